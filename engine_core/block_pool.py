@@ -1,0 +1,110 @@
+"""Who owns which KV block, and which free blocks still hold something worth finding again.
+
+A block is in exactly one of three places: owned (refcount > 0), cached (free, but its contents have a name and can be
+shared again), or blank (free, contents worthless). Blank blocks are handed out first, then cached ones, least
+recently used first.
+"""
+
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Sequence
+
+
+class BlockPool:
+    """Reference counts and content names of `num_blocks` blocks. All KV groups draw from one pool."""
+
+    def __init__(self, num_blocks: int):
+        self.num_blocks = num_blocks
+        self._refcounts = [0] * num_blocks
+        self._blank = list(range(num_blocks - 1, -1, -1))  # a stack; the lowest id leaves first
+        self._cached: OrderedDict[int, None] = OrderedDict()  # least recently used first
+        self._block_by_name: dict[bytes, int] = {}
+        self._name_by_block: dict[int, bytes] = {}
+
+    @property
+    def num_free(self) -> int:
+        return len(self._blank) + len(self._cached)
+
+    @property
+    def num_cached(self) -> int:
+        """Free blocks whose contents can still be found."""
+        return len(self._cached)
+
+    def allocate(self, count: int) -> list[int]:
+        """Hand out `count` blocks, each with one owner. The caller has checked `num_free`."""
+        assert 0 <= count <= self.num_free, f"{count} blocks wanted, {self.num_free} free"
+        taken = self._blank[len(self._blank) - count :] if count <= len(self._blank) else self._blank[:]
+        del self._blank[len(self._blank) - len(taken) :]
+        taken.reverse()
+        for _ in range(count - len(taken)):
+            block = self._cached.popitem(last=False)[0]
+            del self._block_by_name[self._name_by_block.pop(block)]
+            taken.append(block)
+        refcounts = self._refcounts
+        for block in taken:
+            refcounts[block] = 1
+        return taken
+
+    def share(self, blocks: Iterable[int]) -> None:
+        """Add an owner to each block; a cached one leaves the free list with its contents."""
+        refcounts, cached = self._refcounts, self._cached
+        for block in blocks:
+            if not refcounts[block]:
+                del cached[block]
+            refcounts[block] += 1
+
+    def release(self, blocks: Iterable[int]) -> None:
+        """Take one owner from each block. Of those that become free, the first is forgotten first."""
+        refcounts, names = self._refcounts, self._name_by_block
+        for block in blocks:
+            assert refcounts[block] > 0, f"block {block} is released but has no owner"
+            refcounts[block] -= 1
+            if refcounts[block]:
+                continue
+            if block in names:
+                self._cached[block] = None
+            else:
+                self._blank.append(block)
+
+    def publish(self, blocks: Sequence[int], names: Sequence[bytes]) -> None:
+        """Name the contents of owned blocks. Of two blocks with equal contents the first keeps the name."""
+        for block, name in zip(blocks, names, strict=True):
+            if name not in self._block_by_name and block not in self._name_by_block:
+                self._block_by_name[name] = block
+                self._name_by_block[block] = name
+
+    def find(self, names: Sequence[bytes]) -> list[int]:
+        """Blocks that hold the longest known prefix of `names`. They gain no owner yet."""
+        blocks = list(map(self._block_by_name.get, names))
+        end = blocks.index(None) if None in blocks else len(blocks)
+        return blocks[:end]  # type: ignore[return-value]
+
+    def num_free_among(self, blocks: Iterable[int]) -> int:
+        """How many of `blocks` would leave the free list if they were shared now."""
+        return sum(map(self._cached.__contains__, blocks))
+
+    def forget(self, blocks: Iterable[int]) -> None:
+        """Strike the contents of these blocks from the cache, whether owned or not."""
+        for block in blocks:
+            name = self._name_by_block.pop(block, None)
+            if name is None:
+                continue
+            del self._block_by_name[name]
+            if block in self._cached:
+                del self._cached[block]
+                self._blank.append(block)
+
+    def forget_all(self) -> None:
+        self.forget(list(self._name_by_block))
+
+    def check(self, owners: Iterable[Sequence[int]]) -> None:
+        """Raise AssertionError unless `owners` (block lists) explain every refcount and every block is somewhere."""
+        expected = Counter(block for blocks in owners for block in blocks)
+        for block, count in enumerate(self._refcounts):
+            assert count == expected[block], f"block {block} has refcount {count} but {expected[block]} owners"
+        free = [*self._blank, *self._cached]
+        assert len(free) == len(set(free)), "a block is free twice"
+        assert not expected.keys() & set(free), "an owned block is free"
+        assert len(free) + len(expected) == self.num_blocks, "a block is neither free nor owned"
+        assert all(block in self._name_by_block for block in self._cached), "a cached block has no name"
+        assert not any(block in self._name_by_block for block in self._blank), "a blank block has a name"
+        assert {block: name for name, block in self._block_by_name.items()} == self._name_by_block, "names differ"

@@ -1,0 +1,113 @@
+"""Audits the whole engine and shows it: for tests after every step, for people through the utility calls."""
+
+from typing import Any
+
+from .engine import EngineCore
+from .request import Sequence, SequenceState
+from .scheduler import Scheduler
+
+
+def check_invariants(engine: EngineCore) -> None:
+    """Raise AssertionError naming the first thing that is wrong. Costs time in what lives; changes nothing."""
+    scheduler = engine.scheduler
+    engine.kv_cache.check(scheduler.running)
+    scheduler.waiting.check()
+    _check_places(engine)
+    _check_rows(scheduler)
+    _check_decode_set(scheduler)
+    _check_calendars(scheduler)
+    assert len(scheduler.in_flight) <= engine.config.scheduler.pipeline_depth, "too many steps in flight"
+
+
+def _check_places(engine: EngineCore) -> None:
+    """Every live sequence is in exactly one place, and the counters count them."""
+    scheduler = engine.scheduler
+    live = [sequence for outbox in engine.clients.values() for sequence in outbox.streams.values()]
+    held = {sequence for live_one in live for sequence in live_one.request.held}
+    places = [*scheduler.waiting, *held, *scheduler.running]
+    assert len(places) == len(set(places)) == len(live) == scheduler.num_live, "a sequence is lost or in two places"
+    assert set(places) == set(live), "a sequence lives on that no client owns"
+    for sequence in scheduler.running:
+        assert sequence.state is SequenceState.RUNNING, f"stream {sequence.stream_id} is {sequence.state.name}"
+    queued = [sequence for sequence in live if sequence.state is SequenceState.WAITING]
+    assert len(queued) == scheduler.num_queued, "num_queued is wrong"
+    assert sum(sequence.num_tokens for sequence in queued) == scheduler.num_queued_tokens, "num_queued_tokens is wrong"
+    for sequence in held:
+        assert sequence.request.leader in scheduler.running, f"stream {sequence.stream_id} waits in vain"
+
+
+def _check_rows(scheduler: Scheduler) -> None:
+    orders = [sequence.order for sequence in scheduler.running]
+    assert orders == sorted(orders), "running is out of order"
+    rows = [*scheduler.free_rows, *(sequence.row for sequence in scheduler.running)]
+    assert sorted(rows) == list(range(scheduler.max_num_rows)), "a row is lost or used twice"
+    for sequence in scheduler.running:
+        held = len(sequence.block_ids[0]) * scheduler.kv_cache.block_size
+        assert held >= sequence.num_kv_applied, f"stream {sequence.stream_id} has more tokens than room"
+        assert sequence.num_tokens <= sequence.token_limit, f"stream {sequence.stream_id} is over its limit"
+    unplanned = [sequence for sequence in scheduler.running if sequence.num_scheduled < sequence.prefill_len]
+    assert unplanned == scheduler.prefilling, "prefilling is wrong"
+
+
+def _check_decode_set(scheduler: Scheduler) -> None:
+    decode = scheduler.decode_set
+    assert decode.rows == sorted(set(decode.rows)), "the decode set is out of order"
+    assert decode.rows == [sequence.row for sequence in decode.sequences], "the decode set names a wrong row"
+    members = {sequence for sequence in scheduler.running if sequence.joined_step}
+    assert set(decode.sequences) == members, "the decode set is not who decodes"
+    assert decode.stream_ids.tolist() == [sequence.stream_id for sequence in decode.sequences]
+    for sequence, first in zip(decode.sequences, decode.first_positions, strict=True):
+        position = sequence.prefill_len - sequence.request.prompt_len + 1 + scheduler.step - sequence.joined_step
+        assert first + scheduler.step - decode.origin == position, f"stream {sequence.stream_id}: wrong position"
+    assert decode.stop_ids == frozenset().union(*(sequence.stop_ids for sequence in decode.sequences)), "stop ids"
+    assert sum(decode.num_plain.values()) == sum(sequence.plain for sequence in decode.sequences)
+
+
+def _check_calendars(scheduler: Scheduler) -> None:
+    members, block_size = scheduler.decode_set.sequences, scheduler.kv_cache.block_size
+    last = {sequence: sequence.last_step for sequence in members}
+    assert scheduler.last_token_due.entries() == last, "the calendar of last tokens is wrong"
+    blocks = {s: step for s in members if (step := s.next_block_step(block_size)) <= s.last_step}
+    assert scheduler.block_due.entries() == blocks, "the calendar of blocks is wrong"
+    assert min([*last.values(), *blocks.values()], default=scheduler.step + 1) > scheduler.step, "overdue"
+
+
+def dump_state(engine: EngineCore) -> dict[str, Any]:
+    """The engine as plain data, for people: what runs, what waits, what is in flight, who owns how many blocks."""
+    scheduler, pool = engine.scheduler, engine.kv_cache.pool
+    return {
+        "epoch": engine.epoch,
+        "worker_epoch": engine.worker_epoch,
+        "step": scheduler.step,
+        "draining": engine.draining,
+        "in_flight": [
+            {"step": plan.step, "decode_rows": len(plan.decode), "chunks": len(plan.chunks)}
+            for plan in scheduler.in_flight
+        ],
+        "blocks": {"total": pool.num_blocks, "free": pool.num_free, "cached": pool.num_cached},
+        "running": [_sequence_state(sequence) for sequence in scheduler.running],
+        "waiting": [_sequence_state(sequence) for sequence in scheduler.waiting],
+        "clients": {
+            client.decode("ascii", "replace"): {
+                "streams": len(outbox.streams),
+                "credit": outbox.credit,
+                "behind": outbox.is_behind,
+            }
+            for client, outbox in engine.clients.items()
+        },
+    }
+
+
+def _sequence_state(sequence: Sequence) -> dict[str, Any]:
+    return {
+        "stream": sequence.stream_id,
+        "state": sequence.state.name.lower(),
+        "order": sequence.order,
+        "row": sequence.row,
+        "prompt_tokens": sequence.request.prompt_len,
+        "output_tokens": len(sequence.output),
+        "token_limit": sequence.token_limit,
+        "blocks": sum(map(len, sequence.block_ids)),
+        "decoding": bool(sequence.joined_step),
+        "preemptions": sequence.num_preemptions,
+    }

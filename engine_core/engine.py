@@ -1,0 +1,284 @@
+"""The heart, sans-I/O: messages and the time come in, messages go out. The file to read first.
+
+`plan` makes the next step for the workers, up to `pipeline_depth` steps ahead of `apply`, which takes their answers.
+Every method that may have something to tell returns it as (client, message) pairs, in the order to send.
+"""
+
+import logging
+
+from paged_serve.protocol.config import Config
+from paged_serve.protocol.engine_core import (
+    AbortRequests,
+    EngineCoreOutput,
+    EngineCoreOutputs,
+    EngineCoreRequest,
+    RejectReason,
+    RequestRejected,
+)
+from paged_serve.protocol.errors import InvalidRequest, Overloaded, ProtocolError
+from paged_serve.protocol.message import pack_ids
+from paged_serve.protocol.sampling_params import FinishReason
+from paged_serve.protocol.worker import ModelRunnerOutput, SchedulerOutput
+
+from .admission import Admission, ModelFacts
+from .client_outbox import ClientOutbox, News
+from .kv_cache import KVCache
+from .quarantine import count_death
+from .request import Sequence
+from .scheduler import Scheduler
+from .stats import STATS_INTERVAL_S, StepCounters
+from .step_planner import plan_message
+from .step_results import StepResults, apply_results
+from .stopping import finish_reason, stop_token_id
+
+log = logging.getLogger(__name__)
+
+CLIENT_LEASE_S = 10.0
+MAX_NANS = 1  # recomputations that a sequence is granted after a result that was not finite
+NOT_FINITE = "no token could be chosen: the model's output was not finite, or the request's rules forbid every token"
+DEADLY = "the workers died whenever they computed this sequence"
+
+Outgoing = list[tuple[bytes, EngineCoreOutputs | RequestRejected]]
+
+
+class EngineCore:
+    """All requests from the door to their end. `epoch` is this engine's incarnation, as clients see it."""
+
+    def __init__(self, config: Config, facts: ModelFacts, epoch: int = 0, num_groups: int = 1):
+        self.config = config
+        self.facts = facts
+        self.epoch = epoch
+        self.worker_epoch = 0
+        self.draining = False
+        cache = config.cache
+        self.kv_cache = KVCache(facts.num_blocks, cache.block_size, num_groups, cache.enable_prefix_caching)
+        self.scheduler = Scheduler(
+            self.kv_cache, config.scheduler.max_num_seqs, config.scheduler.max_num_batched_tokens
+        )
+        self.counters = StepCounters()
+        self.clients: dict[bytes, ClientOutbox] = {}
+        self._admission = Admission(
+            facts, self.kv_cache, config.model.seed, config.scheduler.policy == "priority", config.server.max_logprobs
+        )
+        self._num_arrivals = 0
+
+    @property
+    def is_idle(self) -> bool:
+        return self.scheduler.num_live == 0 and not self.scheduler.in_flight
+
+    @property
+    def is_drained(self) -> bool:
+        """Nothing is left to compute, or to tell a client that reads slowly; one that reads no more loses its lease."""
+        return self.is_idle and not any(outbox.is_behind for outbox in self.clients.values())
+
+    # Clients
+
+    def add_client(self, client: bytes, now: float) -> None:
+        self.clients.setdefault(client, ClientOutbox(self.epoch, now))
+
+    def heard_from(self, client: bytes, now: float) -> None:
+        """The client's lease begins anew."""
+        self.clients[client].heard_s = now
+
+    def remove_client(self, client: bytes) -> None:
+        """The client is gone: what it asked for is nobody's business any more."""
+        outbox = self.clients.pop(client, None)
+        if outbox is not None:
+            self.scheduler.finish(list(outbox.streams.values()))
+
+    def expired_clients(self, now: float) -> list[bytes]:
+        """Clients whose lease has ended; the caller removes them."""
+        return [client for client, outbox in self.clients.items() if now - outbox.heard_s > CLIENT_LEASE_S]
+
+    def outputs_received(self, client: bytes, frames: int) -> Outgoing:
+        return [(client, message) for message in self.clients[client].acknowledge(frames, self.scheduler.step)]
+
+    # Requests
+
+    def add_request(self, client: bytes, message: EngineCoreRequest, now: float) -> Outgoing:
+        """Queue a request, or refuse it whole."""
+        outbox = self.clients[client]
+        try:
+            self._check_capacity(outbox, message)
+            request = self._admission.accept(client, message, self._num_arrivals, now)
+        except InvalidRequest as refusal:
+            rejected = RequestRejected(message.request_id, RejectReason.INVALID, refusal.message, refusal.param or "")
+            return [(client, rejected)]
+        except Overloaded as refusal:
+            rejected = RequestRejected(
+                message.request_id,
+                RejectReason.DRAINING if refusal.draining else RejectReason.OVERLOADED,
+                refusal.message,
+                retry_after_s=refusal.retry_after_s,
+            )
+            return [(client, rejected)]
+        self._num_arrivals += 1
+        ended: dict[Sequence, FinishReason] = {}
+        for sequence in request.sequences:
+            outbox.streams[sequence.stream_id] = sequence
+            self.scheduler.add(sequence)
+            if sequence.output and (reason := finish_reason(sequence)) is not None:
+                ended[sequence] = reason  # its last token was delivered before the restart, the news of its end was not
+        return self._end_early(client, ended, now)
+
+    def abort(self, client: bytes, message: AbortRequests, now: float) -> Outgoing:
+        """End streams of this client. Those that are over already are ignored: abort races with finish."""
+        streams = self.clients[client].streams
+        sequences = [streams[stream_id] for stream_id in message.stream_ids if stream_id in streams]
+        return self._end_early(client, dict.fromkeys(sequences, message.finish_reason), now)
+
+    # Steps
+
+    def plan(self, now: float) -> SchedulerOutput | None:
+        """The next step, or None when there is nothing to compute or enough is in flight already."""
+        if len(self.scheduler.in_flight) >= self.config.scheduler.pipeline_depth:
+            return None
+        plan = self.scheduler.schedule()
+        if plan is None:
+            return None
+        if plan.admitted:
+            self.counters.admitted(plan.admitted)
+            for sequence in plan.admitted:
+                sequence.scheduled_s = now if sequence.scheduled_s is None else sequence.scheduled_s
+        return plan_message(plan, self.worker_epoch)
+
+    def apply(self, output: ModelRunnerOutput, now: float) -> Outgoing:
+        """Take the answer to the oldest step in flight. One from a former worker group is dropped.
+
+        Raises ProtocolError when it answers another step or does not fit: the workers must be replaced.
+        """
+        if output.epoch != self.worker_epoch:
+            return []
+        in_flight = self.scheduler.in_flight
+        if not in_flight or in_flight[0].step != output.step:
+            raise ProtocolError(
+                f"an answer to step {output.step} came; {[plan.step for plan in in_flight]} are in flight"
+            )
+        plan = in_flight[0]
+        results = apply_results(plan, output, self.kv_cache)
+        in_flight.popleft()
+        self.counters.applied(plan, len(results.quiet_tokens) + len(results.loud), output.step_s)
+        news = self._news(results, now)
+        self._end(list(results.ended))
+        for sequence in results.not_finite:
+            self._recompute_or_fail(sequence, news, now)
+        return self._deliver(plan.step, results, news, now)
+
+    def workers_replaced(self, worker_epoch: int, now: float) -> Outgoing:
+        """Another worker group starts with empty caches: everything that ran waits again, with its output."""
+        self.worker_epoch = worker_epoch
+        culprits = count_death(self.scheduler.in_flight)
+        self.scheduler.restart()
+        outgoing: Outgoing = []
+        for sequence in culprits:
+            log.error("stream=%d ends: workers died whenever they computed it", sequence.stream_id)
+            outgoing += self._end_early(sequence.request.client, {sequence: FinishReason.ERROR}, now, DEADLY)
+        return outgoing
+
+    def _check_capacity(self, outbox: ClientOutbox, message: EngineCoreRequest) -> None:
+        """A request that comes again after a restart was accepted once and is not refused now."""
+        scheduler, limits, n = self.scheduler, self.config.scheduler, message.sampling_params.n
+        if any(message.request_id + index in outbox.streams for index in range(n)):
+            raise InvalidRequest(f"a stream of request_id {message.request_id} is already in use", "request_id")
+        if message.resume_token_ids:
+            return
+        if self.draining:
+            raise Overloaded("the server is shutting down", draining=True)
+        queued = scheduler.num_queued + n - len(scheduler.free_rows)
+        if scheduler.num_queued and queued > limits.max_num_queued_requests:
+            raise Overloaded(
+                f"{scheduler.num_queued} sequences wait already; at most {limits.max_num_queued_requests} may",
+                self._retry_after_s(),
+            )
+        num_tokens = n * len(message.prompt_token_ids) // 4
+        if scheduler.num_queued and scheduler.num_queued_tokens + num_tokens > limits.max_num_queued_tokens:
+            raise Overloaded(
+                f"{scheduler.num_queued_tokens} tokens wait already; with {num_tokens} more there would be more than "
+                f"{limits.max_num_queued_tokens}",
+                self._retry_after_s(),
+            )
+        if outbox.num_ended_untold >= limits.max_num_queued_requests:
+            raise Overloaded(f"{outbox.num_ended_untold} ended streams wait until this client reads its outputs")
+
+    def _retry_after_s(self) -> float:
+        """Time to compute half of what waits, at the pace of the last step."""
+        counters = self.counters
+        pace = counters.last_step_tokens / counters.last_step_s if counters.last_step_s else 0.0
+        return min(60.0, max(1.0, self.scheduler.num_queued_tokens / pace / 2)) if pace else 1.0
+
+    # Telling
+
+    def _news(self, results: StepResults, now: float) -> dict[bytes, list[News]]:
+        """For sequences that have more to say than their one new token."""
+        news: dict[bytes, list[News]] = {}
+        for sequence in results.loud:
+            request, output = sequence.request, sequence.output
+            is_first = sequence.first_token_s is None
+            if is_first:
+                sequence.first_token_s = now
+            reason = results.ended.get(sequence)
+            message = EngineCoreOutput(
+                stream_id=sequence.stream_id,
+                position=len(output) - 1,
+                token_ids=pack_ids(output[-1:]),
+                finish_reason=reason,
+                stop_token_id=stop_token_id(sequence) if reason is FinishReason.STOP else None,
+                logprobs=results.logprobs.get(sequence) if request.params.logprobs is not None else None,
+                prompt_logprobs=request.prompt_logprobs.result()
+                if is_first and request.params.prompt_logprobs is not None
+                else None,
+                num_cached_tokens=sequence.num_cached_tokens if is_first else 0,
+                times=sequence.times(now) if reason is not None else None,
+            )
+            news.setdefault(request.client, []).append((sequence, message))
+        return news
+
+    def _deliver(self, step: int, results: StepResults, news: dict[bytes, list[News]], now: float) -> Outgoing:
+        columns = results.quiet.columns(step, results.quiet_tokens)
+        outgoing: Outgoing = []
+        for client in dict.fromkeys((*columns, *news)):
+            outbox = self.clients[client]
+            stats = None
+            if now - outbox.stats_told_s >= STATS_INTERVAL_S:
+                stats, outbox.stats_told_s = self.counters.snapshot(self.scheduler), now
+            messages = outbox.deliver(step, columns.get(client), news.get(client, []), stats)
+            outgoing += [(client, message) for message in messages]
+        return outgoing
+
+    def _end(self, sequences: list[Sequence]) -> None:
+        for sequence in sequences:
+            del self.clients[sequence.request.client].streams[sequence.stream_id]
+        self.scheduler.finish(sequences)
+
+    def _end_early(self, client: bytes, ended: dict[Sequence, FinishReason], now: float, error: str = "") -> Outgoing:
+        """End sequences of one client between steps."""
+        if not ended:
+            return []
+        news = [(sequence, _ending(sequence, reason, now, error)) for sequence, reason in ended.items()]
+        self._end(list(ended))
+        messages = self.clients[client].deliver(self.scheduler.step, None, news)
+        return [(client, message) for message in messages]
+
+    def _recompute_or_fail(self, sequence: Sequence, news: dict[bytes, list[News]], now: float) -> None:
+        """Its blocks may be poisoned: nobody may find them, and it starts over without the cache, once."""
+        self.kv_cache.forget(sequence)
+        sequence.num_nans += 1
+        if sequence.num_nans <= MAX_NANS:
+            self.scheduler.preempt(sequence)
+            return
+        message = _ending(sequence, FinishReason.ERROR, now, NOT_FINITE)
+        news.setdefault(sequence.request.client, []).append((sequence, message))
+        self._end([sequence])
+
+
+def _ending(sequence: Sequence, reason: FinishReason, now: float, error: str = "") -> EngineCoreOutput:
+    """The news of an end that no new token goes with."""
+    return EngineCoreOutput(
+        sequence.stream_id,
+        position=len(sequence.output),
+        token_ids=b"",
+        finish_reason=reason,
+        stop_token_id=stop_token_id(sequence) if reason is FinishReason.STOP else None,
+        times=sequence.times(now),
+        error=error,
+    )

@@ -1,0 +1,153 @@
+"""A request, its sequences, and the table of what may happen to a sequence."""
+
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from paged_serve.protocol.engine_core import RequestTimes
+from paged_serve.protocol.message import pack_ids
+from paged_serve.protocol.sampling_params import SamplingParams
+from paged_serve.protocol.state_machine import fire
+
+from .block_hash import TOKEN_BYTES
+from .prompt_logprobs import PromptLogprobs
+
+
+class SequenceState(Enum):
+    WAITING = auto()  # never ran
+    RUNNING = auto()  # owns a row and blocks
+    PREEMPTED = auto()  # ran, gave everything back, keeps its output
+    FINISHED = auto()
+
+
+class SequenceEvent(Enum):
+    SCHEDULE = auto()
+    PREEMPT = auto()  # out of blocks, or the workers were replaced
+    FINISH = auto()
+
+
+TRANSITIONS = {
+    (SequenceState.WAITING, SequenceEvent.SCHEDULE): SequenceState.RUNNING,
+    (SequenceState.PREEMPTED, SequenceEvent.SCHEDULE): SequenceState.RUNNING,
+    (SequenceState.RUNNING, SequenceEvent.PREEMPT): SequenceState.PREEMPTED,
+    (SequenceState.WAITING, SequenceEvent.FINISH): SequenceState.FINISHED,  # aborted before it ever ran
+    (SequenceState.PREEMPTED, SequenceEvent.FINISH): SequenceState.FINISHED,
+    (SequenceState.RUNNING, SequenceEvent.FINISH): SequenceState.FINISHED,
+}
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """What a client asked for: one prompt, `params.n` sequences."""
+
+    client: bytes
+    request_id: int
+    prompt: bytes  # int32
+    params: SamplingParams
+    params_bytes: int  # as each sequence's NewRow carries them; a list of allowed tokens may take a megabyte
+    arrival_s: float
+    chain_root: bytes  # parent of the first block's name
+    sequences: "list[Sequence]" = field(default_factory=list)
+    leader: "Sequence | None" = None  # computes prompt blocks that its siblings will share
+    held: "list[Sequence]" = field(default_factory=list)  # siblings that wait for the leader, outside the queue
+    prompt_logprobs: PromptLogprobs = field(default_factory=PromptLogprobs)
+
+    @property
+    def prompt_len(self) -> int:
+        return len(self.prompt) // TOKEN_BYTES
+
+    def num_shareable_tokens(self, block_size: int) -> int:
+        """Prompt tokens in full blocks but the last token, which each sequence computes itself."""
+        return (self.prompt_len - 1) // block_size * block_size
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """One output of a request; what the scheduler schedules.
+
+    While it runs, its tokens lie so (K and V are written left to right):
+      [0, shared prefix) | [.., num_scheduled) planned in chunks | [.., prefill_len) known | then one a decode step
+    """
+
+    request: Request
+    index: int
+    seed: int
+    order: tuple[int, int, int]  # the policy's order; smaller is served first and preempted last
+    output: list[int]  # applied; begins with what an earlier life of the engine already delivered
+    token_limit: int  # prompt and output at most
+    stop_ids: frozenset[int]  # EOS and the request's own
+    eos_ids: frozenset[int]
+    block_names: list[bytes]  # of the full blocks named so far
+    state: SequenceState = SequenceState.WAITING
+    row: int = -1
+    block_ids: tuple[list[int], ...] = ()  # a block table per KV group
+    prefill_len: int = 0  # tokens known when it was admitted; after them one token a step
+    num_scheduled: int = 0  # of prefill_len, planned or shared
+    num_applied: int = 0  # of prefill_len, results seen or shared
+    num_published: int = 0  # blocks offered to the prefix cache, or taken from it
+    joined_step: int = 0  # first step in the decode set; 0: not in it
+    num_cached_tokens: int = -1  # prompt tokens not computed at first admission; -1: not admitted yet
+    num_preemptions: int = 0
+    num_nans: int = 0  # results that were not finite
+    num_deaths: int = 0  # of workers that computed it, since its output last grew
+    output_len_at_death: int = -1
+    scheduled_s: float | None = None
+    first_token_s: float | None = None
+
+    @property
+    def stream_id(self) -> int:
+        return self.request.request_id + self.index
+
+    @property
+    def num_tokens(self) -> int:
+        return self.request.prompt_len + len(self.output)
+
+    @property
+    def num_kv_applied(self) -> int:
+        """Tokens whose K and V are surely in the cache: their step's result was seen."""
+        return self.num_tokens - 1 if self.num_tokens > self.prefill_len else self.num_applied
+
+    @property
+    def last_step(self) -> int:
+        """The decode step that samples its last token by length. Only in the decode set."""
+        return self.joined_step + self.token_limit - self.prefill_len - 2
+
+    def next_block_step(self, block_size: int) -> int:
+        """The decode step that needs a block more than it owns. Only in the decode set."""
+        return self.joined_step + len(self.block_ids[0]) * block_size - self.prefill_len
+
+    @property
+    def plain(self) -> bool:
+        """A decode step has nothing to tell but the token."""
+        return self.request.params.logprobs is None
+
+    @property
+    def may_read_cache(self) -> bool:
+        """Whether blocks found by their contents may stand in for its own computation."""
+        params = self.request.params
+        logprobs_missing = params.prompt_logprobs is not None and not self.request.prompt_logprobs.complete(
+            self.request.prompt_len
+        )
+        return not (params.skip_reading_prefix_cache or logprobs_missing or self.num_nans)
+
+    def token_bytes(self, start: int, end: int) -> bytes:
+        """Tokens [start, end) of prompt and output as int32."""
+        prompt_len = self.request.prompt_len
+        prompt = self.request.prompt[start * TOKEN_BYTES : end * TOKEN_BYTES]
+        if end <= prompt_len:
+            return prompt
+        return prompt + pack_ids(self.output[max(0, start - prompt_len) : end - prompt_len])
+
+    def fire(self, event: SequenceEvent) -> None:
+        """Raises IllegalTransition, and changes nothing, when `event` cannot happen now."""
+        self.state = fire(TRANSITIONS, self.state, event, f"stream {self.stream_id}")
+
+    def times(self, now: float) -> RequestTimes:
+        """Where its time went, at its end."""
+        scheduled = now if self.scheduled_s is None else self.scheduled_s
+        first_token = now if self.first_token_s is None else self.first_token_s
+        return RequestTimes(
+            queued_s=max(0.0, scheduled - self.request.arrival_s),
+            prefill_s=max(0.0, first_token - scheduled),
+            decode_s=max(0.0, now - first_token),
+            num_preemptions=self.num_preemptions,
+        )

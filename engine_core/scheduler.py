@@ -1,0 +1,259 @@
+"""Gives each step its tokens. There is no prefill phase and no decode phase: whoever runs catches up with its tokens.
+
+Order is everything: those who run come first, then those who wait; whoever came first is served first and gives way
+last. The first of the running is never preempted, so somebody always advances and everybody ends.
+"""
+
+from bisect import bisect_left, insort
+from collections import deque
+from collections.abc import Iterable
+from heapq import heappop, heappush
+
+from .block_hash import TOKEN_BYTES
+from .decode_set import DecodeSet
+from .kv_cache import KVCache
+from .quarantine import must_be_alone
+from .request import Request, Sequence, SequenceEvent, SequenceState
+from .scheduled_step import ScheduledChunk, ScheduledStep
+from .step_calendar import StepCalendar
+from .waiting_queue import WaitingQueue
+
+MAX_CARRIED_BYTES = 1 << 20  # of rows admitted in one step, but for the last: their reading holds up all the others
+
+
+def _order(sequence: Sequence) -> tuple[int, int, int]:
+    return sequence.order
+
+
+class Scheduler:
+    """Rows, blocks and the token budget. Knows nothing of clients, messages or time."""
+
+    def __init__(self, kv_cache: KVCache, max_num_seqs: int, max_num_batched_tokens: int):
+        self.kv_cache = kv_cache
+        self.max_num_batched_tokens = max_num_batched_tokens
+        self.max_num_rows = min(max_num_seqs, max_num_batched_tokens)  # a decode row must find its token
+        self.step = 0  # the last one planned
+        self.waiting = WaitingQueue()
+        self.running: list[Sequence] = []  # by order
+        self.prefilling: list[Sequence] = []  # by order; tokens not all planned yet
+        self.in_flight: deque[ScheduledStep] = deque()
+        self.decode_set = DecodeSet()
+        self.num_live = 0  # sequences not finished
+        self.num_queued = 0  # of them, never ran
+        self.num_queued_tokens = 0
+        self.num_preemptions = 0
+        self.free_rows = list(range(self.max_num_rows))  # a heap: low indices keep the workers' tables short
+        self.block_due = StepCalendar()
+        self.last_token_due = StepCalendar()
+        self._prefilled: list[Sequence] = []  # the last plan had their last chunk
+        self._leaves: list[int] = []  # rows that the workers must still take out of the decode set
+        self._joins: list[int] = []  # rows, while a plan is being made
+
+    @property
+    def num_waiting(self) -> int:
+        """Sequences that own nothing: queued, held back for their leader, or preempted."""
+        return self.num_live - len(self.running)
+
+    def add(self, sequence: Sequence) -> None:
+        self.waiting.add(sequence)
+        self.num_live += 1
+        self.num_queued += 1
+        self.num_queued_tokens += sequence.num_tokens
+
+    def schedule(self) -> ScheduledStep | None:
+        """Plan one step over all that can run, or None when nothing can."""
+        plan = ScheduledStep(self.step + 1)
+        self._join_decode_set(plan.step)
+        preempted = self._extend_block_tables(plan)
+        budget = self.max_num_batched_tokens - len(self.decode_set)
+        for sequence in self.prefilling:
+            if budget:
+                budget -= self._schedule_chunk(plan, sequence, budget)
+        self.prefilling = [sequence for sequence in self.prefilling if sequence.num_scheduled < sequence.prefill_len]
+        if not preempted:
+            self._admit(plan, budget)
+        if not plan.chunks and not self.decode_set:
+            return None
+        plan.decode = self.decode_set
+        plan.leaves, plan.joins = self._leaves, self._joins
+        self._leaves, self._joins = [], []
+        plan.last = self.last_token_due.take(plan.step)
+        self._leave_decode_set(plan.last)
+        self.step = plan.step
+        self.in_flight.append(plan)
+        return plan
+
+    def _join_decode_set(self, step: int) -> None:
+        """Those whose last chunk is planned go on with one token a step; their siblings need wait no longer."""
+        joining = [sequence for sequence in self._prefilled if sequence.prefill_len + 1 < sequence.token_limit]
+        for sequence in self._prefilled:
+            self._release_held(sequence)
+        self._prefilled = []
+        if not joining:
+            return
+        for sequence in joining:
+            sequence.joined_step = step
+            self.last_token_due.add(sequence.last_step, sequence)
+            self._expect_block(sequence)
+            self._joins.append(sequence.row)
+        self.decode_set = self.decode_set.joined(joining, step)
+
+    def _extend_block_tables(self, plan: ScheduledStep) -> bool:
+        """A block for each row that has filled its last one; True when that needed somebody else's blocks."""
+        due, preempted, groups = self.block_due.take(plan.step), False, self.kv_cache.num_groups
+        if len(due) * groups > self.kv_cache.pool.num_free:
+            due.sort(key=_order)
+            for count, sequence in enumerate(due, start=1):
+                while sequence.state is SequenceState.RUNNING and self.kv_cache.pool.num_free < count * groups:
+                    assert len(self.running) > 1, f"stream {sequence.stream_id} does not fit in an empty cache"
+                    self.preempt(self.running[-1])
+                    preempted = True
+            due = [sequence for sequence in due if sequence.state is SequenceState.RUNNING]
+        if due:
+            plan.extended, plan.new_blocks = due, self.kv_cache.extend(due)
+            for sequence in due:
+                self._expect_block(sequence)
+        return preempted
+
+    def _admit(self, plan: ScheduledStep, budget: int) -> None:
+        num_carried = 0  # bytes of tokens and parameters in the plan's message
+        while budget and self.free_rows and self.waiting and num_carried <= MAX_CARRIED_BYTES:
+            sequence = self.waiting.first()
+            request = sequence.request
+            if request.leader is not None:
+                request.held.append(self.waiting.pop())
+                continue
+            if self.running and (must_be_alone(sequence) or must_be_alone(self.running[0])):
+                return
+            num_spare = len(self.running) * self.kv_cache.num_groups  # each may fill a block before one is preempted
+            if not self.kv_cache.admit(sequence, _sharer(request), num_spare):
+                return
+            self.waiting.pop()
+            self._start(sequence)
+            plan.admitted.append(sequence)
+            num_carried += sequence.prefill_len * TOKEN_BYTES + request.params_bytes
+            budget -= self._schedule_chunk(plan, sequence, budget)
+            if sequence.num_scheduled < sequence.prefill_len:
+                insort(self.prefilling, sequence, key=_order)
+
+    def _start(self, sequence: Sequence) -> None:
+        if sequence.state is SequenceState.WAITING:
+            self._unqueue(sequence)
+        sequence.fire(SequenceEvent.SCHEDULE)
+        sequence.row = heappop(self.free_rows)
+        sequence.prefill_len = sequence.num_tokens
+        insort(self.running, sequence, key=_order)
+        request = sequence.request
+        if len(request.sequences) > 1:
+            is_leader = sequence.num_scheduled < request.num_shareable_tokens(self.kv_cache.block_size)
+            request.leader = sequence if is_leader else None
+        if sequence.num_cached_tokens < 0:
+            sequence.num_cached_tokens = min(sequence.num_scheduled, request.prompt_len)
+
+    def _schedule_chunk(self, plan: ScheduledStep, sequence: Sequence, budget: int) -> int:
+        start = sequence.num_scheduled
+        end = sequence.num_scheduled = min(start + budget, sequence.prefill_len)
+        plan.chunks.append(ScheduledChunk(sequence, sequence.row, start, end, samples=end == sequence.prefill_len))
+        if end == sequence.prefill_len:
+            self._prefilled.append(sequence)
+        return end - start
+
+    def preempt(self, sequence: Sequence) -> None:
+        """Take everything back but its output; it will be computed again, to the same bits."""
+        sequence.fire(SequenceEvent.PREEMPT)
+        self._stop_running([sequence])
+        sequence.num_preemptions += 1
+        self.num_preemptions += 1
+        self.waiting.add(sequence)
+
+    def finish(self, sequences: list[Sequence]) -> None:
+        """End these, whatever they do at the moment, and take back what they hold."""
+        running = [sequence for sequence in sequences if sequence.state is SequenceState.RUNNING]
+        for sequence in sequences:
+            if sequence.state is SequenceState.WAITING:
+                self._unqueue(sequence)
+            if sequence.state is not SequenceState.RUNNING and not self.waiting.remove(sequence):
+                sequence.request.held.remove(sequence)
+            sequence.fire(SequenceEvent.FINISH)
+        self.num_live -= len(sequences)
+        self._stop_running(running)
+
+    def restart(self) -> None:
+        """The workers lost everything: all that ran waits again, in order, with the output it has."""
+        self.in_flight.clear()
+        self.block_due.clear()
+        self.last_token_due.clear()
+        for sequence in self.running:
+            sequence.fire(SequenceEvent.PREEMPT)
+            self._give_row_back(sequence)
+            self._release_held(sequence)
+            sequence.block_ids = ()
+            self.waiting.add(sequence)
+        self.running, self.prefilling, self._prefilled, self._leaves = [], [], [], []
+        self.decode_set = DecodeSet()
+        self.kv_cache.reset()
+
+    def _stop_running(self, sequences: list[Sequence]) -> None:
+        self._leave_decode_set([sequence for sequence in sequences if sequence.joined_step])
+        for sequence in sequences:
+            for step in self.in_flight:
+                step.discard(sequence)
+            _remove(self.running, sequence)
+            _remove(self.prefilling, sequence)
+            if sequence in self._prefilled:
+                self._prefilled.remove(sequence)
+            self._release_held(sequence)
+            self.kv_cache.release(sequence)
+            self._give_row_back(sequence)
+
+    def _leave_decode_set(self, sequences: Iterable[Sequence]) -> None:
+        indices = []
+        for sequence in sequences:
+            index = self.decode_set.index(sequence)
+            assert index is not None, f"stream {sequence.stream_id} is not in the decode set"
+            indices.append(index)
+            self.block_due.remove(sequence.next_block_step(self.kv_cache.block_size), sequence)
+            self.last_token_due.remove(sequence.last_step, sequence)
+            if sequence.row in self._joins:
+                self._joins.remove(sequence.row)  # the workers never hear of it
+            else:
+                self._leaves.append(sequence.row)
+            sequence.joined_step = 0
+        if indices:
+            self.decode_set = self.decode_set.without(indices)
+
+    def _expect_block(self, sequence: Sequence) -> None:
+        step = sequence.next_block_step(self.kv_cache.block_size)
+        if step <= sequence.last_step:
+            self.block_due.add(step, sequence)
+
+    def _give_row_back(self, sequence: Sequence) -> None:
+        heappush(self.free_rows, sequence.row)
+        sequence.row = -1
+        sequence.prefill_len = sequence.num_scheduled = sequence.num_applied = sequence.num_published = 0
+        sequence.joined_step = 0
+
+    def _release_held(self, sequence: Sequence) -> None:
+        request = sequence.request
+        if request.leader is sequence:
+            request.leader = None
+            for sibling in request.held:
+                self.waiting.add(sibling)
+            request.held = []
+
+    def _unqueue(self, sequence: Sequence) -> None:
+        self.num_queued -= 1
+        self.num_queued_tokens -= sequence.num_tokens
+
+
+def _sharer(request: Request) -> Sequence | None:
+    """A running sequence whose blocks hold the whole prompt; asked only while nobody computes it."""
+    if len(request.sequences) == 1:
+        return None
+    return next((sequence for sequence in request.sequences if sequence.state is SequenceState.RUNNING), None)
+
+
+def _remove(ordered: list[Sequence], sequence: Sequence) -> None:
+    index = bisect_left(ordered, sequence.order, key=_order)
+    if index < len(ordered) and ordered[index] is sequence:
+        del ordered[index]

@@ -1,0 +1,163 @@
+"""A client that believes nothing: it knows what each of its streams must say and checks every message."""
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from paged_serve.protocol.engine_core import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest, RequestRejected
+from paged_serve.protocol.message import pack_ids, unpack_ids, unpack_int64
+from paged_serve.protocol.sampling_params import FinishReason, SamplingParams
+
+from ..engine import DEADLY, NOT_FINITE
+from .fake_worker import extend_hash, masked_ids, sample
+from .scenario import EOS, Scenario
+
+
+@dataclass(slots=True)
+class Stream:
+    """What must come, and what came."""
+
+    request: EngineCoreRequest
+    index: int
+    expected: list[int]
+    expected_reason: FinishReason
+    received: list[int] = field(default_factory=list)
+    finish_reason: FinishReason | None = None
+    abort_reason: FinishReason | None = None  # asked for
+    has_prompt_logprobs: bool = False
+
+
+def lonely_output(
+    request: EngineCoreRequest, seed: int, token_limit: int, vocab_size: int
+) -> tuple[list[int], FinishReason]:
+    """A sequence's output, computed with no engine at all."""
+    params, prefix, output = request.sampling_params, 0, list[int]()
+    for token in unpack_ids(request.prompt_token_ids):
+        prefix = extend_hash(prefix, token)
+    eos_ids = frozenset[int]() if params.ignore_eos else frozenset({EOS})
+    while True:
+        token = sample(prefix, seed, len(output), vocab_size, masked_ids(params, eos_ids, len(output)))
+        prefix = extend_hash(prefix, token)
+        output.append(token)
+        if (token in eos_ids or token in params.stop_token_ids) and len(output) > params.min_tokens:
+            return output, FinishReason.STOP
+        if len(request.prompt_token_ids) // 4 + len(output) == token_limit:
+            return output, FinishReason.LENGTH
+
+
+class SimulatedClient:
+    """Takes its messages at its own pace, acknowledges them, and may fall silent for good."""
+
+    def __init__(self, name: bytes, scenario: Scenario):
+        self.name = name
+        self.streams: dict[int, Stream] = {}
+        self.inbox: deque[EngineCoreOutputs | RequestRejected] = deque()
+        self.is_silent = False
+        self.epoch = 0
+        self.num_errors = 0
+        self.num_poisoned = 0
+        self._scenario = scenario
+
+    def submitted(self, request: EngineCoreRequest, seeds: list[int]) -> None:
+        """The request was accepted; `seeds` are its sequences'."""
+        facts, params = self._scenario.facts, request.sampling_params
+        prompt_len = len(request.prompt_token_ids) // 4
+        block_size = self._scenario.config.cache.block_size
+        capacity = facts.num_blocks // self._scenario.num_groups * block_size + 1
+        if params.max_tokens is None:
+            token_limit = min(facts.max_model_len, capacity)
+        else:
+            token_limit = min(facts.max_model_len, prompt_len + params.max_tokens)
+        for index, seed in enumerate(seeds):
+            output, reason = lonely_output(request, seed, token_limit, facts.vocab_size)
+            self.streams[request.request_id + index] = Stream(request, index, output, reason)
+
+    def unfinished(self) -> list[int]:
+        return [stream_id for stream_id, stream in self.streams.items() if stream.finish_reason is None]
+
+    def unfinished_requests(self) -> list[EngineCoreRequest]:
+        """To be sent again to a new core, with what was received so far; finished siblings come along."""
+        requests = {self.streams[stream_id].request.request_id: stream_id for stream_id in self.unfinished()}
+        again = []
+        for request_id, stream_id in requests.items():
+            old = self.streams[stream_id].request
+            siblings = [self.streams[request_id + index] for index in range(old.sampling_params.n)]
+            again.append(
+                EngineCoreRequest(
+                    request_id,
+                    old.prompt_token_ids,
+                    old.sampling_params,
+                    old.priority,
+                    old.cache_salt,
+                    tuple(pack_ids(sibling.received) for sibling in siblings),
+                )
+            )
+        return again
+
+    def take(self) -> int:
+        """Read the next message; returns how many frames of credit that gives back."""
+        message = self.inbox.popleft()
+        if isinstance(message, RequestRejected):
+            raise AssertionError(f"rejected after it was accepted: {message}")
+        assert message.epoch == self.epoch, "a message from a former core"
+        told = [output.stream_id for output in message.outputs]
+        if message.columns is not None:
+            columns = message.columns
+            ids, first_positions = unpack_int64(columns.stream_ids), unpack_ids(columns.first_positions)
+            told += ids
+            for stream_id, first, token in zip(ids, first_positions, unpack_ids(columns.token_ids), strict=True):
+                self._receive(self.streams[stream_id], first + columns.advance, [token])
+        assert len(told) == len(set(told)), "a stream is told twice in one message"
+        for output in message.outputs:
+            self._check_output(self.streams[output.stream_id], output)
+        return 1
+
+    def _receive(self, stream: Stream, position: int, tokens: list[int]) -> None:
+        if stream.finish_reason is not None:
+            assert stream.request.resume_token_ids or self.epoch, "news of a stream that has ended"
+            return
+        assert position == len(stream.received), f"token {position} came after {len(stream.received)} tokens"
+        stream.received += tokens
+        assert stream.received == stream.expected[: len(stream.received)], "wrong tokens"
+
+    def _check_output(self, stream: Stream, output: EngineCoreOutput) -> None:
+        tokens, params = unpack_ids(output.token_ids).tolist(), stream.request.sampling_params
+        if stream.finish_reason is not None:
+            return self._receive(stream, output.position, tokens)
+        self._receive(stream, output.position, tokens)
+        self._check_logprobs(stream, params, output, tokens)
+        reason = output.finish_reason
+        if reason is None:
+            return None
+        stream.finish_reason = reason
+        assert output.times is not None
+        if reason is FinishReason.ERROR:
+            if output.error == DEADLY:
+                assert self._scenario.poison is not None or self._scenario.worker_death > 0, "nobody was deadly"
+                self.num_poisoned += 1
+            else:
+                assert output.error == NOT_FINITE
+                self.num_errors += 1
+        elif stream.received == stream.expected and reason is stream.expected_reason:
+            last, is_stop = stream.received[-1], reason is FinishReason.STOP
+            is_own = last in params.stop_token_ids and (params.ignore_eos or last != EOS)
+            assert output.stop_token_id == (last if is_stop and is_own else None), "wrong stop_token_id"
+        else:
+            assert reason is stream.abort_reason, f"ended by {reason.name} after {len(stream.received)} tokens"
+        return None
+
+    def _check_logprobs(
+        self, stream: Stream, params: SamplingParams, output: EngineCoreOutput, tokens: list[int]
+    ) -> None:
+        assert (output.logprobs is not None) == (params.logprobs is not None and bool(tokens)), "logprobs"
+        if output.logprobs is not None and params.logprobs is not None:
+            ids = unpack_ids(output.logprobs.token_ids).tolist()
+            assert ids == [token for token in tokens for _ in range(params.logprobs + 1)], "logprobs of other tokens"
+            ranks = unpack_ids(output.logprobs.ranks).tolist()
+            assert ranks == list(range(output.position, output.position + len(tokens))), "logprobs out of order"
+        if output.prompt_logprobs is not None:
+            prompt = unpack_ids(stream.request.prompt_token_ids).tolist()
+            assert unpack_ids(output.prompt_logprobs.ranks).tolist() == list(range(1, len(prompt))), "prompt logprobs"
+            assert params.prompt_logprobs is not None
+            stream.has_prompt_logprobs = True
+        if params.prompt_logprobs is not None and stream.received:
+            assert stream.has_prompt_logprobs, "tokens came before the prompt's logprobs"

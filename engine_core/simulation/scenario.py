@@ -1,0 +1,100 @@
+"""What one seed makes of the world: configuration, cache size, load, tempers and faults."""
+
+import random
+from dataclasses import dataclass
+from typing import Any
+
+from paged_serve.protocol.config import CacheConfig, Config, SchedulerConfig
+from paged_serve.protocol.sampling_params import SamplingParams
+
+from ..admission import ModelFacts
+
+EOS = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """Faults are probabilities per tick of the simulation."""
+
+    seed: int
+    config: Config
+    facts: ModelFacts
+    num_groups: int
+    num_clients: int
+    num_requests: int
+    client_credit: int  # messages that a client leaves unacknowledged
+    client_pace: float  # chance per tick that a client takes its next message
+    abort: float
+    worker_death: float
+    core_death: float
+    silence: float
+    nan: float  # per sampled token
+    poison: int | None  # a worker dies when it computes a sequence of this seed beyond its third token
+
+
+def draw_scenario(seed: int) -> Scenario:
+    """Tiny pools, tiny blocks and short contexts, so that everything collides with everything."""
+    rng = random.Random(seed)
+    block_size: Any = rng.choice((1, 2, 4, 8))
+    num_groups = rng.choice((1, 1, 2))
+    max_model_len = rng.randint(8, 64)
+    blocks_of_longest = max_model_len // block_size + 1
+    config = Config(
+        cache=CacheConfig(block_size=block_size, enable_prefix_caching=rng.random() < 0.7),
+        scheduler=SchedulerConfig(
+            max_num_seqs=rng.randint(1, 8),
+            max_num_batched_tokens=rng.randint(2, 40),
+            policy=rng.choice(("fcfs", "priority")),
+            pipeline_depth=rng.randint(1, 3),
+            max_num_queued_requests=rng.choice((4, 100)),
+        ),
+    )
+    facts = ModelFacts(
+        num_blocks=num_groups * (blocks_of_longest + rng.choice((-1, 0, 2, blocks_of_longest, 3 * blocks_of_longest))),
+        max_model_len=max_model_len,
+        vocab_size=rng.choice((8, 40, 500)),
+        eos_token_ids=frozenset({EOS}),
+    )
+    return Scenario(
+        seed=seed,
+        config=config,
+        facts=facts,
+        num_groups=num_groups,
+        num_clients=rng.randint(1, 3),
+        num_requests=rng.randint(5, 40),
+        client_credit=rng.choice((1, 3, 256)),
+        client_pace=rng.choice((0.1, 0.5, 0.9)),
+        abort=rng.choice((0.0, 0.01, 0.05)),
+        worker_death=rng.choice((0.0, 0.0, 0.003, 0.02)),
+        core_death=rng.choice((0.0, 0.0, 0.002)),
+        silence=rng.choice((0.0, 0.0, 0.0005)),
+        nan=rng.choice((0.0, 0.0, 0.003)),
+        poison=rng.choice((None, None, None, 5)),
+    )
+
+
+def draw_prompt(rng: random.Random, facts: ModelFacts) -> list[int]:
+    """Often a prefix of one of two texts, with or without a tail of its own."""
+    length = rng.randint(1, facts.max_model_len - 1)
+    story = random.Random(rng.randint(0, 1))
+    prompt = [story.randrange(facts.vocab_size) for _ in range(length)]
+    if rng.random() < 0.5:
+        keep = rng.randint(0, length)
+        prompt[keep:] = [rng.randrange(facts.vocab_size) for _ in range(length - keep)]
+    return prompt
+
+
+def draw_params(rng: random.Random, facts: ModelFacts) -> SamplingParams:
+    max_tokens = rng.choice((None, 1, 2, rng.randint(1, facts.max_model_len)))
+    stop_ids = tuple(rng.randrange(facts.vocab_size) for _ in range(rng.choice((0, 0, 1, 2))))
+    return SamplingParams(
+        n=rng.choice((1, 1, 1, 2, 4)),
+        seed=rng.choice((None, rng.randrange(12))),
+        max_tokens=max_tokens,
+        min_tokens=rng.randint(0, max_tokens or 6) if rng.random() < 0.3 else 0,
+        ignore_eos=rng.random() < 0.4,
+        stop_token_ids=stop_ids,
+        logprobs=rng.choice((None, None, 0, 2)),
+        prompt_logprobs=rng.choice((None, None, None, 1)),
+        skip_reading_prefix_cache=rng.random() < 0.1,
+    )

@@ -1,0 +1,128 @@
+"""The engine core's side of the workers' link: brings a group up, sends it steps, and notices when it is lost."""
+
+import logging
+from collections.abc import Callable
+from typing import assert_never
+
+from paged_serve.protocol import control, worker
+from paged_serve.protocol.channel import FRAMES_PER_TURN, RouterChannel
+from paged_serve.protocol.config import ParallelConfig
+from paged_serve.protocol.handshake import check_hello
+from paged_serve.protocol.message import MAX_LONG_TEXT, Hello, Refused
+
+from .worker_group import GroupState, WorkerGroup
+
+log = logging.getLogger(__name__)
+
+
+class WorkerLink:
+    """Owns the current group. `report` tells the supervisor."""
+
+    def __init__(
+        self,
+        channel: RouterChannel[worker.ToWorker, worker.ToCoreFromWorker],
+        config: ParallelConfig,
+        report: Callable[[control.FromChild], bool],
+    ):
+        self._channel = channel
+        self._config = config
+        self._report = report
+        self.num_blocks: int | None = None  # as the first group made them; clients were told so
+        self.group = WorkerGroup(config.tensor_parallel_size, config.step_timeout_s)
+        self._num_invalid = 0  # messages seen that could not be read
+
+    @property
+    def is_ready(self) -> bool:
+        return self.group.state is GroupState.READY
+
+    def receive(self, now: float) -> list[worker.ModelRunnerOutput]:
+        """Take in what came; returns the answers to steps."""
+        answers = []
+        for _ in range(FRAMES_PER_TURN):
+            if (received := self._channel.receive()) is None:
+                break
+            peer, message = received
+            if isinstance(message, Hello):
+                self._greet(peer, message)
+                continue
+            rank = self.group.rank_of(peer)
+            if rank is None or self.group.state is GroupState.LOST:
+                continue
+            if isinstance(message, worker.ModelRunnerOutput):
+                self.group.step_answered(now)
+                answers.append(message)
+            else:
+                self._bring_up(rank, message)
+        if self._channel.num_invalid > self._num_invalid:
+            self._num_invalid = self._channel.num_invalid
+            if self.group.peers and self.group.state is not GroupState.LOST:  # it may have been the answer to a step
+                self.lose("a worker's message could not be read; the line above says why")
+        return answers
+
+    def send_step(self, plan: worker.SchedulerOutput, now: float) -> None:
+        self.group.step_sent(now)
+        self._send_to_all(plan)
+
+    def check_deadline(self, now: float) -> None:
+        if now >= self.group.deadline:
+            self.lose(f"no answer to a step for {self._config.step_timeout_s:g} s")
+
+    def lose(self, reason: str) -> None:
+        """This group is useless; the supervisor is asked for another."""
+        epoch = self.group.epoch
+        assert epoch is not None, "a group is lost before any of its ranks came"
+        self.group.fail(reason)
+        log.error("workers lost epoch=%d reason=%s", epoch, reason)
+        self._report(control.WorkersLost(epoch, reason[:MAX_LONG_TEXT]))
+
+    def replace(self, epoch: int) -> None:
+        """Wait for the group of `epoch`, unless that or a later one is here already."""
+        if self.group.epoch is None or epoch > self.group.epoch:
+            self.group = WorkerGroup(self._config.tensor_parallel_size, self._config.step_timeout_s, epoch)
+            log.info("waiting for workers epoch=%d", epoch)
+
+    def shut_down(self) -> None:
+        for peer in self.group.peers.values():
+            self._channel.send(peer, worker.Shutdown())
+
+    def _greet(self, peer: bytes, hello: Hello) -> None:
+        if hello.role == "worker" and not check_hello(hello):
+            self.replace(hello.epoch)  # the supervisor's word may still be on its way
+        reason = self.group.admit(peer, hello)
+        if reason:
+            log.warning("refused a worker rank=%d epoch=%d reason=%s", hello.index, hello.epoch, reason)
+            self._channel.send(peer, Refused(reason))
+        else:
+            self._channel.send(peer, worker.Welcome(hello.epoch))
+
+    def _bring_up(
+        self, rank: int, message: worker.WorkerReady | worker.LoadProgress | worker.KVCacheReady | worker.WorkerFailed
+    ) -> None:
+        group = self.group
+        match message:
+            case worker.LoadProgress():
+                done, total = group.progress(message)
+                self._report(control.Progress("loading weights", done, total))
+            case worker.WorkerReady():
+                if group.load(message):
+                    self._create_kv_cache()
+            case worker.KVCacheReady():
+                if group.allocate(rank):
+                    log.info("workers are ready epoch=%d ranks=%d", group.epoch, group.size)
+            case worker.WorkerFailed(reason=reason):
+                self.lose(f"rank {rank}: {reason}")
+            case _:
+                assert_never(message)
+
+    def _create_kv_cache(self) -> None:
+        fitting = self.group.num_blocks
+        self.num_blocks = fitting if self.num_blocks is None else self.num_blocks
+        if fitting < self.num_blocks:  # what was promised stays; a rank that cannot allocate it says so
+            log.warning("%d KV blocks would fit now; making the %d of the start", fitting, self.num_blocks)
+        self._send_to_all(worker.CreateKVCache(self.num_blocks))
+
+    def _send_to_all(self, message: worker.CreateKVCache | worker.SchedulerOutput) -> None:
+        for rank, peer in sorted(self.group.peers.items()):
+            if not self._channel.send(peer, message):
+                self.lose(f"rank {rank} is gone, or takes no more steps")
+                return

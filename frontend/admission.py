@@ -1,0 +1,123 @@
+"""What the frontend refuses before the engine hears of it: prompts that can never fit, and too many at once."""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+
+from paged_serve.protocol.errors import InvalidRequest, Overloaded
+from paged_serve.protocol.sampling_params import MAX_ALLOWED_TOKEN_IDS, SamplingParams
+
+MAX_SEQUENCES_PER_REQUEST = 256  # prompts x n
+MAX_PROMPT_LOGPROBS = 1 << 18  # about 10 MB of JSON
+DRAIN_RETRY_S = 5.0
+FULL_RETRY_S = 1.0
+
+
+def fitting_max_tokens(
+    length: int,
+    asked: int | None,
+    default: int | None,
+    max_model_len: int,
+    field: str,
+    asked_field: str = "max_tokens",
+) -> int | None:
+    """The output limit that fits behind a prompt of `length` tokens; None: until the context is full.
+
+    What the caller asked for is never cut silently: InvalidRequest with both numbers. The default is.
+    """
+    if not length:
+        raise InvalidRequest(f"{field} is empty; give at least one token of text", field)
+    room = max_model_len - length
+    limit = f"This model's maximum context length is {max_model_len} tokens"
+    if room <= 0:
+        raise InvalidRequest(
+            f"{limit}; the request has {length} in the {field} and needs room for at least one more. Shorten it", field
+        )
+    if asked is not None and asked > room:
+        raise InvalidRequest(
+            f"{limit}; the request has {length} in the {field} and asks for {asked} more. "
+            f"Shorten the {field} or ask for at most {room}",
+            asked_field,
+        )
+    return asked if asked is not None or default is None else min(default, room)
+
+
+def check_text_can_fit(text: str, longest_token_chars: int, max_model_len: int, field: str) -> None:
+    """Refuse a text that no tokenization can make short enough, before the time for tokenizing it is spent."""
+    at_least = len(text) // longest_token_chars
+    if at_least >= max_model_len:
+        raise InvalidRequest(
+            f"This model's maximum context length is {max_model_len} tokens; the request has at least {at_least} "
+            f"in the {field} ({len(text)} characters). Shorten it",
+            field,
+        )
+
+
+def check_token_ids(ids: Sequence[int], vocab_size: int, field: str) -> None:
+    if ids and not 0 <= min(ids) <= max(ids) < vocab_size:
+        wrong = next(token for token in ids if not 0 <= token < vocab_size)
+        raise InvalidRequest(f"{field} has token {wrong}; the vocabulary is 0..{vocab_size - 1}", field)
+
+
+def check_num_sequences(num_prompts: int, n: int) -> None:
+    if num_prompts * n > MAX_SEQUENCES_PER_REQUEST:
+        raise InvalidRequest(
+            f"{num_prompts} prompts with n={n} make {num_prompts * n} sequences; "
+            f"at most {MAX_SEQUENCES_PER_REQUEST} may come in one request",
+            "n",
+        )
+
+
+def check_num_named_tokens(params: SamplingParams, num_prompts: int) -> None:
+    """Each prompt takes its own copy of these lists to the engine."""
+    for field, count in (
+        ("allowed_token_ids", len(params.allowed_token_ids or ())),
+        ("bad_words", sum(map(len, params.bad_words_token_ids))),
+    ):
+        if count * num_prompts > MAX_ALLOWED_TOKEN_IDS:
+            raise InvalidRequest(
+                f"{field} has {count} tokens for each of {num_prompts} prompts; "
+                f"at most {MAX_ALLOWED_TOKEN_IDS} may come in one request",
+                field,
+            )
+
+
+def check_num_prompt_logprobs(params: SamplingParams, num_tokens: int) -> None:
+    """`num_tokens`: of the prompts of all choices, each of which shows its own."""
+    count = num_tokens * (1 + (params.prompt_logprobs or 0))
+    if params.prompt_logprobs is not None and count > MAX_PROMPT_LOGPROBS:
+        raise InvalidRequest(
+            f"{count} log-probabilities of prompt tokens are too many for one answer; "
+            f"at most {MAX_PROMPT_LOGPROBS} are given. Ask for fewer logprobs, prompts or choices",
+            "prompt_logprobs",
+        )
+
+
+class Admission:
+    """Counts the requests that are being answered, and lets no more in while the server drains or has enough of them.
+
+    The engine has limits of its own; this one holds while it is away, when accepted requests wait here.
+    """
+
+    def __init__(self, max_active: int) -> None:
+        self.num_active = 0
+        self._max_active = max_active
+        self.draining = False
+
+    @contextlib.contextmanager
+    def entered(self) -> Iterator[None]:
+        """One request, for as long as it is being answered."""
+        if self.draining:
+            raise Overloaded("The server is shutting down; ask again in a moment.", DRAIN_RETRY_S, draining=True)
+        if self.num_active >= self._max_active:
+            raise Overloaded(
+                f"The server answers {self.num_active} requests already; ask again in a moment.", FULL_RETRY_S
+            )
+        self.num_active += 1
+        try:
+            yield
+        finally:
+            self.num_active -= 1
+
+    @property
+    def drained(self) -> bool:
+        return self.draining and self.num_active == 0

@@ -1,0 +1,81 @@
+"""What people see while a server starts, and when it is ready."""
+
+import shlex
+import sys
+import time
+from collections.abc import Mapping
+from typing import TextIO
+
+from paged_serve.protocol.config import Config
+
+BAR_CELLS = 30
+PLAIN_LINE_S = 3.0  # until a line of progress, and between two, where nobody watches
+
+
+class LoadingBar:
+    """One bar over all processes on a terminal; elsewhere now and then a line."""
+
+    def __init__(self, stream: TextIO = sys.stderr):
+        self._stream = stream
+        self._on_terminal = stream.isatty()
+        self._next_line = time.monotonic() + PLAIN_LINE_S
+        self._drawn = False
+
+    def __call__(self, text: str, done: int, total: int) -> None:
+        share = min(1.0, done / total) if total else 0.0
+        if self._on_terminal:
+            filled = round(share * BAR_CELLS)
+            bar = "█" * filled + "░" * (BAR_CELLS - filled)
+            self._stream.write(f"\033[K{bar} {share:4.0%} {text}\r")  # what the children log overwrites it
+            self._drawn = True
+        elif (now := time.monotonic()) >= self._next_line:
+            self._next_line = now + PLAIN_LINE_S
+            self._stream.write(f"{text} {share:.0%}\n")
+        self._stream.flush()
+
+    def clear(self) -> None:
+        if self._drawn:
+            self._stream.write("\033[K")
+            self._stream.flush()
+            self._drawn = False
+
+
+def banner(config: Config, facts: Mapping[str, str], url: str, run_dir: str, *, is_demo: bool) -> str:
+    """One box that says what runs and where, then a line to copy."""
+    names = config.model.served_model_names
+    rows = [("model", f"{names[0]}  ({config.model.model})")]
+    rows += fact_rows(config, facts)
+    rows += [("http", url), ("run directory", run_dir)]
+    if is_demo:
+        rows.append(("note", "demo model: not a useful assistant"))
+    label_width = max(len(label) for label, _ in rows)
+    lines = [f"{label:<{label_width}}  {value}" for label, value in rows]
+    width = max(map(len, lines))
+    box = [f"│ {line:<{width}} │" for line in lines]
+    title = " paged-serve is ready "
+    top = "╭─" + title + "─" * max(0, width + 1 - len(title)) + "╮"
+    return "\n".join([top, *box, "╰" + "─" * (width + 2) + "╯", "try: " + curl_line(config, names[0], url)])
+
+
+def fact_rows(config: Config, facts: Mapping[str, str]) -> list[tuple[str, str]]:
+    """What the engine has told of itself: "?" where it has not."""
+    fact = {name: facts.get(name, "?") for name in ("device", "dtype", "kv_blocks", "block_size", "kv_tokens")}
+    ranks = config.parallel.tensor_parallel_size
+    return [
+        ("runs on", f"{fact['device']}, {fact['dtype']}, {ranks} rank{'s' if ranks > 1 else ''}"),
+        ("KV cache", f"{fact['kv_tokens']} tokens in {fact['kv_blocks']} blocks of {fact['block_size']}"),
+        ("context", f"{facts.get('max_model_len', '?')} tokens, prompt and output"),
+    ]
+
+
+def curl_line(config: Config, model: str, url: str) -> str:
+    """A request to copy and paste."""
+    address = ["--unix-socket", config.server.uds, "http://localhost/v1/completions"]
+    if not config.server.uds:
+        address = [f"{url}/v1/completions"]
+    key = ["-H", "Authorization: Bearer $PAGED_SERVE_API_KEY"] if config.server.api_keys else []
+    words = ["curl", *address, "-H", "Content-Type: application/json"]
+    body = f'{{"model": "{model}", "prompt": "The capital of France is", "max_tokens": 16}}'
+    quoted = " ".join(shlex.quote(word) for word in words)
+    header = f' {key[0]} "{key[1]}"' if key else ""
+    return f"{quoted}{header} -d {shlex.quote(body)}"

@@ -1,0 +1,25 @@
+"""`paged-serve complete`: one prompt, its continuation."""
+
+import sys
+from typing import Any
+
+import click
+
+from .options import GroupedCommand
+from .terminal import sampling, server, terminal_options
+
+DEFAULT_MAX_TOKENS = 256
+
+
+@click.command("complete", cls=GroupedCommand)
+@click.option("--prompt", "-p", metavar="TEXT", help="The text to continue; default: standard input.")
+@terminal_options
+def command(*, prompt: str | None, **flags: Any) -> None:
+    """Continue --prompt with MODEL, or with the server at --url."""
+    text = sys.stdin.read() if prompt is None else prompt
+    with server(flags) as (client, model):
+        body = {"model": model, "prompt": text, "max_tokens": DEFAULT_MAX_TOKENS, **sampling(flags)}
+        for event in client.stream("/v1/completions", body):
+            for choice in event["choices"]:
+                click.echo(choice["text"], nl=False)
+    click.echo()

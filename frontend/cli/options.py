@@ -1,0 +1,207 @@
+"""From flags, environment and file to one Config, remembering where each value came from.
+
+Precedence: flag > environment > file > default. Every value, whatever its source, passes the same strict check.
+"""
+
+import difflib
+import os
+import re
+import types
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from paged_serve.protocol.config import Config
+from paged_serve.protocol.errors import ConfigError
+
+from .settings import BY_NAME, SETTINGS, Setting
+
+CONFIG_ENVIRONMENT = "PAGED_SERVE_CONFIG"
+DTYPE_ALIASES = {"half": "float16", "float": "float32"}
+TRUE, FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
+SIZE_UNITS = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """The configuration, and the origin of each of its values by key ("default" where nobody set it)."""
+
+    config: Config
+    origins: dict[str, str]
+
+
+class GroupedCommand(click.Command):
+    """Shows the settings under their groups' headings."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            if isinstance(parameter, click.Option) and (record := parameter.get_help_record(ctx)) is not None:
+                setting = BY_NAME.get((parameter.name or "").replace("_", "-"))
+                groups.setdefault(setting.group if setting else "Options", []).append(record)
+        for heading, records in groups.items():
+            with formatter.section(heading):
+                formatter.write_dl(records, col_max=34)
+
+
+def config_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorator: the argument MODEL, an option for each setting, and --config. All arrive as keyword arguments."""
+    for setting in reversed(SETTINGS):
+        function = _option(setting)(function)
+    config_help = "TOML, YAML or JSON file of these options, named as here without the dashes."
+    function = click.option("--config", "config_file", metavar="FILE", help=config_help)(function)
+    return click.argument("model_argument", metavar="[MODEL]", required=False)(function)
+
+
+def resolve(flags: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> Resolved:
+    """The configuration for these keyword arguments of a `config_options` command. Raises ConfigError."""
+    environment = os.environ if environment is None else environment
+    path = flags.get("config_file") or environment.get(CONFIG_ENVIRONMENT, "")
+    found: dict[str, tuple[Any, str]] = {}  # key: (value, origin); later sources win
+    found |= _from_file(path) if path else {}
+    found |= _from_environment(environment)
+    found |= _from_flags(flags)
+    layers: dict[str, dict[str, Any]] = {}
+    for key, (value, origin) in found.items():
+        layer, field = key.split(".")
+        layers.setdefault(layer, {})[field] = _checked(key, value, origin)
+    origins = {setting.key: found.get(setting.key, (None, "default"))[1] for setting in SETTINGS}
+    return Resolved(msgspec.convert(layers, Config, strict=False), origins)
+
+
+def _option(setting: Setting) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    kind = _type_of(setting.key)
+    name = setting.name.replace("-", "_")
+    help_text = setting.help + _default_text(setting.key)
+    if kind is bool:
+        flag = f"{setting.flags[0]}/--no-{setting.name}"
+        return click.option(flag, name, default=None, help=help_text)
+    metavar = setting.metavar or "|".join(str(choice) for choice in typing.get_args(kind) if choice != "")
+    multiple = typing.get_origin(kind) is tuple
+    return click.option(*setting.flags, name, metavar=metavar, multiple=multiple, default=None, help=help_text)
+
+
+def _default_text(key: str) -> str:
+    layer, field = key.split(".")
+    default = getattr(getattr(Config(), layer), field)
+    return "" if default in (None, "", ()) or (isinstance(default, bool) and not default) else f"  [{_text(default)}]"
+
+
+def _text(value: Any) -> str:
+    return "on" if value is True else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _type_of(key: str) -> Any:
+    """The field's type without bounds and None: int, bool, Literal[...], tuple[str, ...]."""
+    layer, field = key.split(".")
+    layer_type = typing.get_type_hints(Config)[layer]
+    kind = typing.get_type_hints(layer_type)[field]
+    if isinstance(kind, types.UnionType) or typing.get_origin(kind) is typing.Union:
+        kind = next(member for member in typing.get_args(kind) if member is not types.NoneType)
+    return kind
+
+
+def _from_flags(flags: Mapping[str, Any]) -> dict[str, tuple[Any, str]]:
+    found = {}
+    if flags.get("model_argument") is not None:
+        if flags.get("model") is not None:
+            raise ConfigError(f"the model is given twice: {flags['model_argument']} and --model {flags['model']}")
+        found["model.model"] = (flags["model_argument"], "argument MODEL")
+    for setting in SETTINGS:
+        value = flags.get(setting.name.replace("-", "_"))
+        if value is not None and value != ():
+            found[setting.key] = (value, f"flag {setting.flags[0]}")
+    return found
+
+
+def _from_environment(environment: Mapping[str, str]) -> dict[str, tuple[Any, str]]:
+    found: dict[str, tuple[Any, str]] = {}
+    for setting in SETTINGS:
+        for name in (setting.extra_environment, setting.environment):  # ours wins
+            if value := environment.get(name, ""):
+                several = typing.get_origin(_type_of(setting.key)) is tuple
+                found[setting.key] = (value.split(",") if several else value, f"environment {name}")
+    return found
+
+
+def _from_file(path: str) -> dict[str, tuple[Any, str]]:
+    found = {}
+    layers = {setting.key.partition(".")[0] for setting in SETTINGS}
+    for name, value in _read_file(path).items():
+        if name in layers and isinstance(value, dict):
+            for field, inner in value.items():
+                found[_known(f"{name}.{field}", path)] = (inner, f"file {path}")
+        else:
+            found[_known(name, path)] = (value, f"file {path}")
+    return found
+
+
+def _known(name: str, path: str) -> str:
+    """The key in Config of a name in a file: `layer.field`, or a flag without its dashes."""
+    keys = {setting.key for setting in SETTINGS}
+    setting = BY_NAME.get(name.replace("_", "-"))
+    if name in keys or setting is not None:
+        return setting.key if setting is not None else name
+    close = difflib.get_close_matches(name.replace("_", "-"), [*BY_NAME, *keys], n=1)
+    hint = f"; did you mean {close[0]}?" if close else ""
+    raise ConfigError(f"{path}: there is no option {name}{hint}")
+
+
+def _read_file(path: str) -> dict[str, Any]:
+    decoders: dict[str, Callable[[bytes], Any]] = {
+        ".toml": msgspec.toml.decode,
+        ".yaml": msgspec.yaml.decode,
+        ".yml": msgspec.yaml.decode,
+        ".json": msgspec.json.decode,
+    }
+    decode = decoders.get(Path(path).suffix)
+    if decode is None:
+        raise ConfigError(f"configuration file {path} must end in {', '.join(decoders)}")
+    try:
+        content = decode(Path(path).read_bytes())
+    except OSError as error:
+        raise ConfigError(f"cannot read configuration file {path}: {error.strerror}") from None
+    except msgspec.DecodeError as error:
+        raise ConfigError(f"configuration file {path}: {error}") from None
+    if not isinstance(content, dict):
+        raise ConfigError(f"configuration file {path} must map options to values")
+    return content
+
+
+def _checked(key: str, value: Any, origin: str) -> Any:
+    """`value` in its field's type. Raises ConfigError that says what would have been right."""
+    layer, field = key.split(".")
+    layer_type = typing.get_type_hints(Config)[layer]
+    try:
+        converted = msgspec.convert({field: _read(_type_of(key), key, value)}, layer_type, strict=False)
+    except (msgspec.ValidationError, ValueError) as error:
+        choices = [str(choice) for choice in typing.get_args(_type_of(key)) if isinstance(choice, (str, int))]
+        reason = f"must be one of {', '.join(choices)}" if choices else re.sub(r" - at `.*`$", "", str(error))
+        shown = "***" if key == "server.api_keys" else value
+        raise ConfigError(f"{origin}: {field}={shown}: {reason}") from None
+    return getattr(converted, field)
+
+
+def _read(kind: Any, key: str, value: Any) -> Any:
+    """People's spellings to msgspec's: 4G, half, on, auto."""
+    if not isinstance(value, str):
+        return [value] if typing.get_origin(kind) is tuple and not isinstance(value, (list, tuple)) else value
+    if typing.get_origin(kind) is tuple:
+        return [value]
+    if key == "model.dtype":
+        return DTYPE_ALIASES.get(value, value)
+    if key == "model.max_model_len" and value in ("auto", "-1"):
+        return None
+    if kind is bool:
+        if value.lower() not in TRUE + FALSE:
+            raise ValueError(f"must be one of {', '.join(TRUE + FALSE)}")
+        return value.lower() in TRUE
+    number = re.fullmatch(r"(\d+(?:\.\d+)?)([kmgtKMGT])(?:i?B)?", value)
+    if number and typing.get_origin(kind) is not typing.Literal and kind is not str:
+        return int(float(number[1]) * SIZE_UNITS[number[2]])
+    return value

@@ -1,0 +1,95 @@
+"""`paged-serve serve`: resolve everything, listen, start, show the banner, supervise until the end."""
+
+import os
+import resource
+import sys
+from contextlib import ExitStack
+from typing import Any
+
+import click
+import msgspec
+
+from paged_serve.protocol.config import Config
+from paged_serve.protocol.errors import ConfigError
+
+from .options import GroupedCommand, config_options, resolve
+
+OPEN_FILES = 65536  # connections and sockets; a limit of 1024 is reached long before the machine is busy
+
+
+@click.command("serve", cls=GroupedCommand)
+@config_options
+def command(**flags: Any) -> None:
+    """Serve MODEL over HTTP: a folder, a name on the Hugging Face hub, or nothing for the built-in demo model.
+
+    A flag wins over the environment (--max-num-seqs is PAGED_SERVE_MAX_NUM_SEQS there), which wins over --config FILE,
+    which wins over the default in [brackets]. Numbers may be written like 4G, 512M or 16k; small letters count in
+    thousands.
+    """
+    sys.exit(serve(resolve(flags).config))
+
+
+def serve(config: Config) -> int:
+    """Run a server in the foreground until a signal ends it; the exit code. Raises ConfigError when it is refused."""
+    from paged_serve.protocol.log import configure_logging
+
+    from ..listen import close_http_socket, http_url, open_http_socket
+    from ..supervisor import Supervisor
+    from .banner import LoadingBar, banner
+
+    configure_logging("supervisor", config.server.log_level)
+    http_socket = open_http_socket(config.server)
+    with ExitStack() as unless_found:
+        unless_found.callback(close_http_socket, http_socket, config.server)
+        config, is_demo = with_local_model(config)
+        unless_found.pop_all()
+    raise_open_files_limit()
+    url = http_url(config.server, http_socket)
+    supervisor = Supervisor(config, http_socket)
+    bar = LoadingBar()
+
+    def show_banner(facts: dict[str, str]) -> None:
+        bar.clear()
+        click.echo(banner(config, facts, url, supervisor.run_dir, is_demo=is_demo), err=True)
+
+    with supervisor.signals():
+        supervisor.start()
+        exit_code = supervisor.run(bar, show_banner)
+    bar.clear()
+    if exit_code:
+        click.echo(f"paged-serve: {supervisor.reason}", err=True)
+    return exit_code
+
+
+def with_local_model(config: Config) -> tuple[Config, bool]:
+    """`config` with folders instead of names, and whether the model is the built-in one. Raises ConfigError."""
+    from ..model_folder import DEMO_MODEL_NAME, demo_model_folder, find_model_folder
+
+    template = config.server.chat_template
+    if template and not os.path.isfile(template):
+        raise ConfigError(f"there is no chat template {template}")
+    asked = config.model
+    folder = find_model_folder(asked.model)
+    model = msgspec.structs.replace(
+        asked,
+        model=folder,
+        tokenizer=find_tokenizer_folder(asked.tokenizer) if asked.tokenizer else folder,
+        served_model_names=asked.served_model_names or (asked.model or DEMO_MODEL_NAME,),
+    )
+    return msgspec.structs.replace(config, model=model), folder == str(demo_model_folder().resolve())
+
+
+def find_tokenizer_folder(folder: str) -> str:
+    """The absolute folder. Raises ConfigError when it holds no tokenizer."""
+    path = os.path.realpath(os.path.expanduser(folder))
+    if not os.path.isfile(os.path.join(path, "tokenizer.json")):
+        raise ConfigError(f"tokenizer folder {folder} has no tokenizer.json")
+    return path
+
+
+def raise_open_files_limit() -> None:
+    """As far as the system allows without asking; the children inherit it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -1,0 +1,139 @@
+"""Every value of the configuration that people may set: its flags, its place in Config, its line in the help.
+
+One table makes the command line's options, the environment variables and the keys of a configuration file.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """`flags[0]` names it everywhere: --max-num-seqs, PAGED_SERVE_MAX_NUM_SEQS, `max-num-seqs = 64`."""
+
+    group: str
+    key: str  # layer.field of Config
+    flags: tuple[str, ...]
+    help: str
+    metavar: str = ""  # "" means: the type's choices
+    extra_environment: str = ""  # a name that other servers' users have set already
+
+    @property
+    def name(self) -> str:
+        return self.flags[0].removeprefix("--")
+
+    @property
+    def environment(self) -> str:
+        return "PAGED_SERVE_" + self.name.replace("-", "_").upper()
+
+
+SETTINGS = (
+    Setting("Model", "model.model", ("--model",), "The same as the argument MODEL.", "MODEL"),
+    Setting(
+        "Model", "model.served_model_names", ("--served-model-name",), "Name that requests use; repeatable.", "NAME"
+    ),
+    Setting("Model", "model.tokenizer", ("--tokenizer",), "Folder of another tokenizer.", "FOLDER"),
+    Setting("Model", "model.dtype", ("--dtype",), "Precision; auto is the checkpoint's."),
+    Setting("Model", "model.device", ("--device",), "Where the model runs; auto takes CUDA if there is any."),
+    Setting(
+        "Model",
+        "model.max_model_len",
+        ("--max-model-len",),
+        "Longest prompt plus output; default: the model's.",
+        "TOKENS",
+    ),
+    Setting(
+        "Model",
+        "model.generation_config",
+        ("--generation-config",),
+        "Whether the model's generation_config.json fills what requests leave out.",
+    ),
+    Setting("Model", "model.seed", ("--seed",), "Requests without a seed derive theirs from this one.", "N"),
+    Setting("Model", "server.chat_template", ("--chat-template",), "Jinja file instead of the model's.", "FILE"),
+    Setting("Memory", "cache.block_size", ("--block-size",), "Tokens in a block of the KV cache."),
+    Setting(
+        "Memory",
+        "cache.kv_cache_memory_bytes",
+        ("--kv-cache-memory-bytes",),
+        "KV cache of each rank, like 4G or 512M; default: a share of what is free.",
+        "BYTES",
+    ),
+    Setting(
+        "Memory",
+        "cache.num_blocks",
+        ("--num-blocks", "--num-gpu-blocks-override"),
+        "Blocks of the KV cache, instead of as many as fit.",
+        "N",
+    ),
+    Setting("Memory", "cache.enable_prefix_caching", ("--enable-prefix-caching",), "Reuse what prompts share."),
+    Setting("Scheduling", "scheduler.max_num_seqs", ("--max-num-seqs",), "Sequences that run at once.", "N"),
+    Setting(
+        "Scheduling", "scheduler.max_num_batched_tokens", ("--max-num-batched-tokens",), "Tokens in one step.", "N"
+    ),
+    Setting("Scheduling", "scheduler.policy", ("--scheduling-policy",), "Who comes first."),
+    Setting("Scheduling", "scheduler.pipeline_depth", ("--pipeline-depth",), "Steps in flight.", "N"),
+    Setting(
+        "Scheduling",
+        "scheduler.max_num_queued_requests",
+        ("--max-num-queued-requests",),
+        "Waiting requests; more are told to come back.",
+        "N",
+    ),
+    Setting(
+        "Scheduling",
+        "scheduler.max_num_queued_tokens",
+        ("--max-num-queued-tokens",),
+        "Waiting prompt tokens; more are told to come back.",
+        "N",
+    ),
+    Setting(
+        "Devices",
+        "parallel.tensor_parallel_size",
+        ("--tensor-parallel-size", "--tp", "-tp"),
+        "Ranks that share the model, each a process.",
+        "N",
+    ),
+    Setting(
+        "Devices",
+        "parallel.threads_per_rank",
+        ("--threads",),
+        "CPU threads of a rank; default: its share of the cores, one for a small model.",
+        "N",
+    ),
+    Setting(
+        "Devices", "parallel.step_timeout_s", ("--step-timeout",), "A step that takes longer counts as hung.", "SECONDS"
+    ),
+    Setting("Server", "server.host", ("--host",), "Address to listen on; a public one needs an API key.", "HOST"),
+    Setting("Server", "server.port", ("--port",), "Port to listen on; 0 takes a free one.", "PORT"),
+    Setting("Server", "server.uds", ("--uds",), "Listen on a unix socket instead.", "PATH"),
+    Setting(
+        "Server",
+        "server.api_keys",
+        ("--api-key",),
+        "Key that requests must carry; repeatable. Better set in the environment: `ps` shows arguments.",
+        "KEY",
+        "VLLM_API_KEY",
+    ),
+    Setting("Server", "server.num_frontends", ("--api-server-count",), "HTTP processes.", "N"),
+    Setting("Server", "server.root_path", ("--root-path",), "Path under which a proxy serves us.", "PATH"),
+    Setting("Server", "server.max_logprobs", ("--max-logprobs",), "Most logprobs a request may ask for.", "N"),
+    Setting(
+        "Server",
+        "server.sse_keep_alive_interval_s",
+        ("--sse-keep-alive-interval",),
+        "A comment in streams that were silent for so long; 0 is none.",
+        "SECONDS",
+    ),
+    Setting(
+        "Server", "server.metrics_compat", ("--metrics-compat",), "Also export metrics under another server's names."
+    ),
+    Setting(
+        "Server",
+        "server.drain_timeout_s",
+        ("--drain-timeout", "--shutdown-timeout"),
+        "How long a stop waits for running requests.",
+        "SECONDS",
+    ),
+    Setting("Server", "server.lenient", ("--lenient",), "Unknown request fields are warnings, not errors."),
+    Setting("Server", "server.log_level", ("--log-level",), "The least important line that is logged."),
+)
+BY_NAME = {flag.lstrip("-"): setting for setting in SETTINGS for flag in setting.flags}

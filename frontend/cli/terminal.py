@@ -1,0 +1,91 @@
+"""What `chat` and `complete` share: their options, and a server to talk to, found or started for the occasion."""
+
+import os
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+import msgspec
+
+from paged_serve.protocol.errors import EngineDead
+
+from .http_client import HttpClient
+from .options import config_options, resolve
+
+SAMPLING = ("max_tokens", "temperature", "top_p")
+
+
+def terminal_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorator: --url, the sampling options, and everything that `serve` takes for a model of one's own."""
+    for decorate in (
+        click.option("--url", metavar="URL", help="A running server, like http://127.0.0.1:8000."),
+        click.option("--max-tokens", type=click.IntRange(1), metavar="N", help="Longest answer."),
+        click.option(
+            "--temperature", type=click.FloatRange(0), metavar="T", help="0 always takes the likeliest token."
+        ),
+        click.option("--top-p", type=click.FloatRange(0, 1), metavar="P", help="Only the likeliest tokens of sum P."),
+        config_options,
+    ):
+        function = decorate(function)
+    return function
+
+
+def sampling(flags: dict[str, Any]) -> dict[str, Any]:
+    """The request's fields for the sampling options that were given."""
+    return {name: flags[name] for name in SAMPLING if flags.get(name) is not None}
+
+
+@contextmanager
+def server(flags: dict[str, Any]) -> Iterator[tuple[HttpClient, str]]:
+    """A client and the model's name: of --url, or of a server that lives as long as this context."""
+    resolved = resolve(flags)
+    if url := flags["url"]:
+        keys = resolved.config.server.api_keys
+        client = HttpClient(url, keys[0] if keys else "")
+        yield client, resolved.config.model.model or client.models()[0]
+        return
+    from paged_serve.protocol.log import configure_logging
+
+    from ..listen import open_http_socket
+    from ..supervisor import Supervisor
+    from .banner import LoadingBar
+    from .serve import with_local_model
+
+    quiet = "warning" if resolved.origins["server.log_level"] == "default" else resolved.config.server.log_level
+    configure_logging("supervisor", quiet)
+    config, is_demo = with_local_model(resolved.config)
+    with tempfile.TemporaryDirectory(prefix="paged-serve-") as folder:
+        path = os.path.join(folder, "http.sock")
+        own = msgspec.structs.replace(config.server, uds=path, api_keys=(), num_frontends=1, log_level=quiet)
+        config = msgspec.structs.replace(config, server=own)
+        bar = LoadingBar()
+        supervisor = Supervisor(config, open_http_socket(own))
+        supervisor.start()
+        try:
+            supervisor.wait_ready(on_progress=bar)
+        except KeyboardInterrupt:
+            supervisor.stop()
+            supervisor.run()
+            raise
+        finally:
+            bar.clear()
+        if is_demo:
+            click.echo("demo model: not a useful assistant", err=True)
+        with _supervised(supervisor):
+            yield HttpClient(f"unix:{path}"), config.model.served_model_names[0]
+
+
+@contextmanager
+def _supervised(supervisor: Any) -> Iterator[None]:
+    thread = threading.Thread(target=supervisor.run, name="supervisor")
+    thread.start()
+    try:
+        yield
+    finally:
+        supervisor.stop()
+        thread.join()
+    if supervisor.exit_code:
+        raise EngineDead(supervisor.reason)

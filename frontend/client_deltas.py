@@ -1,0 +1,45 @@
+"""What a reader of a request is given."""
+
+from array import array
+from dataclasses import dataclass
+
+from paged_serve.protocol.engine_core import Logprobs, RequestTimes
+from paged_serve.protocol.message import unpack_ids
+from paged_serve.protocol.sampling_params import FinishReason
+
+
+@dataclass(slots=True)
+class TokenLogprobs:
+    """Log-probabilities at one position: the token itself first, then the top k, most likely first."""
+
+    token_ids: list[int]
+    logprobs: list[float]
+    rank: int  # of the token itself; 1 is the most likely
+
+
+@dataclass(slots=True)
+class SequenceDelta:
+    """News of one sequence since its last delta; several steps' tokens when the reader was slower than the engine."""
+
+    index: int  # of the sequence, 0..n-1
+    token_ids: list[int]
+    logprobs: list[TokenLogprobs] | None = None  # one a token
+    prompt_logprobs: list[TokenLogprobs] | None = None  # once; one a prompt token but the first
+    finish_reason: FinishReason | None = None  # on the sequence's last delta
+    stop_token_id: int | None = None
+    num_cached_tokens: int = 0  # prompt tokens found in the prefix cache
+    times: RequestTimes | None = None
+    error: str = ""  # with FinishReason.ERROR: the engine gave this sequence up
+
+
+def decode_logprobs(packed: Logprobs) -> list[TokenLogprobs]:
+    """One entry a token. Raises ValueError when the columns do not fit together."""
+    ranks, ids, values = unpack_ids(packed.ranks), unpack_ids(packed.token_ids), array("f", packed.logprobs)
+    if len(ids) != len(values) or (len(ids) % len(ranks) if ranks else len(ids)):
+        raise ValueError(f"logprobs of {len(ranks)} tokens with {len(ids)} ids and {len(values)} values")
+    width = len(ids) // len(ranks) if ranks else 1
+    starts = range(0, len(ids), width)
+    return [
+        TokenLogprobs(ids[start : start + width].tolist(), values[start : start + width].tolist(), rank)
+        for start, rank in zip(starts, ranks, strict=True)
+    ]

@@ -1,0 +1,316 @@
+"""A client's side of the link to the engine core: handshake, leases, credits, restarts. Sans-I/O, under a given clock.
+
+The shells in client.py feed it messages and the time, and let it flush what it wants to say. A restart of the core is
+seen as EngineFailed, or as silence; the session then says Hello again, and a Welcome with another epoch makes it send
+every unfinished request again, with the tokens it already has.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import assert_never
+
+from paged_serve.protocol.engine_core import (
+    AbortRequests,
+    ClientHeartbeat,
+    EngineCoreOutput,
+    EngineCoreOutputs,
+    EngineCoreRequest,
+    EngineFailed,
+    EngineHeartbeat,
+    FromEngineCore,
+    OutputsReceived,
+    RejectReason,
+    RequestRejected,
+    SchedulerStats,
+    ToEngineCore,
+    Utility,
+    UtilityResult,
+    Welcome,
+)
+from paged_serve.protocol.errors import EngineDead, InvalidRequest, Overloaded, PagedServeError, ProtocolError
+from paged_serve.protocol.message import Hello, Refused
+from paged_serve.protocol.sampling_params import FinishReason, SamplingParams
+
+from .client_calls import PendingCall, UtilityCalls
+from .client_checks import check_request
+from .client_clock import SILENT_AFTER_S, LinkClock
+from .client_streams import RequestStreams, StreamTable
+
+log = logging.getLogger(__name__)
+
+CREDITS_PER_MESSAGE = 32  # frames acknowledged together; the core sends 256 ahead
+
+
+@dataclass(slots=True)
+class ClientSession:
+    """One client's state. `timeout_s`: how long the first Welcome may take; `away_s`: how long a restart may."""
+
+    hello: Hello
+    now: float
+    timeout_s: float
+    away_s: float
+    table: StreamTable = field(default_factory=StreamTable)
+    limits: Welcome | None = None
+    stats: SchedulerStats | None = None
+    ready: bool = False
+    error: EngineDead | None = None  # final
+    abandoned: deque[RequestStreams] = field(default_factory=deque)  # filled by garbage collection, in any thread
+    outbox: deque[ToEngineCore] = field(default_factory=deque)
+    num_invalid: int = 0
+    _calls: UtilityCalls = field(default_factory=UtilityCalls)
+    _clock: LinkClock = field(init=False)
+    _orphans: list[int] = field(default_factory=list)  # ended here while the core was away; it may still run them
+    _frames: int = 0  # taken and not yet acknowledged
+
+    def __post_init__(self) -> None:
+        self._clock = LinkClock(self.now)
+
+    # -- what the owner of the client asks for
+
+    def submit(
+        self,
+        prompt_token_ids: Sequence[int],
+        sampling_params: SamplingParams,
+        priority: int = 0,
+        cache_salt: str = "",
+        on_news: Callable[[RequestStreams], None] | None = None,
+    ) -> RequestStreams:
+        """Take a request; what is wrong with it stands in its `error`, so that readers meet all errors in one place."""
+        try:
+            request = self.table.add(prompt_token_ids, sampling_params, priority, cache_salt, on_news)
+        except (OverflowError, TypeError):
+            request = self.table.add((), sampling_params, priority, cache_salt, on_news)
+            self.table.fail(request, InvalidRequest("token ids must be integers of 32 bits", "prompt_token_ids"))
+            return request
+        try:
+            if self.error is not None:
+                raise self.error
+            check_request(prompt_token_ids, sampling_params, priority, cache_salt, self.limits)
+        except PagedServeError as error:
+            self.table.fail(request, error)
+        else:
+            if self.ready:
+                self._send_request(request)
+        return request
+
+    def abort(
+        self, request: RequestStreams, index: int | None = None, finish_reason: FinishReason = FinishReason.ABORT
+    ) -> None:
+        """End a request or one of its sequences; those that have ended stay as they are."""
+        streams = [s for s in request.streams if s.last is None and s.aborted is None and index in (None, s.index)]
+        if request.error is not None or not streams:
+            return
+        for stream in streams:
+            self.table.abort(stream, finish_reason)
+        if self.ready and request.sent_epoch is not None:
+            ids = tuple(request.request_id + stream.index for stream in streams)
+            self.outbox.append(AbortRequests(ids, finish_reason))
+        else:
+            self._finish_aborted(request)
+
+    def call(self, utility: Utility, on_done: Callable[[], None] | None = None) -> PendingCall:
+        pending = self._calls.start(utility, on_done, self.error)
+        if not pending.done:
+            self.outbox.append(pending.call)
+        return pending
+
+    def fail(self, error: EngineDead) -> None:
+        """The end: every request and call gets `error`."""
+        self.error, self.ready = error, False
+        self.outbox.clear()
+        for request in list(self.table.requests.values()):
+            self.table.fail(request, error)
+        self._calls.fail(error)
+
+    def abort_all(self) -> None:
+        for request in list(self.table.requests.values()):
+            self.abort(request)
+
+    # -- what the shell drives
+
+    @property
+    def backlog(self) -> bool:
+        """Something waits to be said that could be said."""
+        return self.error is None and (self._clock.hello_is_due or (self.ready and bool(self.outbox)))
+
+    def flush(self, send: Callable[[ToEngineCore], bool]) -> None:
+        """Say what there is to say; what `send` does not take now stays."""
+        if self.error is not None:
+            return
+        if self._clock.hello_is_due and send(self.hello):
+            self._clock.hello_is_due = False
+        while self.ready and self.outbox and self._say(self.outbox[0], send):
+            self.outbox.popleft()
+
+    def receive(self, message: FromEngineCore, now: float) -> None:
+        if self.error is not None:
+            return
+        self._clock.heard(now)
+        match message:
+            case EngineCoreOutputs():
+                self._receive_outputs(message)
+            case EngineHeartbeat(stats=stats):
+                self.stats = stats or self.stats
+                self._acknowledge()
+            case Welcome():
+                self._welcome(message)
+            case RequestRejected():
+                self._reject(message, now)
+            case UtilityResult():
+                self._calls.finish(message)
+            case EngineFailed():
+                log.warning("engine core failed reason=%s", message.reason)
+                self._away(now)
+            case Refused():
+                self.fail(EngineDead(f"the engine core refused this client: {message.reason}"))
+            case _:
+                assert_never(message)
+        if self.abandoned:
+            self._abort_abandoned()
+
+    def silence(self, now: float) -> float:
+        """Seconds since the core last spoke."""
+        return self._clock.silence(now)
+
+    def tick(self, now: float) -> None:
+        """Do what time demands; to be called several times a second."""
+        if self.error is not None:
+            return
+        if not self._clock.tick(now):
+            self._away(now)
+        silence = self._clock.silence(now)
+        if self.ready and silence > SILENT_AFTER_S:
+            log.warning("engine core silent silence_s=%.1f", silence)
+            self._away(now)
+        self._clock.ask_again(now, self.ready)
+        limit = self.timeout_s if self.limits is None else self.away_s
+        if not self.ready and silence > limit:
+            self.fail(EngineDead(f"no answer from the engine core for {limit:g} s"))
+            return
+        self._acknowledge()
+        self._retry(now)
+        self._abort_abandoned()
+        if self.ready and not self.outbox and self._clock.beat_is_due(now):
+            self.outbox.append(ClientHeartbeat())
+
+    # -- inside
+
+    def _say(self, message: ToEngineCore, send: Callable[[ToEngineCore], bool]) -> bool:
+        try:
+            return send(message)
+        except ProtocolError as error:  # too large; only a request can be
+            if not isinstance(message, EngineCoreRequest):
+                raise
+            if (request := self.table.requests.get(message.request_id)) is not None:
+                self.table.fail(request, InvalidRequest(f"the request is too large: {error}"))
+            return True
+
+    def _send_request(self, request: RequestStreams) -> None:
+        assert self.limits is not None
+        request.resumed |= request.sent_epoch is not None
+        request.sent_epoch = self.limits.epoch
+        request.retry_at = None
+        self.outbox.append(self.table.message(request))
+        if finished := self.table.finished_ids(request):
+            self.outbox.append(AbortRequests(finished))
+
+    def _receive_outputs(self, message: EngineCoreOutputs) -> None:
+        if self.limits is None or message.epoch != self.limits.epoch:
+            return
+        try:
+            self.table.receive(message)
+        except ValueError as error:  # a column that does not fit; a stream it leaves incomplete is noticed below
+            self.num_invalid += 1
+            log.warning("dropped a frame step=%d reason=%s", message.step, error)
+        if message.stats is not None:
+            self.stats = message.stats
+        for request in self.table.broken:
+            log.warning("a frame is missing; sending again request=%d", request.request_id)
+            self._send_anew(request)
+        self.table.broken.clear()
+        self._frames += 1
+        if self._frames >= CREDITS_PER_MESSAGE:
+            self._acknowledge()
+
+    def _send_anew(self, request: RequestStreams) -> None:
+        """Under new ids, which nothing that the core still sends can meet."""
+        self._finish_aborted(request)
+        self.outbox.append(AbortRequests(self.table.stream_ids(request)))
+        if request.num_unfinished:
+            self.table.renumber(request)
+            self._send_request(request)
+
+    def _acknowledge(self) -> None:
+        if self._frames and self.ready:
+            self.outbox.append(OutputsReceived(self._frames))
+            self._frames = 0
+
+    def _welcome(self, message: Welcome) -> None:
+        same = self.limits is not None and self.limits.epoch == message.epoch
+        forgotten = same and not message.known
+        self.limits, self.ready = message, True
+        if not same:
+            self.outbox.clear()
+            self._frames = 0
+            self._calls.fail(EngineDead("the engine core was started again; ask once more"))
+            for request in list(self.table.requests.values()):
+                self._finish_aborted(request)
+                request.retry_at = None
+        elif self._orphans:
+            self.outbox.append(AbortRequests(tuple(self._orphans)))
+        self._orphans.clear()
+        if forgotten:
+            log.warning(
+                "the engine core had forgotten this client; sending again requests=%d", len(self.table.requests)
+            )
+            self._calls.fail(EngineDead("the engine core had forgotten this client; ask once more"))
+        for request in list(self.table.requests.values()):
+            if forgotten and request.sent_epoch is not None:
+                self._send_anew(request)
+            elif request.sent_epoch != message.epoch and request.retry_at is None:
+                self._send_request(request)
+
+    def _away(self, now: float) -> None:
+        if self.ready:
+            self.ready = False
+            self._clock.ask(now)
+        for request in list(self.table.requests.values()):
+            self._finish_aborted(request)
+
+    def _finish_aborted(self, request: RequestStreams) -> None:
+        """Nobody is there to confirm the aborts of this request."""
+        for stream in request.streams:
+            if stream.aborted is not None and stream.last is None:
+                position = len(stream.received)
+                stream_id = request.request_id + stream.index
+                self._orphans.append(stream_id)
+                self.table.finish(stream, EngineCoreOutput(stream_id, position, b"", stream.aborted))
+
+    def _reject(self, message: RequestRejected, now: float) -> None:
+        request = self.table.requests.get(message.request_id)
+        if request is None:
+            return
+        error: PagedServeError
+        if message.reason == RejectReason.INVALID:
+            error = InvalidRequest(message.message, message.param or None)
+        elif message.reason == RejectReason.FAILED:
+            error = EngineDead(message.message)
+        elif request.resumed:  # it was accepted once, so it waits instead of failing
+            request.sent_epoch, request.retry_at = None, now + max(message.retry_after_s, 0.1)
+            return
+        else:
+            error = Overloaded(message.message, message.retry_after_s, message.reason == RejectReason.DRAINING)
+        self.table.fail(request, error)
+
+    def _retry(self, now: float) -> None:
+        if not self.ready:
+            return
+        for request in list(self.table.requests.values()):
+            if request.retry_at is not None and now >= request.retry_at:
+                self._send_request(request)
+
+    def _abort_abandoned(self) -> None:
+        while self.abandoned:
+            self.abort(self.abandoned.popleft())

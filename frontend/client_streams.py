@@ -1,0 +1,280 @@
+"""What a client knows of its requests: a journal of received tokens for each stream, which is its queue as well.
+
+Sans-I/O: messages in, deltas out. A consumer that falls behind finds everything since its last read in one delta, so
+nothing piles up but the tokens themselves. Positions make delivery exact: repeated tokens are dropped, missing ones
+are noticed, and after a restart of the core the journal says where to go on.
+"""
+
+from array import array
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from paged_serve.protocol.engine_core import (
+    EngineCoreOutput,
+    EngineCoreOutputs,
+    EngineCoreRequest,
+    TokenColumns,
+)
+from paged_serve.protocol.errors import PagedServeError
+from paged_serve.protocol.message import pack_ids, unpack_ids, unpack_int64
+from paged_serve.protocol.sampling_params import FinishReason, SamplingParams
+
+from .client_deltas import SequenceDelta, TokenLogprobs, decode_logprobs
+
+
+class Stream:
+    """One sequence of one request."""
+
+    __slots__ = (
+        "aborted",
+        "delivered",
+        "index",
+        "last",
+        "logprobs",
+        "prompt_logprobs",
+        "queued",
+        "received",
+        "request",
+        "started",
+    )
+
+    def __init__(self, request: "RequestStreams", index: int):
+        self.request = request
+        self.index = index
+        self.received = array("i")  # the journal: every output token so far
+        self.delivered = 0  # tokens of it that the reader has
+        self.queued = False  # stands in request.ready
+        self.started = False  # its first output has come
+        self.aborted: FinishReason | None = (
+            None  # tokens still on their way are dropped; the engine's finish is awaited
+        )
+        self.logprobs: list[TokenLogprobs] | None = None  # of the tokens not yet delivered
+        self.prompt_logprobs: list[TokenLogprobs] | None = None
+        self.last: EngineCoreOutput | None = None  # carries the finish_reason
+
+    def take(self) -> SequenceDelta:
+        received, start = self.received, self.delivered
+        self.delivered = len(received)
+        delta = SequenceDelta(self.index, received[start:].tolist(), num_cached_tokens=self.request.num_cached_tokens)
+        if self.logprobs is not None:
+            delta.logprobs, self.logprobs = self.logprobs, []
+        if self.prompt_logprobs is not None:
+            delta.prompt_logprobs, self.prompt_logprobs = self.prompt_logprobs, None
+        if (last := self.last) is not None:
+            delta.finish_reason, delta.stop_token_id = last.finish_reason, last.stop_token_id
+            delta.times, delta.error = last.times, last.error
+        return delta
+
+
+@dataclass(slots=True, eq=False)
+class RequestStreams:
+    """One request, from submit to its last finish; `request_id` is also its first stream's id."""
+
+    request_id: int
+    prompt_token_ids: bytes  # packed
+    sampling_params: SamplingParams
+    priority: int
+    cache_salt: str
+    streams: list[Stream] = field(default_factory=list)
+    ready: deque[Stream] = field(default_factory=deque)  # those with news, each once
+    num_unfinished: int = 0
+    num_cached_tokens: int = 0
+    sent_epoch: int | None = None  # the core that has it
+    resumed: bool = False  # an earlier core had accepted it
+    retry_at: float | None = None  # a core that had just started was too full to take it back
+    error: PagedServeError | None = None  # ends the request once `ready` is empty
+    on_news: Callable[["RequestStreams"], None] | None = None
+    waiter: Any = None  # the shell's
+
+    def take(self) -> SequenceDelta | None:
+        """The next news, or None: nothing yet, or (`done`) nothing any more."""
+        if not self.ready:
+            return None
+        stream = self.ready.popleft()
+        stream.queued = False
+        return stream.take()
+
+    @property
+    def ended(self) -> bool:
+        """Nothing more will come; what has come may not have been taken."""
+        return self.num_unfinished == 0 or self.error is not None
+
+    @property
+    def done(self) -> bool:
+        return not self.ready and self.ended
+
+    def news(self, stream: Stream) -> None:
+        if not stream.queued:
+            stream.queued = True
+            self.ready.append(stream)
+        if self.on_news is not None:
+            self.on_news(self)
+
+
+class StreamTable:
+    """All unfinished requests of one client, and the routing of outputs to them."""
+
+    def __init__(self) -> None:
+        self.requests: dict[int, RequestStreams] = {}
+        self.streams: dict[int, Stream] = {}
+        self.broken: list[RequestStreams] = []  # a token is missing: to be sent again under new ids
+        self._next_id = 1
+        self._nobody = Stream(RequestStreams(0, b"", SamplingParams(), 0, ""), 0)  # takes tokens of unknown streams
+        self._column_ids: bytes | None = None  # the columns below, as they came; None: a stream has gone since
+        self._column_firsts = b""
+        self._columns: list[tuple[Stream, int]] = []
+
+    def add(
+        self,
+        prompt_token_ids: Sequence[int],
+        sampling_params: SamplingParams,
+        priority: int = 0,
+        cache_salt: str = "",
+        on_news: Callable[[RequestStreams], None] | None = None,
+    ) -> RequestStreams:
+        """Take in a request; it owns sampling_params.n consecutive ids from now on."""
+        packed = pack_ids(prompt_token_ids)
+        request = RequestStreams(0, packed, sampling_params, priority, cache_salt, on_news=on_news)
+        request.streams = [Stream(request, index) for index in range(sampling_params.n)]
+        request.num_unfinished = sampling_params.n
+        self._number(request)
+        return request
+
+    def renumber(self, request: RequestStreams) -> None:
+        """Give a request new ids, so that a fresh start cannot meet outputs of the one before."""
+        self._remove(request)
+        self._number(request)
+
+    def stream_ids(self, request: RequestStreams) -> tuple[int, ...]:
+        return tuple(range(request.request_id, request.request_id + len(request.streams)))
+
+    def finished_ids(self, request: RequestStreams) -> tuple[int, ...]:
+        """Ids of the sequences that need no more tokens, though others of the request do."""
+        return tuple(request.request_id + s.index for s in request.streams if s.last is not None)
+
+    def message(self, request: RequestStreams) -> EngineCoreRequest:
+        """What the core needs to start it, or to go on behind the last token received."""
+        received = tuple(pack_ids(stream.received) for stream in request.streams)
+        return EngineCoreRequest(
+            request.request_id,
+            request.prompt_token_ids,
+            request.sampling_params,
+            request.priority,
+            request.cache_salt,
+            received if any(received) else (),
+        )
+
+    def receive(self, message: EngineCoreOutputs) -> None:
+        """Route tokens and finishes. Raises ValueError on columns that do not fit together."""
+        columns = message.columns
+        complete = columns is None or self._receive_columns(columns, final=not message.outputs)
+        for output in message.outputs:
+            self._receive_output(output)
+        if columns is not None and not complete:  # outputs of the same frame may fill the gap; the rest is repetition
+            self._receive_columns(columns, final=True)
+
+    def finish(self, stream: Stream, output: EngineCoreOutput) -> None:
+        """The stream's end; `output` says why."""
+        request = stream.request
+        stream.last = output
+        self.streams.pop(request.request_id + stream.index, None)
+        self._column_ids = None
+        request.num_unfinished -= 1
+        if request.num_unfinished == 0:
+            self.requests.pop(request.request_id, None)
+        request.news(stream)
+
+    def fail(self, request: RequestStreams, error: PagedServeError) -> None:
+        """End the whole request: its reader gets what came before, then `error`."""
+        self._remove(request)
+        request.error = error
+        if request.on_news is not None:
+            request.on_news(request)
+
+    def abort(self, stream: Stream, reason: FinishReason) -> None:
+        """Deliver no further tokens; the engine's finish is still awaited."""
+        stream.aborted = reason
+        self._column_ids = None
+
+    def _number(self, request: RequestStreams) -> None:
+        request.request_id = self._next_id
+        self._next_id += len(request.streams)
+        self.requests[request.request_id] = request
+        self.streams.update((request.request_id + s.index, s) for s in request.streams if s.last is None)
+
+    def _remove(self, request: RequestStreams) -> None:
+        self.requests.pop(request.request_id, None)
+        for stream_id in self.stream_ids(request):
+            self.streams.pop(stream_id, None)
+        self._column_ids = None
+
+    def _receive_columns(self, columns: TokenColumns, final: bool) -> bool:
+        """Deliver one token a stream; False when a stream lacks an earlier one. `final`: that breaks it."""
+        if columns.stream_ids != self._column_ids or columns.first_positions != self._column_firsts:
+            self._resolve(columns)
+        tokens, advance, complete = unpack_ids(columns.token_ids), columns.advance, True
+        for (stream, first), token in zip(self._columns, tokens, strict=True):
+            received = stream.received
+            if len(received) == first + advance:
+                received.append(token)
+                if not stream.queued:
+                    stream.queued = True
+                    request = stream.request
+                    request.ready.append(stream)
+                    if request.on_news is not None:
+                        request.on_news(request)
+            elif len(received) < first + advance:
+                complete = False
+                if final:
+                    self._break(stream)
+        return complete
+
+    def _resolve(self, columns: TokenColumns) -> None:
+        ids, firsts = unpack_int64(columns.stream_ids), unpack_ids(columns.first_positions)
+        found = [self.streams.get(stream_id, self._nobody) for stream_id in ids]
+        known = [self._nobody if stream.aborted is not None else stream for stream in found]
+        never = -2 << 62  # a position that no `advance` brings to 0
+        self._columns = [
+            (stream, never if stream is self._nobody else first) for stream, first in zip(known, firsts, strict=True)
+        ]
+        self._column_ids, self._column_firsts = columns.stream_ids, columns.first_positions
+
+    def _receive_output(self, output: EngineCoreOutput) -> None:
+        stream = self.streams.get(output.stream_id)
+        if stream is None:
+            return
+        if stream.aborted is not None:
+            if output.finish_reason is not None:  # perhaps its own end, which came first; the reader stopped before
+                last = EngineCoreOutput(output.stream_id, output.position, b"", stream.aborted, times=output.times)
+                self.finish(stream, last)
+            return
+        tokens = unpack_ids(output.token_ids)
+        repeated = len(stream.received) - output.position
+        if repeated < 0:
+            self._break(stream)
+        elif repeated < len(tokens) or output.finish_reason is not None or not stream.started:
+            self._store(stream, output, tokens[repeated:], repeated)
+            if output.finish_reason is not None:
+                self.finish(stream, output)
+            else:
+                stream.request.news(stream)
+
+    def _store(self, stream: Stream, output: EngineCoreOutput, tokens: "array[int]", repeated: int) -> None:
+        logprobs = decode_logprobs(output.logprobs)[repeated:] if output.logprobs is not None else []
+        prompt_logprobs = decode_logprobs(output.prompt_logprobs) if output.prompt_logprobs is not None else None
+        if output.logprobs is not None and len(logprobs) != len(tokens):
+            raise ValueError(f"stream {output.stream_id}: {len(tokens)} tokens with {len(logprobs)} logprobs")
+        if not stream.started:  # a resumed stream has its second first output; what the reader knows stays true
+            stream.started = True
+            stream.prompt_logprobs = prompt_logprobs
+            stream.request.num_cached_tokens = max(stream.request.num_cached_tokens, output.num_cached_tokens)
+        if output.logprobs is not None:
+            stream.logprobs = [] if stream.logprobs is None else stream.logprobs
+            stream.logprobs.extend(logprobs)
+        stream.received.extend(tokens)
+
+    def _break(self, stream: Stream) -> None:
+        if stream.request not in self.broken:
+            self.broken.append(stream.request)

@@ -1,0 +1,95 @@
+"""A client's socket and session together: what the asyncio client and the plain one share."""
+
+import os
+import time
+from typing import Any, Generic, Protocol, TypeVar
+
+from paged_serve.protocol.authentication import read_secret
+from paged_serve.protocol.channel import Context, handshake_hello, identity, new_context
+from paged_serve.protocol.engine_core import FromEngineCore, ToEngineCore
+from paged_serve.protocol.errors import ConfigError, EngineDead
+from paged_serve.protocol.run_dir import ENGINE_SOCKET, endpoint, find_run_dirs
+
+from .client_session import ClientSession
+
+TICK_S = 0.25
+BACKLOG_TICK_S = 0.02  # while something could not be sent
+AWAY_S = 300.0  # how long a restart of the engine may take before its requests fail
+UTILITY_TIMEOUT_S = 30.0
+LAST_WORDS_S = 0.1  # for the aborts of `close` to leave
+
+
+class Channel(Protocol):
+    def send(self, message: ToEngineCore) -> bool: ...
+    def close(self, linger_s: float = 0.0) -> None: ...
+
+
+C = TypeVar("C", bound=Channel)
+
+
+def find_run_dir() -> str:
+    """The newest living server of this user. Raises EngineDead when there is none."""
+    if found := find_run_dirs():
+        return found[0]
+    raise EngineDead("no server of this user runs on this machine; start one with `paged-serve serve`")
+
+
+class Wire(Generic[C]):
+    """One connection to RUN/engine.sock."""
+
+    def __init__(self, channel: C, session: ClientSession, run_dir: str, context: Context | None):
+        self.channel = channel
+        self.session = session
+        self._run_dir = run_dir
+        self._context = context  # ours to end; None: the caller's
+        self._closed = False
+
+    @classmethod
+    def connect(
+        cls,
+        kind: type[C],
+        run_dir: str | None,
+        role: str,
+        index: int,
+        timeout_s: float,
+        away_s: float,
+        context: Context | None,
+    ) -> "Wire[C]":
+        """Open the socket; the session says Hello when it is flushed. Raises EngineDead when there is no server."""
+        run_dir = run_dir or find_run_dir()
+        try:
+            secret = read_secret(run_dir)
+        except ConfigError as error:
+            raise EngineDead(str(error)) from None
+        own = new_context() if context is None else None
+        make: Any = kind
+        channel = make(
+            context or own, endpoint(run_dir, ENGINE_SOCKET), secret, identity(role, index, 0), FromEngineCore
+        )
+        session = ClientSession(handshake_hello(role, index, 0), time.monotonic(), timeout_s, away_s)
+        return cls(channel, session, run_dir, own)
+
+    def flush(self) -> None:
+        if not self._closed:
+            self.session.flush(self.channel.send)
+
+    def tick(self) -> float:
+        """Let time pass in the session; answers when to come again, in seconds."""
+        session = self.session
+        session.tick(time.monotonic())
+        if not session.ready and session.error is None and not os.path.isdir(self._run_dir):
+            session.fail(EngineDead(f"the server of {self._run_dir} has ended"))
+        self.flush()
+        return BACKLOG_TICK_S if session.backlog else TICK_S
+
+    def close(self) -> None:
+        """Abort what runs, so that the engine does not wait for the lease to end. Safe to call twice."""
+        if self._closed:
+            return
+        self.session.abort_all()
+        self.flush()
+        self._closed = True
+        self.session.fail(EngineDead("the client is closed"))
+        self.channel.close(LAST_WORDS_S)
+        if self._context is not None:
+            self._context.term()

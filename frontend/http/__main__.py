@@ -1,0 +1,15 @@
+"""`python -m paged_serve.frontend.http`: an HTTP frontend, started by the supervisor."""
+
+import functools
+import sys
+
+from .porter import Porter
+
+if __name__ == "__main__":
+    porter = Porter(int(sys.argv[sys.argv.index("--http-fd") + 1]))
+
+    from paged_serve.protocol.lifecycle import run_child  # what takes time, once somebody is at the door
+
+    from .process import serve
+
+    run_child("frontend", functools.partial(serve, porter))

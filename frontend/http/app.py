@@ -1,0 +1,74 @@
+"""The ASGI application. Answers /live from its first moment; the routes come when the model's text side has loaded."""
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from paged_serve.protocol.config import ServerConfig
+from paged_serve.protocol.errors import PagedServeError
+
+from ..admission import Admission
+from .auth import Guard
+from .call import Call, Receive, Scope, Send
+from .errors import HttpError, http_error
+
+if TYPE_CHECKING:
+    from .router import Router
+
+log = logging.getLogger(__name__)
+
+_PROBES = ("/live", "/health", "/ready")
+_RETRY_SOON = [(b"retry-after", b"1")]
+
+
+class Application:
+    """One frontend's face. `engine_ready`: whether the engine is connected and has spoken lately."""
+
+    def __init__(self, server: ServerConfig, admission: Admission, engine_ready: Callable[[], bool]):
+        self._guard = Guard(server)
+        self._admission = admission
+        self._engine_ready = engine_ready
+        self.router: Router | None = None  # set once loaded
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        call = Call(scope, receive, send)
+        try:
+            await self._answer(call)
+        except Exception as error:  # the border of one request: whatever went wrong in it stays in it
+            await self._answer_error(call, error)
+
+    async def _answer(self, call: Call) -> None:
+        path = call.path
+        if path in _PROBES and call.scope["method"] not in ("GET", "HEAD"):
+            raise HttpError(405, f"{path} takes GET only.", headers=[(b"allow", b"GET, HEAD")])
+        if path == "/live":
+            return await call.send(200, b"", [])
+        if path == "/health":
+            return await call.send(200 if self._engine_ready() else 503, b"", [])
+        self._guard.check(call.headers)
+        if path == "/ready":
+            self._check_ready()
+            return await call.send(200, b"", [])
+        if self.router is None:
+            raise HttpError(503, "The server is starting: it loads the model.", headers=_RETRY_SOON)
+        return await self.router.handle(call)
+
+    def _check_ready(self) -> None:
+        if self._admission.draining:
+            raise HttpError(503, "The server is shutting down.")
+        if self.router is None:
+            raise HttpError(503, "The server is starting: it loads the model.", headers=_RETRY_SOON)
+        if not self._engine_ready():
+            raise HttpError(503, "The engine does not answer at the moment.", headers=_RETRY_SOON)
+
+    async def _answer_error(self, call: Call, error: Exception) -> None:
+        answer = http_error(error, call.request_id)
+        if answer.status == 500:
+            unexpected = None if isinstance(error, PagedServeError) else error
+            log.error("failed request=%s: %s", call.request_id, error, exc_info=unexpected)
+        if self.router is not None and answer.status in (400, 429, 503):
+            self.router.count_refusal(answer.status)
+        if not call.started:  # otherwise the broken connection says it
+            await call.send_error(answer)

@@ -1,0 +1,245 @@
+"""Request bodies: read within a limit, decoded strictly, and refused in words that name the field and its value."""
+
+import difflib
+import functools
+import re
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any, Generic, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from .errors import HttpError
+
+MAX_BODY_BYTES = 4 << 20
+MAX_CONTAINERS = 200_000  # a body of nothing but brackets would take the loop a second
+MAX_EXPLAINED_BYTES = 256 << 10  # longer bodies get less service: no value in errors, no 7.0 for 7
+MAX_SHOWN_CHARS = 60
+MAX_WARNINGS = 64
+
+Body = TypeVar("Body", bound=msgspec.Struct)
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+
+# Sent by common clients, and true of what this server does anyway.
+_HARMLESS: dict[str, tuple[Any, ...]] = {
+    "best_of": (1,),
+    "detokenize": (True,),
+    "include_reasoning": (False,),
+    "modalities": (["text"],),
+    "service_tier": ("auto", "default"),
+    "spaces_between_special_tokens": (True,),
+    "store": (False,),
+    "use_beam_search": (False,),
+}
+# Users know these from elsewhere: "not supported" helps them more than a guess at a typing error.
+_UNSUPPORTED = {
+    *_HARMLESS,
+    *("audio", "chat_template", "continue_final_message", "documents", "function_call", "functions", "guided_choice"),
+    *("guided_grammar", "guided_json", "guided_regex", "kv_transfer_params", "length_penalty", "logprob_token_ids"),
+    *("metadata", "mm_processor_kwargs", "prediction", "prompt_embeds", "reasoning_effort", "repetition_detection"),
+    *("stream_interval", "structured_outputs", "suffix", "thinking_token_budget", "truncate_prompt_tokens"),
+    *("truncation_side", "verbosity", "vllm_xargs", "web_search_options", "return_tokens_as_token_ids"),
+    *("skip_reading_prefix_cache", "allowed_tokens", "logits_processors", "response_format", "tools", "tool_choice"),
+}
+_UNKNOWN = re.compile(r"Object contains unknown field `(.*?)`(?: - at `\$(.*)`)?", re.DOTALL)
+_REQUIRED = re.compile(r"Object missing required field `(\w+)`(?: - at `\$(.*)`)?")
+_WHOLE_NUMBER = re.compile(r"Expected `[^`]*\bint\b[^`]*`, got `float` - at `\$\.(\w+).*`", re.DOTALL)
+_PLACE = re.compile(r"^(.*?) - at (?:`key` in )?`\$(.*)`$", re.DOTALL)
+_STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]|(\[\.\.\.\])")
+
+
+async def read_body(receive: Receive, declared_length: str | None) -> bytes:
+    """The whole body. HttpError 413 as soon as it is too long, by its own word or by what has come."""
+    if declared_length is not None and declared_length.isdecimal() and int(declared_length) > MAX_BODY_BYTES:
+        raise _too_long(int(declared_length))
+    parts, length = [], 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise HttpError(400, "The connection ended before the body did.")
+        parts.append(message.get("body", b""))
+        length += len(parts[-1])
+        if length > MAX_BODY_BYTES:
+            raise _too_long(length)
+        if not message.get("more_body", False):
+            return b"".join(parts)
+
+
+def decode_body(kind: type[Body], body: bytes, lenient: bool = False) -> tuple[Body, list[str]]:
+    """(the body, warnings). Raises HttpError 400. `lenient`: unknown fields are left out, with a warning each."""
+    decoder: BodyDecoder[Body] = _decoder(kind, lenient)
+    return decoder.decode(body)
+
+
+@functools.cache
+def _decoder(kind: Any, lenient: bool) -> Any:
+    return BodyDecoder(kind, lenient)
+
+
+class BodyDecoder(Generic[Body]):
+    """Decodes one kind of body. Unknown fields are refused; `lenient`: left out, with a warning each."""
+
+    def __init__(self, kind: type[Body], lenient: bool = False):
+        self._kind = kind
+        self._decoder = msgspec.json.Decoder(kind)
+        self._lenient = lenient
+
+    def decode(self, body: bytes) -> tuple[Body, list[str]]:
+        """(the body, warnings). Raises HttpError 400."""
+        if body.count(b"[") + body.count(b"{") > MAX_CONTAINERS:
+            raise HttpError(400, f"The body has more than {MAX_CONTAINERS} lists and objects.")
+        try:
+            return self._decoder.decode(body), []
+        except msgspec.ValidationError as error:
+            unknown = _UNKNOWN.fullmatch(str(error))
+            whole = len(body) <= MAX_EXPLAINED_BYTES and _WHOLE_NUMBER.fullmatch(str(error))
+            if unknown is None and not whole:
+                raise self._invalid(error, body) from None
+            if unknown is not None and not self._lenient and unknown[1] not in _UNSUPPORTED:
+                raise self._refusal(unknown[1], unknown[2] or "") from None
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise HttpError(400, f"The body is not valid JSON: {_plain(error)}") from None
+        return self._decode_patiently(body)
+
+    def _decode_patiently(self, body: bytes) -> tuple[Body, list[str]]:
+        """Unknown fields are left out where that is allowed, and 7.0 is 7, as JSON Schema has it."""
+        value, warnings = _generic(body), list[str]()
+        made_whole = set[str]()
+        for _ in range(MAX_WARNINGS):
+            try:
+                return self._decoder.decode(msgspec.json.encode(value)), warnings
+            except msgspec.ValidationError as error:
+                number = _WHOLE_NUMBER.fullmatch(str(error)) if len(body) <= MAX_EXPLAINED_BYTES else None
+                if number is not None and number[1] not in made_whole:
+                    made_whole.add(number[1])
+                    value[number[1]] = _with_integers(value[number[1]])
+                    continue
+                unknown = _UNKNOWN.fullmatch(str(error))
+                if unknown is None:
+                    raise self._invalid(error, body) from None
+                name, path = unknown[1], unknown[2] or ""
+                parent = _walk(value, path)
+                if not isinstance(parent, dict) or name not in parent:
+                    raise self._invalid(error, body) from None
+                if not _is_harmless(name, parent[name]):
+                    refusal = self._refusal(name, path)
+                    if not self._lenient:
+                        raise refusal from None
+                    warnings.append(f"ignored: {refusal.message}")
+                del parent[name]
+        raise HttpError(400, f"The body has more than {MAX_WARNINGS} unknown fields.")
+
+    def _refusal(self, name: str, path: str) -> HttpError:
+        where, place = f" in {path.lstrip('.')}" if path else "", f"{path}.{name}".lstrip(".")
+        if name in _UNSUPPORTED:
+            return HttpError(400, f"{name}{where} is not supported here", place)
+        struct = _struct_in(_type_at(self._kind, path))
+        known = () if struct is None else struct.__struct_fields__
+        close = difflib.get_close_matches(name[:64], known, 1, 0.6)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        return HttpError(400, f"{_shown(name)}{where} is not a known field{hint}", place[:200])
+
+    def _invalid(self, error: Exception, body: bytes) -> HttpError:
+        """msgspec says what was expected and where; the value makes it a sentence."""
+        text = str(error)
+        if required := _REQUIRED.fullmatch(text):
+            name = f"{required[2] or ''}.{required[1]}".lstrip(".")
+            return HttpError(400, f"{name} is required", name)
+        place = _PLACE.match(text)
+        if place is None:
+            return HttpError(400, f"The body is wrong: {_lowered(text)}")
+        expectation, path = _lowered(place[1]), place[2]
+        if expectation.startswith("invalid enum value"):
+            expectation = f"expected one of {', '.join(map(str, _choices(_type_at(self._kind, path))))}"
+        name = path.lstrip(".").removesuffix("[...]")
+        try:
+            value = _walk(_generic(body), path) if len(body) <= MAX_EXPLAINED_BYTES else _MISSING
+        except HttpError:  # a number too large for any value
+            value = _MISSING
+        shown = name if value is _MISSING else f"{name} is {_shown(value)}"
+        return HttpError(400, f"{shown}: {expectation}", name)
+
+
+def _too_long(length: int) -> HttpError:
+    return HttpError(413, f"The body has {length} bytes or more; at most {MAX_BODY_BYTES} are accepted.")
+
+
+def _lowered(text: str) -> str:
+    return (text[:1].lower() + text[1:]).replace("`", "").replace(" | null", "")
+
+
+def _plain(error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    return "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
+
+
+def _generic(body: bytes) -> Any:
+    try:
+        return msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise HttpError(400, f"The body is not valid JSON: {_plain(error)}") from None
+
+
+def _with_integers(value: Any) -> Any:
+    """The same with 7 for each 7.0; 1e30 stays what it is, no field is so large."""
+    match value:
+        case float() if value.is_integer() and abs(value) < 2**63:
+            return int(value)
+        case list():
+            return [_with_integers(item) for item in value]
+        case dict():
+            return {name: _with_integers(item) for name, item in value.items()}
+        case _:
+            return value
+
+
+_MISSING = object()
+
+
+def _walk(value: Any, path: str) -> Any:
+    """The value at a msgspec path such as `.messages[0].role`; _MISSING where the path does not say which."""
+    for name, index, _any in _STEP.findall(path):
+        if name and isinstance(value, dict) and name in value:
+            value = value[name]
+        elif index and isinstance(value, list) and int(index) < len(value):
+            value = value[int(index)]
+        else:
+            return _MISSING
+    return value
+
+
+def _shown(value: Any) -> str:
+    try:
+        text = msgspec.json.encode(value).decode()
+    except RecursionError:
+        return "a deeply nested value"
+    return text if len(text) <= MAX_SHOWN_CHARS else text[:MAX_SHOWN_CHARS] + "…"
+
+
+def _is_harmless(name: str, value: Any) -> bool:
+    return (value is None and name in _UNSUPPORTED) or any(
+        type(value) is type(same) and value == same for same in _HARMLESS.get(name, ())
+    )
+
+
+def _type_at(kind: Any, path: str) -> Any:
+    """The annotation where `path` leads; None when it leads nowhere."""
+    for name, _index, _any in _STEP.findall(path):
+        if name:
+            struct = _struct_in(kind)
+            kind = None if struct is None else get_type_hints(struct).get(name)
+    return kind
+
+
+def _struct_in(hint: Any) -> Any:
+    """The first Struct inside a union, list or Annotated."""
+    if isinstance(hint, type) and get_origin(hint) is None and issubclass(hint, msgspec.Struct):
+        return hint
+    return next((found for part in get_args(hint) if (found := _struct_in(part)) is not None), None)
+
+
+def _choices(hint: Any) -> tuple[Any, ...]:
+    """The values of the first Literal inside a union."""
+    if get_origin(hint) is Literal:
+        return get_args(hint)
+    return next((found for part in get_args(hint) if (found := _choices(part))), ())

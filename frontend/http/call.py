@@ -1,0 +1,127 @@
+"""One HTTP request as the routes see it."""
+
+import asyncio
+import contextlib
+import re
+import secrets
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from paged_serve.protocol.errors import PagedServeError
+
+from .body import read_body
+from .errors import HttpError, error_body, http_error
+from .sse import DONE, PING
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+_JSON = [(b"content-type", b"application/json")]
+_EVENTS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),  # proxies must not collect a stream
+]
+
+
+@dataclass(slots=True)
+class Call:
+    """Reads the body once; answers once. `started` tells whether a status has been sent."""
+
+    scope: Scope
+    receive: Receive
+    send_event: Send
+    headers: dict[str, str] = field(init=False)
+    request_id: str = field(init=False)
+    path: str = field(init=False)  # without the --root-path that a proxy has taken away
+    arrival: float = field(default_factory=time.monotonic)
+    started: bool = False
+
+    def __post_init__(self) -> None:
+        self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in self.scope["headers"]}
+        self.path = str(self.scope["path"]).removeprefix(self.scope.get("root_path", ""))
+        given = self.headers.get("x-request-id", "")
+        self.request_id = given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(16)
+
+    async def body(self) -> bytes:
+        return await read_body(self.receive, self.headers.get("content-length"))
+
+    async def send(self, status: int, body: bytes, headers: list[tuple[bytes, bytes]]) -> None:
+        await self._start(status, [*headers, (b"content-length", str(len(body)).encode())])
+        await self.send_event({"type": "http.response.body", "body": body, "more_body": False})
+
+    async def send_json(self, answer: msgspec.Struct) -> None:
+        await self.send(200, msgspec.json.encode(answer), _JSON)
+
+    async def send_error(self, error: HttpError) -> None:
+        await self.send(error.status, error_body(error), [*_JSON, *error.headers])
+
+    async def send_events(self, frames: AsyncIterator[bytes], ping_every_s: float = 0.0) -> None:
+        """Server-sent events. The status waits for the first frame, so that a refusal still gets its own.
+
+        A stream that is silent for `ping_every_s` gets a comment, which readers skip and proxies count as life.
+        """
+        one_at_a_time = asyncio.Lock()
+        last = time.monotonic()
+
+        async def send(frame: bytes) -> None:
+            nonlocal last
+            async with one_at_a_time:
+                if not self.started:
+                    await self._start(200, _EVENTS)
+                await self.send_event({"type": "http.response.body", "body": frame, "more_body": True})
+            last = time.monotonic()
+
+        async def ping() -> None:
+            while True:
+                await asyncio.sleep(max(0.0, last + ping_every_s - time.monotonic()))
+                if time.monotonic() >= last + ping_every_s:
+                    await send(PING)
+
+        pinger = asyncio.create_task(ping()) if ping_every_s else None
+        try:
+            async for frame in frames:
+                await send(frame)
+        except PagedServeError as error:
+            if not self.started:
+                raise
+            await send(b"data: " + error_body(http_error(error, self.request_id)) + b"\n\n" + DONE)
+        finally:
+            if pinger is not None:
+                pinger.cancel()
+        await self.send_event({"type": "http.response.body", "body": b"", "more_body": False})
+
+    @contextlib.asynccontextmanager
+    async def until_disconnect(self) -> AsyncIterator[None]:
+        """Leaves its block as soon as nobody waits for the answer any more. Enter it when the body has been read."""
+        task = asyncio.current_task()
+        assert task is not None
+        left = False
+
+        async def watch() -> None:
+            nonlocal left
+            while (await self.receive())["type"] != "http.disconnect":
+                pass
+            left = True
+            task.cancel()
+
+        watcher = asyncio.create_task(watch())
+        try:
+            yield
+        except asyncio.CancelledError:
+            if not left:
+                raise
+            task.uncancel()
+        finally:
+            watcher.cancel()
+
+    async def _start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+        self.started = True
+        named = [*headers, (b"x-request-id", self.request_id.encode())]
+        await self.send_event({"type": "http.response.start", "status": status, "headers": named})

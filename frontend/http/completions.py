@@ -1,0 +1,193 @@
+"""POST /v1/completions: prompts in any of four forms, continued."""
+
+import time
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
+
+from msgspec import UNSET
+
+from paged_serve.protocol.errors import InvalidRequest
+from paged_serve.protocol.sampling_params import SamplingParams
+
+from ..admission import check_num_named_tokens, check_num_prompt_logprobs, check_num_sequences, fitting_max_tokens
+from ..text.detokenizer import Detokenizer
+from . import logprobs
+from .answers import Completion, CompletionChoice, CompletionLogprobs, Usage
+from .generation import Generation, Piece, Prompt
+from .prompts import prompts_tokens, split_prompt
+from .sampling import COMPLETION_MAX_TOKENS, completion_params
+from .schemas import CompletionRequest
+from .service import Service
+from .sse import DONE, Frames
+
+
+async def completion_prompts(service: Service, body: CompletionRequest, size: int) -> list[Prompt]:
+    """Every prompt with its parameters; `size`: of the body in bytes.
+
+    Raises InvalidRequest or HttpError for what cannot be served.
+    """
+    if body.max_tokens == 0 and not body.echo:
+        raise InvalidRequest("max_tokens is 0; only a completion with echo may ask for no output", "max_tokens")
+    given = split_prompt(body.prompt, service.max_model_len)
+    check_num_sequences(len(given), body.n or 1)
+    add_special = True if body.add_special_tokens is None else body.add_special_tokens
+    prompts = []
+    params: dict[int | None, SamplingParams] = {}  # by max_tokens: often one for all prompts
+    for ids in await prompts_tokens(service, given, add_special):
+        max_tokens = fitting_max_tokens(
+            len(ids), body.max_tokens, COMPLETION_MAX_TOKENS, service.max_model_len, "prompt"
+        )
+        if max_tokens not in params:
+            params[max_tokens] = await service.off_loop(size, completion_params, service, body, max_tokens)
+            params[max_tokens].check_vocabulary(service.engine.limits.vocab_size)
+            check_num_named_tokens(params[max_tokens], len(given))
+        prompts.append(Prompt(ids, params[max_tokens]))
+    check_num_prompt_logprobs(prompts[0].params, sum(len(prompt.token_ids) for prompt in prompts) * (body.n or 1))
+    return prompts
+
+
+@dataclass(frozen=True, slots=True)
+class _Echo:
+    """A prompt, as all of its choices begin."""
+
+    text: str
+    logprobs: CompletionLogprobs | None
+
+
+class CompletionWriter:
+    """Pieces of all choices to one answer, or to frames."""
+
+    def __init__(self, service: Service, body: CompletionRequest, prompts: list[Prompt], generation: Generation):
+        self._service = service
+        self._body = body
+        self._prompts = prompts
+        self._n = prompts[0].params.n
+        self._generation = generation
+        self._hides_output = body.max_tokens == 0
+        self._created = int(time.time())
+        count = len(prompts) * self._n
+        self._begun = [False] * count
+        self._logprobs = [self._logprobs_writer(prompts[i // self._n].token_ids) for i in range(count)]
+        self._echoes: dict[int, _Echo] = {}  # by prompt
+
+    async def answer(self, answer_id: str, model: str, warnings: list[str]) -> Completion:
+        """Everything at once."""
+        choices = [CompletionChoice(index=i, text="") for i in range(len(self._begun))]
+        texts: list[list[str]] = [[] for _ in choices]
+        async for batch in self._generation.batches():
+            for piece in batch:
+                part = await self._choice(piece)
+                texts[piece.choice].append(part.text)
+                _append(choices[piece.choice], part)
+        for choice in choices:
+            choice.text = "".join(texts[choice.index])
+        if self._body.prompt_logprobs is not None:
+            await self._add_prompt_logprobs(choices)
+        return Completion(
+            id=answer_id,
+            object="text_completion",
+            created=self._created,
+            model=model,
+            choices=choices,
+            usage=self._usage(),
+            system_fingerprint=self._service.fingerprint,
+            warnings=warnings or UNSET,
+        )
+
+    async def frames(self, answer_id: str, model: str, warnings: list[str]) -> AsyncGenerator[bytes, None]:
+        """The same as server-sent events."""
+        frames = Frames(answer_id, "text_completion", self._created, model)
+        options = self._body.stream_options
+        continuous = options is not None and options.continuous_usage_stats
+        more: dict[str, object] = {"warnings": warnings} if warnings else {}
+        async for batch in self._generation.batches():
+            joined = []
+            for piece in batch:
+                choice = await self._choice(piece)
+                if choice.text or choice.logprobs or choice.finish_reason or choice.token_ids:
+                    if continuous:
+                        more["usage"] = self._usage()
+                    joined.append(frames.chunk(choice, **more))
+                    more = {}
+            if joined:
+                yield b"".join(joined)
+        if options is not None and options.include_usage:
+            yield frames.without_choice(usage=self._usage(), system_fingerprint=self._service.fingerprint)
+        yield DONE
+
+    def _usage(self) -> Usage:
+        usage = self._generation.usage()
+        if self._hides_output:
+            usage.completion_tokens, usage.total_tokens = 0, usage.prompt_tokens
+        return usage
+
+    async def _choice(self, piece: Piece) -> CompletionChoice:
+        """One piece in the answer's shape; a choice's first piece brings the echo."""
+        number = piece.choice // self._n
+        first = not self._begun[piece.choice]
+        self._begun[piece.choice] = True
+        choice = CompletionChoice(index=piece.choice, text="" if self._hides_output else piece.text)
+        if piece.finish_reason is not None:
+            choice.finish_reason = "length" if self._hides_output else piece.finish_reason.api_name
+            choice.stop_reason = None if self._hides_output else piece.stop_reason
+        if self._body.return_token_ids:
+            choice.token_ids = [] if self._hides_output else piece.token_ids
+            if first:
+                choice.prompt_token_ids = self._prompts[number].token_ids
+        writer = self._logprobs[piece.choice]
+        echo = await self._echo(number) if first and self._body.echo else None
+        if echo is not None:
+            choice.text = echo.text + choice.text
+            choice.logprobs = echo.logprobs
+            writer.offset = len(echo.text)
+        entries = piece.logprobs or []
+        if self._body.logprobs is not None and not self._hides_output and len(piece.token_ids) == len(entries):
+            written = writer.write(piece.token_ids, entries)
+            choice.logprobs = written if choice.logprobs is None else logprobs.joined(choice.logprobs, written)
+        return choice
+
+    async def _echo(self, number: int) -> _Echo:
+        if number not in self._echoes:
+            entries = self._generation.prompt_logprobs[number]
+            ids = self._prompts[number].token_ids
+
+            def make() -> _Echo:
+                text = self._service.tokenizer.decode(ids)
+                written = None if entries is None else self._logprobs_writer(()).write(ids, [None, *entries])
+                return _Echo(text, written)
+
+            size = len(ids) * (2 + (self._body.logprobs or 0))
+            self._echoes[number] = await self._service.off_loop(size, make)
+        return self._echoes[number]
+
+    async def _add_prompt_logprobs(self, choices: list[CompletionChoice]) -> None:
+        tokenizer, n = self._service.tokenizer, self._n
+        for number, entries in enumerate(self._generation.prompt_logprobs):
+            if entries is not None:
+                size = len(entries) * (1 + (self._body.prompt_logprobs or 0))
+                found = await self._service.off_loop(size, logprobs.prompt_logprobs, tokenizer, entries)
+                for choice in choices[number * n : (number + 1) * n]:
+                    choice.prompt_logprobs = found
+
+    def _logprobs_writer(self, before: Sequence[int]) -> logprobs.CompletionLogprobsWriter:
+        """For a text that follows the tokens `before`."""
+        params, tokenizer = self._prompts[0].params, self._service.tokenizer
+        text = Detokenizer(tokenizer, before, params.skip_special_tokens)
+        return logprobs.CompletionLogprobsWriter(tokenizer, self._body.logprobs or 0, text)
+
+
+def _append(whole: CompletionChoice, part: CompletionChoice) -> None:
+    """All but the text, which would be copied with every part."""
+    if part.finish_reason is not None:
+        whole.finish_reason, whole.stop_reason = part.finish_reason, part.stop_reason
+    if part.prompt_token_ids is not UNSET:
+        whole.prompt_token_ids = part.prompt_token_ids
+    if part.token_ids is not UNSET:
+        whole.token_ids = [] if whole.token_ids is UNSET else whole.token_ids
+        whole.token_ids.extend(part.token_ids)
+    if part.logprobs is not None:
+        whole.logprobs = whole.logprobs or CompletionLogprobs(
+            text_offset=[], token_logprobs=[], tokens=[], top_logprobs=[]
+        )
+        for name in CompletionLogprobs.__struct_fields__:
+            getattr(whole.logprobs, name).extend(getattr(part.logprobs, name))

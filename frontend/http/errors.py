@@ -1,0 +1,64 @@
+"""Every error in one shape: {"error": {"message", "type", "param", "code"}}, and the status for each exception."""
+
+import msgspec
+
+from paged_serve.protocol.errors import EngineDead, InvalidRequest, Overloaded
+
+Headers = list[tuple[bytes, bytes]]
+
+_TYPES = {
+    400: "BadRequestError",
+    401: "AuthenticationError",
+    403: "PermissionDeniedError",
+    404: "NotFoundError",
+    405: "MethodNotAllowedError",
+    408: "RequestTimeoutError",
+    413: "PayloadTooLargeError",
+    429: "RateLimitError",
+    431: "HeadersTooLargeError",
+    500: "InternalServerError",
+    503: "ServiceUnavailableError",
+}
+
+
+class ErrorDetail(msgspec.Struct, frozen=True):
+    message: str
+    type: str
+    param: str | None
+    code: int
+
+
+class ErrorAnswer(msgspec.Struct, frozen=True):
+    error: ErrorDetail
+
+
+class HttpError(Exception):
+    """Ends a request with this status; the message is written for the person who sent it."""
+
+    def __init__(self, status: int, message: str, param: str | None = None, headers: Headers | None = None):
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.param = param
+        self.headers = headers or []
+
+
+def http_error(error: Exception, request_id: str) -> HttpError:
+    """What the sender is told. Texts of unexpected errors stay in the log: they may name files or addresses."""
+    match error:
+        case HttpError():
+            return error
+        case InvalidRequest(message=message, param=param):
+            return HttpError(400, message, param)
+        case Overloaded(message=message, retry_after_s=seconds, draining=draining):
+            retry_after = (b"retry-after", str(max(1, round(seconds))).encode())
+            return HttpError(503 if draining else 429, message, headers=[retry_after])
+        case EngineDead():
+            return HttpError(500, f"The engine failed on request {request_id}; sending it again may help.")
+        case _:
+            return HttpError(500, f"The server failed on request {request_id}; its log says why.")
+
+
+def error_body(error: HttpError) -> bytes:
+    detail = ErrorDetail(error.message, _TYPES.get(error.status, "Error"), error.param, error.status)
+    return msgspec.json.encode(ErrorAnswer(detail))

@@ -1,0 +1,51 @@
+"""Bounds of single request fields, shared by the schemas; the numbers are those of SamplingParams."""
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from paged_serve.protocol.sampling_params import (
+    MAX_ALLOWED_TOKEN_IDS,
+    MAX_BAD_WORDS,
+    MAX_LOGIT_BIAS,
+    MAX_N,
+    MAX_SEED,
+    MAX_STOP_STRING_CHARS,
+    MAX_STOP_STRINGS,
+    MAX_TOKEN_ID,
+    MAX_TOKENS,
+)
+
+MAX_PROMPTS = 256
+MAX_MESSAGES = 4096
+MAX_TOOLS = 128
+MAX_TEMPLATE_KWARGS = 16
+MAX_STOP_TOKENS = 1024
+
+TokenId = Annotated[int, Meta(ge=0, le=MAX_TOKEN_ID)]
+N = Annotated[int, Meta(ge=1, le=MAX_N, description="Sequences from one prompt; needs a temperature above 0")]
+Temperature = Annotated[float, Meta(ge=0, le=2, description="0 is greedy")]
+TopP = Annotated[float, Meta(gt=0, le=1)]
+TopK = Annotated[int, Meta(ge=-1, le=MAX_TOKEN_ID, description="0 or -1 is off")]
+MinP = Annotated[float, Meta(ge=0, le=1)]
+Penalty = Annotated[float, Meta(ge=-2, le=2)]
+RepetitionPenalty = Annotated[float, Meta(gt=0, le=100)]
+Seed = Annotated[int, Meta(ge=-1, le=MAX_SEED, description="-1 is like no seed")]
+MaxTokens = Annotated[int, Meta(ge=1, le=MAX_TOKENS)]
+MaxTokensOrNone = Annotated[int, Meta(ge=0, le=MAX_TOKENS, description="0 only together with echo")]
+MinTokens = Annotated[int, Meta(ge=0, le=MAX_TOKENS)]
+TopLogprobs = Annotated[int, Meta(ge=0, le=1024, description="The server may allow fewer (--max-logprobs)")]
+Bias = Annotated[float, Meta(ge=-100, le=100)]
+LogitBias = Annotated[dict[int, Bias], Meta(max_length=MAX_LOGIT_BIAS)]
+StopString = Annotated[str, Meta(min_length=1, max_length=MAX_STOP_STRING_CHARS)]
+StopStringList = Annotated[list[StopString], Meta(max_length=MAX_STOP_STRINGS)]
+StopTokenIds = Annotated[list[TokenId], Meta(max_length=MAX_STOP_TOKENS)]
+BadWords = Annotated[list[StopString], Meta(max_length=MAX_BAD_WORDS)]
+AllowedTokenIds = Annotated[list[TokenId], Meta(min_length=1, max_length=MAX_ALLOWED_TOKEN_IDS)]
+Priority = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1, description="Lower runs first, with --policy priority")]
+CacheSalt = Annotated[str, Meta(max_length=128, description="Prefixes are shared only under an equal salt")]
+RequestId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._:-]{1,128}$")]
+Label = Annotated[str, Meta(max_length=512)]
+SmallInt = Annotated[int, Meta(ge=-(2**31), le=2**31)]
+TemplateValue = bool | SmallInt | float | Annotated[str, Meta(max_length=4096)] | None
+TemplateKwargs = Annotated[dict[str, TemplateValue], Meta(max_length=MAX_TEMPLATE_KWARGS)]

@@ -1,0 +1,175 @@
+"""One HTTP request's sequences, from the engine's deltas to pieces of text, until each has ended or nobody listens."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+
+from paged_serve.protocol.errors import EngineDead
+from paged_serve.protocol.sampling_params import FinishReason, SamplingParams
+
+from ..client import SequenceDelta, TokenLogprobs
+from ..text.sequence_text import SequenceText
+from .answers import PromptTokensDetails, Usage
+from .service import EngineRequest, Service
+
+
+@dataclass(slots=True)
+class Prompt:
+    """One prompt of a request, ready for the engine."""
+
+    token_ids: list[int]
+    params: SamplingParams
+
+
+@dataclass(slots=True)
+class Piece:
+    """What one delta adds to one choice. Choices of prompt p are p * n .. p * n + n - 1."""
+
+    choice: int
+    text: str
+    token_ids: list[int]
+    logprobs: list[TokenLogprobs] | None
+    finish_reason: FinishReason | None
+    stop_reason: str | int | None
+
+
+@dataclass(slots=True)
+class _Choice:
+    text: SequenceText
+    num_tokens: int = 0
+    first_token_at: float = 0.0
+    last_token_at: float = 0.0
+    finished: bool = False
+
+
+class Generation:
+    """`submit`, then iterate `batches`; `close` in any case, which aborts what still runs."""
+
+    def __init__(self, service: Service, prompts: list[Prompt], *, priority: int, cache_salt: str, arrival: float):
+        self._service = service
+        self._arrival = arrival
+        self._prompts = prompts
+        self._priority = priority
+        self._cache_salt = cache_salt
+        self._n = prompts[0].params.n
+        self._choices = [
+            _Choice(SequenceText(service.tokenizer, prompt.token_ids, prompt.params))
+            for prompt in prompts
+            for _ in range(self._n)
+        ]
+        self._num_unfinished = len(self._choices)
+        self._cached = [0] * len(prompts)
+        self.prompt_logprobs: list[list[TokenLogprobs] | None] = [None] * len(prompts)
+        self._pumps: list[asyncio.Task[None]] = []
+        self._requests: list[EngineRequest] = []
+
+    async def submit(self) -> None:
+        """Hand all prompts to the engine; other streams go on between two of them."""
+        for prompt in self._prompts:
+            if self._requests:
+                await asyncio.sleep(0)
+            self._service.metrics.submitted(len(prompt.token_ids), self._n, prompt.params.max_tokens)
+            request = self._service.engine.submit(
+                prompt.token_ids, prompt.params, priority=self._priority, cache_salt=self._cache_salt
+            )
+            self._requests.append(request)
+
+    async def batches(self) -> AsyncGenerator[list[Piece], None]:
+        """All news there is, again and again, until every choice has finished.
+
+        Raises InvalidRequest or Overloaded when the engine refuses, EngineDead when it cannot go on.
+        """
+        source = self._of_one() if len(self._requests) == 1 else self._of_many()
+        async with contextlib.aclosing(source) as deltas:
+            async for batch in deltas:
+                pieces = [piece for number, delta in batch if (piece := self._piece(number, delta)) is not None]
+                if pieces:
+                    yield pieces
+                if not self._num_unfinished:
+                    return
+        raise EngineDead("a request ended before its sequences did")
+
+    def usage(self) -> Usage:
+        """So far; at the end, of the whole request."""
+        prompt_tokens = sum(len(prompt.token_ids) for prompt in self._prompts)
+        completion_tokens = sum(choice.num_tokens for choice in self._choices)
+        return Usage(
+            prompt_tokens=prompt_tokens,
+            completion_tokens=completion_tokens,
+            total_tokens=prompt_tokens + completion_tokens,
+            prompt_tokens_details=PromptTokensDetails(cached_tokens=sum(self._cached)),
+        )
+
+    def close(self) -> None:
+        """Abort every sequence that has not ended; harmless when all have."""
+        for pump in self._pumps:
+            pump.cancel()
+        if self._num_unfinished:
+            for request in self._requests:
+                request.abort()
+
+    async def _of_one(self) -> AsyncGenerator[list[tuple[int, SequenceDelta]], None]:
+        request = self._requests[0]
+        with contextlib.suppress(StopAsyncIteration):
+            while True:
+                batch = [(0, await request.__anext__())]
+                while (delta := request.take()) is not None:
+                    batch.append((0, delta))
+                yield batch
+
+    async def _of_many(self) -> AsyncGenerator[list[tuple[int, SequenceDelta]], None]:
+        queue: asyncio.Queue[tuple[int, SequenceDelta] | asyncio.Task[None]] = asyncio.Queue()
+
+        async def pump(number: int, request: EngineRequest) -> None:
+            with contextlib.suppress(StopAsyncIteration):
+                while True:
+                    queue.put_nowait((number, await request.__anext__()))
+
+        self._pumps = [asyncio.create_task(pump(i, request)) for i, request in enumerate(self._requests)]
+        for task in self._pumps:
+            task.add_done_callback(queue.put_nowait)
+        num_running = len(self._pumps)
+        while num_running:
+            batch = []
+            for item in [await queue.get(), *(queue.get_nowait() for _ in range(queue.qsize()))]:
+                if isinstance(item, tuple):
+                    batch.append(item)
+                else:
+                    num_running -= 1
+                    item.result()  # raises what ended this prompt's request
+            yield batch
+
+    def _piece(self, number: int, delta: SequenceDelta) -> Piece | None:
+        index = number * self._n + delta.index
+        choice = self._choices[index]
+        if choice.finished:
+            return None  # what was on its way when a stop string ended it
+        if delta.finish_reason is FinishReason.ERROR:
+            raise EngineDead(delta.error)
+        self._cached[number] = max(self._cached[number], delta.num_cached_tokens)
+        self.prompt_logprobs[number] = self.prompt_logprobs[number] or delta.prompt_logprobs
+        text = choice.text.push(delta.token_ids, delta.finish_reason, delta.stop_token_id)
+        if text.hit_stop_string:
+            self._requests[number].abort(delta.index, FinishReason.STOP)
+        tokens = delta.token_ids[: text.num_tokens]
+        logprobs = None if delta.logprobs is None else delta.logprobs[: text.num_tokens]
+        self._count(choice, len(tokens), text.finish_reason, delta)
+        return Piece(index, text.text, tokens, logprobs, text.finish_reason, text.stop_reason)
+
+    def _count(self, choice: _Choice, num_tokens: int, reason: FinishReason | None, delta: SequenceDelta) -> None:
+        metrics, now = self._service.metrics, time.monotonic()
+        if num_tokens:
+            if choice.num_tokens:
+                metrics.next_token(now - choice.last_token_at)
+            else:
+                choice.first_token_at = now
+                metrics.first_token(now - self._arrival)
+            choice.num_tokens += num_tokens
+            choice.last_token_at = now
+        if reason is not None:
+            choice.finished = True
+            self._num_unfinished -= 1
+            first = (choice.first_token_at or now) - self._arrival
+            metrics.finished(reason, choice.num_tokens, now - self._arrival, first, delta.times)

@@ -1,0 +1,142 @@
+"""Prometheus metrics: names and buckets of the field under our own prefix; `compat` repeats them under another."""
+
+from collections.abc import Callable, Iterable
+
+import prometheus_client
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from paged_serve.protocol.engine_core import RequestTimes, SchedulerStats
+from paged_serve.protocol.sampling_params import FinishReason
+
+_LATENCY = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
+_FIRST_TOKEN = (
+    *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640),
+    2560,
+)
+_INTER_TOKEN = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80)
+_TOKENS = tuple(step * 10**power for power in range(6) for step in (1, 2, 5))
+_SMALL_COUNTS = (1, 2, 5, 10, 20)
+_LABELS = ("model_name", "engine")  # of what every frontend reports alike
+_OWN_LABELS = (*_LABELS, "frontend")  # of what one frontend has counted itself: add them up
+
+_OURS_ALONE = (b"paged:iteration_seconds", b"paged:iteration_tokens")  # no other server has a name for these
+
+# name -> (help, buckets)
+_HISTOGRAMS: dict[str, tuple[str, tuple[float, ...]]] = {
+    "time_to_first_token_seconds": ("From the request's arrival to its first token", _FIRST_TOKEN),
+    "inter_token_latency_seconds": ("Between two deliveries of one sequence", _INTER_TOKEN),
+    "request_time_per_output_token_seconds": ("Of a finished sequence, its first token left out", _INTER_TOKEN),
+    "e2e_request_latency_seconds": ("From the request's arrival to a sequence's end", _LATENCY),
+    "request_queue_time_seconds": ("Waiting for a place in the batch", _LATENCY),
+    "request_prefill_time_seconds": ("Computing the prompt", _LATENCY),
+    "request_decode_time_seconds": ("Computing the output", _LATENCY),
+    "request_inference_time_seconds": ("Prefill and decode", _LATENCY),
+    "request_prompt_tokens": ("Prompt length", _TOKENS),
+    "request_generation_tokens": ("Output length", _TOKENS),
+    "request_params_n": ("Sequences asked for", _SMALL_COUNTS),
+    "request_params_max_tokens": ("Output limit asked for", _TOKENS),
+    "request_num_preemptions": ("Preemptions of a finished sequence", (0, *_SMALL_COUNTS)),
+}
+
+
+class Metrics:
+    """All series of one frontend. `stats` gives the engine's newest figures, or None."""
+
+    def __init__(self, model_name: str, stats: Callable[[], SchedulerStats | None], compat: str = "", index: int = 0):
+        self._compat = compat
+        labels = (model_name, "0")
+        self._labels = (*labels, str(index))
+        self._registry = CollectorRegistry()
+        prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
+        self._registry.register(_EngineStats(stats, list(labels)))
+        self._observe: dict[str, Callable[[float], None]] = {}
+        for name, (text, buckets) in _HISTOGRAMS.items():
+            histogram = Histogram(f"paged:{name}", text, _OWN_LABELS, buckets=buckets, registry=self._registry)
+            self._observe[name] = histogram.labels(*self._labels).observe
+        self._success = Counter(
+            "paged:request_success", "Finished sequences", (*_OWN_LABELS, "finished_reason"), registry=self._registry
+        )
+        self._rejections = Counter(
+            "paged:admission_rejections", "Refused requests", (*_OWN_LABELS, "reason"), registry=self._registry
+        )
+
+    def exposition(self) -> bytes:
+        """The text that Prometheus scrapes."""
+        text = prometheus_client.generate_latest(self._registry)
+        if not self._compat:
+            return text
+        lines = text.splitlines(keepends=True)
+        shared = b"".join(line for line in lines if not any(name in line for name in _OURS_ALONE))
+        return text + shared.replace(b"paged:", self._compat.encode() + b":")
+
+    def submitted(self, prompt_tokens: int, n: int, max_tokens: int | None) -> None:
+        self._observe["request_prompt_tokens"](prompt_tokens)
+        self._observe["request_params_n"](n)
+        if max_tokens is not None:
+            self._observe["request_params_max_tokens"](max_tokens)
+
+    def rejected(self, status: int) -> None:
+        self._rejections.labels(*self._labels, {400: "invalid", 429: "overloaded"}.get(status, "unavailable")).inc()
+
+    def first_token(self, seconds: float) -> None:
+        self._observe["time_to_first_token_seconds"](seconds)
+
+    def next_token(self, seconds: float) -> None:
+        self._observe["inter_token_latency_seconds"](seconds)
+
+    def finished(
+        self, reason: FinishReason, tokens: int, total_s: float, first_token_s: float, times: RequestTimes | None
+    ) -> None:
+        """One sequence has ended; the times are as seen by its reader, `times` as seen by the engine."""
+        self._success.labels(*self._labels, reason.api_name).inc()
+        self._observe["request_generation_tokens"](tokens)
+        self._observe["e2e_request_latency_seconds"](total_s)
+        if tokens > 1:
+            self._observe["request_time_per_output_token_seconds"]((total_s - first_token_s) / (tokens - 1))
+        if times is not None:
+            self._observe["request_queue_time_seconds"](times.queued_s)
+            self._observe["request_prefill_time_seconds"](times.prefill_s)
+            self._observe["request_decode_time_seconds"](times.decode_s)
+            self._observe["request_inference_time_seconds"](times.prefill_s + times.decode_s)
+            self._observe["request_num_preemptions"](times.num_preemptions)
+
+
+class _EngineStats(Collector):
+    """Series that are the engine's own figures, read at the moment of a scrape."""
+
+    def __init__(self, stats: Callable[[], SchedulerStats | None], labels: list[str]):
+        self._stats = stats
+        self._labels = labels
+
+    def describe(self) -> Iterable[Metric]:
+        return []  # nothing to compare names with: the registry is ours alone
+
+    def collect(self) -> Iterable[Metric]:
+        stats = self._stats()
+        if stats is None:
+            return
+        used = 1 - stats.num_free_blocks / stats.num_blocks if stats.num_blocks else 0.0
+        gauges = {
+            "num_requests_running": ("Requests that hold blocks", stats.num_running),
+            "num_requests_waiting": ("Requests that wait for a place", stats.num_waiting),
+            "kv_cache_usage_perc": ("KV cache in use, 0 to 1", used),
+            "iteration_seconds": ("Duration of the last step", stats.last_step_s),
+            "iteration_tokens": ("Tokens of the last step", stats.last_step_tokens),
+        }
+        counters = {
+            "prompt_tokens": ("Prompt tokens computed", stats.prompt_tokens),
+            "generation_tokens": ("Tokens generated", stats.generation_tokens),
+            "prefix_cache_queries": ("Prompt tokens looked up", stats.prefix_cache_queries),
+            "prefix_cache_hits": ("Prompt tokens found", stats.prefix_cache_hits),
+            "num_preemptions": ("Requests sent back to the queue", stats.num_preemptions),
+        }
+        for name, (text, value) in gauges.items():
+            gauge = GaugeMetricFamily(f"paged:{name}", text, labels=_LABELS)
+            gauge.add_metric(self._labels, value)
+            yield gauge
+        for name, (text, value) in counters.items():
+            counter = CounterMetricFamily(f"paged:{name}", text, labels=_LABELS)
+            counter.add_metric(self._labels, value)
+            yield counter

@@ -1,0 +1,67 @@
+"""Answers /live while the HTTP server is still being imported; whoever else comes waits for it, unread."""
+
+import contextlib
+import os
+import selectors
+import socket
+import threading
+
+MAX_WAITING = 128  # connections; more stay in the listening socket's queue
+_MAX_HEAD_BYTES = 4096
+_ALIVE = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+
+
+class Porter:
+    """Holds the door, in a thread of its own, from a frontend's first moment until `leave`.
+
+    An HTTP server's modules take ten times longer to import than these few, and people ask early.
+    """
+
+    def __init__(self, http_fd: int):
+        """`http_fd` is bound and listening; it stays the caller's."""
+        self._listener = socket.socket(fileno=os.dup(http_fd))
+        self._listener.setblocking(False)
+        self._waiting: dict[socket.socket, None] = {}
+        self._bell, self._ring = socket.socketpair()
+        self._thread = threading.Thread(target=self._hold_the_door, name="porter", daemon=True)
+        self._thread.start()
+
+    def leave(self) -> list[socket.socket]:
+        """End the thread. The connections that came meanwhile and are not answered, nothing of them read."""
+        self._ring.close()
+        self._thread.join()
+        self._bell.close()
+        self._listener.close()
+        return list(self._waiting)
+
+    def _hold_the_door(self) -> None:
+        with selectors.DefaultSelector() as door:
+            door.register(self._bell, selectors.EVENT_READ)
+            door.register(self._listener, selectors.EVENT_READ)
+            while True:
+                for key, _ in door.select():
+                    if key.fileobj is self._bell:
+                        return
+                    if key.fileobj is self._listener:
+                        self._let_in(door)
+                    else:
+                        door.unregister(key.fileobj)
+                        self._attend(key.data)
+
+    def _let_in(self, door: selectors.BaseSelector) -> None:
+        with contextlib.suppress(OSError):  # another frontend was quicker, or the peer has gone
+            link, _ = self._listener.accept()
+            link.setblocking(False)
+            self._waiting[link] = None
+            door.register(link, selectors.EVENT_READ, link)
+        if len(self._waiting) == MAX_WAITING:
+            door.unregister(self._listener)
+
+    def _attend(self, link: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            head = link.recv(_MAX_HEAD_BYTES, socket.MSG_PEEK)
+            if head.startswith(b"GET /live HTTP/1.") and head.endswith(b"\r\n\r\n"):
+                link.recv(len(head))  # closing with something unread would reset the connection
+                link.send(_ALIVE)
+                del self._waiting[link]
+                link.close()

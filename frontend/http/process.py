@@ -1,0 +1,171 @@
+"""The frontend's process: serves first, then loads the model's text side and finds the engine."""
+
+import asyncio
+import contextlib
+import logging
+import socket
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import uvicorn
+import uvloop
+
+from paged_serve.protocol import control
+from paged_serve.protocol.config import Config
+from paged_serve.protocol.lifecycle import ChildProcess
+
+from ..admission import Admission
+from ..client import AsyncClient
+from .app import Application
+from .porter import Porter
+from .protocol import LimitedHttpProtocol
+
+if TYPE_CHECKING:
+    from .router import Router
+    from .service import Engine, TextSide
+
+log = logging.getLogger(__name__)
+
+SILENT_AFTER_S = 1.2  # the engine speaks every 250 ms
+HEARTBEAT_S = 0.1
+KEEP_ALIVE_S = 65  # above the usual 60 s of proxies, so that they and not we close idle connections
+CONNECT_WITHIN_S = 1e9  # the supervisor decides when a start has failed
+
+
+class _Server(uvicorn.Server):
+    """Takes over from the porter. Without signal handlers: the supervisor speaks to this process."""
+
+    def __init__(self, config: uvicorn.Config, porter: Porter):
+        super().__init__(config)
+        self._porter = porter
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for link in self._porter.leave():
+            await asyncio.get_running_loop().connect_accepted_socket(self._new_connection, link)
+
+    def _new_connection(self) -> LimitedHttpProtocol:
+        return LimitedHttpProtocol(self.config, self.server_state, self.lifespan.state)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class FrontendProcess:
+    def __init__(self, child: ChildProcess, porter: Porter):
+        assert child.http_fd is not None, "a frontend is started with --http-fd"
+        self._child = child
+        self._client: AsyncClient | None = None
+        scheduler = child.config.scheduler
+        self._admission = Admission(scheduler.max_num_seqs + scheduler.max_num_queued_requests)
+        self._app = Application(child.config.server, self._admission, self._engine_ready)
+        self._socket = socket.socket(fileno=child.http_fd)
+        self._socket.setblocking(False)
+        self._server = _Server(
+            uvicorn.Config(
+                self._app,
+                http=LimitedHttpProtocol,
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                log_level="error",
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                timeout_keep_alive=KEEP_ALIVE_S,
+                root_path=child.config.server.root_path,
+            ),
+            porter,
+        )
+        self._reported_drained = False
+
+    async def run(self) -> None:
+        """Until the supervisor says Stop. Raises when this process has become useless."""
+        loop = asyncio.get_running_loop()
+        signal_fd = self._child.control.socket.fileno()
+        loop.add_reader(signal_fd, self._read_control)
+        tasks = {
+            loop.create_task(self._serve()),
+            loop.create_task(self._load()),
+            loop.create_task(self._beat()),
+        }
+        try:
+            while not self._child.stop_requested:
+                done, tasks = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    task.result()
+        finally:
+            self._server.should_exit = self._server.force_exit = True
+            loop.remove_reader(signal_fd)
+            if self._client is not None:
+                await self._client.close()
+
+    def _engine_ready(self) -> bool:
+        client = self._client
+        return client is not None and client.ready and client.silence_s < SILENT_AFTER_S
+
+    async def _serve(self) -> None:
+        await self._server.serve(sockets=[self._socket])
+        if not self._child.stop_requested:
+            raise RuntimeError("the HTTP server has stopped by itself")
+
+    async def _load(self) -> None:
+        child, loop = self._child, asyncio.get_running_loop()
+        connecting = loop.create_task(
+            AsyncClient.connect(
+                child.run_dir,
+                role="frontend",
+                index=child.index,
+                timeout_s=CONNECT_WITHIN_S,
+                context=child.context,
+            )
+        )
+        text, make_router = await loop.run_in_executor(None, _load_text, child.config)
+        self._client = await connecting
+        self._app.router = make_router(text, self._client, self._admission, child.index)
+        child.control.send(control.Ready(text.facts()))
+        log.info("ready max_model_len=%d", self._client.limits.max_model_len)
+
+    async def _beat(self) -> None:
+        """The loop's pulse: heartbeats up, control messages down should the socket's signal have been missed."""
+        step = 0
+        while not self._child.stop_requested:
+            step += 1
+            self._child.heartbeat(time.monotonic(), step)
+            self._read_control()
+            if self._client is not None and self._client.failure is not None:
+                raise self._client.failure
+            await asyncio.sleep(HEARTBEAT_S)
+
+    def _read_control(self) -> None:
+        while (message := self._child.control.receive(0.0)) is not None:
+            match message:
+                case control.Drain():
+                    self._admission.draining = True
+                case control.Stop():
+                    self._child.request_stop()
+                case _:
+                    log.warning("unexpected message from the supervisor: %s", type(message).__name__)
+        if self._admission.drained and not self._reported_drained and not self._has_unsent_bytes():
+            self._reported_drained = self._child.control.send(control.Drained())
+
+    def _has_unsent_bytes(self) -> bool:
+        """Whether somebody has not taken the whole of an answer yet: it would end with this process."""
+        connections: Any = self._server.server_state.connections
+        return any(connection.has_unsent_bytes for connection in connections)
+
+
+def _load_text(config: Config) -> "tuple[TextSide, Callable[[TextSide, Engine, Admission, int], Router]]":
+    from .router import make_router  # late, and in a thread: /live answers while these modules and files are read
+    from .service import TextSide
+
+    return TextSide.load(config), make_router
+
+
+def serve(porter: Porter, child: ChildProcess) -> None:
+    """The process's body, for run_child. `porter` answers until the server does."""
+    process = FrontendProcess(child, porter)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(process.run())

@@ -1,0 +1,124 @@
+"""HTTP/1.1 by uvicorn and httptools, with what they leave open: limits on headers and on the time to send a request."""
+
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from .errors import HttpError, error_body
+
+MAX_HEADER_BYTES = 32 << 10
+MAX_FRAMING_BYTES = 1 << 20  # of a request's chunk lines and trailers: a body may come in chunks of a few bytes
+HEADERS_WITHIN_S = 10.0
+BODY_WITHIN_S = 60.0  # 4 MB at half a megabit a second
+LAST_WORDS_S = 1.0  # a close while the peer still sends would take the refusal away from it
+
+
+class LimitedHttpProtocol(HttpToolsProtocol):
+    """One connection. Refuses large headers with 431, slow requests with 408, nonsense with 400; then closes.
+
+    One request at a time: what comes while one is answered is dropped and the connection closes after the answer, so
+    that we go on reading and notice when the peer has gone.
+    """
+
+    _deadline: Any = None
+    _framing_bytes = 0  # of the request that is being read: all of it but its body
+    _in_head = True  # or between two requests
+    _deaf = False  # what still comes is dropped
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._expect(HEADERS_WITHIN_S)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._expect(None)
+        super().connection_lost(exc)
+
+    @property
+    def has_unsent_bytes(self) -> bool:
+        """Whether the peer has yet to take a part of what was answered."""
+        return bool(self.transport.get_write_buffer_size())
+
+    def data_received(self, data: bytes) -> None:
+        if not self._deaf and self._in_head and self._is_answering():
+            self._stop_listening()
+        if self._deaf:
+            return
+        self._framing_bytes += len(data)
+        super().data_received(data)
+        if self._in_head and self._framing_bytes > MAX_HEADER_BYTES:
+            self._refuse_head()
+        elif self._framing_bytes > MAX_FRAMING_BYTES:
+            self._refuse(400, f"The body's chunks need more than {MAX_FRAMING_BYTES} bytes beside the body.")
+        elif self._deadline is None and not self._is_answering():
+            self._expect(HEADERS_WITHIN_S)  # line breaks before a request
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        if self._is_answering():
+            self._stop_listening()
+        else:
+            self._expect(HEADERS_WITHIN_S)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._in_head:  # trailers are nobody's
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        if self._deaf:
+            return None
+        self._in_head = False
+        if len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers) > MAX_HEADER_BYTES:
+            return self._refuse_head()
+        self._expect(BODY_WITHIN_S)
+        return super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._framing_bytes -= len(body)
+        if not self._deaf:
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        if self._deaf:
+            return
+        self._expect(None)
+        self._in_head, self._framing_bytes = True, 0
+        super().on_message_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(400, msg)
+
+    def _is_answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _stop_listening(self) -> None:
+        self._deaf = True
+        self.cycle.keep_alive = False
+
+    def _expect(self, seconds: float | None) -> None:
+        """Give the peer this long for the next part; None: it owes us nothing."""
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._deadline = None if seconds is None else self.loop.call_later(seconds, self._too_slow)
+
+    def _too_slow(self) -> None:
+        self._refuse(408, "The request did not arrive in time.")
+
+    def _refuse_head(self) -> None:
+        self._refuse(431, f"The headers have more than {MAX_HEADER_BYTES} bytes.")
+
+    def _refuse(self, status: int, message: str) -> None:
+        if self._deaf or self.transport.is_closing():
+            return None
+        self._deaf = True
+        self._expect(None)
+        if self._is_answering():
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+            if self.cycle.response_started:
+                return self.transport.close()
+        body = error_body(HttpError(status, message))
+        head = f"HTTP/1.1 {status} Refused\r\ncontent-type: application/json\r\nconnection: close\r\n"
+        self.transport.write(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
+        self.transport.write_eof()
+        self._deadline = self.loop.call_later(LAST_WORDS_S, self.transport.close)
+        return None

@@ -1,0 +1,57 @@
+"""From a path to its handler."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import starlette.routing
+from starlette.exceptions import HTTPException
+
+from ..admission import Admission
+from .call import Call
+from .errors import HttpError
+from .route_spec import RouteSpec
+from .routes import ROUTES
+from .service import Engine, Service, TextSide
+
+
+class _Endpoint:
+    """What the path matcher finds: it only notes the match, so that handlers see our Call and nothing else."""
+
+    def __init__(self, spec: RouteSpec):
+        self.spec = spec
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        scope["paged_serve.route"] = self.spec
+
+
+class Router:
+    def __init__(self, service: Service, routes: Sequence[RouteSpec]):
+        self._service = service
+        self._paths = {spec.path for spec in routes}
+        matched = [
+            starlette.routing.Route(spec.path.replace("}", ":path}"), _Endpoint(spec), methods=[spec.method])
+            for spec in routes
+        ]
+        self._matcher = starlette.routing.Router(matched, redirect_slashes=False)
+
+    async def handle(self, call: Call) -> None:
+        """Raises HttpError 404 or 405 when no route fits, else what the handler raises."""
+        call.scope["app"] = self  # has the matcher raise instead of answering itself
+        path = call.path[:200]
+        try:
+            await self._matcher(call.scope, call.receive, call.send_event)
+        except HTTPException as error:
+            if error.status_code == 405:
+                allowed = [(name.lower().encode(), value.encode()) for name, value in (error.headers or {}).items()]
+                raise HttpError(405, f"{path} does not take {call.scope['method']}.", headers=allowed) from None
+            raise HttpError(404, f"There is no {path} here; /openapi.json lists what there is.") from None
+        spec: RouteSpec = call.scope["paged_serve.route"]
+        await spec.handler(self._service, call)
+
+    def count_refusal(self, status: int) -> None:
+        self._service.metrics.rejected(status)
+
+
+def make_router(text: TextSide, engine: Engine, admission: Admission, index: int = 0) -> Router:
+    """All routes over one model and one engine; `index` is this frontend's, for its figures."""
+    return Router(Service.of(text, engine, admission, index), ROUTES)

@@ -1,0 +1,135 @@
+"""Every route in one table: what it takes, what it answers, and the function that does it."""
+
+from pathlib import Path
+
+import msgspec
+
+from paged_serve import __version__
+
+from ..admission import check_token_ids
+from . import answers, schemas
+from .body import decode_body
+from .call import Call
+from .generate import create_chat_completion, create_completion
+from .openapi import document
+from .prompts import chat_tokens
+from .route_spec import RouteSpec
+from .service import Service
+
+
+async def list_models(service: Service, call: Call) -> None:
+    await call.send_json(answers.ModelList(object="list", data=[_model(service, name) for name in service.model_names]))
+
+
+async def get_model(service: Service, call: Call) -> None:
+    name = call.scope["path_params"]["model"]
+    await call.send_json(_model(service, service.model_name(name)))
+
+
+async def tokenize(service: Service, call: Call) -> None:
+    """A text, or a conversation as the model would see it, to token ids."""
+    raw, lenient = await call.body(), service.config.server.lenient
+    if _has_messages(raw):
+        chat, _ = decode_body(schemas.TokenizeChatRequest, raw, lenient)
+        service.model_name(chat.model)
+        ids = await chat_tokens(service, chat, len(raw), add_special_tokens=bool(chat.add_special_tokens))
+        names = chat.return_token_strs
+    else:
+        text, _ = decode_body(schemas.TokenizeTextRequest, raw, lenient)
+        service.model_name(text.model)
+        special = True if text.add_special_tokens is None else text.add_special_tokens
+        ids = await service.off_loop(len(text.prompt), service.tokenizer.encode, text.prompt, special)
+        names = text.return_token_strs
+    answer = answers.Tokens(count=len(ids), max_model_len=service.max_model_len, tokens=ids)
+    if names:
+        answer.token_strs = await service.off_loop(len(ids), lambda: [*map(service.tokenizer.token_text, ids)])
+    await call.send_json(answer)
+
+
+async def detokenize(service: Service, call: Call) -> None:
+    body, _ = decode_body(schemas.DetokenizeRequest, await call.body(), service.config.server.lenient)
+    service.model_name(body.model)
+
+    def decode() -> str:
+        check_token_ids(body.tokens, service.engine.limits.vocab_size, "tokens")
+        return service.tokenizer.decode(body.tokens, skip_special_tokens=False)
+
+    await call.send_json(answers.Text(prompt=await service.off_loop(len(body.tokens), decode)))
+
+
+async def version(service: Service, call: Call) -> None:
+    await call.send_json(answers.Version(version=__version__))
+
+
+async def metrics(service: Service, call: Call) -> None:
+    text = service.metrics.exposition()
+    await call.send(200, text, [(b"content-type", b"text/plain; version=0.0.4; charset=utf-8")])
+
+
+async def openapi(service: Service, call: Call) -> None:
+    limits = service.engine.limits
+    text = document(ROUTES, service.config.server.max_logprobs, limits.vocab_size, limits.max_model_len)
+    await call.send(200, text, [(b"content-type", b"application/json")])
+
+
+async def page(service: Service, call: Call) -> None:
+    """A chat in the browser: one file, no other host."""
+    policy = b"default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'"
+    text = Path(__file__).with_name("page.html").read_bytes()
+    await call.send(200, text, [(b"content-type", b"text/html; charset=utf-8"), (b"content-security-policy", policy)])
+
+
+ROUTES = (
+    RouteSpec(
+        "POST",
+        "/v1/completions",
+        create_completion,
+        "Continue a prompt",
+        (schemas.CompletionRequest,),
+        answers.Completion,
+        streams=True,
+    ),
+    RouteSpec(
+        "POST",
+        "/v1/chat/completions",
+        create_chat_completion,
+        "Answer a conversation",
+        (schemas.ChatCompletionRequest,),
+        answers.ChatCompletion,
+        streams=True,
+    ),
+    RouteSpec("GET", "/v1/models", list_models, "Names to put into `model`", answer=answers.ModelList),
+    RouteSpec("GET", "/v1/models/{model}", get_model, "One model", answer=answers.Model),
+    RouteSpec(
+        "POST",
+        "/tokenize",
+        tokenize,
+        "Text or conversation to tokens",
+        (schemas.TokenizeTextRequest, schemas.TokenizeChatRequest),
+        answers.Tokens,
+    ),
+    RouteSpec("POST", "/detokenize", detokenize, "Tokens to text", (schemas.DetokenizeRequest,), answers.Text),
+    RouteSpec("GET", "/version", version, "Version of the server", answer=answers.Version),
+    RouteSpec("GET", "/metrics", metrics, "Figures for Prometheus"),
+    RouteSpec("GET", "/openapi.json", openapi, "This document"),
+    RouteSpec("GET", "/", page, "A chat page"),
+)
+
+
+def _model(service: Service, name: str) -> answers.Model:
+    return answers.Model(
+        id=name,
+        object="model",
+        created=service.started_at,
+        owned_by="paged-serve",
+        root=service.model_names[0],
+        max_model_len=service.max_model_len,
+    )
+
+
+def _has_messages(body: bytes) -> bool:
+    try:
+        fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return False  # the decoder of texts will say what is wrong
+    return "messages" in fields

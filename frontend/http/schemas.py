@@ -1,0 +1,149 @@
+"""Request bodies. Names are the field's; a null means the default; what is not listed here is refused by name."""
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from . import fields
+
+Prompt = str | Annotated[list[str | fields.TokenId | list[fields.TokenId]], Meta(min_length=1)]
+StringOrList = fields.StopString | fields.StopStringList
+
+
+class _Body(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    model: str | None = None
+
+
+class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+
+
+class SamplingFields(_Body, frozen=True, kw_only=True):
+    """What both generation routes take."""
+
+    n: fields.N | None = None
+    temperature: fields.Temperature | None = None
+    top_p: fields.TopP | None = None
+    top_k: fields.TopK | None = None
+    min_p: fields.MinP | None = None
+    presence_penalty: fields.Penalty | None = None
+    frequency_penalty: fields.Penalty | None = None
+    repetition_penalty: fields.RepetitionPenalty | None = None
+    seed: fields.Seed | None = None
+    min_tokens: fields.MinTokens | None = None
+    ignore_eos: bool | None = None
+    stop: StringOrList | None = None
+    stop_token_ids: fields.StopTokenIds | None = None
+    include_stop_str_in_output: bool | None = None
+    bad_words: fields.BadWords | None = None
+    logit_bias: fields.LogitBias | None = None
+    allowed_token_ids: fields.AllowedTokenIds | None = None
+    prompt_logprobs: fields.TopLogprobs | None = None
+    skip_special_tokens: bool | None = None
+    add_special_tokens: bool | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    priority: fields.Priority | None = None
+    cache_salt: fields.CacheSalt | None = None
+    return_token_ids: bool | None = None
+    request_id: fields.RequestId | None = None
+    user: fields.Label | None = None
+
+
+class CompletionRequest(SamplingFields, frozen=True, kw_only=True):
+    prompt: Prompt
+    max_tokens: fields.MaxTokensOrNone | None = None  # 16
+    logprobs: fields.TopLogprobs | None = None
+    echo: bool | None = None
+
+
+class TextPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    type: Literal["text"]
+    text: str
+
+
+class FunctionCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    name: str
+    arguments: str | dict[str, Any] | None = None
+
+
+class ToolCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """As an earlier answer gave it."""
+
+    function: FunctionCall
+    id: str | None = None
+    type: Literal["function"] = "function"
+    index: int | None = None
+
+
+class ChatMessage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[TextPart] | None = None
+    name: fields.Label | None = None
+    tool_calls: Annotated[list[ToolCall], Meta(max_length=fields.MAX_TOOLS)] | None = None
+    tool_call_id: fields.Label | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+    # Clients send these back empty, as they got them.
+    refusal: None = None
+    audio: None = None
+    function_call: None = None
+    annotations: Annotated[list[Any], Meta(max_length=0)] | None = None
+
+
+class Function(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    name: Annotated[str, Meta(min_length=1, max_length=128)]
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class Tool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    function: Function
+    type: Literal["function"] = "function"
+
+
+class ResponseFormat(msgspec.Struct, frozen=True):
+    type: Literal["text", "json_object", "json_schema", "structural_tag"]
+
+
+Messages = Annotated[list[ChatMessage], Meta(min_length=1, max_length=fields.MAX_MESSAGES)]
+Tools = Annotated[list[Tool], Meta(max_length=fields.MAX_TOOLS)]
+
+
+class ChatCompletionRequest(SamplingFields, frozen=True, kw_only=True):
+    messages: Messages
+    tools: Tools | None = None
+    tool_choice: str | dict[str, Any] | None = None  # "none" or "auto"
+    parallel_tool_calls: bool | None = None
+    add_generation_prompt: bool | None = None
+    chat_template_kwargs: fields.TemplateKwargs | None = None
+    max_tokens: fields.MaxTokens | None = None  # until the context is full
+    max_completion_tokens: fields.MaxTokens | None = None
+    logprobs: bool | None = None
+    top_logprobs: fields.TopLogprobs | None = None
+    response_format: ResponseFormat | None = None
+    # Marks for the sender's own provider, like user; nothing here depends on them.
+    safety_identifier: fields.Label | None = None
+    prompt_cache_key: fields.Label | None = None
+
+
+class TokenizeTextRequest(_Body, frozen=True, kw_only=True):
+    prompt: str
+    add_special_tokens: bool | None = None  # true
+    return_token_strs: bool | None = None
+
+
+class TokenizeChatRequest(_Body, frozen=True, kw_only=True):
+    messages: Messages
+    tools: Tools | None = None
+    add_generation_prompt: bool | None = None
+    chat_template_kwargs: fields.TemplateKwargs | None = None
+    add_special_tokens: bool | None = None  # false: the template writes them
+    return_token_strs: bool | None = None
+
+
+class DetokenizeRequest(_Body, frozen=True, kw_only=True):
+    tokens: list[fields.TokenId]

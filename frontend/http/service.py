@@ -1,0 +1,132 @@
+"""What every route works with: the loaded model's text side, the client, and who may do what now."""
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from paged_serve.protocol.config import Config
+from paged_serve.protocol.engine_core import SchedulerStats, Welcome
+from paged_serve.protocol.sampling_params import FinishReason, SamplingParams
+
+from ..admission import Admission
+from ..client import SequenceDelta
+from ..sampling_defaults import sampling_defaults
+from ..text.chat_template import ChatTemplate
+from ..text.tokenizer import Tokenizer
+from .errors import HttpError
+from .metrics import Metrics
+
+Result = TypeVar("Result")
+INLINE_CHARS = 8192  # longer texts are tokenized in a thread: 1 ms of the loop at most
+
+
+class EngineRequest(Protocol):
+    """The part of client.AsyncRequest that the routes use."""
+
+    async def __anext__(self) -> SequenceDelta: ...
+    def take(self) -> SequenceDelta | None: ...
+    def abort(self, index: int | None = None, finish_reason: FinishReason = FinishReason.ABORT) -> None: ...
+
+
+class Engine(Protocol):
+    """The part of client.AsyncClient that the routes use."""
+
+    @property
+    def ready(self) -> bool: ...
+    @property
+    def limits(self) -> Welcome: ...
+    @property
+    def stats(self) -> SchedulerStats | None: ...
+    def submit(
+        self,
+        prompt_token_ids: Sequence[int],
+        sampling_params: SamplingParams,
+        *,
+        priority: int = 0,
+        cache_salt: str = "",
+    ) -> EngineRequest: ...
+
+
+@dataclass(slots=True)
+class TextSide:
+    """What is read from the model's folder; `load` takes up to a second for a large vocabulary."""
+
+    config: Config
+    tokenizer: Tokenizer
+    template: ChatTemplate | None
+    longest_token_chars: int
+    sampling_defaults: Mapping[str, Any]
+
+    @classmethod
+    def load(cls, config: Config) -> "TextSide":
+        """Raises ConfigError when the model's files do not serve."""
+        folder = config.model.tokenizer or config.model.model
+        tokenizer = Tokenizer(folder)
+        template = ChatTemplate.of_model(config.model.model, tokenizer, config.server.chat_template)
+        return cls(config, tokenizer, template, tokenizer.longest_token_chars(), sampling_defaults(config.model))
+
+    def facts(self) -> dict[str, str]:
+        """For the banner."""
+        return {
+            "vocabulary": f"{self.tokenizer.vocab_size} tokens",
+            "chat template": "none" if self.template is None else "yes",
+        }
+
+
+@dataclass(slots=True)
+class Service:
+    config: Config
+    engine: Engine
+    tokenizer: Tokenizer
+    template: ChatTemplate | None
+    admission: Admission
+    metrics: Metrics
+    model_names: tuple[str, ...]
+    longest_token_chars: int
+    sampling_defaults: Mapping[str, Any]  # by the model, for what a request leaves out
+    fingerprint: str
+    started_at: int = field(default_factory=lambda: int(time.time()))
+
+    @classmethod
+    def of(cls, text: TextSide, engine: Engine, admission: Admission, index: int = 0) -> "Service":
+        config = text.config
+        names = config.model.served_model_names or (Path(config.model.model).name,)
+        identity = f"{names[0]} {config.model} {config.parallel.tensor_parallel_size}"
+        return cls(
+            config=config,
+            engine=engine,
+            tokenizer=text.tokenizer,
+            template=text.template,
+            admission=admission,
+            metrics=Metrics(names[0], lambda: engine.stats, config.server.metrics_compat, index),
+            model_names=names,
+            longest_token_chars=text.longest_token_chars,
+            sampling_defaults=text.sampling_defaults,
+            fingerprint=f"paged-serve-{hashlib.sha256(identity.encode()).hexdigest()[:8]}",
+        )
+
+    @property
+    def max_model_len(self) -> int:
+        return self.engine.limits.max_model_len
+
+    def model_name(self, asked: str | None) -> str:
+        """The name to answer with. HttpError 404 when the request names another model."""
+        if asked is not None and asked not in self.model_names:
+            served = ", ".join(self.model_names)
+            raise HttpError(404, f"The model {asked[:200]!r} does not exist; this server has {served}.", "model")
+        return asked or self.model_names[0]
+
+    def chat_template(self) -> ChatTemplate:
+        if self.template is None:
+            raise HttpError(400, "This model has no chat template; use /v1/completions or --chat-template.", "messages")
+        return self.template
+
+    async def off_loop(self, size: int, function: Callable[..., Result], *args: Any) -> Result:
+        """Small work here, large work in a thread: other streams go on meanwhile."""
+        if size <= INLINE_CHARS:
+            return function(*args)
+        return await asyncio.get_running_loop().run_in_executor(None, function, *args)

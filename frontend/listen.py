@@ -1,0 +1,121 @@
+"""The HTTP server's socket: bound and listening before any process starts, so that a conflict costs nothing."""
+
+import contextlib
+import errno
+import ipaddress
+import os
+import socket
+import stat
+
+from paged_serve.protocol.config import ServerConfig
+from paged_serve.protocol.errors import ConfigError
+
+BACKLOG = 2048  # connections that wait while a frontend is replaced
+PROBE_IDLE_AFTER_S, PROBE_EVERY_S = 30, 10  # how a peer is noticed that vanished while it waited
+TAKE_WITHIN_MS = 120_000  # a peer that takes nothing of what waits for it, nor answers probes, is given up
+
+
+def open_http_socket(server: ServerConfig) -> socket.socket:
+    """Listen where `server` says. Raises ConfigError, with the remedy, when that is impossible or unsafe."""
+    if server.uds:
+        return _open_unix(server.uds)
+    if not server.api_keys and not is_loopback(server.host):
+        raise ConfigError(
+            f"host {server.host} is reachable from other machines, but no API key is set; "
+            "give --api-key KEY (or set PAGED_SERVE_API_KEY), or serve on 127.0.0.1"
+        )
+    return _open_tcp(server.host, server.port)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach `host`."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def http_url(server: ServerConfig, http_socket: socket.socket) -> str:
+    """Where a person on this machine reaches the server; for a unix socket the path."""
+    if server.uds:
+        return f"unix:{server.uds}"
+    host, port = http_socket.getsockname()[:2]
+    if ipaddress.ip_address(host).is_unspecified:
+        host = "127.0.0.1" if http_socket.family == socket.AF_INET else "::1"
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}{server.root_path}"
+
+
+def close_http_socket(http_socket: socket.socket, server: ServerConfig) -> None:
+    http_socket.close()
+    if server.uds:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(server.uds)
+
+
+def _open_tcp(host: str, port: int) -> socket.socket:
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except socket.gaierror as error:
+        raise ConfigError(f"host {host!r} is not known here ({error.strerror}); choose another with --host") from None
+    # "localhost" may be both: people and proxies expect 127.0.0.1 behind it.
+    family, kind, protocol, _, address = min(found, key=lambda entry: entry[0] != socket.AF_INET)
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        _watch_peers(listener)
+        listener.bind(address)
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise ConfigError(_why_not(error, host, port)) from None
+    return listener
+
+
+def _watch_peers(listener: socket.socket) -> None:
+    """Have the kernel end connections whose peer is gone without a word or never reads; accepted sockets inherit it."""
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, PROBE_IDLE_AFTER_S)
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, PROBE_EVERY_S)
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, TAKE_WITHIN_MS)
+
+
+def _why_not(error: OSError, host: str, port: int) -> str:
+    match error.errno:
+        case errno.EADDRINUSE:
+            return f"port {port} on {host} is in use; stop the server there, or choose another port with --port"
+        case errno.EACCES:
+            return f"port {port} needs more rights than this user has; choose one above 1023 with --port"
+        case errno.EADDRNOTAVAIL:
+            return f"host {host} is no address of this machine; choose another with --host"
+        case _:
+            return f"cannot listen on {host}:{port}: {error.strerror}"
+
+
+def _open_unix(path: str) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    previous_mask = os.umask(0o177)  # this user alone may connect
+    try:
+        _remove_if_nobody_listens(path)
+        listener.bind(path)
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise ConfigError(f"cannot listen on unix socket {path}: {error}; choose another path with --uds") from None
+    finally:
+        os.umask(previous_mask)
+    return listener
+
+
+def _remove_if_nobody_listens(path: str) -> None:
+    """A killed server leaves its socket file behind; a living one answers."""
+    if not (os.path.lexists(path) and stat.S_ISSOCK(os.lstat(path).st_mode)):
+        return  # nothing there, or no socket: bind will say so, and we remove nobody's file
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            os.unlink(path)
+            return
+    raise OSError(errno.EADDRINUSE, "a server is listening there")

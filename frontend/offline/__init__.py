@@ -1,0 +1,1 @@
+"""The parts of LLM: prompts in, batches through the engine, outputs put together."""

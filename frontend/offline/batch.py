@@ -1,0 +1,117 @@
+"""Many prompts through one client: bounded in flight, results in the order of the prompts."""
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from paged_serve.protocol.errors import Overloaded
+from paged_serve.protocol.sampling_params import FinishReason, SamplingParams
+
+from ..client_streams import RequestStreams
+from ..client_sync import Client, Request
+from ..text.tokenizer import Tokenizer
+from .outputs import OutputBuilder, RequestOutput
+from .prompts import Prompt
+
+WAIT_S = 0.25
+MIN_RETRY_S, MAX_RETRY_S = 0.05, 5.0
+
+
+@dataclass(slots=True)
+class Job:
+    """One prompt on its way."""
+
+    number: int
+    prompt: Prompt
+    params: SamplingParams
+    priority: int = 0
+
+
+@dataclass(slots=True)
+class _Running:
+    job: Job
+    request: Request
+    streams: RequestStreams
+    builder: OutputBuilder
+
+
+OnProgress = Callable[[RequestOutput], None]  # a prompt that is done
+
+
+class Batch:
+    """Runs jobs. `max_in_flight` bounds the sequences that the engine holds at once; the rest is not even tokenized."""
+
+    def __init__(self, client: Client, tokenizer: Tokenizer, max_in_flight: int, on_done: OnProgress):
+        self._client = client
+        self._tokenizer = tokenizer
+        self._max_in_flight = max_in_flight
+        self._on_done = on_done
+        self._in_flight = 0  # sequences
+        self._running: dict[RequestStreams, _Running] = {}
+        self._news: deque[RequestStreams] = deque()
+        self._refused: deque[Job] = deque()  # by an engine that was full
+        self._not_before = 0.0
+
+    def run(self, jobs: Iterable[Job]) -> dict[int, RequestOutput]:
+        """Outputs by job number. Whatever ends it early, what runs is aborted."""
+        results: dict[int, RequestOutput] = {}
+        source = iter(jobs)
+        try:
+            self._fill(source)
+            while self._running or self._refused:
+                self._client.wait(WAIT_S if not self._news else 0.0)
+                self._read(results)
+                self._fill(source)
+        finally:
+            for running in self._running.values():
+                running.request.abort()
+        return results
+
+    def _fill(self, source: Iterator[Job]) -> None:
+        while self._in_flight < self._max_in_flight and time.monotonic() >= self._not_before:
+            job = self._refused.popleft() if self._refused else next(source, None)
+            if job is None:
+                return
+            self._submit(job)
+
+    def _submit(self, job: Job) -> None:
+        prompt = job.prompt
+        ids = prompt.token_ids
+        if ids is None:
+            ids = self._tokenizer.encode(prompt.text or "", prompt.add_special_tokens)
+        builder = OutputBuilder(self._tokenizer, prompt.text, ids, job.params)
+        request = self._client.submit(
+            ids, job.params, priority=job.priority, cache_salt=prompt.cache_salt, on_news=self._news.append
+        )
+        self._running[request.streams] = _Running(job, request, request.streams, builder)
+        self._in_flight += job.params.n
+        if request.done:  # refused at once; nobody will tell
+            self._news.append(request.streams)
+
+    def _read(self, results: dict[int, RequestOutput]) -> None:
+        while self._news:
+            running = self._running.get(self._news.popleft())
+            if running is None:
+                continue
+            while (delta := running.request.take()) is not None:
+                if running.builder.push(delta):
+                    running.request.abort(delta.index, FinishReason.STOP)
+            if running.request.done:
+                self._end(running, results)
+
+    def _end(self, running: _Running, results: dict[int, RequestOutput]) -> None:
+        del self._running[running.streams]
+        self._in_flight -= running.job.params.n
+        try:
+            running.request.check()
+        except Overloaded as full:
+            if full.draining:
+                raise
+            self._refused.append(running.job)
+            self._not_before = time.monotonic() + min(max(full.retry_after_s, MIN_RETRY_S), MAX_RETRY_S)
+            return
+        output = running.builder.output
+        output.request_id = str(running.job.number)
+        results[running.job.number] = output
+        self._on_done(output)

@@ -1,0 +1,71 @@
+"""What people pass to LLM as prompts and parameters, in all its spellings, as one list of equal things."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from paged_serve.protocol.errors import InvalidRequest
+from paged_serve.protocol.sampling_params import SamplingParams
+
+from ..text.tokenizer import Tokenizer, words_to_token_ids
+
+_PROMPT_KEYS = {"prompt", "prompt_token_ids", "cache_salt"}
+
+
+@dataclass(slots=True)
+class Prompt:
+    """A text, or its tokens, or both: then the tokens count."""
+
+    text: str | None
+    token_ids: list[int] | None
+    cache_salt: str = ""
+    add_special_tokens: bool = True  # a rendered chat has them already
+
+
+def parse_prompts(prompts: Any) -> list[Prompt]:
+    """One prompt or a list: a text, tokens, or a dict with `prompt` or `prompt_token_ids`."""
+    if isinstance(prompts, str | Mapping) or (
+        isinstance(prompts, Sequence) and len(prompts) and isinstance(prompts[0], int)
+    ):
+        return [_parse(prompts)]
+    if not isinstance(prompts, Sequence):
+        raise InvalidRequest(
+            f"prompts is a {type(prompts).__name__}; give a text, tokens, or a list of them", "prompts"
+        )
+    return [_parse(prompt) for prompt in prompts]
+
+
+def _parse(prompt: Any) -> Prompt:
+    if isinstance(prompt, str):
+        return Prompt(prompt, None)
+    if isinstance(prompt, Mapping):
+        if unknown := sorted(set(prompt) - _PROMPT_KEYS):
+            raise InvalidRequest(f"a prompt has {unknown[0]!r}; it may have {sorted(_PROMPT_KEYS)}", "prompts")
+        text, ids = prompt.get("prompt"), prompt.get("prompt_token_ids")
+        if text is None and ids is None:
+            raise InvalidRequest("a prompt has neither 'prompt' nor 'prompt_token_ids'", "prompts")
+        return Prompt(text, None if ids is None else list(ids), prompt.get("cache_salt") or "")
+    if isinstance(prompt, Sequence):
+        return Prompt(None, list(prompt))
+    raise InvalidRequest(f"a prompt is a {type(prompt).__name__}; give a text, tokens, or a dict", "prompts")
+
+
+def one_each(values: Any, count: int, name: str) -> list[Any]:
+    """`values` for each of `count` prompts: one for all, or a list with one each."""
+    if not isinstance(values, list | tuple):
+        return [values] * count
+    if len(values) != count:
+        raise InvalidRequest(f"{name} has {len(values)} entries for {count} prompts; give one, or one each", name)
+    return list(values)
+
+
+def prepared(params: SamplingParams, tokenizer: Tokenizer) -> SamplingParams:
+    """With what the engine wants to have in tokens."""
+    if params.bad_words:
+        ids = words_to_token_ids(tokenizer, params.bad_words)
+        params = msgspec.structs.replace(params, bad_words_token_ids=ids)
+    if params.prompt_logprobs is not None:  # cached prompt tokens are not computed, so they have no logprobs
+        params = msgspec.structs.replace(params, skip_reading_prefix_cache=True)
+    return params

@@ -1,0 +1,1 @@
+"""The supervisor's parts: children and their table, the control link, recovery, silence, shutdown."""

@@ -1,0 +1,152 @@
+"""One process that the supervisor has started: how it is spawned, what it has said, how it ended."""
+
+import contextlib
+import enum
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from paged_serve.protocol.lifeline import lifeline_pipe
+from paged_serve.protocol.state_machine import fire
+
+if TYPE_CHECKING:
+    from paged_serve.protocol.control import Progress
+
+Role = Literal["engine-core", "worker", "frontend"]
+MODULES: dict[Role, str] = {
+    "engine-core": "paged_serve.engine_core",
+    "worker": "paged_serve.workers",
+    "frontend": "paged_serve.frontend.http",
+}
+
+
+class ChildState(enum.Enum):
+    SPAWNED = enum.auto()
+    GREETED = enum.auto()  # it has our Welcome and prepares its work
+    READY = enum.auto()  # its loop runs; silence now means that it hangs
+    DRAINED = enum.auto()
+    DEAD = enum.auto()
+
+
+class ChildEvent(enum.Enum):
+    HELLO = enum.auto()
+    READY = enum.auto()
+    DRAINED = enum.auto()
+    DEATH = enum.auto()
+
+
+TRANSITIONS = {
+    (ChildState.SPAWNED, ChildEvent.HELLO): ChildState.GREETED,
+    (ChildState.GREETED, ChildEvent.READY): ChildState.READY,
+    (ChildState.READY, ChildEvent.READY): ChildState.READY,  # a core says it again after each new worker group
+    (ChildState.DRAINED, ChildEvent.READY): ChildState.DRAINED,
+    (ChildState.GREETED, ChildEvent.DRAINED): ChildState.DRAINED,
+    (ChildState.READY, ChildEvent.DRAINED): ChildState.DRAINED,
+    (ChildState.SPAWNED, ChildEvent.DEATH): ChildState.DEAD,
+    (ChildState.GREETED, ChildEvent.DEATH): ChildState.DEAD,
+    (ChildState.READY, ChildEvent.DEATH): ChildState.DEAD,
+    (ChildState.DRAINED, ChildEvent.DEATH): ChildState.DEAD,
+    (ChildState.DEAD, ChildEvent.READY): ChildState.DEAD,  # its end has overtaken its words
+    (ChildState.DEAD, ChildEvent.DRAINED): ChildState.DEAD,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StartInfo:
+    """What every child of one run is started with."""
+
+    run_dir: str
+    environment: Mapping[str, str]
+    http_fd: int  # the listening HTTP socket; -1 without frontends
+    modules: Mapping[Role, str]
+
+    def command(self, role: Role, index: int, epoch: int, inherited: Sequence[int]) -> list[str]:
+        options = ["--run-dir", self.run_dir, "--index", str(index), "--epoch", str(epoch)]
+        for name, descriptor in zip(("--lifeline-fd", "--http-fd"), inherited, strict=False):
+            options += [name, str(descriptor)]
+        return [sys.executable, "-P", "-m", self.modules[role], *options]
+
+
+@dataclass(slots=True, eq=False)
+class Child:
+    """A process, its handles, and what the control link has told about it. Times are `time.monotonic` seconds."""
+
+    role: Role
+    index: int
+    epoch: int
+    process: subprocess.Popen[bytes]
+    pidfd: int  # readable when the process has ended; -1 after `reap`
+    lifeline_fd: int  # write end: the kernel kills the child when our copy, the only one, closes
+    last_heard: float
+    state: ChildState = ChildState.SPAWNED
+    peer: bytes = b""  # its identity on the control socket, from its Hello on
+    failure: str = ""  # its own last words, or why we judged it lost
+    progress: "Progress | None" = None
+    facts: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def spawn(cls, role: Role, index: int, epoch: int, start: "StartInfo", now: float) -> "Child":
+        """Start the role's module in its own session, so that ctrl-C reaches the supervisor alone."""
+        lifeline_read, lifeline_write = lifeline_pipe()
+        inherited = [lifeline_read, start.http_fd] if role == "frontend" else [lifeline_read]
+        try:
+            process = subprocess.Popen(
+                start.command(role, index, epoch, inherited),
+                stdin=subprocess.DEVNULL,
+                stdout=2,  # stdout belongs to the person or program that started us
+                pass_fds=inherited,
+                start_new_session=True,
+                env=start.environment,
+            )
+        except OSError:
+            os.close(lifeline_write)
+            raise
+        finally:
+            os.close(lifeline_read)
+        return cls(role, index, epoch, process, os.pidfd_open(process.pid), lifeline_write, now)
+
+    @property
+    def name(self) -> str:
+        return self.role if self.role == "engine-core" else f"{self.role} {self.index}"
+
+    def fire(self, event: ChildEvent) -> None:
+        self.state = fire(TRANSITIONS, self.state, event, self.name)
+
+    def signal(self, number: int) -> None:
+        """To the child and whatever it has started; nothing happens when it has ended."""
+        if self.state is not ChildState.DEAD:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, number)
+
+    def reap(self, timeout_s: float | None = None) -> None:
+        """Collect an ended child and give its handles back; its own children end with it."""
+        self.signal(signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(timeout_s)
+        self.fire(ChildEvent.DEATH)
+        os.close(self.pidfd)
+        os.close(self.lifeline_fd)
+        self.pidfd = self.lifeline_fd = -1
+
+    def is_stopped(self) -> bool:
+        """Whether the process is halted (SIGSTOP or a debugger): then silence is no long step."""
+        try:
+            with open(f"/proc/{self.process.pid}/stat", "rb") as file:
+                return file.read().rpartition(b")")[2].split()[0] in (b"T", b"t")
+        except (OSError, IndexError):
+            return False
+
+    def obituary(self) -> str:
+        """Who ended and why, for people: its own words first, then how the kernel saw it."""
+        who = f"{self.name} (pid {self.process.pid})"
+        if self.failure:
+            return f"{who}: {self.failure}"
+        code = self.process.returncode
+        if code is not None and code < 0:
+            hint = "; the kernel does this when memory runs out" if code == -signal.SIGKILL else ""
+            return f"{who} was killed by {signal.Signals(-code).name}{hint}"
+        return f"{who} ended with exit code {code}"

@@ -1,0 +1,55 @@
+"""The supervisor's end of the control socket; it waits for everything else as well."""
+
+from collections.abc import Iterable
+
+import zmq
+
+from paged_serve.protocol.authentication import Authenticator, read_secret
+from paged_serve.protocol.channel import RouterChannel, new_context
+from paged_serve.protocol.control import FromChild, ToChild
+from paged_serve.protocol.handshake import check_hello
+from paged_serve.protocol.message import Hello
+from paged_serve.protocol.run_dir import CONTROL_SOCKET, endpoint
+
+MAX_MESSAGES_PER_TURN = 1024
+
+
+class ControlLink:
+    """Binds the control socket in the run directory."""
+
+    def __init__(self, run_dir: str) -> None:
+        self._context = new_context()
+        self._authenticator = Authenticator(self._context, read_secret(run_dir))
+        self._channel = RouterChannel[ToChild, FromChild](self._context, endpoint(run_dir, CONTROL_SOCKET), FromChild)
+
+    def wait(self, timeout_s: float, descriptors: Iterable[int]) -> set[int]:
+        """Sleep until a message is there or one of `descriptors` is readable; those that are."""
+        poller = zmq.Poller()
+        for waited_for in (self._channel.socket, *descriptors):
+            poller.register(waited_for, zmq.POLLIN)
+        found = poller.poll(max(0, int(1000 * timeout_s) + 1))
+        return {handle for handle, _ in found if isinstance(handle, int)}
+
+    def has_message_within(self, timeout_s: float) -> bool:
+        return bool(self._channel.socket.poll(int(1000 * timeout_s)))
+
+    def received(self) -> list[tuple[bytes, FromChild]]:
+        """What has come, with the sender's identity; bounded, so that no child can keep the loop from its work."""
+        messages: list[tuple[bytes, FromChild]] = []
+        while len(messages) < MAX_MESSAGES_PER_TURN and (message := self._channel.receive()) is not None:
+            messages.append(message)
+        return messages
+
+    def reason_to_refuse(self, hello: Hello) -> str:
+        """ "" when sender and we speak the same language."""
+        return check_hello(hello)
+
+    def send(self, peer: bytes, message: ToChild) -> None:
+        """To a peer that is gone or does not listen: nothing happens; its process handle or its silence will tell."""
+        if peer:
+            self._channel.send(peer, message)
+
+    def close(self) -> None:
+        self._channel.close()
+        self._authenticator.close()
+        self._context.term()

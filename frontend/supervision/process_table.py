@@ -1,0 +1,91 @@
+"""The processes that should run, those killed but not yet gone, and those to be started once the way is free."""
+
+import signal
+from collections.abc import Iterable
+
+from .child import Child, ChildState, Role, StartInfo
+
+Slot = tuple[Role, int]
+
+
+class ProcessTable:
+    """Bookkeeping of children, without any opinion on why one is replaced."""
+
+    def __init__(self, start: StartInfo):
+        self.living: dict[Slot, Child] = {}  # includes a child that ended until somebody replaces it
+        self._start = start
+        self._doomed: list[Child] = []
+        self._missing: dict[Slot, int] = {}  # slot -> epoch to start it with
+        self._by_peer: dict[bytes, Child] = {}
+
+    @property
+    def is_complete(self) -> bool:
+        """Every process has been started; none is on its way out."""
+        return not self._missing and not self._doomed
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._doomed and all(child.state is ChildState.DEAD for child in self.living.values())
+
+    def of_role(self, *roles: Role) -> list[Child]:
+        return [child for child in self.living.values() if child.role in roles]
+
+    def unfinished(self) -> list[Child]:
+        """Everybody whose process still exists."""
+        return [child for child in (*self.living.values(), *self._doomed) if child.state is not ChildState.DEAD]
+
+    def handles(self) -> list[int]:
+        """Descriptors that become readable when a process ends."""
+        return [child.pidfd for child in self.unfinished()]
+
+    def of_peer(self, peer: bytes) -> Child | None:
+        """Who speaks, be it with its last words; None for strangers."""
+        return self._by_peer.get(peer)
+
+    def introduce(self, child: Child, peer: bytes) -> None:
+        child.peer = peer
+        self._by_peer[peer] = child
+
+    def spawn(self, slot: Slot, epoch: int, now: float) -> None:
+        self.living[slot] = Child.spawn(*slot, epoch, self._start, now)
+
+    def replace(self, children: Iterable[Child], epoch: int) -> None:
+        """Kill these; `spawn_missing` starts their successors with `epoch`."""
+        for child in children:
+            self.dismiss(child)
+            self._missing[child.role, child.index] = epoch
+
+    def dismiss(self, child: Child) -> None:
+        """Kill this one and expect nobody in its place."""
+        del self.living[child.role, child.index]
+        if child.state is ChildState.DEAD:
+            self._by_peer.pop(child.peer, None)
+        else:
+            child.signal(signal.SIGKILL)
+            self._doomed.append(child)
+
+    def spawn_missing(self, now: float) -> None:
+        """Start what is missing in each role that nobody still leaves: a device's memory is free only then."""
+        leaving = {child.role for child in self._doomed}
+        for slot in [slot for slot in self._missing if slot[0] not in leaving]:
+            self.spawn(slot, self._missing.pop(slot), now)
+
+    def forget_missing(self) -> None:
+        self._missing.clear()
+
+    def reap(self, readable: Iterable[int]) -> list[Child]:
+        """Collect children whose handles are in `readable`; returns those that ended unasked, the killed ones first:
+        when a rank is killed, the others complain of it in their own words."""
+        ended = [child for child in self.unfinished() if child.pidfd in readable]
+        for child in ended:
+            child.reap()
+            if child in self._doomed:
+                self._by_peer.pop(child.peer, None)
+        self._doomed = [child for child in self._doomed if child.state is not ChildState.DEAD]
+        unasked = [child for child in ended if self.living.get((child.role, child.index)) is child]
+        return sorted(unasked, key=lambda child: child.process.returncode >= 0)
+
+    def abandon(self, child: Child) -> None:
+        """Kill it and give its handles back, even when the kernel cannot end it."""
+        child.reap(timeout_s=1.0)
+        self._doomed = [child for child in self._doomed if child.state is not ChildState.DEAD]

@@ -1,0 +1,63 @@
+"""What is started again when something is lost, and with which epoch."""
+
+import logging
+from typing import TYPE_CHECKING, assert_never
+
+from paged_serve.protocol.control import WorkersReplaced
+
+from .child import Child
+from .process_table import ProcessTable
+from .restart_budget import RestartBudget
+
+if TYPE_CHECKING:
+    from .control_link import ControlLink
+
+log = logging.getLogger(__name__)
+
+
+class Recovery:
+    """Replaces whole units: a frontend alone, the worker group as one, the core always together with its workers."""
+
+    def __init__(self, processes: ProcessTable, link: "ControlLink"):
+        self.engine_epoch = 0  # of the worker group; a core starts with the group's and is told of later ones
+        self._processes = processes
+        self._link = link
+        self._budget = RestartBudget()
+
+    def child_lost(self, child: Child, now: float, *, draining: bool) -> str:
+        """A child that should be there has died, has said that it will, or hangs. "", or why we must give up."""
+        match child.role:
+            case "worker":
+                return self.engine_lost(child.obituary(), now, core_too=False)
+            case "engine-core":
+                return self.engine_lost(child.obituary(), now, core_too=True)
+            case "frontend":
+                return self._frontend_lost(child, now, draining=draining)
+            case _:
+                assert_never(child.role)
+
+    def engine_lost(self, reason: str, now: float, *, core_too: bool) -> str:
+        """Kill the worker group whole (and the core), start the next. "", or why we must give up."""
+        if exhausted := self._spend(reason, now):
+            return exhausted
+        self.engine_epoch += 1
+        if core_too:
+            self._processes.replace(self._processes.of_role("engine-core"), self.engine_epoch)
+        for core in self._processes.of_role("engine-core"):
+            self._link.send(core.peer, WorkersReplaced(self.engine_epoch))
+        self._processes.replace(self._processes.of_role("worker"), self.engine_epoch)
+        return ""
+
+    def _frontend_lost(self, child: Child, now: float, *, draining: bool) -> str:
+        if draining:  # its connections are gone, and there will be no new ones
+            log.warning("lost while draining reason=%s", child.obituary())
+            self._processes.dismiss(child)
+            return ""
+        if exhausted := self._spend(child.obituary(), now):
+            return exhausted
+        self._processes.replace([child], child.epoch + 1)
+        return ""
+
+    def _spend(self, loss: str, now: float) -> str:
+        log.warning("lost reason=%s", loss)
+        return self._budget.spend(loss, now)

@@ -1,0 +1,24 @@
+"""How often something may be started again before starting again is the problem."""
+
+from collections import deque
+
+
+class RestartBudget:
+    """At most `limit` restarts within any `window_s` seconds. Time comes in as an argument."""
+
+    def __init__(self, limit: int = 5, window_s: float = 60.0):
+        self._limit = limit
+        self._window_s = window_s
+        self._spent: deque[float] = deque()
+        self._first_loss = ""
+
+    def spend(self, loss: str, now: float) -> str:
+        """Take one restart for `loss`: ""; or, when the window is full, why nothing is started again."""
+        self._first_loss = self._first_loss or loss
+        while self._spent and self._spent[0] <= now - self._window_s:
+            self._spent.popleft()
+        if len(self._spent) < self._limit:
+            self._spent.append(now)
+            return ""
+        told = loss if loss == self._first_loss else f"{loss}; the first loss was: {self._first_loss}"
+        return f"gave up after {self._limit} restarts in {self._window_s:.0f} s: {told}"

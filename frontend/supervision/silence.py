@@ -1,0 +1,37 @@
+"""Hung is not dead: who has been silent for too long. Children speak from their own loops, four times a second."""
+
+from collections.abc import Collection
+
+from .child import Child, ChildState
+
+HANG_S = 5.0  # a ready core or frontend that is silent for so long hangs
+HALTED_S = 1.5  # the same for any process that a signal has stopped
+
+
+class SilenceJudge:
+    """Looks at all children once a turn. Times are `time.monotonic` seconds."""
+
+    def __init__(self, step_timeout_s: float, now: float):
+        self._step_timeout_s = step_timeout_s
+        self._last_look = now
+
+    def judge(self, children: Collection[Child], now: float) -> list[Child]:
+        """Those that hang, each with the reason in `failure`."""
+        if now - self._last_look > HALTED_S:  # it was us who slept; what they said meanwhile is still unread
+            for child in children:
+                child.last_heard = now
+        self._last_look = now
+        return [child for child in children if self._hangs(child, now - child.last_heard)]
+
+    def _hangs(self, child: Child, silence_s: float) -> bool:
+        if child.state is ChildState.DEAD or silence_s < HALTED_S:
+            return False
+        if child.is_stopped():
+            child.failure = f"stopped by a signal and silent for {silence_s:.1f} s"
+        elif child.state in (ChildState.READY, ChildState.DRAINED) and silence_s > self._patience_s(child):
+            child.failure = f"hangs: its loop has been silent for {silence_s:.1f} s"
+        return bool(child.failure)
+
+    def _patience_s(self, child: Child) -> float:
+        # A worker's loop stands still during a step, whose deadline the core watches.
+        return self._step_timeout_s if child.role == "worker" else HANG_S

@@ -1,0 +1,55 @@
+"""How signals and other threads reach the supervisor's loop: bytes in a pipe that it polls."""
+
+import contextlib
+import enum
+import os
+import signal
+from collections.abc import Iterator
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Request(enum.IntEnum):
+    """What somebody asks of the loop, as one byte; below are signal numbers, which the kernel writes as they are."""
+
+    DRAIN = 254
+    STOP = 255
+
+
+class WakeUp:
+    """A pipe: `readable` for the poller, `ask` from anywhere, `taken` for the loop."""
+
+    def __init__(self) -> None:
+        self.readable, self._writable = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def ask(self, request: Request) -> None:
+        """Safe in signal handlers and threads, and after `close`."""
+        with contextlib.suppress(OSError):  # full: the loop wakes anyway
+            os.write(self._writable, bytes([request]))
+
+    def taken(self) -> list[Request | signal.Signals]:
+        """What was asked since the last call."""
+        try:
+            data = os.read(self.readable, 256)
+        except BlockingIOError:
+            return []
+        return [Request(byte) if byte >= Request.DRAIN else signal.Signals(byte) for byte in data]
+
+    @contextlib.contextmanager
+    def signals(self) -> Iterator[None]:
+        """Within, signals only wake the loop. Main thread only. One that was ignored stays so: nohup."""
+        handled = [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
+        previous_fd = signal.set_wakeup_fd(self._writable, warn_on_full_buffer=False)
+        previous = {number: signal.signal(number, lambda *_: None) for number in handled}
+        try:
+            yield
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+            signal.set_wakeup_fd(previous_fd)
+
+    def close(self) -> None:
+        if self._writable >= 0:
+            os.close(self.readable)
+            os.close(self._writable)
+            self.readable = self._writable = -1

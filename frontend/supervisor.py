@@ -1,0 +1,354 @@
+"""The parent of all: starts every process, knows each one's epoch, replaces what dies, and leaves nothing behind.
+
+    worker lost        the whole group is killed and started with the next epoch; the core requeues what ran
+    engine core lost   it and the workers are killed and started with the next epoch; the clients resume
+    frontend lost      it is started again on the same listening socket
+    start refused      starting again will not help: everything ends, exit code 2
+    too many losses    everything ends, exit code 1
+
+One loop waits on the control socket, on the children's process handles, and on a pipe that signals and other threads
+write to. Nothing outlives this process, however it ends: see protocol/lifecycle.py.
+"""
+
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack
+from typing import assert_never
+
+from paged_serve.protocol.config import Config
+from paged_serve.protocol.control import (
+    Drain,
+    Drained,
+    Failed,
+    FromChild,
+    Heartbeat,
+    Progress,
+    Ready,
+    Stop,
+    Welcome,
+    WorkersLost,
+    WorkersReplaced,
+)
+from paged_serve.protocol.errors import ConfigError, EngineDead
+from paged_serve.protocol.message import Hello, Refused
+from paged_serve.protocol.run_dir import make_run_dir, remove_dead_run_dirs, remove_run_dir
+from paged_serve.protocol.state_machine import IllegalTransition
+
+from .listen import close_http_socket
+from .supervision.child import MODULES, Child, ChildEvent, ChildState, Role, StartInfo
+from .supervision.process_table import ProcessTable, Slot
+from .supervision.recovery import Recovery
+from .supervision.shutdown import Phase, PhaseEvent, Shutdown, StopStep
+from .supervision.silence import SilenceJudge
+from .supervision.wake_up import Request, WakeUp
+
+log = logging.getLogger(__name__)
+
+OnProgress = Callable[[str, int, int], None]  # what is loading; done and total, summed over all processes
+OnReady = Callable[[dict[str, str]], None]  # the children's facts, for the banner
+
+TURN_S = 0.25  # the longest sleep between two looks at silent children
+DRAINED_IN: dict[Role, Phase] = {"frontend": Phase.DRAINING, "engine-core": Phase.DRAINING_ENGINE}
+LAST_WORDS_S = 0.1  # a Failed may still be on its way when its process has ended
+
+
+class Supervisor:
+    """`start`, then `run` until the end; or `start`, `wait_ready`, and `run` in a thread of its own.
+
+    `drain` and `stop` only ask, from any thread or signal handler; `run` does it and returns.
+    """
+
+    def __init__(
+        self, config: Config, http_socket: socket.socket | None = None, *, modules: Mapping[Role, str] = MODULES
+    ):
+        """Takes over `http_socket`, bound and listening; without one there are no frontends, only the engine."""
+        self.config = config
+        self.exit_code = 0
+        self.reason = ""  # why it ended, for people; "" after a requested stop
+        self._http_socket = http_socket
+        self._modules = modules
+        self._shutdown = Shutdown(config.server.drain_timeout_s)
+        self._wake_up = WakeUp()
+        self._resources = ExitStack()
+        self._resources.callback(self._wake_up.close)
+        if http_socket is not None:
+            self._resources.callback(close_http_socket, http_socket, config.server)
+
+    def start(self) -> None:
+        """Make the run directory, start every process, bind the control socket; returns before they are ready."""
+        with self._resources.pop_all() as resources:  # gives everything back unless all of the start succeeds
+            self.run_dir = make_run_dir()
+            resources.callback(remove_run_dir, self.run_dir)
+            http_fd = -1 if self._http_socket is None else self._http_socket.fileno()
+            self._processes = ProcessTable(StartInfo(self.run_dir, _environment(), http_fd, self._modules))
+            resources.callback(self._abandon_all)
+            self._spawn_all()
+            self._open_link(resources)
+            self._resources = resources.pop_all()
+        log.info("started run_dir=%s processes=%d", self.run_dir, len(self._processes.living))
+
+    def _spawn_all(self) -> None:
+        now = time.monotonic()
+        num_frontends = 0 if self._http_socket is None else self.config.server.num_frontends
+        slots: list[Slot] = [("frontend", index) for index in range(num_frontends)]  # first: people ask for /live
+        slots += [("worker", rank) for rank in range(self.config.parallel.tensor_parallel_size)]  # they take longest
+        slots.append(("engine-core", 0))
+        try:
+            for slot in slots:
+                self._processes.spawn(slot, 0, now)
+        except OSError as error:
+            raise ConfigError(f"cannot start a process: {error}") from error
+
+    def _open_link(self, resources: ExitStack) -> None:
+        # Late, because ZeroMQ takes longer to import than a child to spawn, and children wait for the socket anyway.
+        from .supervision.control_link import ControlLink
+
+        remove_dead_run_dirs()
+        self._link = ControlLink(self.run_dir)
+        resources.callback(self._link.close)
+        self._recovery = Recovery(self._processes, self._link)
+        self._silence = SilenceJudge(self.config.parallel.step_timeout_s, time.monotonic())
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """Process ids by name, as of now."""
+        return {child.name: child.process.pid for child in self._processes.living.values()}
+
+    def signals(self) -> AbstractContextManager[None]:
+        """Within: the first SIGINT, SIGTERM or SIGHUP drains, the next one stops at once. Main thread only."""
+        return self._wake_up.signals()
+
+    def drain(self) -> None:
+        """Ask to finish what was accepted and to stop then."""
+        self._wake_up.ask(Request.DRAIN)
+
+    def stop(self) -> None:
+        """Ask to stop now; what runs is lost."""
+        self._wake_up.ask(Request.STOP)
+
+    def wait_ready(self, timeout_s: float = 600.0, on_progress: OnProgress | None = None) -> dict[str, str]:
+        """The children's facts, once all can work. After ConfigError (refused) or EngineDead everything has ended."""
+        deadline = time.monotonic() + timeout_s
+        while self._shutdown.phase is Phase.STARTING and (left_s := deadline - time.monotonic()) > 0:
+            self._turn(left_s, on_progress)
+        if self._shutdown.phase is Phase.SERVING:
+            return self._facts()
+        if self._shutdown.phase is Phase.STARTING:
+            self._give_up(f"not ready after {timeout_s:.0f} s", 1, time.monotonic())
+        self.run()
+        raise (ConfigError if self.exit_code == 2 else EngineDead)(self.reason or "stopped during the start")
+
+    def run(self, on_progress: OnProgress | None = None, on_ready: OnReady | None = None) -> int:
+        """Supervise until the end; then no process and no file is left. The exit code: 0 after a requested stop."""
+        try:
+            while self._shutdown.phase is not Phase.ENDED:
+                before = self._shutdown.phase
+                self._turn(TURN_S, on_progress)
+                if on_ready and before is Phase.STARTING and self._shutdown.phase is Phase.SERVING:
+                    on_ready(self._facts())
+        finally:
+            self._resources.close()
+        return self.exit_code
+
+    def _turn(self, timeout_s: float, on_progress: OnProgress | None) -> None:
+        """Sleep until something happens, then act on it."""
+        wait_s = min(timeout_s, TURN_S, self._shutdown.next_deadline(time.monotonic()))
+        readable = self._link.wait(wait_s, [self._wake_up.readable, *self._processes.handles()])
+        now = time.monotonic()
+        self._read_control(now, on_progress)
+        self._reap(readable, now)
+        self._obey(now)
+        for child in self._silence.judge(self._processes.living.values(), now):
+            self._lost(child, now)
+        if not self._shutdown.is_over:
+            self._processes.spawn_missing(now)
+        self._advance(now)
+
+    # What children say
+
+    def _read_control(self, now: float, on_progress: OnProgress | None) -> None:
+        for peer, message in self._link.received():
+            child = self._processes.of_peer(peer)
+            try:
+                if child is not None and (self._is_current(child) or isinstance(message, Failed)):
+                    child.last_heard = now
+                    self._handle(child, message, now)
+                elif child is None and isinstance(message, Hello):
+                    self._greet(peer, message, now)
+            except IllegalTransition as error:
+                log.error("unruly process=%s error=%s", peer, error)
+                if child is not None and self._is_current(child):
+                    child.failure = f"broke the protocol: {error}"
+                    self._lost(child, now)
+            if on_progress and isinstance(message, Progress) and self._shutdown.phase is Phase.STARTING:
+                self._tell_progress(message.text, on_progress)
+
+    def _greet(self, peer: bytes, hello: Hello, now: float) -> None:
+        child = next((c for c in self._processes.living.values() if c.process.pid == hello.pid), None)
+        if child is None or (child.role, child.index, child.epoch) != (hello.role, hello.index, hello.epoch):
+            reason = f"no {hello.role} {hello.index} of epoch {hello.epoch} with pid {hello.pid} was started here"
+        else:
+            reason = self._link.reason_to_refuse(hello)
+        if child is None or reason:
+            log.warning("refused a stranger peer=%s reason=%s", peer, reason)
+            self._link.send(peer, Refused(reason))
+            return
+        child.fire(ChildEvent.HELLO)
+        child.last_heard = now
+        self._processes.introduce(child, peer)
+        self._link.send(peer, Welcome(self.config))
+        if child.role == "engine-core" and child.epoch != self._recovery.engine_epoch:
+            self._link.send(peer, WorkersReplaced(self._recovery.engine_epoch))
+        if self._shutdown.phase is DRAINED_IN.get(child.role):
+            self._link.send(peer, Drain())
+
+    def _handle(self, child: Child, message: FromChild, now: float) -> None:
+        match message:
+            case Heartbeat():
+                pass
+            case Progress():
+                child.progress = message
+            case Ready(facts=facts):
+                child.fire(ChildEvent.READY)
+                child.facts = facts
+            case Drained():
+                child.fire(ChildEvent.DRAINED)
+            case Failed(reason=reason, refused=refused):
+                child.failure = reason
+                if refused and not self._shutdown.is_over:
+                    self._give_up(reason, 2, now)
+                elif self._is_current(child):
+                    self._lost(child, now)
+            case WorkersLost(epoch=epoch, reason=reason):
+                self._hear_last_words(now, None)  # the lost may tell that they refuse, and starting again will not help
+                if epoch == self._recovery.engine_epoch and not self._shutdown.is_over:
+                    self._give_up_if(self._recovery.engine_lost(f"worker group: {reason}", now, core_too=False), now)
+            case Hello():
+                child.fire(ChildEvent.HELLO)  # a second one is illegal
+            case _:
+                assert_never(message)
+
+    def _tell_progress(self, text: str, on_progress: OnProgress) -> None:
+        said = [child.progress for child in self._processes.living.values() if child.progress]
+        on_progress(text, sum(progress.done for progress in said), sum(progress.total for progress in said))
+
+    def _facts(self) -> dict[str, str]:
+        facts: dict[str, str] = {}
+        for child in self._processes.of_role("worker", "engine-core", "frontend"):
+            facts |= child.facts
+        return facts
+
+    # How children are lost
+
+    def _is_current(self, child: Child) -> bool:
+        return self._processes.living.get((child.role, child.index)) is child
+
+    def _reap(self, readable: set[int], now: float) -> None:
+        for child in self._processes.reap(readable):
+            if not child.failure and child.process.returncode > 0:
+                self._hear_last_words(now, child)
+            if self._is_current(child):  # else it went with its group, or with its own last words
+                self._lost(child, now)
+
+    def _hear_last_words(self, now: float, speaker: Child | None) -> None:
+        deadline = time.monotonic() + LAST_WORDS_S
+        while not self._shutdown.is_over and (left_s := deadline - time.monotonic()) > 0:
+            if speaker is not None and speaker.failure:
+                break
+            if self._link.has_message_within(left_s):
+                self._read_control(now, None)
+
+    def _lost(self, child: Child, now: float) -> None:
+        if not self._shutdown.is_over:
+            gave_up = self._recovery.child_lost(child, now, draining=self._shutdown.is_draining)
+            self._give_up_if(gave_up, now)
+
+    # How it ends
+
+    def _obey(self, now: float) -> None:
+        for request in self._wake_up.taken():
+            phase = self._shutdown.phase
+            if phase is Phase.SERVING and request is not Request.STOP:
+                log.info("draining timeout_s=%g (the next signal stops at once)", self.config.server.drain_timeout_s)
+                self._shutdown.begin_drain(now)
+                self._tell_drain("frontend")
+            elif isinstance(request, signal.Signals) or phase is Phase.STARTING:  # nothing was promised yet
+                self._begin_stop(now, at_once=True)
+            elif request is Request.STOP and not self._shutdown.is_over:
+                self._begin_stop(now, at_once=False)
+
+    def _begin_stop(self, now: float, *, at_once: bool) -> None:
+        self._shutdown.begin_stop(now, at_once=at_once)
+        self._processes.forget_missing()
+
+    def _give_up_if(self, reason: str, now: float) -> None:
+        if reason:
+            self._give_up(reason, 1, now)
+
+    def _give_up(self, reason: str, exit_code: int, now: float) -> None:
+        self.reason, self.exit_code = reason, exit_code
+        if exit_code != 2:  # a refusal is for the person who started us, who gets it in one line
+            log.error("ending reason=%s", reason)
+        self._begin_stop(now, at_once=True)
+
+    def _advance(self, now: float) -> None:
+        """Move on to the next phase when this one is done."""
+        shutdown, processes = self._shutdown, self._processes
+        if shutdown.phase is Phase.STARTING and self._all_ready():
+            shutdown.fire(PhaseEvent.READY)
+        if shutdown.phase is Phase.DRAINING and self._all_drained("frontend"):
+            shutdown.fire(PhaseEvent.FRONTENDS_DRAINED)
+            self._tell_drain("engine-core")
+        engine_drained = shutdown.phase is Phase.DRAINING_ENGINE and self._all_drained("engine-core")
+        if engine_drained or shutdown.drain_is_over(now):
+            self._begin_stop(now, at_once=False)
+        frontends_gone = all(child.role != "frontend" for child in processes.unfinished())
+        for step in shutdown.steps_due(now, frontends_gone=frontends_gone):
+            self._take(step)
+        if shutdown.phase is Phase.STOPPING and processes.is_empty:
+            shutdown.fire(PhaseEvent.GONE)
+
+    def _all_ready(self) -> bool:
+        """Workers do not tell us: the core is ready only when all of them are."""
+        told = self._processes.of_role("engine-core", "frontend")
+        return self._processes.is_complete and all(child.state is ChildState.READY for child in told)
+
+    def _tell_drain(self, role: Role) -> None:
+        for child in self._processes.of_role(role):
+            self._link.send(child.peer, Drain())
+
+    def _all_drained(self, role: Role) -> bool:
+        return all(child.state in (ChildState.DRAINED, ChildState.SPAWNED) for child in self._processes.of_role(role))
+
+    def _take(self, step: StopStep) -> None:
+        for child in self._processes.unfinished():
+            match step:
+                case StopStep.ASK_FRONTENDS if child.role != "frontend":
+                    pass
+                case StopStep.ASK_FRONTENDS | StopStep.ASK_ALL if child.peer:
+                    self._link.send(child.peer, Stop())
+                case StopStep.ASK_FRONTENDS | StopStep.ASK_ALL | StopStep.TERMINATE:
+                    child.signal(signal.SIGTERM)
+                case StopStep.KILL:
+                    child.signal(signal.SIGKILL)
+                case StopStep.ABANDON:
+                    log.error("abandoned process=%s: SIGKILL does not end it", child.obituary())
+                    self._processes.abandon(child)
+                case _:
+                    assert_never(step)
+
+    def _abandon_all(self) -> None:
+        """Somebody is left only when a start failed, or after an error of our own."""
+        for child in self._processes.unfinished():
+            self._processes.abandon(child)
+
+
+def _environment() -> dict[str, str]:
+    """Ours, with our import path: all processes must come from one checkout, wherever we were started."""
+    path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+    return {**os.environ, "PYTHONPATH": path}

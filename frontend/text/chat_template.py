@@ -1,0 +1,136 @@
+"""Messages to a prompt, by the model's own Jinja template. Templates come from the operator, never from a request."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from jinja2 import nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from paged_serve.protocol.errors import ConfigError, InvalidRequest
+
+from .tokenizer import Tokenizer, read_json
+
+_RENDER_ERRORS = (
+    jinja2.TemplateError,
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+
+
+class _Refused(jinja2.TemplateError):
+    """The template itself said no, by raise_exception."""
+
+
+class _GenerationBlock(Extension):
+    """{% generation %} … {% endgeneration %} marks assistant text for training; for serving it is just its body."""
+
+    tags = {"generation"}  # noqa: RUF012
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.Scope(body, lineno=line)
+
+
+class ChatTemplate:
+    """One or several named templates ("default", "tool_use"). Raises ConfigError when one does not compile.
+
+    `variables` are what every rendering sees beside the messages: bos_token, eos_token and so on.
+    """
+
+    def __init__(self, source: str | Mapping[str, str], variables: Mapping[str, str] | None = None):
+        environment = _environment()
+        self._templates: dict[str, jinja2.Template] = {}
+        for name, text in ({"default": source} if isinstance(source, str) else source).items():
+            try:
+                self._templates[name] = environment.from_string(text)
+            except jinja2.TemplateError as error:
+                raise ConfigError(f"chat template {name!r} does not compile: {error}") from None
+        if not self._templates:
+            raise ConfigError("the list of chat templates is empty")
+        self._variables = dict(variables or {})
+
+    @classmethod
+    def of_model(cls, folder: str, tokenizer: Tokenizer, override: str = "") -> "ChatTemplate | None":
+        """The template of a model folder, or of the file `override`; None when the model has none."""
+        path = Path(folder)
+        if override:
+            source: str | Mapping[str, str] | None = _read(Path(override))
+        elif (file := path / "chat_template.jinja").is_file():
+            more = sorted((path / "additional_chat_templates").glob("*.jinja"))
+            source = {"default": _read(file)} | {other.stem: _read(other) for other in more}
+        else:
+            source = _declared(read_json(path / "tokenizer_config.json").get("chat_template"))
+        return None if source is None else cls(source, tokenizer.special_tokens)
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        **kwargs: Any,
+    ) -> str:
+        """The prompt. Raises InvalidRequest when the template refuses the messages or cannot render them."""
+        name = "tool_use" if tools and "tool_use" in self._templates else "default"
+        template = self._templates.get(name) or next(iter(self._templates.values()))
+        values = self._variables | kwargs
+        try:
+            return template.render(
+                **values, messages=messages, tools=tools, documents=None, add_generation_prompt=add_generation_prompt
+            )
+        except _Refused as refused:
+            raise InvalidRequest(f"the model's chat template refuses these messages: {refused}", "messages") from None
+        except _RENDER_ERRORS as error:
+            raise InvalidRequest(
+                f"the model's chat template cannot render these messages ({type(error).__name__}); "
+                "check the roles, their order and that content is text",
+                "messages",
+            ) from None
+
+
+def _environment() -> ImmutableSandboxedEnvironment:
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlock, loopcontrols]
+    )
+    helpers: dict[str, Callable[..., Any]] = {"raise_exception": _raise_exception, "strftime_now": _strftime_now}
+    environment.globals.update(helpers)
+    environment.filters["tojson"] = _tojson
+    return environment
+
+
+def _raise_exception(message: str) -> None:
+    raise _Refused(str(message)[:500])
+
+
+def _strftime_now(form: str) -> str:
+    return datetime.now().strftime(form)
+
+
+def _tojson(value: Any, ensure_ascii: bool = False, indent: int | None = None, **options: Any) -> str:
+    """Plain JSON: models were trained without HTML escapes."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **options)
+
+
+def _declared(value: object) -> str | dict[str, str] | None:
+    """`chat_template` of tokenizer_config.json: a template, or a list of named ones."""
+    if isinstance(value, list):
+        return {str(entry["name"]): str(entry["template"]) for entry in value}
+    return value if isinstance(value, str) else None
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"chat template {path} cannot be read: {error}") from None

@@ -1,0 +1,34 @@
+"""Token ids to text, as they come: never half a character, and the pieces join to what the whole would read."""
+
+import codecs
+from collections.abc import Sequence
+
+from .tokenizer import Tokenizer
+
+_decoder_class = codecs.getincrementaldecoder("utf-8")
+_MAX_HALF_CHARACTER_BYTES = 3
+
+
+class Detokenizer:
+    """One sequence's output. `prompt_token_ids` matter only where the prompt ends within a character."""
+
+    def __init__(self, tokenizer: Tokenizer, prompt_token_ids: Sequence[int] = (), skip_special_tokens: bool = True):
+        self._bytes_of = tokenizer.token_bytes
+        self._hidden = tokenizer.special_token_ids if skip_special_tokens else frozenset()
+        self._decoder = _decoder_class("replace")
+        tail = b"".join(
+            self._bytes_of(token)
+            for token in prompt_token_ids[-_MAX_HALF_CHARACTER_BYTES:]
+            if token not in self._hidden
+        )
+        self._decoder.decode(tail[-_MAX_HALF_CHARACTER_BYTES:])  # leaves only the unfinished character behind
+
+    def push(self, token_id: int) -> str:
+        """The characters that this token completes."""
+        if token_id in self._hidden:
+            return ""
+        return self._decoder.decode(self._bytes_of(token_id))
+
+    def finish(self) -> str:
+        """What is left at the end: U+FFFD for a character that was never completed, else nothing."""
+        return self._decoder.decode(b"", True)

@@ -1,0 +1,70 @@
+"""One output sequence from tokens to shown text: detokenizer, stop strings, and why it ended."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from paged_serve.protocol.sampling_params import FinishReason, SamplingParams
+
+from .detokenizer import Detokenizer
+from .stop_strings import StopStrings
+from .tokenizer import Tokenizer
+
+
+@dataclass(slots=True)
+class TextDelta:
+    """What one push adds."""
+
+    text: str
+    finish_reason: FinishReason | None
+    stop_reason: str | int | None  # the stop string or stop token; None for EOS
+    hit_stop_string: bool  # the caller must abort the sequence with FinishReason.STOP
+    num_tokens: int  # of the pushed tokens, those that belong to the output: fewer when a stop string cut it
+
+
+class SequenceText:
+    """Feed it every delta of one sequence; after a finish_reason it stays silent."""
+
+    def __init__(self, tokenizer: Tokenizer, prompt_token_ids: Sequence[int], params: SamplingParams):
+        self._detokenizer = Detokenizer(tokenizer, prompt_token_ids, params.skip_special_tokens)
+        self._stops = StopStrings(params.stop, params.include_stop_str_in_output)
+        self._shows_text = params.detokenize
+        self._shows_stop_token = params.include_stop_str_in_output
+        self._min_tokens = params.min_tokens
+        self._num_tokens = 0
+        self.finished = False
+
+    def push(
+        self, token_ids: Sequence[int], finish_reason: FinishReason | None = None, stop_token_id: int | None = None
+    ) -> TextDelta:
+        """The next tokens; `finish_reason` and `stop_token_id` as the engine reports them with the last ones."""
+        if self.finished:
+            return TextDelta("", None, None, False, 0)
+        self.finished = finish_reason is not None
+        if not self._shows_text:
+            return TextDelta("", finish_reason, stop_token_id, False, len(token_ids))
+        hides_last = finish_reason is FinishReason.STOP and not self._shows_stop_token
+        shown, last = [], len(token_ids) - 1
+        for i, token in enumerate(token_ids):
+            self._num_tokens += 1
+            if hides_last and i == last:
+                break
+            text, stop = self._search(self._detokenizer.push(token))
+            shown.append(text)
+            if stop is not None:
+                return self._cut(shown, stop, i + 1)
+        if self.finished:
+            text, stop = self._search(self._detokenizer.finish())
+            shown.append(text)
+            if stop is not None:
+                return self._cut(shown, stop, len(token_ids))
+            shown.append(self._stops.finish())
+        return TextDelta("".join(shown), finish_reason, stop_token_id, False, len(token_ids))
+
+    def _search(self, text: str) -> tuple[str, str | None]:
+        if self._num_tokens <= self._min_tokens:
+            return text, None
+        return self._stops.push(text)
+
+    def _cut(self, shown: list[str], stop: str, num_tokens: int) -> TextDelta:
+        self.finished = True
+        return TextDelta("".join(shown), FinishReason.STOP, stop, True, num_tokens)

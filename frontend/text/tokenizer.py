@@ -1,0 +1,124 @@
+"""Text to token ids and back, from a model folder's tokenizer files."""
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+
+from paged_serve.protocol.errors import ConfigError
+
+from .token_bytes import bytes_of_token
+
+_SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+
+
+class Tokenizer:
+    """The model's tokenizer. Safe to use from several threads. Raises ConfigError when the folder has none."""
+
+    def __init__(self, folder: str):
+        path = Path(folder)
+        if not (path / "tokenizer.json").is_file():
+            raise ConfigError(
+                f"{folder} has no tokenizer.json; point --tokenizer at a folder that has one, or convert the slow "
+                "tokenizer once with transformers: AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
+            )
+        try:
+            self._tokenizer = tokenizers.Tokenizer.from_file(str(path / "tokenizer.json"))
+        except Exception as error:  # the library raises bare Exception for a file it cannot read
+            raise ConfigError(f"{path / 'tokenizer.json'} cannot be read: {error}") from None
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        config = read_json(path / "tokenizer_config.json")
+        decoder = self._tokenizer.decoder
+        self._bytes_of = bytes_of_token(json.loads(decoder.__getstate__()) if decoder is not None else {})
+        self._bytes: dict[int, bytes] = {}
+        self.vocab_size: int = self._tokenizer.get_vocab_size(with_added_tokens=True)
+        self.special_tokens = {name: text for name in _SPECIAL_TOKENS if (text := _content(config.get(name)))}
+        self.bos_token: str | None = self.special_tokens.get("bos_token")
+        added = self._tokenizer.get_added_tokens_decoder()
+        self.special_token_ids = frozenset(token for token, entry in added.items() if entry.special)
+        self.eos_token_ids = self._find_eos(path)
+        self._prefix_change = self._find_prefix_change(config.get("add_bos_token"))
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        # A batch of one: only the library's batch functions let other threads run meanwhile.
+        [encoding] = self._tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+        ids: list[int] = encoding.ids
+        if not add_special_tokens or self._prefix_change is None:
+            return ids
+        bos, add = self._prefix_change
+        return [bos, *ids] if add else ids[1:]
+
+    def decode(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:
+        """The text of a whole sequence, replacement characters where its bytes are not UTF-8."""
+        [text] = self._tokenizer.decode_batch([list(ids)], skip_special_tokens=skip_special_tokens)
+        return str(text)
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """What the token adds to a running text; empty for an id outside the vocabulary."""
+        known = self._bytes.get(token_id)
+        if known is None:
+            token = self._tokenizer.id_to_token(token_id)
+            known = self._bytes[token_id] = b"" if token is None else self._bytes_of(token)
+        return known
+
+    def token_text(self, token_id: int) -> str:
+        """One token for people: half a character shows as U+FFFD."""
+        return self.token_bytes(token_id).decode("utf-8", "replace")
+
+    def token_id(self, token: str) -> int | None:
+        """The id of a token by its spelling in the vocabulary."""
+        found: int | None = self._tokenizer.token_to_id(token)
+        return found
+
+    def longest_token_chars(self) -> int:
+        """Characters of the longest token: a text of n characters has at least n / longest tokens. Slow; ask once."""
+        return max(map(len, self._tokenizer.get_vocab(with_added_tokens=True)), default=1)
+
+    def _find_eos(self, folder: Path) -> tuple[int, ...]:
+        ids: list[object] = [self.token_id(self.special_tokens.get("eos_token", ""))]
+        for name in ("generation_config.json", "config.json"):
+            declared = read_json(folder / name).get("eos_token_id")
+            ids += declared if isinstance(declared, list) else [declared]
+        return tuple(dict.fromkeys(token for token in ids if isinstance(token, int) and token >= 0))
+
+    def _find_prefix_change(self, add_bos: object) -> tuple[int, bool] | None:
+        """(bos id, add or remove it) where tokenizer_config.json contradicts tokenizer.json; else None."""
+        bos = self.token_id(self.bos_token) if self.bos_token else None
+        if bos is None or not isinstance(add_bos, bool):
+            return None
+        adds: bool = self._tokenizer.encode("a", add_special_tokens=True).ids[:1] == [bos]
+        return None if adds == add_bos else (bos, add_bos)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file; {} when there is no such file. Raises ConfigError when it is not an object."""
+    if not path.is_file():
+        return {}
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ConfigError(f"{path} is not valid JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise ConfigError(f"{path} holds a {type(value).__name__} where an object is expected")
+    return value
+
+
+def words_to_token_ids(tokenizer: Tokenizer, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+    """Each word as it is tokenized at the start of a text and after a space: what `bad_words` must forbid."""
+    found: dict[tuple[int, ...], None] = {}
+    for word in words:
+        bare = word.lstrip(" ")
+        for spelling in dict.fromkeys((word, bare, " " + bare)):
+            if ids := tuple(tokenizer.encode(spelling, add_special_tokens=False)):
+                found[ids] = None
+    return tuple(found)
+
+
+def _content(token: object) -> str:
+    """A special token as tokenizer_config.json writes it: plain, or an object with `content`."""
+    if isinstance(token, dict):
+        token = token.get("content")
+    return token if isinstance(token, str) else ""

@@ -1,0 +1,46 @@
+# Routines of a developer, one word each. `just` lists them.
+
+python := ".venv/bin/python"
+
+_list:
+    @just --list --unsorted
+
+# make .venv with everything a developer needs
+setup:
+    python3 -m venv .venv
+    .venv/bin/pip install --editable '.[dev]'
+
+# serve the demo model on 127.0.0.1:8000
+serve *options:
+    .venv/bin/paged-serve {{options}}
+
+# lint, types, generated docs, fast tests: what must be green before a commit
+check *options:
+    {{python}} scripts/check.py {{options}}
+
+# the fast tests alone
+test *options:
+    {{python}} -m pytest -q {{options}}
+
+# the long runs: fuzz, chaos, big simulations
+nightly *options:
+    {{python}} -m pytest -q -m nightly --timeout 7200 {{options}}
+
+# mend what can be mended by machine
+format:
+    {{python}} -m ruff check --fix .
+    {{python}} -m ruff format .
+
+# write the generated pages of docs/ anew
+docs:
+    {{python}} scripts/make_docs.py
+
+# the benchmarks that need no peer
+bench:
+    {{python}} scripts/bench_scheduler.py
+    {{python}} scripts/bench_client.py
+    {{python}} scripts/bench_startup.py
+
+# train the built-in demo model from zero (about an hour of one core)
+demo-model output="build/demo_model":
+    {{python}} scripts/train_demo_model.py --output {{output}}

@@ -1,0 +1,27 @@
+"""paged-serve: a multi-process server for large language models over ZeroMQ."""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .frontend.client import AsyncClient, Client
+    from .frontend.llm import LLM, CompletionOutput, RequestOutput
+    from .protocol.sampling_params import SamplingParams
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "AsyncClient": "frontend.client",
+    "Client": "frontend.client",
+    "CompletionOutput": "frontend.llm",
+    "LLM": "frontend.llm",
+    "RequestOutput": "frontend.llm",
+    "SamplingParams": "protocol.sampling_params",
+}
+__all__ = ["LLM", "AsyncClient", "Client", "CompletionOutput", "RequestOutput", "SamplingParams", "__version__"]
+
+
+def __getattr__(name: str) -> Any:  # lazy, so that a client pays for pyzmq and msgspec alone
+    if name not in _HOMES:
+        raise AttributeError(f"module 'paged_serve' has no attribute {name!r}")
+    return getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)

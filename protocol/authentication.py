@@ -1,0 +1,85 @@
+"""Who may speak on our sockets: one user, one secret a run, checked by a ZAP handler in each process that binds.
+
+libzmq falls back to an unauthenticated protocol of 2009 on a bare socket and then delivers any bytes as messages;
+with PLAIN and a ZAP domain it delivers nothing before the password was right.
+"""
+
+import hmac
+import threading
+from pathlib import Path
+
+import zmq
+
+from .errors import ConfigError
+from .run_dir import SECRET_FILE
+
+USER = b"paged-serve"
+ZAP_DOMAIN = b"paged-serve"  # the same on every bound socket; libzmq refuses all peers where it differs
+_ZAP_ENDPOINT = "inproc://zeromq.zap.01"  # fixed by the ZAP specification
+_MAX_SECRET_BYTES = 255  # PLAIN carries the length in one byte
+
+
+def read_secret(run_dir: str) -> str:
+    """The run's secret. Raises ConfigError when it is missing, empty, too long, or open to other users."""
+    path = Path(run_dir, SECRET_FILE)
+    try:
+        mode = path.stat().st_mode & 0o777
+        secret = path.read_text().strip()
+    except OSError as error:
+        raise ConfigError(
+            f"cannot read {path} ({error.strerror}); is a server running with this run directory?"
+        ) from error
+    if mode & 0o077:
+        raise ConfigError(f"{path} has mode {mode:03o}; other users can read it. Set it to 600")
+    _check_secret(secret)
+    return secret
+
+
+def _check_secret(secret: str) -> None:
+    if not 0 < len(secret.encode()) <= _MAX_SECRET_BYTES:
+        raise ConfigError(f"the run's secret has {len(secret)} characters; it must have 1 to {_MAX_SECRET_BYTES}")
+
+
+class Authenticator:
+    """Answers libzmq's question "may this peer come in?" for every PLAIN socket of one context.
+
+    Start it before the sockets bind: without a handler libzmq refuses everybody. Runs a thread that sleeps but
+    during handshakes.
+    """
+
+    def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", secret: str):
+        _check_secret(secret)
+        self.num_denied = 0
+        self._context = context
+        self._secret = secret.encode()
+        socket = context.socket(zmq.REP)
+        socket.linger = 0
+        socket.bind(_ZAP_ENDPOINT)
+        self._thread = threading.Thread(target=self._serve, args=(socket,), name="authenticator", daemon=True)
+        self._thread.start()
+
+    def _serve(self, socket: "zmq.Socket[bytes]") -> None:
+        with socket:
+            try:
+                while (request := socket.recv_multipart())[0]:
+                    socket.send_multipart(self._answer(request))
+            except zmq.ContextTerminated:
+                pass
+
+    def _answer(self, request: list[bytes]) -> list[bytes]:
+        allowed = len(request) == 8 and self._allows(*request[2:3], *request[5:])
+        self.num_denied += not allowed
+        status = (b"200", b"OK", USER) if allowed else (b"400", b"denied", b"")
+        return [b"1.0", request[1] if len(request) > 1 else b"", *status, b""]
+
+    def _allows(self, domain: bytes, mechanism: bytes, user: bytes, password: bytes) -> bool:
+        right = hmac.compare_digest(password, self._secret)
+        return right and hmac.compare_digest(user, USER) and domain == ZAP_DOMAIN and mechanism == b"PLAIN"
+
+    def close(self) -> None:
+        """End the thread. Peers that are connected stay so; nobody new comes in."""
+        if self._thread.is_alive() and not self._context.closed:
+            with self._context.socket(zmq.REQ) as socket:
+                socket.connect(_ZAP_ENDPOINT)
+                socket.send(b"")  # an empty first frame, which no ZAP request has
+                self._thread.join()

@@ -1,0 +1,95 @@
+"""The whole configuration: frozen, bounded, resolved once in the supervisor and handed down in its Welcome."""
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from .message import MAX_ROWS
+
+PositiveInt = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+Port = Annotated[int, Meta(ge=0, le=65535)]
+Text = Annotated[str, Meta(max_length=4096)]  # a name or a path
+ApiKey = Annotated[str, Meta(min_length=1, max_length=4096, pattern="^[!-~]*$")]  # as a header can carry it
+Texts = Annotated[tuple[Text, ...], Meta(max_length=256)]
+
+
+class _Layer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of the configuration's layers: unknown keys are refused by name."""
+
+
+class ModelConfig(_Layer, frozen=True):
+    """Which model, and in which precision."""
+
+    model: Text = ""  # local folder, resolved; "" means the built-in demo model
+    served_model_names: Texts = ()  # names that requests may use; the first is reported
+    tokenizer: Text = ""  # local folder; "" means `model`
+    dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"  # auto: the checkpoint's
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    max_model_len: PositiveInt | None = None  # tokens, prompt and output; None: the model's own limit
+    # auto: its generation_config.json fills what a request leaves out; none, or vllm as others say: it does not
+    generation_config: Literal["auto", "none", "vllm"] = "auto"
+    seed: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 0  # requests without a seed derive theirs from it
+
+
+class CacheConfig(_Layer, frozen=True):
+    """The paged KV cache."""
+
+    block_size: Literal[16, 32, 64] = 16  # tokens a block
+    kv_cache_memory_bytes: Annotated[int, Meta(ge=1 << 16, le=1 << 62)] | None = (
+        None  # per rank; None: measured share of free memory
+    )
+    num_blocks: PositiveInt | None = None  # overrides the measured number; for tests
+    enable_prefix_caching: bool = True
+
+
+class SchedulerConfig(_Layer, frozen=True):
+    """How requests share a step."""
+
+    max_num_seqs: Annotated[int, Meta(ge=1, le=MAX_ROWS)] = 128  # rows that run at once
+    max_num_batched_tokens: PositiveInt = 2048  # tokens a step
+    policy: Literal["fcfs", "priority"] = "fcfs"  # priority: lower value first, ties by arrival
+    pipeline_depth: Annotated[int, Meta(ge=1, le=8)] = 2  # steps in flight
+    max_num_queued_requests: PositiveInt = 1024
+    max_num_queued_tokens: PositiveInt = 1 << 22
+
+
+class ParallelConfig(_Layer, frozen=True):
+    """Ranks and threads."""
+
+    tensor_parallel_size: Annotated[int, Meta(ge=1, le=64)] = 1
+    threads_per_rank: PositiveInt | None = None  # CPU; None: cores / ranks
+    step_timeout_s: Annotated[float, Meta(gt=0, le=1e9)] = 300.0
+
+
+class ServerConfig(_Layer, frozen=True):
+    """HTTP and people."""
+
+    host: Text = "127.0.0.1"
+    port: Port = 8000
+    uds: Text = ""  # unix socket path instead of host:port
+    api_keys: Annotated[tuple[ApiKey, ...], Meta(max_length=256)] = ()
+    num_frontends: Annotated[int, Meta(ge=1, le=64)] = 1
+    root_path: Text = ""
+    chat_template: Text = ""  # file; "" means the model's
+    max_logprobs: Annotated[int, Meta(ge=0, le=1024)] = 20
+    sse_keep_alive_interval_s: Annotated[float, Meta(ge=0, le=1e9)] = 15.0  # a comment in silent streams; 0: none
+    metrics_compat: Literal["", "vllm"] = ""
+    drain_timeout_s: Annotated[float, Meta(ge=0, le=1e9)] = 30.0
+    lenient: bool = False  # unknown request fields become warnings instead of errors
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+
+class Config(_Layer, frozen=True):
+    """Everything that was decided before the first process started."""
+
+    model: ModelConfig = ModelConfig()
+    cache: CacheConfig = CacheConfig()
+    scheduler: SchedulerConfig = SchedulerConfig()
+    parallel: ParallelConfig = ParallelConfig()
+    server: ServerConfig = ServerConfig()
+
+    def for_print(self) -> str:
+        """One JSON line for the log, API keys masked."""
+        masked = msgspec.structs.replace(self.server, api_keys=("***",) * len(self.server.api_keys))
+        return msgspec.json.encode(msgspec.structs.replace(self, server=masked)).decode()

@@ -1,0 +1,72 @@
+"""Messages between the supervisor and the processes it has started."""
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from .config import Config
+from .message import Epoch, Hello, LongText, Message, Refused, ShortText, Step
+
+
+class Welcome(Message, frozen=True):
+    """The whole configuration, resolved."""
+
+    config: Config
+
+
+class Drain(Message, frozen=True):
+    """Take no new requests, finish those accepted; a frontend answers Drained when none is left."""
+
+
+class Stop(Message, frozen=True):
+    """End now, cleanly; exit code 0."""
+
+
+class WorkersReplaced(Message, frozen=True):
+    """To the core: the worker group of this epoch is being started; forget the one before."""
+
+    epoch: Epoch
+
+
+ToChild = Welcome | Refused | Drain | Stop | WorkersReplaced
+
+
+class Ready(Message, frozen=True):
+    """This process can do its work. `facts` are figures for the banner (name -> value), for people."""
+
+    facts: Annotated[dict[ShortText, LongText], Meta(max_length=64)]
+
+
+class Progress(Message, frozen=True):
+    """For the one loading bar."""
+
+    text: ShortText
+    done: Step
+    total: Step
+
+
+class Heartbeat(Message, frozen=True):
+    """From the process's own loop every 250 ms: proof of progress, not of life."""
+
+    step: Step
+
+
+class Drained(Message, frozen=True):
+    """No accepted request is left here."""
+
+
+class Failed(Message, frozen=True):
+    """The dying gasp: why this process is about to end. `refused`: starting again will not help."""
+
+    reason: LongText
+    refused: bool = False
+
+
+class WorkersLost(Message, frozen=True):
+    """From the core: the worker group of `epoch` is useless (a rank failed or overran its step deadline)."""
+
+    epoch: Epoch
+    reason: LongText
+
+
+FromChild = Hello | Ready | Progress | Heartbeat | Drained | Failed | WorkersLost

@@ -1,0 +1,230 @@
+"""Messages between a client (HTTP frontend, LLM, client library) and the engine core: tokens in, tokens out.
+
+Each sequence of an accepted request ends with exactly one EngineCoreOutput that carries a finish_reason; a refused
+request gets one RequestRejected. A client that connects again after the core died says Hello again, sees another
+epoch in Welcome, and sends its unfinished requests again with what it already received in `resume_token_ids`.
+"""
+
+from enum import IntEnum
+from typing import Annotated
+
+from msgspec import Meta
+
+from .message import (
+    Bytes,
+    Count,
+    Epoch,
+    Hello,
+    LongText,
+    Message,
+    Record,
+    Refused,
+    Seconds,
+    ShortText,
+    Step,
+    TokenBytes,
+    TokenId,
+    check_int32,
+    check_logprobs,
+)
+from .sampling_params import MAX_N, FinishReason, SamplingParams
+
+StreamId = Annotated[int, Meta(ge=0, le=2**62)]
+MAX_UTILITY_BYTES = 1 << 20
+MAX_UNACKNOWLEDGED_FRAMES = 256  # EngineCoreOutputs in flight to one client before the core coalesces
+
+
+class Utility(IntEnum):
+    """Remote calls, as a closed list."""
+
+    STATS = 0  # SchedulerStats as JSON
+    CHECK_INVARIANTS = 1  # audits blocks and rows; {} or an error
+    DUMP_STATE = 2  # JSON for people
+    RESET_PREFIX_CACHE = 3
+
+
+class RejectReason(IntEnum):
+    """What the client does next: mend the request, come back later, go elsewhere, or tell us."""
+
+    INVALID = 0  # HTTP 400
+    OVERLOADED = 1  # HTTP 429
+    DRAINING = 2  # HTTP 503
+    FAILED = 3  # HTTP 500: the fault is ours, and the core's log has it
+
+
+class EngineCoreRequest(Message, frozen=True):
+    """Generate. A request with n > 1 owns the streams request_id .. request_id + n - 1, one a sequence."""
+
+    request_id: StreamId  # chosen by the client, unique in its connection, never reused
+    prompt_token_ids: TokenBytes
+    sampling_params: SamplingParams
+    priority: Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)] = 0
+    cache_salt: Annotated[str, Meta(max_length=128)] = ""  # prefixes are shared only under an equal salt
+    resume_token_ids: Annotated[
+        tuple[TokenBytes, ...], Meta(max_length=MAX_N)
+    ] = ()  # per sequence: output already delivered
+
+    def __post_init__(self) -> None:
+        check_int32(self.prompt_token_ids, *self.resume_token_ids)
+
+
+class AbortRequests(Message, frozen=True):
+    """Stop these streams and free what they hold; unknown ids are ignored, because abort races with finish.
+
+    Each stream that still ran ends with `finish_reason`: STOP when the client saw a stop string, else ABORT.
+    """
+
+    stream_ids: Annotated[tuple[StreamId, ...], Meta(max_length=65536)]
+    finish_reason: FinishReason = FinishReason.ABORT
+
+
+class OutputsReceived(Message, frozen=True):
+    """Gives `frames` credits back: that many EngineCoreOutputs have been taken from the socket."""
+
+    frames: Count
+
+
+class UtilityCall(Message, frozen=True):
+    """Ask the core something; answered by UtilityResult with the same call_id."""
+
+    call_id: Count
+    utility: Utility
+
+
+class ClientHeartbeat(Message, frozen=True):
+    """Sent at least once a second; the core aborts a client's requests after 10 s of silence."""
+
+
+ToEngineCore = Hello | EngineCoreRequest | AbortRequests | OutputsReceived | UtilityCall | ClientHeartbeat
+
+
+class Welcome(Message, frozen=True):
+    """The core is ready; these limits hold until the epoch changes. Answers each Hello, a repeated one too."""
+
+    epoch: Epoch
+    max_model_len: Count
+    vocab_size: Count
+    block_size: Count
+    num_blocks: Count
+    max_num_seqs: Count
+    known: bool = True  # False: nothing that this client sent before is here (any more); it sends all of it again
+
+
+class TokenColumns(Record, frozen=True):
+    """One new token for each of many streams: the steady state, in one bytes object a column.
+
+    Stream stream_ids[i] receives token_ids[i] as its output token number first_positions[i] + advance.
+    The first two columns repeat from step to step until a stream comes or goes.
+    """
+
+    stream_ids: Bytes  # int64
+    first_positions: Bytes  # int32
+    advance: Step
+    token_ids: Bytes  # int32
+
+    def __post_init__(self) -> None:
+        check_int32(self.token_ids)
+        if not len(self.stream_ids) == 2 * len(self.first_positions) == 2 * len(self.token_ids):
+            raise ValueError("columns of different length")
+
+
+class Logprobs(Record, frozen=True):
+    """Log-probabilities of `tokens` consecutive tokens; column 0 is the token itself, then the top k by rank."""
+
+    token_ids: Bytes  # [tokens, k + 1] int32
+    logprobs: Bytes  # [tokens, k + 1] float32
+    ranks: Bytes  # [tokens] int32, of the token itself; 1 is the most likely
+
+    def __post_init__(self) -> None:
+        check_int32(self.ranks)
+        check_logprobs(self.token_ids, self.logprobs, len(self.ranks) // 4)
+
+
+class RequestTimes(Record, frozen=True):
+    """Where a finished sequence's time went."""
+
+    queued_s: Seconds
+    prefill_s: Seconds
+    decode_s: Seconds
+    num_preemptions: Count
+
+
+class EngineCoreOutput(Record, frozen=True):
+    """News of one stream: tokens `position`, `position + 1`, … of its output."""
+
+    stream_id: StreamId
+    position: Count
+    token_ids: TokenBytes
+    finish_reason: FinishReason | None = None
+    stop_token_id: TokenId | None = None  # the stop_token_ids entry that ended it; None for EOS
+    logprobs: Logprobs | None = None
+    prompt_logprobs: Logprobs | None = None  # with the first output: one row a prompt token but the first
+    num_cached_tokens: Count = 0  # with the first output: prompt tokens that the prefix cache held
+    times: RequestTimes | None = None  # with finish_reason
+    error: LongText = ""  # with FinishReason.ERROR
+
+    def __post_init__(self) -> None:
+        check_int32(self.token_ids)
+
+
+class SchedulerStats(Record, frozen=True):
+    """The engine at one moment; counters count since the start of this epoch."""
+
+    num_running: Count
+    num_waiting: Count
+    num_blocks: Count
+    num_free_blocks: Count  # free or cached and unreferenced
+    step: Step
+    prompt_tokens: Step  # computed, cache hits not counted
+    generation_tokens: Step
+    prefix_cache_queries: Step  # tokens
+    prefix_cache_hits: Step  # tokens
+    num_preemptions: Step
+    last_step_s: Seconds
+    last_step_tokens: Count
+
+
+class EngineCoreOutputs(Message, frozen=True):
+    """What one step (or several, for a slow client) brought to one client. Costs one credit."""
+
+    epoch: Epoch
+    step: Step
+    columns: TokenColumns | None = None
+    outputs: Annotated[tuple[EngineCoreOutput, ...], Meta(max_length=65536)] = ()
+    stats: SchedulerStats | None = None  # at most every 100 ms
+
+
+class RequestRejected(Message, frozen=True):
+    """The whole request was refused; it holds nothing."""
+
+    request_id: StreamId
+    reason: RejectReason
+    message: LongText
+    param: ShortText = ""
+    retry_after_s: Seconds = 0.0
+
+
+class UtilityResult(Message, frozen=True):
+    """The answer to one UtilityCall, or why there is none."""
+
+    call_id: Count
+    result: Annotated[bytes, Meta(max_length=MAX_UTILITY_BYTES)]  # JSON
+    error: LongText = ""
+
+
+class EngineFailed(Message, frozen=True):
+    """The core is about to end; every stream of this epoch is void."""
+
+    reason: LongText
+
+
+class EngineHeartbeat(Message, frozen=True):
+    """Sent from the core's own loop at least every 250 ms when nothing else is, so that quiet clients know it too."""
+
+    step: Step
+    stats: SchedulerStats | None = None
+
+
+FromEngineCore = (
+    Welcome | Refused | EngineCoreOutputs | RequestRejected | UtilityResult | EngineFailed | EngineHeartbeat
+)

@@ -1,0 +1,36 @@
+"""One exception class per reaction: what the person or process that catches it does next."""
+
+
+class PagedServeError(Exception):
+    """Base of every error that paged-serve raises on purpose."""
+
+
+class ConfigError(PagedServeError, ValueError):
+    """The start is refused: an option, a model folder or the machine does not fit. Exit code 2; fix and start again."""
+
+
+class InvalidRequest(PagedServeError, ValueError):
+    """The request is refused (HTTP 400); sending it again unchanged fails again."""
+
+    def __init__(self, message: str, param: str | None = None):
+        super().__init__(message)
+        self.message = message
+        self.param = param  # the field at fault, in the caller's spelling
+
+
+class Overloaded(PagedServeError):
+    """The queue is full or the server drains (HTTP 429 or 503); the same request may succeed later."""
+
+    def __init__(self, message: str, retry_after_s: float = 1.0, draining: bool = False):
+        super().__init__(message)
+        self.message = message
+        self.retry_after_s = retry_after_s
+        self.draining = draining
+
+
+class EngineDead(PagedServeError):
+    """The engine is gone or failed this request (HTTP 500 or 503)."""
+
+
+class ProtocolError(PagedServeError):
+    """A peer speaks another version, or breaks the protocol; the link is closed."""

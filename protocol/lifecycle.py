@@ -1,0 +1,147 @@
+"""How a process of ours begins, shows that it makes progress, and ends: never later than its parent."""
+
+import argparse
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NoReturn
+
+from . import control
+from .authentication import read_secret
+from .channel import DealerChannel, handshake_hello, identity, new_context
+from .config import Config
+from .errors import ConfigError, PagedServeError, ProtocolError
+from .lifeline import arm_lifeline
+from .log import configure_logging
+from .message import MAX_LONG_TEXT, Refused
+from .run_dir import CONTROL_SOCKET, endpoint
+
+if TYPE_CHECKING:
+    from .channel import Context
+
+log = logging.getLogger(__name__)
+
+HEARTBEAT_S = 0.25
+HANDSHAKE_TIMEOUT_S = 30.0
+FAREWELL_S = 0.5  # how long an ending process waits for its last message to leave
+EXIT_FAILED = 1
+EXIT_REFUSED = 2  # starting again will not help
+
+
+@dataclass(slots=True)
+class ChildProcess:
+    """This process, as started by the supervisor: what it was told, and its line to the supervisor.
+
+    The owner's loop reads `control`, calls `heartbeat` at least every 250 ms, and ends when `stop_requested` is set:
+    by SIGTERM here, or by the owner itself on a Stop message.
+    """
+
+    role: str
+    run_dir: str
+    index: int
+    epoch: int
+    http_fd: int | None
+    secret: str
+    config: Config
+    context: "Context"
+    control: DealerChannel[control.FromChild, control.ToChild]
+    stop_requested: bool = False
+    _next_heartbeat: float = 0.0
+
+    @classmethod
+    def start(cls, role: str, argv: Sequence[str] | None = None) -> "ChildProcess":
+        """Tie this process to its parent, then ask the supervisor for the configuration.
+
+        Raises ConfigError when the supervisor refuses, ProtocolError when it does not answer.
+        """
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # ctrl-C reaches the whole group; the supervisor decides
+        options = _parse(role, argv)
+        arm_lifeline(options.lifeline_fd)
+        configure_logging(f"{role}-{options.index}")
+        secret = read_secret(options.run_dir)
+        context = new_context()
+        link = DealerChannel[control.FromChild, control.ToChild](
+            context,
+            endpoint(options.run_dir, CONTROL_SOCKET),
+            secret,
+            identity(role, options.index, options.epoch),
+            control.ToChild,
+        )
+        child = cls(
+            role, options.run_dir, options.index, options.epoch, options.http_fd, secret, Config(), context, link
+        )
+        signal.signal(signal.SIGTERM, lambda *_: child.request_stop())
+        child.config = child._ask_for_config()
+        configure_logging(f"{role}-{child.index}", child.config.server.log_level)
+        return child
+
+    def _ask_for_config(self) -> Config:
+        if not (
+            self.control.wait_connected(HANDSHAKE_TIMEOUT_S)
+            and self.control.send(handshake_hello(self.role, self.index, self.epoch))
+        ):
+            raise ProtocolError(f"no supervisor in {self.run_dir} after {HANDSHAKE_TIMEOUT_S:g} s")
+        answer = self.control.receive(HANDSHAKE_TIMEOUT_S)
+        if isinstance(answer, control.Welcome):
+            return answer.config
+        if isinstance(answer, Refused):
+            raise ConfigError(f"the supervisor refused this process: {answer.reason}")
+        raise ProtocolError(f"expected Welcome from the supervisor, got {type(answer).__name__}")
+
+    def request_stop(self) -> None:
+        self.stop_requested = True
+
+    def heartbeat(self, now: float, step: int) -> None:
+        """Tell the supervisor, at most every 250 ms, that the loop goes round. `now` in seconds, monotonic."""
+        if now >= self._next_heartbeat:
+            self.control.send(control.Heartbeat(step))
+            self._next_heartbeat = now + HEARTBEAT_S
+
+    def fail(self, error: BaseException, refused: bool) -> None:
+        """The dying gasp: tell the supervisor why this process ends. `close` waits until it has left."""
+        reason = str(error) if refused else f"{type(error).__name__}: {error}"
+        self.control.send(control.Failed(reason[:MAX_LONG_TEXT], refused))
+
+    def close(self) -> None:
+        """Close the control link; what was sent last gets 500 ms to leave."""
+        self.control.close(linger_s=FAREWELL_S)
+        # Ending the context waits for sockets that the owner forgot to close, so it must not have the last word.
+        ending = threading.Thread(target=self.context.term, daemon=True)
+        ending.start()
+        ending.join(FAREWELL_S + 0.1)
+
+
+def _parse(role: str, argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog=f"paged-serve {role}", description="Started by the supervisor, not by hand.")
+    parser.add_argument("--run-dir", required=True)
+    parser.add_argument("--index", type=int, required=True)
+    parser.add_argument("--epoch", type=int, required=True)
+    parser.add_argument("--lifeline-fd", type=int, required=True)
+    parser.add_argument("--http-fd", type=int)
+    return parser.parse_args(argv)
+
+
+def run_child(role: str, body: Callable[[ChildProcess], None]) -> NoReturn:
+    """A process's main function: start, run `body`, report what went wrong, end. Exit code 0, 1, or 2 (refused)."""
+    exit_code = 0
+    child = None
+    try:
+        child = ChildProcess.start(role)
+        body(child)
+    except Exception as error:
+        refused = isinstance(error, ConfigError)
+        exit_code = EXIT_REFUSED if refused else EXIT_FAILED
+        foreseen = isinstance(error, PagedServeError)  # then its words say all that a traceback could
+        log.error("ends with an error: %s", error, exc_info=not foreseen)
+        if child is not None:
+            child.fail(error, refused)
+    if child is not None:
+        child.close()
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(exit_code)  # no thread or destructor of a library may keep the process from ending now

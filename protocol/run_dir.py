@@ -1,0 +1,106 @@
+"""A server's private directory: its sockets, its secret, and how a client of the same user finds it.
+
+<temporary directory>/paged-serve-<uid>/     0700, ours, checked
+    run-xxxxxxxx/                            0700, one a server
+        secret                               0600, the PLAIN password of every socket
+        control.sock engine.sock workers.sock
+"""
+
+import os
+import secrets
+import shutil
+import socket
+import stat
+import tempfile
+from pathlib import Path
+
+from .errors import ConfigError
+
+CONTROL_SOCKET = "control.sock"
+ENGINE_SOCKET = "engine.sock"
+WORKERS_SOCKET = "workers.sock"
+SECRET_FILE = "secret"
+MAX_PATH_BYTES = 100  # a unix socket's address holds 107, macOS 103
+
+
+def endpoint(run_dir: str, name: str) -> str:
+    """ZeroMQ address of one of the sockets above."""
+    return f"ipc://{run_dir}/{name}"
+
+
+def make_run_dir() -> str:
+    """Create a server's directory with a new secret in it; the caller removes it at the end.
+
+    Raises ConfigError when the temporary directory is no safe or possible place for sockets.
+    """
+    path = tempfile.mkdtemp(prefix="run-", dir=_checked_parent())
+    longest = len(os.fsencode(f"{path}/{CONTROL_SOCKET}"))
+    if longest > MAX_PATH_BYTES:
+        os.rmdir(path)
+        raise ConfigError(
+            f"socket paths in {path} take {longest} bytes; at most {MAX_PATH_BYTES} work. Set TMPDIR to a shorter path"
+        )
+    descriptor = os.open(f"{path}/{SECRET_FILE}", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(secrets.token_hex(32))
+    return path
+
+
+def find_run_dirs() -> list[str]:
+    """Directories of this user's living servers, newest first. Living: somebody listens on the control socket."""
+    living = [path for path in _control_sockets() if _listening(path)]
+    return [str(path.parent) for path in sorted(living, key=_made_at, reverse=True)]
+
+
+def remove_run_dir(path: str) -> None:
+    """Remove a directory that `make_run_dir` made; one that is gone already is fine."""
+    if Path(path).parent != _parent() or not Path(path).name.startswith("run-"):
+        raise ValueError(f"{path} is not a run directory of this user")
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def remove_dead_run_dirs() -> list[str]:
+    """Clear what servers that were killed left behind: directories whose control socket has no listener."""
+    dead = [str(path.parent) for path in _control_sockets() if not _listening(path)]
+    for path in dead:
+        remove_run_dir(path)
+    return dead
+
+
+def _parent() -> Path:
+    return Path(tempfile.gettempdir()) / f"paged-serve-{os.getuid()}"
+
+
+def _checked_parent() -> Path:
+    parent = _parent()
+    parent.mkdir(mode=0o700, exist_ok=True)
+    if not _only_ours(parent):
+        raise ConfigError(f"{parent} is not a directory that only this user can enter (0700); remove it or set TMPDIR")
+    return parent
+
+
+def _only_ours(path: Path) -> bool:
+    found = path.lstat()  # not stat: somebody else's link must not lead us anywhere
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
+
+
+def _control_sockets() -> list[Path]:
+    parent = _parent()
+    return list(parent.glob(f"run-*/{CONTROL_SOCKET}")) if parent.exists() and _only_ours(parent) else []
+
+
+def _made_at(path: Path) -> int:
+    try:
+        return path.lstat().st_mtime_ns
+    except FileNotFoundError:  # the server ended while we looked
+        return 0
+
+
+def _listening(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(str(path))
+        except OSError:
+            return False
+    return True

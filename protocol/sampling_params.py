@@ -1,0 +1,205 @@
+"""What a request asks of the sampler, with every bound in one table. Names and defaults are the field's."""
+
+import sys
+from collections.abc import Collection, Sized
+from enum import IntEnum
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from .errors import InvalidRequest
+
+MAX_N = 128
+MAX_STOP_STRINGS = 16
+MAX_STOP_STRING_CHARS = 256
+MAX_LOGIT_BIAS = 1024
+MAX_BAD_WORDS = 256
+MAX_BAD_WORD_TOKENS = 256
+MAX_STOP_TOKEN_IDS = 1024
+MAX_ALLOWED_TOKEN_IDS = 1 << 18  # about the largest vocabularies
+MAX_TOKEN_ID = 2**31 - 1
+MAX_TOKENS = 2**31 - 1
+MAX_SEED = 2**63 - 1
+GREEDY_BELOW = 1e-5  # a lower temperature means argmax
+
+
+class FinishReason(IntEnum):
+    """Why a sequence ended; `api_name` is the spelling users see."""
+
+    STOP = 0  # EOS, a stop token, or a stop string
+    LENGTH = 1  # max_tokens or the context's end
+    ABORT = 2
+    ERROR = 3
+
+    @property
+    def api_name(self) -> str:
+        return self.name.lower()
+
+
+# field -> (lowest, highest), both allowed; exceptions are spelled out in _check
+BOUNDS: dict[str, tuple[float, float]] = {
+    "n": (1, MAX_N),
+    "temperature": (0, 2),
+    "top_p": (0, 1),
+    "top_k": (-1, MAX_TOKEN_ID),
+    "min_p": (0, 1),
+    "presence_penalty": (-2, 2),
+    "frequency_penalty": (-2, 2),
+    "repetition_penalty": (0, 100),
+    "seed": (-1, MAX_SEED),
+    "max_tokens": (1, MAX_TOKENS),
+    "min_tokens": (0, MAX_TOKENS),
+    "logprobs": (-1, MAX_TOKEN_ID),
+    "prompt_logprobs": (-1, MAX_TOKEN_ID),
+}
+OPTIONAL = {"seed", "max_tokens", "logprobs", "prompt_logprobs"}
+INTEGERS = {"n", "top_k", "seed", "max_tokens", "min_tokens", "logprobs", "prompt_logprobs"}
+BOOLEANS = (
+    "ignore_eos",
+    "include_stop_str_in_output",
+    "detokenize",
+    "skip_special_tokens",
+    "skip_reading_prefix_cache",
+)
+_MAX_FLOAT = sys.float_info.max
+# The same limits again in the types, so that a decoder refuses a long list before it builds it.
+_Text = Annotated[str, Meta(max_length=MAX_STOP_STRING_CHARS)]
+_TokenId = Annotated[int, Meta(ge=0, le=MAX_TOKEN_ID)]
+_BadWord = Annotated[tuple[_TokenId, ...], Meta(max_length=MAX_BAD_WORD_TOKENS)]
+
+
+class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """How to sample one request. Raises InvalidRequest naming the field, the value and the limit.
+
+    The engine reads token ids only: the frontend turns `stop` strings into its own search and `bad_words`
+    into `bad_words_token_ids` before it sends the request.
+    """
+
+    n: int = 1  # sequences from one prompt
+    temperature: float = 1.0  # below 1e-5: greedy
+    top_p: float = 1.0  # > 0
+    top_k: int = 0  # 0 or -1: off
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0  # > 0; over prompt and output
+    seed: int | None = None  # None or -1: the engine chooses one
+    max_tokens: int | None = 16  # None: until the context is full
+    min_tokens: int = 0  # EOS and stop tokens are masked before
+    ignore_eos: bool = False
+    stop: Annotated[tuple[_Text, ...], Meta(max_length=MAX_STOP_STRINGS)] = ()
+    stop_token_ids: Annotated[tuple[_TokenId, ...], Meta(max_length=MAX_STOP_TOKEN_IDS)] = ()
+    include_stop_str_in_output: bool = False
+    bad_words: Annotated[tuple[_Text, ...], Meta(max_length=MAX_BAD_WORDS)] = ()
+    bad_words_token_ids: Annotated[tuple[_BadWord, ...], Meta(max_length=2 * MAX_BAD_WORDS)] = ()  # by the frontend
+    logit_bias: Annotated[dict[_TokenId, float], Meta(max_length=MAX_LOGIT_BIAS)] | None = None  # added, within ±100
+    allowed_token_ids: Annotated[tuple[_TokenId, ...], Meta(max_length=MAX_ALLOWED_TOKEN_IDS)] | None = None
+    logprobs: int | None = None  # top-k per output token beside the sampled one; -1: the whole vocabulary
+    prompt_logprobs: int | None = None
+    detokenize: bool = True
+    skip_special_tokens: bool = True
+    skip_reading_prefix_cache: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("stop", "bad_words"):
+            value: Any = getattr(self, name)
+            self._set(name, (value,) if isinstance(value, str) else _as_tuple(name, value))
+        self._set("stop_token_ids", _as_tuple("stop_token_ids", self.stop_token_ids))
+        if self.allowed_token_ids is not None:
+            self._set("allowed_token_ids", _as_tuple("allowed_token_ids", self.allowed_token_ids))
+        name = "bad_words_token_ids"
+        self._set(name, tuple(_as_tuple(name, word) for word in _as_tuple(name, self.bad_words_token_ids)))
+        _check(self)
+
+    def _set(self, name: str, value: tuple[Any, ...]) -> None:
+        msgspec.structs.force_setattr(self, name, value)
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature < GREEDY_BELOW
+
+    def check_vocabulary(self, vocab_size: int) -> None:
+        """Raise InvalidRequest when any token id named here lies outside the model's vocabulary."""
+        named = {
+            "stop_token_ids": self.stop_token_ids,
+            "allowed_token_ids": self.allowed_token_ids or (),
+            "logit_bias": tuple(self.logit_bias or ()),
+            "bad_words_token_ids": tuple(token for word in self.bad_words_token_ids for token in word),
+        }
+        for field, ids in named.items():
+            if ids and not 0 <= min(ids) <= (highest := max(ids)) < vocab_size:
+                wrong = highest if highest >= vocab_size else min(ids)
+                raise InvalidRequest(f"{field} names token {wrong}; the vocabulary is 0..{vocab_size - 1}", field)
+
+
+def _as_tuple(field: str, value: Any) -> tuple[Any, ...]:
+    if value is not None and not isinstance(value, list | tuple):
+        raise InvalidRequest(f"{field} is {value!r:.100}; it must be a list", field)
+    return tuple(value or ())
+
+
+def _check(params: SamplingParams) -> None:
+    for name, (low, high) in BOUNDS.items():
+        value = getattr(params, name)
+        if value is None and name in OPTIONAL:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int if name in INTEGERS else (int, float)):
+            kind = "an integer" if name in INTEGERS else "a number"
+            raise InvalidRequest(f"{name} is {value!r:.100}; it must be {kind}", name)
+        if not low <= value <= high:  # also true for NaN
+            raise InvalidRequest(f"{name} is {value!r:.100}; it must be between {low} and {high}", name)
+    for name in BOOLEANS:
+        if not isinstance(getattr(params, name), bool):
+            raise InvalidRequest(f"{name} is {getattr(params, name)!r:.100}; it must be true or false", name)
+    if params.top_p == 0:
+        raise InvalidRequest("top_p is 0; it must be above 0 and at most 1", "top_p")
+    if params.repetition_penalty == 0:
+        raise InvalidRequest("repetition_penalty is 0; it must be above 0 and at most 100", "repetition_penalty")
+    if params.max_tokens is not None and params.min_tokens > params.max_tokens:
+        raise InvalidRequest(f"min_tokens is {params.min_tokens}, above max_tokens={params.max_tokens}", "min_tokens")
+    if params.n > 1 and params.greedy:
+        raise InvalidRequest(f"n is {params.n} with temperature 0; greedy sequences are equal, ask for n=1", "n")
+    _check_strings("stop", params.stop, MAX_STOP_STRINGS)
+    _check_strings("bad_words", params.bad_words, MAX_BAD_WORDS)
+    _check_token_ids("stop_token_ids", params.stop_token_ids, MAX_STOP_TOKEN_IDS)
+    name = "bad_words_token_ids"
+    _check_length(name, params.bad_words_token_ids, 2 * MAX_BAD_WORDS)  # each with and without a space before it
+    for word in params.bad_words_token_ids:
+        _check_token_ids(name, word, MAX_BAD_WORD_TOKENS)
+        if not word:
+            raise InvalidRequest(f"{name} has a word without tokens", name)
+    if params.allowed_token_ids is not None:
+        _check_token_ids("allowed_token_ids", params.allowed_token_ids, MAX_ALLOWED_TOKEN_IDS)
+        if not params.allowed_token_ids:
+            raise InvalidRequest("allowed_token_ids is empty; leave it out or name one token", "allowed_token_ids")
+    if params.logit_bias is not None:
+        _check_logit_bias(params.logit_bias)
+
+
+def _check_length(field: str, entries: Sized, limit: int) -> None:
+    if len(entries) > limit:
+        raise InvalidRequest(f"{field} has {len(entries)} entries; at most {limit} are allowed", field)
+
+
+def _check_strings(field: str, texts: tuple[Any, ...], limit: int) -> None:
+    _check_length(field, texts, limit)
+    if not all(isinstance(text, str) and 0 < len(text) <= MAX_STOP_STRING_CHARS for text in texts):
+        raise InvalidRequest(f"{field} entries must be strings of 1 to {MAX_STOP_STRING_CHARS} characters", field)
+
+
+def _check_token_ids(field: str, ids: Collection[Any], limit: int) -> None:
+    _check_length(field, ids, limit)
+    # Whole lists at C speed: a list may name a whole vocabulary, and the engine core checks it in its loop.
+    if ids and (set(map(type, ids)) != {int} or not 0 <= min(ids) <= max(ids) <= MAX_TOKEN_ID):
+        wrong = next(token for token in ids if type(token) is not int or not 0 <= token <= MAX_TOKEN_ID)
+        raise InvalidRequest(f"{field} names {wrong!r:.100}, which is no token id", field)
+
+
+def _check_logit_bias(logit_bias: Any) -> None:
+    if not isinstance(logit_bias, dict):
+        raise InvalidRequest(f"logit_bias is {logit_bias!r:.100}; it must map token ids to numbers", "logit_bias")
+    _check_token_ids("logit_bias", logit_bias, MAX_LOGIT_BIAS)
+    for token, bias in logit_bias.items():
+        if isinstance(bias, bool) or not isinstance(bias, int | float) or not -_MAX_FLOAT <= bias <= _MAX_FLOAT:
+            raise InvalidRequest(f"logit_bias of token {token} is {bias!r:.100}; it must be finite", "logit_bias")

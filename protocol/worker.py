@@ -1,0 +1,203 @@
+"""Messages between the engine core and its workers (one a tensor-parallel rank): deltas down, tokens up.
+
+A worker keeps one *row* per running request: its token ids, block table and sampling state. The core sends only
+what changed. The *decode set* is the rows that take one token each step, ascending by row index; it persists from
+step to step. In every step a worker, in this order:
+
+1. resets each row in `new_rows`;
+2. appends the blocks of `new_blocks`;
+3. removes `decode_leaves` from the decode set, then adds `decode_joins`;
+4. runs one forward pass over the decode set (each row: its one token not yet computed) and then `chunks` (each row:
+   its next `num_tokens` tokens);
+5. samples a token for each decode row, ascending, then for each chunk, in order, that reaches the end of its row's
+   tokens; appends it to the row; and (rank 0) answers with ModelRunnerOutput in that order.
+
+A row that is in neither the decode set nor `chunks` lies still. A finished row just leaves: its index is free for a
+NewRow. Steps run in the order they were sent; two are in flight, so a plan may name a token that the core has not
+seen yet.
+"""
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from .message import (
+    MAX_ROWS,
+    Bytes,
+    Count,
+    Epoch,
+    Hello,
+    LongText,
+    Message,
+    Record,
+    Refused,
+    Seconds,
+    ShortText,
+    Step,
+    TokenBytes,
+    TokenIds,
+    check_int32,
+    check_logprobs,
+)
+from .sampling_params import SamplingParams
+
+MAX_KV_GROUPS = 8
+
+Row = Annotated[int, Meta(ge=0, le=MAX_ROWS - 1)]
+
+
+class NewRow(Record, frozen=True):
+    """A row's whole state, at admission or when it comes back after preemption or a restart."""
+
+    row: Row
+    token_ids: TokenBytes  # prompt, then output known so far
+    prompt_len: Count  # of token_ids; output position p is sampled from token prompt_len + p - 1
+    num_computed_tokens: Count  # already in the KV cache (prefix hit), < len(token_ids)
+    block_ids: Annotated[tuple[Bytes, ...], Meta(max_length=MAX_KV_GROUPS)]  # per KV group, int32, in order of position
+    seed: Annotated[int, Meta(ge=0, le=2**63 - 1)]  # Philox key; the counter is the output position
+    eos_token_ids: TokenIds  # masked while output is shorter than min_tokens; empty with ignore_eos
+    sampling_params: SamplingParams
+
+    def __post_init__(self) -> None:
+        check_int32(self.token_ids, *self.block_ids)
+        num_tokens = len(self.token_ids) // 4
+        if not (self.num_computed_tokens < num_tokens and self.prompt_len <= num_tokens):
+            raise ValueError(
+                f"{num_tokens} tokens, of these {self.prompt_len} prompt and {self.num_computed_tokens} computed"
+            )
+
+
+class NewBlocks(Record, frozen=True):
+    """Blocks appended to rows in one KV group; rows[i] receives block_ids[i]; a row may stand several times."""
+
+    group: Annotated[int, Meta(ge=0, le=MAX_KV_GROUPS - 1)]
+    rows: Bytes  # int32
+    block_ids: Bytes  # int32
+
+    def __post_init__(self) -> None:
+        check_int32(self.rows)
+        if len(self.rows) != len(self.block_ids):
+            raise ValueError(f"{len(self.rows)} bytes of rows, {len(self.block_ids)} of block ids")
+
+
+class Chunk(Record, frozen=True):
+    """The next `num_tokens` uncomputed tokens of `row`; samples when they are the row's last."""
+
+    row: Row
+    num_tokens: Count
+
+
+class Welcome(Message, frozen=True):
+    """Handshake done; the worker loads its weights and answers WorkerReady."""
+
+    epoch: Epoch
+
+
+class CreateKVCache(Message, frozen=True):
+    """All ranks are ready: allocate this many blocks. Answered by KVCacheReady."""
+
+    num_blocks: Count
+
+
+class SchedulerOutput(Message, frozen=True):
+    """One step. A steady decode step carries its number and, for one row in sixteen, a block."""
+
+    epoch: Epoch
+    step: Step
+    new_rows: Annotated[tuple[NewRow, ...], Meta(max_length=MAX_ROWS)] = ()
+    new_blocks: Annotated[tuple[NewBlocks, ...], Meta(max_length=MAX_KV_GROUPS)] = ()
+    decode_leaves: Bytes = b""  # int32 rows
+    decode_joins: Bytes = b""  # int32 rows
+    chunks: Annotated[tuple[Chunk, ...], Meta(max_length=MAX_ROWS)] = ()
+
+    def __post_init__(self) -> None:
+        check_int32(self.decode_leaves, self.decode_joins)
+
+
+class Shutdown(Message, frozen=True):
+    """End now, cleanly."""
+
+
+ToWorker = Welcome | Refused | CreateKVCache | SchedulerOutput | Shutdown
+
+
+class WorkerReady(Message, frozen=True):
+    """Weights are loaded. `num_blocks` is what fits this rank's memory by the configuration."""
+
+    rank: Count
+    num_blocks: Count
+    kv_bytes_per_block: Count
+    max_model_len: Count  # the model's own limit, cut by the configuration
+    vocab_size: Count
+    eos_token_ids: TokenIds
+    dtype: ShortText
+    device: ShortText
+    weights_bytes: Step
+    load_s: Seconds
+    sliding_window: Count = 0  # tokens; 0: full attention
+
+
+class LoadProgress(Message, frozen=True):
+    """For the loading bar; about ten a second at most."""
+
+    rank: Count
+    loaded_bytes: Step
+    total_bytes: Step
+
+
+class KVCacheReady(Message, frozen=True):
+    """The blocks are allocated; the worker waits for steps."""
+
+    rank: Count
+
+
+class RowLogprobs(Record, frozen=True):
+    """For sampled token number `index` of the step's answer."""
+
+    index: Count
+    token_ids: Bytes  # [k + 1] int32; the sampled token first, then top k
+    logprobs: Bytes  # [k + 1] float32
+    rank: Count  # of the sampled token; 1 is the most likely
+
+    def __post_init__(self) -> None:
+        check_logprobs(self.token_ids, self.logprobs, rows=1)
+
+
+class RowPromptLogprobs(Record, frozen=True):
+    """Prompt tokens [start, start + rows) of `row`, computed in this step; the first prompt token has none."""
+
+    row: Row
+    start: Count
+    token_ids: Bytes  # [rows, k + 1] int32
+    logprobs: Bytes  # [rows, k + 1] float32
+    ranks: Bytes  # [rows] int32
+
+    def __post_init__(self) -> None:
+        check_int32(self.ranks)
+        check_logprobs(self.token_ids, self.logprobs, len(self.ranks) // 4)
+
+
+class ModelRunnerOutput(Message, frozen=True):
+    """Rank 0's answer to one SchedulerOutput; the order of tokens is fixed by the plan (see the module's text)."""
+
+    epoch: Epoch
+    step: Step
+    token_ids: Bytes  # int32
+    step_s: Seconds
+    logprobs: Annotated[tuple[RowLogprobs, ...], Meta(max_length=MAX_ROWS)] = ()
+    prompt_logprobs: Annotated[tuple[RowPromptLogprobs, ...], Meta(max_length=MAX_ROWS)] = ()
+    nan_indices: Bytes = b""  # int32 indices into token_ids whose logits were not finite: not to be emitted
+
+    def __post_init__(self) -> None:
+        check_int32(self.token_ids, self.nan_indices)
+
+
+class WorkerFailed(Message, frozen=True):
+    """The worker is about to end."""
+
+    rank: Count
+    reason: LongText
+    refused: bool = False  # the start was refused (bad model folder …): starting again will not help
+
+
+ToCoreFromWorker = Hello | WorkerReady | LoadProgress | KVCacheReady | ModelRunnerOutput | WorkerFailed

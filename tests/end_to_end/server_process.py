@@ -1,0 +1,121 @@
+"""`paged-serve` as people start it, in a process of its own, and a little HTTP to talk to it."""
+
+import http.client
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+ROOT = Path(__file__).parent.parent.parent
+PROMPT = {"model": "demo", "prompt": "Once upon a time", "max_tokens": 48, "temperature": 0.8, "seed": 7}
+ROLES = {
+    "paged_serve.engine_core": "engine-core",
+    "paged_serve.workers": "worker",
+    "paged_serve.frontend.http": "frontend",
+}
+
+
+def is_alive(process: psutil.Process) -> bool:
+    """A zombie is dead; its new parent has not looked yet."""
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+class ServerProcess:
+    """A server with the demo model on a free port; its run directory and its log lie in `temporary`."""
+
+    def __init__(self, temporary: Path, *options: str):
+        self.temporary = temporary
+        self._errors = (temporary / "stderr").open("w")
+        variables = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(temporary)}
+        command = [
+            sys.executable,
+            "-m",
+            "paged_serve",
+            "--port",
+            "0",
+            "--num-blocks",
+            "256",
+            "--threads",
+            "1",
+            *options,
+        ]
+        self.began = time.monotonic()
+        self.process = subprocess.Popen(command, stderr=self._errors, env=variables, cwd=temporary)
+
+    def said(self) -> str:
+        return (self.temporary / "stderr").read_text()
+
+    def wait_ready(self) -> None:
+        while not (found := re.search(r"http +http://127.0.0.1:(\d+)", self.said())):
+            assert time.monotonic() < self.began + 60, self.said()
+            assert self.process.poll() is None, self.said()
+            time.sleep(0.02)
+        self.port = int(found[1])
+
+    def children(self) -> dict[str, psutil.Process]:
+        """By role; of several workers the last."""
+        found = {}
+        for child in psutil.Process(self.process.pid).children():
+            module = next((word for word in child.cmdline() if word in ROLES), "")
+            if module:
+                found[ROLES[module]] = child
+        return found
+
+    @contextmanager
+    def ask(self, method: str, path: str, body: dict | None = None) -> Iterator[http.client.HTTPResponse]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        try:
+            text = None if body is None else json.dumps(body)
+            connection.request(method, path, text, {"Content-Type": "application/json"})
+            yield connection.getresponse()
+        finally:
+            connection.close()
+
+    def complete(self, **changes: object) -> str:
+        with self.ask("POST", "/v1/completions", {**PROMPT, **changes}) as response:
+            answer = json.loads(response.read())
+            assert response.status == 200, answer
+            return answer["choices"][0]["text"]
+
+    def complete_when_ready(self, **changes: object) -> str:
+        """Like any client that comes back after a 503."""
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            with self.ask("GET", "/ready") as response:
+                if response.status == 200:
+                    break
+            time.sleep(0.02)
+        return self.complete(**changes)
+
+    def stream(self, **changes: object) -> Iterator[str]:
+        with self.ask("POST", "/v1/completions", {**PROMPT, **changes, "stream": True}) as response:
+            assert response.status == 200, response.read()
+            for line in response:
+                if line.startswith(b"data: ") and b"[DONE]" not in line:
+                    yield json.loads(line[6:])["choices"][0]["text"]
+
+    def signal_and_time(self, number: int) -> float:
+        """Signal the supervisor; seconds until the last process is gone."""
+        everybody = [psutil.Process(self.process.pid), *psutil.Process(self.process.pid).children(recursive=True)]
+        began = time.monotonic()
+        self.process.send_signal(number)
+        self.process.wait(40)
+        while any(map(is_alive, everybody)):
+            assert time.monotonic() < began + 40
+            time.sleep(0.001)
+        return time.monotonic() - began
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self._errors.close()

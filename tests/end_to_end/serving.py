@@ -1,0 +1,114 @@
+"""A real server on this machine: started by the command line, stopped by SIGTERM, its remains counted."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+ROOT = Path(__file__).parent.parent.parent
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 40.0
+
+
+class Server:
+    """`paged-serve` with the given options; the demo model unless they name another."""
+
+    def __init__(self, *options: str):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.log = tempfile.TemporaryFile("w+")  # noqa: SIM115 (read after the process has ended)
+        command = [sys.executable, "-m", "paged_serve", *options, "--port", str(self.port)]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        self.process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=self.log, stderr=subprocess.STDOUT)
+
+    def output(self) -> str:
+        self.log.seek(0)
+        return self.log.read()
+
+    def get(self, path: str) -> tuple[int, str]:
+        """Status and body; 0 when nobody answers."""
+        try:
+            with urllib.request.urlopen(self.url + path, timeout=10) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read().decode()
+        except OSError:
+            return 0, ""
+
+    def post(self, path: str, body: dict[str, Any] | bytes) -> tuple[int, dict[str, Any]]:
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        request = urllib.request.Request(self.url + path, data, {"Content-Type": "application/json"})
+        try:
+            with urllib.request.urlopen(request, timeout=120) as answer:
+                return answer.status, json.loads(answer.read())
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, json.loads(error.read())
+
+    def wait_ready(self) -> float:
+        """Seconds until /ready said 200; raises with the server's output when it ends before."""
+        started = time.monotonic()
+        while self.get("/ready")[0] != 200:
+            if self.process.poll() is not None or time.monotonic() - started > START_TIMEOUT_S:
+                self.kill()
+                raise AssertionError(f"the server did not become ready:\n{self.output()}")
+            time.sleep(0.05)
+        return time.monotonic() - started
+
+    @property
+    def run_dir(self) -> str:
+        """The run's private directory, as the children were told it."""
+        for child in self.children():
+            found = re.search(r"--run-dir[ =](\S+)", " ".join(_command_line(child)))
+            if found:
+                return found.group(1)
+        raise AssertionError("no child names a run directory")
+
+    def children(self, module: str = "") -> list[psutil.Process]:
+        children = psutil.Process(self.process.pid).children(recursive=True)
+        return [child for child in children if module in " ".join(_command_line(child))]
+
+    def stop(self) -> int:
+        """SIGTERM; the exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(STOP_TIMEOUT_S)
+
+    def kill(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(STOP_TIMEOUT_S)
+
+
+def _command_line(process: psutil.Process) -> list[str]:
+    """Empty for one that has just ended."""
+    try:
+        return process.cmdline()
+    except psutil.NoSuchProcess:
+        return []
+
+
+@contextmanager
+def serving(*options: str) -> Iterator[Server]:
+    server = Server(*options)
+    try:
+        server.wait_ready()
+        yield server
+    finally:
+        server.kill()
+        server.log.close()

@@ -1,0 +1,87 @@
+"""Bad input gets a clear answer and harms nobody: eight streams run beside it and never notice."""
+
+import asyncio
+import json
+
+import openai
+import pytest
+
+from .serving import Server
+
+CHAT = {"model": "demo", "messages": [{"role": "user", "content": "Hello"}]}
+PROMPT = {"model": "demo", "prompt": "Hello"}
+
+# path, body, status, what the message must name
+BAD = [
+    ("/v1/completions", b"{not json", 400, ["JSON"]),
+    ("/v1/completions", b"", 400, ["JSON"]),
+    ("/v1/completions", b"[1, 2]", 400, []),
+    ("/v1/completions", b"\xff\xfe", 400, []),
+    ("/v1/completions", PROMPT | {"model": "gpt-9"}, 404, ["gpt-9", "demo"]),
+    ("/v1/completions", {"model": "demo"}, 400, ["prompt"]),
+    ("/v1/completions", PROMPT | {"temprature": 1}, 400, ["temprature", "temperature"]),
+    ("/v1/completions", PROMPT | {"temperature": 9}, 400, ["temperature", "9", "2"]),
+    ("/v1/completions", PROMPT | {"temperature": "hot"}, 400, ["temperature"]),
+    ("/v1/completions", PROMPT | {"top_p": 0}, 400, ["top_p"]),
+    ("/v1/completions", PROMPT | {"n": 1_000_000}, 400, ["n", "128"]),
+    ("/v1/completions", PROMPT | {"max_tokens": 0}, 400, ["max_tokens"]),
+    ("/v1/completions", PROMPT | {"max_tokens": 10**30}, 400, ["max_tokens"]),
+    ("/v1/completions", PROMPT | {"logprobs": 100_000}, 400, ["logprobs"]),
+    ("/v1/completions", PROMPT | {"stop": ["x"] * 99}, 400, ["stop", "16"]),
+    ("/v1/completions", PROMPT | {"logit_bias": {"999999": 1}}, 400, ["logit_bias", "999999"]),
+    ("/v1/completions", PROMPT | {"prompt": [5, 999_999]}, 400, ["999999"]),
+    ("/v1/completions", PROMPT | {"prompt": [-1]}, 400, ["-1"]),
+    ("/v1/completions", PROMPT | {"prompt": []}, 400, ["prompt"]),
+    ("/v1/completions", PROMPT | {"prompt": "word " * 50_000}, 400, ["maximum context length"]),
+    ("/v1/completions", PROMPT | {"seed": 2**70}, 400, ["seed"]),
+    ("/v1/chat/completions", CHAT | {"messages": []}, 400, ["messages"]),
+    ("/v1/chat/completions", CHAT | {"messages": "Hello"}, 400, ["messages"]),
+    ("/v1/chat/completions", CHAT | {"messages": [{"role": "user", "content": 7}]}, 400, ["content"]),
+    ("/v1/chat/completions", CHAT | {"top_logprobs": 3}, 400, ["logprobs"]),
+    ("/tokenize", {"model": "demo"}, 400, []),
+    ("/detokenize", {"model": "demo", "tokens": [10**9]}, 400, []),
+]
+
+
+def test_each_bad_request_is_answered_clearly_while_streams_run_undisturbed(server: Server):
+    async def stream(client: openai.AsyncOpenAI, index: int) -> str:
+        chunks = await client.completions.create(
+            model="demo",
+            prompt=f"Story {index}:",
+            max_tokens=400,
+            temperature=0,
+            stream=True,
+            extra_body={"ignore_eos": True},
+        )
+        return "".join([chunk.choices[0].text async for chunk in chunks])
+
+    async def attack() -> list[tuple[int, dict]]:
+        return [await asyncio.to_thread(server.post, path, body) for path, body, _, _ in BAD]
+
+    async def streams(attacked: bool) -> tuple[list[str], list[tuple[int, dict]]]:
+        async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+            tasks = [asyncio.create_task(stream(client, index)) for index in range(8)]
+            answers = await attack() if attacked else []
+            return await asyncio.gather(*tasks), answers
+
+    undisturbed, _ = asyncio.run(streams(attacked=False))
+    disturbed, answers = asyncio.run(streams(attacked=True))
+    for (path, body, status, named), (answered, error) in zip(BAD, answers, strict=True):
+        told = f"{path} {str(body)[:80]}: {answered} {json.dumps(error)[:300]}"
+        assert answered == status, told
+        assert set(error["error"]) == {"message", "type", "param", "code"}, told
+        assert error["error"]["code"] == status, told
+        assert all(word in error["error"]["message"] for word in named), told
+    assert disturbed == undisturbed
+
+
+@pytest.mark.parametrize(("method", "path", "status"), [("GET", "/v1/nothing", 404), ("DELETE", "/v1/models", 405)])
+def test_unknown_routes_and_methods_use_the_one_error_shape(server: Server, method: str, path: str, status: int):
+    import urllib.error
+    import urllib.request
+
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        urllib.request.urlopen(urllib.request.Request(server.url + path, method=method), timeout=10)
+    with caught.value as answer:
+        assert answer.code == status
+        assert json.loads(answer.read())["error"]["code"] == status

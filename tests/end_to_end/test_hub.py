@@ -1,0 +1,95 @@
+"""A model named `org/name` comes from a hub: here one on the loopback interface that serves the demo model's files."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from .serving import ROOT
+
+DEMO = ROOT / "paged_serve" / "demo_model"
+COMMIT = "0" * 40
+
+
+class Hub(BaseHTTPRequestHandler):
+    """The two requests that a download makes: what there is, and each file."""
+
+    def do_GET(self) -> None:
+        if self.path.split("?")[0] in ("/api/models/org/tiny", "/api/models/org/tiny/revision/main"):
+            files = [{"rfilename": path.name} for path in DEMO.iterdir()] + [{"rfilename": "pytorch_model.bin"}]
+            self._answer(json.dumps({"id": "org/tiny", "sha": COMMIT, "siblings": files}).encode(), {})
+        elif self.path.startswith("/api/models/org/tiny/tree/"):
+            tree = [
+                {"type": "file", "path": path.name, "size": path.stat().st_size, "oid": COMMIT}
+                for path in DEMO.iterdir()
+            ]
+            self._answer(json.dumps(tree).encode(), {})
+        elif self.path.startswith(f"/org/tiny/resolve/{COMMIT}/"):
+            data = (DEMO / self.path.rpartition("/")[2]).read_bytes()
+            self._answer(data, {"ETag": f'"{hashlib.sha256(data).hexdigest()}"', "X-Repo-Commit": COMMIT})
+        else:
+            self.send_response(404)
+            self.send_header("X-Error-Code", "RepoNotFound")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+    do_HEAD = do_GET  # noqa: N815 (the library names it)
+
+    def _answer(self, data: bytes, headers: dict[str, str]) -> None:
+        self.send_response(200)
+        for name, value in {**headers, "Content-Length": str(len(data))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(data)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def hub() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def find(model: str, hub: str, cache: Path) -> subprocess.CompletedProcess[str]:
+    program = "import sys; from paged_serve.frontend.model_folder import find_model_folder as f; print(f(sys.argv[1]))"
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "HF_ENDPOINT": hub,
+        "HF_HOME": str(cache),
+        "HF_HUB_OFFLINE": "0",
+    }
+    command = [sys.executable, "-c", program, model]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_a_hub_name_is_downloaded_once_and_only_what_is_needed(hub, tmp_path):
+    done = find("org/tiny", hub, tmp_path)
+    assert done.returncode == 0, done.stderr
+    folder = Path(done.stdout.strip())
+    assert (folder / "model.safetensors").read_bytes() == (DEMO / "model.safetensors").read_bytes()
+    assert (folder / "chat_template.jinja").exists()
+    assert not (folder / "pytorch_model.bin").exists()
+    again = find("org/tiny", "http://127.0.0.1:9", tmp_path)  # nobody there: the cache serves
+    assert again.stdout == done.stdout, again.stderr
+
+
+def test_a_name_that_the_hub_does_not_have_is_refused_in_one_line(hub, tmp_path):
+    done = find("org/nowhere", hub, tmp_path)
+    assert done.returncode != 0
+    assert "ConfigError" in done.stderr
+    assert "org/nowhere" in done.stderr

@@ -1,0 +1,49 @@
+"""Kill a worker in the middle of everything: every stream goes on with exactly the bytes it would have had."""
+
+import asyncio
+import random
+
+import openai
+import pytest
+
+from .serving import serving
+
+NUM_STREAMS = 16
+
+
+async def read_streams(url: str, kill_after: int, kill) -> list[str]:
+    """All streams' texts; `kill` is called once `kill_after` chunks have come in over all of them."""
+    seen = 0
+
+    async def one(client: openai.AsyncOpenAI, index: int) -> str:
+        nonlocal seen
+        chunks = await client.completions.create(
+            model="demo",
+            prompt=f"Tell me story number {index}.",
+            max_tokens=96,
+            temperature=0 if index % 2 else 1.0,
+            seed=index,
+            stream=True,
+            extra_body={"ignore_eos": True},
+        )
+        text = ""
+        async for chunk in chunks:
+            text += chunk.choices[0].text
+            seen += 1
+            if seen == kill_after:
+                kill()
+        return text
+
+    async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=90) as client:
+        return await asyncio.gather(*(one(client, index) for index in range(NUM_STREAMS)))
+
+
+@pytest.mark.parametrize("module", ["paged_serve.workers", "paged_serve.engine_core"])
+def test_streams_survive_the_death_of_a_process_byte_for_byte(module):
+    with serving("--tp", "2") as server:
+        undisturbed = asyncio.run(read_streams(server.url, 0, None))
+        kill_after = random.Random(module).randrange(20, NUM_STREAMS * 60)
+        (victim, *_) = server.children(module)
+        disturbed = asyncio.run(read_streams(server.url, kill_after, victim.kill))
+        assert not victim.is_running()
+        assert disturbed == undisturbed

@@ -1,0 +1,42 @@
+"""The official npm `openai` client against a real server: what JavaScript users run on the first day."""
+
+import json
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).with_name("npm_client.mjs")
+MISSING = [name for name in ("node", "npm") if shutil.which(name) is None]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Where the client is installed."""
+    folder = tmp_path_factory.mktemp("npm")
+    subprocess.run(["npm", "install", "--no-audit", "--no-fund", "openai"], cwd=folder, check=True, capture_output=True)
+    shutil.copy(SCRIPT, folder)
+    return folder
+
+
+@pytest.mark.nightly
+@pytest.mark.skipif(bool(MISSING), reason=f"{' and '.join(MISSING)} not found")
+def test_sixty_four_concurrent_streams_of_the_npm_client_say_what_each_says_whole(folder, server):
+    command = ["node", SCRIPT.name, server.url]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    seen = json.loads(done.stdout)
+    assert seen["texts"] == [seen["whole"][i % 16] for i in range(64)]
+    assert seen["final"] == seen["whole"][0]
+    assert seen["usage"]["total_tokens"] == seen["usage"]["prompt_tokens"] + seen["usage"]["completion_tokens"]
+    assert seen["models"] == ["demo"]
+    assert (seen["refusal"]["name"], seen["refusal"]["status"]) == ("BadRequestError", 400)
+    assert seen["refusal"]["param"] == "max_tokens"
+    assert seen["chunksBeforeAbort"] == 3
+    deadline = time.monotonic() + 10  # the stream that was left is aborted, not generated to its end
+    while 'paged:num_requests_running{engine="0",model_name="demo"} 0.0' not in server.get("/metrics")[1]:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert 'finished_reason="abort"' not in server.get("/metrics")[1]  # nobody was there to be told

@@ -1,0 +1,145 @@
+"""The official `openai` client against a real server: what users run on the first day."""
+
+import asyncio
+import time
+
+import openai
+import pytest
+
+PROMPTS = [f"The capital of {country} is" for country in ("France", "Japan", "Italy", "Peru", "Kenya", "Norway")]
+
+
+@pytest.fixture
+def client(server):
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+def test_sixty_four_concurrent_streams_say_what_each_says_alone(server, client):
+    alone = {
+        prompt: client.completions.create(model="demo", prompt=prompt, max_tokens=32, temperature=0).choices[0].text
+        for prompt in PROMPTS
+    }
+
+    async def stream(async_client: openai.AsyncOpenAI, prompt: str) -> str:
+        chunks = await async_client.completions.create(
+            model="demo", prompt=prompt, max_tokens=32, temperature=0, stream=True
+        )
+        return "".join([chunk.choices[0].text async for chunk in chunks])
+
+    async def all_streams() -> list[str]:
+        async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as async_client:
+            return await asyncio.gather(*(stream(async_client, PROMPTS[i % len(PROMPTS)]) for i in range(64)))
+
+    assert asyncio.run(all_streams()) == [alone[PROMPTS[i % len(PROMPTS)]] for i in range(64)]
+
+
+def test_the_demo_model_answers_a_chat_and_reports_its_usage(client):
+    messages = [{"role": "user", "content": "What is the capital of France?"}]
+    answer = client.chat.completions.create(model="demo", messages=messages, temperature=0, max_tokens=40)
+    assert "Paris" in answer.choices[0].message.content
+    assert answer.choices[0].finish_reason == "stop"
+    assert answer.usage.total_tokens == answer.usage.prompt_tokens + answer.usage.completion_tokens
+
+    streamed = client.chat.completions.create(
+        model="demo",
+        messages=messages,
+        temperature=0,
+        max_tokens=40,
+        stream=True,
+        stream_options={"include_usage": True},
+    )
+    chunks = list(streamed)
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+    assert text == answer.choices[0].message.content
+    assert chunks[-1].usage.total_tokens == answer.usage.total_tokens
+
+
+def test_seeded_sampling_repeats_and_its_sequences_differ(client):
+    def sample() -> list[str]:
+        answer = client.completions.create(model="demo", prompt="Once", max_tokens=24, temperature=1.0, seed=7, n=4)
+        return [choice.text for choice in answer.choices]
+
+    first = sample()
+    assert first == sample()
+    assert len(set(first)) > 1
+
+
+def test_logprobs_come_in_both_shapes(client):
+    completion = client.completions.create(model="demo", prompt=PROMPTS[0], max_tokens=4, temperature=0, logprobs=3)
+    logprobs = completion.choices[0].logprobs
+    assert len(logprobs.tokens) == len(logprobs.token_logprobs) == len(logprobs.top_logprobs) == 4
+    assert all(value <= 0 for value in logprobs.token_logprobs)
+
+    chat = client.chat.completions.create(
+        model="demo",
+        messages=[{"role": "user", "content": "Hello"}],
+        max_tokens=4,
+        temperature=0,
+        logprobs=True,
+        top_logprobs=2,
+    )
+    content = chat.choices[0].logprobs.content
+    assert all(len(token.top_logprobs) == 2 for token in content)
+    assert all(token.top_logprobs[0].token == token.token for token in content)
+
+
+def test_a_stop_string_is_cut_and_named(client):
+    whole = client.completions.create(model="demo", prompt=PROMPTS[0], max_tokens=16, temperature=0).choices[0].text
+    stop = whole[2:5]
+    cut = client.completions.create(model="demo", prompt=PROMPTS[0], max_tokens=16, temperature=0, stop=[stop])
+    assert cut.choices[0].text == whole[: whole.index(stop)]
+    assert cut.choices[0].finish_reason == "stop"
+
+
+def test_the_models_list_names_the_demo_model(client):
+    assert [model.id for model in client.models.list()] == ["demo"]
+
+
+WEATHER = {
+    "name": "get_weather",
+    "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+}
+
+
+def test_a_tool_is_called_and_its_answer_told_with_the_clients_own_objects(client):
+    tools = [{"type": "function", "function": WEATHER}]
+    messages = [{"role": "user", "content": "What is the weather in Paris?"}]
+    options = {"model": "demo", "tools": tools, "temperature": 0, "max_tokens": 60}
+    answer = client.chat.completions.create(messages=messages, **options).choices[0]
+    assert answer.finish_reason == "tool_calls"
+    [call] = answer.message.tool_calls
+    assert (call.function.name, call.function.arguments) == ("get_weather", '{"city": "Paris"}')
+
+    with client.chat.completions.stream(messages=messages, **options) as stream:
+        streamed = stream.get_final_completion().choices[0]
+    assert streamed.message.tool_calls[0].function.arguments == call.function.arguments
+
+    told = [*messages, answer.message, {"role": "tool", "tool_call_id": call.id, "content": "18 degrees, sunny"}]
+    assert "18 degrees" in client.chat.completions.create(messages=told, **options).choices[0].message.content
+
+
+def test_the_raw_response_carries_the_request_id(client):
+    raw = client.completions.with_raw_response.create(
+        model="demo", prompt="a", max_tokens=2, extra_headers={"X-Request-Id": "mine-1"}
+    )
+    assert raw.request_id == "mine-1"
+    assert raw.parse().id == "cmpl-mine-1"
+
+
+def test_a_bias_counts_without_a_seed(client):
+    answer = client.completions.create(
+        model="demo", prompt="a", max_tokens=3, logit_bias={"50": 100}, extra_body={"return_token_ids": True}
+    )
+    assert answer.choices[0].token_ids == [50, 50, 50]
+
+
+def test_a_client_that_gives_up_frees_the_engine(server, client):
+    with pytest.raises(openai.APITimeoutError):
+        client.with_options(timeout=0.3).completions.create(
+            model="demo", prompt="a", max_tokens=1900, extra_body={"ignore_eos": True}
+        )
+    deadline = time.monotonic() + 10
+    while 'paged:num_requests_running{engine="0",model_name="demo"} 0.0' not in server.get("/metrics")[1]:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

@@ -1,0 +1,99 @@
+"""The whole house on the demo model: what is killed comes back with the same bytes, what is stopped is gone."""
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from paged_serve.frontend.model_folder import demo_model_folder
+
+from .server_process import ServerProcess
+
+pytestmark = pytest.mark.skipif(not demo_model_folder().is_dir(), reason="needs the demo model")
+
+
+@pytest.fixture
+def start(tmp_path_factory) -> Iterator[Callable[..., ServerProcess]]:
+    servers = []
+
+    def start(*options: str) -> ServerProcess:
+        servers.append(ServerProcess(tmp_path_factory.mktemp("t"), *options))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.close()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory) -> Iterator[ServerProcess]:
+    server = ServerProcess(tmp_path_factory.mktemp("t"))
+    try:
+        server.wait_ready()
+        yield server
+    finally:
+        server.close()
+
+
+@pytest.mark.parametrize("role", ["worker", "engine-core"])
+def test_a_stream_goes_on_with_the_same_bytes_after_a_kill(server, role):
+    undisturbed = server.complete(max_tokens=96)
+    stream = server.stream(max_tokens=96)
+    received = [next(stream), next(stream)]
+    server.children()[role].kill()
+    assert "".join([*received, *stream]) == undisturbed
+
+
+def test_a_killed_frontend_is_back_on_the_same_port(server):
+    before = server.complete()
+    frontend = server.children()["frontend"]
+    frontend.kill()
+    frontend.wait()
+    assert server.complete_when_ready() == before
+
+
+def test_a_halted_worker_is_replaced_and_the_stream_goes_on(server):
+    undisturbed = server.complete(max_tokens=96)
+    stream = server.stream(max_tokens=96)
+    received = [next(stream)]
+    os.kill(server.children()["worker"].pid, signal.SIGSTOP)
+    assert "".join([*received, *stream]) == undisturbed
+
+
+def test_nothing_outlives_a_killed_supervisor_for_200_ms(start):
+    server = start()
+    server.wait_ready()
+    server.complete()
+    assert server.signal_and_time(signal.SIGKILL) < 0.2
+
+
+def test_a_signal_ends_an_idle_server_within_a_second_and_leaves_nothing(start):
+    shared_memory = set(os.listdir("/dev/shm"))
+    server = start()
+    server.wait_ready()
+    server.complete()
+    assert server.signal_and_time(signal.SIGTERM) < 1.0
+    assert server.process.returncode == 0
+    assert [path.name for path in server.temporary.glob("paged-serve-*/*")] == []
+    assert set(os.listdir("/dev/shm")) <= shared_memory
+
+
+def test_a_signal_lets_a_running_stream_end(start):
+    server = start()
+    server.wait_ready()
+    undisturbed = server.complete(max_tokens=96)
+    stream = server.stream(max_tokens=96)
+    received = [next(stream)]
+    server.process.send_signal(signal.SIGTERM)
+    assert "".join([*received, *stream]) == undisturbed
+    assert server.process.wait(10) == 0
+
+
+@pytest.mark.skipif(os.path.exists("/dev/nvidiactl"), reason="there is a CUDA device here")
+def test_a_device_that_is_not_there_is_refused_in_one_line(start):
+    server = start("--device", "cuda")
+    assert server.process.wait(60) == 2
+    *_, last = server.said().splitlines()
+    assert last.startswith("paged-serve: ")
+    assert "Traceback" not in server.said()

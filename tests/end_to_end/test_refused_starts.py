@@ -1,0 +1,85 @@
+"""A start that cannot work is refused in one clear message, with exit code 2 and nothing left behind."""
+
+import json
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .serving import ROOT
+
+DEMO = ROOT / "paged_serve" / "demo_model"
+
+
+def start(*options: str) -> tuple[int, str]:
+    """Exit code and everything that was printed."""
+    command = [sys.executable, "-m", "paged_serve", *options]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A copy of the demo model, to be damaged."""
+    return Path(shutil.copytree(DEMO, tmp_path / "model"))
+
+
+def edit_config(model: Path, **fields: object) -> None:
+    path = model / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+
+
+def refused(output: tuple[int, str], *named: str) -> None:
+    code, text = output
+    assert code == 2, text
+    assert "Traceback" not in text, text
+    for word in named:
+        assert word in text, text
+
+
+def test_a_model_that_is_not_there(tmp_path):
+    refused(start(str(tmp_path / "nowhere")), "nowhere")
+
+
+def test_an_architecture_that_is_not_supported(model):
+    edit_config(model, architectures=["MambaForCausalLM"], model_type="mamba")
+    refused(start(str(model), "--port", "0"), "MambaForCausalLM", "LlamaForCausalLM", "Qwen3ForCausalLM")
+
+
+def test_ranks_that_do_not_divide_the_heads():
+    refused(start("--tp", "3", "--port", "0"), "3", "heads")
+
+
+def test_a_device_that_is_not_there():
+    refused(start("--device", "cuda", "--tp", "2", "--port", "0"), "cuda")
+
+
+def test_a_port_in_use():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        refused(start("--port", str(port)), str(port), "--port")
+
+
+def test_truncated_weights(model):
+    weights = model / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:100_000])
+    refused(start(str(model), "--port", "0"), "model.safetensors")
+
+
+def test_an_open_door_without_a_key():
+    refused(start("--host", "0.0.0.0", "--port", "0"), "--api-key")
+
+
+def test_an_option_that_does_not_exist():
+    code, text = start("--temprature", "1")
+    assert code == 2
+    assert "--temprature" in text
+
+
+def test_a_cache_too_small_for_the_context_that_was_asked_for():
+    refused(start("--num-blocks", "9", "--max-model-len", "500", "--port", "0"), "500", "32", "9", "144")

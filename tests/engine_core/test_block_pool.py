@@ -1,0 +1,150 @@
+"""The pool against a model that anyone can check, under random traffic."""
+
+import random
+from collections import Counter
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from paged_serve.engine_core.block_pool import BlockPool
+
+NUM_BLOCKS = 12
+
+
+class PoolAgainstModel(RuleBasedStateMachine):
+    """The model: owners as lists, cached free blocks in the order in which they became free."""
+
+    def __init__(self):
+        super().__init__()
+        self.pool = BlockPool(NUM_BLOCKS)
+        self.owners = []
+        self.names = {}  # block -> name
+        self.cached = []  # free blocks with a name, oldest first
+
+    @property
+    def counts(self):
+        return Counter(block for blocks in self.owners for block in blocks)
+
+    @rule(count=st.integers(1, 6))
+    def allocate(self, count):
+        num_blank = NUM_BLOCKS - len(self.counts) - len(self.cached)
+        if count > num_blank + len(self.cached):
+            with pytest.raises(AssertionError, match="wanted"):
+                self.pool.allocate(count)
+            return
+        blocks = self.pool.allocate(count)
+        evicted = self.cached[: max(0, count - num_blank)]
+        assert set(evicted) <= set(blocks)
+        assert not set(blocks) & set(self.cached[len(evicted) :]), "a younger cached block went before an older one"
+        self.cached = self.cached[len(evicted) :]
+        for block in evicted:
+            del self.names[block]
+        self.owners.append(blocks)
+
+    @precondition(lambda self: self.owners)
+    @rule(data=st.data())
+    def release(self, data):
+        blocks = self.owners.pop(data.draw(st.integers(0, len(self.owners) - 1)))
+        self.pool.release(blocks)
+        self.cached += [block for block in blocks if block not in self.counts and block in self.names]
+
+    @precondition(lambda self: self.owners)
+    @rule(data=st.data(), name=st.integers(0, 8))
+    def publish(self, data, name):
+        blocks = data.draw(st.sampled_from(self.owners))
+        block, name = data.draw(st.sampled_from(blocks)), b"%d" % name
+        self.pool.publish([block], [name])
+        if block not in self.names and name not in self.names.values():
+            self.names[block] = name
+
+    @rule(names=st.lists(st.integers(0, 8), max_size=5))
+    def find_and_share(self, names):
+        by_name = {name: block for block, name in self.names.items()}
+        expected = []
+        for name in names:
+            if b"%d" % name not in by_name:
+                break
+            expected.append(by_name[b"%d" % name])
+        found = self.pool.find([b"%d" % name for name in names])
+        assert found == expected
+        assert self.pool.num_free_among(found) == sum(block in self.cached for block in found)
+        if found:
+            self.pool.share(found)
+            self.cached = [block for block in self.cached if block not in found]
+            self.owners.append(found)
+
+    @rule(blocks=st.sets(st.integers(0, NUM_BLOCKS - 1), max_size=4))
+    def forget(self, blocks):
+        self.pool.forget(blocks)
+        for block in blocks:
+            self.names.pop(block, None)
+        self.cached = [block for block in self.cached if block not in blocks]
+
+    @invariant()
+    def books_balance(self):
+        self.pool.check(self.owners)
+        assert self.pool.num_free == NUM_BLOCKS - len(self.counts)
+        assert self.pool.num_cached == len(self.cached)
+
+
+PoolAgainstModel.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None, derandomize=True)
+TestPool = PoolAgainstModel.TestCase
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_random_traffic_never_leaks_a_block(seed):
+    rng, pool, owners = random.Random(seed), BlockPool(32), []
+    for _ in range(1000):
+        action = rng.choice(["allocate", "share", "release"])
+        if action == "allocate" and (count := rng.randint(1, 6)) <= pool.num_free:
+            owners.append(pool.allocate(count))
+        elif action == "share" and owners:
+            pool.share(blocks := rng.choice(owners))
+            owners.append(list(blocks))
+        elif action == "release" and owners:
+            pool.release(owners.pop(rng.randrange(len(owners))))
+        pool.check(owners)
+
+
+def test_blank_blocks_go_before_anything_worth_finding():
+    pool = BlockPool(4)
+    story = pool.allocate(2)
+    pool.publish(story, [b"one", b"two"])
+    pool.release(reversed(story))
+    assert not set(pool.allocate(2)) & set(story)
+    assert pool.find([b"one", b"two"]) == story
+
+
+def test_a_shared_prefix_outlives_its_tail():
+    pool = BlockPool(2)
+    story = pool.allocate(2)
+    pool.publish(story, [b"one", b"two"])
+    pool.release(reversed(story))
+    pool.allocate(1)
+    assert pool.find([b"one", b"two"]) == story[:1]
+
+
+def test_check_sees_every_kind_of_damage():
+    def damaged(change):
+        pool = BlockPool(4)
+        owned = pool.allocate(2)
+        pool.publish(owned, [b"one", b"two"])
+        pool.release([owned[0]])
+        change(pool, owned)
+        with pytest.raises(AssertionError):
+            pool.check([owned[1:]])
+
+    damaged(lambda pool, owned: pool._blank.pop())
+    damaged(lambda pool, owned: pool._blank.append(pool._blank[0]))
+    damaged(lambda pool, owned: pool._refcounts.__setitem__(owned[1], 2))
+    damaged(lambda pool, owned: pool._blank.append(owned[1]))
+    damaged(lambda pool, owned: pool._name_by_block.pop(owned[0]))
+    damaged(lambda pool, owned: pool._block_by_name.pop(b"two"))
+
+
+def test_releasing_what_nobody_owns_is_an_error():
+    pool = BlockPool(2)
+    with pytest.raises(AssertionError, match="no owner"):
+        pool.release([1])

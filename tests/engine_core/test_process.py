@@ -1,0 +1,298 @@
+"""The real process over real sockets: handshakes, failure, recovery, and an end that leaves nothing behind."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from paged_serve.engine_core.simulation.client import lonely_output
+from paged_serve.frontend.client import Client
+from paged_serve.protocol import control
+from paged_serve.protocol.authentication import read_secret
+from paged_serve.protocol.channel import DealerChannel, handshake_hello, identity, new_context
+from paged_serve.protocol.config import CacheConfig, Config, ParallelConfig, SchedulerConfig
+from paged_serve.protocol.engine_core import EngineCoreRequest, FromEngineCore, Utility, Welcome
+from paged_serve.protocol.errors import InvalidRequest, Overloaded
+from paged_serve.protocol.message import pack_ids
+from paged_serve.protocol.run_dir import ENGINE_SOCKET, WORKERS_SOCKET, endpoint, make_run_dir, remove_run_dir
+from paged_serve.protocol.sampling_params import SamplingParams
+from paged_serve.protocol.worker import ToWorker
+
+from .fake_house import VOCAB_SIZE, FakeHouse, FakeRank
+
+PROMPT = list(range(1, 40))
+PARAMS = SamplingParams(seed=5, max_tokens=100, ignore_eos=True)
+
+
+def config(**parallel):
+    return Config(
+        cache=CacheConfig(block_size=16),
+        scheduler=SchedulerConfig(max_num_seqs=8, max_num_batched_tokens=64),
+        parallel=ParallelConfig(**parallel),
+    )
+
+
+def expected(prompt=PROMPT, params=PARAMS):
+    request = EngineCoreRequest(0, pack_ids(prompt), params)
+    return lonely_output(request, params.seed, len(prompt) + params.max_tokens, VOCAB_SIZE)[0]
+
+
+def tokens_of(request):
+    tokens = []
+    for delta in request:
+        tokens += delta.token_ids
+    return tokens
+
+
+@pytest.fixture
+def run_dir():
+    path = make_run_dir()
+    yield path
+    remove_run_dir(path)
+
+
+@pytest.fixture
+def house(run_dir):
+    house = FakeHouse(run_dir, config(step_timeout_s=1.0))
+    yield house
+    house.close()
+
+
+@pytest.fixture
+def ranks():
+    started = []
+    yield started
+    for rank in started:
+        rank.kill()
+
+
+def start(house, ranks, epoch=0, **options):
+    ranks.append(FakeRank(house.run_dir, 16, epoch, **options))
+    return ranks[-1]
+
+
+def test_a_client_that_was_early_gets_its_tokens_once_the_workers_are_ready(house, ranks):
+    start(house, ranks)
+    ready = house.wait_for(control.Ready)
+    assert ready.facts["kv_blocks"] == "64"
+    assert ready.facts["dtype"] == "float32"
+    assert ready.facts["weights_mb"] == "10.0"
+    with Client.connect(house.run_dir) as client:
+        assert client.limits.num_blocks == 64
+        assert tokens_of(client.submit(PROMPT, PARAMS)) == expected()
+        assert ranks[0].error is None
+
+
+def test_a_quiet_client_hears_the_figures_too_and_that_nothing_runs_any_more(house, ranks):
+    start(house, ranks)
+    house.wait_for(control.Ready)
+    with Client.connect(house.run_dir) as busy, Client.connect(house.run_dir) as quiet:
+        tokens_of(busy.submit(PROMPT, PARAMS))
+        abandoned = busy.submit(PROMPT, PARAMS)
+        next(abandoned)
+        abandoned.abort()
+        deadline = time.monotonic() + 5
+        for client in (busy, quiet):
+            while client.stats is None or client.stats.num_running or not client.stats.generation_tokens:
+                assert time.monotonic() < deadline
+                client.wait(0.3)
+        assert quiet.stats.generation_tokens == busy.stats.generation_tokens > len(expected())
+
+
+def test_the_supervisor_sees_loading_and_a_beating_heart(house, ranks):
+    start(house, ranks)
+    assert house.wait_for(control.Progress) == control.Progress("loading weights", 5, 10)
+    house.wait_for(control.Ready)
+    house.wait_for(control.Heartbeat, timeout_s=1.0)
+    house.wait_for(control.Heartbeat, timeout_s=1.0)
+
+
+def test_streams_go_on_with_the_right_token_after_the_workers_die(house, ranks):
+    first = start(house, ranks, deaf_after=20)
+    with Client.connect(house.run_dir) as client:
+        request = client.submit(PROMPT, PARAMS)
+        tokens = list(next(request).token_ids)
+        lost = house.wait_for(control.WorkersLost)
+        assert lost.epoch == 0
+        assert "no answer to a step for 1 s" in lost.reason
+        first.kill()
+        house.tell(control.WorkersReplaced(1))
+        start(house, ranks, epoch=1)
+        assert tokens + tokens_of(request) == expected()
+
+
+def test_an_answer_that_cannot_be_read_costs_no_deadline(run_dir, ranks):
+    house = FakeHouse(run_dir, config(step_timeout_s=60.0))
+    try:
+        start(house, ranks, garbles=3)
+        with Client.connect(house.run_dir) as client:
+            request = client.submit(PROMPT, PARAMS)
+            assert "could not be read" in house.wait_for(control.WorkersLost).reason
+            ranks[0].kill()
+            house.tell(control.WorkersReplaced(1))
+            start(house, ranks, epoch=1)
+            assert tokens_of(request) == expected()
+    finally:
+        house.close()
+
+
+def test_workers_that_connect_before_the_supervisor_says_so_replace_the_group_too(house, ranks):
+    start(house, ranks, deaf_after=3)
+    with Client.connect(house.run_dir) as client:
+        request = client.submit(PROMPT, PARAMS)
+        house.wait_for(control.WorkersLost)
+        start(house, ranks, epoch=1)
+        house.tell(control.WorkersReplaced(1))
+        assert tokens_of(request) == expected()
+
+
+def test_a_worker_of_a_former_group_is_refused(house, ranks):
+    start(house, ranks, epoch=4)
+    house.wait_for(control.Ready)
+    late = start(house, ranks, epoch=3)
+    late.join(5)
+    assert "worker group 3; group 4 is in use" in late.refused.reason
+
+
+def test_a_stranger_on_the_workers_socket_replaces_nobody(house, ranks):
+    start(house, ranks)
+    house.wait_for(control.Ready)
+    context = new_context()
+    name, secret = identity("client", 0, 9), read_secret(house.run_dir)
+    link = DealerChannel(context, endpoint(house.run_dir, WORKERS_SOCKET), secret, name, ToWorker)
+    assert link.wait_connected(5)
+    link.send(handshake_hello("client", 0, 9))
+    assert "only workers" in link.receive(5).reason
+    link.close()
+    context.term()
+    with Client.connect(house.run_dir) as client:
+        assert tokens_of(client.submit(PROMPT, PARAMS)) == expected()
+
+
+def test_two_ranks_are_one_group_with_the_smaller_ones_blocks(run_dir, ranks):
+    house = FakeHouse(run_dir, config(tensor_parallel_size=2))
+    try:
+        start(house, ranks, rank=1, num_blocks=40)
+        start(house, ranks, rank=0, num_blocks=50)
+        assert house.wait_for(control.Ready).facts["kv_blocks"] == "40"
+        with Client.connect(run_dir) as client:
+            assert tokens_of(client.submit(PROMPT, PARAMS)) == expected()
+        assert ranks[0].num_steps == ranks[1].num_steps
+    finally:
+        house.close()
+
+
+def test_refusals_come_back_with_numbers(house, ranks):
+    start(house, ranks)
+    with Client.connect(house.run_dir) as client:
+        with pytest.raises(InvalidRequest, match="256"):
+            tokens_of(client.submit([1] * 256, PARAMS))
+        with pytest.raises(InvalidRequest, match=r"vocabulary|1000"):
+            tokens_of(client.submit([VOCAB_SIZE], PARAMS))
+
+
+def test_utilities_answer_in_json(house, ranks):
+    start(house, ranks)
+    with Client.connect(house.run_dir) as client:
+        tokens_of(client.submit(PROMPT, PARAMS))
+        stats = msgspec.json.decode(client.utility(Utility.STATS))
+        assert (stats["num_running"], stats["generation_tokens"], stats["prompt_tokens"]) == (0, 100, len(PROMPT))
+        assert msgspec.json.decode(client.utility(Utility.CHECK_INVARIANTS)) == {}
+        assert msgspec.json.decode(client.utility(Utility.DUMP_STATE))["blocks"]["free"] == 64
+        client.utility(Utility.RESET_PREFIX_CACHE)
+        assert msgspec.json.decode(client.utility(Utility.DUMP_STATE))["blocks"]["cached"] == 0
+
+
+def test_draining_finishes_what_was_accepted_and_takes_nothing_new(house, ranks):
+    start(house, ranks)
+    with Client.connect(house.run_dir) as client:
+        request = client.submit(PROMPT, PARAMS)
+        tokens = list(next(request).token_ids)
+        house.tell(control.Drain())
+        house.wait_for(control.Heartbeat)
+        house.wait_for(control.Heartbeat)
+        with pytest.raises(Overloaded) as refusal:
+            tokens_of(client.submit(PROMPT, PARAMS))
+        assert refusal.value.draining
+        assert tokens + tokens_of(request) == expected()
+        house.wait_for(control.Drained)
+
+
+def test_stop_ends_the_process_cleanly_and_the_clients_hear_of_it(house, ranks):
+    start(house, ranks)
+    with Client.connect(house.run_dir) as client:
+        house.tell(control.Stop())
+        while client.ready:  # the test's timeout ends a wait in vain
+            client.wait(0.1)
+        assert house.process.wait(10) == 0
+
+
+def test_sigterm_is_a_stop(house, ranks):
+    start(house, ranks)
+    house.wait_for(control.Ready)
+    house.process.send_signal(signal.SIGTERM)
+    assert house.process.wait(5) == 0
+
+
+def test_a_vanished_clients_requests_end_within_a_second(house, ranks):
+    start(house, ranks)
+    client = Client.connect(house.run_dir)
+    client.submit(PROMPT, SamplingParams(max_tokens=200, ignore_eos=True))
+    client.wait(0.05)
+    client.close()
+    deadline = time.monotonic() + 2
+    with Client.connect(house.run_dir) as watcher:
+        while msgspec.json.decode(watcher.utility(Utility.DUMP_STATE))["running"]:
+            assert time.monotonic() < deadline, "the requests of a closed client still run"
+
+
+def test_a_client_that_asks_more_than_it_reads_is_told_of_every_request(house, ranks):
+    start(house, ranks)
+    house.wait_for(control.Ready)
+    with Client.connect(house.run_dir) as client, client._lock:  # nobody reads
+        session, wire, asked = client._session, client._wire, []
+        while len(asked) < 8000:
+            asked.append(session.submit([1] * 255, SamplingParams(max_tokens=1)))
+            wire.flush()
+        deadline = time.monotonic() + 20
+        while not all(request.ended for request in asked):
+            assert time.monotonic() < deadline, f"{sum(not request.ended for request in asked)} were not answered"
+            client._pump(0.1, 1024)
+
+
+def test_a_client_that_says_hello_again_is_told_whether_it_is_known(house, ranks):
+    start(house, ranks)
+    house.wait_for(control.Ready)
+    context = new_context()
+    name, secret = identity("client", 0, 0), read_secret(house.run_dir)
+    link = DealerChannel(context, endpoint(house.run_dir, ENGINE_SOCKET), secret, name, FromEngineCore)
+    assert link.wait_connected(5)
+    welcomes = []
+    for _ in range(2):
+        link.send(handshake_hello("client", 0, 0))
+        while not isinstance(message := link.receive(5), Welcome):
+            assert message is not None
+        welcomes.append(message.known)
+    link.close()
+    context.term()
+    assert welcomes == [False, True]
+
+
+def test_idle_it_is_small_and_sleeps(house, ranks):
+    start(house, ranks)
+    house.wait_for(control.Ready)
+    status = Path(f"/proc/{house.process.pid}/status").read_text()
+    rss_mb = int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmRSS"))) / 1024
+    assert rss_mb <= 60
+
+    def cpu_s():
+        fields = Path(f"/proc/{house.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    before = cpu_s()
+    for _ in range(3):
+        house.wait_for(control.Heartbeat)
+    assert cpu_s() - before <= 0.1

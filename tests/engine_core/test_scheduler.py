@@ -1,0 +1,303 @@
+"""Who runs, who waits, who gives way."""
+
+import msgspec
+import pytest
+
+from paged_serve.engine_core import scheduler
+from paged_serve.protocol.message import MAX_FRAME_BYTES, MAX_STEP_FRAME_BYTES, MAX_TOKENS_PER_MESSAGE, unpack_ids
+from paged_serve.protocol.sampling_params import MAX_ALLOWED_TOKEN_IDS
+
+
+def chunks(plan):
+    return [(chunk.row, chunk.num_tokens) for chunk in plan.chunks]
+
+
+def test_a_steady_step_is_a_message_of_a_few_bytes(drive):
+    driver = drive(num_blocks=512, max_num_seqs=32, block_size=16)
+    for _ in range(32):
+        driver.add(20, max_tokens=30)
+    driver.step(3)
+    steady = driver.plan()
+    assert (steady.new_rows, steady.new_blocks, steady.chunks) == ((), (), ())
+    assert len(msgspec.msgpack.encode(steady)) < 50
+
+
+def test_prefills_are_cut_to_fill_the_budget_and_decodes_go_first(drive):
+    driver = drive(max_num_batched_tokens=10, num_blocks=200)
+    driver.add(8, max_tokens=20)
+    assert chunks(driver.plan()) == [(0, 8)]
+    driver.execute()
+    driver.apply()
+    driver.add([50] * 25, max_tokens=20)
+    sizes = []
+    for _ in range(3):
+        plan = driver.plan()
+        sizes.append(chunks(plan))
+        driver.execute()
+        driver.apply()
+    assert sizes == [[(1, 9)], [(1, 9)], [(1, 7)]]
+
+
+def test_no_step_exceeds_its_tokens(drive):
+    driver = drive(max_num_batched_tokens=7, max_num_seqs=20, num_blocks=200)
+    for length in (30, 1, 12, 3, 40, 5):
+        driver.add(length, max_tokens=15)
+    while not driver.engine.is_idle:
+        if driver.plan() is not None:
+            assert driver.scheduler.in_flight[-1].num_tokens <= 7
+            driver.execute()
+        driver.apply()
+
+
+def test_first_come_first_served(drive):
+    driver = drive(max_num_seqs=1)
+    streams = [driver.add([i + 1], max_tokens=2) for i in range(4)]
+    driver.run()
+    assert list(driver.ends) == streams
+
+
+def test_a_lower_priority_value_is_served_first_and_ties_go_by_arrival(drive):
+    driver = drive(max_num_seqs=1, policy="priority")
+    low, first, second, high = (driver.add([9], max_tokens=2, priority=value) for value in (5, 0, 0, -3))
+    driver.run()
+    assert list(driver.ends) == [high, first, second, low]
+
+
+def test_who_does_not_fit_waits_and_nobody_passes(drive):
+    driver = drive(num_blocks=10, block_size=4)
+    driver.add(28, max_tokens=4)
+    big = driver.add(20, max_tokens=4)
+    small = driver.add(2, max_tokens=1)
+    driver.step()
+    assert [sequence.stream_id for sequence in driver.scheduler.waiting] == [big, small]
+    driver.run()
+    assert len(driver.ends) == 3
+
+
+def test_out_of_blocks_the_latest_gives_way_and_the_first_never(drive):
+    driver = drive(num_blocks=12, block_size=4, prefix_caching=False)
+    streams = [driver.add(8, max_tokens=30) for _ in range(3)]
+    driver.run()
+    preempted = [driver.ends[stream].times.num_preemptions for stream in streams]
+    assert preempted[0] == 0
+    assert preempted[2] > 0
+    assert all(len(driver.tokens[stream]) == 30 for stream in streams)
+
+
+def test_under_priority_the_worst_gives_way(drive):
+    driver = drive(num_blocks=12, block_size=4, policy="priority", prefix_caching=False)
+    worst = driver.add(8, max_tokens=30, priority=3)
+    streams = [worst, *(driver.add(8, max_tokens=30, priority=value) for value in (1, 2))]
+    driver.run()
+    preempted = [driver.ends[stream].times.num_preemptions for stream in streams]
+    assert preempted[0] > 0
+    assert preempted[1] == 0
+
+
+def test_nobody_is_admitted_in_a_step_that_preempted(drive):
+    driver = drive(num_blocks=10, block_size=4, policy="priority", prefix_caching=False)
+    driver.add(22, max_tokens=18, priority=5)
+    driver.add(8, max_tokens=20, priority=0)
+    driver.step(2)
+    waiting = driver.add([70, 71], max_tokens=2, priority=1)
+    while driver.scheduler.num_preemptions == 0:
+        plan = driver.plan()
+        assert not plan.new_rows
+        driver.execute()
+        driver.apply()
+    assert driver.plan().new_rows[0].row == driver.sequence(waiting).row
+
+
+def test_a_preempted_sequence_finds_its_own_blocks_again(drive):
+    driver = drive(num_blocks=20, block_size=4)
+    stream = driver.add(12, max_tokens=20)
+    driver.step(6)
+    driver.scheduler.preempt(driver.sequence(stream))
+    driver.run()
+    again = driver.sent[-1 - next(i for i, plan in enumerate(reversed(driver.sent)) if plan.new_rows)]
+    assert again.new_rows[0].num_computed_tokens == 16  # 12 of the prompt, 5 of 6 of the output: 4 full blocks
+    assert len(driver.tokens[stream]) == 20
+
+
+@pytest.mark.parametrize("prefix_caching", [True, False])
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_n_sequences_compute_the_common_prompt_once(drive, prefix_caching, depth):
+    driver = drive(prefix_caching=prefix_caching, pipeline_depth=depth, max_num_batched_tokens=16)
+    stream = driver.add(22, n=4, seed=1, max_tokens=6)
+    driver.run()
+    computed = driver.engine.counters.prompt_tokens
+    assert computed == 22 + 3 * 2  # 5 full blocks of 4 are shared, the other 2 tokens are everybody's own
+    assert all(len(driver.tokens[stream + index]) == 6 for index in range(4))
+
+
+def test_siblings_start_together_once_the_prompt_is_planned(drive):
+    driver = drive(pipeline_depth=2)
+    driver.add(16, n=4, seed=1, max_tokens=6)
+    assert len(driver.plan().new_rows) == 1
+    together = driver.plan()
+    assert [row.num_computed_tokens for row in together.new_rows] == [12, 12, 12]
+
+
+def test_siblings_of_an_aborted_leader_find_another_one(drive):
+    driver = drive(max_num_batched_tokens=8, prefix_caching=False)
+    stream = driver.add(30, n=3, seed=1, max_tokens=4)
+    driver.step()
+    assert driver.sequence(stream).request.leader is driver.sequence(stream)
+    assert driver.scheduler.num_waiting == 2
+    driver.abort(stream)
+    driver.run()
+    assert [len(driver.tokens[stream + index]) for index in range(3)] == [0, 4, 4]
+    assert driver.engine.counters.prompt_tokens == 8 + 30 + 2
+
+
+@pytest.mark.parametrize("params", [{}, {"allowed_token_ids": tuple(range(1, 30))}])
+def test_a_step_carries_no_more_than_a_frame_holds(drive, monkeypatch, params):
+    largest_row = 4 * MAX_TOKENS_PER_MESSAGE + MAX_FRAME_BYTES  # tokens; parameters that came in one frame
+    assert scheduler.MAX_CARRIED_BYTES + largest_row < MAX_STEP_FRAME_BYTES
+    monkeypatch.setattr(scheduler, "MAX_CARRIED_BYTES", 100)
+    driver = drive()
+    for _ in range(5):
+        driver.add(4 if params else 16, max_tokens=2, **params)
+    assert len(driver.plan().new_rows) == 2
+    driver.execute()
+    driver.run()
+    assert len(driver.ends) == 5
+
+
+def test_many_sequences_with_long_rules_take_several_steps_instead_of_a_frame_too_large(drive):
+    driver = drive(max_num_seqs=128, num_blocks=1024)
+    driver.add(4, n=128, seed=1, max_tokens=2, allowed_token_ids=(70_000,) * MAX_ALLOWED_TOKEN_IDS)
+    num_rows = 0
+    while num_rows < 128:
+        plan = driver.plan()
+        assert len(msgspec.msgpack.encode(plan)) < MAX_STEP_FRAME_BYTES
+        num_rows += len(plan.new_rows)
+        driver.execute()
+        driver.apply()
+
+
+def test_a_second_request_shares_full_blocks_but_computes_its_last_token(drive):
+    driver = drive()
+    first = driver.add(16, max_tokens=1)
+    driver.run()
+    second = driver.add(16, max_tokens=1)
+    driver.run()
+    assert driver.firsts[first].num_cached_tokens == 0
+    assert driver.firsts[second].num_cached_tokens == 12
+    assert driver.engine.counters.prefix_cache_hits == 12
+
+
+def test_a_chats_next_turn_finds_prompt_and_answer(drive):
+    driver = drive()
+    first = driver.add(10, max_tokens=15)
+    driver.run()
+    prompt = [1 + i % 97 for i in range(10)] + driver.tokens[first] + [3, 3, 3]
+    second = driver.add(prompt, max_tokens=1)
+    driver.run()
+    assert driver.firsts[second].num_cached_tokens == 24  # the answer's last token was never computed
+
+
+def test_a_prompts_beginning_outlives_its_end_in_the_cache(drive):
+    driver = drive(num_blocks=8, block_size=4)
+    driver.add(20, max_tokens=1)
+    driver.run()
+    driver.add([90] * 20, max_tokens=1)  # needs 5 blocks; 4 are blank
+    driver.run()
+    again = driver.add(20, max_tokens=1)
+    driver.run()
+    assert driver.firsts[again].num_cached_tokens == 12
+
+
+@pytest.mark.parametrize(
+    ("options", "second"),
+    [({"prefix_caching": False}, {}), ({}, {"skip_reading_prefix_cache": True}), ({}, {"salt": "other"})],
+)
+def test_the_prefix_cache_can_be_left_aside(drive, options, second):
+    driver = drive(**options)
+    driver.add(16, max_tokens=1)
+    driver.run()
+    stream = driver.add(16, max_tokens=1, **second)
+    driver.run()
+    assert driver.firsts[stream].num_cached_tokens == 0
+
+
+def test_blocks_are_found_only_after_their_results_were_applied(drive):
+    driver = drive(pipeline_depth=2)
+    driver.add(16, max_tokens=5)
+    driver.plan()
+    stream = driver.add(16, max_tokens=5)
+    driver.plan()  # the first prompt is in flight, not applied
+    assert driver.sequence(stream).num_cached_tokens == 0
+
+
+def test_every_group_has_a_table_of_its_own(drive):
+    driver = drive(num_groups=2, num_blocks=40)
+    stream = driver.add(10, max_tokens=12)
+    driver.step(5)
+    tables = driver.sequence(stream).block_ids
+    assert len(tables) == 2
+    assert not set(tables[0]) & set(tables[1])
+    driver.run()
+    again = driver.add(10, max_tokens=1)
+    driver.run()
+    assert driver.firsts[again].num_cached_tokens == 8
+
+
+def test_a_row_leaves_the_set_with_the_plan_after_its_last_token(drive):
+    driver = drive(pipeline_depth=3)
+    driver.add(4, max_tokens=3)
+    driver.add(4, max_tokens=9)
+    for _ in range(3):
+        driver.plan()
+    assert unpack_ids(driver.sent[1].decode_joins).tolist() == [0, 1]
+    for _ in range(3):
+        driver.execute()
+        driver.apply()
+    driver.plan()
+    assert unpack_ids(driver.sent[3].decode_leaves).tolist() == [0]
+    driver.execute()
+    driver.run()
+    assert driver.engine.counters.generation_tokens == 3 + 9
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_depth_bounds_the_steps_in_flight_and_changes_no_token(drive, depth):
+    driver = drive(pipeline_depth=depth, eos=(0,), vocab_size=12)
+    streams = [driver.add(5, max_tokens=30, ignore_eos=False, seed=seed) for seed in range(8)]
+    plans = 0
+    while driver.plan() is not None:
+        plans += 1
+    assert plans == depth
+    while driver.plans:
+        driver.execute()
+    driver.run()
+    lonely = []
+    for seed in range(8):
+        alone = drive(eos=(0,), vocab_size=12)
+        stream = alone.add(5, max_tokens=30, ignore_eos=False, seed=seed)
+        lonely.append(alone.run().tokens[stream])
+    assert [driver.tokens[stream] for stream in streams] == lonely
+
+
+def test_the_cost_of_a_steady_plan_does_not_grow_with_the_rows(drive):
+    """Counts Python calls instead of time: what does not change is not visited."""
+    import sys
+
+    def calls(num_rows):
+        driver = drive(num_blocks=4096, block_size=16, max_num_seqs=num_rows, max_num_batched_tokens=8192)
+        for _ in range(num_rows):
+            driver.add(17, max_tokens=40)
+        driver.step(2)
+        count = 0
+
+        def profile(_frame, event, _argument):
+            nonlocal count
+            count += event in ("call", "c_call")
+
+        sys.setprofile(profile)
+        plan = driver.engine.plan(0.0)
+        sys.setprofile(None)
+        assert not plan.new_blocks
+        return count
+
+    assert calls(8) == calls(128)

@@ -1,0 +1,34 @@
+"""Whole lives of the engine under faults, each from one seed. A failure names its seed: simulate(seed) replays it."""
+
+import time
+
+import pytest
+
+from paged_serve.engine_core.simulation.simulator import Tally, simulate
+
+FAST_SECONDS = 20
+NIGHTLY_STEPS = 1_000_000
+
+
+def test_any_world_ends_as_if_each_request_were_alone():
+    total, seed, start = Tally(), 0, time.monotonic()
+    while seed < 300 and (seed < 30 or time.monotonic() - start < FAST_SECONDS):
+        total.add(simulate(seed)[0])
+        seed += 1
+    assert min(total.tokens, total.preemptions, total.aborts, total.worker_deaths, total.core_deaths) > 0
+    assert min(total.cached_tokens, total.silent_clients, total.nans, total.steps_behind, total.overloads) > 0
+
+
+@pytest.mark.parametrize("seed", [3, 14, 15])
+def test_the_same_seed_leaves_the_same_trace(seed):
+    assert simulate(seed) == simulate(seed)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(3600)
+def test_a_million_checked_steps():
+    total, seed = Tally(), 1_000_000
+    while total.steps < NIGHTLY_STEPS:
+        total.add(simulate(seed)[0])
+        seed += 1
+    print(total)

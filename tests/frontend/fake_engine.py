@@ -1,0 +1,134 @@
+"""An engine inside the process: says what the test wrote, token by token, and remembers what it was asked."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from paged_serve.frontend.client import SequenceDelta, TokenLogprobs
+from paged_serve.protocol.engine_core import RequestTimes, SchedulerStats, Welcome
+from paged_serve.protocol.errors import PagedServeError
+from paged_serve.protocol.sampling_params import FinishReason, SamplingParams
+
+
+@dataclass
+class FakeRequest:
+    prompt_token_ids: list[int]
+    params: SamplingParams
+    priority: int
+    cache_salt: str
+    outputs: list[list[int]]  # a list a sequence
+    eos: int | None
+    refusal: PagedServeError | None
+    fails_after: int | None
+    per_delta: int
+    burst: int
+    pause_s: float
+    aborted: list[tuple[int | None, FinishReason]] = field(default_factory=list)
+    _positions: dict[int, int] = field(default_factory=dict)
+    _done: set[int] = field(default_factory=set)
+    _taken: int = 0
+
+    def __aiter__(self):
+        return self
+
+    async def __anext__(self) -> SequenceDelta:
+        await asyncio.sleep(self.pause_s)
+        if self.refusal is not None:
+            raise self.refusal
+        for index in range(self.params.n):
+            if index not in self._done:
+                return self._delta((index + sum(self._positions.values())) % self.params.n)
+        raise StopAsyncIteration
+
+    def take(self) -> SequenceDelta | None:
+        """Every `burst`-th delta has to be waited for."""
+        self._taken += 1
+        if self._taken % self.burst and len(self._done) < self.params.n:
+            return self._delta(sum(self._positions.values()) % self.params.n)
+        return None
+
+    def abort(self, index: int | None = None, finish_reason: FinishReason = FinishReason.ABORT) -> None:
+        self.aborted.append((index, finish_reason))
+
+    def _delta(self, index: int) -> SequenceDelta:
+        while index in self._done:
+            index = (index + 1) % self.params.n
+        start = self._positions.get(index, 0)
+        limit = self.params.max_tokens if self.params.max_tokens is not None else 10**6
+        whole = [*self.outputs[index % len(self.outputs)], *([] if self.eos is None else [self.eos])][:limit]
+        tokens = whole[start : start + self.per_delta]
+        self._positions[index] = start + len(tokens)
+        reason = stop = None
+        for i, token in enumerate(tokens):
+            if token in self.params.stop_token_ids or (token == self.eos and not self.params.ignore_eos):
+                reason, tokens = FinishReason.STOP, tokens[: i + 1]
+                stop = token if token in self.params.stop_token_ids else None
+        if reason is None and self._positions[index] >= len(whole):
+            reason = FinishReason.LENGTH
+        if self.fails_after is not None and self._positions[index] >= self.fails_after:
+            reason = FinishReason.ERROR
+        if reason is not None:
+            self._done.add(index)
+        width = self.params.logprobs
+        return SequenceDelta(
+            index,
+            tokens,
+            logprobs=None if width is None else [self._logprobs(token, width) for token in tokens],
+            prompt_logprobs=self._prompt_logprobs() if start == 0 else None,
+            finish_reason=reason,
+            stop_token_id=stop,
+            num_cached_tokens=1,
+            times=RequestTimes(0.0, 0.1, 0.2, 0) if reason is not None else None,
+            error="the device at /dev/secret failed" if reason is FinishReason.ERROR else "",
+        )
+
+    def _prompt_logprobs(self) -> list[TokenLogprobs] | None:
+        width = self.params.prompt_logprobs
+        return None if width is None else [self._logprobs(token, width) for token in self.prompt_token_ids[1:]]
+
+    def _logprobs(self, token: int, width: int) -> TokenLogprobs:
+        top = [(token + i) % 300 for i in range(width)]
+        return TokenLogprobs([token, *top], [-0.5, *(-0.5 - i for i in range(width))], 1)
+
+
+LIMITS = Welcome(0, 64, 400, 16, 100, 8)
+STATS = SchedulerStats(1, 2, 100, 75, 5, 10, 20, 30, 8, 0, 0.01, 4)
+
+
+@dataclass
+class FakeEngine:
+    outputs: list[list[int]]
+    eos: int | None = None
+    refusal: PagedServeError | None = None
+    fails_after: int | None = None
+    per_delta: int = 1
+    burst: int = 1
+    pause_s: float = 0.0  # before each delta
+    ready: bool = True
+    limits: Welcome = LIMITS
+    stats: SchedulerStats | None = STATS
+    requests: list[FakeRequest] = field(default_factory=list)
+
+    def submit(
+        self,
+        prompt_token_ids: Sequence[int],
+        sampling_params: SamplingParams,
+        *,
+        priority: int = 0,
+        cache_salt: str = "",
+    ) -> FakeRequest:
+        request = FakeRequest(
+            list(prompt_token_ids),
+            sampling_params,
+            priority,
+            cache_salt,
+            self.outputs,
+            self.eos,
+            self.refusal,
+            self.fails_after,
+            self.per_delta,
+            self.burst,
+            self.pause_s,
+        )
+        self.requests.append(request)
+        return request

@@ -1,0 +1,73 @@
+"""A child process that obeys, or misbehaves as the environment variable FAKE_CHILDREN says.
+
+FAKE_CHILDREN is JSON: role -> behaviour, or role -> list of behaviours by epoch (the last one goes on for ever).
+"""
+
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+from paged_serve.protocol.control import Drain, Drained, Progress, Ready, Stop, WorkersLost, WorkersReplaced
+from paged_serve.protocol.errors import ConfigError
+from paged_serve.protocol.lifecycle import ChildProcess, run_child
+
+
+def behaviour_of(child: ChildProcess) -> str:
+    behaviours = json.loads(os.environ.get("FAKE_CHILDREN", "{}")).get(child.role, "obey")
+    return behaviours if isinstance(behaviours, str) else behaviours[min(child.epoch, len(behaviours) - 1)]
+
+
+def main(role: str) -> None:
+    if behaviour_at_spawn(role) == "slow":
+        time.sleep(0.7)
+    run_child(role, body)
+
+
+def behaviour_at_spawn(role: str) -> str:
+    return str(json.loads(os.environ.get("FAKE_CHILDREN", "{}")).get(role, "obey"))
+
+
+def body(child: ChildProcess) -> None:
+    behaviour = behaviour_of(child)
+    if behaviour == "refuse late":
+        time.sleep(0.3)
+    if behaviour in ("refuse", "refuse late"):
+        raise ConfigError("this machine has no such device; try --device cpu")
+    child.control.send(Progress("loading", 1, 2))
+    if behaviour == "never ready":
+        time.sleep(600)
+    if behaviour == "has a child":
+        subprocess.Popen(["sleep", "600"], stdin=subprocess.DEVNULL)
+    if behaviour == "deaf":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    child.control.send(Ready({child.role: f"epoch {child.epoch}"}))
+    if behaviour == "loses workers":
+        time.sleep(0.25)
+        child.control.send(WorkersLost(child.epoch, "rank 0: whatever"))
+    if behaviour == "crash":
+        raise RuntimeError("out of luck")
+    if behaviour == "exit":
+        sys.stderr.flush()
+        os._exit(7)
+    if behaviour in ("stuck in C", "silent"):
+        time.sleep(0.2)  # the libzmq thread sends Ready meanwhile
+        ctypes.PyDLL(None).sleep(600)  # PyDLL keeps the interpreter's lock
+    obey(child, behaviour)
+
+
+def obey(child: ChildProcess, behaviour: str) -> None:
+    while behaviour == "deaf" or not child.stop_requested:
+        match child.control.receive(timeout_s=0.05):
+            case Stop():
+                child.stop_requested = True
+            case Drain() if behaviour != "never drained":
+                child.control.send(Drained())
+            case WorkersReplaced(epoch=epoch):
+                child.control.send(Ready({"workers": f"epoch {epoch}"}))
+            case _:
+                pass
+        child.heartbeat(time.monotonic(), 0)

@@ -1,0 +1,95 @@
+"""The ASGI application over a fake engine, and a client that asks it within the process."""
+
+import asyncio
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+import tokenizers
+from tokenizers import decoders, models, pre_tokenizers
+
+from paged_serve.frontend.admission import Admission
+from paged_serve.frontend.http.app import Application
+from paged_serve.frontend.http.router import make_router
+from paged_serve.frontend.http.service import TextSide
+from paged_serve.protocol.config import Config, ModelConfig, ServerConfig
+
+from .fake_engine import FakeEngine
+
+TEMPLATE = (
+    "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% for c in m.tool_calls or [] %}"
+    "[{{ c.function.name }}{{ c.function.arguments | tojson }}]{% endfor %}{% endfor %}"
+    "{% if tools %}{{ tools | map(attribute='function.name') | join(',') }}{% endif %}"
+    "{% if shout %}!{% endif %}{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+
+
+def make_model_folder(folder: Path) -> Path:
+    """A byte-level tokenizer with a token a byte, and a template."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = tokenizers.Tokenizer(models.BPE({char: i for i, char in enumerate(alphabet)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(["<|end|>"])
+    folder.mkdir(exist_ok=True)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|end|>"}))
+    (folder / "chat_template.jinja").write_text(TEMPLATE)
+    return folder
+
+
+@dataclass
+class Server:
+    """`says` is what the engine generates."""
+
+    folder: Path
+    says: str = "hello"
+    options: dict[str, object] = field(default_factory=dict)
+    ends: bool = True  # with EOS after what it says; else by length
+
+    def __post_init__(self) -> None:
+        config = Config(model=ModelConfig(model=str(self.folder)), server=ServerConfig(**self.options))
+        text = TextSide.load(config)
+        self.tokenizer = text.tokenizer
+        eos = self.tokenizer.token_id("<|end|>") if self.ends else None
+        self.engine = FakeEngine([self.tokenizer.encode(self.says)], eos)
+        self.admission = Admission(max_active=8)
+        self.app = Application(config.server, self.admission, lambda: self.engine.ready)
+        self.app.router = make_router(text, self.engine, self.admission)
+
+    def ask(self, method: str, path: str, body: object = None, **headers: str) -> httpx.Response:
+        async def send() -> httpx.Response:
+            transport = httpx.ASGITransport(app=self.app)
+            async with httpx.AsyncClient(transport=transport, base_url="http://localhost", trust_env=False) as client:
+                content = body if isinstance(body, bytes) else None
+                return await client.request(
+                    method, path, content=content, json=None if content is not None else body, headers=headers
+                )
+
+        return asyncio.run(send())
+
+    def complete(self, **fields: object) -> dict:
+        return self.good("/v1/completions", {"prompt": "abc", "max_tokens": 60} | fields)
+
+    def chat(self, *, content: object = "hi", **fields: object) -> dict:
+        return self.good("/v1/chat/completions", {"messages": [{"role": "user", "content": content}]} | fields)
+
+    def good(self, path: str, body: dict) -> dict:
+        response = self.ask("POST", path, body)
+        assert response.status_code == 200, response.text
+        return response.json()
+
+    def stream(self, path: str, body: dict) -> list[dict]:
+        """The chunks of a stream, which must end as the protocol says."""
+        response = self.ask("POST", path, {**body, "stream": True})
+        assert response.status_code == 200, response.text
+        assert response.headers["content-type"].startswith("text/event-stream")
+        *events, done, nothing = response.text.split("\n\n")
+        assert (done, nothing) == ("data: [DONE]", "")
+        return [json.loads(event.removeprefix("data: ")) for event in events]
+
+
+def joined(chunks: list[dict], index: int = 0) -> str:
+    """The text of one choice of a streamed completion."""
+    return "".join(c["text"] for chunk in chunks for c in chunk["choices"] if c["index"] == index)

@@ -1,0 +1,89 @@
+"""Chat templates: the helpers that models rely on, the sandbox, and refusals that people understand."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from paged_serve.frontend.text.chat_template import ChatTemplate
+from paged_serve.frontend.text.tokenizer import Tokenizer
+from paged_serve.protocol.errors import ConfigError, InvalidRequest
+
+HELLO = [{"role": "user", "content": "hello"}]
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("{{ {'a': 'é<b>'} | tojson }}", '{"a": "é<b>"}'),
+        ("{{ [1] | tojson(indent=2) }}", "[\n  1\n]"),
+        ("{% for i in range(9) %}{% if i == 2 %}{% break %}{% endif %}{{ i }}{% endfor %}", "01"),
+        ("a\n  {% if true %}\nb\n  {% endif %}\n", "a\nb\n"),
+        ("{% generation %}{{ messages[0].content }}{% endgeneration %}", "hello"),
+        ("{{ bos_token }}{{ messages[0]['content'] }}{{ missing }}", "<s>hello"),
+        ("{{ strftime_now('%Y') | length }}", "4"),
+        ("{{ enable_thinking }}{{ add_generation_prompt }}{{ tools }}", "FalseTrueNone"),
+    ],
+)
+def test_templates_find_the_helpers_they_expect(source, expected):
+    assert ChatTemplate(source, {"bos_token": "<s>"}).render(HELLO, enable_thinking=False) == expected
+
+
+def test_a_template_may_refuse_the_messages_in_its_own_words():
+    template = ChatTemplate("{{ raise_exception('roles must alternate') }}")
+    with pytest.raises(InvalidRequest, match="roles must alternate") as refused:
+        template.render(HELLO)
+    assert refused.value.param == "messages"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+        "{{ messages.append(1) }}",
+        "{{ cycler.__init__.__globals__.os.popen('id') }}",
+        "{{ messages[0].content + 1 }}",
+        "{{ messages[9].content }}",
+        "{{ 1 // 0 }}",
+        "{% for i in range(10 ** 9) %}{% endfor %}",
+        "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
+    ],
+)
+def test_what_a_template_must_not_or_cannot_do_is_the_requests_error(source):
+    with pytest.raises(InvalidRequest, match="cannot render these messages"):
+        ChatTemplate(source).render(HELLO)
+
+
+def test_a_broken_template_stops_the_start():
+    with pytest.raises(ConfigError, match="'default' does not compile"):
+        ChatTemplate("{% if %}")
+
+
+@pytest.fixture
+def tokenizer(tmp_path) -> Tokenizer:
+    (tmp_path / "tokenizer.json").write_text(
+        json.dumps(
+            {
+                "version": "1.0",
+                "added_tokens": [],
+                "model": {"type": "BPE", "vocab": {"a": 0, "<s>": 1}, "merges": []},
+                "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
+            }
+        )
+    )
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"bos_token": {"content": "<s>"}}))
+    return Tokenizer(str(tmp_path))
+
+
+def test_the_template_comes_from_the_flag_then_the_file_then_the_config(tmp_path: Path, tokenizer):
+    assert ChatTemplate.of_model(str(tmp_path), tokenizer) is None
+    config = {"chat_template": [{"name": "default", "template": "config"}, {"name": "tool_use", "template": "tool"}]}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    template = ChatTemplate.of_model(str(tmp_path), tokenizer)
+    assert (template.render(HELLO), template.render(HELLO, tools=[{"type": "function"}])) == ("config", "tool")
+    (tmp_path / "chat_template.jinja").write_text("file {{ bos_token }}")
+    assert ChatTemplate.of_model(str(tmp_path), tokenizer).render(HELLO) == "file <s>"
+    (tmp_path / "mine.jinja").write_text("mine")
+    assert ChatTemplate.of_model(str(tmp_path), tokenizer, str(tmp_path / "mine.jinja")).render(HELLO) == "mine"
+    with pytest.raises(ConfigError, match="cannot be read"):
+        ChatTemplate.of_model(str(tmp_path), tokenizer, str(tmp_path / "none.jinja"))

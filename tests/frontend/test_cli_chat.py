@@ -1,0 +1,113 @@
+"""`chat` and `complete` against a small server that streams, refuses, or breaks off."""
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from click.testing import CliRunner
+
+from paged_serve.frontend.cli.main import cli
+from paged_serve.protocol.errors import ConfigError, EngineDead, InvalidRequest
+
+
+class FakeServer(ThreadingHTTPServer):
+    """Answers with `words`; remembers what it was asked."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.asked: list[tuple[str, str | None, dict]] = []
+        self.words = ["Good", " day", "."]
+        self.refusal = ""
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: FakeServer
+
+    def do_GET(self) -> None:
+        self._send(200, json.dumps({"data": [{"id": "small"}]}))
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.asked.append((self.path, self.headers["Authorization"], body))
+        if self.server.refusal:
+            self._send(400, json.dumps({"error": {"message": self.server.refusal}}))
+            return
+        field = (lambda word: {"delta": {"content": word}}) if "chat" in self.path else (lambda word: {"text": word})
+        events = [json.dumps({"choices": [field(word)]}) for word in self.server.words]
+        self._send(200, "".join(f"data: {event}\n\n" for event in [*events, "[DONE]"]))
+
+    def _send(self, status: int, text: str) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def server() -> Iterator[FakeServer]:
+    with FakeServer() as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def test_complete_prints_the_continuation_as_it_comes(server):
+    result = CliRunner().invoke(cli, ["complete", "--url", server.url, "-p", "Hello", "--temperature", "0"])
+    assert result.stdout == "Good day.\n"
+    [(path, _, body)] = server.asked
+    assert path == "/v1/completions"
+    assert body == {"model": "small", "prompt": "Hello", "max_tokens": 256, "temperature": 0.0, "stream": True}
+
+
+def test_complete_reads_standard_input(server):
+    CliRunner().invoke(cli, ["complete", "--url", server.url], input="from a pipe")
+    assert server.asked[0][2]["prompt"] == "from a pipe"
+
+
+def test_chat_keeps_the_conversation_and_clears_it(server):
+    lines = "How do you do?\nAnd now?\n/clear\nWho?\n"
+    result = CliRunner().invoke(cli, ["chat", "named", "--url", server.url, "--system", "Be brief."], input=lines)
+    assert result.exit_code == 0
+    assert result.stdout.count("Good day.") == 3
+    system = {"role": "system", "content": "Be brief."}
+    question = {"role": "user", "content": "How do you do?"}
+    answer = {"role": "assistant", "content": "Good day."}
+    assert [body["messages"] for _, _, body in server.asked] == [
+        [system, question],
+        [system, question, answer, {"role": "user", "content": "And now?"}],
+        [system, {"role": "user", "content": "Who?"}],
+    ]
+    assert {body["model"] for _, _, body in server.asked} == {"named"}
+
+
+def test_the_key_travels_as_a_bearer_token(server):
+    CliRunner().invoke(cli, ["complete", "--url", server.url, "-p", "a"], env={"PAGED_SERVE_API_KEY": "secret"})
+    assert server.asked[0][1] == "Bearer secret"
+
+
+def test_a_refusal_ends_complete_but_not_a_chat(server):
+    server.refusal = "prompt is too long"
+    completed = CliRunner().invoke(cli, ["complete", "--url", server.url, "-p", "a"])
+    assert isinstance(completed.exception, InvalidRequest)
+    assert str(completed.exception) == "the server answers 400: prompt is too long"
+    chatted = CliRunner().invoke(cli, ["chat", "--url", server.url], input="a\nb\n")
+    assert chatted.exit_code == 0
+    assert chatted.stderr.count("prompt is too long") == 2
+
+
+def test_no_server_and_no_address_are_told_apart(server):
+    url = server.url
+    server.server_close()
+    assert isinstance(CliRunner().invoke(cli, ["complete", "--url", url, "-p", "a"]).exception, EngineDead)
+    assert isinstance(CliRunner().invoke(cli, ["complete", "--url", "host:8000", "-p", "a"]).exception, ConfigError)

@@ -1,0 +1,186 @@
+"""Flags, environment and file become one Config: precedence, spellings, refusals."""
+
+import json
+import typing
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paged_serve.frontend.cli.options import resolve
+from paged_serve.frontend.cli.settings import BY_NAME, SETTINGS
+from paged_serve.protocol.config import Config
+from paged_serve.protocol.errors import ConfigError
+
+EXAMPLES = {  # a valid value of each setting for each of three sources
+    "model.model": ("a", "b", "c"),
+    "model.served_model_names": ("a", "b", "c"),
+    "model.tokenizer": ("a", "b", "c"),
+    "model.dtype": ("bfloat16", "float16", "float32"),
+    "model.device": ("cpu", "cuda", "auto"),
+    "model.generation_config": ("none", "vllm", "auto"),
+    "server.chat_template": ("a", "b", "c"),
+    "cache.block_size": (16, 32, 64),
+    "cache.kv_cache_memory_bytes": (100_000, 200_000, 300_000),
+    "cache.enable_prefix_caching": (True, False, True),
+    "scheduler.policy": ("fcfs", "priority", "fcfs"),
+    "scheduler.pipeline_depth": (1, 2, 3),
+    "server.host": ("a", "b", "c"),
+    "server.uds": ("a", "b", "c"),
+    "server.api_keys": ("a", "b", "c"),
+    "server.root_path": ("a", "b", "c"),
+    "server.metrics_compat": ("vllm", "vllm", "vllm"),
+    "server.lenient": (True, False, True),
+    "server.log_level": ("debug", "info", "error"),
+}
+
+
+def value_of(config: Config, key: str):
+    layer, field = key.split(".")
+    return getattr(getattr(config, layer), field)
+
+
+def field_value(setting, value):
+    return (value,) if setting.key in ("model.served_model_names", "server.api_keys") else value
+
+
+def test_every_value_of_the_configuration_can_be_set():
+    fields = {
+        f"{layer}.{field}"
+        for layer, layer_type in typing.get_type_hints(Config).items()
+        for field in layer_type.__struct_fields__
+    }
+    assert {setting.key for setting in SETTINGS} == fields
+    flags = [flag for setting in SETTINGS for flag in setting.flags]
+    assert len(flags) == len(set(flags))
+
+
+@given(setting=st.sampled_from(SETTINGS), given_by=st.sets(st.sampled_from(["flag", "environment", "file"])))
+def test_a_flag_wins_over_the_environment_over_the_file_over_the_default(tmp_path_factory, setting, given_by):
+    flag, environment, in_file = EXAMPLES.get(setting.key, (1, 2, 3))
+    flags, variables = {}, {}
+    if "flag" in given_by:
+        value = flag if isinstance(flag, bool) else str(flag)
+        flags[setting.name.replace("-", "_")] = [value] if field_value(setting, 0) == (0,) else value
+    if "environment" in given_by:
+        variables[setting.environment] = str(environment)
+    if "file" in given_by:
+        path = tmp_path_factory.mktemp("config") / "config.json"
+        path.write_text(json.dumps({setting.name: in_file}))
+        flags["config_file"] = str(path)
+    resolved = resolve(flags, variables)
+    expected, origin = (
+        (field_value(setting, flag), f"flag --{setting.name}")
+        if "flag" in given_by
+        else (field_value(setting, environment), f"environment {setting.environment}")
+        if "environment" in given_by
+        else (field_value(setting, in_file), f"file {path}")
+        if "file" in given_by
+        else (value_of(Config(), setting.key), "default")
+    )
+    assert value_of(resolved.config, setting.key) == expected
+    assert resolved.origins[setting.key] == origin
+    assert all(told == "default" for key, told in resolved.origins.items() if key != setting.key)
+
+
+@pytest.mark.parametrize(
+    ("key", "spelling", "value"),
+    [
+        ("kv-cache-memory-bytes", "4G", 4 << 30),
+        ("kv-cache-memory-bytes", "512MiB", 512 << 20),
+        ("kv-cache-memory-bytes", "1.5g", 1_500_000_000),
+        ("max-model-len", "16k", 16_000),
+        ("max-model-len", "16K", 16_384),
+        ("max-model-len", "auto", None),
+        ("max-model-len", "-1", None),
+        ("dtype", "half", "float16"),
+        ("enable-prefix-caching", "off", False),
+        ("enable-prefix-caching", "TRUE", True),
+        ("served-model-name", "a,b", ("a", "b")),
+        ("block-size", "32", 32),
+    ],
+)
+def test_people_may_spell_values_their_way(key, spelling, value):
+    setting = BY_NAME[key]
+    assert value_of(resolve({}, {setting.environment: spelling}).config, setting.key) == value
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"port": "65536"}, "flag --port: port=65536: Expected `int` <= 65535"),
+        ({"device": "tpu"}, "flag --device: device=tpu: must be one of auto, cpu, cuda"),
+        ({"block_size": "17"}, "flag --block-size: block_size=17: must be one of 16, 32, 64"),
+        ({"seed": "x"}, "flag --seed: seed=x: Expected `int`, got `str`"),
+        ({"num_blocks": "0"}, "flag --num-blocks: num_blocks=0: Expected `int` >= 1"),
+        ({"api_key": ("good", "")}, "flag --api-key: api_keys=***: Expected `str` of length >= 1"),
+        ({"api_key": ("two words",)}, "flag --api-key: api_keys=***: Expected `str` matching regex '^[!-~]*$'"),
+        ({"model_argument": "a", "model": "b"}, "the model is given twice: a and --model b"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_its_origin_and_what_is_right(flags, message):
+    with pytest.raises(ConfigError) as refused:
+        resolve(flags, {})
+    assert str(refused.value) == message
+
+
+def test_an_empty_key_is_no_key():
+    with pytest.raises(ConfigError):
+        resolve({}, {"PAGED_SERVE_API_KEY": "key,"})
+    assert resolve({}, {"PAGED_SERVE_API_KEY": ""}).config.server.api_keys == ()
+
+
+def test_other_servers_users_keep_their_key_but_ours_wins():
+    assert resolve({}, {"VLLM_API_KEY": "theirs"}).config.server.api_keys == ("theirs",)
+    both = {"VLLM_API_KEY": "theirs", "PAGED_SERVE_API_KEY": "ours"}
+    assert resolve({}, both).config.server.api_keys == ("ours",)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("c.toml", 'port = 9\n[scheduler]\npolicy = "priority"\n[cache]\nnum_blocks = 7\n'),
+        ("c.yaml", "port: 9\nscheduling-policy: priority\ncache:\n  num_blocks: 7\n"),
+        ("c.json", '{"port": 9, "scheduling_policy": "priority", "num-gpu-blocks-override": 7}'),
+    ],
+)
+def test_a_file_may_name_flags_or_the_configurations_own_fields(tmp_path, name, text):
+    (tmp_path / name).write_text(text)
+    config = resolve({"config_file": str(tmp_path / name)}, {}).config
+    assert (config.server.port, config.scheduler.policy, config.cache.num_blocks) == (9, "priority", 7)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("c.toml", "prot = 1", "there is no option prot; did you mean port?"),
+        ("c.toml", "[cache]\nblok_size = 16", "there is no option cache.blok_size; did you mean cache.block_size?"),
+        ("c.json", "{", "Input data was truncated"),
+        ("c.json", "[1]", "must map options to values"),
+        ("c.ini", "", "must end in .toml, .yaml, .yml, .json"),
+        ("c.toml", 'port = "many"', "port=many: Expected `int`, got `str`"),
+    ],
+)
+def test_a_wrong_file_is_refused_by_name(tmp_path, name, text, message):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ConfigError) as refused:
+        resolve({"config_file": str(tmp_path / name)}, {})
+    assert message in str(refused.value)
+    assert str(tmp_path / name) in str(refused.value)
+
+
+def test_a_missing_file_is_refused():
+    with pytest.raises(ConfigError, match=r"cannot read configuration file nowhere\.toml: No such file"):
+        resolve({"config_file": "nowhere.toml"}, {})
+    with pytest.raises(ConfigError, match=r"nowhere\.toml"):
+        resolve({}, {"PAGED_SERVE_CONFIG": "nowhere.toml"})
+
+
+@given(st.dictionaries(st.sampled_from([setting.environment for setting in SETTINGS]), st.text(max_size=8)))
+def test_whatever_the_environment_holds_the_answer_is_a_valid_config_or_a_refusal(variables):
+    try:
+        config = resolve({}, variables).config
+    except ConfigError:
+        return
+    assert msgspec.convert(msgspec.to_builtins(config), Config) == config

@@ -1,0 +1,118 @@
+"""Chat over a fake engine: messages in, answers and tool calls out, streamed and whole alike."""
+
+import msgspec
+import pytest
+
+from paged_serve.frontend.http.tool_calls import ToolCallParser
+
+from .http_server import Server
+
+
+def test_a_chat_has_the_fields_shape(folder):
+    server = Server(folder, "hello")
+    answer = server.chat(content=[{"type": "text", "text": "a"}, {"type": "text", "text": "b"}], request_id="r")
+    assert answer["id"] == "chatcmpl-r"
+    assert answer["object"] == "chat.completion"
+    assert answer["choices"] == [
+        {
+            "index": 0,
+            "message": {"role": "assistant", "content": "hello"},
+            "logprobs": None,
+            "finish_reason": "stop",
+            "stop_reason": None,
+        }
+    ]
+    assert server.tokenizer.decode(server.engine.requests[0].prompt_token_ids) == "<user>a\nb<assistant>"
+
+
+def test_a_chat_stream_begins_with_the_role(folder):
+    chunks = Server(folder, "hey").stream("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}]})
+    assert chunks[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+    assert chunks[0]["object"] == "chat.completion.chunk"
+    assert "".join(c["choices"][0]["delta"].get("content", "") for c in chunks) == "hey"
+    assert chunks[-1]["choices"][0]["finish_reason"] == "stop"
+
+
+def test_chat_logprobs_give_bytes(folder):
+    content = Server(folder, "é").chat(logprobs=True, top_logprobs=1)["choices"][0]["logprobs"]["content"]
+    assert content[0] == {
+        "token": "�",
+        "logprob": -0.5,
+        "bytes": [0xC3],
+        "top_logprobs": [{"token": "�", "logprob": -0.5, "bytes": [0xC3]}],
+    }
+
+
+def test_template_options_reach_the_template(folder):
+    server = Server(folder)
+    server.chat(add_generation_prompt=False, chat_template_kwargs={"shout": True})
+    assert server.tokenizer.decode(server.engine.requests[0].prompt_token_ids) == "<user>hi!"
+
+
+TOOL = {"type": "function", "function": {"name": "sum", "parameters": {"type": "object", "properties": {}}}}
+CALL = 'Sure.\n<tool_call>\n{"name": "sum", "arguments": {"a": 1,  "b": "é"}}\n</tool_call>'
+
+
+def test_tool_calls_are_parsed(folder):
+    server = Server(folder, CALL)
+    server.engine.limits = msgspec.structs.replace(server.engine.limits, max_model_len=512)
+    choice = server.chat(tools=[TOOL])["choices"][0]
+    (call,) = choice["message"]["tool_calls"]
+    assert (choice["message"]["content"], choice["finish_reason"]) == ("Sure.", "tool_calls")
+    assert call["function"] == {"name": "sum", "arguments": '{"a": 1,  "b": "é"}'}
+    assert call["id"].startswith("call_")
+    assert server.tokenizer.decode(server.engine.requests[0].prompt_token_ids) == "<user>hisum<assistant>"
+
+
+def test_tool_calls_are_streamed(folder):
+    chunks = Server(folder, CALL).stream(
+        "/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}], "tools": [TOOL]}
+    )
+    deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
+    assert "".join(delta.get("content", "") for delta in deltas) == "Sure."
+    (call,) = [call for delta in deltas for call in delta.get("tool_calls", [])]
+    assert (call["index"], call["type"], call["function"]["name"]) == (0, "function", "sum")
+    assert chunks[-1]["choices"][0]["finish_reason"] == "tool_calls"
+
+
+def test_without_tools_a_call_is_text(folder):
+    server = Server(folder, CALL)
+    assert server.chat()["choices"][0]["message"]["content"] == CALL
+    assert server.chat(tools=[TOOL], tool_choice="none")["choices"][0]["message"]["content"] == CALL
+    assert server.tokenizer.decode(server.engine.requests[1].prompt_token_ids) == "<user>hi<assistant>"
+
+
+def test_earlier_calls_go_into_the_prompt_as_objects(folder):
+    server = Server(folder)
+    call = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": '{"x": 1}'}}
+    messages = [
+        {"role": "user", "content": "u"},
+        {"role": "assistant", "content": None, "tool_calls": [call], "refusal": None, "function_call": None},
+        {"role": "tool", "tool_call_id": "call_1", "content": "2"},
+    ]
+    server.good("/v1/chat/completions", {"messages": messages})
+    assert '[f{"x": 1}]' in server.tokenizer.decode(server.engine.requests[0].prompt_token_ids)
+
+
+TOOL_TEXTS = [
+    "plain",
+    CALL,
+    CALL + "\n" + CALL + " and  more ",
+    "a <tool_call> not json </tool_call> b",
+    '<tool_call>{"name": "f"}',
+    "x <tool_cal",
+    '<tool_call>{"name": "f", "arguments": {"t": "<tool_call>"}}</tool_call>',
+    " spaces  \n",
+]
+
+
+@pytest.mark.parametrize("text", TOOL_TEXTS)
+@pytest.mark.parametrize("size", [1, 2, 3, 7])
+def test_any_division_gives_the_same_calls(text, size):
+    whole = ToolCallParser().push(text, final=True)
+    parser, content, calls = ToolCallParser(), "", []
+    for start in range(0, len(text), size):
+        more, found = parser.push(text[start : start + size])
+        content, calls = content + more, calls + found
+    more, found = parser.push("", final=True)
+    assert (content + more, calls + found) == whole

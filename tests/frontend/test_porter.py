@@ -1,0 +1,100 @@
+"""Who answers before there is a server, and what becomes of those who came too early for it."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from paged_serve.frontend.http.porter import MAX_WAITING, Porter
+
+LIVE = b"GET /live HTTP/1.1\r\nHost: localhost\r\n\r\n"
+NOT_FOR_THE_PORTER = [
+    b"GET /ready HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    b"GET /lively HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    b'POST /v1/completions HTTP/1.1\r\nContent-Length: 15\r\n\r\n{"prompt": "x"}',
+    LIVE[:-2],
+]
+
+
+@pytest.fixture
+def listener():
+    with socket.create_server(("127.0.0.1", 0), backlog=256) as listener:
+        yield listener
+
+
+@pytest.fixture
+def porter(listener):
+    porter = Porter(listener.fileno())
+    yield porter
+    close_all(porter.leave())
+
+
+def close_all(links: list[socket.socket]) -> None:
+    for link in links:
+        link.close()
+
+
+def call(listener: socket.socket, data: bytes = b"") -> socket.socket:
+    link = socket.create_connection(listener.getsockname(), timeout=10)
+    link.sendall(data)
+    return link
+
+
+def answer_to(link: socket.socket) -> bytes:
+    answer = b""
+    while more := link.recv(4096):
+        answer += more
+    return answer
+
+
+def test_live_is_answered_as_often_as_it_is_asked(listener, porter):
+    for _ in range(3):
+        with call(listener, LIVE) as link:
+            assert answer_to(link).startswith(b"HTTP/1.1 200 OK\r\n")
+
+
+def test_all_others_wait_unread_for_the_server(listener):
+    porter = Porter(listener.fileno())
+    callers = [call(listener, data) for data in NOT_FOR_THE_PORTER]
+    with call(listener, LIVE) as link:  # accepted after them, so they have been seen
+        assert answer_to(link)
+    waiting = porter.leave()
+    assert [link.recv(4096) for link in waiting] == NOT_FOR_THE_PORTER
+    close_all([*waiting, *callers])
+
+
+def test_callers_who_say_nothing_or_hang_up_keep_nobody_from_an_answer(listener, porter):
+    call(listener).close()
+    call(listener, LIVE).close()
+    with call(listener), call(listener, LIVE) as link:
+        assert answer_to(link)
+
+
+def test_when_too_many_wait_the_rest_stay_in_the_queue(listener):
+    porter = Porter(listener.fileno())
+    callers = [call(listener) for _ in range(MAX_WAITING - 1)]
+    callers += [last := call(listener, LIVE), *(call(listener) for _ in range(5))]
+    assert answer_to(last)
+    waiting = porter.leave()
+    assert len(waiting) == MAX_WAITING - 1
+    listener.settimeout(10)
+    in_queue = [listener.accept()[0] for _ in range(5)]
+    close_all([*callers, *waiting, *in_queue])
+
+
+def test_the_socket_stays_open_when_the_porter_leaves(listener):
+    Porter(listener.fileno()).leave()
+    with call(listener), listener.accept()[0]:
+        pass
+
+
+def test_a_frontend_imports_next_to_nothing_before_the_porter_is_there():
+    porter = "from paged_serve.frontend.http.porter import Porter"
+    code = f"import json, sys; before = {{*sys.modules}}; {porter}; print(json.dumps([*({{*sys.modules}} - before)]))"
+    environment = {**os.environ, "PYTHONPATH": os.getcwd()}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
+    heavy = {"asyncio", "argparse", "click", "logging", "msgspec", "pathlib", "ssl", "uvicorn", "uvloop", "zmq"}
+    assert not heavy & set(json.loads(done.stdout))

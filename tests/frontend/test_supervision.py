@@ -1,0 +1,169 @@
+"""The supervisor's parts, one by one: time comes in as an argument, so nobody waits."""
+
+import itertools
+import select
+import sys
+from pathlib import Path
+
+import pytest
+
+from paged_serve.frontend.supervision import child as child_module
+from paged_serve.frontend.supervision.child import ChildEvent, ChildState, StartInfo
+from paged_serve.frontend.supervision.process_table import ProcessTable
+from paged_serve.frontend.supervision.restart_budget import RestartBudget
+from paged_serve.frontend.supervision.shutdown import TRANSITIONS, Phase, PhaseEvent, Shutdown, StopStep
+from paged_serve.frontend.supervision.silence import HALTED_S, HANG_S, SilenceJudge
+from paged_serve.protocol.state_machine import IllegalTransition, fire
+
+
+class TestRestartBudget:
+    def test_five_losses_a_minute_are_borne_and_the_sixth_is_not(self):
+        budget = RestartBudget()
+        assert [budget.spend(f"loss {n}", now=float(n)) for n in range(5)] == [""] * 5
+        assert budget.spend("loss 5", now=59.9) == (
+            "gave up after 5 restarts in 60 s: loss 5; the first loss was: loss 0"
+        )
+
+    def test_what_is_a_minute_old_is_forgotten(self):
+        budget = RestartBudget()
+        for second in range(0, 600, 12):
+            assert budget.spend("again", now=float(second)) == ""
+
+    def test_one_loss_is_not_told_twice(self):
+        budget = RestartBudget(limit=0)
+        assert budget.spend("the only one", now=0.0) == "gave up after 0 restarts in 60 s: the only one"
+
+
+class TestShutdown:
+    @pytest.mark.parametrize(("phase", "event"), list(itertools.product(Phase, PhaseEvent)))
+    def test_every_event_in_every_phase_has_a_row_or_changes_nothing(self, phase, event):
+        shutdown = Shutdown(drain_timeout_s=1.0)
+        shutdown.phase = phase
+        if (phase, event) in TRANSITIONS:
+            shutdown.fire(event)
+            assert shutdown.phase is TRANSITIONS[phase, event]
+        else:
+            with pytest.raises(IllegalTransition):
+                shutdown.fire(event)
+            assert shutdown.phase is phase
+
+    def serving(self) -> Shutdown:
+        shutdown = Shutdown(drain_timeout_s=10.0)
+        shutdown.fire(PhaseEvent.READY)
+        return shutdown
+
+    def test_steps_come_in_order_and_each_once(self):
+        shutdown = self.serving()
+        shutdown.begin_stop(100.0, at_once=False)
+        seen = {
+            now: shutdown.steps_due(now, frontends_gone=False) for now in (100.0, 100.1, 100.5, 102.0, 103.0, 108.0)
+        }
+        assert list(seen.values()) == [
+            [StopStep.ASK_FRONTENDS],
+            [],
+            [StopStep.ASK_ALL],
+            [StopStep.TERMINATE],
+            [StopStep.KILL],
+            [StopStep.ABANDON],
+        ]
+        assert shutdown.next_deadline(109.0) == float("inf")
+
+    def test_without_frontends_the_engine_is_asked_at_once(self):
+        shutdown = self.serving()
+        shutdown.begin_stop(100.0, at_once=False)
+        assert shutdown.steps_due(100.0, frontends_gone=True) == [StopStep.ASK_FRONTENDS, StopStep.ASK_ALL]
+        assert shutdown.steps_due(100.6, frontends_gone=True) == []
+
+    def test_in_a_hurry_nobody_is_asked(self):
+        shutdown = self.serving()
+        shutdown.begin_stop(100.0, at_once=True)
+        assert shutdown.steps_due(100.0, frontends_gone=False) == [StopStep.KILL]
+
+    def test_a_drain_has_one_deadline_for_frontends_and_engine_together(self):
+        shutdown = self.serving()
+        shutdown.begin_drain(100.0)
+        assert shutdown.next_deadline(104.0) == 6.0
+        shutdown.fire(PhaseEvent.FRONTENDS_DRAINED)
+        assert shutdown.next_deadline(104.0) == 6.0
+        assert not shutdown.drain_is_over(109.9)
+        assert shutdown.drain_is_over(110.0)
+
+
+class FakeChild:
+    """What the judge looks at."""
+
+    def __init__(self, role: str, state: ChildState, *, halted: bool = False):
+        self.role, self.state, self.halted = role, state, halted
+        self.last_heard = 0.0
+        self.failure = ""
+
+    def is_stopped(self) -> bool:
+        return self.halted
+
+
+class TestSilence:
+    def found(self, child: FakeChild, silence_s: float) -> bool:
+        judge = SilenceJudge(step_timeout_s=300.0, now=0.0)
+        times = [n / 4 for n in range(int(4 * silence_s))]  # turns, so that the judge does not think it has slept
+        for now in times:
+            judge.judge([], now)
+        return judge.judge([child], silence_s) == [child]
+
+    @pytest.mark.parametrize(
+        ("role", "state", "patience_s"),
+        [
+            ("frontend", ChildState.READY, HANG_S),
+            ("frontend", ChildState.DRAINED, HANG_S),
+            ("engine-core", ChildState.READY, HANG_S),
+            ("worker", ChildState.READY, 300.0),
+        ],
+    )
+    def test_a_loop_that_stands_still_is_found(self, role, state, patience_s):
+        assert not self.found(FakeChild(role, state), patience_s - 0.1)
+        assert self.found(FakeChild(role, state), patience_s + 0.1)
+
+    @pytest.mark.parametrize("state", [ChildState.SPAWNED, ChildState.GREETED])
+    def test_loading_takes_what_it_takes(self, state):
+        assert not self.found(FakeChild("worker", state), 3000.0)
+
+    @pytest.mark.parametrize("state", [ChildState.SPAWNED, ChildState.GREETED, ChildState.READY])
+    def test_a_halted_process_is_found_soon_whatever_it_does(self, state):
+        assert not self.found(FakeChild("worker", state, halted=True), HALTED_S - 0.1)
+        assert self.found(FakeChild("worker", state, halted=True), HALTED_S + 0.1)
+
+    def test_the_dead_are_not_silent(self):
+        assert not self.found(FakeChild("worker", ChildState.DEAD, halted=True), 1000.0)
+
+    def test_after_our_own_sleep_everybody_gets_time_to_speak(self):
+        child = FakeChild("frontend", ChildState.READY)
+        judge = SilenceJudge(step_timeout_s=300.0, now=0.0)
+        assert judge.judge([child], 1000.0) == []
+        assert child.last_heard == 1000.0
+
+
+class TestChildren:
+    def test_a_childs_states_have_no_way_back_from_death(self):
+        for event in ChildEvent:
+            if (ChildState.DEAD, event) in child_module.TRANSITIONS:
+                assert fire(child_module.TRANSITIONS, ChildState.DEAD, event, "worker 0") is ChildState.DEAD
+
+    def test_a_successor_starts_only_when_nobody_of_its_role_is_left(self, monkeypatch):
+        monkeypatch.syspath_prepend(str(Path(__file__).parent / "fakes"))
+        start = StartInfo("/nowhere", {"PYTHONPATH": ":".join(sys.path)}, -1, {"worker": "fake_sleeper"})
+        table = ProcessTable(start)
+        for rank in (0, 1):
+            table.spawn(("worker", rank), 0, 0.0)
+        group = table.of_role("worker")
+        table.replace(group, 1)
+        table.spawn_missing(1.0)
+        assert table.of_role("worker") == []
+        assert select.select(table.handles(), [], [], 5.0)[0]
+        for child in group:
+            child.process.wait(5)
+        assert table.reap({child.pidfd for child in group}) == []  # nobody died unasked
+        table.spawn_missing(2.0)
+        assert [(child.index, child.epoch) for child in table.of_role("worker")] == [(0, 1), (1, 1)]
+        for child in table.unfinished():
+            table.abandon(child)
+        assert table.is_empty
+        assert table.handles() == []

@@ -1,0 +1,321 @@
+"""The supervisor against small real children: who is replaced, when it gives up, how it ends."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import psutil
+import pytest
+
+from paged_serve.frontend.listen import open_http_socket
+from paged_serve.frontend.supervision.silence import HALTED_S
+from paged_serve.frontend.supervisor import Supervisor
+from paged_serve.protocol.config import Config, ParallelConfig, ServerConfig
+from paged_serve.protocol.errors import ConfigError, EngineDead
+
+FAKES = Path(__file__).parent / "fakes"
+MODULES = {"engine-core": "fake_engine_core", "worker": "fake_worker", "frontend": "fake_frontend"}
+CONFIG = Config(parallel=ParallelConfig(tensor_parallel_size=2), server=ServerConfig(port=0, drain_timeout_s=0.5))
+
+
+def is_alive(process: psutil.Process) -> bool:
+    """A zombie is dead; its new parent has not looked yet."""
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+class Running:
+    """A supervisor that runs in a thread."""
+
+    def __init__(self, config: Config = CONFIG):
+        self.supervisor = Supervisor(config, open_http_socket(config.server), modules=MODULES)
+        self.supervisor.start()
+        self.ready = threading.Event()
+        self.facts: dict[str, str] = {}
+        self.progress: list[tuple[str, int, int]] = []
+        self.thread = threading.Thread(
+            target=self.supervisor.run,
+            kwargs={"on_ready": self._note, "on_progress": lambda *told: self.progress.append(told)},
+        )
+        self.thread.start()
+
+    def _note(self, facts: dict[str, str]) -> None:
+        self.facts = facts
+        self.ready.set()
+
+    def pids_after_change(self, before: dict[str, int], names: set[str]) -> dict[str, int]:
+        """Process ids once all of `names` have new ones."""
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:
+            pids = self.supervisor.pids
+            if names <= pids.keys() and all(pids[name] != before[name] for name in names):
+                return pids
+            time.sleep(0.01)
+        raise AssertionError(f"{names} were not replaced")
+
+    def wait_for_facts(self, **expected: str) -> None:
+        """What the children have told with their latest Ready."""
+        deadline = time.monotonic() + 10
+        wanted = {name.replace("_", "-"): value for name, value in expected.items()}
+        while not wanted.items() <= (told := self.supervisor._facts()).items():
+            assert time.monotonic() < deadline, told
+            time.sleep(0.01)
+
+    def ended(self) -> int:
+        self.thread.join(15)
+        assert not self.thread.is_alive()
+        return self.supervisor.exit_code
+
+
+@pytest.fixture
+def start(monkeypatch, tmp_path_factory) -> Iterator:
+    monkeypatch.syspath_prepend(str(FAKES))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path_factory.mktemp("t")))  # short: sockets lie there
+    started: list[Running] = []
+
+    def start(config: Config = CONFIG, **behaviours) -> Running:
+        monkeypatch.setenv("FAKE_CHILDREN", json.dumps({k.replace("_", "-"): v for k, v in behaviours.items()}))
+        started.append(Running(config))
+        return started[-1]
+
+    yield start
+    for running in started:
+        running.supervisor.stop()
+        running.ended()
+        assert not os.path.exists(running.supervisor.run_dir)
+    assert not psutil.Process().children(recursive=True)
+
+
+def test_it_is_ready_when_all_children_are(start):
+    running = start()
+    assert running.ready.wait(10)
+    assert running.facts["engine-core"] == running.facts["frontend"] == "epoch 0"
+    assert set(running.supervisor.pids) == {"engine-core", "worker 0", "worker 1", "frontend 0"}
+
+
+def test_a_killed_worker_takes_its_group_along_and_the_core_stays(start):
+    running = start()
+    assert running.ready.wait(10)
+    before = running.supervisor.pids
+    os.kill(before["worker 1"], signal.SIGKILL)
+    after = running.pids_after_change(before, {"worker 0", "worker 1"})
+    assert (after["engine-core"], after["frontend 0"]) == (before["engine-core"], before["frontend 0"])
+    running.wait_for_facts(worker="epoch 1", workers="epoch 1")  # the second one is the core's: it was told
+
+
+def test_a_killed_core_is_replaced_together_with_the_workers(start):
+    running = start()
+    assert running.ready.wait(10)
+    before = running.supervisor.pids
+    os.kill(before["engine-core"], signal.SIGKILL)
+    after = running.pids_after_change(before, {"engine-core", "worker 0", "worker 1"})
+    assert after["frontend 0"] == before["frontend 0"]
+    running.wait_for_facts(worker="epoch 1", engine_core="epoch 1")
+
+
+def test_a_core_that_was_not_there_yet_is_told_of_a_new_group_later(start):
+    running = start(engine_core="slow", worker=["exit", "obey"])
+    assert running.ready.wait(10)
+    running.wait_for_facts(worker="epoch 1", workers="epoch 1")
+
+
+def test_a_killed_frontend_is_replaced_alone_and_listens_on_the_same_socket(start):
+    running = start()
+    assert running.ready.wait(10)
+    before = running.supervisor.pids
+    os.kill(before["frontend 0"], signal.SIGKILL)
+    after = running.pids_after_change(before, {"frontend 0"})
+    assert {name: after[name] == before[name] for name in before} == {
+        "engine-core": True,
+        "worker 0": True,
+        "worker 1": True,
+        "frontend 0": False,
+    }
+    sockets = os.readlink(f"/proc/{after['frontend 0']}/fd/{running.supervisor._http_socket.fileno()}")
+    assert sockets == os.readlink(f"/proc/self/fd/{running.supervisor._http_socket.fileno()}")
+
+
+@pytest.mark.parametrize("name", ["worker 0", "engine-core", "frontend 0"])
+def test_a_halted_process_is_noticed_and_replaced(start, name):
+    running = start()
+    assert running.ready.wait(10)
+    before = running.supervisor.pids
+    os.kill(before[name], signal.SIGSTOP)
+    began = time.monotonic()
+    running.pids_after_change(before, {name})
+    assert HALTED_S - 0.5 < time.monotonic() - began < HALTED_S + 1.5
+
+
+def test_a_core_whose_loop_stands_still_is_replaced(start, monkeypatch):
+    monkeypatch.setattr("paged_serve.frontend.supervision.silence.HANG_S", 1.6)
+    running = start(engine_core=["silent", "obey"])
+    assert running.ready.wait(10)
+    running.pids_after_change(running.supervisor.pids, {"engine-core", "worker 0", "worker 1"})
+
+
+def test_a_refusal_counts_even_when_the_core_reports_the_loss_first(start):
+    running = start(engine_core="loses workers", worker="refuse late")
+    assert running.ended() == 2
+    assert "no such device" in running.supervisor.reason
+
+
+def test_a_loss_that_the_core_reports_replaces_the_group(start):
+    running = start(engine_core="loses workers")
+    assert running.ready.wait(10)
+    running.wait_for_facts(worker="epoch 1", workers="epoch 1")
+
+
+def test_a_refused_start_ends_everything_with_the_childs_own_words(start):
+    running = start(engine_core="never ready", worker="refuse")
+    assert running.ended() == 2
+    assert running.supervisor.reason == "this machine has no such device; try --device cpu"
+    assert not running.ready.is_set()
+
+
+def test_endless_crashes_end_the_service_and_name_the_first(start):
+    running = start(worker="crash")
+    assert running.ended() == 1
+    assert running.supervisor.reason.startswith("gave up after 5 restarts in 60 s: worker ")
+    assert "RuntimeError: out of luck" in running.supervisor.reason
+
+
+def test_a_death_without_words_is_named_by_its_exit_code(start):
+    running = start(frontend="exit")
+    assert running.ended() == 1
+    assert "frontend 0 (pid " in running.supervisor.reason
+    assert "ended with exit code 7" in running.supervisor.reason
+
+
+def test_wait_ready_raises_what_the_child_refused_and_leaves_nothing(start, monkeypatch):
+    monkeypatch.setenv("FAKE_CHILDREN", '{"engine-core": "refuse"}')
+    supervisor = Supervisor(CONFIG, modules=MODULES)
+    supervisor.start()
+    with pytest.raises(ConfigError, match="no such device"):
+        supervisor.wait_ready(10)
+    assert not os.path.exists(supervisor.run_dir)
+
+
+def test_wait_ready_gives_up_in_time(start, monkeypatch):
+    monkeypatch.setenv("FAKE_CHILDREN", '{"worker": "never ready", "engine-core": "never ready"}')
+    supervisor = Supervisor(CONFIG, modules=MODULES)
+    supervisor.start()
+    with pytest.raises(EngineDead, match="not ready after 1 s"):
+        supervisor.wait_ready(0.6)
+
+
+def test_progress_is_summed_over_all_processes(start):
+    running = start(engine_core="never ready")
+    deadline = time.monotonic() + 10
+    while len(running.progress) < 4 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert running.progress == [("loading", n, 2 * n) for n in (1, 2, 3, 4)]
+
+
+def test_a_start_that_fails_early_gives_its_socket_back(monkeypatch, tmp_path):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / ("long" * 20)))
+    Path(tmp_path / ("long" * 20)).mkdir()
+    http_socket = open_http_socket(CONFIG.server)
+    with pytest.raises(ConfigError, match="shorter path"):
+        Supervisor(CONFIG, http_socket, modules=MODULES).start()
+    assert http_socket.fileno() == -1
+
+
+def test_a_drain_ends_when_the_frontends_say_so(start):
+    running = start()
+    assert running.ready.wait(10)
+    began = time.monotonic()
+    running.supervisor.drain()
+    assert running.ended() == 0
+    assert time.monotonic() - began < 0.4
+
+
+def test_a_drain_that_takes_too_long_is_cut(start):
+    running = start(frontend="never drained")
+    assert running.ready.wait(10)
+    began = time.monotonic()
+    running.supervisor.drain()
+    assert running.ended() == 0
+    assert 0.5 <= time.monotonic() - began < 1.5
+
+
+def test_a_worker_that_dies_during_the_drain_is_replaced_but_a_frontend_is_not(start):
+    running = start(msgspec.structs.replace(CONFIG, server=ServerConfig(port=0)), frontend="never drained")
+    assert running.ready.wait(10)
+    before = running.supervisor.pids
+    running.supervisor.drain()
+    os.kill(before["worker 0"], signal.SIGKILL)
+    after = running.pids_after_change(before, {"worker 0", "worker 1"})
+    os.kill(after["frontend 0"], signal.SIGKILL)
+    assert running.ended() == 0
+
+
+def test_what_a_child_has_started_ends_with_it(start):
+    running = start(frontend="has a child")
+    assert running.ready.wait(10)
+    [grandchild] = psutil.Process(running.supervisor.pids["frontend 0"]).children()
+    running.supervisor.stop()
+    assert running.ended() == 0
+    deadline = time.monotonic() + 0.2
+    while is_alive(grandchild):
+        assert time.monotonic() < deadline
+
+
+def test_a_stranger_who_knows_the_secret_is_still_refused(start):
+    running = start()
+    assert running.ready.wait(10)
+    before = running.supervisor.pids
+    code = (
+        "import os, sys; from paged_serve.protocol.lifecycle import ChildProcess; r, w = os.pipe();"
+        "options = ['--run-dir', sys.argv[1], '--index', '0', '--epoch', '0', '--lifeline-fd', str(r)];"
+        "ChildProcess.start('worker', options)"
+    )
+    stranger = subprocess.run(
+        [sys.executable, "-c", code, running.supervisor.run_dir],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path)},
+    )
+    assert "no worker 0 of epoch 0 with pid" in stranger.stderr
+    assert running.supervisor.pids == before
+
+
+class TestListening:
+    def test_a_port_in_use_is_refused_by_number_with_the_remedy(self):
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = taken.getsockname()[1]
+            with pytest.raises(ConfigError, match=f"port {port} on 127.0.0.1 is in use.*--port"):
+                open_http_socket(ServerConfig(port=port))
+
+    def test_a_public_host_needs_a_key(self):
+        with pytest.raises(ConfigError, match=r"host 0\.0\.0\.0 is reachable.*--api-key"):
+            open_http_socket(ServerConfig(host="0.0.0.0", port=0))
+        open_http_socket(ServerConfig(host="0.0.0.0", port=0, api_keys=("key",))).close()
+
+    @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.8.9.10"])
+    def test_loopback_needs_none(self, host):
+        open_http_socket(ServerConfig(host=host, port=0)).close()
+
+    def test_a_dead_servers_unix_socket_is_replaced_and_a_living_ones_is_not(self, tmp_path):
+        server = ServerConfig(uds=str(tmp_path / "http.sock"))
+        open_http_socket(server).close()  # like a killed server: the file stays
+        living = open_http_socket(server)
+        with pytest.raises(ConfigError, match=r"a server is listening there.*--uds"):
+            open_http_socket(server)
+        living.close()
+
+    def test_a_file_that_is_no_socket_is_left_alone(self, tmp_path):
+        path = tmp_path / "precious"
+        path.write_text("text")
+        with pytest.raises(ConfigError, match="cannot listen on unix socket"):
+            open_http_socket(ServerConfig(uds=str(path)))
+        assert path.read_text() == "text"

@@ -1,0 +1,97 @@
+"""The private directory of a server: safe to make, found while its server lives, gone afterwards."""
+
+import os
+import socket
+import stat
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from paged_serve.protocol import run_dir
+from paged_serve.protocol.errors import ConfigError
+
+
+@pytest.fixture
+def temporary(monkeypatch):
+    with tempfile.TemporaryDirectory(prefix="p") as folder:  # short: pytest's own are too long for a socket's path
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        yield Path(folder)
+
+
+def listen(path, name=run_dir.CONTROL_SOCKET):
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(f"{path}/{name}")
+    listener.listen()
+    return listener
+
+
+def test_only_the_owner_can_enter_and_read_the_secret(temporary):
+    path = run_dir.make_run_dir()
+    assert stat.S_IMODE(os.stat(path).st_mode) == 0o700
+    assert stat.S_IMODE(os.stat(Path(path).parent).st_mode) == 0o700
+    assert stat.S_IMODE(os.stat(f"{path}/secret").st_mode) == 0o600
+    assert len(Path(f"{path}/secret").read_text()) == 64
+
+
+def test_every_run_has_its_own_directory_and_secret(temporary):
+    first, second = run_dir.make_run_dir(), run_dir.make_run_dir()
+    assert first != second
+    assert Path(f"{first}/secret").read_text() != Path(f"{second}/secret").read_text()
+
+
+def test_a_parent_that_others_can_enter_is_refused(temporary):
+    (temporary / f"paged-serve-{os.getuid()}").mkdir(mode=0o755)
+    with pytest.raises(ConfigError, match="0700"):
+        run_dir.make_run_dir()
+
+
+def test_a_parent_that_is_a_link_is_refused(temporary):
+    (temporary / "elsewhere").mkdir(mode=0o700)
+    (temporary / f"paged-serve-{os.getuid()}").symlink_to(temporary / "elsewhere")
+    with pytest.raises(ConfigError, match="0700"):
+        run_dir.make_run_dir()
+
+
+def test_a_temporary_directory_too_deep_for_sockets_is_refused(temporary, monkeypatch):
+    deep = temporary / ("d" * 80)
+    deep.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(deep))
+    with pytest.raises(ConfigError, match="TMPDIR"):
+        run_dir.make_run_dir()
+    assert not list(deep.glob("*/run-*"))
+
+
+def test_living_servers_are_found_newest_first(temporary):
+    assert run_dir.find_run_dirs() == []
+    first, second, silent = (run_dir.make_run_dir() for _ in range(3))
+    with listen(second), listen(first):
+        os.utime(f"{second}/control.sock", ns=(1, 1))
+        assert run_dir.find_run_dirs() == [first, second]
+    assert run_dir.find_run_dirs() == []
+    assert Path(silent).exists()
+
+
+def test_a_server_that_somebody_else_planted_is_not_found(temporary):
+    path = run_dir.make_run_dir()
+    with listen(path):
+        assert run_dir.find_run_dirs() == [path]
+        Path(path).parent.chmod(0o777)
+        assert run_dir.find_run_dirs() == []
+
+
+def test_what_killed_servers_left_behind_is_removed_and_nothing_else(temporary):
+    living, starting, dead = (run_dir.make_run_dir() for _ in range(3))
+    listen(dead).close()
+    with listen(living):
+        assert run_dir.remove_dead_run_dirs() == [dead]
+        assert [Path(path).exists() for path in (living, starting, dead)] == [True, True, False]
+
+
+def test_nothing_but_run_directories_is_ever_removed(temporary):
+    path = run_dir.make_run_dir()
+    with pytest.raises(ValueError, match="not a run directory"):
+        run_dir.remove_run_dir(str(temporary))
+    run_dir.remove_run_dir(path)
+    run_dir.remove_run_dir(path)
+    assert not Path(path).exists()

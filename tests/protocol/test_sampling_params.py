@@ -1,0 +1,149 @@
+"""SamplingParams: every bound of the table holds, from Python and from the wire, and the error names the field."""
+
+import contextlib
+import math
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paged_serve.protocol import sampling_params
+from paged_serve.protocol.errors import InvalidRequest
+from paged_serve.protocol.sampling_params import (
+    BOOLEANS,
+    BOUNDS,
+    INTEGERS,
+    MAX_LOGIT_BIAS,
+    MAX_STOP_STRING_CHARS,
+    MAX_STOP_STRINGS,
+    MAX_STOP_TOKEN_IDS,
+    MAX_TOKEN_ID,
+    OPTIONAL,
+    FinishReason,
+    SamplingParams,
+)
+
+NUMBERS = st.one_of(st.integers(-(2**70), 2**70), st.floats(), st.booleans(), st.none(), st.text(max_size=3))
+ANYTHING = st.recursive(NUMBERS | st.binary(max_size=3), lambda inner: st.lists(inner, max_size=3), max_leaves=5)
+FIELDS = list(SamplingParams.__struct_fields__)
+# what each of these takes beside itself to be valid
+COMPANIONS = {"n": {"temperature": 1.0}, "min_tokens": {"max_tokens": None}, "max_tokens": {"min_tokens": 0}}
+
+
+def make(field, value):
+    return SamplingParams(**COMPANIONS.get(field, {}) | {field: value})
+
+
+def allowed(field, value):
+    if value is None:
+        return field in OPTIONAL
+    low, high = BOUNDS[field]
+    right_type = isinstance(value, int) if field in INTEGERS else isinstance(value, int | float)
+    excluded = field in ("top_p", "repetition_penalty") and value == 0
+    return right_type and not isinstance(value, bool) and low <= value <= high and not excluded
+
+
+@given(field=st.sampled_from(sorted(BOUNDS)), value=NUMBERS)
+@settings(max_examples=500)
+def test_a_number_is_taken_exactly_when_the_table_allows_it(field, value):
+    if allowed(field, value):
+        assert getattr(make(field, value), field) == value
+    else:
+        with pytest.raises(InvalidRequest) as caught:
+            make(field, value)
+        assert caught.value.param == field
+
+
+@pytest.mark.parametrize("field", sorted(BOUNDS))
+def test_the_first_values_inside_and_outside_each_bound(field):
+    low, high = BOUNDS[field]
+    for bound, outward in ((low, -1), (high, 1)):
+        if allowed(field, bound):
+            make(field, bound)
+        outside = bound + outward if field in INTEGERS else math.nextafter(bound, outward * math.inf)
+        with pytest.raises(InvalidRequest, match=field):
+            make(field, outside)
+    for never in (math.nan, math.inf, -math.inf, 10**400, True, "1", [1], b"1"):
+        with pytest.raises(InvalidRequest, match=field):
+            make(field, never)
+
+
+@given(field=st.sampled_from(FIELDS), value=ANYTHING)
+@settings(max_examples=500)
+def test_no_value_of_any_type_raises_anything_but_invalid_request(field, value):
+    with contextlib.suppress(InvalidRequest):
+        params = SamplingParams(**{field: value})
+        assert msgspec.msgpack.decode(msgspec.msgpack.encode(params), type=SamplingParams) == params
+
+
+@given(field=st.sampled_from(FIELDS), value=ANYTHING)
+@settings(max_examples=500)
+def test_the_wire_refuses_what_python_refuses(field, value):
+    try:
+        frame = msgspec.msgpack.encode({field: value})
+    except OverflowError:  # msgpack ends at 64 bits
+        return
+    try:
+        decoded = msgspec.msgpack.decode(frame, type=SamplingParams)
+    except msgspec.ValidationError:
+        return
+    assert decoded == SamplingParams(**{field: value})
+
+
+def test_lists_are_bounded_and_their_entries_checked():
+    too_much = {
+        "stop": [["x"] * (MAX_STOP_STRINGS + 1), ["x" * (MAX_STOP_STRING_CHARS + 1)], [""], [1], {"a": 1}],
+        "bad_words": [["x"] * (sampling_params.MAX_BAD_WORDS + 1), [""], [None]],
+        "stop_token_ids": [range(5), [-1], [MAX_TOKEN_ID + 1], [1.0], [True], list(range(MAX_STOP_TOKEN_IDS + 1))],
+        "allowed_token_ids": [[], [-1], list(range(sampling_params.MAX_ALLOWED_TOKEN_IDS + 1))],
+        "logit_bias": [
+            dict.fromkeys(range(MAX_LOGIT_BIAS + 1), 1.0),
+            {-1: 1.0},
+            {1: math.nan},
+            {1: math.inf},
+            {1: "x"},
+        ],
+    }
+    for field, values in too_much.items():
+        for value in values:
+            with pytest.raises(InvalidRequest) as caught:
+                SamplingParams(**{field: value})
+            assert caught.value.param == field
+    for words in ([[]], [[-1]], [1], [[1] * 257], [[1]] * 513):
+        with pytest.raises(InvalidRequest) as caught:
+            SamplingParams(bad_words_token_ids=words)
+        assert caught.value.param == "bad_words_token_ids"
+
+
+def test_fields_that_contradict_each_other_are_refused():
+    with pytest.raises(InvalidRequest, match="min_tokens is 5, above max_tokens=4"):
+        SamplingParams(min_tokens=5, max_tokens=4)
+    with pytest.raises(InvalidRequest, match="n is 2 with temperature 0"):
+        SamplingParams(n=2, temperature=0)
+
+
+def test_a_single_stop_string_counts_as_a_list_of_one():
+    assert SamplingParams(stop="\n").stop == ("\n",)
+    assert SamplingParams(stop=None).stop == ()
+
+
+def test_token_ids_outside_the_vocabulary_are_refused_by_name():
+    SamplingParams(stop_token_ids=[99], logit_bias={0: 1.0}, allowed_token_ids=[99]).check_vocabulary(100)
+    for field, value in (
+        ("stop_token_ids", [100]),
+        ("allowed_token_ids", [5, 100]),
+        ("logit_bias", {100: 1.0}),
+        ("bad_words_token_ids", [[5, 100]]),
+    ):
+        with pytest.raises(InvalidRequest, match=r"names token 100; the vocabulary is 0\.\.99"):
+            SamplingParams(**{field: value}).check_vocabulary(100)
+
+
+def test_the_table_knows_every_field():
+    listed = {*BOUNDS, *BOOLEANS, "stop", "stop_token_ids", "bad_words", "bad_words_token_ids"}
+    assert listed | {"logit_bias", "allowed_token_ids"} == set(FIELDS)
+
+
+def test_finish_reasons_are_spelled_as_users_see_them():
+    assert [reason.api_name for reason in FinishReason] == ["stop", "length", "abort", "error"]

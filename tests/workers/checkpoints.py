@@ -1,0 +1,148 @@
+"""Tiny random models as transformers writes and runs them: the reference for our decoder."""
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from paged_serve.protocol.config import ModelConfig
+from paged_serve.workers.models import Model, load_model
+from paged_serve.workers.tensor_parallel import TensorParallelGroup
+
+SHAPE: dict[str, Any] = {
+    "vocab_size": 199,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+}
+LLAMA3_ROPE = {
+    "rope_type": "llama3",
+    "rope_theta": 5000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+YARN_ROPE = {"rope_type": "yarn", "rope_theta": 1000.0, "factor": 4.0, "original_max_position_embeddings": 64}
+VARIANTS: dict[str, dict[str, Any]] = {
+    "llama": {"family": "Llama", "rms_norm_eps": 0.05},
+    "llama-3.1": {"family": "Llama", "rope_parameters": LLAMA3_ROPE, "tie_word_embeddings": True},
+    "llama-linear-biased": {
+        "family": "Llama",
+        "rope_parameters": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0},
+        "attention_bias": True,
+        "mlp_bias": True,
+    },
+    "llama-dynamic": {
+        "family": "Llama",
+        "rope_parameters": {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0},
+    },
+    "llama-multi-query": {"family": "Llama", "num_key_value_heads": 1, "head_dim": 24},
+    "mistral-7-queries-per-key": {
+        "family": "Mistral",
+        "num_attention_heads": 7,
+        "num_key_value_heads": 1,
+        "head_dim": 32,
+        "sliding_window": None,
+    },
+    "mistral-sliding": {"family": "Mistral", "sliding_window": 40, "head_dim": 32},
+    "mistral-full": {"family": "Mistral", "sliding_window": None, "num_key_value_heads": 4},
+    "qwen2": {"family": "Qwen2", "sliding_window": 40},
+    "qwen2-upper-layers-slide": {
+        "family": "Qwen2",
+        "use_sliding_window": True,
+        "sliding_window": 24,
+        "max_window_layers": 1,
+        "tie_word_embeddings": True,
+    },
+    "qwen2-yarn": {"family": "Qwen2", "rope_parameters": YARN_ROPE},
+    "qwen3": {"family": "Qwen3", "head_dim": 32, "tie_word_embeddings": True},
+    "qwen3-biased-sliding": {
+        "family": "Qwen3",
+        "head_dim": 16,
+        "attention_bias": True,
+        "use_sliding_window": True,
+        "sliding_window": 33,
+        "max_window_layers": 2,
+    },
+}
+
+
+def reference(variant: str, folder: Path, dtype: torch.dtype = torch.float32, **save: Any) -> Any:
+    """Writes the variant's checkpoint in `dtype` to `folder` and returns transformers' own float32 model of it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import transformers
+
+        options = {**SHAPE, **VARIANTS[variant]}
+        family = options.pop("family")
+        config = getattr(transformers, f"{family}Config")(**options, attn_implementation="eager")
+        model = getattr(transformers, f"{family}ForCausalLM")(config).eval()
+        _randomise(model)
+        model.to(dtype).save_pretrained(folder, **save)
+    return transformers_model(folder)
+
+
+def transformers_model(folder: Path, dtype: torch.dtype = torch.float32) -> Any:
+    """What transformers makes of the folder; its rotary frequencies stay float32 (a later `.to` would round them)."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import transformers
+
+        loaded = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="eager")
+        return loaded.eval()
+
+
+def _randomise(model: Any) -> None:
+    """Every parameter matters: norms are not one, biases not zero, logits far apart."""
+    generator = torch.Generator().manual_seed(11)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            if "norm" in name:
+                parameter.copy_(1 + 0.3 * noise)
+            elif "embed" in name:
+                parameter.copy_(noise)
+            else:
+                parameter.copy_(noise * (0.3 if parameter.dim() == 1 else 1.6 / parameter.shape[1] ** 0.5))
+
+
+def reference_logits(model: Any, token_ids: list[int]) -> Tensor:
+    """[tokens, vocab] float32."""
+    with torch.inference_mode():
+        logits: Tensor = model(torch.tensor([token_ids])).logits[0].float()
+    return logits
+
+
+def reference_greedy(model: Any, token_ids: list[int], num_tokens: int) -> list[int]:
+    with torch.inference_mode(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model.generation_config.eos_token_id = None
+        output = model.generate(
+            torch.tensor([token_ids]),
+            attention_mask=torch.ones(1, len(token_ids), dtype=torch.int64),
+            max_new_tokens=num_tokens,
+            do_sample=False,
+        )
+    chosen: list[int] = output[0].tolist()[len(token_ids) :]
+    return chosen
+
+
+def ours(folder: Path, dtype: Any = "auto", group: TensorParallelGroup | None = None) -> Model:
+    return load_model(
+        str(folder), ModelConfig(dtype=dtype, device="cpu"), group or TensorParallelGroup(), lambda done, total: None
+    )
+
+
+def random_tokens(num_tokens: int, seed: int = 0, vocab_size: int = SHAPE["vocab_size"]) -> list[int]:
+    generator = torch.Generator().manual_seed(seed)
+    tokens: list[int] = torch.randint(0, vocab_size, (num_tokens,), generator=generator).tolist()
+    return tokens

@@ -1,0 +1,87 @@
+"""The oracle against attention written from its definition, one query at a time, in float64."""
+
+import pytest
+import torch
+
+from paged_serve.workers.attention.tiles import BATCH_WORK, TILE_KEYS, tile_batches
+from paged_serve.workers.attention.torch_oracle import TorchOracle
+from paged_serve.workers.input_batch import InputBatch
+from paged_serve.workers.kv_cache import KVCache
+
+
+def random_step(rows, block_size, kv_heads, head_dim, seed=0):
+    """A cache and a batch for rows of (tokens already there, new tokens). Whatever nobody wrote is NaN."""
+    generator = torch.Generator().manual_seed(seed)
+    blocks_of = [-(-(old + new) // block_size) for old, new in rows]
+    ids = torch.randperm(sum(blocks_of) + 3, generator=generator).tolist()
+    tables = [[ids.pop() for _ in range(count)] for count in blocks_of]
+    shape = (sum(blocks_of) + 3, kv_heads, block_size, head_dim)
+    cache = KVCache([torch.full(shape, torch.nan)], [torch.full(shape, torch.nan)], block_size)
+    kv = [torch.randn(2, old + new, kv_heads, head_dim, generator=generator) for old, new in rows]
+    starts = [0]
+    for _, new in rows:
+        starts.append(starts[-1] + new)
+    positions = [position for old, new in rows for position in range(old, old + new)]
+    owners = [row for row, (_, new) in enumerate(rows) for _ in range(new)]
+
+    def slot(row, position):
+        return tables[row][position // block_size] * block_size + position % block_size
+
+    batch = InputBatch(
+        token_ids=torch.zeros(starts[-1], dtype=torch.int64),
+        positions=torch.tensor(positions),
+        row_starts=starts,
+        kv_lens=[old + new for old, new in rows],
+        block_tables=torch.tensor([t + [2**30] * (max(blocks_of) - len(t)) for t in tables], dtype=torch.int32),
+        slots=torch.tensor([slot(row, position) for row, position in zip(owners, positions, strict=True)]),
+        logit_tokens=torch.tensor([0]),
+        num_decode_rows=0,
+    )
+    for row, (old, _) in enumerate(rows):
+        for position in range(old):
+            block, offset = divmod(slot(row, position), block_size)
+            if offset == 0:
+                cache.values[0][block] = 0
+            cache.keys[0][block, :, offset], cache.values[0][block, :, offset] = kv[row][:, position]
+    return batch, cache, kv
+
+
+def by_definition(query, kv, rows, scale, window):
+    heads, kv_heads = query.shape[1], kv[0].shape[2]
+    results = []
+    for row, (old, new) in enumerate(rows):
+        for position in range(old, old + new):
+            first = max(0, position - window + 1) if window else 0
+            keys, values = kv[row][:, first : position + 1].double().repeat_interleave(heads // kv_heads, 2)
+            scores = torch.einsum("hd,khd->hk", query[len(results)].double(), keys) * scale
+            results.append(torch.einsum("hk,khd->hd", scores.softmax(-1), values))
+    return torch.stack(results)
+
+
+@pytest.mark.parametrize("window", [0, 1, 33, 64])
+@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(4, 2, 32), (3, 3, 20), (7, 1, 8), (8, 1, 128)])
+@pytest.mark.parametrize("block_size", [16, 64])
+def test_attention_is_what_its_definition_says(block_size, heads, kv_heads, head_dim, window):
+    rows = [(0, 1), (31, 1), (32, 1), (200, 1), (0, 5), (0, 100), (47, 66), (15, 17), (64, 2)]
+    batch, cache, kv = random_step(rows, block_size, kv_heads, head_dim)
+    query = torch.randn(batch.row_starts[-1], heads, head_dim, generator=torch.Generator().manual_seed(1))
+    new = torch.cat([row[:, old:] for row, (old, _) in zip(kv, rows, strict=True)], 1)
+    oracle = TorchOracle()
+    plan = oracle.plan(batch, cache, heads)
+    oracle.write_kv(plan, cache, 0, new[0], new[1])
+    found = oracle.attend(plan, cache, 0, query, 0.2, window)
+    torch.testing.assert_close(found.double(), by_definition(query, kv, rows, 0.2, window), rtol=1e-5, atol=1e-5)
+
+
+def test_a_window_visits_only_its_own_tiles_and_memory_stays_bounded():
+    batch, _, _ = random_step([(5000, 1), (3000, 1), (2000, 64)], 16, 1, 1)
+    assert [len(tiles.strip_of_tile) for tiles in tile_batches(batch, 16, 1, TILE_KEYS)] == [4, 6]
+    for tiles in tile_batches(batch, 16, 1, 0):
+        most_of_one = tiles.tiles_at and len(tiles.tiles_at) * tiles.strip_tokens
+        assert len(tiles.strip_of_tile) * tiles.strip_tokens <= BATCH_WORK + most_of_one
+
+
+def test_every_token_is_in_one_strip():
+    batch, _, _ = random_step([(9, 1), (3, 1), (0, 130), (40, 64), (0, 7)], 16, 1, 1)
+    seen = torch.cat([tiles.tokens.flatten() for tiles in tile_batches(batch, 16, 2, 0)])
+    assert sorted(set(seen.tolist())) == list(range(batch.row_starts[-1]))

@@ -1,0 +1,145 @@
+"""config.json in its spellings, what we refuse, and how many KV blocks fit."""
+
+import json
+
+import pytest
+import torch
+
+from paged_serve.protocol.config import CacheConfig, Config, ModelConfig, SchedulerConfig
+from paged_serve.protocol.errors import ConfigError
+from paged_serve.workers.kv_cache import KVCache, blocks_that_fit, max_model_len
+from paged_serve.workers.models.geometry import RopeScaling
+from paged_serve.workers.models.registry import read_geometry
+
+PLAIN = {
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "vocab_size": 300,
+    "max_position_embeddings": 256,
+}
+
+
+def geometry(folder, **changes):
+    (folder / "config.json").write_text(json.dumps({**PLAIN, **changes}))
+    return read_geometry(folder)[1]
+
+
+def test_both_spellings_of_rope_mean_the_same(tmp_path):
+    scaling = {"factor": 8, "low_freq_factor": 1, "high_freq_factor": 4, "original_max_position_embeddings": 64}
+    expected = RopeScaling("llama3", 5e5, 8.0, 64, 1.0, 4.0)
+    new = geometry(tmp_path, rope_parameters={"rope_type": "llama3", "rope_theta": 5e5, **scaling})
+    old = geometry(tmp_path, rope_theta=5e5, rope_scaling={"rope_type": "llama3", **scaling})
+    older = geometry(tmp_path, rope_theta=5e5, rope_scaling={"type": "llama3", **scaling})
+    assert new.rope == old.rope == older.rope == expected
+
+
+def test_both_spellings_of_dtype_mean_the_same(tmp_path):
+    assert geometry(tmp_path, dtype="bfloat16").dtype == geometry(tmp_path, torch_dtype="bfloat16").dtype
+    assert geometry(tmp_path, torch_dtype="float16").dtype == torch.float16
+
+
+def test_head_size_and_kv_heads_are_derived_when_absent(tmp_path):
+    assert geometry(tmp_path).head_dim == 8
+    assert geometry(tmp_path, head_dim=24).head_dim == 24
+    assert geometry(tmp_path, num_key_value_heads=None).num_kv_heads == 8
+    assert geometry(tmp_path, architectures=["Qwen3ForCausalLM"]).head_dim == 128
+
+
+def test_end_tokens_come_from_the_generation_config_first(tmp_path):
+    assert geometry(tmp_path).eos_token_ids == ()
+    assert geometry(tmp_path, eos_token_id=2).eos_token_ids == (2,)
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [5, 7], "top_p": 0.9}))
+    assert geometry(tmp_path, eos_token_id=2).eos_token_ids == (5, 7)
+    (tmp_path / "generation_config.json").write_text("{}")
+    assert geometry(tmp_path, eos_token_id=[2, 3]).eos_token_ids == (2, 3)
+
+
+def test_windows_follow_each_familys_own_rule(tmp_path):
+    window = {"sliding_window": 16, "max_window_layers": 1}
+    assert geometry(tmp_path, **window).sliding_windows == (0, 0)
+    assert geometry(tmp_path, architectures=["MistralForCausalLM"], **window).sliding_windows == (16, 16)
+    qwen = {"architectures": ["Qwen2ForCausalLM"], **window}
+    assert geometry(tmp_path, **qwen).sliding_windows == (0, 0)
+    assert geometry(tmp_path, **qwen, use_sliding_window=True).sliding_windows == (0, 16)
+    typed = geometry(tmp_path, **qwen, use_sliding_window=True, layer_types=["sliding_attention", "full_attention"])
+    assert typed.sliding_windows == (16, 0)
+    assert typed.sliding_window == 0, "one layer needs every position"
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"architectures": ["MambaForCausalLM"]}, r"MambaForCausalLM is not supported; supported are LlamaForCausalLM"),
+        ({"architectures": []}, "none in config.json"),
+        ({"hidden_act": "gelu"}, "hidden_act 'gelu' is not supported"),
+        ({"quantization_config": {"quant_method": "gptq"}}, "quantized by 'gptq'"),
+        ({"rope_scaling": {"rope_type": "longrope"}}, "rope type 'longrope' is not supported"),
+        ({"rope_scaling": {"rope_type": "linear"}}, "needs a factor"),
+        ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor=0.5"),
+        ({"num_key_value_heads": 3}, "8 attention heads cannot share 3 KV heads"),
+        ({"hidden_size": "big"}, "hidden_size"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers=0 must be at least 1"),
+        ({"dtype": "int8"}, "dtype 'int8' is not supported"),
+        ({"rope_parameters": {"rope_type": "yarn", "factor": "much"}}, "rope"),
+    ],
+)
+def test_what_we_cannot_serve_is_refused_by_name(tmp_path, changes, complaint):
+    with pytest.raises(ConfigError, match=complaint):
+        geometry(tmp_path, **changes)
+
+
+@pytest.mark.parametrize("content", [None, "", "{", "[]", "null"])
+def test_a_folder_that_is_no_model_is_named(tmp_path, content):
+    if content is not None:
+        (tmp_path / "config.json").write_text(content)
+    with pytest.raises(ConfigError, match=str(tmp_path)):
+        read_geometry(tmp_path)
+
+
+@pytest.mark.parametrize(("size", "complaint"), [(3, "attention heads, 8"), (16, "attention heads, 8")])
+def test_ranks_that_do_not_divide_the_model_are_refused_with_numbers(tmp_path, size, complaint):
+    with pytest.raises(ConfigError, match=complaint):
+        geometry(tmp_path).check_tensor_parallel(size)
+    with pytest.raises(ConfigError, match="intermediate size, 97"):
+        geometry(tmp_path, intermediate_size=97).check_tensor_parallel(2)
+    with pytest.raises(ConfigError, match="neither divides the model's 6 KV heads"):
+        geometry(tmp_path, num_attention_heads=12, num_key_value_heads=6, head_dim=8).check_tensor_parallel(4)
+    geometry(tmp_path).check_tensor_parallel(4)
+
+
+def config(length=None, num_seqs=4, **cache):
+    return Config(
+        model=ModelConfig(max_model_len=length),
+        cache=CacheConfig(**cache),
+        scheduler=SchedulerConfig(max_num_seqs=num_seqs),
+    )
+
+
+def test_blocks_are_a_share_of_memory_but_never_more_than_a_full_batch_uses(tmp_path):
+    shape = geometry(tmp_path)  # float32, 2 KV heads of 8, 2 layers
+    per_block = shape.kv_bytes_per_block(16, 1)
+    assert per_block == 2 * 2 * 2 * 8 * 4 * 16
+    assert blocks_that_fit(config(), shape, 1, 1 << 40) == 4 * 256 // 16
+    assert blocks_that_fit(config(length=100), shape, 1, 1 << 40) == 4 * 7
+    assert blocks_that_fit(config(), shape, 1, 50 * per_block) == 20
+    assert blocks_that_fit(config(), shape, 2, 100 * per_block) == 40, "half the heads, half the memory, twice the sum"
+    assert blocks_that_fit(config(kv_cache_memory_bytes=1000 * per_block + 5), shape, 1, 0) == 1000
+
+
+def test_memory_that_cannot_hold_one_sequence_is_refused_with_numbers(tmp_path):
+    with pytest.raises(ConfigError, match=r"65540 bytes a rank hold 8 KV blocks of 8192 bytes.*256 tokens needs 16"):
+        blocks_that_fit(config(kv_cache_memory_bytes=65540), geometry(tmp_path, num_hidden_layers=4), 1, 0)
+    with pytest.raises(ConfigError, match="max_model_len=300 is more than the model's 256"):
+        max_model_len(config(length=300), geometry(tmp_path))
+
+
+def test_the_cache_has_the_promised_layout(tmp_path):
+    cache = KVCache.allocate(geometry(tmp_path, dtype="bfloat16"), 5, 32, tp_size=4)
+    assert [tensor.shape for tensor in (*cache.keys, *cache.values)] == [(5, 1, 32, 8)] * 4
+    assert cache.keys[0].dtype == torch.bfloat16
+    with pytest.raises(ConfigError, match="lower kv_cache_memory_bytes"):
+        KVCache.allocate(geometry(tmp_path), 1 << 50, 16)

@@ -1,0 +1,189 @@
+"""The contract: a row's bits depend on that row alone. Every comparison here is torch.equal."""
+
+import pytest
+import torch
+from torch.nn import functional
+
+from paged_serve.workers.layers.activation import silu_mul
+from paged_serve.workers.layers.linear import linear
+from paged_serve.workers.layers.norm import RMSNorm
+from paged_serve.workers.layers.rotary import rotate
+
+from .checkpoints import ours, random_tokens, reference
+from .paged_loop import PagedLoop
+
+DTYPES = [torch.bfloat16, torch.float16, torch.float32]
+BATCH_SIZES = [1, 2, 3, 4, 5, 6, 7, 8, 13, 17, 33, 64, 127, 300]
+
+
+def assert_rows_keep_their_bits(operation, rows):
+    """`operation` on any selection of `rows`, in any order and on any number of threads, gives each row's bits."""
+    generator = torch.Generator().manual_seed(5)
+    whole = operation(rows)
+    for row in range(0, len(rows), 2):
+        assert torch.equal(operation(rows[row : row + 1]), whole[row : row + 1]), f"row {row} alone"
+    for threads in (1, 2, 3):
+        torch.set_num_threads(threads)
+        for size in BATCH_SIZES:
+            chosen = torch.randperm(len(rows), generator=generator)[:size]
+            assert torch.equal(operation(rows[chosen]), whole[chosen]), f"{size} rows on {threads} threads"
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("columns", "rows"), [(256, 640), (640, 256), (1024, 3072), (96, 144), (64, 48), (40, 16)])
+def test_a_products_rows_keep_their_bits(dtype, columns, rows):
+    generator = torch.Generator().manual_seed(1)
+    weight = (torch.randn(rows, columns, generator=generator) / columns**0.5).to(dtype)
+    bias = torch.randn(rows, generator=generator).to(dtype)
+    x = torch.randn(320, columns, generator=generator).to(dtype)
+    assert_rows_keep_their_bits(lambda chosen: linear(chosen, weight, bias), x)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("size", [16, 33, 64, 100, 1024])
+def test_norm_activation_rotation_and_embedding_keep_a_rows_bits(dtype, size):
+    generator = torch.Generator().manual_seed(2)
+    x = (3 * torch.randn(320, 2 * size, generator=generator)).to(dtype)
+    norm = RMSNorm(torch.randn(2 * size, generator=generator).to(dtype), 1e-6)
+    assert_rows_keep_their_bits(norm, x)
+    assert_rows_keep_their_bits(silu_mul, x)
+    angle = torch.randn(320, 1, size, generator=generator)
+    both = torch.cat([x.float(), angle.flatten(1)], 1)
+    assert_rows_keep_their_bits(
+        lambda rows: rotate(
+            rows[:, : 2 * size].to(dtype).unsqueeze(1),
+            rows[:, 2 * size :].unsqueeze(1).cos(),
+            rows[:, 2 * size :].unsqueeze(1).sin(),
+        ),
+        both,
+    )
+
+
+def test_torchs_own_silu_would_not_do():
+    """Why silu is written out: should this fail one day, torch's could be used."""
+    x = 4 * torch.randn(100_003, generator=torch.Generator().manual_seed(3))
+    whole = functional.silu(x)
+    assert any(
+        not torch.equal(functional.silu(x[start : start + 33].clone()), whole[start : start + 33])
+        for start in range(2000)
+    )
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        ("llama-3.1", "bfloat16"),
+        ("qwen2-upper-layers-slide", "float32"),
+        ("llama-multi-query", "bfloat16"),
+        ("qwen3", "float16"),
+    ],
+    ids=lambda p: "-".join(p),
+)
+def model(request, tmp_path_factory):
+    variant, dtype = request.param
+    folder = tmp_path_factory.mktemp("model")
+    reference(variant, folder)
+    return ours(folder, dtype)
+
+
+PROMPT_TOKENS = 145
+
+
+@pytest.fixture(scope="module")
+def alone(model):
+    """Each prompt's logits, computed in one piece without neighbours: [prompts][tokens, vocab]."""
+    torch.set_num_threads(1)
+    results = []
+    for seed in range(6):
+        loop = PagedLoop(model)
+        results.append(loop.prefill(loop.row(random_tokens(PROMPT_TOKENS, seed))))
+    return results
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 16, 33, 64, 100])
+def test_chunks_of_any_size_and_decode_steps_give_the_same_bits(model, alone, chunk):
+    loop = PagedLoop(model, seed=chunk)
+    assert torch.equal(loop.prefill(loop.row(random_tokens(PROMPT_TOKENS)), chunk), alone[0])
+
+
+def test_neighbours_of_any_kind_change_no_bit(model, alone):
+    """Random steps: each row computes one token or some, in random company, until all are done."""
+    generator = torch.Generator().manual_seed(4)
+    for round_number in range(3):
+        loop = PagedLoop(model, num_blocks=80, seed=round_number)
+        rows = [loop.row(random_tokens(PROMPT_TOKENS, seed)) for seed in range(6)]
+        while unfinished := [row for row in rows if row.num_computed < PROMPT_TOKENS]:
+            draw = torch.rand(len(unfinished), 2, generator=generator).tolist()
+            work = [
+                (row, 1 if kind < 0.3 else 1 + int(size * 60))
+                for row, (kind, size) in zip(unfinished, draw, strict=True)
+            ]
+            work = [(row, min(count, PROMPT_TOKENS - row.num_computed)) for row, count in work]
+            work = [pair for pair, (kind, _) in zip(work, draw, strict=True) if kind < 0.8] or work
+            work.sort(key=lambda pair: pair[1] > 1)
+            starts = [(row, row.num_computed, count) for row, count in work]
+            logits = loop.step(work)
+            for row, start, count in starts:
+                found, logits = logits[:count], logits[count:]
+                assert torch.equal(found, alone[rows.index(row)][start : start + count])
+
+
+def test_a_row_that_goes_on_from_cached_blocks_gives_the_same_bits(model, alone):
+    loop = PagedLoop(model)
+    first = loop.row(random_tokens(PROMPT_TOKENS))
+    loop.prefill(first)
+    for cached_blocks in (1, 4, 9):
+        continued = loop.row(random_tokens(PROMPT_TOKENS), shared=first, shared_blocks=cached_blocks)
+        assert torch.equal(loop.prefill(continued, chunk=50), alone[0][cached_blocks * 16 :])
+
+
+@pytest.mark.parametrize("block_size", [32, 64])
+def test_the_size_of_blocks_and_their_ids_change_no_bit(model, alone, block_size):
+    loop = PagedLoop(model, num_blocks=24, block_size=block_size, seed=9)
+    rows = [loop.row(random_tokens(PROMPT_TOKENS, seed)) for seed in range(2)]
+    logits = loop.step([(row, PROMPT_TOKENS) for row in rows])
+    assert torch.equal(logits, torch.cat(alone[:2]))
+
+
+@pytest.mark.parametrize("threads", [2, 3])
+def test_the_number_of_threads_changes_no_bit(model, alone, threads):
+    torch.set_num_threads(threads)
+    loop = PagedLoop(model)
+    rows = [loop.row(random_tokens(PROMPT_TOKENS, seed)) for seed in range(2)]
+    found = [loop.step([(row, count) for row in rows]).split(count) for count in (100, 37, 1, 1, 1, 5)]
+    for row in range(2):
+        assert torch.equal(torch.cat([step[row] for step in found]), alone[row])
+
+
+def test_logits_of_some_tokens_are_those_of_all(model):
+    hidden = torch.randn(40, model.geometry.hidden_size, generator=torch.Generator().manual_seed(6)).to(model.dtype)
+    assert_rows_keep_their_bits(model.logits, hidden)
+
+
+def test_a_row_whose_arithmetic_fails_leaves_its_neighbours_alone(model):
+    poisoned = 7
+    table = model.embedding.weight
+    kept = table[poisoned].clone()
+    table[poisoned] = float("nan")
+    try:
+        prompt = [token if token != poisoned else 8 for token in random_tokens(40, 1)]
+        loop = PagedLoop(model)
+        sound, failing = loop.row(prompt), loop.row([poisoned] * 40)
+        beside = [loop.step([(sound, count), (failing, count)])[:count] for count in (30, 1, 9)]
+        loop = PagedLoop(model)
+        expected = loop.prefill(loop.row(prompt))
+    finally:
+        table[poisoned] = kept
+    others = [
+        token for token in range(model.geometry.vocab_size) if token != poisoned
+    ]  # a tied head has learned the poison too
+    assert torch.equal(torch.cat(beside)[:, others], expected[:, others])
+    assert expected[:, others].isfinite().all()
+
+
+def test_what_a_block_held_before_does_not_matter(model, alone):
+    """Blocks are reused as they are, even those of a row whose arithmetic overflowed."""
+    loop = PagedLoop(model)
+    for tensor in (*loop.cache.keys, *loop.cache.values):
+        tensor.fill_(float("nan"))
+    assert torch.equal(loop.prefill(loop.row(random_tokens(PROMPT_TOKENS)), chunk=40), alone[0])

@@ -1,0 +1,59 @@
+"""A llama of a few thousand random weights, as a folder on disk: the real loader and decoder, in milliseconds."""
+
+import json
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+VOCAB_SIZE = 300
+HIDDEN, HEADS, KV_HEADS, HEAD_DIM, FFN, LAYERS = 64, 4, 2, 16, 96, 2
+
+
+def write_tiny_model(folder: Path, dtype: torch.dtype = torch.bfloat16, seed: int = 0) -> str:
+    """Write config.json and model.safetensors; the weights are large enough for logits that are worth sampling."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def weight(*shape: int, scale: float) -> torch.Tensor:
+        return (torch.randn(shape, generator=generator) * scale).to(dtype)
+
+    tensors = {
+        "model.embed_tokens.weight": weight(VOCAB_SIZE, HIDDEN, scale=1.0),
+        "model.norm.weight": torch.ones(HIDDEN, dtype=dtype),
+        "lm_head.weight": weight(VOCAB_SIZE, HIDDEN, scale=0.4),
+    }
+    for layer in range(LAYERS):
+        name = f"model.layers.{layer}"
+        shapes = {
+            "self_attn.q_proj": (HEADS * HEAD_DIM, HIDDEN),
+            "self_attn.k_proj": (KV_HEADS * HEAD_DIM, HIDDEN),
+            "self_attn.v_proj": (KV_HEADS * HEAD_DIM, HIDDEN),
+            "self_attn.o_proj": (HIDDEN, HEADS * HEAD_DIM),
+            "mlp.gate_proj": (FFN, HIDDEN),
+            "mlp.up_proj": (FFN, HIDDEN),
+            "mlp.down_proj": (HIDDEN, FFN),
+        }
+        tensors |= {f"{name}.{part}.weight": weight(*shape, scale=0.25) for part, shape in shapes.items()}
+        for norm in ("input_layernorm", "post_attention_layernorm"):
+            tensors[f"{name}.{norm}.weight"] = torch.ones(HIDDEN, dtype=dtype)
+    save_file(tensors, folder / "model.safetensors")
+    config = {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "dtype": str(dtype).removeprefix("torch."),
+        "vocab_size": VOCAB_SIZE,
+        "hidden_size": HIDDEN,
+        "num_attention_heads": HEADS,
+        "num_key_value_heads": KV_HEADS,
+        "head_dim": HEAD_DIM,
+        "intermediate_size": FFN,
+        "num_hidden_layers": LAYERS,
+        "max_position_embeddings": 256,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 10000.0,
+        "hidden_act": "silu",
+        "tie_word_embeddings": False,
+        "eos_token_id": 2,
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    return str(folder)

@@ -1,0 +1,1 @@
+"""Where torch lives: model runner, models, attention, sampling, tensor parallelism."""

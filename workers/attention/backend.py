@@ -1,0 +1,31 @@
+"""What an attention backend does; the decoder knows no more than this."""
+
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from ..input_batch import InputBatch
+from ..kv_cache import KVCache
+
+
+class AttentionBackend(Protocol):
+    """Attention over the paged cache.
+
+    The bits of a token's result are a function of its query and of its request's keys and values: the same for a
+    decode step, a chunk of any size and a recompute, whatever the neighbours, the blocks' ids or their size.
+    """
+
+    def plan(self, batch: InputBatch, cache: KVCache, num_heads: int) -> Any:
+        """What all layers of one step share; built once per step, opaque to the caller."""
+        ...
+
+    def write_kv(self, plan: Any, cache: KVCache, layer: int, key: Tensor, value: Tensor) -> None:
+        """Puts `key` and `value` [tokens, kv_heads, head_dim] at the batch's slots."""
+        ...
+
+    def attend(self, plan: Any, cache: KVCache, layer: int, query: Tensor, scale: float, window: int) -> Tensor:
+        """`query` [tokens, heads, head_dim] over what the cache holds of each token's request, itself included.
+
+        Query head h reads KV head h // (heads / kv_heads). A token sees the last `window` positions, or all when 0.
+        """
+        ...

@@ -1,0 +1,115 @@
+"""Attention in plain torch and float32: what every kernel is tested against, and what serves where there is none.
+
+One order of addition for all: each tile of keys is reduced on its own, in a product of fixed inner shape, and a
+strip's tiles are added one after another from its first. Tiles that a query does not see add exact zeros, so it does
+not matter which other queries share its strip.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..input_batch import InputBatch
+from ..kv_cache import KVCache
+from .tiles import PAGE_KEYS, TILE_KEYS, TileBatch, tile_batches
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepPlan:
+    """Where this step's keys and values go, and per window which queries meet which tiles."""
+
+    batch: InputBatch
+    group_size: int  # query heads per KV head
+    blocks: Tensor  # [tokens] i64
+    offsets: Tensor  # [tokens] i64, within the block
+    started_blocks: Tensor  # [n] i64: blocks whose first slot is written in this step
+    tiles: dict[int, list[TileBatch]]  # by window, filled when a layer first asks
+
+
+class TorchOracle:
+    """The AttentionBackend of plain torch, on any device."""
+
+    def plan(self, batch: InputBatch, cache: KVCache, num_heads: int) -> StepPlan:
+        blocks = torch.div(batch.slots, cache.block_size, rounding_mode="floor")
+        offsets = batch.slots - blocks * cache.block_size
+        group_size = num_heads // cache.keys[0].shape[1]
+        return StepPlan(batch, group_size, blocks, offsets, blocks[offsets == 0], {})
+
+    def write_kv(self, plan: StepPlan, cache: KVCache, layer: int, key: Tensor, value: Tensor) -> None:
+        if len(plan.started_blocks):
+            # A hidden key still weighs 0 times its value, which must not be an infinity of the block's last owner.
+            cache.values[layer][plan.started_blocks] = 0
+        cache.keys[layer].transpose(1, 2)[plan.blocks, plan.offsets] = key
+        cache.values[layer].transpose(1, 2)[plan.blocks, plan.offsets] = value
+
+    def attend(self, plan: StepPlan, cache: KVCache, layer: int, query: Tensor, scale: float, window: int) -> Tensor:
+        if window not in plan.tiles:
+            plan.tiles[window] = tile_batches(plan.batch, cache.block_size, plan.group_size, window)
+        result = torch.empty_like(query)
+        for tiles in plan.tiles[window]:
+            _attend_tiles(tiles, cache.keys[layer], cache.values[layer], query, scale, result)
+        return result
+
+
+def _attend_tiles(tiles: TileBatch, keys: Tensor, values: Tensor, query: Tensor, scale: float, result: Tensor) -> None:
+    """Writes the tokens of `tiles` into `result` [tokens, heads, head_dim]."""
+    kv_heads, head_dim = keys.shape[1], keys.shape[3]
+    queries = _strip_queries(tiles, query, kv_heads).mul_(scale)
+    num_tiles, num_queries = len(tiles.strip_of_tile), tiles.num_queries
+    shape = (num_tiles, kv_heads, num_queries)
+
+    per_tile = queries[tiles.strip_of_tile].view(num_tiles * kv_heads, num_queries, head_dim)
+    weights = torch.bmm(per_tile, _gather(keys, tiles.pages).transpose(1, 2)).view(*shape, TILE_KEYS)
+    weights.masked_fill_(tiles.hidden, -math.inf)
+    largest = _over_tiles(torch.maximum, weights.amax(-1), tiles, -math.inf)
+    weights.sub_(largest[tiles.strip_of_tile].unsqueeze(-1)).exp_()
+    total = _over_tiles(torch.add, weights.sum(-1), tiles, 0.0)
+    weighted = torch.bmm(weights.view(num_tiles * kv_heads, num_queries, TILE_KEYS), _gather(values, tiles.pages))
+    mixed = _over_tiles(torch.add, weighted.view(*shape, head_dim), tiles, 0.0).div_(total.unsqueeze(-1))
+
+    group_size = query.shape[1] // kv_heads
+    used = mixed[:, :, : tiles.strip_tokens * group_size].view(-1, kv_heads, tiles.strip_tokens, group_size, head_dim)
+    by_token = used.transpose(1, 2).reshape(-1, *query.shape[1:])  # [strips * strip_tokens, heads, head_dim]
+    result[tiles.tokens.flatten()] = by_token.to(result.dtype)  # padding repeats a strip's last token
+
+
+def _strip_queries(tiles: TileBatch, query: Tensor, kv_heads: int) -> Tensor:
+    """[strips, kv_heads, num_queries, head_dim] float32; queries past the strip's own are zero."""
+    _, heads, head_dim = query.shape
+    strips, group_size = tiles.tokens.shape[0], heads // kv_heads
+    used = tiles.strip_tokens * group_size
+    padded = torch.zeros(strips, kv_heads, tiles.num_queries, head_dim, device=query.device)
+    by_strip = query[tiles.tokens].view(strips, tiles.strip_tokens, kv_heads, group_size, head_dim)
+    target = padded[:, :, :used].view(strips, kv_heads, tiles.strip_tokens, group_size, head_dim)
+    target.copy_(by_strip.transpose(1, 2))
+    return padded
+
+
+def _gather(cache: Tensor, pages: Tensor) -> Tensor:
+    """Keys or values of all tiles, [tiles * kv_heads, TILE_KEYS, head_dim] float32."""
+    num_blocks, kv_heads, block_size, head_dim = cache.shape
+    if block_size == PAGE_KEYS:
+        gathered = cache.index_select(0, pages)
+    else:
+        per_block = block_size // PAGE_KEYS
+        by_page = cache.view(num_blocks, kv_heads, per_block, PAGE_KEYS, head_dim)
+        gathered = by_page[torch.div(pages, per_block, rounding_mode="floor"), :, pages % per_block]
+    per_tile = TILE_KEYS // PAGE_KEYS
+    num_tiles = len(pages) // per_tile
+    joined = torch.empty(num_tiles, kv_heads, per_tile, PAGE_KEYS, head_dim, device=cache.device)
+    joined.copy_(gathered.view(num_tiles, per_tile, kv_heads, PAGE_KEYS, head_dim).transpose(1, 2))
+    return joined.view(num_tiles * kv_heads, TILE_KEYS, head_dim)
+
+
+def _over_tiles(combine: Callable[..., Any], per_tile: Tensor, tiles: TileBatch, start: float) -> Tensor:
+    """Combines [tiles, ...] into [strips, ...], each strip's tiles one after another."""
+    combined = per_tile.new_full((tiles.tiles_at[0], *per_tile.shape[1:]), start)
+    first = 0
+    for count in tiles.tiles_at:
+        combine(combined[:count], per_tile[first : first + count], out=combined[:count])
+        first += count
+    return combined

@@ -1,0 +1,73 @@
+"""What one forward pass reads, and how it is gathered from the rows."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from paged_serve.protocol.worker import Chunk
+
+from .request_rows import RequestRows
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class InputBatch:
+    """One step's tokens, packed end to end. Rows are requests: first the decode set ascending, then chunks."""
+
+    token_ids: Tensor  # [tokens] i64
+    positions: Tensor  # [tokens] i64
+    row_starts: list[int]  # rows + 1; row r owns tokens row_starts[r]:row_starts[r + 1]
+    kv_lens: list[int]  # rows; tokens in the cache after this step's write: positions 0..kv_len-1
+    block_tables: Tensor  # [rows, max_blocks] i32; entries past a row's last block are not read
+    slots: Tensor  # [tokens] i64 = block_id * block_size + offset: where each token's K and V go
+    logit_tokens: Tensor  # [sampled] i64, indices into tokens
+    num_decode_rows: int  # the first rows; each has exactly one token
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Step:
+    """A batch and whose it is."""
+
+    batch: InputBatch
+    rows: NDArray[np.int64]  # [rows of the batch] row indices
+    sampled_rows: NDArray[np.int64]  # [sampled] those whose last token is in the batch, in batch order
+
+
+def build_step(
+    state: RequestRows, decode_rows: NDArray[np.int64], chunks: Sequence[Chunk], device: str = "cpu"
+) -> Step:
+    """Gather the one uncomputed token of each decode row (ascending), then the next tokens of each chunk's row.
+
+    Costs a fixed number of array operations, whatever the number of rows.
+    """
+    rows = np.concatenate((decode_rows, np.array([chunk.row for chunk in chunks], np.int64)))
+    counts = np.ones(len(rows), np.int64)
+    counts[len(decode_rows) :] = [chunk.num_tokens for chunk in chunks]
+    first = state.num_computed[rows]
+    kv_lens = first + counts
+    lengths = state.length[rows]
+    assert (kv_lens <= lengths).all(), "a plan computes tokens that its row does not have"
+    row_starts = np.zeros(len(rows) + 1, np.int64)
+    np.cumsum(counts, out=row_starts[1:])
+    positions = np.arange(row_starts[-1]) + np.repeat(first - row_starts[:-1], counts)
+    token_rows = np.repeat(rows, counts)
+    block, offset = np.divmod(positions, state.block_size)
+    num_blocks = -(-int(kv_lens.max(initial=0)) // state.block_size)
+    samples = kv_lens == lengths
+    assert samples[: len(decode_rows)].all(), "a row of the decode set has more than one token to compute"
+    batch = InputBatch(
+        token_ids=torch.from_numpy(state.token_ids[token_rows, positions].astype(np.int64)).to(device),
+        positions=torch.from_numpy(positions).to(device),
+        row_starts=row_starts.tolist(),
+        kv_lens=kv_lens.tolist(),
+        block_tables=torch.from_numpy(state.block_table[rows, :num_blocks]).to(device),
+        slots=torch.from_numpy(state.block_table[token_rows, block].astype(np.int64) * state.block_size + offset).to(
+            device
+        ),
+        logit_tokens=torch.from_numpy(row_starts[1:][samples] - 1).to(device),
+        num_decode_rows=len(decode_rows),
+    )
+    return Step(batch, rows, rows[samples])

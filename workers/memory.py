@@ -1,0 +1,43 @@
+"""How much memory this machine, or the container we run in, can still give."""
+
+import os
+from pathlib import Path
+
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+def free_host_bytes(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = _CGROUP) -> int:
+    """Bytes that can be allocated without swapping; a container has its own limit."""
+    free = _available(meminfo)
+    limit, used = _number(cgroup / "memory.max"), _number(cgroup / "memory.current")
+    if limit is not None and used is not None:
+        free = min(free, max(0, limit - used + _reclaimable(cgroup / "memory.stat")))
+    return free
+
+
+def _available(meminfo: Path) -> int:
+    try:
+        for line in meminfo.read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass  # not Linux
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+
+
+def _number(path: Path) -> int | None:
+    """The file's one number; None when there is no file or it says "max"."""
+    try:
+        text = path.read_text().strip()
+    except OSError:
+        return None
+    return int(text) if text.isdigit() else None
+
+
+def _reclaimable(path: Path) -> int:
+    """The page cache that counts as used but goes when it is needed."""
+    try:
+        lines = path.read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) for line in lines if line.startswith(("inactive_file ", "active_file ")))

@@ -1,0 +1,143 @@
+"""One step of one rank: deltas in, tokens out."""
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from paged_serve.protocol.worker import Chunk, ModelRunnerOutput, RowLogprobs, RowPromptLogprobs, SchedulerOutput
+
+from .input_batch import Step, build_step
+from .kv_cache import KVCache
+from .request_rows import RequestRows
+from .sampling.logprobs import TokenLogprobs
+from .sampling.sampler import SampledTokens, Sampler
+from .tensor_parallel import TensorParallelGroup
+
+if TYPE_CHECKING:
+    from .models import Model
+
+PROMPT_LOGITS_AT_ONCE = 64  # positions: bounds the logits of a chunk with prompt_logprobs to 64 x vocabulary floats
+
+
+class ModelRunner:
+    """Executes plans in the order they were made. All ranks hold equal rows; rank 0 samples for all of them."""
+
+    def __init__(
+        self,
+        model: "Model",
+        cache: KVCache,
+        group: TensorParallelGroup,
+        *,
+        num_rows: int,
+        max_model_len: int,
+        device: str = "cpu",
+    ):
+        self._model = model
+        self._cache = cache
+        self._group = group
+        self._device = device
+        vocab_size = model.geometry.vocab_size
+        self._rows = RequestRows(num_rows, max_model_len, cache.block_size, vocab_size)
+        self._decode_rows = np.zeros(0, np.int64)  # ascending
+        self._sampler = Sampler(vocab_size)
+
+    @torch.inference_mode()
+    def execute(self, plan: SchedulerOutput) -> ModelRunnerOutput:
+        """Run one step; the answer of ranks other than 0 has the tokens but no logprobs."""
+        started = time.perf_counter()
+        self._apply_deltas(plan)
+        step = build_step(self._rows, self._decode_rows, plan.chunks, self._device)
+        hidden = self._forward(step)
+        prompt_logprobs = self._prompt_logprobs(step, hidden, plan.chunks)
+        sampled = self._sample(step, hidden)
+        self._advance(step, sampled)
+        return ModelRunnerOutput(
+            epoch=plan.epoch,
+            step=plan.step,
+            token_ids=sampled.token_ids.astype("<i4").tobytes(),
+            step_s=time.perf_counter() - started,
+            logprobs=tuple(_row_logprobs(index, found) for index, found in sampled.logprobs.items()),
+            prompt_logprobs=prompt_logprobs,
+            nan_indices=sampled.bad.astype("<i4").tobytes(),
+        )
+
+    def _apply_deltas(self, plan: SchedulerOutput) -> None:
+        for new_row in plan.new_rows:
+            self._rows.reset(new_row)
+        for new_blocks in plan.new_blocks:
+            self._rows.append_blocks(new_blocks)
+        if plan.decode_leaves:
+            self._decode_rows = np.setdiff1d(self._decode_rows, np.frombuffer(plan.decode_leaves, "<i4"))
+        if plan.decode_joins:
+            self._decode_rows = np.union1d(self._decode_rows, np.frombuffer(plan.decode_joins, "<i4"))
+
+    def _forward(self, step: Step) -> Tensor:
+        """[tokens, hidden]; writes the tokens' K and V."""
+        if len(step.rows) == 0:
+            return torch.empty((0, self._model.geometry.hidden_size), device=self._device)
+        return self._model.forward(step.batch, self._cache)
+
+    def _sample(self, step: Step, hidden: Tensor) -> SampledTokens:
+        """The same tokens on every rank; the rest of the answer on rank 0 alone."""
+        if len(step.sampled_rows) == 0:
+            return SampledTokens(np.zeros(0, np.int64), np.zeros(0, np.int64), {})
+        logits = self._model.logits(hidden[step.batch.logit_tokens])  # on every rank: the vocabulary may be sharded
+        if self._group.rank == 0:
+            sampled = self._sampler.sample(logits, step.sampled_rows, self._rows)
+        else:
+            sampled = SampledTokens(np.empty(len(step.sampled_rows), np.int64), np.zeros(0, np.int64), {})
+        if self._group.size > 1:
+            token_ids = torch.from_numpy(sampled.token_ids).to(self._device)
+            sampled.token_ids[:] = self._group.broadcast(token_ids).numpy(force=True)
+        return sampled
+
+    def _advance(self, step: Step, sampled: SampledTokens) -> None:
+        self._rows.num_computed[step.rows] = step.batch.kv_lens
+        self._rows.append_tokens(step.sampled_rows, sampled.token_ids)
+
+    def _prompt_logprobs(self, step: Step, hidden: Tensor, chunks: Sequence[Chunk]) -> tuple[RowPromptLogprobs, ...]:
+        """For the chunks of rows that asked: the tokens that this step's positions predict, if they are prompt."""
+        found = []
+        for index, chunk in enumerate(chunks, start=step.batch.num_decode_rows):
+            count = self._rows.prompt_logprobs[chunk.row]
+            if count is not None:
+                first = int(self._rows.num_computed[chunk.row])
+                predicted = min(chunk.num_tokens, int(self._rows.prompt_len[chunk.row]) - 1 - first)
+                if predicted > 0:
+                    start = step.batch.row_starts[index]
+                    targets = self._rows.token_ids[chunk.row, first + 1 : first + 1 + predicted].astype(np.int64)
+                    logprobs = self._logprobs_of(hidden[start : start + predicted], targets, count)
+                    found.append(_prompt_logprobs(chunk.row, first + 1, logprobs))
+        return tuple(found)
+
+    def _logprobs_of(self, hidden: Tensor, targets: NDArray[np.int64], count: int) -> list[TokenLogprobs]:
+        """Parts in order; [n, hidden], and the token that follows each."""
+        parts = []
+        for start in range(0, len(targets), PROMPT_LOGITS_AT_ONCE):
+            part = slice(start, start + PROMPT_LOGITS_AT_ONCE)
+            parts.append(self._sampler.prompt_logprobs(self._model.logits(hidden[part]), targets[part], count))
+        return parts
+
+
+def _row_logprobs(index: int, found: TokenLogprobs) -> RowLogprobs:
+    return RowLogprobs(
+        index=index,
+        token_ids=found.token_ids.astype("<i4").tobytes(),
+        logprobs=found.logprobs.astype("<f4").tobytes(),
+        rank=int(found.ranks[0]),
+    )
+
+
+def _prompt_logprobs(row: int, start: int, parts: Sequence[TokenLogprobs]) -> RowPromptLogprobs:
+    return RowPromptLogprobs(
+        row=row,
+        start=start,
+        token_ids=b"".join(part.token_ids.astype("<i4").tobytes() for part in parts),
+        logprobs=b"".join(part.logprobs.astype("<f4").tobytes() for part in parts),
+        ranks=b"".join(part.ranks.astype("<i4").tobytes() for part in parts),
+    )

@@ -1,0 +1,45 @@
+"""Models: `load_model` turns a local Hugging Face folder into a `Model`."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from paged_serve.protocol.config import ModelConfig
+from paged_serve.protocol.errors import ConfigError
+
+from ..attention.torch_oracle import TorchOracle
+from ..tensor_parallel import TensorParallelGroup
+from ..weights import Checkpoint
+from .assembly import Assembly
+from .decoder import Model
+from .registry import read_geometry
+
+__all__ = ["Model", "device_of", "load_model"]
+
+
+def load_model(
+    folder: str, config: ModelConfig, group: TensorParallelGroup, on_progress: Callable[[int, int], None]
+) -> Model:
+    """This rank's share of the model in `folder`, ready to run.
+
+    `on_progress(loaded_bytes, total_bytes)` is called after each tensor. Raises ConfigError when the folder, the
+    machine or the number of ranks does not fit, with what was found and what would.
+    """
+    path = Path(folder)
+    device = device_of(config)
+    family, geometry = read_geometry(path, config.dtype)
+    geometry.check_tensor_parallel(group.size)
+    checkpoint = Checkpoint(path)
+    try:
+        return Assembly(checkpoint, family.weight_names, geometry, group, device, on_progress).model(TorchOracle())
+    finally:
+        checkpoint.close()
+
+
+def device_of(config: ModelConfig) -> str:
+    """ "cpu" or "cuda"; "auto" takes CUDA when there is one."""
+    available = torch.cuda.is_available()
+    if config.device == "cuda" and not available:
+        raise ConfigError("device=cuda, but torch finds no CUDA device; use device=cpu")
+    return "cuda" if config.device != "cpu" and available else "cpu"

@@ -1,0 +1,11 @@
+"""Qwen2 and Qwen2.5: queries, keys and values have a bias; upper layers may slide."""
+
+from ..family import Biases, Family, windows_by_layer_type
+from ..hf_config import HFConfig
+
+
+def biases(_: HFConfig) -> Biases:
+    return Biases(qkv=True)
+
+
+QWEN2 = Family(name="qwen2", architectures=("Qwen2ForCausalLM",), biases=biases, sliding_windows=windows_by_layer_type)

@@ -1,0 +1,89 @@
+"""A model's shape in our own words, whatever its family: what the decoder, the weights and the KV cache must know."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from msgspec import Meta
+
+from paged_serve.protocol.errors import ConfigError
+
+Positive = Annotated[float, Meta(gt=0)]
+
+
+@dataclass(frozen=True, slots=True)
+class RopeScaling:
+    """How rotary frequencies are stretched beyond the length a model was first trained on."""
+
+    kind: str  # "default", "linear", "dynamic", "llama3", "yarn"
+    theta: Annotated[float, Meta(gt=1)] = 10000.0
+    factor: Positive = 1.0
+    original_max_positions: Annotated[int, Meta(ge=1)] = 1
+    low_freq_factor: Positive = 1.0  # llama3
+    high_freq_factor: Positive = 4.0  # llama3
+    beta_fast: Positive = 32.0  # yarn
+    beta_slow: Positive = 1.0  # yarn
+    attention_factor: float | None = None  # yarn; None: derived from `factor`
+    mscale: float | None = None  # yarn
+    mscale_all_dim: float | None = None  # yarn
+    truncate: bool = True  # yarn
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """The whole model's shape; what one tensor-parallel rank holds of it is asked by number of ranks."""
+
+    family: str
+    num_layers: int
+    hidden_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    intermediate_size: int
+    vocab_size: int
+    rms_norm_eps: float
+    rope: RopeScaling
+    max_position_embeddings: int
+    sliding_windows: tuple[int, ...]  # per layer: a token sees this many positions, itself included; 0: all
+    tie_word_embeddings: bool
+    qkv_bias: bool
+    output_bias: bool  # of attention's output projection
+    mlp_bias: bool
+    qk_norm: bool
+    eos_token_ids: tuple[int, ...]
+    dtype: torch.dtype
+
+    @property
+    def sliding_window(self) -> int:
+        """Tokens that must stay in the cache if every layer slides, else 0."""
+        return max(self.sliding_windows) if all(self.sliding_windows) else 0
+
+    def heads_of_rank(self, tp_size: int) -> int:
+        return self.num_heads // tp_size
+
+    def kv_heads_of_rank(self, tp_size: int) -> int:
+        """With more ranks than KV heads each head is held by several ranks."""
+        return max(1, self.num_kv_heads // tp_size)
+
+    def kv_bytes_per_block(self, block_size: int, tp_size: int) -> int:
+        """Bytes of one block of `block_size` tokens on one rank: K and V of all layers."""
+        per_token = 2 * self.num_layers * self.kv_heads_of_rank(tp_size) * self.head_dim * self.dtype.itemsize
+        return per_token * block_size
+
+    def check_tensor_parallel(self, tp_size: int) -> None:
+        """Raises ConfigError when `tp_size` ranks cannot share this model evenly."""
+        parts: Sequence[tuple[str, int]] = (
+            ("attention heads", self.num_heads),
+            ("intermediate size", self.intermediate_size),
+        )
+        for name, count in parts:
+            if count % tp_size:
+                raise ConfigError(
+                    f"tensor_parallel_size={tp_size} does not divide the model's {name}, {count}; use a divisor of both"
+                )
+        if self.num_kv_heads % tp_size and tp_size % self.num_kv_heads:
+            raise ConfigError(
+                f"tensor_parallel_size={tp_size} neither divides the model's {self.num_kv_heads} KV heads nor is a "
+                f"multiple of them; use a divisor of {self.num_heads} heads that is"
+            )

@@ -1,0 +1,125 @@
+"""config.json and generation_config.json of a Hugging Face folder, as far as our decoder needs them."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+
+from paged_serve.protocol.errors import ConfigError
+
+from .geometry import RopeScaling
+
+DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
+ROPE_KINDS = ("default", "linear", "dynamic", "llama3", "yarn")
+ROPE_FIELDS = {
+    "factor": "factor",
+    "original_max_position_embeddings": "original_max_positions",
+    "low_freq_factor": "low_freq_factor",
+    "high_freq_factor": "high_freq_factor",
+    "beta_fast": "beta_fast",
+    "beta_slow": "beta_slow",
+    "attention_factor": "attention_factor",
+    "mscale": "mscale",
+    "mscale_all_dim": "mscale_all_dim",
+    "truncate": "truncate",
+}
+
+
+class HFConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """The fields of config.json that dense decoders share; defaults are those of the format."""
+
+    architectures: list[str] = []
+    hidden_size: int
+    intermediate_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int | None = None
+    head_dim: int | None = None
+    vocab_size: int
+    max_position_embeddings: int
+    rms_norm_eps: float = 1e-6
+    hidden_act: str = "silu"
+    tie_word_embeddings: bool = False
+    attention_bias: bool = False
+    mlp_bias: bool = False
+    sliding_window: int | None = None
+    use_sliding_window: bool = False
+    max_window_layers: int = 28
+    layer_types: list[str] | None = None
+    rope_theta: float | None = None
+    rope_scaling: dict[str, Any] | None = None  # the older spelling, beside rope_theta
+    rope_parameters: dict[str, Any] | None = None  # the newer one, which contains it
+    partial_rotary_factor: float | None = None
+    original_max_position_embeddings: int | None = None
+    dtype: str | None = None
+    torch_dtype: str | None = None
+    eos_token_id: int | list[int] | None = None
+    quantization_config: dict[str, Any] | None = None
+
+
+class GenerationConfig(msgspec.Struct, frozen=True):
+    eos_token_id: int | list[int] | None = None
+
+
+def read_hf_config(folder: Path) -> HFConfig:
+    """Raises ConfigError naming the folder when it is none, or the field that does not fit."""
+    path = folder / "config.json"
+    if not path.is_file():
+        raise ConfigError(f"{folder} is not a model folder: it has no config.json; give a local Hugging Face folder")
+    try:
+        config = msgspec.json.decode(path.read_bytes(), type=HFConfig)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be used: {error}") from error
+    if config.quantization_config is not None:
+        method = config.quantization_config.get("quant_method", "unknown")
+        raise ConfigError(f"{path}: weights quantized by {method!r} are not supported; use the unquantized model")
+    if config.hidden_act != "silu":
+        raise ConfigError(f"{path}: hidden_act {config.hidden_act!r} is not supported; only 'silu' is")
+    return config
+
+
+def eos_token_ids(folder: Path, config: HFConfig) -> tuple[int, ...]:
+    """From generation_config.json if it names any, else from config.json; may be empty."""
+    path = folder / "generation_config.json"
+    found: int | list[int] | None = None
+    if path.is_file():
+        try:
+            found = msgspec.json.decode(path.read_bytes(), type=GenerationConfig).eos_token_id
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{path} cannot be used: {error}") from error
+    if found is None:
+        found = config.eos_token_id
+    return (found,) if isinstance(found, int) else tuple(found or ())
+
+
+def dtype_of(config: HFConfig, wanted: str) -> torch.dtype:
+    """The dtype to compute in: `wanted`, or for "auto" the checkpoint's own."""
+    if wanted != "auto":
+        return DTYPES[wanted]
+    own = (config.dtype or config.torch_dtype or "float32").removeprefix("torch.")
+    if own not in DTYPES:
+        raise ConfigError(f"the checkpoint's dtype {own!r} is not supported; choose one of {', '.join(DTYPES)}")
+    return DTYPES[own]
+
+
+def rope_of(config: HFConfig) -> RopeScaling:
+    """The rotary parameters, in either spelling."""
+    parameters: dict[str, Any] = dict(config.rope_parameters or config.rope_scaling or {})
+    kind = parameters.get("rope_type") or parameters.get("type") or "default"
+    if kind not in ROPE_KINDS:
+        raise ConfigError(f"rope type {kind!r} is not supported; supported are {', '.join(ROPE_KINDS)}")
+    partial = parameters.get("partial_rotary_factor") or config.partial_rotary_factor or 1.0
+    if partial != 1.0:
+        raise ConfigError(f"partial_rotary_factor={partial} is not supported; only whole heads are rotated")
+    known = {ours: parameters[theirs] for theirs, ours in ROPE_FIELDS.items() if parameters.get(theirs) is not None}
+    theta = parameters.get("rope_theta") or config.rope_theta or 10000.0
+    if config.original_max_position_embeddings is not None:
+        known["original_max_positions"] = config.original_max_position_embeddings
+    known.setdefault("original_max_positions", config.max_position_embeddings)
+    if kind in ("linear", "llama3", "yarn") and "factor" not in known:
+        raise ConfigError(f"rope type {kind!r} needs a factor, but config.json has none")
+    try:
+        return msgspec.convert({"kind": kind, "theta": theta, **known}, RopeScaling)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"config.json: the rope parameters cannot be used: {error}") from error

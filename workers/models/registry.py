@@ -1,0 +1,78 @@
+"""Which architectures we serve, and a folder's geometry."""
+
+from pathlib import Path
+
+from paged_serve.protocol.errors import ConfigError
+
+from .families.llama import LLAMA
+from .families.mistral import MISTRAL
+from .families.qwen2 import QWEN2
+from .families.qwen3 import QWEN3
+from .family import Family
+from .geometry import Geometry
+from .hf_config import HFConfig, dtype_of, eos_token_ids, read_hf_config, rope_of
+
+FAMILIES = (LLAMA, MISTRAL, QWEN2, QWEN3)
+
+
+def family_of(config: HFConfig) -> Family:
+    """Raises ConfigError naming the architecture and those supported."""
+    for family in FAMILIES:
+        if any(name in family.architectures for name in config.architectures):
+            return family
+    supported = ", ".join(name for family in FAMILIES for name in family.architectures)
+    named = ", ".join(config.architectures) or "none in config.json"
+    raise ConfigError(f"architecture {named} is not supported; supported are {supported}")
+
+
+def read_geometry(folder: Path, wanted_dtype: str = "auto") -> tuple[Family, Geometry]:
+    """The family and shape of the model in `folder`; reads no weights."""
+    config = read_hf_config(folder)
+    family = family_of(config)
+    num_kv_heads = config.num_key_value_heads or config.num_attention_heads
+    _check_shape(config, num_kv_heads)
+    biases = family.biases(config)
+    head_dim = config.head_dim or family.default_head_dim or config.hidden_size // config.num_attention_heads
+    if head_dim < 2 or head_dim % 2:
+        raise ConfigError(f"config.json: a head of {head_dim} elements cannot be rotated in pairs")
+    windows = family.sliding_windows(config)
+    if len(windows) != config.num_hidden_layers:
+        raise ConfigError(f"layer_types names {len(windows)} layers, but the model has {config.num_hidden_layers}")
+    return family, Geometry(
+        family=family.name,
+        num_layers=config.num_hidden_layers,
+        hidden_size=config.hidden_size,
+        num_heads=config.num_attention_heads,
+        num_kv_heads=num_kv_heads,
+        head_dim=head_dim,
+        intermediate_size=config.intermediate_size,
+        vocab_size=config.vocab_size,
+        rms_norm_eps=config.rms_norm_eps,
+        rope=rope_of(config),
+        max_position_embeddings=config.max_position_embeddings,
+        sliding_windows=windows,
+        tie_word_embeddings=config.tie_word_embeddings,
+        qkv_bias=biases.qkv,
+        output_bias=biases.output,
+        mlp_bias=biases.mlp,
+        qk_norm=family.qk_norm,
+        eos_token_ids=eos_token_ids(folder, config),
+        dtype=dtype_of(config, wanted_dtype),
+    )
+
+
+def _check_shape(config: HFConfig, num_kv_heads: int) -> None:
+    for name in (
+        "hidden_size",
+        "intermediate_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "vocab_size",
+        "max_position_embeddings",
+    ):
+        if (value := getattr(config, name)) < 1:
+            raise ConfigError(f"config.json: {name}={value} must be at least 1")
+    if num_kv_heads < 1 or config.num_attention_heads % num_kv_heads:
+        raise ConfigError(
+            f"config.json: {config.num_attention_heads} attention heads cannot share {num_kv_heads} KV heads evenly"
+        )

@@ -1,0 +1,158 @@
+"""The worker process: shake hands, load, then receive a plan, execute it, answer. No torch until it is needed."""
+
+import gc
+import logging
+import time
+from typing import TYPE_CHECKING, NoReturn, assert_never
+
+import zmq
+
+from paged_serve.protocol import control
+from paged_serve.protocol.channel import DealerChannel, handshake_hello, identity
+from paged_serve.protocol.errors import ConfigError, ProtocolError
+from paged_serve.protocol.lifecycle import FAREWELL_S, HANDSHAKE_TIMEOUT_S, HEARTBEAT_S, ChildProcess, run_child
+from paged_serve.protocol.message import MAX_LONG_TEXT, MAX_STEP_FRAME_BYTES, Hello, Refused
+from paged_serve.protocol.run_dir import WORKERS_SOCKET, endpoint
+from paged_serve.protocol.worker import (
+    CreateKVCache,
+    KVCacheReady,
+    LoadProgress,
+    SchedulerOutput,
+    Shutdown,
+    ToCoreFromWorker,
+    ToWorker,
+    Welcome,
+    WorkerFailed,
+)
+
+if TYPE_CHECKING:
+    from .rank import Rank
+
+log = logging.getLogger(__name__)
+
+PROGRESS_S = 0.1  # between two LoadProgress messages
+
+
+class WorkerProcess:
+    """One rank's process. `run` returns when the process was asked to stop, and raises when it cannot go on."""
+
+    def __init__(self, child: ChildProcess):
+        self._child = child
+        self._link = DealerChannel[ToCoreFromWorker, ToWorker](
+            child.context,
+            endpoint(child.run_dir, WORKERS_SOCKET),
+            child.secret,
+            identity("worker", child.index, child.epoch),
+            ToWorker,
+            max_frame_bytes=MAX_STEP_FRAME_BYTES,
+        )
+        self._poller = zmq.Poller()
+        self._poller.register(self._link.socket, zmq.POLLIN)
+        self._poller.register(child.control.socket, zmq.POLLIN)
+        self._rank: Rank | None = None
+        self._step = 0
+        self._next_progress = 0.0
+
+    def run(self) -> None:
+        """Until told to stop. What goes wrong is told to the core first, then raised."""
+        try:
+            self._introduce()
+            while not self._child.stop_requested:
+                message = self._receive()
+                if message is not None:
+                    self._handle(message)
+        except Exception as error:
+            self._obey_supervisor()
+            if self._child.stop_requested:  # on a normal stop the core or another rank may leave in the midst of a step
+                log.info("stopped in the midst of a step reason=%s", error)
+                return
+            refused = isinstance(error, ConfigError)
+            reason = str(error) if refused else f"{type(error).__name__}: {error}"
+            self._link.send(WorkerFailed(self._child.index, reason[:MAX_LONG_TEXT], refused))
+            raise
+        finally:
+            self._link.close(linger_s=FAREWELL_S)
+
+    def _introduce(self) -> None:
+        hello = handshake_hello("worker", self._child.index, self._child.epoch)
+        if not (self._link.wait_connected(HANDSHAKE_TIMEOUT_S) and self._link.send(hello)):
+            raise ProtocolError(f"no engine core in {self._child.run_dir} after {HANDSHAKE_TIMEOUT_S:g} s")
+
+    def _receive(self) -> ToWorker | None:
+        """The core's next message; None now and then, when there is none. Obeys the supervisor and shows progress."""
+        self._child.heartbeat(time.monotonic(), self._step)
+        message = self._link.receive()
+        if message is None:
+            self._poller.poll(int(1000 * HEARTBEAT_S))
+            message = self._link.receive()
+        if self._link.num_invalid:  # a lost plan would be waited for until the step's deadline
+            raise ProtocolError("the engine core sent what cannot be read; the line above says why")
+        self._obey_supervisor()
+        return message
+
+    def _obey_supervisor(self, wait_s: float = 0.0) -> None:
+        """Take in what the supervisor has said, or says within `wait_s`."""
+        while not self._child.stop_requested and (order := self._child.control.receive(wait_s)) is not None:
+            if isinstance(order, control.Stop):
+                self._child.request_stop()
+
+    def _handle(self, message: ToWorker) -> None:
+        match message:
+            case SchedulerOutput():
+                self._execute(message)
+            case Welcome():
+                self._load()
+            case CreateKVCache(num_blocks=num_blocks):
+                self._create_kv_cache(num_blocks)
+            case Shutdown():
+                self._child.request_stop()
+            case Refused(reason=reason):
+                raise ConfigError(f"the engine core refused this worker: {reason}")
+            case _:
+                assert_never(message)
+
+    def _load(self) -> None:
+        from .rank import Rank  # torch comes with it
+
+        child = self._child
+        self._rank = Rank.load(child.config, child.index, f"{child.run_dir}/rendezvous-{child.epoch}", self._progress)
+        self._send(self._rank.ready())
+
+    def _progress(self, loaded_bytes: int, total_bytes: int) -> None:
+        now = time.monotonic()
+        self._child.heartbeat(now, self._step)
+        if now >= self._next_progress or loaded_bytes == total_bytes:
+            self._next_progress = now + PROGRESS_S
+            self._send(LoadProgress(self._child.index, loaded_bytes, total_bytes))
+
+    def _create_kv_cache(self, num_blocks: int) -> None:
+        rank = self._loaded()
+        rank.create_kv_cache(num_blocks)
+        gc.freeze()  # what lives now lives for ever; later collections need not look at it
+        gc.enable()
+        self._send(KVCacheReady(self._child.index))
+        self._child.control.send(control.Ready(rank.facts()))
+        log.info("ready num_blocks=%d", num_blocks)
+
+    def _execute(self, plan: SchedulerOutput) -> None:
+        output = self._loaded().execute(plan)
+        self._step = plan.step
+        if self._child.index == 0:
+            self._send(output)
+
+    def _loaded(self) -> "Rank":
+        if self._rank is None:
+            raise ProtocolError("the core sent work before this worker was ready")
+        return self._rank
+
+    def _send(self, message: ToCoreFromWorker) -> None:
+        assert not isinstance(message, Hello)
+        if self._link.send(message):
+            return
+        self._obey_supervisor(FAREWELL_S)  # on a normal stop the core ends first, and our own Stop is on its way
+        if not self._child.stop_requested:
+            raise ProtocolError(f"the engine core does not take {type(message).__name__}: it is gone or stands still")
+
+
+def main() -> NoReturn:
+    run_child("worker", lambda child: WorkerProcess(child).run())

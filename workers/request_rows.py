@@ -1,0 +1,66 @@
+"""The worker's memory of all running requests, one row each, kept from step to step so that plans carry deltas only."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paged_serve.protocol.worker import NewBlocks, NewRow
+
+from .sampling.columns import SamplingColumns
+
+
+class RequestRows:
+    """Token ids, block tables and sampling parameters by row index, in arrays that are allocated once.
+
+    A row's tokens:  [0, num_computed) in the KV cache | [num_computed, length) known, not yet computed
+    Rows of finished requests keep their old contents until a NewRow resets them.
+    """
+
+    def __init__(self, num_rows: int, max_len: int, block_size: int, vocab_size: int):
+        self.block_size = block_size  # tokens
+        self.token_ids = np.zeros((num_rows, max_len), np.int32)  # prompt, then output
+        self.length = np.zeros(num_rows, np.int64)
+        self.prompt_len = np.zeros(num_rows, np.int64)
+        self.num_computed = np.zeros(num_rows, np.int64)
+        self.block_table = np.zeros((num_rows, -(-max_len // block_size)), np.int32)
+        self.num_blocks = np.zeros(num_rows, np.int64)
+        self.prompt_logprobs: list[int | None] = [None] * num_rows  # how many, beside the prompt token itself
+        self.sampling = SamplingColumns(num_rows, vocab_size)
+
+    def reset(self, new: NewRow) -> None:
+        """Take over the whole state of `new`; what the row held before is forgotten."""
+        row = new.row
+        token_ids = np.frombuffer(new.token_ids, "<i4")
+        blocks = np.frombuffer(new.block_ids[0], "<i4")
+        self.token_ids[row, : len(token_ids)] = token_ids
+        self.length[row] = len(token_ids)
+        self.prompt_len[row] = new.prompt_len
+        self.num_computed[row] = new.num_computed_tokens
+        self.block_table[row, : len(blocks)] = blocks
+        self.num_blocks[row] = len(blocks)
+        self.prompt_logprobs[row] = new.sampling_params.prompt_logprobs
+        self.sampling.reset(row, new.sampling_params, new.seed, token_ids, new.prompt_len, new.eos_token_ids)
+
+    def append_blocks(self, new: NewBlocks) -> None:
+        """Append the blocks of one step; only KV group 0 exists."""
+        assert new.group == 0, f"KV group {new.group} is unknown"
+        rows = np.frombuffer(new.rows, "<i4").tolist()
+        for row, block in zip(rows, np.frombuffer(new.block_ids, "<i4").tolist(), strict=True):
+            self.block_table[row, self.num_blocks[row]] = block
+            self.num_blocks[row] += 1
+
+    def append_tokens(self, rows: NDArray[np.int64], token_ids: NDArray[np.int64]) -> None:
+        """Append one sampled token to each of these distinct rows."""
+        self.token_ids[rows, self.length[rows]] = token_ids
+        self.length[rows] += 1
+        for index in np.flatnonzero(self.sampling.adjusted[rows]):
+            penalties = self.sampling.penalties[rows[index]]
+            if penalties is not None:
+                penalties.append(int(token_ids[index]))
+
+    def output(self, row: int) -> NDArray[np.int32]:
+        """The row's output tokens so far."""
+        return self.token_ids[row, self.prompt_len[row] : self.length[row]]
+
+    def next_positions(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The output position that each row's next token will have; 0 is the first."""
+        return self.length[rows] - self.prompt_len[rows]

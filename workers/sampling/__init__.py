@@ -1,0 +1,1 @@
+"""From logits to token ids: an ordered list of small pure functions, each depending on its own row alone."""

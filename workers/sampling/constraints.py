@@ -1,0 +1,52 @@
+"""What a request forbids or favours by token id: allowed tokens, bad words, tokens too early to end with, biases."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paged_serve.protocol.sampling_params import SamplingParams
+
+MAX_BIAS = 100.0
+
+
+@dataclass(frozen=True, slots=True)
+class Constraints:
+    """One row's rules, prepared once at admission."""
+
+    forbidden: NDArray[np.bool_] | None  # [vocab], outside allowed_token_ids
+    bad_words: tuple[tuple[NDArray[np.int32], int], ...]  # (all but the last token, the last token)
+    min_tokens: int
+    ends: NDArray[np.int64]  # EOS and stop tokens, masked while output is shorter than min_tokens
+    biased: NDArray[np.int64]
+    bias: NDArray[np.float32]  # of the tokens in `biased`
+
+    @classmethod
+    def prepare(cls, params: SamplingParams, eos_token_ids: tuple[int, ...], vocab_size: int) -> "Constraints | None":
+        """None when the request has no such rule."""
+        forbidden = None
+        if params.allowed_token_ids is not None:
+            forbidden = np.ones(vocab_size, np.bool_)
+            forbidden[list(params.allowed_token_ids)] = False
+        biases = params.logit_bias or {}
+        if forbidden is None and not params.bad_words_token_ids and not params.min_tokens and not biases:
+            return None
+        return cls(
+            forbidden=forbidden,
+            bad_words=tuple((np.array(word[:-1], np.int32), word[-1]) for word in params.bad_words_token_ids if word),
+            min_tokens=params.min_tokens,
+            ends=np.array(sorted({*eos_token_ids, *params.stop_token_ids}), np.int64),
+            biased=np.array(list(biases), np.int64),
+            bias=np.clip(np.array(list(biases.values()), np.float32), -MAX_BIAS, MAX_BIAS),
+        )
+
+    def apply(self, logits: NDArray[np.float32], output: NDArray[np.int32]) -> None:
+        """Apply, in place, to one row [vocab] whose output so far is `output`."""
+        if self.forbidden is not None:
+            logits[self.forbidden] = -np.inf
+        for prefix, last in self.bad_words:
+            if len(prefix) <= len(output) and np.array_equal(output[len(output) - len(prefix) :], prefix):
+                logits[last] = -np.inf
+        if len(output) < self.min_tokens:
+            logits[self.ends] = -np.inf
+        logits[self.biased] += self.bias

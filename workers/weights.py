@@ -1,0 +1,151 @@
+"""Checkpoints in safetensors, single or in shards: checked before they are mapped, read slice by slice."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from paged_serve.protocol.errors import ConfigError
+
+DTYPE_BYTES = {"BF16": 2, "F16": 2, "F32": 4, "F64": 8}
+MAX_HEADER_BYTES = 100 << 20
+
+
+class TensorEntry(msgspec.Struct, frozen=True):
+    """One tensor in a file's header."""
+
+    dtype: str
+    shape: list[int]
+    data_offsets: tuple[int, int]
+
+
+class Index(msgspec.Struct, frozen=True):
+    """model.safetensors.index.json: which shard holds which tensor."""
+
+    weight_map: dict[str, str]
+
+
+class Checkpoint:
+    """Every tensor of a folder by name. Nothing is read until `read`; a file that lies about its size is refused."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.entries: dict[str, TensorEntry] = {}
+        self._file_of: dict[str, Path] = {}
+        self._open: dict[Path, Any] = {}
+        for path, expected in _files(folder).items():
+            entries = read_header(path)
+            missing = sorted(expected - entries.keys())
+            if missing:
+                raise ConfigError(f"{path} lacks {_listed(missing)}, which the index says it holds")
+            self.entries.update(entries)
+            self._file_of.update(dict.fromkeys(entries, path))
+
+    def read(self, name: str, shape: tuple[int, ...], dim: int = 0, start: int = 0, stop: int | None = None) -> Tensor:
+        """The slice [start, stop) along `dim` of tensor `name`, which must have `shape` as a whole."""
+        entry = self.entries.get(name)
+        if entry is None:
+            raise ConfigError(f"{self.folder} has no tensor {name}, which its config.json asks for")
+        if tuple(entry.shape) != shape:
+            raise ConfigError(
+                f"{self._file_of[name]}: tensor {name} has shape {entry.shape}, but config.json asks for {list(shape)}"
+            )
+        if entry.dtype not in DTYPE_BYTES:
+            raise ConfigError(f"{self._file_of[name]}: tensor {name} has dtype {entry.dtype}, which is not supported")
+        part = self._opened(self._file_of[name]).get_slice(name)
+        where: list[slice] = [slice(None)] * len(shape)
+        where[dim] = slice(start, stop)
+        loaded: Tensor = part[tuple(where)]
+        return loaded
+
+    def close(self) -> None:
+        self._open.clear()
+
+    def _opened(self, path: Path) -> Any:
+        if path not in self._open:
+            try:
+                self._open[path] = safe_open(path, framework="pt", device="cpu")
+            except (SafetensorError, OSError) as error:
+                raise ConfigError(f"{path} cannot be read: {error}") from error
+        return self._open[path]
+
+
+def read_header(path: Path) -> dict[str, TensorEntry]:
+    """The tensors that `path` holds, after every length in it was found to agree with the file's size."""
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            header_bytes = int.from_bytes(file.read(8), "little")
+            if size < 8 or header_bytes > min(size - 8, MAX_HEADER_BYTES):
+                raise ConfigError(
+                    f"{path} is not a whole safetensors file: its header should take {8 + header_bytes} bytes, the "
+                    f"file has {size}; download it again"
+                )
+            raw = msgspec.json.decode(file.read(header_bytes), type=dict[str, msgspec.Raw])
+        raw.pop("__metadata__", None)
+        entries = {name: msgspec.json.decode(entry, type=TensorEntry) for name, entry in raw.items()}
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} has a damaged header: {error}") from error
+    _check_offsets(path, entries, data_bytes=size - 8 - header_bytes)
+    return entries
+
+
+def _check_offsets(path: Path, entries: dict[str, TensorEntry], data_bytes: int) -> None:
+    """Tensors must lie end to end, each as long as its shape says, and fill the file."""
+    expected_start = 0
+    for name, entry in sorted(entries.items(), key=lambda item: item[1].data_offsets):
+        start, end = entry.data_offsets
+        if start != expected_start or end < start or min(entry.shape, default=0) < 0:
+            raise ConfigError(f"{path}: tensor {name} lies at bytes {start} to {end}; expected it at {expected_start}")
+        item_bytes = DTYPE_BYTES.get(entry.dtype)
+        if item_bytes is not None and end - start != item_bytes * math.prod(entry.shape):
+            raise ConfigError(
+                f"{path}: tensor {name} of {entry.dtype} {entry.shape} takes {item_bytes * math.prod(entry.shape)} "
+                f"bytes, but its header gives it {end - start}"
+            )
+        expected_start = end
+    if expected_start != data_bytes:
+        raise ConfigError(
+            f"{path} is damaged: its tensors take {expected_start} bytes, the file has {data_bytes}; download it again"
+        )
+
+
+def _files(folder: Path) -> dict[Path, set[str]]:
+    """The folder's weight files, with the names that its index (if any) promises in each."""
+    single, index_path = folder / "model.safetensors", folder / "model.safetensors.index.json"
+    if not index_path.is_file():
+        if not single.is_file():
+            raise ConfigError(f"{folder} has neither model.safetensors nor model.safetensors.index.json")
+        return {single: set()}
+    try:
+        index = msgspec.json.decode(index_path.read_bytes(), type=Index)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{index_path} cannot be used: {error}") from error
+    files: dict[Path, set[str]] = {}
+    for name, file_name in index.weight_map.items():
+        if Path(file_name).name != file_name:
+            raise ConfigError(f"{index_path} names {file_name!r}, which is outside the folder")
+        files.setdefault(folder / file_name, set()).add(name)
+    absent = sorted(path.name for path in files if not path.is_file())
+    if absent:
+        raise ConfigError(f"{folder} lacks {_listed(absent)}, which its index names; download the model again")
+    return files
+
+
+def _listed(names: list[str], most: int = 8) -> str:
+    rest = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + rest
+
+
+def check_names(checkpoint: Checkpoint, used: set[str], unused_endings: tuple[str, ...]) -> None:
+    """Raises ConfigError naming tensors that nothing used: the model would not be what its file says."""
+    unexpected = sorted(name for name in checkpoint.entries.keys() - used if not name.endswith(unused_endings))
+    if unexpected:
+        raise ConfigError(
+            f"{checkpoint.folder} holds tensors that its config.json does not explain: {_listed(unexpected)}"
+        )
