@@ -1,7 +1,7 @@
 """Everything that must be green before a commit lands: lint, format, types, generated docs, tests.
 
-Stops at the first failure. Run it with the interpreter that has the `dev` extra:
-`.venv/bin/python scripts/check.py [pytest options]`.
+Stops at the first failure, or when a step takes longer than LIMIT_S. Run it with the interpreter that has the `dev`
+extra: `.venv/bin/python scripts/check.py [pytest options]`.
 """
 
 import subprocess
@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+LIMIT_S = 1500
 ROOT = Path(__file__).parent.parent
 PYTHON = sys.executable
 STEPS: list[list[str]] = [
@@ -20,11 +21,19 @@ STEPS: list[list[str]] = [
 ]
 
 
+def run(command: list[str]) -> int:
+    try:
+        return subprocess.run(command, cwd=ROOT, check=False, timeout=LIMIT_S).returncode
+    except subprocess.TimeoutExpired:
+        print(f"  took longer than {LIMIT_S} s", flush=True)
+        return 1
+
+
 def main() -> int:
     for command in STEPS:
         started = time.monotonic()
         print("$", " ".join(["python", *command[1:]]), flush=True)
-        code = subprocess.run(command, cwd=ROOT, check=False).returncode
+        code = run(command)
         print(f"  {time.monotonic() - started:.1f} s, exit {code}", flush=True)
         if code:
             return code

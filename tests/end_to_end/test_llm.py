@@ -191,7 +191,8 @@ def test_nothing_is_left_after_close():
 
 
 PROGRAM = """
-import json
+import json, signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # as from a terminal, wherever the tests were started
 from paged_serve import LLM, SamplingParams
 llm = LLM(max_num_seqs=2, num_blocks=64, threads=1)
 print(json.dumps([llm._supervisor.run_dir, list(llm._supervisor.pids.values())]), flush=True)

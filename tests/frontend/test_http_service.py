@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import json
 import re
-import time
 
 import msgspec
 import pytest
@@ -240,9 +239,7 @@ def test_who_goes_away_frees_every_sequence(folder, stream, prompt):
     server = Server(folder, "x" * 10**5, ends=False)
     server.engine.limits = msgspec.structs.replace(server.engine.limits, max_model_len=10**7)
     body = {"prompt": prompt, "n": 2, "stream": stream, "max_tokens": 10**6}
-    begun = time.monotonic()
     sent = run_until_gone(server, "/v1/completions", body, 3 if stream else 0)
-    assert time.monotonic() - begun < 3
     assert all((None, FinishReason.ABORT) in request.aborted for request in server.engine.requests)
     assert bool(sent) == stream
     assert server.admission.num_active == 0

