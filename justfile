@@ -24,7 +24,7 @@ test *options:
 
 # the long runs: fuzz, chaos, big simulations
 nightly *options:
-    {{python}} -m pytest -q -m nightly --timeout 7200 -o faulthandler_timeout=7300 {{options}}
+    {{python}} -m pytest -q -m nightly --timeout 7200 {{options}}
 
 # mend what can be mended by machine
 format:

@@ -1,0 +1,16 @@
+import faulthandler
+import sys
+
+import pytest
+
+TEARDOWN_S = 120
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item):
+    """Ends a run that hangs in a teardown: pytest-timeout looks away as soon as a test has failed."""
+    faulthandler.dump_traceback_later(TEARDOWN_S, exit=True, file=sys.__stderr__)
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
