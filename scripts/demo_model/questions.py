@@ -115,8 +115,8 @@ def _copying(rng: random.Random, count: int) -> list[Question]:
         asked, answer = json_turn(rng, held_out=True)
         rows.append(Question("json, new values", prompt(asked), answer + END))
         kind, sentence = rng.choice(sentences)
-        fields: Fields = values_of(words, kind)
-        keys = rng.sample(list(fields), rng.randint(1, 3))
+        fields: Fields = {slot: v for slot, v in values_of(words, kind).items() if f"{{{slot}}}" in sentence}
+        keys = rng.sample(list(fields), rng.randint(1, min(3, len(fields))))
         text = placed(rng, fill(rng, sentence, fields), rng.choice(requests).format(k=listed(rng, keys)))
         answer = dumped({key: fields[key] for key in keys})
         rows.append(Question("json, new values and wording", prompt(text), answer + END))

@@ -29,15 +29,15 @@ SHARED_EVENTS = (
 MAIN_SLOTS = ["age", "city", "job"]
 OTHER_SLOTS = ["company", "email", "phone", "color", "hobby", "pet"]
 KIND_WEIGHTS = {
-    "free person": 22,
+    "free person": 20,
     "key values": 18,
     "two people": 3,
-    "strange": 14,
-    "person": 12,
-    "order": 13,
-    "event": 6,
-    "trip": 6,
-    "payment": 5,
+    "strange": 6,
+    "person": 18,
+    "order": 15,
+    "event": 8,
+    "trip": 8,
+    "payment": 7,
     "book": 4,
     "ticket": 4,
     "device": 4,
@@ -53,6 +53,8 @@ PAIR_STYLES = (
 def record(words: Words) -> tuple[str, Fields]:
     rng = words.rng
     kind = rng.choices(list(KIND_WEIGHTS), list(KIND_WEIGHTS.values()))[0]
+    if kind == "strange" and words.held_out:
+        kind = "free person"
     match kind:
         case "free person":
             return _person(words)
@@ -64,11 +66,12 @@ def record(words: Words) -> tuple[str, Fields]:
             return _strange(words)
     fields = values_of(words, kind)
     pattern = rng.choice(SENTENCES[kind])
-    if rng.random() < 0.4:
+    if words.is_noisy(0.25):
         text = fill(rng, shaken(rng, expand(rng, pattern), words.filler), fields)
     else:
         text = fill(rng, pattern, fields)
-    text = upper_first(text) if rng.random() < 0.9 else text
+    if not text.startswith(tuple(str(value) for value in fields.values())) and rng.random() < 0.9:
+        text = upper_first(text)
     if rng.random() < 0.15:
         text = rng.choice(PREFIXES) + text
     # A bracket may have left a slot out.
@@ -108,9 +111,9 @@ def _hour(words: Words) -> int:
 
 
 SLOTS: dict[str, tuple[tuple[str, list[str] | Callable[[Words], object]], ...]] = {
-    "order": (
+    "order": (  # the item stands in the plural, and is copied so
         ("customer", Words.name),
-        ("item", Words.thing),
+        ("item", Words.things),
         ("quantity", _number(2, 99)),
         ("price", _number(1, 999)),
     ),
@@ -135,7 +138,7 @@ def _person(words: Words) -> tuple[str, Fields]:
     fields = {slot: everything[slot] for slot in ["name", *slots]}
     beside = [fill(rng, rng.choice(PHRASES[f"{slot} beside"]), fields) for slot in slots]
     after = [fill(rng, rng.choice(PHRASES[f"{slot} after"]), fields) for slot in slots]
-    if rng.random() < 0.15:
+    if words.is_noisy(0.15):
         after = [f"{words.filler()} {phrase}" for phrase in after]
     return _sentence(rng, str(fields["name"]), beside, after), fields
 
@@ -225,7 +228,10 @@ def _strange(words: Words) -> tuple[str, Fields]:
         if rng.random() < 0.15:
             parts[-1] += ","
     parts += [words.filler() for _ in range(rng.choice((0, 0, 1, 2)))]
-    return upper_first(" ".join(parts)) + rng.choice((".", ".", "")), {key: value for key, _, value in chosen}
+    text = " ".join(parts)
+    if not text.startswith(tuple(str(value) for *_, value in chosen)):
+        text = upper_first(text)
+    return text + rng.choice((".", ".", "")), {key: value for key, _, value in chosen}
 
 
 def _two_people(words: Words) -> tuple[str, Fields]:

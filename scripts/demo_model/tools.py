@@ -82,6 +82,8 @@ def value(words: Words, slot: str) -> object:
             return f"{words.first_name().lower()}@{words.brand().lower()}.{rng.choice(('com', 'org', 'net'))}"
         case "thing":
             return words.thing()
+        case "things":
+            return words.things()
         case "day":
             return rng.choice(DAYS)
         case "unit":
@@ -126,7 +128,7 @@ def request(words: Words, chosen: Offer) -> tuple[str, dict[str, object]]:
         return _made_up_request(words, chosen)
     values = {slot: value(words, slot) for slot in chosen.parameters}
     pattern = expand(rng, rng.choice(chosen.tool.requests))
-    if rng.random() < 0.3:
+    if words.is_noisy(0.2):
         topic = f"{chosen.name} {' '.join(chosen.tool.names)}"
         pattern = shaken(rng, pattern, words.filler, keep=topic)
     text = pattern.format(**values)

@@ -49,7 +49,11 @@ def is_held_out_number(n: int) -> bool:
 
 
 class Words:
-    """Draws values from one random stream; `held_out` draws only values that training never shows."""
+    """Draws values from one random stream; `held_out` draws only values that training never shows.
+
+    Training mixes unknown words into sentences and requests, so that the model does not lean on single words. Nobody
+    writes like that, so the evaluation leaves this noise out: with `held_out`, `is_noisy` is always false.
+    """
 
     def __init__(self, rng: random.Random, held_out: bool = False, pieces: list[str] | None = None):
         self.rng, self.held_out = rng, held_out
@@ -114,6 +118,12 @@ class Words:
     def filler(self) -> str:
         """A word that says nothing about the data."""
         return self.rng.choice(LISTS["filler"]) if self.rng.random() < 0.8 else self.made_up(False)
+
+    def things(self) -> str:
+        return self.thing() + "s"
+
+    def is_noisy(self, share: float) -> bool:
+        return self.rng.random() < share and not self.held_out
 
     def brand(self) -> str:
         return self.rng.choice(HELD_OUT_CITIES + HELD_OUT_NAMES) if self.held_out else self.made_up()
