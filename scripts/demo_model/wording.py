@@ -40,7 +40,7 @@ def branches(patterns: str) -> list[str]:
 def fill(rng: random.Random, pattern: str, fields: Mapping[str, object]) -> str:
     """Expands the pattern and puts the values in; "a" becomes "an" where the value needs it."""
     text = expand(rng, pattern)
-    for slot in ("job", "item", "pet"):
+    for slot in ("job", "item", "pet", "color"):
         if str(fields.get(slot, "-"))[0] in "aeiou":
             text = text.replace(f"a {{{slot}}}", f"an {{{slot}}}").replace(f"A {{{slot}}}", f"An {{{slot}}}")
     return text.format(**fields)
