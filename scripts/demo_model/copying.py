@@ -5,8 +5,8 @@ import random
 import re
 
 from .records import Fields, record, renamed
-from .wording import POLITE, expand, imperative, listed, lower_first, question, shaken, upper_first
-from .words import LISTS, Words, read_table
+from .wording import POLITE, expand, imperative, listed, lower_first, question, shaken, statement, upper_first
+from .words import LISTS, Words, read_lines, read_table
 
 Turn = tuple[str, str]
 
@@ -25,6 +25,12 @@ REQUESTS = tuple(
         "fill [in |]<object> <with> <fields>{k}",
     )
 )
+# Whole requests: imperatives in lower case without a mark, everything else as it is written.
+WHOLE_REQUESTS = read_lines("json_requests.txt")
+_PLURAL = re.compile(
+    r"\b(keys|fields|values|properties|columns|names|parts|are|them|these|matter|count|go|come|belong)\b"
+)
+_SEVERAL = re.compile(r"[.?!] ")
 _COPY = read_table("copy_requests.txt")
 WHOLE, FIELD_REQUESTS = (f"[{'|'.join(_COPY[kind])}]" for kind in ("whole", "field"))
 NOISE = LISTS["noise"]
@@ -41,14 +47,36 @@ def json_request(words: Words, keys: list[str]) -> str:
     rng = words.rng
     asked = listed(rng, keys)
     style = rng.random()
-    if style < 0.12:
+    if style < 0.4:
+        return whole_request(words, asked, single=len(keys) == 1)
+    if style < 0.47:
         return rng.choice(_COPY["terse"]).format(k=asked)
-    if style < 0.34:
+    if style < 0.6 and not words.held_out:
         return strange_request(words, asked)
     request = expand(rng, rng.choice(REQUESTS))
-    if style < 0.55:
+    if style < 0.73 and not words.held_out:
         request = lower_first(shaken(rng, request, words.filler).rstrip("."))
     return imperative(rng, request.format(k=asked))
+
+
+def whole_request(words: Words, asked: str, single: bool) -> str:
+    """A request that somebody wrote by hand, in its own grammar; one key takes no plural."""
+    rng = words.rng
+    pattern = expand(rng, rng.choice(WHOLE_REQUESTS)).replace(" ,", ",")
+    while single and _PLURAL.search(pattern):
+        pattern = expand(rng, rng.choice(WHOLE_REQUESTS)).replace(" ,", ",")
+    bare = pattern[0].islower()
+    if not pattern.startswith("{") and words.is_noisy(0.15):
+        pattern = shaken(rng, pattern, words.filler)
+        bare = False
+    text = pattern.replace("{k}", asked)
+    if rng.random() < 0.05:
+        text = text.replace("JSON", "json")
+    if bare:
+        return imperative(rng, text)
+    if text.endswith("?") and not _SEVERAL.search(text):
+        return question(rng, text)
+    return statement(rng, text)
 
 
 def strange_request(words: Words, asked: str) -> str:
@@ -72,9 +100,13 @@ def placed(rng: random.Random, text: str, request: str) -> str:
     if rng.random() < 0.5:
         return text + rng.choice((" ", " ", "\n", "\n\n")) + request
     quote = rng.choice(("{}", "{}", "{}", '"{}"', "Text: {}", "'{}'", "Input: {}"))
-    end = request.rstrip(".?: ")
-    joint = rng.choice((": ", ": ", ":\n", ".\n", "\n", ". ", " - ", ":\n\n", "\n\n", " from: ", " from this: "))
-    return end + joint + quote.format(text)
+    if (_SEVERAL.search(request) or request.endswith("?")) and rng.random() < 0.7:
+        return request + rng.choice((" ", "\n", "\n", "\n\n")) + quote.format(text)
+    end = request.rstrip(".?!: ")
+    joints = [": ", ": ", ":\n", ".\n", "\n", ". ", " - ", ":\n\n", "\n\n"]
+    if not re.search(r"[.?!;] |\b(from|this|text|it|nothing|no|please|[Tt]hanks?)\b", request):
+        joints += [" from: ", " from this: "]
+    return end + rng.choice(joints) + quote.format(text)
 
 
 def dumped(fields: Fields) -> str:

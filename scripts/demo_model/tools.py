@@ -2,11 +2,12 @@
 
 import json
 import random
+import re
 from dataclasses import dataclass
 
 from .copying import dumped
 from .knowledge import concept_turn, fact_turn, small_talk_turn, sum_turn
-from .wording import POLITE, expand, imperative, listed, question, shaken, upper_first
+from .wording import GREETINGS, POLITE, expand, imperative, listed, question, shaken, statement, upper_first
 from .words import DAYS, LISTS, Words, read_lines
 
 Message = tuple[str, str]
@@ -20,6 +21,7 @@ SKIES = ("sunny", "cloudy", "rainy", "windy", "cold", "warm", "snowy", "clear")
 MESSAGES = """I am late|see you soon|call me back|dinner is ready|happy birthday|good morning|buy milk
 the meeting is over|water the plants|pay the rent|come home|where are you""".replace("\n", "|").split("|")
 FUNCTION_REQUESTS = read_lines("function_requests.txt")
+_OPEN = re.compile(r'\{(text|query)\}(?!")')  # free words without quotes: a strange word beside them would join them
 PAIR_STYLES = ("{} {}", "{} {}", "{}={}", "{}: {}", "the {} {}", "{} is {}", "{} = {}", "{} set to {}")
 
 
@@ -128,16 +130,18 @@ def request(words: Words, chosen: Offer) -> tuple[str, dict[str, object]]:
         return _made_up_request(words, chosen)
     values = {slot: value(words, slot) for slot in chosen.parameters}
     pattern = expand(rng, rng.choice(chosen.tool.requests))
-    if words.is_noisy(0.2):
+    if not _OPEN.search(pattern) and words.is_noisy(0.2):
         topic = f"{chosen.name} {' '.join(chosen.tool.names)}"
         pattern = shaken(rng, pattern, words.filler, keep=topic)
     text = pattern.format(**values)
     if pattern[0].islower() and not pattern.endswith((".", "?")):
         text = imperative(rng, text)
-    elif pattern.endswith("?") and not pattern.startswith("{"):
+    elif pattern.endswith("?") and ". " not in pattern and not pattern.startswith("{"):
         text = question(rng, text)
+    elif not pattern.startswith("{") and not pattern.endswith("}"):
+        text = statement(rng, text)
     elif rng.random() < 0.2:
-        text = rng.choice(("Hi! ", "Hello, ", "Hey, ", "Please: ", "Ok, ", "Hi, ")) + text
+        text = rng.choice(GREETINGS) + text
     return text, {name: values[slot] for slot, name in chosen.parameters.items()}
 
 

@@ -14,6 +14,7 @@ _INNERMOST = re.compile(r"\[([^\[\]]*)\]")
 _OPENINGS = read_table("polite.txt")
 POLITE = [f"{opening} " for opening in _OPENINGS["request"]]
 QUESTION_OPENINGS = [f"{opening} " for opening in _OPENINGS["question"]]
+GREETINGS = ("Hi! ", "Hello, ", "Hey, ", "Ok, ", "Hi, ", "Hello! ", "Well, ", "Listen: ")
 INDIRECT = """Do you know|Can you tell me|Could you tell me|Please tell me|Tell me|I want to know
 |I wonder""".replace("\n", "").split("|")
 ASKING = re.compile(r"^(could|can|would|will) you", re.IGNORECASE)
@@ -95,6 +96,15 @@ def question(rng: random.Random, text: str) -> str:
         text = opening + (lower_first(text) if rng.random() < 0.7 else text)
     if rng.random() < 0.05:
         text += rng.choice((" Thanks!", " Please.", " Thank you."))
+    return _rough(rng, text)
+
+
+def statement(rng: random.Random, text: str) -> str:
+    """`text` is one sentence or more, with capitals and marks of its own."""
+    if rng.random() < 0.15:
+        text = rng.choice(GREETINGS) + text
+    elif rng.random() < 0.06 and text[-1] in ".?":
+        text += rng.choice((" Thanks!", " Thank you.", " Thanks."))
     return _rough(rng, text)
 
 
