@@ -41,6 +41,6 @@ bench:
     {{python}} scripts/bench_client.py
     {{python}} scripts/bench_startup.py
 
-# train the built-in demo model from zero (about an hour of one core)
+# train the built-in demo model from zero (an hour and a half of one core)
 demo-model output="build/demo_model":
     {{python}} scripts/train_demo_model.py --output {{output}}

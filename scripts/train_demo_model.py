@@ -1,6 +1,6 @@
 """Trains the demo model from zero on text that it generates, for a given time, and writes the checkpoint folder.
 
-python scripts/train_demo_model.py --output paged_serve/demo_model --minutes 65
+python scripts/train_demo_model.py --output paged_serve/demo_model --minutes 95
 """
 
 import argparse
@@ -81,7 +81,7 @@ def learning_rate(step: int, share: float) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=Path, required=True, help="folder of the checkpoint")
-    parser.add_argument("--minutes", type=float, default=65, help="time of training, without tokenizer and compiler")
+    parser.add_argument("--minutes", type=float, default=95, help="time of training, without tokenizer and compiler")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
