@@ -162,7 +162,7 @@ def test_logits_of_some_tokens_are_those_of_all(model):
 
 def test_a_row_whose_arithmetic_fails_leaves_its_neighbours_alone(model):
     poisoned = 7
-    table = model.embedding.weight
+    table = model.embedding.table.weight
     kept = table[poisoned].clone()
     table[poisoned] = float("nan")
     try:

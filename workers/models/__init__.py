@@ -8,7 +8,7 @@ import torch
 from paged_serve.protocol.config import ModelConfig
 from paged_serve.protocol.errors import ConfigError
 
-from ..attention.torch_oracle import TorchOracle
+from ..backend import TorchBackend
 from ..tensor_parallel import TensorParallelGroup
 from ..weights import Checkpoint
 from .assembly import Assembly
@@ -32,7 +32,7 @@ def load_model(
     geometry.check_tensor_parallel(group.size)
     checkpoint = Checkpoint(path)
     try:
-        return Assembly(checkpoint, family.weight_names, geometry, group, device, on_progress).model(TorchOracle())
+        return Assembly(checkpoint, family.weight_names, geometry, group, TorchBackend(device), on_progress).model()
     finally:
         checkpoint.close()
 

@@ -6,10 +6,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ..attention.backend import AttentionBackend
+from ..backend import Backend
 from ..layers.embedding import OutputHead, VocabularyEmbedding
-from ..layers.linear import OUTPUTS_MULTIPLE, ColumnParallelLinear, RowParallelLinear
+from ..layers.linear import OUTPUTS_MULTIPLE, Linear, RowParallelLinear
 from ..layers.norm import RMSNorm
+from ..layers.ops import Heads
 from ..layers.rotary import Rotary
 from ..tensor_parallel import TensorParallelGroup
 from ..weights import Checkpoint, check_names
@@ -29,40 +30,55 @@ class Assembly:
         names: WeightNames,
         geometry: Geometry,
         group: TensorParallelGroup,
-        device: str,
+        backend: Backend,
         on_progress: Callable[[int, int], None],
     ):
         self._checkpoint = checkpoint
         self._names = names
         self._geometry = geometry
         self._group = group
-        self._device = device
+        self._backend = backend
+        self._device = backend.device
         self._on_progress = on_progress
         self._used: set[str] = set()
         self._loaded_bytes = 0
         self._total_bytes = self._expected_bytes()
 
-    def model(self, attention: AttentionBackend) -> Model:
+    def model(self) -> Model:
         """Raises ConfigError naming a tensor that is missing, misshapen or unexplained."""
-        geometry, names = self._geometry, self._names
-        table = self._vocabulary_table(names.embedding)
+        geometry, names, group = self._geometry, self._names, self._group
+        embedding, head = self._vocabulary()
         layers = [self._layer(index) for index in range(geometry.num_layers)]
         final_norm = self._norm(names.final_norm, geometry.hidden_size)
-        head = table if geometry.tie_word_embeddings else self._vocabulary_table(names.output_head)
         tied = (names.output_head,) if geometry.tie_word_embeddings else ()
         check_names(self._checkpoint, self._used, (*names.unused, *tied))
         return Model(
             geometry=geometry,
-            tp_size=self._group.size,
+            tp_size=group.size,
             device=self._device,
-            embedding=VocabularyEmbedding(table, self._group),
+            embedding=embedding,
             layers=layers,
             final_norm=final_norm,
-            output_head=OutputHead(head, geometry.vocab_size, self._group),
-            rotary=Rotary(geometry.rope, geometry.head_dim, self._device),
-            attention=attention,
+            output_head=head,
+            ops=self._backend.ops(self._heads()),
+            attention=self._backend.attention(),
             weights_bytes=self._loaded_bytes,
         )
+
+    def _vocabulary(self) -> tuple[VocabularyEmbedding, OutputHead]:
+        geometry, names, backend = self._geometry, self._names, self._backend
+        weight = self._vocabulary_table(names.embedding)
+        if geometry.tie_word_embeddings:
+            tied = backend.tied_table(weight)
+            return VocabularyEmbedding(tied, self._group), OutputHead(tied, geometry.vocab_size, self._group)
+        embedding = VocabularyEmbedding(backend.table(weight), self._group)
+        head = backend.head(self._vocabulary_table(names.output_head))
+        return embedding, OutputHead(head, geometry.vocab_size, self._group)
+
+    def _heads(self) -> Heads:
+        geometry, size = self._geometry, self._group.size
+        rotary = Rotary(geometry.rope, geometry.head_dim, self._device)
+        return Heads(geometry.heads_of_rank(size), geometry.kv_heads_of_rank(size), geometry.head_dim, rotary)
 
     def _layer(self, index: int) -> DecoderLayer:
         geometry, names = self._geometry, self._names
@@ -87,7 +103,7 @@ class Assembly:
             window=geometry.sliding_windows[index],
         )
 
-    def _column_parallel(self, parts: list[tuple[str, int, Span]], columns: int, bias: bool) -> ColumnParallelLinear:
+    def _column_parallel(self, parts: list[tuple[str, int, Span]], columns: int, bias: bool) -> Linear:
         """Fuses the given spans of several projections, each (name, rows in the file, span), into one."""
         rows = sum(stop - start for _, _, (start, stop) in parts)
         weight = self._empty(rows, columns)
@@ -99,9 +115,9 @@ class Assembly:
             if bias_vector is not None:
                 self._read(f"{name}.bias", (rows_in_file,), bias_vector[here], 0, start, stop)
             at = here.stop
-        return ColumnParallelLinear(weight, bias_vector)
+        return self._backend.linear(weight, bias_vector)
 
-    def _row_parallel(self, name: str, rows: int, columns: int, bias: bool) -> RowParallelLinear:
+    def _row_parallel(self, name: str, rows: int, columns: int, bias: bool) -> Linear:
         start, stop = self._even_span(columns)
         weight = self._empty(rows, stop - start)
         self._read(f"{name}.weight", (rows, columns), weight, 1, start, stop)
@@ -109,7 +125,9 @@ class Assembly:
         if bias:
             bias_vector = self._empty(rows)
             self._read(f"{name}.bias", (rows,), bias_vector)
-        return RowParallelLinear(weight, bias_vector, self._group)
+        if self._group.size == 1:
+            return self._backend.linear(weight, bias_vector)
+        return RowParallelLinear(self._backend.linear(weight), bias_vector, self._group)
 
     def _vocabulary_table(self, name: str) -> Tensor:
         """This rank's rows, with zeros past the vocabulary's end."""
