@@ -39,7 +39,8 @@ docs:
 bench:
     {{python}} scripts/bench_scheduler.py
     {{python}} scripts/bench_client.py
-    {{python}} scripts/bench_startup.py
+    {{python}} scripts/bench_load_client.py
+    {{python}} -m paged_serve bench startup
 
 # train the built-in demo model from zero (about an hour of one core)
 demo-model output="build/demo_model":

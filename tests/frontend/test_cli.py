@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from paged_serve.frontend import model_folder
+from paged_serve.frontend.bench.command import BENCHES
 from paged_serve.frontend.cli.banner import LoadingBar, banner
 from paged_serve.frontend.cli.main import COMMANDS, cli
 from paged_serve.frontend.model_folder import find_model_folder
@@ -18,7 +19,7 @@ from paged_serve.protocol.config import Config, ModelConfig, ServerConfig
 from paged_serve.protocol.errors import ConfigError
 
 ROOT = Path(__file__).parent.parent.parent
-HEAVY = {"zmq", "torch", "numpy", "starlette", "uvicorn", "tokenizers", "huggingface_hub", "jinja2", "yaml"}
+HEAVY = {"zmq", "torch", "numpy", "starlette", "uvicorn", "tokenizers", "huggingface_hub", "jinja2", "yaml", "asyncio"}
 
 
 def paged_serve(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -27,7 +28,10 @@ def paged_serve(*arguments: str, **environment: str) -> subprocess.CompletedProc
     return subprocess.run(command, capture_output=True, text=True, env=variables, timeout=30)
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["--version"], *([name, "--help"] for name in COMMANDS)])
+HELP = [[name, "--help"] for name in COMMANDS] + [["bench", name, "--help"] for name in BENCHES]
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], *HELP])
 def test_help_imports_nothing_heavy(arguments):
     code = (
         "import json, sys; from paged_serve.frontend.cli.main import cli;"

@@ -1,0 +1,73 @@
+"""`paged-serve bench throughput`: a load through LLM, as fast as it goes."""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..cli.options import GroupedCommand, GroupedOption, config_options
+from .load_options import LOAD_NAMES, count_option, json_option, load_options, make_load, plain
+
+if TYPE_CHECKING:
+    from .offline import BatchRun
+
+
+@click.command("throughput", cls=GroupedCommand)
+@load_options
+@count_option("--num-iters", 1, "Loads, each with prompts of its own.", group="Runs")
+@count_option("--num-iters-warmup", 0, "Loads before, which do not count.", group="Runs", least=0)
+@click.option(
+    "--temperature",
+    cls=GroupedOption,
+    group="Load",
+    type=click.FloatRange(0),
+    default=0.0,
+    metavar="T",
+    help="Above 0 samples.  [0]",
+)
+@json_option
+@config_options
+def command(**flags: Any) -> None:
+    """Give MODEL all requests of a seeded load at once, without HTTP, and print requests and tokens a second.
+
+    --seed makes the load; iteration i uses the seed + i, so that none finds its prompts in the prefix cache.
+    """
+    from .offline import engine_config, run_batch, start_llm
+
+    with start_llm(flags) as llm:
+        seed = llm.config.model.seed
+        for index in range(flags["num_iters_warmup"]):
+            run_batch(llm, make_load(flags, -1 - seed - index, llm.limits.vocab_size), flags["temperature"])
+        runs = []
+        for index in range(flags["num_iters"]):
+            load = make_load(flags, seed + index, llm.limits.vocab_size)
+            runs.append(run_batch(llm, load, flags["temperature"]))
+        config = {**plain(flags, *LOAD_NAMES, "temperature", "num_iters", "num_iters_warmup"), **engine_config(llm)}
+    click.echo(_table(runs))
+    from .report import write_json
+
+    write_json(flags["json_file"], "throughput", config, runs)
+
+
+def _table(runs: Sequence["BatchRun"]) -> str:
+    from .tables import number, table
+
+    measures: dict[str, Callable[[BatchRun], float]] = {
+        "seconds": lambda run: run.elapsed_s,
+        "requests a second": lambda run: run.num_requests / run.elapsed_s,
+        "prompt tokens a second": lambda run: run.prompt_tokens / run.elapsed_s,
+        "output tokens a second": lambda run: run.output_tokens / run.elapsed_s,
+        "all tokens a second": lambda run: (run.prompt_tokens + run.output_tokens) / run.elapsed_s,
+    }
+    first = runs[0]
+    title = f"{first.num_requests:,} requests, {first.prompt_tokens:,} prompt and {first.output_tokens:,} output tokens"
+    rows = []
+    for name, of in measures.items():
+        values = sorted(map(of, runs))
+        middle = (values[(len(values) - 1) // 2] + values[len(values) // 2]) / 2
+        rows.append([name, *map(number, (middle, values[0], values[-1]) if len(runs) > 1 else (middle,))])
+    head = [["", "median", "min", "max"]] if len(runs) > 1 else []
+    notes = [title] if len(runs) == 1 else [f"{len(runs)} loads; the first: {title}"]
+    if cached := sum(run.cached_tokens for run in runs):
+        notes.append(f"{cached:,} of the prompt tokens came from the prefix cache")
+    return "\n".join([*notes, "", table(head + rows)])
