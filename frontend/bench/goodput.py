@@ -25,6 +25,10 @@ def parse_objectives(texts: Sequence[str]) -> dict[str, float]:
     return objectives
 
 
+def objectives_text(objectives: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} ≤ {1000 * limit_s:g} ms" for name, limit_s in objectives.items())
+
+
 def is_good(timeline: Timeline, objectives: Mapping[str, float]) -> bool:
     """Whether it was answered and met each objective; one that cannot be measured, as with a single token, is met."""
     if timeline.error:

@@ -125,7 +125,7 @@ class ConnectionPool:
         secure = parts.scheme == "https"
         port = parts.port or (443 if secure else 80)
         _, connection = await loop.create_connection(
-            lambda: Connection(self._free.append), parts.hostname, port, ssl=secure or None
+            lambda: Connection(self._free.append), parts.hostname or "", port, ssl=secure or None
         )
         return connection
 

@@ -17,11 +17,10 @@ from paged_serve.protocol.errors import ConfigError
 
 TOKEN_IDS = range(300, 31_000)  # drawn from, then folded into the vocabulary
 SMALLEST_VOCABULARY = 1000  # that we expect of a server which does not tell
-WORDS = tuple(
-    "time year people way day man thing woman life child world school state family student group country problem hand "
-    "part place case week company system program question work night point home water room mother area money story "
-    "fact month lot right study book eye job word business issue side kind head house service friend father power "
-    "hour game line end member law car city name team".split()
+WORDS = (
+    *("time", "year", "people", "way", "day", "man", "thing", "woman", "life", "child", "world", "school", "state"),
+    *("family", "student", "group", "country", "problem", "hand", "part", "place", "case", "week", "company", "system"),
+    *("program", "question", "work", "night", "point", "home", "water", "room", "mother", "area", "money", "story"),
 )
 
 Prompt = list[int] | str | list[dict[str, Any]]  # tokens, a text, or the messages of a conversation

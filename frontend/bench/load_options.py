@@ -9,18 +9,16 @@ from ..cli.options import GroupedOption
 from .load import Lengths, LoadRequest, random_load, read_load
 
 
-class LengthsType(click.ParamType):
-    """Lengths on the command line."""
+def parsed_by(parse: Callable[[Any], Any]) -> Callable[..., Any]:
+    """A callback of an option: what `parse` makes of the text, or a usage error with the words of its ValueError."""
 
-    name = "lengths"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Lengths:
-        if isinstance(value, Lengths):
-            return value
+    def callback(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
         try:
-            return Lengths.parse(value)
+            return parse(value)
         except ValueError as error:
-            self.fail(str(error), param, ctx)
+            raise click.BadParameter(str(error), ctx, param) from None
+
+    return callback
 
 
 def lengths_option(flag: str, default: str, help_text: str) -> Callable[..., Any]:
@@ -28,7 +26,7 @@ def lengths_option(flag: str, default: str, help_text: str) -> Callable[..., Any
         flag,
         cls=GroupedOption,
         group="Load",
-        type=LengthsType(),
+        callback=parsed_by(Lengths.parse),
         metavar="N|LOW-HIGH",
         default=default,
         help=f"{help_text}  [{default}]",

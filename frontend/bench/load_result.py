@@ -59,6 +59,15 @@ class LoadResult:
     def per_second(self, count: int) -> float:
         return count / self.duration_s if self.duration_s > 0 else 0.0
 
+    def per_second_figures(self) -> dict[str, float | None]:
+        """As a result's JSON has them."""
+        return {
+            "requests_per_s": self.per_second(self.num_answered),
+            "prompt_tokens_per_s": self.per_second(self.prompt_tokens),
+            "output_tokens_per_s": self.per_second(self.output_tokens),
+            "good_requests_per_s": None if self.num_good is None else self.per_second(self.num_good),
+        }
+
 
 def _ms(seconds: Sequence[float | None]) -> Spread | None:
     return Spread.of([1000 * value for value in seconds if value is not None])

@@ -1,8 +1,9 @@
 """A load's figures as people read them: one run in full, or a line for each rate."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from .goodput import objectives_text
 from .load_result import LoadResult
 from .spread import Spread
 from .tables import number, spread_rows, table
@@ -10,7 +11,7 @@ from .tables import number, spread_rows, table
 LAG_WORTH_TELLING_MS = 20.0
 
 
-def load_table(result: LoadResult, objectives: Sequence[str], max_concurrency: int) -> str:
+def load_table(result: LoadResult, objectives: Mapping[str, float], max_concurrency: int) -> str:
     """Everything about one run."""
     rate = result.per_second
     rows = [
@@ -20,7 +21,7 @@ def load_table(result: LoadResult, objectives: Sequence[str], max_concurrency: i
         ["output tokens", f"{result.output_tokens:,}", number(rate(result.output_tokens))],
     ]
     if result.num_good is not None:
-        rows.append([f"good ({', '.join(objectives)})", f"{result.num_good:,}", number(rate(result.num_good))])
+        rows.append([f"good ({objectives_text(objectives)})", f"{result.num_good:,}", number(rate(result.num_good))])
     latencies = {
         "time to first token": result.time_to_first_token_ms,
         "between two chunks": result.inter_token_ms,

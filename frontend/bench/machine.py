@@ -21,7 +21,8 @@ def circumstances() -> dict[str, Any]:
         "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "machine": {
             "cpu": _of_cpu("model name") or platform.processor(),
-            "cores": len(os.sched_getaffinity(0)),
+            "cores": os.cpu_count(),
+            "usable_cores": len(os.sched_getaffinity(0)),
             "flags": [flag for flag in CPU_FLAGS if flag in (_of_cpu("flags") or _of_cpu("Features")).split()],
             "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
             "system": f"{platform.system()} {platform.release()}",

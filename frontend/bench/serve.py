@@ -6,29 +6,24 @@ from typing import Any
 import click
 
 from ..cli.options import GroupedCommand, GroupedOption
+from .goodput import parse_objectives
 from .load import SMALLEST_VOCABULARY
-from .load_options import count_option, json_option, load_options
+from .load_options import count_option, json_option, load_options, parsed_by
 
 
 def _option(group: str, *flags: str, **attributes: Any) -> Callable[..., Any]:
     return click.option(*flags, cls=GroupedOption, group=group, **attributes)
 
 
-class RatesType(click.ParamType):
-    """Requests a second: one or several numbers, inf among them."""
-
-    name = "rates"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[float]:
-        if isinstance(value, list):
-            return value
-        try:
-            rates = [float(part) for part in value.split(",")]
-        except ValueError:
-            rates = [0.0]
-        if not all(rate > 0 for rate in rates):  # false for nan too
-            self.fail(f"{value!r} must be numbers above 0, or inf, with commas between them", param, ctx)
-        return rates
+def parse_rates(text: str) -> list[float]:
+    """Requests a second: one or several numbers, inf among them. Raises ValueError."""
+    try:
+        rates = [float(part) for part in text.split(",")]
+    except ValueError:
+        rates = [0.0]
+    if not all(rate > 0 for rate in rates):  # false for nan too
+        raise ValueError(f"{text!r} must be numbers above 0, or inf, with commas between them")
+    return rates
 
 
 def _server_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -83,7 +78,14 @@ def _arrival_options(function: Callable[..., Any]) -> Callable[..., Any]:
     rate_help = "Requests a second; several make a sweep; inf is all at once.  [inf]"
     for decorate in reversed(
         (
-            _option("Arrivals", "--request-rate", type=RatesType(), default="inf", metavar="R[,R…]", help=rate_help),
+            _option(
+                "Arrivals",
+                "--request-rate",
+                callback=parsed_by(parse_rates),
+                default="inf",
+                metavar="R[,R…]",
+                help=rate_help,
+            ),
             _option(
                 "Arrivals",
                 "--arrivals",
@@ -108,6 +110,8 @@ def _arrival_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @_option(
     "Results",
     "--goodput",
+    "objectives",
+    callback=parsed_by(parse_objectives),
     multiple=True,
     metavar="NAME:MS[,…]",
     help="Count answers within these limits: ttft, tpot, e2el.",

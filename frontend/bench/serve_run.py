@@ -17,7 +17,6 @@ from ..cli.banner import LoadingBar
 from ..cli.http_client import HttpClient
 from ..cli.serve import raise_open_files_limit
 from .arrivals import arrival_times
-from .goodput import parse_objectives
 from .load import LoadRequest, as_text
 from .load_options import LOAD_NAMES, make_load, plain
 from .load_result import LoadResult
@@ -33,10 +32,6 @@ SERVER_NAMES = ("base_url", "api", "prompts", "stream", "ignore_eos", "temperatu
 
 def run(flags: dict[str, Any]) -> None:
     """Raises PagedServeError when there is no server, or nothing was answered."""
-    try:
-        objectives = parse_objectives(flags["goodput"])
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="--goodput") from None
     server = _server(flags)
     raise_open_files_limit()
     rates: list[float] = flags["request_rate"]
@@ -44,10 +39,10 @@ def run(flags: dict[str, Any]) -> None:
     for index, rate in enumerate(rates):
         click.echo(_title(server, flags, rate), err=True)
         timelines, client_share = _one_load(server, flags, rate, flags["seed"] + index)
-        results.append(LoadResult.of(timelines, objectives))
+        results.append(LoadResult.of(timelines, flags["objectives"]))
         if len(rates) == 1:
-            click.echo(load_table(results[0], flags["goodput"], flags["max_concurrency"]))
-        click.echo(f"this client used {client_share:.0%} of a core", err=True)
+            click.echo(load_table(results[0], flags["objectives"], flags["max_concurrency"]))
+        click.echo(f"this client used {client_share:.1%} of a core", err=True)
     _tell(server, flags, rates, results)
     if not any(result.num_answered for result in results):
         raise EngineDead("no request was answered")
@@ -116,9 +111,9 @@ def _tell(server: Server, flags: dict[str, Any], rates: Sequence[float], results
                 click.echo(f"FAILED at {rate_text(rate)}: {count}, {kind}: {result.error_details[kind]}")
     if flags["plot_file"]:
         write_file(flags["plot_file"], sweep_plot(rates, results).encode())
-    config = {"model": server.model, **plain(flags, *SERVER_NAMES, *LOAD_NAMES, *ARRIVAL_NAMES, "seed", "goodput")}
+    config = {"model": server.model, **plain(flags, *SERVER_NAMES, *LOAD_NAMES, *ARRIVAL_NAMES, "seed", "objectives")}
     runs = [
-        {"request_rate": rate_text(rate), **msgspec.to_builtins(result)}
+        {"request_rate": rate_text(rate), **result.per_second_figures(), **msgspec.to_builtins(result)}
         for rate, result in zip(rates, results, strict=True)
     ]
     write_json(flags["json_file"], "serve", config, runs)

@@ -1,5 +1,7 @@
 """`paged-serve bench startup`: from the shell's prompt to a server that answers, and back."""
 
+import json
+from statistics import median
 from typing import Any
 
 import click
@@ -27,13 +29,8 @@ def command(**flags: Any) -> None:
     starts = [measure_start(config, kill=index % 2 == 1) for index in range(count)]
     result = StartResult.of(first, starts, [measure_help_ms() for _ in range(count)])
     click.echo(_table(result))
-    write_json(flags["json_file"], "startup", {"num_starts": count, "serve": _masked(config)}, result)
-
-
-def _masked(config: Any) -> Any:
-    import msgspec
-
-    return msgspec.json.decode(config.for_print())
+    asked = {"num_starts": count, "serve": json.loads(config.for_print())}
+    write_json(flags["json_file"], "startup", asked, result)
 
 
 def _table(result: Any) -> str:
@@ -42,10 +39,8 @@ def _table(result: Any) -> str:
     def rows(head: str, measured: dict[str, list[float]], first: dict[str, float]) -> list[list[str]]:
         found = [[head, "median", "min", "max", "first"]]
         for name, values in measured.items():
-            ordered = sorted(values)
-            middle = (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
-            told = number(first[name]) if name in first else "-"
-            found.append([name, number(middle), number(ordered[0]), number(ordered[-1]), told])
+            told = (median(values), min(values), max(values), first.get(name))
+            found.append([name, *map(number, told)])
         return found
 
     times = table(rows("ms", result.times_ms, result.first_times_ms))

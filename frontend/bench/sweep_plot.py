@@ -14,8 +14,8 @@ def sweep_plot(rates: Sequence[float], results: Sequence[LoadResult]) -> str:
     def lines(of: Callable[[LoadResult], Spread | None]) -> dict[str, Sequence[float | None]]:
         spreads = [of(result) for result in results]
         return {
-            "p50": [spread and spread.p50 for spread in spreads],
-            "p99": [spread and spread.p99 for spread in spreads],
+            "p50": [None if spread is None else spread.p50 for spread in spreads],
+            "p99": [None if spread is None else spread.p99 for spread in spreads],
         }
 
     achieved: dict[str, Sequence[float | None]] = {

@@ -1,6 +1,7 @@
 """`paged-serve bench throughput`: a load through LLM, as fast as it goes."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -33,6 +34,7 @@ def command(**flags: Any) -> None:
     --seed makes the load; iteration i uses the seed + i, so that none finds its prompts in the prefix cache.
     """
     from .offline import engine_config, run_batch, start_llm
+    from .report import write_json
 
     with start_llm(flags) as llm:
         seed = llm.config.model.seed
@@ -44,30 +46,33 @@ def command(**flags: Any) -> None:
             runs.append(run_batch(llm, load, flags["temperature"]))
         config = {**plain(flags, *LOAD_NAMES, "temperature", "num_iters", "num_iters_warmup"), **engine_config(llm)}
     click.echo(_table(runs))
-    from .report import write_json
+    medians = {name.replace(" ", "_"): median(values) for name, values in _measured(runs).items()}
+    write_json(flags["json_file"], "throughput", config, {"median": medians, "runs": runs})
 
-    write_json(flags["json_file"], "throughput", config, runs)
+
+def _measured(runs: Sequence["BatchRun"]) -> dict[str, list[float]]:
+    """Each measure of each run."""
+    return {
+        "seconds": [run.elapsed_s for run in runs],
+        "requests a second": [run.num_requests / run.elapsed_s for run in runs],
+        "prompt tokens a second": [run.prompt_tokens / run.elapsed_s for run in runs],
+        "output tokens a second": [run.output_tokens / run.elapsed_s for run in runs],
+        "all tokens a second": [(run.prompt_tokens + run.output_tokens) / run.elapsed_s for run in runs],
+    }
 
 
 def _table(runs: Sequence["BatchRun"]) -> str:
     from .tables import number, table
 
-    measures: dict[str, Callable[[BatchRun], float]] = {
-        "seconds": lambda run: run.elapsed_s,
-        "requests a second": lambda run: run.num_requests / run.elapsed_s,
-        "prompt tokens a second": lambda run: run.prompt_tokens / run.elapsed_s,
-        "output tokens a second": lambda run: run.output_tokens / run.elapsed_s,
-        "all tokens a second": lambda run: (run.prompt_tokens + run.output_tokens) / run.elapsed_s,
-    }
     first = runs[0]
     title = f"{first.num_requests:,} requests, {first.prompt_tokens:,} prompt and {first.output_tokens:,} output tokens"
-    rows = []
-    for name, of in measures.items():
-        values = sorted(map(of, runs))
-        middle = (values[(len(values) - 1) // 2] + values[len(values) // 2]) / 2
-        rows.append([name, *map(number, (middle, values[0], values[-1]) if len(runs) > 1 else (middle,))])
-    head = [["", "median", "min", "max"]] if len(runs) > 1 else []
     notes = [title] if len(runs) == 1 else [f"{len(runs)} loads; the first: {title}"]
     if cached := sum(run.cached_tokens for run in runs):
         notes.append(f"{cached:,} of the prompt tokens came from the prefix cache")
-    return "\n".join([*notes, "", table(head + rows)])
+    if len(runs) == 1:
+        rows = [[name, number(values[0])] for name, values in _measured(runs).items()]
+    else:
+        rows = [["", "median", "min", "max"]]
+        for name, values in _measured(runs).items():
+            rows.append([name, *map(number, (median(values), min(values), max(values)))])
+    return "\n".join([*notes, "", table(rows)])

@@ -2,6 +2,7 @@
 
 from array import array
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 
 @dataclass(slots=True)
@@ -46,7 +47,7 @@ class Timeline:
 
     def gaps_s(self) -> list[float]:
         """Between one chunk and the next: what a reader waits for."""
-        return [later - earlier for earlier, later in zip(self.chunks, self.chunks[1:], strict=False)]
+        return [later - earlier for earlier, later in pairwise(self.chunks)]
 
     def fail(self, kind: str, detail: str, now: float) -> None:
         self.error, self.error_detail, self.ended = kind, detail, now

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from itertools import pairwise
 
 import pytest
 
@@ -58,7 +59,7 @@ def test_every_way_to_cut_a_stream_gives_the_same_timeline():
     [
         (text("a"), text("b", "length"), usage(3, 2)),  # no last word, but a finish reason
         (event({"choices": [{"delta": {"role": "assistant", "content": ""}}]}), text("a"), text("b", "stop"), DONE),
-        (event({"choices": [{"delta": {"reasoning_content": "a"}}]}), event({"choices": [{"delta": {"content": "b"}}]}), DONE),
+        (event({"choices": [{"delta": {"reasoning": "a"}}]}), event({"choices": [{"delta": {"content": "b"}}]}), DONE),
         (event({"choices": None}), b"event: x\ndata:" + text("a")[6:], text("b"), DONE),
     ],
 )  # fmt: skip
@@ -80,7 +81,10 @@ def test_without_usage_chunks_are_counted_and_the_table_says_so():
 
 
 def test_a_whole_answer_has_an_end_and_no_first_token():
-    body = {"choices": [{"text": "abcd", "finish_reason": "length"}], "usage": {"prompt_tokens": 3, "completion_tokens": 4}}
+    body = {
+        "choices": [{"text": "abcd", "finish_reason": "length"}],
+        "usage": {"prompt_tokens": 3, "completion_tokens": 4},
+    }
     (timeline,) = load(whole(200, body), streamed=False)
     assert (timeline.error, timeline.output_tokens, timeline.first_token_s) == ("", 4, None)
     assert timeline.end_to_end_s > 0
@@ -142,7 +146,7 @@ def test_a_closed_loop_counts_from_the_free_place():
     timelines = load(streamed(*GOOD, pause_s=0.01), times=[0.0] * 5, max_concurrency=1)
     assert all(timeline.intended == timeline.sent for timeline in timelines)
     sent = [timeline.sent for timeline in timelines]
-    assert all(later - earlier >= 0.05 for earlier, later in zip(sent, sent[1:], strict=False))
+    assert all(later - earlier >= 0.05 for earlier, later in pairwise(sent))
 
 
 def test_no_more_are_out_than_may_be_and_connections_are_used_again():
