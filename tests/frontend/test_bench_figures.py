@@ -30,7 +30,7 @@ HAND_MADE = [
     line(0.0, [0.1, 0.2, 0.4], 0.5, cached_tokens=4),
     line(1.0, [1.3, 1.4], 1.4),
     line(1.0, [1.2], 2.0, sent=1.1),
-    Timeline(1.5, 8, sent=1.5, ended=9.0, error="HTTP 429", error_detail="full"),
+    Timeline(1.5, 8, sent=1.5, chunks=array("d", [8.5]), ended=9.0, error="HTTP 429", error_detail="full"),
 ]
 
 
