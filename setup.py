@@ -22,13 +22,13 @@ FLAGS_BY_ISA = {
         "-mavx2",
         "-mfma",
     ],
-    "avx2": ["-mavx2", "-mfma"],
+    "avx2": ["-mavx2", "-mfma", "-mf16c"],
     "portable": [],
 }
 # No contraction: a product and a sum are fused where the source says so, else rows of different tiles could differ.
 FLAGS = ["-std=c++20", "-O3", "-g0", "-ffp-contract=off", "-fno-math-errno", "-fvisibility=hidden", "-pthread"]
 # gcc 12 warns by the thousand about its own vector headers, and that the ABI of vectors depends on flags.
-WARNINGS = ["-Wall", "-Wextra", "-Wno-maybe-uninitialized", "-Wno-psabi"]
+WARNINGS = ["-Wall", "-Wextra", "-Wno-uninitialized", "-Wno-maybe-uninitialized", "-Wno-psabi"]
 
 
 class BuildKernels(build_ext):

@@ -13,9 +13,10 @@
 //   fma, max, min, round     a * b + c rounded once (twice where the machine has no fused product); to nearest even
 //   to_int, to_float         float -> int32_t to nearest even, and back
 //   sum, highest             over the lanes, in one fixed tree
-//   store_s8                 the lanes saturated to int8_t
+//   load_fp16, load_u8       LANES float16 or uint8_t as F32;  store_s8: the lanes saturated to int8_t
 //   MAX_ROWS, strip_vectors  register budget of the microkernel, see tile.h
 //   Bf16, Fp32, Int8         how a 32-bit word of weights meets a word of activations, see tile.h
+//   Int4Codes                nibbles to words of Bf16 weights, see gemm_int4.cpp
 // Bits may differ from one instruction set to another, never within one.
 #pragma once
 #include <cstddef>

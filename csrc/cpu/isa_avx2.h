@@ -1,4 +1,4 @@
-// AVX2 with FMA: x86 since 2013 (Haswell) and 2015 (Excavator). Vocabulary: isa.h.
+// AVX2 with FMA and F16C: x86 since 2013 (Haswell) and 2015 (Excavator). Vocabulary: isa.h.
 #pragma once
 #include <immintrin.h>
 
@@ -41,6 +41,8 @@ inline void store_bf16_n(uint16_t* p, F32 x, int n) {
   store_bf16(whole, x);
   std::memcpy(p, whole, 2 * n);
 }
+inline F32 load_fp16(const void* p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p)); }
+inline F32 load_u8(const void* p) { return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)p))); }
 inline void store_s8(int8_t* p, I32 x) {
   const __m128i halves = _mm_packs_epi32(_mm256_castsi256_si128((__m256i)x), _mm256_extracti128_si256((__m256i)x, 1));
   _mm_storel_epi64((__m128i*)p, _mm_packs_epi16(halves, halves));
@@ -102,5 +104,15 @@ struct Int8 {  // four unsigned weights (value + 128), four signed activations; 
     const __m256i even = _mm256_madd_epi16((__m256i)w.even, (__m256i)x.even);
     const __m256i odd = _mm256_madd_epi16((__m256i)w.odd, (__m256i)x.odd);
     return acc + (I32)even + (I32)odd;
+  }
+};
+
+// Nibbles widened to floats.
+struct Int4Codes {
+  I32 zero;  // the code that stands for 0
+  explicit Int4Codes(int zero_code) : zero(splat(zero_code)) {}
+  Bf16::Weights word(I32 packed, int j) const {
+    const I32 even = (packed >> (4 * j)) & 15, odd = (packed >> (16 + 4 * j)) & 15;
+    return {(I32)to_float(even - zero), (I32)to_float(odd - zero)};
   }
 };

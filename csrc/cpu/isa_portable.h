@@ -8,6 +8,7 @@ typedef float F32 __attribute__((vector_size(16)));
 typedef int32_t I32 __attribute__((vector_size(16)));
 typedef uint16_t U16x4 __attribute__((vector_size(8)));
 typedef int8_t S8x4 __attribute__((vector_size(4)));
+typedef uint8_t U8x4 __attribute__((vector_size(4)));
 
 // Sixteen registers of four lanes: two rows of four accumulators, or one of eight.
 constexpr int MAX_ROWS = 2;
@@ -41,6 +42,11 @@ inline void store_bf16_n(uint16_t* p, F32 x, int n) {
   std::memcpy(p, &halves, 2 * n);
 }
 inline void store_bf16(uint16_t* p, F32 x) { store_bf16_n(p, x, LANES); }
+inline F32 load_fp16(const void* p) {  // finite; scaling by 2^112 moves the exponent and makes subnormals right
+  const I32 half = __builtin_convertvector(copied<U16x4>(p), I32), magnitude = (half & 0x7fff) << 13;
+  return (F32)((I32)((F32)magnitude * splat(0x1p112f)) | (half & 0x8000) << 16);
+}
+inline F32 load_u8(const void* p) { return __builtin_convertvector(copied<U8x4>(p), F32); }
 inline void store_s8(int8_t* p, I32 x) {
   const I32 low = x < -128 ? splat(-128) : x;
   const S8x4 bytes = __builtin_convertvector(low > 127 ? splat(127) : low, S8x4);
@@ -109,4 +115,14 @@ struct Int8 {  // four unsigned weights (value + 128), four signed activations; 
     return acc + ((product << 16) >> 16) + (product >> 16);
   }
   static Acc dot(Acc acc, Weights w, Row x) { return pair(pair(acc, w.even, x.even), w.odd, x.odd); }
+};
+
+// Nibbles widened to floats.
+struct Int4Codes {
+  I32 zero;  // the code that stands for 0
+  explicit Int4Codes(int zero_code) : zero(splat(zero_code)) {}
+  Bf16::Weights word(I32 packed, int j) const {
+    const I32 even = (packed >> (4 * j)) & 15, odd = (packed >> (16 + 4 * j)) & 15;
+    return {(I32)to_float(even - zero), (I32)to_float(odd - zero)};
+  }
 };

@@ -21,6 +21,10 @@ int32_t struct_size(const char* name) {
   if (!std::strcmp(name, #Struct)) return sizeof(Struct);
   SIZE_OF(PoolParams)
   SIZE_OF(GemmParams)
+  SIZE_OF(QuantizeParams)
+  SIZE_OF(GemmInt8Params)
+  SIZE_OF(GemmInt4Params)
+  SIZE_OF(EmbedParams)
 #undef SIZE_OF
   return -1;
 }

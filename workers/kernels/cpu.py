@@ -6,8 +6,9 @@ code of workers/layers and workers/attention serves.
 
 import ctypes
 import os
-from collections.abc import Sequence
-from ctypes import c_int32, c_int64, c_void_p
+import struct
+from collections.abc import Callable, Sequence
+from ctypes import c_float, c_int32, c_int64, c_void_p
 from functools import cache
 from pathlib import Path
 
@@ -30,12 +31,58 @@ class GemmParams(ctypes.Structure):
     )
 
 
-STRUCTS: tuple[type[ctypes.Structure], ...] = (PoolParams, GemmParams)
-KERNELS: dict[str, type[ctypes.Structure]] = {"gemm_bf16": GemmParams, "gemm_fp32": GemmParams}
+class QuantizeParams(ctypes.Structure):
+    _fields_ = (
+        *((name, c_void_p) for name in ("codes", "scales", "sums", "x")),
+        *((name, c_int64) for name in ("x_stride", "codes_stride")),
+        *((name, c_int32) for name in ("rows", "inputs", "x_is_float")),
+    )
+
+
+class GemmInt8Params(ctypes.Structure):
+    _fields_ = (("gemm", GemmParams), *((name, c_void_p) for name in ("x_scales", "x_sums", "weight_scales")))
+
+
+class GemmInt4Params(ctypes.Structure):
+    _fields_ = (("gemm", GemmParams), ("group_sums", c_void_p), ("scale_unit", c_float), ("group_size", c_int32))
+
+
+class EmbedParams(ctypes.Structure):
+    _fields_ = (
+        *((name, c_void_p) for name in ("y", "ids", "table", "scales")),
+        ("y_stride", c_int64),
+        *((name, c_int32) for name in ("rows", "outputs", "inputs", "y_is_float")),
+    )
+
+
+KERNELS: dict[str, type[ctypes.Structure]] = {
+    "gemm_bf16": GemmParams,
+    "gemm_fp32": GemmParams,
+    "quantize_rows": QuantizeParams,
+    "gemm_int8": GemmInt8Params,
+    "gemm_int4": GemmInt4Params,
+    "embed_bf16": EmbedParams,
+    "embed_fp32": EmbedParams,
+    "embed_int8": EmbedParams,
+}
+
+
+def packer(params: type[ctypes.Structure]) -> Callable[..., bytes]:
+    """Packs a struct's fields, in their order and with inner structs opened, in a third of the time of ctypes.
+
+    Pointers are integers, 0 for null; a kernel takes the bytes as they are.
+    """
+    return struct.Struct(_format(params)).pack
+
+
+def _format(params: type[ctypes.Structure]) -> str:
+    codes = {c_void_p: "P", c_int32: "i", c_int64: "q", c_float: "f"}
+    kinds = [field[1] for field in params._fields_]
+    return "".join(_format(kind) if issubclass(kind, ctypes.Structure) else codes[kind] for kind in kinds)
 
 
 class Library:
-    """One loaded library. `functions[name](pool, byref(params))` runs a kernel; ctypes lets go of the GIL meanwhile."""
+    """One loaded library. `functions[name](pool, params)` runs a kernel; ctypes lets go of the GIL meanwhile."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -47,12 +94,13 @@ class Library:
         self._dll.pool_empty_runs.argtypes = [c_void_p, c_int32]
         self.isa: str = self._dll.isa_name().decode()
         self.machine_isa: str = self._dll.machine_isa().decode()
-        for struct in STRUCTS:
-            size = self._dll.struct_size(struct.__name__.encode())
-            if size != ctypes.sizeof(struct):
+        structs: set[type[ctypes.Structure]] = {PoolParams, *KERNELS.values()}
+        for params in structs:
+            size = self._dll.struct_size(params.__name__.encode())
+            if size != ctypes.sizeof(params):
                 raise ConfigError(
-                    f"{path} was built from other sources: its {struct.__name__} has {size} bytes, not "
-                    f"{ctypes.sizeof(struct)}. Build it again: python setup.py build_ext --inplace"
+                    f"{path} was built from other sources: its {params.__name__} has {size} bytes, not "
+                    f"{ctypes.sizeof(params)}. Build it again: python setup.py build_ext --inplace"
                 )
         self.functions = {name: getattr(self._dll, name) for name in KERNELS}
         for function in self.functions.values():
