@@ -77,6 +77,44 @@ API void embed_bf16(Pool*, const EmbedParams*);
 API void embed_fp32(Pool*, const EmbedParams*);
 API void embed_int8(Pool*, const EmbedParams*);
 
+// What lies between the products; elementwise.cpp. All arrays are contiguous, of bfloat16 or, if is_float, of float.
+
+// out = norm(hidden += delta): every row to unit mean square, then times weight.
+struct NormParams {
+  void* out;            // [rows, size]
+  void* hidden;         // [rows, size], overwritten if there is a delta
+  const void* delta;    // [rows, size], or null
+  const float* weight;  // [size]
+  int32_t rows, size;
+  float eps;
+  int32_t is_float;
+};
+API void rms_norm(Pool*, const NormParams*);
+
+// out = silu(gate) * up
+struct SiluMulParams {
+  void* out;            // [rows, size]
+  const void* gate_up;  // [rows, 2 * size], gate then up
+  int32_t rows, size;
+  int32_t is_float;
+};
+API void silu_mul(Pool*, const SiluMulParams*);
+
+// Takes projected tokens apart: queries and keys are normalised per head, if there are norms, and turned by the angles
+// of their positions; keys and values go to their slots of the paged cache.
+struct RotateParams {
+  void* query;                                   // [tokens, heads, head_dim]
+  const void* projected;                         // [tokens, heads + 2 * kv_heads, head_dim]: queries, keys, values
+  const float *query_norm, *key_norm;            // [head_dim], or null
+  const float* angles;                           // [positions, head_dim]: cosines of all pairs, then their sines
+  const int64_t *positions, *slots;              // [tokens]; slot = block * block_size + offset
+  void *keys, *values;                           // [blocks, kv_heads, block_size, head_dim]
+  int32_t tokens, heads, kv_heads, head_dim, block_size;
+  float eps;
+  int32_t is_float;
+};
+API void rotate_and_cache(Pool*, const RotateParams*);
+
 // What this library is, and what the machine could run. library.cpp.
 API const char* isa_name();        // "avx512", "avx2" or "portable"
 API const char* machine_isa();     // the best of them for this processor

@@ -25,6 +25,9 @@ int32_t struct_size(const char* name) {
   SIZE_OF(GemmInt8Params)
   SIZE_OF(GemmInt4Params)
   SIZE_OF(EmbedParams)
+  SIZE_OF(NormParams)
+  SIZE_OF(SiluMulParams)
+  SIZE_OF(RotateParams)
 #undef SIZE_OF
   return -1;
 }

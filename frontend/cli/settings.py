@@ -100,6 +100,18 @@ SETTINGS = (
         "N",
     ),
     Setting(
+        "Devices",
+        "parallel.pin_threads",
+        ("--pin-threads",),
+        "Whether threads are bound to cores; auto: if they take all cores.",
+    ),
+    Setting(
+        "Devices",
+        "model.cpu_isa",
+        ("--cpu-isa",),
+        "CPU kernels; auto takes the best that the machine runs, torch none.",
+    ),
+    Setting(
         "Devices", "parallel.step_timeout_s", ("--step-timeout",), "A step that takes longer counts as hung.", "SECONDS"
     ),
     Setting("Server", "server.host", ("--host",), "Address to listen on; a public one needs an API key.", "HOST"),

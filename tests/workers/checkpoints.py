@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from paged_serve.protocol.config import ModelConfig
+from paged_serve.workers.kernels.cpu import Pool
 from paged_serve.workers.models import Model, load_model
 from paged_serve.workers.tensor_parallel import TensorParallelGroup
 
@@ -136,10 +137,12 @@ def reference_greedy(model: Any, token_ids: list[int], num_tokens: int) -> list[
     return chosen
 
 
-def ours(folder: Path, dtype: Any = "auto", group: TensorParallelGroup | None = None) -> Model:
-    return load_model(
-        str(folder), ModelConfig(dtype=dtype, device="cpu"), group or TensorParallelGroup(), lambda done, total: None
-    )
+def ours(
+    folder: Path, dtype: Any = "auto", group: TensorParallelGroup | None = None, pool: Pool | None = None
+) -> Model:
+    """On plain torch, or on the kernels of `pool`."""
+    config = ModelConfig(dtype=dtype, device="cpu")
+    return load_model(str(folder), config, group or TensorParallelGroup(), lambda done, total: None, pool)
 
 
 def random_tokens(num_tokens: int, seed: int = 0, vocab_size: int = SHAPE["vocab_size"]) -> list[int]:

@@ -26,3 +26,35 @@ def cpu_pools(cpu_library):
     yield made
     for pool in made:
         pool.close()
+
+
+@pytest.fixture(scope="session")
+def make_pool():
+    """Makes pools of some number of threads; None if the kernels are not built. They need not fit the cores."""
+    made = []
+
+    def make(threads=1):
+        library = cpu.best_library()
+        if library is None:
+            return None
+        made.append(cpu.Pool(library, [-1] * threads))
+        return made[-1]
+
+    yield make
+    for pool in made:
+        pool.close()
+
+
+@pytest.fixture(scope="session")
+def pools(make_pool):
+    """The ways to compute: None stands for plain torch, then the kernels if they are built."""
+    pool = make_pool()
+    return [None] if pool is None else [None, pool]
+
+
+@pytest.fixture(scope="session", params=["torch", "kernels"])
+def pool(request, pools):
+    """Each of the ways to compute, a test of its own."""
+    if request.param == "kernels" and len(pools) == 1:
+        pytest.skip("the kernels are not built")
+    return pools[request.param == "kernels"]

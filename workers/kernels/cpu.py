@@ -55,6 +55,32 @@ class EmbedParams(ctypes.Structure):
     )
 
 
+class NormParams(ctypes.Structure):
+    _fields_ = (
+        *((name, c_void_p) for name in ("out", "hidden", "delta", "weight")),
+        *((name, c_int32) for name in ("rows", "size")),
+        ("eps", c_float),
+        ("is_float", c_int32),
+    )
+
+
+class SiluMulParams(ctypes.Structure):
+    _fields_ = (
+        *((name, c_void_p) for name in ("out", "gate_up")),
+        *((name, c_int32) for name in ("rows", "size", "is_float")),
+    )
+
+
+class RotateParams(ctypes.Structure):
+    _fields_ = (
+        *((name, c_void_p) for name in ("query", "projected", "query_norm", "key_norm", "angles")),
+        *((name, c_void_p) for name in ("positions", "slots", "keys", "values")),
+        *((name, c_int32) for name in ("tokens", "heads", "kv_heads", "head_dim", "block_size")),
+        ("eps", c_float),
+        ("is_float", c_int32),
+    )
+
+
 KERNELS: dict[str, type[ctypes.Structure]] = {
     "gemm_bf16": GemmParams,
     "gemm_fp32": GemmParams,
@@ -64,6 +90,9 @@ KERNELS: dict[str, type[ctypes.Structure]] = {
     "embed_bf16": EmbedParams,
     "embed_fp32": EmbedParams,
     "embed_int8": EmbedParams,
+    "rms_norm": NormParams,
+    "silu_mul": SiluMulParams,
+    "rotate_and_cache": RotateParams,
 }
 
 

@@ -85,12 +85,24 @@ def gemm(
     return out
 
 
-def embed_rows(pool: Pool, ids: Tensor, table: PackedWeight, out_dtype: torch.dtype = torch.bfloat16) -> Tensor:
-    """Rows `ids` [n] int64 of a packed bf16, fp32 or int8 table, [n, inputs]; zeros for an id outside of it."""
-    out = torch.empty((len(ids), table.inputs), dtype=out_dtype)
+def embed_rows(
+    pool: Pool,
+    ids: Tensor,
+    table: PackedWeight,
+    out_dtype: torch.dtype = torch.bfloat16,
+    out: Tensor | None = None,
+) -> Tensor:
+    """Rows `ids` [n] int64 of a packed bf16, fp32 or int8 table, [n, inputs]; zeros for an id outside of it.
+
+    They go to `out` or to a new tensor of `out_dtype`.
+    """
+    if out is None:
+        out = torch.empty((len(ids), table.inputs), dtype=out_dtype)
+    assert out.shape == (len(ids), table.inputs)
+    assert out.stride(1) == 1
     ids = ids.contiguous()
     pointers = out.data_ptr(), ids.data_ptr(), table.data.data_ptr(), _pointer(table.scales)
-    sizes = len(ids), table.outputs, table.inputs, out_dtype == torch.float32
+    sizes = len(ids), table.outputs, table.inputs, out.dtype == torch.float32
     pool.functions[f"embed_{table.format}"](pool.handle, EMBED(*pointers, out.stride(0), *sizes))
     return out
 

@@ -18,7 +18,7 @@ class Table(Protocol):
     num_rows: int
 
     def rows(self, indices: Tensor) -> Tensor:
-        """[tokens] i64, each below num_rows -> [tokens, hidden]."""
+        """[tokens] i64 -> [tokens, hidden], zeros for an index that the table does not have."""
         ...
 
 
@@ -34,7 +34,8 @@ class TorchTable:
         self.num_rows = weight.shape[0]
 
     def rows(self, indices: Tensor) -> Tensor:
-        return functional.embedding(indices, self.weight)
+        absent = (indices < 0) | (indices >= self.num_rows)
+        return functional.embedding(indices.masked_fill(absent, 0), self.weight).masked_fill_(absent.unsqueeze(1), 0.0)
 
     def __call__(self, x: Tensor) -> Tensor:
         return linear(x, self.weight)
@@ -51,10 +52,7 @@ class VocabularyEmbedding:
         """[tokens] i64 -> [tokens, hidden], which the caller may overwrite."""
         if self._group.size == 1:
             return self.table.rows(token_ids)
-        local = token_ids - self._group.rank * self.table.num_rows
-        elsewhere = (local < 0) | (local >= self.table.num_rows)
-        vectors = self.table.rows(local.masked_fill(elsewhere, 0))
-        return self._group.all_reduce(vectors.masked_fill(elsewhere.unsqueeze(1), 0.0))
+        return self._group.all_reduce(self.table.rows(token_ids - self._group.rank * self.table.num_rows))
 
 
 class OutputHead:

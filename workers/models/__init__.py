@@ -9,6 +9,8 @@ from paged_serve.protocol.config import ModelConfig
 from paged_serve.protocol.errors import ConfigError
 
 from ..backend import TorchBackend
+from ..cpu_backend import DTYPES, CpuBackend
+from ..kernels.cpu import Pool
 from ..tensor_parallel import TensorParallelGroup
 from ..weights import Checkpoint
 from .assembly import Assembly
@@ -19,9 +21,13 @@ __all__ = ["Model", "device_of", "load_model"]
 
 
 def load_model(
-    folder: str, config: ModelConfig, group: TensorParallelGroup, on_progress: Callable[[int, int], None]
+    folder: str,
+    config: ModelConfig,
+    group: TensorParallelGroup,
+    on_progress: Callable[[int, int], None],
+    pool: Pool | None = None,
 ) -> Model:
-    """This rank's share of the model in `folder`, ready to run.
+    """This rank's share of the model in `folder`, ready to run, on the kernels of `pool` if they know its dtype.
 
     `on_progress(loaded_bytes, total_bytes)` is called after each tensor. Raises ConfigError when the folder, the
     machine or the number of ranks does not fit, with what was found and what would.
@@ -30,9 +36,10 @@ def load_model(
     device = device_of(config)
     family, geometry = read_geometry(path, config.dtype)
     geometry.check_tensor_parallel(group.size)
+    backend = CpuBackend(pool) if pool is not None and geometry.dtype in DTYPES else TorchBackend(device)
     checkpoint = Checkpoint(path)
     try:
-        return Assembly(checkpoint, family.weight_names, geometry, group, TorchBackend(device), on_progress).model()
+        return Assembly(checkpoint, family.weight_names, geometry, group, backend, on_progress).model()
     finally:
         checkpoint.close()
 
