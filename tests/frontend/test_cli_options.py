@@ -19,6 +19,8 @@ EXAMPLES = {  # a valid value of each setting for each of three sources
     "model.tokenizer": ("a", "b", "c"),
     "model.dtype": ("bfloat16", "float16", "float32"),
     "model.device": ("cpu", "cuda", "auto"),
+    "model.cpu_isa": ("avx2", "portable", "torch"),
+    "parallel.pin_threads": ("always", "never", "auto"),
     "model.generation_config": ("none", "vllm", "auto"),
     "server.chat_template": ("a", "b", "c"),
     "cache.block_size": (16, 32, 64),
