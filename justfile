@@ -39,6 +39,7 @@ docs:
 bench:
     {{python}} scripts/bench_scheduler.py
     {{python}} scripts/bench_client.py
+    {{python}} scripts/bench_step.py
     {{python}} scripts/bench_load_client.py
     {{python}} -m paged_serve bench startup
 

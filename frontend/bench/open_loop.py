@@ -70,6 +70,7 @@ class LoadGenerator:
         )
         self._is_bounded = max_concurrency > 0
         self._on_done = on_done
+        self.timelines: list[Timeline] = []  # of what was sent so far, in the order of the requests
 
     async def run(self, requests: Sequence[LoadRequest], times: Sequence[float]) -> list[Timeline]:
         """Timelines in the order of the requests; `times` are seconds after the start, ascending.
@@ -81,25 +82,26 @@ class LoadGenerator:
         closed_loop = self._is_bounded and math.isclose(times[-1], times[0])
         gc.freeze()
         start = time.perf_counter() + LEAD_S
-        tasks = []
+        self.timelines, tasks = [], []
         for request, data, after in zip(requests, encoded, times, strict=True):
             timeline = Timeline(start + after, request.max_tokens)
             if (wait_s := timeline.intended - time.perf_counter()) > 0:
                 await asyncio.sleep(wait_s)
+            self.timelines.append(timeline)
             tasks.append(asyncio.create_task(self._send(data, timeline, closed_loop)))
         try:
-            return await asyncio.gather(*tasks)
+            await asyncio.gather(*tasks)
         finally:
             self._pool.close()
+        return self.timelines
 
-    async def _send(self, data: bytes, timeline: Timeline, closed_loop: bool) -> Timeline:
+    async def _send(self, data: bytes, timeline: Timeline, closed_loop: bool) -> None:
         async with self._places:
             timeline.sent = time.perf_counter()
             if closed_loop:
                 timeline.intended = timeline.sent
             await self._exchange(data, timeline)
         self._on_done(timeline)
-        return timeline
 
     async def _exchange(self, data: bytes, timeline: Timeline) -> None:
         timeout_s = self._server.timeout_s
