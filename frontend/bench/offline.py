@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from paged_serve.protocol.errors import EngineDead
+from paged_serve.protocol.errors import ConfigError, EngineDead
 from paged_serve.protocol.sampling_params import SamplingParams
 
 from ..cli.options import resolve
@@ -71,6 +71,7 @@ def run_batch(llm: LLM, requests: Sequence[LoadRequest], temperature: float) -> 
 
 def _generate(llm: LLM, requests: Sequence[LoadRequest], params: list[SamplingParams]) -> list[RequestOutput]:
     prompts = [request.prompt for request in requests]
-    if any(isinstance(prompt, list) and isinstance(prompt[0], dict) for prompt in prompts):
-        return llm.chat(prompts, params)
-    return llm.generate(prompts, params)
+    kinds = {isinstance(prompt, list) and isinstance(prompt[0], dict) for prompt in prompts}
+    if kinds == {True, False}:
+        raise ConfigError("a load without a server has either prompts or conversations; this file mixes them")
+    return llm.chat(prompts, params) if True in kinds else llm.generate(prompts, params)
