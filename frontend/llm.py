@@ -140,6 +140,10 @@ class LLM:
         metrics: dict[str, Any] = json.loads(self._client.utility(Utility.STATS))
         return metrics
 
+    def get_facts(self) -> dict[str, str]:
+        """What runs here, in figures for people: device, dtype, threads, weights, quantization, KV cache."""
+        return self._supervisor.facts()
+
     def close(self) -> None:
         """End the engine; no process is left then. Safe to call twice."""
         self._finalizer()

@@ -2,6 +2,7 @@
 
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from .attention.backend import AttentionBackend
@@ -10,14 +11,18 @@ from .layers.embedding import Table, TiedTable, TorchTable
 from .layers.linear import Linear, TorchLinear
 from .layers.ops import Heads, Ops
 from .layers.torch_ops import TorchOps
-
-Weight = Tensor  # [out, in], in the model's dtype
+from .quantization.forms import GroupedWeight, Int8Weight, Weight
+from .quantization.torch_linear import TorchGroupedLinear, TorchInt8Linear
 
 
 class Backend(Protocol):
     """Each maker may keep its argument, or pack it into a form of its own and let it go."""
 
     device: str
+
+    def accepted(self, weight: Weight, dtype: torch.dtype) -> Weight:
+        """`weight` itself, or, if no product of this backend takes its form, its values in the model's `dtype`."""
+        ...
 
     def linear(self, weight: Weight, bias: Tensor | None = None) -> Linear: ...
 
@@ -42,11 +47,20 @@ class TorchBackend:
     def __init__(self, device: str = "cpu"):
         self.device = device
 
+    def accepted(self, weight: Weight, dtype: torch.dtype) -> Weight:
+        return weight
+
     def linear(self, weight: Weight, bias: Tensor | None = None) -> Linear:
-        return TorchLinear(weight, bias)
+        match weight:
+            case Int8Weight():
+                return TorchInt8Linear(weight, bias)
+            case GroupedWeight():
+                return TorchGroupedLinear(weight, bias)
+            case _:
+                return TorchLinear(weight, bias)
 
     def head(self, weight: Weight) -> Linear:
-        return TorchLinear(weight)
+        return self.linear(weight)
 
     def table(self, weight: Tensor) -> Table:
         return TorchTable(weight)

@@ -5,15 +5,15 @@ from torch import Tensor
 
 from .attention.backend import AttentionBackend
 from .attention.torch_oracle import TorchOracle
-from .backend import Weight
 from .kernels.buffers import Buffers
 from .kernels.cpu import Pool
-from .kernels.packing import pack
+from .kernels.packing import OCTET, pack
 from .layers.cpu_ops import CpuOps
 from .layers.embedding import Table, TiedTable
 from .layers.linear import Linear
 from .layers.ops import Heads, Ops
 from .layers.packed_linear import PackedHead, PackedLinear, PackedTable, TiedPackedTable
+from .quantization.forms import GroupedWeight, Weight
 
 DTYPES = (torch.bfloat16, torch.float32)  # float16 stays with torch: no processor that we know multiplies it faster
 
@@ -26,6 +26,12 @@ class CpuBackend:
     def __init__(self, pool: Pool):
         self._pool = pool
         self._buffers = Buffers()
+
+    def accepted(self, weight: Weight, dtype: torch.dtype) -> Weight:
+        """Weight-only products are those of 4 bits with bfloat16 rows."""
+        if not isinstance(weight, GroupedWeight) or is_int4_product(weight, dtype):
+            return weight
+        return weight.dequantized().to(dtype)
 
     def linear(self, weight: Weight, bias: Tensor | None = None) -> Linear:
         return PackedLinear(self._pool, self._buffers, pack(weight), bias)
@@ -44,3 +50,7 @@ class CpuBackend:
 
     def attention(self) -> AttentionBackend:
         return TorchOracle()
+
+
+def is_int4_product(weight: GroupedWeight, dtype: torch.dtype) -> bool:
+    return weight.bits == 4 and weight.group_size % OCTET == 0 and dtype == torch.bfloat16

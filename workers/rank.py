@@ -51,6 +51,8 @@ class Rank:
         folder = config.model.model or str(DEMO_MODEL)
         pool = _create_pool(config, index, Path(folder), device)
         model = load_model(folder, config.model, group, on_progress, pool)
+        if model.quantization:
+            log.info("quantized %s", " ".join(f'{name}="{value}"' for name, value in model.quantization.items()))
         return cls(config, group, model, pool, time.monotonic() - started)
 
     def ready(self) -> WorkerReady:
@@ -103,6 +105,7 @@ class Rank:
             "threads": str(torch.get_num_threads() if self._pool is None else self._pool.num_threads),
             "kv_blocks": str(self._num_blocks),
             "memory": f"{resident_bytes()} bytes, {peak_resident_bytes()} at most",
+            **self._model.quantization,
         }
 
 

@@ -36,6 +36,21 @@ SETTINGS = (
     Setting("Model", "model.device", ("--device",), "Where the model runs; auto takes CUDA if there is any."),
     Setting(
         "Model",
+        "model.quantization",
+        ("--quantization", "-q"),
+        "int8 and int4 quantize a float checkpoint on load; auto is as the checkpoint is.",
+    ),
+    Setting(
+        "Model",
+        "model.quantization_group_size",
+        ("--quantization-group-size",),
+        "Inputs that share a scale in int4.",
+    ),
+    Setting(
+        "Model", "model.quantize_lm_head", ("--quantize-lm-head",), "The output head as int8, too: faster decode steps."
+    ),
+    Setting(
+        "Model",
         "model.max_model_len",
         ("--max-model-len",),
         "Longest prompt plus output; default: the model's.",

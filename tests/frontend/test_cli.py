@@ -163,6 +163,11 @@ class TestBanner:
         assert len({len(line) for line in box}) == 1
         assert "not a useful assistant" in text
         assert hint.startswith("try: curl http://127.0.0.1:8000/v1/completions ")
+        assert "quantization" not in text
+
+    def test_it_says_how_the_weights_are_quantized(self):
+        text = banner(self.CONFIG, {"quantization": "28 matrices int8"}, "url", "/tmp/run", is_demo=True)
+        assert "│ quantization   28 matrices int8 " in text
 
     def test_the_line_to_copy_fits_a_unix_socket_and_a_key(self):
         server = ServerConfig(uds="/tmp/my socket", api_keys=("secret",))

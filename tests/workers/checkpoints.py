@@ -47,6 +47,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "rope_parameters": {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0},
     },
     "llama-multi-query": {"family": "Llama", "num_key_value_heads": 1, "head_dim": 24},
+    "llama-even": {"family": "Llama", "intermediate_size": 128},
     "mistral-7-queries-per-key": {
         "family": "Mistral",
         "num_attention_heads": 7,
@@ -138,10 +139,14 @@ def reference_greedy(model: Any, token_ids: list[int], num_tokens: int) -> list[
 
 
 def ours(
-    folder: Path, dtype: Any = "auto", group: TensorParallelGroup | None = None, pool: Pool | None = None
+    folder: Path,
+    dtype: Any = "auto",
+    group: TensorParallelGroup | None = None,
+    pool: Pool | None = None,
+    **options: Any,
 ) -> Model:
-    """On plain torch, or on the kernels of `pool`."""
-    config = ModelConfig(dtype=dtype, device="cpu")
+    """On plain torch, or on the kernels of `pool`; `options` are further fields of ModelConfig."""
+    config = ModelConfig(dtype=dtype, device="cpu", **options)
     return load_model(str(folder), config, group or TensorParallelGroup(), lambda done, total: None, pool)
 
 

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from ..quantization.forms import GroupedWeight, Int8Weight, Weight
+
 PANEL = 64  # outputs of a panel
 OCTET = 8  # inputs of an output that share 32 bits of int4 codes
 INT4_ZERO = 8  # the code that stands for zero where there are no zero points
@@ -52,8 +54,19 @@ def allocate(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     return raw[start : start + nbytes].view(dtype).view(shape)
 
 
-def pack(weight: Tensor) -> PackedWeight:
-    """Packs a weight [outputs, inputs] in its own dtype, bfloat16 or float32; there is no float16 product."""
+def pack(weight: Weight) -> PackedWeight:
+    """Packs a weight [outputs, inputs] in its own form and dtype, bfloat16 or float32; there is no float16 product."""
+    match weight:
+        case Int8Weight():
+            return pack_int8(weight.codes, weight.scales)
+        case GroupedWeight():
+            assert weight.bits == 4
+            return pack_int4(weight.codes, weight.scales, weight.zeros, weight.order)
+        case _:
+            return pack_float(weight)
+
+
+def pack_float(weight: Tensor) -> PackedWeight:
     match weight.dtype:
         case torch.bfloat16:
             return PackedWeight(WeightFormat.BF16, pack_words(weight, 2), *weight.shape)

@@ -1,5 +1,6 @@
 """Matrix products whose rows keep their bits whatever travels beside them."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
@@ -30,6 +31,16 @@ class TorchLinear:
 
     def __call__(self, x: Tensor) -> Tensor:
         return linear(x, self.weight, self.bias)
+
+
+class JoinedLinear:
+    """Several products of one input whose weights cannot be one matrix; their outputs side by side."""
+
+    def __init__(self, parts: Sequence[Linear]):
+        self.parts = parts
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return torch.cat([part(x).clone() for part in self.parts], dim=1)
 
 
 class RowParallelLinear:

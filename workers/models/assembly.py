@@ -1,17 +1,20 @@
 """Reads this rank's share of a checkpoint and puts the decoder together."""
 
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 from ..backend import Backend
 from ..layers.embedding import OutputHead, VocabularyEmbedding
-from ..layers.linear import OUTPUTS_MULTIPLE, Linear, RowParallelLinear
+from ..layers.linear import OUTPUTS_MULTIPLE, JoinedLinear, Linear, RowParallelLinear
 from ..layers.norm import RMSNorm
 from ..layers.ops import Heads
 from ..layers.rotary import Rotary
+from ..quantization.forms import Weight, joined, on_device, with_outputs
+from ..quantization.gptq import skip_zero_biases
+from ..quantization.reader import MatrixPart, MatrixReader
+from ..quantization.source import MatrixSource
 from ..tensor_parallel import TensorParallelGroup
 from ..weights import Checkpoint, check_names
 from .decoder import DecoderLayer, Model
@@ -27,6 +30,7 @@ class Assembly:
     def __init__(
         self,
         checkpoint: Checkpoint,
+        source: MatrixSource,
         names: WeightNames,
         geometry: Geometry,
         group: TensorParallelGroup,
@@ -34,15 +38,14 @@ class Assembly:
         on_progress: Callable[[int, int], None],
     ):
         self._checkpoint = checkpoint
+        self._source = source
         self._names = names
         self._geometry = geometry
         self._group = group
         self._backend = backend
         self._device = backend.device
         self._on_progress = on_progress
-        self._used: set[str] = set()
         self._loaded_bytes = 0
-        self._total_bytes = self._expected_bytes()
 
     def model(self) -> Model:
         """Raises ConfigError naming a tensor that is missing, misshapen or unexplained."""
@@ -51,7 +54,9 @@ class Assembly:
         layers = [self._layer(index) for index in range(geometry.num_layers)]
         final_norm = self._norm(names.final_norm, geometry.hidden_size)
         tied = (names.output_head,) if geometry.tie_word_embeddings else ()
-        check_names(self._checkpoint, self._used, (*names.unused, *tied))
+        skip_zero_biases(self._checkpoint)
+        check_names(self._checkpoint, (*names.unused, *tied))
+        self._on_progress(self._checkpoint.total_bytes, self._checkpoint.total_bytes)
         return Model(
             geometry=geometry,
             tp_size=group.size,
@@ -63,16 +68,18 @@ class Assembly:
             ops=self._backend.ops(self._heads()),
             attention=self._backend.attention(),
             weights_bytes=self._loaded_bytes,
+            quantization=self._source.report.facts(),
         )
 
     def _vocabulary(self) -> tuple[VocabularyEmbedding, OutputHead]:
         geometry, names, backend = self._geometry, self._names, self._backend
         weight = self._vocabulary_table(names.embedding)
-        if geometry.tie_word_embeddings:
+        is_tied = geometry.tie_word_embeddings
+        if is_tied and not self._source.quantizes_head:
             tied = backend.tied_table(weight)
             return VocabularyEmbedding(tied, self._group), OutputHead(tied, geometry.vocab_size, self._group)
         embedding = VocabularyEmbedding(backend.table(weight), self._group)
-        head = backend.head(self._vocabulary_table(names.output_head))
+        head = backend.head(self._head_matrix(names.embedding if is_tied else names.output_head))
         return embedding, OutputHead(head, geometry.vocab_size, self._group)
 
     def _heads(self) -> Heads:
@@ -105,41 +112,67 @@ class Assembly:
 
     def _column_parallel(self, parts: list[tuple[str, int, Span]], columns: int, bias: bool) -> Linear:
         """Fuses the given spans of several projections, each (name, rows in the file, span), into one."""
-        rows = sum(stop - start for _, _, (start, stop) in parts)
-        weight = self._empty(rows, columns)
-        bias_vector = self._empty(rows) if bias else None
-        at = 0
-        for name, rows_in_file, (start, stop) in parts:
-            here = slice(at, at + stop - start)
-            self._read(f"{name}.weight", (rows_in_file, columns), weight[here], 0, start, stop)
-            if bias_vector is not None:
-                self._read(f"{name}.bias", (rows_in_file,), bias_vector[here], 0, start, stop)
+        weights = [
+            self._matrix(self._source.projections, name, MatrixPart((rows, columns), 0, *span))
+            for name, rows, span in parts
+        ]
+        bias_vector = self._bias(parts) if bias else None
+        return self._product(joined(weights), bias_vector)
+
+    def _product(self, weights: Sequence[Weight], bias: Tensor | None) -> Linear:
+        if len(weights) == 1:
+            return self._backend.linear(weights[0], bias)
+        products, at = [], 0
+        for weight in weights:
+            here = slice(at, at + weight.shape[0])
+            products.append(self._backend.linear(weight, None if bias is None else bias[here].contiguous()))
             at = here.stop
-        return self._backend.linear(weight, bias_vector)
+        return JoinedLinear(products)
 
     def _row_parallel(self, name: str, rows: int, columns: int, bias: bool) -> Linear:
-        start, stop = self._even_span(columns)
-        weight = self._empty(rows, stop - start)
-        self._read(f"{name}.weight", (rows, columns), weight, 1, start, stop)
-        bias_vector = None
-        if bias:
-            bias_vector = self._empty(rows)
-            self._read(f"{name}.bias", (rows,), bias_vector)
+        part = MatrixPart((rows, columns), 1, *self._even_span(columns))
+        weight = self._matrix(self._source.projections, name, part)
+        bias_vector = self._bias([(name, rows, (0, rows))]) if bias else None
         if self._group.size == 1:
             return self._backend.linear(weight, bias_vector)
         return RowParallelLinear(self._backend.linear(weight), bias_vector, self._group)
 
+    def _bias(self, parts: list[tuple[str, int, Span]]) -> Tensor:
+        """One vector for the given spans of several projections."""
+        vector, at = self._empty(sum(stop - start for _, _, (start, stop) in parts)), 0
+        for name, rows, (start, stop) in parts:
+            here = slice(at, at + stop - start)
+            self._read(f"{name}.bias", (rows,), vector[here], 0, start, stop)
+            at = here.stop
+        return vector
+
+    def _head_matrix(self, name: str) -> Weight:
+        """This rank's rows, with zeros past the vocabulary's end."""
+        rows, (start, stop) = self._vocabulary_rows()
+        part = MatrixPart((self._geometry.vocab_size, self._geometry.hidden_size), 0, start, stop)
+        return with_outputs(self._matrix(self._source.head, name.removesuffix(".weight"), part), rows)
+
     def _vocabulary_table(self, name: str) -> Tensor:
         """This rank's rows, with zeros past the vocabulary's end."""
         vocab, hidden = self._geometry.vocab_size, self._geometry.hidden_size
-        rows = -(-vocab // (self._group.size * OUTPUTS_MULTIPLE)) * OUTPUTS_MULTIPLE
-        start, stop = self._group.rank * rows, min((self._group.rank + 1) * rows, vocab)
+        rows, (start, stop) = self._vocabulary_rows()
         table = self._empty(rows, hidden)
-        table[max(0, stop - start) :] = 0
-        if start < stop:
-            self._read(name, (vocab, hidden), table[: stop - start], 0, start, stop)
-        self._used.add(name)
+        table[stop - start :] = 0
+        self._read(name, (vocab, hidden), table[: stop - start], 0, start, stop)
         return table
+
+    def _vocabulary_rows(self) -> tuple[int, Span]:
+        """How many a rank holds, and which of the checkpoint's they are; the last ranks may have fewer, or none."""
+        vocab = self._geometry.vocab_size
+        rows = -(-vocab // (self._group.size * OUTPUTS_MULTIPLE)) * OUTPUTS_MULTIPLE
+        return rows, (min(self._group.rank * rows, vocab), min((self._group.rank + 1) * rows, vocab))
+
+    def _matrix(self, reader: MatrixReader, name: str, part: MatrixPart) -> Weight:
+        read = reader.read(name, part)
+        weight = self._backend.accepted(read, self._geometry.dtype)
+        self._source.report.count(read, weight)
+        self._loaded(weight.nbytes)
+        return on_device(weight, self._device)
 
     def _norm(self, name: str, size: int) -> RMSNorm:
         weight = self._empty(size)
@@ -163,11 +196,8 @@ class Assembly:
         self, name: str, shape: tuple[int, ...], into: Tensor, dim: int = 0, start: int = 0, stop: int | None = None
     ) -> None:
         into.copy_(self._checkpoint.read(name, shape, dim, start, stop))
-        self._used.add(name)
-        self._loaded_bytes += into.nbytes
-        self._on_progress(self._loaded_bytes, max(self._total_bytes, self._loaded_bytes))
+        self._loaded(into.nbytes)
 
-    def _expected_bytes(self) -> int:
-        """What this rank will hold, to within what is not split evenly."""
-        elements = sum(math.prod(entry.shape) for entry in self._checkpoint.entries.values())
-        return elements * self._geometry.dtype.itemsize // self._group.size
+    def _loaded(self, num_bytes: int) -> None:
+        self._loaded_bytes += num_bytes
+        self._on_progress(self._checkpoint.read_bytes, self._checkpoint.total_bytes)

@@ -45,6 +45,7 @@ class Model:
     ops: Ops
     attention: AttentionBackend
     weights_bytes: int  # on this rank
+    quantization: dict[str, str]  # facts for people; empty when nothing is quantized
 
     @property
     def dtype(self) -> torch.dtype:
