@@ -1,4 +1,4 @@
-"""`--quantization`: float matrices quantized as they are read, the same codes on every number of ranks and threads, in any dtype.
+"""`--quantization`: float matrices quantized as they are read, to the same codes whatever the dtype, ranks and threads.
 
 int8: symmetric, one scale an output, the largest weight at 127.
 int4: symmetric groups of neighbouring inputs. A group's largest weight lies one of STEPS from zero, whichever leaves

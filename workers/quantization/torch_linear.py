@@ -60,9 +60,9 @@ def apart(pairs: Tensor) -> Tensor:
 def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
     """Each row of `x` [rows, in] symmetrically to int8: codes as whole float32 numbers, and scales [rows] float32."""
     wide = x.float()
-    peak = wide.abs().amax(1).clamp_(min=1e-20)
-    codes = (wide * (127.0 / peak).unsqueeze(1)).round_()
-    return codes, peak / 127.0
+    peak = wide.abs().amax(1)
+    inverse = torch.where(peak > 0, torch.tensor(127.0, device=x.device) / peak, 0.0)
+    return (wide * inverse.unsqueeze(1)).round_(), peak / 127.0
 
 
 def exact_products(codes: Tensor, weight: Tensor) -> Tensor:
