@@ -82,6 +82,7 @@ class Checkpoint:
         return sum(entry.data_offsets[1] - entry.data_offsets[0] for entry in self.entries.values())
 
     def close(self) -> None:
+        """Unmaps the files; the next `read` opens them anew."""
         self._open.clear()
 
     def _opened(self, path: Path) -> Any:

@@ -174,6 +174,13 @@ def test_zero_biases_of_old_gptq_files_are_skipped_and_others_refused(sources, f
         ours(folder)
 
 
+def test_a_zero_point_of_nought_was_stored_as_minus_one(sources, folder):
+    write_quantized(sources["qwen3"], folder, "gptq-asymmetric")
+    edit(folder, qzeros=lambda zeros: torch.full_like(zeros, -1))
+    linear = ours(folder, "float32").layers[0].down
+    assert float(linear.dequantized().min()) == 0.0
+
+
 def test_the_settings_file_of_old_gptq_folders_is_read(sources, folder):
     write_quantized(sources["qwen3"], folder, "gptq")
     config = json.loads((folder / "config.json").read_text())

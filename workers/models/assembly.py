@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from ..allocator import release_freed_memory
 from ..backend import Backend
 from ..layers.embedding import OutputHead, VocabularyEmbedding
 from ..layers.linear import OUTPUTS_MULTIPLE, JoinedLinear, Linear, RowParallelLinear
@@ -98,6 +99,8 @@ class Assembly:
         qkv = [(query, query_rows, queries), (key, kv_rows, keys), (value, kv_rows, keys)]
         gate_up = [(gate, geometry.intermediate_size, ffn), (up, geometry.intermediate_size, ffn)]
         norms = geometry.qk_norm
+        self._checkpoint.close()  # the kernel counts its pages as ours as long as it is mapped
+        release_freed_memory()
         return DecoderLayer(
             attention_norm=self._norm(names.attention_norm.format(index), hidden),
             qkv=self._column_parallel(qkv, hidden, geometry.qkv_bias),
