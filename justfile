@@ -39,7 +39,9 @@ docs:
 bench:
     {{python}} scripts/bench_scheduler.py
     {{python}} scripts/bench_client.py
-    {{python}} scripts/bench_startup.py
+    {{python}} scripts/bench_step.py
+    {{python}} scripts/bench_load_client.py
+    {{python}} -m paged_serve bench startup
 
 # train the built-in demo model from zero (an hour and a half of one core)
 demo-model output="build/demo_model":

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any
 
 from paged_serve.protocol.config import Config
-from paged_serve.protocol.engine_core import Utility
+from paged_serve.protocol.engine_core import Utility, Welcome
 from paged_serve.protocol.errors import EngineDead, InvalidRequest
 from paged_serve.protocol.sampling_params import SamplingParams
 
@@ -118,6 +118,11 @@ class LLM:
             prompts.append(Prompt(text, None, add_special_tokens=False))
         return self._run(prompts, sampling_params, use_tqdm, priority)
 
+    @property
+    def limits(self) -> Welcome:
+        """What the engine takes: the size of its vocabulary, the longest context."""
+        return self._client.limits
+
     def get_tokenizer(self) -> Tokenizer:
         return self._tokenizer
 
@@ -134,6 +139,10 @@ class LLM:
         """The engine's figures now: see protocol.engine_core.SchedulerStats."""
         metrics: dict[str, Any] = json.loads(self._client.utility(Utility.STATS))
         return metrics
+
+    def get_facts(self) -> dict[str, str]:
+        """What runs here, in figures for people: device, dtype, threads, weights, quantization, KV cache."""
+        return self._supervisor.facts()
 
     def close(self) -> None:
         """End the engine; no process is left then. Safe to call twice."""

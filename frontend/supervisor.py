@@ -137,7 +137,7 @@ class Supervisor:
         while self._shutdown.phase is Phase.STARTING and (left_s := deadline - time.monotonic()) > 0:
             self._turn(left_s, on_progress)
         if self._shutdown.phase is Phase.SERVING:
-            return self._facts()
+            return self.facts()
         if self._shutdown.phase is Phase.STARTING:
             self._give_up(f"not ready after {timeout_s:.0f} s", 1, time.monotonic())
         self.run()
@@ -150,7 +150,7 @@ class Supervisor:
                 before = self._shutdown.phase
                 self._turn(TURN_S, on_progress)
                 if on_ready and before is Phase.STARTING and self._shutdown.phase is Phase.SERVING:
-                    on_ready(self._facts())
+                    on_ready(self.facts())
         finally:
             self._resources.close()
         return self.exit_code
@@ -237,7 +237,8 @@ class Supervisor:
         said = [child.progress for child in self._processes.living.values() if child.progress]
         on_progress(text, sum(progress.done for progress in said), sum(progress.total for progress in said))
 
-    def _facts(self) -> dict[str, str]:
+    def facts(self) -> dict[str, str]:
+        """What the children have told of themselves, for people."""
         facts: dict[str, str] = {}
         for child in self._processes.of_role("worker", "engine-core", "frontend"):
             facts |= child.facts

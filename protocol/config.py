@@ -26,6 +26,12 @@ class ModelConfig(_Layer, frozen=True):
     tokenizer: Text = ""  # local folder; "" means `model`
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"  # auto: the checkpoint's
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    # which CPU kernels; auto: the best that the machine runs; torch: none, products in plain torch
+    cpu_isa: Literal["auto", "avx512", "avx2", "portable", "torch"] = "auto"
+    # auto: as the checkpoint is; int8 and int4 quantize a float one while it is read; the rest say how it must be
+    quantization: Literal["auto", "int8", "int4", "compressed-tensors", "gptq", "awq"] = "auto"
+    quantization_group_size: Literal[32, 64, 128] = 32  # inputs that share a scale in int4
+    quantize_lm_head: bool = False  # the output head as int8, however the rest is held
     max_model_len: PositiveInt | None = None  # tokens, prompt and output; None: the model's own limit
     # auto: its generation_config.json fills what a request leaves out; none, or vllm as others say: it does not
     generation_config: Literal["auto", "none", "vllm"] = "auto"
@@ -59,6 +65,7 @@ class ParallelConfig(_Layer, frozen=True):
 
     tensor_parallel_size: Annotated[int, Meta(ge=1, le=64)] = 1
     threads_per_rank: PositiveInt | None = None  # CPU; None: cores / ranks
+    pin_threads: Literal["auto", "always", "never"] = "auto"  # each to a core; auto: if the ranks fill them all
     step_timeout_s: Annotated[float, Meta(gt=0, le=1e9)] = 300.0
 
 

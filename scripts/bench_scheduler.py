@@ -47,13 +47,14 @@ class Bench:
         self.plan_s: list[float] = []
         self.apply_s: list[float] = []
         self.encode_s: list[float] = []
+        self.frame_bytes: list[tuple[int, int, int]] = []  # plan, answer, to all clients
         for client in self.clients:
             self.engine.add_client(client, 0.0)
         for index in range(num_rows):
             self.add(100 + index % BLOCK_SIZE, max_tokens=6000)
         while len(self.engine.scheduler.decode_set) < num_rows:
             self.step()
-        self.plan_s, self.apply_s, self.encode_s = [], [], []
+        self.plan_s, self.apply_s, self.encode_s, self.frame_bytes = [], [], [], []
 
     def add(self, prompt_len: int, max_tokens: int) -> None:
         number = self.num_requests = self.num_requests + 1
@@ -74,10 +75,10 @@ class Bench:
         before = clock()
         outgoing = self.engine.apply(answer, 0.0)
         applied = clock()
-        msgspec.msgpack.encode(plan)
-        for _, message in outgoing:
-            msgspec.msgpack.encode(message)
+        plan_frame = msgspec.msgpack.encode(plan)
+        client_frames = [msgspec.msgpack.encode(message) for _, message in outgoing]
         encoded = clock()
+        self.frame_bytes.append((len(plan_frame), len(msgspec.msgpack.encode(answer)), sum(map(len, client_frames))))
         for client, _ in outgoing:
             self.engine.outputs_received(client, OutputsReceived(1).frames)
         self.plan_s.append(planned - start)
@@ -175,6 +176,7 @@ def main() -> None:
     gc.freeze()
     benches = {
         "decode 16": decode(16, steps),
+        "decode 32": decode(32, steps),
         "decode 64": decode(64, steps),
         "decode 256": decode(256, steps),
         "decode 1024": decode(1024, steps),
@@ -191,8 +193,20 @@ def main() -> None:
         result[f"{name} encode_us"] = round(parts[2], 1)
     for name, times in prompt_benches(max(steps, 50)).items():
         report(name, times, result, " " * 24)
+    report_bytes(benches, result)
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
     print(json.dumps({"bench": "scheduler", "commit": commit.stdout.strip(), "unit": "us", "median": result}))
+
+
+def report_bytes(benches: dict[str, Bench], result: dict[str, object]) -> None:
+    """How large a step's messages are: to the workers, from them, to all clients together."""
+    print(f"{'bytes of a step, median (largest)':42s} {'plan':>12s} {'answer':>12s} {'to clients':>12s}")
+    for name, bench in benches.items():
+        columns_of_bytes = list(zip(*bench.frame_bytes, strict=True))
+        medians = [int(statistics.median(column)) for column in columns_of_bytes]
+        told = [f"{middle} ({max(column)})" for middle, column in zip(medians, columns_of_bytes, strict=True)]
+        print(f"{name:42s}" + "".join(f" {text:>12s}" for text in told))
+        result[f"{name} bytes"] = medians
 
 
 def report(name: str, times: list[float], result: dict[str, object], parts: str) -> None:

@@ -16,3 +16,14 @@ def keep_freed_memory() -> bool:
     if mallopt is None:
         return False
     return bool(mallopt(_M_TRIM_THRESHOLD, 2**31 - 1) and mallopt(_M_MMAP_THRESHOLD, _LARGEST_MMAP_THRESHOLD))
+
+
+def release_freed_memory() -> None:
+    """Lets the kernel have what is free now, holes included.
+
+    While weights are loaded small tensors that stay come to lie in the room of large ones that have gone, so that the
+    next large ones take new room: a third of the weights again, layer after layer.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)

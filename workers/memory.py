@@ -15,6 +15,24 @@ def free_host_bytes(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = _CGROU
     return free
 
 
+def resident_bytes() -> int:
+    """Memory that this process holds now, shared and mapped pages included; 0 where /proc does not tell."""
+    return _status("VmRSS")
+
+
+def peak_resident_bytes() -> int:
+    """The most that it ever held."""
+    return _status("VmHWM")
+
+
+def _status(name: str) -> int:
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:")), 0)
+
+
 def _available(meminfo: Path) -> int:
     try:
         for line in meminfo.read_text().splitlines():

@@ -1,6 +1,6 @@
 """One tensor-parallel rank: its device, its share of the model, its KV cache, its runner."""
 
-import os
+import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,24 +12,30 @@ from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.worker import ModelRunnerOutput, SchedulerOutput, WorkerReady
 
 from .allocator import keep_freed_memory
+from .cpu_backend import DTYPES
+from .kernels.cpu import Library, Pool, best_library
 from .kv_cache import KVCache, blocks_that_fit, max_model_len
-from .memory import free_host_bytes
+from .memory import free_host_bytes, peak_resident_bytes, resident_bytes
 from .model_runner import ModelRunner
 from .models import Model, device_of, load_model
+from .models.registry import read_geometry
 from .tensor_parallel import TensorParallelGroup
+from .threads import pinned_cpus, quota_of_cpus, threads_of_rank, usable_cpus
 from .warm_up import warm_up
 
-WEIGHTS_BYTES_PER_THREAD = 32 << 20
+log = logging.getLogger(__name__)
+
 DEMO_MODEL = Path(__file__).parent.parent / "demo_model"
 
 
 class Rank:
     """What a worker process owns once it has joined its group and loaded its weights."""
 
-    def __init__(self, config: Config, group: TensorParallelGroup, model: Model, load_s: float):
+    def __init__(self, config: Config, group: TensorParallelGroup, model: Model, pool: Pool | None, load_s: float):
         self._config = config
         self._group = group
         self._model = model
+        self._pool = pool
         self._load_s = load_s
         self._runner: ModelRunner | None = None
         self._num_blocks = 0
@@ -43,9 +49,11 @@ class Rank:
         keep_freed_memory()
         group = TensorParallelGroup.join(index, size, rendezvous, device, config.parallel.step_timeout_s)
         folder = config.model.model or str(DEMO_MODEL)
-        torch.set_num_threads(threads_of_rank(config, _checkpoint_bytes(Path(folder)) // size))  # for loading, too
-        model = load_model(folder, config.model, group, on_progress)
-        return cls(config, group, model, time.monotonic() - started)
+        pool = _create_pool(config, index, Path(folder), device)
+        model = load_model(folder, config.model, group, on_progress, pool)
+        if model.quantization:
+            log.info("quantized %s", " ".join(f'{name}="{value}"' for name, value in model.quantization.items()))
+        return cls(config, group, model, pool, time.monotonic() - started)
 
     def ready(self) -> WorkerReady:
         """What this rank has and what its memory holds."""
@@ -93,19 +101,39 @@ class Rank:
             "device": self._model.device,
             "dtype": str(self._model.dtype).removeprefix("torch."),
             "weights": f"{self._model.weights_bytes} bytes in {self._load_s:.2f} s",
-            "threads": str(torch.get_num_threads()),
+            "kernels": "torch" if self._pool is None else self._pool.library.isa,
+            "threads": str(torch.get_num_threads() if self._pool is None else self._pool.num_threads),
             "kv_blocks": str(self._num_blocks),
+            "memory": f"{resident_bytes()} bytes, {peak_resident_bytes()} at most",
+            **self._model.quantization,
         }
 
 
-def threads_of_rank(config: Config, weights_bytes: int) -> int:
-    """Threads for one rank's arithmetic: as configured, else an even share of the cores this process may use.
+def _create_pool(config: Config, index: int, folder: Path, device: str) -> Pool | None:
+    """This process's threads for our kernels, pinned; None when torch computes, with as many. Loading, too."""
+    cpus, quota = usable_cpus(), quota_of_cpus()
+    share = _checkpoint_bytes(folder) // config.parallel.tensor_parallel_size
+    num_threads = threads_of_rank(config.parallel, share, min(len(cpus), quota or len(cpus)))
+    library = _library(config, folder) if device == "cpu" else None
+    torch.set_num_threads(num_threads if library is None else 1)
+    if library is None:
+        return None
+    return Pool(library, pinned_cpus(config.parallel, index, num_threads, cpus), pin_caller=True)
 
-    A small model's products end sooner than a second thread has woken; on a busy machine the first then waits for it.
-    """
-    cores = len(os.sched_getaffinity(0)) // config.parallel.tensor_parallel_size
-    worth = weights_bytes // WEIGHTS_BYTES_PER_THREAD
-    return config.parallel.threads_per_rank or max(1, min(cores, worth))
+
+def _library(config: Config, folder: Path) -> Library | None:
+    isa = config.model.cpu_isa
+    if isa == "torch":
+        return None
+    library = best_library(None if isa == "auto" else isa)
+    if library is None:
+        log.warning("no CPU kernels are built, so plain torch computes, slowly; install again with a C++ compiler")
+        return None
+    dtype = read_geometry(folder, config.model.dtype)[1].dtype
+    if dtype not in DTYPES:
+        log.warning("plain torch computes, slowly: kernels know bfloat16 and float32, not %s; choose by --dtype", dtype)
+        return None
+    return library
 
 
 def _checkpoint_bytes(folder: Path) -> int:

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from paged_serve.protocol.errors import ConfigError
 
-DTYPE_BYTES = {"BF16": 2, "F16": 2, "F32": 4, "F64": 8}
+DTYPE_BYTES = {"BF16": 2, "F16": 2, "F32": 4, "F64": 8, "I8": 1, "U8": 1, "I32": 4, "I64": 8}
+FLOATS = ("BF16", "F16", "F32", "F64")
 MAX_HEADER_BYTES = 100 << 20
 
 
@@ -34,6 +35,8 @@ class Checkpoint:
     def __init__(self, folder: Path):
         self.folder = folder
         self.entries: dict[str, TensorEntry] = {}
+        self.used: set[str] = set()  # names of tensors of which something was read
+        self.read_bytes = 0  # of the tensors in `used`, each counted as a whole
         self._file_of: dict[str, Path] = {}
         self._open: dict[Path, Any] = {}
         for path, expected in _files(folder).items():
@@ -44,8 +47,16 @@ class Checkpoint:
             self.entries.update(entries)
             self._file_of.update(dict.fromkeys(entries, path))
 
-    def read(self, name: str, shape: tuple[int, ...], dim: int = 0, start: int = 0, stop: int | None = None) -> Tensor:
-        """The slice [start, stop) along `dim` of tensor `name`, which must have `shape` as a whole."""
+    def read(
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        dim: int = 0,
+        start: int = 0,
+        stop: int | None = None,
+        dtypes: tuple[str, ...] = FLOATS,
+    ) -> Tensor:
+        """[start, stop) along `dim` of tensor `name`, which must have `shape` as a whole and one of `dtypes`."""
         entry = self.entries.get(name)
         if entry is None:
             raise ConfigError(f"{self.folder} has no tensor {name}, which its config.json asks for")
@@ -53,15 +64,25 @@ class Checkpoint:
             raise ConfigError(
                 f"{self._file_of[name]}: tensor {name} has shape {entry.shape}, but config.json asks for {list(shape)}"
             )
-        if entry.dtype not in DTYPE_BYTES:
-            raise ConfigError(f"{self._file_of[name]}: tensor {name} has dtype {entry.dtype}, which is not supported")
+        if entry.dtype not in dtypes:
+            raise ConfigError(
+                f"{self._file_of[name]}: tensor {name} has dtype {entry.dtype}; supported here are {', '.join(dtypes)}"
+            )
+        if name not in self.used:
+            self.used.add(name)
+            self.read_bytes += entry.data_offsets[1] - entry.data_offsets[0]
         part = self._opened(self._file_of[name]).get_slice(name)
         where: list[slice] = [slice(None)] * len(shape)
         where[dim] = slice(start, stop)
         loaded: Tensor = part[tuple(where)]
         return loaded
 
+    @property
+    def total_bytes(self) -> int:
+        return sum(entry.data_offsets[1] - entry.data_offsets[0] for entry in self.entries.values())
+
     def close(self) -> None:
+        """Unmaps the files; the next `read` opens them anew."""
         self._open.clear()
 
     def _opened(self, path: Path) -> Any:
@@ -142,9 +163,11 @@ def _listed(names: list[str], most: int = 8) -> str:
     return ", ".join(names[:most]) + rest
 
 
-def check_names(checkpoint: Checkpoint, used: set[str], unused_endings: tuple[str, ...]) -> None:
+def check_names(checkpoint: Checkpoint, unused_endings: tuple[str, ...]) -> None:
     """Raises ConfigError naming tensors that nothing used: the model would not be what its file says."""
-    unexpected = sorted(name for name in checkpoint.entries.keys() - used if not name.endswith(unused_endings))
+    unexpected = sorted(
+        name for name in checkpoint.entries.keys() - checkpoint.used if not name.endswith(unused_endings)
+    )
     if unexpected:
         raise ConfigError(
             f"{checkpoint.folder} holds tensors that its config.json does not explain: {_listed(unexpected)}"

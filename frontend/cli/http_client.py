@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
-from paged_serve.protocol.errors import ConfigError, EngineDead, InvalidRequest
+from paged_serve.protocol.errors import ConfigError, EngineDead, InvalidRequest, PagedServeError
 
 
 class _UnixConnection(http.client.HTTPConnection):
@@ -38,6 +38,14 @@ class HttpClient:
         """The names that requests may use."""
         with self._response("GET", "/v1/models", None) as response:
             return [model["id"] for model in json.loads(response.read())["data"]]
+
+    def is_up(self, path: str) -> bool:
+        """Whether GET `path` is answered with 200 now."""
+        try:
+            with self._response("GET", path, None):
+                return True
+        except PagedServeError:
+            return False
 
     def stream(self, path: str, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
         """The events of a streamed answer; leaving the iterator closes the connection, which aborts the request."""

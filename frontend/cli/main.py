@@ -1,38 +1,27 @@
 """`paged-serve`: the list of commands, each imported only when it is called."""
 
 import difflib
-import importlib
 import os
 import sys
 from typing import NoReturn
 
 import click
 
+from .lazy import LazyGroup
+
+_CLI = "paged_serve.frontend.cli"
 COMMANDS = {  # name: (module, line in the help)
-    "serve": ("serve", "Serve a model over HTTP; this is what `paged-serve MODEL` does."),
-    "chat": ("chat", "Chat in the terminal, with a running server or a model of your own."),
-    "complete": ("complete", "Complete one prompt in the terminal."),
-    "config": ("config", "Show the configuration that `serve` would use, and where each value comes from."),
-    "completion": ("completion", "Print the shell's completion script."),
+    "serve": (f"{_CLI}.serve", "Serve a model over HTTP; this is what `paged-serve MODEL` does."),
+    "chat": (f"{_CLI}.chat", "Chat in the terminal, with a running server or a model of your own."),
+    "complete": (f"{_CLI}.complete", "Complete one prompt in the terminal."),
+    "bench": ("paged_serve.frontend.bench.command", "Measure a model, a server, or a start."),
+    "config": (f"{_CLI}.config", "Show the configuration that `serve` would use, and where each value comes from."),
+    "completion": (f"{_CLI}.completion", "Print the shell's completion script."),
 }
 
 
-class Commands(click.Group):
-    """Imports a command when it is needed; without one, `serve` is meant."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        if name not in COMMANDS:
-            return None
-        command = importlib.import_module(f".{COMMANDS[name][0]}", __package__).command
-        assert isinstance(command, click.Command)
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+class Commands(LazyGroup):
+    """Without a command, `serve` is meant."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if not ctx.resilient_parsing and (not args or args[0] not in {*COMMANDS, "--help", "-h", "--version"}):
@@ -58,6 +47,7 @@ def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None
 
 @click.group(
     cls=Commands,
+    table=COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 118},
     epilog="`paged-serve` alone serves a small built-in model; `paged-serve serve --help` lists all options.",
 )

@@ -35,6 +35,18 @@ class Resolved:
     origins: dict[str, str]
 
 
+class GroupedOption(click.Option):
+    """An option of one command alone that stands under the heading `group`."""
+
+    def __init__(self, *arguments: Any, group: str, **options: Any):
+        super().__init__(*arguments, **options)
+        self.group = group
+
+    def get_help_extra(self, ctx: click.Context) -> Any:
+        """Nothing: the help text has the default as everywhere here, and a range is told when it is missed."""
+        return {}
+
+
 class GroupedCommand(click.Command):
     """Shows the settings under their groups' headings."""
 
@@ -42,11 +54,17 @@ class GroupedCommand(click.Command):
         groups: dict[str, list[tuple[str, str]]] = {}
         for parameter in self.get_params(ctx):
             if isinstance(parameter, click.Option) and (record := parameter.get_help_record(ctx)) is not None:
-                setting = BY_NAME.get((parameter.name or "").replace("_", "-"))
-                groups.setdefault(setting.group if setting else "Options", []).append(record)
+                groups.setdefault(_group_of(parameter), []).append(record)
         for heading, records in groups.items():
             with formatter.section(heading):
                 formatter.write_dl(records, col_max=34)
+
+
+def _group_of(option: click.Option) -> str:
+    if isinstance(option, GroupedOption):
+        return option.group
+    setting = BY_NAME.get((option.name or "").replace("_", "-"))
+    return setting.group if setting else "Options"
 
 
 def config_options(function: Callable[..., Any]) -> Callable[..., Any]:

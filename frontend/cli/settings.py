@@ -36,6 +36,21 @@ SETTINGS = (
     Setting("Model", "model.device", ("--device",), "Where the model runs; auto takes CUDA if there is any."),
     Setting(
         "Model",
+        "model.quantization",
+        ("--quantization", "-q"),
+        "int8 and int4 quantize a float checkpoint on load; auto is as the checkpoint is.",
+    ),
+    Setting(
+        "Model",
+        "model.quantization_group_size",
+        ("--quantization-group-size",),
+        "Inputs that share a scale in int4.",
+    ),
+    Setting(
+        "Model", "model.quantize_lm_head", ("--quantize-lm-head",), "The output head as int8, too: faster decode steps."
+    ),
+    Setting(
+        "Model",
         "model.max_model_len",
         ("--max-model-len",),
         "Longest prompt plus output; default: the model's.",
@@ -98,6 +113,18 @@ SETTINGS = (
         ("--threads",),
         "CPU threads of a rank; default: its share of the cores, one for a small model.",
         "N",
+    ),
+    Setting(
+        "Devices",
+        "parallel.pin_threads",
+        ("--pin-threads",),
+        "Whether threads are bound to cores; auto: if they take all cores.",
+    ),
+    Setting(
+        "Devices",
+        "model.cpu_isa",
+        ("--cpu-isa",),
+        "CPU kernels; auto takes the best that the machine runs, torch none.",
     ),
     Setting(
         "Devices", "parallel.step_timeout_s", ("--step-timeout",), "A step that takes longer counts as hung.", "SECONDS"

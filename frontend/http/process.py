@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SILENT_AFTER_S = 1.2  # the engine speaks every 250 ms
-HEARTBEAT_S = 0.1
+BEAT_S = 0.25
+DATE_EVERY_S = 1.0  # the Date header's resolution
 KEEP_ALIVE_S = 65  # above the usual 60 s of proxies, so that they and not we close idle connections
 CONNECT_WITHIN_S = 1e9  # the supervisor decides when a start has failed
 
@@ -44,6 +45,11 @@ class _Server(uvicorn.Server):
         await super().startup(sockets)
         for link in self._porter.leave():
             await asyncio.get_running_loop().connect_accepted_socket(self._new_connection, link)
+
+    async def main_loop(self) -> None:
+        """uvicorn looks ten times a second whether it should end; we cancel it instead."""
+        while not await self.on_tick(0):
+            await asyncio.sleep(DATE_EVERY_S)
 
     def _new_connection(self) -> LimitedHttpProtocol:
         return LimitedHttpProtocol(self.config, self.server_state, self.lifespan.state)
@@ -80,6 +86,7 @@ class FrontendProcess:
             porter,
         )
         self._reported_drained = False
+        self._stopped = asyncio.Event()
 
     async def run(self) -> None:
         """Until the supervisor says Stop. Raises when this process has become useless."""
@@ -137,7 +144,9 @@ class FrontendProcess:
             self._read_control()
             if self._client is not None and self._client.failure is not None:
                 raise self._client.failure
-            await asyncio.sleep(HEARTBEAT_S)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(BEAT_S):
+                    await self._stopped.wait()
 
     def _read_control(self) -> None:
         while (message := self._child.control.receive(0.0)) is not None:
@@ -146,6 +155,7 @@ class FrontendProcess:
                     self._admission.draining = True
                 case control.Stop():
                     self._child.request_stop()
+                    self._stopped.set()
                 case _:
                     log.warning("unexpected message from the supervisor: %s", type(message).__name__)
         if self._admission.drained and not self._reported_drained and not self._has_unsent_bytes():

@@ -17,7 +17,6 @@ _SO_ANYWAY: dict[str, tuple[Any, ...]] = {  # arguments of other engines, with t
     "disable_log_stats": (True,),
     "enforce_eager": (True, False),
     "load_format": ("auto", "safetensors"),
-    "quantization": (None,),
     "skip_tokenizer_init": (False,),
     "tokenizer_mode": ("auto",),
     "trust_remote_code": (False,),

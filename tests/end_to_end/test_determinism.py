@@ -156,3 +156,10 @@ def test_many_more_requests_at_every_depth_of_the_pipeline(pipeline_depth, tenso
     options = ("--pipeline-depth", str(pipeline_depth), "--tensor-parallel-size", str(tensor_parallel_size))
     count = 200 if tensor_parallel_size == 1 else 40  # two ranks on few cores wait for each other at every layer
     check_workload(10 * tensor_parallel_size + pipeline_depth, count, 3, *options)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("options", [("int8", "--quantize-lm-head"), ("int8", "--tp", "2"), ("int4",)], ids="".join)
+def test_quantized_models_too(options):
+    check_workload(50 + len(options), 40, 2, "--quantization", *options)

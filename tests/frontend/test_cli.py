@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from paged_serve.frontend import model_folder
+from paged_serve.frontend.bench.command import BENCHES
 from paged_serve.frontend.cli.banner import LoadingBar, banner
 from paged_serve.frontend.cli.main import COMMANDS, cli
 from paged_serve.frontend.model_folder import find_model_folder
@@ -18,7 +19,7 @@ from paged_serve.protocol.config import Config, ModelConfig, ServerConfig
 from paged_serve.protocol.errors import ConfigError
 
 ROOT = Path(__file__).parent.parent.parent
-HEAVY = {"zmq", "torch", "numpy", "starlette", "uvicorn", "tokenizers", "huggingface_hub", "jinja2", "yaml"}
+HEAVY = {"zmq", "torch", "numpy", "starlette", "uvicorn", "tokenizers", "huggingface_hub", "jinja2", "yaml", "asyncio"}
 
 
 def paged_serve(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -27,7 +28,10 @@ def paged_serve(*arguments: str, **environment: str) -> subprocess.CompletedProc
     return subprocess.run(command, capture_output=True, text=True, env=variables, timeout=30)
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["--version"], *([name, "--help"] for name in COMMANDS)])
+HELP = [[name, "--help"] for name in COMMANDS] + [["bench", name, "--help"] for name in BENCHES]
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], *HELP])
 def test_help_imports_nothing_heavy(arguments):
     code = (
         "import json, sys; from paged_serve.frontend.cli.main import cli;"
@@ -159,6 +163,11 @@ class TestBanner:
         assert len({len(line) for line in box}) == 1
         assert "not a useful assistant" in text
         assert hint.startswith("try: curl http://127.0.0.1:8000/v1/completions ")
+        assert "quantization" not in text
+
+    def test_it_says_how_the_weights_are_quantized(self):
+        text = banner(self.CONFIG, {"quantization": "28 matrices int8"}, "url", "/tmp/run", is_demo=True)
+        assert "│ quantization   28 matrices int8 " in text
 
     def test_the_line_to_copy_fits_a_unix_socket_and_a_key(self):
         server = ServerConfig(uds="/tmp/my socket", api_keys=("secret",))

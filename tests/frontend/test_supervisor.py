@@ -67,7 +67,7 @@ class Running:
         """What the children have told with their latest Ready."""
         deadline = time.monotonic() + 10
         wanted = {name.replace("_", "-"): value for name, value in expected.items()}
-        while not wanted.items() <= (told := self.supervisor._facts()).items():
+        while not wanted.items() <= (told := self.supervisor.facts()).items():
             assert time.monotonic() < deadline, told
             time.sleep(0.01)
 

@@ -20,7 +20,7 @@ from paged_serve.protocol.config import Config, ParallelConfig, ServerConfig
 FAKES = Path(__file__).parent / "fakes"
 ROOT = Path(__file__).parent.parent.parent
 CONFIG = Config(parallel=ParallelConfig(tensor_parallel_size=2), server=ServerConfig(port=0, drain_timeout_s=20.0))
-SOON_S = 8.0  # far below any timeout of ours, far above what a busy machine adds; bench_startup.py has the figures
+SOON_S = 8.0  # far below any timeout of ours, far above what a busy machine adds
 
 
 @dataclass

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from paged_serve.protocol.config import ModelConfig
+from paged_serve.workers.kernels.cpu import Pool
 from paged_serve.workers.models import Model, load_model
 from paged_serve.workers.tensor_parallel import TensorParallelGroup
 
@@ -46,6 +47,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "rope_parameters": {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0},
     },
     "llama-multi-query": {"family": "Llama", "num_key_value_heads": 1, "head_dim": 24},
+    "llama-even": {"family": "Llama", "intermediate_size": 128},
     "mistral-7-queries-per-key": {
         "family": "Mistral",
         "num_attention_heads": 7,
@@ -136,10 +138,16 @@ def reference_greedy(model: Any, token_ids: list[int], num_tokens: int) -> list[
     return chosen
 
 
-def ours(folder: Path, dtype: Any = "auto", group: TensorParallelGroup | None = None) -> Model:
-    return load_model(
-        str(folder), ModelConfig(dtype=dtype, device="cpu"), group or TensorParallelGroup(), lambda done, total: None
-    )
+def ours(
+    folder: Path,
+    dtype: Any = "auto",
+    group: TensorParallelGroup | None = None,
+    pool: Pool | None = None,
+    **options: Any,
+) -> Model:
+    """On plain torch, or on the kernels of `pool`; `options` are further fields of ModelConfig."""
+    config = ModelConfig(dtype=dtype, device="cpu", **options)
+    return load_model(str(folder), config, group or TensorParallelGroup(), lambda done, total: None, pool)
 
 
 def random_tokens(num_tokens: int, seed: int = 0, vocab_size: int = SHAPE["vocab_size"]) -> list[int]:

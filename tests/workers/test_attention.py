@@ -68,7 +68,8 @@ def test_attention_is_what_its_definition_says(block_size, heads, kv_heads, head
     new = torch.cat([row[:, old:] for row, (old, _) in zip(kv, rows, strict=True)], 1)
     oracle = TorchOracle()
     plan = oracle.plan(batch, cache, heads)
-    oracle.write_kv(plan, cache, 0, new[0], new[1])
+    blocks, offsets = batch.slots // block_size, batch.slots % block_size
+    cache.keys[0].transpose(1, 2)[blocks, offsets], cache.values[0].transpose(1, 2)[blocks, offsets] = new
     found = oracle.attend(plan, cache, 0, query, 0.2, window)
     torch.testing.assert_close(found.double(), by_definition(query, kv, rows, 0.2, window), rtol=1e-5, atol=1e-5)
 

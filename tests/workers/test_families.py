@@ -16,34 +16,37 @@ from .paged_loop import PagedLoop
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_float32_logits_agree_with_transformers(variant, tmp_path):
+def test_float32_logits_agree_with_transformers(variant, tmp_path, pools):
     expected_model = reference(variant, tmp_path)
     prompt = random_tokens(150)
     expected = reference_logits(expected_model, prompt)
-    loop = PagedLoop(ours(tmp_path))
-    found = loop.prefill(loop.row(prompt), chunk=64)
-    assert (found - expected).abs().max() < 1e-4 * expected.abs().max()
+    for pool in pools:
+        loop = PagedLoop(ours(tmp_path, pool=pool))
+        found = loop.prefill(loop.row(prompt), chunk=64)
+        assert (found - expected).abs().max() < 1e-4 * expected.abs().max()
 
 
 @pytest.mark.parametrize("variant", ["llama-3.1", "mistral-sliding", "qwen2-upper-layers-slide", "qwen3"])
-def test_greedy_text_agrees_with_transformers_over_256_tokens(variant, tmp_path):
+def test_greedy_text_agrees_with_transformers_over_256_tokens(variant, tmp_path, pools):
     expected = reference_greedy(reference(variant, tmp_path), random_tokens(70), 256)
-    assert PagedLoop(ours(tmp_path)).greedy(random_tokens(70), 256, chunk=48) == expected
+    for pool in pools:
+        assert PagedLoop(ours(tmp_path, pool=pool)).greedy(random_tokens(70), 256, chunk=48) == expected
     assert len(set(expected)) > 7, "text that repeats itself proves little"
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("variant", ["llama-3.1", "mistral-sliding", "qwen2-yarn", "qwen3"])
-def test_half_precision_is_nearer_to_float32_than_transformers_is(variant, dtype, tmp_path):
+def test_half_precision_is_nearer_to_float32_than_transformers_is(variant, dtype, tmp_path, pools):
     """Both round the same weights' products to the same format; we round less often, since norms, rotation, softmax and
     the gate stay in float32 until their end. So transformers' own distance is a bound without a tuned tolerance."""
     prompt = random_tokens(120)
     exact = reference_logits(reference(variant, tmp_path, dtype), prompt)
     half_logits = reference_logits(transformers_model(tmp_path, dtype), prompt)
-    loop = PagedLoop(ours(tmp_path))
-    found = loop.prefill(loop.row(prompt))
-    assert loop.model.dtype == dtype
-    assert (found - exact).square().mean() < (half_logits - exact).square().mean()
+    for pool in pools:
+        loop = PagedLoop(ours(tmp_path, pool=pool))
+        found = loop.prefill(loop.row(prompt))
+        assert loop.model.dtype == dtype
+        assert (found - exact).square().mean() < (half_logits - exact).square().mean()
 
 
 def test_a_checkpoint_in_shards_is_the_same_model(tmp_path):

@@ -76,7 +76,6 @@ def test_windows_follow_each_familys_own_rule(tmp_path):
         ({"architectures": ["MambaForCausalLM"]}, r"MambaForCausalLM is not supported; supported are LlamaForCausalLM"),
         ({"architectures": []}, "none in config.json"),
         ({"hidden_act": "gelu"}, "hidden_act 'gelu' is not supported"),
-        ({"quantization_config": {"quant_method": "gptq"}}, "quantized by 'gptq'"),
         ({"rope_scaling": {"rope_type": "longrope"}}, "rope type 'longrope' is not supported"),
         ({"rope_scaling": {"rope_type": "linear"}}, "needs a factor"),
         ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor=0.5"),

@@ -1,7 +1,10 @@
 """The contract: a row's bits depend on that row alone. Every comparison here is torch.equal."""
 
+import shutil
+
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch.nn import functional
 
 from paged_serve.workers.layers.activation import silu_mul
@@ -72,18 +75,39 @@ def test_torchs_own_silu_would_not_do():
 @pytest.fixture(
     scope="module",
     params=[
-        ("llama-3.1", "bfloat16"),
-        ("qwen2-upper-layers-slide", "float32"),
-        ("llama-multi-query", "bfloat16"),
-        ("qwen3", "float16"),
+        ("llama-3.1", "bfloat16", "torch"),
+        ("qwen2-upper-layers-slide", "float32", "torch"),
+        ("llama-multi-query", "bfloat16", "torch"),
+        ("qwen3", "float16", "torch"),
+        ("llama-multi-query", "float32", "kernels"),
+        ("qwen2-upper-layers-slide", "bfloat16", "kernels"),
+        ("qwen3", "bfloat16", "kernels"),
     ],
     ids=lambda p: "-".join(p),
 )
-def model(request, tmp_path_factory):
-    variant, dtype = request.param
+def case(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def home(case, tmp_path_factory):
     folder = tmp_path_factory.mktemp("model")
-    reference(variant, folder)
-    return ours(folder, dtype)
+    reference(case[0], folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def load(case, home, make_pool):
+    """Loads the model, or another in a `folder`; kernels run on so many threads."""
+    _, dtype, way = case
+    if way == "kernels" and make_pool() is None:
+        pytest.skip("the kernels are not built")
+    return lambda threads=1, folder=home: ours(folder, dtype, pool=make_pool(threads) if way == "kernels" else None)
+
+
+@pytest.fixture(scope="module")
+def model(load):
+    return load()
 
 
 PROMPT_TOKENS = 145
@@ -146,9 +170,9 @@ def test_the_size_of_blocks_and_their_ids_change_no_bit(model, alone, block_size
 
 
 @pytest.mark.parametrize("threads", [2, 3])
-def test_the_number_of_threads_changes_no_bit(model, alone, threads):
+def test_the_number_of_threads_changes_no_bit(load, alone, threads):
     torch.set_num_threads(threads)
-    loop = PagedLoop(model)
+    loop = PagedLoop(load(threads))
     rows = [loop.row(random_tokens(PROMPT_TOKENS, seed)) for seed in range(2)]
     found = [loop.step([(row, count) for row in rows]).split(count) for count in (100, 37, 1, 1, 1, 5)]
     for row in range(2):
@@ -160,25 +184,29 @@ def test_logits_of_some_tokens_are_those_of_all(model):
     assert_rows_keep_their_bits(model.logits, hidden)
 
 
-def test_a_row_whose_arithmetic_fails_leaves_its_neighbours_alone(model):
+def test_a_row_whose_arithmetic_fails_leaves_its_neighbours_alone(load, model, home, tmp_path):
     poisoned = 7
-    table = model.embedding.weight
-    kept = table[poisoned].clone()
-    table[poisoned] = float("nan")
-    try:
-        prompt = [token if token != poisoned else 8 for token in random_tokens(40, 1)]
-        loop = PagedLoop(model)
-        sound, failing = loop.row(prompt), loop.row([poisoned] * 40)
-        beside = [loop.step([(sound, count), (failing, count)])[:count] for count in (30, 1, 9)]
-        loop = PagedLoop(model)
-        expected = loop.prefill(loop.row(prompt))
-    finally:
-        table[poisoned] = kept
+    failing_model = load(folder=with_a_nan_embedding(home, poisoned, tmp_path))
+    prompt = [token if token != poisoned else 8 for token in random_tokens(40, 1)]
+    loop = PagedLoop(failing_model)
+    sound, failing = loop.row(prompt), loop.row([poisoned] * 40)
+    beside = [loop.step([(sound, count), (failing, count)])[:count] for count in (30, 1, 9)]
+    loop = PagedLoop(model)
+    expected = loop.prefill(loop.row(prompt))
     others = [
         token for token in range(model.geometry.vocab_size) if token != poisoned
     ]  # a tied head has learned the poison too
     assert torch.equal(torch.cat(beside)[:, others], expected[:, others])
     assert expected[:, others].isfinite().all()
+
+
+def with_a_nan_embedding(home, token, folder):
+    """A copy of the checkpoint in `home` whose `token` is not a number."""
+    tensors = load_file(home / "model.safetensors")
+    tensors["model.embed_tokens.weight"][token] = torch.nan
+    save_file(tensors, folder / "model.safetensors")
+    shutil.copy(home / "config.json", folder)
+    return folder
 
 
 def test_what_a_block_held_before_does_not_matter(model, alone):

@@ -21,9 +21,17 @@ NUM_ROWS, NUM_BLOCKS, BLOCK_SIZE, MAX_LEN = 8, 160, 16, 128
 
 
 @pytest.fixture(scope="module", params=[torch.bfloat16, torch.float32], ids=["bfloat16", "float32"])
-def model(request, tmp_path_factory):
-    folder = write_tiny_model(tmp_path_factory.mktemp("tiny"), request.param)
-    return load_model(folder, ModelConfig(device="cpu"), TensorParallelGroup(), lambda done, total: None)
+def folder(request, tmp_path_factory):
+    return write_tiny_model(tmp_path_factory.mktemp("tiny"), request.param)
+
+
+@pytest.fixture(scope="module")
+def model(folder, pool):
+    return load(folder, pool)
+
+
+def load(folder, pool):
+    return load_model(folder, ModelConfig(device="cpu"), TensorParallelGroup(), lambda done, total: None, pool)
 
 
 def new_runner(model) -> ModelRunner:
@@ -100,12 +108,13 @@ def test_a_thousand_workloads_give_the_same_bytes(model, batch):
         same_alone_and_together(model, seed)
 
 
-def test_the_number_of_threads_changes_nothing(model):
+def test_the_number_of_threads_changes_nothing(folder, pool, make_pool):
     """Small on purpose: threads that share few cores stall one another."""
     requests = [Request(tuple(range(3, 60)), SamplingParams(logprobs=-1), 5, 3), Request((9,), SamplingParams(), 6, 4)]
     results = []
     for threads in (1, 2):
         torch.set_num_threads(threads)
+        model = load(folder, pool and make_pool(threads))
         results.append(new_planner(model, seed=3).play(requests, Whims(admit=1)))
     torch.set_num_threads(1)
     assert results[0] == results[1]

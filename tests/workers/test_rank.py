@@ -4,9 +4,16 @@ import os
 
 import pytest
 
-from paged_serve.protocol.config import Config, ParallelConfig
-from paged_serve.workers.memory import free_host_bytes
-from paged_serve.workers.rank import WEIGHTS_BYTES_PER_THREAD, threads_of_rank
+from paged_serve.protocol.config import ParallelConfig
+from paged_serve.workers.memory import free_host_bytes, peak_resident_bytes, resident_bytes
+from paged_serve.workers.threads import (
+    ANY_CPU,
+    WEIGHTS_BYTES_PER_THREAD,
+    pinned_cpus,
+    quota_of_cpus,
+    threads_of_rank,
+    usable_cpus,
+)
 
 MIB = 1 << 20
 
@@ -38,15 +45,46 @@ def test_a_containers_limit_counts_but_not_its_page_cache(machine):
 
 def test_this_machine_has_some_memory():
     assert free_host_bytes() > MIB
+    assert MIB < resident_bytes() <= peak_resident_bytes()
 
 
-def test_ranks_share_the_cores_evenly_unless_told_otherwise():
-    cores = len(os.sched_getaffinity(0))
-    large = cores * WEIGHTS_BYTES_PER_THREAD
-    assert threads_of_rank(Config(), large) == cores
-    assert threads_of_rank(Config(parallel=ParallelConfig(tensor_parallel_size=64)), large) == max(1, cores // 64)
-    assert threads_of_rank(Config(parallel=ParallelConfig(threads_per_rank=7)), large) == 7
+def test_ranks_share_the_cpus_evenly_unless_told_otherwise():
+    large = 16 * WEIGHTS_BYTES_PER_THREAD
+    assert threads_of_rank(ParallelConfig(), large, 8) == 8
+    assert threads_of_rank(ParallelConfig(tensor_parallel_size=3), large, 8) == 2
+    assert threads_of_rank(ParallelConfig(tensor_parallel_size=64), large, 8) == 1
+    assert threads_of_rank(ParallelConfig(threads_per_rank=7), large, 2) == 7
 
 
 def test_a_small_model_gets_no_threads_that_it_would_only_wait_for():
-    assert threads_of_rank(Config(), weights_bytes=6 << 20) == 1
+    assert threads_of_rank(ParallelConfig(), weights_bytes=6 << 20, num_cpus=8) == 1
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("threads", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize("pin", ["auto", "always", "never"])
+def test_no_two_threads_of_a_server_are_pinned_to_one_cpu(pin, threads, ranks):
+    cpus = [1, 4, 5, 7, 9, 10, 30, 31]
+    parallel = ParallelConfig(tensor_parallel_size=ranks, pin_threads=pin)
+    chosen = [cpu for rank in range(ranks) for cpu in pinned_cpus(parallel, rank, threads, cpus)]
+    assert len(chosen) == threads * ranks
+    if pin == "never" or threads == 1 or len(chosen) > len(cpus) or (pin == "auto" and len(chosen) < len(cpus)):
+        assert set(chosen) == {ANY_CPU}
+    else:
+        assert len(set(chosen)) == len(chosen)
+        assert set(chosen) <= set(cpus)
+
+
+def test_of_a_cores_two_halves_one_is_used(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2, 3, 6})
+    for cpu, siblings in {0: "0,2", 1: "1,3", 2: "0,2", 3: "1,3"}.items():
+        (tmp_path / f"cpu{cpu}/topology").mkdir(parents=True)
+        (tmp_path / f"cpu{cpu}/topology/thread_siblings_list").write_text(siblings + "\n")
+    assert usable_cpus(tmp_path) == [0, 1, 6]
+
+
+@pytest.mark.parametrize(("text", "cpus"), [("max 100000\n", None), ("250000 100000\n", 2), ("5000 100000\n", 1)])
+def test_a_containers_quota_limits_the_threads(tmp_path, text, cpus):
+    assert quota_of_cpus(tmp_path) is None
+    (tmp_path / "cpu.max").write_text(text)
+    assert quota_of_cpus(tmp_path) == cpus

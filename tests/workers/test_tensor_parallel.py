@@ -62,24 +62,24 @@ def test_a_group_of_one_exchanges_nothing():
 
 @pytest.mark.parametrize("size", [2, 4])
 @pytest.mark.parametrize("variant", ["llama-3.1", "llama-linear-biased", "qwen2-upper-layers-slide", "qwen3"])
-def test_ranks_together_write_the_text_of_one(variant, size, tmp_path):
+def test_ranks_together_write_the_text_of_one(variant, size, tmp_path, pool):
     """The vocabulary of 199 does not divide, and with four ranks two hold each KV head."""
     reference(variant, tmp_path)
-    expected = PagedLoop(ours(tmp_path)).greedy(random_tokens(50), 40)
+    expected = PagedLoop(ours(tmp_path, pool=pool)).greedy(random_tokens(50), 40)
 
     def work(group):
         torch.set_num_threads(1)
-        return PagedLoop(ours(tmp_path, group=group)).greedy(random_tokens(50), 40, chunk=20)
+        return PagedLoop(ours(tmp_path, group=group, pool=pool)).greedy(random_tokens(50), 40, chunk=20)
 
     assert on_ranks(size, tmp_path / "rendezvous", work) == [expected] * size
 
 
-def test_ranks_keep_a_rows_bits_as_one_rank_does(tmp_path):
+def test_ranks_keep_a_rows_bits_as_one_rank_does(tmp_path, pool):
     reference("qwen3", tmp_path, torch.bfloat16)
 
     def work(group):
         torch.set_num_threads(1)
-        model, results = ours(tmp_path, group=group), []
+        model, results = ours(tmp_path, group=group, pool=pool), []
         for chunk in (1000, 13):
             loop = PagedLoop(model, seed=chunk)
             results.append(loop.prefill(loop.row(random_tokens(60)), chunk))
@@ -98,7 +98,7 @@ def test_each_rank_reads_only_its_share(tmp_path):
     for rank, model in enumerate(ranks):
         expected = torch.cat([part.chunk(2)[rank] for part in (query, key, value)])
         assert torch.equal(model.layers[0].qkv.weight, expected)
-        assert model.layers[0].down.weight.shape == (64, 48)
+        assert model.layers[0].down.share.weight.shape == (64, 48)
         assert model.weights_bytes < 0.54 * whole.weights_bytes
 
 

@@ -16,11 +16,10 @@ class AttentionBackend(Protocol):
     """
 
     def plan(self, batch: InputBatch, cache: KVCache, num_heads: int) -> Any:
-        """What all layers of one step share; built once per step, opaque to the caller."""
-        ...
+        """What all layers of one step share; built once per step, before any layer writes. Opaque to the caller.
 
-    def write_kv(self, plan: Any, cache: KVCache, layer: int, key: Tensor, value: Tensor) -> None:
-        """Puts `key` and `value` [tokens, kv_heads, head_dim] at the batch's slots."""
+        May prepare the blocks that this step starts to fill: they hold what their last owner left.
+        """
         ...
 
     def attend(self, plan: Any, cache: KVCache, layer: int, query: Tensor, scale: float, window: int) -> Tensor:

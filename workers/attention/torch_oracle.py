@@ -20,13 +20,10 @@ from .tiles import PAGE_KEYS, TILE_KEYS, TileBatch, tile_batches
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepPlan:
-    """Where this step's keys and values go, and per window which queries meet which tiles."""
+    """Per window which queries meet which tiles."""
 
     batch: InputBatch
     group_size: int  # query heads per KV head
-    blocks: Tensor  # [tokens] i64
-    offsets: Tensor  # [tokens] i64, within the block
-    started_blocks: Tensor  # [n] i64: blocks whose first slot is written in this step
     tiles: dict[int, list[TileBatch]]  # by window, filled when a layer first asks
 
 
@@ -34,17 +31,12 @@ class TorchOracle:
     """The AttentionBackend of plain torch, on any device."""
 
     def plan(self, batch: InputBatch, cache: KVCache, num_heads: int) -> StepPlan:
-        blocks = torch.div(batch.slots, cache.block_size, rounding_mode="floor")
-        offsets = batch.slots - blocks * cache.block_size
-        group_size = num_heads // cache.keys[0].shape[1]
-        return StepPlan(batch, group_size, blocks, offsets, blocks[offsets == 0], {})
-
-    def write_kv(self, plan: StepPlan, cache: KVCache, layer: int, key: Tensor, value: Tensor) -> None:
-        if len(plan.started_blocks):
+        started = batch.slots[batch.slots % cache.block_size == 0] // cache.block_size
+        if len(started):
             # A hidden key still weighs 0 times its value, which must not be an infinity of the block's last owner.
-            cache.values[layer][plan.started_blocks] = 0
-        cache.keys[layer].transpose(1, 2)[plan.blocks, plan.offsets] = key
-        cache.values[layer].transpose(1, 2)[plan.blocks, plan.offsets] = value
+            for values in cache.values:
+                values[started] = 0
+        return StepPlan(batch, num_heads // cache.keys[0].shape[1], {})
 
     def attend(self, plan: StepPlan, cache: KVCache, layer: int, query: Tensor, scale: float, window: int) -> Tensor:
         if window not in plan.tiles:

@@ -1,38 +1,69 @@
-"""The vocabulary at both ends of the model, split over the ranks."""
+"""The vocabulary at both ends of the model, split over the ranks.
+
+Rank r holds rows [r * n, (r + 1) * n) of each table, with zeros past the vocabulary's end.
+"""
+
+from typing import Protocol
 
 from torch import Tensor
 from torch.nn import functional
 
 from ..tensor_parallel import TensorParallelGroup
-from .linear import linear
+from .linear import Linear, linear
+
+
+class Table(Protocol):
+    """Some vectors by number."""
+
+    num_rows: int
+
+    def rows(self, indices: Tensor) -> Tensor:
+        """[tokens] i64 -> [tokens, hidden], zeros for an index that the table does not have."""
+        ...
+
+
+class TiedTable(Table, Linear, Protocol):
+    """One copy of a matrix that is the table of the embedding and the weights of the output head."""
+
+
+class TorchTable:
+    """The TiedTable of plain torch, on any device."""
+
+    def __init__(self, weight: Tensor):
+        self.weight = weight  # [n, hidden]
+        self.num_rows = weight.shape[0]
+
+    def rows(self, indices: Tensor) -> Tensor:
+        absent = (indices < 0) | (indices >= self.num_rows)
+        return functional.embedding(indices.masked_fill(absent, 0), self.weight).masked_fill_(absent.unsqueeze(1), 0.0)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return linear(x, self.weight)
 
 
 class VocabularyEmbedding:
-    """Token ids to vectors. Rank r holds rows [r * n, (r + 1) * n) of the table, zeros past the vocabulary's end."""
+    """Token ids to vectors."""
 
-    def __init__(self, weight: Tensor, group: TensorParallelGroup):
-        self.weight = weight  # [n, hidden]
+    def __init__(self, table: Table, group: TensorParallelGroup):
+        self.table = table
         self._group = group
 
     def __call__(self, token_ids: Tensor) -> Tensor:
-        """[tokens] i64 -> [tokens, hidden]."""
+        """[tokens] i64 -> [tokens, hidden], which the caller may overwrite."""
         if self._group.size == 1:
-            return functional.embedding(token_ids, self.weight)
-        local = token_ids - self._group.rank * self.weight.shape[0]
-        elsewhere = (local < 0) | (local >= self.weight.shape[0])
-        vectors = functional.embedding(local.masked_fill(elsewhere, 0), self.weight)
-        return self._group.all_reduce(vectors.masked_fill(elsewhere.unsqueeze(1), 0.0))
+            return self.table.rows(token_ids)
+        return self._group.all_reduce(self.table.rows(token_ids - self._group.rank * self.table.num_rows))
 
 
 class OutputHead:
-    """Vectors to logits over the whole vocabulary, on every rank. `weight` is split as in VocabularyEmbedding."""
+    """Vectors to logits over the whole vocabulary, on every rank."""
 
-    def __init__(self, weight: Tensor, vocab_size: int, group: TensorParallelGroup):
-        self.weight = weight  # [n, hidden]
+    def __init__(self, share: Linear, vocab_size: int, group: TensorParallelGroup):
+        self.share = share  # [rows, hidden] -> [rows, n]
         self._vocab_size = vocab_size
         self._group = group
 
     def __call__(self, hidden: Tensor) -> Tensor:
-        """[rows, hidden] -> [rows, vocab] float32."""
-        logits = self._group.all_gather(linear(hidden, self.weight), dim=1)
+        """[rows, hidden] -> [rows, vocab] float32, valid until the next call."""
+        logits = self._group.all_gather(self.share(hidden), dim=1)
         return logits[:, : self._vocab_size].float()

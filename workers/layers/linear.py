@@ -1,5 +1,8 @@
 """Matrix products whose rows keep their bits whatever travels beside them."""
 
+from collections.abc import Sequence
+from typing import Protocol
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -9,6 +12,48 @@ from ..tensor_parallel import TensorParallelGroup
 SMALL_PRODUCT = 16**3  # rows * in * out up to which the CPU's half-precision product takes another kernel
 ROWS_MULTIPLE = 4  # below it the CPU's float32 product takes another kernel, which adds in another order
 OUTPUTS_MULTIPLE = 16  # outputs past a multiple of it, in float32, depend on how many threads share the product
+
+
+class Linear(Protocol):
+    """One matrix product, its weights held as its kernel wants them."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[rows, in] -> [rows, out]; a row's bits depend on that row alone. Valid until the next call of any Linear."""
+        ...
+
+
+class TorchLinear:
+    """The Linear of plain torch, on any device: the reference, and what serves where there is no kernel."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None = None):
+        self.weight = weight  # [out, in]
+        self.bias = bias  # [out]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return linear(x, self.weight, self.bias)
+
+
+class JoinedLinear:
+    """Several products of one input whose weights cannot be one matrix; their outputs side by side."""
+
+    def __init__(self, parts: Sequence[Linear]):
+        self.parts = parts
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return torch.cat([part(x).clone() for part in self.parts], dim=1)
+
+
+class RowParallelLinear:
+    """Each rank's Linear holds a share of the inputs; the ranks' products are summed."""
+
+    def __init__(self, share: Linear, bias: Tensor | None, group: TensorParallelGroup):
+        self.share = share  # [rows, in_of_this_rank] -> [rows, out], no bias
+        self.bias = bias  # [out], whole on every rank, added once after the sum
+        self._group = group
+
+    def __call__(self, x: Tensor) -> Tensor:
+        summed = self._group.all_reduce(self.share(x))
+        return summed if self.bias is None else summed + self.bias
 
 
 def padded_rows(num_rows: int) -> int:
@@ -30,29 +75,3 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         return functional.linear(x, weight, bias)
     padded = functional.pad(x, (0, 0, 0, wanted - num_rows))
     return functional.linear(padded, weight, bias)[:num_rows]
-
-
-class ColumnParallelLinear:
-    """Each rank computes its own share of the outputs; nothing is exchanged."""
-
-    def __init__(self, weight: Tensor, bias: Tensor | None = None):
-        self.weight = weight  # [out_of_this_rank, in]
-        self.bias = bias  # [out_of_this_rank]
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return linear(x, self.weight, self.bias)
-
-
-class RowParallelLinear:
-    """Each rank holds a share of the inputs; the ranks' products are summed."""
-
-    def __init__(self, weight: Tensor, bias: Tensor | None, group: TensorParallelGroup):
-        self.weight = weight  # [out, in_of_this_rank]
-        self.bias = bias  # [out], whole on every rank, added once after the sum
-        self._group = group
-
-    def __call__(self, x: Tensor) -> Tensor:
-        if self._group.size == 1:
-            return linear(x, self.weight, self.bias)
-        summed = self._group.all_reduce(linear(x, self.weight))
-        return summed if self.bias is None else summed + self.bias

@@ -9,6 +9,8 @@ from torch import Tensor
 if TYPE_CHECKING:  # the models, which are made of layers, import this
     from ..models.geometry import RopeScaling
 
+POSITIONS_AT_ONCE = 2048  # by which a table grows
+
 
 class Rotary:
     """Turns queries and keys by angles that grow with position; halves of a head are the pairs' two sides."""
@@ -16,6 +18,7 @@ class Rotary:
     def __init__(self, scaling: "RopeScaling", head_dim: int, device: str = "cpu"):
         self.frequencies = scaled_frequencies(scaling, head_dim).to(device)  # [head_dim / 2] float32
         self.amplitude = attention_factor(scaling)
+        self._table = torch.empty((0, head_dim), device=device)
 
     def angles(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Cosine and sine of [tokens] positions, each [tokens, 1, head_dim / 2] float32; once per step."""
@@ -24,6 +27,14 @@ class Rotary:
         if self.amplitude != 1.0:
             cosine, sine = cosine * self.amplitude, sine * self.amplitude
         return cosine, sine
+
+    def table(self, num_positions: int) -> Tensor:
+        """Cosines, then sines, of at least the first `num_positions`: [positions, head_dim] float32. Grows as asked."""
+        if num_positions > len(self._table):
+            wanted = max(num_positions, 2 * len(self._table))
+            grown = torch.arange(-(-wanted // POSITIONS_AT_ONCE) * POSITIONS_AT_ONCE, device=self._table.device)
+            self._table = torch.cat(self.angles(grown), 2).squeeze(1)
+        return self._table
 
 
 def rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:

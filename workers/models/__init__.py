@@ -1,6 +1,7 @@
 """Models: `load_model` turns a local Hugging Face folder into a `Model`."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -8,7 +9,10 @@ import torch
 from paged_serve.protocol.config import ModelConfig
 from paged_serve.protocol.errors import ConfigError
 
-from ..attention.torch_oracle import TorchOracle
+from ..backend import TorchBackend
+from ..cpu_backend import DTYPES, CpuBackend
+from ..kernels.cpu import Pool
+from ..quantization.source import is_quantized, matrix_source
 from ..tensor_parallel import TensorParallelGroup
 from ..weights import Checkpoint
 from .assembly import Assembly
@@ -19,9 +23,13 @@ __all__ = ["Model", "device_of", "load_model"]
 
 
 def load_model(
-    folder: str, config: ModelConfig, group: TensorParallelGroup, on_progress: Callable[[int, int], None]
+    folder: str,
+    config: ModelConfig,
+    group: TensorParallelGroup,
+    on_progress: Callable[[int, int], None],
+    pool: Pool | None = None,
 ) -> Model:
-    """This rank's share of the model in `folder`, ready to run.
+    """This rank's share of the model in `folder`, ready to run, on the kernels of `pool` if they know its dtype.
 
     `on_progress(loaded_bytes, total_bytes)` is called after each tensor. Raises ConfigError when the folder, the
     machine or the number of ranks does not fit, with what was found and what would.
@@ -29,10 +37,14 @@ def load_model(
     path = Path(folder)
     device = device_of(config)
     family, geometry = read_geometry(path, config.dtype)
+    if pool is not None and geometry.dtype == torch.float16 and config.dtype == "auto" and is_quantized(path, config):
+        geometry = replace(geometry, dtype=torch.bfloat16)  # what the products of quantized weights take
     geometry.check_tensor_parallel(group.size)
+    backend = CpuBackend(pool) if pool is not None and geometry.dtype in DTYPES else TorchBackend(device)
     checkpoint = Checkpoint(path)
     try:
-        return Assembly(checkpoint, family.weight_names, geometry, group, device, on_progress).model(TorchOracle())
+        source = matrix_source(path, checkpoint, config, geometry.dtype)
+        return Assembly(checkpoint, source, family.weight_names, geometry, group, backend, on_progress).model()
     finally:
         checkpoint.close()
 

@@ -1,16 +1,21 @@
 """Reads this rank's share of a checkpoint and puts the decoder together."""
 
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
-from ..attention.backend import AttentionBackend
+from ..allocator import release_freed_memory
+from ..backend import Backend
 from ..layers.embedding import OutputHead, VocabularyEmbedding
-from ..layers.linear import OUTPUTS_MULTIPLE, ColumnParallelLinear, RowParallelLinear
+from ..layers.linear import OUTPUTS_MULTIPLE, JoinedLinear, Linear, RowParallelLinear
 from ..layers.norm import RMSNorm
+from ..layers.ops import Heads
 from ..layers.rotary import Rotary
+from ..quantization.forms import Weight, joined, on_device, with_outputs
+from ..quantization.gptq import skip_zero_biases
+from ..quantization.reader import MatrixPart, MatrixReader
+from ..quantization.source import MatrixSource
 from ..tensor_parallel import TensorParallelGroup
 from ..weights import Checkpoint, check_names
 from .decoder import DecoderLayer, Model
@@ -26,43 +31,62 @@ class Assembly:
     def __init__(
         self,
         checkpoint: Checkpoint,
+        source: MatrixSource,
         names: WeightNames,
         geometry: Geometry,
         group: TensorParallelGroup,
-        device: str,
+        backend: Backend,
         on_progress: Callable[[int, int], None],
     ):
         self._checkpoint = checkpoint
+        self._source = source
         self._names = names
         self._geometry = geometry
         self._group = group
-        self._device = device
+        self._backend = backend
+        self._device = backend.device
         self._on_progress = on_progress
-        self._used: set[str] = set()
         self._loaded_bytes = 0
-        self._total_bytes = self._expected_bytes()
 
-    def model(self, attention: AttentionBackend) -> Model:
+    def model(self) -> Model:
         """Raises ConfigError naming a tensor that is missing, misshapen or unexplained."""
-        geometry, names = self._geometry, self._names
-        table = self._vocabulary_table(names.embedding)
+        geometry, names, group = self._geometry, self._names, self._group
+        embedding, head = self._vocabulary()
         layers = [self._layer(index) for index in range(geometry.num_layers)]
         final_norm = self._norm(names.final_norm, geometry.hidden_size)
-        head = table if geometry.tie_word_embeddings else self._vocabulary_table(names.output_head)
         tied = (names.output_head,) if geometry.tie_word_embeddings else ()
-        check_names(self._checkpoint, self._used, (*names.unused, *tied))
+        skip_zero_biases(self._checkpoint)
+        check_names(self._checkpoint, (*names.unused, *tied))
+        self._on_progress(self._checkpoint.total_bytes, self._checkpoint.total_bytes)
         return Model(
             geometry=geometry,
-            tp_size=self._group.size,
+            tp_size=group.size,
             device=self._device,
-            embedding=VocabularyEmbedding(table, self._group),
+            embedding=embedding,
             layers=layers,
             final_norm=final_norm,
-            output_head=OutputHead(head, geometry.vocab_size, self._group),
-            rotary=Rotary(geometry.rope, geometry.head_dim, self._device),
-            attention=attention,
+            output_head=head,
+            ops=self._backend.ops(self._heads()),
+            attention=self._backend.attention(),
             weights_bytes=self._loaded_bytes,
+            quantization=self._source.report.facts(),
         )
+
+    def _vocabulary(self) -> tuple[VocabularyEmbedding, OutputHead]:
+        geometry, names, backend = self._geometry, self._names, self._backend
+        weight = self._vocabulary_table(names.embedding)
+        is_tied = geometry.tie_word_embeddings
+        if is_tied and not self._source.quantizes_head:
+            tied = backend.tied_table(weight)
+            return VocabularyEmbedding(tied, self._group), OutputHead(tied, geometry.vocab_size, self._group)
+        embedding = VocabularyEmbedding(backend.table(weight), self._group)
+        head = backend.head(self._head_matrix(names.embedding if is_tied else names.output_head))
+        return embedding, OutputHead(head, geometry.vocab_size, self._group)
+
+    def _heads(self) -> Heads:
+        geometry, size = self._geometry, self._group.size
+        rotary = Rotary(geometry.rope, geometry.head_dim, self._device)
+        return Heads(geometry.heads_of_rank(size), geometry.kv_heads_of_rank(size), geometry.head_dim, rotary)
 
     def _layer(self, index: int) -> DecoderLayer:
         geometry, names = self._geometry, self._names
@@ -75,6 +99,8 @@ class Assembly:
         qkv = [(query, query_rows, queries), (key, kv_rows, keys), (value, kv_rows, keys)]
         gate_up = [(gate, geometry.intermediate_size, ffn), (up, geometry.intermediate_size, ffn)]
         norms = geometry.qk_norm
+        self._checkpoint.close()  # the kernel counts its pages as ours as long as it is mapped
+        release_freed_memory()
         return DecoderLayer(
             attention_norm=self._norm(names.attention_norm.format(index), hidden),
             qkv=self._column_parallel(qkv, hidden, geometry.qkv_bias),
@@ -87,41 +113,69 @@ class Assembly:
             window=geometry.sliding_windows[index],
         )
 
-    def _column_parallel(self, parts: list[tuple[str, int, Span]], columns: int, bias: bool) -> ColumnParallelLinear:
+    def _column_parallel(self, parts: list[tuple[str, int, Span]], columns: int, bias: bool) -> Linear:
         """Fuses the given spans of several projections, each (name, rows in the file, span), into one."""
-        rows = sum(stop - start for _, _, (start, stop) in parts)
-        weight = self._empty(rows, columns)
-        bias_vector = self._empty(rows) if bias else None
-        at = 0
-        for name, rows_in_file, (start, stop) in parts:
-            here = slice(at, at + stop - start)
-            self._read(f"{name}.weight", (rows_in_file, columns), weight[here], 0, start, stop)
-            if bias_vector is not None:
-                self._read(f"{name}.bias", (rows_in_file,), bias_vector[here], 0, start, stop)
-            at = here.stop
-        return ColumnParallelLinear(weight, bias_vector)
+        weights = [
+            self._matrix(self._source.projections, name, MatrixPart((rows, columns), 0, *span))
+            for name, rows, span in parts
+        ]
+        bias_vector = self._bias(parts) if bias else None
+        return self._product(joined(weights), bias_vector)
 
-    def _row_parallel(self, name: str, rows: int, columns: int, bias: bool) -> RowParallelLinear:
-        start, stop = self._even_span(columns)
-        weight = self._empty(rows, stop - start)
-        self._read(f"{name}.weight", (rows, columns), weight, 1, start, stop)
-        bias_vector = None
-        if bias:
-            bias_vector = self._empty(rows)
-            self._read(f"{name}.bias", (rows,), bias_vector)
-        return RowParallelLinear(weight, bias_vector, self._group)
+    def _product(self, weights: Sequence[Weight], bias: Tensor | None) -> Linear:
+        if len(weights) == 1:
+            return self._backend.linear(weights[0], bias)
+        products, at = [], 0
+        for weight in weights:
+            here = slice(at, at + weight.shape[0])
+            products.append(self._backend.linear(weight, None if bias is None else bias[here].contiguous()))
+            at = here.stop
+        return JoinedLinear(products)
+
+    def _row_parallel(self, name: str, rows: int, columns: int, bias: bool) -> Linear:
+        part = MatrixPart((rows, columns), 1, *self._even_span(columns))
+        weight = self._matrix(self._source.projections, name, part)
+        bias_vector = self._bias([(name, rows, (0, rows))]) if bias else None
+        if self._group.size == 1:
+            return self._backend.linear(weight, bias_vector)
+        return RowParallelLinear(self._backend.linear(weight), bias_vector, self._group)
+
+    def _bias(self, parts: list[tuple[str, int, Span]]) -> Tensor:
+        """One vector for the given spans of several projections."""
+        vector, at = self._empty(sum(stop - start for _, _, (start, stop) in parts)), 0
+        for name, rows, (start, stop) in parts:
+            here = slice(at, at + stop - start)
+            self._read(f"{name}.bias", (rows,), vector[here], 0, start, stop)
+            at = here.stop
+        return vector
+
+    def _head_matrix(self, name: str) -> Weight:
+        """This rank's rows, with zeros past the vocabulary's end."""
+        rows, (start, stop) = self._vocabulary_rows()
+        part = MatrixPart((self._geometry.vocab_size, self._geometry.hidden_size), 0, start, stop)
+        return with_outputs(self._matrix(self._source.head, name.removesuffix(".weight"), part), rows)
 
     def _vocabulary_table(self, name: str) -> Tensor:
         """This rank's rows, with zeros past the vocabulary's end."""
         vocab, hidden = self._geometry.vocab_size, self._geometry.hidden_size
-        rows = -(-vocab // (self._group.size * OUTPUTS_MULTIPLE)) * OUTPUTS_MULTIPLE
-        start, stop = self._group.rank * rows, min((self._group.rank + 1) * rows, vocab)
+        rows, (start, stop) = self._vocabulary_rows()
         table = self._empty(rows, hidden)
-        table[max(0, stop - start) :] = 0
-        if start < stop:
-            self._read(name, (vocab, hidden), table[: stop - start], 0, start, stop)
-        self._used.add(name)
+        table[stop - start :] = 0
+        self._read(name, (vocab, hidden), table[: stop - start], 0, start, stop)
         return table
+
+    def _vocabulary_rows(self) -> tuple[int, Span]:
+        """How many a rank holds, and which of the checkpoint's they are; the last ranks may have fewer, or none."""
+        vocab = self._geometry.vocab_size
+        rows = -(-vocab // (self._group.size * OUTPUTS_MULTIPLE)) * OUTPUTS_MULTIPLE
+        return rows, (min(self._group.rank * rows, vocab), min((self._group.rank + 1) * rows, vocab))
+
+    def _matrix(self, reader: MatrixReader, name: str, part: MatrixPart) -> Weight:
+        read = reader.read(name, part)
+        weight = self._backend.accepted(read, self._geometry.dtype)
+        self._source.report.count(read, weight)
+        self._loaded(weight.nbytes)
+        return on_device(weight, self._device)
 
     def _norm(self, name: str, size: int) -> RMSNorm:
         weight = self._empty(size)
@@ -145,11 +199,8 @@ class Assembly:
         self, name: str, shape: tuple[int, ...], into: Tensor, dim: int = 0, start: int = 0, stop: int | None = None
     ) -> None:
         into.copy_(self._checkpoint.read(name, shape, dim, start, stop))
-        self._used.add(name)
-        self._loaded_bytes += into.nbytes
-        self._on_progress(self._loaded_bytes, max(self._total_bytes, self._loaded_bytes))
+        self._loaded(into.nbytes)
 
-    def _expected_bytes(self) -> int:
-        """What this rank will hold, to within what is not split evenly."""
-        elements = sum(math.prod(entry.shape) for entry in self._checkpoint.entries.values())
-        return elements * self._geometry.dtype.itemsize // self._group.size
+    def _loaded(self, num_bytes: int) -> None:
+        self._loaded_bytes += num_bytes
+        self._on_progress(self._checkpoint.read_bytes, self._checkpoint.total_bytes)

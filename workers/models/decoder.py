@@ -9,11 +9,10 @@ from torch import Tensor
 from ..attention.backend import AttentionBackend
 from ..input_batch import InputBatch
 from ..kv_cache import KVCache
-from ..layers.activation import silu_mul
 from ..layers.embedding import OutputHead, VocabularyEmbedding
-from ..layers.linear import ColumnParallelLinear, RowParallelLinear
+from ..layers.linear import Linear
 from ..layers.norm import RMSNorm
-from ..layers.rotary import Rotary, rotate
+from ..layers.ops import Ops
 from .geometry import Geometry
 
 
@@ -22,13 +21,13 @@ class DecoderLayer:
     """One layer's weights, as this rank holds them."""
 
     attention_norm: RMSNorm
-    qkv: ColumnParallelLinear  # queries, then keys, then values
+    qkv: Linear  # queries, then keys, then values
     query_norm: RMSNorm | None  # per head
     key_norm: RMSNorm | None
-    output: RowParallelLinear
+    output: Linear
     mlp_norm: RMSNorm
-    gate_up: ColumnParallelLinear  # gate, then up
-    down: RowParallelLinear
+    gate_up: Linear  # gate, then up
+    down: Linear
     window: int  # positions a token sees; 0: all
 
 
@@ -43,9 +42,10 @@ class Model:
     layers: list[DecoderLayer]
     final_norm: RMSNorm
     output_head: OutputHead
-    rotary: Rotary
+    ops: Ops
     attention: AttentionBackend
     weights_bytes: int  # on this rank
+    quantization: dict[str, str]  # facts for people; empty when nothing is quantized
 
     @property
     def dtype(self) -> torch.dtype:
@@ -54,32 +54,21 @@ class Model:
     @torch.inference_mode()
     def forward(self, batch: InputBatch, cache: KVCache) -> Tensor:
         """Hidden states after the last layer, normalised: [tokens, hidden]. Writes the tokens' K and V to `cache`."""
-        num_heads = self.geometry.heads_of_rank(self.tp_size)
-        plan = self.attention.plan(batch, cache, num_heads)
-        cosine, sine = self.rotary.angles(batch.positions)
+        ops, attention, scale = self.ops, self.attention, 1.0 / math.sqrt(self.geometry.head_dim)
+        plan = attention.plan(batch, cache, self.geometry.heads_of_rank(self.tp_size))
+        step = ops.start_step(batch, cache)
+        norms = [*(layer.attention_norm for layer in self.layers), self.final_norm]
         hidden = self.embedding(batch.token_ids)
+        normed = ops.norm(hidden, norms[0])
         for index, layer in enumerate(self.layers):
-            query, key, value = self._project(layer, hidden, cosine, sine)
-            self.attention.write_kv(plan, cache, index, key, value)
-            scale = 1.0 / math.sqrt(self.geometry.head_dim)
-            mixed = self.attention.attend(plan, cache, index, query, scale, layer.window)
-            hidden = hidden + layer.output(mixed.flatten(1))
-            hidden = hidden + layer.down(silu_mul(layer.gate_up(layer.mlp_norm(hidden))))
-        return self.final_norm(hidden)
+            query = ops.rotate_and_cache(step, index, layer.qkv(normed), layer.query_norm, layer.key_norm)
+            mixed = attention.attend(plan, cache, index, query, scale, layer.window)
+            normed = ops.add_norm(hidden, layer.output(mixed.flatten(1)), layer.mlp_norm)
+            gated = ops.silu_mul(layer.gate_up(normed))
+            normed = ops.add_norm(hidden, layer.down(gated), norms[index + 1])
+        return normed
 
     @torch.inference_mode()
     def logits(self, hidden: Tensor) -> Tensor:
         """[n, hidden] -> [n, vocab] float32, on every rank."""
         return self.output_head(hidden)
-
-    def _project(
-        self, layer: DecoderLayer, hidden: Tensor, cosine: Tensor, sine: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Rotated query [tokens, heads, head_dim] and key, and value [tokens, kv_heads, head_dim]."""
-        heads, kv_heads = self.geometry.heads_of_rank(self.tp_size), self.geometry.kv_heads_of_rank(self.tp_size)
-        projected = layer.qkv(layer.attention_norm(hidden)).view(len(hidden), -1, self.geometry.head_dim)
-        if layer.query_norm is None or layer.key_norm is None:
-            turned = rotate(projected[:, : heads + kv_heads], cosine, sine)
-            return turned[:, :heads], turned[:, heads:], projected[:, heads + kv_heads :]
-        query, key, value = torch.split(projected, [heads, kv_heads, kv_heads], dim=1)
-        return rotate(layer.query_norm(query), cosine, sine), rotate(layer.key_norm(key), cosine, sine), value

@@ -55,7 +55,6 @@ class HFConfig(msgspec.Struct, frozen=True, kw_only=True):
     dtype: str | None = None
     torch_dtype: str | None = None
     eos_token_id: int | list[int] | None = None
-    quantization_config: dict[str, Any] | None = None
 
 
 class GenerationConfig(msgspec.Struct, frozen=True):
@@ -71,9 +70,6 @@ def read_hf_config(folder: Path) -> HFConfig:
         config = msgspec.json.decode(path.read_bytes(), type=HFConfig)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be used: {error}") from error
-    if config.quantization_config is not None:
-        method = config.quantization_config.get("quant_method", "unknown")
-        raise ConfigError(f"{path}: weights quantized by {method!r} are not supported; use the unquantized model")
     if config.hidden_act != "silu":
         raise ConfigError(f"{path}: hidden_act {config.hidden_act!r} is not supported; only 'silu' is")
     return config

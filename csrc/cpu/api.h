@@ -1,0 +1,125 @@
+// The whole C ABI: every exported function, with the one struct of parameters it takes. workers/kernels/cpu.py mirrors
+// the structs and checks their sizes against struct_size() when it loads a library.
+//
+// Pointers are to CPU memory and are not kept. Strides are in elements. Calls are checked in Python, not here.
+#pragma once
+#include <cstdint>
+
+#define API extern "C" __attribute__((visibility("default")))
+
+class Pool;
+
+struct PoolParams {
+  const int32_t* cpus;  // [threads], see Pool
+  int32_t threads;
+  int32_t pin_caller;
+  int32_t spin_us;
+};
+API Pool* pool_create(const PoolParams*);
+API void pool_destroy(Pool*);
+API void pool_empty_runs(Pool*, int32_t times);  // to measure fork and join
+
+// y = x * weight^T + bias + residual, rounded once. gemm.cpp.
+struct GemmParams {
+  void* y;               // [rows, outputs], bfloat16 or float, see y_is_float
+  const void* x;         // [rows, inputs]
+  const void* weight;    // packed panels, [ceil(outputs / 64)][words][64] words
+  const float* bias;     // [outputs], or null
+  const void* residual;  // [rows, outputs] with y's type and stride, or null; may be y itself
+  int64_t x_stride, y_stride;
+  int32_t rows, outputs, inputs;
+  int32_t y_is_float;
+};
+API void gemm_bf16(Pool*, const GemmParams*);  // x and weight bfloat16
+API void gemm_fp32(Pool*, const GemmParams*);  // x and weight float; y is float
+
+// Rows of activations to int8, one scale a row: x = codes * scale, codes in -127..127. gemm_int8.cpp.
+struct QuantizeParams {
+  int8_t* codes;   // [rows, codes_stride], zeros from `inputs` to the next multiple of 16
+  float* scales;   // [rows]; NaN for a row that holds one
+  int32_t* sums;   // [rows], of the codes
+  const void* x;   // [rows, inputs], bfloat16 or float
+  int64_t x_stride, codes_stride;
+  int32_t rows, inputs;
+  int32_t x_is_float;
+};
+API void quantize_rows(Pool*, const QuantizeParams*);
+
+// y = (codes * weight^T) * scales, then bias and residual as in GemmParams. gemm_int8.cpp.
+struct GemmInt8Params {
+  GemmParams gemm;             // x: codes of quantize_rows; weight: words of four unsigned bytes, each code + 128
+  const float* x_scales;       // [rows]
+  const int32_t* x_sums;       // [rows]
+  const float* weight_scales;  // [outputs]
+};
+API void gemm_int8(Pool*, const GemmInt8Params*);
+
+// y = x * dequantized(weight)^T, then bias and residual as in GemmParams. gemm_int4.cpp has the layout of the weight.
+struct GemmInt4Params {
+  GemmParams gemm;          // x: bfloat16; inputs a multiple of 8
+  float* group_sums;        // [rows, groups] to work in, or null: no zero points, code 8 stands for zero
+  float scale_unit;         // what the stored scales are multiples of, a power of two
+  int32_t group_size;       // a multiple of 8 that divides the inputs
+};
+API void gemm_int4(Pool*, const GemmInt4Params*);
+
+// Rows of a packed table, as they were before packing. embed.cpp.
+struct EmbedParams {
+  void* y;              // [rows, inputs], bfloat16 or float
+  const int64_t* ids;   // [rows]; an id outside of the table gives zeros
+  const void* table;    // a packed weight [outputs, inputs]
+  const float* scales;  // [outputs], for int8 only
+  int64_t y_stride;
+  int32_t rows, outputs, inputs;
+  int32_t y_is_float;
+};
+API void embed_bf16(Pool*, const EmbedParams*);
+API void embed_fp32(Pool*, const EmbedParams*);
+API void embed_int8(Pool*, const EmbedParams*);
+
+// What lies between the products; elementwise.cpp. All arrays are contiguous, of bfloat16 or, if is_float, of float.
+
+// out = norm(hidden += delta): every row to unit mean square, then times weight.
+struct NormParams {
+  void* out;            // [rows, size]
+  void* hidden;         // [rows, size], overwritten if there is a delta
+  const void* delta;    // [rows, size], or null
+  const float* weight;  // [size]
+  int32_t rows, size;
+  float eps;
+  int32_t is_float;
+};
+API void rms_norm(Pool*, const NormParams*);
+
+// out = silu(gate) * up
+struct SiluMulParams {
+  void* out;            // [rows, size]
+  const void* gate_up;  // [rows, 2 * size], gate then up
+  int32_t rows, size;
+  int32_t is_float;
+};
+API void silu_mul(Pool*, const SiluMulParams*);
+
+// Takes projected tokens apart: queries and keys are normalised per head, if there are norms, and turned by the angles
+// of their positions; keys and values go to their slots of the paged cache.
+struct RotateParams {
+  void* query;                                   // [tokens, heads, head_dim]
+  const void* projected;                         // [tokens, heads + 2 * kv_heads, head_dim]: queries, keys, values
+  const float *query_norm, *key_norm;            // [head_dim], or null
+  const float* angles;                           // [positions, head_dim]: cosines of all pairs, then their sines
+  const int64_t *positions, *slots;              // [tokens]; slot = block * block_size + offset
+  void *keys, *values;                           // [blocks, kv_heads, block_size, head_dim]
+  int32_t tokens, heads, kv_heads, head_dim, block_size;
+  float eps;
+  int32_t is_float;
+};
+API void rotate_and_cache(Pool*, const RotateParams*);
+
+// What this library is, and what the machine could run. library.cpp.
+API const char* isa_name();        // "avx512", "avx2" or "portable"
+API const char* machine_isa();     // the best of them for this processor
+API int32_t struct_size(const char* name);  // of one of the structs above, or -1
+
+// The machine's limits. limits.cpp.
+API int32_t read_memory(Pool*, const void*, int64_t bytes);         // a sum, so that nothing is skipped
+API int64_t peak_operations(Pool*, int32_t format, int64_t steps);  // format 0 bf16, 1 fp32, 2 int8; how many were done

@@ -1,0 +1,38 @@
+// gemm: y = x * weight^T with bfloat16 or float weights, packed once at load.
+//
+// Algorithm  each output is one chain of dot products over K in float, started at 0; see tile.h
+// Shapes     x       [rows, inputs]                     bfloat16 or float, a row contiguous
+//            weight  [panels, words, 64] words          a word is 2 bfloat16 or 1 float along K; zeros past the edges
+//            y       [rows, outputs]                    bfloat16 or float
+// Tile       MAX_ROWS rows x 64 outputs, all of K
+// Floor      few rows: the weights are read once, bytes / read bandwidth; many rows: 2 * rows * outputs * inputs flop
+#include "gemm.h"
+
+namespace {
+
+// With an odd number of bfloat16 inputs the last word of a row would reach into the next: it is made here instead.
+template <int ROWS> void add_last_input(float* tile, const uint16_t* x, int64_t x_stride, int inputs, const char* panel) {
+  uint32_t last[ROWS];
+  EACH(m, ROWS) last[m] = x[m * x_stride + inputs - 1];
+  product<Bf16, ROWS, true>(tile, PANEL, (const char*)last, WORD_BYTES, panel + (size_t)(inputs / 2) * STEP_BYTES, 1);
+}
+
+template <class F, class Element> void gemm(Pool* pool, const GemmParams& p) {
+  constexpr int PER_WORD = WORD_BYTES / (int)sizeof(Element);
+  const int words = p.inputs / PER_WORD;
+  const size_t panel_bytes = (size_t)ceil_div(p.inputs, PER_WORD) * STEP_BYTES;
+  for_tiles(pool, p.rows, p.outputs, [&](auto rows, int panel_index, int first_row, int block, int blocks) {
+    alignas(64) float tile[rows * PANEL];
+    const char* panel = (const char*)p.weight + panel_index * panel_bytes;
+    const Element* x = (const Element*)p.x + first_row * p.x_stride;
+    planned_product<F, rows>(tile, (const char*)x, p.x_stride * sizeof(Element), panel, words, panel_bytes, block, blocks);
+    if constexpr (PER_WORD == 2)
+      if (p.inputs % 2) add_last_input<rows>(tile, x, p.x_stride, p.inputs, panel);
+    finish(p, tile, rows, first_row, panel_index * PANEL);
+  });
+}
+
+}  // namespace
+
+void gemm_bf16(Pool* pool, const GemmParams* p) { gemm<Bf16, uint16_t>(pool, *p); }
+void gemm_fp32(Pool* pool, const GemmParams* p) { gemm<Fp32, float>(pool, *p); }

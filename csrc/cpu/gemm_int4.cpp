@@ -1,0 +1,108 @@
+// gemm_int4: y = x * weight^T with 4-bit weights in groups along K and bfloat16 activations (weight-only).
+//
+// Algorithm  within a group, products of x with the codes (less 8 where there are no zero points) are summed in float in
+//            the order of K; then y += (sum - zero * sum of x over the group) * scale, group after group. Codes are
+//            small integers, exact in bfloat16, so the dot instructions of tile.h serve.
+// Shapes     x       [rows, inputs]          bfloat16
+//            weight  [panels, groups, ...]   for each group of each panel of 64 outputs
+//                      scales [64]           float16, in multiples of scale_unit
+//                      zeros  [64]           uint8, only with zero points
+//                      octets [group_size / 8][64] of 32 bits: eight inputs of an output. Nibble j of the low half is
+//                                            input 2j, of the high half input 2j + 1; so bits 4j give word j of bfloat16
+// Tile       MAX_ROWS rows x INT4_STRIP vectors of outputs; the sums over groups stay in the first-level cache
+// Floor      one row: weight bytes / read bandwidth; from about four rows on 2 * rows * outputs * inputs flop
+#include "gemm.h"
+#include "quantize.h"
+
+namespace {
+
+constexpr int OCTET = 8, OCTET_WORDS = 4;
+constexpr size_t SCALE_BYTES = PANEL * 2, ZERO_BYTES = PANEL;
+
+template <int ROWS> constexpr int INT4_STRIP = STRIP<ROWS> < 4 ? STRIP<ROWS> : ROWS <= 2 ? 4 : 2;
+
+struct Layout {
+  int groups, octets;  // of a panel, of a group
+  size_t codes_at, group_bytes, panel_bytes;
+};
+
+Layout layout_of(const GemmInt4Params& p) {
+  const int groups = p.gemm.inputs / p.group_size, octets = p.group_size / OCTET;
+  const size_t codes_at = SCALE_BYTES + (p.group_sums ? ZERO_BYTES : 0);
+  const size_t group_bytes = codes_at + octets * STEP_BYTES;
+  return {groups, octets, codes_at, group_bytes, groups * group_bytes};
+}
+
+// One strip of one group: out[ROWS][strip] += scale * (x * codes - zero * sums). `sums` is null without zero points.
+template <int ROWS, bool AHEAD>
+[[gnu::noipa]] void add_group(float* out, const char* x, size_t x_stride, const char* group, int strip,
+                              const Layout& layout, const Int4Codes& codes, const float* sums) {
+  constexpr int N = INT4_STRIP<ROWS>;
+  F32 part[ROWS][N] = {};
+  const char* lanes = group + layout.codes_at + strip * N * sizeof(I32);
+  const Int4Codes table = codes;
+  for (int c = 0; c < layout.octets; c++, lanes += STEP_BYTES, x += OCTET_WORDS * WORD_BYTES) {
+    if constexpr (AHEAD) EACH(line, 4) prefetch<1>(lanes + NEAR_BYTES + line * 64);
+    EACH(j, OCTET_WORDS) {
+      Bf16::Weights w[N];
+      EACH(v, N) w[v] = table.word(load_words(lanes + v * sizeof(I32)), j);
+      EACH(m, ROWS) {
+        const Bf16::Row b = Bf16::row(x + m * x_stride + j * WORD_BYTES);
+        EACH(v, N) part[m][v] = Bf16::dot(part[m][v], w[v], b);
+      }
+    }
+  }
+  EACH(v, N) {
+    const int output = (strip * N + v) * LANES;
+    const F32 scale = load_fp16(group + output * 2);
+    const F32 zero = sums ? load_u8(group + SCALE_BYTES + output) : splat(0.0f);
+    EACH(m, ROWS) {
+      F32 value = part[m][v];
+      if (sums) value = fma(splat(-sums[m * layout.groups]), zero, value);
+      float* at = out + m * PANEL + output;
+      store(at, fma(value, scale, load(at)));
+    }
+  }
+}
+
+template <int ROWS>
+void int4_product(float* out, const char* x, size_t x_stride, const char* panel, const Layout& layout,
+                  const Int4Codes& codes, const float* sums, bool first_block) {
+  std::fill_n(out, ROWS * PANEL, 0.0f);
+  for (int g = 0; g < layout.groups; g++, panel += layout.group_bytes)
+    for (int strip = 0; strip < PANEL_VECTORS / INT4_STRIP<ROWS>; strip++) {
+      const auto add = first_block && strip == 0 ? add_group<ROWS, true> : add_group<ROWS, false>;
+      add(out, x + (size_t)g * layout.octets * OCTET * 2, x_stride, panel, strip, layout, codes, sums ? sums + g : nullptr);
+    }
+}
+
+// group_sums[row][group] = sum of x over the group, in one fixed order.
+void sum_groups(Pool* pool, const GemmInt4Params& p, const Layout& layout) {
+  pool->run(p.gemm.rows, std::max(1, p.gemm.rows / (2 * pool->size())), [&](int begin, int end) {
+    for (int m = begin; m < end; m++)
+      for (int g = 0; g < layout.groups; g++) {
+        const uint16_t* x = (const uint16_t*)p.gemm.x + m * p.gemm.x_stride + (int64_t)g * p.group_size;
+        F32 total = splat(0.0f);
+        for (int i = 0; i < p.group_size; i += LANES) total += element_lanes(x + i, p.group_size - i);
+        p.group_sums[(int64_t)m * layout.groups + g] = sum(total);
+      }
+  });
+}
+
+}  // namespace
+
+void gemm_int4(Pool* pool, const GemmInt4Params* params) {
+  const GemmParams& p = params->gemm;
+  const Layout layout = layout_of(*params);
+  const Int4Codes codes(params->group_sums ? 0 : 8);
+  if (params->group_sums) sum_groups(pool, *params, layout);
+  for_tiles(pool, p.rows, p.outputs, [&](auto rows, int panel_index, int first_row, int block, int) {
+    alignas(64) float tile[rows * PANEL];
+    const char* x = (const char*)((const uint16_t*)p.x + first_row * p.x_stride);
+    const float* sums = params->group_sums ? params->group_sums + (int64_t)first_row * layout.groups : nullptr;
+    int4_product<rows>(tile, x, p.x_stride * 2, (const char*)p.weight + panel_index * layout.panel_bytes, layout, codes,
+                       sums, block == 0);
+    for (int i = 0; i < rows * PANEL; i += LANES) store(tile + i, load(tile + i) * splat(params->scale_unit));
+    finish(p, tile, rows, first_row, panel_index * PANEL);
+  });
+}

@@ -1,0 +1,67 @@
+// The whole SIMD vocabulary of the CPU kernels. Every source is compiled once per instruction set, and includes exactly
+// one of three bodies, chosen by the compiler's flags: AVX512 (F, BW, VL, DQ, BF16, VNNI), AVX2 with FMA, or portable GCC
+// vector extensions.
+//
+// Each body defines
+//   ISA_NAME, LANES          the library's name; how many 32-bit elements a vector holds (16, 8, 4)
+//   F32, I32                 vectors of LANES float / int32_t: + - * / & | ^ << >> and comparisons work on them, and
+//                            `(mask) ? a : b` selects; (I32)f and (F32)i reinterpret bits
+//   load, store              of float*, unaligned;  load_words: of any 32-bit elements, as I32;  store_words
+//   load_bf16, store_bf16    LANES bfloat16 <-> F32; stores round to nearest even, NaN stays NaN
+//   *_n                      the same for the first n of LANES elements (0 <= n <= LANES); the rest read as 0, or are kept
+//   splat                    one float or int32_t in every lane
+//   fma, max, min, round     a * b + c rounded once (twice where the machine has no fused product); to nearest even
+//   to_int, to_float         float -> int32_t to nearest even, and back
+//   sum, highest             over the lanes, in one fixed tree
+//   load_fp16, load_u8       LANES float16 or uint8_t as F32;  store_s8: the lanes saturated to int8_t
+//   MAX_ROWS, strip_vectors  register budget of the microkernel, see tile.h
+//   Bf16, Fp32, Int8         how a 32-bit word of weights meets a word of activations, see tile.h
+//   Int4Codes                nibbles to words of Bf16 weights, see gemm_int4.cpp
+// Bits may differ from one instruction set to another, never within one.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <initializer_list>
+
+// A loop that must be unrolled before register allocation: only then do arrays of vectors live in registers.
+#define EACH(i, n) _Pragma("GCC unroll 16") for (int i = 0; i < (n); i++)
+
+inline int32_t word_at(const void* p) {  // unaligned on purpose: rows of odd length start anywhere
+  int32_t word;
+  std::memcpy(&word, p, sizeof word);
+  return word;
+}
+
+#if defined(__AVX512BF16__) && defined(__AVX512VNNI__)
+#include "isa_avx512.h"
+#elif defined(__AVX2__) && defined(__FMA__)
+#include "isa_avx2.h"
+#else
+#include "isa_portable.h"
+#endif
+
+inline F32 abs(F32 x) { return (F32)((I32)x & splat(0x7fffffff)); }
+
+// 2^x by a polynomial of degree 6 (2e-9 relative, then float rounding); 2^-126 below that, 2^127.49 above.
+inline F32 exp2(F32 x) {
+  x = min(max(x, splat(-126.0f)), splat(127.49f));
+  const F32 whole = round(x), part = x - whole;
+  F32 power = splat(1.534580803e-4f);
+  for (float c : {1.339993090e-3f, 9.618489072e-3f, 5.550328642e-2f, 2.402264625e-1f, 6.931471825e-1f, 1.0f})
+    power = fma(power, part, splat(c));
+  return (F32)((I32)power + (to_int(whole) << 23));
+}
+
+// e^x as a power of two of what is left after whole multiples of ln 2 (in two parts, so that nothing is lost for large
+// |x|); error below 2 ulp between -87 and 88, saturating as exp2 does.
+inline F32 exp(F32 x) {
+  constexpr float LOG2_E = 1.44269504f, LN2_HIGH = 0.693359375f, LN2_LOW = -2.12194440e-4f;
+  x = min(max(x, splat(-87.33f)), splat(88.37f));
+  const F32 whole = round(x * LOG2_E);
+  const F32 part = fma(whole, splat(-LN2_LOW), fma(whole, splat(-LN2_HIGH), x));
+  return (F32)((I32)exp2(part * LOG2_E) + (to_int(whole) << 23));
+}
+
+// Asks for the cache line at p, into level 1 or 2; an address past the end of an allocation is harmless.
+template <int LEVEL> inline void prefetch(const void* p) { __builtin_prefetch(p, 0, LEVEL == 1 ? 3 : 2); }

@@ -1,0 +1,118 @@
+// AVX2 with FMA and F16C: x86 since 2013 (Haswell) and 2015 (Excavator). Vocabulary: isa.h.
+#pragma once
+#include <immintrin.h>
+
+constexpr const char* ISA_NAME = "avx2";
+constexpr int LANES = 8;
+typedef float F32 __attribute__((vector_size(32)));
+typedef int32_t I32 __attribute__((vector_size(32)));
+
+// Eight accumulators whatever the rows: enough chains to hide the latency of FMA, and weights split in two fit beside.
+constexpr int MAX_ROWS = 4;
+constexpr int strip_vectors(int rows) { return rows == 1 ? 8 : rows == 2 ? 4 : 2; }
+
+inline F32 splat(float x) { return _mm256_set1_ps(x); }
+inline I32 splat(int32_t x) { return (I32)_mm256_set1_epi32(x); }
+inline __m256i first(int n) { return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7)); }
+
+inline F32 load(const float* p) { return _mm256_loadu_ps(p); }
+inline F32 load_n(const float* p, int n) { return _mm256_maskload_ps(p, first(n)); }
+inline void store(float* p, F32 x) { _mm256_storeu_ps(p, x); }
+inline void store_n(float* p, F32 x, int n) { _mm256_maskstore_ps(p, first(n), x); }
+inline I32 load_words(const void* p) { return (I32)_mm256_loadu_si256((const __m256i*)p); }
+inline void store_words(void* p, I32 x) { _mm256_storeu_si256((__m256i*)p, (__m256i)x); }
+
+inline F32 from_bf16(__m128i x) { return (F32)_mm256_slli_epi32(_mm256_cvtepu16_epi32(x), 16); }
+inline __m128i to_bf16(F32 x) {
+  const I32 bits = (I32)x;
+  const I32 rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+  const __m256i whole = (__m256i)((x == x ? rounded : splat(0x7fc0)) & 0xffff);
+  return _mm256_castsi256_si128(_mm256_permute4x64_epi64(_mm256_packus_epi32(whole, whole), 0xd8));
+}
+inline F32 load_bf16(const uint16_t* p) { return from_bf16(_mm_loadu_si128((const __m128i*)p)); }
+inline void store_bf16(uint16_t* p, F32 x) { _mm_storeu_si128((__m128i*)p, to_bf16(x)); }
+inline F32 load_bf16_n(const uint16_t* p, int n) {
+  uint16_t whole[LANES] = {};
+  std::memcpy(whole, p, 2 * n);
+  return load_bf16(whole);
+}
+inline void store_bf16_n(uint16_t* p, F32 x, int n) {
+  uint16_t whole[LANES];
+  store_bf16(whole, x);
+  std::memcpy(p, whole, 2 * n);
+}
+inline F32 load_fp16(const void* p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p)); }
+inline F32 load_u8(const void* p) { return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)p))); }
+inline void store_s8(int8_t* p, I32 x) {
+  const __m128i halves = _mm_packs_epi32(_mm256_castsi256_si128((__m256i)x), _mm256_extracti128_si256((__m256i)x, 1));
+  _mm_storel_epi64((__m128i*)p, _mm_packs_epi16(halves, halves));
+}
+
+inline F32 fma(F32 a, F32 b, F32 c) { return _mm256_fmadd_ps(a, b, c); }
+inline F32 max(F32 a, F32 b) { return _mm256_max_ps(a, b); }
+inline F32 min(F32 a, F32 b) { return _mm256_min_ps(a, b); }
+inline F32 round(F32 x) { return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+inline I32 to_int(F32 x) { return (I32)_mm256_cvtps_epi32(x); }
+inline F32 to_float(I32 x) { return _mm256_cvtepi32_ps((__m256i)x); }
+inline float sum(F32 x) {
+  const float fours[4] = {x[0] + x[4], x[1] + x[5], x[2] + x[6], x[3] + x[7]};
+  return (fours[0] + fours[2]) + (fours[1] + fours[3]);
+}
+inline int32_t sum(I32 x) { return x[0] + x[1] + x[2] + x[3] + x[4] + x[5] + x[6] + x[7]; }
+inline float highest(F32 x) {
+  float top = x[0];
+  EACH(i, LANES) top = x[i] > top ? x[i] : top;
+  return top;
+}
+
+// A word of two halves is split into even and odd before it is used: weights once per row tile, activations per row.
+struct Halves {
+  I32 even, odd;
+};
+struct Bf16 {  // two bfloat16, widened by a shift; the even product is added first
+  using Acc = F32;
+  using Weights = Halves;
+  using Row = Halves;
+  static Halves split(I32 w) { return {w << 16, w & (int32_t)0xffff0000}; }
+  static Weights weights(const void* p) { return split(load_words(p)); }
+  static Row row(const void* p) { return split(splat(word_at(p))); }
+  static Acc dot(Acc acc, Weights w, Row x) {
+    return fma((F32)w.odd, (F32)x.odd, fma((F32)w.even, (F32)x.even, acc));
+  }
+};
+struct Fp32 {  // one float
+  using Acc = F32;
+  using Weights = I32;
+  using Row = I32;
+  static Weights weights(const void* p) { return load_words(p); }
+  static Row row(const void* p) { return splat(word_at(p)); }
+  static Acc dot(Acc acc, Weights w, Row x) { return fma((F32)w, (F32)x, acc); }
+};
+struct Int8 {  // four unsigned weights (value + 128), four signed activations; in 16 bits, since vpmaddubsw saturates
+  using Acc = I32;
+  using Weights = Halves;
+  using Row = Halves;
+  static Weights weights(const void* p) {
+    const __m256i w = _mm256_loadu_si256((const __m256i*)p);
+    return {(I32)_mm256_and_si256(w, _mm256_set1_epi16(0xff)), (I32)_mm256_srli_epi16(w, 8)};
+  }
+  static Row row(const void* p) {
+    const __m256i x = _mm256_set1_epi32(word_at(p));
+    return {(I32)_mm256_srai_epi16(_mm256_slli_epi16(x, 8), 8), (I32)_mm256_srai_epi16(x, 8)};
+  }
+  static Acc dot(Acc acc, Weights w, Row x) {
+    const __m256i even = _mm256_madd_epi16((__m256i)w.even, (__m256i)x.even);
+    const __m256i odd = _mm256_madd_epi16((__m256i)w.odd, (__m256i)x.odd);
+    return acc + (I32)even + (I32)odd;
+  }
+};
+
+// Nibbles widened to floats.
+struct Int4Codes {
+  I32 zero;  // the code that stands for 0
+  explicit Int4Codes(int zero_code) : zero(splat(zero_code)) {}
+  Bf16::Weights word(I32 packed, int j) const {
+    const I32 even = (packed >> (4 * j)) & 15, odd = (packed >> (16 + 4 * j)) & 15;
+    return {(I32)to_float(even - zero), (I32)to_float(odd - zero)};
+  }
+};

@@ -1,0 +1,106 @@
+// AVX512 with F, BW, VL, DQ, BF16 and VNNI: Zen 4, Sapphire Rapids and later. Vocabulary: isa.h.
+#pragma once
+#include <immintrin.h>
+
+constexpr const char* ISA_NAME = "avx512";
+constexpr int LANES = 16;
+typedef float F32 __attribute__((vector_size(64)));
+typedef int32_t I32 __attribute__((vector_size(64)));
+
+// 6 rows x 4 vectors of accumulators, 4 vectors of weights and a broadcast: 29 of 32 registers.
+constexpr int MAX_ROWS = 6;
+constexpr int strip_vectors(int) { return 4; }
+
+inline F32 splat(float x) { return _mm512_set1_ps(x); }
+inline I32 splat(int32_t x) { return (I32)_mm512_set1_epi32(x); }
+inline __mmask16 first(int n) { return (__mmask16)((1u << n) - 1); }
+
+inline F32 load(const float* p) { return _mm512_loadu_ps(p); }
+inline F32 load_n(const float* p, int n) { return _mm512_maskz_loadu_ps(first(n), p); }
+inline void store(float* p, F32 x) { _mm512_storeu_ps(p, x); }
+inline void store_n(float* p, F32 x, int n) { _mm512_mask_storeu_ps(p, first(n), x); }
+inline I32 load_words(const void* p) { return (I32)_mm512_loadu_si512(p); }
+inline void store_words(void* p, I32 x) { _mm512_storeu_si512(p, (__m512i)x); }
+
+inline F32 from_bf16(__m256i x) { return (F32)_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16); }
+inline __m256i to_bf16(F32 x) { return (__m256i)_mm512_cvtneps_pbh(x); }
+inline F32 load_bf16(const uint16_t* p) { return from_bf16(_mm256_loadu_si256((const __m256i*)p)); }
+inline F32 load_bf16_n(const uint16_t* p, int n) { return from_bf16(_mm256_maskz_loadu_epi16(first(n), p)); }
+inline void store_bf16(uint16_t* p, F32 x) { _mm256_storeu_si256((__m256i*)p, to_bf16(x)); }
+inline void store_bf16_n(uint16_t* p, F32 x, int n) { _mm256_mask_storeu_epi16(p, first(n), to_bf16(x)); }
+inline F32 load_fp16(const void* p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p)); }
+inline F32 load_u8(const void* p) { return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)p))); }
+inline void store_s8(int8_t* p, I32 x) { _mm_storeu_si128((__m128i*)p, _mm512_cvtsepi32_epi8((__m512i)x)); }
+
+inline F32 fma(F32 a, F32 b, F32 c) { return _mm512_fmadd_ps(a, b, c); }
+inline F32 max(F32 a, F32 b) { return _mm512_max_ps(a, b); }
+inline F32 min(F32 a, F32 b) { return _mm512_min_ps(a, b); }
+inline F32 round(F32 x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+inline I32 to_int(F32 x) { return (I32)_mm512_cvtps_epi32(x); }
+inline F32 to_float(I32 x) { return _mm512_cvtepi32_ps((__m512i)x); }
+#define OTHER_HALF(x) __builtin_shufflevector(x, x, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7)
+#define OTHER_QUARTER(x) __builtin_shufflevector(x, x, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11)
+inline float sum(F32 x) {
+  x += OTHER_HALF(x);
+  x += OTHER_QUARTER(x);
+  return (x[0] + x[2]) + (x[1] + x[3]);
+}
+inline int32_t sum(I32 x) {
+  x += OTHER_HALF(x);
+  x += OTHER_QUARTER(x);
+  return x[0] + x[1] + x[2] + x[3];
+}
+inline float highest(F32 x) {
+  x = max(x, OTHER_HALF(x));
+  x = max(x, OTHER_QUARTER(x));
+  const float even = x[0] > x[2] ? x[0] : x[2], odd = x[1] > x[3] ? x[1] : x[3];
+  return even > odd ? even : odd;
+}
+#undef OTHER_HALF
+#undef OTHER_QUARTER
+
+// Words of weights and activations are used as they are. The dot instructions are inline assembly because gcc 12 keeps
+// the accumulators of the intrinsics in memory.
+struct Words {
+  using Weights = I32;
+  using Row = I32;
+  static Weights weights(const void* p) { return load_words(p); }
+  static Row row(const void* p) { return splat(word_at(p)); }
+};
+struct Bf16 : Words {  // two bfloat16; vdpbf16ps flushes denormals, whatever the control register says
+  using Acc = F32;
+  static Acc dot(Acc acc, Weights w, Row x) {
+    asm("vdpbf16ps %2, %1, %0" : "+v"(acc) : "v"(w), "v"(x));
+    return acc;
+  }
+};
+struct Fp32 : Words {  // one float
+  using Acc = F32;
+  static Acc dot(Acc acc, Weights w, Row x) {
+    asm("vfmadd231ps %2, %1, %0" : "+v"(acc) : "v"(w), "v"(x));
+    return acc;
+  }
+};
+struct Int8 : Words {  // four unsigned weights (value + 128) against four signed activations
+  using Acc = I32;
+  static Acc dot(Acc acc, Weights w, Row x) {
+    asm("vpdpbusd %2, %1, %0" : "+v"(acc) : "v"(w), "v"(x));
+    return acc;
+  }
+};
+
+// Sixteen values looked up as bfloat16. Indices have five bits and the table repeats, so a nibble needs no mask.
+struct Int4Codes {
+  __m512i table;
+  explicit Int4Codes(int zero) {  // the code that stands for 0
+    alignas(32) uint16_t values[16];
+    for (int code = 0; code < 16; code++) {
+      const float value = (float)(code - zero);
+      std::memcpy(&values[code], (const char*)&value + 2, 2);
+    }
+    table = _mm512_broadcast_i64x4(_mm256_load_si256((const __m256i*)values));
+  }
+  Bf16::Weights word(I32 packed, int j) const {
+    return (I32)_mm512_permutexvar_epi16(_mm512_srli_epi16((__m512i)packed, 4 * j), table);
+  }
+};

@@ -1,0 +1,128 @@
+// GCC vector extensions of 128 bits and nothing else: any processor, also x86 without AVX2. Vocabulary: isa.h.
+#pragma once
+#include <cmath>
+
+constexpr const char* ISA_NAME = "portable";
+constexpr int LANES = 4;
+typedef float F32 __attribute__((vector_size(16)));
+typedef int32_t I32 __attribute__((vector_size(16)));
+typedef uint16_t U16x4 __attribute__((vector_size(8)));
+typedef int8_t S8x4 __attribute__((vector_size(4)));
+typedef uint8_t U8x4 __attribute__((vector_size(4)));
+
+// Sixteen registers of four lanes: two rows of four accumulators, or one of eight.
+constexpr int MAX_ROWS = 2;
+constexpr int strip_vectors(int rows) { return rows == 1 ? 8 : 4; }
+
+inline F32 splat(float x) { return F32{x, x, x, x}; }
+inline I32 splat(int32_t x) { return I32{x, x, x, x}; }
+
+template <class Vector> inline Vector copied(const void* p, size_t bytes = sizeof(Vector)) {
+  Vector x = {};
+  std::memcpy(&x, p, bytes);
+  return x;
+}
+inline F32 load(const float* p) { return copied<F32>(p); }
+inline F32 load_n(const float* p, int n) { return copied<F32>(p, 4 * n); }
+inline void store(float* p, F32 x) { std::memcpy(p, &x, sizeof x); }
+inline void store_n(float* p, F32 x, int n) { std::memcpy(p, &x, 4 * n); }
+inline I32 load_words(const void* p) { return copied<I32>(p); }
+inline void store_words(void* p, I32 x) { std::memcpy(p, &x, sizeof x); }
+
+inline F32 from_bf16(U16x4 x) { return (F32)(__builtin_convertvector(x, I32) << 16); }
+inline U16x4 to_bf16(F32 x) {
+  const I32 bits = (I32)x;
+  const I32 rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+  return __builtin_convertvector(x == x ? rounded : splat(0x7fc0), U16x4);
+}
+inline F32 load_bf16(const uint16_t* p) { return from_bf16(copied<U16x4>(p)); }
+inline F32 load_bf16_n(const uint16_t* p, int n) { return from_bf16(copied<U16x4>(p, 2 * n)); }
+inline void store_bf16_n(uint16_t* p, F32 x, int n) {
+  const U16x4 halves = to_bf16(x);
+  std::memcpy(p, &halves, 2 * n);
+}
+inline void store_bf16(uint16_t* p, F32 x) { store_bf16_n(p, x, LANES); }
+inline F32 load_fp16(const void* p) {  // finite; scaling by 2^112 moves the exponent and makes subnormals right
+  const I32 half = __builtin_convertvector(copied<U16x4>(p), I32), magnitude = (half & 0x7fff) << 13;
+  return (F32)((I32)((F32)magnitude * splat(0x1p112f)) | (half & 0x8000) << 16);
+}
+inline F32 load_u8(const void* p) { return __builtin_convertvector(copied<U8x4>(p), F32); }
+inline void store_s8(int8_t* p, I32 x) {
+  const I32 low = x < -128 ? splat(-128) : x;
+  const S8x4 bytes = __builtin_convertvector(low > 127 ? splat(127) : low, S8x4);
+  std::memcpy(p, &bytes, sizeof bytes);
+}
+
+inline F32 fma(F32 a, F32 b, F32 c) {
+#ifdef __FP_FAST_FMAF
+  return F32{std::fma(a[0], b[0], c[0]), std::fma(a[1], b[1], c[1]), std::fma(a[2], b[2], c[2]), std::fma(a[3], b[3], c[3])};
+#else
+  return a * b + c;
+#endif
+}
+inline F32 max(F32 a, F32 b) { return a > b ? a : b; }
+inline F32 min(F32 a, F32 b) { return a < b ? a : b; }
+inline F32 round(F32 x) {  // adding 1.5 * 2^23 leaves no fraction bits; from 2^22 on there are none that matter
+  const F32 magic = splat(12582912.0f), magnitude = (F32)((I32)x & splat(0x7fffffff));
+  return magnitude < splat(4194304.0f) ? (x + magic) - magic : x;
+}
+inline I32 to_int(F32 x) { return __builtin_convertvector(round(x), I32); }
+inline F32 to_float(I32 x) { return __builtin_convertvector(x, F32); }
+inline float sum(F32 x) { return (x[0] + x[2]) + (x[1] + x[3]); }
+inline int32_t sum(I32 x) { return x[0] + x[1] + x[2] + x[3]; }
+inline float highest(F32 x) {
+  const F32 top = max(x, F32{x[2], x[3], x[0], x[1]});
+  return top[0] > top[1] ? top[0] : top[1];
+}
+
+struct Halves {
+  I32 even, odd;
+};
+struct Bf16 {  // two bfloat16, widened by a shift; the even product is added first
+  using Acc = F32;
+  using Weights = Halves;
+  using Row = Halves;
+  static Halves split(I32 w) { return {w << 16, w & (int32_t)0xffff0000}; }
+  static Weights weights(const void* p) { return split(load_words(p)); }
+  static Row row(const void* p) { return split(splat(word_at(p))); }
+  static Acc dot(Acc acc, Weights w, Row x) {
+    return fma((F32)w.odd, (F32)x.odd, fma((F32)w.even, (F32)x.even, acc));
+  }
+};
+struct Fp32 {  // one float
+  using Acc = F32;
+  using Weights = I32;
+  using Row = I32;
+  static Weights weights(const void* p) { return load_words(p); }
+  static Row row(const void* p) { return splat(word_at(p)); }
+  static Acc dot(Acc acc, Weights w, Row x) { return fma((F32)w, (F32)x, acc); }
+};
+struct Int8 {  // four unsigned weights (value + 128), four signed activations; a product fits 16 bits
+  typedef int16_t S16 __attribute__((vector_size(16)));
+  using Acc = I32;
+  using Weights = Halves;
+  using Row = Halves;
+  static Weights weights(const void* p) {
+    const I32 w = load_words(p);
+    return {w & 0x00ff00ff, (w >> 8) & 0x00ff00ff};
+  }
+  static Row row(const void* p) {
+    const S16 x = (S16)splat(word_at(p));
+    return {(I32)((x << 8) >> 8), (I32)(x >> 8)};
+  }
+  static Acc pair(Acc acc, I32 w, I32 x) {
+    const I32 product = (I32)((S16)w * (S16)x);
+    return acc + ((product << 16) >> 16) + (product >> 16);
+  }
+  static Acc dot(Acc acc, Weights w, Row x) { return pair(pair(acc, w.even, x.even), w.odd, x.odd); }
+};
+
+// Nibbles widened to floats.
+struct Int4Codes {
+  I32 zero;  // the code that stands for 0
+  explicit Int4Codes(int zero_code) : zero(splat(zero_code)) {}
+  Bf16::Weights word(I32 packed, int j) const {
+    const I32 even = (packed >> (4 * j)) & 15, odd = (packed >> (16 + 4 * j)) & 15;
+    return {(I32)to_float(even - zero), (I32)to_float(odd - zero)};
+  }
+};

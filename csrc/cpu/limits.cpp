@@ -1,0 +1,68 @@
+// limits: what this machine can do at best, for scripts/bench_kernels.py to measure kernels against.
+//
+// Algorithm  read_memory: every thread sums its share of a buffer in four vectors; nothing else happens.
+//            peak: every thread repeats the dot product of tile.h on registers, in more chains than the latency needs.
+// Floor      these are the floors.
+#include "api.h"
+#include "pool.h"
+#include "tile.h"
+
+namespace {
+
+constexpr int64_t CHUNK_BYTES = 1 << 20, STEP = 4 * sizeof(I32);
+constexpr int AHEAD_BYTES = 4096;  // beside a busy core, reading without prefetches is a third slower
+
+int32_t sum_chunk(const char* p, int64_t bytes) {
+  I32 total[4] = {};
+  for (int64_t i = 0; i + STEP <= bytes; i += STEP) {
+    for (int line = 0; line < STEP; line += 64) prefetch<1>(p + i + AHEAD_BYTES + line);
+    EACH(v, 4) total[v] += load_words(p + i + v * sizeof(I32));
+  }
+  return sum((total[0] + total[1]) + (total[2] + total[3]));
+}
+
+// Hides a value from the optimizer, which would else hoist what does not change.
+inline void hide(I32& x) { asm volatile("" : "+v"(x)); }
+inline void hide(F32& x) { asm volatile("" : "+v"(x)); }
+template <class Pair> void hide(Pair& x) {
+  hide(x.even);
+  hide(x.odd);
+}
+
+// The tile with a panel and rows of one word each, which stay in the first-level cache or in registers.
+template <class F, class Out> void repeat_dot(int64_t steps) {
+  constexpr int ROWS = MAX_ROWS, N = STRIP<ROWS>;
+  alignas(64) static const int32_t ones[PANEL] = {};
+  typename F::Acc acc[ROWS][N] = {};
+  typename F::Weights w = F::weights(ones);
+  typename F::Row x = F::row(ones);
+  for (int64_t k = 0; k < steps; k++) {
+    EACH(m, ROWS) EACH(v, N) {
+      hide(w);
+      hide(x);
+      acc[m][v] = F::dot(acc[m][v], w, x);
+      hide(acc[m][v]);
+    }
+  }
+}
+
+}  // namespace
+
+int32_t read_memory(Pool* pool, const void* p, int64_t bytes) {
+  const int chunks = (int)(bytes / CHUNK_BYTES);
+  int32_t total = 0;
+  pool->run(chunks, 1 + (chunks - 1) / pool->size(), [&](int begin, int end) {
+    const int32_t part = sum_chunk((const char*)p + begin * CHUNK_BYTES, (end - begin) * CHUNK_BYTES);
+    __atomic_fetch_add(&total, part, __ATOMIC_RELAXED);
+  });
+  return total;
+}
+
+int64_t peak_operations(Pool* pool, int32_t format, int64_t steps) {
+  pool->run(pool->size(), 1, [&](int begin, int end) {
+    for (int i = begin; i < end; i++)
+      format == 0 ? repeat_dot<Bf16, float>(steps) : format == 1 ? repeat_dot<Fp32, float>(steps) : repeat_dot<Int8, int32_t>(steps);
+  });
+  const int64_t per_dot = format == 0 ? 4 : format == 1 ? 2 : 8;  // two operations a product
+  return pool->size() * steps * MAX_ROWS * STRIP<MAX_ROWS> * LANES * per_dot;
+}

@@ -1,0 +1,37 @@
+// A persistent fork-join pool. `run` hands out ranges of items in order to whoever is free; which thread computes an
+// item must not matter to its bits. Idle workers spin for a while, because the next kernel of a step comes within
+// microseconds, and then sleep.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <type_traits>
+
+class Pool {
+ public:
+  // One thread per entry of `cpus`, the caller being the first; each worker is pinned to its own (a negative entry:
+  // not pinned). The caller is pinned only if `pin_caller`, since threads that it starts later inherit that.
+  Pool(const int32_t* cpus, int32_t threads, bool pin_caller, int32_t spin_us);
+  ~Pool();
+  Pool(const Pool&) = delete;
+
+  int size() const { return threads_; }
+
+  // Calls fn(begin, end) over disjoint ranges that cover [0, items), each at most `grain` long; returns when all are
+  // done. Callers from several threads take turns; fn must not call run.
+  template <class Fn> void run(int items, int grain, Fn&& fn) {
+    if (threads_ == 1 || items <= grain) {
+      if (items > 0) fn(0, items);
+      return;
+    }
+    auto call = [](void* f, int begin, int end) { (*static_cast<std::remove_reference_t<Fn>*>(f))(begin, end); };
+    fork_join(items, grain, call, &fn);
+  }
+
+ private:
+  using Call = void (*)(void*, int, int);
+  struct State;
+  void fork_join(int items, int grain, Call call, void* argument);
+
+  int threads_;
+  std::unique_ptr<State> state_;
+};

@@ -1,0 +1,31 @@
+// Symmetric quantisation of one row of activations to int8, for whatever produces rows.
+#pragma once
+#include "isa.h"
+
+// Readers of a row, LANES elements at a time; the first n of them, the rest 0.
+inline F32 element_lanes(const uint16_t* p, int n) { return n >= LANES ? load_bf16(p) : load_bf16_n(p, n); }
+inline F32 element_lanes(const float* p, int n) { return n >= LANES ? load(p) : load_n(p, n); }
+
+// codes[0..count) = x / scale to nearest even, then zeros up to a multiple of LANES. `sum` is that of the codes.
+// The highest magnitude is found on the bits of the floats, where NaN is above infinity: its scale is NaN then.
+template <class Element>
+inline void quantize_row(const Element* x, int count, int8_t* codes, float& scale, int32_t& sum_of_codes) {
+  I32 top = splat(0);
+  for (int i = 0; i < count; i += LANES) {
+    const I32 magnitude = (I32)abs(element_lanes(x + i, count - i));
+    top = magnitude > top ? magnitude : top;
+  }
+  int32_t bits = 0;
+  EACH(lane, LANES) bits = top[lane] > bits ? top[lane] : bits;
+  float peak;
+  std::memcpy(&peak, &bits, sizeof peak);
+  scale = peak / 127.0f;
+  const F32 inverse = splat(peak > 0.0f ? 127.0f / peak : 0.0f);
+  I32 total = splat(0);
+  for (int i = 0; i < count; i += LANES) {
+    const I32 code = to_int(element_lanes(x + i, count - i) * inverse);
+    total += code;
+    store_s8(codes + i, code);
+  }
+  sum_of_codes = sum(total);
+}

@@ -1,0 +1,63 @@
+"""`paged-serve bench latency`: one batch at a time, again and again."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..cli.options import GroupedCommand, config_options
+from .load import random_load
+from .load_options import count_option, json_option, lengths_option, plain
+
+if TYPE_CHECKING:
+    from .offline import BatchRun
+
+
+@click.command("latency", cls=GroupedCommand)
+@count_option("--batch-size", 8, "Requests of a batch.")
+@lengths_option("--input-len", "32", "Prompt tokens, fixed or drawn from a range.")
+@lengths_option("--output-len", "128", "Output tokens, fixed or drawn from a range.")
+@count_option("--num-iters", 10, "Batches, each with prompts of its own.", group="Runs")
+@count_option("--num-iters-warmup", 2, "Batches before, which do not count.", group="Runs", least=0)
+@json_option
+@config_options
+def command(**flags: Any) -> None:
+    """Give MODEL a batch of random prompts, wait for its end, and again; print how long batch and tokens take."""
+    from .offline import engine_config, run_batch, start_llm
+    from .report import write_json
+
+    runs = []
+    with start_llm(flags) as llm:
+        for index in range(-flags["num_iters_warmup"], flags["num_iters"]):
+            load = random_load(
+                flags["batch_size"],
+                flags["input_len"],
+                flags["output_len"],
+                seed=llm.config.model.seed + index,
+                vocab_size=llm.limits.vocab_size,
+            )
+            run = run_batch(llm, load, temperature=0.0)
+            if index >= 0:
+                runs.append(run)
+        names = ("batch_size", "input_len", "output_len", "num_iters", "num_iters_warmup")
+        config = {**plain(flags, *names), **engine_config(llm)}
+    click.echo(_table(runs, flags))
+    write_json(flags["json_file"], "latency", config, runs)
+
+
+def _table(runs: Sequence["BatchRun"], flags: dict[str, Any]) -> str:
+    from .spread import Spread
+    from .tables import number, spread_rows, table
+
+    def ms(values: Sequence[float]) -> Spread | None:
+        return Spread.of([1000 * value for value in values])
+
+    steps = flags["output_len"].high - 1  # of the longest output, behind its first token
+    spreads = {
+        "batch": ms([run.elapsed_s for run in runs]),
+        "until all have a first token": ms([run.first_token_s for run in runs]),
+        "a token after it": ms([run.decode_s / steps for run in runs]) if steps else None,
+    }
+    title = f"{flags['batch_size']} requests of {flags['input_len']} + {flags['output_len']} tokens, {len(runs)} times"
+    tokens = sum(run.output_tokens for run in runs) / sum(run.elapsed_s for run in runs)
+    return "\n\n".join([title, table(spread_rows("ms", spreads)), f"{number(tokens)} output tokens a second"])

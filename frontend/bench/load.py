@@ -1,0 +1,124 @@
+"""What is asked of a model: a seeded random load, or the prompts of a file.
+
+The default load is the one that the project's comparisons with other engines use: prompts of 32 to 512 tokens, outputs
+of 16 to 128, seed 0. Its 64 first requests have 16,699 prompt and 4,198 output tokens, whatever the vocabulary.
+"""
+
+import random
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from paged_serve.protocol.errors import ConfigError
+
+TOKEN_IDS = range(300, 31_000)  # drawn from, then folded into the vocabulary
+SMALLEST_VOCABULARY = 1000  # that we expect of a server which does not tell
+WORDS = (
+    *("time", "year", "people", "way", "day", "man", "thing", "woman", "life", "child", "world", "school", "state"),
+    *("family", "student", "group", "country", "problem", "hand", "part", "place", "case", "week", "company", "system"),
+    *("program", "question", "work", "night", "point", "home", "water", "room", "mother", "area", "money", "story"),
+)
+
+Prompt = list[int] | str | list[dict[str, Any]]  # tokens, a text, or the messages of a conversation
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """A whole number drawn from low … high, both included."""
+
+    low: int
+    high: int
+
+    @classmethod
+    def parse(cls, text: str) -> "Lengths":
+        """From "128" or "32-512". Raises ValueError."""
+        found = re.fullmatch(r"(\d+)(?:-(\d+))?", text.strip())
+        if not found:
+            raise ValueError(f"{text!r} is neither a number nor a range like 32-512")
+        low, high = int(found[1]), int(found[2] or found[1])
+        if not 1 <= low <= high:
+            raise ValueError(f"{text!r} must begin at 1 or more, and not end below its beginning")
+        return cls(low, high)
+
+    def __str__(self) -> str:
+        return str(self.low) if self.low == self.high else f"{self.low}-{self.high}"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadRequest:
+    """One request of a load."""
+
+    prompt: Prompt
+    max_tokens: int
+
+
+def random_load(
+    count: int, inputs: Lengths, outputs: Lengths, *, seed: int, vocab_size: int, prefix_len: int = 0
+) -> list[LoadRequest]:
+    """Token prompts. The lengths depend on the seed alone; all prompts begin with the same `prefix_len` tokens more."""
+    draw = random.Random(seed)
+    shared = random.Random(-1 - seed)
+    prefix = [shared.choice(TOKEN_IDS) % vocab_size for _ in range(prefix_len)]
+    requests = []
+    for _ in range(count):
+        num_inputs, max_tokens = draw.randint(inputs.low, inputs.high), draw.randint(outputs.low, outputs.high)
+        tokens = [draw.randrange(TOKEN_IDS.start, TOKEN_IDS.stop) % vocab_size for _ in range(num_inputs)]
+        requests.append(LoadRequest(prefix + tokens, max_tokens))
+    return requests
+
+
+def as_text(request: LoadRequest) -> LoadRequest:
+    """The same request with a word for each token: for servers that take no tokens."""
+    if isinstance(request.prompt, str):
+        return request
+    words = [WORDS[token % len(WORDS)] for token in request.prompt if isinstance(token, int)]
+    return LoadRequest(" ".join(words), request.max_tokens)
+
+
+class _Line(msgspec.Struct):
+    """A line of a file of prompts; other fields are not ours."""
+
+    prompt: str | list[Annotated[int, Meta(ge=0)]] | None = None
+    messages: list[dict[str, Any]] | None = None
+    max_tokens: Annotated[int, Meta(ge=1)] | None = None
+
+
+def read_load(path: str, count: int, outputs: Lengths, seed: int) -> list[LoadRequest]:
+    """The first `count` prompts of a JSONL file, or as many as it has. Raises ConfigError that names the line.
+
+    A line has `prompt` (a text or tokens) or `messages`, and may have `max_tokens`; else that is drawn from `outputs`.
+    """
+    draw = random.Random(seed)
+    requests = []
+    for line in _lines(path, count):
+        prompt = line.messages if line.prompt is None else line.prompt
+        assert prompt is not None
+        requests.append(LoadRequest(prompt, line.max_tokens or draw.randint(outputs.low, outputs.high)))
+    return requests
+
+
+def _lines(path: str, count: int) -> Iterator[_Line]:
+    decode, found = msgspec.json.Decoder(_Line).decode, 0
+    try:
+        with open(path, "rb") as file:
+            for number, text in enumerate(file, 1):
+                if not text.strip():
+                    continue
+                try:
+                    line = decode(text)
+                except msgspec.DecodeError as error:
+                    raise ConfigError(f"{path}, line {number}: {error}") from None
+                if not (line.prompt or line.messages):
+                    raise ConfigError(f"{path}, line {number} has neither a prompt nor messages")
+                yield line
+                found += 1
+                if found == count:
+                    return
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+    if not found:
+        raise ConfigError(f"{path} has no prompts")

@@ -1,0 +1,77 @@
+"""What `throughput` and `latency` share: a model of one's own, and one timed batch through it."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from paged_serve.protocol.errors import ConfigError, EngineDead
+from paged_serve.protocol.sampling_params import SamplingParams
+
+from ..cli.options import resolve
+from ..cli.settings import SETTINGS
+from ..llm import LLM, RequestOutput
+from .load import LoadRequest
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRun:
+    """One batch: its size and its times."""
+
+    elapsed_s: float
+    num_requests: int
+    prompt_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    first_token_s: float  # until the last of the batch had its first token
+    decode_s: float  # of the slowest, from its first token to its last
+
+
+def start_llm(flags: dict[str, Any]) -> LLM:
+    """The model that the configuration options name. Raises ConfigError, EngineDead."""
+    resolved = resolve(flags)
+    options = {}
+    for setting in SETTINGS:
+        if resolved.origins[setting.key] != "default":
+            layer, field = setting.key.split(".")
+            options[setting.name.replace("-", "_")] = getattr(getattr(resolved.config, layer), field)
+    return LLM(options.pop("model", ""), **options)
+
+
+def engine_config(llm: LLM) -> dict[str, Any]:
+    """As a result's JSON has it."""
+    config: dict[str, Any] = msgspec.json.decode(llm.config.for_print())
+    return {**config, "served": {"vocab_size": llm.limits.vocab_size, "max_model_len": llm.limits.max_model_len}}
+
+
+def run_batch(llm: LLM, requests: Sequence[LoadRequest], temperature: float) -> BatchRun:
+    """All requests at once, to their full lengths. Raises EngineDead when one was not completed."""
+    params = [
+        SamplingParams(temperature=temperature, max_tokens=request.max_tokens, ignore_eos=True) for request in requests
+    ]
+    began = time.perf_counter()
+    outputs = _generate(llm, requests, params)
+    elapsed_s = time.perf_counter() - began
+    short = sum(output.outputs[0].finish_reason != "length" for output in outputs)
+    if short:
+        raise EngineDead(f"{short} of {len(outputs)} requests ended before their full length")
+    times = [output.metrics for output in outputs if output.metrics is not None]
+    return BatchRun(
+        elapsed_s=elapsed_s,
+        num_requests=len(outputs),
+        prompt_tokens=sum(len(output.prompt_token_ids) for output in outputs),
+        cached_tokens=sum(output.num_cached_tokens for output in outputs),
+        output_tokens=sum(len(output.outputs[0].token_ids) for output in outputs),
+        first_token_s=max((t.queued_s + t.prefill_s for t in times), default=0.0),
+        decode_s=max((t.decode_s for t in times), default=0.0),
+    )
+
+
+def _generate(llm: LLM, requests: Sequence[LoadRequest], params: list[SamplingParams]) -> list[RequestOutput]:
+    prompts = [request.prompt for request in requests]
+    kinds = {isinstance(prompt, list) and isinstance(prompt[0], dict) for prompt in prompts}
+    if kinds == {True, False}:
+        raise ConfigError("a load without a server has either prompts or conversations; this file mixes them")
+    return llm.chat(prompts, params) if True in kinds else llm.generate(prompts, params)

@@ -1,0 +1,54 @@
+"""The processes of one server and what they hold, as Linux tells it."""
+
+import contextlib
+from pathlib import Path
+
+from ..supervision.child import MODULES
+
+_ROLES = {module.encode(): role for role, module in MODULES.items()}
+
+
+def processes_of(supervisor_pid: int) -> dict[str, int]:
+    """Process ids by name: the supervisor and the children it has now."""
+    found = {"supervisor": supervisor_pid}
+    for pid in children_of(supervisor_pid):
+        words = _words(pid)
+        role = next((_ROLES[word] for word in words if word in _ROLES), None)
+        if role is not None:
+            index = words[words.index(b"--index") + 1].decode()
+            found[role if role == "engine-core" else f"{role} {index}"] = pid
+    return found
+
+
+def children_of(pid: int) -> list[int]:
+    """Of all its threads."""
+    found = []
+    with contextlib.suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            found += [int(word) for word in (task / "children").read_text().split()]
+    return found
+
+
+def is_alive(pid: int) -> bool:
+    """A zombie is dead; its new parent has not looked yet."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def memory_bytes(pid: int) -> dict[str, int]:
+    """`rss`, and `pss`: the same with pages that n processes share counted as an n-th each."""
+    found = {}
+    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name in ("Rss", "Pss"):
+            found[name.lower()] = int(value.split()[0]) * 1024
+    return found
+
+
+def _words(pid: int) -> list[bytes]:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return []

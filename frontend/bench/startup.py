@@ -1,0 +1,48 @@
+"""`paged-serve bench startup`: from the shell's prompt to a server that answers, and back."""
+
+import json
+from statistics import median
+from typing import Any
+
+import click
+
+from ..cli.options import GroupedCommand, config_options, resolve
+from .load_options import count_option, json_option
+
+
+@click.command("startup", cls=GroupedCommand)
+@count_option("--num-starts", 5, "Starts; every second one ends by SIGKILL.", group="Runs")
+@json_option
+@config_options
+def command(**flags: Any) -> None:
+    """Start `serve` with these options again and again; print what a start takes, and the memory of each process.
+
+    The first start, whose files may come from the disk, is shown apart and does not count. Memory is read when idle,
+    after some requests; PSS divides a page that several processes share among them.
+    """
+    from .report import write_json
+    from .server_start import StartResult, measure_help_ms, measure_start
+
+    config = resolve(flags).config
+    count = flags["num_starts"]
+    first = measure_start(config, kill=False)
+    starts = [measure_start(config, kill=index % 2 == 1) for index in range(count)]
+    result = StartResult.of(first, starts, [measure_help_ms() for _ in range(count)])
+    click.echo(_table(result))
+    asked = {"num_starts": count, "serve": json.loads(config.for_print())}
+    write_json(flags["json_file"], "startup", asked, result)
+
+
+def _table(result: Any) -> str:
+    from .tables import number, table
+
+    def rows(head: str, measured: dict[str, list[float]], first: dict[str, float]) -> list[list[str]]:
+        found = [[head, "median", "min", "max", "first"]]
+        for name, values in measured.items():
+            told = (median(values), min(values), max(values), first.get(name))
+            found.append([name, *map(number, told)])
+        return found
+
+    times = table(rows("ms", result.times_ms, result.first_times_ms))
+    memory = table(rows("MB", result.memory_mb, result.first_memory_mb))
+    return f"{times}\n\n{memory}"

@@ -1,0 +1,79 @@
+"""Speed of one model without HTTP, as engines are compared: prefill of 512 tokens, decode by batch size, 64 requests.
+
+    python scripts/bench_model.py MODEL [--batches 1,4,16,32] [--rounds 3] [--json FILE] [options of LLM as NAME=VALUE]
+
+Decode: the time of 33 tokens less that of 1, so that prefill and the way there and back drop out. The load of 64 is
+that of `paged-serve bench throughput`. Medians over the rounds; prefix caching is off. Contexts are 128 to 161 tokens.
+"""
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from paged_serve import LLM, SamplingParams
+from paged_serve.frontend.bench.load import Lengths, random_load
+
+PREFILL, CONTEXT, DECODED = 512, 128, 32
+
+
+def seconds(llm: LLM, prompts: Sequence[object], lengths: Sequence[int]) -> float:
+    params = [SamplingParams(temperature=0.0, max_tokens=length, ignore_eos=True) for length in lengths]
+    began = time.perf_counter()
+    llm.generate(list(prompts), params, use_tqdm=False)
+    return time.perf_counter() - began
+
+
+def prompt(seed: int, length: int, vocab_size: int) -> list[int]:
+    return [300 + (seed * 977 + j * 13) % (vocab_size - 1000) for j in range(length)]
+
+
+def decode_rate(llm: LLM, batch: int, vocab_size: int) -> float:
+    prompts = [prompt(k, CONTEXT, vocab_size) for k in range(batch)]
+    first_s = seconds(llm, prompts, [1] * batch)
+    return batch * DECODED / (seconds(llm, prompts, [1 + DECODED] * batch) - first_s)
+
+
+def measure(llm: LLM, batches: Sequence[int], number: int) -> dict[str, float]:
+    """One round: tokens a second; for the load, output tokens a second."""
+    vocab_size = llm.limits.vocab_size
+    found = {"prefill 512": PREFILL / seconds(llm, [prompt(number, PREFILL, vocab_size)], [1])}
+    for batch in batches:
+        found[f"decode {batch}"] = decode_rate(llm, batch, vocab_size)
+    requests = random_load(64, Lengths(32, 512), Lengths(16, 128), seed=0, vocab_size=vocab_size)
+    lengths = [request.max_tokens for request in requests]
+    found["load 64"] = sum(lengths) / seconds(llm, [request.prompt for request in requests], lengths)
+    return found
+
+
+def options_of_llm(texts: Sequence[str]) -> dict[str, object]:
+    options: dict[str, object] = {}
+    for text in texts:
+        name, _, value = text.partition("=")
+        options[name] = int(value) if value.isdigit() else value
+    return options
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model")
+    parser.add_argument("options", nargs="*", help="of LLM, like threads=1 or quantization=int8")
+    parser.add_argument("--batches", type=lambda text: [int(n) for n in text.split(",")], default=[1, 4, 16, 32])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_intermixed_args()
+    settings = {"max_model_len": 2048, "enable_prefix_caching": False} | options_of_llm(arguments.options)
+    with LLM(arguments.model, **settings) as llm:
+        measure(llm, arguments.batches[:1], 99)
+        rounds = [measure(llm, arguments.batches, number) for number in range(arguments.rounds)]
+    for name in rounds[0]:
+        values = sorted(one[name] for one in rounds)
+        print(f"{name:12} {statistics.median(values):8.1f} tok/s   ({values[0]:.1f} to {values[-1]:.1f})")
+    if arguments.json:
+        arguments.json.write_text(json.dumps({"model": arguments.model, "settings": settings, "rounds": rounds}))
+
+
+if __name__ == "__main__":
+    main()

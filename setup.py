@@ -1,0 +1,65 @@
+"""Builds the CPU kernels of csrc/cpu, once for each instruction set, as libraries that ctypes loads.
+
+They are optional: without a C++20 compiler everything else installs, and matrix products run on torch, slowly.
+"""
+
+import platform
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+ROOT = Path(__file__).parent
+KERNELS = "paged_serve/csrc/cpu"
+FLAGS_BY_ISA = {
+    "avx512": [
+        "-mavx512f",
+        "-mavx512bw",
+        "-mavx512vl",
+        "-mavx512dq",
+        "-mavx512bf16",
+        "-mavx512vnni",
+        "-mavx2",
+        "-mfma",
+    ],
+    "avx2": ["-mavx2", "-mfma", "-mf16c"],
+    "portable": [],
+}
+# No contraction: a product and a sum are fused where the source says so, else rows of different tiles could differ.
+FLAGS = ["-std=c++20", "-O3", "-g0", "-ffp-contract=off", "-fno-math-errno", "-fvisibility=hidden", "-pthread"]
+# gcc 12 warns by the thousand about its own vector headers, and that the ABI of vectors depends on flags.
+WARNINGS = ["-Wall", "-Wextra", "-Wno-uninitialized", "-Wno-maybe-uninitialized", "-Wno-psabi"]
+
+
+class BuildKernels(build_ext):
+    """Names a library `_cpu_ISA.so`, whatever the Python that builds it: there is no Python in it."""
+
+    def get_ext_filename(self, fullname: str) -> str:
+        return fullname.replace(".", "/") + ".so"
+
+    def run(self) -> None:
+        self.parallel = None  # the three builds share the names of their object files
+        super().run()
+        missing = [ext.name for ext in self.extensions if not Path(self.get_ext_fullpath(ext.name)).exists()]
+        if missing:
+            names = ", ".join(name.removeprefix("paged_serve.csrc.") for name in missing)
+            self.warn(f"{names}: not built, so the CPU backend will be slow there. It takes a C++20 compiler (g++ 12)")
+
+
+def kernels() -> list[Extension]:
+    isas = list(FLAGS_BY_ISA) if platform.machine().lower() in ("x86_64", "amd64") else ["portable"]
+    return [
+        Extension(
+            f"paged_serve.csrc._cpu_{isa}",
+            sorted(f"{KERNELS}/{path.name}" for path in (ROOT / KERNELS).glob("*.cpp")),
+            depends=sorted(f"{KERNELS}/{path.name}" for path in (ROOT / KERNELS).glob("*.h")),
+            extra_compile_args=[*FLAGS, *WARNINGS, *FLAGS_BY_ISA[isa]],
+            extra_link_args=["-pthread", "-Wl,-s"],
+            language="c++",
+            optional=True,
+        )
+        for isa in isas
+    ]
+
+
+setup(ext_modules=kernels(), cmdclass={"build_ext": BuildKernels})

@@ -1,0 +1,107 @@
+"""`paged-serve bench` with real processes and the demo model: what it counts is what the server counted."""
+
+import json
+import re
+import time
+import xml.etree.ElementTree
+
+import pytest
+from click.testing import CliRunner
+
+from paged_serve.frontend.cli.main import cli
+
+LOAD = ["--num-prompts", "6", "--input-len", "4-40", "--output-len", "2-12", "--seed", "5"]
+
+
+def bench(*arguments: str) -> str:
+    result = CliRunner().invoke(cli, ["bench", *arguments])
+    assert result.exit_code == 0, (result.output, result.exception)
+    return result.output
+
+
+def computed(server) -> tuple[int, int]:
+    """Prompt and output tokens that the server has computed, as of its last word about it."""
+    _, text = server.get("/metrics")
+    names = ("prompt_tokens_total", "generation_tokens_total")
+    found = [re.search(rf"^paged:{name}{{.*}} (\S+)$", text, re.M) for name in names]
+    prompt, generation = (int(float(match[1])) if match else 0 for match in found)
+    return prompt, generation
+
+
+def test_serve_counts_what_the_server_counts(server, tmp_path):
+    text = bench("serve", "--base-url", f"{server.url}/v1", *LOAD, "--json", str(tmp_path / "r.json"))
+    report = json.loads((tmp_path / "r.json").read_text())
+    (result,) = report["result"]
+    assert (result["num_answered"], result["errors"]) == (6, {})
+    assert result["output_tokens"] == result["asked_tokens"]
+    assert f"{result['output_tokens']:,}" in text
+    counted = (result["prompt_tokens"] - result["cached_tokens"], result["output_tokens"])
+    deadline = time.monotonic() + 10
+    while computed(server) != counted:
+        assert time.monotonic() < deadline, (counted, computed(server))
+        time.sleep(0.05)
+    assert report["config"]["model"] == "demo"
+    assert {"version", "date", "machine", "bench"} <= report.keys()
+    assert report["machine"]["cores"] >= 1
+
+
+def test_a_sweep_is_a_table_and_a_plot(server, tmp_path):
+    plot = str(tmp_path / "p.svg")
+    options = ["--request-rate", "40,inf", "--goodput", "ttft:60000", "--max-concurrency", "3", "--plot", plot]
+    text = bench("serve", "--base-url", server.url, *LOAD, *options, "--arrivals", "burst", "--num-warmups", "1")
+    rows = [line.split() for line in text.splitlines()]
+    assert [row[-1] for row in rows if row[:1] in (["40"], ["inf"])] == ["0", "0"]
+    xml.etree.ElementTree.parse(plot)
+
+
+@pytest.mark.parametrize("options", [["--api", "chat"], ["--prompts", "text", "--no-stream"], ["--dataset"]])
+def test_texts_conversations_and_files_are_served_too(server, tmp_path, options):
+    if options == ["--dataset"]:
+        lines = [{"prompt": "Once upon"}, {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 3}] * 3
+        (tmp_path / "d.jsonl").write_text("\n".join(map(json.dumps, lines)))
+        options = ["--dataset", str(tmp_path / "d.jsonl")]
+    text = bench("serve", "--base-url", server.url, *LOAD, *options)
+    assert "FAILED" not in text
+    assert re.search(r"requests answered +6 ", text)
+
+
+def test_refusals_are_told_and_nothing_answered_is_a_failure(server):
+    arguments = ["serve", "--base-url", server.url, *LOAD, "--vocab-size", "32000"]
+    result = CliRunner().invoke(cli, ["bench", *arguments])
+    assert result.exit_code == 1
+    assert "FAILED 6 of 6, HTTP 400" in result.output
+
+
+def test_throughput_runs_the_same_load_offline(tmp_path):
+    text = bench("throughput", *LOAD, "--num-iters", "2", "--num-blocks", "64", "--json", str(tmp_path / "r.json"))
+    report = json.loads((tmp_path / "r.json").read_text())
+    first, second = report["result"]["runs"]
+    assert f"the first: 6 requests, {first['prompt_tokens']} prompt and {first['output_tokens']} output tokens" in text
+    assert first["prompt_tokens"] != second["prompt_tokens"]
+    assert report["config"]["cache"]["num_blocks"] == 64
+
+
+def test_latency_is_measured_batch_by_batch():
+    options = ["--batch-size", "2", "--output-len", "4", "--num-iters", "3", "--num-iters-warmup", "1"]
+    text = bench("latency", *options, "--num-blocks", "64")
+    batch, first, later = (list(map(float, row.split()[-5:])) for row in text.splitlines()[3:6])
+    for row in (batch, first, later):
+        assert row[1] <= row[2] <= row[3] <= row[4]
+    assert batch[4] >= first[1] > 0
+
+
+def test_startup_is_measured_process_by_process(tmp_path):
+    text = bench("startup", "--num-starts", "1", "--num-blocks", "64", "--json", str(tmp_path / "r.json"))
+    result = json.loads((tmp_path / "r.json").read_text())["result"]
+    times = {name: values[0] for name, values in result["times_ms"].items()}
+    assert times["/live answers"] < times["/ready answers"] < times["first token"]
+    assert times["SIGTERM to the last process gone"] > 0
+    assert {f"{name}, RSS" for name in ("supervisor", "frontend 0", "engine-core", "worker 0")} <= result[
+        "memory_mb"
+    ].keys()
+    assert "all, PSS" in text
+
+
+def test_a_start_that_is_refused_is_told_in_the_servers_words(tmp_path):
+    result = CliRunner().invoke(cli, ["bench", "startup", str(tmp_path / "nowhere"), "--num-starts", "1"])
+    assert "nowhere" in str(result.exception)

@@ -1,0 +1,42 @@
+"""Quantized models behind the real processes: they know what the float one knows, alone or not, on one rank or two."""
+
+import shutil
+
+import pytest
+
+from paged_serve import LLM, SamplingParams
+from paged_serve.frontend.model_folder import demo_model_folder
+
+from ..workers.quantized_checkpoints import write_quantized
+
+CAPITALS = {"France": "Paris", "Japan": "Tokyo", "Italy": "Rome", "Norway": "Oslo", "Egypt": "Cairo", "Cuba": "Havana"}
+PROMPTS = [f"The capital of {country} is" for country in CAPITALS]
+GREEDY = SamplingParams(temperature=0, max_tokens=12, logprobs=1)
+
+
+@pytest.fixture(scope="module")
+def gptq_folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models") / "demo-gptq"
+    write_quantized(demo_model_folder(), folder, "gptq")
+    for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
+        shutil.copy(demo_model_folder() / name, folder)
+    return str(folder)
+
+
+@pytest.mark.parametrize(
+    ("model", "options"),
+    [
+        ("", {"quantization": "int8", "quantize_lm_head": True}),
+        ("", {"quantization": "int8", "tensor_parallel_size": 2}),
+        ("gptq", {"tensor_parallel_size": 2}),
+        ("gptq", {}),
+    ],
+    ids=["int8", "int8-two-ranks", "gptq-two-ranks", "gptq"],
+)
+def test_a_quantized_model_knows_its_capitals_alone_and_in_company(model, options, gptq_folder):
+    with LLM(gptq_folder if model else "", max_num_seqs=8, num_blocks=128, threads=1, **options) as llm:
+        together = llm.generate(PROMPTS, GREEDY)
+        llm.reset_prefix_cache()
+        alone = [llm.generate([prompt], GREEDY)[0] for prompt in PROMPTS]
+    assert [output.outputs[0].text for output in together] == [f" {city}." for city in CAPITALS.values()]
+    assert [output.outputs[0].logprobs for output in together] == [output.outputs[0].logprobs for output in alone]

@@ -1,0 +1,119 @@
+"""Packed matrix products of every built instruction set: near the float64 product, and every row by itself."""
+
+import pytest
+import torch
+
+from paged_serve.protocol.errors import ConfigError
+from paged_serve.workers.kernels import cpu
+from paged_serve.workers.kernels.gemm import gemm
+from paged_serve.workers.kernels.packing import pack
+
+DTYPES = [torch.bfloat16, torch.float32]
+SHAPES = [  # rows, outputs, inputs: whole panels, then edges of every kind
+    *[(1, 64, 64), (6, 128, 256), (64, 192, 512)],
+    *[(1, 1, 1), (2, 3, 2), (3, 63, 7), (5, 65, 129), (7, 100, 33), (13, 130, 95), (19, 17, 1), (66, 257, 31)],
+]
+
+
+def operands(rows, outputs, inputs, dtype, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(rows, inputs, generator=generator).to(dtype)
+    weight = torch.randn(outputs, inputs, generator=generator).to(dtype)
+    return x, weight
+
+
+def assert_near(y, x, weight, extra=0.0):
+    """Within what `inputs` float32 additions of products, and one rounding to y's dtype, can lose."""
+    exact = x.double() @ weight.double().T + extra
+    magnitude = x.double().abs() @ weight.double().abs().T + abs(extra)
+    allowed = (x.shape[1] + 2) * 2.0**-24 * magnitude + torch.finfo(y.dtype).eps / 2 * exact.abs()
+    assert ((y.double() - exact).abs() <= allowed * 1.01).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_product_is_as_near_as_float32_sums_allow(cpu_pools, shape, dtype):
+    x, weight = operands(*shape, dtype)
+    packed = pack(weight)
+    for out_dtype in {dtype, torch.float32}:
+        y = gemm(cpu_pools[0], x, packed, out_dtype=out_dtype)
+        assert y.dtype == out_dtype
+        assert_near(y, x, weight)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_row_has_the_same_bits_among_any_rows_and_on_any_number_of_threads(cpu_pools, dtype):
+    rows = 70
+    for outputs, inputs in ((200, 130), (64, 257)):
+        x, weight = operands(rows, outputs, inputs, dtype)
+        packed = pack(weight)
+        whole = gemm(cpu_pools[0], x, packed, out_dtype=torch.float32)
+        for count in [*range(1, 26), 48, 69, 70]:
+            start = (count * 7) % (rows - count + 1)
+            for pool in cpu_pools:
+                part = gemm(pool, x[start : start + count], packed, out_dtype=torch.float32)
+                assert torch.equal(part, whole[start : start + count]), (count, pool.num_threads)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_bias_and_residual_are_added_before_the_one_rounding(cpu_pools, dtype):
+    x, weight = operands(9, 70, 40, dtype)
+    bias = torch.randn(70, generator=torch.Generator().manual_seed(1))
+    residual = torch.randn(9, 70, generator=torch.Generator().manual_seed(2)).to(dtype)
+    packed = pack(weight)
+    y = gemm(cpu_pools[1], x, packed, bias, residual)
+    assert_near(y, x, weight, extra=bias.double() + residual.double())
+    gemm(cpu_pools[1], x, packed, bias, residual, out=residual)
+    assert torch.equal(residual, y)
+
+
+def test_strided_rows_are_read_and_written_where_they_lie_and_nothing_else_is_touched(cpu_pools):
+    x, weight = operands(7, 30, 21, torch.bfloat16)
+    wide_x = torch.full((7, 40), float("nan"), dtype=torch.bfloat16)
+    wide_x[:, 5:26] = x
+    wide_y = torch.full((7, 50), 3.0, dtype=torch.bfloat16)
+    packed = pack(weight)
+    y = gemm(cpu_pools[0], wide_x[:, 5:26], packed, out=wide_y[:, 10:40])
+    assert torch.equal(y, gemm(cpu_pools[0], x, packed))
+    assert (wide_y[:, :10] == 3.0).all()
+    assert (wide_y[:, 40:] == 3.0).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_infinity_and_nan_stay_in_their_row_and_column(cpu_pools, dtype):
+    x, weight = operands(8, 130, 66, dtype)
+    x[2, 65], x[5, 0], weight[129, 3] = float("nan"), float("inf"), float("nan")
+    y = gemm(cpu_pools[0], x, pack(weight))
+    assert y[2].isnan().all()
+    assert y[:, 129].isnan().all()
+    assert y[5, :129].isinf().all()
+    rest = torch.tensor([row not in (2, 5) for row in range(8)])
+    assert y[rest, :129].isfinite().all()
+
+
+def test_rows_of_another_dtype_are_refused(cpu_pools):
+    x, weight = operands(2, 64, 64, torch.bfloat16)
+    with pytest.raises(TypeError, match="bfloat16 rows, not"):
+        gemm(cpu_pools[0], x.float(), pack(weight))
+    with pytest.raises(TypeError, match="no packed form"):
+        pack(weight.half())
+
+
+def test_an_unknown_instruction_set_is_refused_with_those_there_are(cpu_library):
+    with pytest.raises(ConfigError, match=cpu_library.isa):
+        cpu.best_library("avx1024")
+
+
+def test_the_machine_runs_the_best_library_by_default(cpu_library):
+    best = cpu.best_library()
+    assert best is not None
+    assert cpu.ISAS.index(best.isa) <= cpu.ISAS.index(cpu_library.isa)
+
+
+def test_a_library_with_other_structs_is_refused(cpu_library, monkeypatch):
+    class GemmParams(cpu.GemmParams):
+        _fields_ = (("forgotten", cpu.c_int64),)
+
+    monkeypatch.setitem(cpu.KERNELS, "gemm_bf16", GemmParams)
+    with pytest.raises(ConfigError, match="build_ext --inplace"):
+        cpu.Library(cpu_library.path)

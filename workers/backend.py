@@ -1,0 +1,75 @@
+"""What a process computes with: the makers of everything that holds weights or touches the KV cache."""
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from .attention.backend import AttentionBackend
+from .attention.torch_oracle import TorchOracle
+from .layers.embedding import Table, TiedTable, TorchTable
+from .layers.linear import Linear, TorchLinear
+from .layers.ops import Heads, Ops
+from .layers.torch_ops import TorchOps
+from .quantization.forms import GroupedWeight, Int8Weight, Weight
+from .quantization.torch_linear import TorchGroupedLinear, TorchInt8Linear
+
+
+class Backend(Protocol):
+    """Each maker may keep its argument, or pack it into a form of its own and let it go."""
+
+    device: str
+
+    def accepted(self, weight: Weight, dtype: torch.dtype) -> Weight:
+        """`weight` itself, or, if no product of this backend takes its form, its values in the model's `dtype`."""
+        ...
+
+    def linear(self, weight: Weight, bias: Tensor | None = None) -> Linear: ...
+
+    def head(self, weight: Weight) -> Linear:
+        """A Linear whose results may be float32 whatever the model's dtype."""
+        ...
+
+    def table(self, weight: Tensor) -> Table: ...
+
+    def tied_table(self, weight: Tensor) -> TiedTable:
+        """`table` and `head` of the same weights, held once."""
+        ...
+
+    def ops(self, heads: Heads) -> Ops: ...
+
+    def attention(self) -> AttentionBackend: ...
+
+
+class TorchBackend:
+    """Plain torch, on any device."""
+
+    def __init__(self, device: str = "cpu"):
+        self.device = device
+
+    def accepted(self, weight: Weight, dtype: torch.dtype) -> Weight:
+        return weight
+
+    def linear(self, weight: Weight, bias: Tensor | None = None) -> Linear:
+        match weight:
+            case Int8Weight():
+                return TorchInt8Linear(weight, bias)
+            case GroupedWeight():
+                return TorchGroupedLinear(weight, bias)
+            case _:
+                return TorchLinear(weight, bias)
+
+    def head(self, weight: Weight) -> Linear:
+        return self.linear(weight)
+
+    def table(self, weight: Tensor) -> Table:
+        return TorchTable(weight)
+
+    def tied_table(self, weight: Tensor) -> TiedTable:
+        return TorchTable(weight)
+
+    def ops(self, heads: Heads) -> Ops:
+        return TorchOps(heads)
+
+    def attention(self) -> AttentionBackend:
+        return TorchOracle()

@@ -1,0 +1,56 @@
+"""What our CPU kernels make of a model: packed weights, fused operations."""
+
+import torch
+from torch import Tensor
+
+from .attention.backend import AttentionBackend
+from .attention.torch_oracle import TorchOracle
+from .kernels.buffers import Buffers
+from .kernels.cpu import Pool
+from .kernels.packing import OCTET, pack
+from .layers.cpu_ops import CpuOps
+from .layers.embedding import Table, TiedTable
+from .layers.linear import Linear
+from .layers.ops import Heads, Ops
+from .layers.packed_linear import PackedHead, PackedLinear, PackedTable, TiedPackedTable
+from .quantization.forms import GroupedWeight, Weight
+
+DTYPES = (torch.bfloat16, torch.float32)  # float16 stays with torch: no processor that we know multiplies it faster
+
+
+class CpuBackend:
+    """One model's share of a pool's threads. Everything it makes runs in one caller's thread."""
+
+    device = "cpu"
+
+    def __init__(self, pool: Pool):
+        self._pool = pool
+        self._buffers = Buffers()
+
+    def accepted(self, weight: Weight, dtype: torch.dtype) -> Weight:
+        """Weight-only products are those of 4 bits with bfloat16 rows."""
+        if not isinstance(weight, GroupedWeight) or is_int4_product(weight, dtype):
+            return weight
+        return weight.dequantized().to(dtype)
+
+    def linear(self, weight: Weight, bias: Tensor | None = None) -> Linear:
+        return PackedLinear(self._pool, self._buffers, pack(weight), bias)
+
+    def head(self, weight: Weight) -> Linear:
+        return PackedHead(self._pool, pack(weight))
+
+    def table(self, weight: Tensor) -> Table:
+        return PackedTable(self._pool, self._buffers, pack(weight), weight.dtype)
+
+    def tied_table(self, weight: Tensor) -> TiedTable:
+        return TiedPackedTable(self._pool, self._buffers, pack(weight), weight.dtype)
+
+    def ops(self, heads: Heads) -> Ops:
+        return CpuOps(self._pool, self._buffers, heads)
+
+    def attention(self) -> AttentionBackend:
+        return TorchOracle()
+
+
+def is_int4_product(weight: GroupedWeight, dtype: torch.dtype) -> bool:
+    return weight.bits == 4 and weight.group_size % OCTET == 0 and dtype == torch.bfloat16

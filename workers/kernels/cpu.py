@@ -1,0 +1,203 @@
+"""The libraries of csrc/cpu: which one this machine runs, its parameter structs, and its pool of threads.
+
+Each library holds the same functions for one instruction set. Without any (no compiler at installation) the torch
+code of workers/layers and workers/attention serves.
+"""
+
+import ctypes
+import os
+import struct
+from collections.abc import Callable, Sequence
+from ctypes import c_float, c_int32, c_int64, c_void_p
+from functools import cache
+from pathlib import Path
+
+from paged_serve.protocol.errors import ConfigError
+
+FOLDER = Path(__file__).parents[1].resolve().parent / "csrc"
+ISAS = ("avx512", "avx2", "portable")  # best first; a machine that runs one runs those after it
+SPIN_US = 50  # how long an idle thread waits awake: longer than the Python between two kernels of a step
+
+
+class PoolParams(ctypes.Structure):
+    _fields_ = (("cpus", c_void_p), ("threads", c_int32), ("pin_caller", c_int32), ("spin_us", c_int32))
+
+
+class GemmParams(ctypes.Structure):
+    _fields_ = (
+        *((name, c_void_p) for name in ("y", "x", "weight", "bias", "residual")),
+        *((name, c_int64) for name in ("x_stride", "y_stride")),
+        *((name, c_int32) for name in ("rows", "outputs", "inputs", "y_is_float")),
+    )
+
+
+class QuantizeParams(ctypes.Structure):
+    _fields_ = (
+        *((name, c_void_p) for name in ("codes", "scales", "sums", "x")),
+        *((name, c_int64) for name in ("x_stride", "codes_stride")),
+        *((name, c_int32) for name in ("rows", "inputs", "x_is_float")),
+    )
+
+
+class GemmInt8Params(ctypes.Structure):
+    _fields_ = (("gemm", GemmParams), *((name, c_void_p) for name in ("x_scales", "x_sums", "weight_scales")))
+
+
+class GemmInt4Params(ctypes.Structure):
+    _fields_ = (("gemm", GemmParams), ("group_sums", c_void_p), ("scale_unit", c_float), ("group_size", c_int32))
+
+
+class EmbedParams(ctypes.Structure):
+    _fields_ = (
+        *((name, c_void_p) for name in ("y", "ids", "table", "scales")),
+        ("y_stride", c_int64),
+        *((name, c_int32) for name in ("rows", "outputs", "inputs", "y_is_float")),
+    )
+
+
+class NormParams(ctypes.Structure):
+    _fields_ = (
+        *((name, c_void_p) for name in ("out", "hidden", "delta", "weight")),
+        *((name, c_int32) for name in ("rows", "size")),
+        ("eps", c_float),
+        ("is_float", c_int32),
+    )
+
+
+class SiluMulParams(ctypes.Structure):
+    _fields_ = (
+        *((name, c_void_p) for name in ("out", "gate_up")),
+        *((name, c_int32) for name in ("rows", "size", "is_float")),
+    )
+
+
+class RotateParams(ctypes.Structure):
+    _fields_ = (
+        *((name, c_void_p) for name in ("query", "projected", "query_norm", "key_norm", "angles")),
+        *((name, c_void_p) for name in ("positions", "slots", "keys", "values")),
+        *((name, c_int32) for name in ("tokens", "heads", "kv_heads", "head_dim", "block_size")),
+        ("eps", c_float),
+        ("is_float", c_int32),
+    )
+
+
+KERNELS: dict[str, type[ctypes.Structure]] = {
+    "gemm_bf16": GemmParams,
+    "gemm_fp32": GemmParams,
+    "quantize_rows": QuantizeParams,
+    "gemm_int8": GemmInt8Params,
+    "gemm_int4": GemmInt4Params,
+    "embed_bf16": EmbedParams,
+    "embed_fp32": EmbedParams,
+    "embed_int8": EmbedParams,
+    "rms_norm": NormParams,
+    "silu_mul": SiluMulParams,
+    "rotate_and_cache": RotateParams,
+}
+
+
+def packer(params: type[ctypes.Structure]) -> Callable[..., bytes]:
+    """Packs a struct's fields, in their order and with inner structs opened, in a third of the time of ctypes.
+
+    Pointers are integers, 0 for null; a kernel takes the bytes as they are.
+    """
+    return struct.Struct(_format(params)).pack
+
+
+def _format(params: type[ctypes.Structure]) -> str:
+    codes = {c_void_p: "P", c_int32: "i", c_int64: "q", c_float: "f"}
+    kinds = [field[1] for field in params._fields_]
+    return "".join(_format(kind) if issubclass(kind, ctypes.Structure) else codes[kind] for kind in kinds)
+
+
+class Library:
+    """One loaded library. `functions[name](pool, params)` runs a kernel; ctypes lets go of the GIL meanwhile."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self._dll = ctypes.CDLL(str(path))
+        self._dll.isa_name.restype = self._dll.machine_isa.restype = ctypes.c_char_p
+        self._dll.pool_create.restype = c_void_p
+        self._dll.pool_create.argtypes = [c_void_p]
+        self._dll.pool_destroy.argtypes = [c_void_p]
+        self._dll.pool_empty_runs.argtypes = [c_void_p, c_int32]
+        self.isa: str = self._dll.isa_name().decode()
+        self.machine_isa: str = self._dll.machine_isa().decode()
+        structs: set[type[ctypes.Structure]] = {PoolParams, *KERNELS.values()}
+        for params in structs:
+            size = self._dll.struct_size(params.__name__.encode())
+            if size != ctypes.sizeof(params):
+                raise ConfigError(
+                    f"{path} was built from other sources: its {params.__name__} has {size} bytes, not "
+                    f"{ctypes.sizeof(params)}. Build it again: python setup.py build_ext --inplace"
+                )
+        self.functions = {name: getattr(self._dll, name) for name in KERNELS}
+        for function in self.functions.values():
+            function.restype, function.argtypes = None, [c_void_p, c_void_p]
+
+    def create_pool(self, params: PoolParams) -> int:
+        return int(self._dll.pool_create(ctypes.byref(params)))
+
+    def destroy_pool(self, handle: int) -> None:
+        self._dll.pool_destroy(handle)
+
+    def empty_runs(self, handle: int, times: int) -> None:
+        self._dll.pool_empty_runs(handle, times)
+
+
+def library_path(isa: str) -> Path:
+    return FOLDER / f"_cpu_{isa}.so"
+
+
+@cache
+def runnable_isas() -> tuple[str, ...]:
+    """Those whose library is built and that this machine can run, best first; empty if nothing was built."""
+    built = [isa for isa in ISAS if library_path(isa).exists()]
+    if "portable" not in built:
+        return ()
+    best = load_library("portable").machine_isa
+    return tuple(isa for isa in built if ISAS.index(isa) >= ISAS.index(best))
+
+
+@cache
+def load_library(isa: str) -> Library:
+    return Library(library_path(isa))
+
+
+def best_library(isa: str | None = None) -> Library | None:
+    """The library for `isa`, by default the best that this machine runs; None if none was built."""
+    runnable = runnable_isas()
+    if isa is None:
+        return load_library(runnable[0]) if runnable else None
+    if isa not in runnable:
+        raise ConfigError(f"the kernels for {isa!r} are not built or do not run here; this machine runs {runnable}")
+    return load_library(isa)
+
+
+class Pool:
+    """The threads that share one process's kernels; the calling thread is one of them. One per process.
+
+    Threads are pinned to `cpus` (by default all that the process may use), since an unpinned pair may land on one core.
+    The caller is pinned with `pin_caller`; threads that it starts afterwards inherit that, so torch's come first.
+    """
+
+    def __init__(
+        self,
+        library: Library,
+        cpus: Sequence[int] | None = None,
+        *,
+        pin_caller: bool = False,
+        spin_us: int = SPIN_US,
+    ):
+        chosen = sorted(os.sched_getaffinity(0)) if cpus is None else list(cpus)
+        self.library = library
+        self.num_threads = len(chosen)
+        self.functions = library.functions
+        array = (c_int32 * len(chosen))(*chosen)
+        self.handle = library.create_pool(PoolParams(ctypes.addressof(array), len(chosen), pin_caller, spin_us))
+
+    def close(self) -> None:
+        """Ends the threads. No kernel may be running, and none may follow."""
+        if self.handle:
+            self.library.destroy_pool(self.handle)
+            self.handle = 0

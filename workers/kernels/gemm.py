@@ -1,0 +1,126 @@
+"""Matrix products with packed weights. A row's bits depend on that row, the weight and the instruction set alone."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .cpu import EmbedParams, GemmInt4Params, GemmInt8Params, GemmParams, Pool, QuantizeParams, packer
+from .packing import PackedWeight, WeightFormat
+
+ROW_DTYPES = {
+    WeightFormat.BF16: torch.bfloat16,
+    WeightFormat.FP32: torch.float32,
+    WeightFormat.INT4: torch.bfloat16,
+}
+KERNELS = {WeightFormat.BF16: "gemm_bf16", WeightFormat.FP32: "gemm_fp32"}
+CODES_MULTIPLE = 64  # bytes between rows of codes: whole cache lines
+GEMM, GEMM_INT8, GEMM_INT4 = packer(GemmParams), packer(GemmInt8Params), packer(GemmInt4Params)
+QUANTIZE, EMBED = packer(QuantizeParams), packer(EmbedParams)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class QuantizedRows:
+    """Activations for int8 weights; what several weights multiply is quantized once."""
+
+    codes: Tensor  # [rows, inputs rounded up] int8, in -127..127
+    scales: Tensor  # [rows] float32; a row is codes * scale
+    sums: Tensor  # [rows] int32, of the codes
+    inputs: int
+    dtype: torch.dtype  # of the rows before
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return len(self.codes), self.inputs
+
+
+def quantize_rows(pool: Pool, x: Tensor) -> QuantizedRows:
+    """`x` [rows, inputs] bfloat16 or float32 to int8, symmetrically, a scale a row."""
+    rows, inputs = x.shape
+    stride = -(-inputs // CODES_MULTIPLE) * CODES_MULTIPLE
+    codes = torch.empty((rows, stride), dtype=torch.int8)
+    scales, sums = torch.empty(rows), torch.empty(rows, dtype=torch.int32)
+    pointers = codes.data_ptr(), scales.data_ptr(), sums.data_ptr(), x.data_ptr()
+    is_float = x.dtype == torch.float32
+    pool.functions["quantize_rows"](pool.handle, QUANTIZE(*pointers, x.stride(0), stride, rows, inputs, is_float))
+    return QuantizedRows(codes, scales, sums, inputs, x.dtype)
+
+
+def gemm(
+    pool: Pool,
+    x: Tensor | QuantizedRows,
+    weight: PackedWeight,
+    bias: Tensor | None = None,
+    residual: Tensor | None = None,
+    out: Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> Tensor:
+    """`x` [rows, inputs] times `weight` transposed, plus `bias` [outputs] float32, plus `residual` [rows, outputs].
+
+    Summed in float32 (int8: in integers) and rounded once, to `out` [rows, outputs] or a new tensor of `out_dtype` (by
+    default x's dtype; bfloat16 or float32). `residual` has the dtype and strides of the output, and may be `out`
+    itself. Rows may be strided, their elements may not. x: float32 for fp32 weights, bfloat16 for bf16 and int4, either
+    of them or `QuantizedRows` for int8.
+    """
+    rows, inputs = x.shape
+    assert inputs == weight.inputs, (x.shape, weight.inputs)
+    if out is None:
+        out = torch.empty((rows, weight.outputs), dtype=out_dtype or x.dtype)
+    if weight.format == WeightFormat.INT8:
+        x = x if isinstance(x, QuantizedRows) else quantize_rows(pool, x)
+        rest = x.scales.data_ptr(), x.sums.data_ptr(), _pointer(weight.scales)
+        pool.functions["gemm_int8"](pool.handle, GEMM_INT8(*_fields(x.codes, weight, bias, residual, out), *rest))
+        return out
+    if isinstance(x, QuantizedRows) or x.dtype != ROW_DTYPES[weight.format]:
+        raise TypeError(f"{weight.format} weights multiply {ROW_DTYPES[weight.format]} rows, not {x.dtype}")
+    if weight.format == WeightFormat.INT4:
+        x = x if weight.order is None else x[:, weight.order]
+        sums = torch.empty((rows, inputs // weight.group_size)) if weight.has_zeros else None
+        fields = GEMM_INT4(
+            *_fields(x, weight, bias, residual, out), _pointer(sums), weight.scale_unit, weight.group_size
+        )
+        pool.functions["gemm_int4"](pool.handle, fields)
+        return out
+    pool.functions[KERNELS[weight.format]](pool.handle, GEMM(*_fields(x, weight, bias, residual, out)))
+    return out
+
+
+def embed_rows(
+    pool: Pool,
+    ids: Tensor,
+    table: PackedWeight,
+    out_dtype: torch.dtype = torch.bfloat16,
+    out: Tensor | None = None,
+) -> Tensor:
+    """Rows `ids` [n] int64 of a packed bf16, fp32 or int8 table, [n, inputs]; zeros for an id outside of it.
+
+    They go to `out` or to a new tensor of `out_dtype`.
+    """
+    if out is None:
+        out = torch.empty((len(ids), table.inputs), dtype=out_dtype)
+    assert out.shape == (len(ids), table.inputs)
+    assert out.stride(1) == 1
+    ids = ids.contiguous()
+    pointers = out.data_ptr(), ids.data_ptr(), table.data.data_ptr(), _pointer(table.scales)
+    sizes = len(ids), table.outputs, table.inputs, out.dtype == torch.float32
+    pool.functions[f"embed_{table.format}"](pool.handle, EMBED(*pointers, out.stride(0), *sizes))
+    return out
+
+
+def _pointer(tensor: Tensor | None) -> int:
+    return 0 if tensor is None else tensor.data_ptr()
+
+
+def _fields(
+    x: Tensor, weight: PackedWeight, bias: Tensor | None, residual: Tensor | None, out: Tensor
+) -> tuple[int, ...]:
+    """Those of GemmParams."""
+    rows, outputs = out.shape
+    (x_stride, x_step), (y_stride, y_step) = x.stride(), out.stride()
+    y_is_float = out.dtype == torch.float32
+    assert (rows, outputs, x_step, y_step) == (len(x), weight.outputs, 1, 1), (x.shape, weight.outputs, out.shape)
+    assert y_is_float or out.dtype == torch.bfloat16
+    assert bias is None or (bias.dtype == torch.float32 and bias.shape == (outputs,) and bias.is_contiguous())
+    assert residual is None or (residual.dtype == out.dtype and residual.stride() == (y_stride, 1))
+    pointers = out.data_ptr(), x.data_ptr(), weight.data.data_ptr(), _pointer(bias), _pointer(residual)
+    return (*pointers, x_stride, y_stride, rows, outputs, weight.inputs, y_is_float)

@@ -1,0 +1,65 @@
+"""The Ops of our CPU kernels."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from ..input_batch import InputBatch
+from ..kernels.buffers import Buffers
+from ..kernels.cpu import Pool
+from ..kernels.elementwise import rms_norm, rotate_and_cache, silu_mul
+from ..kv_cache import KVCache
+from .norm import RMSNorm
+from .ops import Heads
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CpuStep:
+    """Where a step's keys and values go, and the angles of all positions up to its largest."""
+
+    cache: KVCache
+    positions: Tensor  # [tokens] i64
+    slots: Tensor  # [tokens] i64
+    angles: Tensor  # [positions, head_dim] float32
+
+
+class CpuOps:
+    def __init__(self, pool: Pool, buffers: Buffers, heads: Heads):
+        self._pool = pool
+        self._buffers = buffers
+        self._heads = heads
+
+    def start_step(self, batch: InputBatch, cache: KVCache) -> CpuStep:
+        return CpuStep(cache, batch.positions, batch.slots, self._heads.rotary.table(max(batch.kv_lens)))
+
+    def norm(self, hidden: Tensor, norm: RMSNorm) -> Tensor:
+        return rms_norm(self._pool, hidden, norm.weight, norm.eps, None, self._normed(hidden))
+
+    def add_norm(self, hidden: Tensor, delta: Tensor, norm: RMSNorm) -> Tensor:
+        return rms_norm(self._pool, hidden, norm.weight, norm.eps, delta, self._normed(hidden))
+
+    def rotate_and_cache(
+        self, step: CpuStep, layer: int, projected: Tensor, query_norm: RMSNorm | None, key_norm: RMSNorm | None
+    ) -> Tensor:
+        heads = self._heads
+        query = self._buffers.take("query", len(projected), heads.num_heads * heads.head_dim, projected.dtype)
+        return rotate_and_cache(
+            self._pool,
+            projected,
+            step.angles,
+            step.positions,
+            step.slots,
+            step.cache.keys[layer],
+            step.cache.values[layer],
+            query.view(-1, heads.num_heads, heads.head_dim),
+            None if query_norm is None else query_norm.weight,
+            None if key_norm is None else key_norm.weight,
+            0.0 if query_norm is None else query_norm.eps,
+        )
+
+    def silu_mul(self, gate_up: Tensor) -> Tensor:
+        out = self._buffers.take("gated", len(gate_up), gate_up.shape[1] // 2, gate_up.dtype)
+        return silu_mul(self._pool, gate_up, out)
+
+    def _normed(self, hidden: Tensor) -> Tensor:
+        return self._buffers.take("normed", len(hidden), hidden.shape[1], hidden.dtype)

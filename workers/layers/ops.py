@@ -1,0 +1,51 @@
+"""What a decoder computes between its matrix products, behind one small protocol."""
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from ..input_batch import InputBatch
+from ..kv_cache import KVCache
+from .norm import RMSNorm
+from .rotary import Rotary
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Heads:
+    """How a rank's projected token falls into heads: queries, then keys, then values."""
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    rotary: Rotary
+
+
+class Ops(Protocol):
+    """A row's bits depend on that row alone. A result is valid until the same operation is called again."""
+
+    def start_step(self, batch: InputBatch, cache: KVCache) -> Any:
+        """What all layers of one step share; opaque to the caller."""
+        ...
+
+    def norm(self, hidden: Tensor, norm: RMSNorm) -> Tensor:
+        """[tokens, hidden] normalised."""
+        ...
+
+    def add_norm(self, hidden: Tensor, delta: Tensor, norm: RMSNorm) -> Tensor:
+        """Adds `delta` to `hidden` in place; [tokens, hidden] normalised."""
+        ...
+
+    def rotate_and_cache(
+        self, step: Any, layer: int, projected: Tensor, query_norm: RMSNorm | None, key_norm: RMSNorm | None
+    ) -> Tensor:
+        """Takes apart `projected` [tokens, (heads + 2 kv_heads) * head_dim]; the cache of `layer` gets keys and values.
+
+        Queries and keys are normalised per head, if there are norms, then turned by their positions. Returns the
+        queries, [tokens, heads, head_dim].
+        """
+        ...
+
+    def silu_mul(self, gate_up: Tensor) -> Tensor:
+        """[tokens, 2 * n], gate then up -> silu(gate) * up [tokens, n]."""
+        ...

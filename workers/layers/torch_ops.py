@@ -1,0 +1,56 @@
+"""The Ops of plain torch, on any device: the reference, and what serves where there are no kernels."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..input_batch import InputBatch
+from ..kv_cache import KVCache
+from .activation import silu_mul
+from .norm import RMSNorm
+from .ops import Heads
+from .rotary import rotate
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TorchStep:
+    """The angles of a step's tokens, and where their keys and values go."""
+
+    cache: KVCache
+    cosine: Tensor  # [tokens, 1, head_dim / 2] float32
+    sine: Tensor
+    blocks: Tensor  # [tokens] i64
+    offsets: Tensor  # [tokens] i64, within the block
+
+
+class TorchOps:
+    def __init__(self, heads: Heads):
+        self._heads = heads
+
+    def start_step(self, batch: InputBatch, cache: KVCache) -> TorchStep:
+        cosine, sine = self._heads.rotary.angles(batch.positions)
+        blocks = torch.div(batch.slots, cache.block_size, rounding_mode="floor")
+        return TorchStep(cache, cosine, sine, blocks, batch.slots - blocks * cache.block_size)
+
+    def norm(self, hidden: Tensor, norm: RMSNorm) -> Tensor:
+        return norm(hidden)
+
+    def add_norm(self, hidden: Tensor, delta: Tensor, norm: RMSNorm) -> Tensor:
+        return norm(hidden.add_(delta))
+
+    def rotate_and_cache(
+        self, step: TorchStep, layer: int, projected: Tensor, query_norm: RMSNorm | None, key_norm: RMSNorm | None
+    ) -> Tensor:
+        heads = self._heads
+        parts = projected.view(len(projected), -1, heads.head_dim)
+        query, key, value = torch.split(parts, [heads.num_heads, heads.num_kv_heads, heads.num_kv_heads], dim=1)
+        if query_norm is not None and key_norm is not None:
+            query, key = query_norm(query), key_norm(key)
+        cache = step.cache
+        cache.keys[layer].transpose(1, 2)[step.blocks, step.offsets] = rotate(key, step.cosine, step.sine)
+        cache.values[layer].transpose(1, 2)[step.blocks, step.offsets] = value
+        return rotate(query, step.cosine, step.sine)
+
+    def silu_mul(self, gate_up: Tensor) -> Tensor:
+        return silu_mul(gate_up)

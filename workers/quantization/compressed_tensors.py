@@ -1,0 +1,119 @@
+"""compressed-tensors checkpoints (llm-compressor): int8 with dynamic activations, or 4 and 8 bits weight-only.
+
+format int-quantized:
+    weight             [out, in]              int8
+    weight_scale       [out, 1] or [1]        float
+format pack-quantized:
+    weight_packed      [out, in * bits / 32]  int32   values + 2^(bits - 1) of neighbouring inputs in a word
+    weight_scale       [out, groups]          float
+    weight_zero_point  [out * bits / 32, groups] int32, packed along the outputs; int8 [out, groups] in older files
+    weight_g_idx       [in]                   int32   each input's group; only with activation order
+    weight_shape       [2]                    int64   out, in
+"""
+
+import re
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from paged_serve.protocol.errors import ConfigError
+
+from ..weights import Checkpoint
+from .bit_fields import unpack_words
+from .config import Arguments, CompressedTensors, ConfigGroup
+from .forms import GroupedWeight, Int8Weight, Weight
+from .reader import MatrixPart, MatrixReader, activation_order, groups_of, num_groups
+
+WORD_BITS = 32
+LINEAR = "Linear"  # every projection is a module of this class
+
+
+@dataclass(frozen=True, slots=True)
+class CompressedTensorsReader:
+    """Matrices that are ignored, or no group's target, were left unquantized; `otherwise` reads them."""
+
+    checkpoint: Checkpoint
+    config: CompressedTensors
+    otherwise: MatrixReader
+
+    def read(self, name: str, part: MatrixPart) -> Weight:
+        group = group_for(name, self.config)
+        if group is None:
+            return self.otherwise.read(name, part)
+        assert group.weights is not None  # checked when the configuration was read
+        if (group.format or self.config.format) == "int-quantized":
+            return self._int8(name, part, group.weights)
+        return self._grouped(name, part, group.weights)
+
+    def _int8(self, name: str, part: MatrixPart, how: Arguments) -> Int8Weight:
+        codes = self.checkpoint.read(f"{name}.weight", part.shape, part.dim, part.start, part.stop, ("I8",))
+        shape = (1,) if how.strategy == "tensor" else (part.shape[0], 1)
+        scales = self.checkpoint.read(f"{name}.weight_scale", shape).float()
+        return Int8Weight(codes, scales.expand(part.shape[0], 1)[part.outputs, 0].contiguous())
+
+    def _grouped(self, name: str, part: MatrixPart, how: Arguments) -> GroupedWeight:
+        outputs, inputs = part.shape
+        size = how.group_size or -1 if how.strategy == "group" else -1
+        groups = num_groups(self.checkpoint, f"{name}.weight_scale", 1, inputs, size)
+        order = activation_order(self.checkpoint, f"{name}.weight_g_idx", inputs, groups)
+        wanted = groups_of(name, part, groups, order)
+        self._check_shape(name, part.shape)
+        codes = self._codes(name, part, how.num_bits)
+        scales = self.checkpoint.read(f"{name}.weight_scale", (outputs, groups))[part.outputs, wanted]
+        zeros = None if how.symmetric else self._zeros(name, outputs, groups, how.num_bits)[part.outputs, wanted]
+        return GroupedWeight(
+            (codes if order is None else codes[:, order]).contiguous(),
+            scales.float().contiguous(),
+            None if zeros is None else zeros.contiguous(),
+            how.num_bits,
+            order,
+        )
+
+    def _codes(self, name: str, part: MatrixPart, bits: int) -> Tensor:
+        """[out, in] uint8."""
+        per_word, (outputs, inputs) = WORD_BITS // bits, part.shape
+        shape = (outputs, -(-inputs // per_word))
+        if part.dim == 0:
+            words = self.checkpoint.read(f"{name}.weight_packed", shape, 0, part.start, part.stop, ("I32",))
+            return unpack_words(words, bits, dim=1)[:, :inputs]
+        first, last = part.start // per_word, -(-part.stop // per_word)
+        words = self.checkpoint.read(f"{name}.weight_packed", shape, 1, first, last, ("I32",))
+        offset = first * per_word
+        return unpack_words(words, bits, dim=1)[:, part.start - offset : part.stop - offset]
+
+    def _zeros(self, name: str, outputs: int, groups: int, bits: int) -> Tensor:
+        """[out, groups] uint8."""
+        tensor = f"{name}.weight_zero_point"
+        entry = self.checkpoint.entries.get(tensor)
+        if entry is not None and entry.dtype == "I8":
+            signed = self.checkpoint.read(tensor, (outputs, groups), dtypes=("I8",))
+            return (signed.int() + (1 << (bits - 1))).byte()
+        shape = (-(-outputs * bits // WORD_BITS), groups)
+        words = self.checkpoint.read(tensor, shape, dtypes=("I32",))
+        return unpack_words(words, bits, dim=0)[:outputs]
+
+    def _check_shape(self, name: str, shape: tuple[int, int]) -> None:
+        stored = self.checkpoint.read(f"{name}.weight_shape", (2,), dtypes=("I64", "I32"))
+        if tuple(stored.tolist()) != shape:
+            raise ConfigError(
+                f"{self.checkpoint.folder}: {name}.weight_shape says {stored.tolist()}, but config.json asks for "
+                f"{list(shape)}"
+            )
+
+
+def group_for(name: str, config: CompressedTensors) -> ConfigGroup | None:
+    """The group whose targets name the module, or else one for every Linear; None: it stays unquantized."""
+    if any(matches(name, pattern) or pattern == LINEAR for pattern in config.ignore or []):
+        return None
+    groups = config.config_groups.values()
+    for group in groups:
+        if any(matches(name, target) for target in group.targets):
+            return group
+    return next((group for group in groups if LINEAR in group.targets), None)
+
+
+def matches(name: str, pattern: str) -> bool:
+    """A module's whole name, or "re:" and an expression for its beginning."""
+    if pattern.startswith("re:"):
+        return re.match(pattern.removeprefix("re:"), name) is not None
+    return pattern == name

@@ -1,0 +1,183 @@
+"""What config.json says of a checkpoint's quantization, checked against what we can serve."""
+
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from paged_serve.protocol.errors import ConfigError
+
+SUPPORTED = (
+    "compressed-tensors (W8A8 int8 with dynamic tokens; 4 or 8 bits, weight-only), gptq (4 or 8 bits) and awq (4 bits)"
+)
+
+
+class Gptq(msgspec.Struct, frozen=True):
+    """As AutoGPTQ and GPTQModel write it. Group sizes and activation order are read off the tensors."""
+
+    bits: int
+    group_size: int = -1
+    desc_act: bool = False
+    lm_head: bool = False
+    checkpoint_format: str = "gptq"  # "gptq": zero points are stored minus one; "gptq_v2": as they are
+    is_marlin_format: bool = False
+    dynamic: dict[str, dict[str, Any]] | None = None  # pattern -> what differs there; "-:" patterns: unquantized
+
+
+class Awq(msgspec.Struct, frozen=True):
+    """As AutoAWQ writes it, in either spelling of its two numbers."""
+
+    bits: int | None = None
+    w_bit: int | None = None
+    group_size: int | None = None
+    q_group_size: int | None = None
+    zero_point: bool = True
+    version: str = "gemm"
+
+
+class Arguments(msgspec.Struct, frozen=True):
+    """compressed-tensors: how one kind of tensor is quantized."""
+
+    num_bits: int = 8
+    type: str = "int"
+    symmetric: bool = True
+    strategy: str | None = None
+    group_size: int | None = None
+    dynamic: bool | str = False
+    actorder: bool | str | None = None
+
+
+class ConfigGroup(msgspec.Struct, frozen=True):
+    """compressed-tensors: one way to quantize, and the modules it is for."""
+
+    targets: list[str]
+    weights: Arguments | None = None
+    input_activations: Arguments | None = None
+    output_activations: Arguments | None = None
+    format: str | None = None
+
+
+class CompressedTensors(msgspec.Struct, frozen=True):
+    """As llm-compressor writes it."""
+
+    config_groups: dict[str, ConfigGroup]
+    format: str = "dense"
+    ignore: list[str] | None = None
+    kv_cache_scheme: dict[str, Any] | None = None
+    sparsity_config: dict[str, Any] | None = None
+    transform_config: dict[str, Any] | None = None
+
+
+QuantizationConfig = Gptq | Awq | CompressedTensors
+METHODS: dict[str, type[QuantizationConfig]] = {"compressed-tensors": CompressedTensors, "gptq": Gptq, "awq": Awq}
+Method = Literal["compressed-tensors", "gptq", "awq"]
+
+
+class _Folder(msgspec.Struct, frozen=True):
+    quantization_config: dict[str, Any] | None = None
+
+
+def read_quantization_config(folder: Path) -> tuple[str, QuantizationConfig] | None:
+    """The method's name and its checked settings; None when the weights are not quantized.
+
+    Raises ConfigError that names what is not supported, and what is.
+    """
+    path = folder / "config.json"
+    found: dict[str, Any] | None = _decode(path, _Folder).quantization_config
+    if found is None:
+        path = folder / "quantize_config.json"  # GPTQ checkpoints of 2023 have their settings here alone
+        found = {"quant_method": "gptq", **_decode(path, dict[str, Any])} if path.is_file() else None
+    if found is None:
+        return None
+    name = str(found.get("quant_method", "unknown"))
+    if name not in METHODS:
+        raise ConfigError(f"{path}: weights quantized by {name!r} are not supported; supported are {SUPPORTED}")
+    try:
+        config = msgspec.convert(found, METHODS[name])
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{path}: the settings of {name} cannot be used: {error}") from error
+    if problem := problem_of(config):
+        raise ConfigError(f"{path}: {name} with {problem} is not supported; supported are {SUPPORTED}")
+    return name, config
+
+
+def problem_of(config: QuantizationConfig) -> str:
+    """What we cannot serve of it, or ""; settings of single modules are their reader's to judge."""
+    match config:
+        case Gptq():
+            return _gptq_problem(config)
+        case Awq():
+            return _awq_problem(config)
+        case CompressedTensors():
+            return _compressed_tensors_problem(config)
+
+
+def _gptq_problem(config: Gptq) -> str:
+    if config.bits not in (4, 8):
+        return f"bits={config.bits}"
+    if config.is_marlin_format or config.checkpoint_format not in ("gptq", "gptq_v2"):
+        return f"checkpoint_format={'marlin' if config.is_marlin_format else config.checkpoint_format!r}"
+    if config.lm_head:
+        return "a quantized lm_head"
+    overrides = [pattern for pattern in config.dynamic or {} if not pattern.startswith("-:")]
+    return f"settings of its own for {overrides[0]!r}" if overrides else ""
+
+
+def _awq_problem(config: Awq) -> str:
+    bits = config.bits or config.w_bit
+    if bits != 4:
+        return f"bits={bits}"
+    if config.version.lower() != "gemm":
+        return f"version={config.version!r}"
+    return "" if config.zero_point else "zero_point=false"
+
+
+def _compressed_tensors_problem(config: CompressedTensors) -> str:
+    if config.kv_cache_scheme is not None:
+        return "kv_cache_scheme"
+    if (config.sparsity_config or {}).get("format", "dense") != "dense":
+        return f"sparsity format {(config.sparsity_config or {})['format']!r}"
+    if (config.transform_config or {}).get("config_groups"):
+        return "transform_config"
+    for name, group in config.config_groups.items():
+        if problem := group_problem(group, group.format or config.format):
+            return f"{problem} in {name}"
+    return ""
+
+
+def group_problem(group: ConfigGroup, file_format: str) -> str:
+    """What we cannot serve of one group whose tensors are stored as `file_format` says, or ""."""
+    weights, inputs = group.weights, group.input_activations
+    if weights is None or weights.type != "int" or weights.dynamic is not False:
+        return "weights that are not static integers"
+    if group.output_activations is not None:
+        return "output_activations"
+    if file_format == "int-quantized":
+        return _w8a8_problem(weights, inputs)
+    if file_format != "pack-quantized":
+        return f"format {file_format!r}"
+    if inputs is not None:
+        return "input_activations beside format 'pack-quantized'"
+    if weights.num_bits not in (4, 8):
+        return f"num_bits={weights.num_bits}"
+    return "" if weights.strategy in ("group", "channel") else f"weight strategy {weights.strategy!r}"
+
+
+def _w8a8_problem(weights: Arguments, inputs: Arguments | None) -> str:
+    if weights.num_bits != 8 or not weights.symmetric or weights.strategy not in ("channel", "tensor"):
+        kind = "symmetric" if weights.symmetric else "asymmetric"
+        return f"{kind} weights of {weights.num_bits} bits a {weights.strategy}"
+    if inputs is None:
+        return "no input_activations beside format 'int-quantized'"
+    if (inputs.num_bits, inputs.type, inputs.symmetric) != (8, "int", True):
+        return f"activations as {'symmetric' if inputs.symmetric else 'asymmetric'} {inputs.type}{inputs.num_bits}"
+    if inputs.dynamic is not True or inputs.strategy != "token":
+        return f"{'dynamic' if inputs.dynamic else 'static'} activations a {inputs.strategy}"
+    return ""
+
+
+def _decode(path: Path, kind: Any) -> Any:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be used: {error}") from error

@@ -1,0 +1,83 @@
+"""GPTQ checkpoints (AutoGPTQ, GPTQModel): 4 or 8 bits, in groups, with or without activation order.
+
+qweight  [in * bits / 32, out]      int32   values of neighbouring inputs in a word, the first in its lowest bits
+qzeros   [groups, out * bits / 32]  int32   values of neighbouring outputs; format "gptq" stores zero point - 1
+scales   [groups, out]              float16
+g_idx    [in]                       int32   each input's group; absent in the oldest files
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from paged_serve.protocol.errors import ConfigError
+
+from ..weights import Checkpoint
+from .bit_fields import unpack_words
+from .config import Gptq
+from .forms import GroupedWeight, Weight
+from .reader import MatrixPart, MatrixReader, activation_order, groups_of, num_groups
+
+WORD_BITS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class GptqReader:
+    """Matrices without a qweight were left unquantized; `otherwise` reads them."""
+
+    checkpoint: Checkpoint
+    config: Gptq
+    otherwise: MatrixReader
+
+    def read(self, name: str, part: MatrixPart) -> Weight:
+        if f"{name}.qweight" not in self.checkpoint.entries:
+            return self.otherwise.read(name, part)
+        outputs, inputs = part.shape
+        groups = num_groups(self.checkpoint, f"{name}.scales", 0, inputs, self.config.group_size)
+        order = activation_order(self.checkpoint, f"{name}.g_idx", inputs, groups)
+        wanted = groups_of(name, part, groups, order)
+        codes = self._codes(name, part)
+        scales = self.checkpoint.read(f"{name}.scales", (groups, outputs))[wanted, part.outputs]
+        zeros = self._zeros(name, groups, outputs)[wanted, part.outputs]
+        return GroupedWeight(
+            (codes if order is None else codes[order]).t().contiguous(),
+            scales.float().t().contiguous(),
+            None if bool((zeros == 1 << (self.config.bits - 1)).all()) else zeros.t().contiguous(),
+            self.config.bits,
+            order,
+        )
+
+    def _codes(self, name: str, part: MatrixPart) -> Tensor:
+        """[in, out] uint8."""
+        bits, (outputs, inputs) = self.config.bits, part.shape
+        per_word = WORD_BITS // bits
+        shape = (inputs // per_word, outputs)
+        if part.dim == 0:
+            words = self.checkpoint.read(f"{name}.qweight", shape, 1, part.start, part.stop, ("I32",))
+            return unpack_words(words, bits, dim=0)
+        first, last = part.start // per_word, -(-part.stop // per_word)
+        words = self.checkpoint.read(f"{name}.qweight", shape, 0, first, last, ("I32",))
+        offset = first * per_word
+        return unpack_words(words, bits, dim=0)[part.start - offset : part.stop - offset]
+
+    def _zeros(self, name: str, groups: int, outputs: int) -> Tensor:
+        """[groups, out] uint8."""
+        bits = self.config.bits
+        shape = (groups, outputs * bits // WORD_BITS)
+        stored = unpack_words(self.checkpoint.read(f"{name}.qzeros", shape, dtypes=("I32",)), bits, dim=1)
+        if self.config.checkpoint_format == "gptq_v2":
+            return stored
+        return (stored + 1) & ((1 << bits) - 1)  # a zero point of 0 was stored as -1, all bits set
+
+
+def skip_zero_biases(checkpoint: Checkpoint) -> None:
+    """Marks as used the biases that the model does not have: AutoGPTQ wrote zeros for every projection.
+
+    Raises ConfigError when one is not zero.
+    """
+    for name, entry in checkpoint.entries.items():
+        module, _, kind = name.rpartition(".")
+        is_extra = kind == "bias" and name not in checkpoint.used and f"{module}.qweight" in checkpoint.entries
+        if is_extra and torch.count_nonzero(checkpoint.read(name, tuple(entry.shape))):
+            raise ConfigError(f"{checkpoint.folder}: {name} is not zero, but by config.json the model has no bias")

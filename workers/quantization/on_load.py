@@ -1,0 +1,134 @@
+"""`--quantization`: float matrices quantized as they are read, to the same codes whatever the dtype, ranks and threads.
+
+int8: symmetric, one scale an output, the largest weight at 127.
+int4: symmetric groups of neighbouring inputs. A group's largest weight lies one of STEPS from zero, whichever leaves
+the least squared error once the step has been fitted to the codes. Three tries come within 1 % of sixteen;
+on Gaussian weights in groups of 32 they leave 8.2 % relative error, the plain rule of the largest at 7 leaves 9.7 %.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .forms import GroupedWeight, Int8Weight, Weight
+from .reader import FloatReader, MatrixPart, check_cuts
+from .report import QuantizationReport
+
+STEPS = (7.2, 8.0, 8.8)
+WEIGHTS_AT_ONCE = 1 << 18  # whose float32 temporaries stay in the cache
+
+
+@dataclass(frozen=True, slots=True)
+class Int8OnLoad:
+    """Quantizes to int8. A rank that holds some of the inputs still looks at all of them for the scales."""
+
+    floats: FloatReader
+    report: QuantizationReport
+
+    def read(self, name: str, part: MatrixPart) -> Int8Weight:
+        whole = part if part.dim == 0 else MatrixPart(part.shape, 0, 0, part.shape[0])
+        matrix = self.floats.stored(name, whole)
+        scales = int8_scales(matrix)
+        if part.dim == 1:
+            matrix = matrix[:, part.inputs]
+        weight = Int8Weight(int8_codes(matrix, scales), scales)
+        self.report.error(name, *squared_error(matrix, weight.codes, lambda codes, at: codes * scales[at].unsqueeze(1)))
+        return weight
+
+
+@dataclass(frozen=True, slots=True)
+class Int4OnLoad:
+    """Quantizes to int4; matrices whose inputs are no whole number of groups stay as they are."""
+
+    floats: FloatReader
+    report: QuantizationReport
+    group_size: int
+
+    def read(self, name: str, part: MatrixPart) -> Weight:
+        if part.shape[1] % self.group_size:
+            return self.floats.read(name, part)
+        check_cuts(name, part, self.group_size)
+        matrix = self.floats.stored(name, part)
+        weight = int4_weight(matrix, self.group_size)
+        self.report.error(name, *squared_error(matrix, weight.codes, lambda codes, at: _values(weight, codes, at)))
+        return weight
+
+
+def int8_scales(matrix: Tensor) -> Tensor:
+    """[out] float32."""
+    return matrix.abs().amax(1).float() / 127
+
+
+def int8_codes(matrix: Tensor, scales: Tensor) -> Tensor:
+    """[out, in] int8, -127 to 127."""
+    codes = torch.empty(matrix.shape, dtype=torch.int8, device=matrix.device)
+    steps = torch.where(scales > 0, scales, 1.0)
+    for at in row_blocks(matrix):
+        codes[at] = (matrix[at].float() / steps[at].unsqueeze(1)).round_().to(torch.int8)
+    return codes
+
+
+def int4_weight(matrix: Tensor, group_size: int) -> GroupedWeight:
+    """`matrix` [out, in] in groups of `group_size`, a power of two that divides the inputs."""
+    rows, inputs = matrix.shape
+    codes = torch.empty((rows, inputs), dtype=torch.uint8, device=matrix.device)
+    scales = torch.empty((rows, inputs // group_size), device=matrix.device)
+    for at in row_blocks(matrix):
+        groups = matrix[at].float().view(-1, inputs // group_size, group_size)
+        step = best_step(groups)
+        scales[at] = step.squeeze(2)
+        codes[at] = (_rounded(groups / torch.where(step != 0, step, 1.0)) + 8).to(torch.uint8).flatten(1)
+    return GroupedWeight(codes, scales, None, bits=4)
+
+
+def best_step(groups: Tensor) -> Tensor:
+    """[..., size] float32 -> [..., 1], rounded to bfloat16, as the kernels hold it; 0 for a group of zeros.
+
+    Its sign turns the group's largest weight to the longer, negative side of the codes.
+    """
+    low, high = groups.amin(-1, keepdim=True), groups.amax(-1, keepdim=True)
+    largest = torch.where(-low > high, low, high)
+    inverse = torch.where(largest != 0, -1 / largest, 0.0)
+    best_step, best_gain = torch.zeros_like(largest), torch.zeros_like(largest)
+    for steps in STEPS:
+        codes = _rounded(groups * (steps * inverse))
+        overlap, norm = _sum_of_group(groups * codes), _sum_of_group(codes * codes)
+        step = (overlap / norm.clamp(min=1.0)).bfloat16().float()
+        gain = step * (2 * overlap - step * norm)  # by how much the codes reduce the group's squared norm
+        better = gain > best_gain
+        best_step, best_gain = torch.where(better, step, best_step), torch.where(better, gain, best_gain)
+    return best_step
+
+
+def squared_error(matrix: Tensor, codes: Tensor, values: Callable[[Tensor, slice], Tensor]) -> tuple[float, float]:
+    """Sums of squares of what was lost and of what was there; `values(codes[at], at)` dequantizes rows."""
+    lost = there = 0.0
+    for at in row_blocks(matrix):
+        exact = matrix[at].float()
+        there += float(exact.square().sum())
+        lost += float((values(codes[at], at) - exact).square_().sum())
+    return lost, there
+
+
+def row_blocks(matrix: Tensor) -> Iterator[slice]:
+    """Rows of about WEIGHTS_AT_ONCE weights together."""
+    step = max(1, WEIGHTS_AT_ONCE // matrix.shape[1])
+    return (slice(start, start + step) for start in range(0, len(matrix), step))
+
+
+def _values(weight: GroupedWeight, codes: Tensor, at: slice) -> Tensor:
+    return GroupedWeight(codes, weight.scales[at], None, weight.bits).dequantized()
+
+
+def _rounded(steps: Tensor) -> Tensor:
+    return steps.round_().clamp_(-8, 7)
+
+
+def _sum_of_group(x: Tensor) -> Tensor:
+    """Over the last dimension, a power of two, halved again and again: the same order of additions everywhere."""
+    while x.shape[-1] > 1:
+        half = x.shape[-1] // 2
+        x = x[..., :half] + x[..., half:]
+    return x

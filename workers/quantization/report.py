@@ -1,0 +1,61 @@
+"""What quantization did to a model, in figures for people."""
+
+import math
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from .forms import GroupedWeight, Int8Weight, Weight
+
+
+@dataclass(slots=True)
+class QuantizationReport:
+    """Of one rank. Errors are known only for matrices that were quantized here, from the float weights."""
+
+    bytes_per_float: int
+    forms: dict[str, int] = field(default_factory=dict)  # form -> number of matrices
+    num_outputs: int = 0  # rows of the quantized matrices
+    bytes_before: int = 0  # of the quantized matrices, had they stayed float
+    bytes_after: int = 0
+    errors: dict[str, float] = field(default_factory=dict)  # matrix -> relative root-mean-square error
+
+    def count(self, read: Weight, held: Weight) -> None:
+        """A matrix as it was read, and as the backend holds it."""
+        form = form_of(read) if type(read) is type(held) else f"{form_of(read)} held as float"
+        self.forms[form] = self.forms.get(form, 0) + 1
+        if not isinstance(read, Tensor):
+            self.num_outputs += read.shape[0]
+            self.bytes_before += math.prod(read.shape) * self.bytes_per_float
+            self.bytes_after += held.nbytes
+
+    def error(self, name: str, lost: float, there: float) -> None:
+        """Sums of squares of a matrix's error and of its weights."""
+        self.errors[name] = math.sqrt(lost / there) if there else 0.0
+
+    def facts(self) -> dict[str, str]:
+        """Empty when nothing is quantized."""
+        if not self.bytes_after:
+            return {}
+        facts = {
+            "quantization": ", ".join(f"{count} matrices {form}" for form, count in sorted(self.forms.items())),
+            "quantized_outputs": str(self.num_outputs),
+            "quantized_bytes": f"{self.bytes_before} before, {self.bytes_after} after",
+        }
+        if self.errors:
+            worst = max(self.errors, key=lambda name: self.errors[name])
+            mean = sum(self.errors.values()) / len(self.errors)
+            facts["quantization_error"] = f"relative RMS {mean:.4f} mean, {self.errors[worst]:.4f} worst ({worst})"
+        return facts
+
+
+def form_of(weight: Weight) -> str:
+    """Such as "int4 g32"."""
+    match weight:
+        case Int8Weight():
+            return "int8"
+        case GroupedWeight():
+            zeros = "" if weight.zeros is None else " with zero points"
+            order = "" if weight.order is None else " in activation order"
+            return f"int{weight.bits} g{weight.group_size}{zeros}{order}"
+        case _:
+            return "float"

@@ -1,0 +1,65 @@
+"""Chooses, once a load, how the model's matrices are read."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import assert_never
+
+import torch
+
+from paged_serve.protocol.config import ModelConfig
+from paged_serve.protocol.errors import ConfigError
+
+from ..weights import Checkpoint
+from .awq import AwqReader
+from .compressed_tensors import CompressedTensorsReader
+from .config import Awq, CompressedTensors, Gptq, QuantizationConfig, read_quantization_config
+from .gptq import GptqReader
+from .on_load import Int4OnLoad, Int8OnLoad
+from .reader import FloatReader, MatrixReader
+from .report import QuantizationReport
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixSource:
+    """Readers for one load, and what they tell of their work."""
+
+    projections: MatrixReader
+    head: MatrixReader
+    quantizes_head: bool  # so that it cannot share the embedding's matrix
+    report: QuantizationReport
+
+
+def matrix_source(folder: Path, checkpoint: Checkpoint, config: ModelConfig, dtype: torch.dtype) -> MatrixSource:
+    """By the folder's config.json and `config.quantization`. Raises ConfigError when they contradict each other."""
+    floats, report = FloatReader(checkpoint, dtype), QuantizationReport(dtype.itemsize)
+    found = read_quantization_config(folder)
+    wanted = config.quantization
+    if found is None and wanted not in ("auto", "int8", "int4"):
+        raise ConfigError(f"quantization={wanted}, but {folder} is not quantized; leave it out, or use int8 or int4")
+    if found is not None and wanted not in ("auto", found[0]):
+        raise ConfigError(f"quantization={wanted}, but {folder} is quantized by {found[0]} already; leave it out")
+    reader = floats if found is None else _reader(checkpoint, found[1], floats)
+    projections: MatrixReader = reader
+    if wanted == "int8":
+        projections = Int8OnLoad(floats, report)
+    elif wanted == "int4":
+        projections = Int4OnLoad(floats, report, config.quantization_group_size)
+    head = Int8OnLoad(floats, report) if config.quantize_lm_head else reader
+    return MatrixSource(projections, head, config.quantize_lm_head, report)
+
+
+def is_quantized(folder: Path, config: ModelConfig) -> bool:
+    """By the checkpoint, or by us while it is read."""
+    return config.quantization in ("int8", "int4") or read_quantization_config(folder) is not None
+
+
+def _reader(checkpoint: Checkpoint, config: QuantizationConfig, floats: FloatReader) -> MatrixReader:
+    match config:
+        case CompressedTensors():
+            return CompressedTensorsReader(checkpoint, config, floats)
+        case Gptq():
+            return GptqReader(checkpoint, config, floats)
+        case Awq():
+            return AwqReader(checkpoint, config, floats)
+        case _:
+            assert_never(config)
