@@ -46,3 +46,8 @@ bench:
 # train the built-in demo model from zero (an hour and a half of one core)
 demo-model output="build/demo_model":
     {{python}} scripts/train_demo_model.py --output {{output}}
+
+# compile the CPU kernels anew, and look for accumulators that the compiler put on the stack
+kernels:
+    {{python}} setup.py build_ext --inplace
+    {{python}} scripts/check_spills.py

@@ -54,7 +54,7 @@ def kernels() -> list[Extension]:
             sorted(f"{KERNELS}/{path.name}" for path in (ROOT / KERNELS).glob("*.cpp")),
             depends=sorted(f"{KERNELS}/{path.name}" for path in (ROOT / KERNELS).glob("*.h")),
             extra_compile_args=[*FLAGS, *WARNINGS, *FLAGS_BY_ISA[isa]],
-            extra_link_args=["-pthread", "-Wl,-s"],
+            extra_link_args=["-pthread"],
             language="c++",
             optional=True,
         )

@@ -21,14 +21,14 @@ template <class F, class Element> void gemm(Pool* pool, const GemmParams& p) {
   constexpr int PER_WORD = WORD_BYTES / (int)sizeof(Element);
   const int words = p.inputs / PER_WORD;
   const size_t panel_bytes = (size_t)ceil_div(p.inputs, PER_WORD) * STEP_BYTES;
-  for_tiles(pool, p.rows, p.outputs, [&](auto rows, int panel_index, int first_row, int block, int blocks) {
-    alignas(64) float tile[rows * PANEL];
-    const char* panel = (const char*)p.weight + panel_index * panel_bytes;
+  for_panels(pool, p.rows, p.outputs, [&](int index, int first_row, int count) {
+    const char* panel = (const char*)p.weight + index * panel_bytes;
     const Element* x = (const Element*)p.x + first_row * p.x_stride;
-    planned_product<F, rows>(tile, (const char*)x, p.x_stride * sizeof(Element), panel, words, panel_bytes, block, blocks);
-    if constexpr (PER_WORD == 2)
-      if (p.inputs % 2) add_last_input<rows>(tile, x, p.x_stride, p.inputs, panel);
-    finish(p, tile, rows, first_row, panel_index * PANEL);
+    panel_product<F, float>((const char*)x, p.x_stride * sizeof(Element), count, panel, words, [&](auto rows, int row, float* out) {
+      if constexpr (PER_WORD == 2)
+        if (p.inputs % 2) add_last_input<rows>(out, x + row * p.x_stride, p.x_stride, p.inputs, panel);
+      finish(p, rows, first_row + row, index * PANEL, [&](int m, int c, int) { return load(out + m * PANEL + c); });
+    });
   });
 }
 

@@ -9,70 +9,117 @@
 #include "pool.h"
 #include "tile.h"
 
-constexpr int NEAR_BYTES = 4096;  // how far ahead a panel is prefetched that is read only once
+constexpr int NEAR_BYTES = 8192;    // how far ahead a panel is prefetched that is passed only once
+constexpr int CHUNK_WORDS = 256;    // of K, that a panel passed a few times is cut into: 64 KB
+constexpr int MAX_CHUNKED_BLOCKS = 2;
 constexpr int ITEMS_PER_THREAD = 4;
 
 inline int ceil_div(int a, int b) { return (a + b - 1) / b; }
 inline int share(int total, int part, int parts) { return (int)((int64_t)total * part / parts); }
 
-// Calls body(integral_constant<rows>, panel, first_row, block, blocks) for every panel and every block of at most
-// MAX_ROWS rows; the blocks of a chunk are as even as can be, and numbered from 0.
-template <class Body> void for_tiles(Pool* pool, int rows, int outputs, Body body) {
+// Calls body(panel, first_row, count) for every panel and every share of the rows.
+template <class Body> void for_panels(Pool* pool, int rows, int outputs, Body body) {
   const int panels = ceil_div(outputs, PANEL), wanted = ITEMS_PER_THREAD * pool->size();
-  const int chunks = pool->size() == 1 ? 1 : std::clamp(ceil_div(wanted, panels), 1, ceil_div(rows, 4 * MAX_ROWS));
-  const int grain = std::max(1, panels * chunks / wanted);
-  pool->run(panels * chunks, grain, [&](int begin, int end) {
+  const int shares = pool->size() == 1 ? 1 : std::clamp(ceil_div(wanted, panels), 1, ceil_div(rows, 4 * MAX_ROWS));
+  const int grain = std::max(1, panels * shares / wanted);
+  pool->run(panels * shares, grain, [&](int begin, int end) {
     for (int item = begin; item < end; item++) {
-      const int panel = item / chunks, chunk = item % chunks;
-      const int first = share(rows, chunk, chunks), count = share(rows, chunk + 1, chunks) - first;
-      const int blocks = ceil_div(count, MAX_ROWS);
-      for (int b = 0; b < blocks; b++) {
-        const int from = share(count, b, blocks), to = share(count, b + 1, blocks);
-        with_rows(to - from, [&](auto n) { body(n, panel, first + from, b, blocks); });
-      }
+      const int first = share(rows, item % shares, shares), past = share(rows, item % shares + 1, shares);
+      body(item / shares, first, past - first);
     }
   });
 }
 
-// out[ROWS][PANEL] = x * panel. While the only pass over a panel runs, the panel itself is prefetched a little ahead;
-// otherwise the next panel is, spread over the first passes, so that memory and arithmetic overlap at any number of rows.
-template <class F, int ROWS, class Out>
-void planned_product(Out* out, const char* x, size_t x_stride, const char* panel, int words, size_t panel_bytes,
-                     int block, int blocks) {
-  constexpr int N = STRIPS<ROWS>;
-  const size_t one_line = (size_t)words * 64;  // bytes that one line a word covers
-  for (int s = 0; s < N; s++) {
-    const int pass = block * N + s, passes = blocks * N;
-    const auto run = [&](auto lines, const char* ahead) {
-      strip_product<F, ROWS, lines, false>(out + s * STRIP<ROWS> * LANES, PANEL, nullptr, x, x_stride,
-                                           panel + s * STRIP<ROWS> * sizeof(I32), words, ahead);
-    };
-    const char* next = panel + panel_bytes;
-    if (passes == 1) run(std::integral_constant<int, 4>{}, panel + NEAR_BYTES);
-    else if (passes < 4 && pass < 2) run(std::integral_constant<int, 2>{}, next + pass * 2 * one_line);
-    else if (passes >= 4 && pass < 4) run(std::integral_constant<int, 1>{}, next + pass * one_line);
-    else run(std::integral_constant<int, 0>{}, nullptr);
+// Calls body(integral_constant<rows>, first_row, block, blocks) for blocks of at most MAX_ROWS rows, as even as can be.
+template <class Body> void for_blocks(int rows, Body body) {
+  const int blocks = ceil_div(rows, MAX_ROWS);
+  for (int b = 0; b < blocks; b++) {
+    const int from = share(rows, b, blocks), to = share(rows, b + 1, blocks);
+    with_rows(to - from, [&](auto n) { body(n, from, b, blocks); });
   }
 }
 
-// Adds bias and residual to `rows` rows of a tile, whose first row and output are given, and rounds it into y.
-inline void finish(const GemmParams& p, const float* tile, int rows, int first_row, int first_output) {
-  const auto floats = [&](const float* at, int n) { return n == LANES ? load(at) : load_n(at, n); };
-  const auto halves = [&](const uint16_t* at, int n) { return n == LANES ? load_bf16(at) : load_bf16_n(at, n); };
+// How many of the four cache lines a word takes of a panel pass number `pass` of `passes` prefetches, and after which.
+struct Prefetch {
+  int lines, first;
+};
+inline Prefetch plan(int pass, int passes) {
+  if (passes == 1) return {4, 0};
+  if (passes == 2) return {2, 2 * pass};
+  if (passes == 3) return pass == 0 ? Prefetch{2, 0} : Prefetch{1, pass + 1};
+  return {pass < 4, pass};
+}
+
+// out[ROWS][PANEL] = x * panel, or +=, over `words` words of K; block number `block` of `blocks`. If this is
+// the only pass over the panel, it is prefetched a little ahead; if not, what comes after `words` words is, in equal
+// parts by each of the first passes, so that memory and arithmetic overlap at any number of rows.
+template <class F, int ROWS, Start START, class Out>
+void block_product(Out* out, const char* x, size_t x_stride, const char* panel, int words, int block, int blocks) {
+  constexpr int N = STRIPS<ROWS>;
+  for (int s = 0; s < N; s++) {
+    const Prefetch p = plan(block * N + s, blocks * N);
+    const char* ahead = panel + (p.lines == 4 ? NEAR_BYTES : words * (STEP_BYTES + p.first * 64));
+    const auto run = [&](auto lines) {
+      strip_product<F, ROWS, lines, START>(out + s * STRIP<ROWS> * LANES, PANEL, nullptr, x, x_stride,
+                                         panel + s * STRIP<ROWS> * sizeof(I32), words, ahead);
+    };
+    if (p.lines == 4) run(std::integral_constant<int, 4>{});
+    else if (p.lines == 2) run(std::integral_constant<int, 2>{});
+    else if (p.lines == 1) run(std::integral_constant<int, 1>{});
+    else run(std::integral_constant<int, 0>{});
+  }
+}
+
+// x [rows] times one panel. done(integral_constant<rows>, first_row, out) gets each finished block, out[rows][PANEL].
+// A panel that is passed a few times is taken in chunks of K, so that it comes from memory evenly and is passed again
+// while it is near; the accumulators wait in memory. With many passes its way is hidden anyway.
+template <class F, class Out, class Done>
+void panel_product(const char* x, size_t x_stride, int rows, const char* panel, int words, Done done) {
+  alignas(64) Out out[MAX_CHUNKED_BLOCKS * MAX_ROWS * PANEL];
+  const int blocks = ceil_div(rows, MAX_ROWS);
+  if (blocks == 1 || blocks > MAX_CHUNKED_BLOCKS) {
+    for_blocks(rows, [&](auto n, int row, int block, int) {
+      block_product<F, n, Start::ZERO>(out, x + row * x_stride, x_stride, panel, words, block, blocks);
+      done(n, row, out);
+    });
+    return;
+  }
+  for (int k = 0; k < words; k += CHUNK_WORDS) {
+    const int count = std::min(CHUNK_WORDS, words - k);
+    for_blocks(rows, [&](auto n, int row, int block, int) {
+      const auto part = k ? block_product<F, n, Start::ADD, Out> : block_product<F, n, Start::ZERO, Out>;
+      part(out + row * PANEL, x + row * x_stride + (size_t)k * WORD_BYTES, x_stride, panel + k * STEP_BYTES, count, block, blocks);
+    });
+  }
+  for_blocks(rows, [&](auto n, int row, int, int) { done(n, row, out + row * PANEL); });
+}
+
+inline F32 lanes(const float* p, int n) { return n == LANES ? load(p) : load_n(p, n); }
+inline F32 lanes(const uint16_t* p, int n) { return n == LANES ? load_bf16(p) : load_bf16_n(p, n); }
+inline void put(float* p, F32 y, int n) { n == LANES ? store(p, y) : store_n(p, y, n); }
+inline void put(uint16_t* p, F32 y, int n) { n == LANES ? store_bf16(p, y) : store_bf16_n(p, y, n); }
+
+template <bool WHOLE, class Y, class Value>
+inline void finish_as(const GemmParams& p, int rows, int first_row, int first_output, Value value) {
+  const int width = WHOLE ? PANEL : std::min(PANEL, p.outputs - first_output);
   for (int m = 0; m < rows; m++) {
-    const int64_t row = (int64_t)(first_row + m) * p.y_stride;
-    for (int c = 0; c < PANEL && first_output + c < p.outputs; c += LANES) {
-      const int output = first_output + c, n = std::min(LANES, p.outputs - output);
-      const int64_t at = row + output;
-      F32 y = load(tile + m * PANEL + c);
-      if (p.bias) y += floats(p.bias + output, n);
-      if (p.y_is_float) {
-        if (p.residual) y += floats((const float*)p.residual + at, n);
-        n == LANES ? store((float*)p.y + at, y) : store_n((float*)p.y + at, y, n);
-      } else {
-        if (p.residual) y += halves((const uint16_t*)p.residual + at, n);
-        n == LANES ? store_bf16((uint16_t*)p.y + at, y) : store_bf16_n((uint16_t*)p.y + at, y, n);
-      }
+    const int64_t at = (first_row + m) * p.y_stride + first_output;
+    for (int c = 0; c < width; c += LANES) {
+      const int n = WHOLE ? LANES : std::min(LANES, width - c);
+      F32 y = value(m, c, n);
+      if (p.bias) y += lanes(p.bias + first_output + c, n);
+      if (p.residual) y += lanes((const Y*)p.residual + at + c, n);
+      put((Y*)p.y + at + c, y, n);
     }
   }
+}
+
+// Rounds a tile into y. `value(m, c, n)` is its row m from column c on, of which n lanes count; bias and residual are
+// added to that.
+template <class Value> void finish(const GemmParams& p, int rows, int first_row, int first_output, Value value) {
+  const bool whole = first_output + PANEL <= p.outputs;
+  if (p.y_is_float) whole ? finish_as<true, float>(p, rows, first_row, first_output, value)
+                          : finish_as<false, float>(p, rows, first_row, first_output, value);
+  else whole ? finish_as<true, uint16_t>(p, rows, first_row, first_output, value)
+             : finish_as<false, uint16_t>(p, rows, first_row, first_output, value);
 }

@@ -19,7 +19,8 @@ namespace {
 constexpr int OCTET = 8, OCTET_WORDS = 4;
 constexpr size_t SCALE_BYTES = PANEL * 2, ZERO_BYTES = PANEL;
 
-template <int ROWS> constexpr int INT4_STRIP = STRIP<ROWS> < 4 ? STRIP<ROWS> : ROWS <= 2 ? 4 : 2;
+// Narrower than a strip of tile.h: the packed codes wait in registers too.
+template <int ROWS> constexpr int INT4_STRIP = ROWS == 1 || (ROWS == 2 && LANES == 16) ? 4 : 2;
 
 struct Layout {
   int groups, octets;  // of a panel, of a group
@@ -44,12 +45,8 @@ template <int ROWS, bool AHEAD>
   for (int c = 0; c < layout.octets; c++, lanes += STEP_BYTES, x += OCTET_WORDS * WORD_BYTES) {
     if constexpr (AHEAD) EACH(line, 4) prefetch<1>(lanes + NEAR_BYTES + line * 64);
     EACH(j, OCTET_WORDS) {
-      Bf16::Weights w[N];
-      EACH(v, N) w[v] = table.word(load_words(lanes + v * sizeof(I32)), j);
-      EACH(m, ROWS) {
-        const Bf16::Row b = Bf16::row(x + m * x_stride + j * WORD_BYTES);
-        EACH(v, N) part[m][v] = Bf16::dot(part[m][v], w[v], b);
-      }
+      const auto word = [&](int v) { return table.word(load_words(lanes + v * sizeof(I32)), j); };
+      step<Bf16, ROWS, N>(part, x + j * WORD_BYTES, x_stride, word, [](int) {});
     }
   }
   EACH(v, N) {
@@ -96,13 +93,16 @@ void gemm_int4(Pool* pool, const GemmInt4Params* params) {
   const Layout layout = layout_of(*params);
   const Int4Codes codes(params->group_sums ? 0 : 8);
   if (params->group_sums) sum_groups(pool, *params, layout);
-  for_tiles(pool, p.rows, p.outputs, [&](auto rows, int panel_index, int first_row, int block, int) {
-    alignas(64) float tile[rows * PANEL];
-    const char* x = (const char*)((const uint16_t*)p.x + first_row * p.x_stride);
-    const float* sums = params->group_sums ? params->group_sums + (int64_t)first_row * layout.groups : nullptr;
-    int4_product<rows>(tile, x, p.x_stride * 2, (const char*)p.weight + panel_index * layout.panel_bytes, layout, codes,
-                       sums, block == 0);
-    for (int i = 0; i < rows * PANEL; i += LANES) store(tile + i, load(tile + i) * splat(params->scale_unit));
-    finish(p, tile, rows, first_row, panel_index * PANEL);
+  for_panels(pool, p.rows, p.outputs, [&](int index, int first_row, int count) {
+    const char* panel = (const char*)p.weight + index * layout.panel_bytes;
+    for_blocks(count, [&](auto rows, int from, int block, int) {
+      const int row = first_row + from;
+      alignas(64) float out[rows * PANEL];
+      const char* x = (const char*)((const uint16_t*)p.x + row * p.x_stride);
+      const float* sums = params->group_sums ? params->group_sums + (int64_t)row * layout.groups : nullptr;
+      int4_product<rows>(out, x, p.x_stride * 2, panel, layout, codes, sums, block == 0);
+      const F32 unit = splat(params->scale_unit);
+      finish(p, rows, row, index * PANEL, [&](int m, int c, int) { return load(out + m * PANEL + c) * unit; });
+    });
   });
 }

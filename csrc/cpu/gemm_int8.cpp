@@ -22,20 +22,6 @@ template <class Element> void quantize(Pool* pool, const QuantizeParams& p) {
   });
 }
 
-// Sums to floats, in place. The row's and the outputs' scales are multiplied first, as the oracle does.
-void scale_tile(const GemmInt8Params& p, const int32_t* sums, float* tile, int rows, int first_row, int first_output) {
-  for (int m = 0; m < rows; m++) {
-    const I32 offset = splat(WEIGHT_OFFSET * p.x_sums[first_row + m]);
-    const F32 row_scale = splat(p.x_scales[first_row + m]);
-    for (int c = 0; c < PANEL && first_output + c < p.gemm.outputs; c += LANES) {
-      const int left = p.gemm.outputs - first_output - c;
-      const float* scales = p.weight_scales + first_output + c;
-      const I32 exact = load_words(sums + m * PANEL + c) - offset;
-      store(tile + m * PANEL + c, to_float(exact) * (row_scale * (left < LANES ? load_n(scales, left) : load(scales))));
-    }
-  }
-}
-
 }  // namespace
 
 void quantize_rows(Pool* pool, const QuantizeParams* p) {
@@ -46,13 +32,16 @@ void gemm_int8(Pool* pool, const GemmInt8Params* params) {
   const GemmParams& p = params->gemm;
   const int words = ceil_div(p.inputs, WORD_BYTES);
   const size_t panel_bytes = words * STEP_BYTES;
-  for_tiles(pool, p.rows, p.outputs, [&](auto rows, int panel_index, int first_row, int block, int blocks) {
-    alignas(64) int32_t sums[rows * PANEL];
-    alignas(64) float tile[rows * PANEL];
-    const char* panel = (const char*)p.weight + panel_index * panel_bytes;
+  for_panels(pool, p.rows, p.outputs, [&](int index, int first_row, int count) {
+    const char* panel = (const char*)p.weight + index * panel_bytes;
     const char* x = (const char*)p.x + first_row * p.x_stride;
-    planned_product<Int8, rows>(sums, x, p.x_stride, panel, words, panel_bytes, block, blocks);
-    scale_tile(*params, sums, tile, rows, first_row, panel_index * PANEL);
-    finish(p, tile, rows, first_row, panel_index * PANEL);
+    panel_product<Int8, int32_t>(x, p.x_stride, count, panel, words, [&](auto rows, int row, const int32_t* sums) {
+      const int32_t* x_sums = params->x_sums + first_row + row;
+      const float* x_scales = params->x_scales + first_row + row;
+      finish(p, rows, first_row + row, index * PANEL, [&](int m, int c, int n) {
+        const I32 exact = load_words(sums + m * PANEL + c) - splat(WEIGHT_OFFSET * x_sums[m]);
+        return to_float(exact) * (splat(x_scales[m]) * lanes(params->weight_scales + index * PANEL + c, n));
+      });
+    });
   });
 }

@@ -10,6 +10,7 @@
 //   load_bf16, store_bf16    LANES bfloat16 <-> F32; stores round to nearest even, NaN stays NaN
 //   *_n                      the same for the first n of LANES elements (0 <= n <= LANES); the rest read as 0, or are kept
 //   splat                    one float or int32_t in every lane
+//   opaque                   forgets what the compiler knows of a vector's value, at no cost
 //   fma, max, min, round     a * b + c rounded once (twice where the machine has no fused product); to nearest even
 //   to_int, to_float         float -> int32_t to nearest even, and back
 //   sum, highest             over the lanes, in one fixed tree
@@ -64,4 +65,11 @@ inline F32 exp(F32 x) {
 }
 
 // Asks for the cache line at p, into level 1 or 2; an address past the end of an allocation is harmless.
-template <int LEVEL> inline void prefetch(const void* p) { __builtin_prefetch(p, 0, LEVEL == 1 ? 3 : 2); }
+template <int LEVEL> inline void prefetch(const void* p) {
+#if defined(__x86_64__)  // volatile, since gcc gathers its own prefetches in one place, where they hold each other up
+  if constexpr (LEVEL == 1) asm volatile("prefetcht0 %0" : : "m"(*(const char*)p));
+  else asm volatile("prefetcht1 %0" : : "m"(*(const char*)p));
+#else
+  __builtin_prefetch(p, 0, LEVEL == 1 ? 3 : 2);
+#endif
+}

@@ -11,6 +11,9 @@ typedef int32_t I32 __attribute__((vector_size(32)));
 constexpr int MAX_ROWS = 4;
 constexpr int strip_vectors(int rows) { return rows == 1 ? 8 : rows == 2 ? 4 : 2; }
 
+inline void opaque(F32& x) { asm("" : "+x"(x)); }
+inline void opaque(I32& x) { asm("" : "+x"(x)); }
+
 inline F32 splat(float x) { return _mm256_set1_ps(x); }
 inline I32 splat(int32_t x) { return (I32)_mm256_set1_epi32(x); }
 inline __m256i first(int n) { return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7)); }

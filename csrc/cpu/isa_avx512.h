@@ -11,6 +11,9 @@ typedef int32_t I32 __attribute__((vector_size(64)));
 constexpr int MAX_ROWS = 6;
 constexpr int strip_vectors(int) { return 4; }
 
+inline void opaque(F32& x) { asm("" : "+v"(x)); }
+inline void opaque(I32& x) { asm("" : "+v"(x)); }
+
 inline F32 splat(float x) { return _mm512_set1_ps(x); }
 inline I32 splat(int32_t x) { return (I32)_mm512_set1_epi32(x); }
 inline __mmask16 first(int n) { return (__mmask16)((1u << n) - 1); }

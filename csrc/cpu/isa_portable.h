@@ -14,6 +14,17 @@ typedef uint8_t U8x4 __attribute__((vector_size(4)));
 constexpr int MAX_ROWS = 2;
 constexpr int strip_vectors(int rows) { return rows == 1 ? 8 : 4; }
 
+#if defined(__SSE2__)
+inline void opaque(F32& x) { asm("" : "+x"(x)); }
+inline void opaque(I32& x) { asm("" : "+x"(x)); }
+#elif defined(__aarch64__)
+inline void opaque(F32& x) { asm("" : "+w"(x)); }
+inline void opaque(I32& x) { asm("" : "+w"(x)); }
+#else
+inline void opaque(F32&) {}
+inline void opaque(I32&) {}
+#endif
+
 inline F32 splat(float x) { return F32{x, x, x, x}; }
 inline I32 splat(int32_t x) { return I32{x, x, x, x}; }
 

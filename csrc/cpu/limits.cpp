@@ -21,12 +21,9 @@ int32_t sum_chunk(const char* p, int64_t bytes) {
   return sum((total[0] + total[1]) + (total[2] + total[3]));
 }
 
-// Hides a value from the optimizer, which would else hoist what does not change.
-inline void hide(I32& x) { asm volatile("" : "+v"(x)); }
-inline void hide(F32& x) { asm volatile("" : "+v"(x)); }
-template <class Pair> void hide(Pair& x) {
-  hide(x.even);
-  hide(x.odd);
+template <class X> inline void hide(X& x) {
+  if constexpr (requires { x.even; }) opaque(x.even), opaque(x.odd);
+  else opaque(x);
 }
 
 // The tile with a panel and rows of one word each, which stay in the first-level cache or in registers.

@@ -27,24 +27,49 @@ constexpr int PANEL_VECTORS = PANEL / LANES;
 template <int ROWS> constexpr int STRIP = strip_vectors(ROWS);
 template <int ROWS> constexpr int STRIPS = PANEL_VECTORS / STRIP<ROWS>;
 
-// acc += x * one strip of a panel over `words` words of K. LINES cache lines from `ahead` on are prefetched a word.
-template <class F, int ROWS, int LINES = 0>
+// One word of K: acc[m][v] += row m's word at x * weights(v). What there is less of, rows or vectors, waits in registers.
+// between(i) is called i times in the course of it, i < max(ROWS, N).
+template <class F, int ROWS, int N, class Weights, class Between>
+inline void step(typename F::Acc (&acc)[ROWS][N], const char* x, size_t x_stride, Weights weights, Between between) {
+  if constexpr (ROWS < N) {
+    typename F::Row b[ROWS];
+    EACH(m, ROWS) b[m] = F::row(x + m * x_stride);
+    EACH(v, N) {
+      const typename F::Weights w = weights(v);
+      EACH(m, ROWS) acc[m][v] = F::dot(acc[m][v], w, b[m]);
+      between(v);
+    }
+  } else {
+    typename F::Weights w[N];
+    EACH(v, N) w[v] = weights(v);
+    EACH(m, ROWS) {
+      const typename F::Row b = F::row(x + m * x_stride);
+      EACH(v, N) acc[m][v] = F::dot(acc[m][v], w[v], b);
+      between(m);
+    }
+  }
+}
+
+// acc += x * one strip of a panel over `words` words of K. LINES cache lines from `ahead` on are prefetched a word: into
+// the first level if these are all lines of a panel, which then comes next, else into the second. Words of x are X_STEP
+// bytes apart.
+template <class F, int ROWS, int LINES = 0, int X_STEP = WORD_BYTES>
 inline void tile(typename F::Acc (&acc)[ROWS][STRIP<ROWS>], const char* x, size_t x_stride, const char* strip, int words,
                  const char* ahead = nullptr) {
   constexpr int N = STRIP<ROWS>;
-  typename F::Acc a[ROWS][N];
-  EACH(m, ROWS) EACH(v, N) a[m][v] = acc[m][v];
-#pragma GCC unroll 2
-  for (int k = 0; k < words; k++) {
-    typename F::Weights w[N];
-    EACH(v, N) w[v] = F::weights(strip + (size_t)k * STEP_BYTES + v * sizeof(I32));
-    EACH(line, LINES) prefetch<LINES == 4 ? 1 : 2>(ahead + ((size_t)k * LINES + line) * 64);
-    EACH(m, ROWS) {
-      const typename F::Row b = F::row(x + m * x_stride + (size_t)k * WORD_BYTES);
-      EACH(v, N) a[m][v] = F::dot(a[m][v], w[v], b);
+  EACH(m, ROWS) EACH(v, N) opaque(acc[m][v]);  // of a known start, gcc 12 keeps a copy, and runs out of registers
+#pragma GCC unroll 1
+  for (int k = 0; k < words; k++, strip += STEP_BYTES, x += X_STEP, ahead += LINES * 64) {
+    const auto weights = [&](int v) { return F::weights(strip + v * sizeof(I32)); };
+    if constexpr (LINES == 4) {
+      step<F, ROWS, N>(acc, x, x_stride, weights, [](int) {});
+      EACH(line, LINES) prefetch<1>(ahead + line * 64);
+    } else {  // spread over the step, they cost nothing
+      step<F, ROWS, N>(acc, x, x_stride, weights, [&](int i) {
+        if (i < LINES) prefetch<2>(ahead + i * 64);
+      });
     }
   }
-  EACH(m, ROWS) EACH(v, N) acc[m][v] = a[m][v];
 }
 
 inline F32 read(const float* p) { return load(p); }
@@ -52,29 +77,30 @@ inline I32 read(const int32_t* p) { return load_words(p); }
 inline void write(float* p, F32 x) { store(p, x); }
 inline void write(int32_t* p, I32 x) { store_words(p, x); }
 
-// One strip of `product` below. ADD: out[m] is first multiplied by keep[m] (nullptr: by 1), else it is overwritten.
-template <class F, int ROWS, int LINES, bool ADD, class Out>
+enum class Start { ZERO, ADD, SCALE };  // out = product; out += product; out[m] = out[m] * keep[m] + product
+
+// One strip of `product` below.
+template <class F, int ROWS, int LINES, Start START, class Out>
 [[gnu::noipa]] void strip_product(Out* out, size_t out_stride, const float* keep, const char* x, size_t x_stride,
                                   const char* strip, int words, const char* ahead) {
   constexpr int N = STRIP<ROWS>;
   typename F::Acc acc[ROWS][N] = {};
-  if constexpr (ADD) {
-    EACH(m, ROWS) EACH(v, N) {
-      acc[m][v] = read(out + m * out_stride + v * LANES);
-      if (keep) acc[m][v] *= splat((Out)keep[m]);
-    }
-  }
+  if constexpr (START != Start::ZERO) EACH(m, ROWS) EACH(v, N) acc[m][v] = read(out + m * out_stride + v * LANES);
+  if constexpr (START == Start::SCALE) EACH(m, ROWS) EACH(v, N) acc[m][v] *= splat((Out)keep[m]);
   tile<F, ROWS, LINES>(acc, x, x_stride, strip, words, ahead);
   EACH(m, ROWS) EACH(v, N) write(out + m * out_stride + v * LANES, acc[m][v]);
 }
 
-// out[ROWS][PANEL] = x * panel, or += with ADD (see strip_product). `out_stride` in elements, `x_stride` in bytes.
+// out[ROWS][PANEL] = x * panel, or with ADD out[m] = out[m] * keep[m] + x * panel, keep null for 1 everywhere.
+// `out_stride` in elements, `x_stride` in bytes.
 template <class F, int ROWS, bool ADD = false, class Out>
 inline void product(Out* out, size_t out_stride, const char* x, size_t x_stride, const char* panel, int words,
                     const float* keep = nullptr) {
+  const auto part = !ADD ? strip_product<F, ROWS, 0, Start::ZERO, Out>
+                    : keep ? strip_product<F, ROWS, 0, Start::SCALE, Out>
+                           : strip_product<F, ROWS, 0, Start::ADD, Out>;
   for (int s = 0; s < STRIPS<ROWS>; s++)
-    strip_product<F, ROWS, 0, ADD>(out + s * STRIP<ROWS> * LANES, out_stride, keep, x, x_stride,
-                                   panel + s * STRIP<ROWS> * sizeof(I32), words, nullptr);
+    part(out + s * STRIP<ROWS> * LANES, out_stride, keep, x, x_stride, panel + s * STRIP<ROWS> * sizeof(I32), words, nullptr);
 }
 
 // Calls f(integral_constant<rows>) for a number of rows known at run time, 1..MAX_ROWS.

@@ -1,7 +1,10 @@
 """Packed matrix products of every built instruction set: near the float64 product, and every row by itself."""
 
+import shutil
+
 import pytest
 import torch
+from check_spills import allowed, spills
 
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.workers.kernels import cpu
@@ -117,3 +120,9 @@ def test_a_library_with_other_structs_is_refused(cpu_library, monkeypatch):
     monkeypatch.setitem(cpu.KERNELS, "gemm_bf16", GemmParams)
     with pytest.raises(ConfigError, match="build_ext --inplace"):
         cpu.Library(cpu_library.path)
+
+
+@pytest.mark.skipif(shutil.which("objdump") is None, reason="needs binutils")
+def test_no_product_keeps_its_accumulators_on_the_stack(cpu_library):
+    for name, (accesses, dots) in spills(cpu_library.path).items():
+        assert accesses <= allowed(cpu_library.path, dots), f"{name}: {accesses} stack accesses beside {dots} dots"

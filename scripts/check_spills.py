@@ -1,0 +1,71 @@
+"""Looks for accumulators on the stack: vector registers that the loops of the CPU kernels' products keep in memory.
+
+g++ 12 puts them there for reasons as small as a constant stride, in silence, and a product then takes up to five times
+as long. Reads the built libraries; run it after `python setup.py build_ext --inplace`. Exit 1 if a loop spills more
+than its instruction set allows: nothing with the 32 registers of AVX512; with 16, one access for three dots.
+"""
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+CSRC = Path(__file__).parent.parent / "csrc"
+DOT = re.compile(r"vdpbf16ps|vpdpbusd|vfmadd\d+ps|vpmaddwd")
+MIN_DOTS = 12  # of a loop that is a product's: with fewer, accumulators cannot fill the registers
+STACK_VECTOR = re.compile(r"%[yz]mm\d+,[-0x\da-f]*\(%r[sb]p\)|\(%r[sb]p\),%[yz]mm")  # a vector saved to or got from it
+FUNCTION = re.compile(r"^[0-9a-f]+ <(.*)>:$")
+INSTRUCTION = re.compile(r"^\s*([0-9a-f]+):\s+(.*)$")
+JUMP = re.compile(r"^j\w+\s+([0-9a-f]+) ")
+
+
+def functions(library: Path) -> Iterator[tuple[str, list[tuple[int, str]]]]:
+    """Every function's name, and its instructions with their addresses."""
+    command = ["objdump", "--disassemble", "--demangle", "--no-show-raw-insn", str(library)]
+    name, body = "", []
+    for line in subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines():
+        if match := FUNCTION.match(line):
+            yield name, body
+            name, body = match[1], []
+        elif match := INSTRUCTION.match(line):
+            body.append((int(match[1], 16), match[2]))
+    yield name, body
+
+
+def innermost_loops(body: list[tuple[int, str]]) -> list[list[str]]:
+    """The instructions between each jump back and its target, where no other loop lies between."""
+    jumps = [(int(match[1], 16), address) for address, text in body if (match := JUMP.match(text))]
+    spans = [(start, end) for start, end in jumps if start <= end and start >= body[0][0]]
+    inner = [s for s in spans if not any(s != t and s[0] <= t[0] and t[1] <= s[1] for t in spans)]
+    return [[text for address, text in body if start <= address <= end] for start, end in inner]
+
+
+def allowed(library: Path, dots: int) -> int:
+    return 0 if "avx512" in library.name else dots // 3
+
+
+def spills(library: Path) -> dict[str, tuple[int, int]]:
+    """By function: the most stack accesses in a loop of a product, and that loop's dot instructions."""
+    found = {}
+    for name, body in functions(library):
+        for loop in innermost_loops(body):
+            dots, accesses = (sum(bool(pattern.search(text)) for text in loop) for pattern in (DOT, STACK_VECTOR))
+            if dots >= MIN_DOTS and accesses > found.get(name, (0, 0))[0]:
+                found[name] = accesses, dots
+    return found
+
+
+def main() -> int:
+    failed = False
+    for library in [Path(name) for name in sys.argv[1:]] or sorted(CSRC.glob("_cpu_*.so")):
+        found = spills(library)
+        failed |= any(accesses > allowed(library, dots) for accesses, dots in found.values())
+        print(f"{library.name}: {len(found)} functions spill")
+        for name, (accesses, dots) in sorted(found.items()):
+            print(f"  {accesses:3d} stack accesses beside {dots:3d} dots  {name}")
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
