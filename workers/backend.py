@@ -1,4 +1,4 @@
-"""What a process computes with: the makers of everything that holds weights or touches the KV cache."""
+"""What a process computes with: the makers of everything that holds weights, touches the KV cache or visits logits."""
 
 from typing import Protocol
 
@@ -13,6 +13,8 @@ from .layers.ops import Heads, Ops
 from .layers.torch_ops import TorchOps
 from .quantization.forms import GroupedWeight, Int8Weight, Weight
 from .quantization.torch_linear import TorchGroupedLinear, TorchInt8Linear
+from .sampling.numpy_passes import NumpyPasses
+from .sampling.passes import Passes
 
 
 class Backend(Protocol):
@@ -39,6 +41,8 @@ class Backend(Protocol):
     def ops(self, heads: Heads) -> Ops: ...
 
     def attention(self) -> AttentionBackend: ...
+
+    def sampling(self, vocab_size: int) -> Passes: ...
 
 
 class TorchBackend:
@@ -73,3 +77,6 @@ class TorchBackend:
 
     def attention(self) -> AttentionBackend:
         return TorchOracle()
+
+    def sampling(self, vocab_size: int) -> Passes:
+        return NumpyPasses(vocab_size)

@@ -14,6 +14,8 @@ from .layers.linear import Linear
 from .layers.ops import Heads, Ops
 from .layers.packed_linear import PackedHead, PackedLinear, PackedTable, TiedPackedTable
 from .quantization.forms import GroupedWeight, Weight
+from .sampling.cpu_passes import CpuPasses
+from .sampling.passes import Passes
 
 DTYPES = (torch.bfloat16, torch.float32)  # float16 stays with torch: no processor that we know multiplies it faster
 
@@ -50,6 +52,9 @@ class CpuBackend:
 
     def attention(self) -> AttentionBackend:
         return TorchOracle()
+
+    def sampling(self, vocab_size: int) -> Passes:
+        return CpuPasses(self._pool)
 
 
 def is_int4_product(weight: GroupedWeight, dtype: torch.dtype) -> bool:

@@ -44,7 +44,7 @@ class ModelRunner:
         vocab_size = model.geometry.vocab_size
         self._rows = RequestRows(num_rows, max_model_len, cache.block_size, vocab_size)
         self._decode_rows = np.zeros(0, np.int64)  # ascending
-        self._sampler = Sampler(vocab_size)
+        self._sampler = Sampler(model.backend.sampling(vocab_size))
 
     @torch.inference_mode()
     def execute(self, plan: SchedulerOutput) -> ModelRunnerOutput:

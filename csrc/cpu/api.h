@@ -115,6 +115,43 @@ struct RotateParams {
 };
 API void rotate_and_cache(Pool*, const RotateParams*);
 
+// The sampler's passes over logits [rows, vocab] float, rows `stride` apart; sampling.cpp.
+
+struct ScanParams {
+  const float* logits;
+  int64_t* best;    // [rows], the lowest id of the highest logit
+  uint8_t* finite;  // [rows], whether all logits are
+  int64_t stride;
+  int32_t rows, vocab;
+};
+API void scan_logits(Pool*, const ScanParams*);
+
+// Draws tokens from what min-p, then top-k, then top-p keep. Logits may be -infinity, but not all of a row's.
+struct DrawParams {
+  const float* logits;
+  const int64_t *indices, *rows;          // [count]: each one's row of the logits, and its entry of the columns
+  const float *temperature, *log_min_p;   // columns; log_min_p -infinity: off
+  const int64_t* top_k;                   // 0: off
+  const double* top_p;                    // 1: off
+  const double* uniform;                  // [count], of [0, 1)
+  int64_t* tokens;                        // [count]
+  int64_t stride;
+  int32_t count, vocab;
+};
+API void draw_tokens(Pool*, const DrawParams*);
+
+// Log-probabilities of a token of each row, then of the row's best ones. Logits are finite.
+struct LogprobParams {
+  const float* logits;
+  const int64_t *indices, *tokens, *counts;  // [count]: each one's row of the logits, its token, how many of the best
+  int32_t* ids;                              // [count, width]: the token, then the best in rank order
+  float* logprobs;                           // [count, width]
+  int32_t* ranks;                            // [count], of the token; the best is 1
+  int64_t stride;
+  int32_t count, vocab, width;
+};
+API void token_logprobs(Pool*, const LogprobParams*);
+
 // What this library is, and what the machine could run. library.cpp.
 API const char* isa_name();        // "avx512", "avx2" or "portable"
 API const char* machine_isa();     // the best of them for this processor

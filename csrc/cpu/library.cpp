@@ -28,6 +28,9 @@ int32_t struct_size(const char* name) {
   SIZE_OF(NormParams)
   SIZE_OF(SiluMulParams)
   SIZE_OF(RotateParams)
+  SIZE_OF(ScanParams)
+  SIZE_OF(DrawParams)
+  SIZE_OF(LogprobParams)
 #undef SIZE_OF
   return -1;
 }

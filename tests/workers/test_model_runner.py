@@ -155,7 +155,7 @@ def test_a_step_without_work_answers_nothing(model):
 
 def test_logits_that_are_not_finite_are_told_and_the_neighbour_goes_on(model):
     class Poisoned:
-        geometry = model.geometry
+        geometry, backend = model.geometry, model.backend
         forward = staticmethod(model.forward)
         broken = False
 

@@ -12,6 +12,8 @@ from paged_serve.protocol.message import pack_ids
 from paged_serve.protocol.sampling_params import SamplingParams
 from paged_serve.protocol.worker import NewRow
 from paged_serve.workers.request_rows import RequestRows
+from paged_serve.workers.sampling.cpu_passes import CpuPasses
+from paged_serve.workers.sampling.numpy_passes import NumpyPasses
 from paged_serve.workers.sampling.sampler import Sampler
 
 from . import sampling_oracle as oracle
@@ -20,12 +22,20 @@ EOS = (2, 3)
 PROMPT, OUTPUT = [5, 6, 7, 5], [8, 5, 9, 9]
 
 
+@pytest.fixture(autouse=True)
+def either_way(pool):
+    """Every test here runs in numpy and on the kernels."""
+    Bench.pool = pool
+
+
 class Bench:
     """Rows and a sampler for a small vocabulary."""
 
+    pool = None
+
     def __init__(self, vocab_size: int, num_rows: int = 16):
         self.rows = RequestRows(num_rows, max_len=64, block_size=16, vocab_size=vocab_size)
-        self.sampler = Sampler(vocab_size)
+        self.sampler = Sampler(NumpyPasses(vocab_size) if self.pool is None else CpuPasses(self.pool))
 
     def put(self, row: int, params: SamplingParams, seed: int = 0, prompt=PROMPT, output=OUTPUT, eos=EOS) -> None:
         ids = pack_ids([*prompt, *output])

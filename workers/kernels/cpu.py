@@ -81,6 +81,31 @@ class RotateParams(ctypes.Structure):
     )
 
 
+class ScanParams(ctypes.Structure):
+    _fields_ = (
+        *((name, c_void_p) for name in ("logits", "best", "finite")),
+        ("stride", c_int64),
+        *((name, c_int32) for name in ("rows", "vocab")),
+    )
+
+
+class DrawParams(ctypes.Structure):
+    _fields_ = (
+        *((name, c_void_p) for name in ("logits", "indices", "rows", "temperature", "log_min_p")),
+        *((name, c_void_p) for name in ("top_k", "top_p", "uniform", "tokens")),
+        ("stride", c_int64),
+        *((name, c_int32) for name in ("count", "vocab")),
+    )
+
+
+class LogprobParams(ctypes.Structure):
+    _fields_ = (
+        *((name, c_void_p) for name in ("logits", "indices", "tokens", "counts", "ids", "logprobs", "ranks")),
+        ("stride", c_int64),
+        *((name, c_int32) for name in ("count", "vocab", "width")),
+    )
+
+
 KERNELS: dict[str, type[ctypes.Structure]] = {
     "gemm_bf16": GemmParams,
     "gemm_fp32": GemmParams,
@@ -93,6 +118,9 @@ KERNELS: dict[str, type[ctypes.Structure]] = {
     "rms_norm": NormParams,
     "silu_mul": SiluMulParams,
     "rotate_and_cache": RotateParams,
+    "scan_logits": ScanParams,
+    "draw_tokens": DrawParams,
+    "token_logprobs": LogprobParams,
 }
 
 

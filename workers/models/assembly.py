@@ -61,7 +61,7 @@ class Assembly:
         return Model(
             geometry=geometry,
             tp_size=group.size,
-            device=self._device,
+            backend=self._backend,
             embedding=embedding,
             layers=layers,
             final_norm=final_norm,

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from ..attention.backend import AttentionBackend
+from ..backend import Backend
 from ..input_batch import InputBatch
 from ..kv_cache import KVCache
 from ..layers.embedding import OutputHead, VocabularyEmbedding
@@ -37,7 +38,7 @@ class Model:
 
     geometry: Geometry
     tp_size: int
-    device: str
+    backend: Backend
     embedding: VocabularyEmbedding
     layers: list[DecoderLayer]
     final_norm: RMSNorm
@@ -46,6 +47,10 @@ class Model:
     attention: AttentionBackend
     weights_bytes: int  # on this rank
     quantization: dict[str, str]  # facts for people; empty when nothing is quantized
+
+    @property
+    def device(self) -> str:
+        return self.backend.device
 
     @property
     def dtype(self) -> torch.dtype:

@@ -22,9 +22,7 @@ class TokenLogprobs:
 def token_logprobs(
     logits: NDArray[np.float32], tokens: NDArray[np.int64], count: int, buffer: WeightBuffer
 ) -> TokenLogprobs:
-    """Of finite logits [n, vocab] and one token a row; `count` best, -1 for all. Rows are taken a slab at a time."""
-    if count < 0 or count > logits.shape[1]:
-        count = logits.shape[1]
+    """Of finite logits [n, vocab]: one token's a row, and the `count` best. Rows are taken a slab at a time."""
     slabs = [slice(start, start + buffer.rows) for start in range(0, len(logits), buffer.rows)]
     parts = [_slab(logits[slab], tokens[slab], count, buffer) for slab in slabs]
     return TokenLogprobs(

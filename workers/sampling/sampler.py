@@ -10,8 +10,8 @@
 A row's result depends on its own logits, parameters, tokens and seed, bit for bit. Logits that are not finite, and
 rules that leave no token to choose, give token 0 and the row's index in `bad`.
 
-All of it runs on the host in numpy: arithmetic there is exactly rounded or, where it is not (exp, sums), tiled so
-that a row's place in the batch cannot matter (`weights`).
+All of it runs on the host. What visits whole rows of logits is behind `passes`: in numpy, or on our kernels; the rest
+depends on a row's few tokens and parameters.
 """
 
 from dataclasses import dataclass
@@ -22,10 +22,8 @@ from torch import Tensor
 
 from ..request_rows import RequestRows
 from .columns import NO_LOGPROBS, SamplingColumns
-from .draw import draw
-from .logprobs import TokenLogprobs, token_logprobs
-from .truncation import apply_min_p, apply_top_k, apply_top_p
-from .weights import WeightBuffer
+from .logprobs import TokenLogprobs
+from .passes import Passes
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,95 +36,55 @@ class SampledTokens:
 
 
 class Sampler:
-    """Holds scratch memory only; everything about requests is in the RequestRows."""
+    """Everything about requests is in the RequestRows."""
 
-    def __init__(self, vocab_size: int):
-        self._buffer = WeightBuffer(vocab_size)
+    def __init__(self, passes: Passes):
+        self._passes = passes
 
     def sample(self, logits: Tensor, rows: NDArray[np.int64], state: RequestRows) -> SampledTokens:
         """Sample from logits [n, vocab] float32, which are overwritten, one token for each of the distinct `rows`."""
         host: NDArray[np.float32] = logits.numpy(force=True)
-        best = _argmax(host)
-        bad = ~np.isfinite(host[np.arange(len(host)), best]) | ~np.isfinite(host.min(axis=1))
-        host[bad] = 0.0
-        raw = self._keep_raw(host, rows, state.sampling)
-        adjusted = np.flatnonzero(state.sampling.adjusted[rows] & ~bad)
+        columns = state.sampling
+        best, finite = self._passes.scan(host)
+        bad = ~finite
+        adjusted = np.flatnonzero(columns.adjusted[rows] & finite)
+        wanted = np.flatnonzero((columns.logprobs[rows] != NO_LOGPROBS) & finite)
+        raw = host[np.intersect1d(adjusted, wanted)]
         if len(adjusted):
             _adjust(host, adjusted, rows, state)
-            best[adjusted] = _argmax(host[adjusted])
+            best[adjusted] = self._passes.scan(host[adjusted])[0]
             bad[adjusted] = np.isneginf(host[adjusted, best[adjusted]])
-            host[bad] = 0.0
         best[bad] = 0
-        drawn = np.flatnonzero(~state.sampling.greedy[rows] & ~bad)
+        drawn = np.flatnonzero(~columns.greedy[rows] & ~bad)
         if len(drawn):
-            best[drawn] = self._draw(host, best[drawn], drawn, rows, state)
-        return SampledTokens(best, np.flatnonzero(bad), self._logprobs(raw, best, bad, rows, state.sampling))
-
-    def _draw(
-        self,
-        host: NDArray[np.float32],
-        best: NDArray[np.int64],
-        indices: NDArray[np.int64],
-        rows: NDArray[np.int64],
-        state: RequestRows,
-    ) -> NDArray[np.int64]:
-        """Tokens for the rows at `indices`, a slab at a time; `best` is each one's argmax."""
-        random = state.sampling.random(rows[indices], state.next_positions(rows[indices]))
-        tokens = np.empty(len(indices), np.int64)
-        for start in range(0, len(indices), self._buffer.rows):
-            slab = slice(start, start + self._buffer.rows)
-            part = indices[slab]
-            # A batch of plain rows is contiguous: a slice of it is a view, where an index array would copy.
-            whole = len(part) == part[-1] - part[0] + 1
-            logits = host[part[0] : part[-1] + 1] if whole else host[part]
-            weights = self._weights(logits, best[slab], rows[part], state.sampling)
-            tokens[slab] = draw(weights, random[slab])
-        return tokens
-
-    def _weights(
-        self, logits: NDArray[np.float32], best: NDArray[np.int64], rows: NDArray[np.int64], columns: SamplingColumns
-    ) -> NDArray[np.float32]:
-        """What is left of the distribution after steps 5: [m, vocab] logits -> [m, padded] weights, not normalised."""
-        shifted = self._buffer.shifted(logits, logits[np.arange(len(logits)), best])
-        np.divide(shifted, columns.temperature[rows][:, None], out=shifted)
-        min_p = np.flatnonzero(columns.log_min_p[rows] > -np.inf)
-        if len(min_p):
-            kept = shifted[min_p]
-            apply_min_p(kept, columns.log_min_p[rows[min_p]])
-            shifted[min_p] = kept
-        weights = np.exp(shifted, out=shifted)
-        top_k, top_p = columns.top_k[rows], columns.top_p[rows]
-        by_rank = np.flatnonzero(top_k > 0)
-        if len(by_rank):
-            kept = weights[by_rank]
-            apply_top_k(kept, logits[by_rank], top_k[by_rank], top_p[by_rank])
-            weights[by_rank] = kept
-        by_mass = np.flatnonzero((top_k == 0) & (top_p < 1.0))
-        if len(by_mass):
-            kept = weights[by_mass]
-            apply_top_p(kept, logits[by_mass], top_p[by_mass])
-            weights[by_mass] = kept
-        return weights
-
-    def _keep_raw(
-        self, host: NDArray[np.float32], rows: NDArray[np.int64], columns: SamplingColumns
-    ) -> dict[int, NDArray[np.float32]]:
-        """Raw logits by index of the rows that want log-probabilities; copied where they will be adjusted."""
-        wanted = np.flatnonzero(columns.logprobs[rows] != NO_LOGPROBS)
-        return {int(i): host[i].copy() if columns.adjusted[rows[i]] else host[i] for i in wanted}
+            random = columns.random(rows[drawn], state.next_positions(rows[drawn]))
+            best[drawn] = self._passes.draw(host, best[drawn], drawn, rows[drawn], columns, random)
+        logprobs = {}
+        if len(wanted):
+            is_raw = columns.adjusted[rows[wanted]]
+            logprobs = self._logprobs(host, wanted[~is_raw], wanted[~is_raw], best, rows, columns)
+            logprobs |= self._logprobs(raw, np.arange(len(raw)), wanted[is_raw], best, rows, columns)
+        return SampledTokens(best, np.flatnonzero(bad), {i: logprobs[i] for i in sorted(logprobs) if not bad[i]})
 
     def _logprobs(
         self,
-        raw: dict[int, NDArray[np.float32]],
+        logits: NDArray[np.float32],
+        places: NDArray[np.int64],
+        indices: NDArray[np.int64],
         tokens: NDArray[np.int64],
-        bad: NDArray[np.bool_],
         rows: NDArray[np.int64],
         columns: SamplingColumns,
     ) -> dict[int, TokenLogprobs]:
+        """By index of the step, for those at `indices`, whose raw logits are at `places`."""
+        if not len(indices):
+            return {}
+        counts = _counts(columns.logprobs[rows[indices]], logits.shape[1])
+        found = self._passes.logprobs(logits, places, tokens[indices], counts)
         return {
-            i: token_logprobs(row[None], tokens[i : i + 1], int(columns.logprobs[rows[i]]), self._buffer)
-            for i, row in raw.items()
-            if not bad[i]
+            index: TokenLogprobs(
+                found.token_ids[i : i + 1, : 1 + count], found.logprobs[i : i + 1, : 1 + count], found.ranks[i : i + 1]
+            )
+            for i, (index, count) in enumerate(zip(indices.tolist(), counts.tolist(), strict=True))
         }
 
     def prompt_logprobs(self, logits: Tensor, tokens: NDArray[np.int64], count: int) -> TokenLogprobs:
@@ -134,13 +92,14 @@ class Sampler:
         host: NDArray[np.float32] = logits.numpy(force=True)
         if not np.isfinite(host).all():
             host = np.nan_to_num(host, nan=0.0, posinf=0.0, neginf=0.0)
-        return token_logprobs(host, tokens, count, self._buffer)
+        each = np.arange(len(host))
+        return self._passes.logprobs(host, each, tokens, _counts(np.full(len(host), count), host.shape[1]))
 
 
-def _argmax(logits: NDArray[np.float32]) -> NDArray[np.int64]:
-    """The lowest id of each row's highest logit; that of a NaN where there is one."""
-    best: NDArray[np.int64] = logits.argmax(axis=1)
-    return best
+def _counts(asked: NDArray[np.int64], vocab_size: int) -> NDArray[np.int64]:
+    """How many of the best tokens; -1 asks for all."""
+    counts: NDArray[np.int64] = np.where(asked < 0, vocab_size, np.minimum(asked, vocab_size))
+    return counts
 
 
 def _adjust(host: NDArray[np.float32], indices: NDArray[np.int64], rows: NDArray[np.int64], state: RequestRows) -> None:

@@ -1,0 +1,45 @@
+"""The passes over logits that cost most; the sampler decides what is passed over, and why."""
+
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .columns import SamplingColumns
+from .logprobs import TokenLogprobs
+
+
+class Passes(Protocol):
+    """Logits are [n, vocab] float32 throughout. A row's result depends on that row alone, bit for bit."""
+
+    def scan(self, logits: NDArray[np.float32]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Each row's best token, the lowest id among equals, and whether the whole row is finite."""
+        ...
+
+    def draw(
+        self,
+        logits: NDArray[np.float32],
+        best: NDArray[np.int64],
+        indices: NDArray[np.int64],
+        rows: NDArray[np.int64],
+        columns: SamplingColumns,
+        random: NDArray[np.float64],
+    ) -> NDArray[np.int64]:
+        """A token for each of the logits' rows at `indices`; `best`, `rows` and `random` are theirs, in that order.
+
+        Some logit of a row is finite, the others may be -infinity.
+        """
+        ...
+
+    def logprobs(
+        self,
+        logits: NDArray[np.float32],
+        indices: NDArray[np.int64],
+        tokens: NDArray[np.int64],
+        counts: NDArray[np.int64],
+    ) -> TokenLogprobs:
+        """Of the logits' rows at `indices`, which are finite: of each one's token, and of its `counts` best.
+
+        `counts` are at most the vocabulary. A row with less than the largest count has columns that mean nothing.
+        """
+        ...
