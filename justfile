@@ -51,3 +51,7 @@ demo-model output="build/demo_model":
 kernels:
     {{python}} setup.py build_ext --inplace
     {{python}} scripts/check_spills.py
+
+# the kernel tests under the address, undefined-behaviour and thread sanitizers
+sanitize-kernels:
+    {{python}} scripts/sanitize_kernels.py

@@ -62,4 +62,5 @@ def kernels() -> list[Extension]:
     ]
 
 
-setup(ext_modules=kernels(), cmdclass={"build_ext": BuildKernels})
+if __name__ == "__main__":  # scripts/sanitize_kernels.py reads the flags
+    setup(ext_modules=kernels(), cmdclass={"build_ext": BuildKernels})

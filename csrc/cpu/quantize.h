@@ -6,8 +6,9 @@
 inline F32 element_lanes(const uint16_t* p, int n) { return n >= LANES ? load_bf16(p) : load_bf16_n(p, n); }
 inline F32 element_lanes(const float* p, int n) { return n >= LANES ? load(p) : load_n(p, n); }
 
-// codes[0..count) = x / scale to nearest even, then zeros up to a multiple of LANES. `sum` is that of the codes.
-// The highest magnitude is found on the bits of the floats, where NaN is above infinity: its scale is NaN then.
+// codes[0..count) = x / scale to nearest even, then zeros up to a multiple of LANES. `sum_of_codes` is theirs.
+// The highest magnitude is found on the bits of the floats, where NaN is above infinity: the scale of a row that holds
+// one is NaN, and its codes mean nothing.
 template <class Element>
 inline void quantize_row(const Element* x, int count, int8_t* codes, float& scale, int32_t& sum_of_codes) {
   I32 top = splat(0);
@@ -27,5 +28,5 @@ inline void quantize_row(const Element* x, int count, int8_t* codes, float& scal
     total += code;
     store_s8(codes + i, code);
   }
-  sum_of_codes = sum(total);
+  sum_of_codes = scale < __builtin_inff() ? sum(total) : 0;
 }

@@ -1,9 +1,16 @@
 """One thread for all: tiny models only lose by sharing, and tests run beside each other. The CPU kernels' libraries."""
 
+import os
+from pathlib import Path
+
 import pytest
 import torch
 
-from paged_serve.workers.kernels import cpu
+from paged_serve.workers.kernels import cpu, packing
+
+if folder := os.environ.get("PAGED_SERVE_TEST_KERNELS"):  # scripts/sanitize_kernels.py
+    cpu.FOLDER = Path(folder)
+    packing.allocate = lambda shape, dtype: torch.empty(shape, dtype=dtype)  # on the heap, where reads past it are seen
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,65 @@
+"""The kernel tests under the compiler's sanitizers: memory and undefined behaviour, then threads.
+
+Builds the libraries of csrc/cpu anew into a folder of their own: for every instruction set with AddressSanitizer and
+UndefinedBehaviorSanitizer, and the portable one with ThreadSanitizer. Runs tests/workers/test_cpu_*.py on both, with
+every packed weight in plain heap memory, so that a read past its end is seen. Arguments go to pytest. Takes two
+minutes; the nightly tests run it.
+"""
+
+import os
+import runpy
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+SOURCES = sorted(map(str, (ROOT / "csrc" / "cpu").glob("*.cpp")))
+TESTS = sorted(map(str, (ROOT / "tests" / "workers").glob("test_cpu_*.py")))
+SETUP = runpy.run_path(str(ROOT / "setup.py"), run_name="flags")
+MEMORY = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+THREADS = ["-fsanitize=thread"]
+OPTIONS = {
+    "ASAN_OPTIONS": "detect_leaks=0:abort_on_error=1",  # Python leaks by design
+    "UBSAN_OPTIONS": "print_stacktrace=1",
+    "TSAN_OPTIONS": "halt_on_error=1",
+}
+
+
+def build(isa: str, folder: Path, sanitizer: list[str]) -> None:
+    how = ["-O1", "-g1", "-fPIC", "-fno-omit-frame-pointer", "-w", "-shared"]
+    flags = [*SETUP["FLAGS"], *SETUP["FLAGS_BY_ISA"][isa], *how, *sanitizer]
+    subprocess.run(["g++", *flags, *SOURCES, "-o", str(folder / f"_cpu_{isa}.so")], check=True)
+
+
+def runtime(name: str) -> str:
+    """Where g++ keeps a sanitizer's library, which must be in the process before Python is."""
+    found = subprocess.run(["g++", f"-print-file-name={name}"], check=True, capture_output=True, text=True)
+    return found.stdout.strip()
+
+
+def run_tests(isas: list[str], sanitizer: list[str], runtimes: list[str]) -> int:
+    with tempfile.TemporaryDirectory() as name:
+        with ThreadPoolExecutor(max_workers=2) as builders:
+            list(builders.map(lambda isa: build(isa, Path(name), sanitizer), isas))
+        environment = {
+            **os.environ,
+            **OPTIONS,
+            "LD_PRELOAD": " ".join(map(runtime, runtimes)),
+            "PAGED_SERVE_TEST_KERNELS": name,
+            "PYTHONPATH": str(ROOT),
+        }
+        command = [sys.executable, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", *TESTS, *sys.argv[1:]]
+        return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
+
+
+def main() -> int:
+    print("memory and undefined behaviour:", flush=True)
+    failed = run_tests(list(SETUP["FLAGS_BY_ISA"]), MEMORY, ["libasan.so", "libubsan.so"])
+    print("threads:", flush=True)
+    return run_tests(["portable"], THREADS, ["libtsan.so"]) or failed
+
+
+if __name__ == "__main__":
+    sys.exit(main())
