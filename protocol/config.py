@@ -31,7 +31,7 @@ class ModelConfig(_Layer, frozen=True):
     # auto: as the checkpoint is; int8 and int4 quantize a float one while it is read; the rest say how it must be
     quantization: Literal["auto", "int8", "int4", "compressed-tensors", "gptq", "awq"] = "auto"
     quantization_group_size: Literal[32, 64, 128] = 32  # inputs that share a scale in int4
-    quantize_lm_head: bool = False  # the output head as int8, however the rest is held
+    quantize_lm_head: bool | None = None  # the output head as int8; None: with quantization int8 and int4
     max_model_len: PositiveInt | None = None  # tokens, prompt and output; None: the model's own limit
     # auto: its generation_config.json fills what a request leaves out; none, or vllm as others say: it does not
     generation_config: Literal["auto", "none", "vllm"] = "auto"

@@ -21,9 +21,9 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "float": {},
     "float, int8 head": {"quantize_lm_head": True},
     "int8": {"quantization": "int8"},
-    "int8, int8 head": {"quantization": "int8", "quantize_lm_head": True},
+    "int8, float head": {"quantization": "int8", "quantize_lm_head": False},
     "int4 g32": {"quantization": "int4"},
-    "int4 g32, int8 head": {"quantization": "int4", "quantize_lm_head": True},
+    "int4 g32, float head": {"quantization": "int4", "quantize_lm_head": False},
     "int4 g128": {"quantization": "int4", "quantization_group_size": 128},
 }
 

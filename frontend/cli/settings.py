@@ -47,7 +47,10 @@ SETTINGS = (
         "Inputs that share a scale in int4.",
     ),
     Setting(
-        "Model", "model.quantize_lm_head", ("--quantize-lm-head",), "The output head as int8, too: faster decode steps."
+        "Model",
+        "model.quantize_lm_head",
+        ("--quantize-lm-head",),
+        "The output head as int8; default: with --quantization int8 and int4.",
     ),
     Setting(
         "Model",

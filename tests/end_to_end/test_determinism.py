@@ -160,6 +160,6 @@ def test_many_more_requests_at_every_depth_of_the_pipeline(pipeline_depth, tenso
 
 @pytest.mark.nightly
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("options", [("int8", "--quantize-lm-head"), ("int8", "--tp", "2"), ("int4",)], ids="".join)
+@pytest.mark.parametrize("options", [("int8",), ("int8", "--tp", "2"), ("int4",)], ids="".join)
 def test_quantized_models_too(options):
     check_workload(50 + len(options), 40, 2, "--quantization", *options)

@@ -26,7 +26,7 @@ def gptq_folder(tmp_path_factory):
 @pytest.mark.parametrize(
     ("model", "options"),
     [
-        ("", {"quantization": "int8", "quantize_lm_head": True}),
+        ("", {"quantization": "int8"}),
         ("", {"quantization": "int8", "tensor_parallel_size": 2}),
         ("gptq", {"tensor_parallel_size": 2}),
         ("gptq", {}),

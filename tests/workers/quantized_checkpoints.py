@@ -35,6 +35,7 @@ class Format:
 def words(values: np.ndarray, bits: int) -> Tensor:
     """[m, n] small values -> [m, n * bits / 32] int32: a word takes neighbours, the first in its lowest bits."""
     per_word = 32 // bits
+    values = np.pad(values, ((0, 0), (0, -values.shape[1] % per_word)))
     packed = np.zeros((values.shape[0], values.shape[1] // per_word), np.uint32)
     for place in range(per_word):
         packed |= values[:, place::per_word].astype(np.uint32) << np.uint32(bits * place)

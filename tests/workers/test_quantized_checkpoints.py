@@ -16,7 +16,7 @@ from paged_serve.workers.weights import Checkpoint
 
 from .checkpoints import ours, random_tokens, reference, reference_logits, transformers_model
 from .paged_loop import PagedLoop
-from .quantized_checkpoints import FORMATS, W8A8, WEIGHT_ONLY, dequantized, edit, write_quantized
+from .quantized_checkpoints import FORMATS, W8A8, WEIGHT_ONLY, dequantized, edit, write_folder, write_quantized
 
 PROMPT = random_tokens(60)
 
@@ -155,6 +155,26 @@ def test_shares_may_begin_anywhere_in_a_word_of_the_file(name, sources, folder):
         first, last = (13, 51) if "channel" in name or "w8a" in name else (32, 96)
         share = reader.read(projection, MatrixPart(shape, 1, first, last))
         assert torch.equal(share.dequantized(), whole[:, first:last])
+
+
+def test_outputs_need_not_fill_the_words_of_zero_points(tmp_path):
+    packed, meant = FORMATS["ct-w4a16-asymmetric"].pack(torch.randn(20, 96, generator=torch.Generator().manual_seed(0)))
+    how = {"architectures": [], "quantization_config": FORMATS["ct-w4a16-asymmetric"].config}
+    write_folder(tmp_path / "odd", {f"model.a_proj.{ending}": part for ending, part in packed.items()}, how)
+    checkpoint = Checkpoint(tmp_path / "odd")
+    reader = matrix_source(tmp_path / "odd", checkpoint, ModelConfig(), torch.float32).projections
+    assert torch.equal(reader.read("model.a_proj", MatrixPart((20, 96), 0, 0, 20)).dequantized(), meant)
+    assert torch.equal(reader.read("model.a_proj", MatrixPart((20, 96), 0, 3, 19)).dequantized(), meant[3:19])
+
+
+def test_an_activation_order_that_was_never_set_is_none(sources, folder):
+    write_quantized(sources["qwen3"], folder, "ct-w4a16")
+    stored = load_file(folder / "model.safetensors")
+    for name in [name for name in stored if name.endswith("weight_packed")]:
+        inputs = 8 * stored[name].shape[1]
+        stored[name.replace("weight_packed", "weight_g_idx")] = torch.full((inputs,), -1, dtype=torch.int32)
+    save_file(stored, folder / "model.safetensors")
+    assert torch.equal(logits(folder), logits(folder.with_name("quantized-float")))
 
 
 def test_ranks_cannot_share_groups_in_activation_order(sources, folder):

@@ -69,7 +69,7 @@ def mean_square(x):
 
 CASES = [
     *[(name, {}) for name in ("ct-w8a8", "gptq-asymmetric", "gptq-desc-act", "ct-w8a16")],
-    *[("float", {"quantization": kind, "quantize_lm_head": True}) for kind in ("int8", "int4")],
+    *[("float", {"quantization": kind}) for kind in ("int8", "int4")],
 ]
 
 
@@ -111,7 +111,7 @@ def test_two_ranks_on_kernels_keep_a_rows_bits_too(kind, tmp_path, make_pool):
     if make_pool() is None:
         pytest.skip("the kernels are not built")
     reference("llama-even", tmp_path / "model", torch.bfloat16)
-    options = {"quantization": kind, "quantize_lm_head": True}
+    options = {"quantization": kind}
     alone = logits(ours(tmp_path / "model", pool=make_pool(), **options))
 
     def work(group):

@@ -44,8 +44,9 @@ def matrix_source(folder: Path, checkpoint: Checkpoint, config: ModelConfig, dty
         projections = Int8OnLoad(floats, report)
     elif wanted == "int4":
         projections = Int4OnLoad(floats, report, config.quantization_group_size)
-    head = Int8OnLoad(floats, report) if config.quantize_lm_head else reader
-    return MatrixSource(projections, head, config.quantize_lm_head, report)
+    quantizes_head = projections is not reader if config.quantize_lm_head is None else config.quantize_lm_head
+    head = Int8OnLoad(floats, report) if quantizes_head else reader
+    return MatrixSource(projections, head, quantizes_head, report)
 
 
 def is_quantized(folder: Path, config: ModelConfig) -> bool:
