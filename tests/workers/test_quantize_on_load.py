@@ -92,8 +92,9 @@ def test_threads_and_blocks_of_rows_change_no_code(threads):
 
 
 def test_integer_sums_are_exact_at_their_largest():
-    codes, weight = torch.full((3, 5000), -127.0), torch.full((7, 5000), -128, dtype=torch.int8)
-    assert exact_products(codes, weight).tolist() == [[127 * 128 * 5000] * 7] * 3
+    """Odd, so that float32 could not hold the sum of all."""
+    codes, weight = torch.full((3, 5001), -127.0), torch.full((7, 5001), -127, dtype=torch.int8)
+    assert exact_products(codes, weight).tolist() == [[127 * 127 * 5001] * 7] * 3
 
 
 def test_w8a8_is_the_float64_product_of_its_codes():

@@ -5,7 +5,7 @@ import torch
 
 from paged_serve.workers.kernels.buffers import Buffers
 from paged_serve.workers.kernels.packing import WeightFormat, pack
-from paged_serve.workers.layers.linear import TorchLinear
+from paged_serve.workers.layers.linear import JoinedLinear, TorchLinear
 from paged_serve.workers.layers.packed_linear import PackedLinear
 from paged_serve.workers.quantization.forms import GroupedWeight, Int8Weight
 from paged_serve.workers.quantization.torch_linear import TorchInt8Linear
@@ -49,6 +49,14 @@ def test_an_int4_linear_multiplies_by_what_its_codes_stand_for(with_zeros, with_
     size = x.double().abs() @ weight.dequantized().double().abs().t()
     found = PackedLinear(cpu_pools[1], Buffers(), pack(weight))(x)
     assert bool(((found - exact).abs() <= 2**-8 * exact.abs() + 2**-16 * size).all())
+
+
+def test_joined_parts_do_not_write_over_one_another(cpu_pools):
+    """Their results lie in the same buffer, one after the other."""
+    x, buffers = torch.randn(5, 64, generator=random(0)).bfloat16(), Buffers()
+    weights = [torch.randn(32, 64, generator=random(seed)).bfloat16() for seed in (1, 2)]
+    joined = JoinedLinear([PackedLinear(cpu_pools[0], buffers, pack(weight)) for weight in weights])
+    assert torch.equal(joined(x), PackedLinear(cpu_pools[0], Buffers(), pack(torch.cat(weights)))(x))
 
 
 @pytest.fixture(scope="module")
