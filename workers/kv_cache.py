@@ -9,6 +9,8 @@ from torch import Tensor
 from paged_serve.protocol.config import Config
 from paged_serve.protocol.errors import ConfigError
 
+from .kernels.packing import allocate
+
 if TYPE_CHECKING:  # the models, which use the cache, import it
     from .models.geometry import Geometry
 
@@ -33,10 +35,7 @@ class KVCache:
         """
         shape = (num_blocks, geometry.kv_heads_of_rank(tp_size), block_size, geometry.head_dim)
         try:
-            keys, values = (
-                [torch.empty(shape, dtype=geometry.dtype, device=device) for _ in range(geometry.num_layers)]
-                for _ in "kv"
-            )
+            keys, values = ([_empty(shape, geometry.dtype, device) for _ in range(geometry.num_layers)] for _ in "kv")
         except (RuntimeError, MemoryError) as error:  # torch reports both out-of-memory kinds as RuntimeError
             needed = num_blocks * geometry.kv_bytes_per_block(block_size, tp_size)
             raise ConfigError(
@@ -44,6 +43,12 @@ class KVCache:
                 "lower kv_cache_memory_bytes"
             ) from error
         return cls(keys, values, block_size)
+
+
+def _empty(shape: tuple[int, ...], dtype: torch.dtype, device: str) -> Tensor:
+    """On the CPU in pages of 2 MB: a head's share of a block is a page of 4 KB, so that nearly every access to it would
+    first wait for the page's address."""
+    return allocate(shape, dtype) if device == "cpu" else torch.empty(shape, dtype=dtype, device=device)
 
 
 def max_model_len(config: Config, geometry: "Geometry") -> int:

@@ -94,17 +94,33 @@ void rotate_head(const RotateParams& p, Element* out, const Element* head, const
   });
 }
 
+// Where a token's first key and value go; the next head's lie block_size * head_dim elements on.
+template <class Element> int64_t cache_place(const RotateParams& p, int token) {
+  const int64_t block = p.slots[token] / p.block_size, offset = p.slots[token] % p.block_size;
+  return (block * p.kv_heads * p.block_size + offset) * p.head_dim;
+}
+
+// Asks for the cache lines that a token will write: they lie far apart, and nothing else brings them near.
+template <class Element> void prefetch_places(const RotateParams& p, int token) {
+  const int64_t place = cache_place<Element>(p, token), step = (int64_t)p.block_size * p.head_dim;
+  for (int head = 0; head < p.kv_heads; head++)
+    for (size_t byte = 0; byte < p.head_dim * sizeof(Element); byte += 64) {
+      __builtin_prefetch((char*)((Element*)p.keys + place + head * step) + byte, 1);
+      __builtin_prefetch((char*)((Element*)p.values + place + head * step) + byte, 1);
+    }
+}
+
 template <class Element> void rotate_token(const RotateParams& p, int token) {
-  const int64_t dim = p.head_dim, block = p.slots[token] / p.block_size, offset = p.slots[token] % p.block_size;
+  prefetch_places<Element>(p, std::min(token + 1, p.tokens - 1));
+  const int64_t dim = p.head_dim, place = cache_place<Element>(p, token), step = p.block_size * dim;
   const Element* from = (const Element*)p.projected + (int64_t)token * (p.heads + 2 * p.kv_heads) * dim;
   const float* angles = p.angles + p.positions[token] * dim;
   Element* query = (Element*)p.query + (int64_t)token * p.heads * dim;
   for (int head = 0; head < p.heads; head++, from += dim)
     rotate_head(p, query + head * dim, from, p.query_norm, angles);
   for (int head = 0; head < p.kv_heads; head++, from += dim) {
-    const int64_t at = ((block * p.kv_heads + head) * p.block_size + offset) * dim;
-    rotate_head(p, (Element*)p.keys + at, from, p.key_norm, angles);
-    std::copy_n(from + p.kv_heads * dim, dim, (Element*)p.values + at);
+    rotate_head(p, (Element*)p.keys + place + head * step, from, p.key_norm, angles);
+    std::copy_n(from + p.kv_heads * dim, dim, (Element*)p.values + place + head * step);
   }
 }
 

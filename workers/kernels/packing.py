@@ -46,7 +46,8 @@ class PackedWeight:
 def allocate(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     """An uninitialised tensor that starts on a 2 MB page and lies in such pages as far as it fills them."""
     nbytes = dtype.itemsize * torch.Size(shape).numel()
-    memory = mmap.mmap(-1, nbytes + HUGE_PAGE)
+    # Private, because shared memory gets no large pages.
+    memory = mmap.mmap(-1, nbytes + HUGE_PAGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     raw = torch.frombuffer(memory, dtype=torch.uint8)
     start = -raw.data_ptr() % HUGE_PAGE
     if whole := nbytes // HUGE_PAGE * HUGE_PAGE:

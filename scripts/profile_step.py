@@ -1,0 +1,144 @@
+"""Where the time of one decode step goes: milliseconds of CPU by kernel, and what Python takes between them.
+
+    taskset -c 0 python scripts/profile_step.py MODEL --rows 1,32 --context 128 --threads 1 --set temperature=0.8
+
+One process, no engine: a ModelRunner executes steps of the decode set alone. With one thread the times are those of the
+thread's CPU clock, so that a busy machine does not show; with more they are wall time. Ends in a line of JSON.
+"""
+
+import argparse
+import json
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+
+from paged_serve.protocol.config import ModelConfig
+from paged_serve.protocol.message import pack_ids
+from paged_serve.protocol.sampling_params import SamplingParams
+from paged_serve.protocol.worker import Chunk, NewRow, SchedulerOutput
+from paged_serve.workers.allocator import keep_freed_memory
+from paged_serve.workers.kernels import cpu
+from paged_serve.workers.kv_cache import KVCache
+from paged_serve.workers.model_runner import ModelRunner
+from paged_serve.workers.models import load_model
+from paged_serve.workers.tensor_parallel import TensorParallelGroup
+
+BLOCK_SIZE, CHUNK = 16, 512
+
+
+class Profile:
+    """Counts the time spent in each kernel of a pool, and in the counting."""
+
+    def __init__(self, pool: cpu.Pool, clock: Callable[[], float]):
+        self.spent: dict[str, float] = defaultdict(float)
+        self.calls: dict[str, int] = defaultdict(int)
+        self._clock = clock
+        self._pool = pool
+        nothing = self._watched("nothing", lambda *_: None)
+        started = clock()
+        for _ in range(1000):
+            nothing()
+        self.inside_s = self.spent.pop("nothing") / self.calls.pop("nothing")  # of a call, what it counts as a kernel's
+        self.outside_s = (clock() - started) / 1000 - self.inside_s
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        functions = self._pool.functions
+        self._pool.functions = {name: self._watched(name, function) for name, function in functions.items()}
+        try:
+            yield
+        finally:
+            self._pool.functions = functions
+
+    def _watched(self, name: str, function: Any) -> Any:
+        def call(*arguments: Any) -> None:
+            started = self._clock()
+            function(*arguments)
+            self.spent[name] += self._clock() - started
+            self.calls[name] += 1
+
+        return call
+
+
+def runner_with_rows(model: Any, rows: int, context: int, steps: int, params: SamplingParams) -> ModelRunner:
+    """`rows` requests of `context` random tokens each, all in the decode set."""
+    length = context + steps + 3  # the first token, the step that joins, and one to spare
+    blocks = -(-length // BLOCK_SIZE)
+    cache = KVCache.allocate(model.geometry, rows * blocks, BLOCK_SIZE)
+    runner = ModelRunner(model, cache, TensorParallelGroup(), num_rows=rows, max_model_len=length)
+    rng = np.random.default_rng(0)
+    for row in range(rows):
+        tokens = rng.integers(0, model.geometry.vocab_size, context).tolist()
+        ids = pack_ids(range(row * blocks, (row + 1) * blocks))
+        new = (NewRow(row, pack_ids(tokens), context, 0, (ids,), row, (), params),)
+        for start in range(0, context, CHUNK):
+            runner.execute(SchedulerOutput(0, 1, new, chunks=(Chunk(row, min(CHUNK, context - start)),)))
+            new = ()
+    runner.execute(SchedulerOutput(0, 1, decode_joins=pack_ids(range(rows))))
+    return runner
+
+
+def measure(pool: cpu.Pool, runner: ModelRunner, steps: int, clock: Callable[[], float]) -> dict[str, Any]:
+    """Half of the steps undisturbed, half with every kernel watched."""
+    plan = SchedulerOutput(0, 1)
+    times = [time_of(runner, plan, clock) for _ in range(steps)]
+    profile = Profile(pool, clock)
+    with profile.watching():
+        watched = sum(time_of(runner, plan, clock) for _ in range(steps))
+    calls = {name: count / steps for name, count in profile.calls.items()}
+    kernels = {name: 1e3 * (spent / steps - calls[name] * profile.inside_s) for name, spent in profile.spent.items()}
+    watching_ms = 1e3 * sum(calls.values()) * (profile.inside_s + profile.outside_s)
+    return {
+        "step_ms": 1e3 * statistics.median(times),
+        "fastest_ms": 1e3 * min(times),
+        "kernels_ms": kernels,
+        "calls": calls,
+        "rest_ms": 1e3 * watched / steps - sum(kernels.values()) - watching_ms,
+    }
+
+
+def time_of(runner: ModelRunner, plan: SchedulerOutput, clock: Callable[[], float]) -> float:
+    started = clock()
+    runner.execute(plan)
+    return clock() - started
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model")
+    parser.add_argument("--rows", default="1,32")
+    parser.add_argument("--context", type=int, default=128)
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--quantization", default="auto")
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=NUMBER", help="a sampling parameter")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    keep_freed_memory()
+    library = cpu.best_library()
+    assert library is not None, "the kernels are not built: python setup.py build_ext --inplace"
+    pool = cpu.Pool(library, list(range(options.threads)) if options.threads > 1 else [-1])
+    clock = time.thread_time if options.threads == 1 else time.perf_counter
+    config = ModelConfig(device="cpu", quantization=options.quantization)
+    model = load_model(options.model, config, TensorParallelGroup(), lambda done, total: None, pool)
+    given = {name: json.loads(value) for name, value in (text.split("=") for text in options.set)}
+    params = SamplingParams(**({"temperature": 0.0} | given))
+    results = {}
+    for rows in map(int, options.rows.split(",")):
+        runner = runner_with_rows(model, rows, options.context, 2 * options.steps, params)
+        found = results[rows] = measure(pool, runner, options.steps, clock)
+        print(f"{rows} rows: {found['step_ms']:.2f} ms a step, {found['fastest_ms']:.2f} the fastest")
+        for name, spent in sorted(found["kernels_ms"].items(), key=lambda item: -item[1]):
+            print(f"  {name:18s} {spent:8.3f} ms {found['calls'][name]:5.0f} calls")
+        print(f"  {'the rest':18s} {found['rest_ms']:8.3f} ms")
+    print(json.dumps({"model": options.model, "isa": library.isa, "threads": options.threads, "steps": results}))
+
+
+if __name__ == "__main__":
+    main()
