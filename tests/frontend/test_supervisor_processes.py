@@ -49,8 +49,14 @@ def is_alive(process: psutil.Process) -> bool:
 
 
 def is_armed(process: psutil.Process) -> bool:
-    """Whether it has tied itself to its parent: it does so before it takes SIGTERM into its own hands."""
-    fields = dict(line.split(":\t") for line in Path(f"/proc/{process.pid}/status").read_text().splitlines())
+    """Whether it has tied itself to its parent: it does so before it takes SIGTERM into its own hands. Or is gone."""
+    try:
+        lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    fields = dict(line.split(":\t") for line in lines)
+    if "SigCgt" not in fields or fields["State"].startswith("Z"):
+        return True
     return bool((int(fields["SigCgt"], 16) | int(fields["SigIgn"], 16)) >> (signal.SIGTERM - 1) & 1)
 
 
