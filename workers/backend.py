@@ -40,7 +40,7 @@ class Backend(Protocol):
 
     def ops(self, heads: Heads) -> Ops: ...
 
-    def attention(self) -> AttentionBackend: ...
+    def attention(self, heads: Heads) -> AttentionBackend: ...
 
     def sampling(self, vocab_size: int) -> Passes: ...
 
@@ -75,7 +75,7 @@ class TorchBackend:
     def ops(self, heads: Heads) -> Ops:
         return TorchOps(heads)
 
-    def attention(self) -> AttentionBackend:
+    def attention(self, heads: Heads) -> AttentionBackend:
         return TorchOracle()
 
     def sampling(self, vocab_size: int) -> Passes:

@@ -4,7 +4,9 @@ import torch
 from torch import Tensor
 
 from .attention.backend import AttentionBackend
+from .attention.cpu_paged import CpuPagedAttention
 from .attention.torch_oracle import TorchOracle
+from .kernels.attention import attends
 from .kernels.buffers import Buffers
 from .kernels.cpu import Pool
 from .kernels.packing import OCTET, pack
@@ -50,8 +52,8 @@ class CpuBackend:
     def ops(self, heads: Heads) -> Ops:
         return CpuOps(self._pool, self._buffers, heads)
 
-    def attention(self) -> AttentionBackend:
-        return TorchOracle()
+    def attention(self, heads: Heads) -> AttentionBackend:
+        return CpuPagedAttention(self._pool, self._buffers) if attends(heads.head_dim) else TorchOracle()
 
     def sampling(self, vocab_size: int) -> Passes:
         return CpuPasses(self._pool)

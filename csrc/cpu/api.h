@@ -152,6 +152,25 @@ struct LogprobParams {
 };
 API void token_logprobs(Pool*, const LogprobParams*);
 
+// Attention of every token over the keys of its request, up to and with its own, in the paged cache. attention.cpp.
+struct AttentionParams {
+  void* out;                    // [tokens, heads, head_dim], the cache's type; head h reads KV head h / group
+  const void* query;            // the same
+  const void* keys;             // [num_blocks, kv_heads, block_size, head_dim]
+  const void* values;           // the same
+  const int32_t* block_tables;  // [rows, table_stride]; entries past a row's last block are not read
+  const int32_t* row_starts;    // [rows + 1]; row r owns tokens row_starts[r]..row_starts[r + 1]
+  const int32_t* kv_lens;       // [rows], this step's tokens included
+  int64_t out_stride, query_stride;  // from a token to the next
+  int32_t rows, table_stride;
+  int32_t kv_heads, group, head_dim, block_size;  // head_dim: a multiple of 16, at most 256; block_size: of 16
+  int32_t window;               // positions that a token sees, itself included; 0: all
+  float scale;                  // of the scores
+  float cap;                    // scores become cap * tanh(score / cap); 0: they stay
+};
+API void attention_bf16(Pool*, const AttentionParams*);
+API void attention_fp32(Pool*, const AttentionParams*);
+
 // What this library is, and what the machine could run. library.cpp.
 API const char* isa_name();        // "avx512", "avx2" or "portable"
 API const char* machine_isa();     // the best of them for this processor

@@ -13,7 +13,11 @@
 //   opaque                   forgets what the compiler knows of a vector's value, at no cost
 //   fma, max, min, round     a * b + c rounded once (twice where the machine has no fused product); to nearest even
 //   to_int, to_float         float -> int32_t to nearest even, and back
+//   scaled                   x * 2^whole, for x in [0.5, 2) and whole <= 0 without a fraction; never below 2^-127
 //   sum, highest             over the lanes, in one fixed tree
+//   eights                   eight words from each of LANES / 4 places; x[0] gets the first four of each, x[1] the others
+//   repeat_four              four words, again and again
+//   interleave               the 16-bit halves of two vectors in turn, 2 * LANES in order over two vectors
 //   load_fp16, load_u8       LANES float16 or uint8_t as F32;  store_s8: the lanes saturated to int8_t
 //   MAX_ROWS, strip_vectors  register budget of the microkernel, see tile.h
 //   Bf16, Fp32, Int8         how a 32-bit word of weights meets a word of activations, see tile.h
@@ -24,6 +28,7 @@
 #include <cstdint>
 #include <cstring>
 #include <initializer_list>
+#include <utility>
 
 // A loop that must be unrolled before register allocation: only then do arrays of vectors live in registers.
 #define EACH(i, n) _Pragma("GCC unroll 16") for (int i = 0; i < (n); i++)
@@ -44,9 +49,26 @@ inline int32_t word_at(const void* p) {  // unaligned on purpose: rows of odd le
 
 inline F32 abs(F32 x) { return (F32)((I32)x & splat(0x7fffffff)); }
 
+// Of four vectors of pieces of four words, see `eights`: word l of piece k of x[v] becomes word v of piece k of x[l].
+inline void transpose_fours(I32 (&x)[4]) {
+  const auto shuffle = [](I32 a, I32 b, auto from) {  // lane i is that of number from(i) in a, then b
+    return [&]<int... i>(std::integer_sequence<int, i...>) {
+      return __builtin_shuffle(a, b, I32{from(i)...});
+    }(std::make_integer_sequence<int, LANES>{});
+  };
+  const auto low_words = [](int i) { return i / 4 * 4 + i % 4 / 2 + i % 2 * LANES; };
+  const auto high_words = [](int i) { return i / 4 * 4 + i % 4 / 2 + i % 2 * LANES + 2; };
+  const auto low_halves = [](int i) { return i / 4 * 4 + i % 2 + i % 4 / 2 * LANES; };
+  const auto high_halves = [](int i) { return i / 4 * 4 + i % 2 + i % 4 / 2 * LANES + 2; };
+  const I32 a = shuffle(x[0], x[1], low_words), b = shuffle(x[0], x[1], high_words);
+  const I32 c = shuffle(x[2], x[3], low_words), d = shuffle(x[2], x[3], high_words);
+  x[0] = shuffle(a, c, low_halves), x[1] = shuffle(a, c, high_halves);
+  x[2] = shuffle(b, d, low_halves), x[3] = shuffle(b, d, high_halves);
+}
+
 // 2^x by a polynomial of degree 6 (2e-9 relative, then float rounding); 2^-126 below that, 2^127.49 above.
 inline F32 exp2(F32 x) {
-  x = min(max(x, splat(-126.0f)), splat(127.49f));
+  x = min(splat(127.49f), max(splat(-126.0f), x));  // in this order a NaN stays one
   const F32 whole = round(x), part = x - whole;
   F32 power = splat(1.534580803e-4f);
   for (float c : {1.339993090e-3f, 9.618489072e-3f, 5.550328642e-2f, 2.402264625e-1f, 6.931471825e-1f, 1.0f})

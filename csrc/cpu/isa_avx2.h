@@ -23,6 +23,7 @@ inline F32 load_n(const float* p, int n) { return _mm256_maskload_ps(p, first(n)
 inline void store(float* p, F32 x) { _mm256_storeu_ps(p, x); }
 inline void store_n(float* p, F32 x, int n) { _mm256_maskstore_ps(p, first(n), x); }
 inline I32 load_words(const void* p) { return (I32)_mm256_loadu_si256((const __m256i*)p); }
+inline I32 load_words_n(const void* p, int n) { return (I32)_mm256_maskload_epi32((const int*)p, first(n)); }
 inline void store_words(void* p, I32 x) { _mm256_storeu_si256((__m256i*)p, (__m256i)x); }
 
 inline F32 from_bf16(__m128i x) { return (F32)_mm256_slli_epi32(_mm256_cvtepu16_epi32(x), 16); }
@@ -57,6 +58,7 @@ inline F32 min(F32 a, F32 b) { return _mm256_min_ps(a, b); }
 inline F32 round(F32 x) { return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 inline I32 to_int(F32 x) { return (I32)_mm256_cvtps_epi32(x); }
 inline F32 to_float(I32 x) { return _mm256_cvtepi32_ps((__m256i)x); }
+inline F32 scaled(F32 x, F32 whole) { return (F32)((I32)x + (to_int(max(splat(-126.0f), whole)) << 23)); }
 inline float sum(F32 x) {
   const float fours[4] = {x[0] + x[4], x[1] + x[5], x[2] + x[6], x[3] + x[7]};
   return (fours[0] + fours[2]) + (fours[1] + fours[3]);
@@ -66,6 +68,19 @@ inline float highest(F32 x) {
   float top = x[0];
   EACH(i, LANES) top = x[i] > top ? x[i] : top;
   return top;
+}
+
+inline I32 repeat_four(const void* p) {
+  return (I32)_mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i*)p));
+}
+inline void eights(const char* const (&at)[LANES / 4], size_t offset, I32 (&x)[2]) {
+  const __m256i a = (__m256i)load_words(at[0] + offset), b = (__m256i)load_words(at[1] + offset);
+  x[0] = (I32)_mm256_permute2x128_si256(a, b, 0x20), x[1] = (I32)_mm256_permute2x128_si256(a, b, 0x31);
+}
+inline void interleave(I32 a, I32 b, I32& low, I32& high) {
+  const __m256i even = _mm256_unpacklo_epi16((__m256i)a, (__m256i)b);
+  const __m256i odd = _mm256_unpackhi_epi16((__m256i)a, (__m256i)b);
+  low = (I32)_mm256_permute2x128_si256(even, odd, 0x20), high = (I32)_mm256_permute2x128_si256(even, odd, 0x31);
 }
 
 // A word of two halves is split into even and odd before it is used: weights once per row tile, activations per row.
@@ -79,6 +94,8 @@ struct Bf16 {  // two bfloat16, widened by a shift; the even product is added fi
   static Halves split(I32 w) { return {w << 16, w & (int32_t)0xffff0000}; }
   static Weights weights(const void* p) { return split(load_words(p)); }
   static Row row(const void* p) { return split(splat(word_at(p))); }
+  static Weights weights(I32 w) { return split(w); }
+  static Row row(I32 x) { return split(x); }
   static Acc dot(Acc acc, Weights w, Row x) {
     return fma((F32)w.odd, (F32)x.odd, fma((F32)w.even, (F32)x.even, acc));
   }
@@ -89,6 +106,8 @@ struct Fp32 {  // one float
   using Row = I32;
   static Weights weights(const void* p) { return load_words(p); }
   static Row row(const void* p) { return splat(word_at(p)); }
+  static Weights weights(I32 w) { return w; }
+  static Row row(I32 x) { return x; }
   static Acc dot(Acc acc, Weights w, Row x) { return fma((F32)w, (F32)x, acc); }
 };
 struct Int8 {  // four unsigned weights (value + 128), four signed activations; in 16 bits, since vpmaddubsw saturates

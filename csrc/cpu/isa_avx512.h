@@ -23,6 +23,7 @@ inline F32 load_n(const float* p, int n) { return _mm512_maskz_loadu_ps(first(n)
 inline void store(float* p, F32 x) { _mm512_storeu_ps(p, x); }
 inline void store_n(float* p, F32 x, int n) { _mm512_mask_storeu_ps(p, first(n), x); }
 inline I32 load_words(const void* p) { return (I32)_mm512_loadu_si512(p); }
+inline I32 load_words_n(const void* p, int n) { return (I32)_mm512_maskz_loadu_epi32(first(n), p); }
 inline void store_words(void* p, I32 x) { _mm512_storeu_si512(p, (__m512i)x); }
 
 inline F32 from_bf16(__m256i x) { return (F32)_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16); }
@@ -43,6 +44,7 @@ inline I32 to_int(F32 x) { return (I32)_mm512_cvtps_epi32(x); }
 inline F32 to_float(I32 x) { return _mm512_cvtepi32_ps((__m512i)x); }
 #define OTHER_HALF(x) __builtin_shufflevector(x, x, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7)
 #define OTHER_QUARTER(x) __builtin_shufflevector(x, x, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11)
+inline F32 scaled(F32 x, F32 whole) { return _mm512_scalef_ps(x, whole); }
 inline float sum(F32 x) {
   x += OTHER_HALF(x);
   x += OTHER_QUARTER(x);
@@ -62,6 +64,29 @@ inline float highest(F32 x) {
 #undef OTHER_HALF
 #undef OTHER_QUARTER
 
+inline I32 repeat_four(const void* p) { return (I32)_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i*)p)); }
+inline void eights(const char* const (&at)[LANES / 4], size_t offset, I32 (&x)[2]) {
+  const auto eight = [&](int i) { return _mm256_loadu_si256((const __m256i*)(at[i] + offset)); };
+  const __m512i ab = _mm512_mask_broadcast_i64x4(_mm512_castsi256_si512(eight(0)), 0xf0, eight(1));
+  const __m512i cd = _mm512_mask_broadcast_i64x4(_mm512_castsi256_si512(eight(2)), 0xf0, eight(3));
+  x[0] = (I32)_mm512_shuffle_i32x4(ab, cd, 0x88), x[1] = (I32)_mm512_shuffle_i32x4(ab, cd, 0xdd);
+}
+struct Interleaving {  // of halves 0..31 with halves 32..63
+  alignas(64) uint16_t low[2 * LANES], high[2 * LANES];
+};
+constexpr Interleaving INTERLEAVING = [] {
+  Interleaving order{};
+  for (int i = 0; i < 2 * LANES; i++) {
+    order.low[i] = (uint16_t)(i / 2 + i % 2 * 2 * LANES);
+    order.high[i] = (uint16_t)(order.low[i] + LANES);
+  }
+  return order;
+}();
+inline void interleave(I32 a, I32 b, I32& low, I32& high) {
+  low = (I32)_mm512_permutex2var_epi16((__m512i)a, _mm512_load_si512(INTERLEAVING.low), (__m512i)b);
+  high = (I32)_mm512_permutex2var_epi16((__m512i)a, _mm512_load_si512(INTERLEAVING.high), (__m512i)b);
+}
+
 // Words of weights and activations are used as they are. The dot instructions are inline assembly because gcc 12 keeps
 // the accumulators of the intrinsics in memory.
 struct Words {
@@ -69,6 +94,8 @@ struct Words {
   using Row = I32;
   static Weights weights(const void* p) { return load_words(p); }
   static Row row(const void* p) { return splat(word_at(p)); }
+  static Weights weights(I32 w) { return w; }
+  static Row row(I32 x) { return x; }
 };
 struct Bf16 : Words {  // two bfloat16; vdpbf16ps flushes denormals, whatever the control register says
   using Acc = F32;

@@ -38,6 +38,7 @@ inline F32 load_n(const float* p, int n) { return copied<F32>(p, 4 * n); }
 inline void store(float* p, F32 x) { std::memcpy(p, &x, sizeof x); }
 inline void store_n(float* p, F32 x, int n) { std::memcpy(p, &x, 4 * n); }
 inline I32 load_words(const void* p) { return copied<I32>(p); }
+inline I32 load_words_n(const void* p, int n) { return copied<I32>(p, 4 * n); }
 inline void store_words(void* p, I32 x) { std::memcpy(p, &x, sizeof x); }
 
 inline F32 from_bf16(U16x4 x) { return (F32)(__builtin_convertvector(x, I32) << 16); }
@@ -79,11 +80,22 @@ inline F32 round(F32 x) {  // adding 1.5 * 2^23 leaves no fraction bits; from 2^
 }
 inline I32 to_int(F32 x) { return __builtin_convertvector(round(x), I32); }
 inline F32 to_float(I32 x) { return __builtin_convertvector(x, F32); }
+inline F32 scaled(F32 x, F32 whole) { return (F32)((I32)x + (to_int(max(splat(-126.0f), whole)) << 23)); }
 inline float sum(F32 x) { return (x[0] + x[2]) + (x[1] + x[3]); }
 inline int32_t sum(I32 x) { return x[0] + x[1] + x[2] + x[3]; }
 inline float highest(F32 x) {
   const F32 top = max(x, F32{x[2], x[3], x[0], x[1]});
   return top[0] > top[1] ? top[0] : top[1];
+}
+
+inline I32 repeat_four(const void* p) { return load_words(p); }
+inline void eights(const char* const (&at)[LANES / 4], size_t offset, I32 (&x)[2]) {
+  EACH(half, 2) x[half] = load_words(at[0] + offset + half * sizeof(I32));
+}
+inline void interleave(I32 a, I32 b, I32& low, I32& high) {
+  const I32 low_halves = splat(0xffff);
+  const I32 even = (a & low_halves) | (b << 16), odd = ((a >> 16) & low_halves) | (b & ~low_halves);
+  low = __builtin_shuffle(even, odd, I32{0, 4, 1, 5}), high = __builtin_shuffle(even, odd, I32{2, 6, 3, 7});
 }
 
 struct Halves {
@@ -96,6 +108,8 @@ struct Bf16 {  // two bfloat16, widened by a shift; the even product is added fi
   static Halves split(I32 w) { return {w << 16, w & (int32_t)0xffff0000}; }
   static Weights weights(const void* p) { return split(load_words(p)); }
   static Row row(const void* p) { return split(splat(word_at(p))); }
+  static Weights weights(I32 w) { return split(w); }
+  static Row row(I32 x) { return split(x); }
   static Acc dot(Acc acc, Weights w, Row x) {
     return fma((F32)w.odd, (F32)x.odd, fma((F32)w.even, (F32)x.even, acc));
   }
@@ -106,6 +120,8 @@ struct Fp32 {  // one float
   using Row = I32;
   static Weights weights(const void* p) { return load_words(p); }
   static Row row(const void* p) { return splat(word_at(p)); }
+  static Weights weights(I32 w) { return w; }
+  static Row row(I32 x) { return x; }
   static Acc dot(Acc acc, Weights w, Row x) { return fma((F32)w, (F32)x, acc); }
 };
 struct Int8 {  // four unsigned weights (value + 128), four signed activations; a product fits 16 bits

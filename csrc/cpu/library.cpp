@@ -31,6 +31,7 @@ int32_t struct_size(const char* name) {
   SIZE_OF(ScanParams)
   SIZE_OF(DrawParams)
   SIZE_OF(LogprobParams)
+  SIZE_OF(AttentionParams)
 #undef SIZE_OF
   return -1;
 }

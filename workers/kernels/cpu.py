@@ -106,6 +106,18 @@ class LogprobParams(ctypes.Structure):
     )
 
 
+class AttentionParams(ctypes.Structure):
+    _fields_ = (
+        *((name, c_void_p) for name in ("out", "query", "keys", "values", "block_tables", "row_starts", "kv_lens")),
+        *((name, c_int64) for name in ("out_stride", "query_stride")),
+        *(
+            (name, c_int32)
+            for name in ("rows", "table_stride", "kv_heads", "group", "head_dim", "block_size", "window")
+        ),
+        *((name, c_float) for name in ("scale", "cap")),
+    )
+
+
 KERNELS: dict[str, type[ctypes.Structure]] = {
     "gemm_bf16": GemmParams,
     "gemm_fp32": GemmParams,
@@ -121,6 +133,8 @@ KERNELS: dict[str, type[ctypes.Structure]] = {
     "scan_logits": ScanParams,
     "draw_tokens": DrawParams,
     "token_logprobs": LogprobParams,
+    "attention_bf16": AttentionParams,
+    "attention_fp32": AttentionParams,
 }
 
 

@@ -58,6 +58,7 @@ class Assembly:
         skip_zero_biases(self._checkpoint)
         check_names(self._checkpoint, (*names.unused, *tied))
         self._on_progress(self._checkpoint.total_bytes, self._checkpoint.total_bytes)
+        heads = self._heads()
         return Model(
             geometry=geometry,
             tp_size=group.size,
@@ -66,8 +67,8 @@ class Assembly:
             layers=layers,
             final_norm=final_norm,
             output_head=head,
-            ops=self._backend.ops(self._heads()),
-            attention=self._backend.attention(),
+            ops=self._backend.ops(heads),
+            attention=self._backend.attention(heads),
             weights_bytes=self._loaded_bytes,
             quantization=self._source.report.facts(),
         )

@@ -1,0 +1,269 @@
+// attention: every token over the keys of its request in the paged cache; decode and chunked prefill in one routine.
+//
+// Algorithm  online softmax over tiles of 128 keys counted from key 0, within ranges of 1024 keys, each of which is
+//            summed from nothing and then joined to those before it. Few rows (decode) multiply straight from the
+//            cache; many rows (prefill) share a repacking of each tile into panels, and the microkernel of tile.h. Both
+//            add in one order (attention.h, attention_products.h), whatever the threads and chunks, so the bits of a
+//            token's result are a function of its query and its request's keys and values alone. One exception: an
+//            infinite value, of a request that has failed by then, also reaches tokens before it in the same tile, as 0
+//            times infinity.
+// Shapes     query, out     [tokens, heads, head_dim]                        bfloat16 or float
+//            keys, values   [num_blocks, kv_heads, block_size, head_dim]     the same
+//            head_dim a multiple of 16 up to 256, block_size of 16, any number of heads a KV head
+// Tile       decode: MAX_ROWS rows x LANES keys, then MAX_ROWS rows x one strip of columns, all of a half
+//            prefill: MAX_ROWS rows x 64 keys, then MAX_ROWS rows x 64 columns, of up to 256 rows a KV head
+// Threads    take (request's tokens, KV head) as they become free; with too few of these, also ranges of keys
+// Floor      decode: bytes of keys and values / read bandwidth; prefill: 4 * head_dim flop a query and key
+#include "attention_products.h"
+#include "attention_softmax.h"
+#include "attention_tiles.h"
+#include "pool.h"
+
+namespace {
+
+// What has been summed for some rows, whose number is not kept here.
+struct Sums {
+  float* values;  // [rows][columns]: weighted values, not normalised
+  float* top;     // [rows]: the highest score
+  float* total;   // [rows]: the sum of the weights
+};
+
+template <class Kv> class Attention {
+ public:
+  Attention(Pool* pool, const AttentionParams& p)
+      : pool_(pool), p_(p), size_(p.head_dim), scale_(p.scale, p.cap), tiles_(p, size_), plan_(p, pool->size()) {}
+
+  void run() {
+    thread_local Arena parts;
+    parts_ = (float*)parts.reserve(plan_.parts * p_.kv_heads * part_floats() * sizeof(float));
+    const int items = (int)plan_.units.size() * p_.kv_heads;
+    // With more than one item at a time, the next one's first tile is prefetched.
+    const int grain = plan_.decodes() ? std::clamp(items / (ITEMS_PER_THREAD * pool_->size()), 1, p_.kv_heads) : 1;
+    pool_->run(items, grain, [&](int begin, int end) {
+      for (int item = begin; item < end; item++) run_item(item, std::min(item + 1, end - 1));
+    });
+    if (plan_.parts > 0)
+      pool_->run(items, 1, [&](int begin, int end) {
+        for (int item = begin; item < end; item++) join_parts(item);
+      });
+  }
+
+ private:
+  static constexpr size_t WEIGHT_BYTES = TILE_KEYS * sizeof(typename Kv::Element);  // of a row
+  static constexpr float ONES[] = {1, 1, 1, 1, 1, 1};
+  static_assert(MAX_ROWS <= std::size(ONES));
+
+  struct Scratch {
+    char *query, *keys, *values, *copies;  // queries; a tile's panels; values in place of those that must not be seen
+    float *scores, *totals, *keep;         // of up to MAX_ROWS rows; [rows][LANES] of the range's weights
+    typename Kv::Element* weights;
+    Sums range, all;
+  };
+
+  void run_item(int item, int next_item) const {
+    const Unit& unit = plan_.units[item / p_.kv_heads];
+    const Unit& next_unit = plan_.units[next_item / p_.kv_heads];
+    const int head = item % p_.kv_heads;
+    const Scratch s = scratch(unit.rows);
+    load_query(unit, head, s);
+    std::fill_n(s.all.total, unit.rows, 0.0f);
+    Tile next = tiles_.locate(unit, head, unit.first_tile(unit.first_range));
+    const Tile after = tiles_.locate(next_unit, next_item % p_.kv_heads, next_unit.first_tile(next_unit.first_range));
+    for (int range = unit.first_range; range <= unit.last_range; range++) {
+      start_range(unit, s);
+      const int last = unit.last_tile(range);
+      for (int t = unit.first_tile(range); t <= last; t++) {
+        Tile tile = next;
+        next = t < last || range < unit.last_range ? tiles_.locate(unit, head, t + 1) : after;
+        tiles_.hide(unit, t, tile, s.copies);
+        unit.direct() ? direct_step(unit, t, tile, next, s) : panel_step(unit, t, tile, next, s);
+      }
+      for (int m = 0; m < unit.rows; m++) s.range.total[m] = sum(load(s.totals + m * LANES));
+      if (unit.first_range != unit.last_range) join_rows(unit.rows, s.all, s.range);
+    }
+    const Sums& result = unit.first_range == unit.last_range ? s.range : s.all;
+    if (unit.whole()) write(unit, head, result);
+    else keep_part(unit, head, result);
+  }
+
+  Scratch scratch(int rows) const {
+    thread_local Arena arena;
+    Scratch s;
+    size_t bytes = 0;
+    for (int pass = 0; pass < 2; pass++) {
+      Carver carve(pass ? arena.reserve(bytes) : nullptr);
+      s.keys = carve.take<char>(2 * size_.words * STEP_BYTES);
+      s.values = carve.take<char>((size_t)size_.columns * WEIGHT_BYTES);
+      s.copies = carve.take<char>(2 * STREAM_KEYS * size_.row_bytes);
+      s.scores = carve.take<float>(MAX_ROWS * TILE_KEYS);
+      s.weights = carve.take<typename Kv::Element>(MAX_ROWS * TILE_KEYS);
+      s.keep = carve.take<float>(MAX_ROWS);
+      s.query = carve.take<char>(rows * size_.row_bytes);
+      s.totals = carve.take<float>(rows * LANES);
+      for (Sums* sums : {&s.range, &s.all})
+        *sums = {carve.take<float>((size_t)rows * size_.columns), carve.take<float>(rows), carve.take<float>(rows)};
+      bytes = carve.used();
+    }
+    return s;
+  }
+
+  // The first element of a row, in a tensor [tokens, heads, head_dim].
+  int64_t element(const Unit& unit, int head, int row, int64_t token_stride) const {
+    const int query_head = head * p_.group + row % p_.group;
+    return (unit.first_token + row / p_.group) * token_stride + (int64_t)query_head * size_.head_dim;
+  }
+
+  char* query_row(const Scratch& s, int row) const { return s.query + row * size_.row_bytes; }
+  float* values_row(const Sums& sums, int row) const { return sums.values + (size_t)row * size_.columns; }
+
+  void load_query(const Unit& unit, int head, const Scratch& s) const {
+    const auto* query = (const typename Kv::Element*)p_.query;
+    for (int m = 0; m < unit.rows; m++)
+      std::memcpy(query_row(s, m), query + element(unit, head, m, p_.query_stride), size_.row_bytes);
+  }
+
+  void start_range(const Unit& unit, const Scratch& s) const {
+    std::fill_n(s.range.values, (size_t)unit.rows * size_.columns, 0.0f);
+    std::fill_n(s.range.top, unit.rows, LOWEST);
+    std::fill_n(s.totals, unit.rows * LANES, 0.0f);
+  }
+
+  // --- one tile ---
+
+  // Keys of the tile that a row sees: [from, to), which may reach beyond the tile on both sides.
+  int sees_to(const Unit& unit, int row, int t) const { return unit.position + row / p_.group + 1 - t * TILE_KEYS; }
+  int sees_from(const Unit& unit, int row, int t) const { return p_.window ? sees_to(unit, row, t) - p_.window : 0; }
+
+  // Halves of the tile that the rows up to and with `last` have to look at.
+  int halves(const Unit& unit, int last, int t) const { return sees_to(unit, last, t) > HALF_KEYS ? 2 : 1; }
+
+  void weigh_rows(const Unit& unit, int t, int first, int count, const Scratch& s) const {
+    const int seen = halves(unit, first + count - 1, t);
+    for (int m = 0; m < count; m++) {
+      const int row = first + m, from = sees_from(unit, row, t), to = sees_to(unit, row, t);
+      const auto weigh_row = from <= 0 && to >= seen * HALF_KEYS ? weigh<Kv, false> : weigh<Kv, true>;
+      float *scores = s.scores + m * TILE_KEYS, *totals = s.totals + row * LANES;
+      s.keep[m] = weigh_row(scores, seen, from, to, scale_, s.range.top[row], totals, s.weights + m * TILE_KEYS);
+    }
+  }
+
+  void direct_step(const Unit& unit, int t, const Tile& tile, const Tile& next, const Scratch& s) const {
+    const int blocks = (unit.rows + MAX_ROWS - 1) / MAX_ROWS;
+    for (int b = 0; b < blocks; b++) {
+      const int first = unit.rows * b / blocks, count = unit.rows * (b + 1) / blocks - first;
+      with_rows(count, [&](auto rows) {
+        if (b == 0) direct_block<rows, true>(unit, t, first, tile, next, s);
+        else direct_block<rows, false>(unit, t, first, tile, next, s);
+      });
+    }
+  }
+
+  template <int ROWS, bool AHEAD>
+  void direct_block(const Unit& unit, int t, int first, const Tile& tile, const Tile& next, const Scratch& s) const {
+    constexpr int WIDTH = STRIP<ROWS> * LANES;
+    const int seen = halves(unit, first + ROWS - 1, t);
+    for (int h = 0; h < seen; h++) {
+      const Ahead ahead{next.halves[h].keys, tile.halves[h].values};
+      float* scores = s.scores + h * HALF_KEYS;
+      direct_scores<Kv, ROWS, AHEAD>(scores, query_row(s, first), size_, tile.halves[h].keys, ahead);
+    }
+    weigh_rows(unit, t, first, ROWS, s);
+    for (int h = 0; h < seen; h++) {
+      const Ahead ahead{next.halves[h].values, next.halves[h].keys};
+      const char* weights = (const char*)(s.weights + h * HALF_KEYS);
+      for (int c = 0; c < size_.head_dim; c += WIDTH) {
+        const bool tail = c + WIDTH > size_.head_dim;
+        const auto add = tail ? direct_values<Kv, ROWS, AHEAD, true> : direct_values<Kv, ROWS, AHEAD, false>;
+        const size_t offset = c * sizeof(typename Kv::Element);
+        float* sums = values_row(s.range, first) + c;
+        add(sums, h == 0 ? s.keep : ONES, weights, size_, tile.halves[h].values, offset, ahead);
+      }
+    }
+  }
+
+  void panel_step(const Unit& unit, int t, const Tile& tile, const Tile& next, const Scratch& s) const {
+    const int seen = halves(unit, unit.rows - 1, t);
+    for (int h = 0; h < seen; h++) {
+      pack_keys(s.keys + h * size_.words * STEP_BYTES, size_, tile.halves[h].keys);
+      pack_values(s.values + h * HALF_WORDS<Kv> * STEP_BYTES, size_, tile.halves[h].values);
+    }
+    const int lines = (int)(4 * size_.row_bytes);  // of the next tile, whose prefetches are spread over the rows
+    for (int first = 0, line = 0; first < unit.rows; first += MAX_ROWS) {
+      const int count = std::min(MAX_ROWS, unit.rows - first);
+      for (const int until = lines * (first + count) / unit.rows; line < until; line++) {
+        const Half& half = next.halves[line / (2 * STREAMS) % 2];
+        prefetch<2>((line % 2 ? half.values : half.keys)[line / 2 % STREAMS] + line / (4 * STREAMS) * 64);
+      }
+      const bool sees_it = sees_to(unit, first + count - 1, t) > 0 && sees_from(unit, first, t) < TILE_KEYS;
+      if (sees_it) with_rows(count, [&](auto rows) { panel_block<rows>(unit, t, first, s); });
+    }
+  }
+
+  template <int ROWS> void panel_block(const Unit& unit, int t, int first, const Scratch& s) const {
+    using F = typename Kv::F;
+    const int seen = halves(unit, first + ROWS - 1, t);
+    for (int h = 0; h < seen; h++) {
+      const char* panel = s.keys + h * size_.words * STEP_BYTES;
+      panel_scores<F, ROWS>(s.scores + h * HALF_KEYS, query_row(s, first), size_.row_bytes, panel, size_.words / 4);
+    }
+    weigh_rows(unit, t, first, ROWS, s);
+    const char* weights = (const char*)s.weights;
+    for (int c = 0; c < size_.columns; c += PANEL) {
+      float* sums = values_row(s.range, first) + c;
+      const char* panel = s.values + c * WEIGHT_BYTES;
+      product<F, ROWS, true>(sums, size_.columns, weights, WEIGHT_BYTES, panel, seen * HALF_WORDS<Kv>, s.keep);
+    }
+  }
+
+  // --- results ---
+
+  void join_rows(int rows, const Sums& all, const Sums& part) const {
+    for (int m = 0; m < rows; m++) {
+      const float* values = values_row(part, m);
+      join(values_row(all, m), all.top[m], all.total[m], values, part.top[m], part.total[m], size_.columns, scale_);
+    }
+  }
+
+  void write(const Unit& unit, int head, const Sums& sums) const {
+    for (int m = 0; m < unit.rows; m++) {
+      auto* out = (typename Kv::Element*)p_.out + element(unit, head, m, p_.out_stride);
+      const float* values = values_row(sums, m);
+      const F32 share = splat(1.0f / sums.total[m]);
+      for (int c = 0; c < size_.head_dim; c += LANES) Kv::store(out + c, load(values + c) * share);
+    }
+  }
+
+  size_t part_floats() const { return (size_t)DIRECT_ROWS * (size_.columns + 2); }
+  Sums part_at(int part, int head) const {
+    float* at = parts_ + ((size_t)part * p_.kv_heads + head) * part_floats();
+    return {at + 2 * DIRECT_ROWS, at, at + DIRECT_ROWS};
+  }
+  void keep_part(const Unit& unit, int head, const Sums& sums) const {
+    const Sums part = part_at(unit.part, head);
+    std::copy_n(sums.values, (size_t)unit.rows * size_.columns, part.values);
+    std::copy_n(sums.top, unit.rows, part.top);
+    std::copy_n(sums.total, unit.rows, part.total);
+  }
+  void join_parts(int item) const {
+    size_t unit = item / p_.kv_heads;
+    const int head = item % p_.kv_heads;
+    if (!plan_.leads(unit)) return;
+    const Unit& leader = plan_.units[unit];
+    const Sums all = part_at(leader.part, head);
+    for (; plan_.continues(unit); unit++) join_rows(leader.rows, all, part_at(plan_.units[unit + 1].part, head));
+    write(leader, head, all);
+  }
+
+  Pool* pool_;
+  const AttentionParams& p_;
+  const Sizes<Kv> size_;
+  const Scale scale_;
+  const Tiles<Kv> tiles_;
+  const Plan plan_;
+  float* parts_ = nullptr;
+};
+
+}  // namespace
+
+void attention_bf16(Pool* pool, const AttentionParams* p) { Attention<KvBf16>(pool, *p).run(); }
+void attention_fp32(Pool* pool, const AttentionParams* p) { Attention<KvFp32>(pool, *p).run(); }

@@ -1,0 +1,104 @@
+// What the parts of paged attention agree on: the order of keys within a tile, where a tile's keys lie in the paged
+// cache, and the scratch memory of a thread.
+//
+// A tile is 128 consecutive keys, counted from key 0 of the sequence. Each half of it is read as 8 streams of 8 keys,
+// all of them at once, because a core reads eight places of memory in turn faster than one after another (attention.cpp
+// has figures). So every sum over the keys of a half runs through the streams in turn:
+//
+//   position p = 16 i + 2 s + b   holds key   8 s + 2 i + b     stream s = 0..7, pair i = 0..3, b = 0, 1
+//
+// A stream's keys lie in one block, since every block size is a multiple of 16: the order is the same for all.
+#pragma once
+#include <array>
+#include <cstdlib>
+#include <memory>
+
+#include "api.h"
+#include "tile.h"
+
+constexpr int HALF_KEYS = PANEL;  // a panel of the scores' product
+constexpr int TILE_KEYS = 2 * HALF_KEYS;
+constexpr int STREAMS = 8;
+constexpr int STREAM_KEYS = HALF_KEYS / STREAMS;
+constexpr int PAIRS = STREAM_KEYS / 2;  // of a stream
+constexpr int RANGE_TILES = 8;          // keys that are summed on their own before they join the rest
+constexpr int MAX_HEAD_DIM = 256;
+
+constexpr int key_at(int position) { return position % 16 / 2 * STREAM_KEYS + position / 16 * 2 + position % 2; }
+
+alignas(64) constexpr auto KEY_AT = [] {
+  std::array<int32_t, HALF_KEYS> keys{};
+  for (int p = 0; p < HALF_KEYS; p++) keys[p] = key_at(p);
+  return keys;
+}();
+
+// What stands in for keys and values that nobody may look at: past the end, or before every window.
+alignas(64) constexpr char ZEROS[STREAM_KEYS * MAX_HEAD_DIM * sizeof(float)] = {};
+
+struct KvBf16 {
+  using Element = uint16_t;
+  using F = Bf16;
+  static void store(Element* p, F32 x) { store_bf16(p, x); }
+};
+struct KvFp32 {
+  using Element = float;
+  using F = Fp32;
+  static void store(Element* p, F32 x) { ::store(p, x); }
+};
+template <class Kv> constexpr int PER_WORD = WORD_BYTES / (int)sizeof(typename Kv::Element);
+template <class Kv> constexpr int HALF_WORDS = HALF_KEYS / PER_WORD<Kv>;  // of a row of weights over half a tile
+
+// Lengths that follow from the head's size.
+template <class Kv> struct Sizes {
+  int head_dim;
+  int words;         // of a query, key or value
+  size_t row_bytes;  // of the same
+  int columns;       // of an output row in scratch: whole panels
+  explicit Sizes(int dim)
+      : head_dim(dim), words(dim / PER_WORD<Kv>), row_bytes(dim * sizeof(typename Kv::Element)),
+        columns((dim + PANEL - 1) / PANEL * PANEL) {}
+};
+
+// Where the streams of a half begin, each 8 rows of `row_bytes` end to end.
+struct Half {
+  const char* keys[STREAMS];
+  const char* values[STREAMS];
+};
+struct Tile {
+  Half halves[2];
+};
+
+// Memory of one thread, grown to the largest need and kept.
+class Arena {
+ public:
+  void* reserve(size_t bytes) {
+    if (bytes > size_) {
+      memory_.reset(std::aligned_alloc(64, size_ = (bytes + 4095) / 4096 * 4096));
+      if (!memory_) std::abort();
+    }
+    return memory_.get();
+  }
+
+ private:
+  struct Free {
+    void operator()(void* p) const { std::free(p); }
+  };
+  std::unique_ptr<void, Free> memory_;
+  size_t size_ = 0;
+};
+
+// Hands out parts of an arena; with a null base it only counts.
+class Carver {
+ public:
+  explicit Carver(void* base) : base_((char*)base) {}
+  template <class T> T* take(size_t count) {
+    T* part = base_ ? (T*)(base_ + used_) : nullptr;
+    used_ += (count * sizeof(T) + 63) / 64 * 64;
+    return part;
+  }
+  size_t used() const { return used_; }
+
+ private:
+  char* base_;
+  size_t used_ = 0;
+};

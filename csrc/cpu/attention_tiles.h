@@ -1,0 +1,49 @@
+// Where the tiles of a unit's keys and values lie in the paged cache, and what of them must not be looked at.
+#pragma once
+#include "attention_plan.h"
+
+template <class Kv> class Tiles {
+ public:
+  Tiles(const AttentionParams& p, const Sizes<Kv>& size) : p_(p), size_(size) {}
+
+  // Streams without a key that the unit sees are zeros: their table entry may be anything.
+  Tile locate(const Unit& unit, int head, int tile) const {
+    Tile found;
+    const int32_t* table = p_.block_tables + (int64_t)unit.request * p_.table_stride;
+    for (int s = 0; s < 2 * STREAMS; s++) {
+      Half& half = found.halves[s / STREAMS];
+      const int key = tile * TILE_KEYS + s * STREAM_KEYS;
+      half.keys[s % STREAMS] = half.values[s % STREAMS] = ZEROS;
+      if (key >= unit.seen_to || key + STREAM_KEYS <= unit.seen_from) continue;
+      const int64_t block = (int64_t)table[key / p_.block_size] * p_.kv_heads + head;
+      const int64_t offset = (block * p_.block_size + key % p_.block_size) * (int64_t)size_.row_bytes;
+      half.keys[s % STREAMS] = (const char*)p_.keys + offset;
+      half.values[s % STREAMS] = (const char*)p_.values + offset;
+    }
+    return found;
+  }
+
+  // Values that no token sees may be anything, and 0 times NaN is NaN: in streams that are seen in part, of which there
+  // are two at most, they are replaced by zeros in copies. Keys may stay: their scores are never used.
+  void hide(const Unit& unit, int tile, Tile& found, char* copies) const {
+    const int from = unit.seen_from - tile * TILE_KEYS, to = unit.seen_to - tile * TILE_KEYS;
+    if (from <= 0 && to >= TILE_KEYS) return;
+    for (int s = 0; s < 2 * STREAMS; s++) {
+      const int first = s * STREAM_KEYS, end = first + STREAM_KEYS;
+      const bool starts = first < from && from < end, ends = first < to && to < end;
+      if (!starts && !ends) continue;
+      const char*& values = found.halves[s / STREAMS].values[s % STREAMS];
+      for (int i = 0; i < STREAM_KEYS; i++) {
+        char* copy = copies + i * size_.row_bytes;
+        if (first + i < from || first + i >= to) std::memset(copy, 0, size_.row_bytes);
+        else std::memcpy(copy, values + i * size_.row_bytes, size_.row_bytes);
+      }
+      values = copies;
+      copies += STREAM_KEYS * size_.row_bytes;
+    }
+  }
+
+ private:
+  const AttentionParams& p_;
+  const Sizes<Kv> size_;
+};

@@ -1,0 +1,39 @@
+"""The AttentionBackend of our CPU kernels."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..input_batch import InputBatch
+from ..kernels.attention import attention
+from ..kernels.buffers import Buffers
+from ..kernels.cpu import Pool
+from ..kv_cache import KVCache
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PagedPlan:
+    """Where each request's tokens and keys are; the kernel does the rest."""
+
+    block_tables: Tensor  # [rows, max_blocks] i32
+    row_starts: Tensor  # [rows + 1] i32
+    kv_lens: Tensor  # [rows] i32
+
+
+class CpuPagedAttention:
+    """For caches of bfloat16 or float32 with heads of a size that the kernels know."""
+
+    def __init__(self, pool: Pool, buffers: Buffers):
+        self._pool = pool
+        self._buffers = buffers
+
+    def plan(self, batch: InputBatch, cache: KVCache, num_heads: int) -> PagedPlan:
+        starts, lens = (torch.tensor(counts, dtype=torch.int32) for counts in (batch.row_starts, batch.kv_lens))
+        return PagedPlan(batch.block_tables, starts, lens)
+
+    def attend(self, plan: PagedPlan, cache: KVCache, layer: int, query: Tensor, scale: float, window: int) -> Tensor:
+        tokens, heads, head_dim = query.shape
+        out = self._buffers.take("mixed", tokens, heads * head_dim, query.dtype).view(query.shape)
+        where = plan.block_tables, plan.row_starts, plan.kv_lens
+        return attention(self._pool, query, cache.keys[layer], cache.values[layer], *where, scale, window, out=out)

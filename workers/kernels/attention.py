@@ -1,0 +1,61 @@
+"""Attention over the paged cache by our kernels. A token's bits depend on its query and its request's keys alone."""
+
+import torch
+from torch import Tensor
+
+from .cpu import AttentionParams, Pool, packer
+
+KERNEL_OF = {torch.bfloat16: "attention_bf16", torch.float32: "attention_fp32"}
+MAX_HEAD_DIM = 256
+PARAMS = packer(AttentionParams)
+
+
+def attends(head_dim: int) -> bool:
+    """Whether the kernels know heads of this size."""
+    return head_dim % 16 == 0 and head_dim <= MAX_HEAD_DIM
+
+
+def attention(
+    pool: Pool,
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    block_tables: Tensor,
+    row_starts: Tensor,
+    kv_lens: Tensor,
+    scale: float,
+    window: int = 0,
+    cap: float = 0.0,
+    out: Tensor | None = None,
+) -> Tensor:
+    """`query` [tokens, heads, head_dim] over `keys` and `values` [num_blocks, kv_heads, block_size, head_dim].
+
+    Row r owns tokens row_starts[r]:row_starts[r + 1], the last of its kv_lens[r] positions; position p lies in block
+    block_tables[r, p // block_size]. These three are int32, on the CPU. A token sees the positions up to its own, of
+    them the last `window` if that is not 0. Scores are multiplied by `scale`, then become cap * tanh(score / cap)
+    unless `cap` is 0. What no token sees may hold anything. Returns [tokens, heads, head_dim] in the query's dtype.
+    """
+    if out is None:
+        out = torch.empty(query.shape, dtype=query.dtype)
+    _, kv_heads, block_size, head_dim = keys.shape
+    assert attends(head_dim), head_dim
+    assert block_size % 16 == 0, block_size
+    assert query.dtype == out.dtype == keys.dtype == values.dtype
+    assert query.shape == out.shape
+    assert query.shape[2] == head_dim
+    assert query.shape[1] % kv_heads == 0
+    assert values.shape == keys.shape
+    assert keys.is_contiguous()
+    assert values.is_contiguous()
+    assert query.stride()[1:] == out.stride()[1:] == (head_dim, 1)
+    assert block_tables.dtype == row_starts.dtype == kv_lens.dtype == torch.int32
+    assert block_tables.stride(1) == row_starts.stride(0) == kv_lens.stride(0) == 1
+    assert len(block_tables) == len(row_starts) - 1 == len(kv_lens)
+    tensors = (out, query, keys, values, block_tables, row_starts, kv_lens)
+    params = PARAMS(
+        *(tensor.data_ptr() for tensor in tensors),
+        *(out.stride(0), query.stride(0), len(kv_lens), block_tables.stride(0)),
+        *(kv_heads, query.shape[1] // kv_heads, head_dim, block_size, window, scale, cap),
+    )
+    pool.functions[KERNEL_OF[keys.dtype]](pool.handle, params)
+    return out
