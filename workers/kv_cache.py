@@ -36,7 +36,7 @@ class KVCache:
         shape = (num_blocks, geometry.kv_heads_of_rank(tp_size), block_size, geometry.head_dim)
         try:
             keys, values = ([_empty(shape, geometry.dtype, device) for _ in range(geometry.num_layers)] for _ in "kv")
-        except (RuntimeError, MemoryError) as error:  # torch reports both out-of-memory kinds as RuntimeError
+        except (RuntimeError, MemoryError, OSError, OverflowError) as error:  # torch and mmap
             needed = num_blocks * geometry.kv_bytes_per_block(block_size, tp_size)
             raise ConfigError(
                 f"the KV cache of {num_blocks} blocks needs {needed} bytes, which cannot be allocated; "
