@@ -1,9 +1,13 @@
 import faulthandler
+import signal
 import sys
 
 import pytest
 
 TEARDOWN_S = 120
+
+# A shell starts background jobs with SIGINT ignored, and so would our servers be: they must see it as from a terminal.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(wrapper=True)
