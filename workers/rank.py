@@ -17,8 +17,7 @@ from .kernels.cpu import Library, Pool, best_library
 from .kv_cache import KVCache, blocks_that_fit, max_model_len
 from .memory import free_host_bytes, peak_resident_bytes, resident_bytes
 from .model_runner import ModelRunner
-from .models import Model, device_of, load_model
-from .models.registry import read_geometry
+from .models import Model, device_of, load_model, read_model
 from .tensor_parallel import TensorParallelGroup
 from .threads import pinned_cpus, quota_of_cpus, threads_of_rank, usable_cpus
 from .warm_up import warm_up
@@ -129,7 +128,7 @@ def _library(config: Config, folder: Path) -> Library | None:
     if library is None:
         log.warning("no CPU kernels are built, so plain torch computes, slowly; install again with a C++ compiler")
         return None
-    dtype = read_geometry(folder, config.model.dtype)[1].dtype
+    dtype = read_model(folder, config.model, on_kernels=True)[1].dtype
     if dtype not in DTYPES:
         log.warning("plain torch computes, slowly: kernels know bfloat16 and float32, not %s; choose by --dtype", dtype)
         return None

@@ -1,11 +1,13 @@
 """Quantized models behind the real processes: they know what the float one knows, alone or not, on one rank or two."""
 
+import json
 import shutil
 
 import pytest
 
 from paged_serve import LLM, SamplingParams
 from paged_serve.frontend.model_folder import demo_model_folder
+from paged_serve.workers.kernels.cpu import best_library
 
 from ..workers.quantized_checkpoints import write_quantized
 
@@ -18,6 +20,8 @@ GREEDY = SamplingParams(temperature=0, max_tokens=12, logprobs=1)
 def gptq_folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("models") / "demo-gptq"
     write_quantized(demo_model_folder(), folder, "gptq")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"dtype": "float16"}))  # as nearly all such checkpoints say
     for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
         shutil.copy(demo_model_folder() / name, folder)
     return str(folder)
@@ -37,6 +41,10 @@ def test_a_quantized_model_knows_its_capitals_alone_and_in_company(model, option
     with LLM(gptq_folder if model else "", max_num_seqs=8, num_blocks=128, threads=1, **options) as llm:
         together = llm.generate(PROMPTS, GREEDY)
         llm.reset_prefix_cache()
+        facts = llm.get_facts()
         alone = [llm.generate([prompt], GREEDY)[0] for prompt in PROMPTS]
+    assert facts["kernels"] == (best.isa if (best := best_library()) else "torch")
+    assert facts["dtype"] == ("bfloat16" if best or not model else "float16")
+    assert ("int4 g32" if model else "29 matrices int8") in facts["quantization"]
     assert [output.outputs[0].text for output in together] == [f" {city}." for city in CAPITALS.values()]
     assert [output.outputs[0].logprobs for output in together] == [output.outputs[0].logprobs for output in alone]

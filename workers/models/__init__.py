@@ -17,9 +17,11 @@ from ..tensor_parallel import TensorParallelGroup
 from ..weights import Checkpoint
 from .assembly import Assembly
 from .decoder import Model
+from .family import Family
+from .geometry import Geometry
 from .registry import read_geometry
 
-__all__ = ["Model", "device_of", "load_model"]
+__all__ = ["Model", "device_of", "load_model", "read_model"]
 
 
 def load_model(
@@ -36,9 +38,7 @@ def load_model(
     """
     path = Path(folder)
     device = device_of(config)
-    family, geometry = read_geometry(path, config.dtype)
-    if pool is not None and geometry.dtype == torch.float16 and config.dtype == "auto" and is_quantized(path, config):
-        geometry = replace(geometry, dtype=torch.bfloat16)  # what the products of quantized weights take
+    family, geometry = read_model(path, config, on_kernels=pool is not None)
     geometry.check_tensor_parallel(group.size)
     backend = CpuBackend(pool) if pool is not None and geometry.dtype in DTYPES else TorchBackend(device)
     checkpoint = Checkpoint(path)
@@ -47,6 +47,18 @@ def load_model(
         return Assembly(checkpoint, source, family.weight_names, geometry, group, backend, on_progress).model()
     finally:
         checkpoint.close()
+
+
+def read_model(folder: Path, config: ModelConfig, *, on_kernels: bool) -> tuple[Family, Geometry]:
+    """The family and shape of the model in `folder`, with the dtype to compute in; reads no weights.
+
+    That is the configured one, else the checkpoint's, but for quantized weights on our kernels: nearly all GPTQ and AWQ
+    checkpoints name float16, which the kernels do not know, so bfloat16 is taken.
+    """
+    family, geometry = read_geometry(folder, config.dtype)
+    if on_kernels and geometry.dtype == torch.float16 and config.dtype == "auto" and is_quantized(folder, config):
+        return family, replace(geometry, dtype=torch.bfloat16)
+    return family, geometry
 
 
 def device_of(config: ModelConfig) -> str:
