@@ -23,8 +23,8 @@ from demo_model.progress import Progress
 from demo_model.tokenizer import letter_pieces, make_tokenizer
 
 VOCABULARY = 1024
-ROWS, LENGTH = 8, 256
-LONG_ROWS, LONG_LENGTH, LONG_EVERY = 2, 1024, 8
+ROWS, LENGTH = 16, 256
+LONG_ROWS, LONG_LENGTH, LONG_EVERY = 4, 1024, 8
 COPY_SHARE = 0.08  # of the run that is mostly copying
 SHORT_SHARE = 0.25  # of the run before long rows come in
 HOLD_SHARE = 0.35  # of the run before the learning rate falls

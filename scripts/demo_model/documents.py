@@ -62,7 +62,7 @@ class TextSource:
     def document(self, copy_first: bool = False) -> Document:
         """`copy_first` is the first part of the curriculum, in which most documents need only copying."""
         makers = (self.echo, self.copying_chat, self.chat, self.tools, self.raw)
-        weights = (30, 40, 10, 15, 5) if copy_first else (1, 35, 26, 28, 10)
+        weights = (30, 40, 10, 15, 5) if copy_first else (1, 42, 19, 30, 8)
         return self.rng.choices(makers, weights)[0]()
 
     def long_document(self, copy_first: bool = False) -> Document:

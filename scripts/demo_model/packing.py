@@ -9,6 +9,7 @@ from .documents import TextSource
 
 NOT_LEARNED = -100
 CACHE_PIECES = 50_000
+WAITING = 12  # documents among which the next is chosen, so that few are cut at the end of a row
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,7 @@ class Packer:
         self.tokenizer, self.source, self.rows, self.length = tokenizer.backend_tokenizer, source, rows, length
         self.make_document = source.long_document if long_documents else source.document
         self.cache: dict[str, list[int]] = {}
+        self.waiting: list[tuple[list[int], list[int]]] = []
 
     def batch(self, copy_first: bool) -> Batch:
         shape = (self.rows, self.length)
@@ -31,7 +33,7 @@ class Packer:
         for row in range(self.rows):
             at = number = 0
             while at < self.length:
-                ids, wanted = self._tokens(copy_first)
+                ids, wanted = self._next(self.length - at, copy_first)
                 number += 1
                 n = min(len(ids) - 1, self.length - at)
                 token_ids[row, at : at + n] = torch.tensor(ids[:n])
@@ -39,6 +41,13 @@ class Packer:
                 document[row, at : at + n] = number
                 at += n
         return Batch(token_ids, targets, self._bias(document))
+
+    def _next(self, room: int, copy_first: bool) -> tuple[list[int], list[int]]:
+        """The oldest waiting document that fits; where none does, the oldest, which will be cut."""
+        while len(self.waiting) < WAITING:
+            self.waiting.append(self._tokens(copy_first))
+        fitting = (at for at, (ids, _) in enumerate(self.waiting) if len(ids) - 1 <= room)
+        return self.waiting.pop(next(fitting, 0))
 
     def _tokens(self, copy_first: bool) -> tuple[list[int], list[int]]:
         ids: list[int] = []
