@@ -14,8 +14,8 @@
 // Asks for what is read next: `far` the same part of the next tile, `near` what the next product over this half reads.
 // A core drops a prefetch that finds no free buffer, so each line is asked for twice.
 struct Ahead {
-  const char* const* far;
-  const char* const* near;
+  const char* const volatile* far;  // volatile: read when used. Kept in registers, they drive accumulators to the stack
+  const char* const volatile* near;
   void line(int stream, size_t offset) const {
     prefetch<2>(far[stream] + offset);
     prefetch<2>(near[stream] + offset);
@@ -29,36 +29,47 @@ inline F32 join_chains(const F32 (&chains)[4]) {
   return (((F32)x[0] + (F32)x[1]) + (F32)x[2]) + (F32)x[3];
 }
 
-// scores[ROWS][TILE_KEYS], of half a tile by position. query: [ROWS][row_bytes].
+// Rows that are multiplied together straight from the cache, and how many vectors of keys or columns at once: as many
+// as leave registers for what is read.
+constexpr int DIRECT_BLOCK = LANES == 16 ? 8 : 4;
+template <int ROWS> constexpr int DIRECT_VECTORS = ROWS * 4 <= (LANES == 16 ? 20 : 4) ? 4 : 2;
+
+// scores[ROWS][TILE_KEYS], of half a tile by position. query: [row_bytes / 16][ROWS] pieces of 16 bytes.
 template <class Kv, int ROWS, bool AHEAD>
 [[gnu::noipa]] void direct_scores(float* scores, const char* query, const Sizes<Kv>& size, const char* const* keys,
                                   Ahead ahead) {
   using F = typename Kv::F;
-  constexpr int PIECES = LANES / 4;
+  constexpr int PIECES = LANES / 4, N = DIRECT_VECTORS<ROWS>;
   const size_t row_bytes = size.row_bytes;
   for (int position = 0; position < HALF_KEYS; position += LANES) {  // piece k of vector v: position + 4 k + v
-    const int stream = position % 16 / 2;
     const size_t first = position / 16 * 2 * row_bytes;
-    const char* at[2][PIECES];
-    EACH(half, 2) EACH(k, PIECES) at[half][k] = keys[stream + 2 * k + half] + first;
-    F32 acc[ROWS][4] = {};
-    for (size_t at_byte = 0; at_byte < row_bytes; at_byte += 32) {
-      I32 words[4][2];
-      EACH(v, 4) eights(at[v / 2], v % 2 * row_bytes + at_byte, words[v]);
-      if constexpr (AHEAD) {
-        const size_t line = first + at_byte % 64 / 32 * row_bytes + at_byte / 64 * 64;
-        EACH(half, 2) EACH(k, PIECES) ahead.line(stream + 2 * k + half, line);
-      }
-      EACH(j, 2) {
-        typename F::Weights w[4];
-        EACH(v, 4) w[v] = F::weights(words[v][j]);
-        EACH(m, ROWS) {
-          const typename F::Row x = F::row(repeat_four(query + m * row_bytes + at_byte + j * 16));
-          EACH(v, 4) acc[m][v] = F::dot(acc[m][v], w[v], x);
+    F32 chains[ROWS][4];
+#pragma GCC unroll 1
+    for (int pass = 0; pass < 4 / N; pass++) {  // a pass's chains wait in memory, not in registers
+      const char* at[N / 2][PIECES];  // of vectors v and v + 1: two keys of each of some streams
+      const int stream = position % 16 / 2 + pass * N / 2;
+      EACH(pair, N / 2) EACH(k, PIECES) at[pair][k] = keys[stream + 2 * k + pair] + first;
+      F32 acc[ROWS][N] = {};
+      const char* piece = query;
+      for (size_t at_byte = 0; at_byte < row_bytes; at_byte += 32, piece += 2 * ROWS * 16) {
+        I32 words[N][2];
+        EACH(v, N) eights(at[v / 2], v % 2 * row_bytes + at_byte, words[v]);
+        if constexpr (AHEAD) {
+          const size_t line = first + at_byte % 64 / 32 * row_bytes + at_byte / 64 * 64;
+          EACH(pair, N / 2) EACH(k, PIECES) ahead.line(stream + 2 * k + pair, line);
+        }
+        EACH(j, 2) {
+          typename F::Weights w[N];
+          EACH(v, N) w[v] = F::weights(words[v][j]);
+          EACH(m, ROWS) {
+            const typename F::Row x = F::row(repeat_four(piece + (j * ROWS + m) * 16));
+            EACH(v, N) acc[m][v] = F::dot(acc[m][v], w[v], x);
+          }
         }
       }
+      EACH(m, ROWS) EACH(v, N) chains[m][pass * N + v] = acc[m][v];
     }
-    EACH(m, ROWS) store(scores + m * TILE_KEYS + position, join_chains(acc[m]));
+    EACH(m, ROWS) store(scores + m * TILE_KEYS + position, join_chains(chains[m]));
   }
 }
 
@@ -84,7 +95,7 @@ template <class Kv, int ROWS, bool AHEAD, bool TAIL>
 [[gnu::noipa]] void direct_values(float* sums, const float* keep, const char* weights, const Sizes<Kv>& size,
                                   const char* const* values, size_t offset, Ahead ahead) {
   using F = typename Kv::F;
-  constexpr int N = STRIP<ROWS>, STEPS = 2 / PER_WORD<Kv>;
+  constexpr int N = DIRECT_VECTORS<ROWS>, STEPS = 2 / PER_WORD<Kv>;
   constexpr size_t STRIP_BYTES = (size_t)N * LANES * sizeof(typename Kv::Element);
   const size_t row_bytes = size.row_bytes;
   const int words = size.words - (int)(offset / WORD_BYTES);
@@ -144,24 +155,28 @@ template <class Kv> void pack_values(char* panels, const Sizes<Kv>& size, const 
   }
 }
 
-// One strip of scores[ROWS][TILE_KEYS] of a half, from its panel of keys. query: [ROWS][row_bytes].
-template <class F, int ROWS>
-[[gnu::noipa]] void strip_scores(float* scores, const char* query, size_t row_bytes, const char* strip, int chunks) {
+// One chain of one strip of scores[ROWS][TILE_KEYS] of a half, from the chain's words of its panel of keys. A function
+// of its own, like those of tile.h: in a loop over chains, gcc 12 copies the accumulators to the stack after each.
+template <class F, int ROWS, bool FIRST>
+[[gnu::noipa]] void strip_chain(float* scores, const char* query, size_t row_bytes, const char* strip, int chunks) {
   constexpr int N = STRIP<ROWS>;
-  for (int l = 0; l < 4; l++) {
-    F32 acc[ROWS][N] = {};
-    const char* chain = strip + (size_t)l * chunks * STEP_BYTES;
-    tile<F, ROWS, 0, 4 * WORD_BYTES>(acc, query + l * WORD_BYTES, row_bytes, chain, chunks);
-    EACH(m, ROWS) EACH(n, N) {
-      float* at = scores + m * TILE_KEYS + n * LANES;
-      store(at, l == 0 ? acc[m][n] : load(at) + acc[m][n]);
-    }
+  F32 acc[ROWS][N] = {};
+  tile<F, ROWS, 0, 4 * WORD_BYTES>(acc, query, row_bytes, strip, chunks);
+  EACH(m, ROWS) EACH(n, N) {
+    float* at = scores + m * TILE_KEYS + n * LANES;
+    store(at, FIRST ? acc[m][n] : load(at) + acc[m][n]);
   }
 }
 
+// scores[ROWS][TILE_KEYS] of a half, from its panel of keys. query: [ROWS][row_bytes].
 template <class F, int ROWS>
 void panel_scores(float* scores, const char* query, size_t row_bytes, const char* panel, int chunks) {
   constexpr int N = STRIP<ROWS>;
-  for (int s = 0; s < STRIPS<ROWS>; s++)
-    strip_scores<F, ROWS>(scores + s * N * LANES, query, row_bytes, panel + s * N * sizeof(I32), chunks);
+  for (int s = 0; s < STRIPS<ROWS>; s++) {
+    for (int l = 0; l < 4; l++) {
+      const char* strip = panel + (size_t)l * chunks * STEP_BYTES + s * N * sizeof(I32);
+      const auto add = l == 0 ? strip_chain<F, ROWS, true> : strip_chain<F, ROWS, false>;
+      add(scores + s * N * LANES, query + l * WORD_BYTES, row_bytes, strip, chunks);
+    }
+  }
 }

@@ -48,14 +48,13 @@ inline float weigh(float* scores, int halves, int from, int to, const Scale& sca
     return (key >= splat(from)) & (key < splat(to));
   };
   F32 high = splat(LOWEST), total = splat(0.0f);
-  for (int half = 0; half < halves; half++) {
-    EACH(v, HALF_KEYS / LANES) {
-      const int position = half * HALF_KEYS + v * LANES;
-      F32 x = load(scores + position);
-      if (scale.cap > 0) store(scores + position, x = capped(x * splat(scale.before), scale.cap));
-      if constexpr (MASKED) x = seen(position) ? x : splat(LOWEST);
-      high = max(high, x);
-    }
+  const int positions = halves * HALF_KEYS;
+#pragma GCC unroll 2
+  for (int position = 0; position < positions; position += LANES) {
+    F32 x = load(scores + position);
+    if (scale.cap > 0) store(scores + position, x = capped(x * splat(scale.before), scale.cap));
+    if constexpr (MASKED) x = seen(position) ? x : splat(LOWEST);
+    high = max(high, x);
   }
   const float before = top, here = highest(high);
   float keep = 1;
@@ -64,14 +63,12 @@ inline float weigh(float* scores, int halves, int from, int to, const Scale& sca
     keep = exp2(splat(before * scale.after - here * scale.after))[0];
   }
   const F32 shift = splat(-top * scale.after);
-  for (int half = 0; half < halves; half++) {
-    EACH(v, HALF_KEYS / LANES) {
-      const int position = half * HALF_KEYS + v * LANES;
-      F32 weight = weight_of<Kv>(fma(load(scores + position), splat(scale.after), shift));
-      if constexpr (MASKED) weight = (F32)((I32)weight & seen(position));
-      total += weight;
-      Kv::store(weights + position, weight);
-    }
+#pragma GCC unroll 2
+  for (int position = 0; position < positions; position += LANES) {
+    F32 weight = weight_of<Kv>(fma(load(scores + position), splat(scale.after), shift));
+    if constexpr (MASKED) weight = (F32)((I32)weight & seen(position));
+    total += weight;
+    Kv::store(weights + position, weight);
   }
   store(totals, fma(load(totals), splat(keep), total));
   return keep;

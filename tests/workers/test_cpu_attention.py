@@ -148,6 +148,7 @@ INVARIANT = [
     {"group": 1, "head_dim": 64},
     {"group": 2, "head_dim": 128},
     {"group": 4, "head_dim": 80, "window": 33},
+    {"group": 5, "head_dim": 48},
     {"group": 7, "head_dim": 32, "cap": 3.0},
     {"group": 8, "head_dim": 256, "window": 100},
 ]
