@@ -38,6 +38,7 @@ docs:
 # the benchmarks that need no peer
 bench:
     {{python}} scripts/bench_scheduler.py
+    {{python}} scripts/bench_kernels.py
     {{python}} scripts/bench_client.py
     {{python}} scripts/bench_step.py
     {{python}} scripts/bench_load_client.py

@@ -8,6 +8,7 @@
 //            scales  x: [rows], weight: [outputs]      float
 // Tile       MAX_ROWS rows x 64 outputs, all of K
 // Floor      few rows: weight bytes / read bandwidth; many rows: 2 * rows * outputs * inputs operations
+// Achieved   one core of Zen 4: 1 row 0.83 of reading, 4 rows 0.75; 16 rows 0.88 of peak, 512 rows 0.91 to 0.94
 #include "gemm.h"
 #include "quantize.h"
 

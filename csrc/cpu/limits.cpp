@@ -2,7 +2,7 @@
 //
 // Algorithm  read_memory: every thread sums its share of a buffer in four vectors; nothing else happens.
 //            peak: every thread repeats the dot product of tile.h on registers, in more chains than the latency needs.
-// Floor      these are the floors.
+// Floor      these are the floors: 32 GB/s and 231 Gflop/s (bfloat16) for one core of Zen 4.
 #include "api.h"
 #include "pool.h"
 #include "tile.h"
@@ -41,6 +41,9 @@ template <class F, class Out> void repeat_dot(int64_t steps) {
       hide(acc[m][v]);
     }
   }
+  Out used = {};  // else the compiler leaves out all of the above
+  EACH(m, ROWS) EACH(v, N) used += sum(acc[m][v]);
+  [[maybe_unused]] volatile Out sink = used;
 }
 
 }  // namespace

@@ -16,6 +16,8 @@ from paged_serve.protocol.errors import ConfigError
 
 FOLDER = Path(__file__).parents[1].resolve().parent / "csrc"
 ISAS = ("avx512", "avx2", "portable")  # best first; a machine that runs one runs those after it
+READ_BYTES = 1 << 20  # what limits.cpp reads at least
+PEAK_FORMATS = ("bf16", "fp32", "int8")
 SPIN_US = 50  # how long an idle thread waits awake: longer than the Python between two kernels of a step
 
 
@@ -163,6 +165,9 @@ class Library:
         self._dll.pool_create.argtypes = [c_void_p]
         self._dll.pool_destroy.argtypes = [c_void_p]
         self._dll.pool_empty_runs.argtypes = [c_void_p, c_int32]
+        self._dll.read_memory.argtypes = [c_void_p, c_void_p, c_int64]
+        self._dll.peak_operations.argtypes = [c_void_p, c_int32, c_int64]
+        self._dll.peak_operations.restype = c_int64
         self.isa: str = self._dll.isa_name().decode()
         self.machine_isa: str = self._dll.machine_isa().decode()
         structs: set[type[ctypes.Structure]] = {PoolParams, *KERNELS.values()}
@@ -185,6 +190,15 @@ class Library:
 
     def empty_runs(self, handle: int, times: int) -> None:
         self._dll.pool_empty_runs(handle, times)
+
+    def read_memory(self, handle: int, address: int, nbytes: int) -> int:
+        """Reads `nbytes`, a multiple of READ_BYTES, at the machine's limit; their sum as int32."""
+        assert nbytes % READ_BYTES == 0, nbytes
+        return int(self._dll.read_memory(handle, address, nbytes))
+
+    def peak_operations(self, handle: int, number_format: str, steps: int) -> int:
+        """Multiplies and adds in registers at the machine's limit; how many operations that were."""
+        return int(self._dll.peak_operations(handle, PEAK_FORMATS.index(number_format), steps))
 
 
 def library_path(isa: str) -> Path:

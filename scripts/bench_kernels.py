@@ -1,0 +1,156 @@
+"""How near do the CPU kernels come to the machine's limits?
+
+    python scripts/bench_kernels.py [--threads 2] [--only WORD ...] [--isa avx2]
+
+Regime: one kernel at a time, called as a step calls it, on the operands of kernel_cases.py. Beside every sample both
+limits are measured with the same threads: reading the KV cache, which is larger than any cache of the machine and lies
+in large pages, and dot products in registers. The floor of a call is the longer of bytes / read bandwidth and
+operations / peak; `of limit` is floor / time, the median of the samples. With one thread times are those of its CPU
+clock, so that a busy machine shows less; with more they are wall time. Ends in a line of JSON.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from kernel_cases import Case, all_cases, make_cache
+from torch import Tensor
+
+from paged_serve.frontend.bench.machine import circumstances
+from paged_serve.frontend.bench.tables import number
+from paged_serve.protocol.errors import ConfigError
+from paged_serve.workers.kernels import cpu
+
+SAMPLES = 9
+SAMPLE_S = 0.03  # at least, of calls one after another
+PEAK_STEPS = 1_000_000  # several milliseconds with any instruction set
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The threads that compute, their clock, and the memory whose reading is the limit."""
+
+    pool: cpu.Pool
+    clock: Callable[[], float]
+    memory: Tensor
+
+    def time(self, call: Callable[[], object], times: int = 1) -> float:
+        """Seconds a call."""
+        began = self.clock()
+        for _ in range(times):
+            call()
+        return (self.clock() - began) / times
+
+    def read_bandwidth(self) -> float:
+        """Bytes a second."""
+        library, nbytes = self.pool.library, self.memory.nbytes
+        return nbytes / self.time(lambda: library.read_memory(self.pool.handle, self.memory.data_ptr(), nbytes))
+
+    def peak(self, number_format: str) -> float:
+        """Operations a second."""
+        began = self.clock()
+        done = self.pool.library.peak_operations(self.pool.handle, number_format, PEAK_STEPS)
+        return done / (self.clock() - began)
+
+
+def measure(machine: Machine, case: Case) -> dict[str, Any]:
+    case.call()
+    times = max(1, round(SAMPLE_S / machine.time(case.call)))
+    taken, fractions, reads, peaks = [], [], [], []
+    for _ in range(SAMPLES):
+        reads.append(machine.read_bandwidth())
+        peaks.append(machine.peak(case.format))
+        taken.append(machine.time(case.call, times))
+        fractions.append(max(case.nbytes / reads[-1], case.operations / peaks[-1]) / taken[-1])
+    median_s, read, peak = (statistics.median(values) for values in (taken, reads, peaks))
+    return {
+        "kernel": case.kernel,
+        "shape": case.shape,
+        "format": case.format,
+        "median_us": 1e6 * median_s,
+        "min_us": 1e6 * min(taken),
+        "max_us": 1e6 * max(taken),
+        "gbytes_per_s": case.nbytes / median_s / 1e9,
+        "goperations_per_s": case.operations / median_s / 1e9,
+        "bound": "read" if case.nbytes / read >= case.operations / peak else case.format,
+        "of_limit": statistics.median(fractions),
+        "read_gbytes_per_s": read / 1e9,
+        "peak_goperations_per_s": peak / 1e9,
+    }
+
+
+LINE = "{:22}{:18}{:>10}{:>10}{:>10}{:>9}{:>9}  {:6}{:>8}"
+HEAD = LINE.format("kernel", "shape", "µs", "min", "max", "GB/s", "Gop/s", "bound", "of limit")
+
+
+def line(found: dict[str, Any]) -> str:
+    names = ("median_us", "min_us", "max_us", "gbytes_per_s", "goperations_per_s")
+    figures = [number(found[name]) if found[name] else "-" for name in names]
+    return LINE.format(found["kernel"], found["shape"], *figures, found["bound"], f"{found['of_limit']:.2f}")
+
+
+def limits_of(results: list[dict[str, Any]]) -> dict[str, float]:
+    """Medians over the whole run."""
+    peaks = {name: [r["peak_goperations_per_s"] for r in results if name == r["format"]] for name in cpu.PEAK_FORMATS}
+    return {
+        "read_gbytes_per_s": statistics.median(r["read_gbytes_per_s"] for r in results),
+        **{f"{name}_goperations_per_s": statistics.median(values) for name, values in peaks.items() if values},
+    }
+
+
+def large_page_bytes() -> int:
+    """Of this process."""
+    rollup = Path("/proc/self/smaps_rollup").read_text()
+    return 1024 * int(next(text.split()[1] for text in rollup.splitlines() if text.startswith("AnonHugePages:")))
+
+
+def make_machine(threads: int, isa: str | None) -> Machine:
+    usable = sorted(os.sched_getaffinity(0))
+    library = cpu.best_library(isa)
+    if library is None:
+        raise ConfigError("the kernels are not built: python setup.py build_ext --inplace")
+    if threads > len(usable):
+        raise ConfigError(f"--threads {threads}, but this process may use {len(usable)} cores")
+    torch.set_num_threads(1)
+    memory = make_cache()
+    if large_page_bytes() < memory.nbytes:
+        print("warning: the KV cache got no large pages; reading it is slower than it need be", file=sys.stderr)
+    pool = cpu.Pool(library, usable[:threads], pin_caller=True)
+    return Machine(pool, time.thread_time if threads == 1 else time.perf_counter, memory)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--only", nargs="+", default=[""], metavar="WORD", help="kernels whose name has one of these")
+    parser.add_argument("--isa", choices=cpu.ISAS, help="default: the best that this machine runs")
+    options = parser.parse_args()
+    about = circumstances()  # before threads are pinned
+    try:
+        machine = make_machine(options.threads, options.isa)
+    except ConfigError as error:
+        sys.exit(f"bench_kernels: {error}")
+    print(HEAD)
+    results = []
+    for case in all_cases(machine.pool, machine.memory):
+        if any(word in case.kernel for word in options.only):
+            results.append(measure(machine, case))
+            print(line(results[-1]), flush=True)
+    if not results:
+        sys.exit(f"bench_kernels: no kernel is called {' or '.join(options.only)}")
+    limits = limits_of(results)
+    print("limits: " + ", ".join(f"{name} {number(value)}" for name, value in limits.items()))
+    told = {"bench": "kernels", "threads": options.threads, "isa": machine.pool.library.isa, **about}
+    print(json.dumps({**told, "limits": limits, "results": results}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,171 @@
+"""What bench_kernels.py calls: every kernel on the shapes of one model, with operands where a step has them.
+
+The model: hidden size 1024, 3072 in between, 16 heads over 8 KV heads of 128, 32,000 tokens. Weights and the KV cache
+come from memory: each call reads other copies or blocks than those before it. Activations and logits are in caches.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import cycle
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from paged_serve.workers.kernels.attention import attention
+from paged_serve.workers.kernels.cpu import Pool
+from paged_serve.workers.kernels.elementwise import rms_norm, rotate_and_cache, silu_mul
+from paged_serve.workers.kernels.gemm import QuantizedRows, gemm, quantize_rows
+from paged_serve.workers.kernels.packing import PackedWeight, WeightFormat, allocate, pack_float, pack_int4, pack_int8
+from paged_serve.workers.kernels.sampling import draw_tokens, scan_logits, token_logprobs
+
+HIDDEN, INTERMEDIATE, HEADS, KV_HEADS, HEAD_DIM, VOCAB = 1024, 3072, 16, 8, 128, 32_000
+BLOCK_SIZE, NUM_BLOCKS = 16, 8192  # 512 MB
+COLD_BYTES = 256 << 20  # of the copies of a weight
+GROUP_SIZE = 128  # of int4
+GEMM_SHAPES = ((2 * INTERMEDIATE, HIDDEN), (HIDDEN, INTERMEDIATE))  # outputs, inputs
+GEMM_ROWS = (1, 4, 16, 32, 512)
+DECODES = ((1, 512), (32, 512), (1, 4096), (32, 4096), (1, 16384), (32, 16384))  # rows, context
+PREFILLS = (512, 2048)
+REST_ROWS = (1, 32, 512)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One call, and the least that any implementation of it must read (or write) and compute."""
+
+    kernel: str
+    shape: str
+    call: Callable[[], object]
+    nbytes: int
+    operations: int = 0  # a product and its addition are two
+    format: str = "fp32"  # of the operations: bf16, fp32 or int8
+
+
+def make_cache() -> Tensor:
+    """[2, blocks, kv_heads, block_size, head_dim] bf16, of any values."""
+    cache = allocate((2, NUM_BLOCKS, KV_HEADS, BLOCK_SIZE, HEAD_DIM), torch.bfloat16)
+    cache[0, 0].normal_()
+    cache[:] = cache[0, 0].clone()
+    return cache
+
+
+def all_cases(pool: Pool, cache: Tensor) -> Iterator[Case]:
+    """One after another: the operands of a case live until the next is asked for."""
+    for weight_format in WeightFormat:
+        for outputs, inputs in GEMM_SHAPES:
+            weights = cold_copies(random_weight(weight_format, outputs, inputs))
+            for rows in GEMM_ROWS:
+                yield gemm_case(pool, weights, rows)
+    for rows, context in DECODES:
+        yield attention_case(pool, cache, "decode", rows, context, tokens=1)
+    for context in PREFILLS:
+        yield attention_case(pool, cache, "prefill", 1, context, tokens=context)
+    for rows in REST_ROWS:
+        yield from elementwise_cases(pool, cache, rows)
+    for rows in (1, 32):
+        yield from sampling_cases(pool, rows)
+
+
+# --- products ---
+
+
+def random_weight(weight_format: WeightFormat, outputs: int, inputs: int) -> PackedWeight:
+    match weight_format:
+        case WeightFormat.INT8:
+            return pack_int8(torch.randint(-127, 128, (outputs, inputs), dtype=torch.int8), torch.rand(outputs))
+        case WeightFormat.INT4:
+            codes = torch.randint(0, 16, (outputs, inputs), dtype=torch.uint8)
+            return pack_int4(codes, torch.rand(outputs, inputs // GROUP_SIZE))
+        case WeightFormat.BF16:
+            return pack_float(torch.randn(outputs, inputs).bfloat16())
+        case WeightFormat.FP32:
+            return pack_float(torch.randn(outputs, inputs))
+
+
+def cold_copies(weight: PackedWeight) -> list[PackedWeight]:
+    """So many that none is in a cache when its turn comes again."""
+    copies = -(-COLD_BYTES // weight.data.nbytes)
+    data = allocate((copies, *weight.data.shape), weight.data.dtype)
+    data[:] = weight.data
+    return [replace(weight, data=copy) for copy in data]
+
+
+def gemm_case(pool: Pool, weights: list[PackedWeight], rows: int) -> Case:
+    weight = weights[0]
+    dtype = torch.float32 if weight.format == WeightFormat.FP32 else torch.bfloat16
+    x: Tensor | QuantizedRows = torch.randn(rows, weight.inputs).to(dtype)
+    if weight.format == WeightFormat.INT8:
+        x = quantize_rows(pool, x)  # once for several products, so not of this one
+    out, turns = torch.empty((rows, weight.outputs), dtype=dtype), cycle(weights)
+    return Case(
+        f"gemm_{weight.format}",
+        f"{rows} x {weight.inputs} x {weight.outputs}",
+        lambda: gemm(pool, x, next(turns), out=out),
+        weight.nbytes,
+        2 * rows * weight.inputs * weight.outputs,
+        "bf16" if weight.format == WeightFormat.INT4 else weight.format.value,
+    )
+
+
+# --- attention ---
+
+
+def attention_case(pool: Pool, cache: Tensor, kind: str, rows: int, context: int, tokens: int) -> Case:
+    """The last `tokens` of each row's `context`; where rows together exceed the cache, they share blocks far apart."""
+    blocks = torch.randperm(NUM_BLOCKS, generator=torch.Generator().manual_seed(0)).int()
+    times = -(-rows * context // (NUM_BLOCKS * BLOCK_SIZE))
+    turns = cycle(blocks.repeat(times).view(-1, rows, context // BLOCK_SIZE))
+    query = torch.randn(rows * tokens, HEADS, HEAD_DIM).bfloat16()
+    out = torch.empty_like(query)
+    starts = torch.arange(0, rows * tokens + 1, tokens, dtype=torch.int32)
+    lens = torch.full((rows,), context, dtype=torch.int32)
+    seen = rows * (tokens * (context - tokens) + tokens * (tokens + 1) // 2)
+    return Case(
+        f"attention {kind}",
+        f"{rows} x {context}",
+        lambda: attention(pool, query, *cache, next(turns), starts, lens, HEAD_DIM**-0.5, out=out),
+        rows * context * cache[:, 0, :, 0].nbytes,
+        4 * HEAD_DIM * HEADS * seen,
+        "bf16",
+    )
+
+
+# --- what lies between ---
+
+
+def elementwise_cases(pool: Pool, cache: Tensor, rows: int) -> Iterator[Case]:
+    hidden, delta = torch.randn(rows, HIDDEN).bfloat16(), torch.zeros(rows, HIDDEN, dtype=torch.bfloat16)
+    weight, out = torch.ones(HIDDEN), torch.empty_like(hidden)
+    norm = partial(rms_norm, pool, hidden, weight, 1e-6, delta, out)
+    yield Case("rms_norm", f"{rows} x {HIDDEN}", norm, 4 * hidden.nbytes)  # reads two, writes two
+
+    gate_up = torch.randn(rows, 2 * INTERMEDIATE).bfloat16()
+    product = torch.empty((rows, INTERMEDIATE), dtype=torch.bfloat16)
+    gate = partial(silu_mul, pool, gate_up, product)
+    yield Case("silu_mul", f"{rows} x {INTERMEDIATE}", gate, gate_up.nbytes + product.nbytes)
+
+    projected = torch.randn(rows, (HEADS + 2 * KV_HEADS) * HEAD_DIM).bfloat16()
+    slots = torch.randperm(NUM_BLOCKS * BLOCK_SIZE)[:rows].contiguous()
+    places = (torch.rand(rows, HEAD_DIM), torch.arange(rows), slots, cache[0], cache[1])
+    query, norm_weight = torch.empty((rows, HEADS, HEAD_DIM), dtype=torch.bfloat16), torch.ones(HEAD_DIM)
+    rotate = partial(rotate_and_cache, pool, projected, *places, query, norm_weight, norm_weight, 1e-6)
+    yield Case("rotate_and_cache", f"{rows} x {projected.shape[1]}", rotate, 2 * projected.nbytes)
+
+
+def sampling_cases(pool: Pool, rows: int) -> Iterator[Case]:
+    rng = np.random.default_rng(0)
+    logits = (4 * rng.standard_normal((rows, VOCAB))).astype(np.float32)
+    every, shape = np.arange(rows), f"{rows} x {VOCAB}"
+
+    def draw(top_k: int, top_p: float) -> Callable[[], object]:
+        columns = np.full(rows, 0.8, np.float32), np.full(rows, -np.inf, np.float32)
+        cuts = np.full(rows, top_k), np.full(rows, top_p)
+        return partial(draw_tokens, pool, logits, every, every, *columns, *cuts, rng.random(rows))
+
+    yield Case("sampling greedy", shape, partial(scan_logits, pool, logits), logits.nbytes)
+    yield Case("sampling temperature", shape, draw(0, 1.0), logits.nbytes)
+    yield Case("sampling top-k, top-p", shape, draw(50, 0.95), logits.nbytes)
+    logprobs = partial(token_logprobs, pool, logits, every, every, np.full(rows, 5))
+    yield Case("sampling logprobs", shape, logprobs, logits.nbytes)

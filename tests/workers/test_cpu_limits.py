@@ -1,0 +1,26 @@
+"""The machine's limits are what benchmarks divide by: neither may be left out by the compiler, or in part."""
+
+import time
+
+import pytest
+import torch
+
+from paged_serve.workers.kernels import cpu
+
+MOST_OPERATIONS_PER_S = 5e12  # of one core: above 512 a cycle at 6 GHz
+
+
+def test_reading_memory_reads_all_of_it(cpu_library, cpu_pools):
+    memory = torch.randint(-(2**31), 2**31, (5 * cpu.READ_BYTES // 4,), generator=torch.Generator().manual_seed(0))
+    words = memory.int()
+    expected = (int(memory.sum()) + 2**31) % 2**32 - 2**31
+    for pool in cpu_pools:
+        assert cpu_library.read_memory(pool.handle, words.data_ptr(), words.nbytes) == expected
+
+
+@pytest.mark.parametrize("number_format", cpu.PEAK_FORMATS)
+def test_the_peak_is_computed_and_not_optimised_away(cpu_library, cpu_pools, number_format):
+    for pool in cpu_pools:
+        began = time.perf_counter()
+        operations = cpu_library.peak_operations(pool.handle, number_format, 1_000_000)
+        assert operations < (time.perf_counter() - began) * MOST_OPERATIONS_PER_S * pool.num_threads
