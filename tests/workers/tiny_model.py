@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -10,8 +11,11 @@ VOCAB_SIZE = 300
 HIDDEN, HEADS, KV_HEADS, HEAD_DIM, FFN, LAYERS = 64, 4, 2, 16, 96, 2
 
 
-def write_tiny_model(folder: Path, dtype: torch.dtype = torch.bfloat16, seed: int = 0) -> str:
-    """Write config.json and model.safetensors; the weights are large enough for logits that are worth sampling."""
+def write_tiny_model(folder: Path, dtype: torch.dtype = torch.bfloat16, seed: int = 0, **changes: Any) -> str:
+    """Write config.json and model.safetensors; the weights are large enough for logits that are worth sampling.
+
+    `changes` are entries of config.json; a `model_type` of "qwen3" gets the norms of queries and keys that it needs.
+    """
     generator = torch.Generator().manual_seed(seed)
 
     def weight(*shape: int, scale: float) -> torch.Tensor:
@@ -36,6 +40,9 @@ def write_tiny_model(folder: Path, dtype: torch.dtype = torch.bfloat16, seed: in
         tensors |= {f"{name}.{part}.weight": weight(*shape, scale=0.25) for part, shape in shapes.items()}
         for norm in ("input_layernorm", "post_attention_layernorm"):
             tensors[f"{name}.{norm}.weight"] = torch.ones(HIDDEN, dtype=dtype)
+        if changes.get("model_type") == "qwen3":
+            for norm in ("q_norm", "k_norm"):
+                tensors[f"{name}.self_attn.{norm}.weight"] = 1 + weight(HEAD_DIM, scale=0.3)
     save_file(tensors, folder / "model.safetensors")
     config = {
         "architectures": ["LlamaForCausalLM"],
@@ -55,5 +62,5 @@ def write_tiny_model(folder: Path, dtype: torch.dtype = torch.bfloat16, seed: in
         "tie_word_embeddings": False,
         "eos_token_id": 2,
     }
-    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "config.json").write_text(json.dumps(config | changes))
     return str(folder)

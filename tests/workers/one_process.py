@@ -1,0 +1,117 @@
+"""The real engine core and the real model runner in one process, with a client that notes all that it is told."""
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from paged_serve.engine_core.admission import ModelFacts
+from paged_serve.engine_core.engine import EngineCore, Outgoing
+from paged_serve.protocol.config import Config
+from paged_serve.protocol.engine_core import AbortRequests, EngineCoreOutputs, EngineCoreRequest, Logprobs
+from paged_serve.protocol.message import unpack_ids, unpack_int64
+from paged_serve.protocol.sampling_params import FinishReason
+from paged_serve.protocol.worker import ModelRunnerOutput, SchedulerOutput
+from paged_serve.workers.kv_cache import KVCache
+from paged_serve.workers.model_runner import ModelRunner
+from paged_serve.workers.models import Model
+from paged_serve.workers.tensor_parallel import TensorParallelGroup
+
+CLIENT = b"client:0"
+
+
+@dataclass
+class Told:
+    """All that a client learned of one sequence; logprobs as the bytes that came."""
+
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[bytes] = field(default_factory=lambda: [b"", b"", b""])  # ids, logprobs, ranks
+    prompt_logprobs: Logprobs | None = None
+    finish_reason: FinishReason | None = None
+    stop_token_id: int | None = None
+    error: str = ""
+
+
+class OneProcess:
+    """Who does what when is the caller's choice: `plan`, `execute`, `apply`, `read` each do one thing, if they can."""
+
+    def __init__(self, model: Model, config: Config, num_blocks: int, max_model_len: int):
+        self.model, self.config, self.num_blocks, self.max_model_len = model, config, num_blocks, max_model_len
+        geometry = model.geometry
+        facts = ModelFacts(num_blocks, max_model_len, geometry.vocab_size, frozenset(geometry.eos_token_ids))
+        self.engine = EngineCore(config, facts)
+        self.engine.add_client(CLIENT, 0.0)
+        self.told: dict[int, Told] = {}  # by stream id
+        self.inbox: deque[EngineCoreOutputs] = deque()
+        self.plans: deque[SchedulerOutput] = deque()
+        self.answers: deque[ModelRunnerOutput] = deque()
+        self.runner = self.new_runner()
+
+    def new_runner(self) -> ModelRunner:
+        """Its cache holds what a failed request may have left behind."""
+        cache = KVCache.allocate(self.model.geometry, self.num_blocks, self.config.cache.block_size)
+        for tensor in (*cache.keys, *cache.values):
+            tensor.fill_(float("nan"))
+        num_rows = self.config.scheduler.max_num_seqs
+        group = TensorParallelGroup()
+        return ModelRunner(self.model, cache, group, num_rows=num_rows, max_model_len=self.max_model_len)
+
+    @property
+    def is_idle(self) -> bool:
+        return self.engine.is_drained and not self.inbox
+
+    def add(self, request: EngineCoreRequest) -> None:
+        for index in range(request.sampling_params.n):
+            self.told[request.request_id + index] = Told()
+        self._take(self.engine.add_request(CLIENT, request, 0.0))
+
+    def abort(self, stream_id: int) -> None:
+        self._take(self.engine.abort(CLIENT, AbortRequests((stream_id,)), 0.0))
+
+    def plan(self) -> None:
+        if (plan := self.engine.plan(0.0)) is not None:
+            self.plans.append(plan)
+
+    def execute(self) -> None:
+        if self.plans:
+            self.answers.append(self.runner.execute(self.plans.popleft()))
+
+    def apply(self) -> None:
+        if self.answers:
+            self._take(self.engine.apply(self.answers.popleft(), 0.0))
+
+    def replace_workers(self) -> None:
+        """As after a crash: the steps in flight are lost, and a new worker knows nothing."""
+        self.plans.clear()
+        self.answers.clear()
+        self._take(self.engine.workers_replaced(self.engine.worker_epoch + 1, 0.0))
+        self.runner = self.new_runner()
+
+    def read(self) -> None:
+        """The client takes its next message."""
+        if self.inbox:
+            self._note(self.inbox.popleft())
+            self._take(self.engine.outputs_received(CLIENT, 1))
+
+    def _take(self, outgoing: Outgoing) -> None:
+        for _, message in outgoing:
+            assert isinstance(message, EngineCoreOutputs), message
+            self.inbox.append(message)
+
+    def _note(self, message: EngineCoreOutputs) -> None:
+        if (columns := message.columns) is not None:
+            places = zip(unpack_int64(columns.stream_ids), unpack_ids(columns.first_positions), strict=True)
+            for (stream_id, first), token in zip(places, unpack_ids(columns.token_ids), strict=True):
+                self._append(self.told[stream_id], first + columns.advance, [token])
+        for output in message.outputs:
+            told = self.told[output.stream_id]
+            assert told.finish_reason is None, "news of a stream that is over"
+            self._append(told, output.position, list(unpack_ids(output.token_ids)))
+            if (found := output.logprobs) is not None:
+                columns_of_it = (found.token_ids, found.logprobs, found.ranks)
+                told.logprobs = [old + new for old, new in zip(told.logprobs, columns_of_it, strict=True)]
+            told.prompt_logprobs = output.prompt_logprobs or told.prompt_logprobs
+            told.finish_reason, told.stop_token_id = output.finish_reason, output.stop_token_id
+            told.error = output.error
+
+    def _append(self, told: Told, position: int, token_ids: list[int]) -> None:
+        assert position == len(told.token_ids), "tokens are missing or come twice"
+        told.token_ids += token_ids

@@ -1,0 +1,154 @@
+"""What one number makes of a determinism test: a model, a small server, requests and mishaps."""
+
+import random
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from msgspec import structs
+
+from paged_serve.protocol.config import CacheConfig, Config, SchedulerConfig
+from paged_serve.protocol.engine_core import EngineCoreRequest
+from paged_serve.protocol.message import pack_ids
+from paged_serve.protocol.sampling_params import SamplingParams
+from paged_serve.workers.kernels import cpu
+
+MAX_MODEL_LEN = 1400
+LONG_PROMPT = 1010  # attention sums keys in ranges of 1024: a few tokens later there is a second one
+STREAMS_APART = 100  # between the ids of two requests
+EOS = 2
+
+
+@dataclass(frozen=True)
+class ModelChoice:
+    """A checkpoint, how it is quantized while it is read, and the kernels that compute it."""
+
+    checkpoint: str  # of CHECKPOINTS, or "demo"
+    quantization: str
+    isa: str
+    threads: int
+
+
+CHECKPOINTS: dict[str, dict[str, Any]] = {  # what write_tiny_model is told
+    "llama": {},
+    "llama-float32": {"dtype": torch.float32},
+    "mistral": {"model_type": "mistral", "architectures": ["MistralForCausalLM"], "sliding_window": 40},
+    "qwen3": {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]},
+}
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Ticks are moments at which client, engine and worker may each do one thing."""
+
+    seed: int
+    choice: ModelChoice
+    config: Config
+    num_blocks: int
+    arrivals: list[tuple[int, EngineCoreRequest]]  # at which tick
+    abort_ticks: set[int]
+    restart_ticks: set[int]  # the workers lose their memory
+    client_credit: int  # messages that may be on their way to the client
+    client_pace: float  # chance per tick that it reads one
+
+
+def draw_workload(seed: int) -> Workload:
+    """A mixed one; or a crowded one, short prompts that grow long in a small cache; or a pair on two threads."""
+    rng = random.Random(seed)
+    kind = rng.choices(("mixed", "crowded", "pair"), (60, 36, 4))[0]
+    choice = _draw_choice(rng, kind)
+    requests = _draw_requests(rng, kind, 1024 if choice.checkpoint == "demo" else 300)
+    is_crowded = kind == "crowded"
+    block_size: Any = 16 if is_crowded else rng.choice((16, 16, 32, 64))
+    largest = max(-(-_longest(request) // block_size) for request in requests)
+    config = Config(
+        cache=CacheConfig(block_size=block_size, enable_prefix_caching=rng.random() < 0.7),
+        scheduler=SchedulerConfig(
+            max_num_seqs=rng.randint(4, 8) if is_crowded else rng.randint(1, 8),
+            max_num_batched_tokens=rng.choice((5, 16, 33, 64, 150, 2048)) if _longest(requests[0]) < 300 else 256,
+            policy=rng.choice(("fcfs", "fcfs", "priority")),
+            pipeline_depth=rng.randint(1, 3),
+        ),
+    )
+    if config.scheduler.policy == "priority":
+        requests = [structs.replace(request, priority=rng.randint(-2, 2)) for request in requests]
+    pace = 0 if is_crowded else rng.choice((0, 3, 15))  # ticks between arrivals, in the mean
+    return Workload(
+        seed=seed,
+        choice=choice,
+        config=config,
+        num_blocks=largest + (rng.randint(0, 3) if is_crowded else rng.choice((0, 2, 4, 100))),
+        arrivals=[(rng.randint(0, pace * len(requests)), request) for request in requests],
+        abort_ticks={rng.randint(1, 100) for _ in range(rng.choice((0, 0, 1, 3)))},
+        restart_ticks={rng.randint(1, 100) for _ in range(rng.choice((0, 0, 0, 1, 2)))},
+        client_credit=rng.choice((1, 3, 256)),
+        client_pace=rng.choice((0.2, 0.9)),
+    )
+
+
+def _draw_choice(rng: random.Random, kind: str) -> ModelChoice:
+    isas = cpu.runnable_isas()
+    isa = isas[0] if rng.random() < 0.5 else rng.choice(isas)
+    if kind == "pair":
+        return ModelChoice(rng.choice(list(CHECKPOINTS)), "auto", isa, threads=2)
+    checkpoint = rng.choice((*CHECKPOINTS, *CHECKPOINTS, *CHECKPOINTS, "demo"))
+    quantization = "auto" if checkpoint == "llama-float32" else rng.choice(("auto", "auto", "int8", "int4"))
+    return ModelChoice(checkpoint, quantization, isa, threads=1)
+
+
+def _draw_requests(rng: random.Random, kind: str, vocab_size: int) -> list[EngineCoreRequest]:
+    """Prompts are often the beginning of one of two texts, whole or with an end of their own."""
+    texts = [[rng.randrange(3, vocab_size) for _ in range(120)] for _ in range(2)]
+    prompts = []
+    for _ in range({"mixed": rng.randint(2, 6), "crowded": rng.randint(4, 7), "pair": 2}[kind]):
+        shared = rng.choice(texts)[: 17 if kind == "crowded" else rng.choice((16, 32, 64, 100, rng.randint(1, 120)))]
+        own = [rng.randrange(vocab_size) for _ in range(rng.choice((0, 1, rng.randint(1, 30))))]
+        prompts.append(shared + own if rng.random() < 0.7 else own or shared)
+    if rng.random() < {"mixed": 0.03, "crowded": 0.0, "pair": 0.5}[kind]:
+        prompts[0] = [rng.randrange(3, vocab_size) for _ in range(LONG_PROMPT + rng.randint(0, 20))]
+    return [
+        EngineCoreRequest(
+            request_id=index * STREAMS_APART,
+            prompt_token_ids=pack_ids(prompt),
+            sampling_params=draw_params(rng, vocab_size, len(prompt), grows=kind == "crowded"),
+            cache_salt=rng.choice(("", "", "", "salt")),
+        )
+        for index, prompt in enumerate(prompts)
+    ]
+
+
+def draw_params(rng: random.Random, vocab_size: int, prompt_len: int, grows: bool) -> SamplingParams:
+    max_tokens = rng.randint(16, 50) if grows else rng.choice((1, 2, rng.randint(3, 20), rng.randint(3, 20), 40))
+    options: dict[str, Any] = {"max_tokens": max_tokens}
+
+    def maybe(chance: float, **more: Any) -> None:
+        if rng.random() < chance:
+            options.update(more)
+
+    maybe(0.9, seed=rng.randrange(2**63))
+    maybe(0.3, top_k=rng.choice((1, 5, 50)))
+    maybe(0.3, top_p=rng.uniform(0.2, 0.99))
+    maybe(0.2, min_p=rng.uniform(0.0, 0.2))
+    maybe(0.2, repetition_penalty=rng.uniform(0.8, 1.5))
+    maybe(0.2, frequency_penalty=rng.uniform(-1, 1), presence_penalty=rng.uniform(-1, 1))
+    maybe(0.2, stop_token_ids=tuple(rng.sample(range(3, vocab_size), 20)))
+    maybe(0.2, min_tokens=rng.randint(0, max_tokens))
+    maybe(0.8 if grows else 0.5, ignore_eos=True)
+    maybe(0.15, logit_bias={EOS: rng.uniform(0, 8), rng.randrange(vocab_size): rng.uniform(-5, 5)})
+    maybe(0.1, bad_words_token_ids=((rng.randrange(3, vocab_size),), (7, 8)))
+    maybe(0.1, allowed_token_ids=tuple(rng.sample(range(vocab_size), 90)))
+    maybe(0.5, logprobs=rng.randint(0, 5))
+    maybe(0.2 if prompt_len < LONG_PROMPT else 0, prompt_logprobs=rng.randint(0, 3))
+    maybe(0.1, skip_reading_prefix_cache=True)
+    if rng.random() < 0.35:
+        options["temperature"] = 0.0
+    else:
+        options |= {"temperature": rng.choice((0.3, 0.8, 1.0, 1.7)), "n": rng.choice((1, 1, 1, 1, 1, 2, 3))}
+    return SamplingParams(**options)
+
+
+def _longest(request: EngineCoreRequest) -> int:
+    """Tokens that the request's sequences may have."""
+    limit = request.sampling_params.max_tokens
+    assert limit is not None
+    return len(request.prompt_token_ids) // 4 + limit
