@@ -79,10 +79,14 @@ def rotated_by_definition(heads, norm, eps, angles):
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(4, 2, 2), (3, 3, 20), (7, 1, 24), (16, 8, 128)])
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "head_dim", "block_size"), [(4, 2, 2, 16), (3, 3, 20, 48), (7, 1, 24, 16), (16, 8, 128, 64)]
+)
 @pytest.mark.parametrize("norms", [True, False])
-def test_rotation_fills_the_query_and_the_cache_and_nothing_else(cpu_pools, norms, heads, kv_heads, head_dim, dtype):
-    tokens, blocks, block_size, eps = 37, 11, 16, 1e-6
+def test_rotation_fills_the_query_and_the_cache_and_nothing_else(
+    cpu_pools, norms, heads, kv_heads, head_dim, block_size, dtype
+):
+    tokens, blocks, eps = 37, 11, 1e-6
     generator = torch.Generator().manual_seed(3)
     projected = random(tokens, (heads + 2 * kv_heads) * head_dim, dtype=dtype, scale=2.0)
     norm = [random(head_dim, seed=4), random(head_dim, seed=5)] if norms else [None, None]

@@ -1,5 +1,7 @@
 """int8 and int4 products of every built instruction set, against what their codes stand for; packed tables."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -161,3 +163,11 @@ def test_rows_of_a_packed_table_are_what_was_packed(cpu_pools, inputs):
         for pool in cpu_pools:
             assert torch.equal(embed_rows(pool, ids, packed, torch.float32), expected)
             assert torch.equal(embed_rows(pool, ids, packed), expected.bfloat16())
+
+
+def test_a_row_past_the_tables_end_is_zeros_whatever_lies_there(cpu_pools):
+    weight = 1 + torch.rand(131, 20, generator=random(0))
+    for packed in (pack(weight.bfloat16()), pack(weight), pack_int8(weight.char(), torch.ones(131))):
+        found = embed_rows(cpu_pools[0], torch.tensor([63, 64]), replace(packed, outputs=64), torch.float32)
+        assert found[0].all()
+        assert not found[1].any()

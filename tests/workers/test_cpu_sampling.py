@@ -97,6 +97,15 @@ def test_the_ends_of_the_unit_interval_draw_the_first_and_the_last_token_that_st
     assert tokens.tolist() == [3, 998]
 
 
+def test_a_token_exactly_at_the_limit_of_min_p_stays_and_the_next_float_does_not(cpu_pools):
+    params = SamplingParams(min_p=0.3)
+    limit = np.log(np.float32(params.min_p))
+    logits = np.full((2, 1000), -50.0, np.float32)
+    logits[:, 7] = 0.0
+    logits[:, 998] = limit, np.nextafter(limit, np.float32(-1e9))
+    assert draw(cpu_pools[0], logits, [params] * 2, [0.999, 0.999]).tolist() == [998, 7]
+
+
 @pytest.mark.parametrize("vocab_size", VOCAB_SIZES)
 def test_logprobs_are_near_float64_and_in_rank_order(cpu_pools, vocab_size):
     logits = some_logits(9, vocab_size, 4.0)
