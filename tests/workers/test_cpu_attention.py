@@ -117,6 +117,16 @@ def test_a_window_hides_what_lies_before_it(cpu_pools, window, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+def test_what_lies_before_every_window_may_be_anything(cpu_pools, dtype):
+    case = make_case([(100, 1), (60, 5), (90, 40)], dtype, head_dim=64, window=20)
+    expected = case.run(cpu_pools[0])
+    for (old, _), table in zip(case.rows, case.tables, strict=True):
+        unseen = torch.arange(old + 1 - case.window)
+        case.cache[:, table[unseen // 16].long(), :, unseen % 16] = torch.nan
+    assert torch.equal(case.run(cpu_pools[0]), expected)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("cap", [0.5, 5.0, 50.0])
 def test_a_cap_bends_the_scores(cpu_pools, cap, dtype):
     case = make_case([(5, 1), (200, 1), (100, 70)], dtype, group=2, head_dim=64, cap=cap)

@@ -18,12 +18,20 @@ def some_logits(rows, vocab_size, spread, seed=0):
     return np.random.default_rng(seed).normal(0, spread, (rows, vocab_size)).astype(np.float32)
 
 
+def apart(logits):
+    """The same rows with others' numbers between them."""
+    rows, vocab_size = logits.shape
+    wide = np.full((rows, vocab_size + 5), 9e9, np.float32)
+    wide[:, :vocab_size] = logits
+    return wide[:, :vocab_size]
+
+
 def draw(pool, logits, params, uniform):
     """A token for each row of `logits`, whose parameters are `params` and whose random number is `uniform`."""
     count = len(logits)
     return draw_tokens(
         pool,
-        logits,
+        apart(logits),
         np.arange(count),
         np.arange(count),
         np.array([one.temperature for one in params], np.float32),
@@ -50,10 +58,8 @@ def test_a_scan_finds_the_first_of_the_best_and_what_is_not_finite(cpu_pools, vo
     poisoned = np.random.default_rng(1).random(40) < 0.4
     for row in np.flatnonzero(poisoned):
         logits[row, row * 37 % vocab_size] = (np.nan, np.inf, -np.inf)[row % 3]
-    strided = np.full((40, vocab_size + 5), 9e9, np.float32)[:, :vocab_size]
-    strided[:] = logits
     for pool in cpu_pools:
-        found, finite = scan_logits(pool, strided)
+        found, finite = scan_logits(pool, apart(logits))
         assert finite.tolist() == (~poisoned).tolist()
         assert found[finite].tolist() == logits[finite].argmax(1).tolist()
         assert ((found >= 0) & (found < vocab_size)).all()
@@ -97,6 +103,22 @@ def test_the_ends_of_the_unit_interval_draw_the_first_and_the_last_token_that_st
     assert tokens.tolist() == [3, 998]
 
 
+def test_a_draw_at_the_border_of_two_tiles_goes_to_the_later_one(cpu_pools):
+    logits = np.full((2, 1000), -np.inf, np.float32)
+    logits[:, [3, 300]] = 1.0
+    assert draw(cpu_pools[0], logits, [SamplingParams()] * 2, [0.5, np.nextafter(0.5, 0)]).tolist() == [300, 3]
+
+
+def test_top_k_may_leave_out_a_single_token(cpu_pools):
+    assert draw(cpu_pools[0], np.zeros((1, 17), np.float32), [SamplingParams(top_k=16)], [1 - 2**-53]).tolist() == [15]
+
+
+def test_top_p_ends_with_the_last_of_many_equal_tokens(cpu_pools):
+    """Six hundred of weight 1, six hundred of half of it: the first ones just reach two thirds."""
+    logits = np.repeat(np.log(np.array([[1.0, 0.5]], np.float32)), 600, axis=1)
+    assert draw(cpu_pools[0], logits, [SamplingParams(top_p=0.66666)], [1 - 2**-53]).tolist() == [599]
+
+
 def test_a_token_exactly_at_the_limit_of_min_p_stays_and_the_next_float_does_not(cpu_pools):
     params = SamplingParams(min_p=0.3)
     limit = np.log(np.float32(params.min_p))
@@ -115,7 +137,7 @@ def test_logprobs_are_near_float64_and_in_rank_order(cpu_pools, vocab_size):
     wide = logits.astype(np.float64)
     exact = wide - np.log(np.exp(wide - wide.max(1, keepdims=True)).sum(1, keepdims=True)) - wide.max(1, keepdims=True)
     for pool in cpu_pools:
-        ids, values, ranks = token_logprobs(pool, logits, np.arange(9), tokens, counts)
+        ids, values, ranks = token_logprobs(pool, apart(logits), np.arange(9), tokens, counts)
         for row, (token, count) in enumerate(zip(tokens, counts, strict=True)):
             ranked = token_of(best(logits[row : row + 1], int(count)))[0].tolist() if count else []
             assert ids[row, : 1 + count].tolist() == [token, *ranked]
