@@ -103,6 +103,15 @@ def test_the_ends_of_the_unit_interval_draw_the_first_and_the_last_token_that_st
     assert tokens.tolist() == [3, 998]
 
 
+def test_a_token_of_very_little_weight_can_be_drawn_and_one_of_none_cannot(cpu_pools):
+    logits = np.full((21, 1000), -np.inf, np.float32)
+    logits[:20, :200] = some_logits(20, 200, 2.0)  # sums in another order may fall short of the target
+    logits[20, [3, 300]] = 0.0, -25.0
+    tokens = draw(cpu_pools[0], logits, [SamplingParams()] * 21, [1 - 2**-53] * 20 + [1 - 1e-12])
+    assert (tokens[:20] < 200).all()
+    assert tokens[20] == 300
+
+
 def test_a_draw_at_the_border_of_two_tiles_goes_to_the_later_one(cpu_pools):
     logits = np.full((2, 1000), -np.inf, np.float32)
     logits[:, [3, 300]] = 1.0
