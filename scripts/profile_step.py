@@ -1,9 +1,10 @@
-"""Where the time of one decode step goes: milliseconds of CPU by kernel, and what Python takes between them.
+"""Where the time of one decode step goes: milliseconds of CPU by kernel, and what Python takes around them.
 
     taskset -c 0 python scripts/profile_step.py MODEL --rows 1,32 --context 128 --threads 1 --set temperature=0.8
 
-One process, no engine: a ModelRunner executes steps of the decode set alone. With one thread the times are those of the
-thread's CPU clock, so that a busy machine does not show; with more they are wall time. Ends in a line of JSON.
+One process, no engine: a ModelRunner executes steps of the decode set alone. First as a server does, with the forward
+pass in one call; then with a call from Python for each kernel, which shows theirs. With one thread the times are those
+of the thread's CPU clock, so that a busy machine does not show; with more they are wall time. Ends in a line of JSON.
 """
 
 import argparse
@@ -11,8 +12,7 @@ import json
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -47,14 +47,18 @@ class Profile:
         self.inside_s = self.spent.pop("nothing") / self.calls.pop("nothing")  # of a call, what it counts as a kernel's
         self.outside_s = (clock() - started) / 1000 - self.inside_s
 
-    @contextmanager
-    def watching(self) -> Iterator[None]:
-        functions = self._pool.functions
-        self._pool.functions = {name: self._watched(name, function) for name, function in functions.items()}
-        try:
-            yield
-        finally:
-            self._pool.functions = functions
+    def of_steps(self, runner: ModelRunner, steps: int, *, programs: bool) -> dict[str, Any]:
+        """Milliseconds and calls of one step by kernel, and the milliseconds of all else."""
+        plan = SchedulerOutput(0, 1)
+        self.spent.clear()
+        self.calls.clear()
+        with self._pool.watched(self._watched, programs=programs):
+            total_s = sum(time_of(runner, plan, self._clock) for _ in range(steps))
+        calls = {name: count / steps for name, count in self.calls.items()}
+        kernels = {name: 1e3 * (spent / steps - calls[name] * self.inside_s) for name, spent in self.spent.items()}
+        watching_ms = 1e3 * sum(calls.values()) * (self.inside_s + self.outside_s)
+        rest_ms = 1e3 * total_s / steps - sum(kernels.values()) - watching_ms
+        return {"kernels_ms": kernels, "calls": calls, "rest_ms": rest_ms}
 
     def _watched(self, name: str, function: Any) -> Any:
         def call(*arguments: Any) -> None:
@@ -85,21 +89,15 @@ def runner_with_rows(model: Any, rows: int, context: int, steps: int, params: Sa
 
 
 def measure(pool: cpu.Pool, runner: ModelRunner, steps: int, clock: Callable[[], float]) -> dict[str, Any]:
-    """Half of the steps undisturbed, half with every kernel watched."""
+    """A third of the steps undisturbed, a third with what Python calls watched, a third with every kernel watched."""
     plan = SchedulerOutput(0, 1)
     times = [time_of(runner, plan, clock) for _ in range(steps)]
     profile = Profile(pool, clock)
-    with profile.watching():
-        watched = sum(time_of(runner, plan, clock) for _ in range(steps))
-    calls = {name: count / steps for name, count in profile.calls.items()}
-    kernels = {name: 1e3 * (spent / steps - calls[name] * profile.inside_s) for name, spent in profile.spent.items()}
-    watching_ms = 1e3 * sum(calls.values()) * (profile.inside_s + profile.outside_s)
     return {
         "step_ms": 1e3 * statistics.median(times),
         "fastest_ms": 1e3 * min(times),
-        "kernels_ms": kernels,
-        "calls": calls,
-        "rest_ms": 1e3 * watched / steps - sum(kernels.values()) - watching_ms,
+        "in_one_call": profile.of_steps(runner, steps, programs=True),
+        "kernel_by_kernel": profile.of_steps(runner, steps, programs=False),
     }
 
 
@@ -131,12 +129,14 @@ def main() -> None:
     params = SamplingParams(**({"temperature": 0.0} | given))
     results = {}
     for rows in map(int, options.rows.split(",")):
-        runner = runner_with_rows(model, rows, options.context, 2 * options.steps, params)
+        runner = runner_with_rows(model, rows, options.context, 3 * options.steps, params)
         found = results[rows] = measure(pool, runner, options.steps, clock)
         print(f"{rows} rows: {found['step_ms']:.2f} ms a step, {found['fastest_ms']:.2f} the fastest")
-        for name, spent in sorted(found["kernels_ms"].items(), key=lambda item: -item[1]):
-            print(f"  {name:18s} {spent:8.3f} ms {found['calls'][name]:5.0f} calls")
-        print(f"  {'the rest':18s} {found['rest_ms']:8.3f} ms")
+        for way in ("in_one_call", "kernel_by_kernel"):
+            print(way.replace("_", " "))
+            for name, spent in sorted(found[way]["kernels_ms"].items(), key=lambda item: -item[1]):
+                print(f"  {name:18s} {spent:8.3f} ms {found[way]['calls'][name]:5.0f} calls")
+            print(f"  {'the rest':18s} {found[way]['rest_ms']:8.3f} ms")
     print(json.dumps({"model": options.model, "isa": library.isa, "threads": options.threads, "steps": results}))
 
 

@@ -1,5 +1,6 @@
 """What a process computes with: the makers of everything that holds weights, touches the KV cache or visits logits."""
 
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
@@ -7,6 +8,7 @@ from torch import Tensor
 
 from .attention.backend import AttentionBackend
 from .attention.torch_oracle import TorchOracle
+from .input_batch import InputBatch
 from .layers.embedding import Table, TiedTable, TorchTable
 from .layers.linear import Linear, TorchLinear
 from .layers.ops import Heads, Ops
@@ -15,6 +17,8 @@ from .quantization.forms import GroupedWeight, Int8Weight, Weight
 from .quantization.torch_linear import TorchGroupedLinear, TorchInt8Linear
 from .sampling.numpy_passes import NumpyPasses
 from .sampling.passes import Passes
+
+Forward = Callable[[InputBatch], Tensor]  # a model's `forward` over one cache
 
 
 class Backend(Protocol):
@@ -43,6 +47,10 @@ class Backend(Protocol):
     def attention(self, heads: Heads) -> AttentionBackend: ...
 
     def sampling(self, vocab_size: int) -> Passes: ...
+
+    def recorded(self, forward: Forward) -> Forward:
+        """`forward` for steps of DecodeInputs; it may have what it did for so many rows done again, without Python."""
+        ...
 
 
 class TorchBackend:
@@ -80,3 +88,6 @@ class TorchBackend:
 
     def sampling(self, vocab_size: int) -> Passes:
         return NumpyPasses(vocab_size)
+
+    def recorded(self, forward: Forward) -> Forward:
+        return forward

@@ -6,6 +6,8 @@ from torch import Tensor
 from .attention.backend import AttentionBackend
 from .attention.cpu_paged import CpuPagedAttention
 from .attention.torch_oracle import TorchOracle
+from .backend import Forward
+from .input_batch import InputBatch
 from .kernels.attention import attends
 from .kernels.buffers import Buffers
 from .kernels.cpu import Pool
@@ -15,7 +17,9 @@ from .layers.embedding import Table, TiedTable
 from .layers.linear import Linear
 from .layers.ops import Heads, Ops
 from .layers.packed_linear import PackedHead, PackedLinear, PackedTable, TiedPackedTable
+from .layers.rotary import Rotary
 from .quantization.forms import GroupedWeight, Weight
+from .recorded_forward import RecordedForward
 from .sampling.cpu_passes import CpuPasses
 from .sampling.passes import Passes
 
@@ -30,6 +34,7 @@ class CpuBackend:
     def __init__(self, pool: Pool):
         self._pool = pool
         self._buffers = Buffers()
+        self._rotary: Rotary | None = None
 
     def accepted(self, weight: Weight, dtype: torch.dtype) -> Weight:
         """Weight-only products are those of 4 bits with bfloat16 rows."""
@@ -50,6 +55,7 @@ class CpuBackend:
         return TiedPackedTable(self._pool, self._buffers, pack(weight), weight.dtype)
 
     def ops(self, heads: Heads) -> Ops:
+        self._rotary = heads.rotary
         return CpuOps(self._pool, self._buffers, heads)
 
     def attention(self, heads: Heads) -> AttentionBackend:
@@ -57,6 +63,17 @@ class CpuBackend:
 
     def sampling(self, vocab_size: int) -> Passes:
         return CpuPasses(self._pool)
+
+    def recorded(self, forward: Forward) -> Forward:
+        return RecordedForward(forward, self._pool, self._places)
+
+    def _places(self, batch: InputBatch) -> tuple[int, ...]:
+        """Where everything lies that a step of `batch` reads and writes, but for weights and cache, which stay."""
+        assert self._rotary is not None, "a step before the model"
+        tokens = batch.token_ids, batch.positions, batch.slots
+        requests = batch.row_starts, batch.kv_lens, batch.block_tables
+        tensors = (*tokens, *requests, self._rotary.table(batch.longest))
+        return self._buffers.version, *(tensor.data_ptr() for tensor in tensors)
 
 
 def is_int4_product(weight: GroupedWeight, dtype: torch.dtype) -> bool:

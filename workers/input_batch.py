@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,8 +20,9 @@ class InputBatch:
 
     token_ids: Tensor  # [tokens] i64
     positions: Tensor  # [tokens] i64
-    row_starts: list[int]  # rows + 1; row r owns tokens row_starts[r]:row_starts[r + 1]
-    kv_lens: list[int]  # rows; tokens in the cache after this step's write: positions 0..kv_len-1
+    row_starts: Tensor  # [rows + 1] i32, host; row r owns tokens row_starts[r]:row_starts[r + 1]
+    kv_lens: Tensor  # [rows] i32, host; tokens in the cache after this step's write: positions 0..kv_len-1
+    longest: int  # of kv_lens
     block_tables: Tensor  # [rows, max_blocks] i32; entries past a row's last block are not read
     slots: Tensor  # [tokens] i64 = block_id * block_size + offset: where each token's K and V go
     logit_tokens: Tensor  # [sampled] i64, indices into tokens
@@ -55,14 +57,16 @@ def build_step(
     positions = np.arange(row_starts[-1]) + np.repeat(first - row_starts[:-1], counts)
     token_rows = np.repeat(rows, counts)
     block, offset = np.divmod(positions, state.block_size)
-    num_blocks = -(-int(kv_lens.max(initial=0)) // state.block_size)
+    longest = int(kv_lens.max(initial=0))
+    num_blocks = -(-longest // state.block_size)
     samples = kv_lens == lengths
     assert samples[: len(decode_rows)].all(), "a row of the decode set has more than one token to compute"
     batch = InputBatch(
         token_ids=torch.from_numpy(state.token_ids[token_rows, positions].astype(np.int64)).to(device),
         positions=torch.from_numpy(positions).to(device),
-        row_starts=row_starts.tolist(),
-        kv_lens=kv_lens.tolist(),
+        row_starts=torch.from_numpy(row_starts.astype(np.int32)),
+        kv_lens=torch.from_numpy(kv_lens.astype(np.int32)),
+        longest=longest,
         block_tables=torch.from_numpy(state.block_table[rows, :num_blocks]).to(device),
         slots=torch.from_numpy(state.block_table[token_rows, block].astype(np.int64) * state.block_size + offset).to(
             device
@@ -71,3 +75,51 @@ def build_step(
         num_decode_rows=len(decode_rows),
     )
     return Step(batch, rows, rows[samples])
+
+
+class DecodeInputs:
+    """Steps of the decode set alone, each valid until the next.
+
+    On the CPU those of as many rows lie at the same places, so that what ran over one can run over the other.
+    """
+
+    def __init__(self, state: RequestRows, device: str = "cpu"):
+        num_rows, _ = state.block_table.shape
+        self._state = state
+        self._device = device
+        self._token_ids = np.zeros(num_rows, np.int64)
+        self._positions = np.zeros(num_rows, np.int64)
+        self._slots = np.zeros(num_rows, np.int64)
+        self._row_starts = np.arange(num_rows + 1, dtype=np.int32)
+        self._kv_lens = np.zeros(num_rows, np.int32)
+        self._block_tables = np.zeros_like(state.block_table)
+        self._each = np.arange(num_rows)
+
+    def step(self, rows: NDArray[np.int64]) -> Step:
+        """Gather the one uncomputed token of each of `rows` (ascending). Costs a fixed number of array operations."""
+        state, count = self._state, len(rows)
+        positions, kv_lens = self._positions[:count], self._kv_lens[:count]
+        positions[:] = state.num_computed[rows]
+        kv_lens[:] = state.length[rows]
+        assert (positions + 1 == kv_lens).all(), "a row of the decode set has not one token to compute"
+        block, offset = np.divmod(positions, state.block_size)
+        longest = int(kv_lens.max(initial=0))
+        num_blocks = -(-longest // state.block_size)
+        self._block_tables[:count, :num_blocks] = state.block_table[rows, :num_blocks]
+        self._token_ids[:count] = state.token_ids[rows, positions]
+        self._slots[:count] = state.block_table[rows, block].astype(np.int64) * state.block_size + offset
+        batch = InputBatch(
+            token_ids=self._tensor(self._token_ids[:count]),
+            positions=self._tensor(positions),
+            row_starts=torch.from_numpy(self._row_starts[: count + 1]),
+            kv_lens=torch.from_numpy(kv_lens),
+            longest=longest,
+            block_tables=self._tensor(self._block_tables[:count]),
+            slots=self._tensor(self._slots[:count]),
+            logit_tokens=self._tensor(self._each[:count]),
+            num_decode_rows=count,
+        )
+        return Step(batch, rows, rows)
+
+    def _tensor(self, array: NDArray[np.integer[Any]]) -> Tensor:
+        return torch.from_numpy(array).to(self._device)

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from paged_serve.protocol.worker import Chunk, ModelRunnerOutput, RowLogprobs, RowPromptLogprobs, SchedulerOutput
 
-from .input_batch import Step, build_step
+from .input_batch import DecodeInputs, Step, build_step
 from .kv_cache import KVCache
 from .request_rows import RequestRows
 from .sampling.logprobs import TokenLogprobs
@@ -44,6 +45,8 @@ class ModelRunner:
         vocab_size = model.geometry.vocab_size
         self._rows = RequestRows(num_rows, max_model_len, cache.block_size, vocab_size)
         self._decode_rows = np.zeros(0, np.int64)  # ascending
+        self._decode_inputs = DecodeInputs(self._rows, device)
+        self._decode = model.backend.recorded(partial(model.forward, cache=cache))
         self._sampler = Sampler(model.backend.sampling(vocab_size))
 
     @torch.inference_mode()
@@ -51,7 +54,7 @@ class ModelRunner:
         """Run one step; the answer of ranks other than 0 has the tokens but no logprobs."""
         started = time.perf_counter()
         self._apply_deltas(plan)
-        step = build_step(self._rows, self._decode_rows, plan.chunks, self._device)
+        step = self._step(plan.chunks)
         hidden = self._forward(step)
         prompt_logprobs = self._prompt_logprobs(step, hidden, plan.chunks)
         sampled = self._sample(step, hidden)
@@ -76,17 +79,25 @@ class ModelRunner:
         if plan.decode_joins:
             self._decode_rows = np.union1d(self._decode_rows, np.frombuffer(plan.decode_joins, "<i4"))
 
+    def _step(self, chunks: Sequence[Chunk]) -> Step:
+        if chunks:
+            return build_step(self._rows, self._decode_rows, chunks, self._device)
+        return self._decode_inputs.step(self._decode_rows)
+
     def _forward(self, step: Step) -> Tensor:
         """[tokens, hidden]; writes the tokens' K and V."""
         if len(step.rows) == 0:
             return torch.empty((0, self._model.geometry.hidden_size), device=self._device)
+        if step.batch.num_decode_rows == len(step.rows):
+            return self._decode(step.batch)
         return self._model.forward(step.batch, self._cache)
 
     def _sample(self, step: Step, hidden: Tensor) -> SampledTokens:
         """The same tokens on every rank; the rest of the answer on rank 0 alone."""
         if len(step.sampled_rows) == 0:
             return SampledTokens(np.zeros(0, np.int64), np.zeros(0, np.int64), {})
-        logits = self._model.logits(hidden[step.batch.logit_tokens])  # on every rank: the vocabulary may be sharded
+        ends = hidden if len(step.sampled_rows) == len(hidden) else hidden[step.batch.logit_tokens]
+        logits = self._model.logits(ends)  # on every rank: the vocabulary may be sharded
         if self._group.rank == 0:
             sampled = self._sampler.sample(logits, step.sampled_rows, self._rows)
         else:
@@ -97,7 +108,7 @@ class ModelRunner:
         return sampled
 
     def _advance(self, step: Step, sampled: SampledTokens) -> None:
-        self._rows.num_computed[step.rows] = step.batch.kv_lens
+        self._rows.num_computed[step.rows] = step.batch.kv_lens.numpy()
         self._rows.append_tokens(step.sampled_rows, sampled.token_ids)
 
     def _prompt_logprobs(self, step: Step, hidden: Tensor, chunks: Sequence[Chunk]) -> tuple[RowPromptLogprobs, ...]:
@@ -109,7 +120,7 @@ class ModelRunner:
                 first = int(self._rows.num_computed[chunk.row])
                 predicted = min(chunk.num_tokens, int(self._rows.prompt_len[chunk.row]) - 1 - first)
                 if predicted > 0:
-                    start = step.batch.row_starts[index]
+                    start = int(step.batch.row_starts[index])
                     targets = self._rows.token_ids[chunk.row, first + 1 : first + 1 + predicted].astype(np.int64)
                     logprobs = self._logprobs_of(hidden[start : start + predicted], targets, count)
                     found.append(_prompt_logprobs(chunk.row, first + 1, logprobs))

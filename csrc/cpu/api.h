@@ -171,6 +171,17 @@ struct AttentionParams {
 API void attention_bf16(Pool*, const AttentionParams*);
 API void attention_fp32(Pool*, const AttentionParams*);
 
+// Kernels one after another. program.cpp.
+struct KernelCall {
+  void (*kernel)(Pool*, const void*);  // one of the functions above
+  const void* params;                  // its struct
+};
+struct ProgramParams {
+  const KernelCall* calls;  // [count]
+  int32_t count;
+};
+API void run_program(Pool*, const ProgramParams*);
+
 // What this library is, and what the machine could run. library.cpp.
 API const char* isa_name();        // "avx512", "avx2" or "portable"
 API const char* machine_isa();     // the best of them for this processor

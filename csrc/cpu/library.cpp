@@ -32,6 +32,7 @@ int32_t struct_size(const char* name) {
   SIZE_OF(DrawParams)
   SIZE_OF(LogprobParams)
   SIZE_OF(AttentionParams)
+  SIZE_OF(ProgramParams)
 #undef SIZE_OF
   return -1;
 }

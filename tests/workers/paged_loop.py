@@ -45,6 +45,7 @@ class PagedLoop:
 
     def batch(self, work: list[tuple[LoopRow, int]]) -> InputBatch:
         positions = [list(range(row.num_computed, row.num_computed + count)) for row, count in work]
+        kv_lens = [row.num_computed + count for row, count in work]
         widest = max(len(row.block_ids) for row, _ in work)
         starts = [0]
         for _, count in work:
@@ -54,8 +55,9 @@ class PagedLoop:
                 [row.token_ids[p] for (row, _), ps in zip(work, positions, strict=True) for p in ps]
             ),
             positions=torch.tensor([p for ps in positions for p in ps]),
-            row_starts=starts,
-            kv_lens=[row.num_computed + count for row, count in work],
+            row_starts=torch.tensor(starts, dtype=torch.int32),
+            kv_lens=torch.tensor(kv_lens, dtype=torch.int32),
+            longest=max(kv_lens),
             block_tables=torch.tensor(
                 [row.block_ids + [2**30] * (widest - len(row.block_ids)) for row, _ in work], dtype=torch.int32
             ),

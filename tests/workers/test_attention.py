@@ -30,8 +30,9 @@ def random_step(rows, block_size, kv_heads, head_dim, seed=0):
     batch = InputBatch(
         token_ids=torch.zeros(starts[-1], dtype=torch.int64),
         positions=torch.tensor(positions),
-        row_starts=starts,
-        kv_lens=[old + new for old, new in rows],
+        row_starts=torch.tensor(starts, dtype=torch.int32),
+        kv_lens=torch.tensor([old + new for old, new in rows], dtype=torch.int32),
+        longest=max(old + new for old, new in rows),
         block_tables=torch.tensor([t + [2**30] * (max(blocks_of) - len(t)) for t in tables], dtype=torch.int32),
         slots=torch.tensor([slot(row, position) for row, position in zip(owners, positions, strict=True)]),
         logit_tokens=torch.tensor([0]),

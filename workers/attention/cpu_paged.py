@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from ..input_batch import InputBatch
@@ -29,8 +28,7 @@ class CpuPagedAttention:
         self._buffers = buffers
 
     def plan(self, batch: InputBatch, cache: KVCache, num_heads: int) -> PagedPlan:
-        starts, lens = (torch.tensor(counts, dtype=torch.int32) for counts in (batch.row_starts, batch.kv_lens))
-        return PagedPlan(batch.block_tables, starts, lens)
+        return PagedPlan(batch.block_tables, batch.row_starts, batch.kv_lens)
 
     def attend(self, plan: PagedPlan, cache: KVCache, layer: int, query: Tensor, scale: float, window: int) -> Tensor:
         tokens, heads, head_dim = query.shape

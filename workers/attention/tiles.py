@@ -47,9 +47,9 @@ class TileBatch:
 
 def strips_of(batch: InputBatch, window: int) -> list[Strip]:
     """Cuts every row's tokens of this step into strips."""
-    strips = []
-    for row, kv_len in enumerate(batch.kv_lens):
-        start, end = batch.row_starts[row], batch.row_starts[row + 1]
+    strips, starts = [], batch.row_starts.tolist()
+    for row, kv_len in enumerate(batch.kv_lens.tolist()):
+        start, end = starts[row], starts[row + 1]
         step = min(STRIP_TOKENS, max(8, 1 << (BATCH_WORK * TILE_KEYS // kv_len).bit_length() >> 1))
         for token in range(start, end, step):
             count = min(step, end - token)
@@ -117,7 +117,7 @@ def _tile_batch(
 def _pages(batch: InputBatch, block_size: int, rows: Tensor, keys_from: Tensor) -> Tensor:
     """Pages of each tile; past a row's last one that page repeats, so that a foreign block is never read."""
     pages_per_block = block_size // PAGE_KEYS
-    last_page = (torch.tensor(batch.kv_lens, device=rows.device)[rows] - 1) // PAGE_KEYS
+    last_page = (batch.kv_lens.to(rows.device, torch.int64)[rows] - 1) // PAGE_KEYS
     wanted = keys_from.unsqueeze(1) // PAGE_KEYS + torch.arange(TILE_KEYS // PAGE_KEYS, device=rows.device)
     page = torch.minimum(wanted, last_page.unsqueeze(1))
     blocks = batch.block_tables[rows.unsqueeze(1), page // pages_per_block].long()

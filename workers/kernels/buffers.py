@@ -10,6 +10,7 @@ class Buffers:
     """One piece of memory a role, width and dtype. A result is there to be read until its role is taken again."""
 
     def __init__(self) -> None:
+        self.version = 0  # while it is the same, so is all memory that was ever given
         self._pieces: dict[tuple[str, int, torch.dtype], Tensor] = {}
         self._views: dict[tuple[str, int, int, torch.dtype], Tensor] = {}
 
@@ -24,6 +25,7 @@ class Buffers:
         piece = self._pieces.get((role, columns, dtype))
         if piece is None or len(piece) < rows:
             room = 1 << (rows - 1).bit_length() if rows else 1
+            self.version += 1
             piece = self._pieces[role, columns, dtype] = torch.empty((room, columns), dtype=dtype)
             self._views = {key: view for key, view in self._views.items() if (key[0], key[2]) != (role, columns)}
         view = self._views[role, rows, columns, dtype] = piece[:rows]

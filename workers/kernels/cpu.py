@@ -7,10 +7,12 @@ code of workers/layers and workers/attention serves.
 import ctypes
 import os
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from ctypes import c_float, c_int32, c_int64, c_void_p
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from paged_serve.protocol.errors import ConfigError
 
@@ -120,6 +122,10 @@ class AttentionParams(ctypes.Structure):
     )
 
 
+class ProgramParams(ctypes.Structure):
+    _fields_ = (("calls", c_void_p), ("count", c_int32))
+
+
 KERNELS: dict[str, type[ctypes.Structure]] = {
     "gemm_bf16": GemmParams,
     "gemm_fp32": GemmParams,
@@ -137,7 +143,9 @@ KERNELS: dict[str, type[ctypes.Structure]] = {
     "token_logprobs": LogprobParams,
     "attention_bf16": AttentionParams,
     "attention_fp32": AttentionParams,
+    "run_program": ProgramParams,
 }
+Kernel = Callable[[int, bytes], Any]  # of a pool's handle and packed parameters
 
 
 def packer(params: type[ctypes.Structure]) -> Callable[..., bytes]:
@@ -178,15 +186,20 @@ class Library:
                     f"{path} was built from other sources: its {params.__name__} has {size} bytes, not "
                     f"{ctypes.sizeof(params)}. Build it again: python setup.py build_ext --inplace"
                 )
-        self.functions = {name: getattr(self._dll, name) for name in KERNELS}
-        for function in self.functions.values():
+        functions = {name: getattr(self._dll, name) for name in KERNELS}
+        for function in functions.values():
             function.restype, function.argtypes = None, [c_void_p, c_void_p]
+        self.functions: dict[str, Kernel] = functions
 
     def create_pool(self, params: PoolParams) -> int:
         return int(self._dll.pool_create(ctypes.byref(params)))
 
     def destroy_pool(self, handle: int) -> None:
         self._dll.pool_destroy(handle)
+
+    def address(self, name: str) -> int:
+        """Where the kernel's code is."""
+        return ctypes.cast(getattr(self._dll, name), c_void_p).value or 0
 
     def empty_runs(self, handle: int, times: int) -> None:
         self._dll.pool_empty_runs(handle, times)
@@ -249,8 +262,23 @@ class Pool:
         self.library = library
         self.num_threads = len(chosen)
         self.functions = library.functions
+        self.runs_programs = True
         array = (c_int32 * len(chosen))(*chosen)
         self.handle = library.create_pool(PoolParams(ctypes.addressof(array), len(chosen), pin_caller, spin_us))
+
+    @contextmanager
+    def watched(self, watch: Callable[[str, Kernel], Kernel], *, programs: bool = False) -> Iterator[None]:
+        """Meanwhile `watch(name, kernel)` is called in the place of each kernel.
+
+        A program is one kernel if `programs`; else none is run, so that every kernel is seen.
+        """
+        before = self.functions, self.runs_programs
+        self.functions = {name: watch(name, function) for name, function in self.functions.items()}
+        self.runs_programs = programs
+        try:
+            yield
+        finally:
+            self.functions, self.runs_programs = before
 
     def close(self) -> None:
         """Ends the threads. No kernel may be running, and none may follow."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from .buffers import Buffers
 from .cpu import EmbedParams, GemmInt4Params, GemmInt8Params, GemmParams, Pool, QuantizeParams, packer
 from .packing import PackedWeight, WeightFormat
 
@@ -34,12 +35,12 @@ class QuantizedRows:
         return len(self.codes), self.inputs
 
 
-def quantize_rows(pool: Pool, x: Tensor) -> QuantizedRows:
-    """`x` [rows, inputs] bfloat16 or float32 to int8, symmetrically, a scale a row."""
+def quantize_rows(pool: Pool, x: Tensor, buffers: Buffers | None = None) -> QuantizedRows:
+    """`x` [rows, inputs] bfloat16 or float32 to int8, symmetrically, a scale a row. In `buffers` or new memory."""
     rows, inputs = x.shape
     stride = -(-inputs // CODES_MULTIPLE) * CODES_MULTIPLE
-    codes = torch.empty((rows, stride), dtype=torch.int8)
-    scales, sums = torch.empty(rows), torch.empty(rows, dtype=torch.int32)
+    codes = _take(buffers, "codes", rows, stride, torch.int8)
+    scales, sums = _take(buffers, "scales", rows, 1).view(-1), _take(buffers, "sums", rows, 1, torch.int32).view(-1)
     pointers = codes.data_ptr(), scales.data_ptr(), sums.data_ptr(), x.data_ptr()
     is_float = x.dtype == torch.float32
     pool.functions["quantize_rows"](pool.handle, QUANTIZE(*pointers, x.stride(0), stride, rows, inputs, is_float))
@@ -54,20 +55,21 @@ def gemm(
     residual: Tensor | None = None,
     out: Tensor | None = None,
     out_dtype: torch.dtype | None = None,
+    buffers: Buffers | None = None,
 ) -> Tensor:
     """`x` [rows, inputs] times `weight` transposed, plus `bias` [outputs] float32, plus `residual` [rows, outputs].
 
     Summed in float32 (int8: in integers) and rounded once, to `out` [rows, outputs] or a new tensor of `out_dtype` (by
     default x's dtype; bfloat16 or float32). `residual` has the dtype and strides of the output, and may be `out`
     itself. Rows may be strided, their elements may not. x: float32 for fp32 weights, bfloat16 for bf16 and int4, either
-    of them or `QuantizedRows` for int8.
+    of them or `QuantizedRows` for int8. What it works in comes from `buffers`, if there are any.
     """
     rows, inputs = x.shape
     assert inputs == weight.inputs, (x.shape, weight.inputs)
     if out is None:
         out = torch.empty((rows, weight.outputs), dtype=out_dtype or x.dtype)
     if weight.format == WeightFormat.INT8:
-        x = x if isinstance(x, QuantizedRows) else quantize_rows(pool, x)
+        x = x if isinstance(x, QuantizedRows) else quantize_rows(pool, x, buffers)
         rest = x.scales.data_ptr(), x.sums.data_ptr(), _pointer(weight.scales)
         pool.functions["gemm_int8"](pool.handle, GEMM_INT8(*_fields(x.codes, weight, bias, residual, out), *rest))
         return out
@@ -75,7 +77,7 @@ def gemm(
         raise TypeError(f"{weight.format} weights multiply {ROW_DTYPES[weight.format]} rows, not {x.dtype}")
     if weight.format == WeightFormat.INT4:
         x = x if weight.order is None else x[:, weight.order]
-        sums = torch.empty((rows, inputs // weight.group_size)) if weight.has_zeros else None
+        sums = _take(buffers, "group sums", rows, inputs // weight.group_size) if weight.has_zeros else None
         fields = GEMM_INT4(
             *_fields(x, weight, bias, residual, out), _pointer(sums), weight.scale_unit, weight.group_size
         )
@@ -105,6 +107,10 @@ def embed_rows(
     sizes = len(ids), table.outputs, table.inputs, out.dtype == torch.float32
     pool.functions[f"embed_{table.format}"](pool.handle, EMBED(*pointers, out.stride(0), *sizes))
     return out
+
+
+def _take(buffers: Buffers | None, role: str, rows: int, columns: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.empty((rows, columns), dtype=dtype) if buffers is None else buffers.take(role, rows, columns, dtype)
 
 
 def _pointer(tensor: Tensor | None) -> int:

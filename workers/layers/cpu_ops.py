@@ -30,7 +30,7 @@ class CpuOps:
         self._heads = heads
 
     def start_step(self, batch: InputBatch, cache: KVCache) -> CpuStep:
-        return CpuStep(cache, batch.positions, batch.slots, self._heads.rotary.table(max(batch.kv_lens)))
+        return CpuStep(cache, batch.positions, batch.slots, self._heads.rotary.table(batch.longest))
 
     def norm(self, hidden: Tensor, norm: RMSNorm) -> Tensor:
         return rms_norm(self._pool, hidden, norm.weight, norm.eps, None, self._normed(hidden))

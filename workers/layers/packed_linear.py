@@ -20,7 +20,7 @@ class PackedLinear:
 
     def __call__(self, x: Tensor) -> Tensor:
         out = self._buffers.take("product", len(x), self.weight.outputs, x.dtype)
-        return gemm(self._pool, x, self.weight, self.bias, out=out)
+        return gemm(self._pool, x, self.weight, self.bias, out=out, buffers=self._buffers)
 
 
 class PackedHead:
