@@ -62,11 +62,13 @@ class RecordedForward:
         before = self._places(batch)
         with noted(self._pool) as calls, TorchWatch() as watch:
             hidden = self._forward(batch)
+        if before != self._places(batch):
+            return hidden  # buffers were made meanwhile, by torch: the next such step will tell
         if watch.computed:
             self._is_recordable = False
             self._recordings.clear()
             log.info("decode steps run through Python torch_computes=%s", ",".join(sorted(watch.computed)))
-        elif before == self._places(batch):  # else the first calls wrote to memory that has been given back
+        else:
             self._recordings[len(batch.kv_lens)] = Recording(before, Program(self._pool, calls), hidden)
         return hidden
 

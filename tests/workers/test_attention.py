@@ -65,7 +65,7 @@ def by_definition(query, kv, rows, scale, window):
 def test_attention_is_what_its_definition_says(block_size, heads, kv_heads, head_dim, window):
     rows = [(0, 1), (31, 1), (32, 1), (200, 1), (0, 5), (0, 100), (47, 66), (15, 17), (64, 2)]
     batch, cache, kv = random_step(rows, block_size, kv_heads, head_dim)
-    query = torch.randn(batch.row_starts[-1], heads, head_dim, generator=torch.Generator().manual_seed(1))
+    query = torch.randn(len(batch.token_ids), heads, head_dim, generator=torch.Generator().manual_seed(1))
     new = torch.cat([row[:, old:] for row, (old, _) in zip(kv, rows, strict=True)], 1)
     oracle = TorchOracle()
     plan = oracle.plan(batch, cache, heads)
@@ -86,4 +86,4 @@ def test_a_window_visits_only_its_own_tiles_and_memory_stays_bounded():
 def test_every_token_is_in_one_strip():
     batch, _, _ = random_step([(9, 1), (3, 1), (0, 130), (40, 64), (0, 7)], 16, 1, 1)
     seen = torch.cat([tiles.tokens.flatten() for tiles in tile_batches(batch, 16, 2, 0)])
-    assert sorted(set(seen.tolist())) == list(range(batch.row_starts[-1]))
+    assert sorted(set(seen.tolist())) == list(range(len(batch.token_ids)))

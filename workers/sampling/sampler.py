@@ -47,9 +47,10 @@ class Sampler:
         columns = state.sampling
         best, finite = self._passes.scan(host)
         bad = ~finite
-        adjusted = np.flatnonzero(columns.adjusted[rows] & finite)
-        wanted = np.flatnonzero((columns.logprobs[rows] != NO_LOGPROBS) & finite)
-        raw = host[np.intersect1d(adjusted, wanted)]
+        is_adjusted = columns.adjusted[rows] & finite
+        is_wanted = (columns.logprobs[rows] != NO_LOGPROBS) & finite
+        adjusted, wanted = np.flatnonzero(is_adjusted), np.flatnonzero(is_wanted)
+        raw = host[is_adjusted & is_wanted]
         if len(adjusted):
             _adjust(host, adjusted, rows, state)
             best[adjusted] = self._passes.scan(host[adjusted])[0]

@@ -1,0 +1,45 @@
+"""Kernels that run again in one call."""
+
+import torch
+
+from paged_serve.workers.kernels.elementwise import rms_norm, silu_mul
+from paged_serve.workers.kernels.program import Program, noted
+
+
+def test_a_program_does_again_what_its_calls_did(cpu_pools):
+    """In their order, on what lies in their memory now; the parameters of one call do not run into the next one's."""
+    for pool in cpu_pools:
+        generator = torch.Generator().manual_seed(0)
+        inputs = [torch.randn(33, 48, generator=generator) for _ in range(2)]
+        weight, x = torch.rand(48, generator=generator), torch.empty(33, 48)
+        normed, gated, again = torch.empty(33, 48), torch.empty(33, 24), torch.empty(33, 24)
+
+        def layers():
+            silu_mul(pool, rms_norm(pool, x, weight, 1e-6, out=normed), out=gated)  # noqa: B023
+            rms_norm(pool, gated, weight[:24], 1e-6, out=again)  # noqa: B023
+            return again.clone()  # noqa: B023
+
+        x.copy_(inputs[0])
+        expected = layers()
+        x.copy_(inputs[1])
+        with noted(pool) as calls:
+            other = layers()
+        assert [name for name, _ in calls] == ["rms_norm", "silu_mul", "rms_norm"]
+        program = Program(pool, calls)
+        del calls
+        x.copy_(inputs[0])
+        program.run()
+        assert torch.equal(again, expected)
+        assert not torch.equal(again, other)
+
+
+def test_no_program_runs_while_somebody_watches_each_kernel(cpu_pools):
+    pool, x = cpu_pools[0], torch.ones(2, 16)
+    functions, seen = pool.functions, []
+    with pool.watched(lambda name, kernel: lambda *arguments: (seen.append(name), kernel(*arguments))):
+        assert not pool.runs_programs
+        silu_mul(pool, x)
+    silu_mul(pool, x)
+    assert seen == ["silu_mul"]
+    assert pool.runs_programs
+    assert pool.functions is functions
