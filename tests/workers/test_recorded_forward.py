@@ -1,10 +1,8 @@
 """Steps whose kernels run in one call: the same bits as through Python, and really without Python."""
 
-import json
 from collections import Counter
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -145,9 +143,7 @@ def test_a_context_grows_past_every_boundary(make_model, monkeypatch):
 
 def test_threads_come_to_share_a_long_context(make_model, tmp_path):
     """Attention gives each thread a range of keys from some length on: its plan is made anew in every step."""
-    path = Path(write_tiny_model(tmp_path))
-    config = json.loads((path / "config.json").read_text())
-    (path / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 2048}))
+    path = write_tiny_model(tmp_path, max_position_embeddings=2048)
     plans = [prefill(0, 1018, 2048), join(0), *[STEADY] * 12]
     same_both_ways(lambda: make_model(path, threads=2), plans, 2048)
 
