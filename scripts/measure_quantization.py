@@ -20,6 +20,7 @@ NUM_PROMPTS = 64
 SETTINGS: dict[str, dict[str, Any]] = {
     "float": {},
     "float, int8 head": {"quantize_lm_head": True},
+    "float, int8 KV cache": {"kv_cache_dtype": "int8"},
     "int8": {"quantization": "int8"},
     "int8, float head": {"quantization": "int8", "quantize_lm_head": False},
     "int4 g32": {"quantization": "int4"},

@@ -1,5 +1,6 @@
 """The paged KV cache of one rank, and how many blocks of it fit."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from paged_serve.protocol.errors import ConfigError
 from .kernels.packing import allocate
 
 if TYPE_CHECKING:  # the models, which use the cache, import it
+    from .models import Model
     from .models.geometry import Geometry
 
 SHARE_OF_FREE_MEMORY = 0.4  # the rest is for activations, the other processes and the page cache
@@ -19,36 +21,68 @@ SHARE_OF_FREE_MEMORY = 0.4  # the rest is for activations, the other processes a
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KVCache:
-    """K and V of every layer: one tensor [num_blocks, kv_heads_of_this_rank, block_size, head_dim] each per layer."""
+    """K and V of every layer: one tensor [num_blocks, kv_heads_of_this_rank, block_size, head_dim] each per layer.
+
+    In int8 each head of a token has a scale for its key and one for its value.
+    """
 
     keys: list[Tensor]
     values: list[Tensor]
     block_size: int  # tokens
+    scales: Sequence[
+        tuple[Tensor, Tensor]
+    ] = ()  # int8: of keys and of values, [num_blocks, kv_heads, block_size] float32
 
     @classmethod
     def allocate(
-        cls, geometry: "Geometry", num_blocks: int, block_size: int, tp_size: int = 1, device: str = "cpu"
+        cls,
+        geometry: "Geometry",
+        num_blocks: int,
+        block_size: int,
+        tp_size: int = 1,
+        device: str = "cpu",
+        dtype: torch.dtype | None = None,
     ) -> "KVCache":
-        """In the model's dtype; ConfigError when the memory cannot be had.
+        """In the model's dtype, or int8 with scales; ConfigError when the memory cannot be had.
 
         Not filled: backends read only slots that were written, and pages that nobody touches cost nothing.
         """
+        dtype = dtype or geometry.dtype
         shape = (num_blocks, geometry.kv_heads_of_rank(tp_size), block_size, geometry.head_dim)
+        layers = range(geometry.num_layers)
         try:
-            keys, values = ([_empty(shape, geometry.dtype, device) for _ in range(geometry.num_layers)] for _ in "kv")
+            keys, values = ([_empty(shape, dtype, device) for _ in layers] for _ in "kv")
+            coded = layers if dtype == torch.int8 else ()
+            key_scales, value_scales = ([_empty(shape[:3], torch.float32, device) for _ in coded] for _ in "kv")
         except (RuntimeError, MemoryError, OSError, OverflowError) as error:  # torch and mmap
-            needed = num_blocks * geometry.kv_bytes_per_block(block_size, tp_size)
+            needed = num_blocks * geometry.kv_bytes_per_block(block_size, tp_size, dtype)
             raise ConfigError(
                 f"the KV cache of {num_blocks} blocks needs {needed} bytes, which cannot be allocated; "
                 "lower kv_cache_memory_bytes"
             ) from error
-        return cls(keys, values, block_size)
+        return cls(keys, values, block_size, tuple(zip(key_scales, value_scales, strict=True)))
+
+    def scales_of(self, layer: int) -> tuple[Tensor, Tensor] | None:
+        return self.scales[layer] if self.scales else None
 
 
 def _empty(shape: tuple[int, ...], dtype: torch.dtype, device: str) -> Tensor:
     """On the CPU in pages of 2 MB: a head's share of a block is a page of 4 KB, so that nearly every access to it would
     first wait for the page's address."""
     return allocate(shape, dtype) if device == "cpu" else torch.empty(shape, dtype=dtype, device=device)
+
+
+def cache_dtype(config: Config, model: "Model") -> torch.dtype:
+    """What the cache holds: the model's dtype, or int8. Raises ConfigError where nothing reads that."""
+    if config.cache.kv_cache_dtype == "auto":
+        return model.dtype
+    if not model.attention.reads_int8 or model.dtype != torch.bfloat16:
+        name, kernels = str(model.dtype).removeprefix("torch."), "on" if model.attention.reads_int8 else "without"
+        raise ConfigError(
+            f"kv_cache_dtype=int8 takes the CPU kernels and a bfloat16 model; this is {name} on {model.device}, "
+            f"{kernels} the kernels; use kv_cache_dtype=auto or dtype=bfloat16"
+        )
+    return torch.int8
 
 
 def max_model_len(config: Config, geometry: "Geometry") -> int:
@@ -59,14 +93,14 @@ def max_model_len(config: Config, geometry: "Geometry") -> int:
     return wanted or own
 
 
-def blocks_that_fit(config: Config, geometry: "Geometry", tp_size: int, free_bytes: int) -> int:
+def blocks_that_fit(config: Config, geometry: "Geometry", tp_size: int, free_bytes: int, dtype: torch.dtype) -> int:
     """KV blocks for one rank, when `free_bytes` of memory are free for all ranks of this machine together.
 
     The configured bytes are obeyed; without them it is a share of the free memory, and never more than the largest
     batch could use. Raises ConfigError when one sequence of full length does not fit.
     """
     block_size = config.cache.block_size
-    bytes_per_block = geometry.kv_bytes_per_block(block_size, tp_size)
+    bytes_per_block = geometry.kv_bytes_per_block(block_size, tp_size, dtype)
     length = max_model_len(config, geometry)
     blocks_of_one = -(-length // block_size)
     if config.cache.kv_cache_memory_bytes is not None:

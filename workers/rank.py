@@ -14,7 +14,7 @@ from paged_serve.protocol.worker import ModelRunnerOutput, SchedulerOutput, Work
 from .allocator import keep_freed_memory
 from .cpu_backend import DTYPES
 from .kernels.cpu import Library, Pool, best_library
-from .kv_cache import KVCache, blocks_that_fit, max_model_len
+from .kv_cache import KVCache, blocks_that_fit, cache_dtype, max_model_len
 from .memory import free_host_bytes, peak_resident_bytes, resident_bytes
 from .model_runner import ModelRunner
 from .models import Model, device_of, load_model, read_model
@@ -57,12 +57,12 @@ class Rank:
     def ready(self) -> WorkerReady:
         """What this rank has and what its memory holds."""
         geometry, size = self._model.geometry, self._group.size
-        block_size = self._config.cache.block_size
+        block_size, kv_dtype = self._config.cache.block_size, cache_dtype(self._config, self._model)
         return WorkerReady(
             rank=self._group.rank,
             num_blocks=self._config.cache.num_blocks
-            or blocks_that_fit(self._config, geometry, size, _free_bytes(self._model.device, size)),
-            kv_bytes_per_block=geometry.kv_bytes_per_block(block_size, size),
+            or blocks_that_fit(self._config, geometry, size, _free_bytes(self._model.device, size), kv_dtype),
+            kv_bytes_per_block=geometry.kv_bytes_per_block(block_size, size, kv_dtype),
             max_model_len=max_model_len(self._config, geometry),
             vocab_size=geometry.vocab_size,
             eos_token_ids=geometry.eos_token_ids,
@@ -77,7 +77,8 @@ class Rank:
         """Allocate the cache and take a first step; from here on `execute` works."""
         model, block_size = self._model, self._config.cache.block_size
         longest = max_model_len(self._config, model.geometry)
-        cache = KVCache.allocate(model.geometry, num_blocks, block_size, self._group.size, model.device)
+        dtype = cache_dtype(self._config, model)
+        cache = KVCache.allocate(model.geometry, num_blocks, block_size, self._group.size, model.device, dtype)
         self._num_blocks = num_blocks
         self._runner = ModelRunner(
             model,
@@ -103,6 +104,7 @@ class Rank:
             "kernels": "torch" if self._pool is None else self._pool.library.isa,
             "threads": str(torch.get_num_threads() if self._pool is None else self._pool.num_threads),
             "kv_blocks": str(self._num_blocks),
+            "kv_dtype": str(cache_dtype(self._config, self._model)).removeprefix("torch."),
             "memory": f"{resident_bytes()} bytes, {peak_resident_bytes()} at most",
             **self._model.quantization,
         }

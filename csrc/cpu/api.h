@@ -109,6 +109,7 @@ struct RotateParams {
   const float* angles;                           // [positions, head_dim]: cosines of all pairs, then their sines
   const int64_t *positions, *slots;              // [tokens]; slot = block * block_size + offset
   void *keys, *values;                           // [blocks, kv_heads, block_size, head_dim]
+  float *key_scales, *value_scales;              // [blocks, kv_heads, block_size]: keys and values are int8; or null
   int32_t tokens, heads, kv_heads, head_dim, block_size;
   float eps;
   int32_t is_float;
@@ -154,10 +155,11 @@ API void token_logprobs(Pool*, const LogprobParams*);
 
 // Attention of every token over the keys of its request, up to and with its own, in the paged cache. attention.cpp.
 struct AttentionParams {
-  void* out;                    // [tokens, heads, head_dim], the cache's type; head h reads KV head h / group
+  void* out;                    // [tokens, heads, head_dim], the kernel's type; head h reads KV head h / group
   const void* query;            // the same
   const void* keys;             // [num_blocks, kv_heads, block_size, head_dim]
   const void* values;           // the same
+  const float *key_scales, *value_scales;  // [num_blocks, kv_heads, block_size], of attention_int8
   const int32_t* block_tables;  // [rows, table_stride]; entries past a row's last block are not read
   const int32_t* row_starts;    // [rows + 1]; row r owns tokens row_starts[r]..row_starts[r + 1]
   const int32_t* kv_lens;       // [rows], this step's tokens included
@@ -170,6 +172,7 @@ struct AttentionParams {
 };
 API void attention_bf16(Pool*, const AttentionParams*);
 API void attention_fp32(Pool*, const AttentionParams*);
+API void attention_int8(Pool*, const AttentionParams*);  // keys and values are codes; query and out are bfloat16
 
 // Kernels one after another. program.cpp.
 struct KernelCall {

@@ -8,7 +8,7 @@
 //            infinite value, of a request that has failed by then, also reaches tokens before it in the same tile, as 0
 //            times infinity.
 // Shapes     query, out     [tokens, heads, head_dim]                        bfloat16 or float
-//            keys, values   [num_blocks, kv_heads, block_size, head_dim]     the same
+//            keys, values   [num_blocks, kv_heads, block_size, head_dim]     the same; or int8 beside bfloat16
 //            head_dim a multiple of 16 up to 256, block_size of 16, any number of heads a KV head
 // Tile       decode: up to 8 rows x 2 or 4 vectors of keys, then of columns
 //            prefill: MAX_ROWS rows x 64 keys, then MAX_ROWS rows x 64 columns, of up to 256 rows a KV head
@@ -16,6 +16,7 @@
 // Floor      decode: bytes of keys and values / read bandwidth; prefill: 4 * head_dim flop a query and key
 // Achieved   one core of Zen 4, 2 queries a KV head: decode 0.73 of reading from 4,096 keys on, 0.78 with 32 rows;
 //            prefill 0.73 of peak over 2,048 keys, 0.60 over 512, where half tiles compute an eighth too much
+#include "attention_int8.h"
 #include "attention_products.h"
 #include "attention_softmax.h"
 #include "attention_tiles.h"
@@ -51,6 +52,7 @@ template <class Kv> class Attention {
   }
 
  private:
+  using Computed = typename Kv::Computed;
   static constexpr size_t WEIGHT_BYTES = TILE_KEYS * sizeof(typename Kv::Element);  // of a row
   static constexpr int BLOCK = std::max(MAX_ROWS, DIRECT_BLOCK);  // rows that are looked at together
   static constexpr float ONES[] = {1, 1, 1, 1, 1, 1, 1, 1};
@@ -60,6 +62,7 @@ template <class Kv> class Attention {
     char *query, *keys, *values, *copies;  // queries; a tile's panels; values in place of those that must not be seen
     float *scores, *totals, *keep;         // of a block of rows; [rows][LANES] of the range's weights
     typename Kv::Element* weights;
+    Expansion expansion;  // of codes
     Sums range, all;
   };
 
@@ -78,7 +81,8 @@ template <class Kv> class Attention {
       for (int t = unit.first_tile(range); t <= last; t++) {
         Tile tile = next;
         next = t < last || range < unit.last_range ? tiles_.locate(unit, head, t + 1) : after;
-        tiles_.hide(unit, t, tile, s.copies);
+        if constexpr (IS_CODED<Kv>) tile = expand(tile, next, p_, s.expansion);
+        else tiles_.hide(unit, t, tile, s.copies);
         unit.direct() ? direct_step(unit, t, tile, next, s) : panel_step(unit, t, tile, next, s);
       }
       for (int m = 0; m < unit.rows; m++) s.range.total[m] = sum(load(s.totals + m * LANES));
@@ -102,6 +106,9 @@ template <class Kv> class Attention {
       s.weights = carve.take<typename Kv::Element>(BLOCK * TILE_KEYS);
       s.keep = carve.take<float>(BLOCK);
       s.query = carve.take<char>(rows * size_.row_bytes);
+      if constexpr (IS_CODED<Kv>)
+        s.expansion = {carve.take<uint16_t>(TILE_KEYS * size_.head_dim), carve.take<uint16_t>(TILE_KEYS * size_.head_dim),
+                       carve.take<float>(TILE_KEYS), carve.take<float>(TILE_KEYS)};
       s.totals = carve.take<float>(rows * LANES);
       for (Sums* sums : {&s.range, &s.all})
         *sums = {carve.take<float>((size_t)rows * size_.columns), carve.take<float>(rows), carve.take<float>(rows)};
@@ -163,14 +170,15 @@ template <class Kv> class Attention {
       const int row = first + m, from = sees_from(unit, row, t), to = sees_to(unit, row, t);
       const auto weigh_row = from <= 0 && to >= seen * HALF_KEYS ? weigh<Kv, false> : weigh<Kv, true>;
       float *scores = s.scores + m * TILE_KEYS, *totals = s.totals + row * LANES;
-      s.keep[m] = weigh_row(scores, seen, from, to, scale_, s.range.top[row], totals, s.weights + m * TILE_KEYS);
+      s.keep[m] = weigh_row(scores, seen, from, to, scale_, s.range.top[row], totals, s.weights + m * TILE_KEYS,
+                            s.expansion.key_scales, s.expansion.value_scales);
     }
   }
 
   void direct_step(const Unit& unit, int t, const Tile& tile, const Tile& next, const Scratch& s) const {
     for_blocks(unit, [&](int first, int count) {
       const auto block = [&](auto rows) {
-        if (first == 0) direct_block<rows, true>(unit, t, first, tile, next, s);
+        if (first == 0 && !IS_CODED<Kv>) direct_block<rows, true>(unit, t, first, tile, next, s);
         else direct_block<rows, false>(unit, t, first, tile, next, s);
       };
       with_rows(count, block, std::make_integer_sequence<int, DIRECT_BLOCK>{});
@@ -184,7 +192,7 @@ template <class Kv> class Attention {
     for (int h = 0; h < seen; h++) {
       const Ahead ahead{next.halves[h].keys, tile.halves[h].values};
       float* scores = s.scores + h * HALF_KEYS;
-      direct_scores<Kv, ROWS, AHEAD>(scores, query_row(s, first), size_, tile.halves[h].keys, ahead);
+      direct_scores<Computed, ROWS, AHEAD>(scores, query_row(s, first), size_, tile.halves[h].keys, ahead);
     }
     weigh_rows(unit, t, first, ROWS, s);
     for (int h = 0; h < seen; h++) {
@@ -192,7 +200,7 @@ template <class Kv> class Attention {
       const char* weights = (const char*)(s.weights + h * HALF_KEYS);
       for (int c = 0; c < size_.head_dim; c += WIDTH) {
         const bool tail = c + WIDTH > size_.head_dim;
-        const auto add = tail ? direct_values<Kv, ROWS, AHEAD, true> : direct_values<Kv, ROWS, AHEAD, false>;
+        const auto add = tail ? direct_values<Computed, ROWS, AHEAD, true> : direct_values<Computed, ROWS, AHEAD, false>;
         const size_t offset = c * sizeof(typename Kv::Element);
         float* sums = values_row(s.range, first) + c;
         add(sums, h == 0 ? s.keep : ONES, weights, size_, tile.halves[h].values, offset, ahead);
@@ -203,10 +211,10 @@ template <class Kv> class Attention {
   void panel_step(const Unit& unit, int t, const Tile& tile, const Tile& next, const Scratch& s) const {
     const int seen = halves(unit, unit.rows - 1, t);
     for (int h = 0; h < seen; h++) {
-      pack_keys(s.keys + h * size_.words * STEP_BYTES, size_, tile.halves[h].keys);
-      pack_values(s.values + h * HALF_WORDS<Kv> * STEP_BYTES, size_, tile.halves[h].values);
+      pack_keys<Computed>(s.keys + h * size_.words * STEP_BYTES, size_, tile.halves[h].keys);
+      pack_values<Computed>(s.values + h * HALF_WORDS<Kv> * STEP_BYTES, size_, tile.halves[h].values);
     }
-    const int lines = (int)(4 * size_.row_bytes);  // of the next tile, whose prefetches are spread over the rows
+    const int lines = IS_CODED<Kv> ? 0 : (int)(4 * size_.row_bytes);  // of the next tile: spread over the rows
     int line = 0;
     for_blocks(unit, [&](int first, int count) {
       for (const int until = lines * (first + count) / unit.rows; line < until; line++) {
@@ -275,7 +283,7 @@ template <class Kv> class Attention {
 
   Pool* pool_;
   const AttentionParams& p_;
-  const Sizes<Kv> size_;
+  const Sizes<Computed> size_;
   const Scale scale_;
   const Tiles<Kv> tiles_;
   const Plan plan_;
@@ -285,4 +293,5 @@ template <class Kv> class Attention {
 }  // namespace
 
 void attention_bf16(Pool* pool, const AttentionParams* p) { Attention<KvBf16>(pool, *p).run(); }
+void attention_int8(Pool* pool, const AttentionParams* p) { Attention<KvInt8>(pool, *p).run(); }
 void attention_fp32(Pool* pool, const AttentionParams* p) { Attention<KvFp32>(pool, *p).run(); }

@@ -35,16 +35,25 @@ alignas(64) constexpr auto KEY_AT = [] {
 // What stands in for keys and values that nobody may look at: past the end, or before every window.
 alignas(64) constexpr char ZEROS[STREAM_KEYS * MAX_HEAD_DIM * sizeof(float)] = {};
 
+// What a cache holds (Stored), and as what it is multiplied (Element).
 struct KvBf16 {
+  using Stored = uint16_t;
   using Element = uint16_t;
+  using Computed = KvBf16;
   using F = Bf16;
   static void store(Element* p, F32 x) { store_bf16(p, x); }
 };
 struct KvFp32 {
+  using Stored = float;
   using Element = float;
+  using Computed = KvFp32;
   using F = Fp32;
   static void store(Element* p, F32 x) { ::store(p, x); }
 };
+struct KvInt8 : KvBf16 {  // codes with a scale a key and a value, see attention_int8.h
+  using Stored = int8_t;
+};
+template <class Kv> constexpr bool IS_CODED = sizeof(typename Kv::Stored) < sizeof(typename Kv::Element);
 template <class Kv> constexpr int PER_WORD = WORD_BYTES / (int)sizeof(typename Kv::Element);
 template <class Kv> constexpr int HALF_WORDS = HALF_KEYS / PER_WORD<Kv>;  // of a row of weights over half a tile
 
@@ -59,10 +68,11 @@ template <class Kv> struct Sizes {
         columns((dim + PANEL - 1) / PANEL * PANEL) {}
 };
 
-// Where the streams of a half begin, each 8 rows of `row_bytes` end to end.
+// Where the streams of a half begin, each 8 rows end to end.
 struct Half {
   const char* keys[STREAMS];
   const char* values[STREAMS];
+  int64_t rows[STREAMS];  // the first key's row of the cache; -1: nobody sees the stream, it stands for zeros
 };
 struct Tile {
   Half halves[2];

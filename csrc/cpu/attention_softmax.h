@@ -39,10 +39,10 @@ template <class Kv> inline F32 weight_of(F32 x) {
 
 // A row of scores[TILE_KEYS] becomes weights[TILE_KEYS] of keys [from, to) of the tile, zeros elsewhere; `top` and
 // `totals` [LANES] go on. Returns what older sums are to be multiplied by. Only the first `halves` of the tile are read
-// and written: nobody sees the rest.
+// and written: nobody sees the rest. The scales of codes, by position, are null without codes.
 template <class Kv, bool MASKED>
 inline float weigh(float* scores, int halves, int from, int to, const Scale& scale, float& top, float* totals,
-                   typename Kv::Element* weights) {
+                   typename Kv::Element* weights, const float* key_scales, const float* value_scales) {
   const auto seen = [&](int position) {
     const I32 key = load_words(KEY_AT.data() + position % HALF_KEYS) + position / HALF_KEYS * HALF_KEYS;
     return (key >= splat(from)) & (key < splat(to));
@@ -52,6 +52,7 @@ inline float weigh(float* scores, int halves, int from, int to, const Scale& sca
 #pragma GCC unroll 2
   for (int position = 0; position < positions; position += LANES) {
     F32 x = load(scores + position);
+    if constexpr (IS_CODED<Kv>) store(scores + position, x *= load(key_scales + position));
     if (scale.cap > 0) store(scores + position, x = capped(x * splat(scale.before), scale.cap));
     if constexpr (MASKED) x = seen(position) ? x : splat(LOWEST);
     high = max(high, x);
@@ -68,6 +69,8 @@ inline float weigh(float* scores, int halves, int from, int to, const Scale& sca
     F32 weight = weight_of<Kv>(fma(load(scores + position), splat(scale.after), shift));
     if constexpr (MASKED) weight = (F32)((I32)weight & seen(position));
     total += weight;
+    if constexpr (IS_CODED<Kv>) weight *= load(value_scales + position);
+    if constexpr (IS_CODED<Kv> && MASKED) weight = (F32)((I32)weight & seen(position));  // 0 times NaN is NaN
     Kv::store(weights + position, weight);
   }
   store(totals, fma(load(totals), splat(keep), total));

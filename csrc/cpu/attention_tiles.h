@@ -4,7 +4,7 @@
 
 template <class Kv> class Tiles {
  public:
-  Tiles(const AttentionParams& p, const Sizes<Kv>& size) : p_(p), size_(size) {}
+  Tiles(const AttentionParams& p, const Sizes<typename Kv::Computed>& size) : p_(p), size_(size) {}
 
   // Streams without a key that the unit sees are zeros: their table entry may be anything.
   Tile locate(const Unit& unit, int head, int tile) const {
@@ -14,9 +14,11 @@ template <class Kv> class Tiles {
       Half& half = found.halves[s / STREAMS];
       const int key = tile * TILE_KEYS + s * STREAM_KEYS;
       half.keys[s % STREAMS] = half.values[s % STREAMS] = ZEROS;
+      half.rows[s % STREAMS] = -1;
       if (key >= unit.seen_to || key + STREAM_KEYS <= unit.seen_from) continue;
       const int64_t block = (int64_t)table[key / p_.block_size] * p_.kv_heads + head;
-      const int64_t offset = (block * p_.block_size + key % p_.block_size) * (int64_t)size_.row_bytes;
+      const int64_t row = half.rows[s % STREAMS] = block * p_.block_size + key % p_.block_size;
+      const int64_t offset = row * size_.head_dim * (int64_t)sizeof(typename Kv::Stored);
       half.keys[s % STREAMS] = (const char*)p_.keys + offset;
       half.values[s % STREAMS] = (const char*)p_.values + offset;
     }
@@ -45,5 +47,5 @@ template <class Kv> class Tiles {
 
  private:
   const AttentionParams& p_;
-  const Sizes<Kv> size_;
+  const Sizes<typename Kv::Computed> size_;
 };

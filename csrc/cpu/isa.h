@@ -18,7 +18,7 @@
 //   eights                   eight words from each of LANES / 4 places; x[0] gets the first four of each, x[1] the others
 //   repeat_four              four words, again and again
 //   interleave               the 16-bit halves of two vectors in turn, 2 * LANES in order over two vectors
-//   load_fp16, load_u8       LANES float16 or uint8_t as F32;  store_s8: the lanes saturated to int8_t
+//   load_fp16, load_u8, _s8  LANES float16, uint8_t or int8_t as F32;  store_s8: the lanes saturated to int8_t
 //   MAX_ROWS, strip_vectors  register budget of the microkernel, see tile.h
 //   Bf16, Fp32, Int8         how a 32-bit word of weights meets a word of activations, see tile.h
 //   Int4Codes                nibbles to words of Bf16 weights, see gemm_int4.cpp

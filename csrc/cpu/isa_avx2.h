@@ -47,6 +47,7 @@ inline void store_bf16_n(uint16_t* p, F32 x, int n) {
 }
 inline F32 load_fp16(const void* p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p)); }
 inline F32 load_u8(const void* p) { return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)p))); }
+inline F32 load_s8(const void* p) { return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)p))); }
 inline void store_s8(int8_t* p, I32 x) {
   const __m128i halves = _mm_packs_epi32(_mm256_castsi256_si128((__m256i)x), _mm256_extracti128_si256((__m256i)x, 1));
   _mm_storel_epi64((__m128i*)p, _mm_packs_epi16(halves, halves));

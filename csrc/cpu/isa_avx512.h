@@ -34,6 +34,7 @@ inline void store_bf16(uint16_t* p, F32 x) { _mm256_storeu_si256((__m256i*)p, to
 inline void store_bf16_n(uint16_t* p, F32 x, int n) { _mm256_mask_storeu_epi16(p, first(n), to_bf16(x)); }
 inline F32 load_fp16(const void* p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p)); }
 inline F32 load_u8(const void* p) { return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)p))); }
+inline F32 load_s8(const void* p) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)p))); }
 inline void store_s8(int8_t* p, I32 x) { _mm_storeu_si128((__m128i*)p, _mm512_cvtsepi32_epi8((__m512i)x)); }
 
 inline F32 fma(F32 a, F32 b, F32 c) { return _mm512_fmadd_ps(a, b, c); }

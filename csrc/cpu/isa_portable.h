@@ -59,6 +59,7 @@ inline F32 load_fp16(const void* p) {  // finite; scaling by 2^112 moves the exp
   return (F32)((I32)((F32)magnitude * splat(0x1p112f)) | (half & 0x8000) << 16);
 }
 inline F32 load_u8(const void* p) { return __builtin_convertvector(copied<U8x4>(p), F32); }
+inline F32 load_s8(const void* p) { return __builtin_convertvector(copied<S8x4>(p), F32); }
 inline void store_s8(int8_t* p, I32 x) {
   const I32 low = x < -128 ? splat(-128) : x;
   const S8x4 bytes = __builtin_convertvector(low > 127 ? splat(127) : low, S8x4);

@@ -61,11 +61,12 @@ def fact_rows(config: Config, facts: Mapping[str, str]) -> list[tuple[str, str]]
     """What the engine has told of itself: "?" where it has not."""
     fact = {name: facts.get(name, "?") for name in ("device", "dtype", "kv_blocks", "block_size", "kv_tokens")}
     ranks = config.parallel.tensor_parallel_size
+    coded = "" if config.cache.kv_cache_dtype == "auto" else f", {config.cache.kv_cache_dtype}"
     quantization = [("quantization", facts["quantization"])] if "quantization" in facts else []
     return [
         ("runs on", f"{fact['device']}, {fact['dtype']}, {ranks} rank{'s' if ranks > 1 else ''}"),
         *quantization,
-        ("KV cache", f"{fact['kv_tokens']} tokens in {fact['kv_blocks']} blocks of {fact['block_size']}"),
+        ("KV cache", f"{fact['kv_tokens']} tokens in {fact['kv_blocks']} blocks of {fact['block_size']}{coded}"),
         ("context", f"{facts.get('max_model_len', '?')} tokens, prompt and output"),
     ]
 

@@ -160,6 +160,15 @@ def test_many_more_requests_at_every_depth_of_the_pipeline(pipeline_depth, tenso
 
 @pytest.mark.nightly
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("options", [("int8",), ("int8", "--tp", "2"), ("int4",)], ids="".join)
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--quantization", "int8"),
+        ("--quantization", "int8", "--tp", "2"),
+        ("--quantization", "int4"),
+        ("--kv-cache-dtype", "int8"),
+    ],
+    ids=" ".join,
+)
 def test_quantized_models_too(options):
-    check_workload(50 + len(options), 40, 2, "--quantization", *options)
+    check_workload(50 + len(options), 40, 2, *options)

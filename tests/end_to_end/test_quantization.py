@@ -34,10 +34,13 @@ def gptq_folder(tmp_path_factory):
         ("", {"quantization": "int8", "tensor_parallel_size": 2}),
         ("gptq", {"tensor_parallel_size": 2}),
         ("gptq", {}),
+        ("", {"kv_cache_dtype": "int8"}),
     ],
-    ids=["int8", "int8-two-ranks", "gptq-two-ranks", "gptq"],
+    ids=["int8", "int8-two-ranks", "gptq-two-ranks", "gptq", "int8-cache"],
 )
 def test_a_quantized_model_knows_its_capitals_alone_and_in_company(model, options, gptq_folder):
+    if "kv_cache_dtype" in options and best_library() is None:
+        pytest.skip("the kernels are not built")
     with LLM(gptq_folder if model else "", max_num_seqs=8, num_blocks=128, threads=1, **options) as llm:
         together = llm.generate(PROMPTS, GREEDY)
         llm.reset_prefix_cache()
@@ -45,6 +48,9 @@ def test_a_quantized_model_knows_its_capitals_alone_and_in_company(model, option
         alone = [llm.generate([prompt], GREEDY)[0] for prompt in PROMPTS]
     assert facts["kernels"] == (best.isa if (best := best_library()) else "torch")
     assert facts["dtype"] == ("bfloat16" if best or not model else "float16")
-    assert ("int4 g32" if model else "29 matrices int8") in facts["quantization"]
+    if "kv_cache_dtype" in options:
+        assert facts["kv_dtype"] == "int8"
+    else:
+        assert ("int4 g32" if model else "29 matrices int8") in facts["quantization"]
     assert [output.outputs[0].text for output in together] == [f" {city}." for city in CAPITALS.values()]
     assert [output.outputs[0].logprobs for output in together] == [output.outputs[0].logprobs for output in alone]

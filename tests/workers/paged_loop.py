@@ -21,10 +21,10 @@ class LoopRow:
 class PagedLoop:
     """Gives each row blocks from a shuffled pool and runs steps of any composition."""
 
-    def __init__(self, model: Model, num_blocks: int = 64, block_size: int = 16, seed: int = 0):
+    def __init__(self, model: Model, num_blocks: int = 64, block_size: int = 16, seed: int = 0, dtype=None):
         self.model = model
         self.block_size = block_size
-        self.cache = KVCache.allocate(model.geometry, num_blocks, block_size, model.tp_size)
+        self.cache = KVCache.allocate(model.geometry, num_blocks, block_size, model.tp_size, dtype=dtype)
         self.free = torch.randperm(num_blocks, generator=torch.Generator().manual_seed(seed)).tolist()
 
     def row(self, token_ids: list[int], shared: LoopRow | None = None, shared_blocks: int = 0) -> LoopRow:

@@ -109,6 +109,33 @@ def test_rotation_fills_the_query_and_the_cache_and_nothing_else(
         assert cache.transpose(1, 2).flatten(0, 1)[untouched].isnan().all()
 
 
+@pytest.mark.parametrize("head_dim", [16, 80, 128, 256])
+def test_an_int8_cache_gets_codes_and_scales(cpu_pools, head_dim):
+    """A key's codes come from its float32 values: the bfloat16 cache's own rounding must not show in them."""
+    tokens, kv_heads, block_size, blocks = 33, 3, 16, 5
+    projected = random(tokens, (5 + 2 * kv_heads) * head_dim, dtype=torch.bfloat16)
+    places = torch.randperm(blocks * block_size, generator=torch.Generator().manual_seed(4))[:tokens]
+    positions, norm = torch.arange(tokens) * 7, random(head_dim, seed=2)
+    table = Rotary(RopeScaling("default"), head_dim).table(300)
+    for pool in cpu_pools:
+        codes = torch.full((2, blocks, kv_heads, block_size, head_dim), 99, dtype=torch.int8)
+        scales = torch.full(codes.shape[:-1], torch.nan)
+        query = torch.empty(tokens, 5, head_dim, dtype=torch.bfloat16)
+        where = positions, places, codes[0], codes[1], query, norm, norm, 1e-6
+        rotate_and_cache(pool, projected, table, *where, scales=(scales[0], scales[1]))
+        parts = projected.view(tokens, -1, head_dim).split([5, kv_heads, kv_heads], 1)
+        keys, _ = rotated_by_definition(parts[1], norm, 1e-6, table[positions])
+        for index, exact in enumerate((keys, parts[2].double())):
+            found = codes[index, places // block_size, :, places % block_size].double()
+            factors = scales[index, places // block_size, :, places % block_size].double()
+            torch.testing.assert_close(factors, exact.abs().amax(-1) / 127, rtol=2e-6, atol=0)
+            assert (found.abs().amax(-1) == 127).all()
+            assert ((found * factors.unsqueeze(-1) - exact).abs() <= 0.5001 * factors.unsqueeze(-1)).all()
+        untouched = torch.ones(blocks * block_size, dtype=torch.bool).index_fill_(0, places, False)
+        assert (codes.transpose(2, 3).flatten(1, 2)[:, untouched] == 99).all()
+        assert scales.transpose(2, 3).flatten(1, 2)[:, untouched].isnan().all()
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("size", [2, 34, 96, 1024])
 def test_rows_keep_their_bits_in_any_company(cpu_pools, size, dtype):

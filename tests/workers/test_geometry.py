@@ -120,18 +120,22 @@ def config(length=None, num_seqs=4, **cache):
 
 def test_blocks_are_a_share_of_memory_but_never_more_than_a_full_batch_uses(tmp_path):
     shape = geometry(tmp_path)  # float32, 2 KV heads of 8, 2 layers
-    per_block = shape.kv_bytes_per_block(16, 1)
+    per_block = shape.kv_bytes_per_block(16, 1, shape.dtype)
     assert per_block == 2 * 2 * 2 * 8 * 4 * 16
-    assert blocks_that_fit(config(), shape, 1, 1 << 40) == 4 * 256 // 16
-    assert blocks_that_fit(config(length=100), shape, 1, 1 << 40) == 4 * 7
-    assert blocks_that_fit(config(), shape, 1, 50 * per_block) == 20
-    assert blocks_that_fit(config(), shape, 2, 100 * per_block) == 40, "half the heads, half the memory, twice the sum"
-    assert blocks_that_fit(config(kv_cache_memory_bytes=1000 * per_block + 5), shape, 1, 0) == 1000
+    assert blocks_that_fit(config(), shape, 1, 1 << 40, shape.dtype) == 4 * 256 // 16
+    assert blocks_that_fit(config(length=100), shape, 1, 1 << 40, shape.dtype) == 4 * 7
+    assert blocks_that_fit(config(), shape, 1, 50 * per_block, shape.dtype) == 20
+    assert blocks_that_fit(config(), shape, 2, 100 * per_block, shape.dtype) == 40, (
+        "half the heads, half the memory, twice the sum"
+    )
+    assert blocks_that_fit(config(kv_cache_memory_bytes=1000 * per_block + 5), shape, 1, 0, shape.dtype) == 1000
 
 
 def test_memory_that_cannot_hold_one_sequence_is_refused_with_numbers(tmp_path):
     with pytest.raises(ConfigError, match=r"65540 bytes a rank hold 8 KV blocks of 8192 bytes.*256 tokens needs 16"):
-        blocks_that_fit(config(kv_cache_memory_bytes=65540), geometry(tmp_path, num_hidden_layers=4), 1, 0)
+        blocks_that_fit(
+            config(kv_cache_memory_bytes=65540), geometry(tmp_path, num_hidden_layers=4), 1, 0, torch.float32
+        )
     with pytest.raises(ConfigError, match="max_model_len=300 is more than the model's 256"):
         max_model_len(config(length=300), geometry(tmp_path))
 

@@ -15,6 +15,8 @@ class AttentionBackend(Protocol):
     decode step, a chunk of any size and a recompute, whatever the neighbours, the blocks' ids or their size.
     """
 
+    reads_int8: bool  # whether a bfloat16 model may have its cache in int8
+
     def plan(self, batch: InputBatch, cache: KVCache, num_heads: int) -> Any:
         """What all layers of one step share; built once per step, before any layer writes. Opaque to the caller.
 

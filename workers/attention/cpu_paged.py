@@ -21,7 +21,9 @@ class PagedPlan:
 
 
 class CpuPagedAttention:
-    """For caches of bfloat16 or float32 with heads of a size that the kernels know."""
+    """For caches of bfloat16, float32 or int8 with heads of a size that the kernels know."""
+
+    reads_int8 = True
 
     def __init__(self, pool: Pool, buffers: Buffers):
         self._pool = pool
@@ -34,4 +36,5 @@ class CpuPagedAttention:
         tokens, heads, head_dim = query.shape
         out = self._buffers.take("mixed", tokens, heads * head_dim, query.dtype).view(query.shape)
         where = plan.block_tables, plan.row_starts, plan.kv_lens
-        return attention(self._pool, query, cache.keys[layer], cache.values[layer], *where, scale, window, out=out)
+        keys, values, scales = cache.keys[layer], cache.values[layer], cache.scales_of(layer)
+        return attention(self._pool, query, keys, values, *where, scale, window, out=out, scales=scales)

@@ -30,6 +30,8 @@ class StepPlan:
 class TorchOracle:
     """The AttentionBackend of plain torch, on any device."""
 
+    reads_int8 = False
+
     def plan(self, batch: InputBatch, cache: KVCache, num_heads: int) -> StepPlan:
         started = batch.slots[batch.slots % cache.block_size == 0] // cache.block_size
         if len(started):

@@ -5,9 +5,10 @@ from torch import Tensor
 
 from .cpu import AttentionParams, Pool, packer
 
-KERNEL_OF = {torch.bfloat16: "attention_bf16", torch.float32: "attention_fp32"}
+KERNEL_OF = {torch.bfloat16: "attention_bf16", torch.float32: "attention_fp32", torch.int8: "attention_int8"}
 MAX_HEAD_DIM = 256
 PARAMS = packer(AttentionParams)
+Scales = tuple[Tensor, Tensor]  # of int8 keys and of values, each [num_blocks, kv_heads, block_size] float32
 
 
 def attends(head_dim: int) -> bool:
@@ -27,20 +28,24 @@ def attention(
     window: int = 0,
     cap: float = 0.0,
     out: Tensor | None = None,
+    scales: Scales | None = None,
 ) -> Tensor:
     """`query` [tokens, heads, head_dim] over `keys` and `values` [num_blocks, kv_heads, block_size, head_dim].
 
     Row r owns tokens row_starts[r]:row_starts[r + 1], the last of its kv_lens[r] positions; position p lies in block
     block_tables[r, p // block_size]. These three are int32, on the CPU. A token sees the positions up to its own, of
     them the last `window` if that is not 0. Scores are multiplied by `scale`, then become cap * tanh(score / cap)
-    unless `cap` is 0. What no token sees may hold anything. Returns [tokens, heads, head_dim] in the query's dtype.
+    unless `cap` is 0. What no token sees may hold anything. Returns [tokens, heads, head_dim] in the query's dtype,
+    which is that of the cache, or bfloat16 where keys and values are int8 codes; these come with `scales`.
     """
     if out is None:
         out = torch.empty(query.shape, dtype=query.dtype)
     _, kv_heads, block_size, head_dim = keys.shape
     assert attends(head_dim), head_dim
     assert block_size % 16 == 0, block_size
-    assert query.dtype == out.dtype == keys.dtype == values.dtype
+    assert query.dtype == out.dtype == (torch.bfloat16 if scales else keys.dtype)
+    assert keys.dtype == values.dtype
+    assert (keys.dtype == torch.int8) == (scales is not None)
     assert query.shape == out.shape
     assert query.shape[2] == head_dim
     assert query.shape[1] % kv_heads == 0
@@ -51,9 +56,14 @@ def attention(
     assert block_tables.dtype == row_starts.dtype == kv_lens.dtype == torch.int32
     assert block_tables.stride(1) == row_starts.stride(0) == kv_lens.stride(0) == 1
     assert len(block_tables) == len(row_starts) - 1 == len(kv_lens)
-    tensors = (out, query, keys, values, block_tables, row_starts, kv_lens)
+    for tensor in scales or ():
+        assert tensor.dtype == torch.float32
+        assert tensor.shape == keys.shape[:3]
+        assert tensor.is_contiguous()
+    cache = keys.data_ptr(), values.data_ptr(), *((s.data_ptr() for s in scales) if scales else (0, 0))
     params = PARAMS(
-        *(tensor.data_ptr() for tensor in tensors),
+        *(out.data_ptr(), query.data_ptr(), *cache),
+        *(block_tables.data_ptr(), row_starts.data_ptr(), kv_lens.data_ptr()),
         *(out.stride(0), query.stride(0), len(kv_lens), block_tables.stride(0)),
         *(kv_heads, query.shape[1] // kv_heads, head_dim, block_size, window, scale, cap),
     )

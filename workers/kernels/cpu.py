@@ -78,7 +78,7 @@ class SiluMulParams(ctypes.Structure):
 class RotateParams(ctypes.Structure):
     _fields_ = (
         *((name, c_void_p) for name in ("query", "projected", "query_norm", "key_norm", "angles")),
-        *((name, c_void_p) for name in ("positions", "slots", "keys", "values")),
+        *((name, c_void_p) for name in ("positions", "slots", "keys", "values", "key_scales", "value_scales")),
         *((name, c_int32) for name in ("tokens", "heads", "kv_heads", "head_dim", "block_size")),
         ("eps", c_float),
         ("is_float", c_int32),
@@ -112,7 +112,8 @@ class LogprobParams(ctypes.Structure):
 
 class AttentionParams(ctypes.Structure):
     _fields_ = (
-        *((name, c_void_p) for name in ("out", "query", "keys", "values", "block_tables", "row_starts", "kv_lens")),
+        *((name, c_void_p) for name in ("out", "query", "keys", "values", "key_scales", "value_scales")),
+        *((name, c_void_p) for name in ("block_tables", "row_starts", "kv_lens")),
         *((name, c_int64) for name in ("out_stride", "query_stride")),
         *(
             (name, c_int32)
@@ -143,6 +144,7 @@ KERNELS: dict[str, type[ctypes.Structure]] = {
     "token_logprobs": LogprobParams,
     "attention_bf16": AttentionParams,
     "attention_fp32": AttentionParams,
+    "attention_int8": AttentionParams,
     "run_program": ProgramParams,
 }
 Kernel = Callable[[int, bytes], Any]  # of a pool's handle and packed parameters

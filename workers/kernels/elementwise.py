@@ -50,22 +50,26 @@ def rotate_and_cache(
     query_norm: Tensor | None = None,
     key_norm: Tensor | None = None,
     eps: float = 0.0,
+    scales: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:
     """Fills `query` [tokens, heads, head_dim], and the slots of `keys` and `values` [blocks, kv_heads, size, head_dim].
 
     `projected` [tokens, (heads + 2 kv_heads) * head_dim] holds queries, keys and values of tokens at `positions`, whose
     place in the cache is `slots` (both [tokens] i64). `angles` [positions, head_dim] float32 are a Rotary's table; the
-    norms are [head_dim] float32.
+    norms are [head_dim] float32. In an int8 cache each head of a token becomes codes in -127..127, and one of the
+    `scales` of keys and of values, both [blocks, kv_heads, size] float32.
     """
     tokens, heads, head_dim = query.shape
     kv_heads, block_size = keys.shape[1:3]
     _check(projected.dtype, (tokens, (heads + 2 * kv_heads) * head_dim), projected)
     _check(projected.dtype, query.shape, query)
-    _check(projected.dtype, (len(keys), kv_heads, block_size, head_dim), keys, values)
+    _check(torch.int8 if scales else projected.dtype, (len(keys), kv_heads, block_size, head_dim), keys, values)
+    key_scales, value_scales = scales or (None, None)
+    _check(torch.float32, (len(keys), kv_heads, block_size), key_scales, value_scales)
     _check(torch.int64, (tokens,), positions, slots)
     _check(torch.float32, (len(angles), head_dim), angles)
     _check(torch.float32, (head_dim,), query_norm, key_norm)
-    tensors = (query, projected, query_norm, key_norm, angles, positions, slots, keys, values)
+    tensors = (query, projected, query_norm, key_norm, angles, positions, slots, keys, values, key_scales, value_scales)
     sizes = tokens, heads, kv_heads, head_dim, block_size
     fields = ROTATE(*map(_pointer, tensors), *sizes, eps, IS_FLOAT[projected.dtype])
     pool.functions["rotate_and_cache"](pool.handle, fields)

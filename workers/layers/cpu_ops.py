@@ -55,6 +55,7 @@ class CpuOps:
             None if query_norm is None else query_norm.weight,
             None if key_norm is None else key_norm.weight,
             0.0 if query_norm is None else query_norm.eps,
+            step.cache.scales_of(layer),
         )
 
     def silu_mul(self, gate_up: Tensor) -> Tensor:

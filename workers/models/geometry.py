@@ -66,10 +66,10 @@ class Geometry:
         """With more ranks than KV heads each head is held by several ranks."""
         return max(1, self.num_kv_heads // tp_size)
 
-    def kv_bytes_per_block(self, block_size: int, tp_size: int) -> int:
-        """Bytes of one block of `block_size` tokens on one rank: K and V of all layers."""
-        per_token = 2 * self.num_layers * self.kv_heads_of_rank(tp_size) * self.head_dim * self.dtype.itemsize
-        return per_token * block_size
+    def kv_bytes_per_block(self, block_size: int, tp_size: int, dtype: torch.dtype) -> int:
+        """Bytes of one block of `block_size` tokens on one rank: K and V of all layers, and what int8 is scaled by."""
+        per_head = self.head_dim * dtype.itemsize + (torch.float32.itemsize if dtype == torch.int8 else 0)
+        return 2 * self.num_layers * self.kv_heads_of_rank(tp_size) * per_head * block_size
 
     def check_tensor_parallel(self, tp_size: int) -> None:
         """Raises ConfigError when `tp_size` ranks cannot share this model evenly."""
