@@ -1,6 +1,6 @@
 """Speed of one model without HTTP, as engines are compared: prefill of 512 tokens, decode by batch size, 64 requests.
 
-    python scripts/bench_model.py MODEL [--batches 1,4,16,32] [--rounds 3] [--json FILE] [options of LLM as NAME=VALUE]
+    python scripts/bench_model.py MODEL [--batches 1,4,16,32] [--no-load] [--rounds 3] [--json FILE] [NAME=VALUE of LLM]
 
 Decode: the time of 33 tokens less that of 1, so that prefill and the way there and back drop out. The load of 64 is
 that of `paged-serve bench throughput`. Medians over the rounds; prefix caching is off. Contexts are 128 to 161 tokens.
@@ -36,12 +36,14 @@ def decode_rate(llm: LLM, batch: int, vocab_size: int) -> float:
     return batch * DECODED / (seconds(llm, prompts, [1 + DECODED] * batch) - first_s)
 
 
-def measure(llm: LLM, batches: Sequence[int], number: int) -> dict[str, float]:
+def measure(llm: LLM, batches: Sequence[int], number: int, with_load: bool) -> dict[str, float]:
     """One round: tokens a second; for the load, output tokens a second."""
     vocab_size = llm.limits.vocab_size
     found = {"prefill 512": PREFILL / seconds(llm, [prompt(number, PREFILL, vocab_size)], [1])}
     for batch in batches:
         found[f"decode {batch}"] = decode_rate(llm, batch, vocab_size)
+    if not with_load:
+        return found
     requests = random_load(64, Lengths(32, 512), Lengths(16, 128), seed=0, vocab_size=vocab_size)
     lengths = [request.max_tokens for request in requests]
     found["load 64"] = sum(lengths) / seconds(llm, [request.prompt for request in requests], lengths)
@@ -61,13 +63,15 @@ def main() -> None:
     parser.add_argument("model")
     parser.add_argument("options", nargs="*", help="of LLM, like threads=1 or quantization=int8")
     parser.add_argument("--batches", type=lambda text: [int(n) for n in text.split(",")], default=[1, 4, 16, 32])
+    parser.add_argument("--no-load", action="store_true", help="leave out the load of 64 requests")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_intermixed_args()
     settings = {"max_model_len": 2048, "enable_prefix_caching": False} | options_of_llm(arguments.options)
     with LLM(arguments.model, **settings) as llm:
-        measure(llm, arguments.batches[:1], 99)
-        rounds = [measure(llm, arguments.batches, number) for number in range(arguments.rounds)]
+        measure(llm, arguments.batches[:1], 99, with_load=False)
+        numbers = range(arguments.rounds)
+        rounds = [measure(llm, arguments.batches, number, with_load=not arguments.no_load) for number in numbers]
     for name in rounds[0]:
         values = sorted(one[name] for one in rounds)
         print(f"{name:12} {statistics.median(values):8.1f} tok/s   ({values[0]:.1f} to {values[-1]:.1f})")
