@@ -14,7 +14,7 @@ from torch.nn import functional
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from demo_model.checkpoint import save
+from demo_model.checkpoint import load, save
 from demo_model.documents import TextSource
 from demo_model.network import hidden_states, make_model, rotary, start_by_looking_back
 from demo_model.optimizer import Optimizer
@@ -32,12 +32,15 @@ WARM_UP_STEPS = 30
 
 
 class Trainer:
-    def __init__(self, seed: int):
+    def __init__(self, seed: int, start_from: Path | None):
         torch.manual_seed(seed)
         self.tokenizer = make_tokenizer(VOCABULARY)
         stop_ids = [self.tokenizer.eos_token_id, self.tokenizer.pad_token_id]
         self.model = make_model(VOCABULARY, stop_ids, self.tokenizer.pad_token_id)
         start_by_looking_back(self.model)
+        self.is_new = start_from is None
+        if start_from is not None:
+            load(self.model, self.tokenizer, start_from)
         self.parameters = dict(self.model.named_parameters())
         self.optimizer = Optimizer(self.model)
         pieces = letter_pieces(self.tokenizer)
@@ -47,13 +50,13 @@ class Trainer:
         self.cos, self.sin = rotary(LONG_LENGTH, self.model.config)
         self.forward = torch.compile(hidden_states, dynamic=False)
 
-    def step(self, number: int, share: float) -> tuple[float, int]:
+    def step(self, number: int, share: float, peak_rate: float) -> tuple[float, int]:
         """One update; `share` is how much of the run is over. Returns the loss and the number of learned tokens."""
         is_long = share > SHORT_SHARE and number % LONG_EVERY == 0
-        batch = (self.long_packer if is_long else self.packer).batch(share < COPY_SHARE)
+        batch = (self.long_packer if is_long else self.packer).batch(self.is_new and share < COPY_SHARE)
         loss, learned = self.loss(batch)
         loss.backward()
-        self.optimizer.step(learning_rate(number, share))
+        self.optimizer.step(peak_rate * learning_rate(number, share))
         return loss.item(), learned
 
     def loss(self, batch: Batch) -> tuple[torch.Tensor, int]:
@@ -83,15 +86,17 @@ def main() -> None:
     parser.add_argument("--output", type=Path, required=True, help="folder of the checkpoint")
     parser.add_argument("--minutes", type=float, default=95, help="time of training, without tokenizer and compiler")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--start-from", type=Path, help="folder of a checkpoint of this script, to be trained further")
+    parser.add_argument("--peak-rate", type=float, default=1.0, help="share of the full learning rate; less to go on")
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    trainer = Trainer(options.seed)
+    trainer = Trainer(options.seed, options.start_from)
     trainer.warm_up_compiler()
     progress = Progress(trainer.model, trainer.tokenizer, options.output)
     started, step, share = time.monotonic(), 0, 0.0
     while share < 1:
-        loss, learned = trainer.step(step, share)
+        loss, learned = trainer.step(step, share, options.peak_rate)
         step += 1
         progress.count(ROWS * LENGTH, learned, loss)
         elapsed_s = time.monotonic() - started

@@ -15,3 +15,11 @@ def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Pa
     )
     served.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+
+
+def load(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
+    """The weights of `folder` into `model`; ValueError when it was trained with other tokens."""
+    if PreTrainedTokenizerFast.from_pretrained(folder).get_vocab() != tokenizer.get_vocab():
+        raise ValueError(f"{folder} has other tokens than this script makes now; train from zero")
+    served = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    model.load_state_dict(served.state_dict())
