@@ -2,8 +2,8 @@
 
 python scripts/average_demo_model.py build/demo_model build/demo_model_2 --output paged_serve/demo_model
 
-They must come from one run and what went on from it, each ended by a learning rate of zero (stochastic weight averaging:
-Izmailov et al. 2018, arXiv:1803.05407).
+They must come from one run and what went on from it, each ended by a learning rate of zero (stochastic weight
+averaging: Izmailov et al. 2018, arXiv:1803.05407).
 """
 
 import argparse
