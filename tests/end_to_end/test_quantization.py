@@ -11,7 +11,7 @@ from paged_serve.workers.kernels.cpu import best_library
 
 from ..workers.quantized_checkpoints import write_quantized
 
-CAPITALS = {"France": "Paris", "Japan": "Tokyo", "Italy": "Rome", "Norway": "Oslo", "Egypt": "Cairo", "Cuba": "Havana"}
+CAPITALS = {"Iraq": "Baghdad", "Spain": "Madrid", "Italy": "Rome", "Norway": "Oslo", "Egypt": "Cairo", "Cuba": "Havana"}
 PROMPTS = [f"The capital of {country} is" for country in CAPITALS]
 GREEDY = SamplingParams(temperature=0, max_tokens=12, logprobs=1)
 
