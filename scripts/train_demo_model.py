@@ -1,6 +1,6 @@
-"""Trains the demo model from zero on text that it generates, for a given time, and writes the checkpoint folder.
+"""Trains the demo model, from zero or further, on text that it generates; writes the checkpoint folder.
 
-python scripts/train_demo_model.py --output paged_serve/demo_model --minutes 95
+python scripts/train_demo_model.py --output build/first --minutes 105 --threads 2
 """
 
 import argparse
@@ -84,7 +84,7 @@ def learning_rate(step: int, share: float) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=Path, required=True, help="folder of the checkpoint")
-    parser.add_argument("--minutes", type=float, default=95, help="time of training, without tokenizer and compiler")
+    parser.add_argument("--minutes", type=float, default=105, help="time of training, without tokenizer and compiler")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--start-from", type=Path, help="folder of a checkpoint of this script, to be trained further")
     parser.add_argument("--peak-rate", type=float, default=1.0, help="share of the full learning rate; less to go on")
