@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -66,9 +66,8 @@ class ServerProcess:
         """By role; of several workers the last."""
         found = {}
         for child in psutil.Process(self.process.pid).children():
-            module = next((word for word in child.cmdline() if word in ROLES), "")
-            if module:
-                found[ROLES[module]] = child
+            with suppress(psutil.NoSuchProcess):  # one that a test has just killed
+                found |= {ROLES[word]: child for word in child.cmdline() if word in ROLES}
         return found
 
     @contextmanager

@@ -48,6 +48,14 @@ def is_alive(process: psutil.Process) -> bool:
         return False
 
 
+def process_of(pid: int) -> psutil.Process | None:
+    """None if it has ended and been reaped, as a child told to exit at once may have."""
+    try:
+        return psutil.Process(pid)
+    except psutil.NoSuchProcess:
+        return None
+
+
 def is_armed(process: psutil.Process) -> bool:
     """Whether it has tied itself to its parent: it does so before it takes SIGTERM into its own hands. Or is gone."""
     try:
@@ -83,7 +91,7 @@ def start(tmp_path_factory) -> Iterator[Callable[..., Started]]:
         if not told:
             process.wait(10)
             return Started(process, "", [])
-        children = [psutil.Process(pid) for pid in told["pids"].values()]
+        children = [child for pid in told["pids"].values() if (child := process_of(pid))]
         all_children.extend(children)
         while not all(map(is_armed, children)):  # a fake core is ready without its workers
             time.sleep(0.01)
