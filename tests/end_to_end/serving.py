@@ -43,7 +43,7 @@ class Server:
     def get(self, path: str) -> tuple[int, str]:
         """Status and body; 0 when nobody answers."""
         try:
-            with urllib.request.urlopen(self.url + path, timeout=10) as answer:
+            with urllib.request.urlopen(self.url + path, timeout=60) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             with error:

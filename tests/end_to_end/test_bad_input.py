@@ -81,7 +81,7 @@ def test_unknown_routes_and_methods_use_the_one_error_shape(server: Server, meth
     import urllib.request
 
     with pytest.raises(urllib.error.HTTPError) as caught:
-        urllib.request.urlopen(urllib.request.Request(server.url + path, method=method), timeout=10)
+        urllib.request.urlopen(urllib.request.Request(server.url + path, method=method), timeout=60)
     with caught.value as answer:
         assert answer.code == status
         assert json.loads(answer.read())["error"]["code"] == status

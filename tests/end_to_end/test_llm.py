@@ -216,7 +216,7 @@ def test_a_program_that_is_interrupted_or_killed_leaves_no_process(signal_number
         assert all(Path(f"/proc/{pid}").exists() for pid in pids)
         time.sleep(0.5)  # into the midst of generate; any moment would do
         program.send_signal(signal_number)
-        _, errors = program.communicate(timeout=30)
+        _, errors = program.communicate(timeout=60)
     finally:
         program.kill()
         program.wait()

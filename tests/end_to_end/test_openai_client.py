@@ -139,7 +139,7 @@ def test_a_client_that_gives_up_frees_the_engine(server, client):
         client.with_options(timeout=0.3).completions.create(
             model="demo", prompt="a", max_tokens=1900, extra_body={"ignore_eos": True}
         )
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while 'paged:num_requests_running{engine="0",model_name="demo"} 0.0' not in server.get("/metrics")[1]:
         assert time.monotonic() < deadline
         time.sleep(0.05)

@@ -87,7 +87,7 @@ def test_a_signal_lets_a_running_stream_end(start):
     received = [next(stream)]
     server.process.send_signal(signal.SIGTERM)
     assert "".join([*received, *stream]) == undisturbed
-    assert server.process.wait(10) == 0
+    assert server.process.wait(60) == 0
 
 
 @pytest.mark.skipif(os.path.exists("/dev/nvidiactl"), reason="there is a CUDA device here")

@@ -41,7 +41,7 @@ class FakeHouse:
             self.control.socket.poll(max(1, int(1000 * left)))
         return received
 
-    def wait_for(self, kind, timeout_s=10.0):
+    def wait_for(self, kind, timeout_s=60.0):
         """The next message of `kind` from the engine process."""
         deadline = time.monotonic() + timeout_s
         while not isinstance(message := self._receive(deadline - time.monotonic())[1], kind):

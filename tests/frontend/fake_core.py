@@ -76,7 +76,7 @@ class FakeCore:
     def all(self, kind):
         return [message for _, message in list(self.received) if isinstance(message, kind)]
 
-    def wait_for(self, kind, count=1, timeout_s=5.0):
+    def wait_for(self, kind, count=1, timeout_s=60.0):
         """The messages of `kind` so far, once there are `count`."""
         with self._news:
             ok = self._news.wait_for(lambda: len(self.all(kind)) >= count or self.error, timeout_s)

@@ -25,7 +25,7 @@ HEAVY = {"zmq", "torch", "numpy", "starlette", "uvicorn", "tokenizers", "hugging
 def paged_serve(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     variables = {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", **environment}
     command = [sys.executable, "-m", "paged_serve", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, env=variables, timeout=30)
+    return subprocess.run(command, capture_output=True, text=True, env=variables, timeout=60)
 
 
 HELP = [[name, "--help"] for name in COMMANDS] + [["bench", name, "--help"] for name in BENCHES]

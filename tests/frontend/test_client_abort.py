@@ -67,7 +67,7 @@ def test_a_time_limit_on_one_step_of_the_iteration_does_not_abort(run_dir, start
 
 def test_a_dropped_request_is_aborted(run_dir, start_core):
     core = start_core(script=start_one_token)
-    with Client.connect(run_dir, timeout_s=5) as client:
+    with Client.connect(run_dir, timeout_s=60) as client:
         request = client.submit(PROMPT, SamplingParams())
         del request
         gc.collect()
@@ -76,7 +76,7 @@ def test_a_dropped_request_is_aborted(run_dir, start_core):
 
 def test_leaving_the_plain_loop_early_aborts(run_dir, start_core):
     core = start_core(script=start_one_token)
-    with Client.connect(run_dir, timeout_s=5) as client:
+    with Client.connect(run_dir, timeout_s=60) as client:
         request = client.submit(PROMPT, SamplingParams())
         for _ in request:
             break
@@ -85,7 +85,7 @@ def test_leaving_the_plain_loop_early_aborts(run_dir, start_core):
 
 def test_closing_the_client_aborts_what_runs(run_dir, start_core):
     core = start_core(script=start_one_token)
-    with Client.connect(run_dir, timeout_s=5) as client:
+    with Client.connect(run_dir, timeout_s=60) as client:
         requests = [client.submit(PROMPT, SamplingParams(n=2)) for _ in range(3)]
         core.wait_for(EngineCoreRequest, 3)
     assert sorted(aborted_ids(core, 3)) == [1, 2, 3, 4, 5, 6]
@@ -102,7 +102,7 @@ def finish_aborted(core, peer, message):
 
 def test_an_aborted_sequence_ends_with_the_reason_given_and_no_more_tokens(run_dir, start_core):
     core = start_core(script=finish_aborted)
-    with Client.connect(run_dir, timeout_s=5) as client:
+    with Client.connect(run_dir, timeout_s=60) as client:
         request = client.submit(PROMPT, SamplingParams())
         first = next(request)
         request.abort(finish_reason=FinishReason.STOP)
@@ -121,7 +121,7 @@ def test_one_sequence_can_be_aborted_while_the_others_go_on(run_dir, start_core)
                 core.send(output(core.epoch, 1 + i, 1 if i == 0 else 0, [7, 8], FinishReason.LENGTH), peer)
 
     start_core(script=script)
-    with Client.connect(run_dir, timeout_s=5) as client:
+    with Client.connect(run_dir, timeout_s=60) as client:
         request = client.submit(PROMPT, SamplingParams(n=3))
         next(request)
         request.abort(1, FinishReason.STOP)

@@ -50,7 +50,7 @@ def test_repeated_and_stale_tokens_are_dropped(run_dir, start_core):
                 core.send(frame, peer)
 
     start_core(script=script)
-    with Client.connect(run_dir, timeout_s=5) as client:
+    with Client.connect(run_dir, timeout_s=60) as client:
         deltas = list(client.submit(PROMPT, SamplingParams()))
     assert tokens_of(deltas) == [10, 11, 12, 13, 14]
 
@@ -64,7 +64,7 @@ def test_a_missing_token_makes_the_client_ask_again_from_there(run_dir, start_co
             generate()(core, peer, message)
 
     core = start_core(script=script)
-    with Client.connect(run_dir, timeout_s=5) as client:
+    with Client.connect(run_dir, timeout_s=60) as client:
         deltas = list(client.submit(PROMPT, SamplingParams(max_tokens=6)))
     assert tokens_of(deltas) == expected(PROMPT, 0, 6)
     assert aborted_ids(core) == [1]
@@ -95,7 +95,7 @@ def test_a_core_that_dies_and_comes_back_loses_and_doubles_nothing(run_dir, star
 
 def test_the_plain_client_follows_a_restart_even_while_nobody_reads(run_dir, start_core):
     first = start_core(script=generate(frames_left=[10]))
-    with Client.connect(run_dir, timeout_s=5) as client:
+    with Client.connect(run_dir, timeout_s=60) as client:
         request = client.submit(PROMPT, SamplingParams(max_tokens=20))
         got = next(request).token_ids
         first.do(EngineFailed("out of luck"))
@@ -156,9 +156,9 @@ def test_nobody_there_is_told_in_time(run_dir):
 def test_a_refusal_is_told(run_dir, start_core):
     start_core().refusal = "message definitions differ"
     with pytest.raises(EngineDead, match="definitions differ"):
-        Client.connect(run_dir, timeout_s=5)
+        Client.connect(run_dir, timeout_s=60)
     with pytest.raises(EngineDead, match="definitions differ"):
-        asyncio.run(AsyncClient.connect(run_dir, timeout_s=5))
+        asyncio.run(AsyncClient.connect(run_dir, timeout_s=60))
 
 
 def test_a_server_that_ended_is_not_waited_for(run_dir, start_core):
@@ -180,10 +180,10 @@ def test_a_server_that_ended_is_not_waited_for(run_dir, start_core):
 def test_a_client_leaves_no_thread_behind(run_dir, start_core):
     start_core()
     before = threading.active_count()
-    client = Client.connect(run_dir, timeout_s=5)
+    client = Client.connect(run_dir, timeout_s=60)
     del client
     gc.collect()
-    deadline = time.monotonic() + 3
+    deadline = time.monotonic() + 60
     while threading.active_count() > before and time.monotonic() < deadline:
         time.sleep(0.05)
     assert threading.active_count() == before
@@ -200,6 +200,6 @@ def test_garbage_from_the_engine_is_dropped_and_the_stream_goes_on(run_dir, star
         generate()(core, peer, message)
 
     start_core(script=script)
-    with Client.connect(run_dir, timeout_s=5) as client:
+    with Client.connect(run_dir, timeout_s=60) as client:
         deltas = list(client.submit(PROMPT, SamplingParams(max_tokens=20)))
     assert tokens_of(deltas) == expected(PROMPT, 0, 20)

@@ -52,10 +52,10 @@ class FrontendUnderTest:
         if welcome:
             self.tell(control.Welcome(self.config))
 
-    def wait_for(self, kind, timeout_s=10.0):
+    def wait_for(self, kind, timeout_s=60.0):
         return self._next(kind, timeout_s)[1]
 
-    def _next(self, kind, timeout_s=10.0):
+    def _next(self, kind, timeout_s=60.0):
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             if (item := self._control.receive()) is None:
@@ -69,7 +69,7 @@ class FrontendUnderTest:
     def tell(self, message):
         assert self._control.send(self.peer, message)
 
-    def get(self, path, timeout_s=5.0):
+    def get(self, path, timeout_s=60.0):
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=timeout_s) as response:
                 return response.status, response.read()
@@ -77,7 +77,7 @@ class FrontendUnderTest:
             with error:
                 return error.code, error.read()
 
-    def raw(self, data: bytes, timeout_s=5.0) -> bytes:
+    def raw(self, data: bytes, timeout_s=60.0) -> bytes:
         """All that comes back for these bytes until the server closes."""
         with socket.create_connection(("127.0.0.1", self.port), timeout=timeout_s) as link:
             link.sendall(data)
@@ -139,13 +139,13 @@ def test_alive_at_once_ready_with_the_engine_and_gone_on_stop(start, start_core,
     status = Path(f"/proc/{frontend.process.pid}/status").read_text()
     assert int(status.split("VmRSS:")[1].split()[0]) < 150 * 1024
     frontend.tell(control.Stop())
-    assert frontend.process.wait(10) == 0
+    assert frontend.process.wait(60) == 0
 
 
 def test_who_comes_before_the_server_is_there_is_answered_by_it(start):
     frontend = start(welcome=False)  # without a configuration there is no server yet
     assert frontend.get("/live") == (200, b"")
-    with socket.create_connection(("127.0.0.1", frontend.port), timeout=5) as link:
+    with socket.create_connection(("127.0.0.1", frontend.port), timeout=60) as link:
         link.sendall(b"GET /ready HTTP/1.1\r\nHost: localhost\r\n")
         frontend.get("/live")  # the porter has seen the other by now
         frontend.tell(control.Welcome(frontend.config))
@@ -224,7 +224,7 @@ def test_a_closed_connection_aborts_its_request(start, start_core):
         )
         core.wait_for(EngineCoreRequest, 2)
     core.wait_for(AbortRequests)
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while len({i for message in core.all(AbortRequests) for i in message.stream_ids}) < 4:
         assert time.monotonic() < deadline
 

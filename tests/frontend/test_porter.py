@@ -38,7 +38,7 @@ def close_all(links: list[socket.socket]) -> None:
 
 
 def call(listener: socket.socket, data: bytes = b"") -> socket.socket:
-    link = socket.create_connection(listener.getsockname(), timeout=10)
+    link = socket.create_connection(listener.getsockname(), timeout=60)
     link.sendall(data)
     return link
 

@@ -159,7 +159,7 @@ class TestChildren:
         assert table.of_role("worker") == []
         assert select.select(table.handles(), [], [], 5.0)[0]
         for child in group:
-            child.process.wait(5)
+            child.process.wait(60)
         assert table.reap({child.pidfd for child in group}) == []  # nobody died unasked
         table.spawn_missing(2.0)
         assert [(child.index, child.epoch) for child in table.of_role("worker")] == [(0, 1), (1, 1)]

@@ -55,7 +55,7 @@ class Running:
 
     def pids_after_change(self, before: dict[str, int], names: set[str]) -> dict[str, int]:
         """Process ids once all of `names` have new ones."""
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             pids = self.supervisor.pids
             if names <= pids.keys() and all(pids[name] != before[name] for name in names):
@@ -65,14 +65,14 @@ class Running:
 
     def wait_for_facts(self, **expected: str) -> None:
         """What the children have told with their latest Ready."""
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         wanted = {name.replace("_", "-"): value for name, value in expected.items()}
         while not wanted.items() <= (told := self.supervisor.facts()).items():
             assert time.monotonic() < deadline, told
             time.sleep(0.01)
 
     def ended(self) -> int:
-        self.thread.join(15)
+        self.thread.join(60)
         assert not self.thread.is_alive()
         return self.supervisor.exit_code
 
@@ -98,14 +98,14 @@ def start(monkeypatch, tmp_path_factory) -> Iterator:
 
 def test_it_is_ready_when_all_children_are(start):
     running = start()
-    assert running.ready.wait(10)
+    assert running.ready.wait(60)
     assert running.facts["engine-core"] == running.facts["frontend"] == "epoch 0"
     assert set(running.supervisor.pids) == {"engine-core", "worker 0", "worker 1", "frontend 0"}
 
 
 def test_a_killed_worker_takes_its_group_along_and_the_core_stays(start):
     running = start()
-    assert running.ready.wait(10)
+    assert running.ready.wait(60)
     before = running.supervisor.pids
     os.kill(before["worker 1"], signal.SIGKILL)
     after = running.pids_after_change(before, {"worker 0", "worker 1"})
@@ -115,7 +115,7 @@ def test_a_killed_worker_takes_its_group_along_and_the_core_stays(start):
 
 def test_a_killed_core_is_replaced_together_with_the_workers(start):
     running = start()
-    assert running.ready.wait(10)
+    assert running.ready.wait(60)
     before = running.supervisor.pids
     os.kill(before["engine-core"], signal.SIGKILL)
     after = running.pids_after_change(before, {"engine-core", "worker 0", "worker 1"})
@@ -125,13 +125,13 @@ def test_a_killed_core_is_replaced_together_with_the_workers(start):
 
 def test_a_core_that_was_not_there_yet_is_told_of_a_new_group_later(start):
     running = start(engine_core="slow", worker=["exit", "obey"])
-    assert running.ready.wait(10)
+    assert running.ready.wait(60)
     running.wait_for_facts(worker="epoch 1", workers="epoch 1")
 
 
 def test_a_killed_frontend_is_replaced_alone_and_listens_on_the_same_socket(start):
     running = start()
-    assert running.ready.wait(10)
+    assert running.ready.wait(60)
     before = running.supervisor.pids
     os.kill(before["frontend 0"], signal.SIGKILL)
     after = running.pids_after_change(before, {"frontend 0"})
@@ -148,18 +148,18 @@ def test_a_killed_frontend_is_replaced_alone_and_listens_on_the_same_socket(star
 @pytest.mark.parametrize("name", ["worker 0", "engine-core", "frontend 0"])
 def test_a_halted_process_is_noticed_and_replaced(start, name):
     running = start()
-    assert running.ready.wait(10)
+    assert running.ready.wait(60)
     before = running.supervisor.pids
     os.kill(before[name], signal.SIGSTOP)
     began = time.monotonic()
     running.pids_after_change(before, {name})
-    assert HALTED_S - 0.5 < time.monotonic() - began < HALTED_S + 10
+    assert HALTED_S - 0.5 < time.monotonic() - began < HALTED_S + 30
 
 
 def test_a_core_whose_loop_stands_still_is_replaced(start, monkeypatch):
     monkeypatch.setattr("paged_serve.frontend.supervision.silence.HANG_S", 1.6)
     running = start(engine_core=["silent", "obey"])
-    assert running.ready.wait(10)
+    assert running.ready.wait(60)
     running.pids_after_change(running.supervisor.pids, {"engine-core", "worker 0", "worker 1"})
 
 
@@ -171,7 +171,7 @@ def test_a_refusal_counts_even_when_the_core_reports_the_loss_first(start):
 
 def test_a_loss_that_the_core_reports_replaces_the_group(start):
     running = start(engine_core="loses workers")
-    assert running.ready.wait(10)
+    assert running.ready.wait(60)
     running.wait_for_facts(worker="epoch 1", workers="epoch 1")
 
 
@@ -215,7 +215,7 @@ def test_wait_ready_gives_up_in_time(start, monkeypatch):
 
 def test_progress_is_summed_over_all_processes(start):
     running = start(engine_core="never ready")
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while len(running.progress) < 4 and time.monotonic() < deadline:
         time.sleep(0.01)
     assert running.progress == [("loading", n, 2 * n) for n in (1, 2, 3, 4)]
@@ -232,25 +232,25 @@ def test_a_start_that_fails_early_gives_its_socket_back(monkeypatch, tmp_path):
 
 def test_a_drain_ends_when_the_frontends_say_so(start):
     running = start(msgspec.structs.replace(CONFIG, server=ServerConfig(port=0, drain_timeout_s=30.0)))
-    assert running.ready.wait(10)
+    assert running.ready.wait(60)
     began = time.monotonic()
     running.supervisor.drain()
     assert running.ended() == 0
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 30
 
 
 def test_a_drain_that_takes_too_long_is_cut(start):
     running = start(frontend="never drained")
-    assert running.ready.wait(10)
+    assert running.ready.wait(60)
     began = time.monotonic()
     running.supervisor.drain()
     assert running.ended() == 0
-    assert 0.5 <= time.monotonic() - began < 10
+    assert 0.5 <= time.monotonic() - began < 30
 
 
 def test_a_worker_that_dies_during_the_drain_is_replaced_but_a_frontend_is_not(start):
     running = start(msgspec.structs.replace(CONFIG, server=ServerConfig(port=0)), frontend="never drained")
-    assert running.ready.wait(10)
+    assert running.ready.wait(60)
     before = running.supervisor.pids
     running.supervisor.drain()
     os.kill(before["worker 0"], signal.SIGKILL)
@@ -261,18 +261,18 @@ def test_a_worker_that_dies_during_the_drain_is_replaced_but_a_frontend_is_not(s
 
 def test_what_a_child_has_started_ends_with_it(start):
     running = start(frontend="has a child")
-    assert running.ready.wait(10)
+    assert running.ready.wait(60)
     [grandchild] = psutil.Process(running.supervisor.pids["frontend 0"]).children()
     running.supervisor.stop()
     assert running.ended() == 0
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while is_alive(grandchild):
         assert time.monotonic() < deadline
 
 
 def test_a_stranger_who_knows_the_secret_is_still_refused(start):
     running = start()
-    assert running.ready.wait(10)
+    assert running.ready.wait(60)
     before = running.supervisor.pids
     code = (
         "import os, sys; from paged_serve.protocol.lifecycle import ChildProcess; r, w = os.pipe();"

@@ -33,9 +33,9 @@ class Started:
         """Signal the supervisor; seconds until the last process of ours is gone."""
         began = time.monotonic()
         self.process.send_signal(number)
-        self.process.wait(20)
+        self.process.wait(60)
         while any(is_alive(child) for child in self.children):
-            assert time.monotonic() < began + 20
+            assert time.monotonic() < began + 60
             time.sleep(0.001)
         return time.monotonic() - began
 
@@ -89,7 +89,7 @@ def start(tmp_path_factory) -> Iterator[Callable[..., Started]]:
         processes.append(process)
         told = json.loads(process.stdout.readline() or "{}")
         if not told:
-            process.wait(10)
+            process.wait(60)
             return Started(process, "", [])
         children = [child for pid in told["pids"].values() if (child := process_of(pid))]
         all_children.extend(children)
@@ -103,7 +103,7 @@ def start(tmp_path_factory) -> Iterator[Callable[..., Started]]:
     for child in filter(is_alive, all_children):  # else it would hold the pipes that are read to their end here
         child.kill()
     for process in processes:
-        process.communicate(timeout=10)
+        process.communicate(timeout=60)
 
 
 @pytest.mark.parametrize("behaviour", ["obey", "deaf", "stuck in C"])
@@ -161,7 +161,7 @@ def test_a_refused_start_prints_one_line_of_reason_and_exits_with_2(start):
 
 def test_a_fatal_end_is_no_success(start):
     started = start(engine_core="exit")
-    assert started.process.wait(20) == 1
+    assert started.process.wait(60) == 1
     assert not os.path.exists(started.run_dir)
 
 
