@@ -1,0 +1,107 @@
+"""A Launcher that runs kernels in the emulator, on tensors of the CPU."""
+
+import ctypes
+import hashlib
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from paged_serve.workers.kernels.cuda.kernel import FOLDER, Grid, Kernel
+
+EMULATOR = Path(__file__).parent / "emulator"
+CACHE = Path(__file__).parents[2] / "build" / "emulator"
+COMPILER = shutil.which("g++")
+OPTIONS = (
+    *("-x", "c++", "-std=c++20", "-O2", "-march=native", "-ffp-contract=off", "-fno-strict-aliasing", "-w"),
+    *("-fPIC", "-shared", "-Wl,-Bsymbolic", "-fno-gnu-unique", "-DEMULATOR"),  # each library has its own emulator
+)
+ASCENDING, DESCENDING, RANDOM = range(3)
+
+
+class Dim3(ctypes.Structure):
+    _fields_ = tuple((axis, ctypes.c_uint) for axis in "xyz")
+
+
+class Stats(ctypes.Structure):
+    """Of the launches since `schedule`."""
+
+    _fields_ = tuple((name, ctypes.c_uint64) for name in ("switches", "products", "matrix_loads", "bank_conflicts"))
+
+
+class EmulatorError(RuntimeError):
+    """A kernel did what no kernel may do; the text names the line."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """In which order warps run, and whether asynchronous copies land as late as they may or at once."""
+
+    order: int = ASCENDING
+    late_copies: bool = True
+    seed: int = 1
+
+
+SCHEDULES = (
+    Schedule(),
+    Schedule(late_copies=False),
+    Schedule(DESCENDING),
+    Schedule(RANDOM),
+    Schedule(RANDOM, late_copies=False, seed=7),
+)
+
+
+class EmulatorLauncher:
+    """`folder` holds the sources; another than csrc/cuda when a test plants bugs in a copy."""
+
+    def __init__(self, folder: Path = FOLDER, schedule: Schedule = SCHEDULES[0], options: tuple[str, ...] = ()):
+        self.schedule = schedule
+        self.stats = Stats()  # of all launches
+        self._folder = folder
+        self._options = (*OPTIONS, *options)
+        self._sources = b"".join(
+            path.name.encode() + path.read_bytes() for path in sorted([*folder.iterdir(), *EMULATOR.iterdir()])
+        )
+        self._libraries: dict[Kernel, ctypes.CDLL] = {}
+
+    def launch(self, kernel: Kernel, grid: Grid, params: ctypes.Structure) -> None:
+        if kernel not in self._libraries:
+            self._libraries[kernel] = self._load(kernel, type(params))
+        library = self._libraries[kernel]
+        library.emulator_schedule(
+            self.schedule.order, int(self.schedule.late_copies), ctypes.c_uint64(self.schedule.seed)
+        )
+        assert min(grid) >= 1, grid
+        run = getattr(library, kernel.function)
+        run.restype = ctypes.c_char_p
+        size, block = Dim3(*grid), Dim3(kernel.threads, 1, 1)
+        error = run(*map(ctypes.byref, (params, size, block)), ctypes.c_uint64(kernel.shared_bytes))
+        stats = Stats()
+        library.emulator_stats(ctypes.byref(stats))
+        for name, _ in Stats._fields_:
+            setattr(self.stats, name, getattr(self.stats, name) + getattr(stats, name))
+        if error:
+            raise EmulatorError(f"{kernel.function}: {error.decode()}")
+
+    def _load(self, kernel: Kernel, params: type[ctypes.Structure]) -> ctypes.CDLL:
+        library = ctypes.CDLL(str(self._build(kernel)))
+        bytes_of_params = getattr(library, f"{kernel.function}_params_bytes")
+        bytes_of_params.restype = ctypes.c_uint64
+        assert bytes_of_params() == ctypes.sizeof(params), f"{params.__name__} is not the struct of {kernel.function}"
+        return library
+
+    def _build(self, kernel: Kernel) -> Path:
+        assert COMPILER, "the emulator needs g++"
+        options = [*self._options, *kernel.options]
+        key = hashlib.sha256(self._sources + repr((kernel.file, options)).encode()).hexdigest()[:24]
+        path = CACHE / f"{kernel.function}-{key}.so"
+        if not path.exists():
+            CACHE.mkdir(parents=True, exist_ok=True)
+            temporary = path.with_suffix(f".{os.getpid()}")
+            command = [COMPILER, *options, f"-I{EMULATOR}", str(self._folder / kernel.file), "-o", str(temporary)]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode:
+                raise EmulatorError(f"{kernel.file} does not compile: {done.stderr[:2000]}")
+            temporary.replace(path)
+        return path

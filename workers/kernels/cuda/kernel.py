@@ -1,0 +1,41 @@
+"""What a kernel is before it is compiled, and who launches it."""
+
+import ctypes
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+FOLDER = Path(__file__).parents[2].resolve().parent / "csrc" / "cuda"
+SCALARS = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "float"}  # names of device.cuh
+Grid = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One function of one .cu file, specialised by macros; THREADS and SHARED_BYTES come on top of `defines`.
+
+    The function takes one struct of parameters by value. `shared_bytes` is its dynamic shared memory, of which the
+    source asserts that it is what it needs.
+    """
+
+    file: str  # "rms_norm.cu"
+    function: str
+    defines: tuple[tuple[str, int | str], ...]
+    threads: int
+    shared_bytes: int = 0
+
+    @property
+    def options(self) -> list[str]:
+        """As a compiler takes them."""
+        macros = (*self.defines, ("THREADS", self.threads), ("SHARED_BYTES", self.shared_bytes))
+        return [f"-D{name}={value}" for name, value in macros]
+
+
+class Launcher(Protocol):
+    """Compiles kernels when they are first launched and keeps them."""
+
+    def launch(self, kernel: Kernel, grid: Grid, params: ctypes.Structure) -> None:
+        """Put `kernel` on the current stream. Grid dimensions are at least 1; `params` is copied."""
+        ...

@@ -1,0 +1,60 @@
+"""Compiles kernels by NVRTC through CuPy's low-level interface, which needs no device, and keeps the cubins in files.
+
+CuPy's own RawModule(code=...) is not used: its cache does not see headers, it needs a device, and it adds options.
+"""
+
+import hashlib
+import os
+from pathlib import Path
+
+from cupy.cuda import nvrtc
+
+from paged_serve.protocol.errors import ConfigError
+
+from .kernel import FOLDER, Kernel
+
+# -fmad=false: a*b + c rounds as written (device.cuh). Without --use_fast_math and -ftz, subnormals stay.
+OPTIONS = ("-std=c++17", "-default-device", "-fmad=false")
+
+
+def compile_cubin(kernel: Kernel, arch: str, folder: Path = FOLDER) -> bytes:
+    """The binary of `kernel` for exactly `arch` ("sm_90a"). Raises RuntimeError with the compiler's log."""
+    options = (*OPTIONS, *kernel.options, f"-arch={arch}", f"-I{folder}")
+    program = nvrtc.createProgram((folder / kernel.file).read_text(), kernel.file, (), ())
+    try:
+        nvrtc.compileProgram(program, options)
+        return bytes(nvrtc.getCUBIN(program)) + b"\0"  # CuPy leaves out the last byte
+    except nvrtc.NVRTCError as error:
+        raise RuntimeError(f"{kernel.file} for {arch}: {nvrtc.getProgramLog(program)}") from error
+    finally:
+        nvrtc.destroyProgram(program)
+
+
+class CubinCache:
+    """Cubins by everything that goes into them. Several processes may fill one folder at once."""
+
+    def __init__(self, folder: Path, sources: Path = FOLDER):
+        self._folder = folder
+        self._sources = sources
+        files = sorted([*sources.glob("*.cu"), *sources.glob("*.cuh")])
+        self._digest = hashlib.sha256(b"".join(path.name.encode() + b"\0" + path.read_bytes() for path in files))
+
+    def path(self, kernel: Kernel, arch: str) -> Path:
+        """The file of its cubin, compiled now unless it is there."""
+        key = self._digest.copy()
+        key.update(repr((kernel.file, kernel.options, OPTIONS, arch, nvrtc.getVersion())).encode())
+        path = self._folder / f"{kernel.function}-{arch}-{key.hexdigest()[:32]}.cubin"
+        if not path.exists():
+            self._create(path, compile_cubin(kernel, arch, self._sources))
+        return path
+
+    def _create(self, path: Path, cubin: bytes) -> None:
+        temporary = path.with_suffix(f".{os.getpid()}")
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            temporary.write_bytes(cubin)
+            temporary.replace(path)
+        except OSError as error:
+            raise ConfigError(
+                f"no cubin can be written to {self._folder}: {error.strerror}; free it or mend it"
+            ) from error
