@@ -48,3 +48,7 @@ def rms_norm_kernel(dtype: torch.dtype, size: int) -> Kernel:
     threads = min(-(-size // 256) * 32, MAX_THREADS)
     defines = (("SCALAR", SCALARS[dtype]), ("SIZE", size))
     return Kernel("rms_norm.cu", "rms_norm", defines, threads, shared_bytes=threads // 32 * 4)
+
+
+def production_kernels() -> list[Kernel]:
+    return [rms_norm_kernel(dtype, size) for dtype in (torch.bfloat16, torch.float16) for size in (1024, 4096, 8192)]

@@ -1,0 +1,41 @@
+"""The compile gate: what NVRTC makes of every kernel that a server launches, for each architecture, without a device.
+
+No stack and no spilled registers; registers within the figures of production.py; the instructions that make attention
+fast are there; shared memory fits; device code's struct of parameters is as large as Python's.
+"""
+
+import ctypes
+import sys
+from pathlib import Path
+
+import pytest
+
+from paged_serve.workers.kernels.cuda.kernel import Kernel
+
+from .cubin import KernelResources, read_cubin
+from .production import LIMITS, STRUCTS, mirror, production_kernels, title
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="there is no NVRTC for this system")
+
+CACHE = Path(__file__).parents[2] / "build" / "cubins"
+# At most, from sm_90 on with the system's 1 KB, which counts as static there.
+SHARED_BYTES_OF_A_BLOCK = {"sm_80": 163 << 10, "sm_89": 99 << 10, "sm_90a": 228 << 10, "sm_100": 228 << 10}
+KERNELS = production_kernels()
+
+
+def resources(kernel: Kernel, arch: str) -> KernelResources:
+    from paged_serve.workers.kernels.cuda.nvrtc import CubinCache
+
+    return read_cubin(CubinCache(CACHE).path(kernel, arch).read_bytes())[kernel.function]
+
+
+@pytest.mark.parametrize("arch", SHARED_BYTES_OF_A_BLOCK)
+@pytest.mark.parametrize("kernel", KERNELS, ids=map(title, KERNELS))
+def test_a_kernel_keeps_within_its_limits(kernel, arch):
+    found, limits = resources(kernel, arch), LIMITS[kernel.function]
+    assert found.stack_bytes == 0
+    assert found.instructions["LDL"] == found.instructions["STL"] == 0, "registers are spilled"
+    assert found.registers <= limits.registers
+    assert all(found.instructions[name] for name in limits.instructions), found.instructions
+    assert kernel.shared_bytes + found.static_shared_bytes <= SHARED_BYTES_OF_A_BLOCK[arch]
+    assert found.params_bytes == ctypes.sizeof(mirror(STRUCTS[kernel.function]))
