@@ -131,6 +131,14 @@ SETTINGS = (
         "CPU kernels; auto takes the best that the machine runs, torch none.",
     ),
     Setting(
+        "Devices",
+        "model.cache_dir",
+        ("--cache-dir",),
+        "Compiled CUDA kernels are kept there, in paged-serve/cubins; default: ~/.cache.",
+        "FOLDER",
+        "XDG_CACHE_HOME",
+    ),
+    Setting(
         "Devices", "parallel.step_timeout_s", ("--step-timeout",), "A step that takes longer counts as hung.", "SECONDS"
     ),
     Setting("Server", "server.host", ("--host",), "Address to listen on; a public one needs an API key.", "HOST"),

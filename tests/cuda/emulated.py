@@ -3,6 +3,7 @@
 import ctypes
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 from dataclasses import dataclass
@@ -60,9 +61,6 @@ class EmulatorLauncher:
         self.stats = Stats()  # of all launches
         self._folder = folder
         self._options = (*OPTIONS, *options)
-        self._sources = b"".join(
-            path.name.encode() + path.read_bytes() for path in sorted([*folder.iterdir(), *EMULATOR.iterdir()])
-        )
         self._libraries: dict[Kernel, ctypes.CDLL] = {}
 
     def launch(self, kernel: Kernel, grid: Grid, params: ctypes.Structure) -> None:
@@ -94,7 +92,8 @@ class EmulatorLauncher:
     def _build(self, kernel: Kernel) -> Path:
         assert COMPILER, "the emulator needs g++"
         options = [*self._options, *kernel.options]
-        key = hashlib.sha256(self._sources + repr((kernel.file, options)).encode()).hexdigest()[:24]
+        sources = {path.name: path.read_bytes() for path in included(self._folder / kernel.file)}
+        key = hashlib.sha256(repr((sorted(sources.items()), kernel.file, options)).encode()).hexdigest()[:24]
         path = CACHE / f"{kernel.function}-{key}.so"
         if not path.exists():
             CACHE.mkdir(parents=True, exist_ok=True)
@@ -105,3 +104,15 @@ class EmulatorLauncher:
                 raise EmulatorError(f"{kernel.file} does not compile: {done.stderr[:2000]}")
             temporary.replace(path)
         return path
+
+
+def included(source: Path) -> set[Path]:
+    """`source` and all that it includes, itself or through others, of its own folder and of the emulator's."""
+    found, left = set(), [source]
+    while left:
+        if (path := left.pop()) in found:
+            continue
+        found.add(path)
+        names = re.findall(r'^#include "(.+)"', path.read_text(), re.MULTILINE)
+        left += [file for name in names for file in (source.parent / name, EMULATOR / name) if file.exists()]
+    return found

@@ -220,6 +220,9 @@ inline void start_fiber(int index) {
   fiber = Fiber{};
   fiber.warp = index / 32, fiber.lane = index % 32;
   fiber.thread = {index % size.x, index / size.x % size.y, index / (size.x * size.y)};
+#ifdef __SANITIZE_ADDRESS__  // the frames of the fiber before never returned
+  __asan_unpoison_memory_region(state.stacks[index], STACK_BYTES);
+#endif
   // Stacks that all began at the same offset of a page would share a few sets of the cache.
   void** top = reinterpret_cast<void**>(state.stacks[index] + STACK_BYTES - 64 - index % 128 * 832);
   *--top = nullptr;

@@ -1,0 +1,81 @@
+"""Runs the check of one family of kernels in the emulator, if asked with a bug planted in a copy of the sources.
+
+`python -m tests.cuda.planted FAMILY [NUMBER] [--sanitize]`, in a process of its own because a bug may crash it. It ends
+with 0 when the check holds under every schedule, with CAUGHT when it fails under one. The families are the modules
+checks_FAMILY.py, each with a `check_FAMILY(launcher)`; mutations_FAMILY.py lists the bugs.
+"""
+
+import importlib
+import shutil
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from paged_serve.workers.kernels.cuda.kernel import FOLDER, Launcher
+
+from .emulated import SCHEDULES, EmulatorError, EmulatorLauncher
+
+HERE = Path(__file__).parent
+CAUGHT, NOT_COMPILED = 10, 11
+SANITIZE = ("-fsanitize=address", "-fno-omit-frame-pointer", "-g1", "-O1")
+
+
+class Mutation(NamedTuple):
+    """In `file`, the only place that says `old` says `new`."""
+
+    file: str
+    old: str
+    new: str
+    why: str  # what kind of bug it is; of an equivalent one, why no test can see it
+
+    def plant(self, folder: Path) -> None:
+        source = (folder / self.file).read_text()
+        found = source.count(self.old)
+        assert found == 1, f"{self.file} has {found} places that say {self.old!r}; a mutation needs one"
+        (folder / self.file).write_text(source.replace(self.old, self.new))
+
+
+def families(kind: str) -> list[str]:
+    """Of the modules KIND_FAMILY.py beside this one."""
+    return sorted(path.stem.removeprefix(f"{kind}_") for path in HERE.glob(f"{kind}_*.py"))
+
+
+def mutations(family: str, name: str = "MUTATIONS") -> list[Mutation]:
+    """Those that must be caught, or the EQUIVALENT ones."""
+    module = importlib.import_module(f"{__package__}.mutations_{family}")
+    return [Mutation(*mutation) for mutation in getattr(module, name, ())]
+
+
+def check_of(family: str) -> Callable[[Launcher], None]:
+    module = importlib.import_module(f"{__package__}.checks_{family}")
+    check: Callable[[Launcher], None] = getattr(module, f"check_{family}")
+    return check
+
+
+def first_failure(check: Callable[[Launcher], None], folder: Path, options: tuple[str, ...]) -> int:
+    for schedule in SCHEDULES:
+        try:
+            check(EmulatorLauncher(folder, schedule, options))
+        except Exception as error:  # a bug may show in whatever a check does with wrong results
+            print(schedule)
+            traceback.print_exc()
+            return NOT_COMPILED if isinstance(error, EmulatorError) and "does not compile" in str(error) else CAUGHT
+    return 0
+
+
+def main(family: str, *arguments: str) -> int:
+    options = SANITIZE if "--sanitize" in arguments else ()
+    numbers = [int(argument) for argument in arguments if argument.isdecimal()]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name) / "cuda"
+        shutil.copytree(FOLDER, folder)
+        for number in numbers:
+            [*mutations(family), *mutations(family, "EQUIVALENT")][number].plant(folder)
+        return first_failure(check_of(family), folder, options)
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,204 @@
+"""The loader as far as it goes without a device: what is compiled, loaded and handed to CuPy, and what is refused."""
+
+import ctypes
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from paged_serve.protocol.config import ModelConfig
+from paged_serve.protocol.errors import ConfigError
+from paged_serve.workers.kernels.cuda.launcher import CudaLauncher, wrapped
+from paged_serve.workers.kernels.cuda.norm import RmsNormParams, rms_norm, rms_norm_kernel
+from paged_serve.workers.kernels.cuda.requirements import (
+    architecture,
+    check_compiler,
+    check_driver,
+    cubin_folder,
+    import_cupy,
+)
+
+from .cubin import read_cubin
+
+PARAMS = RmsNormParams(1 << 40, 2, 3, 4, 0.5)
+
+
+class FakeFunction:
+    """Notes what cupy.RawKernel would be told."""
+
+    def __init__(self):
+        self.launches, self.loads, self.max_dynamic_shared_size_bytes = [], 0, 0
+
+    def compile(self):
+        self.loads += 1
+
+    def __call__(self, *arguments, **options):
+        self.launches.append((arguments, options))
+
+
+class FakeCupy:
+    """A CuPy that finds functions in cubins by our own reader."""
+
+    def __init__(self):
+        self.functions = {}
+        from_external = SimpleNamespace(from_external=lambda stream: f"stream {stream.__cuda_stream__()[1]}")
+        self.cuda = SimpleNamespace(Stream=from_external)
+
+    def RawModule(self, *, path):  # noqa: N802
+        found = read_cubin(Path(path).read_bytes())
+        return SimpleNamespace(
+            get_function=lambda name: self.functions.setdefault(name, found[name] and FakeFunction())
+        )
+
+
+@pytest.fixture
+def cupy():
+    return FakeCupy()
+
+
+@pytest.fixture
+def streams():
+    """The pointers that torch's current stream has, one after the other."""
+    return [7]
+
+
+@pytest.fixture
+def launcher(cupy, streams, tmp_path):
+    from paged_serve.workers.kernels.cuda.nvrtc import CubinCache
+
+    return CudaLauncher(cupy, CubinCache(tmp_path), "sm_90a", lambda: streams[-1])
+
+
+def test_a_launch_hands_over_grid_block_shared_memory_stream_and_one_struct(launcher, cupy):
+    kernel = rms_norm_kernel(torch.bfloat16, 1024)
+    launcher.launch(kernel, (3, 2, 1), PARAMS)
+    function = cupy.functions["rms_norm"]
+    assert function.max_dynamic_shared_size_bytes == kernel.shared_bytes
+    (((grid, block, (argument,)), options),) = function.launches
+    assert (grid, block) == ((3, 2, 1), (kernel.threads, 1, 1))
+    assert options == {"shared_mem": kernel.shared_bytes, "stream": "stream 7"}
+    assert (argument.shape, argument.nbytes) == ((1,), ctypes.sizeof(PARAMS))
+    assert argument.tobytes() == bytes(PARAMS)
+
+
+def test_the_stream_is_asked_for_at_every_launch(launcher, cupy, streams):
+    kernel = rms_norm_kernel(torch.bfloat16, 1024)
+    for pointer in (7, 9, 7):
+        streams.append(pointer)
+        launcher.launch(kernel, (1, 1, 1), PARAMS)
+    used = [options["stream"] for _, options in cupy.functions["rms_norm"].launches]
+    assert used == ["stream 7", "stream 9", "stream 7"]
+
+
+def test_loading_launches_nothing_and_is_done_once(launcher, cupy, tmp_path):
+    kernels = [rms_norm_kernel(dtype, 1024) for dtype in (torch.bfloat16, torch.float16)]
+    launcher.load_all([*kernels, *kernels])
+    assert len(list(tmp_path.glob("rms_norm-sm_90a-*.cubin"))) == 2
+    cubins = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    launcher.load_all(kernels)
+    launcher.launch(kernels[0], (1, 1, 1), PARAMS)
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == cubins
+    assert len(cupy.functions["rms_norm"].launches) == 1
+
+
+@pytest.mark.parametrize("grid", [(0, 1, 1), (1, 65536, 1), (2**31, 1, 1), (1, 1, -1)])
+def test_a_grid_that_no_device_takes_is_refused(launcher, grid):
+    with pytest.raises(AssertionError):
+        launcher.launch(rms_norm_kernel(torch.bfloat16, 1024), grid, PARAMS)
+
+
+def test_a_wrapper_with_no_rows_launches_nothing(launcher, cupy):
+    rms_norm(launcher, torch.empty((0, 1024), dtype=torch.bfloat16), torch.ones(1024), 1e-6)
+    assert not cupy.functions
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a null function would be launched")
+def test_cupy_itself_takes_what_we_hand_it():
+    """CuPy converts arguments before it asks for a device: what it cannot convert is a TypeError."""
+    import cupy
+
+    null = cupy.cuda.function.Function.__new__(cupy.cuda.function.Function)
+    launcher = CudaLauncher(cupy, None, "sm_90a", lambda: 0)
+    kernel = rms_norm_kernel(torch.bfloat16, 1024)
+    launcher._functions[kernel] = null
+    with pytest.raises(cupy.cuda.runtime.CUDARuntimeError):
+        launcher.launch(kernel, (1, 1, 1), PARAMS)
+    with pytest.raises(TypeError):
+        null((1, 1, 1), (32, 1, 1), (np.frombuffer(PARAMS, np.uint8),), stream=wrapped(cupy, 0))
+    assert wrapped(cupy, 1 << 40).ptr == 1 << 40
+
+
+@pytest.mark.parametrize(
+    ("capability", "arch"),
+    [((8, 0), "sm_80"), ((8, 6), "sm_86"), ((8, 9), "sm_89"), ((9, 0), "sm_90a"), ((12, 0), "sm_120")],
+)
+def test_an_architecture_is_named_as_nvrtc_has_it(capability, arch):
+    assert architecture("NVIDIA H200", capability) == arch
+
+
+def test_a_gpu_that_is_too_old_is_refused():
+    with pytest.raises(ConfigError, match=r"Tesla T4 is sm_75; the kernels need sm_80 .* device=cpu"):
+        architecture("Tesla T4", (7, 5))
+
+
+def test_a_driver_loads_what_was_made_for_its_major_version_or_an_older_one():
+    check_driver(13000, (13, 2))
+    check_driver(13000, (12, 9))
+    with pytest.raises(ConfigError, match=r"CUDA 12\.8, too old for .*NVRTC 13\.0.*paged-serve\[cuda12\]"):
+        check_driver(12080, (13, 0))
+
+
+def test_an_nvrtc_that_does_not_know_the_gpu_is_refused():
+    check_compiler("sm_90a", (12, 9), (80, 90))
+    with pytest.raises(ConfigError, match=r"NVRTC 12\.4 does not compile for sm_120, only for 80, 90; .*cuda13"):
+        check_compiler("sm_120", (12, 4), (80, 90))
+
+
+def test_the_installed_nvrtc_knows_what_the_gate_compiles_for():
+    cupy = import_cupy("13.0")
+    for capability in ((8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0)):
+        check_compiler(architecture("", capability), cupy.cuda.nvrtc.getVersion(), cupy.cuda.nvrtc.getSupportedArchs())
+
+
+@pytest.mark.parametrize(("torch_cuda", "extra"), [("12.8", "cuda12"), ("13.0", "cuda13"), (None, "cuda13")])
+def test_without_cupy_the_extra_to_install_is_named(monkeypatch, torch_cuda, extra):
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    with pytest.raises(ConfigError, match=rf"needs CuPy and NVRTC \(.*cupy.*\).*paged-serve\[{extra}\]"):
+        import_cupy(torch_cuda)
+
+
+def test_without_nvrtc_too(monkeypatch):
+    def missing():
+        raise RuntimeError('Failure finding "libnvrtc.so.13 or libnvrtc.so.12"\nand a long story')
+
+    nvrtc = SimpleNamespace(getVersion=missing)
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=SimpleNamespace(nvrtc=nvrtc)))
+    with pytest.raises(ConfigError, match=r'\(Failure finding "libnvrtc.so.13 or libnvrtc.so.12"\); .*\[cuda12\]'):
+        import_cupy("12.6")
+
+
+def test_cubins_are_kept_where_caches_are():
+    assert cubin_folder(ModelConfig()) == Path.home() / ".cache" / "paged-serve" / "cubins"
+    assert cubin_folder(ModelConfig(cache_dir="/scratch")) == Path("/scratch/paged-serve/cubins")
+
+
+def test_serving_on_a_cpu_never_imports_cupy():
+    """A rank serves in this way; anything that it imports later than at its start would show as well."""
+    program = """
+import sys
+from paged_serve.protocol.config import Config, ModelConfig
+from paged_serve.workers import process
+from paged_serve.workers.rank import DEMO_MODEL, Rank
+
+rank = Rank.load(Config(model=ModelConfig(device="cpu")), 0, sys.argv[1], lambda done, of: None)
+rank.ready()
+rank.create_kv_cache(64)  # takes steps
+assert not [name for name in sys.modules if name.partition(".")[0] in ("cupy", "cupy_backends")]
+assert "paged_serve.workers.kernels.cuda" not in sys.modules
+"""
+    done = subprocess.run([sys.executable, "-c", program, "/nowhere"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,86 @@
+"""The tests of the tests: every bug of mutations_*.py, planted in a copy of csrc/cuda, must make a check fail."""
+
+import hashlib
+import os
+import random
+import subprocess
+import sys
+
+import pytest
+
+from .planted import CAUGHT, HERE, families, mutations
+from .production import SOURCES
+
+ROOT = HERE.parents[1]
+LIMIT_S = 300
+CASES = [(family, number) for family in families("mutations") for number in range(len(mutations(family)))]
+EQUIVALENT = [
+    (family, len(mutations(family)) + number)
+    for family in families("mutations")
+    for number in range(len(mutations(family, "EQUIVALENT")))
+]
+IN_CI = 5
+# Which ones are tried before nightly follows from the sources: every change of them tries others.
+CHOICE = random.Random(hashlib.sha256(repr(SOURCES).encode()).digest())
+CHOSEN = CHOICE.sample(CASES, min(IN_CI, len(CASES)))
+
+
+def run(*arguments: object, preload: str = "") -> tuple[int, str]:
+    """Exit code and output; negative when a signal ended it, CAUGHT when it never ended."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    if preload:
+        environment |= {"LD_PRELOAD": preload, "ASAN_OPTIONS": "detect_leaks=0:detect_stack_use_after_return=0"}
+    command = [sys.executable, "-m", "tests.cuda.planted", *map(str, arguments)]
+    try:
+        done = subprocess.run(
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=LIMIT_S
+        )
+    except subprocess.TimeoutExpired:
+        return CAUGHT, f"no end in {LIMIT_S} s"
+    return done.returncode, done.stdout[-4000:] + done.stderr[-4000:]
+
+
+def must_be_caught(family: str, number: int) -> None:
+    code, output = run(family, number)
+    assert code == CAUGHT or code < 0, f"nobody noticed {mutations(family)[number]}\n{output}"
+
+
+def asan() -> str:
+    """AddressSanitizer's library, which must be in a process before Python is."""
+    found = subprocess.run(["g++", "-print-file-name=libasan.so"], check=True, capture_output=True, text=True)
+    return found.stdout.strip()
+
+
+@pytest.mark.parametrize("family", families("checks"))
+def test_a_check_holds_where_no_bug_is_planted(family):
+    code, output = run(family)
+    assert code == 0, output
+
+
+@pytest.mark.timeout(2 * LIMIT_S)
+@pytest.mark.parametrize(("family", "number"), CHOSEN)
+def test_some_planted_bugs_are_caught(family, number):
+    must_be_caught(family, number)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(2 * LIMIT_S)
+@pytest.mark.parametrize(("family", "number"), CASES)
+def test_every_planted_bug_is_caught(family, number):
+    must_be_caught(family, number)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(2 * LIMIT_S)
+@pytest.mark.parametrize(("family", "number"), EQUIVALENT)
+def test_what_is_listed_as_equivalent_is(family, number):
+    code, output = run(family, number)
+    assert code == 0, f"this one is caught: it belongs to MUTATIONS\n{output}"
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(2 * LIMIT_S)
+@pytest.mark.parametrize("family", families("checks"))
+def test_the_address_sanitizer_finds_nothing(family):
+    code, output = run(family, "--sanitize", preload=asan())
+    assert code == 0, output

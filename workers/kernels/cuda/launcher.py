@@ -1,0 +1,109 @@
+"""Launches kernels on this process's CUDA device: cubins by NVRTC, loaded by CuPy, run on torch's stream.
+
+CuPy is used nowhere else but in nvrtc.py, and both are imported only when a CUDA device is used. CuPy's memory pool and
+its current stream are not: memory and streams stay torch's.
+"""
+
+import ctypes
+import os
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from .kernel import Grid, Kernel
+from .requirements import architecture, check_compiler, check_driver, import_cupy
+
+MAX_GRID = (2**31 - 1, 65535, 65535)
+
+
+class Cubins(Protocol):
+    """Where compiled kernels are (nvrtc.CubinCache)."""
+
+    def path(self, kernel: Kernel, arch: str) -> Path: ...
+
+
+class CudaLauncher:
+    """One GPU a process, torch's current one; all calls but compilation come from one thread."""
+
+    def __init__(self, cupy: Any, cubins: Cubins, arch: str, stream_pointer: Callable[[], int]):
+        self._cupy = cupy
+        self._cubins = cubins
+        self._arch = arch
+        self._stream_pointer = stream_pointer
+        self._functions: dict[Kernel, Any] = {}  # cupy.RawKernel
+        self._streams: dict[int, Any] = {}  # CuPy's, by pointer
+        self._dtypes: dict[type[ctypes.Structure], np.dtype[Any]] = {}
+
+    @classmethod
+    def for_current_device(cls, folder: Path) -> "CudaLauncher":
+        """Keeps cubins in `folder`. Raises ConfigError when GPU, driver, CuPy and NVRTC do not fit together."""
+        device = torch.cuda.current_device()
+        arch = architecture(torch.cuda.get_device_name(device), torch.cuda.get_device_capability(device))
+        cupy = import_cupy(torch.version.cuda)
+        nvrtc = cupy.cuda.nvrtc.getVersion()
+        check_driver(cupy.cuda.runtime.driverGetVersion(), nvrtc)
+        check_compiler(arch, nvrtc, cupy.cuda.nvrtc.getSupportedArchs())
+        cupy.cuda.Device(device).use()
+        from .nvrtc import CubinCache
+
+        return cls(cupy, CubinCache(folder), arch, lambda: torch.cuda.current_stream().cuda_stream)
+
+    def load_all(self, kernels: Iterable[Kernel]) -> None:
+        """Compile what is not yet, and load; nothing is launched. To be done before a CUDA graph is captured."""
+        wanted = list(dict.fromkeys(kernel for kernel in kernels if kernel not in self._functions))
+        with ThreadPoolExecutor(max_workers=os.cpu_count()) as compilers:
+            paths = list(compilers.map(lambda kernel: self._cubins.path(kernel, self._arch), wanted))
+        for kernel, path in zip(wanted, paths, strict=True):
+            self._functions[kernel] = self._load(kernel, path)
+
+    def launch(self, kernel: Kernel, grid: Grid, params: ctypes.Structure) -> None:
+        # CuPy would silently make a dimension of 0 a 1.
+        assert all(1 <= size <= limit for size, limit in zip(grid, MAX_GRID, strict=True)), grid
+        if kernel not in self._functions:
+            self.load_all([kernel])
+        argument = np.frombuffer(memoryview(params), self._dtype_of(type(params)))
+        self._functions[kernel](
+            grid, (kernel.threads, 1, 1), (argument,), shared_mem=kernel.shared_bytes, stream=self._current_stream()
+        )
+
+    def _load(self, kernel: Kernel, path: Path) -> Any:
+        function = self._cupy.RawModule(path=str(path)).get_function(kernel.function)
+        if kernel.shared_bytes:
+            function.max_dynamic_shared_size_bytes = kernel.shared_bytes  # beyond 48 KB it must be asked for
+        else:
+            function.compile()  # loads, as setting the attribute does: a first launch must not, in a graph
+        return function
+
+    def _dtype_of(self, struct: type[ctypes.Structure]) -> np.dtype[Any]:
+        """An array of one element of it is what CuPy passes by value."""
+        if struct not in self._dtypes:
+            self._dtypes[struct] = np.dtype(struct)
+        return self._dtypes[struct]
+
+    def _current_stream(self) -> Any:
+        """Torch's, asked for at every launch: while a graph is captured it is another."""
+        pointer = self._stream_pointer()
+        if pointer not in self._streams:
+            self._streams[pointer] = wrapped(self._cupy, pointer)
+        return self._streams[pointer]
+
+
+class _Foreign:
+    """What CuPy asks for a stream's address."""
+
+    def __init__(self, pointer: int):
+        self._pointer = pointer
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self._pointer  # version of the protocol, address
+
+
+def wrapped(cupy: Any, pointer: int) -> Any:
+    """CuPy's stream for torch's at `pointer`, by the way of CuPy 14 or, deprecated there, of CuPy 13."""
+    if hasattr(cupy.cuda.Stream, "from_external"):
+        return cupy.cuda.Stream.from_external(_Foreign(pointer))
+    return cupy.cuda.ExternalStream(pointer)

@@ -1,0 +1,64 @@
+"""What a machine must have for our CUDA kernels, decided from plain figures, so that it can be tested without one."""
+
+from pathlib import Path
+from types import ModuleType
+
+from paged_serve.protocol.config import ModelConfig
+from paged_serve.protocol.errors import ConfigError
+
+LEAST_CAPABILITY = (8, 0)  # bfloat16, asynchronous copies
+# Ours use nothing that only the architecture with the "a" has; the gate compiles for it because attention will.
+NAMES = {(9, 0): "sm_90a"}
+
+
+def cubin_folder(config: ModelConfig) -> Path:
+    return Path(config.cache_dir or "~/.cache").expanduser() / "paged-serve" / "cubins"
+
+
+def import_cupy(torch_cuda: str | None) -> ModuleType:
+    """CuPy with its NVRTC. `torch_cuda` is torch.version.cuda. Raises ConfigError that names the extra to install."""
+    try:
+        import cupy
+
+        cupy.cuda.nvrtc.getVersion()  # CuPy looks for the library only now
+    except (ImportError, RuntimeError) as error:
+        extra = f"cuda{(torch_cuda or '13').partition('.')[0]}"
+        reason = str(error).partition("\n")[0]
+        raise ConfigError(
+            f"device=cuda needs CuPy and NVRTC ({reason}); torch here is built for CUDA {torch_cuda}, so "
+            f"install paged-serve[{extra}], or use device=cpu"
+        ) from error
+    return cupy  # type: ignore[no-any-return]
+
+
+def architecture(device: str, capability: tuple[int, int]) -> str:
+    """What NVRTC calls the architecture of a `device` of this compute capability. Raises ConfigError below sm_80."""
+    if capability < LEAST_CAPABILITY:
+        raise ConfigError(
+            f"{device} is sm_{capability[0]}{capability[1]}; the kernels need sm_80 (Ampere) or later; "
+            "use another GPU or device=cpu"
+        )
+    return NAMES.get(capability, f"sm_{capability[0]}{capability[1]}")
+
+
+def check_compiler(arch: str, nvrtc: tuple[int, int], known: tuple[int, ...]) -> None:
+    """Raises ConfigError unless an NVRTC of this version, which compiles for `known` (90, 100), knows `arch`."""
+    number = int(arch.removeprefix("sm_").rstrip("a"))
+    if number not in known:
+        raise ConfigError(
+            f"NVRTC {nvrtc[0]}.{nvrtc[1]} does not compile for {arch}, only for {', '.join(map(str, known))}; "
+            "install a newer one: paged-serve[cuda13]"
+        )
+
+
+def check_driver(driver: int, nvrtc: tuple[int, int]) -> None:
+    """Raises ConfigError when a `driver` (13000: CUDA 13.0) is too old to load what this NVRTC makes.
+
+    Binaries of one major version run on every driver of it or of a later one.
+    """
+    major, minor = driver // 1000, driver % 1000 // 10
+    if major < nvrtc[0]:
+        raise ConfigError(
+            f"the NVIDIA driver is for CUDA {major}.{minor}, too old for kernels of NVRTC {nvrtc[0]}.{nvrtc[1]}, "
+            f"which need {nvrtc[0]}.0 or later; update the driver or install paged-serve[cuda{major}]"
+        )
