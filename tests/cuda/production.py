@@ -1,7 +1,8 @@
-"""The kernels that a server launches, and what each may use of a multiprocessor."""
+"""The kernels that a server launches, and selftest.cu, and what each may use of a multiprocessor."""
 
 import ctypes
 import importlib
+import inspect
 import pkgutil
 import re
 from collections.abc import Iterator
@@ -12,7 +13,6 @@ from paged_serve.workers.kernels import cuda
 from paged_serve.workers.kernels.cuda.kernel import FOLDER, Kernel
 
 TENSOR_CORES = ("HMMA", "LDSM", "LDGSTS")  # products, matrix loads and asynchronous copies
-TOOLS = {"selftest.cu"}  # what no server launches
 SOURCES = {path.name: path.read_text() for path in sorted(FOLDER.glob("*.cu*"))}
 STRUCTS = {  # the name of the struct of parameters of each kernel
     function: struct
@@ -29,8 +29,23 @@ class Limits:
     instructions: tuple[str, ...] = ()  # that must be there
 
 
+# Blocks that a multiprocessor holds by its registers: 65536 / (threads * registers, rounded up to 8).
 LIMITS = {
-    "rms_norm": Limits(40),  # 1,024 threads: the whole block in 41,000 registers
+    "attention_merge": Limits(56),  # 128 threads: 9 blocks
+    "attention_plan": Limits(48),  # one block in all
+    "block_copy": Limits(32),  # 256 threads: 8
+    "gated_activation": Limits(40),  # 256 threads: 6
+    "paged_attention": Limits(255, TENSOR_CORES),  # 256 threads: 1
+    "rms_norm": Limits(40),  # 1,024 threads: 1; 512: 3
+    "rope_kv_write": Limits(64),  # 512 threads: 2
+    "sampler_adjust": Limits(32),  # 256 threads, as all of the sampler: 8
+    "sampler_count": Limits(32),
+    "sampler_cut": Limits(48),
+    "sampler_draw": Limits(40),
+    "sampler_gather": Limits(64),
+    "sampler_rank": Limits(40),
+    "sampler_scan": Limits(32),
+    "selftest": Limits(32, TENSOR_CORES),
 }
 
 
@@ -41,8 +56,13 @@ def wrappers() -> Iterator[ModuleType]:
             yield importlib.import_module(f"{cuda.__name__}.{module.name}")
 
 
-def production_kernels() -> list[Kernel]:
-    return [kernel for wrapper in wrappers() for kernel in getattr(wrapper, "production_kernels", list)()]
+def production_kernels(arch: str) -> list[Kernel]:
+    """Of every wrapper, a few variants each; where they depend on the architecture, those for `arch`."""
+    found = []
+    for wrapper in wrappers():
+        if offer := getattr(wrapper, "production_kernels", None):
+            found += offer(arch) if inspect.signature(offer).parameters else offer()
+    return found
 
 
 def title(kernel: Kernel) -> str:

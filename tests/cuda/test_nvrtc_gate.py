@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="there is no NVR
 CACHE = Path(__file__).parents[2] / "build" / "cubins"
 # At most, from sm_90 on with the system's 1 KB, which counts as static there.
 SHARED_BYTES_OF_A_BLOCK = {"sm_80": 163 << 10, "sm_89": 99 << 10, "sm_90a": 228 << 10, "sm_100": 228 << 10}
-KERNELS = production_kernels()
+CASES = [(arch, kernel) for arch in SHARED_BYTES_OF_A_BLOCK for kernel in production_kernels(arch)]
 
 
 def resources(kernel: Kernel, arch: str) -> KernelResources:
@@ -29,9 +29,8 @@ def resources(kernel: Kernel, arch: str) -> KernelResources:
     return read_cubin(CubinCache(CACHE).path(kernel, arch).read_bytes())[kernel.function]
 
 
-@pytest.mark.parametrize("arch", SHARED_BYTES_OF_A_BLOCK)
-@pytest.mark.parametrize("kernel", KERNELS, ids=map(title, KERNELS))
-def test_a_kernel_keeps_within_its_limits(kernel, arch):
+@pytest.mark.parametrize(("arch", "kernel"), CASES, ids=[f"{arch}-{title(kernel)}" for arch, kernel in CASES])
+def test_a_kernel_keeps_within_its_limits(arch, kernel):
     found, limits = resources(kernel, arch), LIMITS[kernel.function]
     assert found.stack_bytes == 0
     assert found.instructions["LDL"] == found.instructions["STL"] == 0, "registers are spilled"

@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from .production import SOURCES, STRUCTS, TOOLS, mirror, production_kernels
+from .production import SOURCES, STRUCTS, mirror, production_kernels
 
 TYPES = {
     "int": ctypes.c_int,
@@ -40,8 +40,8 @@ def test_a_struct_has_the_same_fields_in_both_languages(struct):
     assert [tuple(field[:2]) for field in mirror(struct)._fields_] == fields_in_cpp(struct)
 
 
-def test_every_kernel_is_among_those_that_a_server_launches():
-    launched = {(kernel.file, kernel.function) for kernel in production_kernels()}
+def test_every_kernel_is_among_those_that_the_gate_compiles():
+    launched = {(kernel.file, kernel.function) for kernel in production_kernels("sm_90a")}
     for function in STRUCTS:
         (file,) = (name for name, source in SOURCES.items() if f"KERNEL({function}," in source)
-        assert file in TOOLS or (file, function) in launched, f"no production_kernels() has {function} of {file}"
+        assert (file, function) in launched, f"no production_kernels() has {function} of {file}"
