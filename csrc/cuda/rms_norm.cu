@@ -4,7 +4,7 @@
 // packs in registers. Order of additions: within a pack of 8, over a thread's packs, the lanes of a warp, the warps.
 //
 // -D SCALAR: bf16 or fp16. SIZE: elements of a row, a multiple of 8. THREADS, SHARED_BYTES.
-#include "device.cuh"
+#include "packs.cuh"
 
 struct RmsNormParams {
   void* out;            // [rows, SIZE]
@@ -17,19 +17,6 @@ struct RmsNormParams {
 constexpr int PACKS = SIZE / 8, PACKS_PER_THREAD = (PACKS + THREADS - 1) / THREADS, WARPS = THREADS / 32;
 static_assert(SIZE % 8 == 0 && SHARED_BYTES == WARPS * 4);
 
-DEVICE void unpack(float (&values)[8], const void* from, int64_t pack) {
-  uint4 bits = static_cast<const uint4*>(from)[pack];
-  uint32_t words[4] = {bits.x, bits.y, bits.z, bits.w};
-#pragma unroll
-  for (int i = 0; i < 8; i++) values[i] = to_float(SCALAR{uint16_t(words[i / 2] >> i % 2 * 16)});
-}
-DEVICE void pack(void* to, int64_t pack, const float (&values)[8]) {
-  uint32_t words[4];
-#pragma unroll
-  for (int i = 0; i < 4; i++) words[i] = pack2<SCALAR>(values[2 * i], values[2 * i + 1]);
-  static_cast<uint4*>(to)[pack] = make_uint4(words[0], words[1], words[2], words[3]);
-}
-
 KERNEL(rms_norm, RmsNormParams) {
   DYNAMIC_SHARED(shared);
   const int64_t row = int64_t(blockIdx.x) * PACKS;
@@ -38,13 +25,13 @@ KERNEL(rms_norm, RmsNormParams) {
   for (int i = 0; i < PACKS_PER_THREAD; i++) {
     const int at = i * THREADS + threadIdx.x;
     if (at >= PACKS) break;
-    unpack(hidden[i], p.hidden, row + at);
+    load8<SCALAR>(hidden[i], p.hidden, row + at);
     if (p.delta) {
       float delta[8];
-      unpack(delta, p.delta, row + at);
+      load8<SCALAR>(delta, p.delta, row + at);
 #pragma unroll
       for (int e = 0; e < 8; e++) hidden[i][e] = to_float(from_float<SCALAR>(hidden[i][e] + delta[e]));
-      pack(p.hidden, row + at, hidden[i]);
+      store8<SCALAR>(p.hidden, row + at, hidden[i]);
     }
 #pragma unroll
     for (int e = 0; e < 8; e++) sum = fmaf(hidden[i][e], hidden[i][e], sum);
@@ -56,6 +43,6 @@ KERNEL(rms_norm, RmsNormParams) {
     if (at >= PACKS) break;
 #pragma unroll
     for (int e = 0; e < 8; e++) hidden[i][e] = hidden[i][e] * scale * p.weight[at * 8 + e];
-    pack(p.out, row + at, hidden[i]);
+    store8<SCALAR>(p.out, row + at, hidden[i]);
   }
 }

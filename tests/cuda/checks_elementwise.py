@@ -1,0 +1,198 @@
+"""What norms, rotation, gates and block copies promise, each as one check of one shape on any launcher.
+
+The oracles are float64 and torch; equality holds wherever a result is a copy or one rounding of a float that torch
+computes in the same steps.
+"""
+
+import torch
+
+from paged_serve.workers.kernels.cuda.activation import gated_activation
+from paged_serve.workers.kernels.cuda.block_copy import copy_blocks, planes_of
+from paged_serve.workers.kernels.cuda.norm import rms_norm
+from paged_serve.workers.kernels.cuda.rotate import rotate_and_cache
+from paged_serve.workers.layers.rotary import rotate
+
+from .small_floats import FORMATS, ROUNDING
+
+BF16, FP16, FP8 = torch.bfloat16, torch.float16, torch.float8_e4m3fn
+EPS = 1e-5
+UNTOUCHED = 0x5A  # each byte of what nothing may write to
+
+
+def untouched(dtype, device, count, *shape):
+    """[count + 2, *shape]: the first and the last are guards."""
+    wide = (count + 2, *shape[:-1], shape[-1] * dtype.itemsize)
+    return torch.full(wide, UNTOUCHED, dtype=torch.uint8, device=device).view(dtype)
+
+
+def inner_of(guarded):
+    """What lies between the guards, on the CPU."""
+    guarded = guarded.cpu()
+    assert (bits(guarded)[[0, -1]] == UNTOUCHED).all(), "memory before or after an array was written"
+    return guarded[1:-1]
+
+
+def check_rms_norm(launcher, dtype, rows, size, device="cpu"):
+    random = torch.Generator().manual_seed(size)
+    hidden, delta = torch.randn((2, rows, size), generator=random).to(dtype)
+    hidden[0], delta[0] = hidden[0] / 1024, delta[0] / 1024  # so small that eps counts
+    weight = torch.randn(size, generator=random)
+    added = hidden + delta
+    wide = added.double()
+    expected = wide / (wide.square().mean(-1, keepdim=True) + EPS).sqrt() * weight.double()
+    hidden, delta, weight = hidden.to(device), delta.to(device), weight.to(device)
+    guarded = untouched(dtype, device, rows, size)
+    rms_norm(launcher, hidden, weight, EPS, delta, guarded[1:-1])
+    found = inner_of(guarded)
+    assert torch.equal(hidden.cpu(), added)
+    torch.testing.assert_close(found.double(), expected, rtol=ROUNDING[dtype] * 1.01, atol=1e-7)
+    alone = rms_norm(launcher, added[-1:].clone().to(device), weight, EPS).cpu()
+    assert torch.equal(alone, found[-1:])
+
+
+GATES = {
+    "silu": torch.nn.functional.silu,
+    "gelu_tanh": lambda x: torch.nn.functional.gelu(x, approximate="tanh"),
+    "gelu_erf": torch.nn.functional.gelu,
+}
+
+
+def check_activation(launcher, dtype, rows, size, activation, device="cpu"):
+    random = torch.Generator().manual_seed(size)
+    gate_up = (3 * torch.randn((rows, 2 * size), generator=random)).to(dtype)
+    gate_up[0, :6] = torch.tensor([0.0, -0.0, 30.0, -30.0, 200.0, -200.0])
+    gate, up = gate_up.double().chunk(2, dim=-1)
+    guarded = untouched(dtype, device, rows, size)
+    gated_activation(launcher, gate_up.to(device), activation, guarded[1:-1])
+    found = inner_of(guarded)
+    # Of 1 + erf(x) near x = -5 a float keeps no more than this, as torch's own GELU does.
+    absolute = (gate * up).abs() * 2.0**-22 + FORMATS[dtype].values[1]
+    off = (found.double() - GATES[activation](gate) * up).abs()
+    assert (off <= absolute + 1.01 * ROUNDING[dtype] * found.double().abs()).all()
+    alone = gated_activation(launcher, gate_up[-1:].contiguous().to(device), activation).cpu()
+    assert torch.equal(alone, found[-1:])
+
+
+def check_block_copy(launcher, block_bytes, num_planes, device="cpu"):
+    random = torch.Generator().manual_seed(block_bytes)
+    planes = [torch.randint(256, (7, block_bytes), generator=random).byte() for _ in range(num_planes)]
+    pairs = [(3, 0), (3, 5), (1, 4)]
+    copies = [plane.clone().to(device) for plane in planes]
+    copy_blocks(launcher, torch.tensor(pairs, dtype=torch.int32, device=device), planes_of(copies), block_bytes)
+    for plane, copy in zip(planes, copies, strict=True):
+        for source, target in pairs:
+            plane[target] = plane[source]
+        assert torch.equal(copy.cpu(), plane)
+
+
+class Rotation:
+    """Random tokens of some heads, of which every third is padding, and what becomes of them."""
+
+    def __init__(self, dtype, cached, head_dim, heads, kv_heads, block_size, tokens, norms, device):
+        random = torch.Generator().manual_seed(head_dim + tokens)
+        self.dtype, self.cached, self.head_dim, self.heads, self.kv_heads = dtype, cached, head_dim, heads, kv_heads
+        self.tokens, self.block_size, self.device = tokens, block_size, device
+        self.blocks = tokens // block_size + 3
+        self.projected = torch.randn((tokens, heads + 2 * kv_heads, head_dim), generator=random).to(dtype)
+        self.projected[0] /= 1024  # so small that eps counts
+        turns = torch.rand((tokens + 9, head_dim // 2), generator=random) * 6.28
+        self.angles = torch.cat((turns.cos(), turns.sin()), 1)
+        self.positions = torch.randperm(len(self.angles), generator=random)[:tokens]
+        self.slots = torch.randperm(self.blocks * block_size, generator=random)[:tokens]
+        self.slots[1::3] = -1
+        self.norms = 1 + torch.randn((2, head_dim), generator=random) / 4 if norms else (None, None)
+        self.scales = (0.25, 0.5) if cached == FP8 else (1.0, 1.0)
+
+    def run(self, launcher, tokens=slice(None)):
+        """Queries, keys and values, UNTOUCHED where nothing was written; the cache as [blocks * size, heads, dim]."""
+        on = [None if norm is None else norm.to(self.device) for norm in self.norms]
+        projected = self.projected[tokens].flatten(1).to(self.device)
+        cache = self.blocks, self.kv_heads, self.block_size, self.head_dim
+        query = untouched(self.dtype, self.device, len(projected), self.heads, self.head_dim)
+        keys, values = untouched(self.cached, self.device, *cache), untouched(self.cached, self.device, *cache)
+        indices = self.positions[tokens].to(self.device), self.slots[tokens].to(self.device)
+        arrays = keys[1:-1], values[1:-1], query[1:-1]
+        rotate_and_cache(launcher, projected, self.angles.to(self.device), *indices, *arrays, *on, EPS, self.scales)
+        query, keys, values = (inner_of(guarded) for guarded in (query, keys, values))
+        return query, *(cache.transpose(1, 2).flatten(0, 1) for cache in (keys, values))
+
+    def turned(self):
+        """Queries, keys and values by the same arithmetic: normalised in float64, turned in float64."""
+        query, key, value = self.projected.double().split([self.heads, self.kv_heads, self.kv_heads], 1)
+        if self.norms[0] is not None:
+            query, key = (
+                x / (x.square().mean(-1, keepdim=True) + EPS).sqrt() * norm
+                for x, norm in zip((query, key), self.norms, strict=True)
+            )
+        cosine, sine = self.angles[self.positions].double().unsqueeze(1).chunk(2, -1)
+
+        def turn(x):
+            low, high = x.chunk(2, -1)
+            return torch.cat((low * cosine - high * sine, high * cosine + low * sine), -1)
+
+        return turn(query), turn(key), value
+
+    def turned_in_float(self):
+        """Queries and keys as torch turns them in float32, before they are rounded."""
+        query, key, _ = self.projected.float().split([self.heads, self.kv_heads, self.kv_heads], 1)
+        cosine, sine = self.angles[self.positions].unsqueeze(1).chunk(2, -1)
+        return rotate(query, cosine, sine), rotate(key, cosine, sine)
+
+
+def check_rotation(launcher, dtype, cached, head_dim, heads, kv_heads, block_size, tokens, norms, device="cpu"):
+    case = Rotation(dtype, cached, head_dim, heads, kv_heads, block_size, tokens, norms, device)
+    found = case.run(launcher)
+    used = case.slots >= 0
+    places = case.slots[used]
+    _check_untouched(found, used, places)
+    query, keys, values = found[0][used], found[1][places], found[2][places]
+    expected_query, expected_keys, expected_values = (x[used] for x in case.turned())
+    _check_close(query, expected_query, 1.0)
+    _check_close(keys, expected_keys, case.scales[0])
+    assert torch.equal(bits(values), bits(rounded(expected_values / case.scales[1], cached)))
+    if not norms:
+        query_in_float, keys_in_float = (x[used] for x in case.turned_in_float())
+        assert torch.equal(bits(query), bits(rounded(query_in_float, dtype)))
+        assert torch.equal(bits(keys), bits(rounded(keys_in_float / case.scales[0], cached)))
+    last = int(used.nonzero()[-1])
+    for alone, together, at in zip(
+        case.run(launcher, slice(last, last + 1)), found, (0, *2 * [places[-1]]), strict=True
+    ):
+        assert torch.equal(bits(alone[at]), bits(together[last if together is found[0] else at]))
+
+
+def _check_untouched(found, used, places):
+    query, *caches = found
+    assert (bits(query[~used]) == UNTOUCHED).all(), "queries of padding were written"
+    for cache in caches:
+        others = torch.ones(len(cache), dtype=torch.bool)
+        others[places] = False
+        assert (bits(cache[others]) == UNTOUCHED).all(), "slots of nobody were written"
+
+
+def _check_close(found, expected, scale):
+    """One rounding of a float whose terms, which may cancel, are not much larger than the head's largest element."""
+    unit = ROUNDING[found.dtype] * 1.01
+    smallest = 2.0**-10 * scale if found.dtype == FP8 else 1e-7
+    exact = expected.abs().amax(-1, keepdim=True) * 2.0**-21
+    off = (found.double() * scale - expected).abs()
+    assert (off <= torch.maximum(unit * expected.abs(), torch.tensor(smallest)) + exact).all()
+
+
+def bits(x):
+    return x.contiguous().view(torch.uint8)
+
+
+def rounded(x, dtype):
+    codes = torch.from_numpy(FORMATS[dtype].nearest(x.double().numpy()))
+    return codes.to(torch.uint8 if dtype == FP8 else torch.uint16).view(dtype)
+
+
+def check_elementwise(launcher, device="cpu"):
+    """All of it in small shapes, for a bug planted anywhere."""
+    check_rms_norm(launcher, BF16, 2, 1000, device)
+    check_rotation(launcher, BF16, BF16, 80, 5, 2, 16, 5, True, device)
+    check_rotation(launcher, BF16, FP8, 256, 31, 2, 16, 3, False, device)
+    for activation in GATES:
+        check_activation(launcher, BF16, 2, 264, activation, device)
+    check_block_copy(launcher, 16 * 1100, 3, device)

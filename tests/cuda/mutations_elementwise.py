@@ -1,0 +1,83 @@
+"""Bugs to plant in norms, rotation, gates and block copies: each must make check_elementwise fail.
+
+(file, text that is there once, what takes its place, what is wrong then)
+"""
+
+MUTATIONS = [
+    (
+        "rms_norm.cu",
+        "to_float(from_float<SCALAR>(hidden[i][e] + delta[e]))",
+        "hidden[i][e] + delta[e]",
+        "sum not rounded",
+    ),
+    ("rms_norm.cu", "store8<SCALAR>(p.hidden, row + at, hidden[i]);", "", "hidden not updated"),
+    ("rms_norm.cu", "load8<SCALAR>(delta, p.delta, row + at);", "load8<SCALAR>(delta, p.delta, at);", "delta of row 0"),
+    ("rms_norm.cu", "/ SIZE + p.eps)", "/ SIZE)", "eps left out"),
+    (
+        "rms_norm.cu",
+        "sum = fmaf(hidden[i][e], hidden[i][e], sum)",
+        "sum = fmaf(hidden[i][e], hidden[i][e], 0.f)",
+        "sum lost",
+    ),
+    ("rms_norm.cu", "p.weight[at * 8 + e]", "p.weight[at + e]", "weight of others"),
+    ("device.cuh", "  __syncthreads();\n  float total", "  float total", "partial sums read before they are written"),
+    ("device.cuh", "distance; distance /= 2) x += ", "distance > 1; distance /= 2) x += ", "half of a warp's sum"),
+    ("packs.cuh", "words[i / 2] >> i % 2 * 16", "words[i / 2] >> (i + 1) % 2 * 16", "neighbours swapped when loaded"),
+    (
+        "packs.cuh",
+        "narrow2(values[4 * i], values[4 * i + 1])",
+        "narrow2(values[4 * i + 1], values[4 * i])",
+        "fp8 swapped",
+    ),
+    ("packs.cuh", "second = floats[1];", "second = floats[0];", "four of eight floats loaded twice"),
+    ("rope_kv_write.cu", "if (slot < 0) return;", "", "padding written"),
+    ("rope_kv_write.cu", "pack >= HALF_PACKS;", "pack > HALF_PACKS;", "an idle lane writes"),
+    ("rope_kv_write.cu", "+ was_low * sine[e]", "- was_low * sine[e]", "turned by no rotation"),
+    ("rope_kv_write.cu", "low[e] = was_low * cosine[e]", "low[e] = low[e] * sine[e]", "sine for cosine"),
+    ("rope_kv_write.cu", "p.positions[token] * PACKS", "token * PACKS", "index for position"),
+    ("rope_kv_write.cu", "if (!is_value) turn(", "turn(", "values turned too"),
+    (
+        "rope_kv_write.cu",
+        "is_query ? p.query_norm : p.key_norm",
+        "is_query ? p.key_norm : p.query_norm",
+        "norms swapped",
+    ),
+    ("rope_kv_write.cu", "!present || is_value ? nullptr", "!present ? nullptr", "values normalised too"),
+    ("rope_kv_write.cu", "distance < LANES", "distance < LANES / 2", "half of a head's squares"),
+    (
+        "rope_kv_write.cu",
+        "  const float scale = 1.f",
+        "  if (!weight) return;\n  const float scale = 1.f",
+        "lanes miss a shuffle",
+    ),
+    ("rope_kv_write.cu", "/ HEAD_DIM + eps)", "/ HEAD_DIM)", "eps left out"),
+    ("rope_kv_write.cu", "first < ALL_HEADS;", "first < WARPS * HEADS_OF_WARP;", "only the first turn of heads"),
+    ("rope_kv_write.cu", "head >= HEADS + KV_HEADS;", "head > HEADS + KV_HEADS;", "a value taken for a key"),
+    (
+        "rope_kv_write.cu",
+        "* BLOCK_SIZE + slot % BLOCK_SIZE;",
+        "* BLOCK_SIZE + slot / BLOCK_SIZE;",
+        "wrong slot of the block",
+    ),
+    ("rope_kv_write.cu", "low, high, p.value_factor)", "low, high, p.key_factor)", "key's scale for values"),
+    ("rope_kv_write.cu", "low[e] *= factor, high[e] *= factor;", "low[e] *= factor;", "half a head without its scale"),
+    ("activation.cu", "row * 2 * PACKS + PACKS + at", "row * 2 * PACKS + at", "gate for up"),
+    ("activation.cu", "exp2_approx(-LOG2_E * x)", "exp2_approx(LOG2_E * x)", "silu mirrored"),
+    ("activation.cu", "exp2_approx(-2.f * LOG2_E * y)", "exp2_approx(-LOG2_E * y)", "half the slope of GELU"),
+    ("activation.cu", "x * SQRT_HALF", "x", "erf of x itself"),
+    ("activation.cu", "if (at >= PACKS) return;", "if (at > PACKS) return;", "one pack past the row"),
+    (
+        "block_copy.cu",
+        "plane + int64_t(pair[0]) * PACKS",
+        "plane + int64_t(pair[1]) * PACKS",
+        "a block copied to itself",
+    ),
+    ("block_copy.cu", "p.planes[blockIdx.z]", "p.planes[0]", "only the first plane"),
+    (
+        "block_copy.cu",
+        "if (first + i * THREADS < PACKS) to[",
+        "if (first + i * THREADS <= PACKS) to[",
+        "into the next block",
+    ),
+    ("block_copy.cu", "UNROLLED = 4;", "UNROLLED = 2;", "fewer packs a thread than the grid is made for"),
+]

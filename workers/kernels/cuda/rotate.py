@@ -1,0 +1,103 @@
+"""Takes projected tokens apart into turned queries and cached keys and values."""
+
+import ctypes
+
+import torch
+from torch import Tensor
+
+from .kernel import SCALARS, Kernel, Launcher
+
+CACHED = {**SCALARS, torch.float8_e4m3fn: "fp8"}
+MAX_THREADS = 512  # beyond them threads take heads in turns
+
+
+class RopeKvWriteParams(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("query", "projected", "query_norm", "key_norm", "angles")),
+        *((name, ctypes.c_void_p) for name in ("positions", "slots", "keys", "values")),
+        *((name, ctypes.c_float) for name in ("eps", "key_factor", "value_factor")),
+    )
+
+
+def rotate_and_cache(
+    launcher: Launcher,
+    projected: Tensor,
+    angles: Tensor,
+    positions: Tensor,
+    slots: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    query: Tensor,
+    query_norm: Tensor | None = None,
+    key_norm: Tensor | None = None,
+    eps: float = 0.0,
+    scales: tuple[float, float] = (1.0, 1.0),
+) -> Tensor:
+    """Fills `query` [tokens, heads, head_dim], and the slots of `keys` and `values` [blocks, kv_heads, size, head_dim].
+
+    `projected` [tokens, (heads + 2 kv_heads) * head_dim] holds queries, keys and values of tokens at `positions`, whose
+    place in the cache is `slots` (both [tokens] i64); nothing is written for a token whose slot is negative. `angles`
+    [positions, head_dim] float32 are a Rotary's table; the norms are [head_dim] float32. The cache is of the dtype of
+    `projected`, or of float8_e4m3fn: a key is then its code times the first of `scales`, a value times the second.
+    """
+    tokens, heads, head_dim = query.shape
+    blocks, kv_heads, block_size = keys.shape[:3]
+    assert scales == (1.0, 1.0) or keys.dtype == torch.float8_e4m3fn, scales
+    assert keys.dtype in (projected.dtype, torch.float8_e4m3fn), keys.dtype
+    _check(projected, projected.dtype, tokens, (heads + 2 * kv_heads) * head_dim)
+    _check(query, projected.dtype, tokens, heads, head_dim)
+    for cache in (keys, values):
+        _check(cache, keys.dtype, blocks, kv_heads, block_size, head_dim)
+    _check(angles, torch.float32, len(angles), head_dim)
+    for indices in (positions, slots):
+        _check(indices, torch.int64, tokens)
+    for norm in (query_norm, key_norm):
+        if norm is not None:
+            _check(norm, torch.float32, head_dim)
+    tensors = query, projected, query_norm, key_norm, angles, positions, slots, keys, values
+    pointers = [None if tensor is None else tensor.data_ptr() for tensor in tensors]
+    kernel = rotate_and_cache_kernel(projected.dtype, keys.dtype, head_dim, heads, kv_heads, block_size)
+    if tokens:
+        params = RopeKvWriteParams(*pointers, eps, *(1.0 / scale for scale in scales))
+        launcher.launch(kernel, (tokens, 1, 1), params)
+    return query
+
+
+def rotate_and_cache_kernel(
+    dtype: torch.dtype, cached: torch.dtype, head_dim: int, heads: int, kv_heads: int, block_size: int
+) -> Kernel:
+    """A block of as many threads as a token's heads need, up to MAX_THREADS."""
+    assert head_dim % 16 == 0, head_dim
+    assert head_dim <= 512, head_dim
+    lanes = 1 << (head_dim // 16 - 1).bit_length()  # of one head
+    threads = min(-(-(heads + 2 * kv_heads) * lanes // 32) * 32, MAX_THREADS)
+    sizes = ("HEAD_DIM", head_dim), ("HEADS", heads), ("KV_HEADS", kv_heads), ("BLOCK_SIZE", block_size)
+    defines = ("SCALAR", SCALARS[dtype]), ("CACHED", CACHED[cached]), *sizes
+    return Kernel("rope_kv_write.cu", "rope_kv_write", defines, threads)
+
+
+def production_kernels() -> list[Kernel]:
+    """What models of today use: head dims and dtypes of Llama, Phi, Gemma and their like."""
+    bf16, fp16, fp8 = torch.bfloat16, torch.float16, torch.float8_e4m3fn
+    return [
+        rotate_and_cache_kernel(dtype, cached, head_dim, heads, kv_heads, block_size)
+        for dtype, cached, head_dim, heads, kv_heads, block_size in (
+            (bf16, bf16, 128, 32, 8, 16),
+            (bf16, fp8, 128, 32, 8, 16),
+            (fp16, fp16, 128, 32, 8, 16),
+            (fp16, fp8, 128, 32, 8, 32),
+            (bf16, bf16, 128, 64, 8, 64),
+            (bf16, bf16, 64, 32, 8, 16),
+            (bf16, bf16, 80, 32, 32, 16),
+            (bf16, bf16, 96, 32, 32, 16),
+            (bf16, bf16, 256, 16, 8, 16),
+        )
+    ]
+
+
+def _check(tensor: Tensor, dtype: torch.dtype, *shape: int) -> None:
+    """Kernels trust their pointers, and move 16 bytes at once."""
+    assert tensor.dtype == dtype, (tensor.dtype, dtype)
+    assert tensor.shape == shape, (tensor.shape, shape)
+    assert tensor.is_contiguous()
+    assert tensor.data_ptr() % 16 == 0 or dtype == torch.int64
