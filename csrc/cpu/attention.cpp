@@ -40,10 +40,11 @@ template <class Kv> class Attention {
     thread_local Arena parts;
     parts_ = (float*)parts.reserve(plan_.parts * p_.kv_heads * part_floats() * sizeof(float));
     const int items = (int)plan_.units.size() * p_.kv_heads;
-    // With more than one item at a time, the next one's first tile is prefetched.
-    const int grain = plan_.decodes() ? std::clamp(items / (ITEMS_PER_THREAD * pool_->size()), 1, p_.kv_heads) : 1;
-    pool_->run(items, grain, [&](int begin, int end) {
-      for (int item = begin; item < end; item++) run_item(item, std::min(item + 1, end - 1));
+    // More than one at a time, because a walk begins by looking up what it asks memory for.
+    const int grain = plan_.decodes() ? std::clamp(items / (8 * ITEMS_PER_THREAD * pool_->size()), 1, 4) : 1;
+    pool_->run_spans(items, grain, [&](int begin, int end) {
+      Walk<Kv> walk(tiles_, plan_, p_.kv_heads, begin);
+      for (int i = begin; i < end; i++) run_item(plan_.order[i], walk);
     });
     if (plan_.parts > 0)
       pool_->run(items, 1, [&](int begin, int end) {
@@ -66,24 +67,19 @@ template <class Kv> class Attention {
     Sums range, all;
   };
 
-  void run_item(int item, int next_item) const {
+  void run_item(int item, Walk<Kv>& walk) const {
     const Unit& unit = plan_.units[item / p_.kv_heads];
-    const Unit& next_unit = plan_.units[next_item / p_.kv_heads];
     const int head = item % p_.kv_heads;
     const Scratch s = scratch(unit.rows);
     load_query(unit, head, s);
     std::fill_n(s.all.total, unit.rows, 0.0f);
-    Tile next = tiles_.locate(unit, head, unit.first_tile(unit.first_range));
-    const Tile after = tiles_.locate(next_unit, next_item % p_.kv_heads, next_unit.first_tile(next_unit.first_range));
     for (int range = unit.first_range; range <= unit.last_range; range++) {
       start_range(unit, s);
-      const int last = unit.last_tile(range);
-      for (int t = unit.first_tile(range); t <= last; t++) {
-        Tile tile = next;
-        next = t < last || range < unit.last_range ? tiles_.locate(unit, head, t + 1) : after;
-        if constexpr (IS_CODED<Kv>) tile = expand(tile, next, p_, s.expansion);
+      for (int t = unit.first_tile(range); t <= unit.last_tile(range); t++, walk.advance()) {
+        Tile& tile = walk.now().at;
+        if constexpr (IS_CODED<Kv>) tile = expand(tile, walk.next().at, p_, s.expansion);
         else tiles_.hide(unit, t, tile, s.copies);
-        unit.direct() ? direct_step(unit, t, tile, next, s) : panel_step(unit, t, tile, next, s);
+        unit.direct() ? direct_step(unit, t, walk, s) : panel_step(unit, t, walk, s);
       }
       for (int m = 0; m < unit.rows; m++) s.range.total[m] = sum(load(s.totals + m * LANES));
       if (unit.first_range != unit.last_range) join_rows(unit.rows, s.all, s.range);
@@ -175,28 +171,29 @@ template <class Kv> class Attention {
     }
   }
 
-  void direct_step(const Unit& unit, int t, const Tile& tile, const Tile& next, const Scratch& s) const {
+  void direct_step(const Unit& unit, int t, const Walk<Kv>& walk, const Scratch& s) const {
     for_blocks(unit, [&](int first, int count) {
       const auto block = [&](auto rows) {
-        if (first == 0 && !IS_CODED<Kv>) direct_block<rows, true>(unit, t, first, tile, next, s);
-        else direct_block<rows, false>(unit, t, first, tile, next, s);
+        if (first == 0 && !IS_CODED<Kv>) direct_block<rows, true>(unit, t, first, walk, s);
+        else direct_block<rows, false>(unit, t, first, walk, s);
       };
       with_rows(count, block, std::make_integer_sequence<int, DIRECT_BLOCK>{});
     });
   }
 
   template <int ROWS, bool AHEAD>
-  void direct_block(const Unit& unit, int t, int first, const Tile& tile, const Tile& next, const Scratch& s) const {
+  void direct_block(const Unit& unit, int t, int first, const Walk<Kv>& walk, const Scratch& s) const {
+    const Tile& tile = walk.now().at;
     constexpr int WIDTH = DIRECT_VECTORS<ROWS> * LANES;
     const int seen = halves(unit, first + ROWS - 1, t);
     for (int h = 0; h < seen; h++) {
-      const Ahead ahead{next.halves[h].keys, tile.halves[h].values};
+      const Ahead ahead{walk.later(h).keys, tile.halves[h].values};
       float* scores = s.scores + h * HALF_KEYS;
       direct_scores<Computed, ROWS, AHEAD>(scores, query_row(s, first), size_, tile.halves[h].keys, ahead);
     }
     weigh_rows(unit, t, first, ROWS, s);
     for (int h = 0; h < seen; h++) {
-      const Ahead ahead{next.halves[h].values, next.halves[h].keys};
+      const Ahead ahead{walk.later(h).values, walk.later(h).keys};
       const char* weights = (const char*)(s.weights + h * HALF_KEYS);
       for (int c = 0; c < size_.head_dim; c += WIDTH) {
         const bool tail = c + WIDTH > size_.head_dim;
@@ -208,7 +205,8 @@ template <class Kv> class Attention {
     }
   }
 
-  void panel_step(const Unit& unit, int t, const Tile& tile, const Tile& next, const Scratch& s) const {
+  void panel_step(const Unit& unit, int t, const Walk<Kv>& walk, const Scratch& s) const {
+    const Tile &tile = walk.now().at, &next = walk.next().at;
     const int seen = halves(unit, unit.rows - 1, t);
     for (int h = 0; h < seen; h++) {
       pack_keys<Computed>(s.keys + h * size_.words * STEP_BYTES, size_, tile.halves[h].keys);

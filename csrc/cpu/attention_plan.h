@@ -29,11 +29,13 @@ struct Unit {
   bool whole() const { return part < 0; }
   int first_tile(int range) const { return std::max(range * RANGE_TILES, seen_from / TILE_KEYS); }
   int last_tile(int range) const { return std::min((range + 1) * RANGE_TILES - 1, (seen_to - 1) / TILE_KEYS); }
+  int halves(int tile) const { return seen_to - tile * TILE_KEYS > HALF_KEYS ? 2 : 1; }  // that are looked at
   int64_t cost() const { return (int64_t)(seen_to - seen_from) * std::max(rows, 8); }
 };
 
 struct Plan {
   std::vector<Unit> units;  // the longest first
+  std::vector<int> order;   // of items, item = unit * kv_heads + KV head: those of the first thread, of the second, ...
   int parts = 0;
 
   Plan(const AttentionParams& p, int threads) {
@@ -42,6 +44,11 @@ struct Plan {
       return a.cost() != b.cost() ? a.cost() > b.cost() : a.first_token < b.first_token;
     });
     if (threads > 1 && (int)units.size() * p.kv_heads < ITEMS_PER_THREAD * threads) cut_ranges();
+    // Dealt in turn, so that each thread has as many long ones, and knows what it reads next.
+    const int items = (int)units.size() * p.kv_heads;
+    order.reserve(items);
+    for (int t = 0; t < threads; t++)
+      for (int item = t; item < items; item += threads) order.push_back(item);
   }
 
   bool decodes() const { return units.empty() || units[0].direct(); }

@@ -1,4 +1,5 @@
-// Where the tiles of a unit's keys and values lie in the paged cache, and what of them must not be looked at.
+// Where the tiles of a unit's keys and values lie in the paged cache, what of them must not be looked at, and which come
+// next: memory is asked for two halves of tiles ahead, whoever they belong to.
 #pragma once
 #include "attention_plan.h"
 
@@ -48,4 +49,66 @@ template <class Kv> class Tiles {
  private:
   const AttentionParams& p_;
   const Sizes<typename Kv::Computed> size_;
+};
+
+// One tile of one item.
+struct Step {
+  int tile = 0;
+  int halves = 2;  // that any of the unit's tokens looks at
+  Tile at;
+};
+
+// The tiles of items, one after another; after the last come zeros.
+template <class Kv> class Walk {
+ public:
+  // From item order[begin] on.
+  Walk(const Tiles<Kv>& tiles, const Plan& plan, int kv_heads, int begin)
+      : tiles_(tiles), plan_(plan), kv_heads_(kv_heads), position_(begin), tile_(first_tile()) {
+    for (Step& step : steps_) locate(step);
+  }
+
+  Step& now() { return steps_[now_]; }
+  const Step& now() const { return steps_[now_]; }
+  const Step& next() const { return steps_[(now_ + 1) % 3]; }
+
+  void advance() {
+    locate(steps_[now_]);
+    now_ = (now_ + 1) % 3;
+  }
+
+  // What is looked at two halves after half `h` of this tile.
+  const Half& later(int h) const {
+    const Step &here = steps_[now_], &next = steps_[(now_ + 1) % 3], &after = steps_[(now_ + 2) % 3];
+    const int i = h + 2 - here.halves;
+    return i < next.halves ? next.at.halves[i] : after.at.halves[i - next.halves];
+  }
+
+ private:
+  bool over() const { return position_ >= (int)plan_.order.size(); }
+  const Unit& unit() const { return plan_.units[plan_.order[position_] / kv_heads_]; }
+  int first_tile() const { return over() ? 0 : unit().first_tile(unit().first_range); }
+
+  void locate(Step& step) {
+    if (over()) {
+      step = Step{};
+      for (Half& half : step.at.halves) {
+        std::fill_n(half.keys, STREAMS, ZEROS);
+        std::fill_n(half.values, STREAMS, ZEROS);
+      }
+      return;
+    }
+    step.tile = tile_;
+    step.halves = unit().halves(tile_);
+    step.at = tiles_.locate(unit(), plan_.order[position_] % kv_heads_, tile_);
+    if (tile_++ < unit().last_tile(unit().last_range)) return;
+    position_++;
+    tile_ = first_tile();
+  }
+
+  const Tiles<Kv>& tiles_;
+  const Plan& plan_;
+  const int kv_heads_;
+  int position_, tile_;  // of what is located next
+  int now_ = 0;
+  Step steps_[3];
 };

@@ -11,7 +11,7 @@
 
 constexpr int NEAR_BYTES = 8192;    // how far ahead a panel is prefetched that is passed only once
 constexpr int CHUNK_WORDS = 256;    // of K, that a panel passed a few times is cut into: 64 KB
-constexpr int MAX_CHUNKED_BLOCKS = 2;
+constexpr int MAX_CHUNKED_BLOCKS = 3;
 constexpr int ITEMS_PER_THREAD = 4;
 
 inline int ceil_div(int a, int b) { return (a + b - 1) / b; }
@@ -21,8 +21,7 @@ inline int share(int total, int part, int parts) { return (int)((int64_t)total *
 template <class Body> void for_panels(Pool* pool, int rows, int outputs, Body body) {
   const int panels = ceil_div(outputs, PANEL), wanted = ITEMS_PER_THREAD * pool->size();
   const int shares = pool->size() == 1 ? 1 : std::clamp(ceil_div(wanted, panels), 1, ceil_div(rows, 4 * MAX_ROWS));
-  const int grain = std::max(1, panels * shares / wanted);
-  pool->run(panels * shares, grain, [&](int begin, int end) {
+  pool->run_spans(panels * shares, 1, [&](int begin, int end) {
     for (int item = begin; item < end; item++) {
       const int first = share(rows, item % shares, shares), past = share(rows, item % shares + 1, shares);
       body(item / shares, first, past - first);

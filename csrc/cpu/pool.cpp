@@ -1,10 +1,12 @@
 // The fork-join pool, see pool.h.
 //
-// Algorithm: an epoch counter is both the start signal and the word that sleepers wait on; a shared counter deals out
-// ranges; a count of busy workers is the join. Nothing is allocated after construction.
+// Algorithm: an epoch counter is both the start signal and the word that sleepers wait on; a count of busy workers is
+// the join. Items are dealt out in order by a shared counter; or each thread has a span of its own, which it takes from
+// the front, and then helps the others from the back of theirs. Nothing is allocated after construction.
 // Floor: two cache-line round trips between cores (start, join), about 0.1 us on Zen 4.
 #include "pool.h"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <mutex>
@@ -41,6 +43,25 @@ void relax() {
 
 }  // namespace
 
+// What is left of one thread's items: [begin, end).
+struct alignas(64) Span {
+  std::atomic<uint64_t> ends{0};
+
+  static uint64_t pack(int begin, int end) { return (uint64_t)(uint32_t)begin << 32 | (uint32_t)end; }
+  void reset(int begin, int end) { ends.store(pack(begin, end), std::memory_order_relaxed); }
+
+  // Up to `grain` items of it, from the front or from the back; false when none are left.
+  bool take(int grain, bool front, int& from, int& to) {
+    for (uint64_t seen = ends.load(std::memory_order_relaxed);;) {
+      const int begin = (int)(seen >> 32), end = (int)(uint32_t)seen;
+      if (begin >= end) return false;
+      const int count = std::min(grain, end - begin);
+      from = front ? begin : end - count, to = from + count;
+      if (ends.compare_exchange_weak(seen, front ? pack(to, end) : pack(begin, from), std::memory_order_relaxed)) return true;
+    }
+  }
+};
+
 struct Pool::State {
   alignas(64) std::atomic<uint32_t> epoch{0};
   alignas(64) std::atomic<int> next{0};
@@ -48,18 +69,28 @@ struct Pool::State {
   alignas(64) Call call = nullptr;  // of the current epoch; nullptr ends the workers
   void* argument = nullptr;
   int items = 0, grain = 1;
+  bool spans = false;
+  std::vector<Span> left;  // of each thread, if `spans`
   std::chrono::microseconds spin;
   std::mutex turn;
   std::vector<std::thread> workers;
 
-  void work() {
-    for (int begin; (begin = next.fetch_add(grain, std::memory_order_relaxed)) < items;)
-      call(argument, begin, items - begin < grain ? items : begin + grain);
+  void work(int thread) {
+    if (!spans) {
+      for (int begin; (begin = next.fetch_add(grain, std::memory_order_relaxed)) < items;)
+        call(argument, begin, std::min(items, begin + grain));
+      return;
+    }
+    const int threads = (int)left.size();
+    for (int i = 0, from, to; i < threads; i++)
+      while (left[(thread + i) % threads].take(grain, i == 0, from, to)) call(argument, from, to);
   }
 
-  void start(int new_items, int new_grain, Call new_call, void* new_argument) {
-    items = new_items, grain = new_grain, call = new_call, argument = new_argument;
+  void start(int new_items, int new_grain, bool new_spans, Call new_call, void* new_argument) {
+    items = new_items, grain = new_grain, spans = new_spans, call = new_call, argument = new_argument;
     next.store(0, std::memory_order_relaxed);
+    const int64_t threads = (int64_t)left.size();
+    for (int64_t t = 0; spans && t < threads; t++) left[t].reset((int)(items * t / threads), (int)(items * (t + 1) / threads));
     busy.store((int)workers.size(), std::memory_order_relaxed);
     epoch.fetch_add(1, std::memory_order_seq_cst);
     epoch.notify_all();
@@ -76,11 +107,11 @@ struct Pool::State {
     epoch.wait(seen, std::memory_order_acquire);
   }
 
-  void loop() {
+  void loop(int thread) {
     for (uint32_t seen = 0;; seen++) {
       wait_for(seen);
       if (!call) return;
-      work();
+      work(thread);
       busy.fetch_sub(1, std::memory_order_release);
     }
   }
@@ -88,24 +119,25 @@ struct Pool::State {
 
 Pool::Pool(const int32_t* cpus, int32_t threads, bool pin_caller, int32_t spin_us)
     : threads_(threads), state_(std::make_unique<State>()) {
+  state_->left = std::vector<Span>(threads);
   state_->spin = std::chrono::microseconds(spin_us);
   if (pin_caller) pin(cpus[0]);
   for (int i = 1; i < threads; i++)
-    state_->workers.emplace_back([state = state_.get(), cpu = cpus[i]] {
+    state_->workers.emplace_back([state = state_.get(), cpu = cpus[i], i] {
       pin(cpu);
-      state->loop();
+      state->loop(i);
     });
 }
 
 Pool::~Pool() {
-  state_->start(0, 1, nullptr, nullptr);
+  state_->start(0, 1, false, nullptr, nullptr);
   for (auto& worker : state_->workers) worker.join();
 }
 
-void Pool::fork_join(int items, int grain, Call call, void* argument) {
+void Pool::fork_join(int items, int grain, bool spans, Call call, void* argument) {
   const std::lock_guard<std::mutex> one_caller(state_->turn);
-  state_->start(items, grain, call, argument);
-  state_->work();
+  state_->start(items, grain, spans, call, argument);
+  state_->work(0);
   while (state_->busy.load(std::memory_order_acquire)) relax();
 }
 

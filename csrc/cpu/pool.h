@@ -18,19 +18,25 @@ class Pool {
 
   // Calls fn(begin, end) over disjoint ranges that cover [0, items), each at most `grain` long; returns when all are
   // done. Callers from several threads take turns; fn must not call run.
-  template <class Fn> void run(int items, int grain, Fn&& fn) {
+  template <class Fn> void run(int items, int grain, Fn&& fn) { deal(items, grain, false, fn); }
+
+  // The same, but each thread takes consecutive items from its own share of them, as long as there are any: for items
+  // whose data lie side by side in memory. Who has finished takes the last items of others.
+  template <class Fn> void run_spans(int items, int grain, Fn&& fn) { deal(items, grain, true, fn); }
+
+ private:
+  template <class Fn> void deal(int items, int grain, bool spans, Fn& fn) {
     if (threads_ == 1 || items <= grain) {
       if (items > 0) fn(0, items);
       return;
     }
-    auto call = [](void* f, int begin, int end) { (*static_cast<std::remove_reference_t<Fn>*>(f))(begin, end); };
-    fork_join(items, grain, call, &fn);
+    const auto call = [](void* f, int begin, int end) { (*static_cast<Fn*>(f))(begin, end); };
+    fork_join(items, grain, spans, call, const_cast<void*>(static_cast<const void*>(&fn)));
   }
 
- private:
   using Call = void (*)(void*, int, int);
   struct State;
-  void fork_join(int items, int grain, Call call, void* argument);
+  void fork_join(int items, int grain, bool spans, Call call, void* argument);
 
   int threads_;
   std::unique_ptr<State> state_;
