@@ -12,7 +12,7 @@
 //            head_dim a multiple of 16 up to 256, block_size of 16, any number of heads a KV head
 // Tile       decode: up to 8 rows x 2 or 4 vectors of keys, then of columns
 //            prefill: MAX_ROWS rows x 64 keys, then MAX_ROWS rows x 64 columns, of up to 256 rows a KV head
-// Threads    take (request's tokens, KV head) as they become free; with too few of these, also ranges of keys
+// Threads    share (request's tokens, KV head), dealt in turn; with too few of these, also ranges of keys
 // Floor      decode: bytes of keys and values / read bandwidth; prefill: 4 * head_dim flop a query and key
 // Achieved   one core of Zen 4, 2 queries a KV head: decode 0.73 of reading from 4,096 keys on, 0.78 with 32 rows;
 //            prefill 0.73 of peak over 2,048 keys, 0.60 over 512, where half tiles compute an eighth too much

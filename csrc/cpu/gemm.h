@@ -1,7 +1,8 @@
 // What every matrix product shares: the walk over panels and blocks of rows, the plan of prefetches, the epilogue.
 //
-// Threads share the panels of the outputs; a panel is taken through all rows of a chunk while it lies in cache. K is
-// never split. There are more chunks of rows than one only when there are too few panels to keep every thread busy.
+// Threads share the panels of the outputs, each a span of its own, so that the panel that is prefetched is the one it
+// takes next; a panel is taken through all rows while it lies in cache. K is never split. Rows are, when there are too few
+// panels to keep every thread busy, and at the end, where a thread that has finished helps another.
 #pragma once
 #include <algorithm>
 
@@ -17,14 +18,17 @@ constexpr int ITEMS_PER_THREAD = 4;
 inline int ceil_div(int a, int b) { return (a + b - 1) / b; }
 inline int share(int total, int part, int parts) { return (int)((int64_t)total * part / parts); }
 
-// Calls body(panel, first_row, count) for every panel and every share of the rows.
+// Calls body(panel, first_row, count) for every panel and every share of the rows. A thread takes whole panels of its
+// own, with fewer panels than ITEMS_PER_THREAD shares of them; one that helps another takes shares.
 template <class Body> void for_panels(Pool* pool, int rows, int outputs, Body body) {
   const int panels = ceil_div(outputs, PANEL), wanted = ITEMS_PER_THREAD * pool->size();
-  const int shares = pool->size() == 1 ? 1 : std::clamp(ceil_div(wanted, panels), 1, ceil_div(rows, 4 * MAX_ROWS));
-  pool->run_spans(panels * shares, 1, [&](int begin, int end) {
-    for (int item = begin; item < end; item++) {
-      const int first = share(rows, item % shares, shares), past = share(rows, item % shares + 1, shares);
-      body(item / shares, first, past - first);
+  const int cuts = pool->size() == 1 ? 1 : std::clamp(ceil_div(wanted, panels), 1, ceil_div(rows, 4 * MAX_ROWS));
+  const int shares = pool->size() > 1 && cuts == 1 && rows > MAX_ROWS ? 2 : cuts;
+  pool->run_spans(panels * shares, shares / cuts, [&](int begin, int end) {
+    for (int item = begin, past; item < end; item = past) {
+      past = item % shares || cuts > 1 ? item + 1 : std::min(item + shares, end);
+      const int first = share(rows, item % shares, shares), last = share(rows, (past - 1) % shares + 1, shares);
+      body(item / shares, first, last - first);
     }
   });
 }

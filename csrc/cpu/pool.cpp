@@ -83,7 +83,7 @@ struct Pool::State {
     }
     const int threads = (int)left.size();
     for (int i = 0, from, to; i < threads; i++)
-      while (left[(thread + i) % threads].take(grain, i == 0, from, to)) call(argument, from, to);
+      while (left[(thread + i) % threads].take(i ? 1 : grain, i == 0, from, to)) call(argument, from, to);
   }
 
   void start(int new_items, int new_grain, bool new_spans, Call new_call, void* new_argument) {
