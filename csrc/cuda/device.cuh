@@ -3,7 +3,7 @@
 // device. Kernels themselves include no other header of CUDA and know nothing of the emulator.
 //
 // Arithmetic is what is written: sources are compiled with -fmad=false, so that a*b + c rounds twice and fmaf() once, the
-// same wherever an expression is inlined; only exp2_approx and tanh_approx differ between device and emulator.
+// same wherever an expression is inlined; only the ..._approx functions differ between device and emulator.
 #pragma once
 #ifdef EMULATOR
 #include "cuda_emulator.h"
@@ -137,6 +137,15 @@ DEVICE float exp2_approx(float x) {  // 2 ulp; 0 for MASKED
 #else
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+#endif
+}
+DEVICE float reciprocal_approx(float x) {  // 1 ulp; 0 for infinity
+#ifdef EMULATOR
+  return 1.f / x;
+#else
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 #endif
 }

@@ -1,0 +1,79 @@
+// The online softmax of attention. Every operation on a row stands here, once: decode, prefill and the merge of splits
+// inline the same functions, and so give a row the same bits.
+//
+// Scores stay in their own unit; `to_log2` makes differences of two an exponent of 2. What a row does not see changes
+// nothing: a masked key weighs +0, and a tile or split that is masked as a whole multiplies older sums by exactly 1. Only
+// the sign of a sum that is 0 may follow from what is masked; finished() makes it +.
+#pragma once
+#include "attention_work.cuh"
+
+constexpr int KEY_TILES = TILE_KEYS / 8;  // matrices of 8 keys of a tile
+
+// The high score to subtract; nothing where a row has seen no key yet.
+DEVICE float shift_of(float high) { return high == MASKED ? 0.f : high; }
+
+struct Capping {
+  float before;  // 2 * log2(e) * scale / cap
+  float cap;     // 0: none
+};
+// cap * tanh(score * scale / cap), to 1e-7 of cap. tanh_approx would be off by 2^-11 of it: 0.02 for a cap of 50.
+DEVICE float capped(float score, const Capping& c) {
+  return fmaf(-2.f * c.cap, reciprocal_approx(1.f + exp2_approx(score * c.before)), c.cap);
+}
+
+// The keys that a row sees: [low, low + span).
+struct Sight {
+  int low;
+  uint32_t span;
+  DEVICE bool sees(int key) const { return uint32_t(key - low) < span; }
+};
+DEVICE Sight sight_of(int position, int window) {
+  const int low = window > 0 ? max(0, position - window + 1) : 0;
+  return {low, uint32_t(position + 1 - low)};
+}
+
+// How much the sums so far, and those that join them, count.
+struct Shares {
+  float old, added;
+  DEVICE float join(float sum, float part) const { return fmaf(part, added, sum * old); }
+};
+DEVICE Shares join(float& top, float& total, float part_top, float part_total, float to_log2) {
+  const float high = fmaxf(top, part_top), shift = shift_of(high);
+  const Shares shares{exp2_approx((top - shift) * to_log2), exp2_approx((part_top - shift) * to_log2)};
+  top = high, total = shares.join(total, part_total);
+  return shares;
+}
+
+// What a row's sums are to be multiplied by at the end. A sink is one more score, of a key without a value.
+DEVICE float normaliser(float top, float total, const float* sink, float to_log2, float value_scale) {
+  if (sink) total += exp2_approx(*sink * LOG2_E - top * to_log2);
+  return total > 0.f ? value_scale * reciprocal_approx(total) : 0.f;
+}
+DEVICE float finished(float sum, float normaliser) { return fmaf(sum, normaliser, 0.f); }
+
+// Of the two rows whose scores a lane holds: lane / 4 and lane / 4 + 8 of its warp's 16.
+struct Softmax {
+  float top[2] = {MASKED, MASKED};
+  float total[2] = {0.f, 0.f};  // of this lane's keys, until summed()
+
+  // Scores become weights; returns in `keep` what older sums are to be multiplied by.
+  DEVICE void weigh(float (&scores)[KEY_TILES][4], float to_log2, float (&keep)[2]) {
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+      float high = top[i], sum = 0.f;
+#pragma unroll
+      for (int t = 0; t < KEY_TILES; t++) high = fmaxf(high, fmaxf(scores[t][2 * i], scores[t][2 * i + 1]));
+      high = quad_max(high);
+      const float shift = shift_of(high), offset = shift * to_log2;
+      keep[i] = exp2_approx((top[i] - shift) * to_log2);
+#pragma unroll
+      for (int t = 0; t < KEY_TILES; t++)
+#pragma unroll
+        for (int e = 2 * i; e < 2 * i + 2; e++) sum += scores[t][e] = exp2_approx(fmaf(scores[t][e], to_log2, -offset));
+      top[i] = high, total[i] = fmaf(total[i], keep[i], sum);
+    }
+  }
+  DEVICE void sum() {
+    total[0] = quad_sum(total[0]), total[1] = quad_sum(total[1]);
+  }
+};

@@ -1,0 +1,143 @@
+"""Batches for paged attention, what it must answer in float64, and how to run them."""
+
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from paged_serve.workers.kernels.cuda.attention import DECODE_ROWS, Heads, Plan, attention, plan
+
+from .emulated import EmulatorLauncher
+
+POISON = 1 << 30  # a block that nobody may ask for
+# Of weights and results; scores and sums are float32. Outputs are about 1, weights at most 1.
+TOLERANCE = {torch.bfloat16: 2.0**-7, torch.float16: 2.0**-10}
+
+
+@dataclass(frozen=True)
+class Options:
+    """What changes how a result comes about; `window`, `cap` and `sinks` also change the result."""
+
+    window: int = 0
+    cap: float = 0.0
+    sinks: bool = False
+    scales: tuple[float, float] = (1.0, 1.0)  # of keys and values
+    max_decode_rows: int = DECODE_ROWS
+    blocks: int = 3  # of the grid
+    max_slots: int = 1024
+
+
+PLAIN = Options()
+ALL_DECODE, ALL_PREFILL = 1 << 20, 0  # for max_decode_rows
+
+
+@dataclass
+class Request:
+    """A request's own tensors: they are the same in whatever batch it stands."""
+
+    query: Tensor  # [new tokens, heads, head_dim]
+    keys: Tensor  # [all tokens, kv_heads, head_dim] of the cache's dtype
+    values: Tensor
+
+    @classmethod
+    def random(cls, heads: Heads, new: int, past: int, seed: int) -> "Request":
+        random = torch.Generator().manual_seed(seed)
+        query = torch.randn(new, heads.num_heads, heads.head_dim, generator=random).to(heads.dtype)
+        keys, values = torch.randn(2, past + new, heads.kv_heads, heads.head_dim, generator=random)
+        return cls(query, keys.to(heads.cache_dtype), values.to(heads.cache_dtype))
+
+    def chunk(self, start: int, stop: int) -> "Request":
+        """Only new tokens [start, stop): what came before is in the cache, the rest is still to come."""
+        end = len(self.keys) - len(self.query) + stop
+        return Request(self.query[start:stop], self.keys[:end], self.values[:end])
+
+
+@dataclass
+class Batch:
+    """Requests in one paged cache, whose other slots are NaN and whose tables end in poison."""
+
+    heads: Heads
+    requests: list[Request]
+    seed: int = 0
+    query: Tensor = field(init=False)
+    keys: Tensor = field(init=False)
+    values: Tensor = field(init=False)
+    tables: Tensor = field(init=False)
+    row_starts: Tensor = field(init=False)
+    kv_lens: Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        size = self.heads.block_size
+        counts = [-(-len(r.keys) // size) for r in self.requests]
+        ids = iter(torch.randperm(sum(counts) + 2, generator=torch.Generator().manual_seed(self.seed)).tolist())
+        shape = (sum(counts) + 2, self.heads.kv_heads, size, self.heads.head_dim)
+        self.keys, self.values = (torch.full(shape, torch.nan).to(self.heads.cache_dtype) for _ in range(2))
+        self.tables = torch.full((len(counts), max(counts) + 2), POISON, dtype=torch.int32)
+        for index, (request, count) in enumerate(zip(self.requests, counts, strict=True)):
+            for block in range(count):
+                self.tables[index, block] = at = next(ids)
+                part = slice(block * size, min((block + 1) * size, len(request.keys)))
+                self.keys[at, :, : part.stop - part.start] = request.keys[part].transpose(0, 1)
+                self.values[at, :, : part.stop - part.start] = request.values[part].transpose(0, 1)
+        self.query = torch.cat([r.query for r in self.requests])
+        starts = [0, *(len(r.query) for r in self.requests)]
+        self.row_starts = torch.tensor(starts, dtype=torch.int32).cumsum(0).to(torch.int32)
+        self.kv_lens = torch.tensor([len(r.keys) for r in self.requests], dtype=torch.int32)
+
+
+def batch(heads: Heads, lengths: list[tuple[int, int]], seed: int = 0) -> Batch:
+    """`lengths`: new tokens and past ones of each request."""
+    requests = [Request.random(heads, *length, seed=seed + i) for i, length in enumerate(lengths)]
+    return Batch(heads, requests, seed)
+
+
+def sinks_of(heads: Heads) -> Tensor:
+    return torch.linspace(-2, 3, heads.num_heads)
+
+
+def run(launcher: EmulatorLauncher, batch: Batch, options: Options = PLAIN, arch: str = "sm_90a") -> Tensor:
+    """[tokens, heads, head_dim]; what was not written is NaN."""
+    heads = batch.heads
+    sizes = len(batch.requests), len(batch.query), options.max_slots
+    work = Plan.allocate(heads, arch, options.blocks, *sizes, "cpu", options.window)
+    plan(launcher, work, batch.row_starts, batch.kv_lens, options.max_decode_rows)
+    return attention(
+        launcher,
+        work,
+        *(batch.query, batch.keys, batch.values, batch.tables, batch.row_starts, batch.kv_lens),
+        scale=heads.head_dim**-0.5,
+        cap=options.cap,
+        sinks=sinks_of(heads) if options.sinks else None,
+        key_scale=options.scales[0],
+        value_scale=options.scales[1],
+        out=torch.full_like(batch.query, torch.nan),
+    )
+
+
+def oracle(batch: Batch, options: Options = PLAIN) -> Tensor:
+    return torch.cat([_oracle_of(batch.heads, request, options) for request in batch.requests])
+
+
+def _oracle_of(heads: Heads, request: Request, options: Options) -> Tensor:
+    new, length = len(request.query), len(request.keys)
+    keys, values = (x.double().repeat_interleave(heads.group, 1) for x in (request.keys, request.values))
+    scores = torch.einsum("qhd,khd->hqk", request.query.double(), keys) * heads.head_dim**-0.5 * options.scales[0]
+    if options.cap:
+        scores = options.cap * torch.tanh(scores / options.cap)
+    position, key = torch.arange(length - new, length).unsqueeze(1), torch.arange(length)
+    hidden = (key > position) | (key <= position - options.window if options.window else False)
+    scores = scores.masked_fill(hidden, -torch.inf)
+    if options.sinks:
+        sinks = sinks_of(heads).double().view(-1, 1, 1).expand(-1, new, 1)
+        scores = torch.cat([scores, sinks], -1)
+    weights = scores.softmax(-1)[..., :length]
+    return torch.einsum("hqk,khd->qhd", weights, values) * options.scales[1]
+
+
+def assert_right(found: Tensor, batch: Batch, options: Options = PLAIN) -> None:
+    tolerance = TOLERANCE[batch.heads.dtype] * options.scales[1]
+    torch.testing.assert_close(found.double(), oracle(batch, options), rtol=tolerance, atol=tolerance)
+
+
+def with_block_size(heads: Heads, block_size: int) -> Heads:
+    return replace(heads, block_size=block_size)
