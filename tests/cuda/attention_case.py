@@ -1,6 +1,6 @@
 """Batches for paged attention, what it must answer in float64, and how to run them."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -139,5 +139,3 @@ def assert_right(found: Tensor, batch: Batch, options: Options = PLAIN) -> None:
     torch.testing.assert_close(found.double(), oracle(batch, options), rtol=tolerance, atol=tolerance)
 
 
-def with_block_size(heads: Heads, block_size: int) -> Heads:
-    return replace(heads, block_size=block_size)

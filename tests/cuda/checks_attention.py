@@ -1,0 +1,31 @@
+"""A quick check that any bug of the attention kernels fails; tests/cuda/mutations_attention.py lists some."""
+
+from dataclasses import replace
+
+import torch
+
+from paged_serve.workers.kernels.cuda.attention import Heads
+
+from .attention_case import ALL_DECODE, ALL_PREFILL, PLAIN, Batch, Options, assert_right, batch, run
+from .emulated import EmulatorLauncher
+
+BFLOAT16, FLOAT16, FP8 = torch.bfloat16, torch.float16, torch.float8_e4m3fn
+USUAL = Heads(BFLOAT16, BFLOAT16, 8, 2, 64, 16)
+NARROWED = Heads(FLOAT16, FP8, 4, 1, 80, 32)
+
+
+def check_attention(launcher: EmulatorLauncher) -> None:
+    """Raises AssertionError or EmulatorError."""
+    steps = batch(USUAL, [(1, 0), (1, 64), (3, 574), (21, 500)])
+    _agree(launcher, steps, PLAIN, ALL_PREFILL)
+    _agree(launcher, steps, Options(window=75, cap=5.0, sinks=True), ALL_DECODE)
+    chunks = batch(NARROWED, [(2, 126), (17, 50)])
+    _agree(launcher, chunks, Options(scales=(0.5, 2.0)), ALL_PREFILL)
+    assert launcher.stats.bank_conflicts == 0
+
+
+def _agree(launcher: EmulatorLauncher, cases: Batch, options: Options, max_decode_rows: int) -> None:
+    """With the oracle, and in bits with what the other shape of blocks gives."""
+    found = run(launcher, cases, options)
+    assert_right(found, cases, options)
+    assert torch.equal(found, run(launcher, cases, replace(options, max_decode_rows=max_decode_rows)))

@@ -1,0 +1,80 @@
+"""Paged attention against a float64 oracle: every kind of head, cache and option, lengths around every edge."""
+
+from dataclasses import replace
+
+import pytest
+
+from paged_serve.workers.kernels.cuda.attention import Heads, paged_kernel, prefill_shape
+
+from .attention_case import ALL_DECODE, PLAIN, Options, assert_right, batch, run
+from .checks_attention import BFLOAT16, FLOAT16, FP8, USUAL, check_attention
+from .emulated import SCHEDULES, EmulatorLauncher
+
+EDGES = (1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 511, 512, 513, 575, 577, 1023, 1024, 1025, 1100)
+KINDS = (  # each head dimension, group, block size, dtype and kind of cache at least once
+    Heads(BFLOAT16, BFLOAT16, 8, 2, 128, 16),
+    Heads(FLOAT16, FLOAT16, 3, 1, 96, 64),
+    Heads(BFLOAT16, FP8, 8, 1, 128, 16),
+    Heads(FLOAT16, FP8, 4, 1, 80, 32),
+    Heads(BFLOAT16, BFLOAT16, 2, 2, 256, 32),
+)
+BATCH = [(1, 40), (3, 62), (1, 530), (70, 10)]  # new tokens, past tokens
+
+
+@pytest.fixture
+def launcher():
+    return EmulatorLauncher()
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_it_is_right_and_free_of_races_in_every_schedule(schedule):
+    check_attention(EmulatorLauncher(schedule=schedule))
+
+
+@pytest.mark.parametrize("heads", KINDS)
+@pytest.mark.parametrize("options", [PLAIN, Options(window=33, cap=8.0, sinks=True, scales=(0.25, 3.0))])
+def test_every_kind_of_head_gives_the_oracles_answer(launcher, heads, options):
+    options = options if heads.cache_dtype == FP8 else replace(options, scales=(1.0, 1.0))
+    cases = batch(heads, BATCH)
+    assert_right(run(launcher, cases, options), cases, options)
+    assert launcher.stats.bank_conflicts == 0
+
+
+def test_lengths_around_edges_of_blocks_tiles_and_splits(launcher):
+    cases = batch(USUAL, [(1, length - 1) for length in EDGES])
+    assert_right(run(launcher, cases), cases)
+
+
+@pytest.mark.parametrize("new", [1, 15, 16, 17, 63, 64, 65])
+def test_chunks_of_any_length(launcher, new):
+    cases = batch(USUAL, [(new, 0), (new, 1)])
+    assert_right(run(launcher, cases), cases)
+
+
+@pytest.mark.parametrize("window", [1, 2, 63, 64, 65, 511, 512, 513, 2000])
+def test_windows_around_edges_of_tiles_and_splits(launcher, window):
+    cases = batch(USUAL, [(1, 1040), (2, 63), (18, 500)])
+    assert_right(run(launcher, cases, Options(window=window)), cases, Options(window=window))
+
+
+def test_requests_without_new_tokens_are_left_out(launcher):
+    cases = batch(USUAL, [(1, 70), (0, 33), (2, 40), (0, 5)])
+    assert_right(run(launcher, cases), cases)
+
+
+def test_more_requests_than_threads_of_the_plan(launcher):
+    cases = batch(replace(USUAL, num_heads=4, kv_heads=1), [(1, i % 3) for i in range(260)])
+    assert_right(run(launcher, cases), cases)
+
+
+def test_where_registers_or_shared_memory_are_short_prefill_uses_the_shape_of_decode():
+    heads = KINDS[-1]
+    assert prefill_shape(heads, "sm_89").rows == 16
+    assert prefill_shape(heads, "sm_90a").rows == 64
+    assert paged_kernel(heads, prefill_shape(heads, "sm_89"), "sm_89").shared_bytes <= 99 * 1024
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_89"])
+def test_less_shared_memory_changes_no_bit(launcher, arch):
+    cases = batch(KINDS[0], BATCH)
+    assert (run(launcher, cases, arch=arch) == run(launcher, cases)).all()

@@ -1,0 +1,59 @@
+"""A token's bits are a function of its query and its request's keys alone, whoever computes them and how."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from .attention_case import ALL_DECODE, ALL_PREFILL, PLAIN, Batch, Options, batch, run
+from .checks_attention import USUAL
+from .emulated import EmulatorLauncher
+from .test_attention import KINDS
+
+LENGTHS = [(1, 600), (21, 500), (2, 63), (1, 1030), (5, 0)]
+OPTIONS = [PLAIN, Options(window=530, sinks=True)]
+
+
+@pytest.fixture
+def launcher():
+    return EmulatorLauncher()
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_neighbours(launcher, options):
+    cases = batch(USUAL, LENGTHS)
+    together = run(launcher, cases, options).split([len(r.query) for r in cases.requests])
+    for request, found in zip(cases.requests, together, strict=True):
+        assert torch.equal(run(launcher, Batch(USUAL, [request]), options), found)
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("length", [1, 7, 32])
+def test_chunks_and_steps(launcher, options, length):
+    (request,) = batch(USUAL, [(64, 490)]).requests
+    whole = run(launcher, Batch(USUAL, [request]), options)
+    chunks = [request.chunk(i, min(i + length, 64)) for i in range(0, 64, length)]
+    found = [run(launcher, Batch(USUAL, [chunk]), options) for chunk in chunks]
+    assert torch.equal(torch.cat(found), whole)
+
+
+@pytest.mark.parametrize("heads", [USUAL, *KINDS])
+def test_shapes_of_decode_and_prefill(launcher, heads):
+    cases = batch(heads, [(1, 520), (19, 505)])
+    decode, prefill = (
+        run(launcher, cases, replace(PLAIN, window=480, max_decode_rows=rows)) for rows in (ALL_DECODE, ALL_PREFILL)
+    )
+    assert torch.equal(decode, prefill)
+
+
+@pytest.mark.parametrize("change", [{"blocks": 1}, {"blocks": 64}, {"max_slots": 40}, {"max_slots": 1}])
+def test_the_grid_and_room_for_parts(launcher, change):
+    cases = batch(USUAL, LENGTHS)
+    assert torch.equal(run(launcher, cases, replace(PLAIN, **change)), run(launcher, cases))
+
+
+def test_ids_and_size_of_blocks(launcher):
+    requests = batch(USUAL, LENGTHS).requests
+    expected = run(launcher, Batch(USUAL, requests))
+    assert torch.equal(run(launcher, Batch(USUAL, requests, seed=5)), expected)
+    assert torch.equal(run(launcher, Batch(replace(USUAL, block_size=64), requests)), expected)
