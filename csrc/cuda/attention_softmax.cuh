@@ -7,18 +7,12 @@
 #pragma once
 #include "attention_work.cuh"
 
-constexpr int KEY_TILES = TILE_KEYS / 8;  // matrices of 8 keys of a tile
-
 // The high score to subtract; nothing where a row has seen no key yet.
 DEVICE float shift_of(float high) { return high == MASKED ? 0.f : high; }
 
-struct Capping {
-  float before;  // 2 * log2(e) * scale / cap
-  float cap;     // 0: none
-};
-// cap * tanh(score * scale / cap), to 1e-7 of cap. tanh_approx would be off by 2^-11 of it: 0.02 for a cap of 50.
-DEVICE float capped(float score, const Capping& c) {
-  return fmaf(-2.f * c.cap, reciprocal_approx(1.f + exp2_approx(score * c.before)), c.cap);
+// cap * tanh(x), of `score * before` = 2 * log2(e) * x; to 1e-7 of cap. tanh_approx would be off by 0.02 for a cap of 50.
+DEVICE float capped(float score, float before, float cap) {
+  return fmaf(-2.f * cap, reciprocal_approx(1.f + exp2_approx(score * before)), cap);
 }
 
 // The keys that a row sees: [low, low + span).
@@ -51,29 +45,45 @@ DEVICE float normaliser(float top, float total, const float* sink, float to_log2
 }
 DEVICE float finished(float sum, float normaliser) { return fmaf(sum, normaliser, 0.f); }
 
-// Of the two rows whose scores a lane holds: lane / 4 and lane / 4 + 8 of its warp's 16.
+// Of the two rows whose scores a lane holds, lane / 4 and lane / 4 + 8 of its warp's 16, over STEPS times 16 keys of a
+// tile. Each step has a total of its own, so that the warps which share rows need not add theirs before a split ends.
+template <int STEPS>
 struct Softmax {
   float top[2] = {MASKED, MASKED};
-  float total[2] = {0.f, 0.f};  // of this lane's keys, until summed()
+  float total[2][STEPS] = {};  // of this lane's keys, until add_lanes()
 
-  // Scores become weights; returns in `keep` what older sums are to be multiplied by.
-  DEVICE void weigh(float (&scores)[KEY_TILES][4], float to_log2, float (&keep)[2]) {
+  // The highest of this warp's scores and of all before.
+  DEVICE void find_high(float (&high)[2], const float (&scores)[2 * STEPS][4]) const {
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-      float high = top[i], sum = 0.f;
+      high[i] = top[i];
 #pragma unroll
-      for (int t = 0; t < KEY_TILES; t++) high = fmaxf(high, fmaxf(scores[t][2 * i], scores[t][2 * i + 1]));
-      high = quad_max(high);
-      const float shift = shift_of(high), offset = shift * to_log2;
-      keep[i] = exp2_approx((top[i] - shift) * to_log2);
-#pragma unroll
-      for (int t = 0; t < KEY_TILES; t++)
-#pragma unroll
-        for (int e = 2 * i; e < 2 * i + 2; e++) sum += scores[t][e] = exp2_approx(fmaf(scores[t][e], to_log2, -offset));
-      top[i] = high, total[i] = fmaf(total[i], keep[i], sum);
+      for (int t = 0; t < 2 * STEPS; t++) high[i] = fmaxf(high[i], fmaxf(scores[t][2 * i], scores[t][2 * i + 1]));
+      high[i] = quad_max(high[i]);
     }
   }
-  DEVICE void sum() {
-    total[0] = quad_sum(total[0]), total[1] = quad_sum(total[1]);
+  // Scores become weights; `keep` is what older sums are to be multiplied by.
+  DEVICE void weigh(float (&scores)[2 * STEPS][4], const float (&high)[2], float to_log2, float (&keep)[2]) {
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+      const float shift = shift_of(high[i]), offset = shift * to_log2;
+      keep[i] = exp2_approx((top[i] - shift) * to_log2);
+      top[i] = high[i];
+#pragma unroll
+      for (int s = 0; s < STEPS; s++) {
+        float sum = 0.f;
+#pragma unroll
+        for (int t = 2 * s; t < 2 * s + 2; t++)
+#pragma unroll
+          for (int e = 2 * i; e < 2 * i + 2; e++) sum += scores[t][e] = exp2_approx(fmaf(scores[t][e], to_log2, -offset));
+        total[i][s] = fmaf(total[i][s], keep[i], sum);
+      }
+    }
+  }
+  DEVICE void add_lanes() {
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+#pragma unroll
+      for (int s = 0; s < STEPS; s++) total[i][s] = quad_sum(total[i][s]);
   }
 };

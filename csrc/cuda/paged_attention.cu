@@ -1,5 +1,29 @@
 // out = softmax(scale * Q K^T, masked) V over the paged cache, for decode steps, chunks of prompts and verification alike.
-#include "attention_softmax.cuh"
+//
+// Grid (any, kv_heads): blocks loop over a list of work that attention_plan.cu wrote; an item is up to 16 * ROW_WARPS rows of
+// one request (row = token * GROUP + query head) for one KV head. Keys pass in tiles of 64 through shared memory; scores,
+// weights and sums stay in the registers of mma.m16n8k16.
+//
+// The same bits for every shape. A row's scores are whole products (over dims in steps of 16), its weights and their totals
+// are one function of the tile's scores, and its sums go on through keys in steps of 16, whichever warp does it: tiles begin
+// at multiples of 64, sums anew at multiples of 512, where parts are joined in order, by this kernel in shared memory (a
+// block that has all keys) or by attention_merge.cu (a block per split). What is masked leaves top, total and sums as they
+// are. The shapes differ in who does what: for decode (ROW_WARPS 1, SHARING 4) four warps share 16 rows, each scoring 16 keys
+// of a tile and summing a quarter of the dims; for prefill (4, 1) a warp has 16 rows to itself; with 256 dims (4, 2).
+// What it costs: in decode two barriers a tile more than with a softmax per warp, and 2.5 KB of shared memory; in prefill a
+// pass through shared memory of 4 * HEAD_DIM bytes a row every 512 keys, about 4 % [E], in the space of the queries.
+//
+// Floors on an H200, bf16: decode reads 4 * kv_heads * HEAD_DIM bytes a cached token (batch 32 of 4,096 tokens, 8 x 128:
+// 125 us at 4.3 TB/s); with two blocks a multiprocessor up to 170 KB are under way, about 40 are needed. Prefill does
+// 2 * heads * HEAD_DIM * queries * keys operations when causal (8,192 tokens, 32 x 128: 0.70 ms at 790 TFLOP/s); with 16 rows
+// a warp, matrix loads of shared memory bound it at 475 TFLOP/s [E]. No figure of it on a device exists yet.
+//
+// Registers (NVRTC 13.0; no stack, no spills), SCALAR bf16, by HEAD_DIM:
+//@TABLE
+//
+// -D SCALAR: bf16 or fp16. KV: SCALAR or fp8. HEAD_DIM: a multiple of 16. GROUP: query heads of a KV head. BLOCK_SIZE: 16,
+// 32 or 64. ROW_WARPS, SHARING: the shape. RING: half tiles in shared memory. THREADS, SHARED_BYTES.
+#include "attention_exchange.cuh"
 #include "attention_tiles.cuh"
 
 struct PagedAttentionParams {
@@ -17,17 +41,15 @@ struct PagedAttentionParams {
   const int* num_work;
   int64_t out_stride, query_stride;  // elements from token to token
   int table_stride, window;          // window 0: all
-  float to_log2, value_scale;
-  Capping capping;
+  float to_log2;                     // times a score, or a capped one: an exponent of 2
+  float value_scale;
+  float before_cap, cap;  // 2 * log2(e) * scale / cap; 0: no cap
 };
 
-constexpr int ROWS = 16 * ROW_WARPS;
 constexpr int QUERY_BYTES = ROWS * STRIDE, SUMS = 2 * WARP_PAIRS, TOTAL_BYTES = SUMS * THREADS * 16;
 constexpr int FRONT_BYTES = QUERY_BYTES > TOTAL_BYTES ? QUERY_BYTES : TOTAL_BYTES;
-constexpr int MINE = WARP_KEYS / 8;  // matrices of 8 keys that one warp scores for all that share its rows
-constexpr int SCORE_BYTES = SHARING > 1 ? ROWS * TILE_KEYS * 4 : 0;
 static_assert(THREADS == 32 * ROW_WARPS * SHARING);
-static_assert(SHARED_BYTES == FRONT_BYTES + SCORE_BYTES + RING * SLOT_BYTES + WIDE_BYTES);
+static_assert(SHARED_BYTES == FRONT_BYTES + EXCHANGE_BYTES + RING * SLOT_BYTES + WIDE_BYTES);
 
 // Where this thread stands, and what its block works on.
 struct Item {
@@ -56,7 +78,7 @@ struct Item {
 };
 
 using Query = uint32_t[PAIRS][4];
-using Scores = float[KEY_TILES][4];
+using Scores = float[2 * MINE][4];  // matrices of 8 keys; a lane has columns 2 * (lane % 4) and the next
 using Sums = float[SUMS][4];
 
 DEVICE void copy_query(unsigned char* shared, const Item& item) {
@@ -76,7 +98,7 @@ DEVICE void load_query(Query& query, const unsigned char* shared, const Item& it
 }
 
 // Of this warp's rows and its part of the tile's keys.
-DEVICE void score(float (&scores)[MINE][4], const Query& query, const unsigned char* keys, const Item& item) {
+DEVICE void score(Scores& scores, const Query& query, const unsigned char* keys, const Item& item) {
   const int key = item.share * WARP_KEYS + item.lane % 8 + item.lane / 16 * 8;
   const unsigned char* row = keys + key * STRIDE + item.lane / 8 % 2 * 16;
 #pragma unroll
@@ -90,44 +112,59 @@ DEVICE void score(float (&scores)[MINE][4], const Query& query, const unsigned c
     }
 }
 
+// `first_key` of this warp's part.
 DEVICE void cap_and_mask(Scores& scores, int first_key, const Item& item) {
-  if (item.p.capping.cap > 0.f)
+  if (item.p.cap > 0.f)
 #pragma unroll
-    for (int t = 0; t < KEY_TILES; t++)
+    for (int t = 0; t < 2 * MINE; t++)
 #pragma unroll
-      for (int e = 0; e < 4; e++) scores[t][e] = capped(scores[t][e], item.p.capping);
+      for (int e = 0; e < 4; e++) scores[t][e] = capped(scores[t][e], item.p.before_cap, item.p.cap);
   const int first = item.position(item.row_warp * 16), last = item.position(item.row_warp * 16 + 15);
-  if (first_key + TILE_KEYS - 1 <= first && sight_of(last, item.p.window).sees(first_key)) return;  // all see all
+  if (first_key + WARP_KEYS - 1 <= first && sight_of(last, item.p.window).sees(first_key)) return;  // all see all
 #pragma unroll
   for (int i = 0; i < 2; i++) {
     const Sight sight = sight_of(item.position(item.row_of(i)), item.p.window);
 #pragma unroll
-    for (int t = 0; t < KEY_TILES; t++)
+    for (int t = 0; t < 2 * MINE; t++)
 #pragma unroll
       for (int e = 0; e < 2; e++)
         if (!sight.sees(first_key + t * 8 + item.lane % 4 * 2 + e)) scores[t][2 * i + e] = MASKED;
   }
 }
 
+// The weights of this warp's keys, ready to be multiplied; `keep` is what older sums are to be multiplied by.
+DEVICE void weigh(Weights& weights, Scores& scores, float (&keep)[2], Softmax<MINE>& softmax, Exchange& exchange,
+                  float to_log2) {
+  float high[2];
+  softmax.find_high(high, scores);
+  exchange.join_highs(high);
+  softmax.weigh(scores, high, to_log2, keep);
+#pragma unroll
+  for (int s = 0; s < MINE; s++)
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+      weights[s][i] = pack2<SCALAR>(scores[2 * s + i / 2][i % 2 * 2], scores[2 * s + i / 2][i % 2 * 2 + 1]);
+  exchange.tell_weights(weights);
+}
+
 // sums = keep * sums + weights * values, for this warp's dims.
-DEVICE void add_values(Sums& sums, const float (&keep)[2], const Scores& weights, const unsigned char* values,
-                       const Item& item) {
+DEVICE void add_values(Sums& sums, const float (&keep)[2], const Weights& mine, const Exchange& exchange,
+                       const unsigned char* values, const Item& item) {
   const unsigned char* row = values + item.lane % 16 * STRIDE + item.lane / 16 * 16;
 #pragma unroll
   for (int d = 0; d < SUMS; d++)
 #pragma unroll
     for (int e = 0; e < 4; e++) sums[d][e] *= keep[e / 2];
 #pragma unroll
-  for (int t = 0; t < TILE_KEYS / 16; t++) {
+  for (int step = 0; step < STEPS; step++) {
     uint32_t a[4];
-#pragma unroll
-    for (int i = 0; i < 4; i++) a[i] = pack2<SCALAR>(weights[2 * t + i / 2][i % 2 * 2], weights[2 * t + i / 2][i % 2 * 2 + 1]);
+    exchange.weights(a, mine, step);
 #pragma unroll
     for (int d = 0; d < WARP_PAIRS; d++) {
       const int pair = item.share + d * SHARING;
       if (PAIRS % SHARING && pair >= PAIRS) break;
       uint32_t b[4];  // dims 0-7, keys 0-7 | 8-15, then dims 8-15
-      load_matrices_transposed(b, row + t * 16 * STRIDE + pair * 32);
+      load_matrices_transposed(b, row + step * 16 * STRIDE + pair * 32);
       multiply_add<SCALAR>(sums[2 * d], a, b[0], b[1]);
       multiply_add<SCALAR>(sums[2 * d + 1], a, b[2], b[3]);
     }
@@ -140,33 +177,31 @@ struct Total {
   float top[2] = {MASKED, MASKED}, total[2] = {0.f, 0.f};
   bool empty = true;
 
-  // part becomes the total with it.
-  DEVICE void join_into(Sums& part, Softmax& softmax, float to_log2) {
-    softmax.sum();
-    if (!empty) {
-      Shares shares[2];
+  // `part` becomes the total with it.
+  DEVICE void join_into(Sums& part, Softmax<MINE>& softmax, Exchange& exchange, float to_log2) {
+    float part_total[2];
+    softmax.add_lanes();
+    exchange.join_totals(part_total, softmax.total);
+    Shares shares[2];
 #pragma unroll
-      for (int i = 0; i < 2; i++) shares[i] = join(top[i], total[i], softmax.top[i], softmax.total[i], to_log2);
+    for (int i = 0; i < 2; i++) shares[i] = join(top[i], total[i], softmax.top[i], part_total[i], to_log2);
+    if (empty) return;
 #pragma unroll
-      for (int d = 0; d < SUMS; d++) {
-        const float4 old = sums[d * THREADS + threadIdx.x];
-        part[d][0] = shares[0].join(old.x, part[d][0]), part[d][1] = shares[0].join(old.y, part[d][1]);
-        part[d][2] = shares[1].join(old.z, part[d][2]), part[d][3] = shares[1].join(old.w, part[d][3]);
-      }
-    } else {
-#pragma unroll
-      for (int i = 0; i < 2; i++) top[i] = softmax.top[i], total[i] = softmax.total[i];
+    for (int d = 0; d < SUMS; d++) {
+      const float4 old = sums[d * THREADS + threadIdx.x];
+      part[d][0] = shares[0].join(old.x, part[d][0]), part[d][1] = shares[0].join(old.y, part[d][1]);
+      part[d][2] = shares[1].join(old.z, part[d][2]), part[d][3] = shares[1].join(old.w, part[d][3]);
     }
   }
-  DEVICE void close_split(Sums& part, Softmax& softmax, float to_log2) {
-    join_into(part, softmax, to_log2);
+  DEVICE void close_split(Sums& part, Softmax<MINE>& softmax, Exchange& exchange, float to_log2) {
+    join_into(part, softmax, exchange, to_log2);
 #pragma unroll
     for (int d = 0; d < SUMS; d++) {
       sums[d * THREADS + threadIdx.x] = make_float4(part[d][0], part[d][1], part[d][2], part[d][3]);
 #pragma unroll
       for (int e = 0; e < 4; e++) part[d][e] = 0.f;
     }
-    softmax = Softmax{};
+    softmax = Softmax<MINE>{};
     empty = false;
   }
 };
@@ -197,8 +232,8 @@ DEVICE void store(const Sums& sums, const Total& total, const Item& item) {
 DEVICE void attend(const Item& item, unsigned char* shared) {
   const float to_log2 = item.p.to_log2;
   const Source source = item.source();
-  float4* const exchange = reinterpret_cast<float4*>(shared + FRONT_BYTES) + item.row_warp * KEY_TILES * 32 + item.lane;
-  HalfTiles tiles(source, shared + FRONT_BYTES + SCORE_BYTES);
+  Exchange exchange(shared + FRONT_BYTES, item.row_warp, item.share, item.lane);
+  HalfTiles tiles(source, shared + FRONT_BYTES + EXCHANGE_BYTES);
   copy_query(shared, item);
   tiles.start();
   Query query;
@@ -207,31 +242,22 @@ DEVICE void attend(const Item& item, unsigned char* shared) {
   load_query(query, shared, item);
 
   Sums sums = {};
-  Softmax softmax;
+  Softmax<MINE> softmax;
   Total total{reinterpret_cast<float4*>(shared)};
   const int first_tile = source.from / TILE_KEYS * TILE_KEYS;
   for (int key = first_tile; key < source.to; key += TILE_KEYS) {
     const unsigned char* keys = tiles.keys(item.share);
-    if (key % SPLIT_KEYS == 0 && key > first_tile) total.close_split(sums, softmax, to_log2);
-    float mine[MINE][4] = {};
-    score(mine, query, keys, item);
-    if (SHARING > 1)
-#pragma unroll
-      for (int t = 0; t < MINE; t++)
-        exchange[(item.share * MINE + t) * 32] = make_float4(mine[t][0], mine[t][1], mine[t][2], mine[t][3]);
-    const unsigned char* values = tiles.values(item.share);  // its barrier makes them visible
-    Scores scores;
-#pragma unroll
-    for (int t = 0; t < KEY_TILES; t++) {
-      const float4 all = SHARING > 1 ? exchange[t * 32] : *reinterpret_cast<const float4*>(mine[t % MINE]);
-      scores[t][0] = all.x, scores[t][1] = all.y, scores[t][2] = all.z, scores[t][3] = all.w;
-    }
-    cap_and_mask(scores, key, item);
+    if (key % SPLIT_KEYS == 0 && key > first_tile) total.close_split(sums, softmax, exchange, to_log2);
+    Scores scores = {};
+    score(scores, query, keys, item);
+    cap_and_mask(scores, key + item.share * WARP_KEYS, item);
+    Weights weights;
     float keep[2];
-    softmax.weigh(scores, to_log2, keep);
-    add_values(sums, keep, scores, values, item);
+    weigh(weights, scores, keep, softmax, exchange, to_log2);
+    const unsigned char* values = tiles.values(item.share);  // its barrier makes the weights of others visible
+    add_values(sums, keep, weights, exchange, values, item);
   }
-  total.join_into(sums, softmax, to_log2);
+  total.join_into(sums, softmax, exchange, to_log2);
   store(sums, total, item);
 }
 

@@ -110,6 +110,7 @@ def run(launcher: EmulatorLauncher, batch: Batch, options: Options = PLAIN, arch
         sinks=sinks_of(heads) if options.sinks else None,
         key_scale=options.scales[0],
         value_scale=options.scales[1],
+        prefills=any(len(r.query) * heads.group > options.max_decode_rows for r in batch.requests),
         out=torch.full_like(batch.query, torch.nan),
     )
 
@@ -137,5 +138,3 @@ def _oracle_of(heads: Heads, request: Request, options: Options) -> Tensor:
 def assert_right(found: Tensor, batch: Batch, options: Options = PLAIN) -> None:
     tolerance = TOLERANCE[batch.heads.dtype] * options.scales[1]
     torch.testing.assert_close(found.double(), oracle(batch, options), rtol=tolerance, atol=tolerance)
-
-

@@ -6,8 +6,6 @@ lengths.
 """
 
 import ctypes
-import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -18,38 +16,43 @@ from .kernel import SCALARS, Kernel, Launcher
 SPLIT_KEYS, TILE_KEYS = 512, 64  # attention_work.cuh
 DECODE_ROWS = 64  # of a request; more are computed in larger tiles whose keys are not split
 PLAN_THREADS, MERGE_THREADS = 256, 128
-SHARED_KIB = {"sm_80": 164, "sm_86": 100, "sm_89": 100, "sm_90a": 228, "sm_100a": 228}  # of a multiprocessor
+SHARED_KIB = {"sm_80": 164, "sm_87": 164, "sm_90a": 228, "sm_100": 228, "sm_103": 228}  # of a multiprocessor
+LEAST_SHARED_KIB = 100  # of the others
 RESERVED_BYTES = 1024  # of each block
 LOG2_E = 1.4426950408889634
 KV_NAMES = SCALARS | {torch.float8_e4m3fn: "fp8"}
-
-
-def _struct(pointers: str, *rest: tuple[str, type]) -> type[ctypes.Structure]:
-    fields = (*((name, ctypes.c_void_p) for name in pointers.split()), *rest)
-    return type("Params", (ctypes.Structure,), {"_fields_": fields})
 
 
 def _of(kind: type, names: str) -> tuple[tuple[str, type], ...]:
     return tuple((name, kind) for name in names.split())
 
 
-INT, INT64, FLOAT = ctypes.c_int, ctypes.c_int64, ctypes.c_float
-PlanParams = _struct(
-    "decode prefill merges counts row_starts kv_lens",
-    *_of(INT, "requests group window decode_rows decode_tile prefill_tile max_slots"),
-)
-PagedParams = _struct(
-    "out query keys values part_sums part_tops sinks block_tables row_starts kv_lens work num_work",
-    *_of(INT64, "out_stride query_stride"),
-    *_of(INT, "table_stride window"),
-    *_of(FLOAT, "to_log2 value_scale before_cap cap"),
-)
-MergeParams = _struct(
-    "out part_sums part_tops sinks row_starts merges num_merges",
-    *_of(INT64, "out_stride"),
-    *_of(INT, "group"),
-    *_of(FLOAT, "to_log2 value_scale"),
-)
+POINTER, INT, INT64, FLOAT = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_float
+
+
+class AttentionPlanParams(ctypes.Structure):
+    _fields_ = (
+        *_of(POINTER, "decode prefill merges counts row_starts kv_lens"),
+        *_of(INT, "requests group window decode_rows decode_tile prefill_tile max_slots"),
+    )
+
+
+class PagedAttentionParams(ctypes.Structure):
+    _fields_ = (
+        *_of(POINTER, "out query keys values part_sums part_tops sinks block_tables row_starts kv_lens work num_work"),
+        *_of(INT64, "out_stride query_stride"),
+        *_of(INT, "table_stride window"),
+        *_of(FLOAT, "to_log2 value_scale before_cap cap"),
+    )
+
+
+class AttentionMergeParams(ctypes.Structure):
+    _fields_ = (
+        *_of(POINTER, "out part_sums part_tops sinks row_starts merges num_merges"),
+        *_of(INT64, "out_stride"),
+        *_of(INT, "group"),
+        *_of(FLOAT, "to_log2 value_scale"),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +106,11 @@ def prefill_shape(heads: Heads, arch: str) -> Shape:
 
 
 def _fixed_bytes(heads: Heads, shape: Shape) -> int:
-    """Shared memory besides the ring: queries or sums, scores, widened fp8."""
-    warp_pairs = -(-heads.head_dim // 16 // shape.sharing) * 1
+    """Shared memory besides the ring: queries or sums, what warps tell each other, widened fp8."""
+    warp_pairs = -(-heads.head_dim // 16 // shape.sharing)
     front = max(shape.rows * heads.stride, 2 * warp_pairs * shape.threads * 16)
-    scores = shape.rows * TILE_KEYS * 4 if shape.sharing > 1 else 0
-    return front + scores + (TILE_KEYS * heads.stride if heads.cache_dtype != heads.dtype else 0)
+    exchange = shape.rows * (TILE_KEYS * 2 + 32) if shape.sharing > 1 else 0
+    return front + exchange + (TILE_KEYS * heads.stride if heads.cache_dtype != heads.dtype else 0)
 
 
 def _slot_bytes(heads: Heads) -> int:
@@ -117,7 +120,7 @@ def _slot_bytes(heads: Heads) -> int:
 def _ring(heads: Heads, shape: Shape, arch: str) -> int:
     """Slots, so many that two blocks fit on a multiprocessor, or one where two would have less than two."""
     for blocks in (2, 1):
-        free = SHARED_KIB[arch] * 1024 // blocks - RESERVED_BYTES - _fixed_bytes(heads, shape)
+        free = SHARED_KIB.get(arch, LEAST_SHARED_KIB) * 1024 // blocks - RESERVED_BYTES - _fixed_bytes(heads, shape)
         if (slots := min(free // _slot_bytes(heads), shape.slots)) >= 2:
             return slots
     return 0
@@ -146,11 +149,20 @@ def plan_kernel() -> Kernel:
     return Kernel("attention_plan.cu", "attention_plan", (), PLAN_THREADS, shared)
 
 
-def production_kernels(heads: Heads, arch: str) -> Iterator[Kernel]:
+def kernels_of(heads: Heads, arch: str) -> list[Kernel]:
     """All that attention launches for a model with such heads."""
-    yield plan_kernel()
-    yield merge_kernel(heads)
-    yield from {paged_kernel(heads, shape, arch): 0 for shape in (decode_shape(heads), prefill_shape(heads, arch))}
+    shapes = decode_shape(heads), prefill_shape(heads, arch)
+    paged = dict.fromkeys(paged_kernel(heads, shape, arch) for shape in shapes)
+    return [plan_kernel(), merge_kernel(heads), *paged]
+
+
+def production_kernels(arch: str = "sm_90a") -> list[Kernel]:
+    """Every head dimension, each with every kind of cache that it is likely to meet."""
+    bf16, fp16, fp8 = torch.bfloat16, torch.float16, torch.float8_e4m3fn
+    heads = [Heads(bf16, bf16, 32, 8, dim, 16) for dim in (64, 80, 96, 128, 256)]
+    heads += [Heads(bf16, fp8, 32, 8, dim, 16) for dim in (64, 128, 256)]
+    heads += [Heads(fp16, fp16, 32, 4, 128, 32), Heads(fp16, fp8, 8, 8, 128, 64)]
+    return list(dict.fromkeys(kernel for each in heads for kernel in kernels_of(each, arch)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -212,7 +224,7 @@ def plan(
     _check_lengths(plan, row_starts, kv_lens)
     lists = (plan.decode, plan.prefill, plan.merges, plan.counts)
     tiles = decode_shape(heads).rows, prefill_shape(heads, plan.arch).rows
-    params = PlanParams(
+    params = AttentionPlanParams(
         *(tensor.data_ptr() for tensor in (*lists, row_starts, kv_lens)),
         *(requests, heads.group, plan.window, max_decode_rows, *tiles, len(plan.part_tops)),
     )
@@ -258,13 +270,13 @@ def attention(
     grid = plan.blocks, heads.kv_heads, 1
     shapes = [(decode_shape(heads), plan.decode), (prefill_shape(heads, plan.arch), plan.prefill)]
     for index, (shape, work) in enumerate(shapes[: 1 + prefills]):
-        params = PagedParams(
+        params = PagedAttentionParams(
             *(out.data_ptr(), query.data_ptr(), keys.data_ptr(), values.data_ptr(), *parts, *lengths),
             *(work.data_ptr(), plan.counts[index].data_ptr(), out.stride(0), query.stride(0)),
             *(block_tables.stride(0), plan.window, to_log2, value_scale, *capping),
         )
         launcher.launch(paged_kernel(heads, shape, plan.arch), grid, params)
-    merge = MergeParams(
+    merge = AttentionMergeParams(
         *(out.data_ptr(), *parts, row_starts.data_ptr(), plan.merges.data_ptr(), plan.counts[2].data_ptr()),
         *(out.stride(0), heads.group, to_log2, value_scale),
     )
