@@ -16,8 +16,14 @@ typedef unsigned int uint32_t;
 typedef long long int64_t;
 typedef unsigned long long uint64_t;
 
+// -D MIN_BLOCKS: so many blocks a multiprocessor is to hold; without it the compiler guesses, and may spill registers.
+#ifdef MIN_BLOCKS
+#define BLOCK_BOUNDS __launch_bounds__(THREADS, MIN_BLOCKS)
+#else
+#define BLOCK_BOUNDS __launch_bounds__(THREADS)
+#endif
 // A kernel's head; its body follows in braces and reads the one struct of parameters as `p`.
-#define KERNEL(name, Params) extern "C" __global__ void __launch_bounds__(THREADS) name(const __grid_constant__ Params p)
+#define KERNEL(name, Params) extern "C" __global__ void BLOCK_BOUNDS name(const __grid_constant__ Params p)
 #define DYNAMIC_SHARED(pointer)                                          \
   extern __shared__ __align__(1024) unsigned char dynamic_shared_bytes[]; \
   unsigned char* pointer = dynamic_shared_bytes

@@ -18,8 +18,16 @@
 // 2 * heads * HEAD_DIM * queries * keys operations when causal (8,192 tokens, 32 x 128: 0.70 ms at 790 TFLOP/s); with 16 rows
 // a warp, matrix loads of shared memory bound it at 475 TFLOP/s [E]. No figure of it on a device exists yet.
 //
-// Registers (NVRTC 13.0; no stack, no spills), SCALAR bf16, by HEAD_DIM:
-//@TABLE
+// Registers, decode / prefill (NVRTC 13.0, SCALAR bf16, GROUP 4; no stack, no spills anywhere):
+//
+//   KV    HEAD_DIM   sm_80       sm_89       sm_90a      sm_100       shared KB on sm_90a, blocks a multiprocessor
+//   bf16     64       89 / 168    89 / 168    87 / 168   113 / 204     61 / 52, 2
+//   bf16     80      101 / 173   103 / 172   103 / 175   148 / 238     77 / 64, 2
+//   bf16     96      106 / 189   110 / 189   108 / 187   157 / 244     89 / 76, 2
+//   bf16    128      123 / 243   123 / 216   120 / 217   162 / 254    113 / 100, 2
+//   bf16    256      183 / 238   179 / 179   179 / 247   226 / 254     85 / 206, 2 / 1
+//   fp8     128      125 / 249   123 / 217   125 / 228   146 / 214    100 / 85, 2
+//   fp8     256      189 / 255   187 / 187   189 / 245   212 / 250    103 / 175, 2 / 1
 //
 // -D SCALAR: bf16 or fp16. KV: SCALAR or fp8. HEAD_DIM: a multiple of 16. GROUP: query heads of a KV head. BLOCK_SIZE: 16,
 // 32 or 64. ROW_WARPS, SHARING: the shape. RING: half tiles in shared memory. THREADS, SHARED_BYTES.

@@ -19,6 +19,7 @@ PLAN_THREADS, MERGE_THREADS = 256, 128
 SHARED_KIB = {"sm_80": 164, "sm_87": 164, "sm_90a": 228, "sm_100": 228, "sm_103": 228}  # of a multiprocessor
 LEAST_SHARED_KIB = 100  # of the others
 RESERVED_BYTES = 1024  # of each block
+MAX_THREADS = 256  # of a multiprocessor that has the registers for the largest kernels
 LOG2_E = 1.4426950408889634
 KV_NAMES = SCALARS | {torch.float8_e4m3fn: "fp8"}
 
@@ -102,7 +103,7 @@ def decode_shape(heads: Heads) -> Shape:
 def prefill_shape(heads: Heads, arch: str) -> Shape:
     """Rows of its own for each warp; two warps share them where one cannot hold their sums in registers."""
     shape = Shape(4, 1, slots=4) if heads.head_dim <= 128 else Shape(4, 2, slots=4)
-    return shape if _ring(heads, shape, arch) >= 2 else decode_shape(heads)
+    return shape if _ring(heads, shape, arch)[0] >= 2 else decode_shape(heads)
 
 
 def _fixed_bytes(heads: Heads, shape: Shape) -> int:
@@ -117,23 +118,23 @@ def _slot_bytes(heads: Heads) -> int:
     return TILE_KEYS * (heads.head_dim * heads.cache_dtype.itemsize // 16 | 1) * 16
 
 
-def _ring(heads: Heads, shape: Shape, arch: str) -> int:
-    """Slots, so many that two blocks fit on a multiprocessor, or one where two would have less than two."""
+def _ring(heads: Heads, shape: Shape, arch: str) -> tuple[int, int]:
+    """Slots, and blocks that fit on a multiprocessor: two, or one where two would have less than two slots."""
     for blocks in (2, 1):
         free = SHARED_KIB.get(arch, LEAST_SHARED_KIB) * 1024 // blocks - RESERVED_BYTES - _fixed_bytes(heads, shape)
         if (slots := min(free // _slot_bytes(heads), shape.slots)) >= 2:
-            return slots
-    return 0
+            return slots, min(blocks, MAX_THREADS // shape.threads)
+    return 0, 0
 
 
 def paged_kernel(heads: Heads, shape: Shape, arch: str) -> Kernel:
     """For `arch`, whose shared memory says how many slots there are."""
-    ring = _ring(heads, shape, arch)
+    ring, blocks = _ring(heads, shape, arch)
     assert ring >= 2, (heads, shape, arch)
     defines = (
         *(("SCALAR", SCALARS[heads.dtype]), ("KV", KV_NAMES[heads.cache_dtype]), ("HEAD_DIM", heads.head_dim)),
         *(("GROUP", heads.group), ("BLOCK_SIZE", heads.block_size)),
-        *(("ROW_WARPS", shape.row_warps), ("SHARING", shape.sharing), ("RING", ring)),
+        *(("ROW_WARPS", shape.row_warps), ("SHARING", shape.sharing), ("RING", ring), ("MIN_BLOCKS", blocks)),
     )
     shared = _fixed_bytes(heads, shape) + ring * _slot_bytes(heads)
     return Kernel("paged_attention.cu", "paged_attention", defines, shape.threads, shared)
@@ -157,11 +158,11 @@ def kernels_of(heads: Heads, arch: str) -> list[Kernel]:
 
 
 def production_kernels(arch: str = "sm_90a") -> list[Kernel]:
-    """Every head dimension, each with every kind of cache that it is likely to meet."""
+    """Every head dimension, dtype, kind of cache and size of block; not each with each."""
     bf16, fp16, fp8 = torch.bfloat16, torch.float16, torch.float8_e4m3fn
     heads = [Heads(bf16, bf16, 32, 8, dim, 16) for dim in (64, 80, 96, 128, 256)]
-    heads += [Heads(bf16, fp8, 32, 8, dim, 16) for dim in (64, 128, 256)]
-    heads += [Heads(fp16, fp16, 32, 4, 128, 32), Heads(fp16, fp8, 8, 8, 128, 64)]
+    heads += [Heads(bf16, fp8, 32, 4, dim, 32) for dim in (128, 256)]
+    heads += [Heads(fp16, fp8, 8, 8, 64, 64)]
     return list(dict.fromkeys(kernel for each in heads for kernel in kernels_of(each, arch)))
 
 
