@@ -10,13 +10,14 @@ from .attention.backend import AttentionBackend
 from .attention.torch_oracle import TorchOracle
 from .input_batch import InputBatch
 from .layers.embedding import Table, TiedTable, TorchTable
-from .layers.linear import Linear, TorchLinear
+from .layers.linear import Linear, RowParallelLinear, TorchLinear
 from .layers.ops import Heads, Ops
 from .layers.torch_ops import TorchOps
 from .quantization.forms import GroupedWeight, Int8Weight, Weight
 from .quantization.torch_linear import TorchGroupedLinear, TorchInt8Linear
 from .sampling.numpy_passes import NumpyPasses
 from .sampling.passes import Passes
+from .tensor_parallel import TensorParallelGroup
 
 Forward = Callable[[InputBatch], Tensor]  # a model's `forward` over one cache
 
@@ -31,6 +32,10 @@ class Backend(Protocol):
         ...
 
     def linear(self, weight: Weight, bias: Tensor | None = None) -> Linear: ...
+
+    def row_parallel(self, share: Weight, bias: Tensor | None, group: TensorParallelGroup) -> Linear:
+        """The product of all ranks' inputs, of which this one has `share`; `bias` is whole on every rank."""
+        ...
 
     def head(self, weight: Weight) -> Linear:
         """A Linear whose results may be float32 whatever the model's dtype."""
@@ -70,6 +75,11 @@ class TorchBackend:
                 return TorchGroupedLinear(weight, bias)
             case _:
                 return TorchLinear(weight, bias)
+
+    def row_parallel(self, share: Weight, bias: Tensor | None, group: TensorParallelGroup) -> Linear:
+        if group.size == 1:
+            return self.linear(share, bias)
+        return RowParallelLinear(self.linear(share), bias, group)
 
     def head(self, weight: Weight) -> Linear:
         return self.linear(weight)

@@ -16,12 +16,14 @@ from .layers.cpu_ops import CpuOps
 from .layers.embedding import Table, TiedTable
 from .layers.linear import Linear
 from .layers.ops import Heads, Ops
-from .layers.packed_linear import PackedHead, PackedLinear, PackedTable, TiedPackedTable
+from .layers.packed_linear import PackedHead, PackedLinear, PackedShare, PackedTable, TiedPackedTable
 from .layers.rotary import Rotary
+from .layers.segments import in_segments, segments_of_rank
 from .quantization.forms import GroupedWeight, Weight
 from .recorded_forward import RecordedForward
 from .sampling.cpu_passes import CpuPasses
 from .sampling.passes import Passes
+from .tensor_parallel import TensorParallelGroup
 
 DTYPES = (torch.bfloat16, torch.float32)  # float16 stays with torch: no processor that we know multiplies it faster
 
@@ -44,6 +46,13 @@ class CpuBackend:
 
     def linear(self, weight: Weight, bias: Tensor | None = None) -> Linear:
         return PackedLinear(self._pool, self._buffers, pack(weight), bias)
+
+    def row_parallel(self, share: Weight, bias: Tensor | None, group: TensorParallelGroup) -> Linear:
+        segments = segments_of_rank(share, group.size)
+        weight = pack(in_segments(share, segments))
+        if group.size == 1:
+            return PackedLinear(self._pool, self._buffers, weight, bias, segments)
+        return PackedShare(self._pool, self._buffers, weight, bias, segments, group)
 
     def head(self, weight: Weight) -> Linear:
         return PackedHead(self._pool, pack(weight))

@@ -45,14 +45,23 @@ class TensorParallelGroup:
         """Sum of every rank's `x`, added in rank order in float32 and rounded once to the dtype of `x`."""
         if self.size == 1:
             return x
-        total, *others = (part.float() for part in self._gather(x))
+        total, *others = self.stack(x).float().unbind()
         for part in others:
             total = total + part
         return total.to(x.dtype)
 
     def all_gather(self, x: Tensor, dim: int) -> Tensor:
         """Every rank's `x`, of one shape on all, joined along `dim` in rank order."""
-        return x if self.size == 1 else torch.cat(self._gather(x), dim)
+        return x if self.size == 1 else torch.cat(self.stack(x).unbind(), dim)
+
+    def stack(self, x: Tensor) -> Tensor:
+        """Every rank's `x`, of one shape on all, below each other: [ranks, *x.shape]."""
+        stacked: Tensor = x.new_empty((self.size, *x.shape))
+        if self.size == 1:
+            stacked[0] = x
+        else:
+            self._process_group.allgather([list(stacked.unbind())], [x.contiguous()]).wait()
+        return stacked
 
     def broadcast(self, x: Tensor, source: int = 0) -> Tensor:
         """The contiguous `x` of rank `source`, written into this rank's `x` and returned."""
@@ -65,9 +74,3 @@ class TensorParallelGroup:
     def close(self) -> None:
         """Leaves the group; nothing may be exchanged afterwards."""
         self._process_group = None
-
-    def _gather(self, x: Tensor) -> list[Tensor]:
-        x = x.contiguous()
-        parts = [torch.empty_like(x) for _ in range(self.size)]
-        self._process_group.allgather([parts], [x]).wait()
-        return parts

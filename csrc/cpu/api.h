@@ -29,6 +29,7 @@ struct GemmParams {
   int64_t x_stride, y_stride;
   int32_t rows, outputs, inputs;
   int32_t y_is_float;
+  int32_t segments;      // 1, 2 or 4 equal parts of the inputs that are summed apart, see segments.h; whole words each
 };
 API void gemm_bf16(Pool*, const GemmParams*);  // x and weight bfloat16
 API void gemm_fp32(Pool*, const GemmParams*);  // x and weight float; y is float
@@ -48,8 +49,8 @@ API void quantize_rows(Pool*, const QuantizeParams*);
 // y = (codes * weight^T) * scales, then bias and residual as in GemmParams. gemm_int8.cpp.
 struct GemmInt8Params {
   GemmParams gemm;             // x: codes of quantize_rows; weight: words of four unsigned bytes, each code + 128
-  const float* x_scales;       // [rows]
-  const int32_t* x_sums;       // [rows]
+  const float* x_scales;       // [rows, segments]: each segment of a row was quantised as a row of its own
+  const int32_t* x_sums;       // [rows, segments]
   const float* weight_scales;  // [outputs]
 };
 API void gemm_int8(Pool*, const GemmInt8Params*);
@@ -59,9 +60,19 @@ struct GemmInt4Params {
   GemmParams gemm;          // x: bfloat16; inputs a multiple of 8
   float* group_sums;        // [rows, groups] to work in, or null: no zero points, code 8 stands for zero
   float scale_unit;         // what the stored scales are multiples of, a power of two
-  int32_t group_size;       // a multiple of 8 that divides the inputs
+  int32_t group_size;       // a multiple of 8 that divides the inputs of a segment
 };
 API void gemm_int4(Pool*, const GemmInt4Params*);
+
+// y = the sum of several ranks' products + bias, rounded once. sum_parts.cpp.
+struct SumPartsParams {
+  void* y;             // [rows, size], bfloat16 or float
+  const float* parts;  // [count, rows, size]
+  const float* bias;   // [size], or null
+  int32_t count, rows, size;
+  int32_t y_is_float;
+};
+API void sum_parts(Pool*, const SumPartsParams*);
 
 // Rows of a packed table, as they were before packing. embed.cpp.
 struct EmbedParams {

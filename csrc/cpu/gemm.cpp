@@ -1,13 +1,13 @@
 // gemm: y = x * weight^T with bfloat16 or float weights, packed once at load.
 //
-// Algorithm  each output is one chain of dot products over K in float, started at 0; see tile.h
+// Algorithm  each output, or each segment of it, is one chain of dot products over K in float, started at 0; see tile.h
 // Shapes     x       [rows, inputs]                     bfloat16 or float, a row contiguous
 //            weight  [panels, words, 64] words          a word is 2 bfloat16 or 1 float along K; zeros past the edges
 //            y       [rows, outputs]                    bfloat16 or float
 // Tile       MAX_ROWS rows x 64 outputs, all of K
 // Floor      few rows: the weights are read once, bytes / read bandwidth; many rows: 2 * rows * outputs * inputs flop
 // Achieved   one core of Zen 4: 1 row 0.88 of reading, 4 rows 0.81; 16 rows 0.90 of peak, 512 rows 0.92 to 0.96
-#include "gemm.h"
+#include "segments.h"
 
 namespace {
 
@@ -22,9 +22,13 @@ template <class F, class Element> void gemm(Pool* pool, const GemmParams& p) {
   constexpr int PER_WORD = WORD_BYTES / (int)sizeof(Element);
   const int words = p.inputs / PER_WORD;
   const size_t panel_bytes = (size_t)ceil_div(p.inputs, PER_WORD) * STEP_BYTES;
+  const SegmentPlan plan{p.x_stride * sizeof(Element), p.inputs / p.segments * sizeof(Element), words / p.segments};
   for_panels(pool, p.rows, p.outputs, [&](int index, int first_row, int count) {
     const char* panel = (const char*)p.weight + index * panel_bytes;
     const Element* x = (const Element*)p.x + first_row * p.x_stride;
+    if (p.segments > 1)
+      return segmented_product<F, float>(p, plan, (const char*)x, first_row, count, index * PANEL, panel,
+                                         [](const float* out, int, int, int m, int c, int) { return load(out + m * PANEL + c); });
     panel_product<F, float>((const char*)x, p.x_stride * sizeof(Element), count, panel, words, [&](auto rows, int row, float* out) {
       if constexpr (PER_WORD == 2)
         if (p.inputs % 2) add_last_input<rows>(out, x + row * p.x_stride, p.x_stride, p.inputs, panel);

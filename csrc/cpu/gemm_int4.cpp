@@ -1,8 +1,8 @@
 // gemm_int4: y = x * weight^T with 4-bit weights in groups along K and bfloat16 activations (weight-only).
 //
 // Algorithm  within a group, products of x with the codes (less 8 where there are no zero points) are summed in float in
-//            the order of K; then y += (sum - zero * sum of x over the group) * scale, group after group. Codes are
-//            small integers, exact in bfloat16, so the dot instructions of tile.h serve.
+//            the order of K; then y += (sum - zero * sum of x over the group) * scale, group after group of a segment.
+//            Codes are small integers, exact in bfloat16, so the dot instructions of tile.h serve.
 // Shapes     x       [rows, inputs]          bfloat16
 //            weight  [panels, groups, ...]   for each group of each panel of 64 outputs
 //                      scales [64]           float16, in multiples of scale_unit
@@ -12,8 +12,8 @@
 // Tile       MAX_ROWS rows x INT4_STRIP vectors of outputs; the sums over groups stay in the first-level cache
 // Floor      one row: weight bytes / read bandwidth; from about four rows on 2 * rows * outputs * inputs flop
 // Achieved   one core of Zen 4: 1 row 0.78 of reading; 4 rows 0.72 of the bfloat16 peak, 16 rows 0.87, 512 rows 0.91
-#include "gemm.h"
 #include "quantize.h"
+#include "segments.h"
 
 namespace {
 
@@ -63,11 +63,13 @@ template <int ROWS, bool AHEAD>
   }
 }
 
+// out[ROWS][PANEL] = x * panel over groups [first, past).
 template <int ROWS>
-void int4_product(float* out, const char* x, size_t x_stride, const char* panel, const Layout& layout,
+void int4_product(float* out, int first, int past, const char* x, size_t x_stride, const char* panel, const Layout& layout,
                   const Int4Codes& codes, const float* sums, bool first_block) {
   std::fill_n(out, ROWS * PANEL, 0.0f);
-  for (int g = 0; g < layout.groups; g++, panel += layout.group_bytes)
+  panel += first * layout.group_bytes;
+  for (int g = first; g < past; g++, panel += layout.group_bytes)
     for (int strip = 0; strip < PANEL_VECTORS / INT4_STRIP<ROWS>; strip++) {
       const auto add = first_block && strip == 0 ? add_group<ROWS, true> : add_group<ROWS, false>;
       add(out, x + (size_t)g * layout.octets * OCTET * 2, x_stride, panel, strip, layout, codes, sums ? sums + g : nullptr);
@@ -99,11 +101,16 @@ void gemm_int4(Pool* pool, const GemmInt4Params* params) {
     for_blocks(count, [&](auto rows, int from, int block, int) {
       const int row = first_row + from;
       alignas(64) float out[rows * PANEL];
+      SegmentSums<rows> segments;
       const char* x = (const char*)((const uint16_t*)p.x + row * p.x_stride);
       const float* sums = params->group_sums ? params->group_sums + (int64_t)row * layout.groups : nullptr;
-      int4_product<rows>(out, x, p.x_stride * 2, panel, layout, codes, sums, block == 0);
       const F32 unit = splat(params->scale_unit);
-      finish(p, rows, row, index * PANEL, [&](int m, int c, int) { return load(out + m * PANEL + c) * unit; });
+      for (int s = 0; s < p.segments; s++) {
+        const int first = layout.groups / p.segments * s, past = first + layout.groups / p.segments;
+        int4_product<rows>(out, first, past, x, p.x_stride * 2, panel, layout, codes, sums, block == 0);
+        segments.take(s, 0, rows, PANEL, [&](int m, int c, int) { return load(out + m * PANEL + c) * unit; });
+      }
+      finish(p, rows, row, index * PANEL, [&](int m, int c, int) { return segments.total(p.segments, m, c); });
     });
   });
 }

@@ -148,6 +148,28 @@ def test_neither_company_nor_cuts_nor_preemption_nor_a_killed_worker_change_a_by
     check_workload(seed=1, count=16, num_kills=1)
 
 
+def check_ranks(seed: int, count: int, ranks: int, *options: str) -> None:
+    """One process, then several on a small server: everything that is told is the same."""
+    questions = random_questions(seed, count)
+    with serving(*options) as one, Client.connect(one.run_dir) as client:
+        wanted = all_at_once(client, questions)
+    with serving(*options, *CROWDED, "--tp", str(ranks)) as several, Client.connect(several.run_dir) as client:
+        check_same(questions, wanted, all_at_once(client, questions))
+
+
+@pytest.mark.timeout(300)
+def test_two_ranks_tell_the_bytes_of_one():
+    check_ranks(seed=3, count=8, ranks=2)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("options", [(), ("--quantization", "int8"), ("--quantization", "int4")], ids=" ".join)
+def test_any_number_of_ranks_tells_the_bytes_of_one(options, ranks):
+    check_ranks(70 + ranks, 30, ranks, *options)
+
+
 @pytest.mark.nightly
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("tensor_parallel_size", [1, 2])

@@ -15,6 +15,8 @@ from paged_serve.workers.model_runner import ModelRunner
 from paged_serve.workers.models import Model
 from paged_serve.workers.tensor_parallel import TensorParallelGroup
 
+from .ranks import SharedModel, SharedRunner
+
 CLIENT = b"client:0"
 
 
@@ -33,7 +35,7 @@ class Told:
 class OneProcess:
     """Who does what when is the caller's choice: `plan`, `execute`, `apply`, `read` each do one thing, if they can."""
 
-    def __init__(self, model: Model, config: Config, num_blocks: int, max_model_len: int):
+    def __init__(self, model: Model | SharedModel, config: Config, num_blocks: int, max_model_len: int):
         self.model, self.config, self.num_blocks, self.max_model_len = model, config, num_blocks, max_model_len
         geometry = model.geometry
         facts = ModelFacts(num_blocks, max_model_len, geometry.vocab_size, frozenset(geometry.eos_token_ids))
@@ -45,14 +47,18 @@ class OneProcess:
         self.answers: deque[ModelRunnerOutput] = deque()
         self.runner = self.new_runner()
 
-    def new_runner(self) -> ModelRunner:
+    def new_runner(self) -> ModelRunner | SharedRunner:
+        if isinstance(self.model, SharedModel):
+            return self.model.runner(self._runner_of)
+        return self._runner_of(self.model, TensorParallelGroup())
+
+    def _runner_of(self, model: Model, group: TensorParallelGroup) -> ModelRunner:
         """Its cache holds what a failed request may have left behind."""
-        cache = KVCache.allocate(self.model.geometry, self.num_blocks, self.config.cache.block_size)
+        cache = KVCache.allocate(model.geometry, self.num_blocks, self.config.cache.block_size, group.size)
         for tensor in (*cache.keys, *cache.values):
             tensor.fill_(float("nan"))
         num_rows = self.config.scheduler.max_num_seqs
-        group = TensorParallelGroup()
-        return ModelRunner(self.model, cache, group, num_rows=num_rows, max_model_len=self.max_model_len)
+        return ModelRunner(model, cache, group, num_rows=num_rows, max_model_len=self.max_model_len)
 
     @property
     def is_idle(self) -> bool:

@@ -35,13 +35,17 @@ class PagedLoop:
 
     def step(self, work: list[tuple[LoopRow, int]]) -> Tensor:
         """Computes the next n tokens of each row, first those with one token; returns all tokens' logits, packed."""
+        return self.model.logits(self.hidden(work))
+
+    def hidden(self, work: list[tuple[LoopRow, int]]) -> Tensor:
+        """The same, but their hidden states."""
         for row, count in work:
             while len(row.block_ids) * self.block_size < row.num_computed + count:
                 row.block_ids.append(self.free.pop())
         hidden = self.model.forward(self.batch(work), self.cache)
         for row, count in work:
             row.num_computed += count
-        return self.model.logits(hidden)
+        return hidden
 
     def batch(self, work: list[tuple[LoopRow, int]]) -> InputBatch:
         positions = [list(range(row.num_computed, row.num_computed + count)) for row, count in work]

@@ -1,7 +1,7 @@
 """What one number makes of a determinism test: a model, a small server, requests and mishaps."""
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -21,12 +21,13 @@ EOS = 2
 
 @dataclass(frozen=True)
 class ModelChoice:
-    """A checkpoint, how it is quantized while it is read, and the kernels that compute it."""
+    """A checkpoint, how it is quantized while it is read, the kernels that compute it, and how many share it."""
 
     checkpoint: str  # of CHECKPOINTS, or "demo"
     quantization: str
     isa: str
     threads: int
+    ranks: int = 1
 
 
 CHECKPOINTS: dict[str, dict[str, Any]] = {  # what write_tiny_model is told
@@ -57,6 +58,8 @@ def draw_workload(seed: int) -> Workload:
     rng = random.Random(seed)
     kind = rng.choices(("mixed", "crowded", "pair"), (60, 36, 4))[0]
     choice = _draw_choice(rng, kind)
+    if choice.threads == 1:
+        choice = replace(choice, ranks=_draw_ranks(random.Random(f"ranks {seed}"), choice))
     requests = _draw_requests(rng, kind, 1024 if choice.checkpoint == "demo" else 300)
     is_crowded = kind == "crowded"
     block_size: Any = 16 if is_crowded else rng.choice((16, 16, 32, 64))
@@ -94,6 +97,11 @@ def _draw_choice(rng: random.Random, kind: str) -> ModelChoice:
     checkpoint = rng.choice((*CHECKPOINTS, *CHECKPOINTS, *CHECKPOINTS, "demo"))
     quantization = "auto" if checkpoint == "llama-float32" else rng.choice(("auto", "auto", "int8", "int4"))
     return ModelChoice(checkpoint, quantization, isa, threads=1)
+
+
+def _draw_ranks(rng: random.Random, choice: ModelChoice) -> int:
+    is_divisible = choice.checkpoint == "demo" or choice.quantization != "int4"  # 96 inputs are three groups of 32
+    return rng.choices((1, 2, 4), (80, 14, 6))[0] if is_divisible else 1
 
 
 def _draw_requests(rng: random.Random, kind: str, vocab_size: int) -> list[EngineCoreRequest]:

@@ -20,7 +20,7 @@ from paged_serve.workers.tensor_parallel import TensorParallelGroup
 from .checkpoints import ours, random_tokens, reference
 from .paged_loop import PagedLoop
 from .quantized_checkpoints import dequantized
-from .test_tensor_parallel import on_ranks
+from .ranks import on_ranks
 
 PROMPT = random_tokens(60)
 
@@ -175,14 +175,13 @@ def test_the_output_head_becomes_int8_while_the_embedding_stays(folder):
 
 @pytest.mark.parametrize("kind", ["int8", "int4"])
 def test_two_ranks_say_what_one_says_and_keep_a_rows_bits(kind, tmp_path):
-    """int8 only nearly so: a rank's share of a token's activations has a scale of its own."""
+    """On plain torch int8 only nearly so: a rank's share of a token's activations has a scale of its own."""
     reference("llama-even", tmp_path / "model", torch.bfloat16)
     options = {"quantization": kind, "quantize_lm_head": kind == "int8"}
     loop = PagedLoop(ours(tmp_path / "model", "float32", **options))
     expected = loop.prefill(loop.row(PROMPT))
 
     def work(group):
-        torch.set_num_threads(1)
         model, results = ours(tmp_path / "model", "float32", group=group, **options), []
         for chunk in (1000, 13):
             loop = PagedLoop(model, seed=chunk)

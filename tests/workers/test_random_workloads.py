@@ -8,7 +8,7 @@ worker died. Then each is computed alone in a fresh engine with room for everyth
 import random
 from collections import Counter
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
@@ -24,9 +24,10 @@ from paged_serve.workers.tensor_parallel import TensorParallelGroup
 
 from .one_process import OneProcess, Told
 from .random_workload import CHECKPOINTS, MAX_MODEL_LEN, ModelChoice, Workload, draw_workload
+from .ranks import Ranks, SharedModel
 from .tiny_model import write_tiny_model
 
-SLICE = (*range(14), 52)  # 52: two threads share the attention of a long prompt
+SLICE = (*range(14), 52, 55)  # 52: two threads share the attention of a long prompt; 55: four ranks, int8
 NIGHTLY = range(1000)
 MAX_TICKS = 20_000
 ALONE = Config(
@@ -42,21 +43,33 @@ def load(tmp_path_factory):
     """Gives the model of a ModelChoice; each is loaded once."""
     if not cpu.runnable_isas():
         pytest.skip("the kernels are not built")
-    pools = []
+    pools, groups = [], []
 
     @cache
     def folder(checkpoint: str) -> str:
         home = tmp_path_factory.mktemp(checkpoint)
         return write_tiny_model(home, max_position_embeddings=MAX_MODEL_LEN, **CHECKPOINTS[checkpoint])
 
-    @cache
-    def load(choice: ModelChoice) -> Model:
-        pools.append(cpu.Pool(cpu.load_library(choice.isa), [-1] * choice.threads))
-        home = str(DEMO_MODEL) if choice.checkpoint == "demo" else folder(choice.checkpoint)
+    def load_rank(choice: ModelChoice, home: str, group: TensorParallelGroup) -> Model:
+        pool = cpu.Pool(cpu.load_library(choice.isa), [-1] * choice.threads)
+        pools.append(pool)
         config = ModelConfig(device="cpu", quantization=choice.quantization)
-        return load_model(home, config, TensorParallelGroup(), lambda done, total: None, pools[-1])
+        return load_model(home, config, group, lambda done, total: None, pool)
+
+    @cache
+    def group_of(size: int) -> Ranks:
+        groups.append(Ranks(size, tmp_path_factory.mktemp("group") / "rendezvous"))
+        return groups[-1]
+
+    @cache
+    def load(choice: ModelChoice) -> Model | SharedModel:
+        home = str(DEMO_MODEL) if choice.checkpoint == "demo" else folder(choice.checkpoint)
+        load_on = partial(load_rank, choice, home)
+        return load_on(TensorParallelGroup()) if choice.ranks == 1 else SharedModel(group_of(choice.ranks), load_on)
 
     yield load
+    for group in groups:
+        group.close()
     for pool in pools:
         pool.close()
 
@@ -71,7 +84,7 @@ def alone(model: Model, request: EngineCoreRequest) -> dict[int, Told]:
     return house.told
 
 
-def together(model: Model, workload: Workload) -> tuple[dict[int, Told], Counter[str]]:
+def together(model: Model | SharedModel, workload: Workload) -> tuple[dict[int, Told], Counter[str]]:
     """What everybody is told, and what befell them."""
     rng, tally = random.Random(workload.seed), Counter[str]()
     house = OneProcess(model, workload.config, workload.num_blocks, MAX_MODEL_LEN)
@@ -113,7 +126,7 @@ def run_workload(load, seed: int) -> Counter[str]:
     workload = draw_workload(seed)
     try:
         found, tally = together(load(workload.choice), workload)
-        single = load(replace(workload.choice, threads=1))
+        single = load(replace(workload.choice, threads=1, ranks=1))
         for _, request in workload.arrivals:
             for stream_id, wanted in alone(single, request).items():
                 got = found[stream_id]
@@ -125,13 +138,14 @@ def run_workload(load, seed: int) -> Counter[str]:
         test = f"{Path(__file__)}::{test_no_request_of_a_workload_is_told_another_byte.__name__}[{seed}]"
         error.add_note(f"to repeat: python -m pytest -m nightly '{test}'")
         raise
-    tally.update(workloads=1, requests=len(workload.arrivals), streams=len(found))
+    tally.update(workloads=1, requests=len(workload.arrivals), streams=len(found), ranks=workload.choice.ranks)
     tally["tokens"] += sum(len(told.token_ids) for told in found.values())
     return tally
 
 
 def test_no_request_of_a_slice_of_workloads_is_told_another_byte(load):
     total = sum((run_workload(load, seed) for seed in SLICE), Counter[str]())
+    assert total["ranks"] > total["workloads"], "no model was shared by ranks"
     for event in ("cached tokens", "preemptions", "aborts", "restarts"):
         assert total[event], f"there were no {event}, so the slice shows nothing of them"
 

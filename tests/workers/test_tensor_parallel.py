@@ -2,30 +2,18 @@
 
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 
+from paged_serve.workers.kernels import cpu
+from paged_serve.workers.rank import DEMO_MODEL
 from paged_serve.workers.tensor_parallel import TensorParallelGroup
 
 from .checkpoints import ours, random_tokens, reference
 from .paged_loop import PagedLoop
+from .ranks import on_ranks
 from .tiny_model import write_tiny_model
-
-
-def on_ranks(size, rendezvous, work):
-    """`work(group)` on every rank at once, a thread each (gloo does not mind); results in rank order."""
-
-    def rank(index):
-        group = TensorParallelGroup.join(index, size, str(rendezvous), timeout_s=30)
-        try:
-            return work(group)
-        finally:
-            group.close()
-
-    with ThreadPoolExecutor(size) as pool:
-        return list(pool.map(rank, range(size)))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
@@ -68,17 +56,67 @@ def test_ranks_together_write_the_text_of_one(variant, size, tmp_path, pool):
     expected = PagedLoop(ours(tmp_path, pool=pool)).greedy(random_tokens(50), 40)
 
     def work(group):
-        torch.set_num_threads(1)
         return PagedLoop(ours(tmp_path, group=group, pool=pool)).greedy(random_tokens(50), 40, chunk=20)
 
     assert on_ranks(size, tmp_path / "rendezvous", work) == [expected] * size
+
+
+WAYS = [{"dtype": "bfloat16"}, {"dtype": "float32"}, {"quantization": "int8"}, {"quantization": "int4"}]
+
+
+def prompt_and_answer(model):
+    """The bits of a prompt's hidden states and logits, cut into chunks, and of those of a few greedy tokens."""
+    loop = PagedLoop(model)
+    row = loop.row(random_tokens(70))
+    hidden = []
+    for count in (50, 20):
+        row_hidden = loop.hidden([(row, count)])
+        hidden.append(row_hidden.clone())
+    logits = model.logits(hidden[-1]).clone()
+    for _ in range(8):
+        row.token_ids.append(int(logits[-1].argmax()))
+        hidden.append(loop.hidden([(row, 1)]).clone())
+        logits = torch.cat([logits, model.logits(hidden[-1])])
+    return torch.cat(hidden), logits
+
+
+@pytest.mark.parametrize("options", WAYS, ids=lambda options: next(iter(options.values())))
+@pytest.mark.parametrize("isa", cpu.runnable_isas())
+def test_ranks_together_have_the_bits_of_one(options, isa, tmp_path):
+    """Two and four ranks, on every instruction set; the demo model's KV heads are shared out to the last one."""
+    pools = [cpu.Pool(cpu.load_library(isa), [-1]) for _ in range(4)]
+    expected = prompt_and_answer(ours(DEMO_MODEL, pool=pools[0], **options))
+    for size in (2, 4):
+
+        def work(group):
+            return prompt_and_answer(ours(DEMO_MODEL, group=group, pool=pools[group.rank], **options))
+
+        for found in on_ranks(size, tmp_path / f"rendezvous-{size}", work):
+            assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True))
+    for pool in pools:
+        pool.close()
+
+
+@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("variant", ["llama-linear-biased", "qwen3", "llama-multi-query"])
+def test_biases_norms_and_shared_kv_heads_change_no_bit(variant, size, tmp_path, make_pool):
+    pools = [make_pool() for _ in range(size)]
+    if pools[0] is None:
+        pytest.skip("the kernels are not built")
+    reference(variant, tmp_path, torch.bfloat16)
+    expected = prompt_and_answer(ours(tmp_path, pool=pools[0]))
+
+    def work(group):
+        return prompt_and_answer(ours(tmp_path, group=group, pool=pools[group.rank]))
+
+    for found in on_ranks(size, tmp_path / "rendezvous", work):
+        assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True))
 
 
 def test_ranks_keep_a_rows_bits_as_one_rank_does(tmp_path, pool):
     reference("qwen3", tmp_path, torch.bfloat16)
 
     def work(group):
-        torch.set_num_threads(1)
         model, results = ours(tmp_path, group=group, pool=pool), []
         for chunk in (1000, 13):
             loop = PagedLoop(model, seed=chunk)

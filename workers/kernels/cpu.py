@@ -31,7 +31,7 @@ class GemmParams(ctypes.Structure):
     _fields_ = (
         *((name, c_void_p) for name in ("y", "x", "weight", "bias", "residual")),
         *((name, c_int64) for name in ("x_stride", "y_stride")),
-        *((name, c_int32) for name in ("rows", "outputs", "inputs", "y_is_float")),
+        *((name, c_int32) for name in ("rows", "outputs", "inputs", "y_is_float", "segments")),
     )
 
 
@@ -49,6 +49,13 @@ class GemmInt8Params(ctypes.Structure):
 
 class GemmInt4Params(ctypes.Structure):
     _fields_ = (("gemm", GemmParams), ("group_sums", c_void_p), ("scale_unit", c_float), ("group_size", c_int32))
+
+
+class SumPartsParams(ctypes.Structure):
+    _fields_ = (
+        *((name, c_void_p) for name in ("y", "parts", "bias")),
+        *((name, c_int32) for name in ("count", "rows", "size", "y_is_float")),
+    )
 
 
 class EmbedParams(ctypes.Structure):
@@ -133,6 +140,7 @@ KERNELS: dict[str, type[ctypes.Structure]] = {
     "quantize_rows": QuantizeParams,
     "gemm_int8": GemmInt8Params,
     "gemm_int4": GemmInt4Params,
+    "sum_parts": SumPartsParams,
     "embed_bf16": EmbedParams,
     "embed_fp32": EmbedParams,
     "embed_int8": EmbedParams,

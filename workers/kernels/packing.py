@@ -11,6 +11,7 @@ from torch.nn import functional
 from ..quantization.forms import GroupedWeight, Int8Weight, Weight
 
 PANEL = 64  # outputs of a panel
+WORD_INPUTS = 4  # inputs of an output that share 32 bits, at most: of int8 codes
 OCTET = 8  # inputs of an output that share 32 bits of int4 codes
 INT4_ZERO = 8  # the code that stands for zero where there are no zero points
 HUGE_PAGE = 2 << 20

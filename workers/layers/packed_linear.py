@@ -5,22 +5,52 @@ from torch import Tensor
 
 from ..kernels.buffers import Buffers
 from ..kernels.cpu import Pool
-from ..kernels.gemm import embed_rows, gemm
+from ..kernels.gemm import embed_rows, gemm, sum_parts
 from ..kernels.packing import PackedWeight
+from ..tensor_parallel import TensorParallelGroup
 
 
 class PackedLinear:
-    """A product that is summed in float32 with its bias and rounded once."""
+    """A product that is summed in float32 with its bias and rounded once; the inputs in `segments`, see gemm."""
 
-    def __init__(self, pool: Pool, buffers: Buffers, weight: PackedWeight, bias: Tensor | None = None):
+    def __init__(
+        self, pool: Pool, buffers: Buffers, weight: PackedWeight, bias: Tensor | None = None, segments: int = 1
+    ):
         self.weight = weight
         self.bias = None if bias is None else bias.float()  # [out]
         self._pool = pool
         self._buffers = buffers
+        self._segments = segments
 
     def __call__(self, x: Tensor) -> Tensor:
         out = self._buffers.take("product", len(x), self.weight.outputs, x.dtype)
-        return gemm(self._pool, x, self.weight, self.bias, out=out, buffers=self._buffers)
+        return gemm(self._pool, x, self.weight, self.bias, out=out, buffers=self._buffers, segments=self._segments)
+
+
+class PackedShare:
+    """The same product with its segments shared by ranks: their float32 sums are exchanged, added and rounded once."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        buffers: Buffers,
+        weight: PackedWeight,
+        bias: Tensor | None,
+        segments: int,
+        group: TensorParallelGroup,
+    ):
+        self.weight = weight
+        self.bias = None if bias is None else bias.float()  # [out], whole on every rank
+        self._pool = pool
+        self._buffers = buffers
+        self._segments = segments  # of this rank
+        self._group = group
+
+    def __call__(self, x: Tensor) -> Tensor:
+        part = self._buffers.take("part", len(x), self.weight.outputs, torch.float32)
+        gemm(self._pool, x, self.weight, out=part, buffers=self._buffers, segments=self._segments)
+        out = self._buffers.take("product", len(x), self.weight.outputs, x.dtype)
+        return sum_parts(self._pool, self._group.stack(part), self.bias, out)
 
 
 class PackedHead:

@@ -8,7 +8,7 @@ from torch import Tensor
 from ..allocator import release_freed_memory
 from ..backend import Backend
 from ..layers.embedding import OutputHead, VocabularyEmbedding
-from ..layers.linear import OUTPUTS_MULTIPLE, JoinedLinear, Linear, RowParallelLinear
+from ..layers.linear import OUTPUTS_MULTIPLE, JoinedLinear, Linear
 from ..layers.norm import RMSNorm
 from ..layers.ops import Heads
 from ..layers.rotary import Rotary
@@ -137,9 +137,7 @@ class Assembly:
         part = MatrixPart((rows, columns), 1, *self._even_span(columns))
         weight = self._matrix(self._source.projections, name, part)
         bias_vector = self._bias([(name, rows, (0, rows))]) if bias else None
-        if self._group.size == 1:
-            return self._backend.linear(weight, bias_vector)
-        return RowParallelLinear(self._backend.linear(weight), bias_vector, self._group)
+        return self._backend.row_parallel(weight, bias_vector, self._group)
 
     def _bias(self, parts: list[tuple[str, int, Span]]) -> Tensor:
         """One vector for the given spans of several projections."""

@@ -1,0 +1,71 @@
+"""Tensor-parallel ranks in one process, a thread each (gloo does not mind)."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+
+from paged_serve.protocol.worker import ModelRunnerOutput, SchedulerOutput
+from paged_serve.workers.model_runner import ModelRunner
+from paged_serve.workers.models import Model
+from paged_serve.workers.tensor_parallel import TensorParallelGroup
+
+Result = TypeVar("Result")
+
+
+class Ranks:
+    """A group of `size`, which met at the new file `rendezvous`."""
+
+    def __init__(self, size: int, rendezvous: Path):
+        self._size = size
+        self._threads = ThreadPoolExecutor(size, initializer=partial(torch.set_num_threads, 1))
+        join = partial(TensorParallelGroup.join, size=size, rendezvous=str(rendezvous), timeout_s=30)
+        self._groups = list(self._threads.map(join, range(size)))
+
+    def on_each(self, work: Callable[[TensorParallelGroup], Result]) -> list[Result]:
+        """`work(group)` on every rank at once; results in rank order."""
+        return list(self._threads.map(work, self._groups))
+
+    def close(self) -> None:
+        for group in self._groups:
+            group.close()
+        self._threads.shutdown()
+
+
+def on_ranks(size: int, rendezvous: Path, work: Callable[[TensorParallelGroup], Result]) -> list[Result]:
+    ranks = Ranks(size, rendezvous)
+    try:
+        return ranks.on_each(work)
+    finally:
+        ranks.close()
+
+
+class SharedModel:
+    """What each rank of a group has loaded."""
+
+    def __init__(self, ranks: Ranks, load: Callable[[TensorParallelGroup], Model]):
+        self.ranks = ranks
+        self.of_rank = ranks.on_each(load)
+
+    @property
+    def geometry(self):
+        return self.of_rank[0].geometry
+
+    def runner(self, new_runner: Callable[[Model, TensorParallelGroup], ModelRunner]) -> "SharedRunner":
+        return SharedRunner(self.ranks, self.ranks.on_each(lambda group: new_runner(self.of_rank[group.rank], group)))
+
+
+class SharedRunner:
+    """Every rank's runner; the answer is that of rank 0."""
+
+    def __init__(self, ranks: Ranks, of_rank: list[ModelRunner]):
+        self._ranks = ranks
+        self._of_rank = of_rank
+
+    def execute(self, plan: SchedulerOutput) -> ModelRunnerOutput:
+        outputs = self._ranks.on_each(lambda group: self._of_rank[group.rank].execute(plan))
+        assert all(output.token_ids == outputs[0].token_ids for output in outputs)
+        return outputs[0]
