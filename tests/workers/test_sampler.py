@@ -11,31 +11,49 @@ from hypothesis import strategies as st
 from paged_serve.protocol.message import pack_ids
 from paged_serve.protocol.sampling_params import SamplingParams
 from paged_serve.protocol.worker import NewRow
+from paged_serve.workers.kernels.cuda.sampling import Blocks
 from paged_serve.workers.request_rows import RequestRows
 from paged_serve.workers.sampling.cpu_passes import CpuPasses
+from paged_serve.workers.sampling.device_sampler import DeviceSampler
 from paged_serve.workers.sampling.numpy_passes import NumpyPasses
 from paged_serve.workers.sampling.sampler import Sampler
 
+from ..cuda.emulated import COMPILER, EmulatorLauncher
 from . import sampling_oracle as oracle
 
 EOS = (2, 3)
+BLOCKS = Blocks(threads=64, slice_tokens=512)  # small, so that small vocabularies are cut up too
 PROMPT, OUTPUT = [5, 6, 7, 5], [8, 5, 9, 9]
 
 
-@pytest.fixture(autouse=True)
-def either_way(pool):
-    """Every test here runs in numpy and on the kernels."""
-    Bench.pool = pool
+@pytest.fixture(scope="module")
+def emulator():
+    return EmulatorLauncher() if COMPILER else None
+
+
+@pytest.fixture(autouse=True, params=["numpy", "kernels", "device"])
+def every_way(request, pools, emulator):
+    """Every test here runs in numpy, on the kernels of the CPU, and on those of the device in the emulator."""
+    if request.param == "numpy":
+        Bench.make_sampler = lambda vocab_size: Sampler(NumpyPasses(vocab_size))
+    elif request.param == "kernels":
+        if len(pools) == 1:
+            pytest.skip("the kernels are not built")
+        Bench.make_sampler = lambda vocab_size: Sampler(CpuPasses(pools[1]))
+    else:
+        if emulator is None:
+            pytest.skip("the emulator needs g++")
+        Bench.make_sampler = lambda vocab_size: DeviceSampler(emulator, vocab_size, "cpu", BLOCKS)
 
 
 class Bench:
     """Rows and a sampler for a small vocabulary."""
 
-    pool = None
+    make_sampler = None
 
     def __init__(self, vocab_size: int, num_rows: int = 16):
         self.rows = RequestRows(num_rows, max_len=64, block_size=16, vocab_size=vocab_size)
-        self.sampler = Sampler(NumpyPasses(vocab_size) if self.pool is None else CpuPasses(self.pool))
+        self.sampler = Bench.make_sampler(vocab_size)
 
     def put(self, row: int, params: SamplingParams, seed: int = 0, prompt=PROMPT, output=OUTPUT, eos=EOS) -> None:
         ids = pack_ids([*prompt, *output])

@@ -44,9 +44,14 @@ class Constraints:
         """Apply, in place, to one row [vocab] whose output so far is `output`."""
         if self.forbidden is not None:
             logits[self.forbidden] = -np.inf
-        for prefix, last in self.bad_words:
-            if len(prefix) <= len(output) and np.array_equal(output[len(output) - len(prefix) :], prefix):
-                logits[last] = -np.inf
-        if len(output) < self.min_tokens:
-            logits[self.ends] = -np.inf
+        logits[self.forbidden_after(output)] = -np.inf
         logits[self.biased] += self.bias
+
+    def forbidden_after(self, output: NDArray[np.int32]) -> list[int]:
+        """Tokens that would end a bad word or, too early, the output."""
+        last_tokens = [
+            last
+            for prefix, last in self.bad_words
+            if len(prefix) <= len(output) and np.array_equal(output[len(output) - len(prefix) :], prefix)
+        ]
+        return last_tokens + (self.ends.tolist() if len(output) < self.min_tokens else [])

@@ -1,0 +1,157 @@
+"""Everything that the sampler's kernels do, once, against the plain oracle; quick, as every planted bug runs it."""
+
+import numpy as np
+import torch
+
+from paged_serve.protocol.message import pack_ids
+from paged_serve.protocol.sampling_params import SamplingParams
+from paged_serve.protocol.worker import NewRow
+from paged_serve.workers.kernels.cuda.sampling import MAY_BE_MASKED, ROW, STATE, WEIGHT_OF_BEST, Blocks, SamplerKernels
+from paged_serve.workers.request_rows import RequestRows
+from paged_serve.workers.sampling.device_sampler import DeviceSampler
+
+from ..workers import sampling_oracle as oracle
+
+BLOCKS = Blocks(threads=64, slice_tokens=512)
+EOS = (2, 3)
+PROMPT, OUTPUT = [5, 6, 7, 5], [8, 5, 9, 9]
+REQUESTS = [
+    SamplingParams(temperature=0.0, logprobs=0),
+    SamplingParams(logprobs=4),
+    SamplingParams(temperature=0.4),
+    SamplingParams(top_k=9, temperature=1.5),
+    SamplingParams(top_k=1),
+    SamplingParams(top_p=0.7, logprobs=-1),
+    SamplingParams(top_p=1e-7),
+    SamplingParams(min_p=0.3),
+    SamplingParams(top_k=300, top_p=0.93, min_p=0.001, temperature=1.7),
+    SamplingParams(repetition_penalty=3.0, frequency_penalty=-1.9, logprobs=3),
+    SamplingParams(presence_penalty=-2.0, temperature=0.2),
+    SamplingParams(logit_bias={4: 12.5, 31: 12.0, 130: -300.0, 599: 12.25}),
+    SamplingParams(allowed_token_ids=(3, 12, 31, 32, 599), repetition_penalty=1.4),
+    SamplingParams(allowed_token_ids=tuple(range(0, 600, 7)), top_k=100, logprobs=1),
+    SamplingParams(bad_words_token_ids=((9, 9, 1), (4,), (9, 8, 2)), logit_bias={1: 40.0, 2: 39.0, 4: 41.0}),
+    SamplingParams(min_tokens=5, stop_token_ids=(10,), logit_bias={10: 70.0, 2: 75.0, 11: 60.0}),
+    SamplingParams(min_tokens=5, allowed_token_ids=(2, 3), temperature=0.0),
+]
+
+
+def new_row(row: int, params: SamplingParams, seed: int, prompt=PROMPT, output=OUTPUT) -> NewRow:
+    return NewRow(row, pack_ids([*prompt, *output]), len(prompt), 0, (pack_ids([1]),), seed, EOS, params)
+
+
+def tied_logits(random: np.random.Generator, rows: int, vocab_size: int) -> np.ndarray:
+    """With many ties, and both zeros."""
+    logits = (random.normal(0, 3, (rows, vocab_size)) * 4).round() / 4
+    logits[logits == 0] = random.choice([0.0, -0.0], np.count_nonzero(logits == 0))
+    return logits.astype(np.float32)
+
+
+def check_sampler(launcher, device="cpu"):
+    check_steps(launcher, device)
+    check_cuts(launcher, device)
+    check_random_numbers(launcher, device)
+
+
+def check_steps(launcher, device="cpu", vocab_size=600, num_steps=3):
+    """Steps launched before the host knows the tokens of earlier ones, against the oracle, which is told them all."""
+    random = np.random.default_rng(0)
+    sampler = DeviceSampler(launcher, vocab_size, device, BLOCKS)
+    state = RequestRows(len(REQUESTS), 64, 16, vocab_size)
+    for row, params in enumerate(REQUESTS):
+        state.reset(new_row(row, params, seed=row))
+    rows = random.permutation(len(REQUESTS))
+    steps = []
+    for _ in range(num_steps):
+        logits = tied_logits(random, len(rows), vocab_size)
+        steps.append((logits, sampler.launch(torch.from_numpy(logits.copy()).to(device), rows, state)))
+        state.append_tokens(rows, np.full(len(rows), 5))  # placeholders: this token is known to all of them
+    outputs = {row: [*OUTPUT] for row in rows}
+    for logits, pending in steps:
+        sampled = pending.result()
+        assert torch.equal(pending.token_ids.cpu(), torch.from_numpy(sampled.token_ids))
+        for index, row in enumerate(rows.tolist()):
+            expected = oracle.sample(logits[index], REQUESTS[row], row, PROMPT, outputs[row], EOS)
+            assert (index in sampled.bad) == (expected is None), REQUESTS[row]
+            assert sampled.token_ids[index] == (expected or 0), REQUESTS[row]
+            outputs[row].append(int(sampled.token_ids[index]))
+            if REQUESTS[row].logprobs is not None:
+                check_logprobs(sampled.logprobs[index], logits[index], outputs[row][-1], REQUESTS[row].logprobs)
+
+
+def check_logprobs(found, logits: np.ndarray, token: int, count: int) -> None:
+    ranked = np.lexsort((np.arange(len(logits)), -logits)).tolist()
+    assert found.token_ids[0].tolist() == [token, *ranked[: len(logits) if count < 0 else count]]
+    assert found.ranks.tolist() == [ranked.index(token) + 1]
+    exact = torch.log_softmax(torch.from_numpy(logits).double(), 0)[found.token_ids[0].astype(np.int64)]
+    assert np.abs(found.logprobs[0] - exact.numpy()).max() < 2e-6
+
+
+def cut_states(launcher, logits: np.ndarray, records: np.ndarray, device="cpu", blocks=BLOCKS) -> np.ndarray:
+    """STATEs after the scan and both descents."""
+    kernels = SamplerKernels(launcher, logits.shape[1], torch.device(device), blocks)
+    rows = torch.from_numpy(records.view(np.uint8).reshape(len(records), -1)).to(device)
+    token_ids = torch.empty(len(records), dtype=torch.int64, device=device)
+    bad = torch.empty(len(records), dtype=torch.uint8, device=device)
+    passes = kernels.over(torch.from_numpy(logits).to(device), rows, token_ids, bad)
+    passes.scan()
+    passes.cut(by_mass=False)
+    passes.cut(by_mass=True)
+    return passes.states.cpu().numpy().view(STATE)[:, 0]
+
+
+def plain_records(count: int) -> np.ndarray:
+    records = np.zeros(count, ROW)
+    records["temperature"] = records["top_p"] = 1
+    records["log_min_p"] = -np.inf
+    records["source"] = records["index"] = np.arange(count)
+    return records
+
+
+def logit_of(key: int) -> np.float32:
+    bits = key & 0x7FFFFFFF if key >> 31 else ~key & 0xFFFFFFFF
+    return np.array(bits, np.uint32).view(np.float32)[()]
+
+
+def kept_tokens(logits: np.ndarray, state: np.void, log_min_p: float, temperature: float) -> list[int]:
+    """What a state leaves in the draw."""
+    border = logit_of(int(state["cut_key"])) if state["cut_key"] else -np.inf
+    kept = np.flatnonzero(logits > border).tolist() + np.flatnonzero(logits == border)[: state["cut_ties"]].tolist()
+    scaled = (logits - logits.max()) / np.float32(temperature)
+    return sorted(token for token in kept if scaled[token] >= np.float32(log_min_p))
+
+
+def check_cuts(launcher, device="cpu", vocab_size=600, blocks=BLOCKS):
+    """The sets that top-k, top-p and min-p keep, ties included; some rows are nothing but ties."""
+    random = np.random.default_rng(1)
+    requests = [
+        SamplingParams(top_k=top_k, top_p=top_p, min_p=min_p, temperature=temperature)
+        for top_k in (0, 1, 5, 123, vocab_size - 1)
+        for top_p, min_p, temperature in ((1.0, 0.0, 1.0), (0.5, 0.0, 1.3), (0.9, 0.02, 0.8), (0.999, 0.3, 2.0))
+    ]
+    logits = tied_logits(random, len(requests), vocab_size)
+    logits[::5] = 1.25  # all of the same mass
+    records = plain_records(len(requests))
+    for name in ("top_k", "top_p", "temperature"):
+        records[name] = [getattr(params, name) for params in requests]
+    records["log_min_p"] = [np.log(params.min_p) if params.min_p else -np.inf for params in requests]
+    for row, state in enumerate(cut_states(launcher, logits, records, device, blocks)):
+        expected = sorted(oracle.kept_weights(list(logits[row]), requests[row]))
+        found = kept_tokens(logits[row], state, records["log_min_p"][row], requests[row].temperature)
+        assert found == expected, requests[row]
+
+
+def check_random_numbers(launcher, device="cpu"):
+    """The uniform numbers are those of the host; what is not finite is found, and masked rows may have -infinity."""
+    seeds, positions = [0, 1, 2**40 + 17, 2**63 - 1], [0, 5, 2**33 + 1, 77]
+    logits = np.zeros((8, 513), np.float32)
+    logits[4:, 512] = np.nan, np.inf, -np.inf, -np.inf
+    records = plain_records(8)
+    records["seed"], records["position"] = seeds * 2, positions * 2
+    records["flags"][6:] = 0, MAY_BE_MASKED
+    records["top_k"] = 513 // 2
+    states = cut_states(launcher, logits, records, device)
+    expected = [oracle.uniform(seed, position) * 2**53 for seed, position in zip(seeds, positions, strict=True)]
+    assert (states["uniform"] >> np.uint64(11)).tolist() == expected * 2
+    assert states["bad"].tolist() == [0, 0, 0, 0, 1, 1, 1, 0]
+    assert WEIGHT_OF_BEST == 2**44
