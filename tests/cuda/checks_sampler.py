@@ -1,4 +1,4 @@
-"""Everything that the sampler's kernels do, once, against the plain oracle; quick, as every planted bug runs it."""
+"""Everything that the sampler's kernels do, once, against the host's sampler; quick, as every planted bug runs it."""
 
 import numpy as np
 import torch
@@ -6,13 +6,16 @@ import torch
 from paged_serve.protocol.message import pack_ids
 from paged_serve.protocol.sampling_params import SamplingParams
 from paged_serve.protocol.worker import NewRow
-from paged_serve.workers.kernels.cuda.sampling import MAY_BE_MASKED, ROW, STATE, WEIGHT_OF_BEST, Blocks, SamplerKernels
+from paged_serve.workers.kernels.cuda.sampling import MAY_BE_MASKED, ROW, STATE, Blocks, SamplerKernels
 from paged_serve.workers.request_rows import RequestRows
 from paged_serve.workers.sampling.device_sampler import DeviceSampler
+from paged_serve.workers.sampling.numpy_passes import NumpyPasses
+from paged_serve.workers.sampling.sampler import Sampler
 
 from ..workers import sampling_oracle as oracle
 
-BLOCKS = Blocks(threads=64, slice_tokens=512)
+BLOCKS = Blocks(threads=64, slice_tokens=1024)  # small, so that small vocabularies are cut up too
+VOCAB_SIZE = 1300
 EOS = (2, 3)
 PROMPT, OUTPUT = [5, 6, 7, 5], [8, 5, 9, 9]
 REQUESTS = [
@@ -33,6 +36,16 @@ REQUESTS = [
     SamplingParams(bad_words_token_ids=((9, 9, 1), (4,), (9, 8, 2)), logit_bias={1: 40.0, 2: 39.0, 4: 41.0}),
     SamplingParams(min_tokens=5, stop_token_ids=(10,), logit_bias={10: 70.0, 2: 75.0, 11: 60.0}),
     SamplingParams(min_tokens=5, allowed_token_ids=(2, 3), temperature=0.0),
+    SamplingParams(temperature=0.0, presence_penalty=1.5),
+    SamplingParams(temperature=0.0, frequency_penalty=0.5),
+    SamplingParams(temperature=0.0, repetition_penalty=1.2),
+]
+OF_FLAT_LOGITS = [
+    SamplingParams(logprobs=40),
+    SamplingParams(logprobs=300, top_p=0.6),
+    *[SamplingParams(top_k=40)] * 3,
+    *[SamplingParams(top_k=300)] * 3,
+    SamplingParams(top_k=1100, top_p=0.5),
 ]
 
 
@@ -50,33 +63,36 @@ def tied_logits(random: np.random.Generator, rows: int, vocab_size: int) -> np.n
 def check_sampler(launcher, device="cpu"):
     check_steps(launcher, device)
     check_cuts(launcher, device)
+    check_border_of_min_p(launcher, device)
     check_random_numbers(launcher, device)
 
 
-def check_steps(launcher, device="cpu", vocab_size=600, num_steps=3):
-    """Steps launched before the host knows the tokens of earlier ones, against the oracle, which is told them all."""
+def check_steps(launcher, device="cpu", num_steps=4):
+    """Steps launched before anybody knows the tokens of earlier ones, against the host's sampler, which does."""
+    requests = [*REQUESTS, *OF_FLAT_LOGITS]
     random = np.random.default_rng(0)
-    sampler = DeviceSampler(launcher, vocab_size, device, BLOCKS)
-    state = RequestRows(len(REQUESTS), 64, 16, vocab_size)
-    for row, params in enumerate(REQUESTS):
-        state.reset(new_row(row, params, seed=row))
-    rows = random.permutation(len(REQUESTS))
+    sampler, host = DeviceSampler(launcher, VOCAB_SIZE, device, BLOCKS), Sampler(NumpyPasses(VOCAB_SIZE))
+    state, truth = (RequestRows(len(requests), 64, 16, VOCAB_SIZE) for _ in range(2))
+    for row, params in enumerate(requests):
+        for rows in (state, truth):
+            rows.reset(new_row(row, params, seed=row))
+    rows = random.permutation(len(requests))
+    logits = tied_logits(random, len(rows), VOCAB_SIZE)  # the same in all steps, so that tokens come again
+    logits[rows >= len(REQUESTS)] = 1.25
     steps = []
     for _ in range(num_steps):
-        logits = tied_logits(random, len(rows), vocab_size)
-        steps.append((logits, sampler.launch(torch.from_numpy(logits.copy()).to(device), rows, state)))
+        steps.append(sampler.launch(torch.from_numpy(logits.copy()).to(device), rows, state))
         state.append_tokens(rows, np.full(len(rows), 5))  # placeholders: this token is known to all of them
-    outputs = {row: [*OUTPUT] for row in rows}
-    for logits, pending in steps:
-        sampled = pending.result()
-        assert torch.equal(pending.token_ids.cpu(), torch.from_numpy(sampled.token_ids))
-        for index, row in enumerate(rows.tolist()):
-            expected = oracle.sample(logits[index], REQUESTS[row], row, PROMPT, outputs[row], EOS)
-            assert (index in sampled.bad) == (expected is None), REQUESTS[row]
-            assert sampled.token_ids[index] == (expected or 0), REQUESTS[row]
-            outputs[row].append(int(sampled.token_ids[index]))
-            if REQUESTS[row].logprobs is not None:
-                check_logprobs(sampled.logprobs[index], logits[index], outputs[row][-1], REQUESTS[row].logprobs)
+    for pending in steps:
+        found, expected = pending.result(), host.sample(torch.from_numpy(logits.copy()), rows, truth)
+        truth.append_tokens(rows, expected.token_ids)
+        assert torch.equal(pending.token_ids.cpu(), torch.from_numpy(found.token_ids))
+        wrong = np.flatnonzero(found.token_ids != expected.token_ids)
+        assert not len(wrong), [(requests[row], found.token_ids[wrong]) for row in rows[wrong]]
+        assert found.bad.tolist() == expected.bad.tolist()
+        assert found.logprobs.keys() == expected.logprobs.keys()
+        for index, logprobs in found.logprobs.items():
+            check_logprobs(logprobs, logits[index], int(found.token_ids[index]), requests[rows[index]].logprobs)
 
 
 def check_logprobs(found, logits: np.ndarray, token: int, count: int) -> None:
@@ -121,12 +137,12 @@ def kept_tokens(logits: np.ndarray, state: np.void, log_min_p: float, temperatur
     return sorted(token for token in kept if scaled[token] >= np.float32(log_min_p))
 
 
-def check_cuts(launcher, device="cpu", vocab_size=600, blocks=BLOCKS):
+def check_cuts(launcher, device="cpu", vocab_size=VOCAB_SIZE, blocks=BLOCKS):
     """The sets that top-k, top-p and min-p keep, ties included; some rows are nothing but ties."""
     random = np.random.default_rng(1)
     requests = [
         SamplingParams(top_k=top_k, top_p=top_p, min_p=min_p, temperature=temperature)
-        for top_k in (0, 1, 5, 123, vocab_size - 1)
+        for top_k in (0, 1, 123, vocab_size - 1)
         for top_p, min_p, temperature in ((1.0, 0.0, 1.0), (0.5, 0.0, 1.3), (0.9, 0.02, 0.8), (0.999, 0.3, 2.0))
     ]
     logits = tied_logits(random, len(requests), vocab_size)
@@ -141,17 +157,40 @@ def check_cuts(launcher, device="cpu", vocab_size=600, blocks=BLOCKS):
         assert found == expected, requests[row]
 
 
+def check_border_of_min_p(launcher, device="cpu"):
+    """A token that is exactly min-p as likely as the best stays: without it top-p would end at the best one."""
+    logits = np.array([[1.0, 0.5, 0.25], [1.0, 0.5, 0.25]], np.float32)
+    records = plain_records(2)
+    records["log_min_p"], records["top_p"] = (-0.5, np.nextafter(np.float32(-0.5), np.float32(0))), 0.9
+    states = cut_states(launcher, logits, records, device)
+    assert [logit_of(int(key)) for key in states["cut_key"]] == [0.5, 1.0]
+
+
 def check_random_numbers(launcher, device="cpu"):
     """The uniform numbers are those of the host; what is not finite is found, and masked rows may have -infinity."""
     seeds, positions = [0, 1, 2**40 + 17, 2**63 - 1], [0, 5, 2**33 + 1, 77]
-    logits = np.zeros((8, 513), np.float32)
-    logits[4:, 512] = np.nan, np.inf, -np.inf, -np.inf
+    logits = np.zeros((8, VOCAB_SIZE), np.float32)
+    logits[4:, 1250] = np.nan, np.inf, -np.inf, -np.inf
     records = plain_records(8)
     records["seed"], records["position"] = seeds * 2, positions * 2
     records["flags"][6:] = 0, MAY_BE_MASKED
-    records["top_k"] = 513 // 2
     states = cut_states(launcher, logits, records, device)
     expected = [oracle.uniform(seed, position) * 2**53 for seed, position in zip(seeds, positions, strict=True)]
     assert (states["uniform"] >> np.uint64(11)).tolist() == expected * 2
     assert states["bad"].tolist() == [0, 0, 0, 0, 1, 1, 1, 0]
-    assert WEIGHT_OF_BEST == 2**44
+    check_forbidden_faults(launcher, device)
+
+
+def check_forbidden_faults(launcher, device="cpu"):
+    """A logit that is not finite makes its row bad even where the request would not let it be chosen."""
+    requests = [SamplingParams(allowed_token_ids=(3,)), SamplingParams(bad_words_token_ids=((9,),))]
+    for fault in (np.nan, np.inf, -np.inf):
+        state = RequestRows(3, 64, 16, VOCAB_SIZE)
+        for row in range(3):
+            state.reset(new_row(row, requests[row % 2], seed=row))
+        logits = np.zeros((3, VOCAB_SIZE), np.float32)
+        logits[:2, 9] = fault
+        sampler = DeviceSampler(launcher, VOCAB_SIZE, device, BLOCKS)
+        sampled = sampler.sample(torch.from_numpy(logits).to(device), np.arange(3), state)
+        assert sampled.bad.tolist() == [0, 1]
+        assert sampled.token_ids.tolist() == [0, 0, 3]

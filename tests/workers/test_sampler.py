@@ -11,18 +11,17 @@ from hypothesis import strategies as st
 from paged_serve.protocol.message import pack_ids
 from paged_serve.protocol.sampling_params import SamplingParams
 from paged_serve.protocol.worker import NewRow
-from paged_serve.workers.kernels.cuda.sampling import Blocks
 from paged_serve.workers.request_rows import RequestRows
 from paged_serve.workers.sampling.cpu_passes import CpuPasses
 from paged_serve.workers.sampling.device_sampler import DeviceSampler
 from paged_serve.workers.sampling.numpy_passes import NumpyPasses
 from paged_serve.workers.sampling.sampler import Sampler
 
+from ..cuda.checks_sampler import BLOCKS
 from ..cuda.emulated import COMPILER, EmulatorLauncher
 from . import sampling_oracle as oracle
 
 EOS = (2, 3)
-BLOCKS = Blocks(threads=64, slice_tokens=512)  # small, so that small vocabularies are cut up too
 PROMPT, OUTPUT = [5, 6, 7, 5], [8, 5, 9, 9]
 
 
