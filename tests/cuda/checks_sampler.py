@@ -40,7 +40,7 @@ REQUESTS = [
     SamplingParams(temperature=0.0, frequency_penalty=0.5),
     SamplingParams(temperature=0.0, repetition_penalty=1.2),
 ]
-OF_FLAT_LOGITS = [
+OF_TWO_LOGITS = [
     SamplingParams(logprobs=40),
     SamplingParams(logprobs=300, top_p=0.6),
     *[SamplingParams(top_k=40)] * 3,
@@ -69,7 +69,7 @@ def check_sampler(launcher, device="cpu"):
 
 def check_steps(launcher, device="cpu", num_steps=4):
     """Steps launched before anybody knows the tokens of earlier ones, against the host's sampler, which does."""
-    requests = [*REQUESTS, *OF_FLAT_LOGITS]
+    requests = [*REQUESTS, *OF_TWO_LOGITS]
     random = np.random.default_rng(0)
     sampler, host = DeviceSampler(launcher, VOCAB_SIZE, device, BLOCKS), Sampler(NumpyPasses(VOCAB_SIZE))
     state, truth = (RequestRows(len(requests), 64, 16, VOCAB_SIZE) for _ in range(2))
@@ -78,7 +78,8 @@ def check_steps(launcher, device="cpu", num_steps=4):
             rows.reset(new_row(row, params, seed=row))
     rows = random.permutation(len(requests))
     logits = tied_logits(random, len(rows), VOCAB_SIZE)  # the same in all steps, so that tokens come again
-    logits[rows >= len(REQUESTS)] = 1.25
+    for index in np.flatnonzero(rows >= len(REQUESTS)):  # ties before and after what is better
+        logits[index], logits[index, ::17] = 1.25, 2.0
     steps = []
     for _ in range(num_steps):
         steps.append(sampler.launch(torch.from_numpy(logits.copy()).to(device), rows, state))

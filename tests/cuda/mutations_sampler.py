@@ -39,7 +39,7 @@ MUTATIONS = [
         "threadIdx.x % 32);\n  uint64_t left",
         "the wrong lanes before",
     ),
-    ("sampler_draw.cu", "target < before + mass", "target <= before + mass", "the tile before"),
+    ("sampler_draw.cu", "scratch.left = target - before", "scratch.left = target", "mass counted from the first tile"),
     ("sampler_draw.cu", "    ties += __popc(tied);\n", "", "ties of the first 32 tokens counted again"),
     (
         "sampler_draw.cu",
