@@ -43,8 +43,8 @@ REQUESTS = [
 OF_TWO_LOGITS = [
     SamplingParams(logprobs=40),
     SamplingParams(logprobs=300, top_p=0.6),
-    *[SamplingParams(top_k=40)] * 3,
-    *[SamplingParams(top_k=300)] * 3,
+    *[SamplingParams(top_k=100)] * 6,
+    *[SamplingParams(top_k=300)] * 2,
     SamplingParams(top_k=1100, top_p=0.5),
 ]
 
