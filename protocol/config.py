@@ -46,6 +46,7 @@ class CacheConfig(_Layer, frozen=True):
     kv_cache_memory_bytes: Annotated[int, Meta(ge=1 << 16, le=1 << 62)] | None = (
         None  # per rank; None: measured share of free memory
     )
+    gpu_memory_utilization: Annotated[float, Meta(gt=0, le=1)] = 0.9  # of a CUDA device's memory, weights and all
     kv_cache_dtype: Literal["auto", "int8"] = "auto"  # auto: the model's
     num_blocks: PositiveInt | None = None  # overrides the measured number; for tests
     enable_prefix_caching: bool = True

@@ -38,9 +38,27 @@ class Step:
     sampled_rows: NDArray[np.int64]  # [sampled] those whose last token is in the batch, in batch order
 
 
-def build_step(
-    state: RequestRows, decode_rows: NDArray[np.int64], chunks: Sequence[Chunk], device: str = "cpu"
-) -> Step:
+@dataclass(frozen=True, slots=True, eq=False)
+class StepArrays:
+    """What an InputBatch is made of, on the host; its block table is the rows' own."""
+
+    token_ids: NDArray[np.int64]  # [tokens]; that of a decode row means nothing while the host does not know it
+    positions: NDArray[np.int64]  # [tokens]
+    slots: NDArray[np.int64]  # [tokens]
+    row_starts: NDArray[np.int32]  # [rows + 1]
+    kv_lens: NDArray[np.int32]  # [rows]
+    longest: int
+    rows: NDArray[np.int64]  # [rows]
+    is_sampled: NDArray[np.bool_]  # [rows]
+    num_decode_rows: int
+
+    @property
+    def logit_tokens(self) -> NDArray[np.int64]:
+        """[sampled] indices into tokens."""
+        return self.row_starts[1:][self.is_sampled].astype(np.int64) - 1
+
+
+def step_arrays(state: RequestRows, decode_rows: NDArray[np.int64], chunks: Sequence[Chunk]) -> StepArrays:
     """Gather the one uncomputed token of each decode row (ascending), then the next tokens of each chunk's row.
 
     Costs a fixed number of array operations, whatever the number of rows.
@@ -57,24 +75,39 @@ def build_step(
     positions = np.arange(row_starts[-1]) + np.repeat(first - row_starts[:-1], counts)
     token_rows = np.repeat(rows, counts)
     block, offset = np.divmod(positions, state.block_size)
-    longest = int(kv_lens.max(initial=0))
-    num_blocks = -(-longest // state.block_size)
     samples = kv_lens == lengths
     assert samples[: len(decode_rows)].all(), "a row of the decode set has more than one token to compute"
-    batch = InputBatch(
-        token_ids=torch.from_numpy(state.token_ids[token_rows, positions].astype(np.int64)).to(device),
-        positions=torch.from_numpy(positions).to(device),
-        row_starts=torch.from_numpy(row_starts.astype(np.int32)),
-        kv_lens=torch.from_numpy(kv_lens.astype(np.int32)),
-        longest=longest,
-        block_tables=torch.from_numpy(state.block_table[rows, :num_blocks]).to(device),
-        slots=torch.from_numpy(state.block_table[token_rows, block].astype(np.int64) * state.block_size + offset).to(
-            device
-        ),
-        logit_tokens=torch.from_numpy(row_starts[1:][samples] - 1).to(device),
+    return StepArrays(
+        token_ids=state.token_ids[token_rows, positions].astype(np.int64),
+        positions=positions,
+        slots=state.block_table[token_rows, block].astype(np.int64) * state.block_size + offset,
+        row_starts=row_starts.astype(np.int32),
+        kv_lens=kv_lens.astype(np.int32),
+        longest=int(kv_lens.max(initial=0)),
+        rows=rows,
+        is_sampled=samples,
         num_decode_rows=len(decode_rows),
     )
-    return Step(batch, rows, rows[samples])
+
+
+def build_step(
+    state: RequestRows, decode_rows: NDArray[np.int64], chunks: Sequence[Chunk], device: str = "cpu"
+) -> Step:
+    """The step of these rows, its tensors on `device`."""
+    arrays = step_arrays(state, decode_rows, chunks)
+    num_blocks = -(-arrays.longest // state.block_size)
+    batch = InputBatch(
+        token_ids=torch.from_numpy(arrays.token_ids).to(device),
+        positions=torch.from_numpy(arrays.positions).to(device),
+        row_starts=torch.from_numpy(arrays.row_starts),
+        kv_lens=torch.from_numpy(arrays.kv_lens),
+        longest=arrays.longest,
+        block_tables=torch.from_numpy(state.block_table[arrays.rows, :num_blocks]).to(device),
+        slots=torch.from_numpy(arrays.slots).to(device),
+        logit_tokens=torch.from_numpy(arrays.logit_tokens).to(device),
+        num_decode_rows=arrays.num_decode_rows,
+    )
+    return Step(batch, arrays.rows, arrays.rows[arrays.is_sampled])
 
 
 class DecodeInputs:

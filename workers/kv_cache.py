@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # the models, which use the cache, import it
     from .models import Model
     from .models.geometry import Geometry
 
-SHARE_OF_FREE_MEMORY = 0.4  # the rest is for activations, the other processes and the page cache
+SHARE_OF_FREE_MEMORY = 0.4  # of the host's; the rest is for activations, the other processes and the page cache
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,11 +93,16 @@ def max_model_len(config: Config, geometry: "Geometry") -> int:
     return wanted or own
 
 
-def blocks_that_fit(config: Config, geometry: "Geometry", tp_size: int, free_bytes: int, dtype: torch.dtype) -> int:
-    """KV blocks for one rank, when `free_bytes` of memory are free for all ranks of this machine together.
+def host_budget(free_bytes: int, tp_size: int) -> int:
+    """Bytes for one rank's KV cache, when so many are free for all ranks of this machine together."""
+    return int(free_bytes * SHARE_OF_FREE_MEMORY) // tp_size
 
-    The configured bytes are obeyed; without them it is a share of the free memory, and never more than the largest
-    batch could use. Raises ConfigError when one sequence of full length does not fit.
+
+def blocks_that_fit(config: Config, geometry: "Geometry", tp_size: int, budget: int, dtype: torch.dtype) -> int:
+    """KV blocks for one rank, which has `budget` bytes for them.
+
+    The configured bytes are obeyed instead; without them there are never more blocks than the largest batch could use.
+    Raises ConfigError when one sequence of full length does not fit.
     """
     block_size = config.cache.block_size
     bytes_per_block = geometry.kv_bytes_per_block(block_size, tp_size, dtype)
@@ -107,7 +112,6 @@ def blocks_that_fit(config: Config, geometry: "Geometry", tp_size: int, free_byt
         budget = config.cache.kv_cache_memory_bytes
         num_blocks = budget // bytes_per_block
     else:
-        budget = int(free_bytes * SHARE_OF_FREE_MEMORY) // tp_size
         num_blocks = min(budget // bytes_per_block, config.scheduler.max_num_seqs * blocks_of_one)
     if num_blocks < blocks_of_one:
         raise ConfigError(

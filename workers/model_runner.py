@@ -7,22 +7,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from paged_serve.protocol.worker import Chunk, ModelRunnerOutput, RowLogprobs, RowPromptLogprobs, SchedulerOutput
+from paged_serve.protocol.worker import Chunk, ModelRunnerOutput, SchedulerOutput
 
 from .input_batch import DecodeInputs, Step, build_step
 from .kv_cache import KVCache
 from .request_rows import RequestRows
-from .sampling.logprobs import TokenLogprobs
 from .sampling.sampler import SampledTokens, Sampler
+from .step_output import PromptLogprobs, row_logprobs
 from .tensor_parallel import TensorParallelGroup
 
 if TYPE_CHECKING:
     from .models import Model
-
-PROMPT_LOGITS_AT_ONCE = 64  # positions: bounds the logits of a chunk with prompt_logprobs to 64 x vocabulary floats
 
 
 class ModelRunner:
@@ -48,6 +45,7 @@ class ModelRunner:
         self._decode_inputs = DecodeInputs(self._rows, device)
         self._decode = model.backend.recorded(partial(model.forward, cache=cache))
         self._sampler = Sampler(model.backend.sampling(vocab_size))
+        self._prompt_logprobs = PromptLogprobs(model.logits, self._sampler, self._rows)
 
     @torch.inference_mode()
     def execute(self, plan: SchedulerOutput) -> ModelRunnerOutput:
@@ -56,7 +54,8 @@ class ModelRunner:
         self._apply_deltas(plan)
         step = self._step(plan.chunks)
         hidden = self._forward(step)
-        prompt_logprobs = self._prompt_logprobs(step, hidden, plan.chunks)
+        num_decode_rows, starts = step.batch.num_decode_rows, step.batch.row_starts.numpy()
+        prompt_logprobs = self._prompt_logprobs.find(plan.chunks, num_decode_rows, starts, hidden)
         sampled = self._sample(step, hidden)
         self._advance(step, sampled)
         return ModelRunnerOutput(
@@ -64,7 +63,7 @@ class ModelRunner:
             step=plan.step,
             token_ids=sampled.token_ids.astype("<i4").tobytes(),
             step_s=time.perf_counter() - started,
-            logprobs=tuple(_row_logprobs(index, found) for index, found in sampled.logprobs.items()),
+            logprobs=row_logprobs(sampled),
             prompt_logprobs=prompt_logprobs,
             nan_indices=sampled.bad.astype("<i4").tobytes(),
         )
@@ -110,45 +109,3 @@ class ModelRunner:
     def _advance(self, step: Step, sampled: SampledTokens) -> None:
         self._rows.num_computed[step.rows] = step.batch.kv_lens.numpy()
         self._rows.append_tokens(step.sampled_rows, sampled.token_ids)
-
-    def _prompt_logprobs(self, step: Step, hidden: Tensor, chunks: Sequence[Chunk]) -> tuple[RowPromptLogprobs, ...]:
-        """For the chunks of rows that asked: the tokens that this step's positions predict, if they are prompt."""
-        found = []
-        for index, chunk in enumerate(chunks, start=step.batch.num_decode_rows):
-            count = self._rows.prompt_logprobs[chunk.row]
-            if count is not None:
-                first = int(self._rows.num_computed[chunk.row])
-                predicted = min(chunk.num_tokens, int(self._rows.prompt_len[chunk.row]) - 1 - first)
-                if predicted > 0:
-                    start = int(step.batch.row_starts[index])
-                    targets = self._rows.token_ids[chunk.row, first + 1 : first + 1 + predicted].astype(np.int64)
-                    logprobs = self._logprobs_of(hidden[start : start + predicted], targets, count)
-                    found.append(_prompt_logprobs(chunk.row, first + 1, logprobs))
-        return tuple(found)
-
-    def _logprobs_of(self, hidden: Tensor, targets: NDArray[np.int64], count: int) -> list[TokenLogprobs]:
-        """Parts in order; [n, hidden], and the token that follows each."""
-        parts = []
-        for start in range(0, len(targets), PROMPT_LOGITS_AT_ONCE):
-            part = slice(start, start + PROMPT_LOGITS_AT_ONCE)
-            parts.append(self._sampler.prompt_logprobs(self._model.logits(hidden[part]), targets[part], count))
-        return parts
-
-
-def _row_logprobs(index: int, found: TokenLogprobs) -> RowLogprobs:
-    return RowLogprobs(
-        index=index,
-        token_ids=found.token_ids.astype("<i4").tobytes(),
-        logprobs=found.logprobs.astype("<f4").tobytes(),
-        rank=int(found.ranks[0]),
-    )
-
-
-def _prompt_logprobs(row: int, start: int, parts: Sequence[TokenLogprobs]) -> RowPromptLogprobs:
-    return RowPromptLogprobs(
-        row=row,
-        start=start,
-        token_ids=b"".join(part.token_ids.astype("<i4").tobytes() for part in parts),
-        logprobs=b"".join(part.logprobs.astype("<f4").tobytes() for part in parts),
-        ranks=b"".join(part.ranks.astype("<i4").tobytes() for part in parts),
-    )

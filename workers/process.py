@@ -61,6 +61,7 @@ class WorkerProcess:
                 message = self._receive()
                 if message is not None:
                     self._handle(message)
+                self._answer()
         except Exception as error:
             self._obey_supervisor()
             if self._child.stop_requested:  # on a normal stop the core or another rank may leave in the midst of a step
@@ -82,13 +83,17 @@ class WorkerProcess:
         """The core's next message; None now and then, when there is none. Obeys the supervisor and shows progress."""
         self._child.heartbeat(time.monotonic(), self._step)
         message = self._link.receive()
-        if message is None:
+        if message is None and not self._prepares():
             self._poller.poll(int(1000 * HEARTBEAT_S))
             message = self._link.receive()
         if self._link.num_invalid:  # a lost plan would be waited for until the step's deadline
             raise ProtocolError("the engine core sent what cannot be read; the line above says why")
         self._obey_supervisor()
         return message
+
+    def _prepares(self) -> bool:
+        """Whether the rank had something to do that no plan asks for."""
+        return self._rank is not None and self._rank.is_ready and self._rank.steps.use_idle_time()
 
     def _obey_supervisor(self, wait_s: float = 0.0) -> None:
         """Take in what the supervisor has said, or says within `wait_s`."""
@@ -128,6 +133,8 @@ class WorkerProcess:
     def _create_kv_cache(self, num_blocks: int) -> None:
         rank = self._loaded()
         rank.create_kv_cache(num_blocks)
+        if rank.steps.fd is not None:
+            self._poller.register(rank.steps.fd, zmq.POLLIN)
         gc.freeze()  # what lives now lives for ever; later collections need not look at it
         gc.enable()
         self._send(KVCacheReady(self._child.index))
@@ -135,10 +142,14 @@ class WorkerProcess:
         log.info("ready num_blocks=%d", num_blocks)
 
     def _execute(self, plan: SchedulerOutput) -> None:
-        output = self._loaded().execute(plan)
+        self._loaded().steps.launch(plan)
         self._step = plan.step
-        if self._child.index == 0:
-            self._send(output)
+
+    def _answer(self) -> None:
+        """Tell the core of the steps that are through."""
+        while self._rank is not None and (output := self._rank.take_output()) is not None:
+            if self._child.index == 0:
+                self._send(output)
 
     def _loaded(self) -> "Rank":
         if self._rank is None:

@@ -9,15 +9,18 @@ import torch
 
 from paged_serve.protocol.config import Config
 from paged_serve.protocol.errors import ConfigError
-from paged_serve.protocol.worker import ModelRunnerOutput, SchedulerOutput, WorkerReady
+from paged_serve.protocol.worker import ModelRunnerOutput, WorkerReady
 
 from .allocator import keep_freed_memory
+from .backend import TorchBackend
 from .cpu_backend import DTYPES
+from .cuda_memory import cuda_budget
 from .kernels.cpu import Library, Pool, best_library
-from .kv_cache import KVCache, blocks_that_fit, cache_dtype, max_model_len
+from .kv_cache import KVCache, blocks_that_fit, cache_dtype, host_budget, max_model_len
 from .memory import free_host_bytes, peak_resident_bytes, resident_bytes
 from .model_runner import ModelRunner
 from .models import Model, device_of, load_model, read_model
+from .steps import HostSteps, Steps
 from .tensor_parallel import TensorParallelGroup
 from .threads import pinned_cpus, quota_of_cpus, threads_of_rank, usable_cpus
 from .warm_up import warm_up
@@ -36,7 +39,7 @@ class Rank:
         self._model = model
         self._pool = pool
         self._load_s = load_s
-        self._runner: ModelRunner | None = None
+        self._steps: Steps | None = None
         self._num_blocks = 0
 
     @classmethod
@@ -61,7 +64,7 @@ class Rank:
         return WorkerReady(
             rank=self._group.rank,
             num_blocks=self._config.cache.num_blocks
-            or blocks_that_fit(self._config, geometry, size, _free_bytes(self._model.device, size), kv_dtype),
+            or blocks_that_fit(self._config, geometry, size, self._budget(), kv_dtype),
             kv_bytes_per_block=geometry.kv_bytes_per_block(block_size, size, kv_dtype),
             max_model_len=max_model_len(self._config, geometry),
             vocab_size=geometry.vocab_size,
@@ -73,6 +76,14 @@ class Rank:
             sliding_window=geometry.sliding_window,
         )
 
+    def _budget(self) -> int:
+        """Bytes for the KV cache, if the configuration names none."""
+        if self._config.cache.kv_cache_memory_bytes is not None:
+            return 0
+        if self._model.device == "cuda":
+            return cuda_budget(self._config, self._model)
+        return host_budget(free_host_bytes(), self._group.size)
+
     def create_kv_cache(self, num_blocks: int) -> None:
         """Allocate the cache and take a first step; from here on `execute` works."""
         model, block_size = self._model, self._config.cache.block_size
@@ -80,20 +91,32 @@ class Rank:
         dtype = cache_dtype(self._config, model)
         cache = KVCache.allocate(model.geometry, num_blocks, block_size, self._group.size, model.device, dtype)
         self._num_blocks = num_blocks
-        self._runner = ModelRunner(
-            model,
-            cache,
-            self._group,
-            num_rows=self._config.scheduler.max_num_seqs,
-            max_model_len=longest,
-            device=model.device,
-        )
-        warm_up(self._runner.execute, longest)
+        self._steps = self._make_steps(cache, longest)
+        warm_up(self.steps.execute, longest)
 
-    def execute(self, plan: SchedulerOutput) -> ModelRunnerOutput:
-        """Run one step."""
-        assert self._runner is not None, "a plan came before CreateKVCache"
-        return self._runner.execute(plan)
+    def _make_steps(self, cache: KVCache, longest: int) -> Steps:
+        model, scheduler = self._model, self._config.scheduler
+        if model.device == "cuda" and not isinstance(model.backend, TorchBackend):
+            from .cuda_steps import cuda_steps
+
+            return cuda_steps(model, cache, self._group, scheduler, longest)
+        num_rows = scheduler.max_num_seqs
+        return HostSteps(
+            ModelRunner(model, cache, self._group, num_rows=num_rows, max_model_len=longest, device=model.device)
+        )
+
+    @property
+    def steps(self) -> Steps:
+        assert self._steps is not None, "a plan came before CreateKVCache"
+        return self._steps
+
+    @property
+    def is_ready(self) -> bool:
+        return self._steps is not None
+
+    def take_output(self) -> ModelRunnerOutput | None:
+        """Of the next step, if it is through."""
+        return None if self._steps is None else self._steps.take()
 
     def facts(self) -> dict[str, str]:
         """Figures for people."""
@@ -153,8 +176,3 @@ def _prepare_device(config: Config, index: int) -> str:
             )
         torch.cuda.set_device(index)
     return device
-
-
-def _free_bytes(device: str, size: int) -> int:
-    """Memory that is free for all ranks together."""
-    return torch.cuda.mem_get_info()[0] * size if device == "cuda" else free_host_bytes()

@@ -20,6 +20,7 @@ class RequestRows:
         self.token_ids = np.zeros((num_rows, max_len), np.int32)  # prompt, then output
         self.length = np.zeros(num_rows, np.int64)
         self.prompt_len = np.zeros(num_rows, np.int64)
+        self.generation = np.zeros(num_rows, np.int64)  # how often it was reset
         self.num_computed = np.zeros(num_rows, np.int64)
         self.block_table = np.zeros((num_rows, -(-max_len // block_size)), np.int32)
         self.num_blocks = np.zeros(num_rows, np.int64)
@@ -34,6 +35,7 @@ class RequestRows:
         self.token_ids[row, : len(token_ids)] = token_ids
         self.length[row] = len(token_ids)
         self.prompt_len[row] = new.prompt_len
+        self.generation[row] += 1
         self.num_computed[row] = new.num_computed_tokens
         self.block_table[row, : len(blocks)] = blocks
         self.num_blocks[row] = len(blocks)
@@ -50,8 +52,13 @@ class RequestRows:
 
     def append_tokens(self, rows: NDArray[np.int64], token_ids: NDArray[np.int64]) -> None:
         """Append one sampled token to each of these distinct rows."""
-        self.token_ids[rows, self.length[rows]] = token_ids
+        places = self.length[rows]
         self.length[rows] += 1
+        self.fill(rows, places, token_ids)
+
+    def fill(self, rows: NDArray[np.int64], places: NDArray[np.int64], token_ids: NDArray[np.int64]) -> None:
+        """The tokens at these places of distinct rows, whose length counts them already, are known now."""
+        self.token_ids[rows, places] = token_ids
         for index in np.flatnonzero(self.sampling.adjusted[rows]):
             penalties = self.sampling.penalties[rows[index]]
             if penalties is not None:

@@ -71,6 +71,12 @@ SETTINGS = (
     Setting("Memory", "cache.block_size", ("--block-size",), "Tokens in a block of the KV cache."),
     Setting(
         "Memory",
+        "cache.gpu_memory_utilization",
+        ("--gpu-memory-utilization",),
+        "Share of a CUDA device's memory that weights, activations and KV cache may take.",
+    ),
+    Setting(
+        "Memory",
         "cache.kv_cache_memory_bytes",
         ("--kv-cache-memory-bytes",),
         "KV cache of each rank, like 4G or 512M; default: a share of what is free.",

@@ -30,6 +30,7 @@ EXAMPLES = {  # a valid value of each setting for each of three sources
     "cache.kv_cache_dtype": ("int8", "auto", "int8"),
     "cache.block_size": (16, 32, 64),
     "cache.kv_cache_memory_bytes": (100_000, 200_000, 300_000),
+    "cache.gpu_memory_utilization": (0.5, 0.25, 1.0),
     "cache.enable_prefix_caching": (True, False, True),
     "scheduler.policy": ("fcfs", "priority", "fcfs"),
     "scheduler.pipeline_depth": (1, 2, 3),

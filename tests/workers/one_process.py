@@ -2,6 +2,7 @@
 
 from collections import deque
 from dataclasses import dataclass, field
+from typing import Any
 
 from paged_serve.engine_core.admission import ModelFacts
 from paged_serve.engine_core.engine import EngineCore, Outgoing
@@ -10,12 +11,15 @@ from paged_serve.protocol.engine_core import AbortRequests, EngineCoreOutputs, E
 from paged_serve.protocol.message import unpack_ids, unpack_int64
 from paged_serve.protocol.sampling_params import FinishReason
 from paged_serve.protocol.worker import ModelRunnerOutput, SchedulerOutput
+from paged_serve.workers.device_runner import DecodeStep, DeviceRunner, EagerDecodeStep, PendingStep
+from paged_serve.workers.device_sampling import DeviceSampling, HostSampling
 from paged_serve.workers.kv_cache import KVCache
 from paged_serve.workers.model_runner import ModelRunner
 from paged_serve.workers.models import Model
+from paged_serve.workers.sampling.sampler import Sampler
 from paged_serve.workers.tensor_parallel import TensorParallelGroup
 
-from .ranks import SharedModel, SharedRunner
+from .ranks import SharedModel
 
 CLIENT = b"client:0"
 
@@ -47,18 +51,22 @@ class OneProcess:
         self.answers: deque[ModelRunnerOutput] = deque()
         self.runner = self.new_runner()
 
-    def new_runner(self) -> ModelRunner | SharedRunner:
+    def new_runner(self) -> Any:
         if isinstance(self.model, SharedModel):
-            return self.model.runner(self._runner_of)
-        return self._runner_of(self.model, TensorParallelGroup())
+            return self.model.runner(self.runner_of)
+        return self.runner_of(self.model, TensorParallelGroup())
 
-    def _runner_of(self, model: Model, group: TensorParallelGroup) -> ModelRunner:
-        """Its cache holds what a failed request may have left behind."""
+    def runner_of(self, model: Model, group: TensorParallelGroup) -> Any:
+        num_rows = self.config.scheduler.max_num_seqs
+        cache = self.new_cache(model, group)
+        return ModelRunner(model, cache, group, num_rows=num_rows, max_model_len=self.max_model_len)
+
+    def new_cache(self, model: Model, group: TensorParallelGroup) -> KVCache:
+        """It holds what a failed request may have left behind."""
         cache = KVCache.allocate(model.geometry, self.num_blocks, self.config.cache.block_size, group.size)
         for tensor in (*cache.keys, *cache.values):
             tensor.fill_(float("nan"))
-        num_rows = self.config.scheduler.max_num_seqs
-        return ModelRunner(model, cache, group, num_rows=num_rows, max_model_len=self.max_model_len)
+        return cache
 
     @property
     def is_idle(self) -> bool:
@@ -121,3 +129,43 @@ class OneProcess:
     def _append(self, told: Told, position: int, token_ids: list[int]) -> None:
         assert position == len(told.token_ids), "tokens are missing or come twice"
         told.token_ids += token_ids
+
+
+class NotWaiting(OneProcess):
+    """With the runner of devices, which learns a step's tokens after later steps were started."""
+
+    decode_step: DecodeStep = EagerDecodeStep()
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        self.started: deque[PendingStep] = deque()
+        super().__init__(*args, **kwargs)
+
+    def runner_of(self, model: Model, group: TensorParallelGroup) -> DeviceRunner:
+        scheduler = self.config.scheduler
+        return DeviceRunner(
+            model,
+            self.new_cache(model, group),
+            group,
+            self.new_sampling(model),
+            num_rows=scheduler.max_num_seqs,
+            max_model_len=self.max_model_len,
+            max_tokens=scheduler.max_num_batched_tokens,
+            steps_in_flight=scheduler.pipeline_depth,
+            decode_step=self.decode_step,
+        )
+
+    def new_sampling(self, model: Model) -> DeviceSampling:
+        return HostSampling(Sampler(model.backend.sampling(model.geometry.vocab_size)))
+
+    def execute(self) -> None:
+        if self.plans:
+            self.started.append(self.runner.launch(self.plans.popleft()))
+
+    def apply(self) -> None:
+        if self.started and not self.answers:
+            self.answers.append(self.runner.result(self.started.popleft()))
+        super().apply()
+
+    def replace_workers(self) -> None:
+        self.started.clear()
+        super().replace_workers()

@@ -7,7 +7,7 @@ import torch
 
 from paged_serve.protocol.config import CacheConfig, Config, ModelConfig, SchedulerConfig
 from paged_serve.protocol.errors import ConfigError
-from paged_serve.workers.kv_cache import KVCache, blocks_that_fit, max_model_len
+from paged_serve.workers.kv_cache import KVCache, blocks_that_fit, host_budget, max_model_len
 from paged_serve.workers.models.geometry import RopeScaling
 from paged_serve.workers.models.registry import read_geometry
 
@@ -124,8 +124,8 @@ def test_blocks_are_a_share_of_memory_but_never_more_than_a_full_batch_uses(tmp_
     assert per_block == 2 * 2 * 2 * 8 * 4 * 16
     assert blocks_that_fit(config(), shape, 1, 1 << 40, shape.dtype) == 4 * 256 // 16
     assert blocks_that_fit(config(length=100), shape, 1, 1 << 40, shape.dtype) == 4 * 7
-    assert blocks_that_fit(config(), shape, 1, 50 * per_block, shape.dtype) == 20
-    assert blocks_that_fit(config(), shape, 2, 100 * per_block, shape.dtype) == 40, (
+    assert blocks_that_fit(config(), shape, 1, host_budget(50 * per_block, 1), shape.dtype) == 20
+    assert blocks_that_fit(config(), shape, 2, host_budget(100 * per_block, 2), shape.dtype) == 40, (
         "half the heads, half the memory, twice the sum"
     )
     assert blocks_that_fit(config(kv_cache_memory_bytes=1000 * per_block + 5), shape, 1, 0, shape.dtype) == 1000

@@ -22,7 +22,7 @@ from paged_serve.workers.models import Model, load_model
 from paged_serve.workers.rank import DEMO_MODEL
 from paged_serve.workers.tensor_parallel import TensorParallelGroup
 
-from .one_process import OneProcess, Told
+from .one_process import NotWaiting, OneProcess, Told
 from .random_workload import CHECKPOINTS, MAX_MODEL_LEN, ModelChoice, Workload, draw_workload
 from .ranks import Ranks, SharedModel
 from .tiny_model import write_tiny_model
@@ -74,9 +74,9 @@ def load(tmp_path_factory):
         pool.close()
 
 
-def alone(model: Model, request: EngineCoreRequest) -> dict[int, Told]:
+def alone(model: Model, request: EngineCoreRequest, house_type: type[OneProcess] = OneProcess) -> dict[int, Told]:
     """What each sequence of the request is told when nobody else is there, not even its siblings."""
-    house = OneProcess(model, ALONE, num_blocks=MAX_MODEL_LEN // 64 + 1, max_model_len=MAX_MODEL_LEN)
+    house = house_type(model, ALONE, num_blocks=MAX_MODEL_LEN // 64 + 1, max_model_len=MAX_MODEL_LEN)
     house.add(request)
     while not house.is_idle:
         for act in (house.plan, house.execute, house.apply, house.read):
@@ -84,10 +84,12 @@ def alone(model: Model, request: EngineCoreRequest) -> dict[int, Told]:
     return house.told
 
 
-def together(model: Model | SharedModel, workload: Workload) -> tuple[dict[int, Told], Counter[str]]:
+def together(
+    model: Model | SharedModel, workload: Workload, house_type: type[OneProcess] = OneProcess
+) -> tuple[dict[int, Told], Counter[str]]:
     """What everybody is told, and what befell them."""
     rng, tally = random.Random(workload.seed), Counter[str]()
-    house = OneProcess(model, workload.config, workload.num_blocks, MAX_MODEL_LEN)
+    house = house_type(model, workload.config, workload.num_blocks, MAX_MODEL_LEN)
     house.engine.clients[b"client:0"].credit = workload.client_credit
     last_arrival = max(tick for tick, _ in workload.arrivals)
     for tick in range(MAX_TICKS):
@@ -122,13 +124,16 @@ def cut_short(told: Told, count: int) -> Told:
     return Told(told.token_ids[:count], parts, told.prompt_logprobs if count else None, FinishReason.ABORT)
 
 
-def run_workload(load, seed: int) -> Counter[str]:
+def run_workload(
+    load, seed: int, house_type: type[OneProcess] = OneProcess, alone_type: type[OneProcess] = OneProcess
+) -> Counter[str]:
     workload = draw_workload(seed)
     try:
-        found, tally = together(load(workload.choice), workload)
         single = load(replace(workload.choice, threads=1, ranks=1))
+        shared = load(workload.choice if house_type is OneProcess else replace(workload.choice, ranks=1))
+        found, tally = together(shared, workload, house_type)
         for _, request in workload.arrivals:
-            for stream_id, wanted in alone(single, request).items():
+            for stream_id, wanted in alone(single, request, alone_type).items():
                 got = found[stream_id]
                 is_aborted = got.finish_reason is FinishReason.ABORT
                 tally["aborts"] += is_aborted
@@ -146,6 +151,12 @@ def run_workload(load, seed: int) -> Counter[str]:
 def test_no_request_of_a_slice_of_workloads_is_told_another_byte(load):
     total = sum((run_workload(load, seed) for seed in SLICE), Counter[str]())
     assert total["ranks"] > total["workloads"], "no model was shared by ranks"
+    for event in ("cached tokens", "preemptions", "aborts", "restarts"):
+        assert total[event], f"there were no {event}, so the slice shows nothing of them"
+
+
+def test_nor_is_one_whose_steps_start_before_the_last_ones_tokens_are_known(load):
+    total = sum((run_workload(load, seed, NotWaiting) for seed in (*range(8), 52)), Counter[str]())
     for event in ("cached tokens", "preemptions", "aborts", "restarts"):
         assert total[event], f"there were no {event}, so the slice shows nothing of them"
 

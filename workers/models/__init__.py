@@ -9,7 +9,7 @@ import torch
 from paged_serve.protocol.config import ModelConfig
 from paged_serve.protocol.errors import ConfigError
 
-from ..backend import TorchBackend
+from ..backend import Backend, TorchBackend
 from ..cpu_backend import DTYPES, CpuBackend
 from ..kernels.cpu import Pool
 from ..quantization.source import is_quantized, matrix_source
@@ -30,17 +30,18 @@ def load_model(
     group: TensorParallelGroup,
     on_progress: Callable[[int, int], None],
     pool: Pool | None = None,
+    backend: Backend | None = None,
 ) -> Model:
-    """This rank's share of the model in `folder`, ready to run, on the kernels of `pool` if they know its dtype.
+    """This rank's share of the model in `folder`, ready to run.
 
+    It computes with `backend`, or else what knows its dtype: the kernels of `pool`, those of the CUDA device, torch.
     `on_progress(loaded_bytes, total_bytes)` is called after each tensor. Raises ConfigError when the folder, the
     machine or the number of ranks does not fit, with what was found and what would.
     """
     path = Path(folder)
-    device = device_of(config)
     family, geometry = read_model(path, config, on_kernels=pool is not None)
     geometry.check_tensor_parallel(group.size)
-    backend = CpuBackend(pool) if pool is not None and geometry.dtype in DTYPES else TorchBackend(device)
+    backend = backend or _best_backend(config, geometry, pool)
     checkpoint = Checkpoint(path)
     try:
         source = matrix_source(path, checkpoint, config, geometry.dtype)
@@ -67,3 +68,15 @@ def device_of(config: ModelConfig) -> str:
     if config.device == "cuda" and not available:
         raise ConfigError("device=cuda, but torch finds no CUDA device; use device=cpu")
     return "cuda" if config.device != "cpu" and available else "cpu"
+
+
+def _best_backend(config: ModelConfig, geometry: Geometry, pool: Pool | None) -> Backend:
+    if pool is not None and geometry.dtype in DTYPES:
+        return CpuBackend(pool)
+    if device_of(config) == "cpu":
+        return TorchBackend()
+    from ..cuda_backend import CudaBackend, computes
+
+    return (
+        CudaBackend.for_current_device(config) if computes(geometry.dtype, geometry.head_dim) else TorchBackend("cuda")
+    )

@@ -1,0 +1,67 @@
+"""The whole model on our CUDA kernels, which the emulator runs, between the same tests as the other backends."""
+
+import pytest
+import torch
+
+from paged_serve.protocol.config import ModelConfig
+from paged_serve.workers.backend import TorchBackend
+from paged_serve.workers.cuda_backend import CudaBackend
+from paged_serve.workers.cuda_graphs import ladder
+from paged_serve.workers.input_batch import build_step
+from paged_serve.workers.kv_cache import KVCache
+from paged_serve.workers.models import load_model
+from paged_serve.workers.request_rows import RequestRows
+from paged_serve.workers.tensor_parallel import TensorParallelGroup
+
+from ..workers.test_device_runner import Chunk, new_row
+from ..workers.tiny_model import write_tiny_model
+from .emulated import EmulatorLauncher
+
+MODELS = {
+    "llama": {},
+    "qwen3": {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]},
+    "mistral": {"model_type": "mistral", "architectures": ["MistralForCausalLM"], "sliding_window": 40},
+}
+
+
+@pytest.fixture(scope="module")
+def launcher():
+    return EmulatorLauncher()
+
+
+@pytest.fixture(params=MODELS)
+def folder(request, tmp_path):
+    return write_tiny_model(tmp_path, **MODELS[request.param])
+
+
+def load(folder, backend, dtype="auto"):
+    config, group = ModelConfig(device="cpu", dtype=dtype), TensorParallelGroup()
+    return load_model(folder, config, group, lambda done, total: None, backend=backend)
+
+
+def logits_of(model, lengths: list[int]) -> torch.Tensor:
+    cache = KVCache.allocate(model.geometry, 64, 16)
+    for tensor in (*cache.keys, *cache.values):
+        tensor.fill_(float("nan"))
+    rows = RequestRows(4, 256, 16, model.geometry.vocab_size)
+    for row, length in enumerate(lengths):
+        rows.reset(new_row(row, length))
+    chunks = [Chunk(row, length) for row, length in enumerate(lengths)]
+    step = build_step(rows, rows.length[:0], chunks)
+    return model.logits(model.forward(step.batch, cache))
+
+
+def test_logits_are_as_near_to_the_truth_as_those_of_plain_torch(folder, launcher):
+    """Both round to bfloat16 after each operation, and add in different orders."""
+    truth = logits_of(load(folder, TorchBackend(), "float32"), [5, 70])
+    by_torch = logits_of(load(folder, TorchBackend()), [5, 70])
+    found = logits_of(load(folder, CudaBackend(launcher, "sm_90a", 2, device="cpu")), [5, 70])
+    assert (found - truth).norm() < 1.2 * (by_torch - truth).norm()
+
+
+def test_the_ladder_reaches_every_number_of_rows_with_little_padding():
+    for most in (1, 3, 7, 8, 100, 128):
+        sizes = ladder(most)
+        assert sizes[-1] == most
+        for count in range(1, most + 1):
+            assert min(size for size in sizes if size >= count) - count < 8

@@ -1,0 +1,67 @@
+"""Whole workloads on our CUDA kernels, which the emulator runs: alone and in any company, bit for bit the same.
+
+The house and its requests are those of tests/workers/test_random_workloads.py, with the runner that does not wait.
+"""
+
+from collections import Counter
+from functools import cache
+
+import pytest
+
+from paged_serve.protocol.config import ModelConfig
+from paged_serve.workers.cuda_backend import CudaBackend
+from paged_serve.workers.device_runner import EagerDecodeStep
+from paged_serve.workers.models import Model, load_model
+from paged_serve.workers.sampling.device_sampler import DeviceSampler
+from paged_serve.workers.tensor_parallel import TensorParallelGroup
+
+from ..workers.one_process import NotWaiting
+from ..workers.random_workload import CHECKPOINTS, MAX_MODEL_LEN
+from ..workers.test_random_workloads import run_workload
+from ..workers.tiny_model import write_tiny_model
+from .emulated import EmulatorLauncher
+
+SLICE = (1, 3)
+NIGHTLY = range(100)
+
+
+class Padded(EagerDecodeStep):
+    """As CUDA graphs have it."""
+
+    def padded(self, num_rows: int) -> int:
+        return num_rows + 3
+
+
+class House(NotWaiting):
+    decode_step = Padded()
+
+    def new_sampling(self, model: Model) -> DeviceSampler:
+        return DeviceSampler(model.backend.launcher, model.geometry.vocab_size, "cpu")
+
+
+@pytest.fixture(scope="module")
+def load(tmp_path_factory):
+    launcher = EmulatorLauncher()
+
+    @cache
+    def named(checkpoint: str):
+        changes = {**CHECKPOINTS[checkpoint], "max_position_embeddings": MAX_MODEL_LEN}
+        folder = write_tiny_model(tmp_path_factory.mktemp(checkpoint), **changes)
+        backend = CudaBackend(launcher, "sm_90a", multiprocessors=2, device="cpu")
+        config = ModelConfig(device="cpu")
+        return load_model(folder, config, TensorParallelGroup(), lambda done, total: None, backend=backend)
+
+    return lambda choice: named({"llama-float32": "llama", "demo": "qwen3"}.get(choice.checkpoint, choice.checkpoint))
+
+
+def test_no_request_of_a_slice_of_workloads_is_told_another_byte(load):
+    total = sum((run_workload(load, seed, House, House) for seed in SLICE), Counter[str]())
+    for event in ("cached tokens", "restarts"):
+        assert total[event], f"there were no {event}, so the slice shows nothing of them"
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("seed", NIGHTLY)
+def test_no_request_of_a_workload_is_told_another_byte(load, seed):
+    run_workload(load, seed, House, House)

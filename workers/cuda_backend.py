@@ -1,0 +1,90 @@
+"""What our CUDA kernels make of a model; matrix products are torch's."""
+
+import torch
+from torch import Tensor
+
+from paged_serve.protocol.config import ModelConfig
+
+from .attention.backend import AttentionBackend
+from .attention.cuda_paged import CudaPagedAttention
+from .backend import Forward
+from .kernels.cuda.kernel import Launcher
+from .layers.cuda_ops import CudaOps
+from .layers.embedding import Table, TiedTable, TorchTable
+from .layers.fixed_rows import FixedRowsLinear
+from .layers.linear import Linear, RowParallelLinear
+from .layers.ops import Heads, Ops
+from .quantization.forms import Weight
+from .sampling.numpy_passes import NumpyPasses
+from .sampling.passes import Passes
+from .tensor_parallel import TensorParallelGroup
+
+MAX_HEAD_DIM = 256
+
+
+class CudaBackend:
+    """For models of bfloat16 or float16. `device` "cpu" is for launchers that emulate one."""
+
+    def __init__(self, launcher: Launcher, arch: str, multiprocessors: int, device: str = "cuda"):
+        self.device = device
+        self.launcher = launcher
+        self._arch = arch
+        self._multiprocessors = multiprocessors
+
+    @classmethod
+    def for_current_device(cls, config: ModelConfig) -> "CudaBackend":
+        """Raises ConfigError when GPU, driver, CuPy and NVRTC do not fit together."""
+        from .kernels.cuda.launcher import CudaLauncher
+        from .kernels.cuda.requirements import architecture, cubin_folder
+
+        device = torch.cuda.get_device_properties(torch.cuda.current_device())
+        launcher = CudaLauncher.for_current_device(cubin_folder(config))
+        return cls(launcher, architecture(device.name, (device.major, device.minor)), device.multi_processor_count)
+
+    def accepted(self, weight: Weight, dtype: torch.dtype) -> Weight:
+        """Products are of 16 bits; quantized weights are unpacked."""
+        return weight if isinstance(weight, Tensor) else weight.dequantized().to(dtype)
+
+    def linear(self, weight: Weight, bias: Tensor | None = None) -> Linear:
+        assert isinstance(weight, Tensor), type(weight)
+        return FixedRowsLinear(weight, bias)
+
+    def row_parallel(self, share: Weight, bias: Tensor | None, group: TensorParallelGroup) -> Linear:
+        return self.linear(share, bias) if group.size == 1 else RowParallelLinear(self.linear(share), bias, group)
+
+    def head(self, weight: Weight) -> Linear:
+        return self.linear(weight)
+
+    def table(self, weight: Tensor) -> Table:
+        return TorchTable(weight)
+
+    def tied_table(self, weight: Tensor) -> TiedTable:
+        return TiedFixedRowsTable(weight)
+
+    def ops(self, heads: Heads) -> Ops:
+        return CudaOps(self.launcher, heads)
+
+    def attention(self, heads: Heads) -> AttentionBackend:
+        return CudaPagedAttention(self.launcher, self._arch, self._multiprocessors)
+
+    def sampling(self, vocab_size: int) -> Passes:
+        return NumpyPasses(vocab_size)
+
+    def recorded(self, forward: Forward) -> Forward:
+        return forward
+
+
+class TiedFixedRowsTable(TorchTable):
+    """The embedding and the output head from one copy."""
+
+    def __init__(self, weight: Tensor):
+        super().__init__(weight)
+        self._product = FixedRowsLinear(weight)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self._product(x)
+
+
+def computes(dtype: torch.dtype, head_dim: int) -> bool:
+    """Whether the kernels know models of this dtype with such heads."""
+    return dtype in (torch.bfloat16, torch.float16) and head_dim % 16 == 0 and head_dim <= MAX_HEAD_DIM

@@ -1,0 +1,130 @@
+"""What a device must remember of the rows, so that a step can start before the host knows the last one's tokens."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from paged_serve.protocol.worker import NewBlocks, NewRow
+
+from .input_batch import InputBatch, StepArrays
+from .staging import Staging
+
+NO_SLOT = -1  # where the padding of a batch has its keys and values written: nowhere
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StagedStep:
+    """A step's arrays on the device. Those of the decode set lie at the same addresses in all steps of as many rows."""
+
+    token_ids: Tensor  # [tokens] i64; those of decode rows mean nothing
+    positions: Tensor  # [tokens] i64
+    slots: Tensor  # [tokens] i64; NO_SLOT for padding
+    rows: Tensor  # [rows] i64
+    logit_tokens: Tensor  # [sampled] i64
+    sampled_rows: Tensor  # [sampled] i64
+    row_starts: Tensor  # [rows + 1] i32
+    kv_lens: Tensor  # [rows] i32; 0 for padding
+    num_decode_rows: int
+
+
+STAGED = ("token_ids", "positions", "slots", "rows", "logit_tokens", "sampled_rows", "row_starts", "kv_lens")
+
+
+class DeviceRows:
+    """Every row's last token and block table, in tensors that are allocated once."""
+
+    def __init__(
+        self, num_rows: int, max_len: int, block_size: int, max_tokens: int, device: str, steps_in_flight: int
+    ):
+        max_blocks = -(-max_len // block_size)
+        self.last_token = torch.zeros(num_rows, dtype=torch.int64, device=device)
+        self.block_table = torch.zeros((num_rows, max_blocks), dtype=torch.int32, device=device)
+        self._max_len = max_len  # every batch's `longest`: what is made for it, the rotary table, stays where it is
+        self._max_blocks = max_blocks
+        self._steps = Staging(device, 32 * (num_rows + max_tokens) + 1024, steps_in_flight)
+        self._updates = Staging(device, 1 << 16, steps_in_flight)
+        self._places: list[NDArray[np.int64]] = []  # in the flat block table
+        self._blocks: list[NDArray[np.int32]] = []
+        self._reset_rows: list[int] = []
+        self._reset_tokens: list[int] = []
+
+    def reset(self, new: NewRow) -> None:
+        """As RequestRows.reset."""
+        blocks = np.frombuffer(new.block_ids[0], "<i4")
+        self._places.append(new.row * self._max_blocks + np.arange(len(blocks)))
+        self._blocks.append(blocks)
+        self._reset_rows.append(new.row)
+        self._reset_tokens.append(int.from_bytes(new.token_ids[-4:], "little"))
+
+    def append_blocks(self, new: NewBlocks, num_blocks: NDArray[np.int64]) -> None:
+        """As RequestRows.append_blocks; `num_blocks` [rows] is what each row has before."""
+        rows = np.frombuffer(new.rows, "<i4").astype(np.int64)
+        earlier = np.array([np.count_nonzero(rows[:index] == row) for index, row in enumerate(rows)], np.int64)
+        self._places.append(rows * self._max_blocks + num_blocks[rows] + earlier)
+        self._blocks.append(np.frombuffer(new.block_ids, "<i4"))
+
+    def update(self) -> None:
+        """Put on the stream what `reset` and `append_blocks` were told."""
+        if not self._places:
+            return
+        # A row may be reset twice before a step, and a place be written twice: the last one counts.
+        table = _last_of_each(np.concatenate(self._places), np.concatenate(self._blocks).astype(np.int32))
+        tokens = _last_of_each(np.array(self._reset_rows, np.int64), np.array(self._reset_tokens, np.int64))
+        places, blocks, rows, last_tokens = self._updates.put((*table, *tokens))
+        self.block_table.view(-1).index_copy_(0, places, blocks)
+        self.last_token.index_copy_(0, rows, last_tokens)
+        for queue in (self._places, self._blocks, self._reset_rows, self._reset_tokens):
+            queue.clear()
+
+    def stage(self, arrays: StepArrays, num_rows: int) -> StagedStep:
+        """`arrays` on the device. The decode set gets as many rows as asked; those beyond its own see no keys."""
+        tokens, more = len(arrays.token_ids), num_rows - len(arrays.rows)
+        assert more == 0 or (more > 0 and tokens == arrays.num_decode_rows), "only the decode set is padded"
+        sampled_rows = arrays.rows[arrays.is_sampled]
+        staged = (
+            np.pad(arrays.token_ids, (0, more)),
+            np.pad(arrays.positions, (0, more)),
+            np.pad(arrays.slots, (0, more), constant_values=NO_SLOT),
+            np.pad(arrays.rows, (0, more)),
+            np.concatenate((arrays.logit_tokens, np.arange(tokens, tokens + more))),
+            np.pad(sampled_rows, (0, more)),
+            np.concatenate((arrays.row_starts, np.arange(tokens + 1, tokens + 1 + more, dtype=np.int32))),
+            np.pad(arrays.kv_lens, (0, more)),
+        )
+        tensors = dict(zip(STAGED, self._steps.put(staged), strict=True))
+        return StagedStep(**tensors, num_decode_rows=arrays.num_decode_rows + more)
+
+    def batch(self, step: StagedStep) -> InputBatch:
+        """With what only the device knows; nothing here waits for it, so that a graph may begin with it."""
+        token_ids, decode_rows = step.token_ids, step.rows[: step.num_decode_rows]
+        if len(token_ids) == len(decode_rows):
+            token_ids = self.last_token.index_select(0, decode_rows)
+        elif len(decode_rows):
+            token_ids = torch.cat((self.last_token.index_select(0, decode_rows), token_ids[len(decode_rows) :]))
+        return InputBatch(
+            token_ids=token_ids,
+            positions=step.positions,
+            row_starts=step.row_starts,
+            kv_lens=step.kv_lens,
+            longest=self._max_len,
+            block_tables=self.block_table.index_select(0, step.rows),
+            slots=step.slots,
+            logit_tokens=step.logit_tokens,
+            num_decode_rows=step.num_decode_rows,
+        )
+
+    def feed(self, rows: Tensor, token_ids: Tensor) -> None:
+        """The tokens that were sampled for `rows`, both [n] i64: their next steps start from them."""
+        self.last_token.index_copy_(0, rows, token_ids)
+
+
+def _last_of_each(
+    keys: NDArray[np.int64], values: NDArray[np.integer[Any]]
+) -> tuple[NDArray[np.int64], NDArray[np.integer[Any]]]:
+    """Each key once, with the value that it has last."""
+    unique, first = np.unique(keys[::-1], return_index=True)
+    return unique, values[::-1][first]

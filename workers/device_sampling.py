@@ -1,0 +1,64 @@
+"""Sampling as a runner sees it that does not wait: tokens stay where the next step needs them."""
+
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from .request_rows import RequestRows
+from .sampling.logprobs import TokenLogprobs
+from .sampling.sampler import SampledTokens, Sampler
+
+
+class PendingSample(Protocol):
+    """Tokens that are on the device, or will be."""
+
+    @property
+    def token_ids(self) -> Tensor:
+        """[n] i64 on the device."""
+        ...
+
+    def result(self) -> SampledTokens:
+        """Waits for them."""
+        ...
+
+
+class DeviceSampling(Protocol):
+    """What is not described here is in Sampler."""
+
+    def needs_tokens(self, rows: NDArray[np.int64], state: RequestRows) -> bool:
+        """Whether `launch` for these rows looks at tokens of earlier steps in `state`, which must be known then."""
+        ...
+
+    def launch(self, logits: Tensor, rows: NDArray[np.int64], state: RequestRows) -> PendingSample: ...
+
+    def prompt_logprobs(self, logits: Tensor, tokens: NDArray[np.int64], count: int) -> TokenLogprobs: ...
+
+
+class HostSample:
+    """It is there already."""
+
+    def __init__(self, sampled: SampledTokens, device: torch.device):
+        self.token_ids = torch.from_numpy(sampled.token_ids).to(device)
+        self._sampled = sampled
+
+    def result(self) -> SampledTokens:
+        return self._sampled
+
+
+class HostSampling:
+    """The Sampler, which waits for logits; for models whose logits no kernel samples."""
+
+    def __init__(self, sampler: Sampler):
+        self._sampler = sampler
+
+    def needs_tokens(self, rows: NDArray[np.int64], state: RequestRows) -> bool:
+        return bool(state.sampling.adjusted[rows].any())
+
+    def launch(self, logits: Tensor, rows: NDArray[np.int64], state: RequestRows) -> HostSample:
+        return HostSample(self._sampler.sample(logits, rows, state), logits.device)
+
+    def prompt_logprobs(self, logits: Tensor, tokens: NDArray[np.int64], count: int) -> TokenLogprobs:
+        return self._sampler.prompt_logprobs(logits, tokens, count)
