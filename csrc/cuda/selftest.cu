@@ -12,6 +12,7 @@ enum Primitive : int32_t {
   FROM_FLOAT,               // a: float                  out: SCALAR
   TO_FLOAT,                 // a: SCALAR                 out: float
   EXP2_APPROX,              // a: float                  out: float
+  RECIPROCAL_APPROX,        // a: float                  out: float
   TANH_APPROX,              // a: float                  out: float
   COPY_ASYNC16,             // a: 2 of 16 bytes, b: 2 int32, whether they are valid    out: 2 of 16 bytes
   LOAD_MATRICES,            // a: a row of 16 bytes      out: 4 uint32
@@ -46,6 +47,7 @@ DEVICE void of_each(const SelftestParams& p, int i) {
     case FROM_FLOAT: out16[i] = from_float<SCALAR>(floats[i]).bits; break;
     case TO_FLOAT: out32[i] = __float_as_uint(to_float(SCALAR{halves[i]})); break;
     case EXP2_APPROX: out32[i] = __float_as_uint(exp2_approx(floats[i])); break;
+    case RECIPROCAL_APPROX: out32[i] = __float_as_uint(reciprocal_approx(floats[i])); break;
     case TANH_APPROX: out32[i] = __float_as_uint(tanh_approx(floats[i])); break;
   }
 }

@@ -91,6 +91,7 @@ DEFINITIONS = {
     "from_float": packed,
     "to_float": as_floats,
     "exp2_approx": lambda case, x: x.double().exp2().float(),
+    "reciprocal_approx": lambda case, x: x.double().reciprocal().float(),
     "tanh_approx": lambda case, x: x.double().tanh().float(),
     "copy_async16": copied,
     "load_matrices": loaded,

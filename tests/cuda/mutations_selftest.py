@@ -14,6 +14,7 @@ MUTATIONS = [
     ("device.cuh", "e4m3_value(two >> 8)", "e4m3_value(two & 0xff)", "the low e4m3 twice"),
     ("device.cuh", "uint32_t(x.bits) << 16", "uint32_t(x.bits & 0xfffe) << 16", "the last bit of bf16 lost"),
     ("device.cuh", "return exp2f(x);", "return expf(x);", "e for 2"),
+    ("device.cuh", "return 1.f / x;", "return x;", "no reciprocal"),
     ("device.cuh", "return tanhf(x);", "return x;", "no tanh"),
     (
         "device.cuh",

@@ -14,8 +14,8 @@ from .kernel import SCALARS, Kernel, Launcher
 THREADS = 128
 BF16, FP16, FP8, FLOAT = torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.float32
 PRIMITIVES = (  # the order of selftest.cu's enum
-    *("widen2", "narrow2", "pack2", "from_float", "to_float", "exp2_approx", "tanh_approx"),
-    *("copy_async16", "load_matrices", "load_matrices_transposed", "multiply_add"),
+    *("widen2", "narrow2", "pack2", "from_float", "to_float", "exp2_approx", "reciprocal_approx"),
+    *("tanh_approx", "copy_async16", "load_matrices", "load_matrices_transposed", "multiply_add"),
     *("quad_max", "quad_sum", "warp_max", "warp_sum", "block_sum"),
 )
 OUTPUTS = {"widen2": 2, "narrow2": 2, "pack2": 2, "load_matrices": 8, "load_matrices_transposed": 8, "multiply_add": 4}
@@ -98,6 +98,7 @@ def cases() -> list[Case]:
     found += [
         Case("narrow2", kernel, (torch.stack((narrowed, narrowed.flip(0)), 1),), 0.0),
         Case("exp2_approx", kernel, (_exponents(random),), 2.0**-21),
+        Case("reciprocal_approx", kernel, (_divisors(random),), 2.0**-22),
         Case("tanh_approx", kernel, (8 * torch.randn((4096, 1), generator=random),), 2.0**-10),
         Case("copy_async16", kernel, _copies(random), 0.0),
         Case("load_matrices", kernel, (rows,), 0.0),
@@ -152,6 +153,14 @@ def _around_halfway(dtype: torch.dtype) -> Tensor:
 def _exponents(random: torch.Generator) -> Tensor:
     special = torch.tensor([0.0, -0.0, 1.0, -126.0, 127.0, 300.0, -1e30, torch.inf, -torch.inf, torch.nan])
     return torch.cat((special, torch.rand(4096, generator=random) * 253 - 126)).unsqueeze(1)
+
+
+def _divisors(random: torch.Generator) -> Tensor:
+    """Whose reciprocals are normal numbers, 0 or infinite: subnormal ones are 0 on a device."""
+    special = torch.tensor([0.0, -0.0, 1.0, -3.0, 2.0**-126, 2.0**125, torch.inf, -torch.inf, torch.nan])
+    magnitudes = (torch.rand(4096, generator=random) * 250 - 125).exp2()
+    signs = torch.where(torch.rand(4096, generator=random) < 0.5, -1.0, 1.0)
+    return torch.cat((special, magnitudes * signs)).unsqueeze(1)
 
 
 def _copies(random: torch.Generator) -> tuple[Tensor, Tensor]:
