@@ -14,8 +14,9 @@
 //            prefill: MAX_ROWS rows x 64 keys, then MAX_ROWS rows x 64 columns, of up to 256 rows a KV head
 // Threads    share (request's tokens, KV head), dealt in turn; with too few of these, also ranges of keys
 // Floor      decode: bytes of keys and values / read bandwidth; prefill: 4 * head_dim flop a query and key
-// Achieved   one core of Zen 4, 2 queries a KV head: decode 0.73 of reading from 4,096 keys on, 0.78 with 32 rows;
-//            prefill 0.73 of peak over 2,048 keys, 0.60 over 512, where half tiles compute an eighth too much
+// Achieved   one core of Zen 4, 2 queries a KV head: decode 0.74 of reading from 4,096 keys on, 0.78 with 32 rows, which
+//            is what one core can read of places of 4 KB; prefill 0.75 of peak over 2,048 keys, 0.64 over 512, where half
+//            tiles compute an eighth too much
 #include "attention_int8.h"
 #include "attention_products.h"
 #include "attention_softmax.h"
