@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from paged_serve.workers.kernels.cuda.attention import DECODE_ROWS, Heads, Plan, attention, plan
+from paged_serve.workers.kernels.cuda.attention import DECODE_ROWS, SPLIT_KEYS, Heads, Plan, attention, plan
 
 from .emulated import EmulatorLauncher
 
@@ -46,6 +46,15 @@ class Request:
         keys, values = torch.randn(2, past + new, heads.kv_heads, heads.head_dim, generator=random)
         return cls(query, keys.to(heads.cache_dtype), values.to(heads.cache_dtype))
 
+    @classmethod
+    def cancelling(cls, heads: Heads, new: int, past: int, seed: int) -> "Request":
+        """The sums of the first two splits are large and cancel each other, so the order of additions shows."""
+        request = cls.random(heads, new, past, seed)
+        first, second = slice(SPLIT_KEYS), slice(SPLIT_KEYS, 2 * SPLIT_KEYS)
+        request.values[first] *= 2**12
+        request.keys[second], request.values[second] = request.keys[first], -request.values[first]
+        return request
+
     def chunk(self, start: int, stop: int) -> "Request":
         """Only new tokens [start, stop): what came before is in the cache, the rest is still to come."""
         end = len(self.keys) - len(self.query) + stop
@@ -54,11 +63,12 @@ class Request:
 
 @dataclass
 class Batch:
-    """Requests in one paged cache, whose other slots are NaN and whose tables end in poison."""
+    """Requests in one paged cache. What no token sees under `window` is NaN there, and poison in the tables."""
 
     heads: Heads
     requests: list[Request]
     seed: int = 0
+    window: int = 0  # 0: all
     query: Tensor = field(init=False)
     keys: Tensor = field(init=False)
     values: Tensor = field(init=False)
@@ -74,21 +84,23 @@ class Batch:
         self.keys, self.values = (torch.full(shape, torch.nan).to(self.heads.cache_dtype) for _ in range(2))
         self.tables = torch.full((len(counts), max(counts) + 2), POISON, dtype=torch.int32)
         for index, (request, count) in enumerate(zip(self.requests, counts, strict=True)):
-            for block in range(count):
+            unseen = len(request.keys) - len(request.query) - self.window + 1 if self.window else 0
+            for block in range(max(0, unseen) // size, count):
                 self.tables[index, block] = at = next(ids)
-                part = slice(block * size, min((block + 1) * size, len(request.keys)))
-                self.keys[at, :, : part.stop - part.start] = request.keys[part].transpose(0, 1)
-                self.values[at, :, : part.stop - part.start] = request.values[part].transpose(0, 1)
+                part = slice(max(unseen, block * size), min((block + 1) * size, len(request.keys)))
+                slots = slice(part.start - block * size, part.stop - block * size)
+                self.keys[at, :, slots] = request.keys[part].transpose(0, 1)
+                self.values[at, :, slots] = request.values[part].transpose(0, 1)
         self.query = torch.cat([r.query for r in self.requests])
         starts = [0, *(len(r.query) for r in self.requests)]
         self.row_starts = torch.tensor(starts, dtype=torch.int32).cumsum(0).to(torch.int32)
         self.kv_lens = torch.tensor([len(r.keys) for r in self.requests], dtype=torch.int32)
 
 
-def batch(heads: Heads, lengths: list[tuple[int, int]], seed: int = 0) -> Batch:
+def batch(heads: Heads, lengths: list[tuple[int, int]], seed: int = 0, window: int = 0) -> Batch:
     """`lengths`: new tokens and past ones of each request."""
     requests = [Request.random(heads, *length, seed=seed + i) for i, length in enumerate(lengths)]
-    return Batch(heads, requests, seed)
+    return Batch(heads, requests, seed, window)
 
 
 def sinks_of(heads: Heads) -> Tensor:

@@ -6,7 +6,7 @@ import torch
 
 from paged_serve.workers.kernels.cuda.attention import Heads
 
-from .attention_case import ALL_DECODE, ALL_PREFILL, PLAIN, Batch, Options, assert_right, batch, run
+from .attention_case import ALL_DECODE, ALL_PREFILL, PLAIN, Batch, Options, Request, assert_right, batch, run
 from .emulated import EmulatorLauncher
 
 BFLOAT16, FLOAT16, FP8 = torch.bfloat16, torch.float16, torch.float8_e4m3fn
@@ -16,9 +16,11 @@ NARROWED = Heads(FLOAT16, FP8, 4, 1, 80, 32)
 
 def check_attention(launcher: EmulatorLauncher) -> None:
     """Raises AssertionError or EmulatorError."""
-    steps = batch(USUAL, [(1, 0), (1, 64), (3, 574), (21, 500)])
-    _agree(launcher, steps, PLAIN, ALL_PREFILL)
-    _agree(launcher, steps, Options(window=75, cap=5.0, sinks=True), ALL_DECODE)
+    lengths = [(1, 0), (1, 64), (3, 574), (21, 500)]
+    _agree(launcher, batch(USUAL, lengths), PLAIN, ALL_PREFILL)
+    _agree(launcher, batch(USUAL, lengths, window=75), Options(window=75, cap=5.0, sinks=True), ALL_DECODE)
+    cancelling = [Request.cancelling(USUAL, 1, 1090, seed=1)]
+    _agree(launcher, Batch(USUAL, cancelling), PLAIN, ALL_PREFILL)
     chunks = batch(NARROWED, [(2, 126), (17, 50)])
     _agree(launcher, chunks, Options(scales=(0.5, 2.0)), ALL_PREFILL)
     assert launcher.stats.bank_conflicts == 0

@@ -54,7 +54,7 @@ def test_chunks_of_any_length(launcher, new):
 
 @pytest.mark.parametrize("window", [1, 2, 63, 64, 65, 511, 512, 513, 2000])
 def test_windows_around_edges_of_tiles_and_splits(launcher, window):
-    cases = batch(USUAL, [(1, 1040), (2, 63), (18, 500)])
+    cases = batch(USUAL, [(1, 1040), (2, 63), (18, 500)], window=window)
     assert_right(run(launcher, cases, Options(window=window)), cases, Options(window=window))
 
 

@@ -1,0 +1,135 @@
+"""Bugs to plant in paged attention, one at a time: (file, the only place that says this, what it says instead, why).
+
+check_attention must notice each of MUTATIONS; EQUIVALENT ones change no result, for the reason given.
+"""
+
+KERNEL, TILES, SOFTMAX = "paged_attention.cu", "attention_tiles.cuh", "attention_softmax.cuh"
+EXCHANGE, PLAN, MERGE = "attention_exchange.cuh", "attention_plan.cu", "attention_merge.cu"
+
+MUTATIONS = (
+    # Races and copies.
+    (
+        TILES,
+        "__syncthreads();  // everybody's copies are there, and everybody is done with the slot that is filled next",
+        "",
+        "no barrier between copies and their use",
+    ),
+    (
+        TILES,
+        "copy_wait<RING - 2>();\n    __syncthreads();",
+        "copy_wait<RING - 1>();\n    __syncthreads();",
+        "one wait too few",
+    ),
+    (TILES, "filled_ = 0, read_ = 0", "filled_ = 1, read_ = 0", "slots are read before they are filled"),
+    (
+        TILES,
+        "for (int i = 0; i < RING - 1; i++) ask();",
+        "for (int i = 0; i < RING; i++) ask();",
+        "prefetch into the live slot",
+    ),
+    (TILES, "    else __syncthreads();", "", "no barrier after widening by the whole block"),
+    (
+        KERNEL,
+        "    __syncthreads();  // the next item overwrites what others may still read",
+        "",
+        "no barrier between items",
+    ),
+    (
+        KERNEL,
+        "  copy_wait<RING - 2>();\n  __syncthreads();\n",
+        "  __syncthreads();\n",
+        "queries are read before they came",
+    ),
+    (
+        EXCHANGE,
+        "tell(highs_, i, share_, high[i]);\n      __syncthreads();",
+        "tell(highs_, i, share_, high[i]);",
+        "highs are read too early",
+    ),
+    (EXCHANGE, "mine[i][s]);\n      __syncthreads();", "mine[i][s]);", "totals are read too early"),
+    # What is read, and what is seen.
+    (TILES, "key >= source.from && key < source.to;", "key >= source.from;", "keys past the end: poisoned blocks"),
+    (TILES, "key >= source.from && key < source.to;", "key < source.to;", "keys before every window are read"),
+    (SOFTMAX, "{low, uint32_t(position + 1 - low)}", "{low, uint32_t(position - low)}", "a token does not see itself"),
+    (SOFTMAX, "{low, uint32_t(position + 1 - low)}", "{low, uint32_t(position + 2 - low)}", "a token sees the next"),
+    (SOFTMAX, "max(0, position - window + 1) : 0", "max(0, position - window) : 0", "a window one too long"),
+    (
+        KERNEL,
+        "first_key + WARP_KEYS - 1 <= first &&",
+        "first_key + WARP_KEYS - 1 <= last &&",
+        "no mask in the first row",
+    ),
+    (
+        KERNEL,
+        "first_key + t * 8 + item.lane % 4 * 2 + e)",
+        "first_key + t * 8 + item.lane % 4 * 2)",
+        "a mask for pairs of keys",
+    ),
+    (KERNEL, "if (row >= item.work.rows) continue;", "", "rows of others are written"),
+    # Fragments.
+    (KERNEL, "load_matrices_transposed(b,", "load_matrices(b,", "values that are not transposed"),
+    (
+        KERNEL,
+        "multiply_add<SCALAR>(scores[2 * t], query[k], b[0], b[1])",
+        "multiply_add<SCALAR>(scores[2 * t], query[k], b[0], b[2])",
+        "wrong matrices",
+    ),
+    (KERNEL, "2 * s + i / 2][i % 2 * 2 + 1]", "2 * s + i % 2][i / 2 * 2 + 1]", "weights of other rows"),
+    (KERNEL, "dim = pair * 16 + d % 2 * 8", "dim = pair * 16 + (1 - d % 2) * 8", "halves of a pair change places"),
+    (
+        TILES,
+        "constexpr int STRIDE = (HEAD_DIM / 8 | 1) * 16; ",
+        "constexpr int STRIDE = HEAD_DIM / 8 * 16; ",
+        "rows are not where they were copied",
+    ),
+    # Softmax, splits and their order.
+    (SOFTMAX, "high == MASKED ? 0.f : high", "high", "a row that sees no key yet weighs masked ones"),
+    (SOFTMAX, "sum += scores[t][e] = exp2_approx", "scores[t][e] = exp2_approx", "totals are never added"),
+    (SOFTMAX, "total[i][s] = fmaf(total[i][s], keep[i], sum);", "total[i][s] += sum;", "older totals do not shrink"),
+    (SOFTMAX, "if (sink) total +=", "if (sink && total > 4.f) total +=", "sinks are forgotten"),
+    (KERNEL, "key % SPLIT_KEYS == 0 && key > first_tile", "false", "prefill does not close splits: other bits"),
+    (KERNEL, "softmax = Softmax<MINE>{};", "", "a split starts with the sums of the one before"),
+    (
+        EXCHANGE,
+        "((all[i][0] + all[i][1]) + all[i][2]) + all[i][3]",
+        "(all[i][0] + all[i][1]) + all[i][2]",
+        "a step is forgotten",
+    ),
+    (MERGE, "split < merge.splits; split++", "split < merge.splits - 1; split++", "the last split is forgotten"),
+    (
+        MERGE,
+        "merge.slot + split * merge.rows + row)",
+        "merge.slot + (merge.splits - 1 - split) * merge.rows + row)",
+        "splits in another order",
+    ),
+    # The plan.
+    (PLAN, "r.slot + first_row * r.splits + split * rows", "r.slot + split * rows", "tiles of a request share slots"),
+    (PLAN, "return before + sum - x;", "return before + sum;", "work begins after itself"),
+    (
+        PLAN,
+        "r.past + first_row / p.group), to",
+        "r.past + (first_row + rows - 1) / p.group), to",
+        "the window of the last row",
+    ),
+    (
+        PLAN,
+        "(first_row + rows - 1) / p.group + 1, slot",
+        "(first_row + rows - 1) / p.group, slot",
+        "the last key is left out",
+    ),
+)
+
+EQUIVALENT = (
+    (
+        TILES,
+        "__syncwarp();",
+        ";",
+        "lanes that widened meet at the next matrix load, and no weak memory order is emulated",
+    ),
+    (
+        KERNEL,
+        "item.work.slot >= 0 && item.share == 0 && item",
+        "item.work.slot >= 0 && item",
+        "all who share rows write the same",
+    ),
+)
