@@ -8,6 +8,7 @@ from torch import Tensor
 from paged_serve.workers.kernels.cuda.attention import DECODE_ROWS, SPLIT_KEYS, Heads, Plan, attention, plan
 
 from .emulated import EmulatorLauncher
+from .executors import arch_of, device_of
 
 POISON = 1 << 30  # a block that nobody may ask for
 # Of weights and results; scores and sums are float32. Outputs are about 1, weights at most 1.
@@ -107,24 +108,26 @@ def sinks_of(heads: Heads) -> Tensor:
     return torch.linspace(-2, 3, heads.num_heads)
 
 
-def run(launcher: EmulatorLauncher, batch: Batch, options: Options = PLAIN, arch: str = "sm_90a") -> Tensor:
-    """[tokens, heads, head_dim]; what was not written is NaN."""
-    heads = batch.heads
+def run(launcher: EmulatorLauncher, batch: Batch, options: Options = PLAIN, arch: str = "") -> Tensor:
+    """[tokens, heads, head_dim]; what was not written is NaN. Kernels are for the launcher's `arch` or another."""
+    heads, device, arch = batch.heads, device_of(launcher), arch or arch_of(launcher)
+    tensors = batch.query, batch.keys, batch.values, batch.tables, batch.row_starts, batch.kv_lens
+    query, keys, values, tables, row_starts, kv_lens = (tensor.to(device) for tensor in tensors)
     sizes = len(batch.requests), len(batch.query), options.max_slots
-    work = Plan.allocate(heads, arch, options.blocks, *sizes, "cpu", options.window)
-    plan(launcher, work, batch.row_starts, batch.kv_lens, options.max_decode_rows)
+    work = Plan.allocate(heads, arch, options.blocks, *sizes, device, options.window)
+    plan(launcher, work, row_starts, kv_lens, options.max_decode_rows)
     return attention(
         launcher,
         work,
-        *(batch.query, batch.keys, batch.values, batch.tables, batch.row_starts, batch.kv_lens),
+        *(query, keys, values, tables, row_starts, kv_lens),
         scale=heads.head_dim**-0.5,
         cap=options.cap,
-        sinks=sinks_of(heads) if options.sinks else None,
+        sinks=sinks_of(heads).to(device) if options.sinks else None,
         key_scale=options.scales[0],
         value_scale=options.scales[1],
         prefills=any(len(r.query) * heads.group > options.max_decode_rows for r in batch.requests),
-        out=torch.full_like(batch.query, torch.nan),
-    )
+        out=torch.full_like(query, torch.nan),
+    ).cpu()
 
 
 def oracle(batch: Batch, options: Options = PLAIN) -> Tensor:

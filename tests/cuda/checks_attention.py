@@ -14,7 +14,7 @@ USUAL = Heads(BFLOAT16, BFLOAT16, 8, 2, 64, 16)
 NARROWED = Heads(FLOAT16, FP8, 4, 1, 80, 32)
 
 
-def check_attention(launcher: EmulatorLauncher) -> None:
+def check_attention(launcher: EmulatorLauncher, device: str = "cpu") -> None:
     """Raises AssertionError or EmulatorError."""
     lengths = [(1, 0), (1, 64), (3, 574), (21, 500)]
     _agree(launcher, batch(USUAL, lengths), PLAIN, ALL_PREFILL)

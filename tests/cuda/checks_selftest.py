@@ -101,13 +101,13 @@ DEFINITIONS = {
 }
 
 
-def check_case(launcher, case):
+def check_case(launcher, case, device="cpu"):
     expected = DEFINITIONS[case.primitive](case, *case.inputs)
-    found = run(launcher, case)
+    found = run(launcher, case, device)
     assert found.shape == expected.shape
     assert agree(case, found, expected), case.name
 
 
-def check_selftest(launcher):
+def check_selftest(launcher, device="cpu"):
     for case in cases():
-        check_case(launcher, case)
+        check_case(launcher, case, device)

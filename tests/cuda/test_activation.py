@@ -4,12 +4,11 @@ import pytest
 import torch
 
 from .checks_elementwise import check_activation
-from .emulated import EmulatorLauncher
 
 
 @pytest.mark.parametrize(("rows", "size"), [(1, 8), (3, 264), (2, 4104)])
 @pytest.mark.parametrize(
     ("activation", "dtype"), [("silu", torch.bfloat16), ("gelu_tanh", torch.float16), ("gelu_erf", torch.bfloat16)]
 )
-def test_the_gate_of_each_element_times_its_other_half(activation, dtype, rows, size):
-    check_activation(EmulatorLauncher(), dtype, rows, size, activation)
+def test_the_gate_of_each_element_times_its_other_half(launcher, device, activation, dtype, rows, size):
+    check_activation(launcher, dtype, rows, size, activation, device)

@@ -9,7 +9,6 @@ from paged_serve.workers.kernels.cuda.attention import Heads, paged_kernel, pref
 
 from .attention_case import ALL_DECODE, PLAIN, Options, assert_right, batch, run
 from .checks_attention import BFLOAT16, FLOAT16, FP8, USUAL, check_attention
-from .emulated import SCHEDULES, EmulatorLauncher
 
 EDGES = (1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 511, 512, 513, 575, 577, 1023, 1024, 1025, 1100)
 KINDS = (  # each head dimension, group, block size, dtype and kind of cache at least once
@@ -22,14 +21,8 @@ KINDS = (  # each head dimension, group, block size, dtype and kind of cache at 
 BATCH = [(1, 40), (3, 62), (1, 530), (70, 10)]  # new tokens, past tokens
 
 
-@pytest.fixture
-def launcher():
-    return EmulatorLauncher()
-
-
-@pytest.mark.parametrize("schedule", SCHEDULES)
-def test_it_is_right_and_free_of_races_in_every_schedule(schedule):
-    check_attention(EmulatorLauncher(schedule=schedule))
+def test_it_is_right_and_free_of_races_in_every_schedule(scheduled):
+    check_attention(scheduled)
 
 
 @pytest.mark.parametrize("heads", KINDS)

@@ -7,16 +7,10 @@ import torch
 
 from .attention_case import ALL_DECODE, ALL_PREFILL, PLAIN, Batch, Options, batch, run
 from .checks_attention import USUAL
-from .emulated import EmulatorLauncher
 from .test_attention import KINDS
 
 LENGTHS = [(1, 600), (21, 500), (2, 63), (1, 1030), (5, 0)]
 OPTIONS = [PLAIN, Options(window=530, sinks=True)]
-
-
-@pytest.fixture
-def launcher():
-    return EmulatorLauncher()
 
 
 @pytest.mark.parametrize("options", OPTIONS)

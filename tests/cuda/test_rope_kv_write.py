@@ -6,12 +6,10 @@ import torch
 from paged_serve.workers.kernels.cuda.rotate import rotate_and_cache_kernel
 
 from .checks_elementwise import check_rotation
-from .emulated import SCHEDULES, EmulatorLauncher
 
 BF16, FP16, FP8 = torch.bfloat16, torch.float16, torch.float8_e4m3fn
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("norms", [False, True])
 @pytest.mark.parametrize(
     ("dtype", "cached", "heads", "kv_heads", "head_dim", "block_size", "tokens"),
@@ -25,12 +23,13 @@ BF16, FP16, FP8 = torch.bfloat16, torch.float16, torch.float8_e4m3fn
         (FP16, FP16, 1, 1, 16, 16, 40),
     ],
 )
-def test_a_token_is_turned_and_cached(dtype, cached, heads, kv_heads, head_dim, block_size, tokens, norms, schedule):
-    launcher = EmulatorLauncher(schedule=schedule)
-    check_rotation(launcher, dtype, cached, head_dim, heads, kv_heads, block_size, tokens, norms)
+def test_a_token_is_turned_and_cached(
+    scheduled, device, dtype, cached, heads, kv_heads, head_dim, block_size, tokens, norms
+):
+    check_rotation(scheduled, dtype, cached, head_dim, heads, kv_heads, block_size, tokens, norms, device)
 
 
 @pytest.mark.parametrize("norms", [False, True])
-def test_threads_take_heads_in_turns_where_there_are_many(norms):
+def test_threads_take_heads_in_turns_where_there_are_many(launcher, device, norms):
     assert rotate_and_cache_kernel(BF16, BF16, 256, 27, 5, 16).threads * 8 < (27 + 2 * 5) * 256
-    check_rotation(EmulatorLauncher(), BF16, BF16, 256, 27, 5, 16, 3, norms)
+    check_rotation(launcher, BF16, BF16, 256, 27, 5, 16, 3, norms, device)

@@ -27,7 +27,7 @@ from .emulated import SCHEDULES, EmulatorLauncher
 
 
 @pytest.fixture(scope="module")
-def launcher():
+def emulator():
     return EmulatorLauncher()
 
 
@@ -48,28 +48,27 @@ def answer(sampled):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
-def test_steps_launched_ahead_are_the_hosts_in_any_order_of_warps(schedule):
-    check_steps(EmulatorLauncher(schedule=schedule))
+def test_steps_launched_ahead_are_the_hosts_in_any_order_of_warps(scheduled, device):
+    check_steps(scheduled, device)
 
 
-def test_random_numbers_and_faults_are_the_hosts(launcher):
-    check_random_numbers(launcher)
-    check_border_of_min_p(launcher)
+def test_random_numbers_and_faults_are_the_hosts(launcher, device):
+    check_random_numbers(launcher, device)
+    check_border_of_min_p(launcher, device)
 
 
 @pytest.mark.parametrize("vocab_size", [200, 513, 1024, 1500])
 @pytest.mark.parametrize("blocks", [BLOCKS, Blocks()])
-def test_what_stays_is_what_the_oracle_keeps(launcher, vocab_size, blocks):
-    check_cuts(launcher, vocab_size=vocab_size, blocks=blocks)
+def test_what_stays_is_what_the_oracle_keeps(launcher, device, vocab_size, blocks):
+    check_cuts(launcher, device, vocab_size=vocab_size, blocks=blocks)
 
 
 @pytest.mark.parametrize("vocab_size", [601, 5000])
-def test_a_row_has_the_same_bits_alone_and_however_the_work_is_done(launcher, vocab_size):
+def test_a_row_has_the_same_bits_alone_and_however_the_work_is_done(emulator, vocab_size):
     requests = REQUESTS * 2
     logits = torch.from_numpy(np.random.default_rng(2).normal(0, 3, (len(requests), vocab_size)).astype(np.float32))
     state, order = rows_of(requests, vocab_size), np.random.default_rng(3).permutation(len(requests))
-    together = DeviceSampler(launcher, vocab_size, "cpu", BLOCKS).sample(logits.clone(), order, state)
+    together = DeviceSampler(emulator, vocab_size, "cpu", BLOCKS).sample(logits.clone(), order, state)
     for schedule in SCHEDULES:
         sampler = DeviceSampler(EmulatorLauncher(schedule=schedule), vocab_size, "cpu", Blocks())
         assert answer(sampler.sample(logits.clone(), order, state)) == answer(together)
@@ -80,7 +79,7 @@ def test_a_row_has_the_same_bits_alone_and_however_the_work_is_done(launcher, vo
 
 
 @pytest.mark.parametrize(("vocab_size", "blocks"), [(1, BLOCKS), (31, BLOCKS), (32000, Blocks()), (50257, BLOCKS)])
-def test_a_seed_gives_the_hosts_tokens(launcher, vocab_size, blocks):
+def test_a_seed_gives_the_hosts_tokens(emulator, vocab_size, blocks):
     """By chance of about 10^-7 a draw the two might differ: at these seeds they do not."""
     requests = [
         SamplingParams(logprobs=2),
@@ -93,7 +92,7 @@ def test_a_seed_gives_the_hosts_tokens(launcher, vocab_size, blocks):
     logits = np.random.default_rng(4).normal(0, 2.5, (len(requests), vocab_size)).astype(np.float32)
     rows = np.arange(len(requests))
     host = Sampler(NumpyPasses(vocab_size)).sample(torch.from_numpy(logits.copy()), rows, state)
-    found = DeviceSampler(launcher, vocab_size, "cpu", blocks).sample(torch.from_numpy(logits.copy()), rows, state)
+    found = DeviceSampler(emulator, vocab_size, "cpu", blocks).sample(torch.from_numpy(logits.copy()), rows, state)
     assert found.token_ids.tolist() == host.token_ids.tolist()
     for index in host.logprobs:
         check_logprobs(
@@ -101,22 +100,22 @@ def test_a_seed_gives_the_hosts_tokens(launcher, vocab_size, blocks):
         )
 
 
-def test_logprobs_of_a_prompt_are_the_hosts(launcher):
+def test_logprobs_of_a_prompt_are_the_hosts(emulator):
     random = np.random.default_rng(5)
     logits, tokens = tied_logits(random, 5, 700), random.integers(0, 700, 5)
     logits[2, 3], logits[4, 9] = np.inf, np.nan
     for count in (0, 6, -1):
         host = Sampler(NumpyPasses(700)).prompt_logprobs(torch.from_numpy(logits.copy()), tokens, count)
-        found = DeviceSampler(launcher, 700, "cpu", BLOCKS).prompt_logprobs(torch.from_numpy(logits), tokens, count)
+        found = DeviceSampler(emulator, 700, "cpu", BLOCKS).prompt_logprobs(torch.from_numpy(logits), tokens, count)
         assert np.array_equal(found.token_ids, host.token_ids)
         assert np.array_equal(found.ranks, host.ranks)
         np.testing.assert_allclose(found.logprobs, host.logprobs, rtol=0, atol=2e-6)
 
 
-def test_a_steady_step_copies_nothing(launcher):
+def test_a_steady_step_copies_nothing(emulator):
     requests = [SamplingParams(), SamplingParams(frequency_penalty=1.0), SamplingParams(top_p=0.8, logprobs=2)]
     state, rows = rows_of(requests, 64), np.arange(3)
-    sampler = DeviceSampler(launcher, 64, "cpu", BLOCKS)
+    sampler = DeviceSampler(emulator, 64, "cpu", BLOCKS)
 
     def step():
         sampler.launch(torch.randn(3, 64), rows, state)
@@ -130,11 +129,11 @@ def test_a_steady_step_copies_nothing(launcher):
     assert step() is not first
 
 
-def test_penalties_follow_the_host_where_it_goes_another_way(launcher):
+def test_penalties_follow_the_host_where_it_goes_another_way(emulator):
     """Sampled twice at one position, or a row taken over by another request: the counts are the host's."""
     params = SamplingParams(temperature=0.0, presence_penalty=2.0)
     state, rows = rows_of([params], 64), np.array([0])
-    sampler = DeviceSampler(launcher, 64, "cpu", BLOCKS)
+    sampler = DeviceSampler(emulator, 64, "cpu", BLOCKS)
     logits = torch.zeros(1, 64)
     logits[0, [20, 30, 40]] = torch.tensor([3.0, 2.5, 2.25])
     assert [sampler.sample(logits.clone(), rows, state).token_ids[0] for _ in range(2)] == [20, 20]
@@ -147,11 +146,11 @@ def test_penalties_follow_the_host_where_it_goes_another_way(launcher):
     assert sampler.sample(logits.clone(), rows, state).token_ids[0] == 40
 
 
-def test_only_bad_words_of_several_tokens_need_the_hosts_tokens(launcher):
+def test_only_bad_words_of_several_tokens_need_the_hosts_tokens(emulator):
     requests = [
         SamplingParams(repetition_penalty=1.5, min_tokens=9, logit_bias={3: 1.0}, allowed_token_ids=(1, 3)),
         SamplingParams(bad_words_token_ids=((4,),)),
         SamplingParams(bad_words_token_ids=((4,), (5, 6))),
     ]
-    state, sampler = rows_of(requests, 64), DeviceSampler(launcher, 64, "cpu")
+    state, sampler = rows_of(requests, 64), DeviceSampler(emulator, 64, "cpu")
     assert [sampler.needs_tokens(np.array([row]), state) for row in range(3)] == [False, False, True]

@@ -5,8 +5,8 @@ import torch
 
 from paged_serve.workers.kernels.cuda.selftest import PRIMITIVES, Case, agree, cases, run, selftest_kernel
 
-from .checks_selftest import DEFINITIONS, TOGETHER, check_case
-from .emulated import SCHEDULES, EmulatorLauncher
+from .checks_selftest import DEFINITIONS, check_case
+from .emulated import COMPILER, EmulatorLauncher
 from .small_floats import FORMATS
 
 CASES = cases()
@@ -17,9 +17,11 @@ def test_every_primitive_has_a_case():
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_a_primitive_does_what_it_is_defined_to_do(case):
-    for schedule in SCHEDULES if case.primitive in TOGETHER else SCHEDULES[:1]:
-        check_case(EmulatorLauncher(schedule=schedule), case)
+def test_a_primitive_does_what_it_is_defined_to_do(scheduled, device, case):
+    """And a device what the emulator does."""
+    check_case(scheduled, case, device)
+    if COMPILER:
+        assert agree(case, run(scheduled, case, device), run(EmulatorLauncher(), case))
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

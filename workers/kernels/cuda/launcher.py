@@ -32,7 +32,7 @@ class CudaLauncher:
     def __init__(self, cupy: Any, cubins: Cubins, arch: str, stream_pointer: Callable[[], int]):
         self._cupy = cupy
         self._cubins = cubins
-        self._arch = arch
+        self.arch = arch
         self._stream_pointer = stream_pointer
         self._functions: dict[Kernel, Any] = {}  # cupy.RawKernel
         self._streams: dict[int, Any] = {}  # CuPy's, by pointer
@@ -56,7 +56,7 @@ class CudaLauncher:
         """Compile what is not yet, and load; nothing is launched. To be done before a CUDA graph is captured."""
         wanted = list(dict.fromkeys(kernel for kernel in kernels if kernel not in self._functions))
         with ThreadPoolExecutor(max_workers=os.cpu_count()) as compilers:
-            paths = list(compilers.map(lambda kernel: self._cubins.path(kernel, self._arch), wanted))
+            paths = list(compilers.map(lambda kernel: self._cubins.path(kernel, self.arch), wanted))
         for kernel, path in zip(wanted, paths, strict=True):
             self._functions[kernel] = self._load(kernel, path)
 

@@ -1,0 +1,46 @@
+"""Who runs the kernels in tests: the emulator on tensors of the CPU, or a CUDA device on its own.
+
+`python -m tests.cuda.executors cuda` runs the check of every family of kernels, as under compute-sanitizer.
+"""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from paged_serve.workers.kernels.cuda.kernel import Launcher
+from paged_serve.workers.kernels.cuda.launcher import CudaLauncher
+
+from .emulated import EmulatorLauncher, Stats
+
+CUBINS = Path(__file__).parents[2] / "build" / "cubins"
+DEVICES = {"emulator": "cpu", "cuda": "cuda"}
+
+
+class DeviceLauncher(CudaLauncher):
+    stats = Stats()  # a device counts nothing
+
+
+def launcher_of(executor: str) -> Any:
+    """A Launcher for tensors on DEVICES[executor]."""
+    return EmulatorLauncher() if executor == "emulator" else DeviceLauncher.for_current_device(CUBINS)
+
+
+def device_of(launcher: Launcher) -> str:
+    return DEVICES["emulator" if isinstance(launcher, EmulatorLauncher) else "cuda"]
+
+
+def arch_of(launcher: Any) -> str:
+    """What kernels are made for. The emulator has room for those of sm_90a."""
+    return "sm_90a" if isinstance(launcher, EmulatorLauncher) else launcher.arch
+
+
+def run_checks(launcher: Launcher, device: str) -> None:
+    from .planted import check_of, families
+
+    for family in families("checks"):
+        print(family, flush=True)
+        check_of(family)(launcher, device)
+
+
+if __name__ == "__main__":
+    run_checks(launcher_of(sys.argv[1]), DEVICES[sys.argv[1]])
