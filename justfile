@@ -56,3 +56,7 @@ kernels:
 # the kernel tests under the address, undefined-behaviour and thread sanitizers
 sanitize-kernels:
     {{python}} scripts/sanitize_kernels.py
+
+# what wants a GPU: the kernels' tests on it, compute-sanitizer, the demo model, benchmarks (at most twenty minutes)
+gpu-check *options:
+    {{python}} scripts/gpu_check.py {{options}}

@@ -1,0 +1,166 @@
+"""Everything that wants a GPU, in one command and under twenty minutes: what is right, and how fast it is.
+
+    python scripts/gpu_check.py [--out build/gpu_check] [--only WORD ...] [--dry-run] [--executor emulator]
+
+Runs the parts below one after another, each in a process of its own with a time limit of its own; one that fails, hangs
+or cannot run is noted, and the next begins. Writes gpu_check.json and gpu_check.md. It needs the `dev` extra and one
+CUDA device; compute-sanitizer comes with the CUDA toolkit, and is left out where there is none. With --executor
+emulator what can be runs on the CPU: a rehearsal, whose figures mean nothing.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from gpu_report import markdown, surroundings
+
+ROOT = Path(__file__).parent.parent
+LIMIT_S = 1200  # of all parts together
+TAIL_CHARACTERS = 6000
+GRACE_S = 5
+SANITIZER = "compute-sanitizer"
+Executor = Literal["cuda", "emulator"]
+Outcome = Literal["passed", "failed", "timed out", "not run"]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One command. The last line of what it prints may be JSON, a list of figures for the report."""
+
+    name: str
+    what: str
+    command: tuple[str, ...]
+    limit_s: int
+    program: str = ""  # not of ours, without which it is left out
+
+
+def parts_for(executor: Executor) -> list[Part]:
+    """In the order of what to know first."""
+    python = sys.executable
+    pytest = (python, "-m", "pytest", "-q", "--timeout", "0", "-p", "no:cacheprovider", "--executor", executor)
+    checks = (python, "-m", "tests.cuda.executors", executor)
+    model = (python, "scripts/check_device_model.py", "--device", "cuda" if executor == "cuda" else "cpu")
+    bench = (python, "scripts/bench_cuda.py", "--executor", executor)
+    sanitizers = [
+        Part(
+            tool,
+            f"the checks of all kernels under compute-sanitizer's {tool}",
+            (SANITIZER, "--tool", tool, "--error-exitcode", "9", *checks),
+            120,
+            SANITIZER,
+        )
+        for tool in ("memcheck", "racecheck")
+    ]
+    return [
+        Part("selftest", "every primitive, device beside emulator and definition", (*pytest, SELFTEST), 90),
+        Part("kernels", "the kernels' tests on the device", (*pytest, "tests/cuda", f"--deselect={SELFTEST}"), 240),
+        *sanitizers,
+        Part("parity", "the demo model's log-probabilities beside transformers'", (*model, "parity"), 120),
+        Part("determinism", "the same requests alone, together and in chunks", (*model, "determinism"), 120),
+        Part("decode", "attention of single tokens", (*bench, "decode"), 120),
+        Part("prefill", "attention of prompts", (*bench, "prefill"), 90),
+        Part("elementwise", "rotation and cache write, norm, gate", (*bench, "elementwise"), 60),
+        Part("sampler", "sampling of 128 rows", (*bench, "sampler"), 60),
+        Part("launch", "what a launch costs the CPU", (*bench, "launch"), 60),
+    ]
+
+
+SELFTEST = "tests/cuda/test_selftest.py"
+
+
+def run(part: Part, limit_s: float) -> dict[str, Any]:
+    """A record for the report."""
+    record: dict[str, Any] = {"name": part.name, "what": part.what, "command": list(part.command), "limit_s": limit_s}
+    if part.program and shutil.which(part.program) is None:
+        return record | {"outcome": "not run", "seconds": 0.0, "output": f"there is no {part.program}", "figures": []}
+    if limit_s <= 0:
+        return record | {"outcome": "not run", "seconds": 0.0, "output": "the time was over", "figures": []}
+    started = time.monotonic()
+    outcome, output = execute(part.command, limit_s)
+    seconds = round(time.monotonic() - started, 1)
+    figures = figures_of(output)
+    return record | {"outcome": outcome, "seconds": seconds, "output": output[-TAIL_CHARACTERS:], "figures": figures}
+
+
+def execute(command: tuple[str, ...], limit_s: float) -> tuple[Outcome, str]:
+    """In a process group of its own, which is gone at the end."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "scripts")])}
+    process = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        output, _ = process.communicate(timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGTERM)
+        try:
+            output, _ = process.communicate(timeout=GRACE_S)
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            output, _ = process.communicate()
+        return "timed out", output
+    return "passed" if process.returncode == 0 else "failed", output
+
+
+def figures_of(output: str) -> list[dict[str, Any]]:
+    with contextlib.suppress(ValueError, IndexError):
+        found = json.loads(output.strip().splitlines()[-1])
+        if isinstance(found, list):
+            return found
+    return []
+
+
+def check(parts: list[Part], executor: Executor, folder: Path, limit_s: float = LIMIT_S) -> dict[str, Any]:
+    """Runs the parts and writes the report after each, so that a machine that goes away leaves what was done."""
+    started = time.monotonic()
+    report: dict[str, Any] = {"executor": executor, **surroundings(), "parts": []}
+    folder.mkdir(parents=True, exist_ok=True)
+    for part in parts:
+        left_s = limit_s - (time.monotonic() - started)
+        print(f"{part.name}: {part.what}", flush=True)
+        report["parts"].append(record := run(part, min(part.limit_s, left_s)))
+        print(f"  {record['outcome']}, {record['seconds']} s", flush=True)
+        report["seconds"] = round(time.monotonic() - started, 1)
+        (folder / "gpu_check.json").write_text(json.dumps(report, indent=1))
+        (folder / "gpu_check.md").write_text(markdown(report))
+    return report
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "gpu_check")
+    parser.add_argument("--only", nargs="+", default=[], metavar="PART")
+    parser.add_argument("--executor", choices=["cuda", "emulator"], default="cuda")
+    parser.add_argument("--dry-run", action="store_true", help="print the parts and their commands")
+    options = parser.parse_args(arguments)
+    parts = parts_for(options.executor)
+    if unknown := set(options.only) - {part.name for part in parts}:
+        parser.error(f"no part is called {', '.join(sorted(unknown))}; there are {', '.join(p.name for p in parts)}")
+    parts = [part for part in parts if not options.only or part.name in options.only]
+    if options.dry_run:
+        for part in parts:
+            print(f"{part.name} (at most {part.limit_s} s): {' '.join(part.command)}")
+        return 0
+    report = check(parts, options.executor, options.out)
+    print(f"{options.out / 'gpu_check.md'}: {report['seconds']} s")
+    return int(any(part["outcome"] in ("failed", "timed out") for part in report["parts"]))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
