@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from paged_serve.protocol.config import Config
+from paged_serve.protocol.config import CacheConfig, Config
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.worker import ModelRunnerOutput, WorkerReady
 
@@ -82,6 +82,11 @@ class Rank:
             return 0
         if self._model.device == "cuda":
             return cuda_budget(self._config, self._model)
+        if self._config.cache.gpu_memory_utilization != CacheConfig().gpu_memory_utilization:
+            raise ConfigError(
+                f"gpu_memory_utilization={self._config.cache.gpu_memory_utilization:g} is for CUDA devices, and this "
+                "model runs on the CPU; kv_cache_memory_bytes says how much memory the KV cache takes"
+            )
         return host_budget(free_host_bytes(), self._group.size)
 
     def create_kv_cache(self, num_blocks: int) -> None:

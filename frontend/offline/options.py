@@ -22,7 +22,6 @@ _SO_ANYWAY: dict[str, tuple[Any, ...]] = {  # arguments of other engines, with t
     "trust_remote_code": (False,),
 }
 _INSTEAD = {
-    "gpu_memory_utilization": "kv_cache_memory_bytes says how much memory the KV cache takes",
     "swap_space": "preempted requests are computed again, nothing is swapped",
     "trust_remote_code": "code from a model folder is never run",
 }

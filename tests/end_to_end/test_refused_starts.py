@@ -57,6 +57,10 @@ def test_a_device_that_is_not_there():
     refused(start("--device", "cuda", "--tp", "2", "--port", "0"), "cuda")
 
 
+def test_a_share_of_a_device_that_the_model_is_not_on():
+    refused(start("--device", "cpu", "--gpu-memory-utilization", "0.5", "--port", "0"), "0.5", "kv_cache_memory_bytes")
+
+
 def test_a_port_in_use():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

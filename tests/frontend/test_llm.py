@@ -344,7 +344,7 @@ def test_closing_ends_the_engine_and_its_thread(start):
     ("options", "reason"),
     [
         ({"max_num_sequences": 3}, "did you mean max_num_seqs"),
-        ({"gpu_memory_utilization": 0.9}, "kv_cache_memory_bytes"),
+        ({"gpu_memory_utilization": 1.5}, "gpu_memory_utilization=1.5"),
         ({"trust_remote_code": True}, "never run"),
         ({"dtype": "int3"}, "dtype='int3'"),
         ({"max_model_len": 0}, "max_model_len=0"),
