@@ -35,7 +35,7 @@ LIMITS = {
     "attention_plan": Limits(48),  # one block in all
     "block_copy": Limits(32),  # 256 threads: 8
     "gated_activation": Limits(40),  # 256 threads: 6
-    "paged_attention": Limits(255, TENSOR_CORES),  # 256 threads: 1
+    "paged_attention": Limits(255, TENSOR_CORES),  # 128 threads: 2 blocks; 256: 1
     "rms_norm": Limits(40),  # 1,024 threads: 1; 512: 3
     "rope_kv_write": Limits(64),  # 512 threads: 2
     "sampler_adjust": Limits(32),  # 256 threads, as all of the sampler: 8
