@@ -50,6 +50,7 @@ def parts_for(executor: Executor) -> list[Part]:
     checks = (python, "-m", "tests.cuda.executors", executor)
     model = (python, "scripts/check_device_model.py", "--device", "cuda" if executor == "cuda" else "cpu")
     bench = (python, "scripts/bench_cuda.py", "--executor", executor)
+    whole = (python, "scripts/bench_device_model.py")
     sanitizers = [
         Part(
             tool,
@@ -66,11 +67,12 @@ def parts_for(executor: Executor) -> list[Part]:
         *sanitizers,
         Part("parity", "the demo model's log-probabilities beside transformers'", (*model, "parity"), 120),
         Part("determinism", "the same requests alone, together and in chunks", (*model, "determinism"), 120),
-        Part("decode", "attention of single tokens", (*bench, "decode"), 120),
+        Part("decode", "attention of single tokens", (*bench, "decode"), 100),
         Part("prefill", "attention of prompts", (*bench, "prefill"), 90),
-        Part("elementwise", "rotation and cache write, norm, gate", (*bench, "elementwise"), 60),
-        Part("sampler", "sampling of 128 rows", (*bench, "sampler"), 60),
-        Part("launch", "what a launch costs the CPU", (*bench, "launch"), 60),
+        Part("elementwise", "rotation and cache write, norm, gate", (*bench, "elementwise"), 45),
+        Part("sampler", "sampling of 128 rows", (*bench, "sampler"), 45),
+        Part("launch", "what a launch costs the CPU", (*bench, "launch"), 30),
+        Part("model", "steps of an 8B-class model beside the device's bandwidth", (*whole, "--executor", executor), 80),
     ]
 
 
