@@ -14,7 +14,8 @@ from torch.nn.functional import rms_norm as torch_rms_norm
 from torch.nn.functional import scaled_dot_product_attention, silu
 
 from paged_serve.workers.kernels.cuda.activation import gated_activation
-from paged_serve.workers.kernels.cuda.attention import Heads, Plan, attention, plan
+from paged_serve.workers.kernels.cuda.attention import Plan, attention, plan
+from paged_serve.workers.kernels.cuda.attention_kernels import Heads
 from paged_serve.workers.kernels.cuda.kernel import Launcher
 from paged_serve.workers.kernels.cuda.norm import rms_norm
 from paged_serve.workers.kernels.cuda.rotate import rotate_and_cache

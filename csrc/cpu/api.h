@@ -202,5 +202,5 @@ API const char* machine_isa();     // the best of them for this processor
 API int32_t struct_size(const char* name);  // of one of the structs above, or -1
 
 // The machine's limits. limits.cpp.
-API int32_t read_memory(Pool*, const void*, int64_t bytes);         // the sum of whole MB, as int32
+API int32_t read_memory(Pool*, const void*, int64_t bytes);         // exclusive or of the words of whole MB
 API int64_t peak_operations(Pool*, int32_t format, int64_t steps);  // format 0 bf16, 1 fp32, 2 int8; how many were done

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from paged_serve.workers.kernels.cuda.attention import DECODE_ROWS, SPLIT_KEYS, Heads, Plan, attention, plan
+from paged_serve.workers.kernels.cuda.attention import DECODE_ROWS, SPLIT_KEYS, Plan, attention, plan
+from paged_serve.workers.kernels.cuda.attention_kernels import Heads
 
 from .emulated import EmulatorLauncher
 from .executors import arch_of, device_of

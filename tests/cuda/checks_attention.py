@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import torch
 
-from paged_serve.workers.kernels.cuda.attention import Heads
+from paged_serve.workers.kernels.cuda.attention_kernels import Heads
 
 from .attention_case import ALL_DECODE, ALL_PREFILL, PLAIN, Batch, Options, Request, assert_right, batch, run
 from .emulated import EmulatorLauncher

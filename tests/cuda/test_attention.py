@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from paged_serve.workers.kernels.cuda.attention import Heads, paged_kernel, prefill_shape
+from paged_serve.workers.kernels.cuda.attention_kernels import Heads, paged_kernel, prefill_shape
 
 from .attention_case import ALL_DECODE, PLAIN, Options, assert_right, batch, run
 from .checks_attention import BFLOAT16, FLOAT16, FP8, USUAL, check_attention

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from ..input_batch import InputBatch
 from ..kernels.cuda import attention as kernels
+from ..kernels.cuda.attention_kernels import Heads
 from ..kernels.cuda.kernel import Launcher
 from ..kv_cache import KVCache
 from ..layers.fixed_rows import empty_rows
@@ -33,7 +34,7 @@ class CudaPagedAttention:
         self._launcher = launcher
         self._arch = arch
         self._multiprocessors = multiprocessors
-        self._plans: dict[tuple[kernels.Heads, int, int, int], kernels.Plan] = {}
+        self._plans: dict[tuple[Heads, int, int, int], kernels.Plan] = {}
 
     def plan(self, batch: InputBatch, cache: KVCache, num_heads: int) -> CudaPlan:
         return CudaPlan(batch, {})
@@ -61,7 +62,7 @@ class CudaPagedAttention:
     def _listed(self, batch: InputBatch, query: Tensor, keys: Tensor, window: int) -> kernels.Plan:
         _, num_heads, head_dim = query.shape
         _, kv_heads, block_size, _ = keys.shape
-        heads = kernels.Heads(query.dtype, keys.dtype, num_heads, kv_heads, head_dim, block_size)
+        heads = Heads(query.dtype, keys.dtype, num_heads, kv_heads, head_dim, block_size)
         requests, tokens = _rounded_up(len(batch.kv_lens)), _rounded_up(len(query))
         key = heads, requests, tokens, window
         if key not in self._plans:

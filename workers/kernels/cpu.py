@@ -215,7 +215,7 @@ class Library:
         self._dll.pool_empty_runs(handle, times)
 
     def read_memory(self, handle: int, address: int, nbytes: int) -> int:
-        """Reads `nbytes`, a multiple of READ_BYTES, at the machine's limit; their sum as int32."""
+        """Reads `nbytes`, a multiple of READ_BYTES, at the machine's limit; the exclusive or of their words."""
         assert nbytes % READ_BYTES == 0, nbytes
         return int(self._dll.read_memory(handle, address, nbytes))
 

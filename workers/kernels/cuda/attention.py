@@ -11,17 +11,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .kernel import SCALARS, Kernel, Launcher
+from .attention_kernels import Heads, decode_shape, merge_kernel, paged_kernel, plan_kernel, prefill_shape
+from .kernel import Launcher
 
-SPLIT_KEYS, TILE_KEYS = 512, 64  # attention_work.cuh
+SPLIT_KEYS = 512  # attention_work.cuh
 DECODE_ROWS = 64  # of a request; more are computed in larger tiles whose keys are not split
-PLAN_THREADS, MERGE_THREADS = 256, 128
-SHARED_KIB = {"sm_80": 164, "sm_87": 164, "sm_90a": 228, "sm_100": 228, "sm_103": 228}  # of a multiprocessor
-LEAST_SHARED_KIB = 100  # of the others
-RESERVED_BYTES = 1024  # of each block
-MAX_THREADS = 256  # of a multiprocessor that has the registers for the largest kernels
 LOG2_E = 1.4426950408889634
-KV_NAMES = SCALARS | {torch.float8_e4m3fn: "fp8"}
 
 
 def _of(kind: type, names: str) -> tuple[tuple[str, type], ...]:
@@ -54,116 +49,6 @@ class AttentionMergeParams(ctypes.Structure):
         *_of(INT, "group"),
         *_of(FLOAT, "to_log2 value_scale"),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Heads:
-    """What attention is specialised for, besides the device."""
-
-    dtype: torch.dtype  # of queries and results: bfloat16 or float16
-    cache_dtype: torch.dtype  # the same, or float8_e4m3fn
-    num_heads: int
-    kv_heads: int
-    head_dim: int  # a multiple of 16, at most 256
-    block_size: int  # 16, 32 or 64
-
-    @property
-    def group(self) -> int:
-        """Query heads per KV head."""
-        return self.num_heads // self.kv_heads
-
-    @property
-    def stride(self) -> int:
-        """Bytes of a row in shared memory: an odd number of 16-byte chunks."""
-        return (self.head_dim // 8 | 1) * 16
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """How the warps of a block divide its work: 16 rows each, `sharing` of them the same rows."""
-
-    row_warps: int
-    sharing: int
-    slots: int  # half tiles in shared memory, at most; one is read while the others fill
-
-    @property
-    def rows(self) -> int:
-        return 16 * self.row_warps
-
-    @property
-    def threads(self) -> int:
-        return 32 * self.row_warps * self.sharing
-
-
-def decode_shape(heads: Heads) -> Shape:
-    """Few rows, so that the warps share them; memory decides, and as much as fits is under way."""
-    return Shape(1, 4, slots=6 if heads.cache_dtype == heads.dtype else 8)
-
-
-def prefill_shape(heads: Heads, arch: str) -> Shape:
-    """Rows of its own for each warp; two warps share them where one cannot hold their sums in registers."""
-    shape = Shape(4, 1, slots=4) if heads.head_dim <= 128 else Shape(4, 2, slots=4)
-    return shape if _ring(heads, shape, arch)[0] >= 2 else decode_shape(heads)
-
-
-def _fixed_bytes(heads: Heads, shape: Shape) -> int:
-    """Shared memory besides the ring: queries or sums, what warps tell each other, widened fp8."""
-    warp_pairs = -(-heads.head_dim // 16 // shape.sharing)
-    front = max(shape.rows * heads.stride, 2 * warp_pairs * shape.threads * 16)
-    exchange = shape.rows * (TILE_KEYS * 2 + 32) if shape.sharing > 1 else 0
-    return front + exchange + (TILE_KEYS * heads.stride if heads.cache_dtype != heads.dtype else 0)
-
-
-def _slot_bytes(heads: Heads) -> int:
-    return TILE_KEYS * (heads.head_dim * heads.cache_dtype.itemsize // 16 | 1) * 16
-
-
-def _ring(heads: Heads, shape: Shape, arch: str) -> tuple[int, int]:
-    """Slots, and blocks that fit on a multiprocessor: two, or one where two would have less than two slots."""
-    for blocks in (2, 1):
-        free = SHARED_KIB.get(arch, LEAST_SHARED_KIB) * 1024 // blocks - RESERVED_BYTES - _fixed_bytes(heads, shape)
-        if (slots := min(free // _slot_bytes(heads), shape.slots)) >= 2:
-            return slots, min(blocks, MAX_THREADS // shape.threads)
-    return 0, 0
-
-
-def paged_kernel(heads: Heads, shape: Shape, arch: str) -> Kernel:
-    """For `arch`, whose shared memory says how many slots there are."""
-    ring, blocks = _ring(heads, shape, arch)
-    assert ring >= 2, (heads, shape, arch)
-    defines = (
-        *(("SCALAR", SCALARS[heads.dtype]), ("KV", KV_NAMES[heads.cache_dtype]), ("HEAD_DIM", heads.head_dim)),
-        *(("GROUP", heads.group), ("BLOCK_SIZE", heads.block_size)),
-        *(("ROW_WARPS", shape.row_warps), ("SHARING", shape.sharing), ("RING", ring), ("MIN_BLOCKS", blocks)),
-    )
-    shared = _fixed_bytes(heads, shape) + ring * _slot_bytes(heads)
-    return Kernel("paged_attention.cu", "paged_attention", defines, shape.threads, shared)
-
-
-def merge_kernel(heads: Heads) -> Kernel:
-    defines = ("SCALAR", SCALARS[heads.dtype]), ("HEAD_DIM", heads.head_dim)
-    return Kernel("attention_merge.cu", "attention_merge", defines, MERGE_THREADS)
-
-
-def plan_kernel() -> Kernel:
-    shared = PLAN_THREADS // 32 * 4 + PLAN_THREADS * 40
-    return Kernel("attention_plan.cu", "attention_plan", (), PLAN_THREADS, shared)
-
-
-def kernels_of(heads: Heads, arch: str) -> list[Kernel]:
-    """All that attention launches for a model with such heads."""
-    shapes = decode_shape(heads), prefill_shape(heads, arch)
-    paged = dict.fromkeys(paged_kernel(heads, shape, arch) for shape in shapes)
-    return [plan_kernel(), merge_kernel(heads), *paged]
-
-
-def production_kernels(arch: str = "sm_90a") -> list[Kernel]:
-    """Every head dimension, dtype, kind of cache and size of block; not each with each."""
-    bf16, fp16, fp8 = torch.bfloat16, torch.float16, torch.float8_e4m3fn
-    heads = [Heads(bf16, bf16, 32, 8, dim, 16) for dim in (64, 80, 96, 128, 256)]
-    heads += [Heads(bf16, fp8, 32, 4, dim, 32) for dim in (128, 256)]
-    heads += [Heads(fp16, fp8, 8, 8, 64, 64)]
-    return list(dict.fromkeys(kernel for each in heads for kernel in kernels_of(each, arch)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
