@@ -8,6 +8,7 @@ from paged_serve.protocol.sampling_params import SamplingParams
 from paged_serve.protocol.worker import NewRow
 from paged_serve.workers.kernels.cuda.sampling import MAY_BE_MASKED, ROW, STATE, Blocks, SamplerKernels
 from paged_serve.workers.request_rows import RequestRows
+from paged_serve.workers.sampling.device_rows import raw_records
 from paged_serve.workers.sampling.device_sampler import DeviceSampler
 from paged_serve.workers.sampling.numpy_passes import NumpyPasses
 from paged_serve.workers.sampling.sampler import Sampler
@@ -65,6 +66,7 @@ def check_sampler(launcher, device="cpu"):
     check_cuts(launcher, device)
     check_border_of_min_p(launcher, device)
     check_random_numbers(launcher, device)
+    check_lists_keep_to_their_place(launcher, device)
 
 
 def check_steps(launcher, device="cpu", num_steps=4):
@@ -195,3 +197,21 @@ def check_forbidden_faults(launcher, device="cpu"):
         sampled = sampler.sample(torch.from_numpy(logits).to(device), np.arange(3), state)
         assert sampled.bad.tolist() == [0, 1]
         assert sampled.token_ids.tolist() == [0, 0, 3]
+
+
+def check_lists_keep_to_their_place(launcher, device="cpu", count=5, room=64):
+    """Of a row of equal logits exactly the first tokens are listed, and nothing is written behind them."""
+    logits = torch.zeros((1, VOCAB_SIZE), device=device)
+    records = raw_records(np.zeros(1, np.int64), np.full(1, count), VOCAB_SIZE)
+    sent = torch.from_numpy(records.view(np.uint8).reshape(1, -1)).to(device)
+    lists = torch.full((count + room,), -1, dtype=torch.int64, device=device)
+    kernels = SamplerKernels(launcher, VOCAB_SIZE, torch.device(device), BLOCKS)
+    token_ids = torch.zeros(1, dtype=torch.int64, device=device)
+    passes = kernels.over(logits, sent, token_ids, lists=lists)
+    passes.scan()
+    passes.rank()
+    passes.cut(by_mass=False)
+    passes.gather()
+    listed = lists.cpu().numpy()
+    assert sorted((listed[:count].view(np.uint64) & np.uint64(0xFFFFFFFF)).tolist()) == list(range(count))
+    assert (listed[count:] == -1).all()

@@ -12,6 +12,7 @@ from paged_serve.protocol.config import ModelConfig
 from paged_serve.workers.cuda_backend import CudaBackend
 from paged_serve.workers.device_runner import EagerDecodeStep
 from paged_serve.workers.models import Model, load_model
+from paged_serve.workers.rank import DEMO_MODEL
 from paged_serve.workers.sampling.device_sampler import DeviceSampler
 from paged_serve.workers.tensor_parallel import TensorParallelGroup
 
@@ -45,13 +46,15 @@ def load(tmp_path_factory):
 
     @cache
     def named(checkpoint: str):
-        changes = {**CHECKPOINTS[checkpoint], "max_position_embeddings": MAX_MODEL_LEN}
-        folder = write_tiny_model(tmp_path_factory.mktemp(checkpoint), **changes)
+        folder = str(DEMO_MODEL)
+        if checkpoint != "demo":
+            changes = {**CHECKPOINTS[checkpoint], "max_position_embeddings": MAX_MODEL_LEN}
+            folder = write_tiny_model(tmp_path_factory.mktemp(checkpoint), **changes)
         backend = CudaBackend(launcher, "sm_90a", multiprocessors=2, device="cpu")
         config = ModelConfig(device="cpu")
         return load_model(folder, config, TensorParallelGroup(), lambda done, total: None, backend=backend)
 
-    return lambda choice: named({"llama-float32": "llama", "demo": "qwen3"}.get(choice.checkpoint, choice.checkpoint))
+    return lambda choice: named(choice.checkpoint.removesuffix("-float32"))
 
 
 def test_no_request_of_a_slice_of_workloads_is_told_another_byte(load):
