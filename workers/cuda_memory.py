@@ -21,14 +21,15 @@ def cuda_budget(config: Config, model: "Model") -> int:
     torch.cuda.reset_peak_memory_stats()
     _largest_step(model, config)
     torch.cuda.synchronize()
+    for_a_step = torch.cuda.max_memory_allocated() - torch.cuda.memory_allocated()
+    torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info()
-    spare = torch.cuda.memory_reserved() - torch.cuda.max_memory_allocated()  # reserved, but not needed by that step
-    return kv_budget(config.cache.gpu_memory_utilization, total, total - free, spare)
+    return kv_budget(config.cache.gpu_memory_utilization, total, total - free + for_a_step)
 
 
-def kv_budget(share: float, total: int, taken: int, spare: int) -> int:
-    """Of a device of `total` bytes we may have `share`; `taken` are in use by anybody, of these `spare` for nothing."""
-    budget = int(total * share) - taken + max(spare, 0) - GRAPHS_BYTES
+def kv_budget(share: float, total: int, taken: int) -> int:
+    """Of a device of `total` bytes we may have `share`; `taken` are in use by anybody, or will be during a step."""
+    budget = int(total * share) - taken - GRAPHS_BYTES
     if budget <= 0:
         needed = (int(total * share) - budget) / total
         raise ConfigError(

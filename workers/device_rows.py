@@ -11,7 +11,7 @@ from torch import Tensor
 from paged_serve.protocol.worker import NewBlocks, NewRow
 
 from .input_batch import InputBatch, StepArrays
-from .staging import Staging
+from .staging import ALIGNMENT, Staging
 
 NO_SLOT = -1  # where the padding of a batch has its keys and values written: nowhere
 
@@ -32,6 +32,8 @@ class StagedStep:
 
 
 STAGED = ("token_ids", "positions", "slots", "rows", "logit_tokens", "sampled_rows", "row_starts", "kv_lens")
+STAGED_BYTES_OF_TOKEN, STAGED_BYTES_OF_ROW = 3 * 8, 3 * 8 + 2 * 4
+STAGED_BYTES_BETWEEN = 4 + len(STAGED) * ALIGNMENT
 
 
 class DeviceRows:
@@ -45,7 +47,8 @@ class DeviceRows:
         self.block_table = torch.zeros((num_rows, max_blocks), dtype=torch.int32, device=device)
         self._max_len = max_len  # every batch's `longest`: what is made for it, the rotary table, stays where it is
         self._max_blocks = max_blocks
-        self._steps = Staging(device, 32 * (num_rows + max_tokens) + 1024, steps_in_flight)
+        largest = STAGED_BYTES_OF_TOKEN * max(num_rows, max_tokens) + STAGED_BYTES_OF_ROW * num_rows
+        self._steps = Staging(device, largest + STAGED_BYTES_BETWEEN, steps_in_flight)  # graphs read it: it never grows
         self._updates = Staging(device, 1 << 16, steps_in_flight)
         self._places: list[NDArray[np.int64]] = []  # in the flat block table
         self._blocks: list[NDArray[np.int32]] = []
@@ -60,11 +63,9 @@ class DeviceRows:
         self._reset_rows.append(new.row)
         self._reset_tokens.append(int.from_bytes(new.token_ids[-4:], "little"))
 
-    def append_blocks(self, new: NewBlocks, num_blocks: NDArray[np.int64]) -> None:
-        """As RequestRows.append_blocks; `num_blocks` [rows] is what each row has before."""
-        rows = np.frombuffer(new.rows, "<i4").astype(np.int64)
-        earlier = np.array([np.count_nonzero(rows[:index] == row) for index, row in enumerate(rows)], np.int64)
-        self._places.append(rows * self._max_blocks + num_blocks[rows] + earlier)
+    def append_blocks(self, new: NewBlocks, places: NDArray[np.int64]) -> None:
+        """As RequestRows.append_blocks, which says the `places` [blocks] where they go."""
+        self._places.append(places)
         self._blocks.append(np.frombuffer(new.block_ids, "<i4"))
 
     def update(self) -> None:

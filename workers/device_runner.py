@@ -1,8 +1,8 @@
 """A ModelRunner that does not wait for the device: it starts a step before the host has seen the last one's tokens.
 
 The device keeps what the next step needs of the last one (DeviceRows). The host's rows count a token when it is
-started and learn it when it is there; a step whose sampling depends on earlier tokens (penalties, constraints), waits
-for them.
+started and learn it when it is there; a step whose sampling needs earlier tokens on the host (bad words of several
+tokens) waits for them.
 """
 
 import time
@@ -24,6 +24,7 @@ from .input_batch import StepArrays, step_arrays
 from .kv_cache import KVCache
 from .request_rows import RequestRows
 from .sampling.sampler import SampledTokens
+from .staging import HostCopy
 from .step_output import PromptLogprobs, row_logprobs
 from .tensor_parallel import TensorParallelGroup
 
@@ -163,8 +164,7 @@ class DeviceRunner:
             self._rows.reset(new_row)
             self._device_rows.reset(new_row)
         for new_blocks in plan.new_blocks:
-            self._device_rows.append_blocks(new_blocks, self._rows.num_blocks)
-            self._rows.append_blocks(new_blocks)
+            self._device_rows.append_blocks(new_blocks, self._rows.append_blocks(new_blocks))
         if plan.decode_leaves:
             self._decode_rows = np.setdiff1d(self._decode_rows, np.frombuffer(plan.decode_leaves, "<i4"))
         if plan.decode_joins:
@@ -194,11 +194,13 @@ class DeviceRunner:
 
     def _sample(self, logits: Tensor, rows: NDArray[np.int64], rows_on_device: Tensor) -> PendingSample:
         """The same tokens on every rank; the rest of the answer on rank 0 alone."""
+        sample: PendingSample
         if self._group.rank == 0:
             sample = self._sampling.launch(logits, rows, self._rows)
+            self._group.broadcast(sample.token_ids)
         else:
-            sample = RemoteSample(torch.empty(len(rows), dtype=torch.int64, device=logits.device))
-        self._group.broadcast(sample.token_ids)
+            token_ids = torch.empty(len(rows), dtype=torch.int64, device=logits.device)
+            sample = RemoteSample(self._group.broadcast(token_ids))
         self._device_rows.feed(rows_on_device, sample.token_ids)
         return sample
 
@@ -219,6 +221,8 @@ class RemoteSample:
 
     def __init__(self, token_ids: Tensor):
         self.token_ids = token_ids
+        self._on_host = HostCopy(token_ids)
 
     def result(self) -> SampledTokens:
-        return SampledTokens(self.token_ids.numpy(force=True), NO_TOKENS, {})
+        [token_ids] = self._on_host.wait()
+        return SampledTokens(token_ids, NO_TOKENS, {})

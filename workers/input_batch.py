@@ -20,8 +20,12 @@ class InputBatch:
 
     token_ids: Tensor  # [tokens] i64
     positions: Tensor  # [tokens] i64
-    row_starts: Tensor  # [rows + 1] i32, host; row r owns tokens row_starts[r]:row_starts[r + 1]
-    kv_lens: Tensor  # [rows] i32, host; tokens in the cache after this step's write: positions 0..kv_len-1
+    row_starts: (
+        Tensor  # [rows + 1] i32, host, or device for CUDA kernels; row r owns tokens row_starts[r]:row_starts[r + 1]
+    )
+    kv_lens: (
+        Tensor  # [rows] i32, where row_starts is; tokens in the cache after this step's write: positions 0..kv_len-1
+    )
     longest: int  # of kv_lens
     block_tables: Tensor  # [rows, max_blocks] i32; entries past a row's last block are not read
     slots: Tensor  # [tokens] i64 = block_id * block_size + offset: where each token's K and V go

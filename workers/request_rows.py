@@ -42,13 +42,17 @@ class RequestRows:
         self.prompt_logprobs[row] = new.sampling_params.prompt_logprobs
         self.sampling.reset(row, new.sampling_params, new.seed, token_ids, new.prompt_len, new.eos_token_ids)
 
-    def append_blocks(self, new: NewBlocks) -> None:
-        """Append the blocks of one step; only KV group 0 exists."""
+    def append_blocks(self, new: NewBlocks) -> NDArray[np.int64]:
+        """Append the blocks of one step; only KV group 0 exists. Returns each one's place in the flat block table."""
         assert new.group == 0, f"KV group {new.group} is unknown"
         rows = np.frombuffer(new.rows, "<i4").tolist()
-        for row, block in zip(rows, np.frombuffer(new.block_ids, "<i4").tolist(), strict=True):
+        places = np.empty(len(rows), np.int64)
+        per_row = self.block_table.shape[1]
+        for index, (row, block) in enumerate(zip(rows, np.frombuffer(new.block_ids, "<i4").tolist(), strict=True)):
+            places[index] = row * per_row + self.num_blocks[row]
             self.block_table[row, self.num_blocks[row]] = block
             self.num_blocks[row] += 1
+        return places
 
     def append_tokens(self, rows: NDArray[np.int64], token_ids: NDArray[np.int64]) -> None:
         """Append one sampled token to each of these distinct rows."""

@@ -15,9 +15,9 @@ DTYPES = {np.dtype(np.int64): torch.int64, np.dtype(np.int32): torch.int32}
 class Staging:
     """Arrays of one step packed end to end, copied at once, and given back as tensors on the device.
 
-    Arrays of the same sizes lie at the same addresses in every step, which is what a CUDA graph needs. A copy may still
-    be under way when the next step is packed, so the host's side has one buffer for each step in flight; on the device
-    steps follow each other, and one serves. It grows when a step needs more.
+    Arrays of the same sizes lie at the same addresses in every step, which is what a CUDA graph needs, until a step
+    takes more than `num_bytes` and the memory is made anew. A copy may still be under way when the next step is packed,
+    so the host's side has one buffer for each step in flight; on the device steps follow each other, and one serves.
     """
 
     def __init__(self, device: str, num_bytes: int, steps_in_flight: int):
@@ -49,6 +49,23 @@ class Staging:
             torch.empty(num_bytes, dtype=torch.uint8, pin_memory=pinned) for _ in range(self._steps_in_flight)
         ]
         self._on_device = torch.empty(num_bytes, dtype=torch.uint8, device=self._device)
+
+
+class HostCopy:
+    """Copies of tensors on their way to the host, of what is in them now; what is launched later is not waited for."""
+
+    def __init__(self, *tensors: Tensor):
+        self._copies = []
+        for tensor in tensors:
+            copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
+            self._copies.append(copy.copy_(tensor, non_blocking=True))
+        self._is_there = torch.cuda.current_stream().record_event() if tensors[0].is_cuda else None
+
+    def wait(self) -> list[NDArray[Any]]:
+        """The arrays, once they are there."""
+        if self._is_there is not None:
+            self._is_there.synchronize()
+        return [copy.numpy() for copy in self._copies]
 
 
 def _aligned(num_bytes: int) -> int:

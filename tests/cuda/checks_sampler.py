@@ -8,9 +8,9 @@ from paged_serve.protocol.sampling_params import SamplingParams
 from paged_serve.protocol.worker import NewRow
 from paged_serve.workers.kernels.cuda.sampling import MAY_BE_MASKED, ROW, STATE, Blocks, SamplerKernels
 from paged_serve.workers.request_rows import RequestRows
-from paged_serve.workers.sampling.device_rows import raw_records
 from paged_serve.workers.sampling.device_sampler import DeviceSampler
 from paged_serve.workers.sampling.numpy_passes import NumpyPasses
+from paged_serve.workers.sampling.row_records import raw_records
 from paged_serve.workers.sampling.sampler import Sampler
 
 from ..workers import sampling_oracle as oracle

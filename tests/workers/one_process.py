@@ -12,13 +12,14 @@ from paged_serve.protocol.message import unpack_ids, unpack_int64
 from paged_serve.protocol.sampling_params import FinishReason
 from paged_serve.protocol.worker import ModelRunnerOutput, SchedulerOutput
 from paged_serve.workers.device_runner import DecodeStep, DeviceRunner, EagerDecodeStep, PendingStep
-from paged_serve.workers.device_sampling import DeviceSampling, HostSampling
+from paged_serve.workers.device_sampling import DeviceSampling
 from paged_serve.workers.kv_cache import KVCache
 from paged_serve.workers.model_runner import ModelRunner
 from paged_serve.workers.models import Model
 from paged_serve.workers.sampling.sampler import Sampler
 from paged_serve.workers.tensor_parallel import TensorParallelGroup
 
+from .host_sampling import HostSampling
 from .ranks import SharedModel
 
 CLIENT = b"client:0"

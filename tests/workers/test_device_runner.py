@@ -11,14 +11,16 @@ from paged_serve.protocol.sampling_params import SamplingParams
 from paged_serve.protocol.worker import Chunk, NewBlocks, NewRow, SchedulerOutput
 from paged_serve.workers.device_rows import DeviceRows
 from paged_serve.workers.device_runner import DeviceRunner
-from paged_serve.workers.device_sampling import HostSampling
+from paged_serve.workers.input_batch import step_arrays
 from paged_serve.workers.kv_cache import KVCache
 from paged_serve.workers.model_runner import ModelRunner
 from paged_serve.workers.models import load_model
+from paged_serve.workers.request_rows import RequestRows
 from paged_serve.workers.sampling.sampler import Sampler
 from paged_serve.workers.staging import Staging
 from paged_serve.workers.tensor_parallel import TensorParallelGroup
 
+from .host_sampling import HostSampling
 from .tiny_model import write_tiny_model
 
 NUM_ROWS, MAX_LEN, BLOCK_SIZE = 4, 256, 16
@@ -113,7 +115,10 @@ def test_rows_that_join_with_known_tokens_start_from_these(waiting, runner):
 def test_a_device_knows_the_last_blocks_and_tokens_it_was_told():
     rows = DeviceRows(NUM_ROWS, 64, BLOCK_SIZE, 64, "cpu", 2)
     rows.reset(structs.replace(new_row(2, 5), block_ids=(pack_ids([4]),)))
-    rows.append_blocks(NewBlocks(0, pack_ids([1, 1, 2]), pack_ids([7, 8, 9])), np.array([0, 2, 1, 0]))
+    host = RequestRows(NUM_ROWS, 64, BLOCK_SIZE, 300)
+    host.num_blocks[:] = 0, 2, 1, 0
+    new_blocks = NewBlocks(0, pack_ids([1, 1, 2]), pack_ids([7, 8, 9]))
+    rows.append_blocks(new_blocks, host.append_blocks(new_blocks))
     rows.reset(structs.replace(new_row(3, 4), block_ids=(pack_ids([5]),)))
     rows.reset(structs.replace(new_row(3, 6), block_ids=(pack_ids([6]),)))
     rows.update()
@@ -132,3 +137,14 @@ def test_arrays_of_equal_sizes_lie_at_equal_places_and_a_step_in_flight_keeps_it
     assert [tensor.tolist() for tensor in again] == [[1, 2, 3], [1, 2, 3, 4, 5]]
     [grown] = staging.put([np.arange(100)])
     assert torch.equal(grown, torch.arange(100))
+
+
+@pytest.mark.parametrize(("num_rows", "max_tokens"), [(1, 1), (64, 1), (64, 5), (3, 500)])
+def test_no_step_moves_what_graphs_read(num_rows, max_tokens):
+    state = RequestRows(num_rows, 1024, BLOCK_SIZE, 300)
+    rows = DeviceRows(num_rows, 1024, BLOCK_SIZE, max_tokens, "cpu", 2)
+    first = rows.stage(step_arrays(state, np.zeros(0, np.int64), ()), 1).token_ids.data_ptr()
+    padding = rows.stage(step_arrays(state, np.zeros(0, np.int64), ()), num_rows)
+    state.length[0] = max_tokens
+    chunk = rows.stage(step_arrays(state, np.zeros(0, np.int64), (Chunk(0, max_tokens),)), 1)
+    assert padding.token_ids.data_ptr() == chunk.token_ids.data_ptr() == first

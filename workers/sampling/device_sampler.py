@@ -20,8 +20,9 @@ from torch import Tensor
 from ..kernels.cuda.kernel import Launcher
 from ..kernels.cuda.sampling import STATE, WEIGHT_OF_BEST, Blocks, RowPasses, SamplerKernels
 from ..request_rows import RequestRows
-from .device_rows import DeviceRows, Records, raw_records
+from ..staging import HostCopy
 from .logprobs import TokenLogprobs
+from .row_records import Records, RowRecords, raw_records
 from .sampler import SampledTokens
 
 
@@ -32,7 +33,7 @@ class DeviceSampler:
         self._device = torch.device(device)
         self._vocab_size = vocab_size
         self._kernels = SamplerKernels(launcher, vocab_size, self._device, blocks)
-        self._rows = DeviceRows(vocab_size, self._device)
+        self._rows = RowRecords(vocab_size, self._device)
 
     def needs_tokens(self, rows: NDArray[np.int64], state: RequestRows) -> bool:
         """Whether `state` must hold the true tokens of these rows, rather than placeholders for the latest."""
@@ -130,14 +131,11 @@ class PendingTokens:
         self.token_ids = token_ids  # [n] int64
         self.bad = bad  # [n] uint8, 1 where the token must not be emitted
         self._logprobs = logprobs
-        self._on_host = _to_host(token_ids), _to_host(bad)
-        self._is_through = torch.cuda.current_stream().record_event() if token_ids.is_cuda else None
+        self._on_host = HostCopy(token_ids, bad)
 
     def result(self) -> SampledTokens:
         """Waits for this step, not for later ones."""
-        if self._is_through is not None:
-            self._is_through.synchronize()
-        token_ids, bad = (tensor.numpy() for tensor in self._on_host)
+        token_ids, bad = self._on_host.wait()
         logprobs = {}
         if self._logprobs is not None:
             for place, index in enumerate(self._logprobs.indices.tolist()):

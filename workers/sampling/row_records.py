@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..kernels.cuda.sampling import ADJUSTMENT, GREEDY, MAY_BE_MASKED, ROW
 from ..request_rows import RequestRows
-from .columns import SamplingColumns
+from .columns import NO_LOGPROBS, SamplingColumns
 from .constraints import Constraints
 from .penalties import Penalties
 
@@ -83,7 +83,7 @@ class Residents:
         return self._seen[row].data_ptr()
 
 
-class DeviceRows:
+class RowRecords:
     """The records of steps, and their copies on the device."""
 
     def __init__(self, vocab_size: int, device: torch.device):
@@ -165,7 +165,7 @@ class DeviceRows:
 def logprob_records(rows: NDArray[np.int64], columns: SamplingColumns, vocab_size: int) -> Records:
     """For those of a step's `rows` that want log-probabilities; each is made from the logits of its own row."""
     asked = columns.logprobs[rows]
-    indices = np.flatnonzero(asked > -2)
+    indices = np.flatnonzero(asked != NO_LOGPROBS)
     return raw_records(indices, np.where(asked < 0, vocab_size, np.minimum(asked, vocab_size))[indices], vocab_size)
 
 
