@@ -20,13 +20,9 @@ class InputBatch:
 
     token_ids: Tensor  # [tokens] i64
     positions: Tensor  # [tokens] i64
-    row_starts: (
-        Tensor  # [rows + 1] i32, host, or device for CUDA kernels; row r owns tokens row_starts[r]:row_starts[r + 1]
-    )
-    kv_lens: (
-        Tensor  # [rows] i32, where row_starts is; tokens in the cache after this step's write: positions 0..kv_len-1
-    )
-    longest: int  # of kv_lens
+    row_starts: Tensor  # [rows + 1] i32, host (CUDA: device); row r owns tokens row_starts[r]:row_starts[r + 1]
+    kv_lens: Tensor  # [rows] i32, as row_starts; tokens in the cache after this step's write: positions 0..kv_len-1
+    longest: int  # of kv_lens, or more
     block_tables: Tensor  # [rows, max_blocks] i32; entries past a row's last block are not read
     slots: Tensor  # [tokens] i64 = block_id * block_size + offset: where each token's K and V go
     logit_tokens: Tensor  # [sampled] i64, indices into tokens
