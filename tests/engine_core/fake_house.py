@@ -29,7 +29,7 @@ class FakeHouse:
         command = [sys.executable, "-m", "paged_serve.engine_core", "--run-dir", run_dir, "--index", "0"]
         command += ["--epoch", str(epoch), "--lifeline-fd", str(self.lifeline)]
         self.process = subprocess.Popen(command, pass_fds=[self.lifeline], stderr=subprocess.PIPE)
-        self.peer, hello = self._receive(10)
+        self.peer, hello = self._receive(60)
         assert isinstance(hello, Hello)
         self.control.send(self.peer, control.Welcome(config))
 

@@ -106,8 +106,8 @@ def test_the_supervisor_sees_loading_and_a_beating_heart(house, ranks):
     start(house, ranks)
     assert house.wait_for(control.Progress) == control.Progress("loading weights", 5, 10)
     house.wait_for(control.Ready)
-    house.wait_for(control.Heartbeat, timeout_s=1.0)
-    house.wait_for(control.Heartbeat, timeout_s=1.0)
+    house.wait_for(control.Heartbeat)
+    house.wait_for(control.Heartbeat)
 
 
 def test_streams_go_on_with_the_right_token_after_the_workers_die(house, ranks):

@@ -158,7 +158,7 @@ class Link:
         self.opened.append(channel)
         return channel
 
-    def deliver(self, timeout_s: float = 5.0) -> tuple[bytes, Any] | None:
+    def deliver(self, timeout_s: float = 60.0) -> tuple[bytes, Any] | None:
         """What the bound end receives next, waiting for it."""
         deadline = time.monotonic() + timeout_s
         while (received := self.router.receive()) is None and (left_s := deadline - time.monotonic()) > 0:

@@ -32,7 +32,7 @@ def connected(link, **options):
     return dealer, peer
 
 
-def wait_until(condition, timeout_s=5.0):
+def wait_until(condition, timeout_s=60.0):
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, "did not happen in time"
@@ -55,7 +55,7 @@ def test_messages_pass_both_ways_between_authenticated_peers(link):
     assert dealer.send(request)
     assert link.deliver() == (peer, request)
     assert link.router.send(peer, EngineHeartbeat(5))
-    assert dealer.receive(timeout_s=5) == EngineHeartbeat(5)
+    assert dealer.receive(timeout_s=60) == EngineHeartbeat(5)
 
 
 @pytest.mark.parametrize("secret", ["wrong", "correct horse battery staple!", "correct horse battery stapl", "\0"])
@@ -118,7 +118,7 @@ def test_a_full_queue_refuses_and_loses_nothing_towards_the_connecting_end(link)
         sent += 1
         assert sent < 100_000, "the queue is not bounded"
     for expected in range(sent):
-        assert dealer.receive(timeout_s=5) == EngineHeartbeat(expected)
+        assert dealer.receive(timeout_s=60) == EngineHeartbeat(expected)
     assert dealer.receive() is None
 
 
@@ -128,7 +128,7 @@ def test_one_stopped_reader_does_not_hold_up_another(link):
     while link.router.send(stopped, EngineHeartbeat(0)):
         pass
     assert link.router.send(peer, EngineHeartbeat(1))
-    assert reader.receive(timeout_s=5) == EngineHeartbeat(1)
+    assert reader.receive(timeout_s=60) == EngineHeartbeat(1)
 
 
 def test_a_frame_over_the_limit_disconnects_its_sender_alone(link):
@@ -190,7 +190,8 @@ def test_a_flood_of_invalid_frames_does_not_hold_up_the_receivers_loop(link):
     assert link.router.receive() is None
     assert link.router.num_invalid == 64
     while link.router.num_invalid < sent:
-        assert link.deliver() is None
+        assert link.router.socket.poll(60_000)
+        assert link.router.receive() is None
 
 
 def test_a_second_connection_cannot_take_over_an_identity(link):
@@ -200,7 +201,7 @@ def test_a_second_connection_cannot_take_over_an_identity(link):
     thief.send(ClientHeartbeat())
     assert link.deliver(timeout_s=0.2) is None
     assert link.router.send(peer, EngineHeartbeat(1))
-    assert first.receive(timeout_s=5) == EngineHeartbeat(1)
+    assert first.receive(timeout_s=60) == EngineHeartbeat(1)
     assert thief.receive(timeout_s=0.1) is None
 
 
