@@ -4,7 +4,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -27,14 +26,15 @@ class Server:
     """`paged-serve` with the given options; the demo model unless they name another."""
 
     def __init__(self, *options: str):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
-        self.url = f"http://127.0.0.1:{self.port}"
-        self.log = tempfile.TemporaryFile("w+")  # noqa: SIM115 (read after the process has ended)
-        command = [sys.executable, "-m", "paged_serve", *options, "--port", str(self.port)]
+        self.port = 0
+        self.log = tempfile.TemporaryFile("a+")  # noqa: SIM115 (read while the process appends)
+        command = [sys.executable, "-m", "paged_serve", *options, "--port", "0"]
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         self.process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=self.log, stderr=subprocess.STDOUT)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
 
     def output(self) -> str:
         self.log.seek(0)
@@ -64,12 +64,17 @@ class Server:
     def wait_ready(self) -> float:
         """Seconds until /ready said 200; raises with the server's output when it ends before."""
         started = time.monotonic()
-        while self.get("/ready")[0] != 200:
+        while not self._find_port() or self.get("/ready")[0] != 200:
             if self.process.poll() is not None or time.monotonic() - started > START_TIMEOUT_S:
                 self.kill()
                 raise AssertionError(f"the server did not become ready:\n{self.output()}")
             time.sleep(0.05)
         return time.monotonic() - started
+
+    def _find_port(self) -> bool:
+        if not self.port and (found := re.search(r"http +http://127.0.0.1:(\d+)", self.output())):
+            self.port = int(found[1])
+        return self.port > 0
 
     @property
     def run_dir(self) -> str:

@@ -86,7 +86,7 @@ class FakeRank(threading.Thread):
             max_frame_bytes=MAX_STEP_FRAME_BYTES,
         )
         try:
-            assert link.wait_connected(10)
+            assert link.wait_connected(60)
             link.send(handshake_hello("worker", self.rank, self.epoch))
             self._serve(link)
         except Exception as error:

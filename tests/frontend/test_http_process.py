@@ -133,7 +133,7 @@ def test_alive_at_once_ready_with_the_engine_and_gone_on_stop(start, start_core,
     assert frontend.get("/ready") == (200, b"")
     frontend.wait_for(control.Heartbeat)
     answer = httpx.post(
-        f"http://127.0.0.1:{frontend.port}/v1/completions", json={"prompt": "x", "max_tokens": 5}
+        f"http://127.0.0.1:{frontend.port}/v1/completions", json={"prompt": "x", "max_tokens": 5}, timeout=60
     ).json()
     assert answer["choices"][0]["text"] == "hello"
     status = Path(f"/proc/{frontend.process.pid}/status").read_text()
@@ -179,7 +179,7 @@ def test_draining_finishes_what_runs_and_refuses_the_rest(start, start_core):
     frontend.wait_for(control.Ready)
 
     async def talk():
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{frontend.port}") as client:
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{frontend.port}", timeout=60) as client:
             running = asyncio.create_task(client.post("/v1/completions", json={"prompt": "x", "max_tokens": 5}))
             while not (requests := core.all(EngineCoreRequest)):
                 await asyncio.sleep(0.01)

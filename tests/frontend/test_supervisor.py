@@ -201,7 +201,7 @@ def test_wait_ready_raises_what_the_child_refused_and_leaves_nothing(start, monk
     supervisor = Supervisor(CONFIG, modules=MODULES)
     supervisor.start()
     with pytest.raises(ConfigError, match="no such device"):
-        supervisor.wait_ready(10)
+        supervisor.wait_ready(60)
     assert not os.path.exists(supervisor.run_dir)
 
 

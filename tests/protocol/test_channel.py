@@ -26,7 +26,7 @@ from paged_serve.protocol.sampling_params import SamplingParams
 def connected(link, **options):
     """A dealer that the bound end knows, and the name it is known by."""
     dealer = link.dealer(**options)
-    assert dealer.wait_connected(5)
+    assert dealer.wait_connected(60)
     assert dealer.send(handshake_hello("client", 0, 0))
     peer, _ = link.deliver()
     return dealer, peer
@@ -107,7 +107,7 @@ def test_a_full_queue_refuses_and_loses_nothing_towards_the_bound_end(link):
     for expected in range(sent):
         assert link.deliver() == (peer, OutputsReceived(expected))
     assert link.router.receive() is None
-    assert dealer.wait_connected(5)
+    assert dealer.wait_connected(60)
     assert dealer.send(ClientHeartbeat())
 
 
@@ -197,7 +197,7 @@ def test_a_flood_of_invalid_frames_does_not_hold_up_the_receivers_loop(link):
 def test_a_second_connection_cannot_take_over_an_identity(link):
     first, peer = connected(link, identity=b"worker:0:0:1234")
     thief = link.dealer(identity=b"worker:0:0:1234")
-    thief.wait_connected(5)
+    thief.wait_connected(60)
     thief.send(ClientHeartbeat())
     assert link.deliver(timeout_s=0.2) is None
     assert link.router.send(peer, EngineHeartbeat(1))
@@ -211,7 +211,7 @@ def test_a_client_finds_the_next_server_on_the_same_path(link):
     wait_until(lambda: not dealer.send(ClientHeartbeat()))
     link.router = RouterChannel(link.context, link.endpoint, ToEngineCore)
     link.opened.append(link.router)
-    assert dealer.wait_connected(5)
+    assert dealer.wait_connected(60)
     assert dealer.send(ClientHeartbeat())
     assert link.deliver() is not None
 

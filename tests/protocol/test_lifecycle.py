@@ -147,7 +147,7 @@ class Supervised:
         os.close(read_end)
 
     def next(self):
-        assert self.router.socket.poll(10_000), self.process.communicate()
+        assert self.router.socket.poll(60_000), self.process.communicate()
         delivered = self.router.receive()
         assert delivered is not None
         return delivered
