@@ -148,7 +148,7 @@ def test_nobody_there_is_told_in_time(run_dir):
         Client.connect(run_dir, timeout_s=0.5)
     with pytest.raises(EngineDead, match=r"no answer .* 0.5 s"):
         asyncio.run(AsyncClient.connect(run_dir, timeout_s=0.5))
-    assert time.monotonic() - started < 15
+    assert time.monotonic() - started < 60
     with pytest.raises(EngineDead, match="is a server running"):
         Client.connect(run_dir + "-not-there")
 

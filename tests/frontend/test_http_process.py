@@ -169,7 +169,7 @@ def test_a_silent_engine_makes_it_unready(start, start_core):
     core.mute = True
     silent_since = time.monotonic()
     while frontend.get("/ready")[0] == 200:
-        assert time.monotonic() - silent_since < 10
+        assert time.monotonic() - silent_since < 60
     assert frontend.get("/live")[0] == 200
 
 

@@ -153,7 +153,7 @@ def test_a_halted_process_is_noticed_and_replaced(start, name):
     os.kill(before[name], signal.SIGSTOP)
     began = time.monotonic()
     running.pids_after_change(before, {name})
-    assert HALTED_S - 0.5 < time.monotonic() - began < HALTED_S + 30
+    assert HALTED_S - 0.5 < time.monotonic() - began < HALTED_S + 60
 
 
 def test_a_core_whose_loop_stands_still_is_replaced(start, monkeypatch):
