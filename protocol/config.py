@@ -47,7 +47,7 @@ class CacheConfig(_Layer, frozen=True):
         None  # per rank; None: measured share of free memory
     )
     gpu_memory_utilization: Annotated[float, Meta(gt=0, le=1)] = 0.9  # of a CUDA device's memory, weights and all
-    kv_cache_dtype: Literal["auto", "int8"] = "auto"  # auto: the model's
+    kv_cache_dtype: Literal["auto", "int8", "fp8"] = "auto"  # auto: the model's; int8 on CPU kernels, fp8 on CUDA's
     num_blocks: PositiveInt | None = None  # overrides the measured number; for tests
     enable_prefix_caching: bool = True
 

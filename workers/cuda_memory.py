@@ -8,7 +8,7 @@ from paged_serve.protocol.config import Config
 from paged_serve.protocol.errors import ConfigError
 
 from .input_batch import InputBatch
-from .kv_cache import KVCache
+from .kv_cache import KVCache, cache_dtype
 
 if TYPE_CHECKING:
     from .models import Model
@@ -50,7 +50,9 @@ def _largest_step(model: "Model", config: Config) -> None:
     tokens = min(config.scheduler.max_num_batched_tokens, model.geometry.max_position_embeddings)
     block_size = config.cache.block_size
     blocks = -(-tokens // block_size)
-    cache = KVCache.allocate(model.geometry, blocks, block_size, model.tp_size, model.device)
+    cache = KVCache.allocate(
+        model.geometry, blocks, block_size, model.tp_size, model.device, cache_dtype(config, model)
+    )
     each = torch.arange(tokens, device=model.device)
     batch = InputBatch(
         token_ids=torch.zeros_like(each),

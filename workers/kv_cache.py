@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,11 +19,30 @@ if TYPE_CHECKING:  # the models, which use the cache, import it
 SHARE_OF_FREE_MEMORY = 0.4  # of the host's; the rest is for activations, the other processes and the page cache
 
 
+class Coding(NamedTuple):
+    """A cache of 8 bits an element."""
+
+    dtype: torch.dtype
+    models: tuple[torch.dtype, ...]  # whose caches may be so
+    needs: str
+
+
+CODINGS = {  # by kv_cache_dtype
+    "int8": Coding(torch.int8, (torch.bfloat16,), "the CPU kernels and a bfloat16 model"),
+    "fp8": Coding(
+        torch.float8_e4m3fn,
+        (torch.bfloat16, torch.float16),
+        "the CUDA kernels (sm_80 or later) and a bfloat16 or float16 model",
+    ),
+}
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class KVCache:
     """K and V of every layer: one tensor [num_blocks, kv_heads_of_this_rank, block_size, head_dim] each per layer.
 
-    In int8 each head of a token has a scale for its key and one for its value.
+    In int8 each head of a token has a scale for its key and one for its value. In fp8 (e4m3) a number is its own code:
+    rounded to nearest even, beyond 448 the largest.
     """
 
     keys: list[Tensor]
@@ -43,7 +62,7 @@ class KVCache:
         device: str = "cpu",
         dtype: torch.dtype | None = None,
     ) -> "KVCache":
-        """In the model's dtype, or int8 with scales; ConfigError when the memory cannot be had.
+        """In the model's dtype, e4m3, or int8 with scales; ConfigError when the memory cannot be had.
 
         Not filled: backends read only slots that were written, and pages that nobody touches cost nothing.
         """
@@ -73,16 +92,20 @@ def _empty(shape: tuple[int, ...], dtype: torch.dtype, device: str) -> Tensor:
 
 
 def cache_dtype(config: Config, model: "Model") -> torch.dtype:
-    """What the cache holds: the model's dtype, or int8. Raises ConfigError where nothing reads that."""
-    if config.cache.kv_cache_dtype == "auto":
+    """What the cache holds: the model's dtype, or codes of 8 bits. Raises ConfigError where nothing reads those."""
+    name = config.cache.kv_cache_dtype
+    if name == "auto":
         return model.dtype
-    if not model.attention.reads_int8 or model.dtype != torch.bfloat16:
-        name, kernels = str(model.dtype).removeprefix("torch."), "on" if model.attention.reads_int8 else "without"
-        raise ConfigError(
-            f"kv_cache_dtype=int8 takes the CPU kernels and a bfloat16 model; this is {name} on {model.device}, "
-            f"{kernels} the kernels; use kv_cache_dtype=auto or dtype=bfloat16"
-        )
-    return torch.int8
+    coding, readable = CODINGS[name], model.attention.coded_cache
+    if readable == coding.dtype and model.dtype in coding.models:
+        return coding.dtype
+    dtype = str(model.dtype).removeprefix("torch.")
+    if readable == coding.dtype:
+        found, remedy = f"this one is {dtype}", "auto or dtype=bfloat16"
+    else:
+        found = f"those are not what computes here, on {model.device} in {dtype}"
+        remedy = next((other for other, known in CODINGS.items() if known.dtype == readable), "auto")
+    raise ConfigError(f"kv_cache_dtype={name} takes {coding.needs}; {found}; use kv_cache_dtype={remedy}")
 
 
 def max_model_len(config: Config, geometry: "Geometry") -> int:

@@ -67,7 +67,12 @@ SETTINGS = (
     ),
     Setting("Model", "model.seed", ("--seed",), "Requests without a seed derive theirs from this one.", "N"),
     Setting("Model", "server.chat_template", ("--chat-template",), "Jinja file instead of the model's.", "FILE"),
-    Setting("Memory", "cache.kv_cache_dtype", ("--kv-cache-dtype",), "int8 halves the KV cache of a bfloat16 model."),
+    Setting(
+        "Memory",
+        "cache.kv_cache_dtype",
+        ("--kv-cache-dtype",),
+        "int8 (on the CPU kernels, for bfloat16 models) and fp8 (on CUDA devices) halve the KV cache.",
+    ),
     Setting("Memory", "cache.block_size", ("--block-size",), "Tokens in a block of the KV cache."),
     Setting(
         "Memory",

@@ -7,6 +7,7 @@ from collections import Counter
 from functools import cache
 
 import pytest
+import torch
 
 from paged_serve.protocol.config import ModelConfig
 from paged_serve.workers.cuda_backend import CudaBackend
@@ -23,6 +24,7 @@ from ..workers.tiny_model import write_tiny_model
 from .emulated import EmulatorLauncher
 
 SLICE = (1, 3)
+FP8_SEED = 1
 NIGHTLY = range(100)
 
 
@@ -38,6 +40,10 @@ class House(NotWaiting):
 
     def new_sampling(self, model: Model) -> DeviceSampler:
         return DeviceSampler(model.backend.launcher, model.geometry.vocab_size, "cpu")
+
+
+class EightBitHouse(House):
+    cache_dtype = torch.float8_e4m3fn
 
 
 @pytest.fixture(scope="module")
@@ -63,8 +69,13 @@ def test_no_request_of_a_slice_of_workloads_is_told_another_byte(load):
         assert total[event], f"there were no {event}, so the slice shows nothing of them"
 
 
+def test_nor_is_one_of_a_workload_whose_cache_is_fp8(load):
+    assert run_workload(load, FP8_SEED, EightBitHouse, EightBitHouse)["tokens"]
+
+
 @pytest.mark.nightly
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize("house", [House, EightBitHouse])
 @pytest.mark.parametrize("seed", NIGHTLY)
-def test_no_request_of_a_workload_is_told_another_byte(load, seed):
-    run_workload(load, seed, House, House)
+def test_no_request_of_a_workload_is_told_another_byte(load, seed, house):
+    run_workload(load, seed, house, house)

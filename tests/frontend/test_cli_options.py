@@ -27,7 +27,7 @@ EXAMPLES = {  # a valid value of each setting for each of three sources
     "model.generation_config": ("none", "vllm", "auto"),
     "server.chat_template": ("a", "b", "c"),
     "model.cache_dir": ("a", "b", "c"),
-    "cache.kv_cache_dtype": ("int8", "auto", "int8"),
+    "cache.kv_cache_dtype": ("int8", "auto", "fp8"),
     "cache.block_size": (16, 32, 64),
     "cache.kv_cache_memory_bytes": (100_000, 200_000, 300_000),
     "cache.gpu_memory_utilization": (0.5, 0.25, 1.0),

@@ -4,6 +4,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from paged_serve.engine_core.admission import ModelFacts
 from paged_serve.engine_core.engine import EngineCore, Outgoing
 from paged_serve.protocol.config import Config
@@ -40,6 +42,8 @@ class Told:
 class OneProcess:
     """Who does what when is the caller's choice: `plan`, `execute`, `apply`, `read` each do one thing, if they can."""
 
+    cache_dtype: torch.dtype | None = None  # None: the model's
+
     def __init__(self, model: Model | SharedModel, config: Config, num_blocks: int, max_model_len: int):
         self.model, self.config, self.num_blocks, self.max_model_len = model, config, num_blocks, max_model_len
         geometry = model.geometry
@@ -64,7 +68,8 @@ class OneProcess:
 
     def new_cache(self, model: Model, group: TensorParallelGroup) -> KVCache:
         """It holds what a failed request may have left behind."""
-        cache = KVCache.allocate(model.geometry, self.num_blocks, self.config.cache.block_size, group.size)
+        block_size, dtype = self.config.cache.block_size, self.cache_dtype
+        cache = KVCache.allocate(model.geometry, self.num_blocks, block_size, group.size, dtype=dtype)
         for tensor in (*cache.keys, *cache.values):
             tensor.fill_(float("nan"))
         return cache

@@ -2,6 +2,7 @@
 
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
 from ..input_batch import InputBatch
@@ -15,7 +16,7 @@ class AttentionBackend(Protocol):
     decode step, a chunk of any size and a recompute, whatever the neighbours, the blocks' ids or their size.
     """
 
-    reads_int8: bool  # whether a bfloat16 model may have its cache in int8
+    coded_cache: torch.dtype | None  # what a cache may hold instead of the model's dtype, if it is 16 bits wide
 
     def plan(self, batch: InputBatch, cache: KVCache, num_heads: int) -> Any:
         """What all layers of one step share; built once per step, before any layer writes. Opaque to the caller.

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from ..input_batch import InputBatch
@@ -23,7 +24,7 @@ class PagedPlan:
 class CpuPagedAttention:
     """For caches of bfloat16, float32 or int8 with heads of a size that the kernels know."""
 
-    reads_int8 = True
+    coded_cache: torch.dtype | None = torch.int8
 
     def __init__(self, pool: Pool, buffers: Buffers):
         self._pool = pool

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from ..input_batch import InputBatch
@@ -23,12 +24,12 @@ class CudaPlan:
 
 
 class CudaPagedAttention:
-    """For caches of bfloat16 or float16 with heads of a size that the kernels know.
+    """For caches of bfloat16, float16 or e4m3 with heads of a size that the kernels know.
 
     Lists of work are kept for each number of requests and tokens, rounded up: a recorded graph finds its own again.
     """
 
-    reads_int8 = False
+    coded_cache: torch.dtype | None = torch.float8_e4m3fn
 
     def __init__(self, launcher: Launcher, arch: str, multiprocessors: int):
         self._launcher = launcher

@@ -30,7 +30,7 @@ class StepPlan:
 class TorchOracle:
     """The AttentionBackend of plain torch, on any device."""
 
-    reads_int8 = False
+    coded_cache: torch.dtype | None = None
 
     def plan(self, batch: InputBatch, cache: KVCache, num_heads: int) -> StepPlan:
         started = batch.slots[batch.slots % cache.block_size == 0] // cache.block_size
