@@ -1,6 +1,6 @@
 """How long do streams stand still when a process is killed or halted under load?
 
-    python scripts/bench_recovery.py [--kills 10] [--halts 3] [--victims worker,engine-core] [--seed 0] [-- SERVER OPTIONS]
+    python scripts/bench_recovery.py [--kills 10] [--halts 3] [--victims worker,engine-core] [-- SERVER OPTIONS]
 
 Regime: a real server with the demo model and 64 streams (every second one sampled, all with seeds). In each round one
 process gets SIGKILL, or SIGSTOP, once a number of tokens has come that is drawn from the seed. A round's stall is the
@@ -150,11 +150,13 @@ def request_bytes(index: int, num_tokens: int) -> bytes:
         "ignore_eos": True,
     }
     text = json.dumps(body).encode()
-    head = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(text)}"
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(text)}"
     return head.encode() + b"\r\n\r\n" + text
 
 
-async def read_streams(server: Server, options: argparse.Namespace, signal_after: int, strike: Callable) -> list[Stream]:
+async def read_streams(
+    server: Server, options: argparse.Namespace, signal_after: int, strike: Callable
+) -> list[Stream]:
     """All streams, to their ends; `strike` is called when so many tokens have come."""
     seen = 0
 
@@ -228,7 +230,7 @@ async def measure(server: Server, options: argparse.Namespace) -> dict[str, list
 
 
 def report(results: dict[str, list[Round]], options: argparse.Namespace) -> None:
-    print(f"{'victim':24s} {'rounds':>6s} {'stall median':>12s} {'max':>7s} {'not ready':>10s} {'ready':>7s} {'wrong':>6s}")
+    print("victim                   rounds stall median     max  not ready   ready  wrong")
     figures: dict[str, Any] = {}
     for name, rounds in results.items():
         stalls = [found.stall_s for found in rounds]
@@ -240,7 +242,12 @@ def report(results: dict[str, list[Round]], options: argparse.Namespace) -> None
             f"{name:24s} {len(rounds):6d} {statistics.median(stalls):10.2f} s {max(stalls):5.2f} s "
             f"{gone_text:>10s} {back_text:>7s} {wrong:6d}"
         )
-        figures[name] = {"stalls_s": rounded(stalls), "not_ready_s": rounded(gone), "ready_s": rounded(back), "wrong": wrong}
+        figures[name] = {
+            "stalls_s": rounded(stalls),
+            "not_ready_s": rounded(gone),
+            "ready_s": rounded(back),
+            "wrong": wrong,
+        }
     print(json.dumps({"bench": "recovery", "streams": options.streams, "tokens": options.tokens, "rounds": figures}))
 
 

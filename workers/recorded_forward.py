@@ -80,6 +80,11 @@ class TorchWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch h
         super().__init__()  # type: ignore[no-untyped-call]
         self.computed: set[str] = set()
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Torch asks; a yes has the first call import all of torch.compile, 0.75 s of every start."""
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         # Flattening copies what is not contiguous.

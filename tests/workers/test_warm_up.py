@@ -1,5 +1,8 @@
 """The step that no user waits for, and that no user may notice."""
 
+import subprocess
+import sys
+
 import pytest
 
 from paged_serve.protocol.config import ModelConfig
@@ -46,3 +49,16 @@ def test_the_first_request_is_the_same_with_and_without(make_runner):
 @pytest.mark.parametrize("max_model_len", range(1, 7))
 def test_every_context_is_long_enough(make_runner, max_model_len):
     warm_up(make_runner(max_model_len).execute, max_model_len)
+
+
+def test_a_ranks_start_does_not_import_torch_compile(tmp_path):
+    code = """
+import sys
+from paged_serve.protocol.config import CacheConfig, Config, ModelConfig
+from paged_serve.workers.rank import Rank
+config = Config(model=ModelConfig(model=sys.argv[1], device="cpu"), cache=CacheConfig(num_blocks=8))
+Rank.load(config, 0, "", lambda *_: None).create_kv_cache(8)
+print("torch._dynamo" in sys.modules)
+"""
+    command = [sys.executable, "-c", code, str(write_tiny_model(tmp_path))]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[-1] == "False"
