@@ -31,6 +31,7 @@ from .offline.prompts import Prompt, one_each, parse_prompts, prepared
 from .sampling_defaults import sampling_defaults
 from .supervisor import Supervisor
 from .text.chat_template import ChatTemplate
+from .text.model_template import model_template
 from .text.tokenizer import Tokenizer
 
 __all__ = ["LLM", "CompletionOutput", "Logprob", "RequestOutput"]
@@ -62,7 +63,7 @@ class LLM:
         folder = config.model.model
         self.config: Config = config
         self._tokenizer = Tokenizer(config.model.tokenizer or folder)
-        self._template = ChatTemplate.of_model(folder, self._tokenizer, config.server.chat_template)
+        self._template = model_template(folder, self._tokenizer, config.server.chat_template)
         self._default_params = SamplingParams(**sampling_defaults(config.model))
         self._supervisor, thread = _start(config)
         try:

@@ -171,7 +171,10 @@ def _load_text(config: Config) -> "tuple[TextSide, Callable[[TextSide, Engine, A
     from .router import make_router  # late, and in a thread: /live answers while these modules and files are read
     from .service import TextSide
 
-    return TextSide.load(config), make_router
+    text = TextSide.load(config)
+    if text.template is not None:
+        text.template.start()
+    return text, make_router
 
 
 def serve(porter: Porter, child: ChildProcess) -> None:

@@ -77,12 +77,12 @@ async def chat_tokens(
     template = service.chat_template()
     generation = True if body.add_generation_prompt is None else body.add_generation_prompt
 
-    def render() -> str:
+    def plain() -> tuple[list[dict[str, Any]], list[dict[str, Any]] | None]:
         messages = [_for_template(message, f"messages[{i}]") for i, message in enumerate(body.messages)]
-        tools = msgspec.to_builtins(body.tools) if use_tools and body.tools else None
-        return template.render(messages, tools=tools, add_generation_prompt=generation, **kwargs)
+        return messages, msgspec.to_builtins(body.tools) if use_tools and body.tools else None
 
-    text = await service.off_loop(size, render)
+    messages, tools = await service.off_loop(size, plain)
+    text = await template.render(messages, tools=tools, add_generation_prompt=generation, kwargs=kwargs)
     check_text_can_fit(text, service.longest_token_chars, service.max_model_len, "messages")
     return await service.off_loop(len(text), service.tokenizer.encode, text, add_special_tokens)
 

@@ -15,7 +15,8 @@ from paged_serve.protocol.sampling_params import FinishReason, SamplingParams
 from ..admission import Admission
 from ..client import SequenceDelta
 from ..sampling_defaults import sampling_defaults
-from ..text.chat_template import ChatTemplate
+from ..text.model_template import model_template
+from ..text.template_renderer import TemplateRenderer
 from ..text.tokenizer import Tokenizer
 from .errors import HttpError
 from .metrics import Metrics
@@ -57,7 +58,7 @@ class TextSide:
 
     config: Config
     tokenizer: Tokenizer
-    template: ChatTemplate | None
+    template: TemplateRenderer | None
     longest_token_chars: int
     sampling_defaults: Mapping[str, Any]
 
@@ -66,8 +67,9 @@ class TextSide:
         """Raises ConfigError when the model's files do not serve."""
         folder = config.model.tokenizer or config.model.model
         tokenizer = Tokenizer(folder)
-        template = ChatTemplate.of_model(config.model.model, tokenizer, config.server.chat_template)
-        return cls(config, tokenizer, template, tokenizer.longest_token_chars(), sampling_defaults(config.model))
+        template = model_template(config.model.model, tokenizer, config.server.chat_template)
+        renderer = None if template is None else TemplateRenderer(template)
+        return cls(config, tokenizer, renderer, tokenizer.longest_token_chars(), sampling_defaults(config.model))
 
     def facts(self) -> dict[str, str]:
         """For the banner."""
@@ -82,7 +84,7 @@ class Service:
     config: Config
     engine: Engine
     tokenizer: Tokenizer
-    template: ChatTemplate | None
+    template: TemplateRenderer | None
     admission: Admission
     metrics: Metrics
     model_names: tuple[str, ...]
@@ -120,7 +122,7 @@ class Service:
             raise HttpError(404, f"The model {asked[:200]!r} does not exist; this server has {served}.", "model")
         return asked or self.model_names[0]
 
-    def chat_template(self) -> ChatTemplate:
+    def chat_template(self) -> TemplateRenderer:
         if self.template is None:
             raise HttpError(400, "This model has no chat template; use /v1/completions or --chat-template.", "messages")
         return self.template

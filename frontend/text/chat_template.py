@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 import jinja2
@@ -13,8 +12,6 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from paged_serve.protocol.errors import ConfigError, InvalidRequest
-
-from .tokenizer import Tokenizer, read_json
 
 _RENDER_ERRORS = (
     jinja2.TemplateError,
@@ -50,28 +47,16 @@ class ChatTemplate:
 
     def __init__(self, source: str | Mapping[str, str], variables: Mapping[str, str] | None = None):
         environment = _environment()
+        self.sources = {"default": source} if isinstance(source, str) else dict(source)
+        self.variables = dict(variables or {})
         self._templates: dict[str, jinja2.Template] = {}
-        for name, text in ({"default": source} if isinstance(source, str) else source).items():
+        for name, text in self.sources.items():
             try:
                 self._templates[name] = environment.from_string(text)
             except jinja2.TemplateError as error:
                 raise ConfigError(f"chat template {name!r} does not compile: {error}") from None
         if not self._templates:
             raise ConfigError("the list of chat templates is empty")
-        self._variables = dict(variables or {})
-
-    @classmethod
-    def of_model(cls, folder: str, tokenizer: Tokenizer, override: str = "") -> "ChatTemplate | None":
-        """The template of a model folder, or of the file `override`; None when the model has none."""
-        path = Path(folder)
-        if override:
-            source: str | Mapping[str, str] | None = _read(Path(override))
-        elif (file := path / "chat_template.jinja").is_file():
-            more = sorted((path / "additional_chat_templates").glob("*.jinja"))
-            source = {"default": _read(file)} | {other.stem: _read(other) for other in more}
-        else:
-            source = _declared(read_json(path / "tokenizer_config.json").get("chat_template"))
-        return None if source is None else cls(source, tokenizer.special_tokens)
 
     def render(
         self,
@@ -84,7 +69,7 @@ class ChatTemplate:
         """The prompt. Raises InvalidRequest when the template refuses the messages or cannot render them."""
         name = "tool_use" if tools and "tool_use" in self._templates else "default"
         template = self._templates.get(name) or next(iter(self._templates.values()))
-        values = self._variables | kwargs
+        values = self.variables | kwargs
         try:
             return template.render(
                 **values, messages=messages, tools=tools, documents=None, add_generation_prompt=add_generation_prompt
@@ -120,17 +105,3 @@ def _strftime_now(form: str) -> str:
 def _tojson(value: Any, ensure_ascii: bool = False, indent: int | None = None, **options: Any) -> str:
     """Plain JSON: models were trained without HTML escapes."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **options)
-
-
-def _declared(value: object) -> str | dict[str, str] | None:
-    """`chat_template` of tokenizer_config.json: a template, or a list of named ones."""
-    if isinstance(value, list):
-        return {str(entry["name"]): str(entry["template"]) for entry in value}
-    return value if isinstance(value, str) else None
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"chat template {path} cannot be read: {error}") from None

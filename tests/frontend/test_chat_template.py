@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from paged_serve.frontend.text.chat_template import ChatTemplate
+from paged_serve.frontend.text.model_template import model_template
 from paged_serve.frontend.text.tokenizer import Tokenizer
 from paged_serve.protocol.errors import ConfigError, InvalidRequest
 
@@ -76,14 +77,14 @@ def tokenizer(tmp_path) -> Tokenizer:
 
 
 def test_the_template_comes_from_the_flag_then_the_file_then_the_config(tmp_path: Path, tokenizer):
-    assert ChatTemplate.of_model(str(tmp_path), tokenizer) is None
+    assert model_template(str(tmp_path), tokenizer) is None
     config = {"chat_template": [{"name": "default", "template": "config"}, {"name": "tool_use", "template": "tool"}]}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
-    template = ChatTemplate.of_model(str(tmp_path), tokenizer)
+    template = model_template(str(tmp_path), tokenizer)
     assert (template.render(HELLO), template.render(HELLO, tools=[{"type": "function"}])) == ("config", "tool")
     (tmp_path / "chat_template.jinja").write_text("file {{ bos_token }}")
-    assert ChatTemplate.of_model(str(tmp_path), tokenizer).render(HELLO) == "file <s>"
+    assert model_template(str(tmp_path), tokenizer).render(HELLO) == "file <s>"
     (tmp_path / "mine.jinja").write_text("mine")
-    assert ChatTemplate.of_model(str(tmp_path), tokenizer, str(tmp_path / "mine.jinja")).render(HELLO) == "mine"
+    assert model_template(str(tmp_path), tokenizer, str(tmp_path / "mine.jinja")).render(HELLO) == "mine"
     with pytest.raises(ConfigError, match="cannot be read"):
-        ChatTemplate.of_model(str(tmp_path), tokenizer, str(tmp_path / "none.jinja"))
+        model_template(str(tmp_path), tokenizer, str(tmp_path / "none.jinja"))
