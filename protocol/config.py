@@ -28,10 +28,10 @@ class ModelConfig(_Layer, frozen=True):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     # which CPU kernels; auto: the best that the machine runs; torch: none, products in plain torch
     cpu_isa: Literal["auto", "avx512", "avx2", "portable", "torch"] = "auto"
-    # auto: as the checkpoint is; int8 and int4 quantize a float one while it is read; the rest say how it must be
-    quantization: Literal["auto", "int8", "int4", "compressed-tensors", "gptq", "awq"] = "auto"
+    # auto: as the checkpoint is; int8, int4, fp8 quantize a float one while it is read; the rest say how it must be
+    quantization: Literal["auto", "int8", "int4", "fp8", "compressed-tensors", "gptq", "awq"] = "auto"
     quantization_group_size: Literal[32, 64, 128] = 32  # inputs that share a scale in int4
-    quantize_lm_head: bool | None = None  # the output head as int8; None: with quantization int8 and int4
+    quantize_lm_head: bool | None = None  # the output head as int8, or fp8; None: with int8 and int4
     max_model_len: PositiveInt | None = None  # tokens, prompt and output; None: the model's own limit
     # auto: its generation_config.json fills what a request leaves out; none, or vllm as others say: it does not
     generation_config: Literal["auto", "none", "vllm"] = "auto"

@@ -13,8 +13,8 @@ from .layers.embedding import Table, TiedTable, TorchTable
 from .layers.linear import Linear, RowParallelLinear, TorchLinear
 from .layers.ops import Heads, Ops
 from .layers.torch_ops import TorchOps
-from .quantization.forms import GroupedWeight, Int8Weight, Weight
-from .quantization.torch_linear import TorchGroupedLinear, TorchInt8Linear
+from .quantization.forms import Fp8Weight, GroupedWeight, Int8Weight, Weight
+from .quantization.torch_linear import TorchFp8Linear, TorchGroupedLinear, TorchInt8Linear
 from .sampling.numpy_passes import NumpyPasses
 from .sampling.passes import Passes
 from .tensor_parallel import TensorParallelGroup
@@ -29,6 +29,10 @@ class Backend(Protocol):
 
     def accepted(self, weight: Weight, dtype: torch.dtype) -> Weight:
         """`weight` itself, or, if no product of this backend takes its form, its values in the model's `dtype`."""
+        ...
+
+    def lacks_for_fp8(self, dtype: torch.dtype) -> str:
+        """Why a model of `dtype` cannot be quantized to fp8 here, and what could be; "" if it can."""
         ...
 
     def linear(self, weight: Weight, bias: Tensor | None = None) -> Linear: ...
@@ -67,10 +71,15 @@ class TorchBackend:
     def accepted(self, weight: Weight, dtype: torch.dtype) -> Weight:
         return weight
 
+    def lacks_for_fp8(self, dtype: torch.dtype) -> str:
+        return ""
+
     def linear(self, weight: Weight, bias: Tensor | None = None) -> Linear:
         match weight:
             case Int8Weight():
                 return TorchInt8Linear(weight, bias)
+            case Fp8Weight():
+                return TorchFp8Linear(weight, bias)
             case GroupedWeight():
                 return TorchGroupedLinear(weight, bias)
             case _:

@@ -19,7 +19,7 @@ from .layers.ops import Heads, Ops
 from .layers.packed_linear import PackedHead, PackedLinear, PackedShare, PackedTable, TiedPackedTable
 from .layers.rotary import Rotary
 from .layers.segments import in_segments, segments_of_rank
-from .quantization.forms import GroupedWeight, Weight
+from .quantization.forms import Fp8Weight, GroupedWeight, Weight
 from .recorded_forward import RecordedForward
 from .sampling.cpu_passes import CpuPasses
 from .sampling.passes import Passes
@@ -39,10 +39,17 @@ class CpuBackend:
         self._rotary: Rotary | None = None
 
     def accepted(self, weight: Weight, dtype: torch.dtype) -> Weight:
-        """Weight-only products are those of 4 bits with bfloat16 rows."""
-        if not isinstance(weight, GroupedWeight) or is_int4_product(weight, dtype):
-            return weight
-        return weight.dequantized().to(dtype)
+        """Weight-only products are those of 4 bits with bfloat16 rows; of fp8 there are none."""
+        match weight:
+            case GroupedWeight() if not is_int4_product(weight, dtype):
+                return weight.dequantized().to(dtype)
+            case Fp8Weight():
+                return weight.dequantized().to(dtype)
+            case _:
+                return weight
+
+    def lacks_for_fp8(self, dtype: torch.dtype) -> str:
+        return "the CPU kernels have no such products; use quantization=int8"
 
     def linear(self, weight: Weight, bias: Tensor | None = None) -> Linear:
         return PackedLinear(self._pool, self._buffers, pack(weight), bias)

@@ -12,14 +12,16 @@ from .kernels.cuda.kernel import Launcher
 from .layers.cuda_ops import CudaOps
 from .layers.embedding import Table, TiedTable, TorchTable
 from .layers.fixed_rows import FixedRowsLinear
+from .layers.fp8_linear import Fp8Linear, multiplies
 from .layers.linear import Linear, RowParallelLinear
 from .layers.ops import Heads, Ops
-from .quantization.forms import Weight
+from .quantization.forms import Fp8Weight, Weight
 from .sampling.numpy_passes import NumpyPasses
 from .sampling.passes import Passes
 from .tensor_parallel import TensorParallelGroup
 
 MAX_HEAD_DIM = 256
+WITHOUT_FP8 = ("sm_80", "sm_86", "sm_87", "sm_88")  # of those that the kernels run on
 
 
 class CudaBackend:
@@ -42,10 +44,23 @@ class CudaBackend:
         return cls(launcher, architecture(device.name, (device.major, device.minor)), device.multi_processor_count)
 
     def accepted(self, weight: Weight, dtype: torch.dtype) -> Weight:
-        """Products are of 16 bits; quantized weights are unpacked."""
-        return weight if isinstance(weight, Tensor) else weight.dequantized().to(dtype)
+        """Products are of 16 bits or fp8; other quantized weights are unpacked."""
+        match weight:
+            case Tensor():
+                return weight
+            case Fp8Weight() if multiplies(weight) and not self.lacks_for_fp8(dtype):
+                return weight
+            case _:
+                return weight.dequantized().to(dtype)
+
+    def lacks_for_fp8(self, dtype: torch.dtype) -> str:
+        if self._arch in WITHOUT_FP8:
+            return f"it takes sm_89 or later, and this GPU is {self._arch}; leave it out"
+        return "" if dtype == torch.bfloat16 else "its products are bfloat16; use dtype=bfloat16"
 
     def linear(self, weight: Weight, bias: Tensor | None = None) -> Linear:
+        if isinstance(weight, Fp8Weight):
+            return Fp8Linear(self.launcher, weight, bias)
         assert isinstance(weight, Tensor), type(weight)
         return FixedRowsLinear(weight, bias)
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from paged_serve.protocol.errors import ConfigError
 
-DTYPE_BYTES = {"BF16": 2, "F16": 2, "F32": 4, "F64": 8, "I8": 1, "U8": 1, "I32": 4, "I64": 8}
+DTYPE_BYTES = {"BF16": 2, "F16": 2, "F32": 4, "F64": 8, "I8": 1, "U8": 1, "F8_E4M3": 1, "I32": 4, "I64": 8}
 FLOATS = ("BF16", "F16", "F32", "F64")
 MAX_HEADER_BYTES = 100 << 20
 

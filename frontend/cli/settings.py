@@ -38,7 +38,7 @@ SETTINGS = (
         "Model",
         "model.quantization",
         ("--quantization", "-q"),
-        "int8 and int4 quantize a float checkpoint on load; auto is as the checkpoint is.",
+        "int8, int4 and (on CUDA devices) fp8 quantize a float checkpoint on load; auto is as the checkpoint is.",
     ),
     Setting(
         "Model",
@@ -50,7 +50,7 @@ SETTINGS = (
         "Model",
         "model.quantize_lm_head",
         ("--quantize-lm-head",),
-        "The output head as int8; default: with --quantization int8 and int4.",
+        "The output head as int8, or as fp8 with fp8; default: with --quantization int8 and int4.",
     ),
     Setting(
         "Model",

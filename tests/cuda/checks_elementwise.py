@@ -9,8 +9,10 @@ import torch
 from paged_serve.workers.kernels.cuda.activation import gated_activation
 from paged_serve.workers.kernels.cuda.block_copy import copy_blocks, planes_of
 from paged_serve.workers.kernels.cuda.norm import rms_norm
+from paged_serve.workers.kernels.cuda.quantize import quantize_rows
 from paged_serve.workers.kernels.cuda.rotate import rotate_and_cache
 from paged_serve.workers.layers.rotary import rotate
+from paged_serve.workers.quantization.fp8 import fp8_codes, fp8_scales
 
 from .small_floats import FORMATS, ROUNDING
 
@@ -71,6 +73,29 @@ def check_activation(launcher, dtype, rows, size, activation, device="cpu"):
     assert (off <= absolute + 1.01 * ROUNDING[dtype] * found.double().abs()).all()
     alone = gated_activation(launcher, gate_up[-1:].contiguous().to(device), activation).cpu()
     assert torch.equal(alone, found[-1:])
+
+
+def check_quantized_rows(launcher, dtype, rows, size, device="cpu"):
+    """Each bit by the definition; of torch's way, too."""
+    random = torch.Generator().manual_seed(size)
+    hidden = (torch.randn((rows, size), generator=random) * 4.0 ** torch.arange(rows).unsqueeze(1)).to(dtype)
+    hidden[0, size - 1] = -hidden[0].abs().amax() * 1.5  # the largest is the last, and negative
+    hidden[1, min(size, 4096) - 1] = hidden[1].abs().amax() * 1.5  # of the last warp
+    if size >= 64:  # borders between codes, whose seventh is not exact as a factor
+        values = torch.from_numpy(FORMATS[FP8].values[:-1])
+        borders = 7 * (values[1:] + values[:-1]) / 2
+        hidden[2, :64] = torch.cat((borders[-63:], 7 * values[-1:])).to(dtype)
+        hidden[2, 64:] = 0
+    hidden[-1] = 0
+    codes, scales = untouched(FP8, device, rows, size), untouched(torch.float32, device, rows, 1)
+    quantize_rows(launcher, hidden.to(device), codes[1:-1], scales[1:-1])
+    found, found_scales = inner_of(codes), inner_of(scales)
+    wide = hidden.float()
+    expected_scales = (wide.abs().amax(1, keepdim=True) / 448).clamp(min=2.0**-126)
+    assert torch.equal(found_scales, expected_scales)
+    assert torch.equal(bits(found), bits(rounded(wide / expected_scales, FP8)))
+    assert torch.equal(found_scales[:, 0], fp8_scales(hidden))
+    assert torch.equal(bits(found), bits(fp8_codes(hidden, found_scales[:, 0])))
 
 
 def check_block_copy(launcher, block_bytes, num_planes, device="cpu"):
@@ -196,3 +221,4 @@ def check_elementwise(launcher, device="cpu"):
     for activation in GATES:
         check_activation(launcher, BF16, 2, 264, activation, device)
     check_block_copy(launcher, 16 * 1100, 3, device)
+    check_quantized_rows(launcher, BF16, 4, 4104, device)

@@ -79,5 +79,12 @@ MUTATIONS = [
         "if (first + i * THREADS <= PACKS) to[",
         "into the next block",
     ),
+    ("quantize_rows.cu", "fmaxf(peak, fabsf(hidden[e]))", "fmaxf(peak, hidden[e])", "the largest by its sign"),
+    ("quantize_rows.cu", "  __syncthreads();\n#pragma", "#pragma", "maxima read before they are written"),
+    ("quantize_rows.cu", "peak = warp_max(peak);", "", "one lane's maximum"),
+    ("quantize_rows.cu", "warp < WARPS; warp++", "warp < WARPS - 1; warp++", "the last warp's maximum left out"),
+    ("quantize_rows.cu", "fmaxf(peak / LARGEST, LEAST_SCALE)", "peak / LARGEST", "a row of zeros divided by zero"),
+    ("quantize_rows.cu", "hidden[e] /= scale;", "hidden[e] *= 1.f / scale;", "two roundings for one"),
+    ("quantize_rows.cu", "p.scales[blockIdx.x] = scale", "p.scales[blockIdx.x] = 1.f / scale", "the inverse stored"),
     ("block_copy.cu", "UNROLLED = 4;", "UNROLLED = 2;", "fewer packs a thread than the grid is made for"),
 ]

@@ -36,6 +36,7 @@ LIMITS = {
     "block_copy": Limits(32),  # 256 threads: 8
     "gated_activation": Limits(40),  # 256 threads: 6
     "paged_attention": Limits(255, TENSOR_CORES),  # 128 threads: 2 blocks; 256: 1
+    "quantize_rows": Limits(40),  # 512 threads: 3
     "rms_norm": Limits(40),  # 1,024 threads: 1; 512: 3
     "rope_kv_write": Limits(64),  # 512 threads: 2
     "sampler_adjust": Limits(32),  # 256 threads, as all of the sampler: 8

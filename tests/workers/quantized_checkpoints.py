@@ -145,9 +145,23 @@ def int_quantized(strategy: str = "channel") -> Format:
     return Format(pack, compressed_tensors_config("int-quantized", weights, inputs), ignored=("o_proj",))
 
 
+def float_quantized(strategy: str = "channel") -> Format:
+    """e4m3 as PyTorch rounds it, which is to nearest even."""
+
+    def pack(weight: Tensor) -> Packed:
+        peaks = weight.abs().amax(1, keepdim=True) if strategy == "channel" else weight.abs().amax().view(1)
+        scales = (peaks / 448).bfloat16()
+        codes = (weight.double() / scales.double()).clamp(-448, 448).float().to(torch.float8_e4m3fn)
+        return {"weight": codes, "weight_scale": scales}, codes.float() * scales.float()
+
+    weights = {"num_bits": 8, "type": "float", "symmetric": True, "strategy": strategy, "dynamic": False}
+    inputs = {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "token", "dynamic": True}
+    return Format(pack, compressed_tensors_config("float-quantized", weights, inputs), ignored=("o_proj",))
+
+
 def compressed_tensors_config(name: str, weights: dict[str, Any], inputs: dict[str, Any] | None) -> dict[str, Any]:
     group = {"targets": ["Linear"], "weights": weights, "input_activations": inputs, "output_activations": None}
-    ignore = ["lm_head", "re:.*o_proj$"] if name == "int-quantized" else ["lm_head"]
+    ignore = ["lm_head"] if name == "pack-quantized" else ["lm_head", "re:.*o_proj$"]
     return {
         "quant_method": "compressed-tensors",
         "format": name,
@@ -158,7 +172,12 @@ def compressed_tensors_config(name: str, weights: dict[str, Any], inputs: dict[s
     }
 
 
-W8A8: dict[str, Format] = {"ct-w8a8": int_quantized(), "ct-w8a8-tensor": int_quantized("tensor")}
+W8A8: dict[str, Format] = {
+    "ct-w8a8": int_quantized(),
+    "ct-w8a8-tensor": int_quantized("tensor"),
+    "ct-fp8": float_quantized(),
+    "ct-fp8-tensor": float_quantized("tensor"),
+}
 WEIGHT_ONLY: dict[str, Format] = {
     "ct-w4a16": pack_quantized(),
     "ct-w4a16-channel": pack_quantized(strategy="channel"),

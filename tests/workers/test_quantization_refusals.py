@@ -32,6 +32,7 @@ def group(**changes):
 
 INT8 = {"num_bits": 8, "type": "int", "symmetric": True}
 FP8 = {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "channel"}
+STATIC = {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "tensor", "dynamic": False}
 
 
 @pytest.mark.parametrize(
@@ -56,9 +57,21 @@ FP8 = {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "channel"}
         ("ct-w4a16", {"transform_config": {"config_groups": {"R1": {}}}}, "transform_config"),
         (
             "ct-w4a16",
-            group(weights=FP8, stored_as="float-quantized"),
+            group(weights=FP8),
             "weights that are not static integers",
         ),
+        ("ct-fp8", group(weights=FP8, stored_as="float-quantized"), "no input_activations beside .*'float-quantized'"),
+        (
+            "ct-fp8",
+            group(weights=FP8, input_activations=STATIC, stored_as="float-quantized"),
+            "static activations a tensor in group_0",
+        ),
+        (
+            "ct-fp8",
+            group(weights=FP8 | {"strategy": "block"}, stored_as="float-quantized"),
+            "symmetric weights of 8 bits a block",
+        ),
+        ("ct-fp8", group(weights=INT8, stored_as="float-quantized"), "weights that are not static floats"),
         ("ct-w4a16", group(stored_as="marlin-24"), "format 'marlin-24' in group_0"),
         ("ct-w4a16", group(weights=INT8 | {"num_bits": 2, "strategy": "group"}), "num_bits=2 in group_0"),
         ("ct-w4a16", group(weights=INT8 | {"strategy": "tensor"}), "weight strategy 'tensor' in group_0"),
@@ -129,6 +142,13 @@ def test_int8_weights_without_a_configuration_are_not_taken_for_floats(source, f
     shutil.copy(source / "config.json", folder)
     with pytest.raises(ConfigError, match=r"q_proj\.weight has dtype I8; supported here are BF16, F16, F32, F64"):
         ours(folder)
+
+
+def test_fp8_is_refused_on_the_cpu_kernels(source, make_pool):
+    if make_pool() is None:
+        pytest.skip("the kernels are not built")
+    with pytest.raises(ConfigError, match=r"quantization=fp8 .*: the CPU kernels have no such .*use quantization=int8"):
+        ours(source, "bfloat16", pool=make_pool(), quantization="fp8")
 
 
 def test_what_the_user_asks_for_must_be_what_the_checkpoint_is(source, folder):

@@ -6,8 +6,10 @@ import torch
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.workers.layers.embedding import TorchTable
 from paged_serve.workers.quantization.forms import Int8Weight
+from paged_serve.workers.quantization.fp8 import fp8_codes, fp8_scales
 from paged_serve.workers.quantization.on_load import int4_weight, int8_codes, int8_scales
 from paged_serve.workers.quantization.torch_linear import (
+    TorchFp8Linear,
     TorchGroupedLinear,
     TorchInt8Linear,
     apart,
@@ -48,6 +50,19 @@ def test_an_int8_code_is_the_nearest():
     assert codes.abs().amax(1).tolist() == [0 if row == 3 else 127 for row in range(40)]
     error = (codes * scales.unsqueeze(1) - matrix).abs()
     assert bool((error <= 0.501 * scales.unsqueeze(1)).all())
+
+
+def test_an_fp8_code_is_the_nearest_and_no_row_of_zeros_is_divided_by_zero():
+    matrix = gaussian(40, 96).bfloat16() * 100
+    matrix[3] = 0
+    scales = fp8_scales(matrix)
+    codes = fp8_codes(matrix, scales).float()
+    assert codes.abs().amax(1).tolist() == [0 if row == 3 else 448 for row in range(40)]
+    error = (codes * scales.unsqueeze(1) - matrix).abs()
+    nearest = torch.maximum(
+        matrix.abs() * 2.0**-4, 2.0**-10 * scales.unsqueeze(1)
+    )  # of 4 bits, or of the smallest step
+    assert bool((error <= 1.001 * nearest).all())
 
 
 @pytest.mark.parametrize(("group_size", "bound"), [(32, 0.0825), (64, 0.094), (128, 0.106)])
@@ -134,7 +149,7 @@ def logits(folder, **options):
     return loop.prefill(loop.row(PROMPT), chunk=25)
 
 
-@pytest.mark.parametrize(("kind", "bound"), [("int8", 0.05), ("int4", 0.35)])
+@pytest.mark.parametrize(("kind", "bound"), [("int8", 0.05), ("fp8", 0.2), ("int4", 0.35)])
 def test_a_quantized_model_says_nearly_what_the_float_one_says(kind, bound, folder):
     exact = logits(folder, dtype="float32")
     assert 0.1 * bound < relative_error(logits(folder, dtype="float32", quantization=kind), exact) < bound
@@ -173,9 +188,16 @@ def test_the_output_head_becomes_int8_while_the_embedding_stays(folder):
     assert with_head.quantization["quantization"] == "22 matrices int8"
 
 
-@pytest.mark.parametrize("kind", ["int8", "int4"])
+def test_the_output_head_stays_float_beside_fp8_unless_asked_for(folder):
+    assert ours(folder, quantization="fp8").quantization["quantization"] == "21 matrices fp8"
+    with_head = ours(folder, quantization="fp8", quantize_lm_head=True)
+    assert with_head.quantization["quantization"] == "22 matrices fp8"
+    assert isinstance(with_head.output_head.share, TorchFp8Linear)
+
+
+@pytest.mark.parametrize("kind", ["int8", "int4", "fp8"])
 def test_two_ranks_say_what_one_says_and_keep_a_rows_bits(kind, tmp_path):
-    """On plain torch int8 only nearly so: a rank's share of a token's activations has a scale of its own."""
+    """On plain torch 8 bits only nearly so: a rank's share of a token's activations has a scale of its own."""
     reference("llama-even", tmp_path / "model", torch.bfloat16)
     options = {"quantization": kind, "quantize_lm_head": kind == "int8"}
     loop = PagedLoop(ours(tmp_path / "model", "float32", **options))
@@ -191,7 +213,7 @@ def test_two_ranks_say_what_one_says_and_keep_a_rows_bits(kind, tmp_path):
     ranks = on_ranks(2, tmp_path / "rendezvous", work)
     for whole, chunked, _ in ranks:
         assert torch.equal(whole, chunked)
-        assert relative_error(whole, expected) < (0.06 if kind == "int8" else 1e-5)
+        assert relative_error(whole, expected) < {"int8": 0.06, "fp8": 0.2, "int4": 1e-5}[kind]
     shares = [share for *_, share in ranks]
     assert torch.equal(torch.cat(shares, dim=1), dequantized(loop.model.layers[1].down))
 

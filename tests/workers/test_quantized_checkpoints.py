@@ -56,14 +56,15 @@ def test_half_precision_rounds_the_weights_once(name, dtype, sources, folder):
 
 @pytest.mark.parametrize("name", W8A8)
 def test_w8a8_is_the_float_model_with_activations_rounded_a_token(name, sources, folder):
-    """transformers' float model of the codes, its projections' inputs rounded to int8: that rounding is a tenth of a
+    """transformers' float model of the codes, its projections' inputs rounded to 8 bits: that rounding is a tenth of a
     percent of the whole where ours agrees; without it the difference is ten times larger."""
+    rounded = rounded_a_token_to_e4m3 if "fp8" in name else rounded_a_token
     write_quantized(sources["qwen3"], folder, name)
     model = transformers_model(folder.with_name("quantized-float"))
     plain = reference_logits(model, PROMPT)
     for module_name, module in model.named_modules():
         if module_name.endswith("_proj") and not module_name.endswith("o_proj"):
-            module.register_forward_pre_hook(lambda _, inputs: (rounded_a_token(inputs[0]),))
+            module.register_forward_pre_hook(lambda _, inputs: (rounded(inputs[0]),))
     expected, found = reference_logits(model, PROMPT), logits(folder)
     assert (found - expected).square().mean() < 0.01 * (found - plain).square().mean()
 
@@ -71,6 +72,22 @@ def test_w8a8_is_the_float_model_with_activations_rounded_a_token(name, sources,
 def rounded_a_token(x):
     step = x.abs().amax(-1, keepdim=True) / 127
     return (x / step).round() * step
+
+
+def rounded_a_token_to_e4m3(x):
+    step = x.abs().amax(-1, keepdim=True) / 448
+    return (x / step).to(torch.float8_e4m3fn).float() * step
+
+
+@pytest.mark.parametrize("name", ["ct-fp8", "ct-fp8-tensor"])
+def test_the_cpu_kernels_hold_fp8_as_floats(name, sources, folder, make_pool):
+    if make_pool() is None:
+        pytest.skip("the kernels are not built")
+    write_quantized(sources["qwen3"], folder, name)
+    found = logits(folder, pool=make_pool())
+    assert torch.equal(found, logits(folder.with_name("quantized-float"), pool=make_pool()))
+    facts = ours(folder, "float32", pool=make_pool()).quantization
+    assert "fp8 held as float" in facts["quantization"]
 
 
 def test_projections_of_different_activation_order_stay_apart(sources, folder):
@@ -152,7 +169,7 @@ def test_shares_may_begin_anywhere_in_a_word_of_the_file(name, sources, folder):
     whole = reader.read(projection, MatrixPart(shape, 0, 0, 64)).dequantized()
     assert torch.equal(reader.read(projection, MatrixPart(shape, 0, 5, 43)).dequantized(), whole[5:43])
     if "desc-act" not in name and name != "ct-w4a16-actorder":
-        first, last = (13, 51) if "channel" in name or "w8a" in name else (32, 96)
+        first, last = (13, 51) if "channel" in name or name in W8A8 else (32, 96)
         share = reader.read(projection, MatrixPart(shape, 1, first, last))
         assert torch.equal(share.dequantized(), whole[:, first:last])
 

@@ -65,6 +65,7 @@ def pack(weight: Weight) -> PackedWeight:
             assert weight.bits == 4
             return pack_int4(weight.codes, weight.scales, weight.zeros, weight.order)
         case _:
+            assert isinstance(weight, Tensor), f"no product takes {type(weight).__name__}"
             return pack_float(weight)
 
 

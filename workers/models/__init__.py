@@ -42,6 +42,8 @@ def load_model(
     family, geometry = read_model(path, config, on_kernels=pool is not None)
     geometry.check_tensor_parallel(group.size)
     backend = backend or _best_backend(config, geometry, pool)
+    if config.quantization == "fp8" and (reason := backend.lacks_for_fp8(geometry.dtype)):
+        raise ConfigError(f"quantization=fp8 is not for this server: {reason}")
     checkpoint = Checkpoint(path)
     try:
         source = matrix_source(path, checkpoint, config, geometry.dtype)

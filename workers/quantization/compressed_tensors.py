@@ -1,7 +1,7 @@
-"""compressed-tensors checkpoints (llm-compressor): int8 with dynamic activations, or 4 and 8 bits weight-only.
+"""compressed-tensors checkpoints (llm-compressor): 8 bits with dynamic activations, or 4 and 8 bits weight-only.
 
-format int-quantized:
-    weight             [out, in]              int8
+format int-quantized, float-quantized:
+    weight             [out, in]              int8, e4m3
     weight_scale       [out, 1] or [1]        float
 format pack-quantized:
     weight_packed      [out, in * bits / 32]  int32   values + 2^(bits - 1) of neighbouring inputs in a word
@@ -21,7 +21,7 @@ from paged_serve.protocol.errors import ConfigError
 from ..weights import Checkpoint
 from .bit_fields import unpack_words
 from .config import Arguments, CompressedTensors, ConfigGroup
-from .forms import GroupedWeight, Int8Weight, Weight
+from .forms import Fp8Weight, GroupedWeight, Int8Weight, Weight
 from .reader import MatrixPart, MatrixReader, activation_order, groups_of, num_groups
 
 WORD_BITS = 32
@@ -41,15 +41,19 @@ class CompressedTensorsReader:
         if group is None:
             return self.otherwise.read(name, part)
         assert group.weights is not None  # checked when the configuration was read
-        if (group.format or self.config.format) == "int-quantized":
-            return self._int8(name, part, group.weights)
+        match group.format or self.config.format:
+            case "int-quantized":
+                return Int8Weight(*self._eight_bits(name, part, group.weights, "I8"))
+            case "float-quantized":
+                return Fp8Weight(*self._eight_bits(name, part, group.weights, "F8_E4M3"))
         return self._grouped(name, part, group.weights)
 
-    def _int8(self, name: str, part: MatrixPart, how: Arguments) -> Int8Weight:
-        codes = self.checkpoint.read(f"{name}.weight", part.shape, part.dim, part.start, part.stop, ("I8",))
+    def _eight_bits(self, name: str, part: MatrixPart, how: Arguments, dtype: str) -> tuple[Tensor, Tensor]:
+        """Codes [out, in], and scales [out]."""
+        codes = self.checkpoint.read(f"{name}.weight", part.shape, part.dim, part.start, part.stop, (dtype,))
         shape = (1,) if how.strategy == "tensor" else (part.shape[0], 1)
         scales = self.checkpoint.read(f"{name}.weight_scale", shape).float()
-        return Int8Weight(codes, scales.expand(part.shape[0], 1)[part.outputs, 0].contiguous())
+        return codes, scales.expand(part.shape[0], 1)[part.outputs, 0].contiguous()
 
     def _grouped(self, name: str, part: MatrixPart, how: Arguments) -> GroupedWeight:
         outputs, inputs = part.shape

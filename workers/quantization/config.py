@@ -8,7 +8,8 @@ import msgspec
 from paged_serve.protocol.errors import ConfigError
 
 SUPPORTED = (
-    "compressed-tensors (W8A8 int8 with dynamic tokens; 4 or 8 bits, weight-only), gptq (4 or 8 bits) and awq (4 bits)"
+    "compressed-tensors (W8A8 int8 or fp8 with dynamic tokens; 4 or 8 bits, weight-only), gptq (4 or 8 bits) and awq "
+    "(4 bits)"
 )
 
 
@@ -148,12 +149,13 @@ def _compressed_tensors_problem(config: CompressedTensors) -> str:
 def group_problem(group: ConfigGroup, file_format: str) -> str:
     """What we cannot serve of one group whose tensors are stored as `file_format` says, or ""."""
     weights, inputs = group.weights, group.input_activations
-    if weights is None or weights.type != "int" or weights.dynamic is not False:
-        return "weights that are not static integers"
+    kind = "float" if file_format == "float-quantized" else "int"
+    if weights is None or weights.type != kind or weights.dynamic is not False:
+        return f"weights that are not static {'floats' if kind == 'float' else 'integers'}"
     if group.output_activations is not None:
         return "output_activations"
-    if file_format == "int-quantized":
-        return _w8a8_problem(weights, inputs)
+    if file_format in ("int-quantized", "float-quantized"):
+        return _w8a8_problem(weights, inputs, file_format)
     if file_format != "pack-quantized":
         return f"format {file_format!r}"
     if inputs is not None:
@@ -163,13 +165,13 @@ def group_problem(group: ConfigGroup, file_format: str) -> str:
     return "" if weights.strategy in ("group", "channel") else f"weight strategy {weights.strategy!r}"
 
 
-def _w8a8_problem(weights: Arguments, inputs: Arguments | None) -> str:
+def _w8a8_problem(weights: Arguments, inputs: Arguments | None, file_format: str) -> str:
     if weights.num_bits != 8 or not weights.symmetric or weights.strategy not in ("channel", "tensor"):
         kind = "symmetric" if weights.symmetric else "asymmetric"
         return f"{kind} weights of {weights.num_bits} bits a {weights.strategy}"
     if inputs is None:
-        return "no input_activations beside format 'int-quantized'"
-    if (inputs.num_bits, inputs.type, inputs.symmetric) != (8, "int", True):
+        return f"no input_activations beside format {file_format!r}"
+    if (inputs.num_bits, inputs.type, inputs.symmetric) != (8, weights.type, True):
         return f"activations as {'symmetric' if inputs.symmetric else 'asymmetric'} {inputs.type}{inputs.num_bits}"
     if inputs.dynamic is not True or inputs.strategy != "token":
         return f"{'dynamic' if inputs.dynamic else 'static'} activations a {inputs.strategy}"

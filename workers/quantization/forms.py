@@ -29,6 +29,26 @@ class Int8Weight:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Fp8Weight:
+    """e4m3 with one scale an output. Products quantize their activations to e4m3 too, a scale a token (W8A8)."""
+
+    codes: Tensor  # [out, in] float8_e4m3fn
+    scales: Tensor  # [out] float32; weight = codes * scales
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.codes.shape[0], self.codes.shape[1]
+
+    @property
+    def nbytes(self) -> int:
+        return self.codes.nbytes + self.scales.nbytes
+
+    def dequantized(self) -> Tensor:
+        """[out, in] float32."""
+        return self.codes.float() * self.scales.unsqueeze(1)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class GroupedWeight:
     """One scale (and zero point) for each output and group of inputs; activations stay as they are (weight-only).
 
@@ -69,7 +89,7 @@ class GroupedWeight:
         return values if self.order is None else values[:, torch.argsort(self.order)]
 
 
-Weight = Tensor | Int8Weight | GroupedWeight  # a Tensor is a float matrix [out, in]
+Weight = Tensor | Int8Weight | Fp8Weight | GroupedWeight  # a Tensor is a float matrix [out, in]
 
 
 def joined(parts: Sequence[Weight]) -> list[Weight]:
@@ -92,6 +112,8 @@ def each_tensor(weight: Weight, change: Callable[[Tensor], Tensor]) -> Weight:
     match weight:
         case Int8Weight():
             return Int8Weight(change(weight.codes), change(weight.scales))
+        case Fp8Weight():
+            return Fp8Weight(change(weight.codes), change(weight.scales))
         case GroupedWeight():
             zeros = None if weight.zeros is None else change(weight.zeros)
             return GroupedWeight(change(weight.codes), change(weight.scales), zeros, weight.bits, weight.order)
@@ -119,6 +141,8 @@ def _stack(upper: Weight, lower: Weight) -> Weight | None:
             return torch.cat([upper, lower])
         case Int8Weight(), Int8Weight():
             return Int8Weight(torch.cat([upper.codes, lower.codes]), torch.cat([upper.scales, lower.scales]))
+        case Fp8Weight(), Fp8Weight():
+            return Fp8Weight(torch.cat([upper.codes, lower.codes]), torch.cat([upper.scales, lower.scales]))
         case GroupedWeight(), GroupedWeight() if _alike(upper, lower):
             zeros = None
             if upper.zeros is not None or lower.zeros is not None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from .forms import GroupedWeight, Int8Weight, Weight
+from .forms import Fp8Weight, GroupedWeight, Int8Weight, Weight
 
 
 @dataclass(slots=True)
@@ -53,6 +53,8 @@ def form_of(weight: Weight) -> str:
     match weight:
         case Int8Weight():
             return "int8"
+        case Fp8Weight():
+            return "fp8"
         case GroupedWeight():
             zeros = "" if weight.zeros is None else " with zero points"
             order = "" if weight.order is None else " in activation order"

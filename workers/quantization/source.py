@@ -13,10 +13,13 @@ from ..weights import Checkpoint
 from .awq import AwqReader
 from .compressed_tensors import CompressedTensorsReader
 from .config import Awq, CompressedTensors, Gptq, QuantizationConfig, read_quantization_config
+from .forms import Fp8Weight, Int8Weight
 from .gptq import GptqReader
-from .on_load import Int4OnLoad, Int8OnLoad
+from .on_load import EightBitsOnLoad, Int4OnLoad
 from .reader import FloatReader, MatrixReader
 from .report import QuantizationReport
+
+ON_LOAD = ("int8", "int4", "fp8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,24 +37,25 @@ def matrix_source(folder: Path, checkpoint: Checkpoint, config: ModelConfig, dty
     floats, report = FloatReader(checkpoint, dtype), QuantizationReport(dtype.itemsize)
     found = read_quantization_config(folder)
     wanted = config.quantization
-    if found is None and wanted not in ("auto", "int8", "int4"):
+    if found is None and wanted not in ("auto", *ON_LOAD):
         raise ConfigError(f"quantization={wanted}, but {folder} is not quantized; leave it out, or use int8 or int4")
     if found is not None and wanted not in ("auto", found[0]):
         raise ConfigError(f"quantization={wanted}, but {folder} is quantized by {found[0]} already; leave it out")
     reader = floats if found is None else _reader(checkpoint, found[1], floats)
     projections: MatrixReader = reader
-    if wanted == "int8":
-        projections = Int8OnLoad(floats, report)
+    eight_bits = EightBitsOnLoad(floats, report, Fp8Weight if wanted == "fp8" else Int8Weight)
+    if wanted in ("int8", "fp8"):
+        projections = eight_bits
     elif wanted == "int4":
         projections = Int4OnLoad(floats, report, config.quantization_group_size)
-    quantizes_head = projections is not reader if config.quantize_lm_head is None else config.quantize_lm_head
-    head = Int8OnLoad(floats, report) if quantizes_head else reader
+    quantizes_head = wanted in ("int8", "int4") if config.quantize_lm_head is None else config.quantize_lm_head
+    head = eight_bits if quantizes_head else reader
     return MatrixSource(projections, head, quantizes_head, report)
 
 
 def is_quantized(folder: Path, config: ModelConfig) -> bool:
     """By the checkpoint, or by us while it is read."""
-    return config.quantization in ("int8", "int4") or read_quantization_config(folder) is not None
+    return config.quantization in ON_LOAD or read_quantization_config(folder) is not None
 
 
 def _reader(checkpoint: Checkpoint, config: QuantizationConfig, floats: FloatReader) -> MatrixReader:

@@ -7,7 +7,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from ..layers.linear import linear
-from .forms import GroupedWeight, Int8Weight
+from .forms import Fp8Weight, GroupedWeight, Int8Weight
+from .fp8 import fp8_codes, fp8_scales
 
 EXACT_INPUTS = 1024  # products of int8 codes that float32 adds exactly: 1024 * 128 * 127 < 2^24
 
@@ -22,6 +23,22 @@ class TorchInt8Linear:
     def __call__(self, x: Tensor) -> Tensor:
         codes, row_scales = quantize_rows(x)
         sums = exact_products(codes, self.weight.codes).float()
+        y = sums * (row_scales.unsqueeze(1) * self.weight.scales)
+        if self.bias is not None:
+            y += self.bias.float()
+        return y.to(x.dtype)
+
+
+class TorchFp8Linear:
+    """W8A8 of e4m3: products of codes are exact in float32, in which they are added; scaled and rounded once."""
+
+    def __init__(self, weight: Fp8Weight, bias: Tensor | None = None):
+        self.weight = weight
+        self.bias = bias  # [out]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        row_scales = fp8_scales(x)
+        sums = linear(fp8_codes(x, row_scales).float(), self.weight.codes.float())
         y = sums * (row_scales.unsqueeze(1) * self.weight.scales)
         if self.bias is not None:
             y += self.bias.float()

@@ -1,0 +1,45 @@
+"""Rows of activations as e4m3 with a scale each, for products of 8 bits."""
+
+import ctypes
+
+import torch
+from torch import Tensor
+
+from .kernel import SCALARS, Kernel, Launcher
+
+MAX_THREADS = 512  # beyond them threads take packs in turns
+
+
+class QuantizeRowsParams(ctypes.Structure):
+    _fields_ = tuple((name, ctypes.c_void_p) for name in ("codes", "scales", "hidden"))
+
+
+def quantize_rows(launcher: Launcher, hidden: Tensor, codes: Tensor, scales: Tensor) -> None:
+    """`hidden` [rows, size] as `codes` [rows, size] float8_e4m3fn times `scales` [rows, 1] float32.
+
+    bfloat16 or float16, `size` a multiple of 8.
+    """
+    rows, size = hidden.shape
+    assert codes.shape == hidden.shape, codes.shape
+    assert codes.dtype == torch.float8_e4m3fn, codes.dtype
+    assert scales.shape == (rows, 1), scales.shape
+    assert scales.dtype == torch.float32, scales.dtype
+    for tensor in (hidden, codes, scales):
+        assert tensor.is_contiguous()
+    assert hidden.data_ptr() % 16 == codes.data_ptr() % 8 == 0
+    if rows:
+        params = QuantizeRowsParams(*(tensor.data_ptr() for tensor in (codes, scales, hidden)))
+        launcher.launch(quantize_rows_kernel(hidden.dtype, size), (rows, 1, 1), params)
+
+
+def quantize_rows_kernel(dtype: torch.dtype, size: int) -> Kernel:
+    """One pack of 8 a thread where a block is large enough."""
+    assert size % 8 == 0, size
+    threads = min(-(-size // 256) * 32, MAX_THREADS)
+    defines = (("SCALAR", SCALARS[dtype]), ("SIZE", size))
+    return Kernel("quantize_rows.cu", "quantize_rows", defines, threads, shared_bytes=threads // 32 * 4)
+
+
+def production_kernels() -> list[Kernel]:
+    """The inputs of Llama's and Qwen's products."""
+    return [quantize_rows_kernel(torch.bfloat16, size) for size in (1024, 4096, 14336)]
