@@ -106,7 +106,7 @@ class EngineProcess:
                     log.info("draining")
                 case control.WorkersReplaced(epoch=epoch):
                     self._link.replace(epoch)
-                case control.Welcome() | Refused():
+                case control.Welcome() | control.Promote() | Refused():
                     pass
                 case _:
                     assert_never(message)

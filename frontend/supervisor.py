@@ -1,6 +1,6 @@
 """The parent of all: starts every process, knows each one's epoch, replaces what dies, and leaves nothing behind.
 
-    worker lost        the whole group is killed and started with the next epoch; the core requeues what ran
+    worker lost        the whole group is killed, and spares or new processes are the next epoch's; the core requeues
     engine core lost   it and the workers are killed and started with the next epoch; the clients resume
     frontend lost      it is started again on the same listening socket
     start refused      starting again will not help: everything ends, exit code 2
@@ -18,42 +18,28 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack
-from typing import assert_never
 
 from paged_serve.protocol.config import Config
-from paged_serve.protocol.control import (
-    Drain,
-    Drained,
-    Failed,
-    FromChild,
-    Heartbeat,
-    Progress,
-    Ready,
-    Stop,
-    Welcome,
-    WorkersLost,
-    WorkersReplaced,
-)
+from paged_serve.protocol.control import Promote
 from paged_serve.protocol.errors import ConfigError, EngineDead
-from paged_serve.protocol.message import Hello, Refused
 from paged_serve.protocol.run_dir import make_run_dir, remove_dead_run_dirs, remove_run_dir
-from paged_serve.protocol.state_machine import IllegalTransition
 
 from .listen import close_http_socket
-from .supervision.child import MODULES, Child, ChildEvent, ChildState, Role, StartInfo
+from .supervision.child import MODULES, Child, ChildState, Role, StartInfo
+from .supervision.ending import Ending
 from .supervision.process_table import ProcessTable, Slot
+from .supervision.reception import Complaint, OnProgress, Reception
 from .supervision.recovery import Recovery
-from .supervision.shutdown import Phase, PhaseEvent, Shutdown, StopStep
+from .supervision.shutdown import Phase, PhaseEvent, Shutdown
 from .supervision.silence import SilenceJudge
+from .supervision.spares import SpareKeeper
 from .supervision.wake_up import Request, WakeUp
 
 log = logging.getLogger(__name__)
 
-OnProgress = Callable[[str, int, int], None]  # what is loading; done and total, summed over all processes
 OnReady = Callable[[dict[str, str]], None]  # the children's facts, for the banner
 
 TURN_S = 0.25  # the longest sleep between two looks at silent children
-DRAINED_IN: dict[Role, Phase] = {"frontend": Phase.DRAINING, "engine-core": Phase.DRAINING_ENGINE}
 LAST_WORDS_S = 0.1  # a Failed may still be on its way when its process has ended
 
 
@@ -111,13 +97,23 @@ class Supervisor:
         remove_dead_run_dirs()
         self._link = ControlLink(self.run_dir)
         resources.callback(self._link.close)
-        self._recovery = Recovery(self._processes, self._link)
-        self._silence = SilenceJudge(self.config.parallel.step_timeout_s, time.monotonic())
+        now = time.monotonic()
+        self._spares = SpareKeeper(self._processes, self._num_spares(), now)
+        self._recovery = Recovery(self._processes, self._link, self._spares)
+        self._reception = Reception(self.config, self._processes, self._link, self._recovery, self._shutdown)
+        self._ending = Ending(self._processes, self._link)
+        self._silence = SilenceJudge(self.config.parallel.step_timeout_s, now)
+
+    def _num_spares(self) -> int:
+        """Programs that use the engine alone do not pay for spares."""
+        parallel = self.config.parallel
+        wanted = parallel.spare_workers and "spare" in self._modules and self._http_socket is not None
+        return parallel.tensor_parallel_size if wanted else 0
 
     @property
     def pids(self) -> dict[str, int]:
         """Process ids by name, as of now."""
-        return {child.name: child.process.pid for child in self._processes.living.values()}
+        return {child.name: child.process.pid for child in list(self._processes.living.values())}
 
     def signals(self) -> AbstractContextManager[None]:
         """Within: the first SIGINT, SIGTERM or SIGHUP drains, the next one stops at once. Main thread only."""
@@ -166,76 +162,11 @@ class Supervisor:
         for child in self._silence.judge(self._processes.living.values(), now):
             self._lost(child, now)
         if not self._shutdown.is_over:
-            self._processes.spawn_missing(now)
+            for spare in self._processes.spawn_missing(now):
+                self._link.send(spare.peer, Promote(spare.epoch))
+        if self._shutdown.phase is Phase.SERVING:
+            self._spares.tick(now)
         self._advance(now)
-
-    # What children say
-
-    def _read_control(self, now: float, on_progress: OnProgress | None) -> None:
-        for peer, message in self._link.received():
-            child = self._processes.of_peer(peer)
-            try:
-                if child is not None and (self._is_current(child) or isinstance(message, Failed)):
-                    child.last_heard = now
-                    self._handle(child, message, now)
-                elif child is None and isinstance(message, Hello):
-                    self._greet(peer, message, now)
-            except IllegalTransition as error:
-                log.error("unruly process=%s error=%s", peer, error)
-                if child is not None and self._is_current(child):
-                    child.failure = f"broke the protocol: {error}"
-                    self._lost(child, now)
-            if on_progress and isinstance(message, Progress) and self._shutdown.phase is Phase.STARTING:
-                self._tell_progress(message.text, on_progress)
-
-    def _greet(self, peer: bytes, hello: Hello, now: float) -> None:
-        child = next((c for c in self._processes.living.values() if c.process.pid == hello.pid), None)
-        if child is None or (child.role, child.index, child.epoch) != (hello.role, hello.index, hello.epoch):
-            reason = f"no {hello.role} {hello.index} of epoch {hello.epoch} with pid {hello.pid} was started here"
-        else:
-            reason = self._link.reason_to_refuse(hello)
-        if child is None or reason:
-            log.warning("refused a stranger peer=%s reason=%s", peer, reason)
-            self._link.send(peer, Refused(reason))
-            return
-        child.fire(ChildEvent.HELLO)
-        child.last_heard = now
-        self._processes.introduce(child, peer)
-        self._link.send(peer, Welcome(self.config))
-        if child.role == "engine-core" and child.epoch != self._recovery.engine_epoch:
-            self._link.send(peer, WorkersReplaced(self._recovery.engine_epoch))
-        if self._shutdown.phase is DRAINED_IN.get(child.role):
-            self._link.send(peer, Drain())
-
-    def _handle(self, child: Child, message: FromChild, now: float) -> None:
-        match message:
-            case Heartbeat():
-                pass
-            case Progress():
-                child.progress = message
-            case Ready(facts=facts):
-                child.fire(ChildEvent.READY)
-                child.facts = facts
-            case Drained():
-                child.fire(ChildEvent.DRAINED)
-            case Failed(reason=reason, refused=refused):
-                child.failure = reason
-                if refused and not self._shutdown.is_over:
-                    self._give_up(reason, 2, now)
-                elif self._is_current(child):
-                    self._lost(child, now)
-            case WorkersLost(epoch=epoch, reason=reason):
-                self._hear_last_words(now, None)  # the lost may tell that they refuse, and starting again will not help
-                if epoch == self._recovery.engine_epoch and not self._shutdown.is_over:
-                    self._give_up_if(self._recovery.engine_lost(f"worker group: {reason}", now, core_too=False), now)
-            case Hello():
-                child.fire(ChildEvent.HELLO)  # a second one is illegal
-            case _:
-                assert_never(message)
-
-    def _tell_progress(self, text: str, on_progress: OnProgress) -> None:
-        said = [child.progress for child in self._processes.living.values() if child.progress]
-        on_progress(text, sum(progress.done for progress in said), sum(progress.total for progress in said))
 
     def facts(self) -> dict[str, str]:
         """What the children have told of themselves, for people."""
@@ -246,14 +177,26 @@ class Supervisor:
 
     # How children are lost
 
-    def _is_current(self, child: Child) -> bool:
-        return self._processes.living.get((child.role, child.index)) is child
+    def _read_control(self, now: float, on_progress: OnProgress | None) -> None:
+        for complaint in self._reception.read(now, on_progress):
+            self._act_on(complaint, now)
+
+    def _act_on(self, complaint: Complaint, now: float) -> None:
+        if complaint.lost_workers is not None:
+            self._hear_last_words(now, None)  # the lost may tell that they refuse, and starting again will not help
+            epoch, reason = complaint.lost_workers.epoch, complaint.lost_workers.reason
+            if epoch == self._recovery.engine_epoch and not self._shutdown.is_over:
+                self._give_up_if(self._recovery.engine_lost(f"worker group: {reason}", now, core_too=False), now)
+        elif complaint.refused and not self._shutdown.is_over:
+            self._give_up(complaint.child.failure, 2, now)
+        elif self._processes.is_current(complaint.child):
+            self._lost(complaint.child, now)
 
     def _reap(self, readable: set[int], now: float) -> None:
         for child in self._processes.reap(readable):
             if not child.failure and child.process.returncode > 0:
                 self._hear_last_words(now, child)
-            if self._is_current(child):  # else it went with its group, or with its own last words
+            if self._processes.is_current(child):  # else it went with its group, or with its own last words
                 self._lost(child, now)
 
     def _hear_last_words(self, now: float, speaker: Child | None) -> None:
@@ -277,7 +220,7 @@ class Supervisor:
             if phase is Phase.SERVING and request is not Request.STOP:
                 log.info("draining timeout_s=%g (the next signal stops at once)", self.config.server.drain_timeout_s)
                 self._shutdown.begin_drain(now)
-                self._tell_drain("frontend")
+                self._ending.tell_drain("frontend")
             elif isinstance(request, signal.Signals) or phase is Phase.STARTING:  # nothing was promised yet
                 self._begin_stop(now, at_once=True)
             elif request is Request.STOP and not self._shutdown.is_over:
@@ -302,15 +245,14 @@ class Supervisor:
         shutdown, processes = self._shutdown, self._processes
         if shutdown.phase is Phase.STARTING and self._all_ready():
             shutdown.fire(PhaseEvent.READY)
-        if shutdown.phase is Phase.DRAINING and self._all_drained("frontend"):
+        if shutdown.phase is Phase.DRAINING and self._ending.all_drained("frontend"):
             shutdown.fire(PhaseEvent.FRONTENDS_DRAINED)
-            self._tell_drain("engine-core")
-        engine_drained = shutdown.phase is Phase.DRAINING_ENGINE and self._all_drained("engine-core")
+            self._ending.tell_drain("engine-core")
+        engine_drained = shutdown.phase is Phase.DRAINING_ENGINE and self._ending.all_drained("engine-core")
         if engine_drained or shutdown.drain_is_over(now):
             self._begin_stop(now, at_once=False)
-        frontends_gone = all(child.role != "frontend" for child in processes.unfinished())
-        for step in shutdown.steps_due(now, frontends_gone=frontends_gone):
-            self._take(step)
+        for step in shutdown.steps_due(now, frontends_gone=self._ending.frontends_gone):
+            self._ending.take(step)
         if shutdown.phase is Phase.STOPPING and processes.is_empty:
             shutdown.fire(PhaseEvent.GONE)
 
@@ -318,30 +260,6 @@ class Supervisor:
         """Workers do not tell us: the core is ready only when all of them are."""
         told = self._processes.of_role("engine-core", "frontend")
         return self._processes.is_complete and all(child.state is ChildState.READY for child in told)
-
-    def _tell_drain(self, role: Role) -> None:
-        for child in self._processes.of_role(role):
-            self._link.send(child.peer, Drain())
-
-    def _all_drained(self, role: Role) -> bool:
-        return all(child.state in (ChildState.DRAINED, ChildState.SPAWNED) for child in self._processes.of_role(role))
-
-    def _take(self, step: StopStep) -> None:
-        for child in self._processes.unfinished():
-            match step:
-                case StopStep.ASK_FRONTENDS if child.role != "frontend":
-                    pass
-                case StopStep.ASK_FRONTENDS | StopStep.ASK_ALL if child.peer:
-                    self._link.send(child.peer, Stop())
-                case StopStep.ASK_FRONTENDS | StopStep.ASK_ALL | StopStep.TERMINATE:
-                    child.signal(signal.SIGTERM)
-                case StopStep.KILL:
-                    child.signal(signal.SIGKILL)
-                case StopStep.ABANDON:
-                    log.error("abandoned process=%s: SIGKILL does not end it", child.obituary())
-                    self._processes.abandon(child)
-                case _:
-                    assert_never(step)
 
     def _abandon_all(self) -> None:
         """Somebody is left only when a start failed, or after an error of our own."""

@@ -28,7 +28,13 @@ class WorkersReplaced(Message, frozen=True):
     epoch: Epoch
 
 
-ToChild = Welcome | Refused | Drain | Stop | WorkersReplaced
+class Promote(Message, frozen=True):
+    """To a spare: join the worker group of this epoch as the rank that it was started for."""
+
+    epoch: Epoch
+
+
+ToChild = Welcome | Refused | Drain | Stop | WorkersReplaced | Promote
 
 
 class Ready(Message, frozen=True):

@@ -1,6 +1,7 @@
 """How a process of ours begins, shows that it makes progress, and ends: never later than its parent."""
 
 import argparse
+import contextlib
 import logging
 import os
 import signal
@@ -61,6 +62,7 @@ class ChildProcess:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # ctrl-C reaches the whole group; the supervisor decides
         options = _parse(role, argv)
         arm_lifeline(options.lifeline_fd)
+        name_process(f"{role}-{options.index}")
         configure_logging(f"{role}-{options.index}")
         secret = read_secret(options.run_dir)
         context = new_context()
@@ -113,6 +115,12 @@ class ChildProcess:
         ending = threading.Thread(target=self.context.term, daemon=True)
         ending.start()
         ending.join(FAREWELL_S + 0.1)
+
+
+def name_process(name: str) -> None:
+    """What `ps -o comm` and `top` show: at most 15 bytes of `name`."""
+    with contextlib.suppress(OSError), open("/proc/self/comm", "w") as file:
+        file.write(name)
 
 
 def _parse(role: str, argv: Sequence[str] | None) -> argparse.Namespace:

@@ -1,4 +1,7 @@
-"""Why no process of ours outlives its parent: a pipe that the parent holds, and the kernel's signal when it breaks."""
+"""Why no process of ours outlives its parent: a pipe that the parent holds, and the kernel's signal when it breaks.
+
+And whether a process runs at all.
+"""
 
 import fcntl
 import os
@@ -27,3 +30,12 @@ def arm_lifeline(fd: int) -> None:
     except BlockingIOError:
         return  # a writer is there
     os.kill(os.getpid(), signal.SIGKILL)  # the parent died before we had armed
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether the process is halted by SIGSTOP or a debugger."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[0] in (b"T", b"t")
+    except (OSError, IndexError):
+        return False

@@ -22,7 +22,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import IO, Any
 
@@ -30,16 +29,12 @@ import psutil
 import uvloop
 
 from paged_serve.frontend.bench.http_connection import ConnectionPool
+from paged_serve.frontend.bench.processes import processes_of
 
 READY_POLL_S = 0.05
 START_TIMEOUT_S = 120.0
 ROUND_TIMEOUT_S = 120.0
 PAUSE_S = 13.0  # between two rounds: five restarts a minute are borne, and a spare must have become warm
-MODULES = {
-    "worker": "paged_serve.workers",
-    "engine-core": "paged_serve.engine_core",
-    "frontend": "paged_serve.frontend.http",
-}
 
 
 @dataclass(slots=True)
@@ -100,13 +95,9 @@ class Server:
         self.process = subprocess.Popen(command, stdout=self.log, stderr=self.log)
 
     def victim(self, role: str) -> psutil.Process:
-        """The living process of a role, the last of several; a spare is nobody's loss."""
-        found = []
-        for child in psutil.Process(self.process.pid).children():
-            with suppress(psutil.NoSuchProcess):
-                if MODULES[role] in child.cmdline() and not child.name().startswith("spare"):
-                    found.append(child)
-        return found[-1]
+        """The process of a role, the last of several."""
+        pids = processes_of(self.process.pid)
+        return psutil.Process([pid for name, pid in pids.items() if name.startswith(role)][-1])
 
     def close(self) -> None:
         self.process.send_signal(signal.SIGTERM)

@@ -14,6 +14,8 @@ def processes_of(supervisor_pid: int) -> dict[str, int]:
     for pid in children_of(supervisor_pid):
         words = _words(pid)
         role = next((_ROLES[word] for word in words if word in _ROLES), None)
+        if role == "spare" and _has_name(pid, "worker"):  # it has become one
+            role = "worker"
         if role is not None:
             index = words[words.index(b"--index") + 1].decode()
             found[role if role == "engine-core" else f"{role} {index}"] = pid
@@ -52,3 +54,10 @@ def _words(pid: int) -> list[bytes]:
         return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
         return []
+
+
+def _has_name(pid: int, role: str) -> bool:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().startswith(role)
+    except OSError:
+        return False

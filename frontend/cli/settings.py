@@ -152,6 +152,12 @@ SETTINGS = (
     Setting(
         "Devices", "parallel.step_timeout_s", ("--step-timeout",), "A step that takes longer counts as hung.", "SECONDS"
     ),
+    Setting(
+        "Devices",
+        "parallel.spare_workers",
+        ("--spare-workers",),
+        "Keep a started worker for each rank, without a model, that replaces one that dies.",
+    ),
     Setting("Server", "server.host", ("--host",), "Address to listen on; a public one needs an API key.", "HOST"),
     Setting("Server", "server.port", ("--port",), "Port to listen on; 0 takes a free one.", "PORT"),
     Setting("Server", "server.uds", ("--uds",), "Listen on a unix socket instead.", "PATH"),

@@ -60,7 +60,8 @@ def server(flags: dict[str, Any]) -> Iterator[tuple[HttpClient, str]]:
     with tempfile.TemporaryDirectory(prefix="paged-serve-") as folder:
         path = os.path.join(folder, "http.sock")
         own = msgspec.structs.replace(config.server, uds=path, api_keys=(), num_frontends=1, log_level=quiet)
-        config = msgspec.structs.replace(config, server=own)
+        alone = msgspec.structs.replace(config.parallel, spare_workers=False)
+        config = msgspec.structs.replace(config, server=own, parallel=alone)
         bar = LoadingBar()
         supervisor = Supervisor(config, open_http_socket(own))
         supervisor.start()

@@ -10,17 +10,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from paged_serve.protocol.lifeline import lifeline_pipe
+from paged_serve.protocol.lifeline import is_stopped, lifeline_pipe
 from paged_serve.protocol.state_machine import fire
 
 if TYPE_CHECKING:
     from paged_serve.protocol.control import Progress
 
-Role = Literal["engine-core", "worker", "frontend"]
+Role = Literal["engine-core", "worker", "frontend", "spare"]
 MODULES: dict[Role, str] = {
     "engine-core": "paged_serve.engine_core",
     "worker": "paged_serve.workers",
     "frontend": "paged_serve.frontend.http",
+    "spare": "paged_serve.workers.spare",
 }
 
 
@@ -36,6 +37,7 @@ class ChildEvent(enum.Enum):
     HELLO = enum.auto()
     READY = enum.auto()
     DRAINED = enum.auto()
+    PROMOTED = enum.auto()  # a spare has become a worker
     DEATH = enum.auto()
 
 
@@ -46,6 +48,7 @@ TRANSITIONS = {
     (ChildState.DRAINED, ChildEvent.READY): ChildState.DRAINED,
     (ChildState.GREETED, ChildEvent.DRAINED): ChildState.DRAINED,
     (ChildState.READY, ChildEvent.DRAINED): ChildState.DRAINED,
+    (ChildState.READY, ChildEvent.PROMOTED): ChildState.GREETED,
     (ChildState.SPAWNED, ChildEvent.DEATH): ChildState.DEAD,
     (ChildState.GREETED, ChildEvent.DEATH): ChildState.DEAD,
     (ChildState.READY, ChildEvent.DEATH): ChildState.DEAD,
@@ -132,13 +135,14 @@ class Child:
         os.close(self.lifeline_fd)
         self.pidfd = self.lifeline_fd = -1
 
+    def promote(self, epoch: int) -> None:
+        """A warm spare becomes its rank's worker; it must be told."""
+        self.fire(ChildEvent.PROMOTED)
+        self.role, self.epoch = "worker", epoch
+
     def is_stopped(self) -> bool:
-        """Whether the process is halted (SIGSTOP or a debugger): then silence is no long step."""
-        try:
-            with open(f"/proc/{self.process.pid}/stat", "rb") as file:
-                return file.read().rpartition(b")")[2].split()[0] in (b"T", b"t")
-        except (OSError, IndexError):
-            return False
+        """Then silence is no long step."""
+        return is_stopped(self.process.pid)
 
     def obituary(self) -> str:
         """Who ended and why, for people: its own words first, then how the kernel saw it."""

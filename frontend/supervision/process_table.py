@@ -27,6 +27,10 @@ class ProcessTable:
     def is_empty(self) -> bool:
         return not self._doomed and all(child.state is ChildState.DEAD for child in self.living.values())
 
+    def is_current(self, child: Child) -> bool:
+        """Nobody has replaced or dismissed it yet."""
+        return self.living.get((child.role, child.index)) is child
+
     def of_role(self, *roles: Role) -> list[Child]:
         return [child for child in self.living.values() if child.role in roles]
 
@@ -64,11 +68,25 @@ class ProcessTable:
             child.signal(signal.SIGKILL)
             self._doomed.append(child)
 
-    def spawn_missing(self, now: float) -> None:
-        """Start what is missing in each role that nobody still leaves: a device's memory is free only then."""
-        leaving = {child.role for child in self._doomed}
+    def spawn_missing(self, now: float) -> list[Child]:
+        """Start what is missing in each role that nobody still leaves: a device's memory is free only then.
+
+        A warm spare becomes the worker that is missing; those are returned, to be told.
+        """
+        leaving, promoted = {child.role for child in self._doomed}, []
         for slot in [slot for slot in self._missing if slot[0] not in leaving]:
-            self.spawn(slot, self._missing.pop(slot), now)
+            epoch = self._missing.pop(slot)
+            spare = self.living.get(("spare", slot[1])) if slot[0] == "worker" else None
+            if spare is not None and spare.state is ChildState.READY:
+                del self.living["spare", spare.index]
+                spare.promote(epoch)
+                self.living[slot] = spare
+                promoted.append(spare)
+                continue
+            if spare is not None:  # it would only keep a core from the one that is needed now
+                self.dismiss(spare)
+            self.spawn(slot, epoch, now)
+        return promoted
 
     def forget_missing(self) -> None:
         self._missing.clear()
@@ -82,7 +100,7 @@ class ProcessTable:
             if child in self._doomed:
                 self._by_peer.pop(child.peer, None)
         self._doomed = [child for child in self._doomed if child.state is not ChildState.DEAD]
-        unasked = [child for child in ended if self.living.get((child.role, child.index)) is child]
+        unasked = [child for child in ended if self.is_current(child)]
         return sorted(unasked, key=lambda child: child.process.returncode >= 0)
 
     def abandon(self, child: Child) -> None:

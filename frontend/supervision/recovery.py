@@ -8,6 +8,7 @@ from paged_serve.protocol.control import WorkersReplaced
 from .child import Child
 from .process_table import ProcessTable
 from .restart_budget import RestartBudget
+from .spares import SpareKeeper
 
 if TYPE_CHECKING:
     from .control_link import ControlLink
@@ -18,10 +19,11 @@ log = logging.getLogger(__name__)
 class Recovery:
     """Replaces whole units: a frontend alone, the worker group as one, the core always together with its workers."""
 
-    def __init__(self, processes: ProcessTable, link: "ControlLink"):
+    def __init__(self, processes: ProcessTable, link: "ControlLink", spares: SpareKeeper):
         self.engine_epoch = 0  # of the worker group; a core starts with the group's and is told of later ones
         self._processes = processes
         self._link = link
+        self._spares = spares
         self._budget = RestartBudget()
 
     def child_lost(self, child: Child, now: float, *, draining: bool) -> str:
@@ -33,6 +35,9 @@ class Recovery:
                 return self.engine_lost(child.obituary(), now, core_too=True)
             case "frontend":
                 return self._frontend_lost(child, now, draining=draining)
+            case "spare":
+                self._spares.lost(child, now)
+                return ""
             case _:
                 assert_never(child.role)
 

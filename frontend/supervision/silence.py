@@ -5,7 +5,8 @@ from collections.abc import Collection
 from .child import Child, ChildState
 
 HANG_S = 5.0  # a ready core or frontend that is silent for so long hangs
-HALTED_S = 1.5  # the same for any process that a signal has stopped
+HALTED_S = 0.5  # the same for any process that a signal has stopped: two heartbeats
+SLEPT_S = 1.5  # a look that comes so late says that we have slept ourselves
 
 
 class SilenceJudge:
@@ -17,7 +18,7 @@ class SilenceJudge:
 
     def judge(self, children: Collection[Child], now: float) -> list[Child]:
         """Those that hang, each with the reason in `failure`."""
-        if now - self._last_look > HALTED_S:  # it was us who slept; what they said meanwhile is still unread
+        if now - self._last_look > SLEPT_S:  # it was us who slept; what they said meanwhile is still unread
             for child in children:
                 child.last_heard = now
         self._last_look = now

@@ -18,6 +18,7 @@ PROMPT = {"model": "demo", "prompt": "Once upon a time", "max_tokens": 48, "temp
 ROLES = {
     "paged_serve.engine_core": "engine-core",
     "paged_serve.workers": "worker",
+    "paged_serve.workers.spare": "spare",
     "paged_serve.frontend.http": "frontend",
 }
 
@@ -67,8 +68,17 @@ class ServerProcess:
         found = {}
         for child in psutil.Process(self.process.pid).children():
             with suppress(psutil.NoSuchProcess):  # one that a test has just killed
-                found |= {ROLES[word]: child for word in child.cmdline() if word in ROLES}
+                role = next((ROLES[word] for word in child.cmdline() if word in ROLES), "")
+                found["worker" if child.name().startswith("worker") else role] = child
         return found
+
+    def wait_for_spare(self) -> psutil.Process:
+        """The spare worker, once it is warm."""
+        deadline = time.monotonic() + 60
+        while "waits to be needed" not in self.said():
+            assert time.monotonic() < deadline, self.said()
+            time.sleep(0.02)
+        return self.children()["spare"]
 
     @contextmanager
     def ask(self, method: str, path: str, body: dict | None = None) -> Iterator[http.client.HTTPResponse]:

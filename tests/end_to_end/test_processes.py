@@ -45,6 +45,18 @@ def test_a_stream_goes_on_with_the_same_bytes_after_a_kill(server, role):
     assert "".join([*received, *stream]) == undisturbed
 
 
+def test_a_spare_takes_a_killed_workers_place(start):
+    server = start()
+    server.wait_ready()
+    undisturbed = server.complete(max_tokens=96)
+    spare = server.wait_for_spare()
+    stream = server.stream(max_tokens=96)
+    received = [next(stream)]
+    server.children()["worker"].kill()
+    assert "".join([*received, *stream]) == undisturbed
+    assert server.children()["worker"] == spare
+
+
 def test_a_killed_frontend_is_back_on_the_same_port(server):
     before = server.complete()
     frontend = server.children()["frontend"]

@@ -2,6 +2,7 @@
 
 import itertools
 import select
+import signal
 import sys
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from paged_serve.frontend.supervision.process_table import ProcessTable
 from paged_serve.frontend.supervision.restart_budget import RestartBudget
 from paged_serve.frontend.supervision.shutdown import TRANSITIONS, Phase, PhaseEvent, Shutdown, StopStep
 from paged_serve.frontend.supervision.silence import HALTED_S, HANG_S, SilenceJudge
+from paged_serve.frontend.supervision.spares import SETTLED_S, SpareKeeper
 from paged_serve.protocol.state_machine import IllegalTransition, fire
 
 
@@ -97,6 +99,9 @@ class FakeChild:
         self.last_heard = 0.0
         self.failure = ""
 
+    def obituary(self) -> str:
+        return "gone"
+
     def is_stopped(self) -> bool:
         return self.halted
 
@@ -141,7 +146,77 @@ class TestSilence:
         assert child.last_heard == 1000.0
 
 
+class FakeTable:
+    """What the keeper of spares looks at and asks for."""
+
+    def __init__(self):
+        self.children = [FakeChild("engine-core", ChildState.READY), FakeChild("worker", ChildState.READY)]
+        self.is_complete = True
+
+    def of_role(self, *roles: str) -> list[FakeChild]:
+        return [child for child in self.children if child.role in roles]
+
+    def spawn(self, slot: tuple[str, int], epoch: int, now: float) -> None:
+        spare = FakeChild(slot[0], ChildState.SPAWNED)
+        spare.index = slot[1]
+        self.children.append(spare)
+
+    def dismiss(self, child: FakeChild) -> None:
+        self.children.remove(child)
+
+
+class TestSpares:
+    def test_they_come_one_after_the_other_once_the_service_is_at_rest(self):
+        table = FakeTable()
+        keeper = SpareKeeper(table, num_ranks=2, now=0.0)
+        keeper.tick(SETTLED_S - 0.1)
+        assert table.of_role("spare") == []
+        keeper.tick(SETTLED_S)
+        keeper.tick(SETTLED_S + 100)
+        [first] = table.of_role("spare")
+        first.state = ChildState.READY
+        keeper.tick(SETTLED_S + 101)
+        assert [spare.index for spare in table.of_role("spare")] == [0, 1]
+
+    def test_a_recovery_has_the_cores_for_itself(self):
+        table = FakeTable()
+        keeper = SpareKeeper(table, num_ranks=1, now=0.0)
+        table.children[1].state = ChildState.GREETED
+        keeper.tick(100.0)
+        table.children[1].state = ChildState.READY
+        keeper.tick(100.0 + SETTLED_S - 0.1)
+        assert table.of_role("spare") == []
+        keeper.tick(100.0 + SETTLED_S)
+        assert len(table.of_role("spare")) == 1
+
+    def test_six_that_die_within_a_minute_are_enough(self):
+        table = FakeTable()
+        keeper = SpareKeeper(table, num_ranks=1, now=0.0)
+        for second in range(10, 16):
+            keeper.tick(float(second))
+            [spare] = table.of_role("spare")
+            keeper.lost(spare, float(second))
+        keeper.tick(1000.0)
+        assert table.of_role("spare") == []
+
+
 class TestChildren:
+    def test_a_spare_that_is_not_warm_yet_is_no_help_and_gives_its_core_back(self, monkeypatch):
+        monkeypatch.syspath_prepend(str(Path(__file__).parent / "fakes"))
+        modules = {"worker": "fake_sleeper", "spare": "fake_sleeper"}
+        table = ProcessTable(StartInfo("/nowhere", {"PYTHONPATH": ":".join(sys.path)}, -1, modules))
+        table.spawn(("worker", 0), 0, 0.0)
+        table.spawn(("spare", 0), 0, 0.0)
+        worker, spare = table.living.values()
+        table.replace([worker], 1)
+        worker.process.wait(60)
+        table.reap({worker.pidfd})
+        assert table.spawn_missing(1.0) == []
+        assert [(child.role, child.epoch) for child in table.living.values()] == [("worker", 1)]
+        assert spare.process.wait(60) == -signal.SIGKILL
+        for child in table.unfinished():
+            table.abandon(child)
+
     def test_a_childs_states_have_no_way_back_from_death(self):
         for event in ChildEvent:
             if (ChildState.DEAD, event) in child_module.TRANSITIONS:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 
-from paged_serve.protocol.control import Drain, Drained, Progress, Ready, Stop, WorkersLost, WorkersReplaced
+from paged_serve.protocol.control import Drain, Drained, Progress, Promote, Ready, Stop, WorkersLost, WorkersReplaced
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.lifecycle import ChildProcess, run_child
 
@@ -68,6 +68,8 @@ def obey(child: ChildProcess, behaviour: str) -> None:
                 child.control.send(Drained())
             case WorkersReplaced(epoch=epoch):
                 child.control.send(Ready({"workers": f"epoch {epoch}"}))
+            case Promote(epoch=epoch):
+                child.control.send(Ready({"worker": f"epoch {epoch}, once a spare"}))
             case _:
                 pass
         child.heartbeat(time.monotonic(), 0)

@@ -1,0 +1,54 @@
+"""Workers in waiting: one a rank, started when the service is at rest, so that nobody waits for their imports."""
+
+import logging
+
+from .child import Child, ChildState
+from .process_table import ProcessTable
+from .restart_budget import RestartBudget
+
+log = logging.getLogger(__name__)
+
+SETTLED_S = 2.0  # after a start or a recovery the cores are for the requests that waited
+
+
+class SpareKeeper:
+    """Decides when a spare is started. Its death costs nobody anything; too many of them, and there is none any more.
+
+    Times are `time.monotonic` seconds.
+    """
+
+    def __init__(self, processes: ProcessTable, num_ranks: int, now: float):
+        """`num_ranks`: how many spares to keep, one a rank; 0 for none."""
+        self._processes = processes
+        self._num_ranks = num_ranks
+        self._budget = RestartBudget()
+        self._unsettled_at = now
+
+    def tick(self, now: float) -> None:
+        """Start one that is missing, unless another is still getting warm: a start takes a core for a second."""
+        children = self._processes.of_role("worker", "engine-core")
+        if not self._processes.is_complete or any(child.state is not ChildState.READY for child in children):
+            self._unsettled_at = now
+        spares = self._processes.of_role("spare")
+        if now - self._unsettled_at < SETTLED_S or any(spare.state is not ChildState.READY for spare in spares):
+            return
+        missing = set(range(self._num_ranks)) - {spare.index for spare in spares}
+        if missing:
+            self._start(min(missing), now)
+
+    def lost(self, spare: Child, now: float) -> None:
+        self._processes.dismiss(spare)
+        self._give_up_if(self._budget.spend(spare.obituary(), now))
+        if self._num_ranks:
+            log.warning("lost a spare, which nobody needed yet reason=%s", spare.obituary())
+
+    def _start(self, index: int, now: float) -> None:
+        try:
+            self._processes.spawn(("spare", index), 0, now)
+        except OSError as error:
+            self._give_up_if(str(error))
+
+    def _give_up_if(self, reason: str) -> None:
+        if reason:
+            self._num_ranks = 0
+            log.warning("no spare workers from here on reason=%s", reason)

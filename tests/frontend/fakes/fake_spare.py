@@ -1,0 +1,3 @@
+from fake_child import main
+
+main("spare")
