@@ -40,7 +40,7 @@ def server(tmp_path_factory) -> Iterator[ServerProcess]:
 def test_a_stream_goes_on_with_the_same_bytes_after_a_kill(server, role):
     undisturbed = server.complete(max_tokens=96)
     stream = server.stream(max_tokens=96)
-    received = [next(stream), next(stream)]
+    received = [next(stream)]  # a busy frontend may have put many tokens into one piece
     server.children()[role].kill()
     assert "".join([*received, *stream]) == undisturbed
 
