@@ -30,6 +30,7 @@ from .supervision.ending import Ending
 from .supervision.process_table import ProcessTable, Slot
 from .supervision.reception import Complaint, OnProgress, Reception
 from .supervision.recovery import Recovery
+from .supervision.restart_budget import RestartBudget
 from .supervision.shutdown import Phase, PhaseEvent, Shutdown
 from .supervision.silence import SilenceJudge
 from .supervision.spares import SpareKeeper
@@ -99,7 +100,9 @@ class Supervisor:
         resources.callback(self._link.close)
         now = time.monotonic()
         self._spares = SpareKeeper(self._processes, self._num_spares(), now)
-        self._recovery = Recovery(self._processes, self._link, self._spares)
+        server = self.config.server
+        budget = RestartBudget(server.max_restarts, server.restart_window_s)
+        self._recovery = Recovery(self._processes, self._link, self._spares, budget)
         self._reception = Reception(self.config, self._processes, self._link, self._recovery, self._shutdown)
         self._ending = Ending(self._processes, self._link)
         self._silence = SilenceJudge(self.config.parallel.step_timeout_s, now)

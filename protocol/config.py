@@ -87,6 +87,8 @@ class ServerConfig(_Layer, frozen=True):
     sse_keep_alive_interval_s: Annotated[float, Meta(ge=0, le=1e9)] = 15.0  # a comment in silent streams; 0: none
     metrics_compat: Literal["", "vllm"] = ""
     drain_timeout_s: Annotated[float, Meta(ge=0, le=1e9)] = 30.0
+    max_restarts: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 5  # within restart_window_s; one more ends the server
+    restart_window_s: Annotated[float, Meta(gt=0, le=1e9)] = 60.0
     lenient: bool = False  # unknown request fields become warnings instead of errors
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 

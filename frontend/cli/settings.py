@@ -189,6 +189,20 @@ SETTINGS = (
         "How long a stop waits for running requests.",
         "SECONDS",
     ),
+    Setting(
+        "Server",
+        "server.max_restarts",
+        ("--max-restarts",),
+        "Lost processes are replaced so often within --restart-window; the next loss ends the server.",
+        "N",
+    ),
+    Setting(
+        "Server",
+        "server.restart_window_s",
+        ("--restart-window",),
+        "The time in which --max-restarts are counted.",
+        "SECONDS",
+    ),
     Setting("Server", "server.lenient", ("--lenient",), "Unknown request fields are warnings, not errors."),
     Setting("Server", "server.log_level", ("--log-level",), "The least important line that is logged."),
 )

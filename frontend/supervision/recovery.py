@@ -19,12 +19,12 @@ log = logging.getLogger(__name__)
 class Recovery:
     """Replaces whole units: a frontend alone, the worker group as one, the core always together with its workers."""
 
-    def __init__(self, processes: ProcessTable, link: "ControlLink", spares: SpareKeeper):
+    def __init__(self, processes: ProcessTable, link: "ControlLink", spares: SpareKeeper, budget: RestartBudget):
         self.engine_epoch = 0  # of the worker group; a core starts with the group's and is told of later ones
         self._processes = processes
         self._link = link
         self._spares = spares
-        self._budget = RestartBudget()
+        self._budget = budget
 
     def child_lost(self, child: Child, now: float, *, draining: bool) -> str:
         """A child that should be there has died, has said that it will, or hangs. "", or why we must give up."""

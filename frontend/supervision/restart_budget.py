@@ -6,7 +6,7 @@ from collections import deque
 class RestartBudget:
     """At most `limit` restarts within any `window_s` seconds. Time comes in as an argument."""
 
-    def __init__(self, limit: int = 5, window_s: float = 60.0):
+    def __init__(self, limit: int, window_s: float):
         self._limit = limit
         self._window_s = window_s
         self._spent: deque[float] = deque()

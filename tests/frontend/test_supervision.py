@@ -20,19 +20,19 @@ from paged_serve.protocol.state_machine import IllegalTransition, fire
 
 class TestRestartBudget:
     def test_five_losses_a_minute_are_borne_and_the_sixth_is_not(self):
-        budget = RestartBudget()
+        budget = RestartBudget(limit=5, window_s=60.0)
         assert [budget.spend(f"loss {n}", now=float(n)) for n in range(5)] == [""] * 5
         assert budget.spend("loss 5", now=59.9) == (
             "gave up after 5 restarts in 60 s: loss 5; the first loss was: loss 0"
         )
 
     def test_what_is_a_minute_old_is_forgotten(self):
-        budget = RestartBudget()
+        budget = RestartBudget(limit=5, window_s=60.0)
         for second in range(0, 600, 12):
             assert budget.spend("again", now=float(second)) == ""
 
     def test_one_loss_is_not_told_twice(self):
-        budget = RestartBudget(limit=0)
+        budget = RestartBudget(limit=0, window_s=60.0)
         assert budget.spend("the only one", now=0.0) == "gave up after 0 restarts in 60 s: the only one"
 
 

@@ -252,6 +252,18 @@ def test_endless_crashes_end_the_service_and_name_the_first(start):
     assert "RuntimeError: out of luck" in running.supervisor.reason
 
 
+def test_how_many_losses_are_borne_is_said_by_the_configuration(start):
+    server = ServerConfig(port=0, max_restarts=1, restart_window_s=3600.0)
+    running = start(msgspec.structs.replace(CONFIG, server=server))
+    assert running.ready.wait(60)
+    before = running.supervisor.pids
+    os.kill(before["worker 0"], signal.SIGKILL)
+    after = running.pids_after_change(before, {"worker 0", "worker 1"})
+    os.kill(after["worker 0"], signal.SIGKILL)
+    assert running.ended() == 1
+    assert running.supervisor.reason.startswith("gave up after 1 restarts in 3600 s: worker ")
+
+
 def test_a_death_without_words_is_named_by_its_exit_code(start):
     running = start(frontend="exit")
     assert running.ended() == 1
