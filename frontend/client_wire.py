@@ -1,6 +1,5 @@
 """A client's socket and session together: what the asyncio client and the plain one share."""
 
-import os
 import time
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -8,7 +7,7 @@ from paged_serve.protocol.authentication import read_secret
 from paged_serve.protocol.channel import Context, handshake_hello, identity, new_context
 from paged_serve.protocol.engine_core import FromEngineCore, ToEngineCore
 from paged_serve.protocol.errors import ConfigError, EngineDead
-from paged_serve.protocol.run_dir import ENGINE_SOCKET, endpoint, find_run_dirs
+from paged_serve.protocol.run_dir import ENGINE_SOCKET, endpoint, find_run_dirs, has_ended
 
 from .client_session import ClientSession
 
@@ -16,6 +15,7 @@ TICK_S = 0.25
 BACKLOG_TICK_S = 0.02  # while something could not be sent
 AWAY_S = 300.0  # how long a restart of the engine may take before its requests fail
 UTILITY_TIMEOUT_S = 30.0
+LOOK_EVERY_S = 1.0
 LAST_WORDS_S = 0.1  # for the aborts of `close` to leave
 
 
@@ -43,6 +43,7 @@ class Wire(Generic[C]):
         self._run_dir = run_dir
         self._context = context  # ours to end; None: the caller's
         self._closed = False
+        self._next_look = 0.0
 
     @classmethod
     def connect(
@@ -77,10 +78,18 @@ class Wire(Generic[C]):
         """Let time pass in the session; answers when to come again, in seconds."""
         session = self.session
         session.tick(time.monotonic())
-        if not session.ready and session.error is None and not os.path.isdir(self._run_dir):
+        if self._may_look() and has_ended(self._run_dir):
             session.fail(EngineDead(f"the server of {self._run_dir} has ended"))
         self.flush()
         return BACKLOG_TICK_S if session.backlog else TICK_S
+
+    def _may_look(self) -> bool:
+        """Every second while the engine is away: looking is a connection that the supervisor must take."""
+        now = time.monotonic()
+        if self.session.ready or self.session.error is not None or now < self._next_look:
+            return False
+        self._next_look = now + LOOK_EVERY_S
+        return True
 
     def close(self) -> None:
         """Abort what runs, so that the engine does not wait for the lease to end. Safe to call twice."""

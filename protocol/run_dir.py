@@ -52,6 +52,12 @@ def find_run_dirs() -> list[str]:
     return [str(path.parent) for path in sorted(living, key=_made_at, reverse=True)]
 
 
+def has_ended(path: str) -> bool:
+    """Whether the server of this run directory is gone, be it that it was killed and could not remove it."""
+    control = Path(path) / CONTROL_SOCKET
+    return not Path(path).is_dir() or (control.exists() and not _listening(control))
+
+
 def remove_run_dir(path: str) -> None:
     """Remove a directory that `make_run_dir` made; one that is gone already is fine."""
     if Path(path).parent != _parent() or not Path(path).name.startswith("run-"):
@@ -98,9 +104,11 @@ def _made_at(path: Path) -> int:
 
 def _listening(path: Path) -> bool:
     with socket.socket(socket.AF_UNIX) as probe:
-        probe.settimeout(1.0)
+        probe.setblocking(False)
         try:
             probe.connect(str(path))
+        except BlockingIOError:  # so many wait there already
+            return True
         except OSError:
             return False
     return True

@@ -105,6 +105,8 @@ class FrontendProcess:
                     task.result()
         finally:
             self._server.should_exit = self._server.force_exit = True
+            if self._child.stop_requested and not self._stopped.is_set():
+                self._break_connections()
             loop.remove_reader(signal_fd)
             if self._client is not None:
                 await self._client.close()
@@ -160,6 +162,12 @@ class FrontendProcess:
                     log.warning("unexpected message from the supervisor: %s", type(message).__name__)
         if self._admission.drained and not self._reported_drained and not self._has_unsent_bytes():
             self._reported_drained = self._child.control.send(control.Drained())
+
+    def _break_connections(self) -> None:
+        """Only this process ends, by a signal. Readers ask again after a break; after an error they may not."""
+        connections: Any = self._server.server_state.connections
+        for connection in list(connections):
+            connection.transport.abort()
 
     def _has_unsent_bytes(self) -> bool:
         """Whether somebody has not taken the whole of an answer yet: it would end with this process."""

@@ -21,7 +21,7 @@ class SpareKeeper:
         """`num_ranks`: how many spares to keep, one a rank; 0 for none."""
         self._processes = processes
         self._num_ranks = num_ranks
-        self._budget = RestartBudget()
+        self._budget = RestartBudget(limit=5, window_s=60.0)
         self._unsettled_at = now
 
     def tick(self, now: float) -> None:

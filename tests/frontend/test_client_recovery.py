@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import random
+import socket
 import threading
 import time
 
@@ -15,7 +16,7 @@ from paged_serve.protocol.engine_core import (
 )
 from paged_serve.protocol.errors import EngineDead
 from paged_serve.protocol.message import unpack_ids
-from paged_serve.protocol.run_dir import remove_run_dir
+from paged_serve.protocol.run_dir import CONTROL_SOCKET, remove_run_dir
 from paged_serve.protocol.sampling_params import FinishReason, SamplingParams
 
 from .fake_core import (
@@ -173,6 +174,23 @@ def test_a_server_that_ended_is_not_waited_for(run_dir, start_core):
             await anext(request)
         with pytest.raises(EngineDead, match="has ended"):
             await anext(client.submit(PROMPT, SamplingParams()))
+
+    with_client(run_dir, body)
+
+
+def test_a_server_that_was_killed_is_not_waited_for_though_its_directory_is_still_there(run_dir, start_core):
+    core = start_core(script=start_one_token)
+    supervisor = socket.socket(socket.AF_UNIX)
+    supervisor.bind(f"{run_dir}/{CONTROL_SOCKET}")
+    supervisor.listen()
+
+    async def body(client):
+        request = client.submit(PROMPT, SamplingParams())
+        await anext(request)
+        await asyncio.to_thread(core.kill)
+        supervisor.close()
+        with pytest.raises(EngineDead, match="has ended"):
+            await anext(request)
 
     with_client(run_dir, body)
 

@@ -1,0 +1,108 @@
+"""What is done to processes, and what must be true of them and of their files afterwards."""
+
+import contextlib
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+from paged_serve.frontend.client import AsyncClient
+from paged_serve.protocol.engine_core import Utility
+
+from ..end_to_end.server_process import ROLES, ServerProcess
+
+GONE_WITHIN_S = 60.0
+CHILDREN = ("worker", "engine-core", "frontend")
+PROCESSES = (*CHILDREN, "supervisor")
+# SIGSTOP alone leaves it to the server to notice; of the supervisor nobody does, so it is continued
+SIGNALS = ("SIGKILL", "SIGSEGV", "SIGTERM", "SIGSTOP", "SIGSTOP+SIGCONT")
+
+
+def run_dir(server: ServerProcess) -> Path:
+    [path] = server.temporary.glob("paged-serve-*/run-*")
+    return path
+
+
+def process_of(server: ServerProcess, who: str) -> psutil.Process | None:
+    """Of several, which are equal, any that is not on its way out; None while there is none."""
+    if who == "supervisor":
+        return psutil.Process(server.process.pid)
+    for child in _children(server):
+        try:
+            if _role(child) == who and child.status() != psutil.STATUS_ZOMBIE:
+                return child
+        except psutil.NoSuchProcess:
+            continue
+    return None
+
+
+def wait_for_process(server: ServerProcess, who: str) -> psutil.Process:
+    deadline = time.monotonic() + GONE_WITHIN_S
+    while (found := process_of(server, who)) is None:
+        assert time.monotonic() < deadline, f"there is no {who}:\n{server.said()}"
+        time.sleep(0.005)
+    return found
+
+
+def send(process: psutil.Process, what: str) -> None:
+    """The first of the signals of `what`; one that has just ended needs none."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(process.pid, getattr(signal, what.partition("+")[0]))
+
+
+def resume(process: psutil.Process) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(process.pid, signal.SIGCONT)
+
+
+async def check_nothing_is_left(server: ServerProcess) -> None:
+    """No sequence, no block: the engine's own audit, and its figures."""
+    async with await AsyncClient.connect(str(run_dir(server))) as client:
+        await client.utility(Utility.CHECK_INVARIANTS)
+        await client.utility(Utility.RESET_PREFIX_CACHE)
+        stats = json.loads(await client.utility(Utility.STATS))
+    assert stats["num_running"] == stats["num_waiting"] == 0, stats
+    assert stats["num_free_blocks"] == stats["num_blocks"], stats
+
+
+def wait_ended(server: ServerProcess) -> int:
+    """The exit code, once every process that was ever started for this server is gone."""
+    code = server.process.wait(GONE_WITHIN_S)
+    deadline = time.monotonic() + GONE_WITHIN_S
+    while left := list(_of_this_server(server)):
+        assert time.monotonic() < deadline, f"processes outlive the server: {left}"
+        time.sleep(0.002)
+    return code
+
+
+def check_no_file_is_left(server: ServerProcess) -> None:
+    assert [path.name for path in server.temporary.glob("paged-serve-*/*")] == []
+
+
+def _role(child: psutil.Process) -> str:
+    """By its name; until it has given itself one, by its module. A spare that was promoted is a worker by name."""
+    role = child.name().rpartition("-")[0]
+    return (
+        role if role in (*CHILDREN, "spare") else next((ROLES[word] for word in child.cmdline() if word in ROLES), "")
+    )
+
+
+def _children(server: ServerProcess) -> list[psutil.Process]:
+    try:
+        return psutil.Process(server.process.pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+
+
+def _of_this_server(server: ServerProcess) -> Iterator[tuple[int, list[str]]]:
+    """Processes of the whole machine whose temporary directory is this server's: the children inherit it."""
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("TMPDIR") == str(server.temporary) and process.status() != psutil.STATUS_ZOMBIE:
+                yield process.pid, process.cmdline()
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue

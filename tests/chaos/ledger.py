@@ -1,0 +1,69 @@
+"""What came of the load: counts, latencies, and everything that must not have happened."""
+
+import statistics
+from collections import Counter
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from .transports import Attempt
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What was done to whom, and when (`time.monotonic` seconds)."""
+
+    kind: str
+    at: float
+    pid: int
+
+
+@dataclass(slots=True)
+class Ledger:
+    """`wrong`: streams that differ from what is expected; `lost`: accepted streams that did not end well."""
+
+    orders: int = 0
+    completed: int = 0
+    aborted: int = 0
+    tokens: int = 0
+    refused: int = 0  # orders that were told to come back at the first try
+    broken: int = 0  # connections that ended before their answer
+    wrong: list[str] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
+    attempts: list[Attempt] = field(default_factory=list)
+    reasons: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def admitted(self) -> float:
+        """Share of orders that were taken at the first try."""
+        return 1.0 if not self.orders else 1 - self.refused / self.orders
+
+    def stalls(self) -> dict[str, list[float]]:
+        """By kind of fault: of each stream that ran at its moment, the longest silence that began before it was over.
+
+        Seconds. A silence belongs to a fault when it covers any of the half second after it.
+        """
+        found: dict[str, list[float]] = {fault.kind: [] for fault in self.faults}
+        for fault in self.faults:
+            for attempt in self.attempts:
+                times = attempt.times
+                if times and times[0] < fault.at < times[-1]:
+                    gaps = pairwise(times)
+                    near = [end - begin for begin, end in gaps if begin < fault.at + 0.5 and end > fault.at]
+                    found[fault.kind].append(max(near))
+        return found
+
+    def report(self) -> str:
+        rows = [f"{'fault':28s} {'times':>5s} {'streams':>7s} {'stall median':>12s} {'max':>6s}"]
+        times = Counter(fault.kind for fault in self.faults)
+        for kind, stalls in sorted(self.stalls().items()):
+            median, most = (statistics.median(stalls), max(stalls)) if stalls else (0.0, 0.0)
+            rows.append(f"{kind:28s} {times[kind]:5d} {len(stalls):7d} {median:10.2f} s {most:4.2f} s")
+        rows.append(
+            f"faults {len(self.faults)}, orders {self.orders}, completed {self.completed}, aborted {self.aborted}, "
+            f"tokens {self.tokens}, connections broken {self.broken}, wrong {len(self.wrong)}, lost {len(self.lost)}, "
+            f"admitted at the first try {100 * self.admitted:.2f} %"
+        )
+        rows += [f"refused {count} x {reason}" for reason, count in self.reasons.most_common(5)]
+        rows += [f"WRONG {what}" for what in self.wrong[:20]] + [f"LOST {what}" for what in self.lost[:20]]
+        return "\n".join(rows)

@@ -1,0 +1,111 @@
+"""The load: so many streams at once, each compared with what the same request was told when nothing was wrong."""
+
+import asyncio
+import contextlib
+import random
+import time
+from collections.abc import Sequence
+
+from .ledger import Ledger
+from .orders import Order, Told
+from .transports import Attempt, Broken, Failed, Refused, Transport
+
+PATIENCE_S = 90.0  # how long an order is asked again before it counts as lost
+ASK_AGAIN_S = 0.2
+Expected = dict[tuple[str, int], list[Told]]  # by transport and order
+ABORTED = 0.1  # share of orders that are left in the middle
+
+
+class Load:
+    """`compute_expected` once in peace; then `once` or `until`. What came of it lies in `ledger`."""
+
+    def __init__(self, transports: Sequence[Transport], orders: Sequence[Order], expected: Expected, seed: int):
+        """`expected` is empty, or was filled by another load with equal orders and transports."""
+        self.ledger = Ledger()
+        self.num_begun = 0  # attempts that have had their first token
+        self._transports = transports
+        self._orders = orders
+        self._expected = expected
+        self._rng = random.Random(f"load {seed}")
+
+    async def compute_expected(self) -> None:
+        """Each order on each transport, all at once; the transports must agree, too."""
+        await asyncio.gather(*(self._expect(way, order) for way in self._transports for order in self._orders))
+        for order in self._orders:
+            tokens = [[told.token_ids for told in self._expected[way.name, order.number]] for way in self._transports]
+            assert all(ids == tokens[0] for ids in tokens), f"transports differ on order {order.number}"
+
+    async def _expect(self, way: Transport, order: Order) -> None:
+        attempt = Attempt(order)
+        async for _ in way.ask(attempt):
+            pass
+        assert all(told.finish_reason in ("stop", "length") for told in attempt.told), attempt.told
+        self._expected[way.name, order.number] = attempt.told
+
+    async def once(self, *, again: bool = True) -> None:
+        """Every order once on every transport, all at once. `again`: ask again when refused or cut off."""
+        todo = [(way, order) for way in self._transports for order in self._orders]
+        await asyncio.gather(*(self._fulfil(way, order, None, again) for way, order in todo))
+
+    async def until(self, end: float, streams: int) -> None:
+        """`streams` at once, shared by the transports, always a new one for one that ended, until `end` (monotonic)."""
+        await asyncio.gather(*(self._stream(self._transports[i % len(self._transports)], end) for i in range(streams)))
+
+    async def _stream(self, way: Transport, end: float) -> None:
+        rng = self._rng
+        while time.monotonic() < end:
+            order = rng.choice(self._orders)
+            leave_after = rng.randint(1, 40) if rng.random() < ABORTED else None
+            await self._fulfil(way, order, leave_after)
+
+    async def _fulfil(self, way: Transport, order: Order, leave_after: int | None, again: bool = True) -> None:
+        """Ask until it is answered, as a client does that wants its answer."""
+        ledger, deadline, was_taken = self.ledger, time.monotonic() + PATIENCE_S, False
+        ledger.orders += 1
+        for number in range(10**6):
+            attempt = Attempt(order)
+            try:
+                await self._read(way, attempt, leave_after)
+                return
+            except Refused as refusal:
+                if not was_taken and not number:
+                    ledger.refused += 1
+                ledger.reasons[f"{way.name}: {str(refusal)[:160]}"] += 1
+                if not again:
+                    return
+            except Broken:
+                was_taken = True
+                ledger.broken += 1
+                if not again:
+                    return
+            except (Failed, TimeoutError) as error:
+                ledger.lost.append(f"order {order.number} by {way.name}: {type(error).__name__} {error}")
+                return
+            if time.monotonic() > deadline:
+                ledger.lost.append(f"order {order.number} by {way.name}: not answered in {PATIENCE_S:.0f} s")
+                return
+            await asyncio.sleep(ASK_AGAIN_S)
+
+    async def _read(self, way: Transport, attempt: Attempt, leave_after: int | None) -> None:
+        ledger, order = self.ledger, attempt.order
+        whole = self._expected[way.name, order.number]
+        try:
+            async with contextlib.aclosing(way.ask(attempt)) as news:  # type: ignore[type-var]
+                async for _ in news:
+                    self.num_begun += len(attempt.times) == 2
+                    if leave_after is not None and attempt.num_tokens >= leave_after:
+                        break
+        finally:
+            ledger.attempts.append(attempt)
+            ledger.tokens += attempt.num_tokens
+            for index, (told, expected) in enumerate(zip(attempt.told, whole, strict=True)):
+                if not told.is_prefix_of(expected):
+                    ledger.wrong.append(
+                        f"order {order.number}.{index} by {way.name}: {told} is not in {expected}"[:2000]
+                    )
+        if leave_after is not None and attempt.told != whole:
+            ledger.aborted += 1
+            return
+        ledger.completed += 1
+        if attempt.told != whole:
+            ledger.wrong.append(f"order {order.number} by {way.name}: {attempt.told} is not {whole}"[:2000])

@@ -1,0 +1,73 @@
+"""What is asked of the server, and what was told: the unit in which streams are compared."""
+
+import random
+from dataclasses import dataclass, field
+
+from paged_serve.protocol.sampling_params import SamplingParams
+
+VOCAB_SIZE = 1024  # of the demo model
+MAX_PROMPT_TOKENS = 400
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """One request of the load. `number` names it in failures."""
+
+    number: int
+    prompt: tuple[int, ...]
+    params: SamplingParams
+
+    def http_body(self) -> dict[str, object]:
+        params = self.params
+        return {
+            "prompt": list(self.prompt),
+            "max_tokens": params.max_tokens,
+            "n": params.n,
+            "temperature": params.temperature,
+            "top_p": params.top_p,
+            "seed": params.seed,
+            "logprobs": params.logprobs,
+            "ignore_eos": params.ignore_eos,
+            "return_token_ids": True,
+            "stream": True,
+        }
+
+
+@dataclass(slots=True)
+class Told:
+    """All that one sequence was told so far; over HTTP with its text."""
+
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    text: str = ""
+    finish_reason: str | None = None
+
+    def is_prefix_of(self, whole: "Told") -> bool:
+        """Tokens and their logprobs; a text may be held back until the next token decides it."""
+        return (
+            self.token_ids == whole.token_ids[: len(self.token_ids)]
+            and self.logprobs == whole.logprobs[: len(self.logprobs)]
+            and whole.text.startswith(self.text)
+        )
+
+
+def draw_orders(seed: int, count: int, max_tokens: int) -> list[Order]:
+    """Greedy and sampled, alone and in twos, with and without logprobs, some with a common beginning."""
+    rng = random.Random(f"orders {seed}")
+    shared = [rng.randrange(3, VOCAB_SIZE) for _ in range(MAX_PROMPT_TOKENS // 2)]
+    orders = []
+    for number in range(count):
+        prompt = shared[: rng.choice((0, 0, 0, len(shared)))]
+        prompt = [*prompt, *(rng.randrange(3, VOCAB_SIZE) for _ in range(rng.randint(4, MAX_PROMPT_TOKENS // 2)))]
+        is_greedy = number % 2 == 0
+        params = SamplingParams(
+            n=1 if is_greedy else rng.choice((1, 1, 2)),
+            temperature=0.0 if is_greedy else rng.choice((0.7, 1.0)),
+            top_p=1.0 if is_greedy else rng.choice((1.0, 0.9)),
+            seed=rng.randrange(2**31),
+            max_tokens=rng.randint(max_tokens // 2, max_tokens),
+            logprobs=rng.choice((None, None, 1)),
+            ignore_eos=rng.random() < 0.8,
+        )
+        orders.append(Order(number, tuple(prompt), params))
+    return orders

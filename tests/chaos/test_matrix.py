@@ -1,0 +1,108 @@
+"""Every signal to every process in every phase: what was accepted is finished to the byte, and nothing is left."""
+
+import asyncio
+import signal
+from collections.abc import Callable, Iterator
+from itertools import product
+
+import pytest
+
+from paged_serve.frontend.model_folder import demo_model_folder
+
+from ..end_to_end.server_process import ServerProcess
+from .cell import NOBODY, OPTIONS, Cell, check_end, loading, run_draining, run_while_serving, strike
+from .faults import CHILDREN, PROCESSES, SIGNALS, check_no_file_is_left, wait_ended
+from .load import Expected
+from .orders import Order, draw_orders
+
+pytestmark = pytest.mark.skipif(not demo_model_folder().is_dir(), reason="needs the demo model")
+
+SERVING = ("idle", "prefill", "decode")
+NEEDS_ONE_OF_ITS_OWN = [
+    *(Cell("loading", who, signal) for who, signal in product(PROCESSES, SIGNALS)),
+    *(Cell(phase, "supervisor", signal) for phase, signal in product(SERVING, SIGNALS)),
+    *(Cell("draining", who, signal) for who, signal in product(PROCESSES, SIGNALS)),
+]
+
+
+@pytest.fixture(scope="module")
+def orders() -> list[Order]:
+    return draw_orders(seed=1, count=8, max_tokens=120)
+
+
+@pytest.fixture(scope="module")
+def expected() -> Expected:
+    return {}
+
+
+@pytest.fixture
+def start(tmp_path_factory) -> Iterator[Callable[[], ServerProcess]]:
+    servers = []
+
+    def start() -> ServerProcess:
+        servers.append(ServerProcess(tmp_path_factory.mktemp("t"), *OPTIONS))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.close()
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory, orders, expected) -> Iterator[ServerProcess]:
+    """One server for the cells that it survives."""
+    server = ServerProcess(tmp_path_factory.mktemp("t"), *OPTIONS)
+    try:
+        server.wait_ready()
+        asyncio.run(compute_expected(server, orders, expected))
+        yield server
+        server.process.send_signal(signal.SIGTERM)
+        assert wait_ended(server) == 0
+        check_no_file_is_left(server)
+    finally:
+        server.close()
+
+
+async def compute_expected(server: ServerProcess, orders: list[Order], expected: Expected) -> None:
+    async with loading(server, orders, expected):
+        pass
+
+
+async def serve_all(server: ServerProcess, orders: list[Order], expected: Expected) -> None:
+    await run_while_serving(server, Cell("idle", NOBODY, ""), orders, expected)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("cell", [Cell(*cell) for cell in product(SERVING, CHILDREN, SIGNALS)], ids=str)
+def test_streams_are_exact_whatever_happens_to_a_child(shared, cell, orders, expected):
+    asyncio.run(run_while_serving(shared, cell, orders, expected))
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("cell", NEEDS_ONE_OF_ITS_OWN, ids=str)
+def test_a_server_of_its_own_for_each_fault(shared, start, cell, orders, expected):
+    server = start()
+    if cell.phase == "loading":
+        asyncio.run(strike(server, cell))
+        if not cell.ends_all:
+            server.wait_ready()
+            asyncio.run(serve_all(server, orders, expected))
+    else:
+        server.wait_ready()
+        run = run_draining if cell.phase == "draining" else run_while_serving
+        asyncio.run(run(server, cell, orders, expected))
+    if not cell.ends_server and cell.phase != "draining":
+        server.process.send_signal(signal.SIGTERM)
+    check_end(server, cell)
+
+
+def test_a_server_bears_a_loss_of_each_and_another_one_while_it_drains(start, orders, expected):
+    """The matrix in little, on a machine of any speed: what is asserted holds at whatever moment a strike comes."""
+    server = start()
+    server.wait_ready()
+    for cell in (Cell("decode", "worker", "SIGKILL"), Cell("prefill", "engine-core", "SIGSEGV")):
+        asyncio.run(run_while_serving(server, cell, orders[:4], expected))
+    asyncio.run(run_while_serving(server, Cell("decode", "frontend", "SIGKILL"), orders[:4], expected))
+    last = Cell("draining", "worker", "SIGKILL")
+    asyncio.run(run_draining(server, last, orders[:4], expected))
+    check_end(server, last)

@@ -1,0 +1,173 @@
+"""The two ways to ask: HTTP on a socket of its own, and the client library over ZeroMQ. Both note when news came."""
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import httptools
+
+from paged_serve.frontend.client import AsyncClient
+from paged_serve.protocol.errors import Overloaded, PagedServeError
+
+from .orders import Order, Told
+
+SILENCE_S = 120.0  # a stream that says nothing for so long hangs
+
+
+class Refused(Exception):
+    """Not taken: 429, 503, or nobody listens. Asking again later is right."""
+
+
+class Broken(Exception):
+    """The connection ended before the answer did."""
+
+
+class Failed(Exception):
+    """The server took the request and gave it up."""
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One order asked once. `times`: `time.monotonic` when it was sent, then of each piece of news."""
+
+    order: Order
+    told: list[Told] = field(init=False)
+    times: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.told = [Told() for _ in range(self.order.params.n)]
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(len(told.token_ids) for told in self.told)
+
+    def note(self) -> None:
+        self.times.append(time.monotonic())
+
+
+class Transport(Protocol):
+    name: str
+
+    def ask(self, attempt: Attempt) -> AsyncIterator[None]:
+        """Yields after each piece of news. Raises Refused, Broken or Failed; closing it aborts the request."""
+        ...
+
+
+class EngineTransport:
+    """Past the frontends, straight to the engine core."""
+
+    name = "zmq"
+
+    def __init__(self, client: AsyncClient):
+        self._client = client
+
+    async def ask(self, attempt: Attempt) -> AsyncIterator[None]:
+        attempt.note()
+        request = self._client.submit(attempt.order.prompt, attempt.order.params)
+        try:
+            async for delta in request:
+                told = attempt.told[delta.index]
+                told.token_ids += delta.token_ids
+                told.logprobs += [one.logprobs[0] for one in delta.logprobs or ()]
+                if delta.finish_reason is not None:
+                    assert told.finish_reason is None, "a sequence ended twice"
+                    told.finish_reason = delta.error or delta.finish_reason.api_name
+                attempt.note()
+                yield
+        except Overloaded as error:
+            raise Refused(str(error)) from None
+        except PagedServeError as error:
+            raise Failed(f"{type(error).__name__}: {error}") from None
+        finally:
+            request.abort()
+
+
+class _Answer:
+    """httptools' callbacks: status, and the body's events as they become whole."""
+
+    def __init__(self) -> None:
+        self.parser = httptools.HttpResponseParser(self)
+        self.is_over = False
+        self.events: list[str] = []
+        self._rest = b""
+
+    def on_body(self, body: bytes) -> None:
+        *whole, self._rest = (self._rest + body).split(b"\n\n")
+        self.events += [event.decode() for event in whole]
+
+    def on_message_complete(self) -> None:
+        self.is_over = True
+
+    @property
+    def text(self) -> str:
+        return "\n".join([*self.events, self._rest.decode()])
+
+
+class HttpTransport:
+    """POST /v1/completions as server-sent events, one connection a request."""
+
+    name = "http"
+
+    def __init__(self, port: int):
+        self._port = port
+
+    async def ask(self, attempt: Attempt) -> AsyncIterator[None]:
+        body = json.dumps(attempt.order.http_body()).encode()
+        head = "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+        head += f"connection: close\r\ncontent-length: {len(body)}\r\n\r\n"
+        attempt.note()
+        try:
+            reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
+        except OSError as error:
+            raise Refused(f"no connection: {error}") from None
+        try:
+            writer.write(head.encode() + body)
+            async for _ in self._read(reader, attempt):
+                yield
+        except OSError as error:
+            raise Broken(str(error)) from None
+        finally:
+            writer.transport.abort()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+
+    async def _read(self, reader: asyncio.StreamReader, attempt: Attempt) -> AsyncIterator[None]:
+        answer, is_done = _Answer(), False
+        while data := await asyncio.wait_for(reader.read(1 << 16), SILENCE_S):
+            answer.parser.feed_data(data)
+            if answer.parser.get_status_code() != 200:
+                await self._refused(reader, answer)
+            events, answer.events = answer.events, []
+            for event in events:
+                is_done = is_done or event == "data: [DONE]"
+                self._take(event, attempt)
+            if events:
+                attempt.note()
+                yield
+        if not is_done:
+            raise Broken("the connection ended before the answer did")
+
+    async def _refused(self, reader: asyncio.StreamReader, answer: _Answer) -> None:
+        while not answer.is_over and (data := await reader.read(1 << 16)):
+            answer.parser.feed_data(data)
+        status = answer.parser.get_status_code()
+        raise (Refused if status in (429, 503) else Failed)(f"status {status}: {answer.text}")
+
+    def _take(self, event: str, attempt: Attempt) -> None:
+        for line in event.splitlines():
+            if not line.startswith("data: ") or line == "data: [DONE]":
+                continue
+            chunk = json.loads(line[6:])
+            if "error" in chunk:
+                raise Failed(line)
+            for choice in chunk["choices"]:
+                told = attempt.told[choice["index"]]
+                assert told.finish_reason is None, "news of a sequence that has ended"
+                told.text += choice["text"]
+                told.token_ids += choice.get("token_ids") or []
+                told.logprobs += (choice.get("logprobs") or {}).get("token_logprobs", [])
+                told.finish_reason = choice["finish_reason"]
