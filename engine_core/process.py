@@ -13,15 +13,15 @@ from typing import assert_never
 import zmq
 
 from paged_serve.protocol import control, engine_core, worker
-from paged_serve.protocol.authentication import Authenticator
 from paged_serve.protocol.channel import FRAMES_PER_TURN, RouterChannel
 from paged_serve.protocol.errors import ProtocolError
 from paged_serve.protocol.handshake import check_hello
 from paged_serve.protocol.lifecycle import FAREWELL_S, ChildProcess
 from paged_serve.protocol.message import MAX_STEP_FRAME_BYTES, Hello, Refused
-from paged_serve.protocol.run_dir import ENGINE_SOCKET, WORKERS_SOCKET, endpoint
+from paged_serve.protocol.run_dir import WORKERS_SOCKET, endpoint
 
 from .admission import ModelFacts, fitting_model_len
+from .client_ports import ClientPorts, is_remote
 from .debug import dump_state
 from .engine import EngineCore
 from .utilities import answer_call
@@ -30,7 +30,6 @@ from .worker_link import WorkerLink
 log = logging.getLogger(__name__)
 
 BEAT_S = 0.25
-CLIENT_QUEUE_FRAMES = 1 << 16  # outputs are bounded by credits; refusals only by what a client sends before it reads
 WORKER_QUEUE_FRAMES = 64
 
 
@@ -39,13 +38,7 @@ class EngineProcess:
 
     def __init__(self, child: ChildProcess):
         self._child = child
-        self._authenticator = Authenticator(child.context, child.secret)
-        self._clients = RouterChannel[engine_core.FromEngineCore, engine_core.ToEngineCore](
-            child.context,
-            endpoint(child.run_dir, ENGINE_SOCKET),
-            engine_core.ToEngineCore,
-            queue_frames=CLIENT_QUEUE_FRAMES,
-        )
+        self._clients = ClientPorts(child)
         workers = RouterChannel[worker.ToWorker, worker.ToCoreFromWorker](
             child.context,
             endpoint(child.run_dir, WORKERS_SOCKET),
@@ -56,7 +49,7 @@ class EngineProcess:
         self._workers_socket = workers.socket
         self._link = WorkerLink(workers, child.config.parallel, child.control.send)
         self._poller = zmq.Poller()
-        for socket in (child.control.socket, self._clients.socket, self._workers_socket):
+        for socket in (child.control.socket, self._workers_socket, *self._clients.sockets):
             self._poller.register(socket, zmq.POLLIN)
         self._engine: EngineCore | None = None
         self._early_clients: dict[bytes, None] = {}  # said Hello before the engine was there
@@ -85,7 +78,7 @@ class EngineProcess:
             self._receive_control()
         if self._workers_socket in events:
             self._receive_from_workers(now)
-        if self._clients.socket in events:
+        if not events.keys().isdisjoint(self._clients.sockets):
             self._receive_from_clients(now)
         self._drive_workers(now)
         self._child.heartbeat(now, 0 if self._engine is None else self._engine.scheduler.step)
@@ -165,7 +158,7 @@ class EngineProcess:
             "device": self._link.group.facts.device,
             "weights_mb": f"{sum(ready.weights_bytes for ready in ranks) / 1e6:.1f}",
             "load_s": f"{max(ready.load_s for ready in ranks):.2f}",
-        }
+        } | ({"remote clients": self._clients.remote_endpoint} if self._clients.remote_endpoint else {})
 
     def _drive_workers(self, now: float) -> None:
         """Send the steps that can be sent; after a change of workers, from a clean start."""
@@ -197,11 +190,7 @@ class EngineProcess:
     # Clients
 
     def _receive_from_clients(self, now: float) -> None:
-        for _ in range(FRAMES_PER_TURN):
-            received = self._clients.receive()
-            if received is None:
-                return
-            peer, message = received
+        for peer, message in self._clients.receive(FRAMES_PER_TURN):
             if isinstance(message, Hello):
                 self._greet_client(peer, message, now)
             elif self._engine is not None and peer in self._engine.clients:
@@ -260,7 +249,7 @@ class EngineProcess:
             case engine_core.OutputsReceived(frames=frames):
                 outgoing += engine.outputs_received(client, frames)
             case engine_core.UtilityCall():
-                outgoing.append((client, answer_call(engine, message)))
+                outgoing.append((client, answer_call(engine, message, is_remote(client))))
             case engine_core.ClientHeartbeat():
                 pass
             case _:
@@ -285,7 +274,7 @@ class EngineProcess:
         for client in self._engine.clients if self._engine is not None else self._early_clients:
             self._clients.send(client, engine_core.EngineFailed(reason))
         self._link.shut_down()
-        for socket in (self._clients.socket, self._workers_socket):
+        for socket in (*self._clients.sockets, self._workers_socket):
             socket.close(linger=int(1000 * FAREWELL_S))
 
 

@@ -11,8 +11,10 @@ from .debug import check_invariants, dump_state
 from .engine import EngineCore
 
 
-def answer_call(engine: EngineCore, call: UtilityCall) -> UtilityResult:
-    """What the call wanted, or its error."""
+def answer_call(engine: EngineCore, call: UtilityCall, is_remote: bool) -> UtilityResult:
+    """What the call wanted, or its error. From other hosts only figures may be asked for."""
+    if is_remote and call.utility is not Utility.STATS:
+        return UtilityResult(call.call_id, b"{}", error=f"{call.utility.name} is not answered to other hosts")
     try:
         result = msgspec.json.encode(_answer(engine, call.utility))
     except AssertionError as error:

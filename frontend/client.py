@@ -109,19 +109,24 @@ class AsyncClient:
     @classmethod
     async def connect(
         cls,
-        run_dir: str | None = None,
+        server: str | None = None,
         *,
+        key: str = "",
+        server_key: str = "",
         role: str = "client",
         index: int = 0,
         timeout_s: float = 60.0,
         away_s: float = AWAY_S,
         context: Context | None = None,
     ) -> "AsyncClient":
-        """Wait until the engine core takes requests. `run_dir` None: the newest server of this user.
+        """Wait until the engine core takes requests.
 
+        `server`: None for the newest one of this user on this host, its run directory, or the tcp:// address of one
+        elsewhere; that needs the file of our secret `key` and of its public `server_key`.
         `away_s`: how long a restart of the engine may take. Raises EngineDead when nobody answers for `timeout_s`.
         """
-        client = cls(Wire.connect(AsyncDealerChannel, run_dir, role, index, timeout_s, away_s, context))
+        keys = (key, server_key) if key or server_key else None
+        client = cls(Wire.connect(AsyncDealerChannel, server, keys, role, index, timeout_s, away_s, context))
         try:
             while not client.ready:
                 if client._session.error is not None:

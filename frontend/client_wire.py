@@ -5,12 +5,14 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from paged_serve.protocol.authentication import read_secret
 from paged_serve.protocol.channel import Context, handshake_hello, identity, new_context
+from paged_serve.protocol.curve import ClientKeys, client_keys
 from paged_serve.protocol.engine_core import FromEngineCore, ToEngineCore
 from paged_serve.protocol.errors import ConfigError, EngineDead
 from paged_serve.protocol.run_dir import ENGINE_SOCKET, endpoint, find_run_dirs, has_ended
 
 from .client_session import ClientSession
 
+TCP = "tcp://"
 TICK_S = 0.25
 BACKLOG_TICK_S = 0.02  # while something could not be sent
 AWAY_S = 300.0  # how long a restart of the engine may take before its requests fail
@@ -34,13 +36,25 @@ def find_run_dir() -> str:
     raise EngineDead("no server of this user runs on this machine; start one with `paged-serve serve`")
 
 
-class Wire(Generic[C]):
-    """One connection to RUN/engine.sock."""
+def _address(server: str, keys: tuple[str, str] | None) -> tuple[str, str | ClientKeys]:
+    """Endpoint and credentials. Raises ConfigError for keys that do not serve, EngineDead for a server that is gone."""
+    if server.startswith(TCP):
+        if keys is None:
+            raise ConfigError(f"{server} asks for keys: connect(..., key='me.key_secret', server_key='server.key')")
+        return server, client_keys(*keys)
+    try:
+        return endpoint(server, ENGINE_SOCKET), read_secret(server)
+    except ConfigError as error:
+        raise EngineDead(str(error)) from None
 
-    def __init__(self, channel: C, session: ClientSession, run_dir: str, context: Context | None):
+
+class Wire(Generic[C]):
+    """One connection to RUN/engine.sock, or to a server's --client-address."""
+
+    def __init__(self, channel: C, session: ClientSession, server: str, context: Context | None):
         self.channel = channel
         self.session = session
-        self._run_dir = run_dir
+        self._run_dir = "" if server.startswith(TCP) else server
         self._context = context  # ours to end; None: the caller's
         self._closed = False
         self._next_look = 0.0
@@ -49,7 +63,8 @@ class Wire(Generic[C]):
     def connect(
         cls,
         kind: type[C],
-        run_dir: str | None,
+        server: str | None,
+        keys: tuple[str, str] | None,
         role: str,
         index: int,
         timeout_s: float,
@@ -57,18 +72,13 @@ class Wire(Generic[C]):
         context: Context | None,
     ) -> "Wire[C]":
         """Open the socket; the session says Hello when it is flushed. Raises EngineDead when there is no server."""
-        run_dir = run_dir or find_run_dir()
-        try:
-            secret = read_secret(run_dir)
-        except ConfigError as error:
-            raise EngineDead(str(error)) from None
+        server = server or find_run_dir()
+        where, secret = _address(server, keys)
         own = new_context() if context is None else None
         make: Any = kind
-        channel = make(
-            context or own, endpoint(run_dir, ENGINE_SOCKET), secret, identity(role, index, 0), FromEngineCore
-        )
+        channel = make(context or own, where, secret, identity(role, index, 0), FromEngineCore)
         session = ClientSession(handshake_hello(role, index, 0), time.monotonic(), timeout_s, away_s)
-        return cls(channel, session, run_dir, own)
+        return cls(channel, session, server, own)
 
     def flush(self) -> None:
         if not self._closed:
@@ -86,7 +96,7 @@ class Wire(Generic[C]):
     def _may_look(self) -> bool:
         """Every second while the engine is away: looking is a connection that the supervisor must take."""
         now = time.monotonic()
-        if self.session.ready or self.session.error is not None or now < self._next_look:
+        if not self._run_dir or self.session.ready or self.session.error is not None or now < self._next_look:
             return False
         self._next_look = now + LOOK_EVERY_S
         return True

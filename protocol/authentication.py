@@ -1,7 +1,8 @@
-"""Who may speak on our sockets: one user, one secret a run, checked by a ZAP handler in each process that binds.
+"""Who may speak on our sockets, checked by a ZAP handler in each process that binds: on this host whoever knows the
+run's secret (PLAIN), from other hosts whoever owns one of the listed keys (CURVE).
 
 libzmq falls back to an unauthenticated protocol of 2009 on a bare socket and then delivers any bytes as messages;
-with PLAIN and a ZAP domain it delivers nothing before the password was right.
+with a mechanism and a ZAP domain it delivers nothing before the handler has said yes.
 """
 
 import hmac
@@ -15,6 +16,7 @@ from .run_dir import SECRET_FILE
 
 USER = b"paged-serve"
 ZAP_DOMAIN = b"paged-serve"  # the same on every bound socket; libzmq refuses all peers where it differs
+CURVE_DOMAIN = b"paged-serve-remote"
 _ZAP_ENDPOINT = "inproc://zeromq.zap.01"  # fixed by the ZAP specification
 _MAX_SECRET_BYTES = 255  # PLAIN carries the length in one byte
 
@@ -41,14 +43,18 @@ def _check_secret(secret: str) -> None:
 
 
 class Authenticator:
-    """Answers libzmq's question "may this peer come in?" for every PLAIN socket of one context.
+    """Answers libzmq's question "may this peer come in?" for every bound socket of one context.
 
     Start it before the sockets bind: without a handler libzmq refuses everybody. Runs a thread that sleeps but
     during handshakes.
     """
 
-    def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", secret: str):
+    def __init__(
+        self, context: "zmq.Context[zmq.Socket[bytes]]", secret: str, curve_keys: frozenset[bytes] = frozenset()
+    ):
+        """`curve_keys`: the public keys (32 bytes each) that may come in over TCP."""
         _check_secret(secret)
+        self._curve_keys = curve_keys
         self.num_denied = 0
         self._context = context
         self._secret = secret.encode()
@@ -67,14 +73,19 @@ class Authenticator:
                 pass
 
     def _answer(self, request: list[bytes]) -> list[bytes]:
-        allowed = len(request) == 8 and self._allows(*request[2:3], *request[5:])
+        match request:  # version, request id, domain, address, routing id, mechanism, credentials
+            case [_, _, domain, _, _, b"PLAIN", user, password]:
+                allowed = domain == ZAP_DOMAIN and self._knows_the_secret(user, password)
+            case [_, _, domain, _, _, b"CURVE", key]:
+                allowed = domain == CURVE_DOMAIN and key in self._curve_keys
+            case _:
+                allowed = False
         self.num_denied += not allowed
         status = (b"200", b"OK", USER) if allowed else (b"400", b"denied", b"")
         return [b"1.0", request[1] if len(request) > 1 else b"", *status, b""]
 
-    def _allows(self, domain: bytes, mechanism: bytes, user: bytes, password: bytes) -> bool:
-        right = hmac.compare_digest(password, self._secret)
-        return right and hmac.compare_digest(user, USER) and domain == ZAP_DOMAIN and mechanism == b"PLAIN"
+    def _knows_the_secret(self, user: bytes, password: bytes) -> bool:
+        return hmac.compare_digest(password, self._secret) and hmac.compare_digest(user, USER)
 
     def close(self) -> None:
         """End the thread. Peers that are connected stay so; nobody new comes in."""

@@ -3,7 +3,7 @@
 A channel never delivers what does not decode: such frames are counted and dropped. `send` never blocks; False means
 that nothing was sent, because the peer is gone or its queue is full. The settings, and why:
 
-* PLAIN with a ZAP domain: a bare libzmq socket delivers raw garbage as messages.
+* PLAIN (CURVE over TCP) with a ZAP domain: a bare libzmq socket delivers raw garbage as messages.
 * ROUTER_MANDATORY: without it a ROUTER drops silently, for unknown peers and for full queues.
 * No ROUTER_HANDOVER: with it a peer takes over another's identity, and its messages.
 * IMMEDIATE on the connecting side: nothing is queued for a peer that is not there.
@@ -20,7 +20,8 @@ from typing import Any, Generic, TypeVar
 import msgspec
 import zmq
 
-from .authentication import USER, ZAP_DOMAIN
+from .authentication import CURVE_DOMAIN, USER, ZAP_DOMAIN
+from .curve import ClientKeys, ServerKeys
 from .errors import ConfigError, ProtocolError
 from .handshake import check_hello, handshake_hello, identity
 from .message import MAX_FRAME_BYTES, Message
@@ -95,13 +96,24 @@ def _new_socket(context: "Context", kind: int, max_frame_bytes: int, queue_frame
     return socket
 
 
+def _probe_peers(socket: "Socket") -> None:
+    """A host that vanished says nothing; TCP asks it after 10 s, then every 5, and gives up after three."""
+    socket.tcp_keepalive, socket.tcp_keepalive_idle = 1, 10
+    socket.tcp_keepalive_intvl, socket.tcp_keepalive_cnt = 5, 3
+
+
 def _connect(
-    context: "Context", endpoint: str, secret: str, name: bytes, max_frame_bytes: int, queue_frames: int
+    context: "Context", endpoint: str, secret: "str | ClientKeys", name: bytes, max_frame_bytes: int, queue_frames: int
 ) -> "Socket":
     socket = _new_socket(context, zmq.DEALER, max_frame_bytes, queue_frames)
     socket.routing_id = name
-    socket.plain_username = USER
-    socket.plain_password = secret.encode()
+    if isinstance(secret, ClientKeys):
+        socket.curve_publickey, socket.curve_secretkey = secret.public, secret.secret
+        socket.curve_serverkey = secret.server
+        _probe_peers(socket)
+    else:
+        socket.plain_username = USER
+        socket.plain_password = secret.encode()
     socket.immediate = True
     socket.reconnect_ivl = 10
     socket.reconnect_ivl_max = 200
@@ -110,7 +122,7 @@ def _connect(
 
 
 def _bind(socket: "Socket", endpoint: str) -> None:
-    """Bind with the socket file open to this user alone. Raises ConfigError, the socket closed."""
+    """Bind, a socket file open to this user alone. Raises ConfigError, the socket closed."""
     umask = os.umask(0o077)
     try:
         socket.bind(endpoint)
@@ -157,17 +169,28 @@ class RouterChannel(Generic[Sends, Receives]):
         *,
         max_frame_bytes: int = MAX_FRAME_BYTES,
         queue_frames: int = 1024,
+        keys: ServerKeys | None = None,
     ):
-        """`receives` is the union of messages that peers send; `queue_frames` bounds each peer's queue, each way."""
+        """`receives` is the union of messages that peers send; `queue_frames` bounds each peer's queue, each way.
+
+        `keys`: for an endpoint of TCP, where peers prove theirs by CURVE; the context's Authenticator must know them.
+        """
         path = endpoint.removeprefix("ipc://")
-        if len(os.fsencode(path)) > MAX_PATH_BYTES:
+        if keys is None and len(os.fsencode(path)) > MAX_PATH_BYTES:
             raise ConfigError(f"socket path {path} has more than {MAX_PATH_BYTES} bytes; choose a shorter directory")
         self._codec = _Codec[Sends, Receives](receives, max_frame_bytes)
         self.socket = _new_socket(context, zmq.ROUTER, max_frame_bytes, queue_frames)
         self.socket.router_mandatory = True
         self.socket.router_handover = False
-        self.socket.plain_server = True
+        if keys is None:
+            self.socket.plain_server = True
+        else:
+            self.socket.curve_server, self.socket.curve_secretkey = True, keys.secret
+            self.socket.zap_domain = CURVE_DOMAIN
+            _probe_peers(self.socket)
         _bind(self.socket, endpoint)
+        bound: Any = self.socket.getsockopt(zmq.LAST_ENDPOINT)
+        self.endpoint: str = bound.decode().rstrip("\0")  # with the port that a * became
 
     @property
     def num_invalid(self) -> int:
@@ -198,14 +221,17 @@ class Dealer(Generic[Sends, Receives]):
         self,
         context: "Context",
         endpoint: str,
-        secret: str,
+        secret: str | ClientKeys,
         identity: bytes,
         receives: Any,
         *,
         max_frame_bytes: int = MAX_FRAME_BYTES,
         queue_frames: int = 1024,
     ):
-        """`receives` is the union of messages that the bound end sends; `identity` comes from `identity()`."""
+        """`receives` is the union of messages that the bound end sends; `identity` comes from `identity()`.
+
+        `secret` is the run's, or the keys for an endpoint of TCP.
+        """
         self.codec = _Codec[Sends, Receives](receives, max_frame_bytes)
         self.socket = _connect(context, endpoint, secret, identity, max_frame_bytes, queue_frames)
 

@@ -81,6 +81,9 @@ class ServerConfig(_Layer, frozen=True):
     uds: Text = ""  # unix socket path instead of host:port
     api_keys: Annotated[tuple[ApiKey, ...], Meta(max_length=256)] = ()
     num_frontends: Annotated[int, Meta(ge=1, le=64)] = 1
+    client_address: Text = ""  # tcp://ADDRESS:PORT for client libraries on other hosts; "" is none
+    client_server_key: Text = ""  # the server's *.key_secret file
+    client_keys: Text = ""  # folder with the *.key files of those who may connect there
     root_path: Text = ""
     chat_template: Text = ""  # file; "" means the model's
     max_logprobs: Annotated[int, Meta(ge=0, le=1024)] = 20

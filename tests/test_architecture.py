@@ -16,7 +16,7 @@ NEVER = {
     "frontend": {"torch", "numpy", "cupy", "transformers"},
 }
 ZMQ_ONLY_IN = {
-    *(f"protocol/{name}.py" for name in ("channel", "async_channel", "authentication")),
+    *(f"protocol/{name}.py" for name in ("channel", "async_channel", "authentication", "curve")),
     *("engine_core/process.py", "workers/process.py"),
 }
 PICKLES = {"pickle", "cloudpickle", "marshal", "dill", "shelve"}

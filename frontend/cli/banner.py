@@ -63,11 +63,13 @@ def fact_rows(config: Config, facts: Mapping[str, str]) -> list[tuple[str, str]]
     ranks = config.parallel.tensor_parallel_size
     coded = "" if config.cache.kv_cache_dtype == "auto" else f", {config.cache.kv_cache_dtype}"
     quantization = [("quantization", facts["quantization"])] if "quantization" in facts else []
+    remote = [("remote clients", facts["remote clients"])] if "remote clients" in facts else []
     return [
         ("runs on", f"{fact['device']}, {fact['dtype']}, {ranks} rank{'s' if ranks > 1 else ''}"),
         *quantization,
         ("KV cache", f"{fact['kv_tokens']} tokens in {fact['kv_blocks']} blocks of {fact['block_size']}{coded}"),
         ("context", f"{facts.get('max_model_len', '?')} tokens, prompt and output"),
+        *remote,
     ]
 
 

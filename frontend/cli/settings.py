@@ -170,6 +170,27 @@ SETTINGS = (
         "VLLM_API_KEY",
     ),
     Setting("Server", "server.num_frontends", ("--api-server-count",), "HTTP processes.", "N"),
+    Setting(
+        "Server",
+        "server.client_address",
+        ("--client-address",),
+        "Also take client libraries of other hosts, at tcp://ADDRESS:PORT.",
+        "ADDRESS",
+    ),
+    Setting(
+        "Server",
+        "server.client_server_key",
+        ("--client-server-key",),
+        "The server's secret key for them, from `paged-serve keygen`.",
+        "FILE",
+    ),
+    Setting(
+        "Server",
+        "server.client_keys",
+        ("--client-keys",),
+        "Folder with the public keys (*.key) of those who may come.",
+        "FOLDER",
+    ),
     Setting("Server", "server.root_path", ("--root-path",), "Path under which a proxy serves us.", "PATH"),
     Setting("Server", "server.max_logprobs", ("--max-logprobs",), "Most logprobs a request may ask for.", "N"),
     Setting(

@@ -1,0 +1,77 @@
+"""Where clients come in: the run directory's socket for this user, and TCP for the owners of listed keys.
+
+Peers choose their own names, so each is known here by its port and its name together.
+"""
+
+from paged_serve.protocol.authentication import Authenticator
+from paged_serve.protocol.channel import RouterChannel, Socket
+from paged_serve.protocol.config import ServerConfig
+from paged_serve.protocol.curve import server_keys
+from paged_serve.protocol.engine_core import FromEngineCore, ToEngineCore
+from paged_serve.protocol.errors import ConfigError
+from paged_serve.protocol.lifecycle import ChildProcess
+from paged_serve.protocol.run_dir import ENGINE_SOCKET, endpoint
+
+CLIENT_QUEUE_FRAMES = 1 << 16  # outputs are bounded by credits; refusals only by what a client sends before it reads
+LOCAL, REMOTE = b"l", b"r"
+_Port = RouterChannel[FromEngineCore, ToEngineCore]
+
+
+class ClientPorts:
+    """One RouterChannel or two, used as one. Made before anything else binds: it holds the context's authenticator."""
+
+    def __init__(self, child: ChildProcess):
+        server = child.config.server
+        keys = None
+        if server.client_address:
+            _check_address(server)
+            keys = server_keys(server.client_server_key, server.client_keys)
+        allowed = frozenset[bytes]() if keys is None else keys.allowed
+        self._authenticator = Authenticator(child.context, child.secret, allowed)
+        where = endpoint(child.run_dir, ENGINE_SOCKET)
+        self._ports = {LOCAL: _Port(child.context, where, ToEngineCore, queue_frames=CLIENT_QUEUE_FRAMES)}
+        if keys is not None:
+            self._ports[REMOTE] = _Port(
+                child.context, server.client_address, ToEngineCore, queue_frames=CLIENT_QUEUE_FRAMES, keys=keys
+            )
+
+    @property
+    def sockets(self) -> list[Socket]:
+        """To poll for reading."""
+        return [port.socket for port in self._ports.values()]
+
+    @property
+    def remote_endpoint(self) -> str:
+        """As bound; "" when there is none."""
+        return self._ports[REMOTE].endpoint if REMOTE in self._ports else ""
+
+    def receive(self, max_messages: int) -> list[tuple[bytes, ToEngineCore]]:
+        """What has come, at most so many from each port."""
+        received = []
+        for name, port in self._ports.items():
+            for _ in range(max_messages):
+                if (item := port.receive()) is None:
+                    break
+                received.append((name + item[0], item[1]))
+        return received
+
+    def send(self, client: bytes, message: FromEngineCore) -> bool:
+        """False: the client is gone or its queue is full."""
+        return self._ports[client[:1]].send(client[1:], message)
+
+
+def is_remote(client: bytes) -> bool:
+    return client.startswith(REMOTE)
+
+
+def _check_address(server: ServerConfig) -> None:
+    host, _, port = server.client_address.removeprefix("tcp://").rpartition(":")
+    is_tcp = server.client_address.startswith("tcp://")
+    if not is_tcp or not host or host == "*" or not (port == "*" or port.isdecimal()):
+        raise ConfigError(
+            f"--client-address is {server.client_address!r}; it is tcp://ADDRESS:PORT with an address of this host"
+        )
+    if not server.client_server_key or not server.client_keys:
+        raise ConfigError(
+            "--client-address needs --client-server-key FILE and --client-keys FOLDER; `paged-serve keygen` makes keys"
+        )

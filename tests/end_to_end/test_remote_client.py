@@ -1,0 +1,49 @@
+"""The client library over TCP: the same tokens as on the server's own host, for those whose key is listed."""
+
+import re
+
+import pytest
+
+from paged_serve.frontend.client import Client
+from paged_serve.protocol.curve import make_keys
+from paged_serve.protocol.engine_core import Utility
+from paged_serve.protocol.errors import ConfigError, EngineDead, PagedServeError
+from paged_serve.protocol.sampling_params import SamplingParams
+
+from .serving import serving
+
+PARAMS = SamplingParams(temperature=0.9, seed=4, max_tokens=40, ignore_eos=True)
+
+
+def tokens(client: Client, prompt: list[int]) -> list[int]:
+    return [token for delta in client.submit(prompt, PARAMS) for token in delta.token_ids]
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("keys")
+    for name in ("server", "stranger", "clients/me"):
+        make_keys(str((folder / name).parent), (folder / name).name)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(keys):
+    options = ("--client-server-key", str(keys / "server.key_secret"), "--client-keys", str(keys / "clients"))
+    with serving("--client-address", "tcp://127.0.0.1:*", *options) as server:
+        yield server
+
+
+def test_a_listed_key_gets_the_tokens_that_everybody_gets(server, keys):
+    address = re.search(r"tcp://127.0.0.1:\d+", server.output())[0]
+    credentials = {"key": str(keys / "clients" / "me.key_secret"), "server_key": str(keys / "server.key")}
+    with Client.connect(server.run_dir) as local, Client.connect(address, **credentials) as remote:
+        assert tokens(remote, [5, 6, 7]) == tokens(local, [5, 6, 7])
+        assert b"num_running" in remote.utility(Utility.STATS)
+        with pytest.raises(PagedServeError, match="RESET_PREFIX_CACHE is not answered to other hosts"):
+            remote.utility(Utility.RESET_PREFIX_CACHE)
+    stranger = {"key": str(keys / "stranger.key_secret"), "server_key": str(keys / "server.key")}
+    with pytest.raises(EngineDead, match="no answer"):
+        Client.connect(address, timeout_s=0.5, **stranger)
+    with pytest.raises(ConfigError, match="asks for keys"):
+        Client.connect(address)

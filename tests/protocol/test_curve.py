@@ -1,0 +1,111 @@
+"""Keys on TCP: who is on the list comes in, nobody else does, and files that do not serve are refused by name."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from paged_serve.protocol.authentication import Authenticator
+from paged_serve.protocol.channel import DealerChannel, RouterChannel, identity, new_context
+from paged_serve.protocol.curve import client_keys, make_keys, server_keys
+from paged_serve.protocol.engine_core import ClientHeartbeat, EngineHeartbeat, FromEngineCore, ToEngineCore
+from paged_serve.protocol.errors import ConfigError
+
+NAME = identity("client", 0, 0)
+
+
+@pytest.fixture
+def keys(tmp_path):
+    """A folder with the keys of a server, of a friend who is on its list, and of a stranger."""
+    for folder, name in (("", "server"), ("", "other-server"), ("", "stranger"), ("friends", "friend")):
+        make_keys(str(tmp_path / folder), name)
+    (tmp_path / "friends" / "friend.key_secret").rename(tmp_path / "friend.key_secret")
+    return tmp_path
+
+
+@pytest.fixture
+def port(keys):
+    context = new_context()
+    ours = server_keys(str(keys / "server.key_secret"), str(keys / "friends"))
+    authenticator = Authenticator(context, "secret", ours.allowed)
+    port = RouterChannel(context, "tcp://127.0.0.1:*", ToEngineCore, keys=ours)
+    yield port
+    port.close()
+    authenticator.close()
+    context.term()
+
+
+@pytest.fixture
+def dealer(port):
+    """dealer(credentials) connects to the port."""
+    context, opened = new_context(), []
+
+    def connect(credentials):
+        opened.append(DealerChannel(context, port.endpoint, credentials, NAME, FromEngineCore))
+        return opened[-1]
+
+    yield connect
+    for channel in opened:
+        channel.close()
+    context.term()
+
+
+def test_a_friend_comes_in_and_is_answered(keys, port, dealer):
+    friend = dealer(client_keys(str(keys / "friend.key_secret"), str(keys / "server.key")))
+    assert friend.wait_connected(60)
+    assert friend.send(ClientHeartbeat())
+    assert port.socket.poll(60_000)
+    assert port.receive() == (NAME, ClientHeartbeat())
+    assert port.send(NAME, EngineHeartbeat(7))
+    assert friend.receive(60) == EngineHeartbeat(7)
+
+
+@pytest.mark.parametrize(("own", "server"), [("stranger", "server"), ("friend", "other-server")])
+def test_neither_a_stranger_nor_who_expects_another_server_comes_in(keys, dealer, own, server):
+    assert not dealer(client_keys(str(keys / f"{own}.key_secret"), str(keys / f"{server}.key"))).wait_connected(0.3)
+
+
+def test_the_runs_secret_opens_no_tcp_port(dealer):
+    assert not dealer("secret").wait_connected(0.3)
+
+
+def test_garbage_is_never_delivered(port):
+    import socket
+
+    host, _, number = port.endpoint.removeprefix("tcp://").rpartition(":")
+    for blob in (b"GET / HTTP/1.1\r\n\r\n", b"\xff" + os.urandom(200), b"\x01\x00" * 100, os.urandom(4096)):
+        with socket.create_connection((host, int(number))) as link:
+            link.sendall(blob)
+        assert not port.socket.poll(50)
+
+
+def test_secret_files_are_for_their_owner_alone(keys):
+    assert os.stat(keys / "server.key_secret").st_mode & 0o077 == 0
+    (keys / "server.key_secret").chmod(0o640)
+    with pytest.raises(ConfigError, match=r"server.key_secret has mode 640.*600"):
+        server_keys(str(keys / "server.key_secret"), str(keys / "friends"))
+
+
+@pytest.mark.parametrize(
+    ("secret", "folder", "words"),
+    [
+        ("server.key", "friends", "no secret key"),
+        ("none.key_secret", "friends", "cannot read the key"),
+        ("server.key_secret", "nowhere", "no folder"),
+        ("server.key_secret", "empty", "nobody could connect"),
+        ("server.key_secret", "broken", r"broken/a.key"),
+    ],
+)
+def test_what_does_not_serve_is_refused_by_name(keys, secret, folder, words):
+    (keys / "empty").mkdir()
+    (keys / "broken").mkdir()
+    (keys / "broken" / "a.key").write_text('curve\n    public-key = "short"\n')
+    with pytest.raises(ConfigError, match=words):
+        server_keys(str(keys / secret), str(keys / folder))
+
+
+def test_keys_are_never_overwritten(keys):
+    before = Path(keys / "server.key_secret").read_text()
+    with pytest.raises(ConfigError, match="is there already"):
+        make_keys(str(keys), "server")
+    assert Path(keys / "server.key_secret").read_text() == before
