@@ -1,6 +1,7 @@
 """Batches for paged attention, what it must answer in float64, and how to run them."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -8,7 +9,8 @@ from torch import Tensor
 from paged_serve.workers.kernels.cuda.attention import DECODE_ROWS, SPLIT_KEYS, Plan, attention, plan
 from paged_serve.workers.kernels.cuda.attention_kernels import Heads
 
-from .emulated import EmulatorLauncher
+from ..kernel_oracles import attended
+from . import operations
 from .executors import arch_of, device_of
 
 POISON = 1 << 30  # a block that nobody may ask for
@@ -109,10 +111,13 @@ def sinks_of(heads: Heads) -> Tensor:
     return torch.linspace(-2, 3, heads.num_heads)
 
 
-def run(launcher: EmulatorLauncher, batch: Batch, options: Options = PLAIN, arch: str = "") -> Tensor:
+def run(launcher: Any, batch: Batch, options: Options = PLAIN, arch: str = "") -> Tensor:
     """[tokens, heads, head_dim]; what was not written is NaN. Kernels are for the launcher's `arch` or another."""
-    heads, device, arch = batch.heads, device_of(launcher), arch or arch_of(launcher)
     tensors = batch.query, batch.keys, batch.values, batch.tables, batch.row_starts, batch.kv_lens
+    if isinstance(launcher, operations.CpuKernels):
+        shown = {"window": options.window, "cap": options.cap, "sinks": options.sinks}
+        return operations.attention(launcher, *tensors, **shown)
+    heads, device, arch = batch.heads, device_of(launcher), arch or arch_of(launcher)
     query, keys, values, tables, row_starts, kv_lens = (tensor.to(device) for tensor in tensors)
     sizes = len(batch.requests), len(batch.query), options.max_slots
     work = Plan.allocate(heads, arch, options.blocks, *sizes, device, options.window)
@@ -136,19 +141,11 @@ def oracle(batch: Batch, options: Options = PLAIN) -> Tensor:
 
 
 def _oracle_of(heads: Heads, request: Request, options: Options) -> Tensor:
-    new, length = len(request.query), len(request.keys)
-    keys, values = (x.double().repeat_interleave(heads.group, 1) for x in (request.keys, request.values))
-    scores = torch.einsum("qhd,khd->hqk", request.query.double(), keys) * heads.head_dim**-0.5 * options.scales[0]
-    if options.cap:
-        scores = options.cap * torch.tanh(scores / options.cap)
-    position, key = torch.arange(length - new, length).unsqueeze(1), torch.arange(length)
-    hidden = (key > position) | (key <= position - options.window if options.window else False)
-    scores = scores.masked_fill(hidden, -torch.inf)
-    if options.sinks:
-        sinks = sinks_of(heads).double().view(-1, 1, 1).expand(-1, new, 1)
-        scores = torch.cat([scores, sinks], -1)
-    weights = scores.softmax(-1)[..., :length]
-    return torch.einsum("hqk,khd->qhd", weights, values) * options.scales[1]
+    key_scale, value_scale = options.scales
+    scale, sinks = heads.head_dim**-0.5 * key_scale, sinks_of(heads) if options.sinks else None
+    return (
+        attended(request.query, request.keys, request.values, scale, options.window, options.cap, sinks) * value_scale
+    )
 
 
 def assert_right(found: Tensor, batch: Batch, options: Options = PLAIN) -> None:

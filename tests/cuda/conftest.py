@@ -1,51 +1,87 @@
-"""`pytest tests/cuda --executor cuda` runs on a device what else the emulator runs, and nothing but that."""
+"""Who runs the kernels: `--executor emulator`, `cpu` (csrc/cpu, for tests that are marked cpu_kernels) or `cuda`.
+
+Without the option the first two. `pytest tests/cuda --executor cuda` runs on a device what else the emulator runs, and
+nothing but that.
+"""
 
 import pytest
 
+from paged_serve.workers.kernels import cpu
+
 from .emulated import SCHEDULES, EmulatorLauncher
 from .executors import DEVICES, launcher_of
+from .operations import CpuKernels
+
+CPU_KERNELS = "csrc"  # in a test's id
 
 
 def pytest_addoption(parser):
-    parser.addoption("--executor", choices=list(DEVICES), default="emulator", help="who runs the CUDA kernels")
+    parser.addoption("--executor", choices=[*DEVICES, "cpu"], help="who runs the CUDA kernels, or those of csrc/cpu")
 
 
 def executor_of(config):
-    return config.getoption("--executor", "emulator")  # pytest does not know it where tests/cuda is no argument
+    return config.getoption("--executor", None)  # pytest does not know it where tests/cuda is no argument
 
 
 def pytest_generate_tests(metafunc):
-    """A device has no schedules to choose from."""
+    """A device has no schedules to choose from, nor have the CPU's kernels."""
+    executor = executor_of(metafunc.config)
+    more = [CPU_KERNELS] if metafunc.definition.get_closest_marker("cpu_kernels") and executor in (None, "cpu") else []
     if "scheduled" in metafunc.fixturenames:
-        schedules = SCHEDULES if executor_of(metafunc.config) == "emulator" else SCHEDULES[:1]
-        metafunc.parametrize("scheduled", schedules, indirect=True)
+        schedules = SCHEDULES if executor in (None, "emulator") else SCHEDULES[:1]
+        metafunc.parametrize("scheduled", [*schedules, *more], indirect=True, ids=name_of)
+    elif more:
+        metafunc.parametrize("launcher", [SCHEDULES[0], *more], indirect=True, ids=name_of)
+
+
+def name_of(schedule):
+    return schedule if schedule == CPU_KERNELS else f"schedule{SCHEDULES.index(schedule)}"
 
 
 def pytest_collection_modifyitems(config, items):
-    if executor_of(config) != "emulator":
+    executor = executor_of(config)
+    if executor == "cuda":
         items[:] = [item for item in items if "device" in getattr(item, "fixturenames", ())]
+    elif executor == "cpu":
+        items[:] = [item for item in items if CPU_KERNELS in item.nodeid.partition("[")[2]]
 
 
 @pytest.fixture(scope="session")
 def device(pytestconfig):
     """Where a launcher's tensors are."""
-    return DEVICES[executor_of(pytestconfig)]
+    return DEVICES.get(executor_of(pytestconfig), "cpu")
 
 
 @pytest.fixture(scope="session")
 def on_device(pytestconfig):
     """The device's launcher, None for the emulator."""
-    executor = executor_of(pytestconfig)
-    return None if executor == "emulator" else launcher_of(executor)
+    return launcher_of("cuda") if executor_of(pytestconfig) == "cuda" else None
+
+
+@pytest.fixture(scope="session")
+def cpu_kernels():
+    """Of the best instruction set that is built; three threads, so that each share of the work is tried."""
+    library = cpu.best_library()
+    if library is None:
+        pytest.skip("the kernels are not built: python setup.py build_ext --inplace")
+    pool = cpu.Pool(library, [-1] * 3)
+    yield CpuKernels(pool)
+    pool.close()
+
+
+def chosen(request, on_device, schedule):
+    if schedule == CPU_KERNELS:
+        return request.getfixturevalue("cpu_kernels")
+    return on_device or EmulatorLauncher(schedule=schedule)
 
 
 @pytest.fixture
-def launcher(device, on_device):
-    """The device, or the emulator with its first schedule."""
-    return on_device or EmulatorLauncher()
+def launcher(request, device, on_device):
+    """The device, the emulator with its first schedule, or the CPU's kernels."""
+    return chosen(request, on_device, getattr(request, "param", SCHEDULES[0]))
 
 
 @pytest.fixture
 def scheduled(request, device, on_device):
-    """The device, or the emulator with every schedule in turn."""
-    return on_device or EmulatorLauncher(schedule=request.param)
+    """The device, the emulator with every schedule in turn, or the CPU's kernels."""
+    return chosen(request, on_device, request.param)

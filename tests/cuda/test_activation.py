@@ -6,6 +6,7 @@ import torch
 from .checks_elementwise import check_activation
 
 
+@pytest.mark.cpu_kernels
 @pytest.mark.parametrize(("rows", "size"), [(1, 8), (3, 264), (2, 4104)])
 @pytest.mark.parametrize(
     ("activation", "dtype"), [("silu", torch.bfloat16), ("gelu_tanh", torch.float16), ("gelu_erf", torch.bfloat16)]

@@ -25,6 +25,7 @@ def test_it_is_right_and_free_of_races_in_every_schedule(scheduled):
     check_attention(scheduled)
 
 
+@pytest.mark.cpu_kernels
 @pytest.mark.parametrize("heads", KINDS)
 @pytest.mark.parametrize("options", [PLAIN, Options(window=33, cap=8.0, sinks=True, scales=(0.25, 3.0))])
 def test_every_kind_of_head_gives_the_oracles_answer(launcher, heads, options):
@@ -34,28 +35,33 @@ def test_every_kind_of_head_gives_the_oracles_answer(launcher, heads, options):
     assert launcher.stats.bank_conflicts == 0
 
 
+@pytest.mark.cpu_kernels
 def test_lengths_around_edges_of_blocks_tiles_and_splits(launcher):
     cases = batch(USUAL, [(1, length - 1) for length in EDGES])
     assert_right(run(launcher, cases), cases)
 
 
+@pytest.mark.cpu_kernels
 @pytest.mark.parametrize("new", [1, 15, 16, 17, 63, 64, 65])
 def test_chunks_of_any_length(launcher, new):
     cases = batch(USUAL, [(new, 0), (new, 1)])
     assert_right(run(launcher, cases), cases)
 
 
+@pytest.mark.cpu_kernels
 @pytest.mark.parametrize("window", [1, 2, 63, 64, 65, 511, 512, 513, 2000])
 def test_windows_around_edges_of_tiles_and_splits(launcher, window):
     cases = batch(USUAL, [(1, 1040), (2, 63), (18, 500)], window=window)
     assert_right(run(launcher, cases, Options(window=window)), cases, Options(window=window))
 
 
+@pytest.mark.cpu_kernels
 def test_requests_without_new_tokens_are_left_out(launcher):
     cases = batch(USUAL, [(1, 70), (0, 33), (2, 40), (0, 5)])
     assert_right(run(launcher, cases), cases)
 
 
+@pytest.mark.cpu_kernels
 def test_more_requests_than_threads_of_the_plan(launcher):
     cases = batch(replace(USUAL, num_heads=4, kv_heads=1), [(1, i % 3) for i in range(260)])
     assert_right(run(launcher, cases), cases)

@@ -13,6 +13,7 @@ LENGTHS = [(1, 600), (21, 500), (2, 63), (1, 1030), (5, 0)]
 OPTIONS = [PLAIN, Options(window=530, sinks=True)]
 
 
+@pytest.mark.cpu_kernels
 @pytest.mark.parametrize("options", OPTIONS)
 def test_neighbours(launcher, options):
     cases = batch(USUAL, LENGTHS)
@@ -21,6 +22,7 @@ def test_neighbours(launcher, options):
         assert torch.equal(run(launcher, Batch(USUAL, [request]), options), found)
 
 
+@pytest.mark.cpu_kernels
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("length", [1, 7, 17])
 def test_chunks_and_steps(launcher, options, length):
@@ -46,6 +48,7 @@ def test_the_grid_and_room_for_parts(launcher, change):
     assert torch.equal(run(launcher, cases, replace(PLAIN, **change)), run(launcher, cases))
 
 
+@pytest.mark.cpu_kernels
 def test_ids_and_size_of_blocks(launcher):
     requests = batch(USUAL, LENGTHS).requests
     expected = run(launcher, Batch(USUAL, requests))

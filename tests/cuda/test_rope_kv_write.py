@@ -10,6 +10,7 @@ from .checks_elementwise import check_rotation
 BF16, FP16, FP8 = torch.bfloat16, torch.float16, torch.float8_e4m3fn
 
 
+@pytest.mark.cpu_kernels
 @pytest.mark.parametrize("norms", [False, True])
 @pytest.mark.parametrize(
     ("dtype", "cached", "heads", "kv_heads", "head_dim", "block_size", "tokens"),
@@ -29,6 +30,7 @@ def test_a_token_is_turned_and_cached(
     check_rotation(scheduled, dtype, cached, head_dim, heads, kv_heads, block_size, tokens, norms, device)
 
 
+@pytest.mark.cpu_kernels
 @pytest.mark.parametrize("norms", [False, True])
 def test_threads_take_heads_in_turns_where_there_are_many(launcher, device, norms):
     assert rotate_and_cache_kernel(BF16, BF16, 256, 27, 5, 16).threads * 8 < (27 + 2 * 5) * 256

@@ -9,6 +9,8 @@ from torch import Tensor
 from paged_serve.workers.kernels import cpu
 from paged_serve.workers.kernels.attention import attention
 
+from ..kernel_oracles import attended
+
 DTYPES = [torch.bfloat16, torch.float32, torch.int8]  # of the cache
 NO_BLOCK = 2**30  # what stands in a table past its row's last block: reading it would crash
 
@@ -57,17 +59,10 @@ class Case:
     def exact(self) -> tuple[Tensor, Tensor]:
         """What the definition gives in float64, and the same of absolute values: the size of what is added up."""
         results, sizes = [], []
-        group = self.query.shape[1] // self.cache.shape[2]
-        for (old, new), kv, start in zip(self.rows, self.kv, self.starts, strict=False):
-            keys, values = kv.double().repeat_interleave(group, 2)
-            scores = torch.einsum("thd,khd->htk", self.query[start : start + new].double(), keys) * self.scale
-            if self.cap:
-                scores = self.cap * torch.tanh(scores / self.cap)
-            position, key = torch.arange(old, old + new).unsqueeze(1), torch.arange(old + new)
-            hidden = (key > position) | ((key <= position - self.window) if self.window else False)
-            weights = scores.masked_fill(hidden, -torch.inf).softmax(-1)
-            results.append(torch.einsum("htk,khd->thd", weights, values))
-            sizes.append(torch.einsum("htk,khd->thd", weights, values.abs()))
+        for (_, new), (keys, values), start in zip(self.rows, self.kv, self.starts, strict=False):
+            query, options = self.query[start : start + new], (self.scale, self.window, self.cap)
+            results.append(attended(query, keys, values, *options))
+            sizes.append(attended(query, keys, values.abs(), *options))
         return torch.cat(results), torch.cat(sizes)
 
 

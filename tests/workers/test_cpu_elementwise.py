@@ -7,6 +7,8 @@ from paged_serve.workers.kernels.elementwise import rms_norm, rotate_and_cache, 
 from paged_serve.workers.layers.rotary import Rotary
 from paged_serve.workers.models.geometry import RopeScaling
 
+from ..kernel_oracles import gated, normalised, turned
+
 DTYPES = [torch.bfloat16, torch.float32]
 SIZES = [1, 2, 15, 16, 17, 63, 64, 65, 100, 129, 1024]
 
@@ -36,9 +38,7 @@ def assert_rows_keep_their_bits(cpu_pools, count, operation):
 @pytest.mark.parametrize("size", SIZES)
 def test_a_norm_is_what_its_definition_says(cpu_pools, size, dtype):
     hidden, weight = random(7, size, dtype=dtype, scale=3.0), random(size, seed=1)
-    wide = hidden.double()
-    exact = wide / (wide.square().mean(1, keepdim=True) + 1e-5).sqrt() * weight.double()
-    assert_near(rms_norm(cpu_pools[0], hidden, weight, 1e-5), exact, 8 + size / 64)
+    assert_near(rms_norm(cpu_pools[0], hidden, weight, 1e-5), normalised(hidden, weight, 1e-5), 8 + size / 64)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -54,8 +54,7 @@ def test_a_residual_is_added_where_it_lies_before_the_norm(cpu_pools, dtype):
 @pytest.mark.parametrize("size", SIZES)
 def test_the_gate_is_what_its_definition_says(cpu_pools, size, dtype):
     gate_up = random(9, 2 * size, dtype=dtype, scale=5.0)
-    gate, up = gate_up.double().chunk(2, 1)
-    assert_near(silu_mul(cpu_pools[0], gate_up), gate * up / (1 + (-gate).exp()), 8)
+    assert_near(silu_mul(cpu_pools[0], gate_up), gated(gate_up), 8)
 
 
 def test_the_gate_saturates_and_nan_stays_nan(cpu_pools):
@@ -68,14 +67,11 @@ def test_the_gate_saturates_and_nan_stays_nan(cpu_pools):
 
 
 def rotated_by_definition(heads, norm, eps, angles):
-    """[tokens, heads, head_dim] in float64; `angles` as the table has them, by token."""
-    x = heads.double()
-    if norm is not None:
-        x = x / (x.square().mean(2, keepdim=True) + eps).sqrt() * norm.double()
-    low, high = x.chunk(2, 2)
-    cosine, sine = angles.double().unsqueeze(1).chunk(2, 2)
-    magnitude = torch.cat([(low * cosine).abs() + (high * sine).abs(), (high * cosine).abs() + (low * sine).abs()], 2)
-    return torch.cat([low * cosine - high * sine, high * cosine + low * sine], 2), magnitude
+    """[tokens, heads, head_dim] in float64, and the size of what was added; `angles` by token, as the table has them."""
+    x = heads.double() if norm is None else normalised(heads, norm, eps)
+    low, high = x.abs().chunk(2, 2)
+    cosine, sine = angles.double().abs().unsqueeze(1).chunk(2, 2)
+    return turned(x, angles), torch.cat([low * cosine + high * sine, high * cosine + low * sine], 2)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -1,0 +1,95 @@
+"""The operations that csrc/cuda and csrc/cpu both have, on whichever runs them.
+
+The executor `cpu` is a CpuKernels in place of a Launcher. What its kernels do not know skips the test, by name.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from paged_serve.workers.kernels import attention as cpu_attention
+from paged_serve.workers.kernels import elementwise as cpu_elementwise
+from paged_serve.workers.kernels.cpu import Pool
+from paged_serve.workers.kernels.cuda import activation, norm, rotate
+
+from .emulated import Stats
+
+CPU_DTYPES = tuple(cpu_elementwise.IS_FLOAT)
+
+
+@dataclass(frozen=True, eq=False)
+class CpuKernels:
+    """Kernels of csrc/cpu on one pool of threads."""
+
+    pool: Pool
+    stats: Stats = field(default_factory=Stats)  # they count nothing
+
+
+def known(is_known: bool, what: str) -> None:
+    if not is_known:
+        pytest.skip(f"csrc/cpu has no {what}")
+
+
+def rms_norm(executor: Any, hidden: Tensor, *rest: Any) -> Tensor:
+    if not isinstance(executor, CpuKernels):
+        return norm.rms_norm(executor, hidden, *rest)
+    known(hidden.dtype in CPU_DTYPES, f"{hidden.dtype}")
+    return cpu_elementwise.rms_norm(executor.pool, hidden, *rest)
+
+
+def gated_activation(executor: Any, gate_up: Tensor, function: activation.Activation, *out: Tensor) -> Tensor:
+    if not isinstance(executor, CpuKernels):
+        return activation.gated_activation(executor, gate_up, function, *out)
+    known(gate_up.dtype in CPU_DTYPES and function == "silu", f"{function} of {gate_up.dtype}")
+    return cpu_elementwise.silu_mul(executor.pool, gate_up, *out)
+
+
+def rotate_and_cache(
+    executor: Any,
+    projected: Tensor,
+    angles: Tensor,
+    positions: Tensor,
+    slots: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    query: Tensor,
+    query_norm: Tensor | None,
+    key_norm: Tensor | None,
+    eps: float,
+    scales: tuple[float, float],
+) -> Tensor:
+    """As the wrapper of csrc/cuda. The CPU's batches have no padding: tokens without a slot are left out there."""
+    norms = query_norm, key_norm, eps
+    if not isinstance(executor, CpuKernels):
+        where = angles, positions, slots, keys, values, query
+        return rotate.rotate_and_cache(executor, projected, *where, *norms, scales)
+    known(projected.dtype in CPU_DTYPES and keys.dtype == projected.dtype, f"{keys.dtype} cache of {projected.dtype}")
+    used = slots >= 0
+    turned = query[used]
+    where = angles, positions[used], slots[used], keys, values, turned
+    query[used] = cpu_elementwise.rotate_and_cache(executor.pool, projected[used], *where, *norms)
+    return query
+
+
+def attention(
+    executor: CpuKernels,
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    tables: Tensor,
+    row_starts: Tensor,
+    kv_lens: Tensor,
+    *,
+    window: int,
+    cap: float,
+    sinks: bool,
+) -> Tensor:
+    """Of csrc/cpu; that of csrc/cuda takes a plan of the step's work as well (attention_case.py)."""
+    known(query.dtype in CPU_DTYPES and keys.dtype == query.dtype, f"{keys.dtype} cache of {query.dtype}")
+    known(not sinks, "attention sinks")
+    scale, out = query.shape[2] ** -0.5, torch.full_like(query, torch.nan)
+    arrays = query, keys, values, tables, row_starts, kv_lens
+    return cpu_attention.attention(executor.pool, *arrays, scale, window, cap, out=out)

@@ -1,0 +1,56 @@
+"""What kernels must answer, in float64, whoever runs them: csrc/cuda in the emulator or on a device, csrc/cpu."""
+
+import torch
+from torch import Tensor
+
+GATES = {
+    "silu": torch.nn.functional.silu,
+    "gelu_tanh": lambda x: torch.nn.functional.gelu(x, approximate="tanh"),
+    "gelu_erf": torch.nn.functional.gelu,
+}
+
+
+def gated(gate_up: Tensor, activation: str = "silu") -> Tensor:
+    """[rows, 2 * n], gate then up -> [rows, n]."""
+    gate, up = gate_up.double().chunk(2, dim=-1)
+    return GATES[activation](gate) * up
+
+
+def normalised(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """`x` [..., size] to unit mean square, times `weight` [size]."""
+    wide = x.double()
+    return wide / (wide.square().mean(-1, keepdim=True) + eps).sqrt() * weight.double()
+
+
+def turned(heads: Tensor, angles: Tensor) -> Tensor:
+    """`heads` [tokens, n, head_dim], element i with i + head_dim / 2; `angles` [tokens, head_dim], cosines then sines."""
+    low, high = heads.double().chunk(2, -1)
+    cosine, sine = angles.double().unsqueeze(1).chunk(2, -1)
+    return torch.cat([low * cosine - high * sine, high * cosine + low * sine], -1)
+
+
+def attended(
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    scale: float,
+    window: int = 0,
+    cap: float = 0.0,
+    sinks: Tensor | None = None,
+) -> Tensor:
+    """One request's last tokens, `query` [new, heads, head_dim], over `keys`, `values` [length, kv_heads, head_dim].
+
+    A token sees the positions up to its own, of them the last `window` if that is not 0. `sinks` [heads] join the
+    denominators.
+    """
+    new, length, group = len(query), len(keys), query.shape[1] // keys.shape[1]
+    wide_keys, wide_values = (x.double().repeat_interleave(group, 1) for x in (keys, values))
+    scores = torch.einsum("qhd,khd->hqk", query.double(), wide_keys) * scale
+    if cap:
+        scores = cap * torch.tanh(scores / cap)
+    position, key = torch.arange(length - new, length).unsqueeze(1), torch.arange(length)
+    hidden = (key > position) | ((key <= position - window) if window else False)
+    scores = scores.masked_fill(hidden, -torch.inf)
+    if sinks is not None:
+        scores = torch.cat([scores, sinks.double().view(-1, 1, 1).expand(-1, new, 1)], -1)
+    return torch.einsum("hqk,khd->qhd", scores.softmax(-1)[..., :length], wide_values)
