@@ -23,7 +23,7 @@ def normalised(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 
 def turned(heads: Tensor, angles: Tensor) -> Tensor:
-    """`heads` [tokens, n, head_dim], element i with i + head_dim / 2; `angles` [tokens, head_dim], cosines then sines."""
+    """`heads` [tokens, n, head_dim], element i with i + head_dim / 2; `angles` [tokens, head_dim]: cosines, sines."""
     low, high = heads.double().chunk(2, -1)
     cosine, sine = angles.double().unsqueeze(1).chunk(2, -1)
     return torch.cat([low * cosine - high * sine, high * cosine + low * sine], -1)

@@ -67,7 +67,7 @@ def test_the_gate_saturates_and_nan_stays_nan(cpu_pools):
 
 
 def rotated_by_definition(heads, norm, eps, angles):
-    """[tokens, heads, head_dim] in float64, and the size of what was added; `angles` by token, as the table has them."""
+    """[tokens, heads, head_dim] in float64, and the size of what was added; `angles` are the tokens'."""
     x = heads.double() if norm is None else normalised(heads, norm, eps)
     low, high = x.abs().chunk(2, 2)
     cosine, sine = angles.double().abs().unsqueeze(1).chunk(2, 2)
