@@ -45,6 +45,9 @@ class ClientPorts:
         """As bound; "" when there is none."""
         return self._ports[REMOTE].endpoint if REMOTE in self._ports else ""
 
+    def facts_for_people(self) -> dict[str, str]:
+        return {"remote clients": self.remote_endpoint} if self.remote_endpoint else {}
+
     def receive(self, max_messages: int) -> list[tuple[bytes, ToEngineCore]]:
         """What has come, at most so many from each port."""
         received = []

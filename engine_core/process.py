@@ -8,6 +8,7 @@ import gc
 import logging
 import math
 import time
+from collections.abc import Iterable
 from typing import assert_never
 
 import zmq
@@ -30,6 +31,7 @@ from .worker_link import WorkerLink
 log = logging.getLogger(__name__)
 
 BEAT_S = 0.25
+TIMER_S = 0.1  # a sleep may take so much longer; beyond that the machine had no time for us
 WORKER_QUEUE_FRAMES = 64
 
 
@@ -57,6 +59,7 @@ class EngineProcess:
         self._next_beat = 0.0
         self._draining = False
         self._drained_told = False
+        self._computes = False  # as clients were told last: there are workers
 
     def run(self) -> None:
         """Until the supervisor says stop. Whatever ends the loop otherwise is told to the clients first."""
@@ -71,9 +74,11 @@ class EngineProcess:
             raise
 
     def _turn(self) -> None:
-        wait_s = max(0.0, min(self._next_beat, self._link.group.deadline) - time.monotonic())
+        began = time.monotonic()
+        wait_s = max(0.0, min(self._next_beat, self._link.group.deadline) - began)
         events = dict(self._poller.poll(math.ceil(1000 * wait_s)))
         now = time.monotonic()
+        self._link.group.excuse(max(0.0, now - began - wait_s - TIMER_S))
         if self._child.control.socket in events:
             self._receive_control()
         if self._workers_socket in events:
@@ -112,13 +117,15 @@ class EngineProcess:
             return
         for client in engine.expired_clients(now):
             self._forget_client(client, "silent")
-        if quiet := engine.clients.keys() - self._told:
-            beat = engine_core.EngineHeartbeat(engine.scheduler.step, engine.counters.snapshot(engine.scheduler))
-            for client in quiet:
-                self._send(client, beat)
+        self._tell_beat(engine, engine.clients.keys() - self._told)
         self._told.clear()
         if self._draining and engine.is_drained and not self._drained_told:
             self._drained_told = self._child.control.send(control.Drained())
+
+    def _tell_beat(self, engine: EngineCore, clients: Iterable[bytes]) -> None:
+        stats, computes = engine.counters.snapshot(engine.scheduler), self._link.is_ready
+        for client in list(clients):
+            self._send(client, engine_core.EngineHeartbeat(engine.scheduler.step, stats, computes))
 
     # Workers
 
@@ -137,7 +144,7 @@ class EngineProcess:
             self._child.epoch,
         )
         engine.draining = self._draining
-        for_people = self._facts(engine)
+        for_people = self._link.facts_for_people(engine) | self._clients.facts_for_people()
         self._child.control.send(control.Ready(for_people))
         log.info("ready %s", " ".join(f"{name}={value}" for name, value in for_people.items()))
         for client in self._early_clients:
@@ -147,22 +154,12 @@ class EngineProcess:
         gc.freeze()  # what lives now lives for ever; later collections need not look at it
         return engine
 
-    def _facts(self, engine: EngineCore) -> dict[str, str]:
-        ranks, block_size = self._link.group.loaded.values(), engine.kv_cache.block_size
-        return {
-            "kv_blocks": str(engine.facts.num_blocks),
-            "block_size": str(block_size),
-            "kv_tokens": str(engine.facts.num_blocks * block_size),
-            "max_model_len": str(engine.facts.max_model_len),
-            "dtype": self._link.group.facts.dtype,
-            "device": self._link.group.facts.device,
-            "weights_mb": f"{sum(ready.weights_bytes for ready in ranks) / 1e6:.1f}",
-            "load_s": f"{max(ready.load_s for ready in ranks):.2f}",
-        } | ({"remote clients": self._clients.remote_endpoint} if self._clients.remote_endpoint else {})
-
     def _drive_workers(self, now: float) -> None:
         """Send the steps that can be sent; after a change of workers, from a clean start."""
         self._link.check_deadline(now)
+        if self._engine is not None and self._computes is not self._link.is_ready:
+            self._computes = self._link.is_ready
+            self._tell_beat(self._engine, self._engine.clients)
         if not self._link.is_ready:
             return
         engine = self._begin(now) if self._engine is None else self._engine
@@ -173,7 +170,7 @@ class EngineProcess:
             for client, news in engine.workers_replaced(epoch, now):
                 self._send(client, news)
         while self._link.is_ready and (plan := engine.plan(now)) is not None:
-            self._link.send_step(plan, now)
+            self._link.send_step(plan, engine.scheduler.in_flight[-1].num_tokens, now)
 
     def _receive_from_workers(self, now: float) -> None:
         for answer in self._link.receive(now):

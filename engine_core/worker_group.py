@@ -1,5 +1,6 @@
 """The tensor-parallel ranks as one object: they become ready together, and one that fails takes all with it."""
 
+from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
@@ -7,6 +8,8 @@ from paged_serve.protocol.handshake import check_hello
 from paged_serve.protocol.message import Hello
 from paged_serve.protocol.state_machine import fire
 from paged_serve.protocol.worker import LoadProgress, WorkerReady
+
+from .step_times import StepTimes
 
 
 class GroupState(Enum):
@@ -31,21 +34,26 @@ GROUP_TRANSITIONS = {
 }
 
 
+MORE = 8.0  # times the usual deadline, for workers that are seen to work
+
+
 @dataclass(slots=True)
 class WorkerGroup:
     """One incarnation of all ranks. `epoch` is None until the first rank of the first group names it."""
 
     size: int
-    step_timeout_s: float
+    times: StepTimes
     epoch: int | None = None
     state: GroupState = GroupState.LOADING
     peers: dict[int, bytes] = field(default_factory=dict)  # by rank
+    pids: dict[int, int] = field(default_factory=dict)  # by rank
     loaded: dict[int, WorkerReady] = field(default_factory=dict)
     allocated: set[int] = field(default_factory=set)
     failure: str = ""
     _progress: dict[int, LoadProgress] = field(default_factory=dict)
-    _num_in_flight: int = 0
+    _in_flight: deque[int] = field(default_factory=deque)  # tokens of each step
     _working_since: float = 0.0
+    _granted: float = 1.0  # times what the step under way is allowed
 
     def rank_of(self, peer: bytes) -> int | None:
         """None for strangers and for ranks of a former group."""
@@ -65,6 +73,7 @@ class WorkerGroup:
         if not reason:
             self.epoch = hello.epoch
             self.peers[hello.index] = peer
+            self.pids[hello.index] = hello.pid
         return reason
 
     def load(self, ready: WorkerReady) -> bool:
@@ -89,21 +98,43 @@ class WorkerGroup:
         parts = self._progress.values()
         return sum(part.loaded_bytes for part in parts), sum(part.total_bytes for part in parts)
 
-    def step_sent(self, now: float) -> None:
-        if self._num_in_flight == 0:
-            self._working_since = now
-        self._num_in_flight += 1
+    def step_sent(self, num_tokens: int, now: float) -> None:
+        if not self._in_flight:
+            self._begin_step(now)
+        self._in_flight.append(num_tokens)
 
     def step_answered(self, now: float) -> None:
         """The next step's time begins only now: it waited for this one."""
-        self._num_in_flight -= 1
-        self._working_since = now
+        self.times.add(self._in_flight.popleft(), now - self._working_since)
+        self._begin_step(now)
+
+    def excuse(self, seconds: float) -> None:
+        """The core itself did not run for so long, and perhaps the workers did not either."""
+        self._working_since += seconds
+
+    def grant_more(self) -> bool:
+        """The step gets eight times as long, once; False when it got that already."""
+        if self._granted > 1.0:
+            return False
+        self._granted = MORE
+        return True
 
     @property
     def deadline(self) -> float:
         """When the step that is being computed must be answered; infinite when there is none."""
-        is_working = self.state is GroupState.READY and self._num_in_flight > 0
-        return self._working_since + self.step_timeout_s if is_working else float("inf")
+        if self.state is not GroupState.READY or not self._in_flight:
+            return float("inf")
+        return self._working_since + min(self.times.longest_s, self._granted * self.times.allowed_s(self._in_flight[0]))
+
+    def lateness(self, now: float) -> str:
+        """What is wrong with the step under way, for people."""
+        num_tokens = self._in_flight[0]
+        usual_s = self.times.usual_s(num_tokens)
+        usual = "" if usual_s is None else f"; 99.9 % of such steps take at most {usual_s:.3g} s"
+        return f"no answer to a step of {num_tokens} tokens for {now - self._working_since:.3g} s{usual}"
+
+    def _begin_step(self, now: float) -> None:
+        self._working_since, self._granted = now, 1.0
 
     def fail(self, reason: str) -> None:
         """The group is useless from here on."""

@@ -8,8 +8,11 @@ from paged_serve.protocol import control, worker
 from paged_serve.protocol.channel import FRAMES_PER_TURN, RouterChannel
 from paged_serve.protocol.config import ParallelConfig
 from paged_serve.protocol.handshake import check_hello
+from paged_serve.protocol.lifeline import is_at_work
 from paged_serve.protocol.message import MAX_LONG_TEXT, Hello, Refused
 
+from .engine import EngineCore
+from .step_times import StepTimes
 from .worker_group import GroupState, WorkerGroup
 
 log = logging.getLogger(__name__)
@@ -28,7 +31,8 @@ class WorkerLink:
         self._config = config
         self._report = report
         self.num_blocks: int | None = None  # as the first group made them; clients were told so
-        self.group = WorkerGroup(config.tensor_parallel_size, config.step_timeout_s)
+        self.times = StepTimes(config.step_timeout_s)
+        self.group = WorkerGroup(config.tensor_parallel_size, self.times)
         self._num_invalid = 0  # messages seen that could not be read
 
     @property
@@ -59,13 +63,20 @@ class WorkerLink:
                 self.lose("a worker's message could not be read; the line above says why")
         return answers
 
-    def send_step(self, plan: worker.SchedulerOutput, now: float) -> None:
-        self.group.step_sent(now)
+    def send_step(self, plan: worker.SchedulerOutput, num_tokens: int, now: float) -> None:
+        self.group.step_sent(num_tokens, now)
         self._send_to_all(plan)
 
     def check_deadline(self, now: float) -> None:
-        if now >= self.group.deadline:
-            self.lose(f"no answer to a step for {self._config.step_timeout_s:g} s")
+        """A late group is lost: if all its threads sleep, at once; if some are at work, later."""
+        if now < self.group.deadline:
+            return
+        at_work = any(map(is_at_work, self.group.pids.values()))
+        if at_work and self.group.grant_more() and now < self.group.deadline:
+            return
+        self.times.was_late()
+        state = "some of its threads are at work" if at_work else "all its threads sleep"
+        self.lose(f"{self.group.lateness(now)}; {state}")
 
     def lose(self, reason: str) -> None:
         """This group is useless; the supervisor is asked for another."""
@@ -78,12 +89,26 @@ class WorkerLink:
     def replace(self, epoch: int) -> None:
         """Wait for the group of `epoch`, unless that or a later one is here already."""
         if self.group.epoch is None or epoch > self.group.epoch:
-            self.group = WorkerGroup(self._config.tensor_parallel_size, self._config.step_timeout_s, epoch)
+            self.group = WorkerGroup(self._config.tensor_parallel_size, self.times, epoch)
             log.info("waiting for workers epoch=%d", epoch)
 
     def shut_down(self) -> None:
         for peer in self.group.peers.values():
             self._channel.send(peer, worker.Shutdown())
+
+    def facts_for_people(self, engine: EngineCore) -> dict[str, str]:
+        """Figures of the group and what the engine makes of it."""
+        ranks, block_size = self.group.loaded.values(), engine.kv_cache.block_size
+        return {
+            "kv_blocks": str(engine.facts.num_blocks),
+            "block_size": str(block_size),
+            "kv_tokens": str(engine.facts.num_blocks * block_size),
+            "max_model_len": str(engine.facts.max_model_len),
+            "dtype": self.group.facts.dtype,
+            "device": self.group.facts.device,
+            "weights_mb": f"{sum(ready.weights_bytes for ready in ranks) / 1e6:.1f}",
+            "load_s": f"{max(ready.load_s for ready in ranks):.2f}",
+        }
 
     def _greet(self, peer: bytes, hello: Hello) -> None:
         if hello.role == "worker" and not check_hello(hello):

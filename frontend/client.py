@@ -144,6 +144,11 @@ class AsyncClient:
         return self._session.ready
 
     @property
+    def computes(self) -> bool:
+        """False while the engine waits for other workers."""
+        return self._session.computes
+
+    @property
     def silence_s(self) -> float:
         """How long ago the engine last spoke; it does every 250 ms."""
         return self._session.silence(time.monotonic())

@@ -35,7 +35,7 @@ from paged_serve.protocol.sampling_params import FinishReason, SamplingParams
 
 from .client_calls import PendingCall, UtilityCalls
 from .client_checks import check_request
-from .client_clock import SILENT_AFTER_S, LinkClock
+from .client_clock import SILENT_AFTER_S, UNPLUGGED_AFTER_S, LinkClock
 from .client_streams import RequestStreams, StreamTable
 
 log = logging.getLogger(__name__)
@@ -55,6 +55,7 @@ class ClientSession:
     limits: Welcome | None = None
     stats: SchedulerStats | None = None
     ready: bool = False
+    computes: bool = True  # the engine has workers
     error: EngineDead | None = None  # final
     abandoned: deque[RequestStreams] = field(default_factory=deque)  # filled by garbage collection, in any thread
     outbox: deque[ToEngineCore] = field(default_factory=deque)
@@ -151,8 +152,8 @@ class ClientSession:
         match message:
             case EngineCoreOutputs():
                 self._receive_outputs(message)
-            case EngineHeartbeat(stats=stats):
-                self.stats = stats or self.stats
+            case EngineHeartbeat(stats=stats, computes=computes):
+                self.stats, self.computes = stats or self.stats, computes
                 self._acknowledge()
             case Welcome():
                 self._welcome(message)
@@ -173,6 +174,12 @@ class ClientSession:
     def silence(self, now: float) -> float:
         """Seconds since the core last spoke."""
         return self._clock.silence(now)
+
+    def unplugged(self, now: float) -> None:
+        """The core's end of the link is gone, or takes nothing more."""
+        if self.ready and self._clock.silence(now) > UNPLUGGED_AFTER_S:
+            log.warning("engine core gone")
+            self._away(now)
 
     def tick(self, now: float) -> None:
         """Do what time demands; to be called several times a second."""
@@ -250,7 +257,7 @@ class ClientSession:
     def _welcome(self, message: Welcome) -> None:
         same = self.limits is not None and self.limits.epoch == message.epoch
         forgotten = same and not message.known
-        self.limits, self.ready = message, True
+        self.limits, self.ready, self.computes = message, True, True
         if not same:
             self.outbox.clear()
             self._frames = 0

@@ -141,6 +141,11 @@ class Client:
         return self._session.ready
 
     @property
+    def computes(self) -> bool:
+        """False while the engine waits for other workers."""
+        return self._session.computes
+
+    @property
     def limits(self) -> Welcome:
         assert self._session.limits is not None  # connect has waited for it
         return self._session.limits

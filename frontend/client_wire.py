@@ -23,6 +23,7 @@ LAST_WORDS_S = 0.1  # for the aborts of `close` to leave
 
 class Channel(Protocol):
     def send(self, message: ToEngineCore) -> bool: ...
+    def takes_messages(self) -> bool: ...
     def close(self, linger_s: float = 0.0) -> None: ...
 
 
@@ -86,8 +87,10 @@ class Wire(Generic[C]):
 
     def tick(self) -> float:
         """Let time pass in the session; answers when to come again, in seconds."""
-        session = self.session
-        session.tick(time.monotonic())
+        session, now = self.session, time.monotonic()
+        if not self._closed and not self.channel.takes_messages():
+            session.unplugged(now)
+        session.tick(now)
         if self._may_look() and has_ended(self._run_dir):
             session.fail(EngineDead(f"the server of {self._run_dir} has ended"))
         self.flush()

@@ -37,6 +37,12 @@ class AsyncDealerChannel(Dealer[Sends, Receives]):
             self._wake()
         return sent
 
+    def takes_messages(self) -> bool:
+        takes = super().takes_messages()
+        if self._waiter is not None:
+            self._wake()
+        return takes
+
     async def receive(self) -> Receives:
         """The next message. Lets other tasks run after every 64 frames or 2 ms. Raises ProtocolError after `close`."""
         while True:

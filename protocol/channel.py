@@ -247,6 +247,10 @@ class Dealer(Generic[Sends, Receives]):
             return False
         return True
 
+    def takes_messages(self) -> bool:
+        """Whether `send` would succeed: the other end is there, and our queue is not full."""
+        return bool(int(self.socket.getsockopt(zmq.EVENTS)) & zmq.POLLOUT)
+
 
 class DealerChannel(Dealer[Sends, Receives]):
     """A connecting end for a poll loop or for plain blocking code."""

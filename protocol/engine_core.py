@@ -223,6 +223,7 @@ class EngineHeartbeat(Message, frozen=True):
 
     step: Step
     stats: SchedulerStats | None = None
+    computes: bool = True  # False: the workers are lost, and the next ones not ready; told to all clients at once
 
 
 FromEngineCore = (

@@ -1,6 +1,6 @@
 """Why no process of ours outlives its parent: a pipe that the parent holds, and the kernel's signal when it breaks.
 
-And whether a process runs at all.
+And what a process does, as the kernel sees it.
 """
 
 import fcntl
@@ -34,8 +34,22 @@ def arm_lifeline(fd: int) -> None:
 
 def is_stopped(pid: int) -> bool:
     """Whether the process is halted by SIGSTOP or a debugger."""
+    return _state(f"/proc/{pid}/stat") in ("T", "t")
+
+
+def is_at_work(pid: int) -> bool:
+    """Whether a thread of the process computes, waits for a core, or for a disk."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()[0] in (b"T", b"t")
-    except (OSError, IndexError):
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
         return False
+    return any(_state(f"/proc/{pid}/task/{thread}/stat") in ("R", "D") for thread in threads)
+
+
+def _state(path: str) -> str:
+    """The kernel's letter for what a process or thread does; "" when it is gone."""
+    try:
+        with open(path) as file:
+            return file.read().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return ""

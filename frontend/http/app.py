@@ -22,12 +22,20 @@ _RETRY_SOON = [(b"retry-after", b"1")]
 
 
 class Application:
-    """One frontend's face. `engine_ready`: whether the engine is connected and has spoken lately."""
+    """One frontend's face. `engine_ready`: whether the engine is connected and has spoken lately; `progresses`: whether
+    what it is asked is computed now."""
 
-    def __init__(self, server: ServerConfig, admission: Admission, engine_ready: Callable[[], bool]):
+    def __init__(
+        self,
+        server: ServerConfig,
+        admission: Admission,
+        engine_ready: Callable[[], bool],
+        progresses: Callable[[], bool] = lambda: True,
+    ):
         self._guard = Guard(server)
         self._admission = admission
         self._engine_ready = engine_ready
+        self._progresses = progresses
         self.router: Router | None = None  # set once loaded
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -62,6 +70,8 @@ class Application:
             raise HttpError(503, "The server is starting: it loads the model.", headers=_RETRY_SOON)
         if not self._engine_ready():
             raise HttpError(503, "The engine does not answer at the moment.", headers=_RETRY_SOON)
+        if not self._progresses():
+            raise HttpError(503, "A process of the engine is being replaced.", headers=_RETRY_SOON)
 
     async def _answer_error(self, call: Call, error: Exception) -> None:
         answer = http_error(error, call.request_id)

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import os
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ import uvloop
 from paged_serve.protocol import control
 from paged_serve.protocol.config import Config
 from paged_serve.protocol.lifecycle import ChildProcess
+from paged_serve.protocol.lifeline import is_stopped
 
 from ..admission import Admission
 from ..client import AsyncClient
@@ -66,7 +68,7 @@ class FrontendProcess:
         self._client: AsyncClient | None = None
         scheduler = child.config.scheduler
         self._admission = Admission(scheduler.max_num_seqs + scheduler.max_num_queued_requests)
-        self._app = Application(child.config.server, self._admission, self._engine_ready)
+        self._app = Application(child.config.server, self._admission, self._engine_ready, self._progress_is_made)
         self._socket = socket.socket(fileno=child.http_fd)
         self._socket.setblocking(False)
         self._server = _Server(
@@ -114,6 +116,10 @@ class FrontendProcess:
     def _engine_ready(self) -> bool:
         client = self._client
         return client is not None and client.ready and client.silence_s < SILENT_AFTER_S
+
+    def _progress_is_made(self) -> bool:
+        """There are workers, and somebody to replace them."""
+        return self._client is not None and self._client.computes and not is_stopped(os.getppid())
 
     async def _serve(self) -> None:
         await self._server.serve(sockets=[self._socket])

@@ -4,6 +4,7 @@ import itertools
 import msgspec
 import pytest
 
+from paged_serve.engine_core.step_times import ENOUGH, StepTimes
 from paged_serve.engine_core.worker_group import GROUP_TRANSITIONS, GroupEvent, GroupState, WorkerGroup
 from paged_serve.protocol.handshake import handshake_hello
 from paged_serve.protocol.state_machine import IllegalTransition
@@ -20,7 +21,7 @@ def hello(rank, epoch=0):
 
 @pytest.mark.parametrize(("state", "event"), list(itertools.product(GroupState, GroupEvent)))
 def test_an_illegal_event_raises_and_changes_nothing(state, event):
-    group = WorkerGroup(2, 1.0, 0, state)
+    group = WorkerGroup(2, StepTimes(1.0), 0, state)
     before = dataclasses.replace(group)
     if (state, event) in GROUP_TRANSITIONS:
         group._fire(event)
@@ -32,7 +33,7 @@ def test_an_illegal_event_raises_and_changes_nothing(state, event):
 
 
 def test_ranks_become_ready_together():
-    group = WorkerGroup(2, 1.0)
+    group = WorkerGroup(2, StepTimes(1.0))
     assert group.admit(b"a", hello(0, 3)) == group.admit(b"b", hello(1, 3)) == ""
     assert group.epoch == 3
     assert not group.load(ready(1, 40))
@@ -54,29 +55,29 @@ def test_ranks_become_ready_together():
     ],
 )
 def test_who_does_not_belong_is_told_why(message, reason):
-    group = WorkerGroup(2, 1.0)
+    group = WorkerGroup(2, StepTimes(1.0))
     group.admit(b"a", hello(0))
     assert reason in group.admit(b"x", message)
     assert group.rank_of(b"x") is None
 
 
 def test_a_rank_may_say_hello_again():
-    group = WorkerGroup(1, 1.0)
+    group = WorkerGroup(1, StepTimes(1.0))
     assert group.admit(b"a", hello(0)) == group.admit(b"a", hello(0)) == ""
 
 
 def test_progress_is_one_bar_over_all_ranks():
-    group = WorkerGroup(2, 1.0)
+    group = WorkerGroup(2, StepTimes(1.0))
     group.progress(LoadProgress(0, 5, 10))
     assert group.progress(LoadProgress(1, 1, 20)) == (6, 30)
     assert group.progress(LoadProgress(0, 10, 10)) == (11, 30)
 
 
 def test_a_steps_time_begins_when_the_one_before_was_answered():
-    group = WorkerGroup(1, 10.0, 0, GroupState.READY)
+    group = WorkerGroup(1, StepTimes(10.0), 0, GroupState.READY)
     assert group.deadline == float("inf")
-    group.step_sent(100.0)
-    group.step_sent(101.0)
+    group.step_sent(8, 100.0)
+    group.step_sent(8, 101.0)
     assert group.deadline == 110.0
     group.step_answered(105.0)
     assert group.deadline == 115.0
@@ -85,7 +86,50 @@ def test_a_steps_time_begins_when_the_one_before_was_answered():
 
 
 def test_a_lost_group_is_not_waited_for():
-    group = WorkerGroup(1, 10.0, 0, GroupState.READY)
-    group.step_sent(100.0)
+    group = WorkerGroup(1, StepTimes(10.0), 0, GroupState.READY)
+    group.step_sent(8, 100.0)
     group.fail("it died")
     assert group.deadline == float("inf")
+
+
+def a_group_that_knows_its_steps(step_s: float) -> WorkerGroup:
+    group = WorkerGroup(1, StepTimes(300.0), 0, GroupState.READY)
+    for n in range(ENOUGH):
+        group.step_sent(8, now=float(n))
+        group.step_answered(n + step_s)
+    return group
+
+
+def test_a_late_step_is_told_with_the_figures():
+    group = a_group_that_knows_its_steps(0.001)
+    group.step_sent(8, now=1000.0)
+    assert group.deadline == 1001.0
+    assert group.lateness(1001.25) == (
+        "no answer to a step of 8 tokens for 1.25 s; 99.9 % of such steps take at most 0.00116 s"
+    )
+
+
+def test_workers_that_are_at_work_get_more_time_once():
+    group = a_group_that_knows_its_steps(0.001)
+    group.step_sent(8, now=1000.0)
+    group.step_sent(8, now=1000.0)
+    assert group.grant_more()
+    assert group.deadline == 1008.0
+    assert not group.grant_more()
+    group.step_answered(1000.001)
+    assert group.deadline == 1001.001, "the next step has what every step has"
+    assert group.grant_more()
+
+
+def test_time_that_the_core_itself_did_not_get_is_nobodys_fault():
+    group = a_group_that_knows_its_steps(0.001)
+    group.step_sent(8, now=1000.0)
+    group.excuse(20.0)
+    assert group.deadline == 1021.0
+
+
+def test_no_step_gets_more_than_the_configured_time():
+    group = WorkerGroup(1, StepTimes(10.0), 0, GroupState.READY)
+    group.step_sent(8, now=100.0)
+    assert group.grant_more()
+    assert group.deadline == 110.0

@@ -59,6 +59,7 @@ class FakeCore:
         self._channel = RouterChannel(self._context, endpoint(run_dir, ENGINE_SOCKET), ToEngineCore)
         self._peers: list[bytes] = []
         self.mute = False  # as a stopped process is
+        self.computes = True  # as heartbeats say
         self.refusal = ""
         self._alive = True
         self._thread = threading.Thread(target=self._run, name="fake-core")
@@ -107,7 +108,7 @@ class FakeCore:
                 if time.monotonic() >= next_beat:
                     next_beat = time.monotonic() + self.heartbeat_s
                     for peer in self._peers if not self.mute else ():
-                        self._channel.send(peer, EngineHeartbeat(0))
+                        self._channel.send(peer, EngineHeartbeat(0, None, self.computes))
                 if self.mute:
                     time.sleep(self.heartbeat_s)
                 ready = dict(poller.poll(1000 * self.heartbeat_s))

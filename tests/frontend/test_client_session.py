@@ -119,6 +119,29 @@ def test_silence_is_probed_then_believed_then_final():
     assert isinstance(link.session.error, EngineDead)
 
 
+def test_a_core_whose_end_of_the_link_is_gone_is_away_at_once():
+    link = Link()
+    link.now += 0.2
+    link.session.unplugged(link.now)
+    assert (link.session.ready, link.kinds()) == (False, [Hello])
+
+
+def test_a_queue_that_is_full_for_a_moment_is_no_sign_of_anything():
+    link = Link()
+    link.now += 0.05
+    link.session.unplugged(link.now)
+    assert link.session.ready
+
+
+def test_a_core_without_workers_says_so_and_a_new_welcome_forgets_it():
+    link = Link()
+    assert link.session.computes
+    link.hear(EngineHeartbeat(0, None, computes=False))
+    assert (link.session.ready, link.session.computes) == (True, False)
+    link.hear(Welcome(2, **LIMITS))
+    assert link.session.computes
+
+
 def test_our_own_sleep_is_not_the_engines_silence():
     link = Link()
     link.now += 4.0  # the process was stopped

@@ -77,6 +77,11 @@ class FrontendUnderTest:
             with error:
                 return error.code, error.read()
 
+    def wait_for_status(self, path, status):
+        deadline = time.monotonic() + 60
+        while self.get(path)[0] != status:
+            assert time.monotonic() < deadline
+
     def raw(self, data: bytes, timeout_s=60.0) -> bytes:
         """All that comes back for these bytes until the server closes."""
         with socket.create_connection(("127.0.0.1", self.port), timeout=timeout_s) as link:
@@ -171,6 +176,16 @@ def test_a_silent_engine_makes_it_unready(start, start_core):
     while frontend.get("/ready")[0] == 200:
         assert time.monotonic() - silent_since < 60
     assert frontend.get("/live")[0] == 200
+
+
+def test_an_engine_without_workers_makes_it_unready_but_not_unhealthy(start, start_core):
+    frontend, core = start(), start_core()
+    frontend.wait_for(control.Ready)
+    core.computes = False
+    frontend.wait_for_status("/ready", 503)
+    assert frontend.get("/health")[0] == 200
+    core.computes = True
+    frontend.wait_for_status("/ready", 200)
 
 
 def test_draining_finishes_what_runs_and_refuses_the_rest(start, start_core):

@@ -208,10 +208,12 @@ def test_a_second_connection_cannot_take_over_an_identity(link):
 def test_a_client_finds_the_next_server_on_the_same_path(link):
     dealer, _ = connected(link)
     link.router.close()
-    wait_until(lambda: not dealer.send(ClientHeartbeat()))
+    wait_until(lambda: not dealer.takes_messages())
+    assert not dealer.send(ClientHeartbeat())
     link.router = RouterChannel(link.context, link.endpoint, ToEngineCore)
     link.opened.append(link.router)
     assert dealer.wait_connected(60)
+    assert dealer.takes_messages()
     assert dealer.send(ClientHeartbeat())
     assert link.deliver() is not None
 

@@ -1,0 +1,79 @@
+"""How long a step may take, learned from how long such steps took: a hang is found within a second, not in minutes.
+
+Steps are alike when they compute about as many tokens: each class reaches to the next power of two. Sans-I/O.
+"""
+
+import math
+from dataclasses import dataclass, field
+
+FLOOR_S = 1.0  # no step is late sooner, however fast such steps are
+FACTOR = 8.0  # times what all but one in a thousand such steps took
+QUANTILE = 0.999
+ENOUGH = 64  # steps of a class before it says anything
+SHORTEST_S = 1e-4  # upper end of the first bucket
+RATIO = 1.25  # between the ends of two buckets
+NUM_BUCKETS = 80  # the last one begins at an hour and more
+REMEMBERED = 1 << 16  # steps of a class; then each counts half
+
+
+@dataclass(slots=True)
+class Histogram:
+    """Durations, by how often."""
+
+    counts: list[int] = field(default_factory=lambda: [0] * NUM_BUCKETS)
+    total: int = 0
+
+    def add(self, seconds: float) -> None:
+        steps = math.log(max(seconds, SHORTEST_S) / SHORTEST_S, RATIO)
+        self.counts[min(NUM_BUCKETS - 1, math.ceil(steps))] += 1
+        self.total += 1
+        if self.total >= REMEMBERED:
+            self.counts = [count // 2 for count in self.counts]
+            self.total = sum(self.counts)
+
+    def quantile_s(self, share: float) -> float:
+        """The upper end of the bucket below which `share` of all durations lie."""
+        missing = math.ceil(share * self.total)
+        for index, count in enumerate(self.counts):
+            missing -= count
+            if missing <= 0:
+                return SHORTEST_S * RATIO**index
+        raise AssertionError("the counts do not add up to the total")
+
+
+class StepTimes:
+    """`longest_s` is for steps that nothing is known of, and more than any step gets.
+
+    After each step that was late patience doubles: was it the machine that was slow, its work is not killed again.
+    """
+
+    def __init__(self, longest_s: float, floor_s: float = FLOOR_S):
+        self.patience = 1.0
+        self.longest_s = longest_s
+        self._floor_s = floor_s
+        self._classes: dict[int, Histogram] = {}
+
+    def add(self, num_tokens: int, seconds: float) -> None:
+        self._classes.setdefault(num_tokens.bit_length(), Histogram()).add(seconds)
+
+    def usual_s(self, num_tokens: int) -> float | None:
+        """What all but one in a thousand steps of about so many tokens take; None when nobody knows.
+
+        Of a class that is not known yet the next smaller one tells: twice the tokens take at most twice the time. If
+        there is none, the next larger one.
+        """
+        wanted = num_tokens.bit_length()
+        known = [index for index, times in self._classes.items() if times.total >= ENOUGH]
+        if not known:
+            return None
+        nearest = max((index for index in known if index <= wanted), default=min(known))
+        return self._classes[nearest].quantile_s(QUANTILE) * 2.0 ** max(0, wanted - nearest)
+
+    def allowed_s(self, num_tokens: int) -> float:
+        usual_s = self.usual_s(num_tokens)
+        if usual_s is None:
+            return self.longest_s
+        return min(self.longest_s, self.patience * max(self._floor_s, FACTOR * usual_s))
+
+    def was_late(self) -> None:
+        self.patience *= 2.0

@@ -1,0 +1,104 @@
+"""Deadlines that a machine sets itself."""
+
+import random
+
+import pytest
+
+from paged_serve.engine_core.step_times import (
+    ENOUGH,
+    FACTOR,
+    FLOOR_S,
+    QUANTILE,
+    RATIO,
+    REMEMBERED,
+    Histogram,
+    StepTimes,
+)
+
+
+def learned(num_tokens: int, seconds: float, count: int = ENOUGH) -> StepTimes:
+    times = StepTimes(longest_s=300.0)
+    for _ in range(count):
+        times.add(num_tokens, seconds)
+    return times
+
+
+def test_who_knows_nothing_waits_as_long_as_configured():
+    assert StepTimes(300.0).allowed_s(8) == 300.0
+    assert learned(8, 0.01, count=ENOUGH - 1).allowed_s(8) == 300.0
+
+
+def test_fast_steps_have_a_second():
+    assert learned(8, 0.001).allowed_s(8) == FLOOR_S
+
+
+def test_slow_steps_have_eight_times_what_they_take():
+    assert FACTOR * 2.0 <= learned(8, 2.0).allowed_s(8) <= FACTOR * 2.0 * RATIO
+
+
+def test_nothing_gets_more_than_configured():
+    assert learned(8, 200.0).allowed_s(8) == 300.0
+
+
+def test_a_larger_step_gets_as_much_more_as_it_is_larger():
+    times = learned(8, 2.0)
+    assert times.allowed_s(15) == times.allowed_s(8)
+    assert times.allowed_s(16) == 2 * times.allowed_s(8)
+    assert times.allowed_s(64) == 8 * times.allowed_s(8)
+
+
+def test_a_smaller_step_gets_no_less_when_nothing_smaller_is_known():
+    times = learned(64, 2.0)
+    assert times.allowed_s(1) == times.allowed_s(64)
+
+
+def test_each_class_has_its_own_times():
+    times = learned(1, 0.001)
+    for _ in range(ENOUGH):
+        times.add(2048, 3.0)
+    assert times.allowed_s(1) == FLOOR_S
+    assert times.allowed_s(2048) >= FACTOR * 3.0
+
+
+def test_one_slow_step_in_two_thousand_moves_nothing_and_one_in_a_hundred_does():
+    times = learned(8, 1.0, count=2000)
+    usual_s = times.usual_s(8)
+    times.add(8, 100.0)
+    assert times.usual_s(8) == usual_s
+    for _ in range(20):
+        times.add(8, 100.0)
+    assert times.usual_s(8) >= 100.0
+
+
+def test_each_breach_doubles_patience_up_to_what_is_configured():
+    times, allowed = learned(8, 0.001), []
+    for _ in range(12):
+        allowed.append(times.allowed_s(8))
+        times.was_late()
+    assert allowed == [min(300.0, 2.0**n) for n in range(12)]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_quantile_is_right_within_a_bucket(seed):
+    rng, histogram = random.Random(seed), Histogram()
+    durations = sorted(rng.lognormvariate(-5, 2) for _ in range(rng.randrange(1, 5000)))
+    for seconds in durations:
+        histogram.add(seconds)
+    exact = durations[min(len(durations) - 1, int(QUANTILE * len(durations)))]
+    assert histogram.quantile_s(QUANTILE) >= min(exact, durations[-1]) / RATIO
+    assert histogram.quantile_s(1.0) >= durations[-1] * 0.999
+    assert histogram.quantile_s(QUANTILE) <= max(1e-4, durations[-1]) * RATIO
+
+
+def test_what_is_long_ago_counts_less():
+    times = learned(8, 10.0)
+    for _ in range(20 * REMEMBERED):
+        times.add(8, 0.001)
+    assert times.allowed_s(8) == FLOOR_S
+
+
+@pytest.mark.parametrize("seconds", [0.0, 1e-9, 1e9])
+def test_no_duration_is_outside(seconds):
+    histogram = Histogram()
+    histogram.add(seconds)
+    assert histogram.quantile_s(QUANTILE) > 0
