@@ -26,6 +26,10 @@ test *options:
 nightly *options:
     {{python}} -m pytest -q -m nightly --timeout 7200 {{options}}
 
+# kill, halt and crash processes under load and compare every stream: --minutes 30 --every 15 --seed 1
+chaos *options:
+    {{python}} scripts/chaos.py {{options}}
+
 # mend what can be mended by machine
 format:
     {{python}} -m ruff check --fix .

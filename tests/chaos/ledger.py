@@ -3,9 +3,10 @@
 import statistics
 from collections import Counter
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 from .transports import Attempt
+
+NEAR_S = 0.5  # a silence that covers any of the time so long after a fault is that fault's
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,18 +40,15 @@ class Ledger:
         return 1.0 if not self.orders else 1 - self.refused / self.orders
 
     def stalls(self) -> dict[str, list[float]]:
-        """By kind of fault: of each stream that ran at its moment, the longest silence that began before it was over.
-
-        Seconds. A silence belongs to a fault when it covers any of the half second after it.
-        """
+        """By kind of fault: of each stream that ran at its moment, the longest silence near it, in seconds."""
         found: dict[str, list[float]] = {fault.kind: [] for fault in self.faults}
         for fault in self.faults:
             for attempt in self.attempts:
-                times = attempt.times
-                if times and times[0] < fault.at < times[-1]:
-                    gaps = pairwise(times)
-                    near = [end - begin for begin, end in gaps if begin < fault.at + 0.5 and end > fault.at]
-                    found[fault.kind].append(max(near))
+                if attempt.sent_at < fault.at < attempt.heard_at:
+                    near = [
+                        end - begin for begin, end in attempt.silences if begin < fault.at + NEAR_S and end > fault.at
+                    ]
+                    found[fault.kind].append(max(near, default=0.0))
         return found
 
     def report(self) -> str:

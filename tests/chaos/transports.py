@@ -18,6 +18,9 @@ from .orders import Order, Told
 SILENCE_S = 120.0  # a stream that says nothing for so long hangs
 
 
+NOTICEABLE_S = 0.05
+
+
 class Refused(Exception):
     """Not taken: 429, 503, or nobody listens. Asking again later is right."""
 
@@ -32,11 +35,14 @@ class Failed(Exception):
 
 @dataclass(slots=True)
 class Attempt:
-    """One order asked once. `times`: `time.monotonic` when it was sent, then of each piece of news."""
+    """One order asked once. Times are `time.monotonic` seconds."""
 
     order: Order
     told: list[Told] = field(init=False)
-    times: list[float] = field(default_factory=list)
+    sent_at: float = 0.0
+    heard_at: float = 0.0  # last
+    num_news: int = 0
+    silences: list[tuple[float, float]] = field(default_factory=list)  # begin and end of those that can be noticed
 
     def __post_init__(self) -> None:
         self.told = [Told() for _ in range(self.order.params.n)]
@@ -45,8 +51,15 @@ class Attempt:
     def num_tokens(self) -> int:
         return sum(len(told.token_ids) for told in self.told)
 
-    def note(self) -> None:
-        self.times.append(time.monotonic())
+    def sent(self) -> None:
+        self.sent_at = self.heard_at = time.monotonic()
+
+    def heard(self) -> None:
+        now = time.monotonic()
+        if now - self.heard_at > NOTICEABLE_S:
+            self.silences.append((self.heard_at, now))
+        self.heard_at = now
+        self.num_news += 1
 
 
 class Transport(Protocol):
@@ -66,7 +79,7 @@ class EngineTransport:
         self._client = client
 
     async def ask(self, attempt: Attempt) -> AsyncIterator[None]:
-        attempt.note()
+        attempt.sent()
         request = self._client.submit(attempt.order.prompt, attempt.order.params)
         try:
             async for delta in request:
@@ -76,7 +89,7 @@ class EngineTransport:
                 if delta.finish_reason is not None:
                     assert told.finish_reason is None, "a sequence ended twice"
                     told.finish_reason = delta.error or delta.finish_reason.api_name
-                attempt.note()
+                attempt.heard()
                 yield
         except Overloaded as error:
             raise Refused(str(error)) from None
@@ -119,7 +132,7 @@ class HttpTransport:
         body = json.dumps(attempt.order.http_body()).encode()
         head = "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
         head += f"connection: close\r\ncontent-length: {len(body)}\r\n\r\n"
-        attempt.note()
+        attempt.sent()
         try:
             reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
         except OSError as error:
@@ -146,7 +159,7 @@ class HttpTransport:
                 is_done = is_done or event == "data: [DONE]"
                 self._take(event, attempt)
             if events:
-                attempt.note()
+                attempt.heard()
                 yield
         if not is_done:
             raise Broken("the connection ended before the answer did")

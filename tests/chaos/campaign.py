@@ -1,0 +1,94 @@
+"""Random faults at random moments under a steady load, all drawn from one seed."""
+
+import asyncio
+import random
+import time
+from dataclasses import dataclass
+
+from paged_serve.frontend.client import AsyncClient
+
+from ..end_to_end.server_process import ServerProcess
+from .cell import HALT_S, OPTIONS
+from .faults import (
+    CHILDREN,
+    SIGNALS,
+    check_no_file_is_left,
+    check_nothing_is_left,
+    process_of,
+    resume,
+    run_dir,
+    send,
+    wait_ended,
+)
+from .ledger import Fault, Ledger
+from .load import Load
+from .orders import draw_orders
+from .transports import EngineTransport, HttpTransport
+
+EVERYTHING = (*(f"{who}:{name}" for who in (*CHILDREN, "spare") for name in SIGNALS), "supervisor:SIGSTOP+SIGCONT")
+NUM_ORDERS = 32
+MAX_TOKENS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Campaign:
+    """`kinds`: WHO:SIGNAL; `every_s`: mean time between faults, each drawn from half to one and a half of it."""
+
+    seed: int
+    seconds: float
+    every_s: float
+    streams: int = 32
+    kinds: tuple[str, ...] = EVERYTHING
+    tensor_parallel_size: int = 1
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        return (*OPTIONS, "--tp", str(self.tensor_parallel_size))
+
+    @property
+    def command_line(self) -> str:
+        kinds = "" if self.kinds == EVERYTHING else "".join(f" --only {kind}" for kind in self.kinds)
+        return (
+            f"python scripts/chaos.py --minutes {self.seconds / 60:g} --every {self.every_s:g} --seed {self.seed} "
+            f"--streams {self.streams} --tp {self.tensor_parallel_size}{kinds}"
+        )
+
+
+def run(campaign: Campaign, server: ServerProcess) -> Ledger:
+    """Serve, break, check, stop. AssertionError when a block, a process or a file is left; the rest is told."""
+    server.wait_ready()
+    ledger = asyncio.run(_run(campaign, server))
+    server.process.terminate()
+    code = wait_ended(server)
+    assert code == 0, f"exit code {code}\n{server.said()}"
+    check_no_file_is_left(server)
+    return ledger
+
+
+async def _run(campaign: Campaign, server: ServerProcess) -> Ledger:
+    orders = draw_orders(campaign.seed, NUM_ORDERS, MAX_TOKENS)
+    async with await AsyncClient.connect(str(run_dir(server))) as client:
+        load = Load([HttpTransport(server.port), EngineTransport(client)], orders, {}, campaign.seed)
+        await load.compute_expected()
+        end = time.monotonic() + campaign.seconds
+        await asyncio.gather(load.until(end, campaign.streams), _break(campaign, server, load.ledger, end))
+    await check_nothing_is_left(server)
+    return load.ledger
+
+
+async def _break(campaign: Campaign, server: ServerProcess, ledger: Ledger, end: float) -> None:
+    rng = random.Random(f"faults {campaign.seed}")
+    while True:
+        pause_s, kind = campaign.every_s * rng.uniform(0.5, 1.5), rng.choice(campaign.kinds)
+        if time.monotonic() + pause_s > end:
+            return
+        await asyncio.sleep(pause_s)
+        who, _, what = kind.partition(":")
+        victim = process_of(server, who)
+        if victim is None:  # still on its way back from the last fault, or a spare that is not there yet
+            continue
+        ledger.faults.append(Fault(kind, time.monotonic(), victim.pid))
+        send(victim, what)
+        if what == "SIGSTOP+SIGCONT":
+            await asyncio.sleep(HALT_S * rng.uniform(0.1, 1.0))
+            resume(victim)
