@@ -93,10 +93,10 @@ class WorkerGroup:
         return True
 
     def progress(self, message: LoadProgress) -> tuple[int, int]:
-        """Bytes loaded and to be loaded, over all ranks heard of."""
+        """What is done and to be done in the message's stage, over all ranks heard of that are in it."""
         self._progress[message.rank] = message
-        parts = self._progress.values()
-        return sum(part.loaded_bytes for part in parts), sum(part.total_bytes for part in parts)
+        parts = [part for part in self._progress.values() if part.stage == message.stage]
+        return sum(part.done for part in parts), sum(part.total for part in parts)
 
     def step_sent(self, num_tokens: int, now: float) -> None:
         if not self._in_flight:

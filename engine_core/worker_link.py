@@ -17,6 +17,8 @@ from .worker_group import GroupState, WorkerGroup
 
 log = logging.getLogger(__name__)
 
+STAGES: dict[worker.LoadStage, str] = {"weights": "loading weights", "kernels": "compiling kernels"}
+
 
 class WorkerLink:
     """Owns the current group. `report` tells the supervisor."""
@@ -127,7 +129,7 @@ class WorkerLink:
         match message:
             case worker.LoadProgress():
                 done, total = group.progress(message)
-                self._report(control.Progress("loading weights", done, total))
+                self._report(control.Progress(STAGES[message.stage], done, total))
             case worker.WorkerReady():
                 if group.load(message):
                     self._create_kv_cache()

@@ -17,7 +17,7 @@ NewRow. Steps run in the order they were sent; two are in flight, so a plan may 
 seen yet.
 """
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta
 
@@ -137,12 +137,16 @@ class WorkerReady(Message, frozen=True):
     sliding_window: Count = 0  # tokens; 0: full attention
 
 
+LoadStage = Literal["weights", "kernels"]  # of a CUDA device they are compiled after the weights are there
+
+
 class LoadProgress(Message, frozen=True):
     """For the loading bar; about ten a second at most."""
 
     rank: Count
-    loaded_bytes: Step
-    total_bytes: Step
+    done: Step  # bytes of weights, or kernels
+    total: Step
+    stage: LoadStage = "weights"
 
 
 class KVCacheReady(Message, frozen=True):

@@ -8,7 +8,8 @@ from paged_serve.protocol.config import ModelConfig
 from .attention.backend import AttentionBackend
 from .attention.cuda_paged import CudaPagedAttention
 from .backend import Forward
-from .kernels.cuda.kernel import Launcher
+from .kernels.cuda.kernel import Kernel, Launcher
+from .kernels.cuda.quantize import quantize_rows_kernel
 from .layers.cuda_ops import CudaOps
 from .layers.embedding import Table, TiedTable, TorchTable
 from .layers.fixed_rows import FixedRowsLinear
@@ -30,7 +31,8 @@ class CudaBackend:
     def __init__(self, launcher: Launcher, arch: str, multiprocessors: int, device: str = "cuda"):
         self.device = device
         self.launcher = launcher
-        self._arch = arch
+        self.arch = arch  # of which kernels are made
+        self.kernels_of_products: set[Kernel] = set()  # of ours, that products made here launch
         self._multiprocessors = multiprocessors
 
     @classmethod
@@ -54,12 +56,13 @@ class CudaBackend:
                 return weight.dequantized().to(dtype)
 
     def lacks_for_fp8(self, dtype: torch.dtype) -> str:
-        if self._arch in WITHOUT_FP8:
-            return f"it takes sm_89 or later, and this GPU is {self._arch}; leave it out"
+        if self.arch in WITHOUT_FP8:
+            return f"it takes sm_89 or later, and this GPU is {self.arch}; leave it out"
         return "" if dtype == torch.bfloat16 else "its products are bfloat16; use dtype=bfloat16"
 
     def linear(self, weight: Weight, bias: Tensor | None = None) -> Linear:
         if isinstance(weight, Fp8Weight):
+            self.kernels_of_products.add(quantize_rows_kernel(torch.bfloat16, weight.shape[1]))
             return Fp8Linear(self.launcher, weight, bias)
         assert isinstance(weight, Tensor), type(weight)
         return FixedRowsLinear(weight, bias)
@@ -80,7 +83,7 @@ class CudaBackend:
         return CudaOps(self.launcher, heads)
 
     def attention(self, heads: Heads) -> AttentionBackend:
-        return CudaPagedAttention(self.launcher, self._arch, self._multiprocessors)
+        return CudaPagedAttention(self.launcher, self.arch, self._multiprocessors)
 
     def sampling(self, vocab_size: int) -> Passes:
         return NumpyPasses(vocab_size)

@@ -3,6 +3,7 @@
 import gc
 import logging
 import time
+from functools import partial
 from typing import TYPE_CHECKING, NoReturn, assert_never
 
 import zmq
@@ -17,6 +18,7 @@ from paged_serve.protocol.worker import (
     CreateKVCache,
     KVCacheReady,
     LoadProgress,
+    LoadStage,
     SchedulerOutput,
     Shutdown,
     ToCoreFromWorker,
@@ -120,15 +122,17 @@ class WorkerProcess:
         from .rank import Rank  # torch comes with it
 
         child = self._child
-        self._rank = Rank.load(child.config, child.index, f"{child.run_dir}/rendezvous-{child.epoch}", self._progress)
+        rendezvous = f"{child.run_dir}/rendezvous-{child.epoch}"
+        self._rank = Rank.load(child.config, child.index, rendezvous, partial(self._progress, "weights"))
+        self._rank.load_kernels(partial(self._progress, "kernels"))
         self._send(self._rank.ready())
 
-    def _progress(self, loaded_bytes: int, total_bytes: int) -> None:
+    def _progress(self, stage: LoadStage, done: int, total: int) -> None:
         now = time.monotonic()
         self._child.heartbeat(now, self._step)
-        if now >= self._next_progress or loaded_bytes == total_bytes:
+        if now >= self._next_progress or done == total:
             self._next_progress = now + PROGRESS_S
-            self._send(LoadProgress(self._child.index, loaded_bytes, total_bytes))
+            self._send(LoadProgress(self._child.index, done, total, stage))
 
     def _create_kv_cache(self, num_blocks: int) -> None:
         rank = self._loaded()

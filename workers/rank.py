@@ -57,6 +57,19 @@ class Rank:
             log.info("quantized %s", " ".join(f'{name}="{value}"' for name, value in model.quantization.items()))
         return cls(config, group, model, pool, time.monotonic() - started)
 
+    def load_kernels(self, on_progress: Callable[[int, int], None]) -> None:
+        """Have ready what is compiled for this model; `on_progress(loaded, of)` after each kernel."""
+        if self._has_cuda_kernels:
+            from .cuda_kernels import load_kernels
+
+            load_kernels(
+                self._model, cache_dtype(self._config, self._model), self._config.cache.block_size, on_progress
+            )
+
+    @property
+    def _has_cuda_kernels(self) -> bool:
+        return self._model.device == "cuda" and not isinstance(self._model.backend, TorchBackend)
+
     def ready(self) -> WorkerReady:
         """What this rank has and what its memory holds."""
         geometry, size = self._model.geometry, self._group.size
@@ -101,7 +114,7 @@ class Rank:
 
     def _make_steps(self, cache: KVCache, longest: int) -> Steps:
         model, scheduler = self._model, self._config.scheduler
-        if model.device == "cuda" and not isinstance(model.backend, TorchBackend):
+        if self._has_cuda_kernels:
             from .cuda_steps import cuda_steps
 
             return cuda_steps(model, cache, self._group, scheduler, longest)

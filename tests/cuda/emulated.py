@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,6 +63,9 @@ class EmulatorLauncher:
         self._folder = folder
         self._options = (*OPTIONS, *options)
         self._libraries: dict[Kernel, ctypes.CDLL] = {}
+
+    def load_all(self, kernels: Iterable[Kernel], on_progress: Callable[[int, int], None] | None = None) -> None:
+        """Nothing: a struct of parameters, which a launch brings, is held against the source's."""
 
     def launch(self, kernel: Kernel, grid: Grid, params: ctypes.Structure) -> None:
         if kernel not in self._libraries:

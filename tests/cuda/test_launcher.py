@@ -105,6 +105,18 @@ def test_loading_launches_nothing_and_is_done_once(launcher, cupy, tmp_path):
     assert len(cupy.functions["rms_norm"].launches) == 1
 
 
+def test_progress_is_told_after_each_kernel(launcher):
+    kernels, told = [rms_norm_kernel(torch.bfloat16, size) for size in (64, 128, 256)], []
+    launcher.load_all(kernels[:1])
+    launcher.load_all(kernels, lambda *progress: told.append(progress))
+    assert told == [(1, 2), (2, 2)]
+
+
+def test_what_does_not_compile_ends_the_loading(launcher):
+    with pytest.raises(RuntimeError, match=r"rms_norm\.cu for sm_90a: .*static assertion failed"):
+        launcher.load_all([rms_norm_kernel(torch.bfloat16, 64), rms_norm_kernel(torch.bfloat16, 63)])
+
+
 @pytest.mark.parametrize("grid", [(0, 1, 1), (1, 65536, 1), (2**31, 1, 1), (1, 1, -1)])
 def test_a_grid_that_no_device_takes_is_refused(launcher, grid):
     with pytest.raises(AssertionError):

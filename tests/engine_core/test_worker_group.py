@@ -73,6 +73,15 @@ def test_progress_is_one_bar_over_all_ranks():
     assert group.progress(LoadProgress(0, 10, 10)) == (11, 30)
 
 
+def test_a_bar_of_kernels_counts_no_bytes_of_weights():
+    group = WorkerGroup(2, 1.0)
+    group.progress(LoadProgress(0, 500, 500))
+    group.progress(LoadProgress(1, 100, 500))
+    assert group.progress(LoadProgress(0, 1, 8, "kernels")) == (1, 8)
+    assert group.progress(LoadProgress(1, 500, 500)) == (500, 500)
+    assert group.progress(LoadProgress(1, 2, 8, "kernels")) == (3, 16)
+
+
 def test_a_steps_time_begins_when_the_one_before_was_answered():
     group = WorkerGroup(1, StepTimes(10.0), 0, GroupState.READY)
     assert group.deadline == float("inf")

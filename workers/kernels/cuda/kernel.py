@@ -1,6 +1,7 @@
 """What a kernel is before it is compiled, and who launches it."""
 
 import ctypes
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -34,7 +35,11 @@ class Kernel:
 
 
 class Launcher(Protocol):
-    """Compiles kernels when they are first launched and keeps them."""
+    """Compiles kernels when they are first launched, unless they were loaded before, and keeps them."""
+
+    def load_all(self, kernels: Iterable[Kernel], on_progress: Callable[[int, int], None] | None = None) -> None:
+        """Compile and load without a launch; `on_progress(loaded, of)` after each, in the caller's thread."""
+        ...
 
     def launch(self, kernel: Kernel, grid: Grid, params: ctypes.Structure) -> None:
         """Put `kernel` on the current stream. Grid dimensions are at least 1; `params` is copied."""

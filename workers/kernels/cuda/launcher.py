@@ -52,13 +52,15 @@ class CudaLauncher:
 
         return cls(cupy, CubinCache(folder), arch, lambda: torch.cuda.current_stream().cuda_stream)
 
-    def load_all(self, kernels: Iterable[Kernel]) -> None:
-        """Compile what is not yet, and load; nothing is launched. To be done before a CUDA graph is captured."""
+    def load_all(self, kernels: Iterable[Kernel], on_progress: Callable[[int, int], None] | None = None) -> None:
+        """Compile in threads what no cubin is there for, and load. To be done before a CUDA graph is captured."""
         wanted = list(dict.fromkeys(kernel for kernel in kernels if kernel not in self._functions))
-        with ThreadPoolExecutor(max_workers=os.cpu_count()) as compilers:
-            paths = list(compilers.map(lambda kernel: self._cubins.path(kernel, self.arch), wanted))
-        for kernel, path in zip(wanted, paths, strict=True):
-            self._functions[kernel] = self._load(kernel, path)
+        with ThreadPoolExecutor(max_workers=len(os.sched_getaffinity(0))) as compilers:
+            paths = compilers.map(lambda kernel: self._cubins.path(kernel, self.arch), wanted)
+            for loaded, (kernel, path) in enumerate(zip(wanted, paths, strict=True), start=1):
+                self._functions[kernel] = self._load(kernel, path)
+                if on_progress is not None:
+                    on_progress(loaded, len(wanted))
 
     def launch(self, kernel: Kernel, grid: Grid, params: ctypes.Structure) -> None:
         # CuPy would silently make a dimension of 0 a 1.

@@ -1,0 +1,77 @@
+"""What a worker compiles before its first step is what its steps launch: nothing is missing, nothing is for nobody."""
+
+from collections import Counter
+
+import pytest
+import torch
+
+from paged_serve.protocol.config import ModelConfig
+from paged_serve.protocol.message import pack_ids
+from paged_serve.protocol.sampling_params import SamplingParams
+from paged_serve.protocol.worker import Chunk, SchedulerOutput
+from paged_serve.workers.cuda_backend import CudaBackend
+from paged_serve.workers.cuda_kernels import load_kernels
+from paged_serve.workers.device_runner import DeviceRunner
+from paged_serve.workers.kv_cache import KVCache
+from paged_serve.workers.models import load_model
+from paged_serve.workers.sampling.device_sampler import DeviceSampler
+from paged_serve.workers.tensor_parallel import TensorParallelGroup
+
+from ..workers.test_device_runner import new_row
+from ..workers.tiny_model import write_tiny_model
+from .emulated import EmulatorLauncher
+from .test_cuda_backend import MODELS
+
+FP8 = torch.float8_e4m3fn
+ALL_OF_IT = SamplingParams(
+    top_k=9, top_p=0.8, min_p=0.01, repetition_penalty=1.2, logprobs=2, prompt_logprobs=1, logit_bias={3: 1.0}
+)
+NUM_BLOCKS, BLOCK_SIZE = 64, 16  # of new_row
+
+
+class RecordingLauncher(EmulatorLauncher):
+    """Notes what is loaded and what is launched."""
+
+    def __init__(self):
+        super().__init__()
+        self.loaded, self.launched = [], Counter()
+
+    def load_all(self, kernels, on_progress=None):
+        self.loaded += kernels
+        on_progress(len(self.loaded), len(self.loaded))
+
+    def launch(self, kernel, grid, params):
+        self.launched[kernel] += 1
+        super().launch(kernel, grid, params)
+
+
+def take_steps(model, cache):
+    """A prompt too long for the shape of decode, decode beside a chunk, every way to sample, log-probabilities."""
+    sampler = DeviceSampler(model.backend.launcher, model.geometry.vocab_size, model.device)
+    sizes = {"num_rows": 4, "max_model_len": 256, "max_tokens": 256, "steps_in_flight": 2}
+    runner = DeviceRunner(model, cache, TensorParallelGroup(), sampler, **sizes)
+    rows = new_row(0, 70, ALL_OF_IT), new_row(1, 3, SamplingParams(temperature=0.0))
+    for plan in (
+        SchedulerOutput(0, 1, new_rows=rows, chunks=(Chunk(0, 70),)),
+        SchedulerOutput(0, 2, decode_joins=pack_ids([0]), chunks=(Chunk(1, 3),)),
+        SchedulerOutput(0, 3, decode_joins=pack_ids([1])),
+    ):
+        runner.execute(plan)
+
+
+@pytest.mark.parametrize("quantization", ["auto", "fp8"])
+@pytest.mark.parametrize("cached", [torch.bfloat16, FP8], ids=str)
+@pytest.mark.parametrize("family", MODELS)
+@pytest.mark.parametrize("tied", [False, True])
+def test_the_list_is_what_steps_launch(tmp_path, family, cached, quantization, tied):
+    folder = write_tiny_model(tmp_path, **MODELS[family], tie_word_embeddings=tied)
+    backend = CudaBackend(launcher := RecordingLauncher(), "sm_90a", 2, device="cpu")
+    config = ModelConfig(device="cpu", quantization=quantization)
+    model = load_model(folder, config, TensorParallelGroup(), lambda done, total: None, backend=backend)
+    told = []
+    load_kernels(model, cached, BLOCK_SIZE, lambda *progress: told.append(progress))
+    assert not launcher.launched, "a kernel was launched before they were loaded"
+    assert told
+    take_steps(model, KVCache.allocate(model.geometry, NUM_BLOCKS, BLOCK_SIZE, dtype=cached))
+    assert set(launcher.launched) == set(launcher.loaded)
+    assert len(launcher.loaded) == len(set(launcher.loaded))
