@@ -100,6 +100,7 @@ class Admission:
 
     def __init__(self, max_active: int) -> None:
         self.num_active = 0
+        self.num_reading = 0
         self._max_active = max_active
         self.draining = False
 
@@ -118,6 +119,15 @@ class Admission:
         finally:
             self.num_active -= 1
 
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[None]:
+        """Somebody takes an answer that was let in before: never refused, but a stop waits for it."""
+        self.num_reading += 1
+        try:
+            yield
+        finally:
+            self.num_reading -= 1
+
     @property
     def drained(self) -> bool:
-        return self.draining and self.num_active == 0
+        return self.draining and not self.num_active and not self.num_reading

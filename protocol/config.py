@@ -88,6 +88,9 @@ class ServerConfig(_Layer, frozen=True):
     chat_template: Text = ""  # file; "" means the model's
     max_logprobs: Annotated[int, Meta(ge=0, le=1024)] = 20
     sse_keep_alive_interval_s: Annotated[float, Meta(ge=0, le=1e9)] = 15.0  # a comment in silent streams; 0: none
+    resume_grace_s: Annotated[float, Meta(ge=0, le=1e9)] = 30.0  # an unread answer with a key lives on; 0: it ends
+    resume_bytes_per_answer: PositiveInt = 4 << 20  # events kept of one answer with a key
+    resume_bytes: PositiveInt = 64 << 20  # and of all of a frontend
     metrics_compat: Literal["", "vllm"] = ""
     drain_timeout_s: Annotated[float, Meta(ge=0, le=1e9)] = 30.0
     max_restarts: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 5  # within restart_window_s; one more ends the server

@@ -1,23 +1,73 @@
-"""The little HTTP that the terminal commands need: one streamed request at a time, over TCP or a unix socket."""
+"""The little HTTP that the terminal commands need: one streamed request at a time, over TCP or a unix socket.
+
+A stream whose connection breaks goes on over another one, behind the last event that has come.
+"""
 
 import http.client
 import json
+import secrets
 import socket
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
 from paged_serve.protocol.errors import ConfigError, EngineDead, InvalidRequest, PagedServeError
 
+MAX_TRIES = 10  # one after the other without an event
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0  # before a try; each is twice the one before
+GOODBYE_WITHIN_S = 2.0
+
+
+class _Unreachable(EngineDead):
+    """There is no connection."""
+
+
+class _BrokenOff(EngineDead):
+    """There was one."""
+
+
+class _TryLater(InvalidRequest):
+    """429 or 503."""
+
+
+@dataclass(slots=True)
+class _Progress:
+    """How far a stream has come. A server that gives its events no ids cannot go on behind one."""
+
+    key: str = field(default_factory=lambda: secrets.token_hex(16))
+    event_id: str = ""
+    begun: bool = False
+    complete: bool = False
+    tries: int = 0
+
+    def headers(self) -> dict[str, str]:
+        return {"Idempotency-Key": self.key} | ({"Last-Event-ID": self.event_id} if self.event_id else {})
+
+    def note(self, event_id: str) -> None:
+        self.event_id, self.begun, self.tries = event_id, True, 0
+
+    def pause(self, error: PagedServeError) -> None:
+        """Before another try; raises `error` when it has no hope."""
+        is_first = not self.begun and not self.tries
+        if is_first and not isinstance(error, _BrokenOff):
+            raise error
+        if self.tries == MAX_TRIES or (self.begun and not self.event_id):
+            raise error
+        time.sleep(min(FIRST_PAUSE_S * 2**self.tries, LONGEST_PAUSE_S))
+        self.tries += 1
+
 
 class _UnixConnection(http.client.HTTPConnection):
-    def __init__(self, path: str):
-        super().__init__("localhost")
+    def __init__(self, path: str, timeout_s: float | None):
+        super().__init__("localhost", timeout=timeout_s)
         self._path = path
 
     def connect(self) -> None:
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
         self.sock.connect(self._path)
 
 
@@ -48,37 +98,73 @@ class HttpClient:
             return False
 
     def stream(self, path: str, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """The events of a streamed answer; leaving the iterator closes the connection, which aborts the request."""
-        with self._response("POST", path, {**body, "stream": True}) as response:
+        """The events of a streamed answer, over as many connections as it takes; leaving the iterator aborts it."""
+        progress = _Progress()
+        try:
+            while not progress.complete:
+                try:
+                    yield from self._events(path, {**body, "stream": True}, progress)
+                except (_Unreachable, _BrokenOff, _TryLater) as error:
+                    progress.pause(error)
+        finally:
+            if progress.event_id and not progress.complete:
+                self._say_goodbye(progress.event_id.partition(":")[0])
+
+    def _events(self, path: str, body: dict[str, Any], progress: "_Progress") -> Iterator[dict[str, Any]]:
+        """What comes over one connection."""
+        with self._response("POST", path, body, progress.headers()) as response:
+            event_id = ""
             for line in response:
-                if line.startswith(b"data: ") and (data := line[6:].strip()) != b"[DONE]":
-                    event = json.loads(data)
+                if not line.endswith(b"\n"):
+                    break
+                name, _, value = line.decode().rstrip("\r\n").partition(": ")
+                if name == "id":
+                    event_id = value
+                elif name == "data" and value == "[DONE]":
+                    progress.complete = True
+                    return
+                elif name == "data":
+                    event = json.loads(value)
                     if "error" in event:
                         raise EngineDead(event["error"]["message"])
+                    progress.note(event_id)
                     yield event
+        raise _BrokenOff(f"{self._url} broke off in the middle of an answer")
+
+    def _say_goodbye(self, stream_id: str) -> None:
+        """Otherwise the server would wait for us a while."""
+        with suppress(PagedServeError), self._response("DELETE", f"/v1/streams/{stream_id}", None):
+            pass
 
     @contextmanager
-    def _response(self, method: str, path: str, body: dict[str, Any] | None) -> Iterator[http.client.HTTPResponse]:
-        connection = self._connection()
+    def _response(
+        self, method: str, path: str, body: dict[str, Any] | None, headers: dict[str, str] | None = None
+    ) -> Iterator[http.client.HTTPResponse]:
+        connection = self._connection(GOODBYE_WITHIN_S if method == "DELETE" else None)
+        connected = False
         try:
+            connection.connect()
+            connected = True
             root = "" if self._parts.scheme == "unix" else self._parts.path.rstrip("/")
-            connection.request(method, root + path, json.dumps(body) if body else None, self._headers)
-            response = connection.getresponse()
-            if response.status != 200:
-                raise InvalidRequest(f"the server answers {response.status}: {_message(response.read())}")
-            yield response
+            text = json.dumps(body) if body else None
+            connection.request(method, root + path, text, {**self._headers, **(headers or {})})
+            with connection.getresponse() as response:
+                if response.status not in (200, 204):
+                    kind = _TryLater if response.status in (429, 503) else InvalidRequest
+                    raise kind(f"the server answers {response.status}: {_message(response.read())}")
+                yield response
         except (OSError, http.client.HTTPException) as error:
             reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-            raise EngineDead(f"no answer from {self._url}: {reason}") from None
+            raise (_BrokenOff if connected else _Unreachable)(f"no answer from {self._url}: {reason}") from None
         finally:
             connection.close()
 
-    def _connection(self) -> http.client.HTTPConnection:
+    def _connection(self, timeout_s: float | None) -> http.client.HTTPConnection:
         if self._parts.scheme == "unix":
-            return _UnixConnection(self._parts.path)
+            return _UnixConnection(self._parts.path, timeout_s)
         if self._parts.scheme == "https":
-            return http.client.HTTPSConnection(self._parts.netloc)
-        return http.client.HTTPConnection(self._parts.netloc)
+            return http.client.HTTPSConnection(self._parts.netloc, timeout=timeout_s)
+        return http.client.HTTPConnection(self._parts.netloc, timeout=timeout_s)
 
 
 def _message(body: bytes) -> str:

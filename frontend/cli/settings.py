@@ -201,6 +201,27 @@ SETTINGS = (
         "SECONDS",
     ),
     Setting(
+        "Server",
+        "server.resume_grace_s",
+        ("--resume-grace",),
+        "An answer with an Idempotency-Key goes on for so long after its connection broke, and is kept; 0 is not.",
+        "SECONDS",
+    ),
+    Setting(
+        "Server",
+        "server.resume_bytes_per_answer",
+        ("--resume-bytes-per-answer",),
+        "What is kept of one answer, like 4M.",
+        "BYTES",
+    ),
+    Setting(
+        "Server",
+        "server.resume_bytes",
+        ("--resume-bytes",),
+        "What each HTTP process keeps of all answers, like 64M.",
+        "BYTES",
+    ),
+    Setting(
         "Server", "server.metrics_compat", ("--metrics-compat",), "Also export metrics under another server's names."
     ),
     Setting(

@@ -55,7 +55,7 @@ class Application:
             return await call.send(200, b"", [])
         if path == "/health":
             return await call.send(200 if self._engine_ready() else 503, b"", [])
-        self._guard.check(call.headers)
+        call.caller = self._guard.check(call.headers)
         if path == "/ready":
             self._check_ready()
             return await call.send(200, b"", [])

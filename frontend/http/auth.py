@@ -18,8 +18,8 @@ class Guard:
         # A page that has its own name resolve to 127.0.0.1 would otherwise read a key-less local server.
         self._local_only = not server.api_keys and not server.uds and is_loopback(server.host)
 
-    def check(self, headers: Mapping[str, str]) -> None:
-        """Raise HttpError 401 or 403."""
+    def check(self, headers: Mapping[str, str]) -> bytes:
+        """Who asks: a digest of the key, empty where none is needed. Raises HttpError 401 or 403."""
         host = headers.get("host", "").lower()
         if self._local_only and host and not is_loopback(_without_port(host)):
             raise HttpError(
@@ -28,10 +28,9 @@ class Guard:
         origin = headers.get("origin", "")
         if origin and origin.lower().partition("://")[2] != host:
             raise HttpError(403, "Requests from web pages of other origins are refused.")
-        if self._digests:
-            self._check_key(headers.get("authorization", ""))
+        return self._check_key(headers.get("authorization", "")) if self._digests else b""
 
-    def _check_key(self, authorization: str) -> None:
+    def _check_key(self, authorization: str) -> bytes:
         scheme, _, key = authorization.partition(" ")
         given = hashlib.sha256(key.strip().encode("latin-1")).digest()
         # All are compared, each in constant time: the time taken tells nothing about any key.
@@ -42,6 +41,7 @@ class Guard:
                 "A valid API key is needed: Authorization: Bearer KEY.",
                 headers=[(b"www-authenticate", b"Bearer")],
             )
+        return given
 
 
 def _without_port(host: str) -> str:

@@ -22,7 +22,7 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
-_JSON = [(b"content-type", b"application/json")]
+JSON = [(b"content-type", b"application/json")]
 _EVENTS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
@@ -42,6 +42,7 @@ class Call:
     path: str = field(init=False)  # without the --root-path that a proxy has taken away
     arrival: float = field(default_factory=time.monotonic)
     started: bool = False
+    caller: bytes = b""  # who asks: a digest of the API key
 
     def __post_init__(self) -> None:
         self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in self.scope["headers"]}
@@ -53,17 +54,18 @@ class Call:
         return await read_body(self.receive, self.headers.get("content-length"))
 
     async def send(self, status: int, body: bytes, headers: list[tuple[bytes, bytes]]) -> None:
-        await self._start(status, [*headers, (b"content-length", str(len(body)).encode())])
+        length = [(b"content-length", str(len(body)).encode())] if status != 204 else []
+        await self._start(status, [*headers, *length])
         await self.send_event({"type": "http.response.body", "body": body, "more_body": False})
 
     async def send_json(self, answer: msgspec.Struct) -> None:
-        await self.send(200, msgspec.json.encode(answer), _JSON)
+        await self.send(200, msgspec.json.encode(answer), JSON)
 
     async def send_error(self, error: HttpError) -> None:
-        await self.send(error.status, error_body(error), [*_JSON, *error.headers])
+        await self.send(error.status, error_body(error), [*JSON, *error.headers])
 
     async def send_events(self, frames: AsyncIterator[bytes], ping_every_s: float = 0.0) -> None:
-        """Server-sent events. The status waits for the first frame, so that a refusal still gets its own.
+        """Server-sent events. The status waits for the first frame, so that a refusal still gets its own; 204: none.
 
         A stream that is silent for `ping_every_s` gets a comment, which readers skip and proxies count as life.
         """
@@ -88,14 +90,17 @@ class Call:
         try:
             async for frame in frames:
                 await send(frame)
-        except PagedServeError as error:
+        except (HttpError, PagedServeError) as error:
             if not self.started:
                 raise
             await send(b"data: " + error_body(http_error(error, self.request_id)) + b"\n\n" + DONE)
         finally:
             if pinger is not None:
                 pinger.cancel()
-        await self.send_event({"type": "http.response.body", "body": b"", "more_body": False})
+        if self.started:
+            await self.send_event({"type": "http.response.body", "body": b"", "more_body": False})
+        else:
+            await self.send(204, b"", [])
 
     @contextlib.asynccontextmanager
     async def until_disconnect(self) -> AsyncIterator[None]:

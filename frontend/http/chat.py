@@ -1,7 +1,6 @@
 """POST /v1/chat/completions: a conversation, answered, with tool calls where the model writes them."""
 
 import hashlib
-import time
 from collections.abc import AsyncGenerator, Sequence
 
 from msgspec import UNSET, UnsetType
@@ -12,6 +11,7 @@ from paged_serve.protocol.sampling_params import FinishReason
 from ..admission import check_num_prompt_logprobs, fitting_max_tokens
 from ..client import TokenLogprobs
 from . import answers, logprobs
+from .answer_head import AnswerHead
 from .generation import Generation, Piece, Prompt
 from .prompts import chat_tokens
 from .sampling import chat_params
@@ -100,15 +100,14 @@ class ChatWriter:
         self._body = body
         self._prompt = prompt
         self._generation = generation
-        self._created = int(time.time())
 
     def _choices(self, answer_id: str) -> list[_ChatChoice]:
         parses_tools = bool(self._body.tools) and self._body.tool_choice != "none"
         return [_ChatChoice(answer_id, index, parses_tools) for index in range(self._prompt.params.n)]
 
-    async def answer(self, answer_id: str, model: str, warnings: list[str]) -> answers.ChatCompletion:
+    async def answer(self, head: AnswerHead) -> answers.ChatCompletion:
         """Everything at once."""
-        choices = self._choices(answer_id)
+        choices = self._choices(head.answer_id)
         whole = [
             answers.ChatChoice(
                 index=choice.index,
@@ -131,10 +130,10 @@ class ChatWriter:
         entries = self._generation.prompt_logprobs[0]
         shows_prompt_logprobs = self._body.prompt_logprobs is not None and entries is not None
         return answers.ChatCompletion(
-            id=answer_id,
+            id=head.answer_id,
             object="chat.completion",
-            created=self._created,
-            model=model,
+            created=head.created,
+            model=head.model,
             choices=whole,
             usage=self._generation.usage(),
             system_fingerprint=self._service.fingerprint,
@@ -142,29 +141,29 @@ class ChatWriter:
             prompt_logprobs=logprobs.prompt_logprobs(self._service.tokenizer, entries or [])
             if shows_prompt_logprobs
             else UNSET,
-            warnings=warnings or UNSET,
+            warnings=head.warnings or UNSET,
         )
 
-    async def frames(self, answer_id: str, model: str, warnings: list[str]) -> AsyncGenerator[bytes, None]:
-        """The same as server-sent events."""
-        frames = Frames(answer_id, "chat.completion.chunk", self._created, model)
-        choices = self._choices(answer_id)
+    async def frames(self, head: AnswerHead) -> AsyncGenerator[list[bytes], None]:
+        """The same as server-sent events: a list of all that there are by now."""
+        frames = Frames(head, "chat.completion.chunk")
+        choices = self._choices(head.answer_id)
         options = self._body.stream_options
         continuous = options is not None and options.continuous_usage_stats
-        more: dict[str, object] = {"warnings": warnings} if warnings else {}
+        more: dict[str, object] = {"warnings": head.warnings} if head.warnings else {}
         async for batch in self._generation.batches():
-            joined = []
+            events = []
             for piece in batch:
                 for chunk in self._chunks(choices[piece.choice], piece):
                     if continuous:
                         more["usage"] = self._generation.usage()
-                    joined.append(frames.chunk(chunk, **more))
+                    events.append(frames.chunk(chunk, **more))
                     more = {}
-            if joined:
-                yield b"".join(joined)
+            if events:
+                yield events
         if options is not None and options.include_usage:
-            yield frames.without_choice(usage=self._generation.usage(), system_fingerprint=self._service.fingerprint)
-        yield DONE
+            yield [frames.without_choice(usage=self._generation.usage(), system_fingerprint=self._service.fingerprint)]
+        yield [DONE]
 
     def _chunks(self, choice: _ChatChoice, piece: Piece) -> list[answers.ChatChunkChoice]:
         chunks = []

@@ -1,6 +1,5 @@
 """POST /v1/completions: prompts in any of four forms, continued."""
 
-import time
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 
@@ -12,6 +11,7 @@ from paged_serve.protocol.sampling_params import SamplingParams
 from ..admission import check_num_named_tokens, check_num_prompt_logprobs, check_num_sequences, fitting_max_tokens
 from ..text.detokenizer import Detokenizer
 from . import logprobs
+from .answer_head import AnswerHead
 from .answers import Completion, CompletionChoice, CompletionLogprobs, Usage
 from .generation import Generation, Piece, Prompt
 from .prompts import prompts_tokens, split_prompt
@@ -64,13 +64,12 @@ class CompletionWriter:
         self._n = prompts[0].params.n
         self._generation = generation
         self._hides_output = body.max_tokens == 0
-        self._created = int(time.time())
         count = len(prompts) * self._n
         self._begun = [False] * count
         self._logprobs = [self._logprobs_writer(prompts[i // self._n].token_ids) for i in range(count)]
         self._echoes: dict[int, _Echo] = {}  # by prompt
 
-    async def answer(self, answer_id: str, model: str, warnings: list[str]) -> Completion:
+    async def answer(self, head: AnswerHead) -> Completion:
         """Everything at once."""
         choices = [CompletionChoice(index=i, text="") for i in range(len(self._begun))]
         texts: list[list[str]] = [[] for _ in choices]
@@ -84,36 +83,36 @@ class CompletionWriter:
         if self._body.prompt_logprobs is not None:
             await self._add_prompt_logprobs(choices)
         return Completion(
-            id=answer_id,
+            id=head.answer_id,
             object="text_completion",
-            created=self._created,
-            model=model,
+            created=head.created,
+            model=head.model,
             choices=choices,
             usage=self._usage(),
             system_fingerprint=self._service.fingerprint,
-            warnings=warnings or UNSET,
+            warnings=head.warnings or UNSET,
         )
 
-    async def frames(self, answer_id: str, model: str, warnings: list[str]) -> AsyncGenerator[bytes, None]:
-        """The same as server-sent events."""
-        frames = Frames(answer_id, "text_completion", self._created, model)
+    async def frames(self, head: AnswerHead) -> AsyncGenerator[list[bytes], None]:
+        """The same as server-sent events: a list of all that there are by now."""
+        frames = Frames(head, "text_completion")
         options = self._body.stream_options
         continuous = options is not None and options.continuous_usage_stats
-        more: dict[str, object] = {"warnings": warnings} if warnings else {}
+        more: dict[str, object] = {"warnings": head.warnings} if head.warnings else {}
         async for batch in self._generation.batches():
-            joined = []
+            events = []
             for piece in batch:
                 choice = await self._choice(piece)
                 if choice.text or choice.logprobs or choice.finish_reason or choice.token_ids:
                     if continuous:
                         more["usage"] = self._usage()
-                    joined.append(frames.chunk(choice, **more))
+                    events.append(frames.chunk(choice, **more))
                     more = {}
-            if joined:
-                yield b"".join(joined)
+            if events:
+                yield events
         if options is not None and options.include_usage:
-            yield frames.without_choice(usage=self._usage(), system_fingerprint=self._service.fingerprint)
-        yield DONE
+            yield [frames.without_choice(usage=self._usage(), system_fingerprint=self._service.fingerprint)]
+        yield [DONE]
 
     def _usage(self) -> Usage:
         usage = self._generation.usage()

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from dataclasses import dataclass
 
 from paged_serve.protocol.errors import EngineDead
@@ -13,6 +13,7 @@ from ..client import SequenceDelta, TokenLogprobs
 from ..text.sequence_text import SequenceText
 from .answers import PromptTokensDetails, Usage
 from .service import EngineRequest, Service
+from .turns import Turns
 
 
 @dataclass(slots=True)
@@ -45,9 +46,21 @@ class _Choice:
 
 
 class Generation:
-    """`submit`, then iterate `batches`; `close` in any case, which aborts what still runs."""
+    """`submit`, then iterate `batches`; `close` in any case, which aborts what still runs.
 
-    def __init__(self, service: Service, prompts: list[Prompt], *, priority: int, cache_salt: str, arrival: float):
+    `in_turn`: each piece is of one token and alone in its batch, in an order that no timing changes.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        prompts: list[Prompt],
+        *,
+        priority: int,
+        cache_salt: str,
+        arrival: float,
+        in_turn: bool = False,
+    ):
         self._service = service
         self._arrival = arrival
         self._prompts = prompts
@@ -60,6 +73,7 @@ class Generation:
             for _ in range(self._n)
         ]
         self._num_unfinished = len(self._choices)
+        self._turns = Turns(len(self._choices)) if in_turn else None
         self._cached = [0] * len(prompts)
         self.prompt_logprobs: list[list[TokenLogprobs] | None] = [None] * len(prompts)
         self._pumps: list[asyncio.Task[None]] = []
@@ -84,8 +98,7 @@ class Generation:
         source = self._of_one() if len(self._requests) == 1 else self._of_many()
         async with contextlib.aclosing(source) as deltas:
             async for batch in deltas:
-                pieces = [piece for number, delta in batch if (piece := self._piece(number, delta)) is not None]
-                if pieces:
+                for pieces in self._batches_in_turn(self._turns, batch) if self._turns else self._one_batch(batch):
                     yield pieces
                 if not self._num_unfinished:
                     return
@@ -99,7 +112,8 @@ class Generation:
             prompt_tokens=prompt_tokens,
             completion_tokens=completion_tokens,
             total_tokens=prompt_tokens + completion_tokens,
-            prompt_tokens_details=PromptTokensDetails(cached_tokens=sum(self._cached)),
+            # what others have asked before is told to nobody whose answer may have to be made again, byte for byte
+            prompt_tokens_details=None if self._turns else PromptTokensDetails(cached_tokens=sum(self._cached)),
         )
 
     def close(self) -> None:
@@ -140,6 +154,22 @@ class Generation:
                     num_running -= 1
                     item.result()  # raises what ended this prompt's request
             yield batch
+
+    def _one_batch(self, batch: list[tuple[int, SequenceDelta]]) -> Iterator[list[Piece]]:
+        pieces = [piece for number, delta in batch if (piece := self._piece(number, delta)) is not None]
+        if pieces:
+            yield pieces
+
+    def _batches_in_turn(self, turns: Turns, batch: list[tuple[int, SequenceDelta]]) -> Iterator[list[Piece]]:
+        for number, delta in batch:
+            turns.add(number * self._n + delta.index, delta)
+        while (turn := turns.take()) is not None:
+            index, delta = turn
+            piece = self._piece(index // self._n, delta)
+            if self._choices[index].finished:
+                turns.end(index)
+            if piece is not None:
+                yield [piece]
 
     def _piece(self, number: int, delta: SequenceDelta) -> Piece | None:
         index = number * self._n + delta.index

@@ -1,5 +1,6 @@
 """The OpenAPI document, from the same table and the same Structs that serve the requests."""
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ from paged_serve import __version__
 
 from . import answers, fields
 from .errors import ErrorAnswer
+from .idempotency import EVENT_ID_PATTERN, KEY_PATTERN
 from .prompts import RESERVED_KWARGS
 from .route_spec import RouteSpec
 
@@ -16,11 +18,21 @@ _NULL = {"type": "null"}
 _REF = "#/components/schemas/{name}"
 _STREAMED = (answers.ChatChunkChoice,)
 _PLAIN = {"/metrics": "text/plain", "/openapi.json": "application/json", "/": "text/html"}
+_HEADERS = {
+    "Idempotency-Key": (KEY_PATTERN, "A request that comes again with its key gets the same answer, byte for byte"),
+    "Last-Event-ID": (EVENT_ID_PATTERN, "The stream goes on behind this event"),
+}
+_OTHERS = {
+    "204": "Nothing comes after that",
+    "409": "Another connection has taken over the answer",
+    "410": "The stream, or a part of it, is no longer kept",
+    "422": "The Idempotency-Key or Last-Event-ID is of another request",
+}
 _ERRORS = {
     "400": "The request is wrong; the message names the field, its value and the limit",
     "401": "A valid API key is missing",
     "403": "Not from this host or page",
-    "404": "No such path or model",
+    "404": "No such path, model or stream",
     "413": "The body is too long",
     "429": "Too much is waiting; see Retry-After",
     "500": "The server or the engine failed on this request",
@@ -100,7 +112,7 @@ def _operation(spec: RouteSpec) -> dict[str, Any]:
         content["application/json"] = {"schema": _reference(spec.answer)}
     if spec.streams:
         content["text/event-stream"] = {"schema": {"description": "Chunks as server-sent events, then [DONE]"}}
-    if spec.answer is None:
+    if spec.answer is None and spec.path in _PLAIN:
         content[_PLAIN[spec.path]] = {"schema": {"type": "object" if "json" in _PLAIN[spec.path] else "string"}}
     operation: dict[str, Any] = {
         "summary": spec.summary,
@@ -111,9 +123,21 @@ def _operation(spec: RouteSpec) -> dict[str, Any]:
         references = [_reference(body) for body in spec.bodies]
         schema = references[0] if len(references) == 1 else {"anyOf": references}
         operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
-    if "{model}" in spec.path:
-        operation["parameters"] = [{"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}]
+    for status in map(str, spec.statuses):
+        operation["responses"][status] = {"description": _OTHERS[status]} if status == "204" else _error(status)
+    if parameters := [*_path_parameters(spec.path), *map(_header, spec.headers)]:
+        operation["parameters"] = parameters
     return operation
+
+
+def _path_parameters(path: str) -> list[dict[str, Any]]:
+    names = re.findall(r"\{(\w+)\}", path)
+    return [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names]
+
+
+def _header(name: str) -> dict[str, Any]:
+    pattern, text = _HEADERS[name]
+    return {"name": name, "in": "header", "description": text, "schema": {"type": "string", "pattern": pattern}}
 
 
 def _reference(kind: type[msgspec.Struct]) -> dict[str, str]:
@@ -121,4 +145,7 @@ def _reference(kind: type[msgspec.Struct]) -> dict[str, str]:
 
 
 def _error(code: str) -> dict[str, Any]:
-    return {"description": _ERRORS[code], "content": {"application/json": {"schema": _reference(ErrorAnswer)}}}
+    return {
+        "description": (_ERRORS | _OTHERS)[code],
+        "content": {"application/json": {"schema": _reference(ErrorAnswer)}},
+    }

@@ -20,3 +20,5 @@ class RouteSpec:
     bodies: tuple[type[msgspec.Struct], ...] = ()
     answer: type[msgspec.Struct] | None = None  # None: text or nothing
     streams: bool = False
+    headers: tuple[str, ...] = ()  # that change what it does
+    statuses: tuple[int, ...] = ()  # beside those that any route may answer with

@@ -17,20 +17,22 @@ from .service import Engine, Service, TextSide
 class _Endpoint:
     """What the path matcher finds: it only notes the match, so that handlers see our Call and nothing else."""
 
-    def __init__(self, spec: RouteSpec):
-        self.spec = spec
+    def __init__(self) -> None:
+        self.by_method: dict[str, RouteSpec] = {}
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        scope["paged_serve.route"] = self.spec
+        scope["paged_serve.route"] = self.by_method.get(scope["method"]) or self.by_method["GET"]  # HEAD is like GET
 
 
 class Router:
     def __init__(self, service: Service, routes: Sequence[RouteSpec]):
         self._service = service
-        self._paths = {spec.path for spec in routes}
+        endpoints: dict[str, _Endpoint] = {}
+        for spec in routes:
+            endpoints.setdefault(spec.path, _Endpoint()).by_method[spec.method] = spec
         matched = [
-            starlette.routing.Route(spec.path.replace("}", ":path}"), _Endpoint(spec), methods=[spec.method])
-            for spec in routes
+            starlette.routing.Route(path.replace("}", ":path}"), endpoint, methods=[*endpoint.by_method])
+            for path, endpoint in endpoints.items()
         ]
         self._matcher = starlette.routing.Router(matched, redirect_slashes=False)
 

@@ -11,6 +11,7 @@ from . import answers, schemas
 from .body import decode_body
 from .call import Call
 from .generate import create_chat_completion, create_completion
+from .once import delete_stream, get_stream
 from .openapi import document
 from .prompts import chat_tokens
 from .route_spec import RouteSpec
@@ -88,6 +89,8 @@ ROUTES = (
         (schemas.CompletionRequest,),
         answers.Completion,
         streams=True,
+        headers=("Idempotency-Key", "Last-Event-ID"),
+        statuses=(204, 409, 410, 422),
     ),
     RouteSpec(
         "POST",
@@ -97,7 +100,19 @@ ROUTES = (
         (schemas.ChatCompletionRequest,),
         answers.ChatCompletion,
         streams=True,
+        headers=("Idempotency-Key", "Last-Event-ID"),
+        statuses=(204, 409, 410, 422),
     ),
+    RouteSpec(
+        "GET",
+        "/v1/streams/{id}",
+        get_stream,
+        "Go on with a stream whose connection broke",
+        streams=True,
+        headers=("Last-Event-ID",),
+        statuses=(204, 409, 410),
+    ),
+    RouteSpec("DELETE", "/v1/streams/{id}", delete_stream, "End a stream", statuses=(204, 410)),
     RouteSpec("GET", "/v1/models", list_models, "Names to put into `model`", answer=answers.ModelList),
     RouteSpec("GET", "/v1/models/{model}", get_model, "One model", answer=answers.Model),
     RouteSpec(

@@ -19,6 +19,7 @@ from ..text.model_template import model_template
 from ..text.template_renderer import TemplateRenderer
 from ..text.tokenizer import Tokenizer
 from .errors import HttpError
+from .kept_answers import KeptAnswers
 from .metrics import Metrics
 
 Result = TypeVar("Result")
@@ -87,6 +88,7 @@ class Service:
     template: TemplateRenderer | None
     admission: Admission
     metrics: Metrics
+    kept: KeptAnswers
     model_names: tuple[str, ...]
     longest_token_chars: int
     sampling_defaults: Mapping[str, Any]  # by the model, for what a request leaves out
@@ -105,6 +107,7 @@ class Service:
             template=text.template,
             admission=admission,
             metrics=Metrics(names[0], lambda: engine.stats, config.server.metrics_compat, index),
+            kept=KeptAnswers(config.server),
             model_names=names,
             longest_token_chars=text.longest_token_chars,
             sampling_defaults=text.sampling_defaults,

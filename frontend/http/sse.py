@@ -4,6 +4,8 @@ from typing import Any
 
 import msgspec
 
+from .answer_head import AnswerHead
+
 DONE = b"data: [DONE]\n\n"
 PING = b": ping\n\n"
 _encode = msgspec.json.Encoder().encode
@@ -12,8 +14,8 @@ _encode = msgspec.json.Encoder().encode
 class Frames:
     """The frames of one answer."""
 
-    def __init__(self, answer_id: str, kind: str, created: int, model: str):
-        shared = _encode({"id": answer_id, "object": kind, "created": created, "model": model})
+    def __init__(self, head: AnswerHead, kind: str):
+        shared = _encode({"id": head.answer_id, "object": kind, "created": head.created, "model": head.model})
         self._head = b"data: " + shared[:-1] + b',"choices":['
 
     def chunk(self, choice: msgspec.Struct, **more: Any) -> bytes:
@@ -22,6 +24,11 @@ class Frames:
 
     def without_choice(self, **more: Any) -> bytes:
         return self._head + b"]" + _tail(more)
+
+
+def numbered(event: bytes, answer_id: str, number: int) -> bytes:
+    """With the id by which a client says how far it has come."""
+    return b"id: %s:%d\n%s" % (answer_id.encode(), number, event)
 
 
 def _tail(more: dict[str, Any]) -> bytes:

@@ -8,6 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from click.testing import CliRunner
 
+from paged_serve.frontend.cli.http_client import HttpClient
 from paged_serve.frontend.cli.main import cli
 from paged_serve.protocol.errors import ConfigError, EngineDead, InvalidRequest
 
@@ -20,6 +21,10 @@ class FakeServer(ThreadingHTTPServer):
         self.asked: list[tuple[str, str | None, dict]] = []
         self.words = ["Good", " day", "."]
         self.refusal = ""
+        self.breaks_after: list[int] = []  # words of each connection, then it ends; the last one says them all
+        self.numbers_events = True
+        self.deleted: list[str] = []
+        self.keys: list[tuple[str, str | None]] = []
 
     @property
     def url(self) -> str:
@@ -39,8 +44,22 @@ class Handler(BaseHTTPRequestHandler):
             self._send(400, json.dumps({"error": {"message": self.server.refusal}}))
             return
         field = (lambda word: {"delta": {"content": word}}) if "chat" in self.path else (lambda word: {"text": word})
+        had = self.headers["Last-Event-ID"]
+        self.server.keys.append((self.headers["Idempotency-Key"], had))
         events = [json.dumps({"choices": [field(word)]}) for word in self.server.words]
-        self._send(200, "".join(f"data: {event}\n\n" for event in [*events, "[DONE]"]))
+        named = [self._numbered(event, i) for i, event in enumerate([*events, "[DONE]"], 1)]
+        begin = int(had.partition(":")[2]) if had else 0
+        end = self.server.breaks_after.pop(0) if self.server.breaks_after else len(named)
+        torn = named[end][:30] if end < len(named) else ""
+        self._send(200, "".join(named[begin:end]) + torn)
+
+    def do_DELETE(self) -> None:
+        self.server.deleted.append(self.path)
+        self.send_response(204)
+        self.end_headers()
+
+    def _numbered(self, event: str, number: int) -> str:
+        return (f"id: cmpl-a:{number}\n" if self.server.numbers_events else "") + f"data: {event}\n\n"
 
     def _send(self, status: int, text: str) -> None:
         self.send_response(status)
@@ -68,6 +87,31 @@ def test_complete_prints_the_continuation_as_it_comes(server):
     [(path, _, body)] = server.asked
     assert path == "/v1/completions"
     assert body == {"model": "small", "prompt": "Hello", "max_tokens": 256, "temperature": 0.0, "stream": True}
+
+
+def test_an_answer_that_breaks_off_goes_on_behind_what_has_come(server):
+    server.words, server.breaks_after = ["One", " two", " three", " four"], [0, 2, 3, 3]
+    result = CliRunner().invoke(cli, ["complete", "--url", server.url, "-p", "Count"])
+    assert result.stdout == "One two three four\n"
+    [key] = {key for key, _ in server.keys}
+    assert len(key) == 32
+    assert [had for _, had in server.keys] == [None, None, "cmpl-a:2", "cmpl-a:3", "cmpl-a:3"]
+    assert not server.deleted
+
+
+def test_without_numbers_it_cannot_go_on(server):
+    server.numbers_events, server.breaks_after = False, [2]
+    result = CliRunner().invoke(cli, ["complete", "--url", server.url, "-p", "Count"])
+    assert result.stdout.startswith("Good day")
+    assert isinstance(result.exception, EngineDead)
+    assert len(server.keys) == 1
+
+
+def test_an_answer_that_is_left_is_ended_at_the_server(server):
+    events = HttpClient(server.url).stream("/v1/completions", {"prompt": "a"})
+    next(events)
+    events.close()
+    assert server.deleted == ["/v1/streams/cmpl-a"]
 
 
 def test_complete_reads_standard_input(server):

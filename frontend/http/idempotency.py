@@ -1,0 +1,71 @@
+"""Idempotency keys and event ids: which answer a request means, and where in it to go on.
+
+An answer's id is made of the moment it was begun and of a digest of the request. So the id and the request together
+say every byte of the answer, and a frontend that has never heard of either can make it again.
+"""
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from .errors import HttpError
+
+KEY_PATTERN = "^[!-~]{1,255}$"
+EVENT_ID_PATTERN = "^(chat)?cmpl-[0-9a-f]{32}:(0|[1-9][0-9]{0,8})$"
+_KEY = re.compile(KEY_PATTERN)
+_EVENT_ID = re.compile(EVENT_ID_PATTERN)
+_CREATED_DIGITS = 8
+_DIGEST_DIGITS = 24
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedRequest:
+    """A request that carries a key; the same key of another caller is another key."""
+
+    caller: bytes
+    key: str
+    digest: str  # of everything that the answer depends on but the moment it was begun
+
+    def answer_id(self, prefix: str, created: int) -> str:
+        """`created` in seconds since 1970."""
+        return f"{prefix}-{created:0{_CREATED_DIGITS}x}{self.digest}"
+
+
+@dataclass(frozen=True, slots=True)
+class EventId:
+    """The last event that a client has; `number` counts from 1, and 0 is before the first."""
+
+    answer_id: str
+    number: int
+
+    @property
+    def created(self) -> int:
+        return int(self.answer_id.partition("-")[2][:_CREATED_DIGITS], 16)
+
+
+def request_digest(fingerprint: str, path: str, key: str, body: bytes) -> str:
+    """`fingerprint` is the model's, so that nobody goes on with one model where another began."""
+    digest = hashlib.sha256()
+    for part in (fingerprint.encode(), path.encode(), key.encode(), body):
+        digest.update(b"%d:" % len(part) + part)
+    return digest.hexdigest()[:_DIGEST_DIGITS]
+
+
+def idempotency_key(headers: Mapping[str, str]) -> str | None:
+    """Raises HttpError 400 for what is no key."""
+    key = headers.get("idempotency-key")
+    if key is not None and not _KEY.fullmatch(key):
+        raise HttpError(400, "Idempotency-Key must have 1 to 255 visible ASCII characters.", "Idempotency-Key")
+    return key
+
+
+def last_event_id(headers: Mapping[str, str]) -> EventId | None:
+    """Raises HttpError 400 for what is no event's id."""
+    text = headers.get("last-event-id")
+    if text is None:
+        return None
+    if not _EVENT_ID.fullmatch(text):
+        raise HttpError(400, "Last-Event-ID must be the id of an event of a stream from here.", "Last-Event-ID")
+    answer_id, _, number = text.rpartition(":")
+    return EventId(answer_id, int(number))

@@ -1,0 +1,68 @@
+"""What the two generating routes share, and what they do differently."""
+
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import msgspec
+
+from .answer_head import AnswerHead
+from .body import decode_body
+from .call import Call
+from .chat import ChatWriter, chat_prompt
+from .completions import CompletionWriter, completion_prompts
+from .errors import HttpError
+from .generation import Generation, Prompt
+from .schemas import ChatCompletionRequest, CompletionRequest, SamplingFields
+from .service import Service
+
+
+class Writer(Protocol):
+    async def answer(self, head: AnswerHead) -> msgspec.Struct: ...
+    def frames(self, head: AnswerHead) -> AsyncGenerator[list[bytes], None]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What the two routes do differently."""
+
+    prefix: str  # of the answers' ids
+    body: type[SamplingFields]
+    prompts: Callable[[Service, Any, int], Awaitable[list[Prompt]]]
+    writer: Callable[[Service, Any, list[Prompt], Generation], Writer]
+
+
+async def _chat_prompts(service: Service, body: ChatCompletionRequest, size: int) -> list[Prompt]:
+    return [await chat_prompt(service, body, size)]
+
+
+def _chat_writer(
+    service: Service, body: ChatCompletionRequest, prompts: list[Prompt], generation: Generation
+) -> ChatWriter:
+    return ChatWriter(service, body, prompts[0], generation)
+
+
+COMPLETION = Kind("cmpl", CompletionRequest, completion_prompts, CompletionWriter)
+CHAT_COMPLETION = Kind("chatcmpl", ChatCompletionRequest, _chat_prompts, _chat_writer)
+
+
+def decode(service: Service, kind: Kind, raw: bytes) -> tuple[SamplingFields, str, list[str]]:
+    """(body, model's name, warnings). Raises HttpError."""
+    body, warnings = decode_body(kind.body, raw, service.config.server.lenient)
+    model = service.model_name(body.model)
+    if body.stream_options is not None and not body.stream:
+        raise HttpError(400, "stream_options needs stream to be true", "stream_options")
+    return body, model, warnings
+
+
+def generation_of(
+    service: Service, call: Call, body: SamplingFields, prompts: list[Prompt], *, in_turn: bool = False
+) -> Generation:
+    return Generation(
+        service,
+        prompts,
+        priority=body.priority or 0,
+        cache_salt=body.cache_salt or "",
+        arrival=call.arrival,
+        in_turn=in_turn,
+    )

@@ -1,0 +1,115 @@
+"""Requests with an Idempotency-Key: one answer however often they come, which goes on when their connection breaks.
+
+The answer is a function of the request and the answer's id: one token an event, choices in turn, nothing that tells
+of others. So whoever repeats the request with the id of the last event that he has gets exactly the events after it,
+from this frontend's memory or made again.
+"""
+
+import time
+from collections.abc import AsyncGenerator
+from contextlib import ExitStack, aclosing
+
+import msgspec
+
+from .answer_head import AnswerHead
+from .call import JSON, Call
+from .errors import HttpError
+from .generation import Generation
+from .idempotency import EventId, KeyedRequest, last_event_id, request_digest
+from .kept_answer import KeptAnswer
+from .kinds import Kind, Writer, decode, generation_of
+from .schemas import SamplingFields
+from .service import Service
+from .sse import numbered
+
+
+async def create_once(service: Service, call: Call, kind: Kind, key: str) -> None:
+    """Answer, or go on with an answer. Raises HttpError 422 when the key was another request's."""
+    after = last_event_id(call.headers)
+    raw = await call.body()
+    body, model, warnings = decode(service, kind, raw)
+    request = KeyedRequest(call.caller, key, request_digest(service.fingerprint, call.path, key, raw))
+    _check_event_id(kind, request, body, after)
+    number = 0 if after is None else after.number
+    with service.admission.reading():
+        answer = service.kept.of_request(request, after)
+        if answer is None:
+            with ExitStack() as admitted:
+                admitted.enter_context(service.admission.entered())
+                prompts = await kind.prompts(service, body, len(raw))
+                answer = service.kept.of_request(request, after)  # another connection may have been quicker
+                if answer is None:
+                    head = _head(kind, request, model, warnings, after)
+                    generation = generation_of(service, call, body, prompts, in_turn=True)
+                    events = _events(generation, kind.writer(service, body, prompts, generation), head, body)
+                    answer = service.kept.begin(request, head.answer_id, streams=bool(body.stream), first=number)
+                    answer.make(events, admitted.pop_all())
+        await _send(service, call, answer, number)
+
+
+async def get_stream(service: Service, call: Call) -> None:
+    """Go on behind `Last-Event-ID` with a stream that this frontend keeps."""
+    await call.body()
+    answer_id, after = call.scope["path_params"]["id"], last_event_id(call.headers)
+    if after is not None and after.answer_id != answer_id:
+        raise HttpError(400, f"Last-Event-ID is of the stream {after.answer_id}.", "Last-Event-ID")
+    number = 0 if after is None else after.number
+    answer = service.kept.of_id(call.caller, answer_id, number)
+    with service.admission.reading():
+        await _send(service, call, answer, number)
+
+
+async def delete_stream(service: Service, call: Call) -> None:
+    """End it, as a closed connection ends a request without a key."""
+    answer_id = call.scope["path_params"]["id"]
+    answer = service.kept.of_id(call.caller, answer_id, None)
+    service.kept.forget(answer, HttpError(410, f"The stream {answer_id} was deleted."))
+    await call.send(204, b"", [])
+
+
+def _check_event_id(kind: Kind, request: KeyedRequest, body: SamplingFields, after: EventId | None) -> None:
+    if after is None:
+        return
+    if not body.stream:
+        raise HttpError(400, "Last-Event-ID is for streams; this request does not ask for one.", "Last-Event-ID")
+    if after.answer_id != request.answer_id(kind.prefix, after.created):
+        raise HttpError(
+            422,
+            "Last-Event-ID is not of this request: it had another body or Idempotency-Key, or the server another model "
+            "or other settings. Ask anew, without Last-Event-ID.",
+            "Last-Event-ID",
+        )
+
+
+def _head(kind: Kind, request: KeyedRequest, model: str, warnings: list[str], after: EventId | None) -> AnswerHead:
+    if after is not None:
+        return AnswerHead(after.answer_id, model, warnings, after.created)
+    created = int(time.time())
+    return AnswerHead(request.answer_id(kind.prefix, created), model, warnings, created)
+
+
+async def _events(
+    generation: Generation, writer: Writer, head: AnswerHead, body: SamplingFields
+) -> AsyncGenerator[list[bytes], None]:
+    """The whole answer; for an answer that is no stream one event, which is its body."""
+    number = 0
+    try:
+        await generation.submit()
+        if not body.stream:
+            yield [msgspec.json.encode(await writer.answer(head))]
+            return
+        async with aclosing(writer.frames(head)) as batches:
+            async for batch in batches:
+                yield [numbered(event, head.answer_id, number + i) for i, event in enumerate(batch, 1)]
+                number += len(batch)
+    finally:
+        generation.close()
+
+
+async def _send(service: Service, call: Call, answer: KeptAnswer, number: int) -> None:
+    async with call.until_disconnect(), aclosing(answer.events_after(number)) as events:
+        if answer.streams:
+            await call.send_events(events, service.config.server.sse_keep_alive_interval_s)
+        else:
+            async for event in events:
+                await call.send(200, event, JSON)

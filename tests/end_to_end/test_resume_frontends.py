@@ -1,0 +1,55 @@
+"""One of two frontends dies under many streams: each client has its whole answer in the end."""
+
+import contextlib
+import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import psutil
+
+from paged_serve.frontend.cli.http_client import HttpClient
+
+from .serving import Server, serving
+
+NUM_STREAMS = 32
+STORY = {"model": "demo", "prompt": "Once upon a time", "max_tokens": 48, "temperature": 0.8, "ignore_eos": True}
+
+
+def bodies() -> list[dict]:
+    """Every other one greedy, the rest each with a seed of its own."""
+    return [{**STORY, "temperature": 0.0} if i % 2 else {**STORY, "seed": i} for i in range(NUM_STREAMS)]
+
+
+def text_alone(server: Server, body: dict) -> str:
+    status, answer = server.post("/v1/completions", body)
+    assert status == 200, answer
+    return answer["choices"][0]["text"]
+
+
+def kill_a_frontend(server: Server) -> None:
+    victim = server.children("frontend.http")[0]
+    with contextlib.suppress(psutil.NoSuchProcess):
+        victim.send_signal(signal.SIGKILL)
+        victim.wait(60)
+
+
+def test_every_stream_ends_with_its_own_text_though_a_frontend_is_killed():
+    with serving("--api-server-count", "2") as server:
+        expected = [text_alone(server, body) for body in bodies()]
+        all_begun = threading.Barrier(NUM_STREAMS + 1, timeout=120)
+        killed = threading.Event()
+
+        def stream(body: dict) -> str:
+            events = HttpClient(server.url).stream("/v1/completions", body)
+            texts = [next(events)["choices"][0]["text"]]
+            all_begun.wait()
+            assert killed.wait(120)
+            texts += [event["choices"][0]["text"] for event in events]
+            return "".join(texts)
+
+        with ThreadPoolExecutor(NUM_STREAMS) as clients:
+            streams = [clients.submit(stream, body) for body in bodies()]
+            all_begun.wait()
+            kill_a_frontend(server)
+            killed.set()
+            assert [each.result(120) for each in streams] == expected

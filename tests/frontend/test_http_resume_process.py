@@ -1,0 +1,100 @@
+"""A frontend process whose client goes away: an answer with a key goes on, for a while."""
+
+import json
+import socket
+import time
+
+import pytest
+
+from paged_serve.protocol import control
+from paged_serve.protocol.engine_core import AbortRequests, EngineCoreRequest
+from paged_serve.protocol.sampling_params import FinishReason
+
+from .fake_core import output
+from .test_http_process import FrontendUnderTest
+
+BODY = json.dumps({"prompt": "x", "max_tokens": 4, "stream": True, "return_token_ids": True}).encode()
+HEAD = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\nidempotency-key: k\r\n\r\n" % len(
+    BODY
+)
+
+
+@pytest.fixture
+def start(run_dir, folder):
+    frontends = []
+
+    def start_frontend(**server):
+        frontends.append(FrontendUnderTest(run_dir, folder, **server))
+        return frontends[-1]
+
+    yield start_frontend
+    for frontend in frontends:
+        frontend.close()
+
+
+def first_event(link: socket.socket) -> tuple[str, bytes]:
+    """(its id, itself) once it has come."""
+    answer = b""
+    while (found := answer.find(b"id: cmpl-")) < 0 or b"\n\n" not in answer[found:]:
+        part = link.recv(4096)
+        assert part, answer
+        answer += part
+    event = answer[found : answer.index(b"\n\n", found) + 2]
+    return event[4 : event.index(b"\n")].decode(), event
+
+
+def test_a_stream_goes_on_without_its_client_even_while_the_server_drains(start, start_core):
+    frontend, core = start(resume_grace_s=600), start_core()
+    frontend.wait_for(control.Ready)
+    with socket.create_connection(("127.0.0.1", frontend.port), timeout=60) as link:
+        link.sendall(HEAD + BODY)
+        request = core.wait_for(EngineCoreRequest)[0]
+        core.do(output(core.epoch, request.request_id, 0, [65]))
+        event_id, event = first_event(link)
+    core.do(output(core.epoch, request.request_id, 1, [66, 67]))
+    frontend.tell(control.Drain())
+    while frontend.get("/ready")[0] == 200:
+        time.sleep(0.01)
+    stream = event_id.partition(":")[0]
+    with socket.create_connection(("127.0.0.1", frontend.port), timeout=60) as link:
+        line = f"GET /v1/streams/{stream} HTTP/1.1\r\nhost: localhost\r\nlast-event-id: {event_id}\r\n\r\n"
+        link.sendall(line.encode())
+        again_id, _ = first_event(link)
+        assert again_id == f"{stream}:2"
+        core.do(output(core.epoch, request.request_id, 3, [68], FinishReason.LENGTH))
+        rest = b""
+        while b"[DONE]" not in rest:
+            part = link.recv(4096)
+            assert part, rest
+            rest += part
+    assert not core.all(AbortRequests)
+    frontend.wait_for(control.Drained)
+    _, whole = frontend.get(f"/v1/streams/{stream}")
+    assert whole.startswith(event)
+    tokens = [json.loads(line[6:])["choices"][0]["token_ids"] for line in whole.splitlines() if b"data: {" in line]
+    assert tokens == [[65], [66], [67], [68]]
+
+
+def test_a_stream_to_which_nobody_comes_back_is_aborted(start, start_core):
+    frontend, core = start(resume_grace_s=0.1), start_core()
+    frontend.wait_for(control.Ready)
+    with socket.create_connection(("127.0.0.1", frontend.port), timeout=60) as link:
+        link.sendall(HEAD + BODY)
+        request = core.wait_for(EngineCoreRequest)[0]
+        core.do(output(core.epoch, request.request_id, 0, [65]))
+        event_id, _ = first_event(link)
+    assert core.wait_for(AbortRequests)[0].stream_ids == (request.request_id,)
+    assert frontend.get(f"/v1/streams/{event_id.partition(':')[0]}")[0] == 410
+
+
+def test_a_request_that_has_not_said_anything_yet_goes_on_too(start, start_core):
+    frontend, core = start(resume_grace_s=600), start_core()
+    frontend.wait_for(control.Ready)
+    with socket.create_connection(("127.0.0.1", frontend.port), timeout=60) as link:
+        link.sendall(HEAD + BODY)
+        request = core.wait_for(EngineCoreRequest)[0]
+    with socket.create_connection(("127.0.0.1", frontend.port), timeout=60) as link:
+        link.sendall(HEAD + BODY)
+        core.do(output(core.epoch, request.request_id, 0, [65], FinishReason.STOP))
+        assert first_event(link)[0].endswith(":1")
+    assert len(core.all(EngineCoreRequest)) == 1

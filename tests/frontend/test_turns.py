@@ -1,0 +1,58 @@
+"""The order of tokens in answers that can be made again."""
+
+import random
+
+import pytest
+
+from paged_serve.frontend.client import SequenceDelta, TokenLogprobs
+from paged_serve.frontend.http.turns import Turns
+from paged_serve.protocol.sampling_params import FinishReason
+
+
+def delta(choice: int, tokens: list[int], *, ends: bool) -> SequenceDelta:
+    logprobs = [TokenLogprobs([token], [-1.0], 1) for token in tokens]
+    return SequenceDelta(choice, tokens, logprobs, finish_reason=FinishReason.STOP if ends else None)
+
+
+def order(lengths: list[int], rng: random.Random) -> list[tuple[int, list[int], bool]]:
+    """What comes out for choices of these lengths, whose tokens arrive in random portions."""
+    turns, sent, found = Turns(len(lengths)), [0] * len(lengths), []
+    while any(had < length for had, length in zip(sent, lengths, strict=True)):
+        choice = rng.choice([c for c, length in enumerate(lengths) if sent[c] < length])
+        count = rng.randint(1, lengths[choice] - sent[choice])
+        tokens = [*range(sent[choice], sent[choice] + count)]
+        sent[choice] += count
+        turns.add(choice, delta(choice, tokens, ends=sent[choice] == lengths[choice]))
+        while (turn := turns.take()) is not None:
+            index, one = turn
+            assert one.index == index
+            assert [entry.token_ids for entry in one.logprobs] == [[token] for token in one.token_ids]
+            found.append((index, one.token_ids, one.finish_reason is not None))
+            if one.finish_reason is not None:
+                turns.end(index)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_timing_changes_the_order_and_nobody_waits_for_a_choice_that_has_ended(seed):
+    rng = random.Random(seed)
+    lengths = [rng.randint(1, 12) for _ in range(rng.randint(1, 6))]
+    expected = [
+        (choice, [position], position == length - 1)
+        for position in range(max(lengths))
+        for choice, length in enumerate(lengths)
+        if position < length
+    ]
+    for _ in range(5):
+        assert order(lengths, rng) == expected
+
+
+def test_what_a_stop_string_has_cut_is_left_out():
+    turns = Turns(2)
+    turns.add(0, delta(0, [1, 2, 3], ends=False))
+    assert turns.take()[1].token_ids == [1]
+    turns.end(0)
+    turns.add(1, delta(1, [7], ends=True))
+    assert turns.take()[0] == 1
+    turns.end(1)
+    assert turns.take() is None
