@@ -8,6 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from click.testing import CliRunner
 
+from paged_serve.frontend.cli import http_client
 from paged_serve.frontend.cli.http_client import HttpClient
 from paged_serve.frontend.cli.main import cli
 from paged_serve.protocol.errors import ConfigError, EngineDead, InvalidRequest
@@ -97,6 +98,22 @@ def test_an_answer_that_breaks_off_goes_on_behind_what_has_come(server):
     assert len(key) == 32
     assert [had for _, had in server.keys] == [None, None, "cmpl-a:2", "cmpl-a:3", "cmpl-a:3"]
     assert not server.deleted
+
+
+def test_every_event_gives_hope_anew(server, monkeypatch):
+    monkeypatch.setattr(http_client, "FIRST_PAUSE_S", 0.0)
+    server.words = [f" {i}" for i in range(2 * http_client.MAX_TRIES)]
+    server.breaks_after = [*range(1, len(server.words))]
+    result = CliRunner().invoke(cli, ["complete", "--url", server.url, "-p", "Count"])
+    assert result.stdout == "".join(server.words) + "\n"
+
+
+def test_somewhere_hope_ends(server, monkeypatch):
+    monkeypatch.setattr(http_client, "FIRST_PAUSE_S", 0.0)
+    server.breaks_after = [1] * (http_client.MAX_TRIES + 1)
+    result = CliRunner().invoke(cli, ["complete", "--url", server.url, "-p", "Count"])
+    assert isinstance(result.exception, EngineDead)
+    assert len(server.keys) == http_client.MAX_TRIES + 1
 
 
 def test_without_numbers_it_cannot_go_on(server):

@@ -40,15 +40,29 @@ def test_another_frontend_goes_on_whatever_the_portions_of_the_engine(folder, pa
     body = {**body, "stream_options": {"include_usage": True, "continuous_usage_stats": True}}
     first, second = Server(folder, SAYS), Server(folder, SAYS)
     second.engine.per_delta, second.engine.burst = per_delta, burst
+    for server in (first, second):
+        server.engine.outputs = [server.tokenizer.encode(text) for text in ("one", SAYS)]
     begun = first.ask("POST", path, body, **{"Idempotency-Key": "k"})
     assert begun.status_code == 200, begun.text
     assert [event_id.split(":")[1] for event_id in ids(begun.text)] == [
         *map(str, range(1, begun.text.count("\n\n") + 1))
     ]
+    assert '"error"' not in begun.text
     for number in (0, 1, 5, len(ids(begun.text)) - 1):
         event_id = ids(begun.text)[0].replace(":1", f":{number}")
         rest = second.ask("POST", path, body, **{"Idempotency-Key": "k", "Last-Event-ID": event_id})
         assert rest.text == after(begun.text, number)
+
+
+def test_the_moment_of_an_answer_is_that_of_its_id(folder):
+    begun = Server(folder, SAYS).ask("POST", "/v1/completions", COMPLETION, **{"Idempotency-Key": "k"})
+    digest = ids(begun.text)[0].partition(":")[0][-24:]
+    long_ago = f"cmpl-{1_000_000_000:08x}{digest}:0"
+    again = Server(folder, SAYS).ask(
+        "POST", "/v1/completions", COMPLETION, **{"Idempotency-Key": "k", "Last-Event-ID": long_ago}
+    )
+    assert {json.loads(line[6:])["created"] for line in again.text.splitlines() if "data: {" in line} == {1_000_000_000}
+    assert ids(again.text)[0] == long_ago.replace(":0", ":1")
 
 
 def test_without_a_key_events_have_no_ids(folder):
@@ -94,6 +108,46 @@ def test_a_key_means_one_request(folder):
             for path, body in (("/v1/completions", {"prompt": "abd"}), ("/v1/chat/completions", CHAT)):
                 refused = await client.post(path, json=body, headers=key)
                 assert (refused.status_code, refused.json()["error"]["param"]) == (422, "Idempotency-Key")
+
+    asyncio.run(talk())
+
+
+def test_a_key_means_one_route(folder):
+    server = Server(folder, "hello", {"lenient": True})  # so that the same body does for both
+    body = {"prompt": "abc", **CHAT}
+
+    async def talk() -> None:
+        async with client_of(server) as client:
+            key = {"Idempotency-Key": "k"}
+            assert (await client.post("/v1/completions", json=body, headers=key)).status_code == 200
+            assert (await client.post("/v1/chat/completions", json=body, headers=key)).status_code == 422
+
+    asyncio.run(talk())
+
+
+def test_a_drain_waits_for_who_still_reads(folder):
+    server = Server(folder, "hello")
+
+    async def talk() -> None:
+        goes_on = asyncio.Event()
+        given = [{"type": "http.request", "body": json.dumps(COMPLETION).encode(), "more_body": False}]
+
+        async def receive() -> dict:
+            return given.pop() if given else await asyncio.Event().wait()
+
+        async def send(message: dict) -> None:
+            await goes_on.wait()
+
+        headers = [(b"host", b"localhost"), (b"idempotency-key", b"k")]
+        scope = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": headers, "query_string": b""}
+        call = asyncio.create_task(server.app(scope, receive, send))
+        while not server.engine.requests or server.admission.num_active:
+            await asyncio.sleep(0)
+        server.admission.draining = True
+        assert not server.admission.drained
+        goes_on.set()
+        await call
+        assert server.admission.drained
 
     asyncio.run(talk())
 
