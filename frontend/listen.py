@@ -18,7 +18,7 @@ TAKE_WITHIN_MS = 120_000  # a peer that takes nothing of what waits for it, nor 
 def open_http_socket(server: ServerConfig) -> socket.socket:
     """Listen where `server` says. Raises ConfigError, with the remedy, when that is impossible or unsafe."""
     if server.uds:
-        return _open_unix(server.uds)
+        return open_unix(server.uds)
     if not server.api_keys and not is_loopback(server.host):
         raise ConfigError(
             f"host {server.host} is reachable from other machines, but no API key is set; "
@@ -93,7 +93,7 @@ def _why_not(error: OSError, host: str, port: int) -> str:
             return f"cannot listen on {host}:{port}: {error.strerror}"
 
 
-def _open_unix(path: str) -> socket.socket:
+def open_unix(path: str) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     previous_mask = os.umask(0o177)  # this user alone may connect
     try:

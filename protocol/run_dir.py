@@ -3,7 +3,7 @@
 <temporary directory>/paged-serve-<uid>/     0700, ours, checked
     run-xxxxxxxx/                            0700, one a server
         secret                               0600, the PLAIN password of every socket
-        control.sock engine.sock workers.sock
+        control.sock engine.sock workers.sock admin-0.sock …
 """
 
 import os
@@ -19,6 +19,7 @@ from .errors import ConfigError
 CONTROL_SOCKET = "control.sock"
 ENGINE_SOCKET = "engine.sock"
 WORKERS_SOCKET = "workers.sock"
+ADMIN_SOCKET = "admin-{}.sock"  # of frontend 0, 1, …
 SECRET_FILE = "secret"
 MAX_PATH_BYTES = 100  # a unix socket's address holds 107, macOS 103
 

@@ -45,7 +45,7 @@ def banner(config: Config, facts: Mapping[str, str], url: str, run_dir: str, *, 
     names = config.model.served_model_names
     rows = [("model", f"{names[0]}  ({config.model.model})")]
     rows += fact_rows(config, facts)
-    rows += [("http", url), ("run directory", run_dir)]
+    rows += [("http", url), ("admin", facts.get("admin", "?")), ("run directory", run_dir)]
     if is_demo:
         rows.append(("note", "demo model: not a useful assistant"))
     label_width = max(len(label) for label, _ in rows)

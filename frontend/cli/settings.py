@@ -222,6 +222,14 @@ SETTINGS = (
         "BYTES",
     ),
     Setting(
+        "Server",
+        "server.admin_port",
+        ("--admin-port",),
+        "Serve /metrics and the operator's routes on this port of 127.0.0.1 too; 0 takes a free one.",
+        "PORT",
+    ),
+    Setting("Server", "server.public_metrics", ("--public-metrics",), "Serve /metrics on the public port, too."),
+    Setting(
         "Server", "server.metrics_compat", ("--metrics-compat",), "Also export metrics under another server's names."
     ),
     Setting(

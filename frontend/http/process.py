@@ -6,7 +6,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
@@ -19,25 +19,25 @@ from paged_serve.protocol.lifeline import is_stopped
 
 from ..admission import Admission
 from ..client import AsyncClient
+from .admin_server import AdminServer
 from .app import Application
 from .porter import Porter
 from .protocol import LimitedHttpProtocol
+from .uvicorn_server import UvicornServer, uvicorn_config
 
 if TYPE_CHECKING:
     from .router import Router
-    from .service import Engine, TextSide
+    from .service import TextSide
 
 log = logging.getLogger(__name__)
 
 SILENT_AFTER_S = 1.2  # the engine speaks every 250 ms
 BEAT_S = 0.25
-DATE_EVERY_S = 1.0  # the Date header's resolution
-KEEP_ALIVE_S = 65  # above the usual 60 s of proxies, so that they and not we close idle connections
 CONNECT_WITHIN_S = 1e9  # the supervisor decides when a start has failed
 
 
-class _Server(uvicorn.Server):
-    """Takes over from the porter. Without signal handlers: the supervisor speaks to this process."""
+class _Server(UvicornServer):
+    """Takes over from the porter."""
 
     def __init__(self, config: uvicorn.Config, porter: Porter):
         super().__init__(config)
@@ -48,17 +48,8 @@ class _Server(uvicorn.Server):
         for link in self._porter.leave():
             await asyncio.get_running_loop().connect_accepted_socket(self._new_connection, link)
 
-    async def main_loop(self) -> None:
-        """uvicorn looks ten times a second whether it should end; we cancel it instead."""
-        while not await self.on_tick(0):
-            await asyncio.sleep(DATE_EVERY_S)
-
     def _new_connection(self) -> LimitedHttpProtocol:
         return LimitedHttpProtocol(self.config, self.server_state, self.lifespan.state)
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
 
 
 class FrontendProcess:
@@ -71,22 +62,8 @@ class FrontendProcess:
         self._app = Application(child.config.server, self._admission, self._engine_ready, self._progress_is_made)
         self._socket = socket.socket(fileno=child.http_fd)
         self._socket.setblocking(False)
-        self._server = _Server(
-            uvicorn.Config(
-                self._app,
-                http=LimitedHttpProtocol,
-                ws="none",
-                lifespan="off",
-                log_config=None,
-                log_level="error",
-                access_log=False,
-                server_header=False,
-                proxy_headers=False,
-                timeout_keep_alive=KEEP_ALIVE_S,
-                root_path=child.config.server.root_path,
-            ),
-            porter,
-        )
+        self._server = _Server(uvicorn_config(self._app, child.config.server.root_path), porter)
+        self._admin = AdminServer(child.config.server, child.run_dir, child.index)
         self._reported_drained = False
         self._stopped = asyncio.Event()
 
@@ -97,6 +74,7 @@ class FrontendProcess:
         loop.add_reader(signal_fd, self._read_control)
         tasks = {
             loop.create_task(self._serve()),
+            loop.create_task(self._admin.serve()),
             loop.create_task(self._load()),
             loop.create_task(self._beat()),
         }
@@ -106,7 +84,8 @@ class FrontendProcess:
                 for task in done:
                     task.result()
         finally:
-            self._server.should_exit = self._server.force_exit = True
+            for server in (self._server, self._admin.server):
+                server.should_exit = server.force_exit = True
             if self._child.stop_requested and not self._stopped.is_set():
                 self._break_connections()
             loop.remove_reader(signal_fd)
@@ -137,10 +116,12 @@ class FrontendProcess:
                 context=child.context,
             )
         )
-        text, make_router = await loop.run_in_executor(None, _load_text, child.config)
+        text, make_routers = await loop.run_in_executor(None, _load_text, child.config)
         self._client = await connecting
-        self._app.router = make_router(text, self._client, self._admission, child.index)
-        child.control.send(control.Ready(text.facts()))
+        self._app.router, self._admin.router = make_routers(
+            text, self._client, self._admission, child.index, child.run_dir
+        )
+        child.control.send(control.Ready(text.facts() | self._admin.facts()))
         log.info("ready max_model_len=%d", self._client.limits.max_model_len)
 
     async def _beat(self) -> None:
@@ -166,7 +147,7 @@ class FrontendProcess:
                     self._stopped.set()
                 case _:
                     log.warning("unexpected message from the supervisor: %s", type(message).__name__)
-        if self._admission.drained and not self._reported_drained and not self._has_unsent_bytes():
+        if self._admission.drained and not self._reported_drained and not self._server.has_unsent_bytes:
             self._reported_drained = self._child.control.send(control.Drained())
 
     def _break_connections(self) -> None:
@@ -175,20 +156,17 @@ class FrontendProcess:
         for connection in list(connections):
             connection.transport.abort()
 
-    def _has_unsent_bytes(self) -> bool:
-        """Whether somebody has not taken the whole of an answer yet: it would end with this process."""
-        connections: Any = self._server.server_state.connections
-        return any(connection.has_unsent_bytes for connection in connections)
 
-
-def _load_text(config: Config) -> "tuple[TextSide, Callable[[TextSide, Engine, Admission, int], Router]]":
-    from .router import make_router  # late, and in a thread: /live answers while these modules and files are read
+def _load_text(
+    config: Config,
+) -> "tuple[TextSide, Callable[[TextSide, AsyncClient, Admission, int, str], tuple[Router, Router]]]":
+    from .router import make_routers  # late, and in a thread: /live answers while these modules and files are read
     from .service import TextSide
 
     text = TextSide.load(config)
     if text.template is not None:
         text.template.start()
-    return text, make_router
+    return text, make_routers
 
 
 def serve(porter: Porter, child: ChildProcess) -> None:

@@ -7,11 +7,14 @@ import starlette.routing
 from starlette.exceptions import HTTPException
 
 from ..admission import Admission
+from .admin import ADMIN_ROUTES
 from .call import Call
 from .errors import HttpError
 from .route_spec import RouteSpec
-from .routes import ROUTES
+from .routes import public_routes
 from .service import Engine, Service, TextSide
+
+ELSEWHERE = {"/metrics": "figures are served on the admin socket; see --admin-port and --public-metrics"}
 
 
 class _Endpoint:
@@ -46,7 +49,8 @@ class Router:
             if error.status_code == 405:
                 allowed = [(name.lower().encode(), value.encode()) for name, value in (error.headers or {}).items()]
                 raise HttpError(405, f"{path} does not take {call.scope['method']}.", headers=allowed) from None
-            raise HttpError(404, f"There is no {path} here; /openapi.json lists what there is.") from None
+            hint = ELSEWHERE.get(path, "/openapi.json lists what there is")
+            raise HttpError(404, f"There is no {path} here; {hint}.") from None
         spec: RouteSpec = call.scope["paged_serve.route"]
         await spec.handler(self._service, call)
 
@@ -54,6 +58,12 @@ class Router:
         self._service.metrics.rejected(status)
 
 
-def make_router(text: TextSide, engine: Engine, admission: Admission, index: int = 0) -> Router:
-    """All routes over one model and one engine; `index` is this frontend's, for its figures."""
-    return Router(Service.of(text, engine, admission, index), ROUTES)
+def make_routers(
+    text: TextSide, engine: Engine, admission: Admission, index: int = 0, run_dir: str = ""
+) -> tuple[Router, Router]:
+    """The public routes and the operator's, over one model and one engine.
+
+    `index` is this frontend's, whose figures join those of the others in `run_dir`.
+    """
+    service = Service.of(text, engine, admission, index, run_dir)
+    return Router(service, public_routes(text.config.server)), Router(service, ADMIN_ROUTES)

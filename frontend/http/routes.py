@@ -5,9 +5,11 @@ from pathlib import Path
 import msgspec
 
 from paged_serve import __version__
+from paged_serve.protocol.config import ServerConfig
 
 from ..admission import check_token_ids
 from . import answers, schemas
+from .admin import METRICS
 from .body import decode_body
 from .call import Call
 from .generate import create_chat_completion, create_completion
@@ -62,14 +64,14 @@ async def version(service: Service, call: Call) -> None:
     await call.send_json(answers.Version(version=__version__))
 
 
-async def metrics(service: Service, call: Call) -> None:
-    text = service.metrics.exposition()
-    await call.send(200, text, [(b"content-type", b"text/plain; version=0.0.4; charset=utf-8")])
-
-
 async def openapi(service: Service, call: Call) -> None:
     limits = service.engine.limits
-    text = document(ROUTES, service.config.server.max_logprobs, limits.vocab_size, limits.max_model_len)
+    text = document(
+        public_routes(service.config.server),
+        service.config.server.max_logprobs,
+        limits.vocab_size,
+        limits.max_model_len,
+    )
     await call.send(200, text, [(b"content-type", b"application/json")])
 
 
@@ -125,10 +127,14 @@ ROUTES = (
     ),
     RouteSpec("POST", "/detokenize", detokenize, "Tokens to text", (schemas.DetokenizeRequest,), answers.Text),
     RouteSpec("GET", "/version", version, "Version of the server", answer=answers.Version),
-    RouteSpec("GET", "/metrics", metrics, "Figures for Prometheus"),
     RouteSpec("GET", "/openapi.json", openapi, "This document"),
     RouteSpec("GET", "/", page, "A chat page"),
 )
+
+
+def public_routes(server: ServerConfig) -> tuple[RouteSpec, ...]:
+    """What is served to everybody."""
+    return (*ROUTES, METRICS) if server.public_metrics else ROUTES
 
 
 def _model(service: Service, name: str) -> answers.Model:

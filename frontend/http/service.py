@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from paged_serve.protocol.config import Config
-from paged_serve.protocol.engine_core import SchedulerStats, Welcome
+from paged_serve.protocol.engine_core import SchedulerStats, Utility, Welcome
 from paged_serve.protocol.sampling_params import FinishReason, SamplingParams
 
 from ..admission import Admission
@@ -51,6 +51,7 @@ class Engine(Protocol):
         priority: int = 0,
         cache_salt: str = "",
     ) -> EngineRequest: ...
+    async def utility(self, utility: Utility) -> bytes: ...
 
 
 @dataclass(slots=True)
@@ -93,10 +94,12 @@ class Service:
     longest_token_chars: int
     sampling_defaults: Mapping[str, Any]  # by the model, for what a request leaves out
     fingerprint: str
+    index: int = 0  # of this frontend
+    run_dir: str = ""  # where the other frontends are found
     started_at: int = field(default_factory=lambda: int(time.time()))
 
     @classmethod
-    def of(cls, text: TextSide, engine: Engine, admission: Admission, index: int = 0) -> "Service":
+    def of(cls, text: TextSide, engine: Engine, admission: Admission, index: int = 0, run_dir: str = "") -> "Service":
         config = text.config
         names = config.model.served_model_names or (Path(config.model.model).name,)
         identity = f"{names[0]} {config.model} {config.parallel.tensor_parallel_size}"
@@ -112,6 +115,8 @@ class Service:
             longest_token_chars=text.longest_token_chars,
             sampling_defaults=text.sampling_defaults,
             fingerprint=f"paged-serve-{hashlib.sha256(identity.encode()).hexdigest()[:8]}",
+            index=index,
+            run_dir=run_dir,
         )
 
     @property

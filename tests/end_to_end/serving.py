@@ -1,9 +1,12 @@
 """A real server on this machine: started by the command line, stopped by SIGTERM, its remains counted."""
 
+import contextlib
+import http.client
 import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -50,6 +53,15 @@ class Server:
                 return error.code, error.read().decode()
         except OSError:
             return 0, ""
+
+    def metrics(self) -> str:
+        """The figures, from the operator's socket."""
+        connection = http.client.HTTPConnection("localhost", timeout=60)
+        connection.sock = socket.socket(socket.AF_UNIX)
+        with contextlib.closing(connection):
+            connection.sock.connect(f"{self.run_dir}/admin-0.sock")
+            connection.request("GET", "/metrics")
+            return connection.getresponse().read().decode()
 
     def post(self, path: str, body: dict[str, Any] | bytes) -> tuple[int, dict[str, Any]]:
         data = body if isinstance(body, bytes) else json.dumps(body).encode()

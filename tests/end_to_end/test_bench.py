@@ -21,7 +21,7 @@ def bench(*arguments: str) -> str:
 
 def computed(server) -> tuple[int, int]:
     """Prompt and output tokens that the server has computed, as of its last word about it."""
-    _, text = server.get("/metrics")
+    text = server.metrics()
     names = ("prompt_tokens_total", "generation_tokens_total")
     found = [re.search(rf"^paged:{name}{{.*}} (\S+)$", text, re.M) for name in names]
     prompt, generation = (int(float(match[1])) if match else 0 for match in found)

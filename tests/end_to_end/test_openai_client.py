@@ -140,6 +140,6 @@ def test_a_client_that_gives_up_frees_the_engine(server, client):
             model="demo", prompt="a", max_tokens=1900, extra_body={"ignore_eos": True}
         )
     deadline = time.monotonic() + 60
-    while 'paged:num_requests_running{engine="0",model_name="demo"} 0.0' not in server.get("/metrics")[1]:
+    while 'paged:num_requests_running{engine="0",model_name="demo"} 0.0' not in server.metrics():
         assert time.monotonic() < deadline
         time.sleep(0.05)

@@ -11,7 +11,8 @@ from tokenizers import decoders, models, pre_tokenizers
 
 from paged_serve.frontend.admission import Admission
 from paged_serve.frontend.http.app import Application
-from paged_serve.frontend.http.router import make_router
+from paged_serve.frontend.http.call import Call
+from paged_serve.frontend.http.router import make_routers
 from paged_serve.frontend.http.service import TextSide
 from paged_serve.protocol.config import Config, ModelConfig, ServerConfig
 
@@ -56,7 +57,7 @@ class Server:
         self.engine = FakeEngine([self.tokenizer.encode(self.says)], eos)
         self.admission = Admission(max_active=8)
         self.app = Application(config.server, self.admission, lambda: self.engine.ready)
-        self.app.router = make_router(text, self.engine, self.admission)
+        self.app.router, self.admin = make_routers(text, self.engine, self.admission)
 
     def ask(self, method: str, path: str, body: object = None, **headers: str) -> httpx.Response:
         async def send() -> httpx.Response:
@@ -68,6 +69,19 @@ class Server:
                 )
 
         return asyncio.run(send())
+
+    def metrics(self) -> str:
+        async def exposition() -> bytes:
+            sent: list[dict] = []
+            scope = {"type": "http", "method": "GET", "path": "/metrics", "headers": []}
+
+            async def send(event: dict) -> None:
+                sent.append(event)
+
+            await self.admin.handle(Call(scope, None, send))
+            return sent[-1]["body"]
+
+        return asyncio.run(exposition()).decode()
 
     def complete(self, **fields: object) -> dict:
         return self.good("/v1/completions", {"prompt": "abc", "max_tokens": 60} | fields)

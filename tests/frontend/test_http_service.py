@@ -100,7 +100,7 @@ def test_more_than_the_engine_would_take_is_told_to_come_back(folder):
 def test_metrics_have_the_fields_names(folder):
     server = Server(folder, options={"metrics_compat": "vllm"})
     server.complete()
-    text = server.ask("GET", "/metrics").text
+    text = server.metrics()
     for line in (
         'paged:num_requests_running{engine="0",model_name="tiny"} 1.0',
         'paged:num_requests_waiting{engine="0",model_name="tiny"} 2.0',
@@ -112,14 +112,14 @@ def test_metrics_have_the_fields_names(folder):
         'paged:request_prefill_time_seconds_sum{engine="0",frontend="0",model_name="tiny"} 0.1',
     ):
         assert line in text
-    assert "vllm:" not in Server(folder).ask("GET", "/metrics").text
+    assert "vllm:" not in Server(folder).metrics()
 
 
 def test_metrics_under_the_other_servers_name_are_all_names_of_that_server(folder):
     server = Server(folder, options={"metrics_compat": "vllm"})
     server.complete()
     server.ask("POST", "/v1/completions", {})  # a refusal is counted too
-    text = server.ask("GET", "/metrics").text
+    text = server.metrics()
     assert set(re.findall(r"^# TYPE vllm:(\w+)", text, re.M)) == {
         *("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc"),
         *("prompt_tokens_total", "generation_tokens_total", "num_preemptions_total"),

@@ -1,0 +1,55 @@
+"""The operator's routes of a real server with two frontends: on a socket of its own and a port of 127.0.0.1."""
+
+import json
+import re
+import urllib.error
+import urllib.request
+
+import pytest
+
+from .serving import serving
+
+
+def ask(url: str, method: str = "GET", **headers: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, method=method, headers=headers), timeout=60) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+@pytest.fixture(scope="module")
+def server():
+    with serving("--api-server-count", "2", "--admin-port", "0") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def admin(server):
+    return re.search(r"admin +(http://127.0.0.1:\d+)", server.output())[1]
+
+
+def test_whoever_is_asked_tells_the_figures_of_all_frontends(server, admin):
+    for number in range(8):
+        assert server.post("/v1/completions", {"prompt": f"{number}", "max_tokens": 2, "ignore_eos": True})[0] == 200
+    for text in (server.metrics(), ask(f"{admin}/metrics")[1]):
+        counts = re.findall(r'^paged:request_success_total{.*frontend="(\d)".*} (\S+)$', text, re.M)
+        assert sum(float(count) for _, count in counts) == 8
+        assert len(re.findall(r"^# TYPE paged:request_success_total", text, re.M)) == 1
+        assert len(re.findall(r"^paged:num_requests_running{", text, re.M)) == 1
+    assert server.get("/metrics")[0] == 404
+
+
+def test_the_operator_may_look_at_the_engine_and_reset_its_cache(admin):
+    assert json.loads(ask(f"{admin}/stats")[1])["num_running"] == 0
+    assert ask(f"{admin}/check", "POST") == (200, "{}")
+    assert ask(f"{admin}/state")[0] == 200
+    assert ask(f"{admin}/reset_prefix_cache", "POST") == (200, "{}")
+    assert ask(f"{admin}/reset_prefix_cache")[0] == 405
+    assert ask(f"{admin}/v1/models")[0] == 404
+
+
+def test_no_web_page_reaches_it(admin):
+    assert ask(f"{admin}/stats", Host="evil.example")[0] == 403
+    assert ask(f"{admin}/reset_prefix_cache", "POST", Origin="http://evil.example")[0] == 403
