@@ -183,7 +183,7 @@ def test_deleting_a_stream_frees_its_rows(server):
     stream = f"/v1/streams/{begun[0][0].partition(':')[0]}"
     assert ask(server, "DELETE", stream).status == 204
     deadline = time.monotonic() + 60
-    while "paged:num_requests_running{" not in (text := server.get("/metrics")[1]) or not _is_idle(text):
+    while "paged:num_requests_running{" not in (text := server.metrics()) or not _is_idle(text):
         assert time.monotonic() < deadline
         time.sleep(0.05)
     assert ask(server, "GET", stream).status == 410
