@@ -5,8 +5,9 @@
 Random weights in the shape of Llama 3.1 8B, made on the device, with the runner, graphs and sampler of a worker; no
 server. Decode: ms a step of 1 and of 32 rows with 1,024 tokens of context each, two steps in flight, beside the time
 in which a copy moves as many bytes as the step must read (weights but for the embedding, keys and values); and how much
-of that time the device computes, by torch's profiler. Prefill: tokens a second of chunks of 2,048. Ends in a line of
-JSON. With --executor emulator a tiny model runs on the CPU, to see that the program runs.
+of that time the device computes, by torch's profiler. Prefill: tokens a second of chunks of 2,048. Then the same with
+weights and KV cache in fp8, where the device has such products. Ends in a line of JSON. With --executor emulator a tiny
+model runs on the CPU, to see that the program runs.
 """
 
 import argparse
@@ -15,7 +16,7 @@ import tempfile
 import time
 from collections import deque
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from bench_cuda import limits, setting_for
@@ -43,7 +44,9 @@ TINY = {"vocab_size": 320, "hidden_size": 64, "num_attention_heads": 4, "num_key
 TINY |= {"head_dim": 16, "intermediate_size": 96, "num_hidden_layers": 2, "max_position_embeddings": 256}
 BLOCK_SIZE = 16
 IN_FLIGHT = 2
+Quantization = Literal["auto", "fp8"]
 BATCHES = (1, 32)
+KINDS: dict[Quantization, torch.dtype] = {"auto": torch.bfloat16, "fp8": torch.float8_e4m3fn}
 
 
 class RandomCheckpoint(Checkpoint):
@@ -70,8 +73,8 @@ class RandomCheckpoint(Checkpoint):
         return torch.randn(sizes, dtype=torch.bfloat16, device=self._device).mul_(0.02)
 
 
-def random_model(shape: dict[str, Any], backend: CudaBackend) -> Model:
-    config = ModelConfig(device=backend.device)
+def random_model(shape: dict[str, Any], backend: CudaBackend, quantization: Quantization) -> Model:
+    config = ModelConfig(device=backend.device, quantization=quantization)
     with tempfile.TemporaryDirectory() as home:
         folder = Path(home)
         (folder / "config.json").write_text(json.dumps({**COMMON, **shape}))
@@ -87,12 +90,12 @@ def random_model(shape: dict[str, Any], backend: CudaBackend) -> Model:
 class Bench:
     """A runner whose rows have a context of zeros."""
 
-    def __init__(self, model: Model, rows: int, context: int, chunk: int, on_device: bool):
-        self.model, self.rows, self.context, self.chunk = model, rows, context, chunk
+    def __init__(self, model: Model, cached: torch.dtype, rows: int, context: int, chunk: int, on_device: bool):
+        self.model, self.cached, self.rows, self.context, self.chunk = model, cached, rows, context, chunk
         self.blocks_of_row = -(-2 * max(context, chunk) // BLOCK_SIZE)
-        cache = KVCache.allocate(model.geometry, rows * self.blocks_of_row, BLOCK_SIZE, 1, model.device)
+        cache = KVCache.allocate(model.geometry, rows * self.blocks_of_row, BLOCK_SIZE, 1, model.device, cached)
         for tensor in (*cache.keys, *cache.values):
-            tensor.zero_()
+            tensor.view(torch.uint8).zero_()
         scheduler = SchedulerConfig(max_num_seqs=rows, max_num_batched_tokens=chunk)
         self.runner = DeviceRunner(
             model,
@@ -145,7 +148,7 @@ class Bench:
     def bytes_of_step(self, batch: int) -> int:
         geometry = self.model.geometry
         embedding = geometry.vocab_size * geometry.hidden_size * 2
-        per_token = geometry.kv_bytes_per_block(BLOCK_SIZE, 1, geometry.dtype) // BLOCK_SIZE
+        per_token = geometry.kv_bytes_per_block(BLOCK_SIZE, 1, self.cached) // BLOCK_SIZE
         return self.model.weights_bytes - embedding + batch * self.context * per_token
 
 
@@ -171,18 +174,29 @@ def main() -> None:
     setting = setting_for("cuda" if on_device else "emulator")
     bandwidth, _ = limits(setting, GraphTimer() if on_device else EagerTimer(lambda: None, samples=3))
     backend = CudaBackend(setting.launcher, setting.arch, setting.multiprocessors, setting.device)
-    shape, context, chunk, steps = (LARGE, 1024, 2048, 200) if on_device else (TINY, 40, 32, 3)
-    bench = Bench(random_model(shape, backend), max(BATCHES) if on_device else 3, context, chunk, on_device)
     rows: list[dict[str, Any]] = []
-    for batch in BATCHES if on_device else (1, 3):
+    for quantization, cached in KINDS.items():
+        if quantization == "auto" or not backend.lacks_for_fp8(torch.bfloat16):
+            rows += [
+                {"weights, cache": str(cached).removeprefix("torch.")} | row
+                for row in figures(backend, quantization, on_device, bandwidth)
+            ]
+            print(json.dumps(rows), flush=True)
+
+
+def figures(
+    backend: CudaBackend, quantization: Quantization, on_device: bool, bandwidth: float
+) -> list[dict[str, Any]]:
+    shape, context, chunk, steps = (LARGE, 1024, 2048, 200) if on_device else (TINY, 40, 32, 3)
+    model, batches = random_model(shape, backend, quantization), BATCHES if on_device else (1, 3)
+    bench = Bench(model, KINDS[quantization], max(batches), context, chunk, on_device)
+    rows: list[dict[str, Any]] = []
+    for batch in batches:
         step_s, floor_s = bench.decode_s(batch, steps), bench.bytes_of_step(batch) / bandwidth
         row = {"decode rows": batch, "ms": step_s * 1e3, "floor ms": floor_s * 1e3, "of floor": floor_s / step_s}
         rows.append(row | ({"device busy": busy_share(bench, batch)} if on_device else {}))
     prefill_s = bench.prefill_s()
-    rows.append({"prefill tokens": chunk, "ms": prefill_s * 1e3, "tok/s": chunk / prefill_s})
-    for row in rows:
-        print("  ".join(f"{name} {value:.4g}" for name, value in row.items()))
-    print(json.dumps(rows))
+    return [*rows, {"prefill tokens": chunk, "ms": prefill_s * 1e3, "tok/s": chunk / prefill_s}]
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """The built-in demo model on a device: is it the model that transformers runs, and the same whatever the company?
 
-    python scripts/check_device_model.py {parity,determinism} [--device cuda]
+    python scripts/check_device_model.py parity [--device cuda]
+    python scripts/check_device_model.py determinism [--device cuda] [--quantization fp8] [--kv-cache-dtype fp8]
 
 parity       log-probabilities of prompts in bfloat16 beside transformers': of both, how far they are from transformers'
              in float32. Ours may be at most as far as theirs, give or take a quarter.
@@ -76,14 +77,14 @@ def requests() -> tuple[list[str], list[SamplingParams]]:
     ]
 
 
-def determinism(device: str) -> list[dict[str, Any]]:
+def determinism(**options: str) -> list[dict[str, Any]]:
     prompts, params = requests()
-    with LLM(device=device) as llm:
+    with LLM(**options) as llm:
         alone = [told(llm.generate([p], s, use_tqdm=False))[0] for p, s in zip(prompts, params, strict=True)]
         llm.reset_prefix_cache()
         ways = {"together": told(llm.generate(prompts, params, use_tqdm=False))}
         ways["again, from the prefix cache"] = told(llm.generate(prompts, params, use_tqdm=False))
-    with LLM(device=device, max_num_batched_tokens=CHUNK_TOKENS, max_num_seqs=8) as llm:
+    with LLM(max_num_batched_tokens=CHUNK_TOKENS, max_num_seqs=8, **options) as llm:
         ways[f"in chunks of {CHUNK_TOKENS}"] = told(llm.generate(prompts, params, use_tqdm=False))
     return [
         {
@@ -120,12 +121,15 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["parity", "determinism"])
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda")
-    options = parser.parse_args(arguments)
-    rows = parity(options.device) if options.what == "parity" else determinism(options.device)
+    parser.add_argument("--quantization", default="auto", help="for determinism")
+    parser.add_argument("--kv-cache-dtype", default="auto", help="likewise")
+    options = vars(parser.parse_args(arguments))
+    what = options.pop("what")
+    rows = parity(options["device"]) if what == "parity" else determinism(**options)
     for row in rows:
         print(", ".join(f"{name} {value}" for name, value in row.items()))
     print(json.dumps(rows))
-    return int(not holds(options.what, rows))
+    return int(not holds(what, rows))
 
 
 if __name__ == "__main__":

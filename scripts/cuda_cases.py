@@ -18,7 +18,9 @@ from paged_serve.workers.kernels.cuda.attention import Plan, attention, plan
 from paged_serve.workers.kernels.cuda.attention_kernels import Heads
 from paged_serve.workers.kernels.cuda.kernel import Launcher
 from paged_serve.workers.kernels.cuda.norm import rms_norm
+from paged_serve.workers.kernels.cuda.quantize import quantize_rows
 from paged_serve.workers.kernels.cuda.rotate import rotate_and_cache
+from paged_serve.workers.quantization.fp8 import fp8_codes, fp8_scales
 
 HEADS, KV_HEADS, HEAD_DIM, HIDDEN, GATE, BLOCK_SIZE = 32, 8, 128, 4096, 14336, 16
 BF16, FP8 = torch.bfloat16, torch.float8_e4m3fn
@@ -109,6 +111,8 @@ def elementwise(setting: Setting) -> Iterator[Case]:
         yield repeated(setting, "norm, residual added", tokens, 4 * hidden_bytes, norm_call, {"torch": torch_norm_call})
         gate_bytes = 2 * 3 * tokens * GATE
         yield repeated(setting, "silu(gate) * up", tokens, gate_bytes, gate_call, {"torch": torch_gate_call})
+        coded_bytes = 3 * tokens * HIDDEN
+        yield repeated(setting, "to fp8, a scale a row", tokens, coded_bytes, codes_call, {"torch": torch_codes_call})
 
 
 def repeated(
@@ -171,6 +175,18 @@ def torch_gate_call(setting: Setting, tokens: int) -> Call:
         return silu(gate) * up
 
     return call
+
+
+def codes_call(setting: Setting, tokens: int) -> Call:
+    hidden = random(setting, tokens, HIDDEN)
+    codes = torch.empty(hidden.shape, dtype=torch.float8_e4m3fn, device=setting.device)
+    scales = torch.empty((tokens, 1), device=setting.device)
+    return lambda: quantize_rows(setting.launcher, hidden, codes, scales)
+
+
+def torch_codes_call(setting: Setting, tokens: int) -> Call:
+    hidden = random(setting, tokens, HIDDEN)
+    return lambda: fp8_codes(hidden, fp8_scales(hidden))
 
 
 def random(setting: Setting, *shape: int) -> Tensor:

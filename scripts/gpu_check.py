@@ -4,8 +4,8 @@
 
 Runs the parts below one after another, each in a process of its own with a time limit of its own; one that fails, hangs
 or cannot run is noted, and the next begins. Writes gpu_check.json and gpu_check.md. It needs the `dev` extra and one
-CUDA device; compute-sanitizer comes with the CUDA toolkit, and is left out where there is none. With --executor
-emulator what can be runs on the CPU: a rehearsal, whose figures mean nothing.
+CUDA device, and ends with 2 where torch finds none; compute-sanitizer comes with the CUDA toolkit, and is left out
+where there is none. With --executor emulator what can be runs on the CPU: a rehearsal, whose figures mean nothing.
 """
 
 import argparse
@@ -21,12 +21,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
 from gpu_report import markdown, surroundings
 
 ROOT = Path(__file__).parent.parent
 LIMIT_S = 1200  # of all parts together
 TAIL_CHARACTERS = 6000
 GRACE_S = 5
+NO_DEVICE = 2  # the exit status
 SANITIZER = "compute-sanitizer"
 Executor = Literal["cuda", "emulator"]
 Outcome = Literal["passed", "failed", "timed out", "not run"]
@@ -34,7 +36,7 @@ Outcome = Literal["passed", "failed", "timed out", "not run"]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One command. The last line of what it prints may be JSON, a list of figures for the report."""
+    """One command. The last line of JSON that it prints, if there is one, is a list of figures for the report."""
 
     name: str
     what: str
@@ -48,7 +50,11 @@ def parts_for(executor: Executor) -> list[Part]:
     python = sys.executable
     pytest = (python, "-m", "pytest", "-q", "--timeout", "0", "-p", "no:cacheprovider", "--executor", executor)
     checks = (python, "-m", "tests.cuda.executors", executor)
-    model = (python, "scripts/check_device_model.py", "--device", "cuda" if executor == "cuda" else "cpu")
+    device = "cuda" if executor == "cuda" else "cpu"
+    model = (python, "scripts/check_device_model.py", "--device", device)
+    bits = "fp8" if executor == "cuda" else "int8"
+    coded = ("--quantization", bits, "--kv-cache-dtype", bits)
+    peer = (python, "scripts/bench_peer_throughput.py", "--device", device)
     bench = (python, "scripts/bench_cuda.py", "--executor", executor)
     whole = (python, "scripts/bench_device_model.py")
     sanitizers = [
@@ -56,23 +62,27 @@ def parts_for(executor: Executor) -> list[Part]:
             tool,
             f"the checks of all kernels under compute-sanitizer's {tool}",
             (SANITIZER, "--tool", tool, "--error-exitcode", "9", *checks),
-            120,
+            100,
             SANITIZER,
         )
         for tool in ("memcheck", "racecheck")
     ]
     return [
         Part("selftest", "every primitive, device beside emulator and definition", (*pytest, SELFTEST), 90),
-        Part("kernels", "the kernels' tests on the device", (*pytest, "tests/cuda", f"--deselect={SELFTEST}"), 240),
+        Part("kernels", "the kernels' tests on the device", (*pytest, "tests/cuda", f"--deselect={SELFTEST}"), 200),
         *sanitizers,
-        Part("parity", "the demo model's log-probabilities beside transformers'", (*model, "parity"), 120),
-        Part("determinism", "the same requests alone, together and in chunks", (*model, "determinism"), 120),
-        Part("decode", "attention of single tokens", (*bench, "decode"), 100),
-        Part("prefill", "attention of prompts", (*bench, "prefill"), 90),
-        Part("elementwise", "rotation and cache write, norm, gate", (*bench, "elementwise"), 45),
-        Part("sampler", "sampling of 128 rows", (*bench, "sampler"), 45),
+        Part("parity", "the demo model's log-probabilities beside transformers'", (*model, "parity"), 80),
+        Part("determinism", "the same requests alone, together and in chunks", (*model, "determinism"), 80),
+        Part("determinism-fp8", "likewise, weights and KV cache in fp8", (*model, "determinism", *coded), 80),
+        Part("decode", "attention of single tokens", (*bench, "decode"), 70),
+        Part("prefill", "attention of prompts", (*bench, "prefill"), 70),
+        Part("elementwise", "rotation and cache write, norm, gate", (*bench, "elementwise"), 40),
+        Part("sampler", "sampling of 128 rows", (*bench, "sampler"), 40),
         Part("launch", "what a launch costs the CPU", (*bench, "launch"), 30),
-        Part("model", "steps of an 8B-class model beside the device's bandwidth", (*whole, "--executor", executor), 80),
+        Part(
+            "model", "steps of an 8B-class model beside the device's bandwidth", (*whole, "--executor", executor), 100
+        ),
+        Part("throughput", "tokens a second beside transformers' continuous batching", peer, 120),
     ]
 
 
@@ -121,10 +131,11 @@ def execute(command: tuple[str, ...], limit_s: float) -> tuple[Outcome, str]:
 
 
 def figures_of(output: str) -> list[dict[str, Any]]:
-    with contextlib.suppress(ValueError, IndexError):
-        found = json.loads(output.strip().splitlines()[-1])
-        if isinstance(found, list):
-            return found
+    """Of a part that was ended too, if it had printed any."""
+    for line in reversed(output.splitlines()):
+        with contextlib.suppress(ValueError):
+            if line.startswith("[") and isinstance(found := json.loads(line), list):
+                return found
     return []
 
 
@@ -159,6 +170,9 @@ def main(arguments: list[str]) -> int:
         for part in parts:
             print(f"{part.name} (at most {part.limit_s} s): {' '.join(part.command)}")
         return 0
+    if options.executor == "cuda" and not torch.cuda.is_available():
+        print("torch finds no CUDA device here, so nothing was run; --executor emulator rehearses on the CPU")
+        return NO_DEVICE
     report = check(parts, options.executor, options.out)
     print(f"{options.out / 'gpu_check.md'}: {report['seconds']} s")
     return int(any(part["outcome"] in ("failed", "timed out") for part in report["parts"]))

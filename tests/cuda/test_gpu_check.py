@@ -1,10 +1,14 @@
 """scripts/gpu_check.py as far as it goes without a GPU: its parts, how it runs them, the report of real results."""
 
 import json
+import os
+import re
+import subprocess
 import sys
 
 import pytest
-from gpu_check import LIMIT_S, ROOT, Part, check, execute, figures_of, main, parts_for
+import torch
+from gpu_check import LIMIT_S, NO_DEVICE, ROOT, Part, check, execute, figures_of, main, parts_for
 
 
 def part(text: str, **changes) -> Part:
@@ -22,6 +26,44 @@ def test_a_dry_run_lists_every_part_with_its_command(capsys):
 
 def test_all_parts_together_take_at_most_twenty_minutes():
     assert sum(part.limit_s for part in parts_for("cuda")) <= LIMIT_S
+
+
+def test_everything_that_wants_a_device_is_a_part():
+    """The kinds of check that a GPU is for, and every program of ours that can be told to use one."""
+    commands = [" ".join(one.command) for one in parts_for("cuda")]
+    for wanted in (
+        *("tests/cuda/test_selftest.py", "-q --timeout 0 -p no:cacheprovider --executor cuda tests/cuda --deselect"),
+        *("--tool memcheck", "--tool racecheck", "parity", "determinism --quantization fp8 --kv-cache-dtype fp8"),
+    ):
+        assert any(wanted in command for command in commands), f"no part does {wanted}"
+    programs = [path for path in (ROOT / "scripts").glob("*.py") if path.name != "gpu_check.py"]
+    on_a_device = [path.name for path in programs if re.search(r'"--(executor|device)"', path.read_text())]
+    assert len(on_a_device) >= 4
+    for name in on_a_device:
+        assert any(f"scripts/{name}" in command for command in commands), f"no part runs scripts/{name}"
+    regimes = [one.command[-1] for one in parts_for("cuda") if "scripts/bench_cuda.py" in one.command]
+    assert set(regimes) == set(cases_of_bench_cuda())
+    rehearsed = [one.name for one in parts_for("emulator")]
+    assert rehearsed == [one.name for one in parts_for("cuda")]
+
+
+def cases_of_bench_cuda() -> list[str]:
+    """What scripts/bench_cuda.py says it measures."""
+    shown = subprocess.run(
+        [sys.executable, ROOT / "scripts" / "bench_cuda.py", "--help"],
+        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'scripts'}"},
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    return re.search(r"\{(\w+(?:,\w+){2,})\}", shown)[1].split(",")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="it would run")
+def test_without_a_device_it_says_so_runs_nothing_and_fails(tmp_path, capsys):
+    assert main(["--out", str(tmp_path)]) == NO_DEVICE
+    assert "torch finds no CUDA device here, so nothing was run" in capsys.readouterr().out
+    assert not list(tmp_path.iterdir())
 
 
 def test_every_program_of_ours_that_a_part_runs_is_there():
@@ -60,6 +102,20 @@ def test_a_program_that_does_not_end_when_asked_is_ended():
     outcome, output = execute((sys.executable, "-c", program), 3)
     assert outcome == "timed out"
     assert output in ("deaf\n", "")  # a busy machine may not have started it yet
+
+
+def test_a_part_that_was_ended_leaves_the_figures_that_it_had():
+    assert figures_of('[{"a": 1}]\n[{"a": 1}, {"b": 2}]\nwarning: [\n[{"a"') == [{"a": 1}, {"b": 2}]
+
+
+@pytest.mark.nightly
+def test_ours_and_transformers_generate_as_many_tokens_each(tmp_path):
+    assert main(["--executor", "emulator", "--only", "throughput", "--out", str(tmp_path)]) == 0
+    (record,) = json.loads((tmp_path / "gpu_check.json").read_text())["parts"]
+    ours, theirs, ratio = record["figures"]
+    assert ours["system"] == "paged-serve"
+    assert theirs["system"].startswith("transformers 5.")
+    assert ratio["tok/s"] == pytest.approx(ours["tok/s"] / theirs["tok/s"])
 
 
 @pytest.mark.parametrize("output", ["", "no figures\n", '{"not": "a list"}\n', "[1"])
