@@ -12,6 +12,7 @@ from paged_serve.protocol.message import MAX_FRAME_BYTES, unpack_ids
 from paged_serve.protocol.sampling_params import SamplingParams
 
 from .block_hash import TOKEN_BYTES, chain_blocks, chain_root
+from .fair_share import Tenant
 from .kv_cache import KVCache
 from .request import Request, Sequence
 
@@ -50,7 +51,7 @@ class Admission:
     use_priority: bool
     max_logprobs: int
 
-    def accept(self, client: bytes, message: EngineCoreRequest, arrival: int, now: float) -> Request:
+    def accept(self, client: bytes, message: EngineCoreRequest, tenant: Tenant, arrival: int, now: float) -> Request:
         """The request with all its sequences, none of them queued yet. `arrival` counts requests."""
         params = message.sampling_params
         if message.priority and not self.use_priority:
@@ -62,7 +63,11 @@ class Admission:
         outputs = self._resumed_outputs(message, token_limit - prompt_len)
         root = chain_root(self.kv_cache.block_size, message.cache_salt)
         params_bytes = len(_encode(params))
-        request = Request(client, message.request_id, message.prompt_token_ids, params, params_bytes, now, root)
+        request = Request(
+            client, message.request_id, message.prompt_token_ids, params, params_bytes, now, root, tenant, arrival
+        )
+        if message.ttl_s:
+            request.deadline_s = now + message.ttl_s
         seed = self._seed(message)
         eos_ids = frozenset() if params.ignore_eos else self.facts.eos_token_ids
         stop_ids = eos_ids.union(params.stop_token_ids) if params.stop_token_ids else eos_ids

@@ -100,6 +100,13 @@ class ClientOutbox:
         """Streams that are over but for telling it."""
         return sum(stream_id not in self.streams for stream_id in self._untold or ())
 
+    def forget(self, stream_ids: list[int]) -> None:
+        """These have ended, and the client knows or is told otherwise."""
+        for stream_id in stream_ids:
+            del self.streams[stream_id]
+            if self._untold is not None:
+                self._untold.pop(stream_id, None)
+
     def deliver(
         self, step: int, columns: TokenColumns | None, news: list[News], stats: SchedulerStats | None = None
     ) -> list[EngineCoreOutputs]:

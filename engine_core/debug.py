@@ -3,8 +3,10 @@
 from typing import Any
 
 from .engine import EngineCore
+from .fair_share import OUTPUT_TOKEN_COST, PROMPT_TOKEN_COST
 from .request import Sequence, SequenceState
 from .scheduler import Scheduler
+from .waiting_queue import has_begun
 
 
 def check_invariants(engine: EngineCore) -> None:
@@ -12,6 +14,8 @@ def check_invariants(engine: EngineCore) -> None:
     scheduler = engine.scheduler
     engine.kv_cache.check(scheduler.running)
     scheduler.waiting.check()
+    scheduler.shares.check()
+    _check_tenants(scheduler, live_sequences(engine))
     _check_places(engine)
     _check_rows(scheduler)
     _check_decode_set(scheduler)
@@ -19,10 +23,25 @@ def check_invariants(engine: EngineCore) -> None:
     assert len(scheduler.in_flight) <= engine.config.scheduler.pipeline_depth, "too many steps in flight"
 
 
+def live_sequences(engine: EngineCore) -> list[Sequence]:
+    return [sequence for outbox in engine.clients.values() for sequence in outbox.streams.values()]
+
+
+def _check_tenants(scheduler: Scheduler, live: list[Sequence]) -> None:
+    """Every tenant's counts are those of its sequences."""
+    for tenant in scheduler.shares.tenants.values():
+        own = [sequence for sequence in live if sequence.request.tenant is tenant]
+        queued = [sequence for sequence in own if sequence.state is SequenceState.WAITING]
+        assert (tenant.num_live, tenant.num_queued) == (len(own), len(queued)), f"tenant {tenant.name!r}: wrong counts"
+        assert tenant.queued_prompt_tokens == sum(s.num_tokens for s in queued), "queued_prompt_tokens is wrong"
+        assert tenant.queued_output_tokens == sum(s.token_limit - s.num_tokens for s in queued), "queued_output_tokens"
+        assert tenant.num_decoding == sum(bool(s.joined_step) for s in own), f"tenant {tenant.name!r}: num_decoding"
+
+
 def _check_places(engine: EngineCore) -> None:
     """Every live sequence is in exactly one place, and the counters count them."""
     scheduler = engine.scheduler
-    live = [sequence for outbox in engine.clients.values() for sequence in outbox.streams.values()]
+    live = live_sequences(engine)
     held = {sequence for live_one in live for sequence in live_one.request.held}
     places = [*scheduler.waiting, *held, *scheduler.running]
     assert len(places) == len(set(places)) == len(live) == scheduler.num_live, "a sequence is lost or in two places"
@@ -72,6 +91,21 @@ def _check_calendars(scheduler: Scheduler) -> None:
     assert min([*last.values(), *blocks.values()], default=scheduler.step + 1) > scheduler.step, "overdue"
 
 
+def check_fairness(engine: EngineCore) -> None:
+    """Of those that wait, none has had more than the least by more than one prompt and a batch of outputs.
+
+    Whoever is chosen has had the least. From then on its service grows by its prompt and by what its running sequences
+    still generate; nobody's shrinks. Twice the rows, as some may have been preempted. Holds as long as weights stay.
+    """
+    scheduler, longest = engine.scheduler, engine.facts.max_model_len
+    waiting = [t for t in scheduler.shares.tenants.values() if t.waiting and not has_begun(t.waiting[0])]
+    least = min((tenant.service for tenant in waiting), default=0.0)
+    bound = longest * (PROMPT_TOKEN_COST + 2 * scheduler.max_num_rows * OUTPUT_TOKEN_COST)
+    for tenant in waiting:
+        lead = (tenant.service - least) * tenant.weight
+        assert lead <= bound, f"tenant {tenant.name!r} has had {lead:g} more than another; at most {bound:g} may be"
+
+
 def dump_state(engine: EngineCore) -> dict[str, Any]:
     """The engine as plain data, for people: what runs, what waits, what is in flight, who owns how many blocks."""
     scheduler, pool = engine.scheduler, engine.kv_cache.pool
@@ -85,6 +119,10 @@ def dump_state(engine: EngineCore) -> dict[str, Any]:
             for plan in scheduler.in_flight
         ],
         "blocks": {"total": pool.num_blocks, "free": pool.num_free, "cached": pool.num_cached},
+        "tenants": [
+            {"tenant": t.name, "weight": t.weight, "service": t.service, "live": t.num_live, "queued": t.num_queued}
+            for t in scheduler.shares.tenants.values()
+        ],
         "running": [_sequence_state(sequence) for sequence in scheduler.running],
         "waiting": [_sequence_state(sequence) for sequence in scheduler.waiting],
         "clients": {

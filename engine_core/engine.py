@@ -5,6 +5,7 @@ Every method that may have something to tell returns it as (client, message) pai
 """
 
 import logging
+import math
 
 from paged_serve.protocol.config import Config
 from paged_serve.protocol.engine_core import (
@@ -14,6 +15,7 @@ from paged_serve.protocol.engine_core import (
     EngineCoreRequest,
     RejectReason,
     RequestRejected,
+    SchedulerStats,
 )
 from paged_serve.protocol.errors import InvalidRequest, Overloaded, ProtocolError
 from paged_serve.protocol.message import pack_ids
@@ -21,7 +23,11 @@ from paged_serve.protocol.sampling_params import FinishReason
 from paged_serve.protocol.worker import ModelRunnerOutput, SchedulerOutput
 
 from .admission import Admission, ModelFacts
+from .capacity import Capacity
 from .client_outbox import ClientOutbox, News
+from .deadlines import Deadlines, expiry
+from .fair_share import Tenant
+from .forecast import Forecast
 from .kv_cache import KVCache
 from .quarantine import count_death
 from .request import Sequence
@@ -57,6 +63,10 @@ class EngineCore:
         )
         self.counters = StepCounters()
         self.clients: dict[bytes, ClientOutbox] = {}
+        self.deadlines = Deadlines()
+        self.forecast = Forecast(self.scheduler)
+        self._capacity = Capacity(self.scheduler, config.scheduler, self.forecast)
+        self._last_apply_s: float | None = None  # while steps follow each other without a gap
         self._admission = Admission(
             facts, self.kv_cache, config.model.seed, config.scheduler.policy == "priority", config.server.max_logprobs
         )
@@ -84,7 +94,9 @@ class EngineCore:
         """The client is gone: what it asked for is nobody's business any more."""
         outbox = self.clients.pop(client, None)
         if outbox is not None:
-            self.scheduler.finish(list(outbox.streams.values()))
+            sequences = list(outbox.streams.values())
+            self.scheduler.finish(sequences)
+            self._forget_deadlines(sequences)
 
     def expired_clients(self, now: float) -> list[bytes]:
         """Clients whose lease has ended; the caller removes them."""
@@ -98,9 +110,10 @@ class EngineCore:
     def add_request(self, client: bytes, message: EngineCoreRequest, now: float) -> Outgoing:
         """Queue a request, or refuse it whole."""
         outbox = self.clients[client]
+        tenant = self.scheduler.shares.of(message.tenant, message.weight)
         try:
-            self._check_capacity(outbox, message)
-            request = self._admission.accept(client, message, self._num_arrivals, now)
+            self._check_room(outbox, tenant, message)
+            request = self._admission.accept(client, message, tenant, self._num_arrivals, now)
         except InvalidRequest as refusal:
             rejected = RequestRejected(message.request_id, RejectReason.INVALID, refusal.message, refusal.param or "")
             return [(client, rejected)]
@@ -113,6 +126,8 @@ class EngineCore:
             )
             return [(client, rejected)]
         self._num_arrivals += 1
+        self.deadlines.add(request)
+        self.forecast.arrived(request, now)
         ended: dict[Sequence, FinishReason] = {}
         for sequence in request.sequences:
             outbox.streams[sequence.stream_id] = sequence
@@ -127,7 +142,25 @@ class EngineCore:
         sequences = [streams[stream_id] for stream_id in message.stream_ids if stream_id in streams]
         return self._end_early(client, dict.fromkeys(sequences, message.finish_reason), now)
 
+    @property
+    def next_deadline_s(self) -> float:
+        """When `expire` should be called next; infinity: never."""
+        return self.deadlines.next_s
+
+    def expire(self, now: float) -> Outgoing:
+        """Drop what has waited longer than it may, before anything is computed for it."""
+        outgoing: Outgoing = []
+        for request in self.deadlines.take_expired(now):
+            sequences = request.live
+            self.scheduler.finish(sequences)
+            self.clients[request.client].forget([sequence.stream_id for sequence in sequences])
+            outgoing.append((request.client, expiry(request, now, self.scheduler.num_waiting)))
+        return outgoing
+
     # Steps
+
+    def stats(self) -> SchedulerStats:
+        return self.counters.snapshot(self.scheduler, self._capacity)
 
     def plan(self, now: float) -> SchedulerOutput | None:
         """The next step, or None when there is nothing to compute or enough is in flight already."""
@@ -139,6 +172,8 @@ class EngineCore:
         if plan.admitted:
             self.counters.admitted(plan.admitted)
             for sequence in plan.admitted:
+                self.forecast.admitted(sequence)
+                self.deadlines.forget(sequence.request)
                 sequence.scheduled_s = now if sequence.scheduled_s is None else sequence.scheduled_s
         return plan_message(plan, self.worker_epoch)
 
@@ -158,6 +193,9 @@ class EngineCore:
         results = apply_results(plan, output, self.kv_cache)
         in_flight.popleft()
         self.counters.applied(plan, len(results.quiet_tokens) + len(results.loud), output.step_s)
+        step_s = output.step_s if self._last_apply_s is None else now - self._last_apply_s
+        self.forecast.step(plan.num_tokens - len(plan.decode), len(plan.decode), step_s, now)
+        self._last_apply_s = now if in_flight else None
         news = self._news(results, now)
         self._end(list(results.ended))
         for sequence in results.not_finite:
@@ -169,42 +207,24 @@ class EngineCore:
         self.worker_epoch = worker_epoch
         culprits = count_death(self.scheduler.in_flight)
         self.scheduler.restart()
+        self._last_apply_s = None
         outgoing: Outgoing = []
         for sequence in culprits:
             log.error("stream=%d ends: workers died whenever they computed it", sequence.stream_id)
             outgoing += self._end_early(sequence.request.client, {sequence: FinishReason.ERROR}, now, DEADLY)
         return outgoing
 
-    def _check_capacity(self, outbox: ClientOutbox, message: EngineCoreRequest) -> None:
+    def _check_room(self, outbox: ClientOutbox, tenant: Tenant, message: EngineCoreRequest) -> None:
         """A request that comes again after a restart was accepted once and is not refused now."""
-        scheduler, limits, n = self.scheduler, self.config.scheduler, message.sampling_params.n
-        if any(message.request_id + index in outbox.streams for index in range(n)):
+        if any(message.request_id + index in outbox.streams for index in range(message.sampling_params.n)):
             raise InvalidRequest(f"a stream of request_id {message.request_id} is already in use", "request_id")
         if message.resume_token_ids:
             return
         if self.draining:
             raise Overloaded("the server is shutting down", draining=True)
-        queued = scheduler.num_queued + n - len(scheduler.free_rows)
-        if scheduler.num_queued and queued > limits.max_num_queued_requests:
-            raise Overloaded(
-                f"{scheduler.num_queued} sequences wait already; at most {limits.max_num_queued_requests} may",
-                self._retry_after_s(),
-            )
-        num_tokens = n * len(message.prompt_token_ids) // 4
-        if scheduler.num_queued and scheduler.num_queued_tokens + num_tokens > limits.max_num_queued_tokens:
-            raise Overloaded(
-                f"{scheduler.num_queued_tokens} tokens wait already; with {num_tokens} more there would be more than "
-                f"{limits.max_num_queued_tokens}",
-                self._retry_after_s(),
-            )
-        if outbox.num_ended_untold >= limits.max_num_queued_requests:
+        self._capacity.check(tenant, message)
+        if outbox.num_ended_untold >= self.config.scheduler.max_num_queued_requests:
             raise Overloaded(f"{outbox.num_ended_untold} ended streams wait until this client reads its outputs")
-
-    def _retry_after_s(self) -> float:
-        """Time to compute half of what waits, at the pace of the last step."""
-        counters = self.counters
-        pace = counters.last_step_tokens / counters.last_step_s if counters.last_step_s else 0.0
-        return min(60.0, max(1.0, self.scheduler.num_queued_tokens / pace / 2)) if pace else 1.0
 
     # Telling
 
@@ -240,7 +260,7 @@ class EngineCore:
             outbox = self.clients[client]
             stats = None
             if now - outbox.stats_told_s >= STATS_INTERVAL_S:
-                stats, outbox.stats_told_s = self.counters.snapshot(self.scheduler), now
+                stats, outbox.stats_told_s = self.stats(), now
             messages = outbox.deliver(step, columns.get(client), news.get(client, []), stats)
             outgoing += [(client, message) for message in messages]
         return outgoing
@@ -248,7 +268,15 @@ class EngineCore:
     def _end(self, sequences: list[Sequence]) -> None:
         for sequence in sequences:
             del self.clients[sequence.request.client].streams[sequence.stream_id]
+            if sequence.first_token_s is not None:
+                self.forecast.ended(sequence)
         self.scheduler.finish(sequences)
+        self._forget_deadlines(sequences)
+
+    def _forget_deadlines(self, ended: list[Sequence]) -> None:
+        for sequence in ended:
+            if sequence.request.deadline_s < math.inf and not sequence.request.live:
+                self.deadlines.forget(sequence.request)
 
     def _end_early(self, client: bytes, ended: dict[Sequence, FinishReason], now: float, error: str = "") -> Outgoing:
         """End sequences of one client between steps."""

@@ -75,7 +75,10 @@ class EngineProcess:
 
     def _turn(self) -> None:
         began = time.monotonic()
-        wait_s = max(0.0, min(self._next_beat, self._link.group.deadline) - began)
+        wake_at = min(self._next_beat, self._link.group.deadline)
+        if self._engine is not None:
+            wake_at = min(wake_at, self._engine.next_deadline_s)
+        wait_s = max(0.0, wake_at - began)
         events = dict(self._poller.poll(math.ceil(1000 * wait_s)))
         now = time.monotonic()
         self._link.group.excuse(max(0.0, now - began - wait_s - TIMER_S))
@@ -85,6 +88,7 @@ class EngineProcess:
             self._receive_from_workers(now)
         if not events.keys().isdisjoint(self._clients.sockets):
             self._receive_from_clients(now)
+        self._expire_requests(now)
         self._drive_workers(now)
         self._child.heartbeat(now, 0 if self._engine is None else self._engine.scheduler.step)
         if now >= self._next_beat:
@@ -123,7 +127,7 @@ class EngineProcess:
             self._drained_told = self._child.control.send(control.Drained())
 
     def _tell_beat(self, engine: EngineCore, clients: Iterable[bytes]) -> None:
-        stats, computes = engine.counters.snapshot(engine.scheduler), self._link.is_ready
+        stats, computes = engine.stats(), self._link.is_ready
         for client in list(clients):
             self._send(client, engine_core.EngineHeartbeat(engine.scheduler.step, stats, computes))
 
@@ -185,6 +189,11 @@ class EngineProcess:
                 self._send(client, news)
 
     # Clients
+
+    def _expire_requests(self, now: float) -> None:
+        if self._engine is not None and now >= self._engine.next_deadline_s:
+            for client, news in self._engine.expire(now):
+                self._send(client, news)
 
     def _receive_from_clients(self, now: float) -> None:
         for peer, message in self._clients.receive(FRAMES_PER_TURN):

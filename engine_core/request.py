@@ -1,5 +1,6 @@
 """A request, its sequences, and the table of what may happen to a sequence."""
 
+import math
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
@@ -9,6 +10,7 @@ from paged_serve.protocol.sampling_params import SamplingParams
 from paged_serve.protocol.state_machine import fire
 
 from .block_hash import TOKEN_BYTES
+from .fair_share import Tenant
 from .prompt_logprobs import PromptLogprobs
 
 
@@ -46,10 +48,17 @@ class Request:
     params_bytes: int  # as each sequence's NewRow carries them; a list of allowed tokens may take a megabyte
     arrival_s: float
     chain_root: bytes  # parent of the first block's name
+    tenant: Tenant
+    arrival: int = 0  # counts requests
+    deadline_s: float = math.inf  # it may wait so long before it is first scheduled
     sequences: "list[Sequence]" = field(default_factory=list)
     leader: "Sequence | None" = None  # computes prompt blocks that its siblings will share
     held: "list[Sequence]" = field(default_factory=list)  # siblings that wait for the leader, outside the queue
     prompt_logprobs: PromptLogprobs = field(default_factory=PromptLogprobs)
+
+    @property
+    def live(self) -> "list[Sequence]":
+        return [sequence for sequence in self.sequences if sequence.state is not SequenceState.FINISHED]
 
     @property
     def prompt_len(self) -> int:

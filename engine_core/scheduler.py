@@ -11,6 +11,7 @@ from heapq import heappop, heappush
 
 from .block_hash import TOKEN_BYTES
 from .decode_set import DecodeSet
+from .fair_share import FairShares
 from .kv_cache import KVCache
 from .quarantine import must_be_alone
 from .request import Request, Sequence, SequenceEvent, SequenceState
@@ -33,7 +34,8 @@ class Scheduler:
         self.max_num_batched_tokens = max_num_batched_tokens
         self.max_num_rows = min(max_num_seqs, max_num_batched_tokens)  # a decode row must find its token
         self.step = 0  # the last one planned
-        self.waiting = WaitingQueue()
+        self.shares = FairShares()
+        self.waiting = WaitingQueue(self.shares)
         self.running: list[Sequence] = []  # by order
         self.prefilling: list[Sequence] = []  # by order; tokens not all planned yet
         self.in_flight: deque[ScheduledStep] = deque()
@@ -55,7 +57,10 @@ class Scheduler:
         return self.num_live - len(self.running)
 
     def add(self, sequence: Sequence) -> None:
+        tenant = sequence.request.tenant
         self.waiting.add(sequence)
+        tenant.num_live += 1
+        tenant.queue(sequence, +1)
         self.num_live += 1
         self.num_queued += 1
         self.num_queued_tokens += sequence.num_tokens
@@ -75,6 +80,7 @@ class Scheduler:
         if not plan.chunks and not self.decode_set:
             return None
         plan.decode = self.decode_set
+        self.shares.charge_decode_step()
         plan.leaves, plan.joins = self._leaves, self._joins
         self._leaves, self._joins = [], []
         plan.last = self.last_token_due.take(plan.step)
@@ -96,6 +102,7 @@ class Scheduler:
             self.last_token_due.add(sequence.last_step, sequence)
             self._expect_block(sequence)
             self._joins.append(sequence.row)
+            self.shares.join_decode_set(sequence.request.tenant)
         self.decode_set = self.decode_set.joined(joining, step)
 
     def _extend_block_tables(self, plan: ScheduledStep) -> bool:
@@ -121,14 +128,15 @@ class Scheduler:
             sequence = self.waiting.first()
             request = sequence.request
             if request.leader is not None:
-                request.held.append(self.waiting.pop())
+                self.waiting.take(sequence)
+                request.held.append(sequence)
                 continue
             if self.running and (must_be_alone(sequence) or must_be_alone(self.running[0])):
                 return
             num_spare = len(self.running) * self.kv_cache.num_groups  # each may fill a block before one is preempted
             if not self.kv_cache.admit(sequence, _sharer(request), num_spare):
                 return
-            self.waiting.pop()
+            self.waiting.take(sequence)
             self._start(sequence)
             plan.admitted.append(sequence)
             num_carried += sequence.prefill_len * TOKEN_BYTES + request.params_bytes
@@ -137,11 +145,13 @@ class Scheduler:
                 insort(self.prefilling, sequence, key=_order)
 
     def _start(self, sequence: Sequence) -> None:
+        sequence.prefill_len = sequence.num_tokens
         if sequence.state is SequenceState.WAITING:
             self._unqueue(sequence)
+            if not sequence.output:  # what an earlier life of the engine has computed is not charged again
+                sequence.request.tenant.charge_prompt(sequence.prefill_len - sequence.num_scheduled)
         sequence.fire(SequenceEvent.SCHEDULE)
         sequence.row = heappop(self.free_rows)
-        sequence.prefill_len = sequence.num_tokens
         insort(self.running, sequence, key=_order)
         request = sequence.request
         if len(request.sequences) > 1:
@@ -175,6 +185,7 @@ class Scheduler:
             if sequence.state is not SequenceState.RUNNING and not self.waiting.remove(sequence):
                 sequence.request.held.remove(sequence)
             sequence.fire(SequenceEvent.FINISH)
+            sequence.request.tenant.num_live -= 1
         self.num_live -= len(sequences)
         self._stop_running(running)
 
@@ -191,6 +202,7 @@ class Scheduler:
             self.waiting.add(sequence)
         self.running, self.prefilling, self._prefilled, self._leaves = [], [], [], []
         self.decode_set = DecodeSet()
+        self.shares.workers_lost()
         self.kv_cache.reset()
 
     def _stop_running(self, sequences: list[Sequence]) -> None:
@@ -212,6 +224,7 @@ class Scheduler:
             index = self.decode_set.index(sequence)
             assert index is not None, f"stream {sequence.stream_id} is not in the decode set"
             indices.append(index)
+            self.shares.leave_decode_set(sequence.request.tenant)
             self.block_due.remove(sequence.next_block_step(self.kv_cache.block_size), sequence)
             self.last_token_due.remove(sequence.last_step, sequence)
             if sequence.row in self._joins:
@@ -244,6 +257,7 @@ class Scheduler:
     def _unqueue(self, sequence: Sequence) -> None:
         self.num_queued -= 1
         self.num_queued_tokens -= sequence.num_tokens
+        sequence.request.tenant.queue(sequence, -1)
 
 
 def _sharer(request: Request) -> Sequence | None:

@@ -28,7 +28,7 @@ def answer_call(engine: EngineCore, call: UtilityCall, is_remote: bool) -> Utili
 def _answer(engine: EngineCore, utility: Utility) -> Any:
     match utility:
         case Utility.STATS:
-            return msgspec.structs.asdict(engine.counters.snapshot(engine.scheduler))
+            return msgspec.structs.asdict(engine.stats())
         case Utility.CHECK_INVARIANTS:
             check_invariants(engine)
             return {}

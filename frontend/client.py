@@ -26,6 +26,7 @@ from .client_deltas import SequenceDelta, TokenLogprobs
 from .client_session import ClientSession
 from .client_streams import RequestStreams
 from .client_sync import Client, Request
+from .client_terms import RequestTerms
 from .client_wire import AWAY_S, TICK_S, UTILITY_TIMEOUT_S, Wire, find_run_dir
 
 __all__ = ["AsyncClient", "AsyncRequest", "Client", "Request", "SequenceDelta", "TokenLogprobs", "find_run_dir"]
@@ -175,9 +176,16 @@ class AsyncClient:
         *,
         priority: int = 0,
         cache_salt: str = "",
+        tenant: str = "",
+        weight: float = 1.0,
+        timeout_s: float = 0.0,
     ) -> AsyncRequest:
-        """Start a request. Prefixes are shared only under an equal `cache_salt`; a lower `priority` goes first."""
-        streams = self._session.submit(prompt_token_ids, sampling_params, priority, cache_salt, _wake)
+        """Start a request. Prefixes are shared only under an equal `cache_salt`; a lower `priority` goes first.
+
+        Tenants share the engine by `weight`. Without a token after `timeout_s` (0: never) it ends as RequestExpired.
+        """
+        terms = RequestTerms(priority, cache_salt, tenant, weight, timeout_s)
+        streams = self._session.submit(prompt_token_ids, sampling_params, terms, _wake, time.monotonic())
         self._wire.flush()
         return AsyncRequest(self, streams)
 

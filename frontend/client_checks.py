@@ -9,21 +9,17 @@ from paged_serve.protocol.errors import InvalidRequest
 from paged_serve.protocol.message import MAX_TOKENS_PER_MESSAGE
 from paged_serve.protocol.sampling_params import SamplingParams
 
-MAX_CACHE_SALT_CHARS = 128
+from .client_terms import RequestTerms
+
 _encode = msgspec.msgpack.Encoder().encode
 _decode_params = msgspec.msgpack.Decoder(SamplingParams).decode
 
 
-def check_request(
-    prompt: Sequence[int], params: SamplingParams, priority: int, cache_salt: str, limits: Welcome | None
-) -> None:
+def check_request(prompt: Sequence[int], params: SamplingParams, terms: RequestTerms, limits: Welcome | None) -> None:
     """Raise InvalidRequest for what the core would refuse; `limits` is None before the first Welcome."""
     if not len(prompt):
         raise InvalidRequest("the prompt is empty; give at least one token", "prompt_token_ids")
-    if not isinstance(cache_salt, str) or len(cache_salt) > MAX_CACHE_SALT_CHARS:
-        raise InvalidRequest(f"cache_salt must be a string of at most {MAX_CACHE_SALT_CHARS} characters", "cache_salt")
-    if not isinstance(priority, int) or not -(2**31) <= priority < 2**31:
-        raise InvalidRequest(f"priority is {priority!r}; it must be an integer of 32 bits", "priority")
+    terms.check()
     try:
         _decode_params(_encode(params))  # a Struct made in Python has not had its types checked
     except (msgspec.MsgspecError, TypeError, OverflowError, UnicodeError) as error:

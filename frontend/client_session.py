@@ -29,7 +29,14 @@ from paged_serve.protocol.engine_core import (
     UtilityResult,
     Welcome,
 )
-from paged_serve.protocol.errors import EngineDead, InvalidRequest, Overloaded, PagedServeError, ProtocolError
+from paged_serve.protocol.errors import (
+    EngineDead,
+    InvalidRequest,
+    Overloaded,
+    PagedServeError,
+    ProtocolError,
+    RequestExpired,
+)
 from paged_serve.protocol.message import Hello, Refused
 from paged_serve.protocol.sampling_params import FinishReason, SamplingParams
 
@@ -37,6 +44,7 @@ from .client_calls import PendingCall, UtilityCalls
 from .client_checks import check_request
 from .client_clock import SILENT_AFTER_S, UNPLUGGED_AFTER_S, LinkClock
 from .client_streams import RequestStreams, StreamTable
+from .client_terms import RequestTerms
 
 log = logging.getLogger(__name__)
 
@@ -74,24 +82,30 @@ class ClientSession:
         self,
         prompt_token_ids: Sequence[int],
         sampling_params: SamplingParams,
-        priority: int = 0,
-        cache_salt: str = "",
+        terms: RequestTerms | None = None,
         on_news: Callable[[RequestStreams], None] | None = None,
+        now: float | None = None,
     ) -> RequestStreams:
-        """Take a request; what is wrong with it stands in its `error`, so that readers meet all errors in one place."""
+        """Take a request; what is wrong with it stands in its `error`, so that readers meet all errors in one place.
+
+        Its time limit counts from `now`; None: from the last time that the session was told.
+        """
+        self.now = self.now if now is None else now
         try:
-            request = self.table.add(prompt_token_ids, sampling_params, priority, cache_salt, on_news)
+            request = self.table.add(prompt_token_ids, sampling_params, terms, on_news)
         except (OverflowError, TypeError):
-            request = self.table.add((), sampling_params, priority, cache_salt, on_news)
+            request = self.table.add((), sampling_params, terms, on_news)
             self.table.fail(request, InvalidRequest("token ids must be integers of 32 bits", "prompt_token_ids"))
             return request
         try:
             if self.error is not None:
                 raise self.error
-            check_request(prompt_token_ids, sampling_params, priority, cache_salt, self.limits)
+            check_request(prompt_token_ids, sampling_params, request.terms, self.limits)
         except PagedServeError as error:
             self.table.fail(request, error)
         else:
+            if request.terms.timeout_s:
+                request.expires_at = self.now + request.terms.timeout_s
             if self.ready:
                 self._send_request(request)
         return request
@@ -148,6 +162,7 @@ class ClientSession:
     def receive(self, message: FromEngineCore, now: float) -> None:
         if self.error is not None:
             return
+        self.now = now
         self._clock.heard(now)
         match message:
             case EngineCoreOutputs():
@@ -185,6 +200,7 @@ class ClientSession:
         """Do what time demands; to be called several times a second."""
         if self.error is not None:
             return
+        self.now = now
         if not self._clock.tick(now):
             self._away(now)
         silence = self._clock.silence(now)
@@ -197,6 +213,7 @@ class ClientSession:
             self.fail(EngineDead(f"no answer from the engine core for {limit:g} s"))
             return
         self._acknowledge()
+        self._expire(now)
         self._retry(now)
         self._abort_abandoned()
         if self.ready and not self.outbox and self._clock.beat_is_due(now):
@@ -219,7 +236,7 @@ class ClientSession:
         request.resumed |= request.sent_epoch is not None
         request.sent_epoch = self.limits.epoch
         request.retry_at = None
-        self.outbox.append(self.table.message(request))
+        self.outbox.append(self.table.message(request, self.now))
         if finished := self.table.finished_ids(request):
             self.outbox.append(AbortRequests(finished))
 
@@ -304,12 +321,23 @@ class ClientSession:
             error = InvalidRequest(message.message, message.param or None)
         elif message.reason == RejectReason.FAILED:
             error = EngineDead(message.message)
+        elif message.reason == RejectReason.EXPIRED:
+            error = RequestExpired(message.message, message.param or None)
         elif request.resumed:  # it was accepted once, so it waits instead of failing
             request.sent_epoch, request.retry_at = None, now + max(message.retry_after_s, 0.1)
             return
         else:
             error = Overloaded(message.message, message.retry_after_s, message.reason == RejectReason.DRAINING)
         self.table.fail(request, error)
+
+    def _expire(self, now: float) -> None:
+        """While no core has them, nobody else ends requests whose time is over."""
+        for request in list(self.table.requests.values()):
+            is_away = not self.ready or request.sent_epoch is None
+            if is_away and now >= request.expires_at and request.may_expire:
+                self._orphans += self.table.stream_ids(request) if request.sent_epoch is not None else ()
+                waited = f"timeout={request.terms.timeout_s:g}: the engine is away, and no token came in that time"
+                self.table.fail(request, RequestExpired(f"{waited}; raise timeout or ask again"))
 
     def _retry(self, now: float) -> None:
         if not self.ready:

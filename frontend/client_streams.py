@@ -5,6 +5,7 @@ nothing piles up but the tokens themselves. Positions make delivery exact: repea
 are noticed, and after a restart of the core the journal says where to go on.
 """
 
+import math
 from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -22,6 +23,9 @@ from paged_serve.protocol.message import pack_ids, unpack_ids, unpack_int64
 from paged_serve.protocol.sampling_params import FinishReason, SamplingParams
 
 from .client_deltas import SequenceDelta, TokenLogprobs, decode_logprobs
+from .client_terms import RequestTerms
+
+MIN_TTL_S = 0.001  # of one that has expired on its way: the core says so, in its own words
 
 
 class Stream:
@@ -75,8 +79,8 @@ class RequestStreams:
     request_id: int
     prompt_token_ids: bytes  # packed
     sampling_params: SamplingParams
-    priority: int
-    cache_salt: str
+    terms: RequestTerms = field(default_factory=RequestTerms)
+    expires_at: float = math.inf  # by the session's clock; no token may come first after it
     streams: list[Stream] = field(default_factory=list)
     ready: deque[Stream] = field(default_factory=deque)  # those with news, each once
     num_unfinished: int = 0
@@ -95,6 +99,11 @@ class RequestStreams:
         stream = self.ready.popleft()
         stream.queued = False
         return stream.take()
+
+    @property
+    def may_expire(self) -> bool:
+        """It has a time limit, and no token yet."""
+        return self.expires_at < math.inf and not any(stream.received for stream in self.streams)
 
     @property
     def ended(self) -> bool:
@@ -121,7 +130,7 @@ class StreamTable:
         self.streams: dict[int, Stream] = {}
         self.broken: list[RequestStreams] = []  # a token is missing: to be sent again under new ids
         self._next_id = 1
-        self._nobody = Stream(RequestStreams(0, b"", SamplingParams(), 0, ""), 0)  # takes tokens of unknown streams
+        self._nobody = Stream(RequestStreams(0, b"", SamplingParams()), 0)  # takes tokens of unknown streams
         self._column_ids: bytes | None = None  # the columns below, as they came; None: a stream has gone since
         self._column_firsts = b""
         self._columns: list[tuple[Stream, int]] = []
@@ -130,13 +139,12 @@ class StreamTable:
         self,
         prompt_token_ids: Sequence[int],
         sampling_params: SamplingParams,
-        priority: int = 0,
-        cache_salt: str = "",
+        terms: RequestTerms | None = None,
         on_news: Callable[[RequestStreams], None] | None = None,
     ) -> RequestStreams:
         """Take in a request; it owns sampling_params.n consecutive ids from now on."""
         packed = pack_ids(prompt_token_ids)
-        request = RequestStreams(0, packed, sampling_params, priority, cache_salt, on_news=on_news)
+        request = RequestStreams(0, packed, sampling_params, terms or RequestTerms(), on_news=on_news)
         request.streams = [Stream(request, index) for index in range(sampling_params.n)]
         request.num_unfinished = sampling_params.n
         self._number(request)
@@ -154,16 +162,20 @@ class StreamTable:
         """Ids of the sequences that need no more tokens, though others of the request do."""
         return tuple(request.request_id + s.index for s in request.streams if s.last is not None)
 
-    def message(self, request: RequestStreams) -> EngineCoreRequest:
+    def message(self, request: RequestStreams, now: float) -> EngineCoreRequest:
         """What the core needs to start it, or to go on behind the last token received."""
         received = tuple(pack_ids(stream.received) for stream in request.streams)
+        terms = request.terms
         return EngineCoreRequest(
             request.request_id,
             request.prompt_token_ids,
             request.sampling_params,
-            request.priority,
-            request.cache_salt,
+            terms.priority,
+            terms.cache_salt,
             received if any(received) else (),
+            terms.tenant,
+            terms.weight,
+            max(request.expires_at - now, MIN_TTL_S) if request.may_expire else 0.0,
         )
 
     def receive(self, message: EngineCoreOutputs) -> None:

@@ -18,6 +18,7 @@ from paged_serve.protocol.sampling_params import FinishReason, SamplingParams
 from .client_deltas import SequenceDelta
 from .client_session import ClientSession
 from .client_streams import RequestStreams
+from .client_terms import RequestTerms
 from .client_wire import AWAY_S, TICK_S, UTILITY_TIMEOUT_S, Wire
 
 KEEP_EVERY_S = 0.5
@@ -162,14 +163,19 @@ class Client:
         *,
         priority: int = 0,
         cache_salt: str = "",
+        tenant: str = "",
+        weight: float = 1.0,
+        timeout_s: float = 0.0,
         on_news: Callable[[RequestStreams], None] | None = None,
     ) -> Request:
         """Start a request. Prefixes are shared only under an equal `cache_salt`; a lower `priority` goes first.
 
+        Tenants share the engine by `weight`. Without a token after `timeout_s` (0: never) it ends as RequestExpired.
         `on_news` is told, from whichever thread reads, that the request has a delta or has ended; it must not block.
         """
+        terms = RequestTerms(priority, cache_salt, tenant, weight, timeout_s)
         with self._lock:
-            streams = self._session.submit(prompt_token_ids, sampling_params, priority, cache_salt, on_news)
+            streams = self._session.submit(prompt_token_ids, sampling_params, terms, on_news, time.monotonic())
             self._wire.flush()
         return Request(self, streams)
 

@@ -17,6 +17,11 @@ TAKE_WITHIN_MS = 120_000  # a peer that takes nothing of what waits for it, nor 
 
 def open_http_socket(server: ServerConfig) -> socket.socket:
     """Listen where `server` says. Raises ConfigError, with the remedy, when that is impossible or unsafe."""
+    if len(server.api_key_weights) > len(server.api_keys):
+        raise ConfigError(
+            f"there are {len(server.api_key_weights)} API key weights for {len(server.api_keys)} keys; the first "
+            "weight is the first key's: give as many --api-key, or leave weights out"
+        )
     if server.uds:
         return open_unix(server.uds)
     if not server.api_keys and not is_loopback(server.host):

@@ -11,6 +11,7 @@ PositiveInt = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Text = Annotated[str, Meta(max_length=4096)]  # a name or a path
 ApiKey = Annotated[str, Meta(min_length=1, max_length=4096, pattern="^[!-~]*$")]  # as a header can carry it
+KeyWeight = Annotated[float, Meta(ge=0.001, le=1000)]
 Texts = Annotated[tuple[Text, ...], Meta(max_length=256)]
 
 
@@ -80,6 +81,7 @@ class ServerConfig(_Layer, frozen=True):
     port: Port = 8000
     uds: Text = ""  # unix socket path instead of host:port
     api_keys: Annotated[tuple[ApiKey, ...], Meta(max_length=256)] = ()
+    api_key_weights: Annotated[tuple[KeyWeight, ...], Meta(max_length=256)] = ()  # the first key's first; absent: 1
     num_frontends: Annotated[int, Meta(ge=1, le=64)] = 1
     client_address: Text = ""  # tcp://ADDRESS:PORT for client libraries on other hosts; "" is none
     client_server_key: Text = ""  # the server's *.key_secret file

@@ -30,6 +30,9 @@ from .message import (
 from .sampling_params import MAX_N, FinishReason, SamplingParams
 
 StreamId = Annotated[int, Meta(ge=0, le=2**62)]
+Weight = Annotated[float, Meta(ge=0.001, le=1000.0)]
+Ttl = Annotated[float, Meta(ge=0.0, le=86400.0)]  # seconds
+MAX_TENANT_STATS = 32
 MAX_UTILITY_BYTES = 1 << 20
 MAX_UNACKNOWLEDGED_FRAMES = 256  # EngineCoreOutputs in flight to one client before the core coalesces
 
@@ -50,6 +53,7 @@ class RejectReason(IntEnum):
     OVERLOADED = 1  # HTTP 429
     DRAINING = 2  # HTTP 503
     FAILED = 3  # HTTP 500: the fault is ours, and the core's log has it
+    EXPIRED = 4  # HTTP 504: accepted, but its ttl_s ended while it waited for its first token
 
 
 class EngineCoreRequest(Message, frozen=True):
@@ -63,6 +67,9 @@ class EngineCoreRequest(Message, frozen=True):
     resume_token_ids: Annotated[
         tuple[TokenBytes, ...], Meta(max_length=MAX_N)
     ] = ()  # per sequence: output already delivered
+    tenant: ShortText = ""  # whose it is: tenants share the engine fairly; a digest, never a key; "": nobody's
+    weight: Weight = 1.0  # the tenant's share beside others'
+    ttl_s: Ttl = 0.0  # may wait so long for its first token; 0: for ever; sent again, it is what is left
 
     def __post_init__(self) -> None:
         check_int32(self.prompt_token_ids, *self.resume_token_ids)
@@ -167,6 +174,15 @@ class EngineCoreOutput(Record, frozen=True):
         check_int32(self.token_ids)
 
 
+class TenantStats(Record, frozen=True):
+    """One of those that have sequences waiting."""
+
+    tenant: ShortText
+    num_queued: Count  # sequences
+    wait_s: Seconds  # predicted, until a sequence that it sends now is scheduled
+    is_full: bool  # its share of the queue: nothing that it sends now is accepted
+
+
 class SchedulerStats(Record, frozen=True):
     """The engine at one moment; counters count since the start of this epoch."""
 
@@ -182,6 +198,8 @@ class SchedulerStats(Record, frozen=True):
     num_preemptions: Step
     last_step_s: Seconds
     last_step_tokens: Count
+    wait_s: Seconds = 0.0  # predicted, for a tenant of whom nothing waits
+    tenants: Annotated[tuple[TenantStats, ...], Meta(max_length=MAX_TENANT_STATS)] = ()  # the longest queues first
 
 
 class EngineCoreOutputs(Message, frozen=True):
@@ -195,7 +213,7 @@ class EngineCoreOutputs(Message, frozen=True):
 
 
 class RequestRejected(Message, frozen=True):
-    """The whole request was refused; it holds nothing."""
+    """The whole request was refused, or has expired before any token; it holds nothing."""
 
     request_id: StreamId
     reason: RejectReason

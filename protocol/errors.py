@@ -28,6 +28,15 @@ class Overloaded(PagedServeError):
         self.draining = draining
 
 
+class RequestExpired(PagedServeError, TimeoutError):
+    """The request's own time limit ended before its first token (HTTP 504); nothing was computed, and nobody waits."""
+
+    def __init__(self, message: str, param: str | None = "timeout"):
+        super().__init__(message)
+        self.message = message
+        self.param = param
+
+
 class EngineDead(PagedServeError):
     """The engine is gone or failed this request (HTTP 500 or 503)."""
 

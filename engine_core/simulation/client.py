@@ -1,9 +1,16 @@
 """A client that believes nothing: it knows what each of its streams must say and checks every message."""
 
+import math
 from collections import deque
 from dataclasses import dataclass, field
 
-from paged_serve.protocol.engine_core import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest, RequestRejected
+from paged_serve.protocol.engine_core import (
+    EngineCoreOutput,
+    EngineCoreOutputs,
+    EngineCoreRequest,
+    RejectReason,
+    RequestRejected,
+)
 from paged_serve.protocol.message import pack_ids, unpack_ids, unpack_int64
 from paged_serve.protocol.sampling_params import FinishReason, SamplingParams
 
@@ -50,6 +57,7 @@ class SimulatedClient:
     def __init__(self, name: bytes, scenario: Scenario):
         self.name = name
         self.streams: dict[int, Stream] = {}
+        self.deadlines: dict[int, float] = {}  # by request id
         self.inbox: deque[EngineCoreOutputs | RequestRejected] = deque()
         self.is_silent = False
         self.epoch = 0
@@ -57,8 +65,9 @@ class SimulatedClient:
         self.num_poisoned = 0
         self._scenario = scenario
 
-    def submitted(self, request: EngineCoreRequest, seeds: list[int]) -> None:
+    def submitted(self, request: EngineCoreRequest, now: float, seeds: list[int]) -> None:
         """The request was accepted; `seeds` are its sequences'."""
+        self.deadlines[request.request_id] = now + request.ttl_s if request.ttl_s else math.inf
         facts, params = self._scenario.facts, request.sampling_params
         prompt_len = len(request.prompt_token_ids) // 4
         block_size = self._scenario.config.cache.block_size
@@ -74,7 +83,7 @@ class SimulatedClient:
     def unfinished(self) -> list[int]:
         return [stream_id for stream_id, stream in self.streams.items() if stream.finish_reason is None]
 
-    def unfinished_requests(self) -> list[EngineCoreRequest]:
+    def unfinished_requests(self, now: float) -> list[EngineCoreRequest]:
         """To be sent again to a new core, with what was received so far; finished siblings come along."""
         requests = {self.streams[stream_id].request.request_id: stream_id for stream_id in self.unfinished()}
         again = []
@@ -89,6 +98,9 @@ class SimulatedClient:
                     old.priority,
                     old.cache_salt,
                     tuple(pack_ids(sibling.received) for sibling in siblings),
+                    old.tenant,
+                    old.weight,
+                    self._ttl_left(request_id, siblings, now),
                 )
             )
         return again
@@ -97,7 +109,8 @@ class SimulatedClient:
         """Read the next message; returns how many frames of credit that gives back."""
         message = self.inbox.popleft()
         if isinstance(message, RequestRejected):
-            raise AssertionError(f"rejected after it was accepted: {message}")
+            self._expire(message)
+            return 0
         assert message.epoch == self.epoch, "a message from a former core"
         told = [output.stream_id for output in message.outputs]
         if message.columns is not None:
@@ -110,6 +123,21 @@ class SimulatedClient:
         for output in message.outputs:
             self._check_output(self.streams[output.stream_id], output)
         return 1
+
+    def _ttl_left(self, request_id: int, siblings: list[Stream], now: float) -> float:
+        deadline = self.deadlines[request_id]
+        if deadline == math.inf or any(sibling.received for sibling in siblings):
+            return 0.0
+        return max(0.001, deadline - now)
+
+    def _expire(self, message: RequestRejected) -> None:
+        assert message.reason is RejectReason.EXPIRED, f"rejected after it was accepted: {message}"
+        assert self.deadlines[message.request_id] < math.inf, "nobody has set a time limit"
+        first = self.streams[message.request_id]
+        for index in range(first.request.sampling_params.n):
+            stream = self.streams[message.request_id + index]
+            assert not stream.received, "expired after its first token"
+            stream.finish_reason = FinishReason.ABORT
 
     def _receive(self, stream: Stream, position: int, tokens: list[int]) -> None:
         if stream.finish_reason is not None:

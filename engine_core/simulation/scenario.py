@@ -10,6 +10,7 @@ from paged_serve.protocol.sampling_params import SamplingParams
 from ..admission import ModelFacts
 
 EOS = 0
+TENANTS = (("", 1.0), ("a", 1.0), ("b", 2.0), ("c", 0.25))
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,8 @@ class Scenario:
     core_death: float
     silence: float
     nan: float  # per sampled token
+    tenants: tuple[tuple[str, float], ...]  # names and weights
+    ttl: float  # chance that a request has a time limit
     poison: int | None  # a worker dies when it computes a sequence of this seed beyond its third token
 
 
@@ -69,6 +72,8 @@ def draw_scenario(seed: int) -> Scenario:
         core_death=rng.choice((0.0, 0.0, 0.002)),
         silence=rng.choice((0.0, 0.0, 0.0005)),
         nan=rng.choice((0.0, 0.0, 0.003)),
+        tenants=TENANTS[: rng.choice((1, 1, 2, 4))],
+        ttl=rng.choice((0.0, 0.0, 0.3)),
         poison=rng.choice((None, None, None, 5)),
     )
 

@@ -11,12 +11,18 @@ from dataclasses import dataclass, fields
 
 import msgspec
 
-from paged_serve.protocol.engine_core import AbortRequests, EngineCoreRequest, RejectReason, RequestRejected
+from paged_serve.protocol.engine_core import (
+    AbortRequests,
+    EngineCoreOutputs,
+    EngineCoreRequest,
+    RejectReason,
+    RequestRejected,
+)
 from paged_serve.protocol.message import pack_ids
 from paged_serve.protocol.sampling_params import FinishReason
 from paged_serve.protocol.worker import ModelRunnerOutput, SchedulerOutput
 
-from ..debug import check_invariants
+from ..debug import check_fairness, check_invariants
 from ..engine import EngineCore, Outgoing
 from .client import SimulatedClient
 from .fake_worker import FakeWorker, WorkerDied
@@ -37,6 +43,7 @@ class Tally:
     preemptions: int = 0
     aborts: int = 0
     overloads: int = 0
+    expired: int = 0
     worker_deaths: int = 0
     core_deaths: int = 0
     silent_clients: int = 0
@@ -86,6 +93,7 @@ class Simulation:
         self._let_faults_happen()
         if self._num_submitted < self.scenario.num_requests and rng.random() < 0.3:
             self._submit()
+        self._expire()
         if self._pause:
             self._pause -= 1
         elif rng.random() < 0.9 and (plan := self._engine.plan(self.now)) is not None:
@@ -101,6 +109,8 @@ class Simulation:
         if self._answers and rng.random() < 0.9:
             self._send(self._engine.apply(self._answers.popleft(), self.now))
             check_invariants(self._engine)
+            if self.scenario.config.scheduler.policy == "fcfs":
+                check_fairness(self._engine)
             self.tally.steps += 1
             self.tally.steps_behind += any(outbox.is_behind for outbox in self._engine.clients.values())
         self._let_clients_act()
@@ -134,6 +144,7 @@ class Simulation:
             return
         rng, facts = self._rng, self.scenario.facts
         client = rng.choice(clients)
+        tenant, weight = rng.choice(self.scenario.tenants)
         self._num_submitted += 1
         request = EngineCoreRequest(
             request_id=self._num_submitted * 1000,
@@ -141,6 +152,9 @@ class Simulation:
             sampling_params=draw_params(rng, facts),
             priority=rng.randint(-2, 2) if self.scenario.config.scheduler.policy == "priority" else 0,
             cache_salt=rng.choice(("", "", "salt")),
+            tenant=tenant,
+            weight=weight,
+            ttl_s=rng.uniform(0.0, 40 * TICK_S) if rng.random() < self.scenario.ttl else 0.0,
         )
         before = self._engine.scheduler.num_live
         outgoing = self._engine.add_request(client.name, request, self.now)
@@ -154,7 +168,7 @@ class Simulation:
             return
         streams = self._engine.clients[client.name].streams
         n = request.sampling_params.n
-        client.submitted(request, [streams[request.request_id + index].seed for index in range(n)])
+        client.submitted(request, self.now, [streams[request.request_id + index].seed for index in range(n)])
         self._send(outgoing)
 
     def _let_clients_act(self) -> None:
@@ -181,6 +195,13 @@ class Simulation:
             self._send(self._engine.abort(client.name, message, self.now))
             check_invariants(self._engine)
             self.tally.aborts += 1
+
+    def _expire(self) -> None:
+        outgoing = self._engine.expire(self.now)
+        self.tally.expired += len(outgoing)
+        self._send(outgoing)
+        if outgoing:
+            check_invariants(self._engine)
 
     # Faults
 
@@ -217,7 +238,7 @@ class Simulation:
         for client in self._speaking():
             client.inbox.clear()
             client.epoch = self._engine.epoch
-            for request in client.unfinished_requests():
+            for request in client.unfinished_requests(self.now):
                 self._resume(client, request)
         check_invariants(self._engine)
 
@@ -263,9 +284,8 @@ class Simulation:
         for name, message in outgoing:
             client = next(client for client in self._clients if client.name == name)
             client.inbox.append(message)
-            assert len(client.inbox) <= self.scenario.client_credit, (
-                "more messages are under way than the credit allows"
-            )
+            num_paid = sum(isinstance(message, EngineCoreOutputs) for message in client.inbox)
+            assert num_paid <= self.scenario.client_credit, "more messages are under way than the credit allows"
 
     def _record(self, messages: object) -> None:
         self._trace.update(msgspec.msgpack.encode(messages))

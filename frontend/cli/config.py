@@ -28,7 +28,7 @@ def show(*, as_json: bool, **flags: Any) -> None:
         value = getattr(getattr(resolved.config, layer), field)
         if field == "api_keys":
             value = ("***",) * len(value)
-        text = ", ".join(value) if isinstance(value, tuple) else str(value)
+        text = ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
         rows.append((setting.name, "-" if value is None else text, resolved.origins[setting.key]))
     widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
     for name, text, origin in rows:

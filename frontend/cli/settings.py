@@ -169,6 +169,13 @@ SETTINGS = (
         "KEY",
         "VLLM_API_KEY",
     ),
+    Setting(
+        "Server",
+        "server.api_key_weights",
+        ("--api-key-weight",),
+        "Share of a key's requests beside others'; repeatable, in the order of the keys. Without: 1.",
+        "N",
+    ),
     Setting("Server", "server.num_frontends", ("--api-server-count",), "HTTP processes.", "N"),
     Setting(
         "Server",

@@ -55,7 +55,7 @@ class Application:
             return await call.send(200, b"", [])
         if path == "/health":
             return await call.send(200 if self._engine_ready() else 503, b"", [])
-        call.caller = self._guard.check(call.headers)
+        call.tenant = self._guard.check(call.headers)
         if path == "/ready":
             self._check_ready()
             return await call.send(200, b"", [])
@@ -78,7 +78,7 @@ class Application:
         if answer.status == 500:
             unexpected = None if isinstance(error, PagedServeError) else error
             log.error("failed request=%s: %s", call.request_id, error, exc_info=unexpected)
-        if self.router is not None and answer.status in (400, 429, 503):
+        if self.router is not None and answer.status in (400, 429, 503, 504):
             self.router.count_refusal(answer.status)
         if not call.started:  # otherwise the broken connection says it
             await call.send_error(answer)

@@ -2,7 +2,9 @@
 
 import hashlib
 import hmac
+import itertools
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from paged_serve.protocol.config import ServerConfig
 
@@ -10,16 +12,31 @@ from ..listen import is_loopback
 from .errors import HttpError
 
 
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """Whose a request is. `name` is a digest of the key: it goes to other processes and into their dumps."""
+
+    name: str
+    weight: float = 1.0
+
+
+NOBODY = Tenant("")  # in particular
+
+
 class Guard:
     """Checks a request by its headers alone, so that no spelling of a path passes it."""
 
     def __init__(self, server: ServerConfig):
-        self._digests = [hashlib.sha256(key.encode()).digest() for key in server.api_keys]
+        weights = itertools.chain(server.api_key_weights, itertools.repeat(1.0))
+        self._tenants = {
+            hashlib.sha256(key.encode()).digest(): Tenant(_name(key), weight)
+            for key, weight in zip(server.api_keys, weights, strict=False)
+        }
         # A page that has its own name resolve to 127.0.0.1 would otherwise read a key-less local server.
         self._local_only = not server.api_keys and not server.uds and is_loopback(server.host)
 
-    def check(self, headers: Mapping[str, str]) -> bytes:
-        """Who asks: a digest of the key, empty where none is needed. Raises HttpError 401 or 403."""
+    def check(self, headers: Mapping[str, str]) -> Tenant:
+        """Who asks. Raises HttpError 401 or 403."""
         host = headers.get("host", "").lower()
         if self._local_only and host and not is_loopback(_without_port(host)):
             raise HttpError(
@@ -28,20 +45,25 @@ class Guard:
         origin = headers.get("origin", "")
         if origin and origin.lower().partition("://")[2] != host:
             raise HttpError(403, "Requests from web pages of other origins are refused.")
-        return self._check_key(headers.get("authorization", "")) if self._digests else b""
+        return self._check_key(headers.get("authorization", "")) if self._tenants else NOBODY
 
-    def _check_key(self, authorization: str) -> bytes:
+    def _check_key(self, authorization: str) -> Tenant:
         scheme, _, key = authorization.partition(" ")
         given = hashlib.sha256(key.strip().encode("latin-1")).digest()
         # All are compared, each in constant time: the time taken tells nothing about any key.
-        matches = sum(hmac.compare_digest(given, digest) for digest in self._digests)
+        matches = [tenant for digest, tenant in self._tenants.items() if hmac.compare_digest(given, digest)]
         if scheme.lower() != "bearer" or not matches:
             raise HttpError(
                 401,
                 "A valid API key is needed: Authorization: Bearer KEY.",
                 headers=[(b"www-authenticate", b"Bearer")],
             )
-        return given
+        return matches[0]
+
+
+def _name(key: str) -> str:
+    """Not the digest that keys are compared by: whoever reads it in a dump learns nothing to compare with."""
+    return hashlib.sha256(b"tenant of paged-serve " + key.encode()).hexdigest()[:32]
 
 
 def _without_port(host: str) -> str:

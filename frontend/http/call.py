@@ -13,6 +13,8 @@ import msgspec
 
 from paged_serve.protocol.errors import PagedServeError
 
+from ..client_terms import MAX_TIMEOUT_S
+from .auth import NOBODY, Tenant
 from .body import read_body
 from .errors import HttpError, error_body, http_error
 from .sse import DONE, PING
@@ -41,14 +43,33 @@ class Call:
     request_id: str = field(init=False)
     path: str = field(init=False)  # without the --root-path that a proxy has taken away
     arrival: float = field(default_factory=time.monotonic)
+    tenant: Tenant = NOBODY
     started: bool = False
-    caller: bytes = b""  # who asks: a digest of the API key
 
     def __post_init__(self) -> None:
         self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in self.scope["headers"]}
         self.path = str(self.scope["path"]).removeprefix(self.scope.get("root_path", ""))
         given = self.headers.get("x-request-id", "")
         self.request_id = given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(16)
+
+    @property
+    def caller(self) -> bytes:
+        """Who asks, so that what is kept for one is not found by another."""
+        return self.tenant.name.encode()
+
+    def timeout_s(self) -> float | None:
+        """The sender's patience for the first token, from a header. Raises HttpError 400."""
+        given = self.headers.get("x-request-timeout")
+        if given is None:
+            return None
+        with contextlib.suppress(ValueError):
+            if 0 < (seconds := float(given)) <= MAX_TIMEOUT_S:
+                return seconds
+        raise HttpError(
+            400,
+            f"X-Request-Timeout is {given[:60]!r}; give seconds, more than 0 and up to {MAX_TIMEOUT_S:g}",
+            "timeout",
+        )
 
     async def body(self) -> bytes:
         return await read_body(self.receive, self.headers.get("content-length"))

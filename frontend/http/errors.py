@@ -1,8 +1,10 @@
 """Every error in one shape: {"error": {"message", "type", "param", "code"}}, and the status for each exception."""
 
+import math
+
 import msgspec
 
-from paged_serve.protocol.errors import EngineDead, InvalidRequest, Overloaded
+from paged_serve.protocol.errors import EngineDead, InvalidRequest, Overloaded, RequestExpired
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -21,7 +23,11 @@ _TYPES = {
     431: "HeadersTooLargeError",
     500: "InternalServerError",
     503: "ServiceUnavailableError",
+    504: "DeadlineExceededError",
 }
+
+
+_DO_NOT_RETRY = [(b"x-should-retry", b"false")]  # OpenAI's clients ask again after any 5xx: for a time that is over
 
 
 class ErrorDetail(msgspec.Struct, frozen=True):
@@ -54,12 +60,22 @@ def http_error(error: Exception, request_id: str) -> HttpError:
         case InvalidRequest(message=message, param=param):
             return HttpError(400, message, param)
         case Overloaded(message=message, retry_after_s=seconds, draining=draining):
-            retry_after = (b"retry-after", str(max(1, round(seconds))).encode())
-            return HttpError(503 if draining else 429, message, headers=[retry_after])
+            return HttpError(503 if draining else 429, message, headers=retry_after(seconds))
+        case RequestExpired(message=message, param=param):
+            return HttpError(504, message, param, headers=_DO_NOT_RETRY)
         case EngineDead():
             return HttpError(500, f"The engine failed on request {request_id}; sending it again may help.")
         case _:
             return HttpError(500, f"The server failed on request {request_id}; its log says why.")
+
+
+def retry_after(seconds: float) -> Headers:
+    """Whole seconds for everybody, never fewer than predicted; milliseconds for those that read them."""
+    milliseconds = math.ceil(1000 * seconds)
+    return [
+        (b"retry-after", str(max(1, math.ceil(milliseconds / 1000))).encode()),
+        (b"retry-after-ms", str(milliseconds).encode()),  # OpenAI's clients look here first
+    ]
 
 
 def error_body(error: HttpError) -> bytes:

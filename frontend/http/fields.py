@@ -45,6 +45,9 @@ AllowedTokenIds = Annotated[list[TokenId], Meta(min_length=1, max_length=MAX_ALL
 Priority = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1, description="Lower runs first, with --policy priority")]
 CacheSalt = Annotated[str, Meta(max_length=128, description="Prefixes are shared only under an equal salt")]
 RequestId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._:-]{1,128}$")]
+Timeout = Annotated[
+    float, Meta(gt=0, le=86400, description="Seconds until the first token; without one by then the answer is 504")
+]
 Label = Annotated[str, Meta(max_length=512)]
 SmallInt = Annotated[int, Meta(ge=-(2**31), le=2**31)]
 TemplateValue = bool | SmallInt | float | Annotated[str, Meta(max_length=4096)] | None

@@ -6,10 +6,11 @@ import time
 from collections.abc import AsyncGenerator, Iterator
 from dataclasses import dataclass
 
-from paged_serve.protocol.errors import EngineDead
+from paged_serve.protocol.errors import EngineDead, RequestExpired
 from paged_serve.protocol.sampling_params import FinishReason, SamplingParams
 
 from ..client import SequenceDelta, TokenLogprobs
+from ..client_terms import RequestTerms
 from ..text.sequence_text import SequenceText
 from .answers import PromptTokensDetails, Usage
 from .service import EngineRequest, Service
@@ -52,20 +53,12 @@ class Generation:
     """
 
     def __init__(
-        self,
-        service: Service,
-        prompts: list[Prompt],
-        *,
-        priority: int,
-        cache_salt: str,
-        arrival: float,
-        in_turn: bool = False,
+        self, service: Service, prompts: list[Prompt], terms: RequestTerms, arrival: float, in_turn: bool = False
     ):
         self._service = service
         self._arrival = arrival
         self._prompts = prompts
-        self._priority = priority
-        self._cache_salt = cache_salt
+        self._terms = terms
         self._n = prompts[0].params.n
         self._choices = [
             _Choice(SequenceText(service.tokenizer, prompt.token_ids, prompt.params))
@@ -81,14 +74,29 @@ class Generation:
 
     async def submit(self) -> None:
         """Hand all prompts to the engine; other streams go on between two of them."""
+        terms = self._terms
         for prompt in self._prompts:
             if self._requests:
                 await asyncio.sleep(0)
             self._service.metrics.submitted(len(prompt.token_ids), self._n, prompt.params.max_tokens)
             request = self._service.engine.submit(
-                prompt.token_ids, prompt.params, priority=self._priority, cache_salt=self._cache_salt
+                prompt.token_ids,
+                prompt.params,
+                priority=terms.priority,
+                cache_salt=terms.cache_salt,
+                tenant=terms.tenant,
+                weight=terms.weight,
+                timeout_s=self._time_left(),
             )
             self._requests.append(request)
+
+    def _time_left(self) -> float:
+        """Of the request's own limit, which counts from its arrival; 0: it has none. Raises RequestExpired."""
+        timeout_s = self._terms.timeout_s
+        left = timeout_s - (time.monotonic() - self._arrival)
+        if timeout_s and left <= 0:
+            raise RequestExpired(f"timeout={timeout_s:g}: it took longer to read the request; raise timeout")
+        return left if timeout_s else 0.0
 
     async def batches(self) -> AsyncGenerator[list[Piece], None]:
         """All news there is, again and again, until every choice has finished.

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from ..client_terms import RequestTerms
 from .answer_head import AnswerHead
 from .body import decode_body
 from .call import Call
@@ -58,11 +59,11 @@ def decode(service: Service, kind: Kind, raw: bytes) -> tuple[SamplingFields, st
 def generation_of(
     service: Service, call: Call, body: SamplingFields, prompts: list[Prompt], *, in_turn: bool = False
 ) -> Generation:
-    return Generation(
-        service,
-        prompts,
+    terms = RequestTerms(
         priority=body.priority or 0,
         cache_salt=body.cache_salt or "",
-        arrival=call.arrival,
-        in_turn=in_turn,
+        tenant=call.tenant.name,
+        weight=call.tenant.weight,
+        timeout_s=body.timeout or call.timeout_s() or 0.0,
     )
+    return Generation(service, prompts, terms, call.arrival, in_turn)

@@ -78,7 +78,8 @@ class Metrics:
             self._observe["request_params_max_tokens"](max_tokens)
 
     def rejected(self, status: int) -> None:
-        self._rejections.labels(*self._labels, {400: "invalid", 429: "overloaded"}.get(status, "unavailable")).inc()
+        reason = {400: "invalid", 429: "overloaded", 504: "expired"}.get(status, "unavailable")
+        self._rejections.labels(*self._labels, reason).inc()
 
     def first_token(self, seconds: float) -> None:
         self._observe["time_to_first_token_seconds"](seconds)

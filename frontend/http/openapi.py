@@ -37,6 +37,7 @@ _ERRORS = {
     "429": "Too much is waiting; see Retry-After",
     "500": "The server or the engine failed on this request",
     "503": "Starting, shutting down, or the engine is away",
+    "504": "No token within the timeout that the request gave",
 }
 
 

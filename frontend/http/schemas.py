@@ -47,6 +47,7 @@ class SamplingFields(_Body, frozen=True, kw_only=True):
     stream_options: StreamOptions | None = None
     priority: fields.Priority | None = None
     cache_salt: fields.CacheSalt | None = None
+    timeout: fields.Timeout | None = None  # or the header X-Request-Timeout
     return_token_ids: bool | None = None
     request_id: fields.RequestId | None = None
     user: fields.Label | None = None

@@ -50,6 +50,9 @@ class Engine(Protocol):
         *,
         priority: int = 0,
         cache_salt: str = "",
+        tenant: str = "",
+        weight: float = 1.0,
+        timeout_s: float = 0.0,
     ) -> EngineRequest: ...
     async def utility(self, utility: Utility) -> bytes: ...
 

@@ -62,7 +62,20 @@ class Driver:
     def scheduler(self):
         return self.engine.scheduler
 
-    def add(self, prompt, *, client=CLIENT, request_id=None, priority=0, salt="", resume=(), **params):
+    def add(
+        self,
+        prompt,
+        *,
+        client=CLIENT,
+        request_id=None,
+        priority=0,
+        salt="",
+        resume=(),
+        tenant="",
+        weight=1.0,
+        ttl=0.0,
+        **params,
+    ):
         """Returns the request's id; `prompt` is a list of token ids or a length."""
         if isinstance(prompt, int):
             prompt = [1 + i % 97 for i in range(prompt)]
@@ -70,7 +83,15 @@ class Driver:
         request_id = self.num_added * 1000 if request_id is None else request_id
         params = SamplingParams(**{"max_tokens": None, "ignore_eos": True, **params})
         request = EngineCoreRequest(
-            request_id, pack_ids(prompt), params, priority, salt, tuple(pack_ids(ids) for ids in resume)
+            request_id,
+            pack_ids(prompt),
+            params,
+            priority,
+            salt,
+            tuple(pack_ids(ids) for ids in resume),
+            tenant,
+            weight,
+            ttl,
         )
         self.take(self.engine.add_request(client, request, self.now))
         check_invariants(self.engine)

@@ -16,6 +16,9 @@ class FakeRequest:
     params: SamplingParams
     priority: int
     cache_salt: str
+    tenant: str
+    weight: float
+    timeout_s: float
     outputs: list[list[int]]  # a list a sequence
     eos: int | None
     refusal: PagedServeError | None
@@ -116,12 +119,18 @@ class FakeEngine:
         *,
         priority: int = 0,
         cache_salt: str = "",
+        tenant: str = "",
+        weight: float = 1.0,
+        timeout_s: float = 0.0,
     ) -> FakeRequest:
         request = FakeRequest(
             list(prompt_token_ids),
             sampling_params,
             priority,
             cache_salt,
+            tenant,
+            weight,
+            timeout_s,
             self.outputs,
             self.eos,
             self.refusal,

@@ -54,7 +54,9 @@ def value_of(config: Config, key: str):
 
 
 def field_value(setting, value):
-    return (value,) if setting.key in ("model.served_model_names", "server.api_keys") else value
+    return (
+        (value,) if setting.key in ("model.served_model_names", "server.api_keys", "server.api_key_weights") else value
+    )
 
 
 def test_every_value_of_the_configuration_can_be_set():

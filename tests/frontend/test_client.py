@@ -77,8 +77,11 @@ def test_the_request_says_what_was_asked(run_dir, start_core):
     core = start_core(script=generate())
     params = SamplingParams(max_tokens=1, temperature=0.5, seed=4)
     with Client.connect(run_dir, timeout_s=60) as client:
-        list(client.submit(PROMPT, params, priority=-3, cache_salt="tenant"))
+        terms = {"priority": -3, "cache_salt": "tenant", "tenant": "t", "weight": 0.5, "timeout_s": 60}
+        list(client.submit(PROMPT, params, **terms))
     (request,) = core.all(EngineCoreRequest)
+    assert (request.tenant, request.weight) == ("t", 0.5)
+    assert 0 < request.ttl_s <= 60
     assert list(unpack_ids(request.prompt_token_ids)) == PROMPT
     assert (request.sampling_params, request.priority, request.cache_salt) == (params, -3, "tenant")
     assert request.resume_token_ids == ()
@@ -145,6 +148,11 @@ def test_a_rejection_is_raised_as_what_the_caller_can_do(run_dir, start_core, re
         ([1] * 4096, {}, "prompt_token_ids"),
         ([1], {"priority": 2**31}, "priority"),
         ([1], {"cache_salt": "x" * 129}, "cache_salt"),
+        ([1], {"tenant": "x" * 257}, "tenant"),
+        ([1], {"weight": 0}, "weight"),
+        ([1], {"weight": float("nan")}, "weight"),
+        ([1], {"timeout_s": -1.0}, "timeout_s"),
+        ([1], {"timeout_s": 86401}, "timeout_s"),
     ],
 )
 def test_what_the_core_would_drop_unread_is_refused_at_once(run_dir, start_core, prompt, fields, param):

@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from paged_serve.frontend.client_session import ClientSession
+from paged_serve.frontend.client_terms import RequestTerms
 from paged_serve.protocol.channel import handshake_hello
 from paged_serve.protocol.engine_core import (
     AbortRequests,
@@ -18,7 +19,7 @@ from paged_serve.protocol.engine_core import (
     UtilityCall,
     Welcome,
 )
-from paged_serve.protocol.errors import EngineDead, InvalidRequest, ProtocolError
+from paged_serve.protocol.errors import EngineDead, InvalidRequest, ProtocolError, RequestExpired
 from paged_serve.protocol.message import Hello, unpack_ids
 from paged_serve.protocol.sampling_params import FinishReason, SamplingParams
 
@@ -337,3 +338,48 @@ def test_what_ended_here_while_the_core_was_away_is_aborted_there_too():
     assert request.take().finish_reason == FinishReason.ABORT
     link.hear(Welcome(1, **LIMITS))
     assert AbortRequests((1,)) in link.new()
+
+
+def test_a_time_limit_travels_as_what_is_left_of_it():
+    link = Link()
+    request = link.session.submit([1], PARAMS, RequestTerms(timeout_s=5.0, tenant="t", weight=2.0), now=link.now)
+    (message,) = link.new()
+    assert (message.ttl_s, message.tenant, message.weight) == (5.0, "t", 2.0)
+    link.pass_time(2.0)
+    link.hear(EngineFailed("gone"))
+    link.pass_time(1.0)
+    link.hear(Welcome(2, **LIMITS))
+    again = link.new()[-1]
+    assert (type(again), again.ttl_s, again.tenant, again.weight) == (EngineCoreRequest, 2.0, "t", 2.0)
+    link.hear(output(2, request.request_id, 0, [5]))
+    link.hear(EngineFailed("gone"))
+    link.pass_time(9.0)
+    link.hear(Welcome(3, **LIMITS))
+    assert link.new()[-1].ttl_s == 0.0  # it had its first token in time
+
+
+def test_a_time_limit_ends_while_the_core_is_away():
+    link = Link()
+    terms = RequestTerms(timeout_s=5.0)
+    silent, begun = (link.session.submit([p], PARAMS, terms, now=link.now) for p in (1, 2))
+    link.hear(output(1, begun.request_id, 0, [5]))
+    link.hear(EngineFailed("gone"))
+    link.pass_time(4.5)
+    assert silent.error is None
+    link.pass_time(1.0)
+    assert isinstance(silent.error, RequestExpired)
+    assert silent.error.message.startswith("timeout=5: the engine is away")
+    assert begun.error is None
+    link.new()
+    link.hear(Welcome(1, **LIMITS))  # the same core: it has what nobody waits for
+    assert AbortRequests((silent.request_id,)) in link.new()
+
+
+def test_while_the_core_is_there_it_alone_ends_requests():
+    link = Link()
+    request = link.session.submit([1], PARAMS, RequestTerms(timeout_s=1.0), now=link.now)
+    link.pass_time(5.0)
+    assert request.error is None
+    link.hear(RequestRejected(request.request_id, RejectReason.EXPIRED, "timeout=1: it waited", "timeout"))
+    assert isinstance(request.error, RequestExpired)
+    assert (request.error.message, request.error.param) == ("timeout=1: it waited", "timeout")

@@ -151,7 +151,7 @@ def test_a_lost_frame_never_yields_a_wrong_token_and_resuming_completes_the_stre
     if lost:
         table.renumber(request)
         assert table.stream_ids(request) == (2,)
-        resume = unpack_ids(table.message(request).resume_token_ids[0]) if min(lost) else []
+        resume = unpack_ids(table.message(request, 0.0).resume_token_ids[0]) if min(lost) else []
         assert list(resume) == tokens[: min(lost)]
         table.receive(output(1, 1, 0, tokens, FinishReason.STOP))  # late news of the old stream says nothing
         table.receive(output(1, 2, len(resume), tokens[len(resume) :], FinishReason.STOP))
@@ -235,7 +235,7 @@ def test_a_resumed_request_names_the_sequences_that_need_nothing_more():
     request = table.add([1], SamplingParams(n=3))
     table.receive(output(1, 1, 0, [5, 6], FinishReason.STOP))
     table.receive(output(1, 2, 0, [7]))
-    assert [list(unpack_ids(ids)) for ids in table.message(request).resume_token_ids] == [[5, 6], [7], []]
+    assert [list(unpack_ids(ids)) for ids in table.message(request, 0.0).resume_token_ids] == [[5, 6], [7], []]
     assert table.finished_ids(request) == (1,)
 
 

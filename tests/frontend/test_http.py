@@ -183,12 +183,14 @@ def test_sampling_fields_reach_the_engine(folder):
         bad_words=["no"],
         priority=-1,
         cache_salt="s",
+        timeout=50,
         user="u",
         stop=None,
     )
     request = server.engine.requests[0]
     params = request.params
     assert (request.priority, request.cache_salt) == (-1, "s")
+    assert 0 < request.timeout_s <= 50
     assert (params.n, params.temperature, params.top_p, params.top_k, params.min_p) == (2, 0.5, 0.9, 5, 0.1)
     assert (params.seed, params.presence_penalty, params.frequency_penalty) == (7, 1, -1)
     assert (params.repetition_penalty, params.min_tokens, params.ignore_eos) == (1.5, 1, True)

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from paged_serve.frontend.http.metrics import Metrics
-from paged_serve.protocol.errors import EngineDead, InvalidRequest, Overloaded
+from paged_serve.protocol.errors import EngineDead, InvalidRequest, Overloaded, RequestExpired
 from paged_serve.protocol.sampling_params import FinishReason
 
 from .fake_engine import STATS
@@ -51,6 +51,7 @@ def test_request_ids_are_echoed_and_cleaned(folder):
         (Overloaded("full", 2.0), 429, "RateLimitError"),
         (Overloaded("drains", 2.0, draining=True), 503, "ServiceUnavailableError"),
         (EngineDead("socket /run/x failed"), 500, "InternalServerError"),
+        (RequestExpired("timeout=1: it waited 1 s"), 504, "DeadlineExceededError"),
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])
@@ -95,6 +96,58 @@ def test_more_than_the_engine_would_take_is_told_to_come_back(folder):
         refused = server.ask("POST", "/v1/completions", {"prompt": "a"})
         assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
     assert server.ask("POST", "/v1/completions", {"prompt": "a"}).status_code == 200
+
+
+def test_the_time_to_come_back_is_never_less_than_predicted(folder):
+    server = Server(folder)
+    for seconds, whole, milliseconds in ((0.2, "1", "200"), (2.0, "2", "2000"), (2.1, "3", "2100")):
+        server.engine.refusal = Overloaded("full", seconds)
+        headers = server.ask("POST", "/v1/completions", {"prompt": "x"}).headers
+        assert (headers["retry-after"], headers["retry-after-ms"]) == (whole, milliseconds)
+
+
+def test_a_time_limit_comes_in_the_body_or_in_a_header(folder):
+    server = Server(folder)
+    ask = {"prompt": "x", "max_tokens": 1}
+    assert server.ask("POST", "/v1/completions", ask, **{"x-request-timeout": "30"}).status_code == 200
+    assert (
+        server.ask("POST", "/v1/completions", {**ask, "timeout": 60}, **{"x-request-timeout": "30"}).status_code == 200
+    )
+    assert server.ask("POST", "/v1/completions", ask).status_code == 200
+    header, body, none = (request.timeout_s for request in server.engine.requests)
+    assert 0 < header <= 30 < body <= 60
+    assert none == 0
+    for wrong in ("0", "-1", "soon", "nan", "inf", "86401", ""):
+        answer = server.ask("POST", "/v1/completions", ask, **{"x-request-timeout": wrong})
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "timeout")
+    for wrong in (0, -1, 86401, "1"):
+        answer = server.ask("POST", "/v1/completions", {**ask, "timeout": wrong})
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "timeout")
+
+
+def test_clients_are_told_not_to_ask_again_when_their_time_is_over(folder):
+    server = Server(folder)
+    server.engine.refusal = RequestExpired("timeout=1: it waited 1 s")
+    answer = server.ask("POST", "/v1/completions", {"prompt": "x"})
+    assert answer.headers["x-should-retry"] == "false"
+    assert answer.json()["error"]["param"] == "timeout"
+    assert 'reason="expired"} 1.0' in server.ask("GET", "/metrics").text
+
+
+def test_each_key_is_a_tenant_of_its_weight_whose_name_is_not_the_key(folder):
+    server = Server(folder, options={"api_keys": ("one", "two=2", "three"), "api_key_weights": (1.0, 3.0)})
+    for key in ("one", "two=2", "three", "two=2"):
+        answer = server.ask("POST", "/v1/completions", {"prompt": "x"}, authorization=f"Bearer {key}")
+        assert answer.status_code == 200
+    one, two, three, again = server.engine.requests
+    assert [request.weight for request in (one, two, three)] == [1.0, 3.0, 1.0]
+    assert len({one.tenant, two.tenant, three.tenant}) == 3
+    assert again.tenant == two.tenant
+    assert "two" not in two.tenant
+    assert len(two.tenant) == 32
+    keyless = Server(folder)
+    keyless.complete()
+    assert (keyless.engine.requests[0].tenant, keyless.engine.requests[0].weight) == ("", 1.0)
 
 
 def test_metrics_have_the_fields_names(folder):

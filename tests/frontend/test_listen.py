@@ -8,6 +8,7 @@ import pytest
 
 from paged_serve.frontend import listen
 from paged_serve.protocol.config import ServerConfig
+from paged_serve.protocol.errors import ConfigError
 
 
 @pytest.fixture
@@ -47,3 +48,8 @@ def test_peers_that_wait_are_probed(connection):
     accepted, _ = connection
     assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
     assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == listen.PROBE_IDLE_AFTER_S
+
+
+def test_weights_without_their_keys_are_refused():
+    with pytest.raises(ConfigError, match="2 API key weights for 1 keys"):
+        listen.open_http_socket(ServerConfig(port=0, api_keys=("a",), api_key_weights=(1.0, 2.0)))

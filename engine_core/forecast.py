@@ -1,0 +1,180 @@
+"""How long a request that comes now will wait, from how fast the engine was of late. Sans-I/O; time comes in.
+
+The engine is looked at as one server that all tokens pass, at a price in seconds for each prompt token and each output
+token, which the last steps tell. What is ahead of a request is what waits before it, and what those that run have left
+beyond what such a crowd always has left: half of its outputs, the mean remainder where ends are spread evenly.
+"""
+
+from dataclasses import dataclass
+
+from .fair_share import OUTPUT_TOKEN_COST, PROMPT_TOKEN_COST, Tenant
+from .request import Request, Sequence
+from .scheduler import Scheduler
+
+KEEP_STEP = 0.98  # a step counts half after 34 more
+KEEP_SEQUENCE = 0.95  # an ended sequence counts half after 14 more
+ALIKE = 1e-4  # steps that differ by less than this part do not tell what costs what
+ROUNDS = 8  # of asking who else comes during a wait of so long
+
+
+class StepPace:
+    """What a step costs: seconds for itself, for each prompt token, for each row that decodes.
+
+    Least squares over the last steps, old ones fading. Steps that are all alike leave it open which of the three it
+    was; then it is a little of each, and the price of such a step is right.
+    """
+
+    def __init__(self) -> None:
+        self._products = [[0.0] * 4 for _ in range(3)]  # of (1, prompt tokens, rows) with itself and the seconds
+        self._prices: tuple[float, float, float] | None = None  # of the steps so far
+
+    def observe(self, prompt_tokens: int, rows: int, seconds: float) -> None:
+        """One step."""
+        for row, factor in zip(self._products, (1.0, prompt_tokens, rows), strict=True):
+            row[0] = KEEP_STEP * row[0] + factor
+            row[1] = KEEP_STEP * row[1] + factor * prompt_tokens
+            row[2] = KEEP_STEP * row[2] + factor * rows
+            row[3] = KEEP_STEP * row[3] + factor * seconds
+        self._prices = None
+
+    def prices(self, rows: int) -> tuple[float, float]:
+        """Seconds of a prompt token, and of an output token when `rows` decode together."""
+        if self._prices is None:
+            self._prices = self._solve((0, 1, 2)) or self._solve((0, 1)) or self._solve((0,)) or (0.0, 0.0, 0.0)
+        step, prompt, row = self._prices
+        return prompt, row + step / max(1, rows)
+
+    def _solve(self, used: tuple[int, ...]) -> tuple[float, float, float] | None:
+        """Gauss's elimination over these factors; None when one would have a negative price."""
+        matrix = [[self._products[i][j] for j in (*used, 3)] for i in used]
+        for i, row in enumerate(matrix):
+            row[i] *= 1.0 + ALIKE
+            if row[i] <= 0.0:
+                return None
+            for other in matrix[i + 1 :]:
+                part = other[i] / row[i]
+                other[:] = [a - part * b for a, b in zip(other, row, strict=True)]
+        found = [0.0, 0.0, 0.0]
+        for i, row in reversed(list(enumerate(matrix))):
+            later = sum(row[j] * found[used[j]] for j in range(i + 1, len(used)))
+            found[used[i]] = (row[-1] - later) / row[i]
+        return None if min(found) < 0.0 else (found[0], found[1], found[2])
+
+
+class Forecast:
+    """Learns from steps and from ends; answers for one scheduler."""
+
+    def __init__(self, scheduler: Scheduler):
+        self._scheduler = scheduler
+        self._pace = StepPace()
+        self._used = self._allowed = 0.0  # output tokens of ended sequences, old ones fading
+        self._computed = self._admitted = 0.0  # prompt tokens of admitted ones
+        self._excess = 0.0  # allowed output tokens
+        self._excess_step = -1  # of which the figure above is
+        self._now = 0.0
+
+    @property
+    def has_data(self) -> bool:
+        return self._pace.prices(1) != (0.0, 0.0)
+
+    def step(self, prompt_tokens: int, rows: int, seconds: float, now: float) -> None:
+        self._pace.observe(prompt_tokens, rows, seconds)
+        self._now = now
+
+    def admitted(self, sequence: Sequence) -> None:
+        self._computed = KEEP_SEQUENCE * self._computed + sequence.prefill_len - sequence.num_applied
+        self._admitted = KEEP_SEQUENCE * self._admitted + sequence.prefill_len
+
+    def ended(self, sequence: Sequence) -> None:
+        self._used = KEEP_SEQUENCE * self._used + len(sequence.output)
+        self._allowed = KEEP_SEQUENCE * self._allowed + sequence.token_limit - sequence.request.prompt_len
+
+    def arrived(self, request: Request, now: float) -> None:
+        """It was accepted: its tenant will send more of the kind."""
+        for sequence in request.sequences:
+            output_tokens = self._used_share * (sequence.token_limit - sequence.num_tokens)
+            request.tenant.arrivals.add(_cost(sequence.num_tokens, output_tokens), now)
+        self._now = now
+
+    def queue_s(self, tenant: Tenant) -> float:
+        """Seconds until a sequence of `tenant` that came now would be scheduled; 0 when it need not wait."""
+        scheduler = self._scheduler
+        if not scheduler.num_waiting and scheduler.free_rows:
+            return 0.0
+        prompt_s, output_s = self._prices()
+        queued = [self._queue(other) for other in scheduler.shares.tenants.values() if other.num_live]
+        cost = sum(other.cost for other in queued)
+        seconds = scheduler.num_queued_tokens * prompt_s + output_s * sum(
+            other.queued_output_tokens for other in scheduler.shares.tenants.values()
+        )
+        own = self._queue(tenant)
+        return self._until(own.service + own.cost / own.weight, own, queued, seconds / cost if cost else 0.0, output_s)
+
+    def _until(self, turn: float, own: "_Queue", queued: list["_Queue"], cost_s: float, output_s: float) -> float:
+        """Seconds until the service of `own` has come to `turn`, if others go on to send as they did."""
+        excess_s = self._excess_s(output_s)
+        wait_s = max(0.0, own.cost * cost_s + excess_s)
+        for _ in range(ROUNDS):
+            before = sum(other.before(turn, wait_s) for other in queued if other.tenant is not own.tenant)
+            last_s, wait_s = wait_s, max(0.0, (own.cost + before) * cost_s + excess_s)
+            if wait_s - last_s < 0.02 * wait_s:
+                break
+        return wait_s
+
+    def _queue(self, tenant: Tenant) -> "_Queue":
+        shares = self._scheduler.shares
+        service = tenant.service if tenant.waiting else max(tenant.service, shares.virtual_time)
+        cost = _cost(tenant.queued_prompt_tokens, tenant.queued_output_tokens * self._used_share)
+        return _Queue(tenant, service, tenant.weight, cost, tenant.arrivals.per_s(self._now))
+
+    def first_token_s(self, tenant: Tenant, prompt_tokens: int) -> float:
+        """Seconds until the first token of a sequence that came now."""
+        scheduler, (prompt_s, output_s) = self._scheduler, self._prices()
+        begun = sum(sequence.prefill_len - sequence.num_scheduled for sequence in scheduler.prefilling)
+        planned = sum(
+            (plan.num_tokens - len(plan.decode)) * prompt_s + len(plan.decode) * output_s
+            for plan in scheduler.in_flight
+        )
+        return self.queue_s(tenant) + planned + (begun + prompt_tokens) * prompt_s
+
+    def _prices(self) -> tuple[float, float]:
+        """Seconds a token of a queued prompt, and an allowed token of output: not all are computed."""
+        scheduler = self._scheduler
+        running = len(scheduler.running)
+        prompt_s, output_s = self._pace.prices(max(running, min(scheduler.max_num_rows, scheduler.num_live)))
+        computed = self._computed / self._admitted if self._admitted else 1.0
+        return prompt_s * computed, output_s * self._used_share
+
+    @property
+    def _used_share(self) -> float:
+        return self._used / self._allowed if self._allowed else 1.0
+
+    def _excess_s(self, output_s: float) -> float:
+        """What those that run have left, in seconds, beyond half of their outputs."""
+        scheduler = self._scheduler
+        if self._excess_step != scheduler.step:
+            excess = 0.0
+            for sequence in scheduler.running:
+                allowed = sequence.token_limit - sequence.request.prompt_len
+                excess += max(0.0, allowed - len(sequence.output) / max(self._used_share, 0.01)) - allowed / 2
+            self._excess, self._excess_step = excess, scheduler.step
+        return self._excess * output_s
+
+
+@dataclass(slots=True)
+class _Queue:
+    """What waits of one tenant; costs as service counts them."""
+
+    tenant: Tenant
+    service: float
+    weight: float
+    cost: float
+    cost_per_s: float  # of what it sends
+
+    def before(self, turn: float, wait_s: float) -> float:
+        """The cost that is served before somebody's turn at `turn`, in `wait_s` from now."""
+        return min(self.cost + self.cost_per_s * wait_s, max(0.0, (turn - self.service) * self.weight))
+
+
+def _cost(prompt_tokens: float, output_tokens: float) -> float:
+    return prompt_tokens * PROMPT_TOKEN_COST + output_tokens * OUTPUT_TOKEN_COST

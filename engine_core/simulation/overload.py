@@ -1,0 +1,184 @@
+"""More load than an engine can bear, in virtual time: what it foretells beside what then happens, and who got how much.
+
+The workers are a clock: a step takes what its tokens cost, and every sequence ends at a length drawn beforehand. So a
+minute of overload takes seconds, and the same seed gives the same figures anywhere.
+"""
+
+import random
+from collections import defaultdict, deque
+from dataclasses import dataclass, field
+
+from paged_serve.protocol.config import CacheConfig, Config, SchedulerConfig
+from paged_serve.protocol.engine_core import (
+    EngineCoreOutputs,
+    EngineCoreRequest,
+    RejectReason,
+    RequestRejected,
+)
+from paged_serve.protocol.message import pack_ids
+from paged_serve.protocol.sampling_params import SamplingParams
+from paged_serve.protocol.worker import ModelRunnerOutput, SchedulerOutput
+
+from ..admission import ModelFacts
+from ..debug import check_fairness, check_invariants
+from ..engine import EngineCore, Outgoing
+from ..request import Sequence
+
+CLIENT = b"client:0"
+EOS = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Somebody who sends, in the mean `per_s` requests a second, from the moment `begins_s` on."""
+
+    tenant: str
+    per_s: float
+    weight: float = 1.0
+    ttl_s: float = 0.0
+    prompt: tuple[int, int] = (8, 200)  # tokens, from … to
+    allowed: tuple[int, int] = (20, 200)  # max_tokens; the outputs end anywhere before
+    begins_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    """Seconds of a step; by default 64 rows decode at 2,500 tokens a second."""
+
+    step_s: float = 0.0064
+    prompt_token_s: float = 0.0002
+    row_s: float = 0.0003
+
+    def of(self, prompt_tokens: int, rows: int) -> float:
+        return self.step_s + prompt_tokens * self.prompt_token_s + rows * self.row_s
+
+
+@dataclass(slots=True)
+class Asked:
+    """One request: what was foretold, and what came."""
+
+    source: Source
+    at_s: float
+    output_len: int
+    foretold_s: float = 0.0
+    first_token_s: float | None = None  # since it was sent
+    rejected: RequestRejected | None = None
+    rejected_s: float = 0.0  # since it was sent
+
+
+@dataclass(slots=True)
+class Overload:
+    """`run` it; then look at `asked` and at `tokens`, those that each tenant was given."""
+
+    seed: int
+    sources: tuple[Source, ...]
+    step_time: StepTime = field(default_factory=StepTime)
+    max_num_seqs: int = 64
+    max_num_queued_requests: int = 100
+    max_model_len: int = 1024
+    checks: bool = False
+    now: float = 0.0
+    asked: dict[int, Asked] = field(default_factory=dict)  # by request id
+    tokens: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
+    engine: EngineCore = field(init=False)
+    _rng: random.Random = field(init=False)
+    _arrivals: list[tuple[float, int]] = field(default_factory=list)  # of each source the next, as a schedule
+    _plans: deque[SchedulerOutput] = field(default_factory=deque)
+
+    def __post_init__(self) -> None:
+        config = Config(
+            cache=CacheConfig(block_size=16),
+            scheduler=SchedulerConfig(
+                max_num_seqs=self.max_num_seqs,
+                max_num_batched_tokens=1024,
+                max_num_queued_requests=self.max_num_queued_requests,
+            ),
+        )
+        self._rng = random.Random(self.seed)
+        self.engine = EngineCore(config, ModelFacts(64 * self.max_num_seqs, self.max_model_len, 1000, frozenset({EOS})))
+        self.engine.add_client(CLIENT, 0.0)
+        self._arrivals = [(source.begins_s, index) for index, source in enumerate(self.sources)]
+
+    def run(self, seconds: float) -> "Overload":
+        """The requests come for so long; then what was accepted is finished."""
+        while self._turn(seconds):
+            if self.checks:
+                check_invariants(self.engine)
+                check_fairness(self.engine)
+        return self
+
+    def _turn(self, seconds: float) -> bool:
+        """Until the next event: a step ends or somebody asks."""
+        engine = self.engine
+        while (plan := engine.plan(self.now)) is not None:
+            self._plans.append(plan)
+        due, index = min(self._arrivals)
+        if self._plans:
+            answer = self._execute(self._plans[0])
+            ends = self.now + answer.step_s
+            while due < min(ends, seconds):
+                self._ask(due, index)
+                due, index = min(self._arrivals)
+            self._plans.popleft()
+            self.now = ends
+            self._take(engine.expire(self.now))
+            self._take(engine.apply(answer, self.now))
+            return True
+        if due >= seconds:
+            return False
+        self.now = due
+        self._ask(due, index)
+        return True
+
+    def _ask(self, at_s: float, index: int) -> None:
+        rng, source = self._rng, self.sources[index]
+        self._arrivals[index] = (at_s + rng.expovariate(source.per_s), index)
+        request_id, allowed = len(self.asked) + 1, rng.randint(*source.allowed)
+        asked = self.asked[request_id] = Asked(source, at_s, rng.randint(1, allowed))
+        prompt = pack_ids(rng.randrange(1, 1000) for _ in range(rng.randint(*source.prompt)))
+        message = EngineCoreRequest(
+            request_id,
+            prompt,
+            SamplingParams(max_tokens=allowed),
+            tenant=source.tenant,
+            weight=source.weight,
+            ttl_s=source.ttl_s,
+        )
+        tenant = self.engine.scheduler.shares.of(source.tenant, source.weight)
+        asked.foretold_s = self.engine.forecast.first_token_s(tenant, len(prompt) // 4)
+        self._take(self.engine.add_request(CLIENT, message, at_s))
+
+    def _execute(self, plan: SchedulerOutput) -> ModelRunnerOutput:
+        """In the order of the answer: the decode set, then the chunks that sample."""
+        step = next(step for step in self.engine.scheduler.in_flight if step.step == plan.step)
+        decode, advance = step.decode, plan.step - step.decode.origin
+        tokens = [
+            self._token(sequence, first + advance)
+            for sequence, first in zip(decode.sequences, decode.first_positions, strict=True)
+        ]
+        tokens += [self._token(chunk.sequence, len(chunk.sequence.output)) for chunk in step.chunks if chunk.samples]
+        seconds = self.step_time.of(step.num_tokens - len(step.decode), len(step.decode))
+        return ModelRunnerOutput(plan.epoch, plan.step, pack_ids(tokens), seconds)
+
+    def _token(self, sequence: Sequence, position: int) -> int:
+        return EOS if position + 1 >= self.asked[sequence.request.request_id].output_len else 7
+
+    def _take(self, outgoing: Outgoing) -> None:
+        for _, message in outgoing:
+            if isinstance(message, RequestRejected):
+                asked = self.asked[message.request_id]
+                asked.rejected, asked.rejected_s = message, self.now - asked.at_s
+                continue
+            assert isinstance(message, EngineCoreOutputs)
+            for output in message.outputs:
+                asked = self.asked[output.stream_id]
+                if asked.first_token_s is None:
+                    asked.first_token_s = self.now - asked.at_s
+                if output.finish_reason is not None:
+                    self.tokens[asked.source.tenant] += output.position + len(output.token_ids) // 4
+            self._take(self.engine.outputs_received(CLIENT, 1))
+
+    def rejected(self, reason: RejectReason) -> list[Asked]:
+        return [
+            asked for asked in self.asked.values() if asked.rejected is not None and asked.rejected.reason is reason
+        ]

@@ -1,0 +1,137 @@
+"""Tenants: equal shares by tokens, or by weight; nobody notices alone; nobody loses for having paused."""
+
+import pytest
+
+from paged_serve.engine_core.fair_share import MAX_IDLE_TENANTS, FairShares
+from paged_serve.engine_core.simulation.overload import Overload, Source
+from paged_serve.protocol.engine_core import RejectReason
+
+SHORT = {"prompt": (10, 60), "allowed": (10, 60)}
+
+
+def order_of_service(driver, limit=10_000):
+    """Stream ids in the order in which they were first scheduled."""
+    seen = {}
+    for _ in range(limit):
+        alive = driver.step()
+        for stream in sorted(driver.firsts, key=lambda stream: driver.firsts[stream].position):
+            seen.setdefault(stream)
+        if not alive:
+            return list(seen)
+    raise AssertionError("never ends")
+
+
+def test_one_tenant_is_served_in_the_order_of_arrival(drive):
+    driver = drive(max_num_seqs=1)
+    streams = [driver.add(1 + index % 5, max_tokens=1 + index % 3, tenant="a") for index in range(12)]
+    assert order_of_service(driver) == streams
+
+
+def test_a_newcomer_does_not_wait_for_the_whole_queue_of_another(drive):
+    driver = drive(max_num_seqs=1)
+    greedy = [driver.add(4, max_tokens=4, tenant="greedy") for _ in range(10)]
+    driver.step()
+    modest = [driver.add(4, max_tokens=4, tenant="modest") for _ in range(2)]
+    order = order_of_service(driver)
+    assert order[0] == greedy[0]
+    assert max(order.index(stream) for stream in modest) <= 4
+    assert [stream for stream in order if stream in greedy] == greedy  # FCFS within a tenant
+
+
+def test_who_paused_starts_where_the_others_are(drive):
+    """Else a pause would buy a monopoly."""
+    driver = drive(max_num_seqs=1)
+    driver.add(4, max_tokens=1, tenant="pauses")
+    for _ in range(10):
+        driver.add(4, max_tokens=4, tenant="works")
+    driver.step(30)
+    late = [driver.add(4, max_tokens=4, tenant="pauses") for _ in range(4)]
+    order = [stream for stream in order_of_service(driver) if stream in driver.ends]
+    rest = order[order.index(late[0]) :]
+    assert len(rest) > 4
+    assert rest[:4] != late
+
+
+def test_priority_comes_before_fairness(drive):
+    driver = drive(max_num_seqs=1, policy="priority")
+    driver.add(4, max_tokens=2)
+    driver.step()
+    low = [driver.add(4, max_tokens=2, tenant="a", priority=5) for _ in range(2)]
+    high = [driver.add(4, max_tokens=2, tenant="b", priority=-1) for _ in range(3)]
+    assert [stream for stream in order_of_service(driver) if stream in low + high] == [*high, *low]
+
+
+def test_a_preempted_sequence_goes_on_before_newcomers_of_others(drive):
+    driver = drive(num_blocks=8, block_size=4, max_num_seqs=2)
+    first, second = (driver.add([i + 1] * 8, max_tokens=20, tenant="a") for i in range(2))
+    while not driver.scheduler.num_preemptions:
+        driver.step()
+    other = driver.add(8, max_tokens=4, tenant="b")
+    driver.step()  # charged to a
+    waiting = driver.scheduler.waiting
+    assert set(waiting) == {driver.sequence(second), driver.sequence(other)}
+    assert waiting.first() is driver.sequence(second)
+    assert driver.sequence(second).request.tenant.service > driver.sequence(other).request.tenant.service
+    driver.run()
+    assert set(driver.ends) == {first, second, other}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_all_that_always_wait_get_shares_by_weight(seed):
+    sources = (
+        Source("light", 60, **SHORT),
+        Source("heavy", 60, weight=3.0, **SHORT),
+        Source("greedy", 300, **SHORT),
+    )
+    world = Overload(seed, sources, max_num_seqs=8, max_model_len=128, checks=True).run(40)
+    light, heavy, greedy = (world.tokens[source.tenant] for source in sources)
+    assert light == pytest.approx(greedy, rel=0.1)
+    assert heavy == pytest.approx(3 * light, rel=0.1)
+
+
+def test_who_wants_less_than_its_share_gets_all_of_it():
+    sources = (Source("greedy", 300, **SHORT), Source("modest", 2, **SHORT))
+    world = Overload(7, sources, max_num_seqs=8, max_model_len=128, checks=True).run(40)
+    modest = [asked for asked in world.asked.values() if asked.source.tenant == "modest"]
+    assert len(modest) > 50
+    assert all(asked.rejected is None for asked in modest)
+    waits = sorted(asked.first_token_s for asked in modest)
+    others = sorted(a.first_token_s for a in world.asked.values() if a.source.tenant == "greedy" and a.first_token_s)
+    assert waits[len(waits) // 2] * 5 < others[len(others) // 2]
+
+
+def test_a_full_queue_is_full_for_those_who_fill_it(drive):
+    driver = drive(max_num_seqs=1, max_num_queued_requests=10)
+    for _ in range(12):
+        driver.add(4, tenant="greedy")
+    [refused] = driver.rejections  # one will run at once
+    assert refused.reason is RejectReason.OVERLOADED
+    for _ in range(7):
+        driver.add(4, tenant="modest")
+    assert [told.request_id // 1000 for told in driver.rejections] == [12, 19]
+    assert "of this API key, whose share of 10" in driver.rejections[-1].message
+    driver.add(4, tenant="greedy")
+    assert len(driver.rejections) == 3
+
+
+def test_stats_tell_who_is_full_and_how_long_whom_it_takes(drive):
+    driver = drive(max_num_seqs=1, max_num_queued_requests=4, max_model_len=200, num_blocks=200)
+    driver.add(4, tenant="greedy", max_tokens=150)
+    driver.step(10)
+    driver.engine.forecast.step(0, 1, 1.0, driver.now)  # a step of a second
+    for tenant in ("greedy", "greedy", "greedy", "modest"):
+        driver.add(4, tenant=tenant, max_tokens=150)
+    stats = driver.engine.stats()
+    greedy, modest = stats.tenants
+    assert (greedy.tenant, greedy.num_queued, greedy.is_full) == ("greedy", 3, True)
+    assert (modest.tenant, modest.num_queued, modest.is_full) == ("modest", 1, False)
+    assert greedy.wait_s > modest.wait_s > stats.wait_s > 0
+
+
+def test_idle_tenants_are_forgotten_those_that_had_least_first():
+    shares = FairShares()
+    for index in range(MAX_IDLE_TENANTS + 1):
+        shares.of(str(index), 1.0).service = index
+    assert len(shares.tenants) < MAX_IDLE_TENANTS
+    assert str(MAX_IDLE_TENANTS - 1) in shares.tenants
+    assert "0" not in shares.tenants
