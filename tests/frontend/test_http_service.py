@@ -131,7 +131,7 @@ def test_clients_are_told_not_to_ask_again_when_their_time_is_over(folder):
     answer = server.ask("POST", "/v1/completions", {"prompt": "x"})
     assert answer.headers["x-should-retry"] == "false"
     assert answer.json()["error"]["param"] == "timeout"
-    assert 'reason="expired"} 1.0' in server.ask("GET", "/metrics").text
+    assert 'reason="expired"} 1.0' in server.metrics()
 
 
 def test_each_key_is_a_tenant_of_its_weight_whose_name_is_not_the_key(folder):
