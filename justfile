@@ -35,6 +35,10 @@ format:
     {{python}} -m ruff check --fix .
     {{python}} -m ruff format .
 
+# resolve the run-time dependencies anew and pin their versions in constraints.txt
+pin:
+    {{python}} scripts/pin.py
+
 # write the generated pages of docs/ anew
 docs:
     {{python}} scripts/make_docs.py
