@@ -51,6 +51,7 @@ class CacheConfig(_Layer, frozen=True):
     kv_cache_dtype: Literal["auto", "int8", "fp8"] = "auto"  # auto: the model's; int8 on CPU kernels, fp8 on CUDA's
     num_blocks: PositiveInt | None = None  # overrides the measured number; for tests
     enable_prefix_caching: bool = True
+    share_prefixes: bool = False  # between API keys, too
 
 
 class SchedulerConfig(_Layer, frozen=True):

@@ -95,6 +95,12 @@ SETTINGS = (
         "N",
     ),
     Setting("Memory", "cache.enable_prefix_caching", ("--enable-prefix-caching",), "Reuse what prompts share."),
+    Setting(
+        "Memory",
+        "cache.share_prefixes",
+        ("--share-prefixes",),
+        "Reuse them between API keys, too: faster, but its speed tells one key what another has asked.",
+    ),
     Setting("Scheduling", "scheduler.max_num_seqs", ("--max-num-seqs",), "Sequences that run at once.", "N"),
     Setting(
         "Scheduling", "scheduler.max_num_batched_tokens", ("--max-num-batched-tokens",), "Tokens in one step.", "N"

@@ -1,5 +1,6 @@
 """What the two generating routes share, and what they do differently."""
 
+import hashlib
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -56,12 +57,19 @@ def decode(service: Service, kind: Kind, raw: bytes) -> tuple[SamplingFields, st
     return body, model, warnings
 
 
+def _cache_salt(service: Service, call: Call, asked: str) -> str:
+    """Each key's prefixes are its own: how soon a first token comes would tell one caller what another has asked."""
+    if not call.tenant.name or service.config.cache.share_prefixes:
+        return asked
+    return hashlib.sha256(f"{call.tenant.name} {asked}".encode()).hexdigest()
+
+
 def generation_of(
     service: Service, call: Call, body: SamplingFields, prompts: list[Prompt], *, in_turn: bool = False
 ) -> Generation:
     terms = RequestTerms(
         priority=body.priority or 0,
-        cache_salt=body.cache_salt or "",
+        cache_salt=_cache_salt(service, call, body.cache_salt or ""),
         tenant=call.tenant.name,
         weight=call.tenant.weight,
         timeout_s=body.timeout or call.timeout_s() or 0.0,

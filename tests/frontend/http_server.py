@@ -14,7 +14,7 @@ from paged_serve.frontend.http.app import Application
 from paged_serve.frontend.http.call import Call
 from paged_serve.frontend.http.router import make_routers
 from paged_serve.frontend.http.service import TextSide
-from paged_serve.protocol.config import Config, ModelConfig, ServerConfig
+from paged_serve.protocol.config import CacheConfig, Config, ModelConfig, ServerConfig
 
 from .fake_engine import FakeEngine
 
@@ -47,10 +47,11 @@ class Server:
     folder: Path
     says: str = "hello"
     options: dict[str, object] = field(default_factory=dict)
+    cache: CacheConfig = CacheConfig()
     ends: bool = True  # with EOS after what it says; else by length
 
     def __post_init__(self) -> None:
-        config = Config(model=ModelConfig(model=str(self.folder)), server=ServerConfig(**self.options))
+        config = Config(cache=self.cache, model=ModelConfig(model=str(self.folder)), server=ServerConfig(**self.options))
         text = TextSide.load(config)
         self.tokenizer = text.tokenizer
         eos = self.tokenizer.token_id("<|end|>") if self.ends else None

@@ -43,6 +43,7 @@ EXAMPLES = {  # a valid value of each setting for each of three sources
     "server.root_path": ("a", "b", "c"),
     "server.metrics_compat": ("vllm", "vllm", "vllm"),
     "server.lenient": (True, False, True),
+    "cache.share_prefixes": (True, False, True),
     "server.public_metrics": (True, False, True),
     "server.log_level": ("debug", "info", "error"),
 }

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from paged_serve.frontend.http.metrics import Metrics
+from paged_serve.protocol.config import CacheConfig
 from paged_serve.protocol.errors import EngineDead, InvalidRequest, Overloaded, RequestExpired
 from paged_serve.protocol.sampling_params import FinishReason
 
@@ -132,6 +133,20 @@ def test_clients_are_told_not_to_ask_again_when_their_time_is_over(folder):
     assert answer.headers["x-should-retry"] == "false"
     assert answer.json()["error"]["param"] == "timeout"
     assert 'reason="expired"} 1.0' in server.metrics()
+
+
+def test_each_key_has_prefixes_of_its_own_unless_they_are_shared(folder):
+    def salts(share=False, **options):
+        server = Server(folder, options=options, cache=CacheConfig(share_prefixes=share))
+        for key, salt in (("one", ""), ("one", ""), ("two", ""), ("one", "s"), ("two", "s")):
+            body = {"prompt": "a", "cache_salt": salt} if salt else {"prompt": "a"}
+            assert server.ask("POST", "/v1/completions", body, authorization=f"Bearer {key}").status_code == 200
+        return [request.cache_salt for request in server.engine.requests]
+
+    first, again, other, salted, other_salted = salts(api_keys=("one", "two"))
+    assert first == again
+    assert len({"", first, other, salted, other_salted}) == 5
+    assert salts() == salts(share=True, api_keys=("one", "two")) == ["", "", "", "s", "s"]
 
 
 def test_each_key_is_a_tenant_of_its_weight_whose_name_is_not_the_key(folder):
