@@ -47,11 +47,12 @@ class Server:
     folder: Path
     says: str = "hello"
     options: dict[str, object] = field(default_factory=dict)
-    cache: CacheConfig = CacheConfig()
+    cache: CacheConfig = field(default_factory=CacheConfig)
     ends: bool = True  # with EOS after what it says; else by length
 
     def __post_init__(self) -> None:
-        config = Config(cache=self.cache, model=ModelConfig(model=str(self.folder)), server=ServerConfig(**self.options))
+        model, server = ModelConfig(model=str(self.folder)), ServerConfig(**self.options)
+        config = Config(model=model, cache=self.cache, server=server)
         text = TextSide.load(config)
         self.tokenizer = text.tokenizer
         eos = self.tokenizer.token_id("<|end|>") if self.ends else None
