@@ -51,6 +51,7 @@ def _check_places(engine: EngineCore) -> None:
     queued = [sequence for sequence in live if sequence.state is SequenceState.WAITING]
     assert len(queued) == scheduler.num_queued, "num_queued is wrong"
     assert sum(sequence.num_tokens for sequence in queued) == scheduler.num_queued_tokens, "num_queued_tokens is wrong"
+    assert scheduler.quarantine.sequences() <= set(live), "somebody who has ended is a suspect"
     for sequence in held:
         assert sequence.request.leader in scheduler.running, f"stream {sequence.stream_id} waits in vain"
 

@@ -29,7 +29,6 @@ from .deadlines import Deadlines, expiry
 from .fair_share import Tenant
 from .forecast import Forecast
 from .kv_cache import KVCache
-from .quarantine import count_death
 from .request import Sequence
 from .scheduler import Scheduler
 from .stats import STATS_INTERVAL_S, StepCounters
@@ -56,6 +55,7 @@ class EngineCore:
         self.epoch = epoch
         self.worker_epoch = 0
         self.draining = False
+        self.num_culprits = 0  # requests that were found to kill workers
         cache = config.cache
         self.kv_cache = KVCache(facts.num_blocks, cache.block_size, num_groups, cache.enable_prefix_caching)
         self.scheduler = Scheduler(
@@ -202,17 +202,21 @@ class EngineCore:
             self._recompute_or_fail(sequence, news, now)
         return self._deliver(plan.step, results, news, now)
 
-    def workers_replaced(self, worker_epoch: int, now: float) -> Outgoing:
-        """Another worker group starts with empty caches: everything that ran waits again, with its output."""
+    def workers_replaced(self, worker_epoch: int, now: float, *, from_outside: bool) -> Outgoing:
+        """Another worker group starts with empty caches: everything that ran waits again, with its output.
+
+        `from_outside`: whatever ended the group before, it was no request.
+        """
         self.worker_epoch = worker_epoch
-        culprits = count_death(self.scheduler.in_flight)
-        self.scheduler.restart()
+        scheduler = self.scheduler
+        culprit = None if from_outside else scheduler.quarantine.count_death(scheduler.in_flight)
+        scheduler.restart()
         self._last_apply_s = None
-        outgoing: Outgoing = []
-        for sequence in culprits:
-            log.error("stream=%d ends: workers died whenever they computed it", sequence.stream_id)
-            outgoing += self._end_early(sequence.request.client, {sequence: FinishReason.ERROR}, now, DEADLY)
-        return outgoing
+        if culprit is None:
+            return []
+        log.error("stream=%d ends: workers died whenever they computed it", culprit.stream_id)
+        self.num_culprits += 1
+        return self._end_early(culprit.request.client, {culprit: FinishReason.ERROR}, now, DEADLY)
 
     def _check_room(self, outbox: ClientOutbox, tenant: Tenant, message: EngineCoreRequest) -> None:
         """A request that comes again after a restart was accepted once and is not refused now."""

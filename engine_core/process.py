@@ -59,6 +59,7 @@ class EngineProcess:
         self._next_beat = 0.0
         self._draining = False
         self._drained_told = False
+        self._culprits_told = 0
         self._computes = False  # as clients were told last: there are workers
 
     def run(self) -> None:
@@ -106,8 +107,8 @@ class EngineProcess:
                     if self._engine is not None:
                         self._engine.draining = True
                     log.info("draining")
-                case control.WorkersReplaced(epoch=epoch):
-                    self._link.replace(epoch)
+                case control.WorkersReplaced(epoch=epoch, from_outside=from_outside):
+                    self._link.replace(epoch, from_outside)
                 case control.Welcome() | control.Promote() | Refused():
                     pass
                 case _:
@@ -171,8 +172,11 @@ class EngineProcess:
         assert epoch is not None
         if epoch != engine.worker_epoch:
             log.info("requeued sequences=%d for workers epoch=%d", len(engine.scheduler.running), epoch)
-            for client, news in engine.workers_replaced(epoch, now):
+            for client, news in engine.workers_replaced(epoch, now, from_outside=self._link.take_from_outside()):
                 self._send(client, news)
+            if engine.num_culprits > self._culprits_told:
+                self._culprits_told = engine.num_culprits
+                self._child.control.send(control.CulpritEnded())
         while self._link.is_ready and (plan := engine.plan(now)) is not None:
             self._link.send_step(plan, engine.scheduler.in_flight[-1].num_tokens, now)
 

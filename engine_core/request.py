@@ -97,8 +97,6 @@ class Sequence:
     num_cached_tokens: int = -1  # prompt tokens not computed at first admission; -1: not admitted yet
     num_preemptions: int = 0
     num_nans: int = 0  # results that were not finite
-    num_deaths: int = 0  # of workers that computed it, since its output last grew
-    output_len_at_death: int = -1
     scheduled_s: float | None = None
     first_token_s: float | None = None
 

@@ -13,7 +13,7 @@ from .block_hash import TOKEN_BYTES
 from .decode_set import DecodeSet
 from .fair_share import FairShares
 from .kv_cache import KVCache
-from .quarantine import must_be_alone
+from .quarantine import Quarantine
 from .request import Request, Sequence, SequenceEvent, SequenceState
 from .scheduled_step import ScheduledChunk, ScheduledStep
 from .step_calendar import StepCalendar
@@ -47,6 +47,7 @@ class Scheduler:
         self.free_rows = list(range(self.max_num_rows))  # a heap: low indices keep the workers' tables short
         self.block_due = StepCalendar()
         self.last_token_due = StepCalendar()
+        self.quarantine = Quarantine()
         self._prefilled: list[Sequence] = []  # the last plan had their last chunk
         self._leaves: list[int] = []  # rows that the workers must still take out of the decode set
         self._joins: list[int] = []  # rows, while a plan is being made
@@ -67,6 +68,8 @@ class Scheduler:
 
     def schedule(self) -> ScheduledStep | None:
         """Plan one step over all that can run, or None when nothing can."""
+        if (suspect := self.quarantine.first()) is not None and not self._isolate(suspect):
+            return None
         plan = ScheduledStep(self.step + 1)
         self._join_decode_set(plan.step)
         preempted = self._extend_block_tables(plan)
@@ -75,7 +78,9 @@ class Scheduler:
             if budget:
                 budget -= self._schedule_chunk(plan, sequence, budget)
         self.prefilling = [sequence for sequence in self.prefilling if sequence.num_scheduled < sequence.prefill_len]
-        if not preempted:
+        if suspect is not None:
+            self._admit_suspect(plan, suspect, budget)
+        elif not preempted:
             self._admit(plan, budget)
         if not plan.chunks and not self.decode_set:
             return None
@@ -131,18 +136,36 @@ class Scheduler:
                 self.waiting.take(sequence)
                 request.held.append(sequence)
                 continue
-            if self.running and (must_be_alone(sequence) or must_be_alone(self.running[0])):
-                return
             num_spare = len(self.running) * self.kv_cache.num_groups  # each may fill a block before one is preempted
             if not self.kv_cache.admit(sequence, _sharer(request), num_spare):
                 return
             self.waiting.take(sequence)
-            self._start(sequence)
-            plan.admitted.append(sequence)
+            budget -= self._start_in(plan, sequence, budget)
             num_carried += sequence.prefill_len * TOKEN_BYTES + request.params_bytes
-            budget -= self._schedule_chunk(plan, sequence, budget)
-            if sequence.num_scheduled < sequence.prefill_len:
-                insort(self.prefilling, sequence, key=_order)
+
+    def _isolate(self, suspect: Sequence) -> bool:
+        """Have nobody but `suspect` run; False while something is in flight that must be answered first."""
+        if suspect.state is SequenceState.RUNNING:
+            return suspect.num_scheduled < suspect.prefill_len or not self.in_flight
+        if self.in_flight:
+            return False
+        for sequence in reversed(self.running):  # cleared; the prefix cache keeps what they have computed
+            self.preempt(sequence)
+        return True
+
+    def _admit_suspect(self, plan: ScheduledStep, suspect: Sequence, budget: int) -> None:
+        if suspect.state is not SequenceState.RUNNING and self.kv_cache.admit(suspect, None, 0):
+            self.waiting.remove(suspect)
+            self._start_in(plan, suspect, budget)
+
+    def _start_in(self, plan: ScheduledStep, sequence: Sequence, budget: int) -> int:
+        """Returns how many tokens of `budget` its first chunk takes."""
+        self._start(sequence)
+        plan.admitted.append(sequence)
+        num_tokens = self._schedule_chunk(plan, sequence, budget)
+        if sequence.num_scheduled < sequence.prefill_len:
+            insort(self.prefilling, sequence, key=_order)
+        return num_tokens
 
     def _start(self, sequence: Sequence) -> None:
         sequence.prefill_len = sequence.num_tokens
@@ -186,6 +209,7 @@ class Scheduler:
                 sequence.request.held.remove(sequence)
             sequence.fire(SequenceEvent.FINISH)
             sequence.request.tenant.num_live -= 1
+            self.quarantine.discard(sequence)
         self.num_live -= len(sequences)
         self._stop_running(running)
 

@@ -35,6 +35,7 @@ class WorkerLink:
         self.num_blocks: int | None = None  # as the first group made them; clients were told so
         self.times = StepTimes(config.step_timeout_s)
         self.group = WorkerGroup(config.tensor_parallel_size, self.times)
+        self._from_outside: bool | None = None
         self._num_invalid = 0  # messages seen that could not be read
 
     @property
@@ -88,11 +89,21 @@ class WorkerLink:
         log.error("workers lost epoch=%d reason=%s", epoch, reason)
         self._report(control.WorkersLost(epoch, reason[:MAX_LONG_TEXT]))
 
-    def replace(self, epoch: int) -> None:
-        """Wait for the group of `epoch`, unless that or a later one is here already."""
+    def replace(self, epoch: int, from_outside: bool | None = None) -> None:
+        """Wait for the group of `epoch`, unless that or a later one is here already.
+
+        `from_outside`: whether the group before was ended by somebody else than a request, if that is known.
+        """
+        if self._from_outside is None:  # of several losses the first one counts: nothing ran at the others
+            self._from_outside = from_outside
         if self.group.epoch is None or epoch > self.group.epoch:
             self.group = WorkerGroup(self._config.tensor_parallel_size, self.times, epoch)
             log.info("waiting for workers epoch=%d", epoch)
+
+    def take_from_outside(self) -> bool:
+        """Whether the group that worked last was ended from outside; for each group once, when the next is ready."""
+        from_outside, self._from_outside = self._from_outside, None
+        return bool(from_outside)
 
     def shut_down(self) -> None:
         for peer in self.group.peers.values():

@@ -26,6 +26,7 @@ class WorkersReplaced(Message, frozen=True):
     """To the core: the worker group of this epoch is being started; forget the one before."""
 
     epoch: Epoch
+    from_outside: bool = False  # the group before was ended by a signal from outside: no request is to blame
 
 
 class Promote(Message, frozen=True):
@@ -75,4 +76,8 @@ class WorkersLost(Message, frozen=True):
     reason: LongText
 
 
-FromChild = Hello | Ready | Progress | Heartbeat | Drained | Failed | WorkersLost
+class CulpritEnded(Message, frozen=True):
+    """From the core: the request that killed the last two worker groups was found, and has ended with an error."""
+
+
+FromChild = Hello | Ready | Progress | Heartbeat | Drained | Failed | WorkersLost | CulpritEnded

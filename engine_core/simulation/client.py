@@ -25,6 +25,7 @@ class Stream:
 
     request: EngineCoreRequest
     index: int
+    seed: int
     expected: list[int]
     expected_reason: FinishReason
     received: list[int] = field(default_factory=list)
@@ -78,7 +79,7 @@ class SimulatedClient:
             token_limit = min(facts.max_model_len, prompt_len + params.max_tokens)
         for index, seed in enumerate(seeds):
             output, reason = lonely_output(request, seed, token_limit, facts.vocab_size)
-            self.streams[request.request_id + index] = Stream(request, index, output, reason)
+            self.streams[request.request_id + index] = Stream(request, index, seed, output, reason)
 
     def unfinished(self) -> list[int]:
         return [stream_id for stream_id, stream in self.streams.items() if stream.finish_reason is None]
@@ -160,7 +161,7 @@ class SimulatedClient:
         assert output.times is not None
         if reason is FinishReason.ERROR:
             if output.error == DEADLY:
-                assert self._scenario.poison is not None or self._scenario.worker_death > 0, "nobody was deadly"
+                assert stream.seed == self._scenario.poison, "an innocent was taken for the culprit"
                 self.num_poisoned += 1
             else:
                 assert output.error == NOT_FINITE

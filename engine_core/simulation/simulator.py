@@ -105,7 +105,7 @@ class Simulation:
             try:
                 self._answers.append(self._worker.execute(self._plans.popleft()))
             except WorkerDied:
-                self._kill_workers()
+                self._kill_workers(from_outside=False)
         if self._answers and rng.random() < 0.9:
             self._send(self._engine.apply(self._answers.popleft(), self.now))
             check_invariants(self._engine)
@@ -208,16 +208,16 @@ class Simulation:
     def _let_faults_happen(self) -> None:
         rng, scenario = self._rng, self.scenario
         if rng.random() < scenario.worker_death:
-            self._kill_workers()
+            self._kill_workers(from_outside=True)
         if rng.random() < scenario.core_death:
             self._kill_core()
         if rng.random() < scenario.silence and (clients := self._speaking()):
             rng.choice(clients).is_silent = True
             self.tally.silent_clients += 1
 
-    def _kill_workers(self) -> None:
+    def _kill_workers(self, *, from_outside: bool) -> None:
         epoch = self._engine.worker_epoch + 1
-        self._send(self._engine.workers_replaced(epoch, self.now))
+        self._send(self._engine.workers_replaced(epoch, self.now, from_outside=from_outside))
         check_invariants(self._engine)
         for answer in self._answers:
             assert self._engine.apply(answer, self.now) == [], "an answer of dead workers counts"

@@ -24,6 +24,8 @@ MODULES: dict[Role, str] = {
     "spare": "paged_serve.workers.spare",
 }
 
+OUTSIDE = {-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP, -signal.SIGQUIT}  # as return codes
+
 
 class ChildState(enum.Enum):
     SPAWNED = enum.auto()
@@ -143,6 +145,14 @@ class Child:
     def is_stopped(self) -> bool:
         """Then silence is no long step."""
         return is_stopped(self.process.pid)
+
+    def ended_from_outside(self) -> bool:
+        """Whether a signal that no fault of its own can raise has halted or ended the process, reaped or not."""
+        code = self.process.returncode
+        if code is None and self.pidfd >= 0:
+            found = os.waitid(os.P_PIDFD, self.pidfd, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            code = -found.si_status if found is not None and found.si_code == os.CLD_KILLED else None
+        return code in OUTSIDE if code is not None else self.is_stopped()
 
     def obituary(self) -> str:
         """Who ended and why, for people: its own words first, then how the kernel saw it."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, assert_never
 
 from paged_serve.protocol.config import Config
 from paged_serve.protocol.control import (
+    CulpritEnded,
     Drain,
     Drained,
     Failed,
@@ -110,6 +111,8 @@ class Reception:
             case Failed(reason=reason, refused=refused):
                 child.failure = reason
                 return [Complaint(child, refused and child.role != "spare")]
+            case CulpritEnded():
+                self._recovery.culprit_ended()
             case WorkersLost():
                 return [Complaint(child, lost_workers=message)]
             case Hello():

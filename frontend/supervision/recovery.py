@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, assert_never
 from paged_serve.protocol.control import WorkersReplaced
 
 from .child import Child
+from .memory_shortage import MemoryShortage
 from .process_table import ProcessTable
 from .restart_budget import RestartBudget
 from .spares import SpareKeeper
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from .control_link import ControlLink
 
 log = logging.getLogger(__name__)
+
+RESTARTS_PER_CULPRIT = 2  # as engine_core/quarantine.py finds it
 
 
 class Recovery:
@@ -25,6 +28,7 @@ class Recovery:
         self._link = link
         self._spares = spares
         self._budget = budget
+        self._shortage = MemoryShortage()
 
     def child_lost(self, child: Child, now: float, *, draining: bool) -> str:
         """A child that should be there has died, has said that it will, or hangs. "", or why we must give up."""
@@ -46,12 +50,19 @@ class Recovery:
         if exhausted := self._spend(reason, now):
             return exhausted
         self.engine_epoch += 1
+        workers = self._processes.of_role("worker")
+        # When a rank is killed the others complain of it, and their words may come first.
+        from_outside = any(worker.ended_from_outside() for worker in workers) and not self._shortage.struck()
         if core_too:
             self._processes.replace(self._processes.of_role("engine-core"), self.engine_epoch)
         for core in self._processes.of_role("engine-core"):
-            self._link.send(core.peer, WorkersReplaced(self.engine_epoch))
-        self._processes.replace(self._processes.of_role("worker"), self.engine_epoch)
+            self._link.send(core.peer, WorkersReplaced(self.engine_epoch, from_outside))
+        self._processes.replace(workers, self.engine_epoch)
         return ""
+
+    def culprit_ended(self) -> None:
+        """The last two groups were lost to a request that will not come again."""
+        self._budget.forgive(RESTARTS_PER_CULPRIT)
 
     def _frontend_lost(self, child: Child, now: float, *, draining: bool) -> str:
         if draining:  # its connections are gone, and there will be no new ones

@@ -22,3 +22,8 @@ class RestartBudget:
             return ""
         told = loss if loss == self._first_loss else f"{loss}; the first loss was: {self._first_loss}"
         return f"gave up after {self._limit} restarts in {self._window_s:.0f} s: {told}"
+
+    def forgive(self, count: int) -> None:
+        """The last `count` restarts were worth it."""
+        for _ in range(min(count, len(self._spent))):
+            self._spent.pop()

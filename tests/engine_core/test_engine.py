@@ -255,7 +255,7 @@ def test_replaced_workers_change_no_token_and_repeat_none(drive, depth):
         driver.plans.clear()
         driver.answers.clear()
         epoch = driver.engine.worker_epoch + 1
-        driver.take(driver.engine.workers_replaced(epoch, driver.now))
+        driver.take(driver.engine.workers_replaced(epoch, driver.now, from_outside=True))
         driver.worker = type(driver.worker)(driver.facts.num_blocks, 4, driver.facts.vocab_size, epoch)
         assert all(driver.engine.apply(answer, driver.now) == [] for answer in stale)
         assert driver.engine.kv_cache.pool.num_cached == 0

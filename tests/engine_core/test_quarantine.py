@@ -3,39 +3,54 @@
 import pytest
 
 from paged_serve.engine_core.engine import DEADLY
-from paged_serve.engine_core.quarantine import DEATHS_UNTIL_ALONE, DEATHS_UNTIL_ERROR
 from paged_serve.engine_core.simulation.fake_worker import FakeWorker, WorkerDied
 from paged_serve.protocol.sampling_params import FinishReason
 
 POISON = 7
+MANY = {"num_blocks": 1024, "max_num_seqs": 64}
 
 
-def replace_workers(driver, poison=None):
+def replace_workers(driver, poison=None, *, from_outside=False):
     driver.plans.clear()
     driver.answers.clear()
     epoch = driver.engine.worker_epoch + 1
     facts, block_size = driver.facts, driver.config.cache.block_size
     driver.worker = FakeWorker(facts.num_blocks, block_size, facts.vocab_size, epoch, poison=poison)
-    driver.take(driver.engine.workers_replaced(epoch, driver.now))
+    driver.take(driver.engine.workers_replaced(epoch, driver.now, from_outside=from_outside))
 
 
-@pytest.mark.parametrize("depth", [1, 2, 3])
-def test_63_of_64_end_right_and_the_one_that_kills_ends_with_an_error(drive, depth):
-    lonely = drive(num_blocks=1024, max_num_seqs=64)
-    streams = [lonely.add([i + 1] * 5, max_tokens=12, seed=i) for i in range(64)]
-    lonely.run()
-    driver = drive(num_blocks=1024, max_num_seqs=64, pipeline_depth=depth)
-    for i in range(64):
-        driver.add([i + 1] * 5, max_tokens=12, seed=i)
-    replace_workers(driver, POISON)
+def run(driver, poison=None) -> int:
+    """To the end; returns how many worker groups died."""
     deaths = 0
-    while not driver.engine.is_idle:
+    for _ in range(5000):
+        if driver.engine.is_idle:
+            return deaths
         try:
             driver.step()
         except WorkerDied:
             deaths += 1
-            replace_workers(driver, POISON)
-    assert deaths == DEATHS_UNTIL_ERROR
+            replace_workers(driver, poison)
+    raise AssertionError("never ends")
+
+
+def alone_in_flight(driver) -> int:
+    """The stream that a suspect's plan is for."""
+    [stream] = {sequence.stream_id for plan in driver.scheduler.in_flight for sequence in plan.sequences()}
+    return stream
+
+
+@pytest.mark.parametrize("caching", [True, False])
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_63_of_64_end_right_and_the_one_that_kills_costs_two_worker_groups(drive, depth, caching):
+    lonely = drive(**MANY)
+    streams = [lonely.add([i + 1] * 5, max_tokens=12, seed=i) for i in range(64)]
+    lonely.run()
+    driver = drive(**MANY, pipeline_depth=depth, prefix_caching=caching)
+    for i in range(64):
+        driver.add([i + 1] * 5, max_tokens=12, seed=i)
+    replace_workers(driver, POISON)
+    assert run(driver, POISON) == 2
+    assert driver.engine.num_culprits == 1
     for i, stream in enumerate(streams):
         if i == POISON:
             assert driver.ends[stream].finish_reason is FinishReason.ERROR
@@ -44,43 +59,108 @@ def test_63_of_64_end_right_and_the_one_that_kills_ends_with_an_error(drive, dep
             assert driver.tokens[stream] == lonely.tokens[stream]
 
 
-def test_workers_that_die_now_and_then_make_nobody_a_suspect(drive):
+def test_two_that_kill_cost_two_groups_each(drive):
+    driver = drive(**MANY)
+    for i in range(64):
+        driver.add([i + 1] * 5, max_tokens=12, seed=POISON if i in (5, 50) else 100 + i)
+    replace_workers(driver, POISON)
+    assert run(driver, POISON) == 4
+    errors = [stream for stream, end in driver.ends.items() if end.finish_reason is FinishReason.ERROR]
+    assert errors == [6000, 51000]
+
+
+def test_a_long_prompt_that_kills_in_its_last_chunk_is_found_too(drive):
+    driver = drive(num_blocks=64, max_num_batched_tokens=8)
+    kept = driver.add([3] * 5, max_tokens=30, seed=1)
+    culprit = driver.add([4] * 40, max_tokens=5, seed=POISON)
+    replace_workers(driver, POISON)
+    assert run(driver, POISON) == 2
+    assert driver.ends[culprit].finish_reason is FinishReason.ERROR
+    assert len(driver.tokens[kept]) == 30
+
+
+@pytest.mark.parametrize("from_outside", [True, False])
+def test_workers_that_die_now_and_then_harm_nobody(drive, from_outside):
     driver = drive()
     streams = [driver.add([i + 1] * 5, max_tokens=20, seed=i) for i in range(4)]
-    for _ in range(3 * DEATHS_UNTIL_ERROR):
-        driver.step(2)
+    for _ in range(12):
+        driver.step(12)  # by themselves once all suspects are cleared
         driver.plan()
-        replace_workers(driver)
+        replace_workers(driver, from_outside=from_outside)
+        if driver.engine.is_idle:
+            break
     driver.run()
     assert all(len(driver.tokens[stream]) == 20 for stream in streams)
 
 
-def test_a_suspect_is_alone_until_it_has_a_token_more(drive):
+def test_deaths_from_outside_make_no_suspects_however_many_they_are(drive):
     driver = drive()
-    for i in range(3):
-        driver.add([i + 1] * 5, max_tokens=20, seed=i)
-    for _ in range(DEATHS_UNTIL_ALONE):
-        assert len(driver.plan().new_rows) == 3
-        replace_workers(driver)
-    assert len(driver.plan().new_rows) == 1
-    assert driver.plan() is None
-    driver.execute()
-    driver.apply()
-    assert len(driver.plan().new_rows) == 0, "the next suspect joins while others run"
+    stream = driver.add([1] * 5, max_tokens=20, seed=1)
+    for _ in range(10):
+        assert driver.plan() is not None
+        replace_workers(driver, from_outside=True)
+    driver.run()
+    assert len(driver.tokens[stream]) == 20
+
+
+def test_each_suspect_is_alone_in_flight_until_it_has_the_tokens_of_all_steps_that_were(drive):
+    driver = drive(pipeline_depth=3)
+    streams = [driver.add([i + 1] * 5, max_tokens=20, seed=i) for i in range(3)]
+    driver.step(4)
+    driver.plan()
+    num_in_flight = len(driver.scheduler.in_flight)
+    assert num_in_flight == 3
+    replace_workers(driver)
+    for stream in streams:
+        for before in range(len(driver.tokens[stream]), len(driver.tokens[stream]) + num_in_flight):
+            assert driver.plan() is not None
+            assert driver.plan() is None, "nothing is planned ahead of a suspect's token"
+            assert alone_in_flight(driver) == stream
+            driver.execute()
+            driver.apply()
+            assert len(driver.tokens[stream]) == before + 1
+    driver.plan()
+    assert len(driver.scheduler.running) == 3, "all are innocent and have company again"
     driver.execute()
     driver.run()
+    assert all(len(driver.tokens[stream]) == 20 for stream in streams)
 
 
-def test_a_suspect_that_got_beyond_its_place_has_company_again(drive):
+def test_who_comes_later_waits_until_the_suspects_are_through(drive):
     driver = drive()
     driver.add([1] * 5, max_tokens=20, seed=1)
-    for _ in range(DEATHS_UNTIL_ALONE):
-        driver.plan()
-        replace_workers(driver)
-    driver.add([2] * 5, max_tokens=20, seed=2)
-    assert len(driver.plan().new_rows) == 1
+    driver.plan()
+    replace_workers(driver)
+    late = driver.add([2] * 5, max_tokens=20, seed=2)
+    driver.plan()
+    assert alone_in_flight(driver) != late
     driver.execute()
     driver.apply()
-    assert len(driver.plan().new_rows) == 1
+    driver.plan()
+    assert len(driver.scheduler.running) == 2
     driver.execute()
     driver.run()
+
+
+def test_a_suspect_that_is_aborted_holds_nobody_up(drive):
+    driver = drive()
+    suspect, other = (driver.add([i + 1] * 5, max_tokens=20, seed=i) for i in range(2))
+    driver.plan()
+    replace_workers(driver)
+    driver.plan()
+    driver.abort(suspect)
+    driver.execute()
+    driver.run()
+    assert len(driver.tokens[other]) == 20
+
+
+def test_siblings_of_one_request_are_suspects_one_by_one(drive):
+    lonely, driver = drive(), drive()
+    requests = [each.add([1] * 9, max_tokens=10, seed=1, n=3) for each in (lonely, driver)]
+    lonely.run()
+    driver.step(3)
+    driver.plan()
+    replace_workers(driver)
+    driver.run()
+    streams = [requests[1] + index for index in range(3)]
+    assert [driver.tokens[stream] for stream in streams] == [lonely.tokens[stream] for stream in streams]

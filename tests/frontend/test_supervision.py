@@ -10,6 +10,7 @@ import pytest
 
 from paged_serve.frontend.supervision import child as child_module
 from paged_serve.frontend.supervision.child import ChildEvent, ChildState, StartInfo
+from paged_serve.frontend.supervision.memory_shortage import MemoryShortage
 from paged_serve.frontend.supervision.process_table import ProcessTable
 from paged_serve.frontend.supervision.restart_budget import RestartBudget
 from paged_serve.frontend.supervision.shutdown import TRANSITIONS, Phase, PhaseEvent, Shutdown, StopStep
@@ -34,6 +35,30 @@ class TestRestartBudget:
     def test_one_loss_is_not_told_twice(self):
         budget = RestartBudget(limit=0, window_s=60.0)
         assert budget.spend("the only one", now=0.0) == "gave up after 0 restarts in 60 s: the only one"
+
+    def test_restarts_that_found_a_culprit_are_given_back(self):
+        budget = RestartBudget(limit=2, window_s=60.0)
+        for second in range(20):
+            assert budget.spend("again", now=float(second)) == ""
+            assert budget.spend("again", now=float(second)) == ""
+            budget.forgive(2)
+        budget.forgive(2)
+        assert [budget.spend("again", now=30.0) for _ in range(2)] == ["", ""]
+        assert budget.spend("again", now=30.0) != ""
+
+
+class TestMemoryShortage:
+    def test_it_is_told_once_and_only_what_happened_meanwhile(self, tmp_path):
+        vmstat = tmp_path / "vmstat"
+        vmstat.write_text("nr_free_pages 5\noom_kill 3\n")
+        shortage = MemoryShortage(vmstat)
+        assert not shortage.struck()
+        vmstat.write_text("nr_free_pages 5\noom_kill 4\n")
+        assert shortage.struck()
+        assert not shortage.struck()
+
+    def test_a_kernel_that_does_not_tell_has_none(self, tmp_path):
+        assert not MemoryShortage(tmp_path / "absent").struck()
 
 
 class TestShutdown:

@@ -112,7 +112,15 @@ def test_a_killed_worker_takes_its_group_along_and_the_core_stays(start):
     os.kill(before["worker 1"], signal.SIGKILL)
     after = running.pids_after_change(before, {"worker 0", "worker 1"})
     assert (after["engine-core"], after["frontend 0"]) == (before["engine-core"], before["frontend 0"])
-    running.wait_for_facts(worker="epoch 1", workers="epoch 1")  # the second one is the core's: it was told
+    # The latter two are the core's: it was told.
+    running.wait_for_facts(worker="epoch 1", workers="epoch 1", from_outside="True")
+
+
+@pytest.mark.parametrize("behaviour", ["faults", "crash", "exit"])
+def test_a_worker_that_breaks_by_itself_may_have_been_killed_by_a_request(start, behaviour):
+    running = start(worker=[behaviour, "obey"])
+    assert running.ready.wait(60)
+    running.wait_for_facts(worker="epoch 1", workers="epoch 1", from_outside="False")
 
 
 def test_a_killed_core_is_replaced_together_with_the_workers(start):

@@ -102,7 +102,7 @@ class OneProcess:
         """As after a crash: the steps in flight are lost, and a new worker knows nothing."""
         self.plans.clear()
         self.answers.clear()
-        self._take(self.engine.workers_replaced(self.engine.worker_epoch + 1, 0.0))
+        self._take(self.engine.workers_replaced(self.engine.worker_epoch + 1, 0.0, from_outside=True))
         self.runner = self.new_runner()
 
     def read(self) -> None:

@@ -53,6 +53,9 @@ def body(child: ChildProcess) -> None:
     if behaviour == "exit":
         sys.stderr.flush()
         os._exit(7)
+    if behaviour == "faults":
+        time.sleep(0.2)  # the libzmq thread sends Ready meanwhile
+        os.kill(os.getpid(), signal.SIGSEGV)
     if behaviour in ("stuck in C", "silent"):
         time.sleep(0.2)  # the libzmq thread sends Ready meanwhile
         ctypes.PyDLL(None).sleep(600)  # PyDLL keeps the interpreter's lock
@@ -66,8 +69,8 @@ def obey(child: ChildProcess, behaviour: str) -> None:
                 child.stop_requested = True
             case Drain() if behaviour != "never drained":
                 child.control.send(Drained())
-            case WorkersReplaced(epoch=epoch):
-                child.control.send(Ready({"workers": f"epoch {epoch}"}))
+            case WorkersReplaced(epoch=epoch, from_outside=from_outside):
+                child.control.send(Ready({"workers": f"epoch {epoch}", "from-outside": str(from_outside)}))
             case Promote(epoch=epoch):
                 child.control.send(Ready({"worker": f"epoch {epoch}, once a spare"}))
             case _:

@@ -1,0 +1,22 @@
+"""A worker as in production, but for one token: a prompt that holds it kills the process, as a kernel's bug would."""
+
+import os
+import signal
+
+from paged_serve.protocol.message import unpack_ids
+from paged_serve.workers.process import main
+from paged_serve.workers.steps import HostSteps
+
+POISON = 777
+
+launch = HostSteps.launch
+
+
+def launch_or_die(self, plan):
+    if any(POISON in unpack_ids(row.token_ids)[: row.prompt_len] for row in plan.new_rows):
+        os.kill(os.getpid(), signal.SIGSEGV)
+    launch(self, plan)
+
+
+HostSteps.launch = launch_or_die
+main()
