@@ -1,5 +1,7 @@
 """The ASGI application. Answers /live from its first moment; the routes come when the model's text side has loaded."""
 
+import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -23,7 +25,7 @@ _RETRY_SOON = [(b"retry-after", b"1")]
 
 class Application:
     """One frontend's face. `engine_ready`: whether the engine is connected and has spoken lately; `progresses`: whether
-    what it is asked is computed now."""
+    what it is asked is computed now; `patience_s`: how long a request waits for the routes."""
 
     def __init__(
         self,
@@ -31,12 +33,25 @@ class Application:
         admission: Admission,
         engine_ready: Callable[[], bool],
         progresses: Callable[[], bool] = lambda: True,
+        patience_s: float = 0.0,
     ):
         self._guard = Guard(server)
         self._admission = admission
         self._engine_ready = engine_ready
         self._progresses = progresses
-        self.router: Router | None = None  # set once loaded
+        self._patience_s = patience_s
+        self._router: Router | None = None
+        self._has_router = asyncio.Event()
+
+    @property
+    def router(self) -> "Router | None":
+        """Set once loaded."""
+        return self._router
+
+    @router.setter
+    def router(self, router: "Router") -> None:
+        self._router = router
+        self._has_router.set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -59,9 +74,16 @@ class Application:
         if path == "/ready":
             self._check_ready()
             return await call.send(200, b"", [])
+        router = self.router or await self._router_in_time()
+        return await router.handle(call)
+
+    async def _router_in_time(self) -> "Router":
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._patience_s):
+                await self._has_router.wait()
         if self.router is None:
             raise HttpError(503, "The server is starting: it loads the model.", headers=_RETRY_SOON)
-        return await self.router.handle(call)
+        return self.router
 
     def _check_ready(self) -> None:
         if self._admission.draining:

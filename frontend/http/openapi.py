@@ -113,6 +113,8 @@ def _operation(spec: RouteSpec) -> dict[str, Any]:
         content["application/json"] = {"schema": _reference(spec.answer)}
     if spec.streams:
         content["text/event-stream"] = {"schema": {"description": "Chunks as server-sent events, then [DONE]"}}
+    if spec.streams and spec.answer is None:
+        content["application/json"] = {"schema": {"type": "object", "description": "An answer that is no stream"}}
     if spec.answer is None and spec.path in _PLAIN:
         content[_PLAIN[spec.path]] = {"schema": {"type": "object" if "json" in _PLAIN[spec.path] else "string"}}
     operation: dict[str, Any] = {

@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 
 SILENT_AFTER_S = 1.2  # the engine speaks every 250 ms
 BEAT_S = 0.25
+REPLACED_WITHIN_S = 30.0  # a frontend in another's place lets requests wait: they need not know of it
 CONNECT_WITHIN_S = 1e9  # the supervisor decides when a start has failed
 
 
@@ -59,7 +60,10 @@ class FrontendProcess:
         self._client: AsyncClient | None = None
         scheduler = child.config.scheduler
         self._admission = Admission(scheduler.max_num_seqs + scheduler.max_num_queued_requests)
-        self._app = Application(child.config.server, self._admission, self._engine_ready, self._progress_is_made)
+        patience_s = REPLACED_WITHIN_S if child.epoch else 0.0
+        self._app = Application(
+            child.config.server, self._admission, self._engine_ready, self._progress_is_made, patience_s
+        )
         self._socket = socket.socket(fileno=child.http_fd)
         self._socket.setblocking(False)
         self._server = _Server(uvicorn_config(self._app, child.config.server.root_path), porter)

@@ -105,7 +105,10 @@ class Service:
     def of(cls, text: TextSide, engine: Engine, admission: Admission, index: int = 0, run_dir: str = "") -> "Service":
         config = text.config
         names = config.model.served_model_names or (Path(config.model.model).name,)
-        identity = f"{names[0]} {config.model} {config.parallel.tensor_parallel_size}"
+        identity = (
+            f"{names[0]} {config.model} {config.parallel.tensor_parallel_size} {config.cache.kv_cache_dtype} "
+            f"{config.server.chat_template}"
+        )
         return cls(
             config=config,
             engine=engine,

@@ -1,11 +1,13 @@
 """One of two frontends dies under many streams: each client has its whole answer in the end."""
 
 import contextlib
+import random
 import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import psutil
+import pytest
 
 from paged_serve.frontend.cli.http_client import HttpClient
 
@@ -26,30 +28,38 @@ def text_alone(server: Server, body: dict) -> str:
     return answer["choices"][0]["text"]
 
 
-def kill_a_frontend(server: Server) -> None:
-    victim = server.children("frontend.http")[0]
+def kill_a_frontend(server: Server, rng: random.Random) -> None:
+    victim = rng.choice(server.children("frontend.http"))
     with contextlib.suppress(psutil.NoSuchProcess):
         victim.send_signal(signal.SIGKILL)
         victim.wait(60)
 
 
-def test_every_stream_ends_with_its_own_text_though_a_frontend_is_killed():
-    with serving("--api-server-count", "2") as server:
+def texts_of_streams_under_a_kill(server: Server, rng: random.Random) -> list[str]:
+    """All streams at once; a frontend dies when each has had its first event, or a few more."""
+    all_begun = threading.Barrier(NUM_STREAMS + 1, timeout=120)
+    killed = threading.Event()
+
+    def stream(body: dict, num_before: int) -> str:
+        events = HttpClient(server.url).stream("/v1/completions", body)
+        texts = [next(events)["choices"][0]["text"] for _ in range(num_before)]
+        all_begun.wait()
+        assert killed.wait(120)
+        texts += [event["choices"][0]["text"] for event in events]
+        return "".join(texts)
+
+    with ThreadPoolExecutor(NUM_STREAMS) as clients:
+        streams = [clients.submit(stream, body, rng.randint(1, 12)) for body in bodies()]
+        all_begun.wait()
+        kill_a_frontend(server, rng)
+        killed.set()
+        return [each.result(120) for each in streams]
+
+
+@pytest.mark.parametrize("num_kills", [1, pytest.param(30, marks=pytest.mark.nightly)])
+def test_every_stream_ends_with_its_own_text_though_a_frontend_is_killed(num_kills):
+    rng = random.Random(num_kills)
+    with serving("--api-server-count", "2", "--max-restarts", "1000") as server:
         expected = [text_alone(server, body) for body in bodies()]
-        all_begun = threading.Barrier(NUM_STREAMS + 1, timeout=120)
-        killed = threading.Event()
-
-        def stream(body: dict) -> str:
-            events = HttpClient(server.url).stream("/v1/completions", body)
-            texts = [next(events)["choices"][0]["text"]]
-            all_begun.wait()
-            assert killed.wait(120)
-            texts += [event["choices"][0]["text"] for event in events]
-            return "".join(texts)
-
-        with ThreadPoolExecutor(NUM_STREAMS) as clients:
-            streams = [clients.submit(stream, body) for body in bodies()]
-            all_begun.wait()
-            kill_a_frontend(server)
-            killed.set()
-            assert [each.result(120) for each in streams] == expected
+        for _ in range(num_kills):
+            assert texts_of_streams_under_a_kill(server, rng) == expected

@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
+from paged_serve.frontend.http.app import Application
+
 from .http_server import Server
 
 COMPLETION = {"prompt": ["abc", "de"], "max_tokens": 30, "n": 2, "temperature": 1, "logprobs": 1, "stream": True}
@@ -190,6 +192,23 @@ def test_what_is_refused(folder, headers, body, status, says):
     assert (answer.status_code, says in answer.json()["error"]["message"]) == (status, True), answer.text
     assert not server.engine.requests
     assert server.admission.num_active == server.admission.num_reading == 0
+
+
+def test_who_comes_while_a_frontend_is_replaced_waits_for_it(folder):
+    server = Server(folder, "hello")
+    replaced = Application(server.app.router._service.config.server, server.admission, lambda: True, patience_s=600)
+    router, server.app = server.app.router, replaced
+
+    async def talk() -> None:
+        async with client_of(server) as client:
+            assert (await client.get("/ready")).status_code == 503
+            asked = asyncio.create_task(client.post("/v1/completions", json={"prompt": "abc"}))
+            await asyncio.sleep(0.05)
+            assert not asked.done()
+            replaced.router = router
+            assert (await asked).status_code == 200
+
+    asyncio.run(talk())
 
 
 def test_streams_that_are_not_there(folder):
