@@ -1,7 +1,7 @@
 """What a process computes with: the makers of everything that holds weights, touches the KV cache or visits logits."""
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -54,6 +54,11 @@ class Backend(Protocol):
     def ops(self, heads: Heads) -> Ops: ...
 
     def attention(self, heads: Heads) -> AttentionBackend: ...
+
+
+@runtime_checkable
+class HostBackend(Backend, Protocol):
+    """One whose steps the host waits for (ModelRunner), and samples."""
 
     def sampling(self, vocab_size: int) -> Passes: ...
 

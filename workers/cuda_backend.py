@@ -7,7 +7,6 @@ from paged_serve.protocol.config import ModelConfig
 
 from .attention.backend import AttentionBackend
 from .attention.cuda_paged import CudaPagedAttention
-from .backend import Forward
 from .kernels.cuda.kernel import Kernel, Launcher
 from .kernels.cuda.quantize import quantize_rows_kernel
 from .layers.cuda_ops import CudaOps
@@ -17,8 +16,6 @@ from .layers.fp8_linear import Fp8Linear, multiplies
 from .layers.linear import Linear, RowParallelLinear
 from .layers.ops import Heads, Ops
 from .quantization.forms import Fp8Weight, Weight
-from .sampling.numpy_passes import NumpyPasses
-from .sampling.passes import Passes
 from .tensor_parallel import TensorParallelGroup
 
 MAX_HEAD_DIM = 256
@@ -84,12 +81,6 @@ class CudaBackend:
 
     def attention(self, heads: Heads) -> AttentionBackend:
         return CudaPagedAttention(self.launcher, self.arch, self._multiprocessors)
-
-    def sampling(self, vocab_size: int) -> Passes:
-        return NumpyPasses(vocab_size)
-
-    def recorded(self, forward: Forward) -> Forward:
-        return forward
 
 
 class TiedFixedRowsTable(TorchTable):

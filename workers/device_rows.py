@@ -1,5 +1,6 @@
 """What a device must remember of the rows, so that a step can start before the host knows the last one's tokens."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from paged_serve.protocol.worker import NewBlocks, NewRow
+from paged_serve.protocol.worker import NewBlocks, NewRow, SchedulerOutput
 
 from .input_batch import InputBatch, StepArrays
 from .staging import ALIGNMENT, Staging
@@ -54,6 +55,13 @@ class DeviceRows:
         self._blocks: list[NDArray[np.int32]] = []
         self._reset_rows: list[int] = []
         self._reset_tokens: list[int] = []
+
+    def apply(self, plan: SchedulerOutput, places: Sequence[NDArray[np.int64]]) -> None:
+        """As RequestRows.apply, which returned the `places`."""
+        for new_row in plan.new_rows:
+            self.reset(new_row)
+        for new_blocks, where in zip(plan.new_blocks, places, strict=True):
+            self.append_blocks(new_blocks, where)
 
     def reset(self, new: NewRow) -> None:
         """As RequestRows.reset."""

@@ -112,7 +112,6 @@ class DeviceRunner:
         self._device_rows = DeviceRows(
             num_rows, max_model_len, cache.block_size, max_tokens, model.device, steps_in_flight
         )
-        self._decode_rows = np.zeros(0, np.int64)  # ascending
         self._prompt_logprobs = PromptLogprobs(model.logits, sampling, self._rows)
         self._unknown: deque[PendingStep] = deque()  # started, their tokens not yet in the host's rows
 
@@ -124,8 +123,8 @@ class DeviceRunner:
     def launch(self, plan: SchedulerOutput) -> PendingStep:
         """Put the step on the device's stream. Waits for earlier steps only if this one samples by their tokens."""
         started = time.perf_counter()
-        self._apply_deltas(plan)
-        arrays = step_arrays(self._rows, self._decode_rows, plan.chunks)
+        self._device_rows.apply(plan, self._rows.apply(plan))
+        arrays = step_arrays(self._rows, self._rows.decode_set, plan.chunks)
         sampled_rows = arrays.rows[arrays.is_sampled]
         if self._sampling.needs_tokens(sampled_rows, self._rows):
             self._learn_all()
@@ -158,17 +157,6 @@ class DeviceRunner:
             return False
         self._decode_logits(step_arrays(self._rows, NO_TOKENS, ()), num_rows)
         return True
-
-    def _apply_deltas(self, plan: SchedulerOutput) -> None:
-        for new_row in plan.new_rows:
-            self._rows.reset(new_row)
-            self._device_rows.reset(new_row)
-        for new_blocks in plan.new_blocks:
-            self._device_rows.append_blocks(new_blocks, self._rows.append_blocks(new_blocks))
-        if plan.decode_leaves:
-            self._decode_rows = np.setdiff1d(self._decode_rows, np.frombuffer(plan.decode_leaves, "<i4"))
-        if plan.decode_joins:
-            self._decode_rows = np.union1d(self._decode_rows, np.frombuffer(plan.decode_joins, "<i4"))
 
     def _forward(self, arrays: StepArrays) -> tuple[Tensor, Tensor, Tensor | None]:
         """Logits [sampled, vocab], whose they are [sampled], and if there are chunks hidden states [tokens, hidden]."""

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from paged_serve.protocol.worker import Chunk, ModelRunnerOutput, SchedulerOutput
 
+from .backend import HostBackend
 from .input_batch import DecodeInputs, Step, build_step
 from .kv_cache import KVCache
 from .request_rows import RequestRows
@@ -39,19 +40,19 @@ class ModelRunner:
         self._cache = cache
         self._group = group
         self._device = device
-        vocab_size = model.geometry.vocab_size
+        vocab_size, backend = model.geometry.vocab_size, model.backend
+        assert isinstance(backend, HostBackend), backend
         self._rows = RequestRows(num_rows, max_model_len, cache.block_size, vocab_size)
-        self._decode_rows = np.zeros(0, np.int64)  # ascending
         self._decode_inputs = DecodeInputs(self._rows, device)
-        self._decode = model.backend.recorded(partial(model.forward, cache=cache))
-        self._sampler = Sampler(model.backend.sampling(vocab_size))
+        self._decode = backend.recorded(partial(model.forward, cache=cache))
+        self._sampler = Sampler(backend.sampling(vocab_size))
         self._prompt_logprobs = PromptLogprobs(model.logits, self._sampler, self._rows)
 
     @torch.inference_mode()
     def execute(self, plan: SchedulerOutput) -> ModelRunnerOutput:
         """Run one step; the answer of ranks other than 0 has the tokens but no logprobs."""
         started = time.perf_counter()
-        self._apply_deltas(plan)
+        self._rows.apply(plan)
         step = self._step(plan.chunks)
         hidden = self._forward(step)
         num_decode_rows, starts = step.batch.num_decode_rows, step.batch.row_starts.numpy()
@@ -68,20 +69,10 @@ class ModelRunner:
             nan_indices=sampled.bad.astype("<i4").tobytes(),
         )
 
-    def _apply_deltas(self, plan: SchedulerOutput) -> None:
-        for new_row in plan.new_rows:
-            self._rows.reset(new_row)
-        for new_blocks in plan.new_blocks:
-            self._rows.append_blocks(new_blocks)
-        if plan.decode_leaves:
-            self._decode_rows = np.setdiff1d(self._decode_rows, np.frombuffer(plan.decode_leaves, "<i4"))
-        if plan.decode_joins:
-            self._decode_rows = np.union1d(self._decode_rows, np.frombuffer(plan.decode_joins, "<i4"))
-
     def _step(self, chunks: Sequence[Chunk]) -> Step:
         if chunks:
-            return build_step(self._rows, self._decode_rows, chunks, self._device)
-        return self._decode_inputs.step(self._decode_rows)
+            return build_step(self._rows, self._rows.decode_set, chunks, self._device)
+        return self._decode_inputs.step(self._rows.decode_set)
 
     def _forward(self, step: Step) -> Tensor:
         """[tokens, hidden]; writes the tokens' K and V."""

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from paged_serve.protocol.worker import NewBlocks, NewRow
+from paged_serve.protocol.worker import NewBlocks, NewRow, SchedulerOutput
 
 from .sampling.columns import SamplingColumns
 
@@ -26,6 +26,18 @@ class RequestRows:
         self.num_blocks = np.zeros(num_rows, np.int64)
         self.prompt_logprobs: list[int | None] = [None] * num_rows  # how many, beside the prompt token itself
         self.sampling = SamplingColumns(num_rows, vocab_size)
+        self.decode_set = np.zeros(0, np.int64)  # rows that take one token a step, ascending
+
+    def apply(self, plan: SchedulerOutput) -> list[NDArray[np.int64]]:
+        """Take in what `plan` says is new. Returns for each of its `new_blocks` where they went, as `append_blocks`."""
+        for new_row in plan.new_rows:
+            self.reset(new_row)
+        places = [self.append_blocks(new_blocks) for new_blocks in plan.new_blocks]
+        if plan.decode_leaves:
+            self.decode_set = np.setdiff1d(self.decode_set, np.frombuffer(plan.decode_leaves, "<i4"))
+        if plan.decode_joins:
+            self.decode_set = np.union1d(self.decode_set, np.frombuffer(plan.decode_joins, "<i4"))
+        return places
 
     def reset(self, new: NewRow) -> None:
         """Take over the whole state of `new`; what the row held before is forgotten."""

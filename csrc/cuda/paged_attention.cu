@@ -18,7 +18,8 @@
 // 2 * heads * HEAD_DIM * queries * keys operations when causal (8,192 tokens, 32 x 128: 0.70 ms at 790 TFLOP/s); with 16 rows
 // a warp, matrix loads of shared memory bound it at 475 TFLOP/s [E]. No figure of it on a device exists yet.
 //
-// Registers, decode / prefill (NVRTC 13.0, SCALAR bf16, GROUP 4; no stack, no spills anywhere):
+// Registers, decode / prefill (NVRTC 13.0; no stack, no spills anywhere). The compile gate holds every variant to this
+// table, and the table to what is compiled. SCALAR is bf16, in the row of fp8 and 64 dims fp16.
 //
 //   KV    HEAD_DIM   sm_80       sm_89       sm_90a      sm_100       shared KB on sm_90a, blocks a multiprocessor
 //   bf16     64       89 / 168    89 / 168    87 / 168   113 / 204     61 / 52, 2
@@ -26,6 +27,7 @@
 //   bf16     96      106 / 189   110 / 189   108 / 187   157 / 244     89 / 76, 2
 //   bf16    128      123 / 243   123 / 216   120 / 217   162 / 254    113 / 100, 2
 //   bf16    256      183 / 238   179 / 179   179 / 247   226 / 254     85 / 206, 2 / 1
+//   fp8      64       94 / 168    96 / 168    96 / 167   109 / 185     56 / 45, 2
 //   fp8     128      125 / 249   123 / 217   125 / 228   146 / 214    100 / 85, 2
 //   fp8     256      189 / 255   187 / 187   189 / 245   212 / 250    103 / 175, 2 / 1
 //

@@ -35,7 +35,7 @@ LIMITS = {
     "attention_plan": Limits(48),  # one block in all
     "block_copy": Limits(32),  # 256 threads: 8
     "gated_activation": Limits(40),  # 256 threads: 6
-    "paged_attention": Limits(255, TENSOR_CORES),  # 128 threads: 2 blocks; 256: 1
+    "paged_attention": Limits(255, TENSOR_CORES),  # and by variant, below
     "quantize_rows": Limits(40),  # 512 threads: 3
     "rms_norm": Limits(40),  # 1,024 threads: 1; 512: 3
     "rope_kv_write": Limits(64),  # 512 threads: 2
@@ -48,6 +48,34 @@ LIMITS = {
     "sampler_scan": Limits(32),
     "selftest": Limits(32, TENSOR_CORES),
 }
+
+
+# Registers decide how fast paged attention is, so each variant has a figure of its own, in the source's comment: KV,
+# HEAD_DIM, then decode / prefill for each architecture.
+SLACK_REGISTERS = 4  # for another release of the same NVRTC
+ARCHITECTURES = ("sm_80", "sm_89", "sm_90a", "sm_100")
+ATTENTION_REGISTERS = {
+    (kv, int(head_dim), arch): dict(zip(("decode", "prefill"), map(int, pair.split("/")), strict=True))
+    for kv, head_dim, figures in re.findall(
+        r"^//   (bf16|fp8) +(\d+) +((?:\d+ / \d+ +){4})", SOURCES["paged_attention.cu"], re.MULTILINE
+    )
+    for arch, pair in zip(ARCHITECTURES, re.findall(r"\d+ / \d+", figures), strict=True)
+}
+
+
+def registers_allowed(kernel: Kernel, arch: str) -> int:
+    limit = LIMITS[kernel.function].registers
+    if kernel.function != "paged_attention":
+        return limit
+    return min(limit, attention_registers(kernel, arch) + SLACK_REGISTERS)
+
+
+def attention_registers(kernel: Kernel, arch: str) -> int:
+    """The figure of the table for this variant."""
+    defines = dict(kernel.defines)
+    shape = "decode" if defines["ROW_WARPS"] == 1 else "prefill"
+    kv = "fp8" if defines["KV"] == "fp8" else "bf16"  # whose 16 bits cost what those of fp16 do
+    return ATTENTION_REGISTERS[kv, int(defines["HEAD_DIM"]), arch][shape]
 
 
 def wrappers() -> Iterator[ModuleType]:

@@ -1,7 +1,5 @@
 """The Ops of our CPU kernels."""
 
-from dataclasses import dataclass
-
 from torch import Tensor
 
 from ..input_batch import InputBatch
@@ -10,17 +8,7 @@ from ..kernels.cpu import Pool
 from ..kernels.elementwise import rms_norm, rotate_and_cache, silu_mul
 from ..kv_cache import KVCache
 from .norm import RMSNorm
-from .ops import Heads
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class CpuStep:
-    """Where a step's keys and values go, and the angles of all positions up to its largest."""
-
-    cache: KVCache
-    positions: Tensor  # [tokens] i64
-    slots: Tensor  # [tokens] i64
-    angles: Tensor  # [positions, head_dim] float32
+from .ops import Heads, KernelStep
 
 
 class CpuOps:
@@ -29,8 +17,8 @@ class CpuOps:
         self._buffers = buffers
         self._heads = heads
 
-    def start_step(self, batch: InputBatch, cache: KVCache) -> CpuStep:
-        return CpuStep(cache, batch.positions, batch.slots, self._heads.rotary.table(batch.longest))
+    def start_step(self, batch: InputBatch, cache: KVCache) -> KernelStep:
+        return KernelStep(cache, batch.positions, batch.slots, self._heads.rotary.table(batch.longest))
 
     def norm(self, hidden: Tensor, norm: RMSNorm) -> Tensor:
         return rms_norm(self._pool, hidden, norm.weight, norm.eps, None, self._normed(hidden))
@@ -39,7 +27,7 @@ class CpuOps:
         return rms_norm(self._pool, hidden, norm.weight, norm.eps, delta, self._normed(hidden))
 
     def rotate_and_cache(
-        self, step: CpuStep, layer: int, projected: Tensor, query_norm: RMSNorm | None, key_norm: RMSNorm | None
+        self, step: KernelStep, layer: int, projected: Tensor, query_norm: RMSNorm | None, key_norm: RMSNorm | None
     ) -> Tensor:
         heads = self._heads
         query = self._buffers.take("query", len(projected), heads.num_heads * heads.head_dim, projected.dtype)

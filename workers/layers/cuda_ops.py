@@ -1,7 +1,5 @@
 """The Ops of our CUDA kernels."""
 
-from dataclasses import dataclass
-
 from torch import Tensor
 
 from ..input_batch import InputBatch
@@ -12,17 +10,7 @@ from ..kernels.cuda.rotate import rotate_and_cache
 from ..kv_cache import KVCache
 from .fixed_rows import empty_rows
 from .norm import RMSNorm
-from .ops import Heads
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class CudaStep:
-    """Where a step's keys and values go, and the angles of all positions."""
-
-    cache: KVCache
-    positions: Tensor  # [tokens] i64
-    slots: Tensor  # [tokens] i64
-    angles: Tensor  # [positions, head_dim] float32
+from .ops import Heads, KernelStep
 
 
 class CudaOps:
@@ -30,8 +18,8 @@ class CudaOps:
         self._launcher = launcher
         self._heads = heads
 
-    def start_step(self, batch: InputBatch, cache: KVCache) -> CudaStep:
-        return CudaStep(cache, batch.positions, batch.slots, self._heads.rotary.table(batch.longest))
+    def start_step(self, batch: InputBatch, cache: KVCache) -> KernelStep:
+        return KernelStep(cache, batch.positions, batch.slots, self._heads.rotary.table(batch.longest))
 
     def norm(self, hidden: Tensor, norm: RMSNorm) -> Tensor:
         return rms_norm(self._launcher, hidden, norm.weight, norm.eps, None, empty_rows(hidden, hidden.shape[1]))
@@ -40,7 +28,7 @@ class CudaOps:
         return rms_norm(self._launcher, hidden, norm.weight, norm.eps, delta, empty_rows(hidden, hidden.shape[1]))
 
     def rotate_and_cache(
-        self, step: CudaStep, layer: int, projected: Tensor, query_norm: RMSNorm | None, key_norm: RMSNorm | None
+        self, step: KernelStep, layer: int, projected: Tensor, query_norm: RMSNorm | None, key_norm: RMSNorm | None
     ) -> Tensor:
         heads = self._heads
         return rotate_and_cache(

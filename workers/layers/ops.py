@@ -21,6 +21,16 @@ class Heads:
     rotary: Rotary
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class KernelStep:
+    """What a step's calls of our kernels share: where its keys and values go, and the angles of positions."""
+
+    cache: KVCache
+    positions: Tensor  # [tokens] i64
+    slots: Tensor  # [tokens] i64
+    angles: Tensor  # [positions, head_dim] float32, up to the step's largest at least
+
+
 class Ops(Protocol):
     """A row's bits depend on that row alone. A result is valid until the same operation is called again."""
 

@@ -1,4 +1,8 @@
-"""Copies KV blocks on the device: a shared block that is about to be written gets a copy of its own."""
+"""Copies KV blocks on the device: a shared block that is about to be written gets a copy of its own.
+
+No step calls it yet: the engine shares full blocks alone, which nobody writes. A fork in the midst of a block (beams)
+would need it. It is tested as all kernels are.
+"""
 
 import ctypes
 from collections.abc import Sequence
