@@ -14,6 +14,7 @@ from .scheduler import Scheduler
 KEEP_STEP = 0.98  # a step counts half after 34 more
 KEEP_SEQUENCE = 0.95  # an ended sequence counts half after 14 more
 ALIKE = 1e-4  # steps that differ by less than this part do not tell what costs what
+MAX_NOTED = 256  # steps
 ROUNDS = 8  # of asking who else comes during a wait of so long
 
 
@@ -27,18 +28,31 @@ class StepPace:
     def __init__(self) -> None:
         self._products = [[0.0] * 4 for _ in range(3)]  # of (1, prompt tokens, rows) with itself and the seconds
         self._prices: tuple[float, float, float] | None = None  # of the steps so far
+        self._new: list[tuple[int, int, float]] = []
 
     def observe(self, prompt_tokens: int, rows: int, seconds: float) -> None:
-        """One step."""
+        """One step. It is only noted: who wants prices does the sums."""
+        self._new.append((prompt_tokens, rows, seconds))
+        if len(self._new) == MAX_NOTED:
+            self._add_new()
+
+    def _add_new(self) -> None:
+        for prompt_tokens, rows, seconds in self._new:
+            self._add(prompt_tokens, rows, seconds)
+        self._new.clear()
+        self._prices = None
+
+    def _add(self, prompt_tokens: int, rows: int, seconds: float) -> None:
         for row, factor in zip(self._products, (1.0, prompt_tokens, rows), strict=True):
             row[0] = KEEP_STEP * row[0] + factor
             row[1] = KEEP_STEP * row[1] + factor * prompt_tokens
             row[2] = KEEP_STEP * row[2] + factor * rows
             row[3] = KEEP_STEP * row[3] + factor * seconds
-        self._prices = None
 
     def prices(self, rows: int) -> tuple[float, float]:
         """Seconds of a prompt token, and of an output token when `rows` decode together."""
+        if self._new:
+            self._add_new()
         if self._prices is None:
             self._prices = self._solve((0, 1, 2)) or self._solve((0, 1)) or self._solve((0,)) or (0.0, 0.0, 0.0)
         step, prompt, row = self._prices
@@ -91,9 +105,9 @@ class Forecast:
 
     def arrived(self, request: Request, now: float) -> None:
         """It was accepted: its tenant will send more of the kind."""
-        for sequence in request.sequences:
-            output_tokens = self._used_share * (sequence.token_limit - sequence.num_tokens)
-            request.tenant.arrivals.add(_cost(sequence.num_tokens, output_tokens), now)
+        first, n = request.sequences[0], len(request.sequences)
+        output_tokens = self._used_share * (first.token_limit - first.num_tokens)
+        request.tenant.arrivals.add(n * _cost(first.num_tokens, output_tokens), now)
         self._now = now
 
     def queue_s(self, tenant: Tenant) -> float:

@@ -1,8 +1,10 @@
 """What the frontend refuses before the engine hears of it: prompts that can never fit, and too many at once."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
+from paged_serve.protocol.engine_core import SchedulerStats
 from paged_serve.protocol.errors import InvalidRequest, Overloaded
 from paged_serve.protocol.sampling_params import MAX_ALLOWED_TOKEN_IDS, SamplingParams
 
@@ -92,32 +94,79 @@ def check_num_prompt_logprobs(params: SamplingParams, num_tokens: int) -> None:
         )
 
 
+@dataclass(slots=True)
+class _Active:
+    """Of one tenant."""
+
+    weight: float
+    count: int = 0
+
+
 class Admission:
     """Counts the requests that are being answered, and lets no more in while the server drains or has enough of them.
 
-    The engine has limits of its own; this one holds while it is away, when accepted requests wait here.
+    What the engine would refuse is refused here, before anything is read: its figures, some 100 ms old, say whose share
+    of the queue is full. The limit of this frontend holds while the engine is away, when accepted requests wait here.
+    A frontend that is full is full for those who fill it, as the engine's queue is.
     """
 
-    def __init__(self, max_active: int) -> None:
+    def __init__(self, max_active: int, stats: Callable[[], SchedulerStats | None] = lambda: None) -> None:
         self.num_active = 0
         self.num_reading = 0
         self._max_active = max_active
+        self._stats = stats  # None: the engine is away
+        self._active: dict[str, _Active] = {}  # by tenant
         self.draining = False
 
     @contextlib.contextmanager
-    def entered(self) -> Iterator[None]:
+    def entered(self, tenant: str = "", weight: float = 1.0) -> Iterator[None]:
         """One request, for as long as it is being answered."""
         if self.draining:
             raise Overloaded("The server is shutting down; ask again in a moment.", DRAIN_RETRY_S, draining=True)
+        self._check_engine(tenant)
         if self.num_active >= self._max_active:
-            raise Overloaded(
-                f"The server answers {self.num_active} requests already; ask again in a moment.", FULL_RETRY_S
-            )
+            self._check_share(tenant, weight)
+        active = self._active.setdefault(tenant, _Active(weight))
+        active.count += 1
         self.num_active += 1
         try:
             yield
         finally:
             self.num_active -= 1
+            active.count -= 1
+            if not active.count:
+                del self._active[tenant]
+
+    def check_patience(self, tenant: str, timeout_s: float) -> None:
+        """Refuse a request whose time limit ends while it still waits, before the time for tokenizing it is spent."""
+        stats = self._stats()
+        if not timeout_s or stats is None:
+            return
+        wait_s = next((queue.wait_s for queue in stats.tenants if queue.tenant == tenant), stats.wait_s)
+        if wait_s > timeout_s:
+            raise Overloaded(
+                f"timeout={timeout_s:.3g}: the first token would come in about {wait_s:.3g} s, as "
+                f"{stats.num_waiting} sequences wait. Allow more time, or come back later",
+                wait_s - timeout_s,
+            )
+
+    def _check_engine(self, tenant: str) -> None:
+        stats = self._stats()
+        for queue in () if stats is None else stats.tenants:
+            if queue.is_full and queue.tenant == tenant:
+                raise Overloaded(
+                    f"{queue.num_queued} sequences wait already, which is all of the queue"
+                    f"{' that this API key may have' if tenant else ''}; ask again later.",
+                    queue.wait_s,
+                )
+
+    def _check_share(self, tenant: str, weight: float) -> None:
+        others = sum(active.weight for name, active in self._active.items() if name != tenant)
+        own = self._active[tenant].count if tenant in self._active else 0
+        if own and own >= self._max_active * weight / (weight + others):
+            raise Overloaded(
+                f"The server answers {self.num_active} requests already; ask again in a moment.", FULL_RETRY_S
+            )
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:

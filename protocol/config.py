@@ -87,6 +87,7 @@ class ServerConfig(_Layer, frozen=True):
     client_address: Text = ""  # tcp://ADDRESS:PORT for client libraries on other hosts; "" is none
     client_server_key: Text = ""  # the server's *.key_secret file
     client_keys: Text = ""  # folder with the *.key files of those who may connect there
+    max_connections: PositiveInt | None = None  # of each frontend; None: what the limit on open files allows
     root_path: Text = ""
     chat_template: Text = ""  # file; "" means the model's
     max_logprobs: Annotated[int, Meta(ge=0, le=1024)] = 20

@@ -204,6 +204,13 @@ SETTINGS = (
         "Folder with the public keys (*.key) of those who may come.",
         "FOLDER",
     ),
+    Setting(
+        "Server",
+        "server.max_connections",
+        ("--max-connections",),
+        "Connections of each HTTP process; default: what the limit on open files allows, up to 65,536.",
+        "N",
+    ),
     Setting("Server", "server.root_path", ("--root-path",), "Path under which a proxy serves us.", "PATH"),
     Setting("Server", "server.max_logprobs", ("--max-logprobs",), "Most logprobs a request may ask for.", "N"),
     Setting(

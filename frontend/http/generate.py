@@ -7,7 +7,7 @@ from .answer_head import AnswerHead
 from .call import Call
 from .errors import HttpError
 from .idempotency import idempotency_key
-from .kinds import CHAT_COMPLETION, COMPLETION, Kind, Writer, decode, generation_of
+from .kinds import CHAT_COMPLETION, COMPLETION, Kind, Writer, check_patience, decode, generation_of
 from .once import create_once
 from .service import Service
 
@@ -28,9 +28,10 @@ async def _create(service: Service, call: Call, kind: Kind) -> None:
         return
     if "last-event-id" in call.headers:
         raise HttpError(400, "Last-Event-ID needs the Idempotency-Key that the request had.", "Idempotency-Key")
-    with service.admission.entered():
+    with service.admission.entered(call.tenant.name, call.tenant.weight):
         raw = await call.body()
         body, model, warnings = decode(service, kind, raw)
+        check_patience(service, call, body)
         prompts = await kind.prompts(service, body, len(raw))
         async with call.until_disconnect():
             generation = generation_of(service, call, body, prompts)

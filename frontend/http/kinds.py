@@ -64,6 +64,11 @@ def _cache_salt(service: Service, call: Call, asked: str) -> str:
     return hashlib.sha256(f"{call.tenant.name} {asked}".encode()).hexdigest()
 
 
+def check_patience(service: Service, call: Call, body: SamplingFields) -> None:
+    """Raises Overloaded when the request's time limit cannot be met."""
+    service.admission.check_patience(call.tenant.name, body.timeout or call.timeout_s() or 0.0)
+
+
 def generation_of(
     service: Service, call: Call, body: SamplingFields, prompts: list[Prompt], *, in_turn: bool = False
 ) -> Generation:

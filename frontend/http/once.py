@@ -17,7 +17,7 @@ from .errors import HttpError
 from .generation import Generation
 from .idempotency import EventId, KeyedRequest, last_event_id, request_digest
 from .kept_answer import KeptAnswer
-from .kinds import Kind, Writer, decode, generation_of
+from .kinds import Kind, Writer, check_patience, decode, generation_of
 from .schemas import SamplingFields
 from .service import Service
 from .sse import numbered
@@ -35,7 +35,8 @@ async def create_once(service: Service, call: Call, kind: Kind, key: str) -> Non
         answer = service.kept.of_request(request, after)
         if answer is None:
             with ExitStack() as admitted:
-                admitted.enter_context(service.admission.entered())
+                admitted.enter_context(service.admission.entered(call.tenant.name, call.tenant.weight))
+                check_patience(service, call, body)
                 prompts = await kind.prompts(service, body, len(raw))
                 answer = service.kept.of_request(request, after)  # another connection may have been quicker
                 if answer is None:

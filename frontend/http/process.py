@@ -14,11 +14,13 @@ import uvloop
 
 from paged_serve.protocol import control
 from paged_serve.protocol.config import Config
+from paged_serve.protocol.engine_core import SchedulerStats
 from paged_serve.protocol.lifecycle import ChildProcess
 from paged_serve.protocol.lifeline import is_stopped
 
 from ..admission import Admission
 from ..client import AsyncClient
+from ..listen import default_max_connections, raise_open_files
 from .admin_server import AdminServer
 from .app import Application
 from .porter import Porter
@@ -50,7 +52,9 @@ class _Server(UvicornServer):
             await asyncio.get_running_loop().connect_accepted_socket(self._new_connection, link)
 
     def _new_connection(self) -> LimitedHttpProtocol:
-        return LimitedHttpProtocol(self.config, self.server_state, self.lifespan.state)
+        make: Any = self.config.http_protocol_class
+        connection: LimitedHttpProtocol = make(self.config, self.server_state, self.lifespan.state)
+        return connection
 
 
 class FrontendProcess:
@@ -59,14 +63,15 @@ class FrontendProcess:
         self._child = child
         self._client: AsyncClient | None = None
         scheduler = child.config.scheduler
-        self._admission = Admission(scheduler.max_num_seqs + scheduler.max_num_queued_requests)
+        self._admission = Admission(scheduler.max_num_seqs + scheduler.max_num_queued_requests, self._engine_stats)
         patience_s = REPLACED_WITHIN_S if child.epoch else 0.0
         self._app = Application(
             child.config.server, self._admission, self._engine_ready, self._progress_is_made, patience_s
         )
         self._socket = socket.socket(fileno=child.http_fd)
         self._socket.setblocking(False)
-        self._server = _Server(uvicorn_config(self._app, child.config.server.root_path), porter)
+        max_connections = child.config.server.max_connections or default_max_connections(raise_open_files())
+        self._server = _Server(uvicorn_config(self._app, child.config.server.root_path, max_connections), porter)
         self._admin = AdminServer(child.config.server, child.run_dir, child.index)
         self._reported_drained = False
         self._stopped = asyncio.Event()
@@ -99,6 +104,9 @@ class FrontendProcess:
     def _engine_ready(self) -> bool:
         client = self._client
         return client is not None and client.ready and client.silence_s < SILENT_AFTER_S
+
+    def _engine_stats(self) -> SchedulerStats | None:
+        return self._client.stats if self._client is not None and self._engine_ready() else None
 
     def _progress_is_made(self) -> bool:
         """There are workers, and somebody to replace them."""

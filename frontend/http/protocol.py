@@ -5,11 +5,13 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from .errors import HttpError, error_body
+from .places import MAX_REFUSED, Places
 
 MAX_HEADER_BYTES = 32 << 10
 MAX_FRAMING_BYTES = 1 << 20  # of a request's chunk lines and trailers: a body may come in chunks of a few bytes
 HEADERS_WITHIN_S = 10.0
 BODY_WITHIN_S = 60.0  # 4 MB at half a megabit a second
+MAX_UNSENT_BYTES = 64 << 10  # of an answer, beside what the kernel holds; its maker waits until they are taken
 LAST_WORDS_S = 1.0  # a close while the peer still sends would take the refusal away from it
 
 
@@ -25,13 +27,36 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     _in_head = True  # or between two requests
     _deaf = False  # what still comes is dropped
 
+    def __init__(self, *arguments: Any, places: Places | None = None, **options: Any):
+        super().__init__(*arguments, **options)
+        self._places = places or Places()
+        self._has_place = self._is_refused = False
+
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        self._expect(HEADERS_WITHIN_S)
+        transport.set_write_buffer_limits(MAX_UNSENT_BYTES)
+        self._has_place = self._places.take()
+        if self._has_place:
+            self._places.idle(self)
+            self._expect(HEADERS_WITHIN_S)
+        elif self._places.num_refused < MAX_REFUSED:
+            self._is_refused = True
+            self._places.num_refused += 1
+            self._refuse(503, f"All {self._places.limit} connections of this server are busy (--max-connections).")
+        else:
+            transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._expect(None)
+        self._places.num_refused -= self._is_refused
+        if self._has_place:
+            self._places.give_back(self)
         super().connection_lost(exc)
+
+    def leave(self) -> None:
+        """Somebody else needs the place."""
+        self._expect(None)
+        self.transport.close()
 
     @property
     def has_unsent_bytes(self) -> bool:
@@ -54,6 +79,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        self._places.busy(self)
         if self._is_answering():
             self._stop_listening()
         else:
@@ -83,9 +109,21 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._expect(None)
         self._in_head, self._framing_bytes = True, 0
         super().on_message_complete()
+        if not self._is_answering():
+            self._rest()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self._in_head and not self.transport.is_closing():
+            self._rest()
 
     def send_400_response(self, msg: str) -> None:
         self._refuse(400, msg)
+
+    def _rest(self) -> None:
+        """Between two requests: what there was of the last one is let go."""
+        self.cycle = self.scope = self.headers = None  # type: ignore[assignment]
+        self._places.idle(self)
 
     def _is_answering(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
