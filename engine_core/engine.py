@@ -110,6 +110,8 @@ class EngineCore:
     def add_request(self, client: bytes, message: EngineCoreRequest, now: float) -> Outgoing:
         """Queue a request, or refuse it whole."""
         outbox = self.clients[client]
+        if _is_running(outbox, message):
+            return []
         tenant = self.scheduler.shares.of(message.tenant, message.weight)
         try:
             self._check_room(outbox, tenant, message)
@@ -301,6 +303,14 @@ class EngineCore:
         message = _ending(sequence, FinishReason.ERROR, now, NOT_FINITE)
         news.setdefault(sequence.request.client, []).append((sequence, message))
         self._end([sequence])
+
+
+def _is_running(outbox: ClientOutbox, message: EngineCoreRequest) -> bool:
+    """Whether the client repeats itself: it had said this to us when it still took us for our predecessor."""
+    ids = range(message.request_id, message.request_id + message.sampling_params.n)
+    known = {outbox.streams[stream_id].request for stream_id in ids if stream_id in outbox.streams}
+    asked = message.request_id, message.prompt_token_ids, message.sampling_params
+    return any((request.request_id, request.prompt, request.params) == asked for request in known)
 
 
 def _ending(sequence: Sequence, reason: FinishReason, now: float, error: str = "") -> EngineCoreOutput:

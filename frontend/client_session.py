@@ -272,6 +272,8 @@ class ClientSession:
             self._frames = 0
 
     def _welcome(self, message: Welcome) -> None:
+        if self.limits is not None and message.epoch < self.limits.epoch:
+            return  # of a core that is dead by now, overtaken by its successor's
         same = self.limits is not None and self.limits.epoch == message.epoch
         forgotten = same and not message.known
         self.limits, self.ready, self.computes = message, True, True

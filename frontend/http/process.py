@@ -164,6 +164,8 @@ class FrontendProcess:
 
     def _break_connections(self) -> None:
         """Only this process ends, by a signal. Readers ask again after a break; after an error they may not."""
+        for listener in self._server.servers:
+            listener.close()  # who comes now waits for our successor
         connections: Any = self._server.server_state.connections
         for connection in list(connections):
             connection.transport.abort()

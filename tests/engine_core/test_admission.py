@@ -92,6 +92,15 @@ def test_a_stream_id_in_use_is_refused_and_the_stream_lives(drive):
     assert all(len(driver.tokens[stream + index]) == 5 for index in range(3))
 
 
+def test_a_request_that_is_sent_twice_runs_once(drive):
+    driver = drive()
+    stream = driver.add(4, max_tokens=5, request_id=100, seed=1)
+    driver.add(4, max_tokens=5, request_id=100, seed=1)
+    driver.run()
+    assert not driver.rejections
+    assert len(driver.tokens[stream]) == 5
+
+
 def test_a_full_queue_refuses_requests_until_it_moves(drive):
     driver = drive(max_num_seqs=1, max_num_queued_requests=2)
     streams = [driver.add(4, max_tokens=2) for _ in range(3)]  # one will run at once

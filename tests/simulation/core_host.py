@@ -1,0 +1,132 @@
+"""The engine core's process without its sockets: the same engine, led as engine_core/process.py leads it."""
+
+import random
+from collections.abc import Callable, Iterator
+from typing import assert_never
+
+from paged_serve.engine_core.debug import check_invariants
+from paged_serve.engine_core.engine import EngineCore
+from paged_serve.engine_core.simulation.fake_worker import FakeWorker
+from paged_serve.engine_core.simulation.scenario import Scenario
+from paged_serve.protocol.engine_core import (
+    AbortRequests,
+    ClientHeartbeat,
+    EngineCoreRequest,
+    EngineHeartbeat,
+    FromEngineCore,
+    OutputsReceived,
+    ToEngineCore,
+    UtilityCall,
+    Welcome,
+)
+from paged_serve.protocol.message import Hello
+from paged_serve.protocol.worker import ModelRunnerOutput, SchedulerOutput
+
+BEAT_S = 0.25
+STEP_DEADLINE_S = 8.0
+
+Outgoing = Iterator[tuple[bytes, FromEngineCore]]
+
+
+class CoreHost:
+    """One incarnation of the core with its worker group. Times are the world's."""
+
+    def __init__(self, scenario: Scenario, epoch: int, rng: random.Random, now: float):
+        self.scenario = scenario
+        self.engine = EngineCore(scenario.config, scenario.facts, epoch, scenario.num_groups)
+        self._rng = rng
+        self._plans: list[SchedulerOutput] = []
+        self._answers: list[ModelRunnerOutput] = []
+        self._busy_until = now  # the workers start, or one of them hangs
+        self._hangs_since: float | None = None
+        self._next_beat = now
+        self._told: set[bytes] = set()
+        self._worker = self._start_worker(0)
+
+    def receive(self, client: bytes, message: ToEngineCore, now: float) -> Outgoing:
+        engine = self.engine
+        if isinstance(message, Hello):
+            known = client in engine.clients
+            engine.add_client(client, now)
+            engine.heard_from(client, now)
+            yield client, self._welcome(known)
+            return
+        if client not in engine.clients:
+            return
+        engine.heard_from(client, now)
+        match message:
+            case EngineCoreRequest():
+                yield from engine.add_request(client, message, now)
+            case AbortRequests():
+                yield from engine.abort(client, message, now)
+            case OutputsReceived(frames=frames):
+                yield from engine.outputs_received(client, frames)
+            case ClientHeartbeat() | UtilityCall():
+                pass
+            case _:
+                assert_never(message)
+        check_invariants(engine)
+
+    def turn(self, now: float) -> Outgoing:
+        """What the loop does without being spoken to: steps, their answers, heartbeats, leases, deadlines."""
+        rng, engine = self._rng, self.engine
+        if self._hangs_since is not None and now - self._hangs_since > STEP_DEADLINE_S:
+            yield from self.replace_workers(now)
+        if now >= self._busy_until and rng.random() < 0.9 and (plan := engine.plan(now)) is not None:
+            self._plans.append(plan)
+        if self._plans and self._hangs_since is None and rng.random() < 0.9:
+            self._answers.append(self._worker.execute(self._plans.pop(0)))
+        if self._answers and rng.random() < 0.9:
+            yield from engine.apply(self._answers.pop(0), now)
+        check_invariants(engine)
+        for client in engine.expired_clients(now):
+            engine.remove_client(client)
+            check_invariants(engine)
+        if now >= self._next_beat:
+            self._next_beat = now + BEAT_S
+            for client in engine.clients:
+                yield client, EngineHeartbeat(engine.scheduler.step)
+
+    def hang_workers(self, now: float) -> None:
+        """They answer nothing more until the step's deadline."""
+        if self._hangs_since is None:
+            self._hangs_since = now
+
+    def replace_workers(self, now: float) -> Outgoing:
+        """They are dead, or are killed now."""
+        late, self._answers = self._answers, []
+        self._plans.clear()
+        yield from self.engine.workers_replaced(self.engine.worker_epoch + 1, now, from_outside=True)
+        for answer in late:
+            assert self.engine.apply(answer, now) == [], "an answer of dead workers counts"
+        self._worker = self._start_worker(self.engine.worker_epoch)
+        self._hangs_since = None
+        self._busy_until = now + self._rng.random()
+        check_invariants(self.engine)
+
+    def forget(self, client: bytes) -> None:
+        """As after a send that its queue did not take."""
+        self.engine.remove_client(client)
+        check_invariants(self.engine)
+
+    def check_all_free(self) -> None:
+        pool = self.engine.kv_cache.pool
+        assert self.engine.scheduler.num_live == 0, "a sequence lives on that nobody waits for"
+        assert pool.num_free == pool.num_blocks, "blocks are still owned though nobody lives"
+
+    def _start_worker(self, epoch: int) -> FakeWorker:
+        facts = self.scenario.facts
+        never: Callable[[], bool] = lambda: False  # noqa: E731
+        return FakeWorker(facts.num_blocks, self.scenario.config.cache.block_size, facts.vocab_size, epoch, never)
+
+    def _welcome(self, known: bool) -> Welcome:
+        facts, engine = self.scenario.facts, self.engine
+        return Welcome(
+            epoch=engine.epoch,
+            max_model_len=facts.max_model_len,
+            vocab_size=facts.vocab_size,
+            block_size=engine.kv_cache.block_size,
+            num_blocks=facts.num_blocks,
+            max_num_seqs=engine.scheduler.max_num_rows,
+            known=known,
+        )

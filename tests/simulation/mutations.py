@@ -1,0 +1,122 @@
+"""Bugs to plant in scheduler, pool, outbox, recovery and client session: each must make the simulations fail.
+
+(file, text that is there once, what takes its place, what is wrong then)
+"""
+
+SCHEDULER, POOL, CACHE = "engine_core/scheduler.py", "engine_core/block_pool.py", "engine_core/kv_cache.py"
+ENGINE, OUTBOX, DECODE = "engine_core/engine.py", "engine_core/client_outbox.py", "engine_core/decode_set.py"
+RESULTS, STOPPING, QUARANTINE = "engine_core/step_results.py", "engine_core/stopping.py", "engine_core/quarantine.py"
+SESSION, STREAMS = "frontend/client_session.py", "frontend/client_streams.py"
+
+MUTATIONS = [
+    (
+        POOL,
+        "            refcounts[block] -= 1\n",
+        "            refcounts[block] = 0\n",
+        "a shared block is freed by its first owner",
+    ),
+    (
+        POOL,
+        "                del cached[block]\n            refcounts",
+        "                pass\n            refcounts",
+        "shared and free",
+    ),
+    (POOL, "del self._block_by_name[self._name_by_block.pop(block)]", "self._name_by_block.pop(block)", "a stale name"),
+    (POOL, "if name not in self._block_by_name and block", "if block", "two blocks fight for a name"),
+    (POOL, "end = blocks.index(None) if None in blocks else len(blocks)", "end = len(blocks)", "a prefix with a hole"),
+    (CACHE, "(num_tokens - 1) // self.block_size)", "num_tokens // self.block_size)", "nothing is left to compute"),
+    (CACHE, "self.pool = BlockPool(self.pool.num_blocks)", "pass", "contents of dead workers are found"),
+    (
+        CACHE,
+        "        if not sequence.num_nans:\n            self.publish",
+        "        if True:\n            self.publish",
+        "poison",
+    ),
+    (
+        CACHE,
+        "num_tokens // self.block_size\n        if end > start",
+        "-(-num_tokens // self.block_size)\n        if end > start",
+        "half a block is published",
+    ),
+    (CACHE, "- sum(map(self.pool.num_free_among, shared))", "", "free blocks counted twice"),
+    (
+        RESULTS,
+        "if chunk.discarded:\n            continue",
+        "if False:\n            continue",
+        "news of an aborted chunk",
+    ),
+    (
+        RESULTS,
+        "_without(decode, tokens, plan.discarded | suspect)",
+        "_without(decode, tokens, suspect)",
+        "a row that has gone",
+    ),
+    (ENGINE, "if output.epoch != self.worker_epoch:", "if False:", "answers of dead workers count"),
+    (ENGINE, "        scheduler.restart()\n", "", "nobody is requeued when workers die"),
+    (ENGINE, "position=len(output) - 1,", "position=len(output),", "positions are one too high"),
+    (
+        ENGINE,
+        "            self.scheduler.finish(sequences)\n            self._forget",
+        "            self._forget",
+        "a dead client's streams run on",
+    ),
+    (ENGINE, "        if _is_running(outbox, message):\n            return []\n", "", "a repeated request is refused"),
+    (
+        OUTBOX,
+        "Untold(sequence, len(sequence.output) - (stream_id in in_columns))",
+        "Untold(sequence, len(sequence.output))",
+        "a token is lost when a client falls behind",
+    ),
+    (
+        OUTBOX,
+        "        self.credit = min(self.credit + frames",
+        "        self.credit = min(self.credit + frames + 1",
+        "credit out of nothing",
+    ),
+    (
+        OUTBOX,
+        "finish_reason=self.finish_reason if is_last else None,",
+        "finish_reason=self.finish_reason,",
+        "an end before the last token",
+    ),
+    (DECODE, "prompt_len + 1  # in", "prompt_len  # in", "decode positions are one too low"),
+    (QUARANTINE, "if alone is not None and len", "if False and len", "poison is never found"),
+    (
+        SESSION,
+        "if self.limits is None or message.epoch != self.limits.epoch:",
+        "if self.limits is None:",
+        "frames of a dead core count",
+    ),
+    (
+        SESSION,
+        "        if self.limits is not None and message.epoch < self.limits.epoch:\n",
+        "        if False:\n",
+        "a dead core's Welcome counts",
+    ),
+    (
+        SESSION,
+        "            elif request.sent_epoch != message.epoch and",
+        "            elif False and",
+        "nothing is sent to a new core",
+    ),
+    (
+        SESSION,
+        "            if forgotten and request.sent_epoch is not None:",
+        "            if False:",
+        "a client that was forgotten waits for ever",
+    ),
+    (SESSION, "if self._frames >= CREDITS_PER_MESSAGE:", "if False:", "frames are acknowledged late"),
+    (
+        STREAMS,
+        "            received if any(received) else (),",
+        "            (),",
+        "a new core starts from the beginning",
+    ),
+    (STREAMS, "tokens[repeated:], repeated)", "tokens, 0)", "tokens come twice"),
+    (
+        STREAMS,
+        "            if len(received) == first + advance:",
+        "            if len(received) <= first + advance:",
+        "a gap is not noticed",
+    ),
+]

@@ -1,0 +1,87 @@
+"""Runs the simulations on a copy of the sources, if asked with a bug planted in it.
+
+`python -m tests.simulation.planted [NUMBER]`, from the repository's root. Ends with 0 when all seeds hold, with CAUGHT
+when one fails.
+"""
+
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+CAUGHT = 10
+ROOMS = ("protocol", "engine_core", "frontend")
+SEEDS, WORLDS = range(60), range(25)
+CHECK_FLAG = "--in-copy"
+
+
+def copy_sources(folder: Path) -> None:
+    """What the simulations import, laid out as here; the rooms of the package are links here as there."""
+    for name in ROOMS:
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "paged_serve", folder / "paged_serve", symlinks=True)
+    (folder / "tests").mkdir()
+    (folder / "tests" / "__init__.py").touch()
+    shutil.copytree(ROOT / "tests" / "simulation", folder / "tests" / "simulation")
+
+
+def plant(folder: Path, mutation: tuple[str, str, str, str]) -> None:
+    file, old, new, _ = mutation
+    source = (folder / file).read_text()
+    found = source.count(old)
+    assert found == 1, f"{file} has {found} places that say {old!r}; a mutation needs one"
+    (folder / file).write_text(source.replace(old, new))
+
+
+def run(mutation: tuple[str, str, str, str] | None, limit_s: float) -> tuple[int, str]:
+    """Exit code of all simulations on a copy, and what they said; CAUGHT, too, when they find no end."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        copy_sources(folder)
+        if mutation is not None:
+            plant(folder, mutation)
+        command = [sys.executable, "-P", "-m", "tests.simulation.planted", CHECK_FLAG]
+        environment = {**os.environ, "PYTHONPATH": name, "PYTHONDONTWRITEBYTECODE": "1"}
+        try:
+            done = subprocess.run(
+                command, cwd=name, env=environment, capture_output=True, text=True, check=False, timeout=limit_s
+            )
+        except subprocess.TimeoutExpired:
+            return CAUGHT, f"no end in {limit_s} s"
+        return done.returncode, done.stdout[-3000:] + done.stderr[-3000:]
+
+
+def check() -> int:
+    from paged_serve.engine_core.simulation.simulator import simulate
+
+    from .world import World
+
+    logging.disable(logging.CRITICAL)
+    try:
+        for seed in SEEDS:
+            simulate(seed)
+        for seed in WORLDS:
+            World(seed).run()
+    except Exception:
+        traceback.print_exc()
+        return CAUGHT
+    return 0
+
+
+def main() -> int:
+    if sys.argv[1:] == [CHECK_FLAG]:
+        return check()
+    from .mutations import MUTATIONS
+
+    code, output = run(MUTATIONS[int(sys.argv[1])] if len(sys.argv) > 1 else None, 300)
+    print(output)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,100 @@
+"""A client program: the real session, its link, and readers who know what each of their streams must say."""
+
+import random
+from collections import deque
+from dataclasses import dataclass, field
+
+from paged_serve.engine_core.simulation.client import lonely_output
+from paged_serve.engine_core.simulation.scenario import Scenario, draw_params, draw_prompt
+from paged_serve.frontend.client_session import ClientSession
+from paged_serve.frontend.client_streams import RequestStreams
+from paged_serve.frontend.client_terms import RequestTerms
+from paged_serve.protocol.channel import handshake_hello
+from paged_serve.protocol.engine_core import EngineCoreRequest, FromEngineCore, ToEngineCore
+from paged_serve.protocol.errors import InvalidRequest, Overloaded
+from paged_serve.protocol.sampling_params import FinishReason
+
+
+@dataclass(slots=True)
+class Reading:
+    """One request as its reader sees it, a list per sequence."""
+
+    streams: RequestStreams
+    tokens: list[list[int]]
+    reasons: list[FinishReason | None]
+    aborted: set[int] = field(default_factory=set)
+    expected: list[tuple[list[int], FinishReason]] = field(default_factory=list)  # once the core has taken it
+
+
+class Reader:
+    """`to_core` and `to_client` are what the link holds; `stale` came from a core that is dead by now."""
+
+    def __init__(self, name: bytes, scenario: Scenario, now: float):
+        self.name = name
+        self.session = ClientSession(handshake_hello("client", 0, 0), now, 1e9, 1e9)
+        self.to_core: deque[ToEngineCore] = deque()
+        self.to_client: deque[FromEngineCore] = deque()
+        self.stale: deque[FromEngineCore] = deque()
+        self.asleep_until = now
+        self.readings: list[Reading] = []
+        self._scenario = scenario
+
+    def submit(self, rng: random.Random) -> None:
+        params, facts = draw_params(rng, self._scenario.facts), self._scenario.facts
+        prompt = draw_prompt(rng, facts)
+        if params.max_tokens is not None and len(prompt) + params.max_tokens > facts.max_model_len:
+            prompt = prompt[: max(1, facts.max_model_len - params.max_tokens)]
+        terms = RequestTerms(cache_salt=rng.choice(("", "", "salt")), tenant=rng.choice(("", "a", "b")))
+        streams = self.session.submit(prompt, params, terms)
+        n = params.n
+        self.readings.append(Reading(streams, [[] for _ in range(n)], [None] * n))
+
+    def taken(self, message: EngineCoreRequest, seeds: list[int]) -> None:
+        """The core has accepted this; from the seeds follows what it must say, the same each time."""
+        facts, params = self._scenario.facts, message.sampling_params
+        reading = next((r for r in self.readings if r.streams.request_id == message.request_id), None)
+        if reading is None:  # it has got other ids, or has ended, while this was under way
+            return
+        prompt_len, block_size = len(message.prompt_token_ids) // 4, self._scenario.config.cache.block_size
+        capacity = facts.num_blocks // self._scenario.num_groups * block_size + 1
+        limit = capacity if params.max_tokens is None else prompt_len + params.max_tokens
+        limit = min(facts.max_model_len, limit)
+        expected = [lonely_output(message, seed, limit, facts.vocab_size) for seed in seeds]
+        assert not reading.expected or reading.expected == expected, "a request has other seeds after a restart"
+        reading.expected = expected
+
+    def abort(self, rng: random.Random) -> None:
+        living = [reading for reading in self.readings if not reading.streams.ended]
+        if living:
+            reading = rng.choice(living)
+            index = rng.randrange(len(reading.tokens))
+            self.session.abort(reading.streams, index)
+            reading.aborted.add(index)
+
+    def read(self, rng: random.Random) -> None:
+        for reading in self.readings:
+            while rng.random() < 0.9 and (delta := reading.streams.take()) is not None:
+                assert reading.reasons[delta.index] is None, "news after the end"
+                reading.tokens[delta.index] += delta.token_ids
+                reading.reasons[delta.index] = delta.finish_reason
+                if reading.expected:
+                    whole, _ = reading.expected[delta.index]
+                    told = reading.tokens[delta.index]
+                    assert told == whole[: len(told)], f"told {told}, expected {whole}"
+
+    @property
+    def is_done(self) -> bool:
+        return all(reading.streams.done for reading in self.readings)
+
+    def judge(self) -> None:
+        """Every stream was told its end, and the right one."""
+        for reading in self.readings:
+            if (error := reading.streams.error) is not None:
+                assert isinstance(error, (Overloaded, InvalidRequest)), error
+                assert not any(reading.tokens), f"an accepted request was refused: {error}"
+                assert "in use" not in str(error), error
+                continue
+            for index, (tokens, reason) in enumerate(zip(reading.tokens, reading.reasons, strict=True)):
+                assert reason is not None, "a stream was never told its end"
+                if (reason, index in reading.aborted) != (FinishReason.ABORT, True):
+                    assert (tokens, reason) == reading.expected[index]

@@ -1,0 +1,32 @@
+"""The test of the simulations: every bug of mutations.py, planted in a copy of the sources, must make a seed fail."""
+
+import pytest
+
+from .mutations import MUTATIONS
+from .planted import CAUGHT, copy_sources, plant, run
+
+LIMIT_S = 600
+
+
+@pytest.mark.nightly
+def test_every_bug_still_finds_its_place(tmp_path):
+    copy_sources(tmp_path)
+    for mutation in MUTATIONS:
+        source = (tmp_path / mutation[0]).read_text()
+        plant(tmp_path, mutation)
+        (tmp_path / mutation[0]).write_text(source)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(2 * LIMIT_S)
+def test_without_a_bug_every_seed_holds():
+    code, output = run(None, LIMIT_S)
+    assert code == 0, output
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(2 * LIMIT_S)
+@pytest.mark.parametrize("number", range(len(MUTATIONS)))
+def test_every_planted_bug_is_caught(number):
+    code, output = run(MUTATIONS[number], LIMIT_S)
+    assert code == CAUGHT, f"nobody noticed {MUTATIONS[number]}\n{output}"

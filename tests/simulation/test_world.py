@@ -1,0 +1,43 @@
+"""Whole lives of clients and engine together, each from one seed. A failure names it: World(seed).run() replays it."""
+
+import time
+from collections import Counter
+
+import pytest
+
+from .world import FAULTS, World
+
+FAST_SECONDS = 15
+
+
+def run(seed: int) -> World:
+    world = World(seed)
+    try:
+        world.run()
+    except BaseException as error:
+        error.add_note(f"World({seed}).run() at {world.counts}")
+        raise
+    return world
+
+
+def test_every_stream_is_told_what_it_says_alone():
+    total, start = Counter[str](), time.monotonic()
+    for seed in range(60):
+        if seed >= 10 and time.monotonic() - start > FAST_SECONDS:
+            break
+        total.update(run(seed).counts)
+    assert all(total[fault] for fault in FAULTS)
+
+
+@pytest.mark.parametrize("seed", [5, 8])
+def test_the_same_seed_leaves_the_same_trace(seed):
+    assert run(seed).trace_hash == run(seed).trace_hash
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(3600)
+def test_a_thousand_worlds():
+    total = Counter[str]()
+    for seed in range(1000, 2000):
+        total.update(run(seed).counts)
+    print(total)

@@ -1,0 +1,160 @@
+"""Real sessions and the real engine under one virtual clock: crashes, hangs, naps, stale frames, aborts, full pools.
+
+What is fake: the workers (FakeWorker), the links (queues that lose and delay as sockets do when a process dies), time.
+The oracle is each request computed alone. A seed draws everything; the same seed leaves the same trace.
+"""
+
+import hashlib
+import random
+from collections.abc import Iterable
+
+import msgspec
+
+from paged_serve.engine_core.simulation.scenario import Scenario, draw_scenario
+from paged_serve.protocol.engine_core import EngineCoreRequest, EngineFailed, FromEngineCore
+
+from .core_host import CoreHost
+from .reader import Reader
+
+BUSY_TURNS, CALM_TURNS = 1500, 60_000
+LEASE_TURNS = 1500  # of 20 ms: longer than a client's lease and any silence
+FAULTS = (
+    *("worker dies", "worker hangs", "core dies", "core sleeps", "client sleeps", "client dies"),
+    *("client is forgotten", "clock jumps"),
+)
+
+
+class World:
+    def __init__(self, seed: int):
+        self.rng = random.Random(f"world {seed}")
+        self.scenario: Scenario = draw_scenario(seed)
+        self.now = 100.0
+        self.counts = dict.fromkeys((*FAULTS, "streams"), 0)
+        self._fault_rate = self.rng.choice((0.002, 0.01, 0.03))
+        self._trace = hashlib.sha256()
+        self._epoch = 0
+        self._num_readers = 0
+        self._core: CoreHost | None = CoreHost(self.scenario, 0, self.rng, self.now)
+        self._core_is_back_at = self._core_asleep_until = self.now
+        self._dead_names: set[bytes] = set()
+        self._readers = [self._new_reader() for _ in range(self.scenario.num_clients)]
+
+    @property
+    def trace_hash(self) -> str:
+        return self._trace.hexdigest()
+
+    def run(self) -> None:
+        for _ in range(BUSY_TURNS):
+            self._turn()
+            if self.rng.random() < self._fault_rate:
+                self._break(self.rng.choice(FAULTS))
+            if self.rng.random() < 0.03:
+                self.rng.choice(self._readers).submit(self.rng)
+            if self.rng.random() < self.scenario.abort:
+                self.rng.choice(self._readers).abort(self.rng)
+        for _ in range(CALM_TURNS):
+            self._turn()
+            if all(reader.is_done for reader in self._readers):
+                break
+        for _ in range(LEASE_TURNS):
+            self._turn()
+        assert self._core is not None
+        self._core.check_all_free()
+        for reader in self._readers:
+            reader.judge()
+            self.counts["streams"] += sum(len(reading.tokens) for reading in reader.readings)
+            assert not reader.session.table.requests, "the session keeps what has ended"
+
+    def _new_reader(self) -> Reader:
+        self._num_readers += 1
+        return Reader(b"client:%d" % self._num_readers, self.scenario, self.now)
+
+    def _turn(self) -> None:
+        rng = self.rng
+        self.now += rng.random() * 0.04
+        if self._core is None and self.now >= self._core_is_back_at:
+            self._epoch += 1
+            self._core = CoreHost(self.scenario, self._epoch, rng, self.now)
+        if self._core is not None and self.now >= self._core_asleep_until:
+            self._let_core_act(self._core)
+        for reader in self._readers:
+            if self.now >= reader.asleep_until:
+                self._let_client_act(reader)
+
+    def _let_core_act(self, core: CoreHost) -> None:
+        for reader in self._readers:
+            while reader.to_core and self.rng.random() < 0.8:
+                message = reader.to_core.popleft()
+                self._send(core.receive(reader.name, message, self.now))
+                if isinstance(message, EngineCoreRequest) and reader.name in core.engine.clients:
+                    self._note_seeds(core, reader, message)
+        self._send(core.turn(self.now))
+
+    def _note_seeds(self, core: CoreHost, reader: Reader, message: EngineCoreRequest) -> None:
+        """Of a request that the core has just taken; of one that ended with it, an earlier core has told them."""
+        streams = core.engine.clients[reader.name].streams
+        ids = range(message.request_id, message.request_id + message.sampling_params.n)
+        if all(stream_id in streams for stream_id in ids):
+            reader.taken(message, [streams[stream_id].seed for stream_id in ids])
+
+    def _let_client_act(self, reader: Reader) -> None:
+        rng, session = self.rng, reader.session
+        while rng.random() < 0.9 and (reader.to_client or reader.stale):
+            queue = reader.stale if reader.stale and (not reader.to_client or rng.random() < 0.5) else reader.to_client
+            session.receive(queue.popleft(), self.now)
+        session.tick(self.now)
+        session.flush(lambda message: self._take(reader, message))
+        reader.read(rng)
+
+    def _take(self, reader: Reader, message: object) -> bool:
+        """A link without its other end takes nothing; a full one, sometimes."""
+        if self._core is None or self.rng.random() < 0.01:
+            return False
+        self._trace.update(msgspec.msgpack.encode(message))
+        reader.to_core.append(message)
+        return True
+
+    def _send(self, outgoing: Iterable[tuple[bytes, FromEngineCore]]) -> None:
+        links = {reader.name: reader.to_client for reader in self._readers}
+        for name, message in outgoing:
+            self._trace.update(msgspec.msgpack.encode(message))
+            if name not in self._dead_names:
+                links[name].append(message)
+
+    def _break(self, fault: str) -> None:
+        rng, core = self.rng, self._core
+        self.counts[fault] += 1
+        match fault:
+            case "worker dies" if core is not None:
+                self._send(core.replace_workers(self.now))
+            case "worker hangs" if core is not None:
+                core.hang_workers(self.now)
+            case "core dies" if core is not None:
+                self._kill_core(core)
+            case "core sleeps":
+                self._core_asleep_until = self.now + rng.uniform(0, 15)
+            case "client sleeps":
+                rng.choice(self._readers).asleep_until = self.now + rng.uniform(0, 15)
+            case "client dies":
+                index = rng.randrange(len(self._readers))
+                self._dead_names.add(self._readers[index].name)
+                self._readers[index] = self._new_reader()
+            case "client is forgotten" if core is not None and core.engine.clients:
+                core.forget(rng.choice(list(core.engine.clients)))
+            case "clock jumps":
+                self.now += rng.uniform(0, 30)
+
+    def _kill_core(self, core: CoreHost) -> None:
+        """What was on its way to it is lost; of what it has said a part arrives late, some of it twice, or nothing."""
+        rng = self.rng
+        for reader in self._readers:
+            reader.to_core.clear()
+            said = list(reader.to_client)
+            reader.to_client.clear()
+            reader.stale.extend(said[: rng.randint(0, len(said))])
+            if said and rng.random() < 0.3:
+                reader.stale.extend(said[: rng.randint(1, len(said))])
+            if rng.random() < 0.3:
+                reader.stale.append(EngineFailed("the core dies"))
+        self._core = None
+        self._core_is_back_at = self.now + rng.uniform(0, 4)
