@@ -23,7 +23,7 @@ from .load import Expected, Load
 from .orders import Order
 from .transports import EngineTransport, HttpTransport
 
-HALT_S = 0.7  # of SIGSTOP with SIGCONT: shorter than what counts as a hang
+HALT_S = 0.3  # of SIGSTOP with SIGCONT: shorter than what counts as a hang
 LONG_HALT_S = 4.0  # of a supervisor, which nobody watches
 OPTIONS = ("--max-restarts", "1000000", "--num-blocks", "600", "--max-num-batched-tokens", "128")
 NOBODY = ""

@@ -16,7 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 CAUGHT = 10
 ROOMS = ("protocol", "engine_core", "frontend")
-SEEDS, WORLDS = range(60), range(25)
+SEEDS, WORLDS, LINKS = range(60), range(25), range(10)
 CHECK_FLAG = "--in-copy"
 
 
@@ -27,7 +27,8 @@ def copy_sources(folder: Path) -> None:
     shutil.copytree(ROOT / "paged_serve", folder / "paged_serve", symlinks=True)
     (folder / "tests").mkdir()
     (folder / "tests" / "__init__.py").touch()
-    shutil.copytree(ROOT / "tests" / "simulation", folder / "tests" / "simulation")
+    for name in ("simulation", "frontend"):
+        shutil.copytree(ROOT / "tests" / name, folder / "tests" / name)
 
 
 def plant(folder: Path, mutation: tuple[str, str, str, str]) -> None:
@@ -59,6 +60,7 @@ def run(mutation: tuple[str, str, str, str] | None, limit_s: float) -> tuple[int
 def check() -> int:
     from paged_serve.engine_core.simulation.simulator import simulate
 
+    from ..frontend.test_client_simulation import test_streams_are_exact_whatever_breaks
     from .world import World
 
     logging.disable(logging.CRITICAL)
@@ -67,6 +69,8 @@ def check() -> int:
             simulate(seed)
         for seed in WORLDS:
             World(seed).run()
+        for seed in LINKS:
+            test_streams_are_exact_whatever_breaks(seed)
     except Exception:
         traceback.print_exc()
         return CAUGHT
