@@ -97,6 +97,7 @@ class LLM:
         use_tqdm: bool = True,
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
         chat_template: str | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         priority: int | Sequence[int] | None = None,
@@ -107,6 +108,10 @@ class LLM:
         )
         if template is None:
             raise InvalidRequest("this model has no chat template; give chat_template or use generate", "chat_template")
+        if continue_final_message and add_generation_prompt:
+            raise InvalidRequest(
+                "continue_final_message goes with add_generation_prompt=False", "continue_final_message"
+            )
         conversations = [messages] if messages and isinstance(messages[0], Mapping) else messages
         prompts = []
         for conversation in conversations:
@@ -114,6 +119,7 @@ class LLM:
                 conversation,
                 tools=tools,
                 add_generation_prompt=add_generation_prompt,
+                continue_final_message=continue_final_message,
                 **(chat_template_kwargs or {}),
             )
             prompts.append(Prompt(text, None, add_special_tokens=False))

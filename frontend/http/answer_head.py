@@ -1,7 +1,6 @@
 """What all parts of one answer have in common."""
 
-import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -9,4 +8,4 @@ class AnswerHead:
     answer_id: str
     model: str
     warnings: list[str]
-    created: int = field(default_factory=lambda: int(time.time()))  # seconds since 1970
+    created: int  # seconds since 1970

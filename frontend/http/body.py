@@ -33,7 +33,7 @@ _HARMLESS: dict[str, tuple[Any, ...]] = {
 # Users know these from elsewhere: "not supported" helps them more than a guess at a typing error.
 _UNSUPPORTED = {
     *_HARMLESS,
-    *("audio", "chat_template", "continue_final_message", "documents", "function_call", "functions", "guided_choice"),
+    *("audio", "chat_template", "documents", "function_call", "functions", "guided_choice"),
     *("guided_grammar", "guided_json", "guided_regex", "kv_transfer_params", "length_penalty", "logprob_token_ids"),
     *("metadata", "mm_processor_kwargs", "prediction", "prompt_embeds", "reasoning_effort", "repetition_detection"),
     *("stream_interval", "structured_outputs", "suffix", "thinking_token_budget", "truncate_prompt_tokens"),

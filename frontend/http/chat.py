@@ -21,15 +21,20 @@ from .sse import DONE, Frames
 from .tool_calls import ParsedCall, ToolCallParser
 
 
-async def chat_prompt(service: Service, body: ChatCompletionRequest, size: int) -> Prompt:
-    """The rendered conversation with its parameters; `size`: of the body in bytes.
+async def chat_prompt(service: Service, body: ChatCompletionRequest, size: int, moment: int) -> Prompt:
+    """The conversation as rendered at that moment, with its parameters; `size`: of the body in bytes.
 
     Raises InvalidRequest or HttpError for what cannot be served.
     """
     _check_support(body)
     asked_field = "max_completion_tokens" if body.max_completion_tokens is not None else "max_tokens"
     ids = await chat_tokens(
-        service, body, size, use_tools=body.tool_choice != "none", add_special_tokens=bool(body.add_special_tokens)
+        service,
+        body,
+        size,
+        use_tools=body.tool_choice != "none",
+        add_special_tokens=bool(body.add_special_tokens),
+        moment=moment,
     )
     default = service.sampling_defaults.get("max_tokens")
     max_tokens = fitting_max_tokens(

@@ -1,5 +1,6 @@
 """The two routes that generate: read, check, submit, answer; abort when nobody waits any more."""
 
+import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
@@ -32,13 +33,14 @@ async def _create(service: Service, call: Call, kind: Kind) -> None:
         raw = await call.body()
         body, model, warnings = decode(service, kind, raw)
         check_patience(service, call, body)
-        prompts = await kind.prompts(service, body, len(raw))
+        created = int(time.time())
+        prompts = await kind.prompts(service, body, len(raw), created)
         async with call.until_disconnect():
             generation = generation_of(service, call, body, prompts)
             try:
                 await generation.submit()
                 writer = kind.writer(service, body, prompts, generation)
-                head = AnswerHead(f"{kind.prefix}-{body.request_id or call.request_id}", model, warnings)
+                head = AnswerHead(f"{kind.prefix}-{body.request_id or call.request_id}", model, warnings, created)
                 await _answer(service, call, writer, head, streams=bool(body.stream))
             finally:
                 generation.close()

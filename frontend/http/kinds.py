@@ -30,12 +30,16 @@ class Kind:
 
     prefix: str  # of the answers' ids
     body: type[SamplingFields]
-    prompts: Callable[[Service, Any, int], Awaitable[list[Prompt]]]
+    prompts: Callable[[Service, Any, int, int], Awaitable[list[Prompt]]]  # (…, bytes of the body, answer's moment)
     writer: Callable[[Service, Any, list[Prompt], Generation], Writer]
 
 
-async def _chat_prompts(service: Service, body: ChatCompletionRequest, size: int) -> list[Prompt]:
-    return [await chat_prompt(service, body, size)]
+async def _completion_prompts(service: Service, body: CompletionRequest, size: int, moment: int) -> list[Prompt]:
+    return await completion_prompts(service, body, size)
+
+
+async def _chat_prompts(service: Service, body: ChatCompletionRequest, size: int, moment: int) -> list[Prompt]:
+    return [await chat_prompt(service, body, size, moment)]
 
 
 def _chat_writer(
@@ -44,7 +48,7 @@ def _chat_writer(
     return ChatWriter(service, body, prompts[0], generation)
 
 
-COMPLETION = Kind("cmpl", CompletionRequest, completion_prompts, CompletionWriter)
+COMPLETION = Kind("cmpl", CompletionRequest, _completion_prompts, CompletionWriter)
 CHAT_COMPLETION = Kind("chatcmpl", ChatCompletionRequest, _chat_prompts, _chat_writer)
 
 

@@ -37,10 +37,10 @@ async def create_once(service: Service, call: Call, kind: Kind, key: str) -> Non
             with ExitStack() as admitted:
                 admitted.enter_context(service.admission.entered(call.tenant.name, call.tenant.weight))
                 check_patience(service, call, body)
-                prompts = await kind.prompts(service, body, len(raw))
+                head = _head(kind, request, model, warnings, after)
+                prompts = await kind.prompts(service, body, len(raw), head.created)
                 answer = service.kept.of_request(request, after)  # another connection may have been quicker
                 if answer is None:
-                    head = _head(kind, request, model, warnings, after)
                     generation = generation_of(service, call, body, prompts, in_turn=True)
                     events = _events(generation, kind.writer(service, body, prompts, generation), head, body)
                     answer = service.kept.begin(request, head.answer_id, streams=bool(body.stream), first=number)

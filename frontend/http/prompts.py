@@ -11,7 +11,10 @@ from ..admission import check_text_can_fit, check_token_ids, fitting_max_tokens
 from . import fields, schemas
 from .service import Service
 
-RESERVED_KWARGS = {"self", "messages", "tools", "documents", "add_generation_prompt", "tokenize", "chat_template"}
+RESERVED_KWARGS = {
+    *("self", "messages", "tools", "documents", "add_generation_prompt", "tokenize", "chat_template"),
+    *("continue_final_message", "moment"),
+}
 
 
 class Conversation(Protocol):
@@ -23,6 +26,8 @@ class Conversation(Protocol):
     def tools(self) -> schemas.Tools | None: ...
     @property
     def add_generation_prompt(self) -> bool | None: ...
+    @property
+    def continue_final_message(self) -> bool | None: ...
     @property
     def chat_template_kwargs(self) -> fields.TemplateKwargs | None: ...
 
@@ -70,19 +75,37 @@ async def prompts_tokens(
 
 
 async def chat_tokens(
-    service: Service, body: Conversation, size: int, *, use_tools: bool = True, add_special_tokens: bool = False
+    service: Service,
+    body: Conversation,
+    size: int,
+    *,
+    use_tools: bool = True,
+    add_special_tokens: bool = False,
+    moment: float | None = None,
 ) -> list[int]:
-    """The conversation as the model's template writes it. `size`: of the body in bytes."""
+    """The conversation as the model's template writes it at that moment. `size`: of the body in bytes."""
     kwargs = _template_kwargs(body.chat_template_kwargs)
     template = service.chat_template()
-    generation = True if body.add_generation_prompt is None else body.add_generation_prompt
+    goes_on = bool(body.continue_final_message)
+    if goes_on and body.add_generation_prompt:
+        raise InvalidRequest(
+            "continue_final_message and add_generation_prompt are both true; give one", "continue_final_message"
+        )
+    begins_turn = not goes_on if body.add_generation_prompt is None else body.add_generation_prompt
 
     def plain() -> tuple[list[dict[str, Any]], list[dict[str, Any]] | None]:
         messages = [_for_template(message, f"messages[{i}]") for i, message in enumerate(body.messages)]
         return messages, msgspec.to_builtins(body.tools) if use_tools and body.tools else None
 
     messages, tools = await service.off_loop(size, plain)
-    text = await template.render(messages, tools=tools, add_generation_prompt=generation, kwargs=kwargs)
+    text = await template.render(
+        messages,
+        tools=tools,
+        add_generation_prompt=begins_turn,
+        continue_final_message=goes_on,
+        moment=moment,
+        kwargs=kwargs,
+    )
     check_text_can_fit(text, service.longest_token_chars, service.max_model_len, "messages")
     return await service.off_loop(len(text), service.tokenizer.encode, text, add_special_tokens)
 

@@ -120,6 +120,7 @@ class ChatCompletionRequest(SamplingFields, frozen=True, kw_only=True):
     tool_choice: str | dict[str, Any] | None = None  # "none" or "auto"
     parallel_tool_calls: bool | None = None
     add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
     chat_template_kwargs: fields.TemplateKwargs | None = None
     max_tokens: fields.MaxTokens | None = None  # until the context is full
     max_completion_tokens: fields.MaxTokens | None = None
@@ -141,6 +142,7 @@ class TokenizeChatRequest(_Body, frozen=True, kw_only=True):
     messages: Messages
     tools: Tools | None = None
     add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
     chat_template_kwargs: fields.TemplateKwargs | None = None
     add_special_tokens: bool | None = None  # false: the template writes them
     return_token_strs: bool | None = None

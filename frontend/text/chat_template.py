@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import jinja2
@@ -12,6 +13,8 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from paged_serve.protocol.errors import ConfigError, InvalidRequest
+
+from .final_message import cut_at_mark, with_mark
 
 _RENDER_ERRORS = (
     jinja2.TemplateError,
@@ -64,14 +67,21 @@ class ChatTemplate:
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        moment: float | None = None,
         **kwargs: Any,
     ) -> str:
-        """The prompt. Raises InvalidRequest when the template refuses the messages or cannot render them."""
+        """The prompt; `moment`: the time that the template is told, in seconds since 1970, None for now.
+
+        Raises InvalidRequest when the template refuses the messages or cannot render them.
+        """
+        if continue_final_message:
+            messages = with_mark(messages)
         name = "tool_use" if tools and "tool_use" in self._templates else "default"
         template = self._templates.get(name) or next(iter(self._templates.values()))
-        values = self.variables | kwargs
+        values = self.variables | {"strftime_now": partial(_strftime, moment)} | kwargs
         try:
-            return template.render(
+            text = template.render(
                 **values, messages=messages, tools=tools, documents=None, add_generation_prompt=add_generation_prompt
             )
         except _Refused as refused:
@@ -82,13 +92,14 @@ class ChatTemplate:
                 "check the roles, their order and that content is text",
                 "messages",
             ) from None
+        return cut_at_mark(text) if continue_final_message else text
 
 
 def _environment() -> ImmutableSandboxedEnvironment:
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlock, loopcontrols]
     )
-    helpers: dict[str, Callable[..., Any]] = {"raise_exception": _raise_exception, "strftime_now": _strftime_now}
+    helpers: dict[str, Callable[..., Any]] = {"raise_exception": _raise_exception}
     environment.globals.update(helpers)
     environment.filters["tojson"] = _tojson
     return environment
@@ -98,8 +109,8 @@ def _raise_exception(message: str) -> None:
     raise _Refused(str(message)[:500])
 
 
-def _strftime_now(form: str) -> str:
-    return datetime.now().strftime(form)
+def _strftime(moment: float | None, form: str) -> str:
+    return (datetime.now() if moment is None else datetime.fromtimestamp(moment)).strftime(form)
 
 
 def _tojson(value: Any, ensure_ascii: bool = False, indent: int | None = None, **options: Any) -> str:

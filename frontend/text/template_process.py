@@ -41,6 +41,8 @@ class Rendering(msgspec.Struct):
     messages: list[dict[str, Any]]
     tools: list[dict[str, Any]] | None
     add_generation_prompt: bool
+    continue_final_message: bool
+    moment: float
     kwargs: dict[str, Any]
 
 
@@ -77,6 +79,8 @@ def render(template: ChatTemplate, rendering: Rendering) -> Rendered:
             rendering.messages,
             tools=rendering.tools,
             add_generation_prompt=rendering.add_generation_prompt,
+            continue_final_message=rendering.continue_final_message,
+            moment=rendering.moment,
             **rendering.kwargs,
         )
     except InvalidRequest as refused:

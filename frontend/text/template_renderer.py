@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -97,10 +98,16 @@ class TemplateRenderer:
         tools: list[dict[str, Any]] | None,
         add_generation_prompt: bool,
         kwargs: dict[str, Any],
+        continue_final_message: bool = False,
+        moment: float | None = None,
     ) -> str:
-        """The prompt. Raises InvalidRequest when the template refuses the messages, cannot render them, or takes too
-        much for them; PagedServeError when no helper answers."""
-        rendering = Rendering(messages, tools, add_generation_prompt, kwargs)
+        """The prompt, as ChatTemplate.render makes it.
+
+        Raises InvalidRequest when the template refuses the messages, cannot render them, or takes too much for them;
+        PagedServeError when no helper answers.
+        """
+        moment = time.time() if moment is None else moment
+        rendering = Rendering(messages, tools, add_generation_prompt, continue_final_message, moment, kwargs)
         rendered = await asyncio.get_running_loop().run_in_executor(self._threads, self._render, rendering)
         if rendered.refusal:
             raise InvalidRequest(rendered.refusal, "messages")

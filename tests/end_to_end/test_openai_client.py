@@ -143,3 +143,17 @@ def test_a_client_that_gives_up_frees_the_engine(server, client):
     while 'paged:num_requests_running{engine="0",model_name="demo"} 0.0' not in server.metrics():
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+def test_an_answer_is_continued_from_its_beginning_as_vllm_users_ask_for_it(client):
+    question = {"role": "user", "content": "What is the capital of France?"}
+
+    def answer(messages: list, **extra) -> str:
+        asked = client.chat.completions.create(model="demo", messages=messages, temperature=0, extra_body=extra)
+        return asked.choices[0].message.content
+
+    whole = answer([question])
+    begin = " ".join(whole.split(" ")[:2])
+    said = {"role": "assistant", "content": begin}
+    rest = answer([question, said], continue_final_message=True, add_generation_prompt=False)
+    assert begin + rest == whole

@@ -30,6 +30,50 @@ def test_templates_find_the_helpers_they_expect(source, expected):
     assert ChatTemplate(source, {"bos_token": "<s>"}).render(HELLO, enable_thinking=False) == expected
 
 
+SAID = {"role": "assistant", "content": "The end "}
+
+
+@pytest.mark.parametrize(
+    ("source", "message", "expected"),
+    [
+        ("<{{ messages[-1].role }}>{{ messages[-1].content }}<end>", SAID, "<assistant>The end "),
+        ("<{{ messages[-1].role }}>{{ messages[-1].content | trim }}<end>\n", SAID, "<assistant>The end"),
+        ("{{ messages[-1].content }} The end of the talk", SAID, "The end "),
+        ("{{ messages[-1].content.split('</think>')[-1] }}!", SAID, "The end "),
+        (
+            "{{ messages[-1].content[0].text }}!",
+            {**SAID, "content": [{"type": "text", "text": "The end "}]},
+            "The end ",
+        ),
+        (">{{ messages[-1].content }}!", {**SAID, "content": ""}, ">"),
+    ],
+)
+def test_a_prompt_may_end_within_the_last_message(source, message, expected):
+    messages = [*HELLO, message]
+    assert ChatTemplate(source).render(messages, add_generation_prompt=False, continue_final_message=True) == expected
+    assert messages == [*HELLO, message]
+
+
+@pytest.mark.parametrize(
+    ("source", "last", "words"),
+    [
+        ("{{ messages[0].content }}", {"content": "x"}, "does not show the last message"),
+        ("{{ messages[-1].content }}", {"content": None}, "whose content is text"),
+        ("{{ messages[-1].content }}", {"content": []}, "whose content is text"),
+    ],
+)
+def test_a_message_that_cannot_go_on_is_refused(source, last, words):
+    with pytest.raises(InvalidRequest, match=words):
+        ChatTemplate(source).render([HELLO[0], {"role": "assistant", **last}], continue_final_message=True)
+
+
+def test_a_template_is_told_the_moment_that_it_is_rendered_for():
+    template = ChatTemplate(
+        "{{ strftime_now('%Y') }}{% macro year() %}{{ strftime_now('%y') }}{% endmacro %}{{ year() }}"
+    )
+    assert template.render(HELLO, moment=1_000_000_000.0) == "200101"
+
+
 def test_a_template_may_refuse_the_messages_in_its_own_words():
     template = ChatTemplate("{{ raise_exception('roles must alternate') }}")
     with pytest.raises(InvalidRequest, match="roles must alternate") as refused:

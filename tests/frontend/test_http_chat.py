@@ -49,6 +49,40 @@ def test_template_options_reach_the_template(folder):
     assert server.tokenizer.decode(server.engine.requests[0].prompt_token_ids) == "<user>hi!"
 
 
+ENDED = (
+    "{% for m in messages %}<{{ m.role }}>{{ m.content | trim }}</>{% endfor %}"
+    "{% if add_generation_prompt %}<go>{% endif %}"
+)
+TALK = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "He"}]
+
+
+def test_the_last_message_is_continued(folder, tmp_path):
+    (tmp_path / "ended.jinja").write_text(ENDED)
+    server = Server(folder, "llo", {"chat_template": str(tmp_path / "ended.jinja")})
+    for fields in ({}, {"add_generation_prompt": False}, {"add_generation_prompt": None}):
+        answer = server.chat(messages=TALK, continue_final_message=True, **fields)
+        assert answer["choices"][0]["message"]["content"] == "llo"
+        assert server.tokenizer.decode(server.engine.requests[-1].prompt_token_ids) == "<user>hi</><assistant>He"
+    tokens = server.good("/tokenize", {"messages": TALK, "continue_final_message": True})["tokens"]
+    assert tokens == server.engine.requests[-1].prompt_token_ids
+    server.chat(messages=TALK, continue_final_message=False)
+    assert server.tokenizer.decode(server.engine.requests[-1].prompt_token_ids).endswith("He</><go>")
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"add_generation_prompt": True}, "continue_final_message"),
+        ({"chat_template_kwargs": {"continue_final_message": True}}, "chat_template_kwargs"),
+        ({"chat_template_kwargs": {"moment": 1}}, "chat_template_kwargs"),
+    ],
+)
+def test_how_a_message_cannot_be_continued(folder, fields, param):
+    body = {"messages": TALK, "continue_final_message": True, **fields}
+    answer = Server(folder).ask("POST", "/v1/chat/completions", body)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+
+
 TOOL = {"type": "function", "function": {"name": "sum", "parameters": {"type": "object", "properties": {}}}}
 CALL = 'Sure.\n<tool_call>\n{"name": "sum", "arguments": {"a": 1,  "b": "é"}}\n</tool_call>'
 

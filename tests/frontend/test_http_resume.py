@@ -67,6 +67,15 @@ def test_the_moment_of_an_answer_is_that_of_its_id(folder):
     assert ids(again.text)[0] == long_ago.replace(":0", ":1")
 
 
+def test_a_template_that_asks_for_the_date_is_told_that_of_the_answer(folder, tmp_path):
+    (tmp_path / "dated.jinja").write_text("{{ strftime_now('%Y') }}{{ messages[0].content }}")
+    server = Server(folder, "hello", {"chat_template": str(tmp_path / "dated.jinja")})
+    begun = server.ask("POST", "/v1/chat/completions", CHAT, **{"Idempotency-Key": "k"})
+    long_ago = f"chatcmpl-{1_000_000_000:08x}{ids(begun.text)[0].partition(':')[0][-24:]}:0"
+    server.ask("POST", "/v1/chat/completions", CHAT, **{"Idempotency-Key": "k", "Last-Event-ID": long_ago})
+    assert server.tokenizer.decode(server.engine.requests[-1].prompt_token_ids) == "2001hi"
+
+
 def test_without_a_key_events_have_no_ids(folder):
     server = Server(folder, "hello")
     assert not ids(server.ask("POST", "/v1/completions", COMPLETION).text)

@@ -260,6 +260,10 @@ def test_chats_are_rendered_by_the_models_template(start):
     assert [result.prompt_token_ids for result in many] == [[5, 6, 3], [5, 3]]
     (other,) = llm.chat(talk, params(), chat_template="9", chat_template_kwargs={"deep": True})
     assert other.prompt_token_ids == [9]
+    (more,) = llm.chat(talk, params(), add_generation_prompt=False, continue_final_message=True)
+    assert more.prompt_token_ids == [5, 6]
+    with pytest.raises(InvalidRequest, match="goes with add_generation_prompt=False"):
+        llm.chat(talk, params(), continue_final_message=True)
 
 
 def test_what_cannot_be_served_is_refused_and_nothing_goes_on(start):

@@ -39,6 +39,7 @@ def test_it_says_what_the_template_says_here(renderer):
     values = {"messages": [{"role": "user", "content": "a" * 100_000}], "tools": tools, "add_generation_prompt": False}
     here = ChatTemplate(SOURCE, {"bos": "^"}).render(**values)
     assert asyncio.run(renderer.render(**values, kwargs={})) == here
+    assert asyncio.run(renderer.render(**values, kwargs={}, continue_final_message=True)) == "^<user>" + "a" * 100_000
     assert ask(renderer, "hi") == "^<user>hi>"
     assert len(pids(renderer)) == 1
 
