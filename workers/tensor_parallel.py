@@ -1,11 +1,12 @@
-"""The ranks of one model and what they exchange. A group of one needs no process group."""
+"""The ranks of one model and what they exchange. A group of one needs no links."""
 
 from datetime import timedelta
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
+
+from .rank_links import RankLinks
 
 
 class TensorParallelGroup:
@@ -15,31 +16,30 @@ class TensorParallelGroup:
     sums are gathered and added in rank order instead; every rank sees the same bits.
     """
 
-    def __init__(self, rank: int = 0, size: int = 1, process_group: Any = None):
+    def __init__(self, rank: int = 0, size: int = 1, links: RankLinks | None = None, nccl: Any = None):
         self.rank = rank
         self.size = size
-        self._process_group = process_group
+        self._links = links
+        self._nccl = nccl
 
     @classmethod
     def join(
         cls, rank: int, size: int, rendezvous: str, device: str = "cpu", timeout_s: float = 300.0
     ) -> "TensorParallelGroup":
-        """Meets the other ranks at the file `rendezvous`, which must be new for each incarnation of the group.
+        """Meets the other ranks at the path `rendezvous`, which must be new for each incarnation of the group.
 
-        Ranks talk gloo over the loopback interface on the CPU, nccl on CUDA. When a peer dies or stays silent for
-        `timeout_s` the operation under way raises RuntimeError.
+        Ranks talk over unix sockets on the CPU, nccl on CUDA. When a peer dies or stays silent for `timeout_s` the
+        operation under way raises RuntimeError.
         """
         if size == 1:
             return cls()
+        if device != "cuda":
+            return cls(rank, size, RankLinks.join(rank, size, rendezvous, timeout_s))
+        import torch.distributed as dist  # late: a tenth of a second that only CUDA needs
+
         store: Any = getattr(dist, "FileStore")(rendezvous, size)  # noqa: B009  torch does not export it to type checkers
-        if device == "cuda":
-            nccl: Any = getattr(dist, "ProcessGroupNCCL")  # noqa: B009  absent from CPU builds
-            return cls(rank, size, nccl(store, rank, size, timedelta(seconds=timeout_s)))
-        gloo: Any = dist.ProcessGroupGloo
-        options = gloo._Options()
-        options._devices = [gloo.create_device(interface="lo")]
-        options._timeout = timedelta(seconds=timeout_s)
-        return cls(rank, size, gloo(store, rank, size, options))
+        nccl: Any = getattr(dist, "ProcessGroupNCCL")  # noqa: B009  absent from CPU builds
+        return cls(rank, size, nccl=nccl(store, rank, size, timedelta(seconds=timeout_s)))
 
     def all_reduce(self, x: Tensor) -> Tensor:
         """Sum of every rank's `x`, added in rank order in float32 and rounded once to the dtype of `x`."""
@@ -57,20 +57,36 @@ class TensorParallelGroup:
     def stack(self, x: Tensor) -> Tensor:
         """Every rank's `x`, of one shape on all, below each other: [ranks, *x.shape]."""
         stacked: Tensor = x.new_empty((self.size, *x.shape))
-        if self.size == 1:
-            stacked[0] = x
-        else:
-            self._process_group.allgather([list(stacked.unbind())], [x.contiguous()]).wait()
+        if self._nccl is not None:
+            self._nccl.allgather([list(stacked.unbind())], [x.contiguous()]).wait()
+            return stacked
+        stacked[self.rank] = x
+        if self._links is not None and x.numel():
+            self._links.exchange([_bytes_of(part) for part in stacked])
         return stacked
 
     def broadcast(self, x: Tensor, source: int = 0) -> Tensor:
         """The contiguous `x` of rank `source`, written into this rank's `x` and returned."""
-        if self.size > 1:
+        if self._nccl is not None:
+            import torch.distributed as dist
+
             options = dist.BroadcastOptions()
             options.rootRank = source
-            self._process_group.broadcast([x], options).wait()
+            self._nccl.broadcast([x], options).wait()
+        elif self._links is not None and x.numel():
+            if self.rank == source:
+                self._links.send(_bytes_of(x))
+            else:
+                self._links.receive(source, _bytes_of(x))
         return x
 
     def close(self) -> None:
         """Leaves the group; nothing may be exchanged afterwards."""
-        self._process_group = None
+        self._nccl = None
+        if self._links is not None:
+            self._links.close()
+
+
+def _bytes_of(x: Tensor) -> memoryview:
+    """The memory of a contiguous tensor on the CPU."""
+    return memoryview(x.view(-1).view(torch.uint8).numpy().data)

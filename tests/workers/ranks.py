@@ -1,4 +1,4 @@
-"""Tensor-parallel ranks in one process, a thread each (gloo does not mind)."""
+"""Tensor-parallel ranks in one process, a thread each."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +22,7 @@ class Ranks:
     def __init__(self, size: int, rendezvous: Path):
         self._size = size
         self._threads = ThreadPoolExecutor(size, initializer=partial(torch.set_num_threads, 1))
-        join = partial(TensorParallelGroup.join, size=size, rendezvous=str(rendezvous), timeout_s=30)
+        join = partial(TensorParallelGroup.join, size=size, rendezvous=str(rendezvous), timeout_s=60)
         self._groups = list(self._threads.map(join, range(size)))
 
     def on_each(self, work: Callable[[TensorParallelGroup], Result]) -> list[Result]:
