@@ -67,7 +67,7 @@ class RecordedForward:
         if watch.computed:
             self._is_recordable = False
             self._recordings.clear()
-            log.info("decode steps run through Python torch_computes=%s", ",".join(sorted(watch.computed)))
+            log.debug("decode steps run through Python torch_computes=%s", ",".join(sorted(watch.computed)))
         else:
             self._recordings[len(batch.kv_lens)] = Recording(before, Program(self._pool, calls), hidden)
         return hidden

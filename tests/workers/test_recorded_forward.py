@@ -196,7 +196,7 @@ def test_a_first_step_that_makes_the_buffers_is_no_verdict(make_model):
 def test_a_model_in_which_torch_computes_stays_in_python(make_model, caplog):
     model, pool = make_model()
     runner = new_runner(replace(model, attention=TorchOracle()))
-    with caplog.at_level("INFO"):
+    with caplog.at_level("DEBUG"):
         assert programs_run(runner, pool, [prefill(0, 4), join(0), STEADY, STEADY]) == [0, 0, 0, 0]
     assert [record.message.split(" torch_computes=")[0] for record in caplog.records] == [
         "decode steps run through Python"  # told once: it is not tried again
