@@ -29,6 +29,9 @@ class KeptAnswers:
     def __len__(self) -> int:
         return len(self._by_id)
 
+    def has_key(self, caller: bytes, key: str) -> bool:
+        return (caller, key) in self._by_key
+
     def of_request(self, request: KeyedRequest, after: EventId | None) -> KeptAnswer | None:
         """The answer to this very request if it has what comes `after`. HttpError 422 for another request's key."""
         answer = self._by_key.get((request.caller, request.key))

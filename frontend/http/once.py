@@ -26,26 +26,30 @@ from .sse import numbered
 async def create_once(service: Service, call: Call, kind: Kind, key: str) -> None:
     """Answer, or go on with an answer. Raises HttpError 422 when the key was another request's."""
     after = last_event_id(call.headers)
-    raw = await call.body()
-    body, model, warnings = decode(service, kind, raw)
-    request = KeyedRequest(call.caller, key, request_digest(service.fingerprint, call.path, key, raw))
-    _check_event_id(kind, request, body, after)
-    number = 0 if after is None else after.number
     with service.admission.reading():
-        answer = service.kept.of_request(request, after)
-        if answer is None:
-            with ExitStack() as admitted:
+        with ExitStack() as admitted:
+            is_new = not service.kept.has_key(call.caller, key)
+            if is_new:  # a full server refuses it unread
                 admitted.enter_context(service.admission.entered(call.tenant.name, call.tenant.weight))
+            raw = await call.body()
+            body, model, warnings = decode(service, kind, raw)
+            request = KeyedRequest(call.caller, key, request_digest(service.fingerprint, call.path, key, raw))
+            _check_event_id(kind, request, body, after)
+            answer = service.kept.of_request(request, after)
+            if answer is None:
+                if not is_new:
+                    admitted.enter_context(service.admission.entered(call.tenant.name, call.tenant.weight))
                 check_patience(service, call, body)
                 head = _head(kind, request, model, warnings, after)
                 prompts = await kind.prompts(service, body, len(raw), head.created)
                 answer = service.kept.of_request(request, after)  # another connection may have been quicker
-                if answer is None:
-                    generation = generation_of(service, call, body, prompts, in_turn=True)
-                    events = _events(generation, kind.writer(service, body, prompts, generation), head, body)
-                    answer = service.kept.begin(request, head.answer_id, streams=bool(body.stream), first=number)
-                    answer.make(events, admitted.pop_all())
-        await _send(service, call, answer, number)
+            if answer is None:
+                generation = generation_of(service, call, body, prompts, in_turn=True)
+                events = _events(generation, kind.writer(service, body, prompts, generation), head, body)
+                first = 0 if after is None else after.number
+                answer = service.kept.begin(request, head.answer_id, streams=bool(body.stream), first=first)
+                answer.make(events, admitted.pop_all())
+        await _send(service, call, answer, after)
 
 
 async def get_stream(service: Service, call: Call) -> None:
@@ -54,10 +58,9 @@ async def get_stream(service: Service, call: Call) -> None:
     answer_id, after = call.scope["path_params"]["id"], last_event_id(call.headers)
     if after is not None and after.answer_id != answer_id:
         raise HttpError(400, f"Last-Event-ID is of the stream {after.answer_id}.", "Last-Event-ID")
-    number = 0 if after is None else after.number
-    answer = service.kept.of_id(call.caller, answer_id, number)
+    answer = service.kept.of_id(call.caller, answer_id, 0 if after is None else after.number)
     with service.admission.reading():
-        await _send(service, call, answer, number)
+        await _send(service, call, answer, after)
 
 
 async def delete_stream(service: Service, call: Call) -> None:
@@ -107,7 +110,8 @@ async def _events(
         generation.close()
 
 
-async def _send(service: Service, call: Call, answer: KeptAnswer, number: int) -> None:
+async def _send(service: Service, call: Call, answer: KeptAnswer, after: EventId | None) -> None:
+    number = 0 if after is None else after.number
     async with call.until_disconnect(), aclosing(answer.events_after(number)) as events:
         if answer.streams:
             await call.send_events(events, service.config.server.sse_keep_alive_interval_s)

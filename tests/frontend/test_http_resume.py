@@ -163,6 +163,27 @@ def test_a_drain_waits_for_who_still_reads(folder):
     asyncio.run(talk())
 
 
+def test_a_server_that_drains_or_is_full_answers_what_it_has_and_refuses_the_rest_unread(folder):
+    server = Server(folder, "hello")
+
+    async def talk() -> None:
+        async with client_of(server) as client:
+            body = {"prompt": "abc", "stream": True}
+            begun = await client.post("/v1/completions", json=body, headers={"Idempotency-Key": "k"})
+            server.admission.draining = True
+            again = await client.post("/v1/completions", json=body, headers={"Idempotency-Key": "k"})
+            assert again.content == begun.content
+            stream = f"/v1/streams/{ids(begun.text)[0].partition(':')[0]}"
+            assert (await client.get(stream)).content == begun.content
+            assert (await client.delete(stream)).status_code == 204
+            for content in (b"not json", begun.content):
+                refused = await client.post("/v1/completions", content=content, headers={"Idempotency-Key": "k"})
+                assert refused.status_code == 503
+            assert server.admission.drained
+
+    asyncio.run(talk())
+
+
 def test_requests_at_the_same_moment_are_one(folder):
     server = Server(folder, "hello")
     server.engine.pause_s = 0.001
