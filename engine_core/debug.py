@@ -2,11 +2,15 @@
 
 from typing import Any
 
+import msgspec
+
 from .engine import EngineCore
 from .fair_share import OUTPUT_TOKEN_COST, PROMPT_TOKEN_COST
 from .request import Sequence, SequenceState
 from .scheduler import Scheduler
 from .waiting_queue import has_begun
+
+MAX_DESCRIPTION_BYTES = 1 << 20
 
 
 def check_invariants(engine: EngineCore) -> None:
@@ -135,6 +139,23 @@ def dump_state(engine: EngineCore) -> dict[str, Any]:
             for client, outbox in engine.clients.items()
         },
     }
+
+
+def describe(engine: EngineCore | None) -> bytes:
+    """State and audit as JSON; the first thousand that run and wait."""
+    if engine is None:
+        return b"{}"
+    state = dump_state(engine)
+    for name in ("running", "waiting"):
+        state[f"num_{name}"] = len(state[name])
+        state[name] = state[name][:1000]
+    try:
+        check_invariants(engine)
+        state["audit"] = ""
+    except AssertionError as error:
+        state["audit"] = str(error) or "an invariant is broken"
+    told = msgspec.json.encode(state)
+    return told if len(told) <= MAX_DESCRIPTION_BYTES else b"{}"
 
 
 def _sequence_state(sequence: Sequence) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from paged_serve.protocol.run_dir import WORKERS_SOCKET, endpoint
 
 from .admission import ModelFacts, fitting_model_len
 from .client_ports import ClientPorts, is_remote
-from .debug import dump_state
+from .debug import describe, dump_state
 from .engine import EngineCore
 from .utilities import answer_call
 from .worker_link import WorkerLink
@@ -49,7 +49,7 @@ class EngineProcess:
             queue_frames=WORKER_QUEUE_FRAMES,
         )
         self._workers_socket = workers.socket
-        self._link = WorkerLink(workers, child.config.parallel, child.control.send)
+        self._link = WorkerLink(workers, child.config.parallel, child.control.send, child.flight.note)
         self._poller = zmq.Poller()
         for socket in (child.control.socket, self._workers_socket, *self._clients.sockets):
             self._poller.register(socket, zmq.POLLIN)
@@ -109,6 +109,8 @@ class EngineProcess:
                     log.info("draining")
                 case control.WorkersReplaced(epoch=epoch, from_outside=from_outside):
                     self._link.replace(epoch, from_outside)
+                case control.TellState():
+                    self._child.control.send(control.State(describe(self._engine)))
                 case control.Welcome() | control.Promote() | Refused():
                     pass
                 case _:
@@ -178,7 +180,7 @@ class EngineProcess:
                 self._culprits_told = engine.num_culprits
                 self._child.control.send(control.CulpritEnded())
         while self._link.is_ready and (plan := engine.plan(now)) is not None:
-            self._link.send_step(plan, engine.scheduler.in_flight[-1].num_tokens, now)
+            self._link.send_step(plan, engine.scheduler, now)
 
     def _receive_from_workers(self, now: float) -> None:
         for answer in self._link.receive(now):

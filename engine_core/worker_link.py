@@ -12,6 +12,8 @@ from paged_serve.protocol.lifeline import is_at_work
 from paged_serve.protocol.message import MAX_LONG_TEXT, Hello, Refused
 
 from .engine import EngineCore
+from .scheduler import Scheduler
+from .step_log import StepLog
 from .step_times import StepTimes
 from .worker_group import GroupState, WorkerGroup
 
@@ -21,17 +23,19 @@ STAGES: dict[worker.LoadStage, str] = {"weights": "loading weights", "kernels": 
 
 
 class WorkerLink:
-    """Owns the current group. `report` tells the supervisor."""
+    """Owns the current group. `report` tells the supervisor, `note` the flight recorder."""
 
     def __init__(
         self,
         channel: RouterChannel[worker.ToWorker, worker.ToCoreFromWorker],
         config: ParallelConfig,
         report: Callable[[control.FromChild], bool],
+        note: Callable[[str], None],
     ):
         self._channel = channel
         self._config = config
         self._report = report
+        self._log = StepLog(note)
         self.num_blocks: int | None = None  # as the first group made them; clients were told so
         self.times = StepTimes(config.step_timeout_s)
         self.group = WorkerGroup(config.tensor_parallel_size, self.times)
@@ -57,6 +61,7 @@ class WorkerLink:
                 continue
             if isinstance(message, worker.ModelRunnerOutput):
                 self.group.step_answered(now)
+                self._log.answered(message)
                 answers.append(message)
             else:
                 self._bring_up(rank, message)
@@ -66,8 +71,9 @@ class WorkerLink:
                 self.lose("a worker's message could not be read; the line above says why")
         return answers
 
-    def send_step(self, plan: worker.SchedulerOutput, num_tokens: int, now: float) -> None:
-        self.group.step_sent(num_tokens, now)
+    def send_step(self, plan: worker.SchedulerOutput, scheduler: Scheduler, now: float) -> None:
+        self.group.step_sent(scheduler.in_flight[-1].num_tokens, now)
+        self._log.sent(scheduler)
         self._send_to_all(plan)
 
     def check_deadline(self, now: float) -> None:

@@ -22,11 +22,13 @@ from contextlib import AbstractContextManager, ExitStack
 from paged_serve.protocol.config import Config
 from paged_serve.protocol.control import Promote
 from paged_serve.protocol.errors import ConfigError, EngineDead
+from paged_serve.protocol.flight import CopyLog
 from paged_serve.protocol.run_dir import make_run_dir, remove_dead_run_dirs, remove_run_dir
 
 from .listen import close_http_socket
 from .supervision.child import MODULES, Child, ChildState, Role, StartInfo
 from .supervision.ending import Ending
+from .supervision.flight_recorder import FlightRecorder
 from .supervision.process_table import ProcessTable, Slot
 from .supervision.reception import Complaint, OnProgress, Reception
 from .supervision.recovery import Recovery
@@ -34,7 +36,7 @@ from .supervision.restart_budget import RestartBudget
 from .supervision.shutdown import Phase, PhaseEvent, Shutdown
 from .supervision.silence import SilenceJudge
 from .supervision.spares import SpareKeeper
-from .supervision.wake_up import Request, WakeUp
+from .supervision.wake_up import REPORT_SIGNAL, Request, WakeUp
 
 log = logging.getLogger(__name__)
 
@@ -103,7 +105,14 @@ class Supervisor:
         server = self.config.server
         budget = RestartBudget(server.max_restarts, server.restart_window_s)
         self._recovery = Recovery(self._processes, self._link, self._spares, budget)
-        self._reception = Reception(self.config, self._processes, self._link, self._recovery, self._shutdown)
+        self._recorder = FlightRecorder(
+            self.config, self.run_dir, self._processes, lambda child, question: self._link.send(child.peer, question)
+        )
+        resources.callback(self._recorder.write)
+        resources.enter_context(CopyLog(self._recorder.events.append))
+        self._reception = Reception(
+            self.config, self._processes, self._link, self._recovery, self._shutdown, self._recorder
+        )
         self._ending = Ending(self._processes, self._link)
         self._silence = SilenceJudge(self.config.parallel.step_timeout_s, now)
 
@@ -169,6 +178,7 @@ class Supervisor:
                 self._link.send(spare.peer, Promote(spare.epoch))
         if self._shutdown.phase is Phase.SERVING:
             self._spares.tick(now)
+        self._recorder.tick(now)
         self._advance(now)
 
     def facts(self) -> dict[str, str]:
@@ -189,6 +199,7 @@ class Supervisor:
             self._hear_last_words(now, None)  # the lost may tell that they refuse, and starting again will not help
             epoch, reason = complaint.lost_workers.epoch, complaint.lost_workers.reason
             if epoch == self._recovery.engine_epoch and not self._shutdown.is_over:
+                self._recorder.collect(f"worker group {epoch} was lost: {reason}", now)
                 self._give_up_if(self._recovery.engine_lost(f"worker group: {reason}", now, core_too=False), now)
         elif complaint.refused and not self._shutdown.is_over:
             self._give_up(complaint.child.failure, 2, now)
@@ -212,6 +223,8 @@ class Supervisor:
 
     def _lost(self, child: Child, now: float) -> None:
         if not self._shutdown.is_over:
+            if child.role != "spare":
+                self._recorder.collect(child.obituary(), now)
             gave_up = self._recovery.child_lost(child, now, draining=self._shutdown.is_draining)
             self._give_up_if(gave_up, now)
 
@@ -220,7 +233,9 @@ class Supervisor:
     def _obey(self, now: float) -> None:
         for request in self._wake_up.taken():
             phase = self._shutdown.phase
-            if phase is Phase.SERVING and request is not Request.STOP:
+            if request is REPORT_SIGNAL:
+                self._recorder.collect("asked for by SIGUSR1", now, asked=True)
+            elif phase is Phase.SERVING and request is not Request.STOP:
                 log.info("draining timeout_s=%g (the next signal stops at once)", self.config.server.drain_timeout_s)
                 self._shutdown.begin_drain(now)
                 self._ending.tell_drain("frontend")

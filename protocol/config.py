@@ -101,6 +101,7 @@ class ServerConfig(_Layer, frozen=True):
     drain_timeout_s: Annotated[float, Meta(ge=0, le=1e9)] = 30.0
     max_restarts: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 5  # within restart_window_s; one more ends the server
     restart_window_s: Annotated[float, Meta(gt=0, le=1e9)] = 60.0
+    dump_dir: Text = ""  # reports lie there, in paged-serve/dumps; "" means ~/.local/state, "none" that there are none
     lenient: bool = False  # unknown request fields become warnings instead of errors
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 

@@ -35,7 +35,11 @@ class Promote(Message, frozen=True):
     epoch: Epoch
 
 
-ToChild = Welcome | Refused | Drain | Stop | WorkersReplaced | Promote
+class TellState(Message, frozen=True):
+    """To the core: answer with State."""
+
+
+ToChild = Welcome | Refused | Drain | Stop | WorkersReplaced | Promote | TellState
 
 
 class Ready(Message, frozen=True):
@@ -80,4 +84,10 @@ class CulpritEnded(Message, frozen=True):
     """From the core: the request that killed the last two worker groups was found, and has ended with an error."""
 
 
-FromChild = Hello | Ready | Progress | Heartbeat | Drained | Failed | WorkersLost | CulpritEnded
+class State(Message, frozen=True):
+    """From the core: what runs and waits, who owns how many blocks, and what an audit of it all says. For people."""
+
+    json: Annotated[bytes, Meta(max_length=1 << 20)]  # numbers and names alone; "" where it would be too long
+
+
+FromChild = State | Hello | Ready | Progress | Heartbeat | Drained | Failed | WorkersLost | CulpritEnded

@@ -16,6 +16,7 @@ from .authentication import read_secret
 from .channel import DealerChannel, handshake_hello, identity, new_context
 from .config import Config
 from .errors import ConfigError, PagedServeError, ProtocolError
+from .flight import Flight, record_flight
 from .lifeline import arm_lifeline
 from .log import configure_logging
 from .message import MAX_LONG_TEXT, Refused
@@ -50,6 +51,7 @@ class ChildProcess:
     config: Config
     context: "Context"
     control: DealerChannel[control.FromChild, control.ToChild]
+    flight: Flight
     stop_requested: bool = False
     _next_heartbeat: float = 0.0
 
@@ -64,6 +66,7 @@ class ChildProcess:
         arm_lifeline(options.lifeline_fd)
         name_process(f"{role}-{options.index}")
         configure_logging(f"{role}-{options.index}")
+        flight = record_flight(options.run_dir, f"{role}-{options.index}")
         secret = read_secret(options.run_dir)
         context = new_context()
         link = DealerChannel[control.FromChild, control.ToChild](
@@ -74,7 +77,16 @@ class ChildProcess:
             control.ToChild,
         )
         child = cls(
-            role, options.run_dir, options.index, options.epoch, options.http_fd, secret, Config(), context, link
+            role=role,
+            run_dir=options.run_dir,
+            index=options.index,
+            epoch=options.epoch,
+            http_fd=options.http_fd,
+            secret=secret,
+            config=Config(),
+            context=context,
+            control=link,
+            flight=flight,
         )
         signal.signal(signal.SIGTERM, lambda *_: child.request_stop())
         child.config = child._ask_for_config()

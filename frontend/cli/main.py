@@ -17,6 +17,10 @@ COMMANDS = {  # name: (module, line in the help)
     "bench": ("paged_serve.frontend.bench.command", "Measure a model, a server, or a start."),
     "keygen": (f"{_CLI}.keygen", "Make a key pair for clients of other hosts, or for the server that they reach."),
     "config": (f"{_CLI}.config", "Show the configuration that `serve` would use, and where each value comes from."),
+    "doctor": (
+        f"{_CLI}.doctor",
+        "Say what happened when a server lost a process, from the report that it left.",
+    ),
     "completion": (f"{_CLI}.completion", "Print the shell's completion script."),
 }
 

@@ -273,6 +273,14 @@ SETTINGS = (
         "The time in which --max-restarts are counted.",
         "SECONDS",
     ),
+    Setting(
+        "Server",
+        "server.dump_dir",
+        ("--dump-dir",),
+        "Reports of lost processes are left there, in paged-serve/dumps; none: nowhere; default: ~/.local/state.",
+        "FOLDER",
+        "XDG_STATE_HOME",
+    ),
     Setting("Server", "server.lenient", ("--lenient",), "Unknown request fields are warnings, not errors."),
     Setting("Server", "server.log_level", ("--log-level",), "The least important line that is logged."),
 )

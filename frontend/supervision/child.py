@@ -87,6 +87,7 @@ class Child:
     pidfd: int  # readable when the process has ended; -1 after `reap`
     lifeline_fd: int  # write end: the kernel kills the child when our copy, the only one, closes
     last_heard: float
+    started_as: str = ""  # as its files in the run directory are named
     state: ChildState = ChildState.SPAWNED
     peer: bytes = b""  # its identity on the control socket, from its Hello on
     failure: str = ""  # its own last words, or why we judged it lost
@@ -112,7 +113,7 @@ class Child:
             raise
         finally:
             os.close(lifeline_read)
-        return cls(role, index, epoch, process, os.pidfd_open(process.pid), lifeline_write, now)
+        return cls(role, index, epoch, process, os.pidfd_open(process.pid), lifeline_write, now, f"{role}-{index}")
 
     @property
     def name(self) -> str:

@@ -15,6 +15,7 @@ from paged_serve.protocol.control import (
     Heartbeat,
     Progress,
     Ready,
+    State,
     Welcome,
     WorkersLost,
     WorkersReplaced,
@@ -23,6 +24,7 @@ from paged_serve.protocol.message import Hello, Refused
 from paged_serve.protocol.state_machine import IllegalTransition
 
 from .child import Child, ChildEvent, Role
+from .flight_recorder import FlightRecorder
 from .process_table import ProcessTable
 from .recovery import Recovery
 from .shutdown import Phase, Shutdown
@@ -50,13 +52,20 @@ class Reception:
     """Keeps what children say in their Child; what somebody must act on is returned."""
 
     def __init__(
-        self, config: Config, processes: ProcessTable, link: "ControlLink", recovery: Recovery, shutdown: Shutdown
+        self,
+        config: Config,
+        processes: ProcessTable,
+        link: "ControlLink",
+        recovery: Recovery,
+        shutdown: Shutdown,
+        recorder: FlightRecorder,
     ):
         self._config = config
         self._processes = processes
         self._link = link
         self._recovery = recovery
         self._shutdown = shutdown
+        self._recorder = recorder
 
     def read(self, now: float, on_progress: OnProgress | None) -> list[Complaint]:
         """Take in what has come since the last call."""
@@ -89,6 +98,7 @@ class Reception:
             self._link.send(peer, Refused(reason))
             return
         child.fire(ChildEvent.HELLO)
+        self._recorder.note(f"greeted {child.name} pid={hello.pid} epoch={child.epoch}")
         child.last_heard = now
         self._processes.introduce(child, peer)
         self._link.send(peer, Welcome(self._config))
@@ -105,12 +115,15 @@ class Reception:
                 child.progress = message
             case Ready(facts=facts):
                 child.fire(ChildEvent.READY)
+                self._recorder.note(f"ready {child.name} epoch={child.epoch}")
                 child.facts = facts
             case Drained():
                 child.fire(ChildEvent.DRAINED)
             case Failed(reason=reason, refused=refused):
                 child.failure = reason
                 return [Complaint(child, refused and child.role != "spare")]
+            case State(json=state):
+                self._recorder.core_told(state)
             case CulpritEnded():
                 self._recovery.culprit_ended()
             case WorkersLost():

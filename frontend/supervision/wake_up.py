@@ -6,7 +6,8 @@ import os
 import signal
 from collections.abc import Iterator
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+REPORT_SIGNAL = signal.SIGUSR1  # have the flight recorder write down what all processes do
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, REPORT_SIGNAL)
 
 
 class Request(enum.IntEnum):
@@ -22,7 +23,7 @@ class WakeUp:
     def __init__(self) -> None:
         self.readable, self._writable = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
-    def ask(self, request: Request) -> None:
+    def ask(self, request: Request | signal.Signals) -> None:
         """Safe in signal handlers and threads, and after `close`."""
         with contextlib.suppress(OSError):  # full: the loop wakes anyway
             os.write(self._writable, bytes([request]))

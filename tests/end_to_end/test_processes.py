@@ -1,14 +1,17 @@
 """The whole house on the demo model: what is killed comes back with the same bytes, what is stopped is gone."""
 
 import os
+import re
 import signal
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from paged_serve.frontend.model_folder import demo_model_folder
+from paged_serve.frontend.supervision.bundle import bundles_in, dump_folder, read_bundle
+from paged_serve.frontend.supervision.diagnosis import diagnosis
 
-from .server_process import ServerProcess
+from .server_process import PROMPT, ServerProcess
 
 pytestmark = pytest.mark.skipif(not demo_model_folder().is_dir(), reason="needs the demo model")
 
@@ -71,6 +74,23 @@ def test_a_halted_worker_is_replaced_and_the_stream_goes_on(server):
     received = [next(stream)]
     os.kill(server.children()["worker"].pid, signal.SIGSTOP)
     assert "".join([*received, *stream]) == undisturbed
+
+
+def test_who_asks_is_told_what_all_processes_do_and_nothing_of_what_was_asked(start, tmp_path):
+    server = start("--dump-dir", str(tmp_path))
+    server.wait_ready()
+    answer = server.complete(max_tokens=96)
+    stream = server.stream(max_tokens=1500)
+    next(stream)
+    server.process.send_signal(signal.SIGUSR1)
+    while not (paths := bundles_in(dump_folder(str(tmp_path)))):
+        next(stream, None)
+    assert PROMPT["prompt"] not in paths[0].read_text()
+    assert answer[:20] not in paths[0].read_text()
+    told = "\n".join(diagnosis(read_bundle(paths[0])))
+    assert "asked for by SIGUSR1" in told
+    assert "the audit finds nothing wrong" in told
+    assert re.search(r"engine-core \(pid \d+, epoch 0\): ready, \d+ MB", told)
 
 
 def test_nothing_outlives_a_killed_supervisor(start):

@@ -41,6 +41,7 @@ EXAMPLES = {  # a valid value of each setting for each of three sources
     "server.uds": ("a", "b", "c"),
     "server.api_keys": ("a", "b", "c"),
     "server.root_path": ("a", "b", "c"),
+    "server.dump_dir": ("a", "b", "c"),
     "server.metrics_compat": ("vllm", "vllm", "vllm"),
     "server.lenient": (True, False, True),
     "cache.share_prefixes": (True, False, True),

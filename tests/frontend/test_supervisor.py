@@ -16,8 +16,10 @@ import psutil
 import pytest
 
 from paged_serve.frontend.listen import open_http_socket
+from paged_serve.frontend.supervision.bundle import Bundle, bundles_in, dump_folder, read_bundle
 from paged_serve.frontend.supervision.child import ChildState
 from paged_serve.frontend.supervision.silence import HALTED_S
+from paged_serve.frontend.supervision.wake_up import REPORT_SIGNAL
 from paged_serve.frontend.supervisor import Supervisor
 from paged_serve.protocol.config import Config, ParallelConfig, ServerConfig
 from paged_serve.protocol.errors import ConfigError, EngineDead
@@ -233,6 +235,72 @@ def test_spares_that_never_get_warm_are_given_up_and_the_service_goes_on(start_w
     assert {name: after[name] for name in before if "spare" not in name}.items() <= before.items()
     os.kill(after["worker 0"], signal.SIGKILL)
     running.pids_after_change(after, {"worker 0", "worker 1"})
+
+
+def bundles(folder: Path, count: int) -> list[Bundle]:
+    """Once there are so many."""
+    deadline = time.monotonic() + 60
+    while len(paths := bundles_in(dump_folder(str(folder)))) < count:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return [read_bundle(path) for path in paths]
+
+
+def reporting(folder: Path) -> Config:
+    return msgspec.structs.replace(CONFIG, server=ServerConfig(port=0, drain_timeout_s=0.5, dump_dir=str(folder)))
+
+
+def test_a_lost_process_leaves_a_report_of_all(start, tmp_path):
+    running = start(reporting(tmp_path))
+    assert running.ready.wait(60)
+    before = running.supervisor.pids
+    os.kill(before["worker 1"], signal.SIGKILL)
+    [report] = bundles(tmp_path, 1)
+    assert f"worker 1 (pid {before['worker 1']}) was killed by SIGKILL" in report.reason
+    processes = {process.name: process for process in report.processes}
+    assert {name: processes[name].pid for name in before} == before
+    assert processes["worker 1"].state == "dead"
+    assert "in run_child" in processes["engine-core"].stacks
+    assert any("ready engine-core epoch=0" in event for event in report.events)
+    assert msgspec.json.decode(report.core_state) == {"audit": "", "blocks": {}, "running": []}
+
+
+def test_a_halted_process_is_reported_before_it_is_killed(start, tmp_path):
+    running = start(reporting(tmp_path))
+    assert running.ready.wait(60)
+    os.kill(running.supervisor.pids["worker 0"], signal.SIGSTOP)
+    [report] = bundles(tmp_path, 1)
+    [halted] = [process for process in report.processes if process.name == "worker 0"]
+    assert halted.threads[0].state == "T"
+
+
+def test_losses_that_follow_each_other_are_one_report_and_whoever_asks_gets_another(start, tmp_path, monkeypatch):
+    monkeypatch.setattr("paged_serve.frontend.supervision.flight_recorder.QUIET_S", 1e9)
+    running = start(reporting(tmp_path))
+    assert running.ready.wait(60)
+    before = running.supervisor.pids
+    os.kill(before["worker 0"], signal.SIGKILL)
+    after = running.pids_after_change(before, {"worker 0"})
+    running.wait_for_facts(worker="epoch 1", workers="epoch 1")
+    os.kill(after["worker 0"], signal.SIGKILL)
+    running.pids_after_change(after, {"worker 0"})
+    running.wait_for_facts(worker="epoch 2", workers="epoch 2")
+    running.supervisor._wake_up.ask(REPORT_SIGNAL)
+    first, second = bundles(tmp_path, 2)
+    assert "was killed by SIGKILL" in first.reason
+    assert second.reason == "asked for by SIGUSR1"
+    assert len(second.processes) == 4
+
+
+def test_who_wants_no_reports_gets_none(start, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    running = start(reporting(Path("none")))
+    assert running.ready.wait(60)
+    before = running.supervisor.pids
+    os.kill(before["worker 0"], signal.SIGKILL)
+    running.pids_after_change(before, {"worker 0"})
+    running.wait_for_facts(worker="epoch 1")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_refusal_counts_even_when_the_core_reports_the_loss_first(start):

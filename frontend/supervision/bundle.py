@@ -1,0 +1,96 @@
+"""What the flight recorder leaves for people: one JSON file, read again by `paged-serve doctor`."""
+
+import itertools
+import os
+import re
+import time
+from pathlib import Path
+
+import msgspec
+
+from paged_serve.protocol.errors import ConfigError
+
+FORMAT = 1
+MAX_BUNDLES = 10  # the oldest are removed
+MAX_BUNDLE_BYTES = 8 << 20  # larger ones are not ours
+NO_FOLDER = "none"
+_NAME = re.compile(r"^\d{8}T\d{6}Z-\d+-\d+\.json$")
+
+
+class ThreadReport(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A thread as the kernel sees it; "" where the kernel does not tell."""
+
+    name: str
+    state: str  # R runs, S sleeps, D waits for a device, T is halted, Z has ended
+    waits_in: str = ""  # the kernel's function
+    kernel_stack: str = ""
+
+
+class ProcessReport(msgspec.Struct, frozen=True):
+    """One process at the moment of the report."""
+
+    name: str
+    pid: int
+    epoch: int
+    state: str  # as the supervisor sees it: spawned, greeted, ready, drained, dead
+    silence_s: float  # since its loop last spoke
+    end: str  # how it ended, for those that have
+    memory: dict[str, str]  # lines of /proc/PID/status
+    threads: tuple[ThreadReport, ...]
+    stacks: str  # the interpreter's, of all threads
+    lines: tuple[str, ...]  # the last log lines; a core's steps
+
+
+class Bundle(msgspec.Struct, frozen=True):
+    reason: str
+    written_at: float  # seconds since 1970
+    version: str
+    platform: str
+    config: msgspec.Raw  # keys masked
+    processes: tuple[ProcessReport, ...]
+    events: tuple[str, ...]  # of the supervisor, oldest first
+    core_state: msgspec.Raw = msgspec.Raw(b"{}")
+    format: int = FORMAT
+
+
+def dump_folder(configured: str) -> Path | None:
+    """Where bundles lie; None when there shall be none."""
+    if configured == NO_FOLDER:
+        return None
+    return Path(configured or os.path.expanduser("~/.local/state")) / "paged-serve" / "dumps"
+
+
+def bundles_in(folder: Path) -> list[Path]:
+    """The oldest first."""
+    return sorted(path for path in folder.glob("*.json") if _NAME.match(path.name)) if folder.is_dir() else []
+
+
+def write_bundle(bundle: Bundle, folder: Path) -> Path:
+    """Readable for this user alone; makes room first. Raises OSError."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for old in bundles_in(folder)[: 1 - MAX_BUNDLES]:
+        old.unlink(missing_ok=True)
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(bundle.written_at))
+    names = (f"{stamp}-{os.getpid()}-{number:03d}.json" for number in itertools.count())
+    path = next(path for name in names if not (path := folder / name).exists())
+    unfinished = path.with_suffix(".unfinished")
+    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(msgspec.json.encode(bundle))
+    unfinished.replace(path)
+    return path
+
+
+def read_bundle(path: Path) -> Bundle:
+    """Raises ConfigError."""
+    try:
+        if path.stat().st_size > MAX_BUNDLE_BYTES:
+            raise ConfigError(f"{path} is larger than any bundle")
+        bundle = msgspec.json.decode(path.read_bytes(), type=Bundle)
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ConfigError(f"{path} is no bundle of the flight recorder: {error}") from error
+    if bundle.format != FORMAT:
+        raise ConfigError(f"{path} has format {bundle.format}; this version reads {FORMAT}")
+    return bundle
