@@ -23,6 +23,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "float, int8 KV cache": {"kv_cache_dtype": "int8"},
     "int8": {"quantization": "int8"},
     "int8, float head": {"quantization": "int8", "quantize_lm_head": False},
+    "fp8": {"quantization": "fp8", "cpu_isa": "torch"},  # plain torch has it, as the reference
     "int4 g32": {"quantization": "int4"},
     "int4 g32, float head": {"quantization": "int4", "quantize_lm_head": False},
     "int4 g128": {"quantization": "int4", "quantization_group_size": 128},
