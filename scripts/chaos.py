@@ -22,7 +22,9 @@ def parse() -> Campaign:
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--every", type=float, default=15.0, help="mean seconds between two faults")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--streams", type=int, default=32, help="at once, half over HTTP, half over ZeroMQ")
+    parser.add_argument(
+        "--streams", type=int, default=32, help="at once, a third each over HTTP, over HTTP with keys, over ZeroMQ"
+    )
     parser.add_argument("--tp", type=int, default=1)
     parser.add_argument("--only", action="append", choices=EVERYTHING, metavar="WHO:SIGNAL", help="repeatable")
     given = parser.parse_args()

@@ -23,7 +23,7 @@ from .faults import (
 from .ledger import Fault, Ledger
 from .load import Load
 from .orders import draw_orders
-from .transports import EngineTransport, HttpTransport
+from .transports import transports
 
 EVERYTHING = (*(f"{who}:{name}" for who in (*CHILDREN, "spare") for name in SIGNALS), "supervisor:SIGSTOP+SIGCONT")
 NUM_ORDERS = 32
@@ -68,7 +68,7 @@ def run(campaign: Campaign, server: ServerProcess) -> Ledger:
 async def _run(campaign: Campaign, server: ServerProcess) -> Ledger:
     orders = draw_orders(campaign.seed, NUM_ORDERS, MAX_TOKENS)
     async with await AsyncClient.connect(str(run_dir(server))) as client:
-        load = Load([HttpTransport(server.port), EngineTransport(client)], orders, {}, campaign.seed)
+        load = Load(transports(server.port, client), orders, {}, campaign.seed)
         await load.compute_expected()
         end = time.monotonic() + campaign.seconds
         await asyncio.gather(load.until(end, campaign.streams), _break(campaign, server, load.ledger, end))

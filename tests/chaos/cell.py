@@ -21,7 +21,7 @@ from .faults import (
 )
 from .load import Expected, Load
 from .orders import Order
-from .transports import EngineTransport, HttpTransport
+from .transports import NUM_TRANSPORTS, transports
 
 HALT_S = 0.3  # of SIGSTOP with SIGCONT: shorter than what counts as a hang
 LONG_HALT_S = 4.0  # of a supervisor, which nobody watches
@@ -60,7 +60,7 @@ class Cell:
 async def loading(server: ServerProcess, orders: list[Order], expected: Expected, seed: int = 0) -> AsyncIterator[Load]:
     """A load over both transports; `expected` is filled by the first one and kept for the others."""
     async with await AsyncClient.connect(str(run_dir(server)), away_s=90.0) as client:
-        load = Load([HttpTransport(server.port), EngineTransport(client)], orders, expected, seed)
+        load = Load(transports(server.port, client), orders, expected, seed)
         if not expected:
             await load.compute_expected()
         yield load
@@ -97,7 +97,7 @@ async def run_while_serving(server: ServerProcess, cell: Cell, orders: list[Orde
         if cell.phase == "prefill":
             await asyncio.sleep(0.01)  # sent, and too little time for 128 tokens a step to be over
         elif cell.phase == "decode":
-            await until_all_have_begun(load, asking, 2 * len(orders))
+            await until_all_have_begun(load, asking, NUM_TRANSPORTS * len(orders))
         if cell.phase != "idle":
             await strike(server, cell)
         await asking
@@ -109,7 +109,7 @@ async def run_while_serving(server: ServerProcess, cell: Cell, orders: list[Orde
 async def run_draining(server: ServerProcess, cell: Cell, orders: list[Order], expected: Expected) -> None:
     async with loading(server, orders, expected) as load:
         asking = asyncio.create_task(load.once(again=False))
-        await until_all_have_begun(load, asking, 2 * len(orders))
+        await until_all_have_begun(load, asking, NUM_TRANSPORTS * len(orders))
         server.process.send_signal(signal.SIGTERM)
         if cell.who == "supervisor" or server.process.poll() is None:
             await strike(server, cell)

@@ -28,10 +28,11 @@ class Ledger:
     tokens: int = 0
     refused: int = 0  # orders that were told to come back at the first try
     broken: int = 0  # connections that ended before their answer
+    resumed: int = 0  # of them, answers that went on behind the last event that was received
     wrong: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
-    attempts: list[Attempt] = field(default_factory=list)
+    attempts: dict[int, Attempt] = field(default_factory=dict)  # by id, so that one that was resumed is in it once
     reasons: Counter[str] = field(default_factory=Counter)
 
     @property
@@ -43,7 +44,7 @@ class Ledger:
         """By kind of fault: of each stream that ran at its moment, the longest silence near it, in seconds."""
         found: dict[str, list[float]] = {fault.kind: [] for fault in self.faults}
         for fault in self.faults:
-            for attempt in self.attempts:
+            for attempt in self.attempts.values():
                 if attempt.sent_at < fault.at < attempt.heard_at:
                     near = [
                         end - begin for begin, end in attempt.silences if begin < fault.at + NEAR_S and end > fault.at
@@ -57,11 +58,12 @@ class Ledger:
         for kind, stalls in sorted(self.stalls().items()):
             median, most = (statistics.median(stalls), max(stalls)) if stalls else (0.0, 0.0)
             rows.append(f"{kind:28s} {times[kind]:5d} {len(stalls):7d} {median:10.2f} s {most:4.2f} s")
-        rows.append(
+        rows += [
             f"faults {len(self.faults)}, orders {self.orders}, completed {self.completed}, aborted {self.aborted}, "
-            f"tokens {self.tokens}, connections broken {self.broken}, wrong {len(self.wrong)}, lost {len(self.lost)}, "
-            f"admitted at the first try {100 * self.admitted:.2f} %"
-        )
+            f"tokens {self.tokens}, wrong {len(self.wrong)}, lost {len(self.lost)}",
+            f"connections broken {self.broken} (resumed {self.resumed}), "
+            f"admitted at the first try {100 * self.admitted:.2f} %",
+        ]
         rows += [f"refused {count} x {reason}" for reason, count in self.reasons.most_common(5)]
         rows += [f"WRONG {what}" for what in self.wrong[:20]] + [f"LOST {what}" for what in self.lost[:20]]
         return "\n".join(rows)

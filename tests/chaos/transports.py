@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import time
+import uuid
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -43,6 +44,8 @@ class Attempt:
     heard_at: float = 0.0  # last
     num_news: int = 0
     silences: list[tuple[float, float]] = field(default_factory=list)  # begin and end of those that can be noticed
+    key: str = field(default_factory=lambda: uuid.uuid4().hex)
+    last_event: str = ""  # its id, where events have any
 
     def __post_init__(self) -> None:
         self.told = [Told() for _ in range(self.order.params.n)]
@@ -52,7 +55,8 @@ class Attempt:
         return sum(len(told.token_ids) for told in self.told)
 
     def sent(self) -> None:
-        self.sent_at = self.heard_at = time.monotonic()
+        if not self.sent_at:
+            self.sent_at = self.heard_at = time.monotonic()
 
     def heard(self) -> None:
         now = time.monotonic()
@@ -64,6 +68,7 @@ class Attempt:
 
 class Transport(Protocol):
     name: str
+    can_resume: bool  # where it left off; else an attempt that broke begins anew
 
     def ask(self, attempt: Attempt) -> AsyncIterator[None]:
         """Yields after each piece of news. Raises Refused, Broken or Failed; closing it aborts the request."""
@@ -74,6 +79,7 @@ class EngineTransport:
     """Past the frontends, straight to the engine core."""
 
     name = "zmq"
+    can_resume = True  # by itself
 
     def __init__(self, client: AsyncClient):
         self._client = client
@@ -121,16 +127,22 @@ class _Answer:
 
 
 class HttpTransport:
-    """POST /v1/completions as server-sent events, one connection a request."""
+    """POST /v1/completions as server-sent events, one connection a request.
 
-    name = "http"
+    `keeps`: with an Idempotency-Key; an attempt that broke goes on behind its last event when it is asked again.
+    """
 
-    def __init__(self, port: int):
+    def __init__(self, port: int, *, keeps: bool = False):
+        self.name = "http with key" if keeps else "http"
+        self.can_resume = keeps
         self._port = port
 
     async def ask(self, attempt: Attempt) -> AsyncIterator[None]:
         body = json.dumps(attempt.order.http_body()).encode()
         head = "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+        if self.can_resume:
+            head += f"idempotency-key: {attempt.key}\r\n"
+            head += f"last-event-id: {attempt.last_event}\r\n" if attempt.last_event else ""
         head += f"connection: close\r\ncontent-length: {len(body)}\r\n\r\n"
         attempt.sent()
         try:
@@ -156,7 +168,7 @@ class HttpTransport:
                 await self._refused(reader, answer)
             events, answer.events = answer.events, []
             for event in events:
-                is_done = is_done or event == "data: [DONE]"
+                is_done = is_done or event.endswith("data: [DONE]")
                 self._take(event, attempt)
             if events:
                 attempt.heard()
@@ -171,7 +183,11 @@ class HttpTransport:
         raise (Refused if status in (429, 503) else Failed)(f"status {status}: {answer.text}")
 
     def _take(self, event: str, attempt: Attempt) -> None:
+        event_id = attempt.last_event
         for line in event.splitlines():
+            if line.startswith("id: "):
+                event_id = line[4:]
+                continue
             if not line.startswith("data: ") or line == "data: [DONE]":
                 continue
             chunk = json.loads(line[6:])
@@ -184,3 +200,11 @@ class HttpTransport:
                 told.token_ids += choice.get("token_ids") or []
                 told.logprobs += (choice.get("logprobs") or {}).get("token_logprobs", [])
                 told.finish_reason = choice["finish_reason"]
+        attempt.last_event = event_id
+
+
+NUM_TRANSPORTS = 3
+
+
+def transports(port: int, client: AsyncClient) -> list[Transport]:
+    return [HttpTransport(port), HttpTransport(port, keeps=True), EngineTransport(client)]
