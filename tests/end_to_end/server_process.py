@@ -34,10 +34,11 @@ def is_alive(process: psutil.Process) -> bool:
 class ServerProcess:
     """A server with the demo model on a free port; its run directory and its log lie in `temporary`."""
 
-    def __init__(self, temporary: Path, *options: str):
+    def __init__(self, temporary: Path, *options: str, import_path: Path = ROOT):
+        """`import_path`: a folder whose modules every process finds before ours."""
         self.temporary = temporary
         self._errors = (temporary / "stderr").open("w")
-        variables = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(temporary)}
+        variables = {**os.environ, "PYTHONPATH": f"{import_path}{os.pathsep}{ROOT}", "TMPDIR": str(temporary)}
         command = [
             sys.executable,
             "-m",

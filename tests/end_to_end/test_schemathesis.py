@@ -12,7 +12,7 @@ import pytest
 from .serving import serving
 
 PROGRAM = shutil.which("st", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
-CASES_PER_OPERATION = 500
+CASES_PER_OPERATION = int(os.environ.get("PAGED_SERVE_SCHEMATHESIS_CASES", 500))  # 12_000 make 100,000 in all
 CHECKS = (
     *("not_a_server_error", "status_code_conformance", "content_type_conformance", "response_headers_conformance"),
     *("response_schema_conformance", "negative_data_rejection", "allow_header_conformance"),
@@ -21,7 +21,7 @@ CHECKS = (
 
 
 @pytest.mark.nightly
-@pytest.mark.timeout(3600)
+@pytest.mark.timeout(0)
 @pytest.mark.skipif(PROGRAM is None, reason="schemathesis is not installed; `just setup` brings it")
 def test_thousands_of_generated_requests_find_no_server_error_and_no_broken_promise(tmp_path):
     options = {
