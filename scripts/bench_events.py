@@ -1,0 +1,74 @@
+"""What one streamed event costs a frontend's Python, without and with an Idempotency-Key, from deltas to bytes.
+
+Bounded by the interpreter: detokenizing, the event's JSON, and the hand-over to the connection; with a key also the
+numbering and the answer's own task. The engine and the connection are the tests' fakes, so nothing else is counted.
+"""
+
+import argparse
+import asyncio
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import MutableMapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tests.frontend.http_server import Server, make_model_folder
+
+NUM_TOKENS = 300
+BODY = json.dumps({"prompt": "x", "max_tokens": NUM_TOKENS, "stream": True}).encode()
+
+
+async def stream(server: Server, key: str) -> int:
+    """The number of events of one stream; no key: ""."""
+    received, num_events = False, 0
+
+    async def receive() -> dict[str, Any]:
+        nonlocal received
+        if received:
+            await asyncio.Event().wait()
+        received = True
+        return {"type": "http.request", "body": BODY, "more_body": False}
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        nonlocal num_events
+        num_events += message.get("body", b"").count(b"data: ")
+
+    headers = [(b"host", b"localhost"), *([(b"idempotency-key", key.encode())] if key else [])]
+    scope = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": headers, "query_string": b""}
+    await server.app(scope, receive, send)
+    assert num_events == NUM_TOKENS + 1, num_events
+    return num_events
+
+
+async def us_per_event(server: Server, keyed: bool, runs: int, streams: int) -> float:
+    times = []
+    for run in range(runs):
+        began, num_events = time.perf_counter(), 0
+        for number in range(streams):
+            num_events += await stream(server, f"{run}-{number}" if keyed else "")
+        times.append((time.perf_counter() - began) / num_events * 1e6)
+        server.engine.requests.clear()
+    return statistics.median(times)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=15)
+    parser.add_argument("--streams", type=int, default=8, help="in each run, one after the other")
+    parser.add_argument("--burst", type=int, default=1, help="tokens that are there at a time")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        server = Server(make_model_folder(Path(folder) / "model"), "hello world " * 25, ends=False)
+        server.engine.limits = msgspec.structs.replace(server.engine.limits, max_model_len=4096)
+        server.engine.burst = options.burst
+        for keyed in (False, True):
+            cost = asyncio.run(us_per_event(server, keyed, options.runs, options.streams))
+            print(json.dumps({"keyed": keyed, "burst": options.burst, "us_per_event": round(cost, 1)}))
+
+
+if __name__ == "__main__":
+    main()
