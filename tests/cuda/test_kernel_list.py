@@ -1,6 +1,7 @@
 """What a worker compiles before its first step is what its steps launch: nothing is missing, nothing is for nobody."""
 
 from collections import Counter
+from threading import Lock
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from paged_serve.workers.models import load_model
 from paged_serve.workers.sampling.device_sampler import DeviceSampler
 from paged_serve.workers.tensor_parallel import TensorParallelGroup
 
+from ..workers.ranks import on_ranks
 from ..workers.test_device_runner import new_row
 from ..workers.tiny_model import write_tiny_model
 from .emulated import EmulatorLauncher
@@ -27,14 +29,16 @@ ALL_OF_IT = SamplingParams(
     top_k=9, top_p=0.8, min_p=0.01, repetition_penalty=1.2, logprobs=2, prompt_logprobs=1, logit_bias={3: 1.0}
 )
 NUM_BLOCKS, BLOCK_SIZE = 64, 16  # of new_row
+ALONE = TensorParallelGroup()
 
 
 class RecordingLauncher(EmulatorLauncher):
     """Notes what is loaded and what is launched."""
 
-    def __init__(self):
+    def __init__(self, one_at_a_time=None):
         super().__init__()
         self.loaded, self.launched = [], Counter()
+        self._one_at_a_time = one_at_a_time or Lock()  # an emulated library has the state of one launch
 
     def load_all(self, kernels, on_progress=None):
         self.loaded += kernels
@@ -42,14 +46,15 @@ class RecordingLauncher(EmulatorLauncher):
 
     def launch(self, kernel, grid, params):
         self.launched[kernel] += 1
-        super().launch(kernel, grid, params)
+        with self._one_at_a_time:
+            super().launch(kernel, grid, params)
 
 
-def take_steps(model, cache):
+def take_steps(model, cache, group=ALONE):
     """A prompt too long for the shape of decode, decode beside a chunk, every way to sample, log-probabilities."""
     sampler = DeviceSampler(model.backend.launcher, model.geometry.vocab_size, model.device)
     sizes = {"num_rows": 4, "max_model_len": 256, "max_tokens": 256, "steps_in_flight": 2}
-    runner = DeviceRunner(model, cache, TensorParallelGroup(), sampler, **sizes)
+    runner = DeviceRunner(model, cache, group, sampler, **sizes)
     rows = new_row(0, 70, ALL_OF_IT), new_row(1, 3, SamplingParams(temperature=0.0))
     for plan in (
         SchedulerOutput(0, 1, new_rows=rows, chunks=(Chunk(0, 70),)),
@@ -67,7 +72,7 @@ def test_the_list_is_what_steps_launch(tmp_path, family, cached, quantization, t
     folder = write_tiny_model(tmp_path, **MODELS[family], tie_word_embeddings=tied)
     backend = CudaBackend(launcher := RecordingLauncher(), "sm_90a", 2, device="cpu")
     config = ModelConfig(device="cpu", quantization=quantization)
-    model = load_model(folder, config, TensorParallelGroup(), lambda done, total: None, backend=backend)
+    model = load_model(folder, config, ALONE, lambda done, total: None, backend=backend)
     told = []
     load_kernels(model, cached, BLOCK_SIZE, lambda *progress: told.append(progress))
     assert not launcher.launched, "a kernel was launched before they were loaded"
@@ -75,3 +80,21 @@ def test_the_list_is_what_steps_launch(tmp_path, family, cached, quantization, t
     take_steps(model, KVCache.allocate(model.geometry, NUM_BLOCKS, BLOCK_SIZE, dtype=cached))
     assert set(launcher.launched) == set(launcher.loaded)
     assert len(launcher.loaded) == len(set(launcher.loaded))
+
+
+def test_so_it_is_on_each_of_two_ranks(tmp_path):
+    """Rank 0 alone samples."""
+    folder, one_at_a_time = write_tiny_model(tmp_path), Lock()
+    config = ModelConfig(device="cpu", quantization="fp8")
+
+    def work(group):
+        launcher = RecordingLauncher(one_at_a_time)
+        backend = CudaBackend(launcher, "sm_90a", 2, device="cpu")
+        model = load_model(folder, config, group, lambda done, total: None, backend=backend)
+        load_kernels(model, FP8, BLOCK_SIZE, lambda done, total: None)
+        take_steps(model, KVCache.allocate(model.geometry, NUM_BLOCKS, BLOCK_SIZE, group.size, dtype=FP8), group)
+        return set(launcher.launched), set(launcher.loaded)
+
+    (launched, loaded), (launched_by_other, loaded_by_other) = on_ranks(2, tmp_path / "rendezvous", work)
+    assert launched == loaded == loaded_by_other
+    assert launched_by_other <= loaded
