@@ -1,0 +1,107 @@
+"""Files, disk and memory of running processes come to their end: who is served goes on, and who comes later too."""
+
+import asyncio
+import contextlib
+import resource
+import socket
+from collections.abc import Callable, Iterator
+
+import psutil
+import pytest
+
+from paged_serve.frontend.model_folder import demo_model_folder
+
+from ..end_to_end.server_process import ServerProcess
+from .cell import NOBODY, OPTIONS, Cell, check_end, judge, loading, run_while_serving, until_all_have_begun
+from .faults import CHILDREN, process_of
+from .load import Expected, Load
+from .orders import draw_orders
+from .transports import NUM_TRANSPORTS
+
+pytestmark = [
+    pytest.mark.skipif(not demo_model_folder().is_dir(), reason="needs the demo model"),
+    pytest.mark.nightly,
+]
+
+SPARE_FILES = 3
+MORE_CONNECTIONS = 60
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory) -> Iterator[ServerProcess]:
+    server = ServerProcess(tmp_path_factory.mktemp("t"), *OPTIONS)
+    try:
+        server.wait_ready()
+        yield server
+        server.process.terminate()
+        check_end(server, Cell("idle", NOBODY, ""))
+    finally:
+        server.close()
+
+
+@pytest.fixture(scope="module")
+def expected() -> Expected:
+    return {}
+
+
+@contextlib.contextmanager
+def limited(process: psutil.Process, kind: int, value: int) -> Iterator[None]:
+    """The process has no more than that of it. Afterwards it has what it had before, if it lives."""
+    before = process.rlimit(kind)
+    process.rlimit(kind, (min(value, before[1]) if before[1] >= 0 else value, before[1]))
+    try:
+        yield
+    finally:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.rlimit(kind, before)
+
+
+@contextlib.contextmanager
+def no_more_files(server: ServerProcess, who: str) -> Iterator[None]:
+    process = process_of(server, who)
+    assert process is not None
+    with limited(process, resource.RLIMIT_NOFILE, process.num_fds() + SPARE_FILES), contextlib.ExitStack() as opened:
+        for _ in range(MORE_CONNECTIONS):
+            opened.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+        yield
+
+
+@contextlib.contextmanager
+def no_more_disk(server: ServerProcess, who: str) -> Iterator[None]:
+    """Nobody can make a file longer, logs among them; and one must be replaced meanwhile."""
+    everybody = [psutil.Process(server.process.pid), *psutil.Process(server.process.pid).children()]
+    with contextlib.ExitStack() as limits:
+        for process in everybody:
+            limits.enter_context(limited(process, resource.RLIMIT_FSIZE, 0))
+        victim = process_of(server, who)
+        assert victim is not None
+        victim.kill()
+        yield
+
+
+@contextlib.contextmanager
+def no_more_memory(server: ServerProcess, who: str) -> Iterator[None]:
+    """It may get no more address space than it has."""
+    process = process_of(server, who)
+    assert process is not None
+    with limited(process, resource.RLIMIT_AS, process.memory_info().vms):
+        yield
+
+
+async def serve_through(server: ServerProcess, expected: Expected, end: Callable, who: str) -> Load:
+    orders = draw_orders(seed=2, count=6, max_tokens=120)
+    async with loading(server, orders, expected) as load:
+        asking = asyncio.create_task(load.once())
+        await until_all_have_begun(load, asking, NUM_TRANSPORTS * len(orders))
+        with end(server, who):
+            await asyncio.sleep(3.0)
+        await asking
+    await run_while_serving(server, Cell("idle", NOBODY, ""), orders, expected)
+    return load
+
+
+@pytest.mark.parametrize("who", CHILDREN)
+@pytest.mark.parametrize("end", [no_more_files, no_more_disk, no_more_memory], ids=lambda end: end.__name__)
+def test_the_service_outlives_the_end_of_a_resource(server, expected, end, who):
+    load = asyncio.run(serve_through(server, expected, end, who))
+    judge(Cell("decode", "frontend", "SIGKILL"), load)  # a process may be replaced; nothing may be lost
