@@ -21,14 +21,16 @@ class AsyncDealerChannel(Dealer[Sends, Receives]):
         super().__init__(*args, **kwargs)
         self._loop = asyncio.get_running_loop()
         self._waiter: asyncio.Future[None] | None = None
+        self._was_cut = False
         self._turn_ends = 0.0
         self._frames_left = 0
         self._loop.add_reader(self.socket.fileno(), self._wake)
 
     def _wake(self) -> None:
         # Asking for the events clears the descriptor, without which the loop would spin on it.
-        readable = int(self.socket.get(zmq.EVENTS)) & zmq.POLLIN
-        if readable and self._waiter is not None and not self._waiter.done():
+        events = int(self.socket.get(zmq.EVENTS))
+        self._was_cut |= not events & zmq.POLLOUT
+        if events & zmq.POLLIN and self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
     def send(self, message: Sends) -> bool:
@@ -38,7 +40,9 @@ class AsyncDealerChannel(Dealer[Sends, Receives]):
         return sent
 
     def takes_messages(self) -> bool:
-        takes = super().takes_messages()
+        """False also if the other end was gone for a moment since the last call: it may be another one now."""
+        takes = super().takes_messages() and not self._was_cut
+        self._was_cut = False
         if self._waiter is not None:
             self._wake()
         return takes

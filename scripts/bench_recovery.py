@@ -34,7 +34,8 @@ from paged_serve.frontend.bench.processes import processes_of
 READY_POLL_S = 0.05
 START_TIMEOUT_S = 120.0
 ROUND_TIMEOUT_S = 120.0
-PAUSE_S = 13.0  # between two rounds: five restarts a minute are borne, and a spare must have become warm
+PAUSE_S = 3.0  # between two rounds: a spare must have become warm
+MANY_RESTARTS = ("--max-restarts", "100000")
 
 
 @dataclass(slots=True)
@@ -204,15 +205,12 @@ async def measure(server: Server, options: argparse.Namespace) -> dict[str, list
     undisturbed = await read_streams(server, options, 0, lambda: None)
     expected = [stream.text for stream in undisturbed]
     rng = random.Random(options.seed)
-    began = time.monotonic()
     results: dict[str, list[Round]] = {"undisturbed": [Round(max(s.longest_gap_s for s in undisturbed), 0)]}
     plan = [("SIGKILL", options.kills), ("SIGSTOP", options.halts)]
     for name, count in plan:
         for _ in range(count):
             for role in options.victims.split(","):
-                pause_s = PAUSE_S - (time.monotonic() - began)
-                await asyncio.sleep(max(1.0, pause_s if options.pause else 0.0))
-                began = time.monotonic()
+                await asyncio.sleep(PAUSE_S)
                 number = getattr(signal, name)
                 found = await one_round(server, options, role, number, rng, expected)
                 results.setdefault(f"{name} {role}", []).append(found)
@@ -254,12 +252,11 @@ def main() -> None:
     parser.add_argument("--streams", type=int, default=64)
     parser.add_argument("--tokens", type=int, default=400)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--no-pause", dest="pause", action="store_false", help="for servers that bear many restarts")
     parser.add_argument("--keep-log", action="store_true", help="print the server's log at the end")
     parser.add_argument("server_options", nargs="*")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="paged-serve-bench-") as folder:
-        server = Server(folder, options.server_options)
+        server = Server(folder, [*MANY_RESTARTS, *options.server_options])
         try:
             results = uvloop.run(measure(server, options))
         finally:

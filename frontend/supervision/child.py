@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from paged_serve.protocol.lifeline import is_stopped, lifeline_pipe
+from paged_serve.protocol.lifeline import is_at_work, is_stopped, lifeline_pipe
 from paged_serve.protocol.state_machine import fire
 
 if TYPE_CHECKING:
@@ -146,6 +146,10 @@ class Child:
     def is_stopped(self) -> bool:
         """Then silence is no long step."""
         return is_stopped(self.process.pid)
+
+    def is_at_work(self) -> bool:
+        """Whether a thread of it computes, or would if it had a core or its disk had answered."""
+        return is_at_work(self.process.pid)
 
     def ended_from_outside(self) -> bool:
         """Whether a signal that no fault of its own can raise has halted or ended the process, reaped or not."""

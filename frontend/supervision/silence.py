@@ -5,6 +5,7 @@ from collections.abc import Collection
 from .child import Child, ChildState
 
 HANG_S = 5.0  # a ready core or frontend that is silent for so long hangs
+ASLEEP_S = 1.5  # the same if all its threads sleep: nothing of it computes, or waits for a core or a disk
 HALTED_S = 0.5  # the same for any process that a signal has stopped: two heartbeats
 SLEPT_S = 1.5  # a look that comes so late says that we have slept ourselves
 
@@ -35,4 +36,6 @@ class SilenceJudge:
 
     def _patience_s(self, child: Child) -> float:
         # A worker's loop stands still during a step, whose deadline the core watches.
-        return self._step_timeout_s if child.role == "worker" else HANG_S
+        if child.role == "worker":
+            return self._step_timeout_s
+        return HANG_S if child.is_at_work() else ASLEEP_S

@@ -14,7 +14,7 @@ from paged_serve.frontend.supervision.memory_shortage import MemoryShortage
 from paged_serve.frontend.supervision.process_table import ProcessTable
 from paged_serve.frontend.supervision.restart_budget import RestartBudget
 from paged_serve.frontend.supervision.shutdown import TRANSITIONS, Phase, PhaseEvent, Shutdown, StopStep
-from paged_serve.frontend.supervision.silence import HALTED_S, HANG_S, SilenceJudge
+from paged_serve.frontend.supervision.silence import ASLEEP_S, HALTED_S, HANG_S, SilenceJudge
 from paged_serve.frontend.supervision.spares import SETTLED_S, SpareKeeper
 from paged_serve.protocol.state_machine import IllegalTransition, fire
 
@@ -119,8 +119,8 @@ class TestShutdown:
 class FakeChild:
     """What the judge looks at."""
 
-    def __init__(self, role: str, state: ChildState, *, halted: bool = False):
-        self.role, self.state, self.halted = role, state, halted
+    def __init__(self, role: str, state: ChildState, *, halted: bool = False, at_work: bool = True):
+        self.role, self.state, self.halted, self.at_work = role, state, halted, at_work
         self.last_heard = 0.0
         self.failure = ""
 
@@ -129,6 +129,9 @@ class FakeChild:
 
     def is_stopped(self) -> bool:
         return self.halted
+
+    def is_at_work(self) -> bool:
+        return self.at_work
 
 
 class TestSilence:
@@ -151,6 +154,14 @@ class TestSilence:
     def test_a_loop_that_stands_still_is_found(self, role, state, patience_s):
         assert not self.found(FakeChild(role, state), patience_s - 0.1)
         assert self.found(FakeChild(role, state), patience_s + 0.1)
+
+    @pytest.mark.parametrize("role", ["frontend", "engine-core", "spare"])
+    def test_one_whose_threads_all_sleep_is_found_sooner(self, role):
+        assert not self.found(FakeChild(role, ChildState.READY, at_work=False), ASLEEP_S - 0.1)
+        assert self.found(FakeChild(role, ChildState.READY, at_work=False), ASLEEP_S + 0.1)
+
+    def test_a_worker_may_sleep_through_a_step(self):
+        assert not self.found(FakeChild("worker", ChildState.READY, at_work=False), 100.0)
 
     @pytest.mark.parametrize("state", [ChildState.SPAWNED, ChildState.GREETED])
     def test_loading_takes_what_it_takes(self, state):

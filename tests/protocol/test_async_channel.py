@@ -6,7 +6,7 @@ import time
 import pytest
 import uvloop
 
-from paged_serve.protocol.channel import handshake_hello
+from paged_serve.protocol.channel import RouterChannel, handshake_hello
 from paged_serve.protocol.engine_core import EngineHeartbeat, ToEngineCore
 from paged_serve.protocol.errors import ProtocolError
 
@@ -166,6 +166,27 @@ def test_the_channel_survives_a_server_that_comes_back(link, run):
             await asyncio.sleep(0.001)
         assert link.router.send(delivered[0], EngineHeartbeat(9))
         assert await waiting == EngineHeartbeat(9)
+        dealer.close()
+
+    run(body())
+
+
+def test_a_cut_is_told_though_the_server_is_back_already(link, run):
+    async def body():
+        dealer, _ = await connected(link)
+        reading = asyncio.create_task(dealer.receive())
+        await asyncio.sleep(0)
+        assert dealer.takes_messages()
+        link.router.close()
+        while not dealer._was_cut:  # seen by the loop, without anybody asking
+            await asyncio.sleep(0.001)
+        link.router = RouterChannel(link.context, link.endpoint, ToEngineCore)
+        link.opened.append(link.router)
+        while not dealer.send(handshake_hello("client", 0, 0)):
+            await asyncio.sleep(0.001)
+        assert not dealer.takes_messages()
+        assert dealer.takes_messages()
+        reading.cancel()
         dealer.close()
 
     run(body())
