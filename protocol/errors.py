@@ -41,5 +41,9 @@ class EngineDead(PagedServeError):
     """The engine is gone or failed this request (HTTP 500 or 503)."""
 
 
+class RequestFailed(PagedServeError):
+    """The engine gave this one request up (HTTP 500): it kills workers, or no token could be chosen. It would again."""
+
+
 class ProtocolError(PagedServeError):
     """A peer speaks another version, or breaks the protocol; the link is closed."""

@@ -4,7 +4,7 @@ import math
 
 import msgspec
 
-from paged_serve.protocol.errors import EngineDead, InvalidRequest, Overloaded, RequestExpired
+from paged_serve.protocol.errors import EngineDead, InvalidRequest, Overloaded, RequestExpired, RequestFailed
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -63,6 +63,9 @@ def http_error(error: Exception, request_id: str) -> HttpError:
             return HttpError(503 if draining else 429, message, headers=retry_after(seconds))
         case RequestExpired(message=message, param=param):
             return HttpError(504, message, param, headers=_DO_NOT_RETRY)
+        case RequestFailed():
+            message = f"The engine cannot compute request {request_id}; sending it again will not help."
+            return HttpError(500, message, headers=_DO_NOT_RETRY)
         case EngineDead():
             return HttpError(500, f"The engine failed on request {request_id}; sending it again may help.")
         case _:

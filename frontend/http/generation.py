@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncGenerator, Iterator
 from dataclasses import dataclass
 
-from paged_serve.protocol.errors import EngineDead, RequestExpired
+from paged_serve.protocol.errors import EngineDead, RequestExpired, RequestFailed
 from paged_serve.protocol.sampling_params import FinishReason, SamplingParams
 
 from ..client import SequenceDelta, TokenLogprobs
@@ -101,7 +101,8 @@ class Generation:
     async def batches(self) -> AsyncGenerator[list[Piece], None]:
         """All news there is, again and again, until every choice has finished.
 
-        Raises InvalidRequest or Overloaded when the engine refuses, EngineDead when it cannot go on.
+        Raises InvalidRequest or Overloaded when the engine refuses, EngineDead when it cannot go on, RequestFailed
+        when it gives this request up.
         """
         source = self._of_one() if len(self._requests) == 1 else self._of_many()
         async with contextlib.aclosing(source) as deltas:
@@ -185,7 +186,7 @@ class Generation:
         if choice.finished:
             return None  # what was on its way when a stop string ended it
         if delta.finish_reason is FinishReason.ERROR:
-            raise EngineDead(delta.error)
+            raise RequestFailed(delta.error)
         self._cached[number] = max(self._cached[number], delta.num_cached_tokens)
         self.prompt_logprobs[number] = self.prompt_logprobs[number] or delta.prompt_logprobs
         text = choice.text.push(delta.token_ids, delta.finish_reason, delta.stop_token_id)

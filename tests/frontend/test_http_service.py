@@ -76,6 +76,7 @@ def test_an_engine_error_in_a_stream_is_its_last_event(folder):
     assert "/dev" not in json.dumps(chunks)
     response = server.ask("POST", "/v1/completions", {"prompt": "x", "max_tokens": 60})
     assert response.status_code == 500
+    assert response.headers["x-should-retry"] == "false", "it would fail again"
     assert "/dev" not in response.text
 
 
