@@ -1,7 +1,8 @@
 """Text to token ids and back, from a model folder's tokenizer files."""
 
+import contextlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,20 @@ from paged_serve.protocol.errors import ConfigError
 from .token_bytes import bytes_of_token
 
 _SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+PROBE = "Some text, 1 or 2 words.\n"  # a file may be read and still be nonsense
+
+
+@contextlib.contextmanager
+def _understood(path: Path) -> Iterator[None]:
+    """The library raises bare Exception for a file that it cannot read; or it panics, which is no Exception at all."""
+    try:
+        yield
+    except ConfigError:
+        raise
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise ConfigError(f"{path} cannot be read: {error}") from None
 
 
 class Tokenizer:
@@ -24,10 +39,12 @@ class Tokenizer:
                 f"{folder} has no tokenizer.json; point --tokenizer at a folder that has one, or convert the slow "
                 "tokenizer once with transformers: AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
             )
-        try:
-            self._tokenizer = tokenizers.Tokenizer.from_file(str(path / "tokenizer.json"))
-        except Exception as error:  # the library raises bare Exception for a file it cannot read
-            raise ConfigError(f"{path / 'tokenizer.json'} cannot be read: {error}") from None
+        with _understood(path / "tokenizer.json"):
+            self._load(path)
+            self.decode(self.encode(PROBE))
+
+    def _load(self, path: Path) -> None:
+        self._tokenizer = tokenizers.Tokenizer.from_file(str(path / "tokenizer.json"))
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         config = read_json(path / "tokenizer_config.json")

@@ -1,15 +1,18 @@
 """config.json and generation_config.json of a Hugging Face folder, as far as our decoder needs them."""
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import torch
+from msgspec import Meta
 
 from paged_serve.protocol.errors import ConfigError
 
 from .geometry import RopeScaling
 
+Size = Annotated[int, Meta(ge=-1, le=1 << 24)]  # larger than any model's; that it is at least 1 is said by name later
+NumLayers = Annotated[int, Meta(ge=-1, le=1 << 12)]
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 ROPE_KINDS = ("default", "linear", "dynamic", "llama3", "yarn")
 ROPE_FIELDS = {
@@ -30,14 +33,14 @@ class HFConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The fields of config.json that dense decoders share; defaults are those of the format."""
 
     architectures: list[str] = []
-    hidden_size: int
-    intermediate_size: int
-    num_hidden_layers: int
-    num_attention_heads: int
-    num_key_value_heads: int | None = None
-    head_dim: int | None = None
-    vocab_size: int
-    max_position_embeddings: int
+    hidden_size: Size
+    intermediate_size: Size
+    num_hidden_layers: NumLayers
+    num_attention_heads: Size
+    num_key_value_heads: Size | None = None
+    head_dim: Size | None = None
+    vocab_size: Size
+    max_position_embeddings: Annotated[int, Meta(ge=-1, le=1 << 30)]
     rms_norm_eps: float = 1e-6
     hidden_act: str = "silu"
     tie_word_embeddings: bool = False
