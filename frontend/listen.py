@@ -4,15 +4,14 @@ import contextlib
 import errno
 import ipaddress
 import os
-import resource
 import socket
 import stat
 
 from paged_serve.protocol.config import ServerConfig
 from paged_serve.protocol.errors import ConfigError
 
-MAX_CONNECTIONS = 65536
-RESERVED_FILES = 256
+from .open_files import max_connections_for, raise_open_files_limit
+
 BACKLOG = 2048  # connections that wait while a frontend is replaced
 PROBE_IDLE_AFTER_S, PROBE_EVERY_S = 30, 10  # how a peer is noticed that vanished while it waited
 MAX_UNSENT_BYTES = 128 << 10  # in the kernel, of a connection whose peer takes nothing; it would buffer megabytes
@@ -21,7 +20,7 @@ TAKE_WITHIN_MS = 120_000  # a peer that takes nothing of what waits for it, nor 
 
 def open_http_socket(server: ServerConfig) -> socket.socket:
     """Listen where `server` says. Raises ConfigError, with the remedy, when that is impossible or unsafe."""
-    most = default_max_connections(resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+    most = max_connections_for(raise_open_files_limit())
     if server.max_connections is not None and server.max_connections > most:
         raise ConfigError(
             f"max_connections={server.max_connections} needs more open files than this user may have: at most {most} "
@@ -40,18 +39,6 @@ def open_http_socket(server: ServerConfig) -> socket.socket:
             "give --api-key KEY (or set PAGED_SERVE_API_KEY), or serve on 127.0.0.1"
         )
     return _open_tcp(server.host, server.port)
-
-
-def raise_open_files() -> int:
-    """Let this process have as many files and connections as its user may have; how many that are."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return hard
-
-
-def default_max_connections(open_files: int) -> int:
-    """What a frontend may hold of HTTP connections: the rest is for its other links, files and refusals."""
-    return MAX_CONNECTIONS if open_files < 0 else max(1, min(MAX_CONNECTIONS, open_files - RESERVED_FILES))
 
 
 def is_loopback(host: str) -> bool:

@@ -21,7 +21,7 @@ import uvloop
 from paged_serve.frontend.bench.load import LoadRequest
 from paged_serve.frontend.bench.load_result import LoadResult
 from paged_serve.frontend.bench.open_loop import LoadGenerator, Server
-from paged_serve.frontend.cli.serve import raise_open_files_limit
+from paged_serve.frontend.open_files import raise_open_files_limit
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 SHARED = '"id":"cmpl-466ff2af370b81fb746e5a7717db89c6","object":"text_completion","created":1795250787,"model":"demo"'

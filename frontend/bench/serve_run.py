@@ -15,7 +15,7 @@ from paged_serve.protocol.errors import EngineDead
 
 from ..cli.banner import LoadingBar
 from ..cli.http_client import HttpClient
-from ..cli.serve import raise_open_files_limit
+from ..open_files import raise_open_files_limit
 from .arrivals import arrival_times
 from .load import LoadRequest, as_text
 from .load_options import LOAD_NAMES, make_load, plain

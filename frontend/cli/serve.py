@@ -1,7 +1,6 @@
 """`paged-serve serve`: resolve everything, listen, start, show the banner, supervise until the end."""
 
 import os
-import resource
 import sys
 from contextlib import ExitStack
 from typing import Any
@@ -12,9 +11,8 @@ import msgspec
 from paged_serve.protocol.config import Config
 from paged_serve.protocol.errors import ConfigError
 
+from ..open_files import raise_open_files_limit
 from .options import GroupedCommand, config_options, resolve
-
-OPEN_FILES = 65536  # connections and sockets; a limit of 1024 is reached long before the machine is busy
 
 
 @click.command("serve", cls=GroupedCommand)
@@ -85,11 +83,3 @@ def find_tokenizer_folder(folder: str) -> str:
     if not os.path.isfile(os.path.join(path, "tokenizer.json")):
         raise ConfigError(f"tokenizer folder {folder} has no tokenizer.json")
     return path
-
-
-def raise_open_files_limit() -> None:
-    """As far as the system allows without asking; the children inherit it."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

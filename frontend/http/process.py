@@ -20,7 +20,7 @@ from paged_serve.protocol.lifeline import is_stopped
 
 from ..admission import Admission
 from ..client import AsyncClient
-from ..listen import default_max_connections, raise_open_files
+from ..open_files import max_connections_for, raise_open_files_limit
 from .admin_server import AdminServer
 from .app import Application
 from .porter import Porter
@@ -70,7 +70,7 @@ class FrontendProcess:
         )
         self._socket = socket.socket(fileno=child.http_fd)
         self._socket.setblocking(False)
-        max_connections = child.config.server.max_connections or default_max_connections(raise_open_files())
+        max_connections = child.config.server.max_connections or max_connections_for(raise_open_files_limit())
         self._server = _Server(uvicorn_config(self._app, child.config.server.root_path, max_connections), porter)
         self._admin = AdminServer(child.config.server, child.run_dir, child.index)
         self._reported_drained = False

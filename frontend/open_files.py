@@ -1,0 +1,21 @@
+"""How many files and connections a process may have open."""
+
+import resource
+
+OPEN_FILES = 65536  # wanted; each connection is one
+RESERVED_FILES = 256  # of a frontend: its links to other processes, files, connections that are being refused
+
+
+def raise_open_files_limit() -> int:
+    """As far as the system allows without asking; the children inherit it. The limit from now on."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        return wanted
+    return OPEN_FILES if soft == resource.RLIM_INFINITY else soft
+
+
+def max_connections_for(open_files: int) -> int:
+    """How many HTTP connections a frontend may hold with this limit."""
+    return max(1, open_files - RESERVED_FILES)

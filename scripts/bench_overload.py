@@ -1,0 +1,281 @@
+"""What does a server do with more than it can bear?
+
+    python scripts/bench_overload.py {goodput,fairness,connections} [--seconds 20] [--rate R] [serve options]
+
+Each on a server of its own, over TCP, the built-in demo model unless an option names another; clients and attackers are
+processes of this machine and take their share of it.
+
+goodput      Peak: 48 requests at once for 32 rows, closed loop. Then ten times the requests of the peak, open loop.
+             Regime: the model fills one core, so what a refusal costs the frontend, the client and the kernel must fit
+             beside it. Told: output tokens a second of what was answered, beside the peak's (target 95 %), and how long
+             a refusal took (target 20 ms).
+fairness     Ten API keys that send 9 % of the peak each; then the first of them sends ten times that, and again from
+             the start. Told: p99 of the time to first token of the other nine (target +20 %).
+connections  A load of --rate, alone and beside 10,000 idle and 1,000 slow connections, which send a byte of a request's
+             headers each second and come again when they are closed. Told: p99 of the time to first token (target +10
+             %), and the frontend's memory for each idle connection (target 10 KB).
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import multiprocessing
+import random
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import uvloop
+
+from paged_serve.frontend.bench.arrivals import arrival_times
+from paged_serve.frontend.bench.load import Lengths, LoadRequest, random_load
+from paged_serve.frontend.bench.machine import circumstances
+from paged_serve.frontend.bench.open_loop import LoadGenerator, Server
+from paged_serve.frontend.bench.processes import memory_bytes, processes_of
+from paged_serve.frontend.bench.timeline import Timeline
+from paged_serve.frontend.cli.http_client import HttpClient
+from paged_serve.frontend.open_files import raise_open_files_limit
+
+ROWS, QUEUED, CROWD = 32, 64, 48  # a crowd keeps all rows busy and is let in
+INPUTS, OUTPUTS = Lengths(16, 64), Lengths(16, 48)
+KEYS = [f"key-{index}" for index in range(10)]
+NUM_IDLE, NUM_SLOW = 10_000, 1_000
+REFUSED_WITHIN_S = 0.02
+RAMP = 0.2  # of a run's time is not counted at its beginning: the queue fills
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A server that is ready."""
+
+    url: str
+    pid: int
+
+    def as_seen_by(self, key: str = "") -> Server:
+        return Server(self.url, "demo", api_key=key, temperature=1.0, timeout_s=120.0)
+
+
+@contextlib.contextmanager
+def serving(options: list[str], keys: list[str]) -> Iterator[Running]:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    limits = ["--max-num-seqs", str(ROWS), "--max-num-queued-requests", str(QUEUED), "--log-level", "warning"]
+    command = [sys.executable, "-m", "paged_serve", "serve", "--port", str(port), "--served-model-name", "demo"]
+    command += [*limits, *(word for key in keys for word in ("--api-key", key)), *options]
+    with tempfile.TemporaryFile() as log, subprocess.Popen(command, stdout=log) as server:
+        try:
+            url = f"http://127.0.0.1:{port}"
+            while not HttpClient(url, keys[0] if keys else "").is_up("/ready"):
+                assert server.poll() is None, "the server has ended"
+                time.sleep(0.05)
+            yield Running(url, server.pid)
+        finally:
+            server.terminate()
+
+
+async def run_load(server: Server, rate: float, seconds: float, seed: int, concurrency: int = 0) -> list[Timeline]:
+    """Poisson arrivals for so long, or, with `concurrency`, one after another in that many places."""
+    count = max(1, int(rate * seconds))
+    load: list[LoadRequest] = random_load(count, INPUTS, OUTPUTS, seed=seed, vocab_size=1000)
+    times = [0.0] * count if concurrency else arrival_times(count, rate, "poisson", seed)
+    return await LoadGenerator(server, concurrency).run(load, times)
+
+
+def tokens_a_second(lines: list[Timeline], begin: float, end: float) -> float:
+    """Of answers, by the arrival of their chunks between two moments."""
+    good = [line for line in lines if not line.error]
+    return sum(
+        line.num_tokens * sum(begin <= at < end for at in line.chunks) / len(line.chunks)
+        for line in good
+        if line.chunks
+    ) / (end - begin)
+
+
+def window(lines: list[Timeline], seconds: float) -> tuple[float, float]:
+    start = lines[0].intended
+    return start + RAMP * seconds, start + seconds
+
+
+def percentile(values: list[float], part: float) -> float:
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(part * len(ordered)))] if ordered else float("nan")
+
+
+async def peak_of(server: Server, seconds: float, seed: int) -> tuple[float, float]:
+    """(requests, output tokens) a second of a closed loop. A short run first, for how many requests that takes."""
+    began = time.perf_counter()
+    await run_load(server, 4 * CROWD, 1, seed, CROWD)
+    guess = 4 * CROWD / (time.perf_counter() - began)
+    lines = await run_load(server, guess, seconds * 1.2, seed + 1, CROWD)
+    begin, end = lines[0].sent + 1.0, sorted(line.ended for line in lines)[-CROWD]
+    done = sum(begin <= line.ended < end for line in lines)
+    return done / (end - begin), tokens_a_second(lines, begin, end)
+
+
+async def goodput(running: Running, options: argparse.Namespace) -> dict[str, object]:
+    server = running.as_seen_by()
+    requests, tokens = await peak_of(server, options.seconds, options.seed)
+    lines = await run_load(server, 10 * requests, options.seconds, options.seed + 2)
+    again, tokens_again = await peak_of(server, options.seconds, options.seed + 3)
+    good = tokens_a_second(lines, *window(lines, options.seconds))
+    refused = [line.ended - line.sent for line in lines if line.error == "HTTP 429"]
+    late = [line.sent - line.intended for line in lines]
+    peak = (tokens + tokens_again) / 2
+    return {
+        "peak requests/s": [requests, again],
+        "peak tokens/s": [tokens, tokens_again],
+        "offered requests/s": len(lines) / options.seconds,
+        "goodput tokens/s": good,
+        "goodput of peak, %": 100 * good / peak,
+        "answered": sum(not line.error for line in lines),
+        "refused": len(refused),
+        "other failures": sum(bool(line.error) for line in lines) - len(refused),
+        "refused in, ms (median, p99)": [1000 * percentile(refused, part) for part in (0.5, 0.99)],
+        "refused within 20 ms, %": 100 * sum(value < REFUSED_WITHIN_S for value in refused) / max(1, len(refused)),
+        "the client sent late by, ms (p99)": 1000 * percentile(late, 0.99),
+    }
+
+
+async def fairness(running: Running, options: argparse.Namespace) -> dict[str, object]:
+    servers = [running.as_seen_by(key) for key in KEYS]
+    requests, _ = await peak_of(servers[0], options.seconds / 2, options.seed)
+    share = options.rate or 0.09 * requests
+    found: dict[str, list[float]] = {"fair": [], "greedy": []}
+    refused = {"greedy": 0, "others": 0}
+    for turn in range(4):
+        kind = ("fair", "greedy")[turn % 2]
+        rates = [10 * share if kind == "greedy" else share, *[share] * 9]
+        runs = [
+            run_load(server, rate, options.seconds, options.seed + 100 * turn + index)
+            for index, (server, rate) in enumerate(zip(servers, rates, strict=True))
+        ]
+        greedy, *others = await asyncio.gather(*runs)
+        begin, end = window(greedy, options.seconds)
+        lines = [line for run in others for line in run if begin <= line.intended < end]
+        found[kind] += [line.first_token_s for line in lines if line.first_token_s is not None]
+        refused["greedy"] += sum(line.error == "HTTP 429" for line in greedy)
+        refused["others"] += sum(bool(line.error) for line in lines)
+    p99 = {kind: 1000 * percentile(values, 0.99) for kind, values in found.items()}
+    return {
+        "peak requests/s": requests,
+        "each key's requests/s": share,
+        "others' first tokens": {kind: len(values) for kind, values in found.items()},
+        "others' TTFT p50, ms": {kind: 1000 * percentile(values, 0.5) for kind, values in found.items()},
+        "others' TTFT p99, ms": p99,
+        "p99 more, %": 100 * (p99["greedy"] / p99["fair"] - 1),
+        "refused": refused,
+    }
+
+
+async def connections(running: Running, options: argparse.Namespace) -> dict[str, object]:
+    server = running.as_seen_by()
+    rate = options.rate or 0.3 * (await peak_of(server, options.seconds / 2, options.seed))[0]
+    frontend = processes_of(running.pid)["frontend 0"]
+    found: dict[str, list[float]] = {"alone": [], "beside": []}
+    errors = {"alone": 0, "beside": 0}
+    memory: list[int] = []
+    for turn in range(4):
+        kind = ("alone", "beside")[turn % 2]
+        memory.append(memory_bytes(frontend)["rss"])
+        with attack(running.url) if kind == "beside" else contextlib.nullcontext():
+            memory.append(memory_bytes(frontend)["rss"])
+            lines = await run_load(server, rate, options.seconds, options.seed + turn)
+        found[kind] += [line.first_token_s for line in lines if line.first_token_s is not None]
+        errors[kind] += sum(bool(line.error) for line in lines)
+    p99 = {kind: 1000 * percentile(values, 0.99) for kind, values in found.items()}
+    return {
+        "requests/s": rate,
+        "TTFT p50, ms": {kind: 1000 * percentile(values, 0.5) for kind, values in found.items()},
+        "TTFT p99, ms": p99,
+        "p99 more, %": 100 * (p99["beside"] / p99["alone"] - 1),
+        "failures": errors,
+        "bytes of the frontend for each idle connection": (memory[3] - memory[2]) / NUM_IDLE,
+    }
+
+
+@contextlib.contextmanager
+def attack(url: str) -> Iterator[None]:
+    """Idle and slow connections, all there when the block begins."""
+    context = multiprocessing.get_context("spawn")
+    ready = context.Event()
+    attacker = context.Process(target=_attack, args=(url, ready), daemon=True)
+    attacker.start()
+    assert ready.wait(60), "the connections were not made"
+    try:
+        yield
+    finally:
+        attacker.kill()
+        attacker.join()
+
+
+def _attack(url: str, ready: "multiprocessing.synchronize.Event") -> None:
+    raise_open_files_limit()
+    uvloop.run(_hold_connections(url.removeprefix("http://"), ready))
+
+
+async def _hold_connections(host: str, ready: "multiprocessing.synchronize.Event") -> None:
+    name, port = host.split(":")
+    idle = []
+    for _ in range(NUM_IDLE // 100):  # a hundred at a time: the listening socket's queue is not endless
+        idle += await asyncio.gather(*(_idle(name, int(port)) for _ in range(100)))
+    slow = [asyncio.create_task(_slow(name, int(port), random.Random(index))) for index in range(NUM_SLOW)]
+    await asyncio.sleep(1.0)
+    ready.set()
+    await asyncio.gather(*slow)
+
+
+async def _idle(name: str, port: int) -> asyncio.StreamWriter:
+    """Asks once, and keeps the connection."""
+    reader, writer = await asyncio.open_connection(name, port, limit=1024)
+    writer.write(b"GET /live HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    await reader.readuntil(b"\r\n\r\n")
+    return writer
+
+
+async def _slow(name: str, port: int, draw: random.Random) -> None:
+    await asyncio.sleep(draw.random())
+    while True:
+        with contextlib.suppress(OSError):
+            reader, writer = await asyncio.open_connection(name, port, limit=1024)
+            writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nX-Slow: ")
+            while not reader.at_eof():
+                writer.write(b"a")
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(reader.read(1024), 1.0)
+            writer.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    kinds = {"goodput": goodput, "fairness": fairness, "connections": connections}
+    parser.add_argument("kind", choices=kinds)
+    parser.add_argument("--seconds", type=float, default=20.0, help="of each run")
+    parser.add_argument("--rate", type=float, help="requests a second: of each key, or of the load")
+    parser.add_argument("--seed", type=int, default=0)
+    options, serve_options = parser.parse_known_args()
+    raise_open_files_limit()
+    with serving(serve_options, KEYS if options.kind == "fairness" else []) as running:
+        result = uvloop.run(kinds[options.kind](running, options))
+    for name, value in result.items():
+        print(f"{name:48s} {_shown(value)}")
+    print(json.dumps({"bench": f"overload {options.kind}", "seconds": options.seconds, **circumstances(), **result}))
+
+
+def _shown(value: object) -> str:
+    match value:
+        case dict():
+            return "  ".join(f"{name} {_shown(part)}" for name, part in value.items())
+        case list():
+            return "  ".join(map(_shown, value))
+        case float():
+            return f"{value:,.1f}"
+    return str(value)
+
+
+if __name__ == "__main__":
+    main()
