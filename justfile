@@ -30,6 +30,10 @@ nightly *options:
 chaos *options:
     {{python}} scripts/chaos.py {{options}}
 
+# damaged frames through the real decoders: --count 100_000_000 --seed 0
+fuzz-frames *options:
+    {{python}} scripts/fuzz_frames.py {{options}}
+
 # mend what can be mended by machine
 format:
     {{python}} -m ruff check --fix .

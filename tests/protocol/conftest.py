@@ -1,131 +1,25 @@
-"""Random valid messages of every type, and a real link over a unix socket."""
+"""A real link over a unix socket, and random messages for it."""
 
 import math
 import random
 import shutil
 import tempfile
 import time
-from array import array
 from collections.abc import Callable, Iterator
-from enum import EnumMeta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec import inspect
 
 from paged_serve.protocol.async_channel import AsyncDealerChannel
 from paged_serve.protocol.authentication import Authenticator, read_secret
 from paged_serve.protocol.channel import DealerChannel, RouterChannel, identity, new_context
-from paged_serve.protocol.engine_core import (
-    EngineCoreRequest,
-    FromEngineCore,
-    Logprobs,
-    ToEngineCore,
-    TokenColumns,
-)
+from paged_serve.protocol.engine_core import FromEngineCore, ToEngineCore
 from paged_serve.protocol.run_dir import ENGINE_SOCKET, SECRET_FILE, endpoint
-from paged_serve.protocol.sampling_params import SamplingParams
-from paged_serve.protocol.worker import NewBlocks, NewRow, RowLogprobs, RowPromptLogprobs
+
+from .random_messages import struct_of
 
 RandomMessage = Callable[[Any, random.Random], Any]
-
-
-def column(rng: random.Random, rows: int, code: str = "i") -> bytes:
-    return array(code, [rng.randrange(2**31) for _ in range(rows)]).tobytes()
-
-
-def number(info: Any, rng: random.Random) -> int:
-    low = -(2**63) if info.ge is None else info.ge
-    high = 2**63 - 1 if info.le is None else info.le
-    return rng.choice([low, high, rng.randint(low, high), rng.randint(low, min(high, low + 100))])
-
-
-def text(rng: random.Random, longest: int) -> str:
-    return "".join(rng.choice("ab\n\0é漢🙂") for _ in range(rng.randint(0, min(20, longest))))
-
-
-def sampling_params(rng: random.Random) -> SamplingParams:
-    ids = tuple(rng.randrange(2**31) for _ in range(rng.randint(0, 4)))
-    return SamplingParams(
-        n=rng.randint(1, 4),
-        temperature=rng.uniform(0.1, 2.0),
-        top_p=rng.uniform(0.1, 1.0),
-        top_k=rng.choice([-1, 0, 40]),
-        seed=rng.choice([None, -1, 2**63 - 1]),
-        max_tokens=rng.choice([None, 100]),
-        stop=("é", "\n\n")[: rng.randint(0, 2)],
-        stop_token_ids=ids,
-        bad_words_token_ids=(ids,) if ids else (),
-        logit_bias=rng.choice([None, dict.fromkeys(ids, -0.5)]),
-        allowed_token_ids=ids or None,
-        logprobs=rng.choice([None, 0, 20]),
-        skip_special_tokens=rng.random() < 0.5,
-    )
-
-
-def constrained(cls: Any, values: dict[str, Any], rng: random.Random) -> dict[str, Any]:
-    """Make fields agree that belong together."""
-    rows, k = rng.randint(0, 4), rng.randint(0, 3)
-    if cls is TokenColumns:
-        values |= {"stream_ids": column(rng, 2 * rows), "first_positions": column(rng, rows)}
-        values |= {"token_ids": column(rng, rows)}
-    elif cls in (Logprobs, RowPromptLogprobs):
-        values |= {name: column(rng, rows * (k + 1)) for name in ("token_ids", "logprobs")}
-        values |= {"ranks": column(rng, rows)}
-    elif cls is RowLogprobs:
-        values |= {name: column(rng, k + 1) for name in ("token_ids", "logprobs")}
-    elif cls is NewBlocks:
-        values |= {"rows": column(rng, rows), "block_ids": column(rng, rows)}
-    elif cls is NewRow:
-        values |= {"token_ids": column(rng, 5), "prompt_len": rng.randint(0, 5)}
-        values |= {"num_computed_tokens": rng.randint(0, 4)}
-    elif cls is EngineCoreRequest:
-        resumed = rng.choice([0, values["sampling_params"].n])
-        values |= {"resume_token_ids": tuple(column(rng, rng.randint(0, 3)) for _ in range(resumed))}
-    return values
-
-
-def value_of(info: Any, rng: random.Random) -> Any:
-    """A random value of a msgspec type description, its bounds included."""
-    match info:
-        case inspect.UnionType(types=types):
-            return value_of(rng.choice(types), rng)
-        case inspect.NoneType():
-            return None
-        case inspect.BoolType():
-            return rng.random() < 0.5
-        case inspect.IntType():
-            return number(info, rng)
-        case inspect.FloatType():
-            low = info.ge if info.ge is not None else info.gt
-            return rng.uniform(low, min(info.le, low + 1000)) if low is not None else rng.uniform(-1e9, 1e9)
-        case inspect.StrType():
-            if info.pattern is not None:  # the only one there is: what a header can carry
-                return "".join(rng.choices("!09AZaz~", k=rng.randint(1, 20)))
-            return text(rng, info.max_length or 20)
-        case inspect.BytesType():
-            return column(rng, rng.randint(0, 5))
-        case inspect.VarTupleType():
-            return tuple(value_of(info.item_type, rng) for _ in range(rng.randint(0, 3)))
-        case inspect.DictType():
-            return {value_of(info.key_type, rng): value_of(info.value_type, rng) for _ in range(rng.randint(0, 3))}
-        case inspect.EnumType(cls=cls):
-            return rng.choice(list(cls))
-        case inspect.LiteralType(values=values):
-            return rng.choice(values)
-        case inspect.StructType(cls=cls):
-            return struct_of(cls, rng)
-    raise AssertionError(f"no generator for {info}")
-
-
-def struct_of(cls: Any, rng: random.Random) -> Any:
-    if isinstance(cls, EnumMeta):
-        return rng.choice(list(cls))
-    if cls is SamplingParams:
-        return sampling_params(rng)
-    fields = inspect.type_info(cls).fields  # type: ignore[attr-defined]
-    return cls(**constrained(cls, {field.name: value_of(field.type, rng) for field in fields}, rng))
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,1 @@
+"""The messages, the channels that carry them, and what damaged bytes do to both."""

@@ -1,0 +1,151 @@
+"""Millions of damaged frames through each link's own decoder, and what is valid still into the engine behind it."""
+
+import logging
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, get_args
+
+import msgspec
+
+from paged_serve.engine_core.admission import ModelFacts
+from paged_serve.engine_core.debug import check_invariants
+from paged_serve.engine_core.engine import EngineCore
+from paged_serve.protocol.channel import _Codec, check_hello
+from paged_serve.protocol.config import Config, SchedulerConfig
+from paged_serve.protocol.engine_core import AbortRequests, EngineCoreRequest, OutputsReceived
+from paged_serve.protocol.errors import ProtocolError
+from paged_serve.protocol.handshake import UNIONS
+from paged_serve.protocol.message import MAX_STEP_FRAME_BYTES, Hello, pack_ids
+from paged_serve.protocol.sampling_params import SamplingParams
+from paged_serve.protocol.worker import ModelRunnerOutput
+
+from .frame_mutator import VARIANTS, FrameMutator
+from .random_messages import struct_of
+
+ROUND_FRAMES = 1 << 20  # then other valid frames are damaged
+BATCH_FRAMES = 1 << 14
+SAMPLES_OF_EACH = 20
+CLIENT = b"client:0"
+CONFIG = Config(scheduler=SchedulerConfig(policy="priority"))
+EVERY_TOKEN = ModelFacts(num_blocks=64, max_model_len=64, vocab_size=2**31 - 1, eos_token_ids=frozenset({0}))
+
+
+@dataclass(slots=True)
+class Tally:
+    """What became of the frames; `behind` counts what the engine said to valid ones."""
+
+    frames: int = 0
+    valid: int = 0
+    refused: Counter[str] = field(default_factory=Counter)  # by type of error
+    behind: Counter[str] = field(default_factory=Counter)
+
+    def add(self, other: "Tally") -> None:
+        self.frames += other.frames
+        self.valid += other.valid
+        self.refused.update(other.refused)
+        self.behind.update(other.behind)
+
+    def __str__(self) -> str:
+        refused = ", ".join(f"{count:,} {kind}" for kind, count in self.refused.most_common())
+        behind = ", ".join(f"{count:,} {what}" for what, count in self.behind.most_common())
+        return f"{self.frames:,} frames, 0 raised; {self.valid:,} valid ({behind}); {refused}"
+
+
+class Behind:
+    """The engine that valid messages reach; it lives as long as a batch."""
+
+    def __init__(self, tally: Counter[str]):
+        self._tally = tally
+        self.engine = EngineCore(CONFIG, EVERY_TOKEN)
+        self.engine.add_client(CLIENT, 0.0)
+
+    def take(self, message: Any) -> None:
+        match message:
+            case Hello():
+                self._tally["hellos refused" if check_hello(message) else "hellos accepted"] += 1
+            case EngineCoreRequest():
+                refused = self.engine.add_request(CLIENT, message, 0.0)
+                self._tally["requests refused" if refused else "requests accepted"] += 1
+            case AbortRequests():
+                self.engine.abort(CLIENT, message, 0.0)
+            case OutputsReceived(frames=frames):
+                self.engine.outputs_received(CLIENT, frames)
+            case ModelRunnerOutput():
+                self._answer(message)
+
+    def _answer(self, message: ModelRunnerOutput) -> None:
+        """As the answer to a step of as many prompts as it has tokens, and one prompt at least."""
+        engine = EngineCore(CONFIG, EVERY_TOKEN)
+        engine.add_client(CLIENT, 0.0)
+        params = SamplingParams(max_tokens=4, logprobs=1, prompt_logprobs=1)
+        for number in range(max(1, len(message.token_ids) // 4)):
+            engine.add_request(CLIENT, EngineCoreRequest(number, pack_ids(range(1, 9)), params), 0.0)
+        plan = engine.plan(0.0)
+        assert plan is not None
+        try:
+            engine.apply(msgspec.structs.replace(message, epoch=0, step=plan.step), 0.0)
+        except ProtocolError:
+            self._tally["answers refused"] += 1
+        else:
+            self._tally["answers accepted"] += 1
+        check_invariants(engine)
+
+    def end(self) -> None:
+        check_invariants(self.engine)
+        self.engine.remove_client(CLIENT)
+        check_invariants(self.engine)
+
+
+def samples(links: list[str], rng: random.Random) -> list[bytes]:
+    """Valid frames of every message of these links."""
+    types = [cls for link in links for cls in get_args(UNIONS[link])]
+    return [msgspec.msgpack.encode(struct_of(cls, rng)) for cls in types for _ in range(SAMPLES_OF_EACH)]
+
+
+def counting(decode: Callable[[bytes], Any], refused: Counter[str]) -> Callable[[bytes], Any]:
+    """`decode`, which goes on raising what it raises."""
+
+    def decode_and_count(frame: bytes) -> Any:
+        try:
+            return decode(frame)
+        except Exception as error:
+            refused[type(error).__name__] += 1
+            raise
+
+    return decode_and_count
+
+
+def fuzz_link(link: str, mutator: FrameMutator, count: int, tally: Tally) -> None:
+    union = UNIONS[link]
+    codec: _Codec[Any, Any] = _Codec(union, MAX_STEP_FRAME_BYTES)
+    codec._decode = counting(codec._decode, tally.refused)
+    encode, decode_again = msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder(union).decode
+    for start in range(0, count, BATCH_FRAMES):
+        behind = Behind(tally.behind)
+        for frame in mutator.mutate(min(BATCH_FRAMES, count - start)):
+            try:
+                message = codec.decode([frame])
+                if message is not None:
+                    tally.valid += 1
+                    assert decode_again(encode(message)) == message, "it changes on its way"
+                    behind.take(message)
+            except BaseException as error:
+                error.add_note(f"{link}: {frame!r}")
+                raise
+        behind.end()
+    tally.frames += count
+
+
+def fuzz_round(seed: int, count: int = ROUND_FRAMES) -> Tally:
+    """About `count` frames over all links; the same seed damages the same frames in the same way."""
+    logging.getLogger("paged_serve.protocol.channel").setLevel(logging.ERROR)  # it tells of refused frames
+    rng, tally = random.Random(seed), Tally()
+    donors = samples(list(UNIONS), rng)
+    share = -(-count // len(UNIONS) // VARIANTS) * VARIANTS
+    for number, link in enumerate(UNIONS):
+        mutator = FrameMutator(samples([link], rng), donors, seed * len(UNIONS) + number)
+        fuzz_link(link, mutator, share, tally)
+    assert tally.valid + sum(tally.refused.values()) == tally.frames
+    return tally
