@@ -103,6 +103,7 @@ class ServerConfig(_Layer, frozen=True):
     restart_window_s: Annotated[float, Meta(gt=0, le=1e9)] = 60.0
     dump_dir: Text = ""  # reports lie there, in paged-serve/dumps; "" means ~/.local/state, "none" that there are none
     lenient: bool = False  # unknown request fields become warnings instead of errors
+    wake_supervisor: bool = True  # frontends continue a supervisor that a signal has halted
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
 

@@ -37,6 +37,11 @@ def is_stopped(pid: int) -> bool:
     return _state(f"/proc/{pid}/stat") in ("T", "t")
 
 
+def is_halted(pid: int) -> bool:
+    """Whether a signal has stopped the process; a debugger's stop is another one."""
+    return _state(f"/proc/{pid}/stat") == "T"
+
+
 def is_at_work(pid: int) -> bool:
     """Whether a thread of the process computes, waits for a core, or for a disk."""
     try:

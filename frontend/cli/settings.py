@@ -281,6 +281,9 @@ SETTINGS = (
         "FOLDER",
         "XDG_STATE_HOME",
     ),
+    Setting(
+        "Server", "server.wake_supervisor", ("--wake-supervisor",), "Continue a supervisor that SIGSTOP has halted."
+    ),
     Setting("Server", "server.lenient", ("--lenient",), "Unknown request fields are warnings, not errors."),
     Setting("Server", "server.log_level", ("--log-level",), "The least important line that is logged."),
 )

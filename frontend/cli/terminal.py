@@ -59,7 +59,14 @@ def server(flags: dict[str, Any]) -> Iterator[tuple[HttpClient, str]]:
     config, is_demo = with_local_model(resolved.config)
     with tempfile.TemporaryDirectory(prefix="paged-serve-") as folder:
         path = os.path.join(folder, "http.sock")
-        own = msgspec.structs.replace(config.server, uds=path, api_keys=(), num_frontends=1, log_level=quiet)
+        own = msgspec.structs.replace(
+            config.server,
+            uds=path,
+            api_keys=(),
+            num_frontends=1,
+            log_level=quiet,
+            wake_supervisor=False,  # ctrl-Z of a person who chats is meant
+        )
         alone = msgspec.structs.replace(config.parallel, spare_workers=False)
         config = msgspec.structs.replace(config, server=own, parallel=alone)
         bar = LoadingBar()

@@ -25,6 +25,7 @@ from .admin_server import AdminServer
 from .app import Application
 from .porter import Porter
 from .protocol import LimitedHttpProtocol
+from .supervisor_watch import SupervisorWatch
 from .uvicorn_server import UvicornServer, uvicorn_config
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ class FrontendProcess:
         max_connections = child.config.server.max_connections or max_connections_for(raise_open_files_limit())
         self._server = _Server(uvicorn_config(self._app, child.config.server.root_path, max_connections), porter)
         self._admin = AdminServer(child.config.server, child.run_dir, child.index)
+        self._supervisor_watch = SupervisorWatch(os.getppid(), child.config.server.wake_supervisor)
         self._reported_drained = False
         self._stopped = asyncio.Event()
 
@@ -141,7 +143,9 @@ class FrontendProcess:
         step = 0
         while not self._child.stop_requested:
             step += 1
-            self._child.heartbeat(time.monotonic(), step)
+            now = time.monotonic()
+            self._child.heartbeat(now, step)
+            self._supervisor_watch.look(now)
             self._read_control()
             if self._client is not None and self._client.failure is not None:
                 raise self._client.failure

@@ -25,7 +25,10 @@ from .load import Load
 from .orders import draw_orders
 from .transports import transports
 
-EVERYTHING = (*(f"{who}:{name}" for who in (*CHILDREN, "spare") for name in SIGNALS), "supervisor:SIGSTOP+SIGCONT")
+EVERYTHING = (
+    *(f"{who}:{name}" for who in (*CHILDREN, "spare") for name in SIGNALS),
+    *("supervisor:SIGSTOP", "supervisor:SIGSTOP+SIGCONT"),
+)
 NUM_ORDERS = 32
 MAX_TOKENS = 200
 

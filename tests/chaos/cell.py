@@ -24,7 +24,7 @@ from .orders import Order
 from .transports import NUM_TRANSPORTS, transports
 
 HALT_S = 0.3  # of SIGSTOP with SIGCONT: shorter than what counts as a hang
-LONG_HALT_S = 4.0  # of a supervisor, which nobody watches
+LONG_HALT_S = 4.0  # of a supervisor while no frontend may be there to continue it
 OPTIONS = ("--max-restarts", "1000000", "--num-blocks", "600", "--max-num-batched-tokens", "128")
 NOBODY = ""
 PHASES = ("loading", "idle", "prefill", "decode", "draining")
@@ -73,7 +73,7 @@ async def strike(server: ServerProcess, cell: Cell) -> None:
     if cell.signal == "SIGSTOP+SIGCONT":
         await asyncio.sleep(HALT_S)
         resume(victim)
-    elif cell.signal == "SIGSTOP" and cell.who == "supervisor":
+    elif cell.signal == "SIGSTOP" and cell.who == "supervisor" and cell.phase in ("loading", "draining"):
         await asyncio.sleep(LONG_HALT_S)
         resume(victim)
 

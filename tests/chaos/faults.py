@@ -18,7 +18,7 @@ from ..end_to_end.server_process import ROLES, ServerProcess
 GONE_WITHIN_S = 60.0
 CHILDREN = ("worker", "engine-core", "frontend")
 PROCESSES = (*CHILDREN, "supervisor")
-# SIGSTOP alone leaves it to the server to notice; of the supervisor nobody does, so it is continued
+# SIGSTOP alone leaves it to the server to notice
 SIGNALS = ("SIGKILL", "SIGSEGV", "SIGTERM", "SIGSTOP", "SIGSTOP+SIGCONT")
 
 

@@ -5,6 +5,7 @@ import re
 import signal
 from collections.abc import Callable, Iterator
 
+import psutil
 import pytest
 
 from paged_serve.frontend.model_folder import demo_model_folder
@@ -74,6 +75,18 @@ def test_a_halted_worker_is_replaced_and_the_stream_goes_on(server):
     received = [next(stream)]
     os.kill(server.children()["worker"].pid, signal.SIGSTOP)
     assert "".join([*received, *stream]) == undisturbed
+
+
+def test_a_halted_supervisor_is_continued_and_the_stream_goes_on(server):
+    undisturbed = server.complete(max_tokens=96)
+    supervisor = psutil.Process(server.process.pid)
+    stream = server.stream(max_tokens=96)
+    received = [next(stream)]
+    os.kill(supervisor.pid, signal.SIGSTOP)
+    server.children()["worker"].kill()  # which nobody replaces until the supervisor goes on
+    assert "".join([*received, *stream]) == undisturbed
+    assert supervisor.status() != psutil.STATUS_STOPPED
+    assert "the supervisor (pid" in server.said()
 
 
 def test_who_asks_is_told_what_all_processes_do_and_nothing_of_what_was_asked(start, tmp_path):

@@ -46,6 +46,8 @@ EXAMPLES = {  # a valid value of each setting for each of three sources
     "server.lenient": (True, False, True),
     "cache.share_prefixes": (True, False, True),
     "server.public_metrics": (True, False, True),
+    "server.wake_supervisor": (True, False, True),
+    "parallel.spare_workers": (True, False, True),
     "server.log_level": ("debug", "info", "error"),
 }
 

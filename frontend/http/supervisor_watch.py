@@ -1,0 +1,38 @@
+"""Nobody supervises the supervisor but its children: one that a signal has halted is continued."""
+
+import contextlib
+import logging
+import os
+import signal
+
+from paged_serve.protocol.lifeline import is_halted
+
+log = logging.getLogger(__name__)
+
+WAKE_AFTER_S = 1.0  # whoever halts it for less, and continues it, is not interfered with
+
+
+class SupervisorWatch:
+    """To be called several times a second. Times are `time.monotonic` seconds."""
+
+    def __init__(self, pid: int, wake: bool):
+        """`wake` False: the supervisor `pid` is left as it is."""
+        self._wake = wake
+        self._pid = pid
+        self._halted_since: float | None = None
+
+    def look(self, now: float) -> None:
+        """Continue it if it is time to. A debugger's halt is no signal's, and is left alone."""
+        if not self._wake or not is_halted(self._pid):
+            self._halted_since = None
+        elif self._halted_since is None:
+            self._halted_since = now
+        elif now - self._halted_since >= WAKE_AFTER_S:
+            log.error(
+                "the supervisor (pid %d) was halted %.1f s ago; continuing it (--no-wake-supervisor: never)",
+                self._pid,
+                now - self._halted_since,
+            )
+            self._halted_since = None
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._pid, signal.SIGCONT)
