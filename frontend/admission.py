@@ -9,7 +9,9 @@ from paged_serve.protocol.errors import InvalidRequest, Overloaded
 from paged_serve.protocol.sampling_params import MAX_ALLOWED_TOKEN_IDS, SamplingParams
 
 MAX_SEQUENCES_PER_REQUEST = 256  # prompts x n
-MAX_PROMPT_LOGPROBS = 1 << 18  # about 10 MB of JSON
+MAX_TOKENS_PER_REQUEST = 1 << 20  # of all prompts, or of one as long as the model takes; in memory 40 MB
+MAX_PROMPT_LOGPROBS = 1 << 17  # about 6 MB of JSON, which are written in one go
+MAX_SHOWN_PROMPT_TOKENS = 1 << 20  # about 6 MB of JSON again
 DRAIN_RETRY_S = 5.0
 FULL_RETRY_S = 1.0
 
@@ -47,11 +49,15 @@ def check_text_can_fit(text: str, longest_token_chars: int, max_model_len: int, 
     """Refuse a text that no tokenization can make short enough, before the time for tokenizing it is spent."""
     at_least = len(text) // longest_token_chars
     if at_least >= max_model_len:
-        raise InvalidRequest(
-            f"This model's maximum context length is {max_model_len} tokens; the request has at least {at_least} "
-            f"in the {field} ({len(text)} characters). Shorten it",
-            field,
-        )
+        raise too_many_tokens(at_least, text, max_model_len, field)
+
+
+def too_many_tokens(at_least: int, text: str, max_model_len: int, field: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"This model's maximum context length is {max_model_len} tokens; the request has at least {at_least} "
+        f"in the {field} ({len(text)} characters). Shorten it",
+        field,
+    )
 
 
 def check_token_ids(ids: Sequence[int], vocab_size: int, field: str) -> None:
@@ -91,6 +97,16 @@ def check_num_prompt_logprobs(params: SamplingParams, num_tokens: int) -> None:
             f"{count} log-probabilities of prompt tokens are too many for one answer; "
             f"at most {MAX_PROMPT_LOGPROBS} are given. Ask for fewer logprobs, prompts or choices",
             "prompt_logprobs",
+        )
+
+
+def check_num_shown_prompt_tokens(num_tokens: int, field: str) -> None:
+    """`num_tokens`: of the prompts of all choices, each of which shows its own."""
+    if num_tokens > MAX_SHOWN_PROMPT_TOKENS:
+        raise InvalidRequest(
+            f"{field} would show {num_tokens} tokens of prompts; at most {MAX_SHOWN_PROMPT_TOKENS} are shown in one "
+            "answer. Ask for fewer choices or prompts",
+            field,
         )
 
 

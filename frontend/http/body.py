@@ -9,37 +9,17 @@ from typing import Any, Generic, Literal, TypeVar, get_args, get_origin, get_typ
 import msgspec
 
 from .errors import HttpError
+from .foreign_fields import MAX_WARNINGS, UNSUPPORTED, check_number_of_nodes, is_harmless, without_foreign
 
 MAX_BODY_BYTES = 4 << 20
-MAX_CONTAINERS = 200_000  # a body of nothing but brackets would take the loop a second
 MAX_EXPLAINED_BYTES = 256 << 10  # longer bodies get less service: no value in errors, no 7.0 for 7
+MAX_PATIENT_BYTES = 2 << 20  # that are read again in all because of one body's foreign fields
 MAX_SHOWN_CHARS = 60
-MAX_WARNINGS = 64
+MAX_ERROR_CHARS = 2000  # of the library, which repeats names of any length
 
 Body = TypeVar("Body", bound=msgspec.Struct)
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
-# Sent by common clients, and true of what this server does anyway.
-_HARMLESS: dict[str, tuple[Any, ...]] = {
-    "best_of": (1,),
-    "detokenize": (True,),
-    "include_reasoning": (False,),
-    "modalities": (["text"],),
-    "service_tier": ("auto", "default"),
-    "spaces_between_special_tokens": (True,),
-    "store": (False,),
-    "use_beam_search": (False,),
-}
-# Users know these from elsewhere: "not supported" helps them more than a guess at a typing error.
-_UNSUPPORTED = {
-    *_HARMLESS,
-    *("audio", "chat_template", "documents", "function_call", "functions", "guided_choice"),
-    *("guided_grammar", "guided_json", "guided_regex", "kv_transfer_params", "length_penalty", "logprob_token_ids"),
-    *("metadata", "mm_processor_kwargs", "prediction", "prompt_embeds", "reasoning_effort", "repetition_detection"),
-    *("stream_interval", "structured_outputs", "suffix", "thinking_token_budget", "truncate_prompt_tokens"),
-    *("truncation_side", "verbosity", "vllm_xargs", "web_search_options", "return_tokens_as_token_ids"),
-    *("skip_reading_prefix_cache", "allowed_tokens", "logits_processors", "response_format", "tools", "tool_choice"),
-}
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*?)`(?: - at `\$(.*)`)?", re.DOTALL)
 _REQUIRED = re.compile(r"Object missing required field `(\w+)`(?: - at `\$(.*)`)?")
 _WHOLE_NUMBER = re.compile(r"Expected `[^`]*\bint\b[^`]*`, got `float` - at `\$\.(\w+).*`", re.DOTALL)
@@ -85,52 +65,64 @@ class BodyDecoder(Generic[Body]):
 
     def decode(self, body: bytes) -> tuple[Body, list[str]]:
         """(the body, warnings). Raises HttpError 400."""
-        if body.count(b"[") + body.count(b"{") > MAX_CONTAINERS:
-            raise HttpError(400, f"The body has more than {MAX_CONTAINERS} lists and objects.")
+        check_number_of_nodes(body)
+        warnings = list[str]()
+        if len(body) > MAX_EXPLAINED_BYTES:  # decoding it twice takes too long
+            body, warnings = self._without_foreign(body)
         try:
-            return self._decoder.decode(body), []
+            return self._decoder.decode(body), warnings
         except msgspec.ValidationError as error:
-            unknown = _UNKNOWN.fullmatch(str(error))
-            whole = len(body) <= MAX_EXPLAINED_BYTES and _WHOLE_NUMBER.fullmatch(str(error))
+            text = _text(error)
+            unknown = _UNKNOWN.fullmatch(text)
+            whole = len(body) <= MAX_EXPLAINED_BYTES and _WHOLE_NUMBER.fullmatch(text)
             if unknown is None and not whole:
                 raise self._invalid(error, body) from None
-            if unknown is not None and not self._lenient and unknown[1] not in _UNSUPPORTED:
+            if unknown is not None and not self._lenient and unknown[1] not in UNSUPPORTED:
                 raise self._refusal(unknown[1], unknown[2] or "") from None
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise HttpError(400, f"The body is not valid JSON: {_plain(error)}") from None
-        return self._decode_patiently(body)
+        if not warnings:
+            body, warnings = self._without_foreign(body)
+        return self._decode_patiently(body, warnings)
 
-    def _decode_patiently(self, body: bytes) -> tuple[Body, list[str]]:
+    def _without_foreign(self, body: bytes) -> tuple[bytes, list[str]]:
+        """(the body without what of its own fields may be left out, warnings)."""
+        body, names = without_foreign(body, self._kind.__struct_fields__, self._lenient)
+        if len(names) > MAX_WARNINGS:
+            raise HttpError(400, f"The body has more than {MAX_WARNINGS} unknown fields.")
+        return body, [f"ignored: {self._refusal(name, '').message}" for name in names]
+
+    def _decode_patiently(self, body: bytes, warnings: list[str]) -> tuple[Body, list[str]]:
         """Unknown fields are left out where that is allowed, and 7.0 is 7, as JSON Schema has it."""
-        value, warnings = _generic(body), list[str]()
-        made_whole = set[str]()
-        for _ in range(MAX_WARNINGS):
+        value, made_whole = _generic(body), set[str]()
+        for _ in range(min(MAX_WARNINGS, 2 + MAX_PATIENT_BYTES // len(body))):
             try:
                 return self._decoder.decode(msgspec.json.encode(value)), warnings
             except msgspec.ValidationError as error:
-                number = _WHOLE_NUMBER.fullmatch(str(error)) if len(body) <= MAX_EXPLAINED_BYTES else None
+                text = _text(error)
+                number = _WHOLE_NUMBER.fullmatch(text) if len(body) <= MAX_EXPLAINED_BYTES else None
                 if number is not None and number[1] not in made_whole:
                     made_whole.add(number[1])
                     value[number[1]] = _with_integers(value[number[1]])
                     continue
-                unknown = _UNKNOWN.fullmatch(str(error))
+                unknown = _UNKNOWN.fullmatch(text)
                 if unknown is None:
                     raise self._invalid(error, body) from None
                 name, path = unknown[1], unknown[2] or ""
                 parent = _walk(value, path)
                 if not isinstance(parent, dict) or name not in parent:
                     raise self._invalid(error, body) from None
-                if not _is_harmless(name, parent[name]):
+                if not is_harmless(name, parent[name]):
                     refusal = self._refusal(name, path)
                     if not self._lenient:
                         raise refusal from None
                     warnings.append(f"ignored: {refusal.message}")
                 del parent[name]
-        raise HttpError(400, f"The body has more than {MAX_WARNINGS} unknown fields.")
+        raise HttpError(400, "The body has more unknown fields than are left out of one of its length.")
 
     def _refusal(self, name: str, path: str) -> HttpError:
         where, place = f" in {path.lstrip('.')}" if path else "", f"{path}.{name}".lstrip(".")
-        if name in _UNSUPPORTED:
+        if name in UNSUPPORTED:
             return HttpError(400, f"{name}{where} is not supported here", place)
         struct = _struct_in(_type_at(self._kind, path))
         known = () if struct is None else struct.__struct_fields__
@@ -140,7 +132,7 @@ class BodyDecoder(Generic[Body]):
 
     def _invalid(self, error: Exception, body: bytes) -> HttpError:
         """msgspec says what was expected and where; the value makes it a sentence."""
-        text = str(error)
+        text = _text(error)
         if required := _REQUIRED.fullmatch(text):
             name = f"{required[2] or ''}.{required[1]}".lstrip(".")
             return HttpError(400, f"{name} is required", name)
@@ -161,6 +153,11 @@ class BodyDecoder(Generic[Body]):
 
 def _too_long(length: int) -> HttpError:
     return HttpError(413, f"The body has {length} bytes or more; at most {MAX_BODY_BYTES} are accepted.")
+
+
+def _text(error: Exception) -> str:
+    text, half = str(error), MAX_ERROR_CHARS // 2
+    return text if len(text) <= MAX_ERROR_CHARS else f"{text[:half]}…{text[-half:]}"
 
 
 def _lowered(text: str) -> str:
@@ -214,12 +211,6 @@ def _shown(value: Any) -> str:
     except RecursionError:
         return "a deeply nested value"
     return text if len(text) <= MAX_SHOWN_CHARS else text[:MAX_SHOWN_CHARS] + "…"
-
-
-def _is_harmless(name: str, value: Any) -> bool:
-    return (value is None and name in _UNSUPPORTED) or any(
-        type(value) is type(same) and value == same for same in _HARMLESS.get(name, ())
-    )
 
 
 def _type_at(kind: Any, path: str) -> Any:

@@ -8,7 +8,7 @@ from msgspec import UNSET, UnsetType
 from paged_serve.protocol.errors import InvalidRequest
 from paged_serve.protocol.sampling_params import FinishReason
 
-from ..admission import check_num_prompt_logprobs, fitting_max_tokens
+from ..admission import check_num_prompt_logprobs, check_num_shown_prompt_tokens, fitting_max_tokens
 from ..client import TokenLogprobs
 from . import answers, logprobs
 from .answer_head import AnswerHead
@@ -43,6 +43,8 @@ async def chat_prompt(service: Service, body: ChatCompletionRequest, size: int, 
     params = await service.off_loop(size, chat_params, service, body, max_tokens)
     params.check_vocabulary(service.engine.limits.vocab_size)
     check_num_prompt_logprobs(params, len(ids))
+    if body.return_token_ids:  # in a stream each choice begins with the prompt's
+        check_num_shown_prompt_tokens(len(ids) * params.n, "return_token_ids")
     return Prompt(ids, params)
 
 
@@ -132,8 +134,6 @@ class ChatWriter:
         for choice in whole:
             text = "".join(contents[choice.index])
             choice.message.content = text or (None if choice.message.tool_calls is not UNSET else "")
-        entries = self._generation.prompt_logprobs[0]
-        shows_prompt_logprobs = self._body.prompt_logprobs is not None and entries is not None
         return answers.ChatCompletion(
             id=head.answer_id,
             object="chat.completion",
@@ -143,11 +143,16 @@ class ChatWriter:
             usage=self._generation.usage(),
             system_fingerprint=self._service.fingerprint,
             prompt_token_ids=self._prompt.token_ids if self._body.return_token_ids else UNSET,
-            prompt_logprobs=logprobs.prompt_logprobs(self._service.tokenizer, entries or [])
-            if shows_prompt_logprobs
-            else UNSET,
+            prompt_logprobs=await self._prompt_logprobs(),
             warnings=head.warnings or UNSET,
         )
+
+    async def _prompt_logprobs(self) -> answers.PromptLogprobs | UnsetType:
+        entries = self._generation.prompt_logprobs[0]
+        if self._body.prompt_logprobs is None or entries is None:
+            return UNSET
+        size = len(entries) * (1 + self._body.prompt_logprobs)
+        return await self._service.off_loop(size, logprobs.prompt_logprobs, self._service.tokenizer, entries)
 
     async def frames(self, head: AnswerHead) -> AsyncGenerator[list[bytes], None]:
         """The same as server-sent events: a list of all that there are by now."""

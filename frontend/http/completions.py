@@ -8,7 +8,13 @@ from msgspec import UNSET
 from paged_serve.protocol.errors import InvalidRequest
 from paged_serve.protocol.sampling_params import SamplingParams
 
-from ..admission import check_num_named_tokens, check_num_prompt_logprobs, check_num_sequences, fitting_max_tokens
+from ..admission import (
+    check_num_named_tokens,
+    check_num_prompt_logprobs,
+    check_num_sequences,
+    check_num_shown_prompt_tokens,
+    fitting_max_tokens,
+)
 from ..text.detokenizer import Detokenizer
 from . import logprobs
 from .answer_head import AnswerHead
@@ -42,7 +48,10 @@ async def completion_prompts(service: Service, body: CompletionRequest, size: in
             params[max_tokens].check_vocabulary(service.engine.limits.vocab_size)
             check_num_named_tokens(params[max_tokens], len(given))
         prompts.append(Prompt(ids, params[max_tokens]))
-    check_num_prompt_logprobs(prompts[0].params, sum(len(prompt.token_ids) for prompt in prompts) * (body.n or 1))
+    num_shown = sum(len(prompt.token_ids) for prompt in prompts) * (body.n or 1)
+    check_num_prompt_logprobs(prompts[0].params, num_shown)
+    if body.echo or body.return_token_ids:
+        check_num_shown_prompt_tokens(num_shown, "echo" if body.echo else "return_token_ids")
     return prompts
 
 

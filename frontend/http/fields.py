@@ -21,6 +21,7 @@ MAX_MESSAGES = 4096
 MAX_TOOLS = 128
 MAX_TEMPLATE_KWARGS = 16
 MAX_STOP_TOKENS = 1024
+MAX_JSON_DEPTH = 64
 
 TokenId = Annotated[int, Meta(ge=0, le=MAX_TOKEN_ID)]
 N = Annotated[int, Meta(ge=1, le=MAX_N, description="Sequences from one prompt; needs a temperature above 0")]

@@ -31,7 +31,7 @@ async def _create(service: Service, call: Call, kind: Kind) -> None:
         raise HttpError(400, "Last-Event-ID needs the Idempotency-Key that the request had.", "Idempotency-Key")
     with service.admission.entered(call.tenant.name, call.tenant.weight):
         raw = await call.body()
-        body, model, warnings = decode(service, kind, raw)
+        body, model, warnings = await decode(service, kind, raw)
         check_patience(service, call, body)
         created = int(time.time())
         prompts = await kind.prompts(service, body, len(raw), created)

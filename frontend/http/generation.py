@@ -12,9 +12,12 @@ from paged_serve.protocol.sampling_params import FinishReason, SamplingParams
 from ..client import SequenceDelta, TokenLogprobs
 from ..client_terms import RequestTerms
 from ..text.sequence_text import SequenceText
+from ..text.stop_strings import StopAutomaton
 from .answers import PromptTokensDetails, Usage
 from .service import EngineRequest, Service
 from .turns import Turns
+
+MAX_BATCH_TOKENS = 128  # with twenty logprobs each they take 10 ms; then others have their turn
 
 
 @dataclass(slots=True)
@@ -60,8 +63,9 @@ class Generation:
         self._prompts = prompts
         self._terms = terms
         self._n = prompts[0].params.n
+        stops = StopAutomaton(prompts[0].params.stop)  # which all prompts share
         self._choices = [
-            _Choice(SequenceText(service.tokenizer, prompt.token_ids, prompt.params))
+            _Choice(SequenceText(service.tokenizer, prompt.token_ids, prompt.params, stops))
             for prompt in prompts
             for _ in range(self._n)
         ]
@@ -137,10 +141,15 @@ class Generation:
         request = self._requests[0]
         with contextlib.suppress(StopAsyncIteration):
             while True:
-                batch = [(0, await request.__anext__())]
-                while (delta := request.take()) is not None:
+                delta: SequenceDelta | None = await request.__anext__()
+                batch, size = [], 0
+                while delta is not None:
                     batch.append((0, delta))
+                    size += max(1, len(delta.token_ids))
+                    delta = request.take() if size < MAX_BATCH_TOKENS else None
                 yield batch
+                if size >= MAX_BATCH_TOKENS:
+                    await asyncio.sleep(0)
 
     async def _of_many(self) -> AsyncGenerator[list[tuple[int, SequenceDelta]], None]:
         queue: asyncio.Queue[tuple[int, SequenceDelta] | asyncio.Task[None]] = asyncio.Queue()
@@ -155,14 +164,16 @@ class Generation:
             task.add_done_callback(queue.put_nowait)
         num_running = len(self._pumps)
         while num_running:
-            batch = []
-            for item in [await queue.get(), *(queue.get_nowait() for _ in range(queue.qsize()))]:
+            batch, first = [], await queue.get()
+            for item in [first, *(queue.get_nowait() for _ in range(min(queue.qsize(), MAX_BATCH_TOKENS)))]:
                 if isinstance(item, tuple):
                     batch.append(item)
                 else:
                     num_running -= 1
                     item.result()  # raises what ended this prompt's request
             yield batch
+            if not queue.empty():
+                await asyncio.sleep(0)
 
     def _one_batch(self, batch: list[tuple[int, SequenceDelta]]) -> Iterator[list[Piece]]:
         pieces = [piece for number, delta in batch if (piece := self._piece(number, delta)) is not None]

@@ -52,9 +52,9 @@ COMPLETION = Kind("cmpl", CompletionRequest, _completion_prompts, CompletionWrit
 CHAT_COMPLETION = Kind("chatcmpl", ChatCompletionRequest, _chat_prompts, _chat_writer)
 
 
-def decode(service: Service, kind: Kind, raw: bytes) -> tuple[SamplingFields, str, list[str]]:
+async def decode(service: Service, kind: Kind, raw: bytes) -> tuple[SamplingFields, str, list[str]]:
     """(body, model's name, warnings). Raises HttpError."""
-    body, warnings = decode_body(kind.body, raw, service.config.server.lenient)
+    body, warnings = await service.off_loop(len(raw), decode_body, kind.body, raw, service.config.server.lenient)
     model = service.model_name(body.model)
     if body.stream_options is not None and not body.stream:
         raise HttpError(400, "stream_options needs stream to be true", "stream_options")

@@ -32,7 +32,7 @@ async def create_once(service: Service, call: Call, kind: Kind, key: str) -> Non
             if is_new:  # a full server refuses it unread
                 admitted.enter_context(service.admission.entered(call.tenant.name, call.tenant.weight))
             raw = await call.body()
-            body, model, warnings = decode(service, kind, raw)
+            body, model, warnings = await decode(service, kind, raw)
             request = KeyedRequest(call.caller, key, request_digest(service.fingerprint, call.path, key, raw))
             _check_event_id(kind, request, body, after)
             answer = service.kept.of_request(request, after)

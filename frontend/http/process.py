@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import socket
@@ -135,6 +136,7 @@ class FrontendProcess:
         self._app.router, self._admin.router = make_routers(
             text, self._client, self._admission, child.index, child.run_dir
         )
+        gc.freeze()  # what lives now lives for ever; a collection that looks at it holds everybody up
         child.control.send(control.Ready(text.facts() | self._admin.facts()))
         log.info("ready max_model_len=%d", self._client.limits.max_model_len)
 

@@ -7,8 +7,15 @@ import msgspec
 
 from paged_serve.protocol.errors import InvalidRequest
 
-from ..admission import check_text_can_fit, check_token_ids, fitting_max_tokens
+from ..admission import (
+    MAX_TOKENS_PER_REQUEST,
+    check_text_can_fit,
+    check_token_ids,
+    fitting_max_tokens,
+    too_many_tokens,
+)
 from . import fields, schemas
+from .foreign_fields import check_number_of_nodes
 from .service import Service
 
 RESERVED_KWARGS = {
@@ -61,14 +68,21 @@ async def prompts_tokens(
             fitting_max_tokens(len(prompt), None, None, service.max_model_len, "prompt")
 
     def encode() -> list[list[int]]:
-        encode_text, vocab_size = service.tokenizer.encode, service.engine.limits.vocab_size
+        vocab_size, num_tokens = service.engine.limits.vocab_size, 0
         found = []
         for prompt in prompts:
             if isinstance(prompt, str):
-                prompt = encode_text(prompt, add_special_tokens)
+                prompt = encode_text(service, prompt, add_special_tokens, "prompt")
             else:
                 check_token_ids(prompt, vocab_size, "prompt")
             found.append(prompt)
+            num_tokens += len(prompt)
+            if num_tokens > max(MAX_TOKENS_PER_REQUEST, service.max_model_len):
+                raise InvalidRequest(
+                    f"the {len(found)} first prompts have {num_tokens} tokens; at most {MAX_TOKENS_PER_REQUEST} may "
+                    "come in one request",
+                    "prompt",
+                )
         return found
 
     return await service.off_loop(sum(map(len, prompts)), encode)
@@ -94,7 +108,10 @@ async def chat_tokens(
     begins_turn = not goes_on if body.add_generation_prompt is None else body.add_generation_prompt
 
     def plain() -> tuple[list[dict[str, Any]], list[dict[str, Any]] | None]:
+        check_number_of_nodes(_written_arguments(body.messages).encode())
         messages = [_for_template(message, f"messages[{i}]") for i, message in enumerate(body.messages)]
+        for i, tool in enumerate(body.tools or ()):
+            check_depth(tool.function.parameters, f"tools[{i}].function.parameters")
         return messages, msgspec.to_builtins(body.tools) if use_tools and body.tools else None
 
     messages, tools = await service.off_loop(size, plain)
@@ -107,7 +124,25 @@ async def chat_tokens(
         kwargs=kwargs,
     )
     check_text_can_fit(text, service.longest_token_chars, service.max_model_len, "messages")
-    return await service.off_loop(len(text), service.tokenizer.encode, text, add_special_tokens)
+    return await service.off_loop(len(text), encode_text, service, text, add_special_tokens, "messages")
+
+
+def encode_text(service: Service, text: str, add_special_tokens: bool, field: str) -> list[int]:
+    """Raises InvalidRequest for a text that is much too long, before the memory that its tokens need is taken."""
+    if at_least := service.tokenizer.tokens_beyond(text, service.max_model_len):
+        raise too_many_tokens(at_least, text, service.max_model_len, field)
+    return service.tokenizer.encode(text, add_special_tokens)
+
+
+def check_depth(value: object, field: str, levels: int = fields.MAX_JSON_DEPTH) -> None:
+    """Raises InvalidRequest when lists and objects stand in one another more than `levels` deep."""
+    if not isinstance(value, (dict, list)):
+        return
+    if not levels:
+        raise InvalidRequest(f"{field} is nested more than {fields.MAX_JSON_DEPTH} levels deep", field)
+    for inner in value.values() if isinstance(value, dict) else value:
+        if isinstance(inner, (dict, list)):
+            check_depth(inner, field, levels - 1)
 
 
 def _template_kwargs(kwargs: fields.TemplateKwargs | None) -> dict[str, Any]:
@@ -130,11 +165,17 @@ def _for_template(message: schemas.ChatMessage, place: str) -> dict[str, Any]:
         if (value := getattr(message, name)) is not None:
             plain[name] = value
     if message.tool_calls:
-        plain["tool_calls"] = [_call_for_template(call) for call in message.tool_calls]
+        plain["tool_calls"] = [_call_for_template(call, place) for call in message.tool_calls]
     return plain
 
 
-def _call_for_template(call: schemas.ToolCall) -> dict[str, Any]:
+def _written_arguments(messages: schemas.Messages) -> str:
+    """JSON within JSON, of all earlier calls: the count of the body's own has not seen into it."""
+    calls = [call.function for message in messages for call in message.tool_calls or ()]
+    return "".join(function.arguments for function in calls if isinstance(function.arguments, str))
+
+
+def _call_for_template(call: schemas.ToolCall, place: str) -> dict[str, Any]:
     arguments = call.function.arguments
     if isinstance(arguments, str):
         try:
@@ -143,6 +184,7 @@ def _call_for_template(call: schemas.ToolCall) -> dict[str, Any]:
             raise InvalidRequest(
                 f"the arguments of the call of {call.function.name[:64]!r} are not a JSON object", "messages"
             ) from None
+    check_depth(arguments, f"{place}.tool_calls")
     function = {"name": call.function.name, "arguments": arguments or {}}
     return {"id": call.id, "type": call.type, "function": function}
 

@@ -6,18 +6,22 @@ import msgspec
 
 from paged_serve import __version__
 from paged_serve.protocol.config import ServerConfig
+from paged_serve.protocol.errors import InvalidRequest
 
 from ..admission import check_token_ids
 from . import answers, schemas
 from .admin import METRICS
 from .body import decode_body
 from .call import Call
+from .foreign_fields import check_number_of_nodes
 from .generate import create_chat_completion, create_completion
 from .once import delete_stream, get_stream
 from .openapi import document
 from .prompts import chat_tokens
 from .route_spec import RouteSpec
 from .service import Service
+
+MAX_LISTED_TOKENS = 1 << 18  # or as many as the model takes
 
 
 async def list_models(service: Service, call: Call) -> None:
@@ -32,16 +36,16 @@ async def get_model(service: Service, call: Call) -> None:
 async def tokenize(service: Service, call: Call) -> None:
     """A text, or a conversation as the model would see it, to token ids."""
     raw, lenient = await call.body(), service.config.server.lenient
-    if _has_messages(raw):
-        chat, _ = decode_body(schemas.TokenizeChatRequest, raw, lenient)
+    if await service.off_loop(len(raw), _has_messages, raw):
+        chat, _ = await service.off_loop(len(raw), decode_body, schemas.TokenizeChatRequest, raw, lenient)
         service.model_name(chat.model)
         ids = await chat_tokens(service, chat, len(raw), add_special_tokens=bool(chat.add_special_tokens))
         names = chat.return_token_strs
     else:
-        text, _ = decode_body(schemas.TokenizeTextRequest, raw, lenient)
+        text, _ = await service.off_loop(len(raw), decode_body, schemas.TokenizeTextRequest, raw, lenient)
         service.model_name(text.model)
         special = True if text.add_special_tokens is None else text.add_special_tokens
-        ids = await service.off_loop(len(text.prompt), service.tokenizer.encode, text.prompt, special)
+        ids = await service.off_loop(len(text.prompt), _tokens, service, text.prompt, special)
         names = text.return_token_strs
     answer = answers.Tokens(count=len(ids), max_model_len=service.max_model_len, tokens=ids)
     if names:
@@ -50,10 +54,12 @@ async def tokenize(service: Service, call: Call) -> None:
 
 
 async def detokenize(service: Service, call: Call) -> None:
-    body, _ = decode_body(schemas.DetokenizeRequest, await call.body(), service.config.server.lenient)
+    raw, lenient = await call.body(), service.config.server.lenient
+    body, _ = await service.off_loop(len(raw), decode_body, schemas.DetokenizeRequest, raw, lenient)
     service.model_name(body.model)
 
     def decode() -> str:
+        _check_number_of_tokens(service, len(body.tokens), "tokens")
         check_token_ids(body.tokens, service.engine.limits.vocab_size, "tokens")
         return service.tokenizer.decode(body.tokens, skip_special_tokens=False)
 
@@ -148,7 +154,20 @@ def _model(service: Service, name: str) -> answers.Model:
     )
 
 
+def _tokens(service: Service, text: str, add_special_tokens: bool) -> list[int]:
+    most = max(MAX_LISTED_TOKENS, service.max_model_len)
+    _check_number_of_tokens(service, service.tokenizer.tokens_beyond(text, most), "prompt")
+    return service.tokenizer.encode(text, add_special_tokens)
+
+
+def _check_number_of_tokens(service: Service, count: int, field: str) -> None:
+    most = max(MAX_LISTED_TOKENS, service.max_model_len)
+    if count > most:
+        raise InvalidRequest(f"{field} has {count} tokens or more; at most {most} are accepted here", field)
+
+
 def _has_messages(body: bytes) -> bool:
+    check_number_of_nodes(body)
     try:
         fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
     except (msgspec.DecodeError, UnicodeError, RecursionError):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import msgspec
 
 _BEGIN, _END = "<tool_call>", "</tool_call>"
-_PREFIXES = tuple(_BEGIN[:length] for length in range(len(_BEGIN) - 1, 0, -1))
+_PREFIXES = {tag: tuple(tag[:length] for length in range(len(tag) - 1, 0, -1)) for tag in (_BEGIN, _END)}
 
 
 class _Call(msgspec.Struct):
@@ -36,52 +36,63 @@ class ToolCallParser:
 
     def __init__(self) -> None:
         self.num_calls = 0
-        self._held = ""  # not yet decided: the inside of a call, a piece of its tag, or white space around it
+        # Each character is looked at once and joined once, whatever a model writes.
+        self._inside: list[str] | None = None  # of a call that has begun
+        self._space: list[str] = []  # before a call, to which it belongs if it is one
+        self._tail = ""  # perhaps the beginning of a tag
         self._after_call = False  # white space between a call and what follows is nobody's
 
     def push(self, text: str, final: bool = False) -> tuple[str, list[ParsedCall]]:
         """(content, complete calls) that the text adds; `final` with the last piece."""
-        self._append(text)
+        text = self._tail + text
         content: list[str] = []
         calls: list[ParsedCall] = []
-        while (start := self._held.find(_BEGIN)) >= 0:
-            end = self._held.find(_END, start)
-            if end < 0 and not final:
-                break
-            inside = self._held[start + len(_BEGIN) : end if end >= 0 else None]
-            call = _parse(inside)
-            after = self._held[end + len(_END) :] if end >= 0 else ""
-            if call is None:
-                content.append(self._held[: len(self._held) - len(after)])
+        start = 0
+        while (found := text.find(tag := self._next_tag(), start)) >= 0:
+            self._take(text[start:found], content)
+            start = found + len(tag)
+            if self._inside is None:
+                self._inside, self._after_call = [], False
             else:
-                content.append(self._held[:start].rstrip())  # the line break before a call belongs to the call
-                calls.append(call)
-                self._after_call = True
-            self._held = ""
-            self._append(after)
+                self._end_call(content, calls, _END)
+        end = len(text)
+        if not final:
+            end -= next((len(prefix) for prefix in _PREFIXES[tag] if text.endswith(prefix, start)), 0)
+        self._take(text[start:end], content)
+        self._tail = text[end:]
+        if final and self._inside is not None:
+            self._end_call(content, calls, "")
+        elif final:
+            content += self._space
         self.num_calls += len(calls)
-        content.append(self._release(final))
         return "".join(content), calls
 
-    def _append(self, text: str) -> None:
+    def _next_tag(self) -> str:
+        return _BEGIN if self._inside is None else _END
+
+    def _take(self, text: str, content: list[str]) -> None:
+        """Text without a tag."""
+        if self._inside is not None:
+            self._inside.append(text)
+            return
         if self._after_call:
             text = text.lstrip()
             self._after_call = not text
-        self._held += text
+        shown = text.rstrip()
+        if shown:
+            content += [*self._space, shown]
+            self._space = []
+        self._space.append(text[len(shown) :])
 
-    def _release(self, final: bool) -> str:
-        """The part of the held text that is content whatever comes next."""
-        text = self._held
-        if final:
-            keep = len(text)
-        elif (start := text.find(_BEGIN)) >= 0:
-            keep = start
+    def _end_call(self, content: list[str], calls: list[ParsedCall], tag: str) -> None:
+        inside = "".join(self._inside or ())
+        call = _parse(inside)
+        if call is None:
+            content += [*self._space, _BEGIN, inside, tag]
         else:
-            keep = len(text) - next((len(prefix) for prefix in _PREFIXES if text.endswith(prefix)), 0)
-        if not final:
-            keep = len(text[:keep].rstrip())
-        self._held = text[keep:]
-        return text[:keep]
+            calls.append(call)
+            self._after_call = True
+        self._inside, self._space = None, []
 
 
 def _parse(inside: str) -> ParsedCall | None:

@@ -7,6 +7,7 @@ from paged_serve.protocol.sampling_params import FinishReason, SamplingParams
 
 from ..client_deltas import SequenceDelta, TokenLogprobs
 from ..text.sequence_text import SequenceText
+from ..text.stop_strings import StopAutomaton
 from ..text.tokenizer import Tokenizer
 
 
@@ -70,7 +71,8 @@ class OutputBuilder:
     def __init__(self, tokenizer: Tokenizer, prompt: str | None, prompt_token_ids: list[int], params: SamplingParams):
         self.output = RequestOutput("", prompt, prompt_token_ids)
         self._tokenizer = tokenizer
-        self._texts = [SequenceText(tokenizer, prompt_token_ids, params) for _ in range(params.n)]
+        stops = StopAutomaton(params.stop)
+        self._texts = [SequenceText(tokenizer, prompt_token_ids, params, stops) for _ in range(params.n)]
         has_logprobs = params.logprobs is not None
         self.output.outputs = [
             CompletionOutput(index, "", [], 0.0 if has_logprobs else None, [] if has_logprobs else None)

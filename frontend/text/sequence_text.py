@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from paged_serve.protocol.sampling_params import FinishReason, SamplingParams
 
 from .detokenizer import Detokenizer
-from .stop_strings import StopStrings
+from .stop_strings import StopAutomaton, StopStrings
 from .tokenizer import Tokenizer
 
 
@@ -24,9 +24,16 @@ class TextDelta:
 class SequenceText:
     """Feed it every delta of one sequence; after a finish_reason it stays silent."""
 
-    def __init__(self, tokenizer: Tokenizer, prompt_token_ids: Sequence[int], params: SamplingParams):
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        prompt_token_ids: Sequence[int],
+        params: SamplingParams,
+        stops: StopAutomaton | None = None,
+    ):
+        """`stops`: of params.stop, where several sequences have the same: each of its own takes time and memory."""
         self._detokenizer = Detokenizer(tokenizer, prompt_token_ids, params.skip_special_tokens)
-        self._stops = StopStrings(params.stop, params.include_stop_str_in_output)
+        self._stops = StopStrings(stops or StopAutomaton(params.stop), params.include_stop_str_in_output)
         self._shows_text = params.detokenize
         self._shows_stop_token = params.include_stop_str_in_output
         self._min_tokens = params.min_tokens

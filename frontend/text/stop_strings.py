@@ -1,6 +1,65 @@
 """Where the output ends: stop strings, found across any division into pieces."""
 
+from collections import deque
 from collections.abc import Sequence
+
+
+class StopAutomaton:
+    """Any number of stop strings as one machine that looks at each character once (Aho and Corasick, 1975).
+
+    A state stands for the longest end of the text that begins a stop string. Shared by all sequences of a request: a
+    sequence keeps its state alone.
+    """
+
+    START = 0
+
+    def __init__(self, stop: Sequence[str]):
+        stop = tuple(dict.fromkeys(stop))
+        self.firsts = frozenset(text[0] for text in stop)
+        self._next: dict[tuple[int, str], int] = {}
+        self._shorter = [0]  # the state of the longest proper end of the same text
+        self.depths = [0]  # characters
+        self._found: list[str | None] = [None]  # the longest stop string that ends here
+        for text in stop:
+            self._add(text)
+        self._link()
+
+    def step(self, state: int, char: str) -> int:
+        """The state after one more character."""
+        following = self._next
+        while (found := following.get((state, char))) is None:
+            if not state:
+                return 0
+            state = self._shorter[state]
+        return found
+
+    def found(self, state: int) -> str | None:
+        """The stop string that is complete in this state."""
+        return self._found[state]
+
+    def _add(self, text: str) -> None:
+        state = 0
+        for char in text:
+            if (state, char) not in self._next:
+                self._next[state, char] = len(self.depths)
+                self.depths.append(self.depths[state] + 1)
+                self._shorter.append(0)
+                self._found.append(None)
+            state = self._next[state, char]
+        self._found[state] = text
+
+    def _link(self) -> None:
+        """Shorter states first: each one's own link leads to its followers'."""
+        followers: dict[int, list[tuple[str, int]]] = {}
+        for (state, char), found in self._next.items():
+            followers.setdefault(state, []).append((char, found))
+        waiting = deque(found for _, found in followers.get(0, ()))
+        while waiting:
+            state = waiting.popleft()
+            for char, found in followers.get(state, ()):
+                self._shorter[found] = self.step(self._shorter[state], char)
+                waiting.append(found)
+            self._found[state] = self._found[state] or self._found[self._shorter[state]]
 
 
 class StopStrings:
@@ -13,28 +72,27 @@ class StopStrings:
     (('a', None), ('##b', None), ('c', '###'))
     """
 
-    def __init__(self, stop: Sequence[str], include: bool = False):
-        self._stop = tuple(dict.fromkeys(stop))
+    def __init__(self, stop: Sequence[str] | StopAutomaton, include: bool = False):
+        self._automaton = stop if isinstance(stop, StopAutomaton) else StopAutomaton(stop)
         self._include = include
-        prefixes = {text[:length] for text in self._stop for length in range(1, len(text))}
-        self._prefixes = tuple(sorted(prefixes, key=len, reverse=True))
+        self._state = StopAutomaton.START
         self._held = ""
 
     def push(self, text: str) -> tuple[str, str | None]:
         """(text that may be shown, the stop string that was found or None); push nothing after one was found."""
-        if not self._stop:
+        state, automaton = self._state, self._automaton
+        if not state and automaton.firsts.isdisjoint(text):
             return text, None
+        start = len(self._held)
         text = self._held + text
-        found = [(start + len(stop), start, stop) for stop in self._stop if (start := text.find(stop)) >= 0]
-        if found:
-            end, start, stop = min(found)
-            self._held = ""
-            return text[: end if self._include else start], stop
-        held = 0
-        if text.endswith(self._prefixes):
-            held = next(len(prefix) for prefix in self._prefixes if text.endswith(prefix))
-        self._held = text[len(text) - held :]
-        return text[: len(text) - held], None
+        for end, char in enumerate(text[start:], start + 1):
+            state = automaton.step(state, char)
+            if state and (stop := automaton.found(state)) is not None:
+                self._state, self._held = StopAutomaton.START, ""
+                return text[: end if self._include else end - len(stop)], stop
+        shown = len(text) - automaton.depths[state]
+        self._state, self._held = state, text[shown:]
+        return text[:shown], None
 
     def finish(self) -> str:
         """The held tail, which did not become a stop string."""

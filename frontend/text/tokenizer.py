@@ -13,6 +13,9 @@ from paged_serve.protocol.errors import ConfigError
 from .token_bytes import bytes_of_token
 
 _SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+SMALL_TEXT_BYTES = 256 << 10  # has no more tokens than that, and encoding it takes 40 MB at most
+PIECE_CHARS = 64 << 10
+PIECE_SLACK_TOKENS = 64  # more than a cut can add
 PROBE = "Some text, 1 or 2 words.\n"  # a file may be read and still be nonsense
 
 
@@ -67,6 +70,22 @@ class Tokenizer:
             return ids
         bos, add = self._prefix_change
         return [bos, *ids] if add else ids[1:]
+
+    def tokens_beyond(self, text: str, limit: int) -> int:
+        """0, or a number above `limit`: the text has at least so many tokens.
+
+        A long text is looked at in pieces, no further than necessary: encoding takes 150 bytes a token while it lasts.
+        """
+        if len(text) <= SMALL_TEXT_BYTES // 4 or len(text.encode()) <= SMALL_TEXT_BYTES:
+            return 0
+        count = 0
+        for start in range(0, len(text), PIECE_CHARS):
+            piece = text[start : start + PIECE_CHARS]
+            [encoding] = self._tokenizer.encode_batch_fast([piece], add_special_tokens=False)
+            count += max(0, len(encoding) - PIECE_SLACK_TOKENS)
+            if count > limit:
+                return count
+        return 0
 
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:
         """The text of a whole sequence, replacement characters where its bytes are not UTF-8."""

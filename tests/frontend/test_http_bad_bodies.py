@@ -2,6 +2,7 @@
 
 import json
 
+import msgspec
 import pytest
 
 from .http_server import Server
@@ -9,7 +10,7 @@ from .http_server import Server
 C, H, T, D = "/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"
 USER = {"role": "user", "content": "x"}
 CHAT = {"messages": [USER]}
-DEEP = b'{"messages":[{"role":"user","content":"x"}],"tools":[{"function":{"name":"f","parameters":' + b'{"a":' * 50000
+DEEP = b'{"messages":[{"role":"user","content":"x"}],"tools":[{"function":{"name":"f","parameters":' + b'{"a":' * 20000
 
 
 @pytest.fixture(scope="module")
@@ -25,6 +26,21 @@ def chat(**fields: object) -> dict:
     return CHAT | fields
 
 
+def deep(levels: int) -> object:
+    value: object = 1
+    for _ in range(levels):
+        value = {"a": value}
+    return value
+
+
+def tool(parameters: object) -> dict:
+    return {"type": "function", "function": {"name": "f", "parameters": parameters}}
+
+
+def called(arguments: object) -> dict:
+    return {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": arguments}}]}
+
+
 # path, body, param, a part of the message
 BAD = [
     (H, chat(chat_template_kwargs={"self": 1}), "chat_template_kwargs", "cannot set 'self'"),
@@ -36,7 +52,7 @@ BAD = [
     (C, b"[]", None, "expected object, got array"),
     (C, b'"x"', None, "expected object"),
     (C, b"[" * 100000, None, "expected object"),
-    (C, b'{"prompt": [' + b"[]," * 250000 + b"[]]}", None, "more than 200000 lists"),
+    (C, b'{"prompt": [' + b"[]," * 250000 + b"[]]}", None, "more than 100000 lists"),
     (C, b'{"prompt": ["' + b"x" * 300000 + b'", 1.5]}', "prompt[1]", "prompt[1]: expected"),
     (C, completion(n=1.5), "n", "n is 1.5: expected int, got float"),
     (C, completion(prompt=[1.0, 2.5]), "prompt[1]", "prompt[1] is 2.5: expected"),
@@ -142,6 +158,16 @@ BAD = [
     (C, completion(use_beam_search=True), "use_beam_search", "not supported"),
     (C, completion(guided_json={}), "guided_json", "not supported"),
     (C, completion(**{f"x{i}": i for i in range(9)}), "x0", "not a known field"),
+    (C, completion(**{f"x{i}": i for i in range(120_000)}), None, "more than 100000 lists, objects and fields"),
+    (C, b'{"prompt": "x", "' + b"k" * 3_000_000 + b'": 1}', "k" * 200, "not a known field"),
+    (C, {"prompt": [5] * 400_000, "best_of": 1, "suffix": None, "store": False}, "prompt", "400000 in the prompt"),
+    (C, {"prompt": [[5] * 60] * 250, "n": 128, "echo": True, "temperature": 1}, "n", "at most 256"),
+    (H, chat(tools=[tool(deep(65))]), "tools[0].function.parameters", "more than 64 levels deep"),
+    (H, chat(messages=[called(deep(65))]), "messages[0].tool_calls", "more than 64 levels deep"),
+    (H, chat(messages=[called(json.dumps(deep(65)))]), "messages[0].tool_calls", "more than 64 levels deep"),
+    (H, chat(messages=[called('{"a":[' + "[]," * 30_000 + "1]}")] * 4), None, "more than 100000 lists"),
+    (T, {"prompt": "a b " * 80_000}, "prompt", "tokens or more; at most 262144"),
+    (D, {"tokens": [1] * 262_145}, "tokens", "262145 tokens or more; at most 262144"),
     (H, {}, "messages", "messages is required"),
     (H, {"messages": []}, "messages", "length >= 1"),
     (H, {"messages": "hi"}, "messages", "expected array, got str"),
@@ -234,6 +260,34 @@ def test_other_refusals_have_the_same_shape(server, method, path, body, status, 
     response = server.ask(method, path, body)
     error = response.json()["error"]
     assert (response.status_code, error["code"], error["param"]) == (status, status, param)
+
+
+def test_brackets_and_colons_in_texts_are_no_structure(server):
+    text = '[{":\\' * 30_000
+    answer = server.ask("POST", T, {"prompt": text})
+    assert answer.json()["count"] == len(text)
+
+
+def test_as_many_levels_as_allowed_are_let_through(server):
+    fresh = Server(server.folder)
+    fresh.engine.limits = msgspec.structs.replace(fresh.engine.limits, max_model_len=10_000)
+    fresh.good(H, chat(tools=[tool(deep(64))], messages=[called(deep(64)), called(json.dumps(deep(64))), USER]))
+
+
+def test_what_a_prompt_is_shown_again_is_bounded_over_all_choices(server):
+    fresh = Server(server.folder)
+    fresh.engine.limits = msgspec.structs.replace(fresh.engine.limits, max_model_len=100_000)
+    many = {"prompt": [5] * 9000, "n": 128, "temperature": 1, "max_tokens": 1}
+    for path, body, field in (
+        (C, many | {"echo": True}, "echo"),
+        (C, many | {"return_token_ids": True}, "return_token_ids"),
+        (H, chat(messages=[USER | {"content": "x" * 9000}], n=128, return_token_ids=True), "return_token_ids"),
+    ):
+        answer = fresh.ask("POST", path, body)
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, field)
+        assert "at most 1048576" in answer.json()["error"]["message"]
+    assert not fresh.engine.requests
+    fresh.good(C, many)
 
 
 HARMLESS = {

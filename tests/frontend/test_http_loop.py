@@ -8,12 +8,24 @@ import httpx
 import msgspec
 import pytest
 
+from paged_serve.frontend.http.foreign_fields import UNSUPPORTED
+
 from .http_server import Server
 
 C, H, T, D = "/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"
 TURN_S = 0.1  # of processor time; the goal is half of it, on a machine that is not busy
 HISTORY = [{"role": "user", "content": "x" * 200}, {"role": "assistant", "content": "y" * 200}] * 1000
-TOOL = {"type": "function", "function": {"name": "f", "parameters": {"enum": list(range(100_000))}}}
+NULLS = {name: None for name in UNSUPPORTED} | {"best_of": 1, "store": False, "modalities": ["text"]}
+STOPS = [("ab" * 128)[:255] + chr(65 + i) for i in range(16)]  # each a prefix of the other but for its end
+MANY = {"n": 128, "temperature": 1, "max_tokens": 2}
+
+
+def tool(parameters: dict) -> dict:
+    return {"type": "function", "function": {"name": "f", "parameters": parameters}}
+
+
+TOOL = tool({"enum": list(range(100_000))})
+CALLS = {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": {}}}] * 90}
 
 
 def longest_turn_s(server: Server, path: str, body: dict) -> float:
@@ -59,9 +71,22 @@ def longest_turn_s(server: Server, path: str, body: dict) -> float:
         (H, {"messages": HISTORY, "max_tokens": 1}),
         (H, {"messages": [{"role": "user", "content": "x"}], "tools": [TOOL] * 6, "max_tokens": 1}),
         (T, {"prompt": "words " * 60_000, "return_token_strs": True}),
-        (D, {"tokens": [1] * 500_000}),
+        (D, {"tokens": [1] * 250_000}),
+        (C, {"prompt": [1] * 1_900_000} | NULLS),
+        (C, {"prompt": "a" * 3_900_000} | NULLS),
+        (C, {"prompt": "a", "k" * 4_000_000: 1}),
+        (C, {"prompt": "a", "stop": STOPS} | MANY),
+        (C, {"prompt": ["a"] * 256, "stop": STOPS, "max_tokens": 2}),
+        (C, {"prompt": "a", "logprobs": 20} | MANY),
+        (H, {"messages": HISTORY[:1], "logprobs": True, "top_logprobs": 20} | MANY),
+        (H, {"messages": [{"role": "user", "content": "a" * 6_000}], "prompt_logprobs": 20, "max_tokens": 1}),
+        (C, {"prompt": [1] * 8_000, "return_token_ids": True} | MANY),
+        (C, {"prompt": "a", "logit_bias": {str(i): 1 for i in range(300_000)}}),
+        (H, {"messages": HISTORY[:1], "tools": [tool({str(i): 1 for i in range(90_000)})], "max_tokens": 1}),
+        (H, {"messages": HISTORY[:1], "tools": [tool({"a": [[]] * 90_000})], "max_tokens": 1}),
+        (H, {"messages": [CALLS] * 170, "max_tokens": 1}),
     ],
-    ids=lambda value: "" if isinstance(value, str) else "+".join(value),
+    ids=lambda value: "" if isinstance(value, str) else "+".join(value)[:60],
 )
 def test_one_request_does_not_hold_up_the_others(folder, path, body):
     server = Server(folder)

@@ -99,6 +99,14 @@ def test_half_a_character_is_held_back_and_shown_as_a_replacement_only_at_the_en
     assert detokenizer.finish() == "�"
 
 
+def test_a_text_with_too_many_tokens_is_known_before_it_is_encoded(byte_level):
+    text = "word " * 60_000
+    count = len(byte_level.encode(text, add_special_tokens=False))
+    assert byte_level.tokens_beyond(text, count) == 0, "what fits is never refused"
+    assert count // 2 < byte_level.tokens_beyond(text, count // 2) <= count
+    assert byte_level.tokens_beyond("word " * 1000, 0) == 0, "a small text is simply encoded"
+
+
 def test_special_tokens_are_hidden_unless_asked_for(byte_level):
     ids = [*byte_level.encode("a"), byte_level.token_id("<|two words|>"), byte_level.token_id("<tool call>")]
     assert streamed(byte_level, [], ids) == "a<tool call>"
