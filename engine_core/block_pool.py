@@ -78,6 +78,10 @@ class BlockPool:
         end = blocks.index(None) if None in blocks else len(blocks)
         return blocks[:end]  # type: ignore[return-value]
 
+    def name_of(self, block: int) -> bytes | None:
+        """None: nobody can find what it holds."""
+        return self._name_by_block.get(block)
+
     def num_free_among(self, blocks: Iterable[int]) -> int:
         """How many of `blocks` would leave the free list if they were shared now."""
         return sum(map(self._cached.__contains__, blocks))
@@ -92,6 +96,9 @@ class BlockPool:
             if block in self._cached:
                 del self._cached[block]
                 self._blank.append(block)
+
+    def forget_names(self, names: Iterable[bytes]) -> None:
+        self.forget([block for name in names if (block := self._block_by_name.get(name)) is not None])
 
     def forget_all(self) -> None:
         self.forget(list(self._name_by_block))

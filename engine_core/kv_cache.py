@@ -80,6 +80,11 @@ class KVCache:
         for blocks in sequence.block_ids:
             self.pool.forget(blocks)
 
+    def forget_names(self, sequence: Sequence) -> None:
+        """As `forget`, for one that has no blocks any more, or others: what it has left behind is suspect."""
+        for group in range(self.num_groups):
+            self.pool.forget_names(_group_names(sequence.block_names, group))
+
     def reset(self) -> None:
         """The blocks' contents are gone with the workers that held them. No sequence owns any."""
         self.pool = BlockPool(self.pool.num_blocks)

@@ -44,10 +44,14 @@ def apply_results(plan: ScheduledStep, output: ModelRunnerOutput, kv_cache: KVCa
     chunk_tokens = tokens[num_decode:]
     del tokens[num_decode:]
 
+    for index in suspect & plan.discarded:  # who was aborted or preempted meanwhile has left its blocks to others
+        kv_cache.forget_names(plan.decode.sequences[index])
     results = _apply_decode(plan, tokens, {index for index in suspect if index < num_decode})
     _apply_prompt_logprobs(plan, output)
     for index, (chunk, token) in enumerate(zip(sampling, chunk_tokens, strict=True), start=num_decode):
         if chunk.discarded:
+            if index in suspect:
+                kv_cache.forget_names(chunk.sequence)
             continue
         if index in suspect:
             results.not_finite.append(chunk.sequence)  # the caller strikes its blocks from the cache

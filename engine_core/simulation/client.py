@@ -1,8 +1,11 @@
 """A client that believes nothing: it knows what each of its streams must say and checks every message."""
 
 import math
+import random
 from collections import deque
 from dataclasses import dataclass, field
+
+import msgspec
 
 from paged_serve.protocol.engine_core import (
     EngineCoreOutput,
@@ -14,6 +17,7 @@ from paged_serve.protocol.engine_core import (
 from paged_serve.protocol.message import pack_ids, unpack_ids, unpack_int64
 from paged_serve.protocol.sampling_params import FinishReason, SamplingParams
 
+from ..block_hash import TOKEN_BYTES
 from ..engine import DEADLY, NOT_FINITE
 from .fake_worker import extend_hash, masked_ids, sample
 from .scenario import EOS, Scenario
@@ -65,6 +69,16 @@ class SimulatedClient:
         self.num_errors = 0
         self.num_poisoned = 0
         self._scenario = scenario
+
+    def next_turn(self, request: EngineCoreRequest, rng: random.Random) -> EngineCoreRequest:
+        """`request`, its prompt behind what an earlier one has asked and got, as in a chat."""
+        streams = [stream for stream in self.streams.values() if stream.received]
+        if not streams:
+            return request
+        before = rng.choice(streams)
+        prompt = before.request.prompt_token_ids + pack_ids(before.received) + request.prompt_token_ids
+        longest = TOKEN_BYTES * (self._scenario.facts.max_model_len - 1)
+        return msgspec.structs.replace(request, prompt_token_ids=prompt[:longest], cache_salt=before.request.cache_salt)
 
     def submitted(self, request: EngineCoreRequest, now: float, seeds: list[int]) -> None:
         """The request was accepted; `seeds` are its sequences'."""

@@ -1,11 +1,13 @@
 """A worker without a model, for simulations: honest about rows, blocks and slots, exact about what it reads.
 
-Its KV slots hold a hash of all tokens up to the slot's own. A step that reads a slot which somebody else has written,
-or nobody, raises AssertionError. The next token is a function of (all tokens, seed, position), so any slip shows.
+Its KV slots hold a hash of all tokens up to the slot's own, its blocks the salt under which they were written. A step
+that reads a slot which somebody else has written, or nobody, raises AssertionError. The next token is a function of
+(all tokens, seed, position), so any slip shows. A slot may be poisoned, too: what is computed from it is not finite and
+poisons what it writes, and once that was reported and the engine has heard of it, no new row may read it.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from paged_serve.protocol.message import pack_ids, unpack_ids
 from paged_serve.protocol.sampling_params import SamplingParams
@@ -36,10 +38,19 @@ def masked_ids(params: SamplingParams, eos_ids: frozenset[int], position: int) -
 
 
 POISONED_AFTER = 3  # output tokens
+NOT_REPORTED = 1 << 62  # a step
 
 
 class WorkerDied(Exception):
     """As by a segmentation fault, in mid-step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Background:
+    """What the engine knew when it made a plan, and does not tell the workers."""
+
+    applied_step: int = 0  # the last one
+    salts: dict[int, str] = field(default_factory=dict)  # of new rows
 
 
 @dataclass(slots=True)
@@ -49,6 +60,7 @@ class FakeRow:
     num_computed: int
     block_ids: list[list[int]]  # per KV group
     new_row: NewRow
+    salt: str
 
 
 class FakeWorker:
@@ -70,28 +82,41 @@ class FakeWorker:
         self._is_nan = is_nan
         self._poison = poison
         self._slots = [[0] * block_size for _ in range(num_blocks)]
+        self._salts = [""] * num_blocks
+        self._poisoned: dict[tuple[int, int], int] = {}  # (block, offset) -> the step that reported it
         self._rows: dict[int, FakeRow] = {}
         self._decode_set: list[int] = []
 
-    def execute(self, plan: SchedulerOutput) -> ModelRunnerOutput:
+    def spoil(self, block: int, offset: int) -> None:
+        """A value in this slot is not finite from now on, whatever the reason."""
+        self._poisoned[block, offset] = NOT_REPORTED
+
+    def reported(self, step: int) -> set[int]:
+        """Blocks with a poisoned slot that steps until `step` have reported."""
+        return {block for (block, _), reported in self._poisoned.items() if reported <= step}
+
+    def execute(self, plan: SchedulerOutput, background: Background | None = None) -> ModelRunnerOutput:
         assert plan.epoch == self.epoch
-        self._apply_deltas(plan)
+        self._apply_deltas(plan, background or Background())
         work = [(row, 1) for row in self._decode_set] + [(chunk.row, chunk.num_tokens) for chunk in plan.chunks]
         assert len({row for row, _ in work}) == len(work), "a row is computed twice in one step"
         for row, num_tokens in work:
             if self._is_deadly(self._rows[row], num_tokens):
                 raise WorkerDied
             self._check_reads(self._rows[row], num_tokens)
+        ill = {row for row, _ in work if self._poisoned and self._poison_of(self._rows[row])}
         written: set[tuple[int, int]] = set()
         for row, num_tokens in work:
             self._write(self._rows[row], num_tokens, written)
-        return self._sample(plan, work)
+            if row in ill:
+                self._spoil_last(self._rows[row], num_tokens)
+        return self._sample(plan, work, ill)
 
     def _is_deadly(self, row: FakeRow, num_tokens: int) -> bool:
         end = row.num_computed + num_tokens
         return row.new_row.seed == self._poison and end >= row.new_row.prompt_len + POISONED_AFTER
 
-    def _apply_deltas(self, plan: SchedulerOutput) -> None:
+    def _apply_deltas(self, plan: SchedulerOutput, background: Background) -> None:
         for new_row in plan.new_rows:
             tokens, prefixes, prefix = unpack_ids(new_row.token_ids).tolist(), [], 0
             for token in tokens:
@@ -99,12 +124,16 @@ class FakeWorker:
                 prefixes.append(prefix)
             assert new_row.num_computed_tokens < len(tokens), "nothing is left to compute"
             blocks = [unpack_ids(ids).tolist() for ids in new_row.block_ids]
-            self._rows[new_row.row] = FakeRow(tokens, prefixes, new_row.num_computed_tokens, blocks, new_row)
+            salt = background.salts.get(new_row.row, "")
+            row = FakeRow(tokens, prefixes, new_row.num_computed_tokens, blocks, new_row, salt)
+            self._rows[new_row.row] = row
+            for slot in self._poison_of(row):
+                assert self._poisoned[slot] > background.applied_step, "a poisoned block reaches another sequence"
         for new_blocks in plan.new_blocks:
-            for row, block in zip(unpack_ids(new_blocks.rows), unpack_ids(new_blocks.block_ids), strict=True):
-                self._rows[row].block_ids[new_blocks.group].append(block)
-        for row in unpack_ids(plan.decode_leaves):
-            self._decode_set.remove(row)
+            for index, block in zip(unpack_ids(new_blocks.rows), unpack_ids(new_blocks.block_ids), strict=True):
+                self._rows[index].block_ids[new_blocks.group].append(block)
+        for index in unpack_ids(plan.decode_leaves):
+            self._decode_set.remove(index)
         joins = unpack_ids(plan.decode_joins).tolist()
         assert not set(joins) & set(self._decode_set), "a row joins the decode set twice"
         self._decode_set = sorted(self._decode_set + joins)
@@ -115,6 +144,8 @@ class FakeWorker:
         assert row.num_computed + num_tokens <= len(row.tokens), "a row computes tokens that it does not have"
         for table in row.block_ids:
             assert len(table) * size >= row.num_computed + num_tokens, "a row writes beyond its blocks"
+            used = table[: -(-end // size)]
+            assert all(self._salts[block] == row.salt for block in used), "a block of another salt"
             for index in range(end // size):
                 assert slots[table[index]] == row.prefixes[index * size : index * size + size], "a block is not ours"
             if rest := end % size:
@@ -127,9 +158,26 @@ class FakeWorker:
                 assert (block, offset) not in written, "two rows write one slot in one step"
                 written.add((block, offset))
                 self._slots[block][offset] = row.prefixes[position]
+                self._salts[block] = row.salt
+                self._poisoned.pop((block, offset), None)
         row.num_computed += num_tokens
 
-    def _sample(self, plan: SchedulerOutput, work: list[tuple[int, int]]) -> ModelRunnerOutput:
+    def _poison_of(self, row: FakeRow) -> list[tuple[int, int]]:
+        """Poisoned slots among those that the row has computed, or was given as computed."""
+        used = {block: index for table in row.block_ids for index, block in enumerate(table)}
+        return [
+            (block, offset)
+            for block, offset in self._poisoned
+            if block in used and used[block] * self.block_size + offset < row.num_computed
+        ]
+
+    def _spoil_last(self, row: FakeRow, num_tokens: int) -> None:
+        """What the row has just written is not finite."""
+        for table in row.block_ids:
+            for position in range(row.num_computed - num_tokens, row.num_computed):
+                self.spoil(table[position // self.block_size], position % self.block_size)
+
+    def _sample(self, plan: SchedulerOutput, work: list[tuple[int, int]], ill: set[int]) -> ModelRunnerOutput:
         tokens: list[int] = []
         logprobs, prompt_logprobs, nans = [], [], []
         for index, num_tokens in work:
@@ -142,7 +190,10 @@ class FakeWorker:
             params, position = row.new_row.sampling_params, len(row.tokens) - row.new_row.prompt_len
             masked = masked_ids(params, frozenset(row.new_row.eos_token_ids), position)
             token = sample(row.prefixes[-1], row.new_row.seed, position, self.vocab_size, masked)
-            if self._is_nan():
+            if index in ill or self._is_nan():
+                if index not in ill:
+                    self._spoil_last(row, num_tokens)
+                self._report(row, plan.step)
                 nans.append(len(tokens))
                 token = 0
             if params.logprobs is not None:
@@ -160,6 +211,10 @@ class FakeWorker:
             tuple(prompt_logprobs),
             pack_ids(nans),
         )
+
+    def _report(self, row: FakeRow, step: int) -> None:
+        for slot in self._poison_of(row):
+            self._poisoned[slot] = min(self._poisoned[slot], step)
 
     def _prompt_logprobs(self, index: int, row: FakeRow, num_tokens: int) -> RowPromptLogprobs | None:
         wanted = row.new_row.sampling_params.prompt_logprobs

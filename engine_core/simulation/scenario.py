@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from paged_serve.protocol.config import CacheConfig, Config, SchedulerConfig
+from paged_serve.protocol.engine_core import EngineCoreRequest
+from paged_serve.protocol.message import pack_ids
 from paged_serve.protocol.sampling_params import SamplingParams
 
 from ..admission import ModelFacts
@@ -33,6 +35,10 @@ class Scenario:
     tenants: tuple[tuple[str, float], ...]  # names and weights
     ttl: float  # chance that a request has a time limit
     poison: int | None  # a worker dies when it computes a sequence of this seed beyond its third token
+    spoil: float = 0.0  # a KV slot holds what is not finite
+    slow_step: float = 0.0
+    clock_jump: float = 0.0
+    duplicate: float = 0.0  # per request and per answer, not per tick
 
 
 def draw_scenario(seed: int) -> Scenario:
@@ -75,6 +81,24 @@ def draw_scenario(seed: int) -> Scenario:
         tenants=TENANTS[: rng.choice((1, 1, 2, 4))],
         ttl=rng.choice((0.0, 0.0, 0.3)),
         poison=rng.choice((None, None, None, 5)),
+        spoil=rng.choice((0.0, 0.0, 0.001, 0.01)),
+        slow_step=rng.choice((0.0, 0.005)),
+        clock_jump=rng.choice((0.0, 0.002)),
+        duplicate=rng.choice((0.0, 0.1)),
+    )
+
+
+def draw_request(rng: random.Random, scenario: Scenario, request_id: int, max_ttl_s: float) -> EngineCoreRequest:
+    tenant, weight = rng.choice(scenario.tenants)
+    return EngineCoreRequest(
+        request_id=request_id,
+        prompt_token_ids=pack_ids(draw_prompt(rng, scenario.facts)),
+        sampling_params=draw_params(rng, scenario.facts),
+        priority=rng.randint(-2, 2) if scenario.config.scheduler.policy == "priority" else 0,
+        cache_salt=rng.choice(("", "", "salt")),
+        tenant=tenant,
+        weight=weight,
+        ttl_s=rng.uniform(0.0, max_ttl_s) if rng.random() < scenario.ttl else 0.0,
     )
 
 

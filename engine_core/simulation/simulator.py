@@ -4,10 +4,9 @@ Oracle: every stream equals what its request gets when it is alone in the world,
 engine's books balance after every step; everything ends; the same seed leaves the same trace.
 """
 
+import contextlib
 import hashlib
 import random
-from collections import deque
-from dataclasses import dataclass, fields
 
 import msgspec
 
@@ -18,43 +17,19 @@ from paged_serve.protocol.engine_core import (
     RejectReason,
     RequestRejected,
 )
-from paged_serve.protocol.message import pack_ids
+from paged_serve.protocol.errors import ProtocolError
 from paged_serve.protocol.sampling_params import FinishReason
-from paged_serve.protocol.worker import ModelRunnerOutput, SchedulerOutput
 
 from ..debug import check_fairness, check_invariants
 from ..engine import EngineCore, Outgoing
 from .client import SimulatedClient
-from .fake_worker import FakeWorker, WorkerDied
-from .scenario import Scenario, draw_params, draw_prompt, draw_scenario
+from .fake_group import FakeGroup
+from .fake_worker import WorkerDied
+from .scenario import Scenario, draw_request, draw_scenario
+from .tally import Tally
 
 MAX_TICKS = 200_000
 TICK_S = 0.02
-
-
-@dataclass(slots=True)
-class Tally:
-    """What a run was worth."""
-
-    steps: int = 0
-    streams: int = 0
-    tokens: int = 0
-    cached_tokens: int = 0
-    preemptions: int = 0
-    aborts: int = 0
-    overloads: int = 0
-    expired: int = 0
-    worker_deaths: int = 0
-    core_deaths: int = 0
-    silent_clients: int = 0
-    nans: int = 0
-    errors: int = 0
-    poisoned: int = 0
-    steps_behind: int = 0
-
-    def add(self, other: "Tally") -> None:
-        for item in fields(self):
-            setattr(self, item.name, getattr(self, item.name) + getattr(other, item.name))
 
 
 class Simulation:
@@ -68,11 +43,12 @@ class Simulation:
         self._trace = hashlib.sha256()
         self._clients = [SimulatedClient(b"client:%d" % i, scenario) for i in range(scenario.num_clients)]
         self._num_submitted = 0
-        self._plans: deque[SchedulerOutput] = deque()
-        self._answers: deque[ModelRunnerOutput] = deque()
         self._pause = 0  # ticks until the workers are back
+        self._nap = 0  # ticks until they go on with their step
+        self._late_aborts: list[tuple[SimulatedClient, AbortRequests]] = []
+        self._salts: dict[tuple[bytes, int], str] = {}
         self._engine = self._start_core(epoch=0)
-        self._worker = self._start_worker(epoch=0)
+        self._group = self._start_group(0)
 
     @property
     def trace_hash(self) -> str:
@@ -96,41 +72,57 @@ class Simulation:
         self._expire()
         if self._pause:
             self._pause -= 1
-        elif rng.random() < 0.9 and (plan := self._engine.plan(self.now)) is not None:
+        elif rng.random() < 0.9 and (plan := self._group.plan(self._engine, self.now)) is not None:
             self._record(plan)
-            self._plans.append(plan)
             if rng.random() < 0.5:
                 check_invariants(self._engine)
-        if self._plans and rng.random() < 0.9:
+        if self._nap:
+            self._nap -= 1
+        elif self._group.has_work and rng.random() < 0.9:
             try:
-                self._answers.append(self._worker.execute(self._plans.popleft()))
+                self.tally.nans += self._group.execute()
             except WorkerDied:
+                self.tally.crashes += 1
                 self._kill_workers(from_outside=False)
-        if self._answers and rng.random() < 0.9:
-            self._send(self._engine.apply(self._answers.popleft(), self.now))
-            check_invariants(self._engine)
-            if self.scenario.config.scheduler.policy == "fcfs":
-                check_fairness(self._engine)
-            self.tally.steps += 1
-            self.tally.steps_behind += any(outbox.is_behind for outbox in self._engine.clients.values())
+        if self._group.answers and rng.random() < 0.9:
+            self._apply()
         self._let_clients_act()
         return self._is_over()
+
+    def _apply(self) -> None:
+        answer = self._group.answers.popleft()
+        self._send(self._engine.apply(answer, self.now))
+        check_invariants(self._engine)
+        self._group.check_poison(self._engine, answer.step)
+        if self.scenario.config.scheduler.policy == "fcfs":
+            check_fairness(self._engine)
+        self.tally.steps += 1
+        self.tally.steps_behind += any(outbox.is_behind for outbox in self._engine.clients.values())
+        if self._happens(self.scenario.duplicate):
+            self.tally.duplicates += 1
+            with contextlib.suppress(ProtocolError):
+                assert not self._engine.apply(answer, self.now), "an answer counts twice"
+                raise AssertionError("an answer that came twice is not noticed")
+            check_invariants(self._engine)
 
     def _is_over(self) -> bool:
         if self._num_submitted < self.scenario.num_requests or self._engine.scheduler.num_live:
             return False
-        return not self._answers and not self._plans and not any(client.inbox for client in self._speaking())
+        return self._group.is_idle and not any(client.inbox for client in self._speaking())
 
     def _finish(self) -> None:
         pool = self._engine.kv_cache.pool
         assert pool.num_free == pool.num_blocks, "blocks are still owned though nobody lives"
         for client in self._speaking():
             assert not client.unfinished(), f"streams {client.unfinished()} were never told their end"
-        self.tally.streams = sum(len(client.streams) for client in self._clients)
-        self.tally.tokens = sum(len(s.received) for client in self._clients for s in client.streams.values())
+        streams = [stream for client in self._clients for stream in client.streams.values()]
+        self.tally.streams = len(streams)
+        self.tally.tokens = sum(len(stream.received) for stream in streams)
         self.tally.errors = sum(client.num_errors for client in self._clients)
         self.tally.poisoned = sum(client.num_poisoned for client in self._clients)
         assert 2 * self.tally.errors <= self.tally.nans, "a stream failed without two bad results"
+        num_deadly = sum(stream.seed == self.scenario.poison for stream in streams) * (1 + self.tally.core_deaths)
+        assert self.tally.crashes <= 2 * num_deadly, "somebody has killed three worker groups"
         self._count_core()
 
     def _speaking(self) -> list[SimulatedClient]:
@@ -142,27 +134,19 @@ class Simulation:
         if not (clients := self._speaking()):
             self._num_submitted = self.scenario.num_requests
             return
-        rng, facts = self._rng, self.scenario.facts
+        rng = self._rng
         client = rng.choice(clients)
-        tenant, weight = rng.choice(self.scenario.tenants)
         self._num_submitted += 1
-        request = EngineCoreRequest(
-            request_id=self._num_submitted * 1000,
-            prompt_token_ids=pack_ids(draw_prompt(rng, facts)),
-            sampling_params=draw_params(rng, facts),
-            priority=rng.randint(-2, 2) if self.scenario.config.scheduler.policy == "priority" else 0,
-            cache_salt=rng.choice(("", "", "salt")),
-            tenant=tenant,
-            weight=weight,
-            ttl_s=rng.uniform(0.0, 40 * TICK_S) if rng.random() < self.scenario.ttl else 0.0,
-        )
+        request = draw_request(rng, self.scenario, self._num_submitted * 1000, 40 * TICK_S)
+        self._ask(client, client.next_turn(request, rng) if rng.random() < 0.2 else request)
+
+    def _ask(self, client: SimulatedClient, request: EngineCoreRequest) -> None:
+        self._salts[client.name, request.request_id] = request.cache_salt
         before = self._engine.scheduler.num_live
         outgoing = self._engine.add_request(client.name, request, self.now)
         if self._engine.scheduler.num_live == before:
             [(_, rejected)] = outgoing
             assert isinstance(rejected, RequestRejected), "an accepted request vanished"
-            expected = (RejectReason.OVERLOADED, RejectReason.INVALID)
-            assert rejected.reason in expected, rejected
             assert rejected.reason is RejectReason.OVERLOADED or "KV blocks" in rejected.message, rejected
             self.tally.overloads += 1
             return
@@ -170,6 +154,10 @@ class Simulation:
         n = request.sampling_params.n
         client.submitted(request, self.now, [streams[request.request_id + index].seed for index in range(n)])
         self._send(outgoing)
+        if self._happens(self.scenario.duplicate):
+            self.tally.duplicates += 1
+            assert self._engine.add_request(client.name, request, self.now) == [], "a request that comes twice"
+            assert self._engine.scheduler.num_live == before + n, "it runs twice"
 
     def _let_clients_act(self) -> None:
         rng = self._rng
@@ -181,6 +169,7 @@ class Simulation:
             if rng.random() < self.scenario.abort and (unfinished := client.unfinished()):
                 victims = rng.sample(unfinished, rng.randint(1, min(3, len(unfinished))))
                 self._abort(client, victims, rng.choice((FinishReason.ABORT, FinishReason.STOP)))
+        self._let_late_aborts_come()
         for name in self._engine.expired_clients(self.now):
             self._engine.remove_client(name)
             check_invariants(self._engine)
@@ -191,10 +180,20 @@ class Simulation:
             stream.abort_reason = reason if stream.abort_reason is None else stream.abort_reason
         message = AbortRequests((*stream_ids, 7), reason)  # 7 is nobody's
         reasons = {client.streams[stream_id].abort_reason for stream_id in stream_ids}
-        if reasons == {reason}:
+        if reasons == {reason} and self._happens(0.3):
+            self._late_aborts.append((client, message))
+        elif reasons == {reason}:
             self._send(self._engine.abort(client.name, message, self.now))
             check_invariants(self._engine)
             self.tally.aborts += 1
+
+    def _let_late_aborts_come(self) -> None:
+        """Some of their streams have ended meanwhile."""
+        while self._late_aborts and self._rng.random() < 0.3:
+            client, message = self._late_aborts.pop(0)
+            if not client.is_silent:
+                self._send(self._engine.abort(client.name, message, self.now))
+                self.tally.late_aborts += 1
 
     def _expire(self) -> None:
         outgoing = self._engine.expire(self.now)
@@ -214,26 +213,36 @@ class Simulation:
         if rng.random() < scenario.silence and (clients := self._speaking()):
             rng.choice(clients).is_silent = True
             self.tally.silent_clients += 1
+        if self._happens(scenario.spoil):
+            facts = scenario.facts
+            self._group.spoil(rng.randrange(facts.num_blocks), rng.randrange(scenario.config.cache.block_size))
+            self.tally.spoiled += 1
+        if self._happens(scenario.slow_step):
+            self._nap = rng.randint(1, 60)
+            self.tally.slow_steps += 1
+        if self._happens(scenario.clock_jump):
+            self.now += rng.uniform(0.0, 60.0)
+            self.tally.clock_jumps += 1
+
+    def _happens(self, chance: float) -> bool:
+        return chance > 0.0 and self._rng.random() < chance
 
     def _kill_workers(self, *, from_outside: bool) -> None:
         epoch = self._engine.worker_epoch + 1
         self._send(self._engine.workers_replaced(epoch, self.now, from_outside=from_outside))
         check_invariants(self._engine)
-        for answer in self._answers:
+        for answer in self._group.answers:
             assert self._engine.apply(answer, self.now) == [], "an answer of dead workers counts"
-        self._plans.clear()
-        self._answers.clear()
-        self._worker = self._start_worker(epoch)
+        self._group = self._start_group(epoch)
         self._pause = self._rng.randint(0, 5)
         self.tally.worker_deaths += 1
 
     def _kill_core(self) -> None:
         """Everything in the core and on its way is lost; the clients ask again for what they miss."""
         self._count_core()
-        self._plans.clear()
-        self._answers.clear()
+        self._late_aborts.clear()
         self._engine = self._start_core(self._engine.epoch + 1)
-        self._worker = self._start_worker(epoch=0)
+        self._group = self._start_group(0)
         self.tally.core_deaths += 1
         for client in self._speaking():
             client.inbox.clear()
@@ -256,9 +265,7 @@ class Simulation:
                 self._send(self._engine.abort(client.name, AbortRequests(tuple(over), reason), self.now))
 
     def _is_nan(self) -> bool:
-        is_nan = self._rng.random() < self.scenario.nan
-        self.tally.nans += is_nan
-        return is_nan
+        return self._happens(self.scenario.nan)
 
     # The world
 
@@ -270,10 +277,8 @@ class Simulation:
                 engine.clients[client.name].credit = self.scenario.client_credit
         return engine
 
-    def _start_worker(self, epoch: int) -> FakeWorker:
-        facts, block_size = self.scenario.facts, self.scenario.config.cache.block_size
-        poison = self.scenario.poison
-        return FakeWorker(facts.num_blocks, block_size, facts.vocab_size, epoch, self._is_nan, poison)
+    def _start_group(self, epoch: int) -> FakeGroup:
+        return FakeGroup(self.scenario, epoch, self._salts, self._is_nan)
 
     def _count_core(self) -> None:
         self.tally.preemptions += self._engine.scheduler.num_preemptions

@@ -315,6 +315,21 @@ def test_a_token_from_logits_that_were_not_finite_is_not_told_and_computed_again
     assert driver.tokens[stream] == lonely.tokens[stream]
 
 
+@pytest.mark.parametrize("steps", [0, 6])
+def test_what_an_aborted_sequence_leaves_in_the_cache_is_struck_when_its_last_step_was_not_finite(drive, steps):
+    driver = drive(pipeline_depth=2, max_num_batched_tokens=8)
+    stream = driver.add(14, max_tokens=10)
+    advance(driver)  # the first chunk, which fills two blocks
+    for _ in range(steps):
+        advance(driver)
+    driver.plan()
+    driver.execute()
+    driver.abort(stream)
+    assert driver.engine.kv_cache.pool.num_cached
+    driver.apply(not_finite(0))
+    assert driver.engine.kv_cache.pool.num_cached == 0, "what may be poisoned can still be found"
+
+
 def test_a_sequence_that_was_not_finite_trusts_no_blocks_but_its_own(drive):
     driver = drive()
     stream = driver.add(9, max_tokens=10, n=2, seed=1)

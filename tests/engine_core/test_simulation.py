@@ -4,7 +4,8 @@ import time
 
 import pytest
 
-from paged_serve.engine_core.simulation.simulator import Tally, simulate
+from paged_serve.engine_core.simulation.simulator import simulate
+from paged_serve.engine_core.simulation.tally import Tally
 
 FAST_SECONDS = 20
 NIGHTLY_STEPS = 1_000_000
@@ -17,7 +18,8 @@ def test_any_world_ends_as_if_each_request_were_alone():
         seed += 1
     assert min(total.tokens, total.preemptions, total.aborts, total.worker_deaths, total.core_deaths) > 0
     assert min(total.cached_tokens, total.silent_clients, total.nans, total.steps_behind) > 0
-    assert min(total.overloads, total.expired, total.poisoned) > 0
+    assert min(total.overloads, total.expired, total.poisoned, total.crashes, total.spoiled) > 0
+    assert min(total.slow_steps, total.clock_jumps, total.duplicates, total.late_aborts) > 0
 
 
 @pytest.mark.parametrize("seed", [3, 14, 15])

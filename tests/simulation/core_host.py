@@ -1,12 +1,13 @@
 """The engine core's process without its sockets: the same engine, led as engine_core/process.py leads it."""
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import assert_never
 
 from paged_serve.engine_core.debug import check_invariants
 from paged_serve.engine_core.engine import EngineCore
-from paged_serve.engine_core.simulation.fake_worker import FakeWorker
+from paged_serve.engine_core.simulation.fake_group import FakeGroup
+from paged_serve.engine_core.simulation.fake_worker import WorkerDied
 from paged_serve.engine_core.simulation.scenario import Scenario
 from paged_serve.protocol.engine_core import (
     AbortRequests,
@@ -20,7 +21,6 @@ from paged_serve.protocol.engine_core import (
     Welcome,
 )
 from paged_serve.protocol.message import Hello
-from paged_serve.protocol.worker import ModelRunnerOutput, SchedulerOutput
 
 BEAT_S = 0.25
 STEP_DEADLINE_S = 8.0
@@ -35,13 +35,12 @@ class CoreHost:
         self.scenario = scenario
         self.engine = EngineCore(scenario.config, scenario.facts, epoch, scenario.num_groups)
         self._rng = rng
-        self._plans: list[SchedulerOutput] = []
-        self._answers: list[ModelRunnerOutput] = []
         self._busy_until = now  # the workers start, or one of them hangs
         self._hangs_since: float | None = None
         self._next_beat = now
         self._told: set[bytes] = set()
-        self._worker = self._start_worker(0)
+        self._salts: dict[tuple[bytes, int], str] = {}
+        self._group = self._start_group(0)
 
     def receive(self, client: bytes, message: ToEngineCore, now: float) -> Outgoing:
         engine = self.engine
@@ -56,6 +55,7 @@ class CoreHost:
         engine.heard_from(client, now)
         match message:
             case EngineCoreRequest():
+                self._salts[client, message.request_id] = message.cache_salt
                 yield from engine.add_request(client, message, now)
             case AbortRequests():
                 yield from engine.abort(client, message, now)
@@ -72,12 +72,18 @@ class CoreHost:
         rng, engine = self._rng, self.engine
         if self._hangs_since is not None and now - self._hangs_since > STEP_DEADLINE_S:
             yield from self.replace_workers(now)
-        if now >= self._busy_until and rng.random() < 0.9 and (plan := engine.plan(now)) is not None:
-            self._plans.append(plan)
-        if self._plans and self._hangs_since is None and rng.random() < 0.9:
-            self._answers.append(self._worker.execute(self._plans.pop(0)))
-        if self._answers and rng.random() < 0.9:
-            yield from engine.apply(self._answers.pop(0), now)
+        if now >= self._busy_until and rng.random() < 0.9:
+            self._group.plan(engine, now)
+        if self._group.has_work and self._hangs_since is None and rng.random() < 0.9:
+            try:
+                self._group.execute()
+            except WorkerDied:
+                yield from self.replace_workers(now, from_outside=False)
+        if self._group.answers and rng.random() < 0.9:
+            answer = self._group.answers.popleft()
+            yield from engine.apply(answer, now)
+            self._group.check_poison(engine, answer.step)
+        yield from engine.expire(now)
         check_invariants(engine)
         for client in engine.expired_clients(now):
             engine.remove_client(client)
@@ -92,14 +98,19 @@ class CoreHost:
         if self._hangs_since is None:
             self._hangs_since = now
 
-    def replace_workers(self, now: float) -> Outgoing:
+    def spoil_a_slot(self) -> None:
+        facts = self.scenario.facts
+        self._group.spoil(
+            self._rng.randrange(facts.num_blocks), self._rng.randrange(self.scenario.config.cache.block_size)
+        )
+
+    def replace_workers(self, now: float, *, from_outside: bool = True) -> Outgoing:
         """They are dead, or are killed now."""
-        late, self._answers = self._answers, []
-        self._plans.clear()
-        yield from self.engine.workers_replaced(self.engine.worker_epoch + 1, now, from_outside=True)
+        late = self._group.answers
+        yield from self.engine.workers_replaced(self.engine.worker_epoch + 1, now, from_outside=from_outside)
         for answer in late:
             assert self.engine.apply(answer, now) == [], "an answer of dead workers counts"
-        self._worker = self._start_worker(self.engine.worker_epoch)
+        self._group = self._start_group(self.engine.worker_epoch)
         self._hangs_since = None
         self._busy_until = now + self._rng.random()
         check_invariants(self.engine)
@@ -114,10 +125,8 @@ class CoreHost:
         assert self.engine.scheduler.num_live == 0, "a sequence lives on that nobody waits for"
         assert pool.num_free == pool.num_blocks, "blocks are still owned though nobody lives"
 
-    def _start_worker(self, epoch: int) -> FakeWorker:
-        facts = self.scenario.facts
-        never: Callable[[], bool] = lambda: False  # noqa: E731
-        return FakeWorker(facts.num_blocks, self.scenario.config.cache.block_size, facts.vocab_size, epoch, never)
+    def _start_group(self, epoch: int) -> FakeGroup:
+        return FakeGroup(self.scenario, epoch, self._salts, lambda: False)
 
     def _welcome(self, known: bool) -> Welcome:
         facts, engine = self.scenario.facts, self.engine

@@ -5,6 +5,7 @@
 
 SCHEDULER, POOL, CACHE = "engine_core/scheduler.py", "engine_core/block_pool.py", "engine_core/kv_cache.py"
 ENGINE, OUTBOX, DECODE = "engine_core/engine.py", "engine_core/client_outbox.py", "engine_core/decode_set.py"
+HASH, REQUEST = "engine_core/block_hash.py", "engine_core/request.py"
 RESULTS, STOPPING, QUARANTINE = "engine_core/step_results.py", "engine_core/stopping.py", "engine_core/quarantine.py"
 SESSION, STREAMS = "frontend/client_session.py", "frontend/client_streams.py"
 
@@ -32,6 +33,15 @@ MUTATIONS = [
         "-(-num_tokens // self.block_size)\n        if end > start",
         "half a block is published",
     ),
+    (CACHE, "            self.pool.forget(blocks)\n", "            pass\n", "what is poisoned can still be found"),
+    (CACHE, "if not sequence.num_nans:\n", "if True:\n", "what is poisoned is found again after its release"),
+    (
+        REQUEST,
+        "logprobs_missing or self.num_nans)",
+        "logprobs_missing)",
+        "poison is read again by who suffered from it",
+    ),
+    (HASH, ".encode() + cache_salt.encode()", ".encode()", "salts mix"),
     (CACHE, "- sum(map(self.pool.num_free_among, shared))", "", "free blocks counted twice"),
     (
         RESULTS,

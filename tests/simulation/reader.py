@@ -4,6 +4,7 @@ import random
 from collections import deque
 from dataclasses import dataclass, field
 
+from paged_serve.engine_core.engine import DEADLY, NOT_FINITE
 from paged_serve.engine_core.simulation.client import lonely_output
 from paged_serve.engine_core.simulation.scenario import Scenario, draw_params, draw_prompt
 from paged_serve.frontend.client_session import ClientSession
@@ -11,7 +12,7 @@ from paged_serve.frontend.client_streams import RequestStreams
 from paged_serve.frontend.client_terms import RequestTerms
 from paged_serve.protocol.channel import handshake_hello
 from paged_serve.protocol.engine_core import EngineCoreRequest, FromEngineCore, ToEngineCore
-from paged_serve.protocol.errors import InvalidRequest, Overloaded
+from paged_serve.protocol.errors import InvalidRequest, Overloaded, RequestExpired
 from paged_serve.protocol.sampling_params import FinishReason
 
 
@@ -23,7 +24,13 @@ class Reading:
     tokens: list[list[int]]
     reasons: list[FinishReason | None]
     aborted: set[int] = field(default_factory=set)
+    seeds: list[int] = field(default_factory=list)
+    given_up: dict[int, str] = field(default_factory=dict)  # by the engine, and why
     expected: list[tuple[list[int], FinishReason]] = field(default_factory=list)  # once the core has taken it
+
+    @property
+    def has_expired(self) -> bool:
+        return isinstance(self.streams.error, RequestExpired)
 
 
 class Reader:
@@ -44,7 +51,9 @@ class Reader:
         prompt = draw_prompt(rng, facts)
         if params.max_tokens is not None and len(prompt) + params.max_tokens > facts.max_model_len:
             prompt = prompt[: max(1, facts.max_model_len - params.max_tokens)]
-        terms = RequestTerms(cache_salt=rng.choice(("", "", "salt")), tenant=rng.choice(("", "a", "b")))
+        tenant, weight = rng.choice(self._scenario.tenants)
+        timeout_s = rng.uniform(0.1, 5.0) if rng.random() < self._scenario.ttl else 0.0
+        terms = RequestTerms(0, rng.choice(("", "", "salt")), tenant, weight, timeout_s)
         streams = self.session.submit(prompt, params, terms)
         n = params.n
         self.readings.append(Reading(streams, [[] for _ in range(n)], [None] * n))
@@ -61,7 +70,7 @@ class Reader:
         limit = min(facts.max_model_len, limit)
         expected = [lonely_output(message, seed, limit, facts.vocab_size) for seed in seeds]
         assert not reading.expected or reading.expected == expected, "a request has other seeds after a restart"
-        reading.expected = expected
+        reading.expected, reading.seeds = expected, seeds
 
     def abort(self, rng: random.Random) -> None:
         living = [reading for reading in self.readings if not reading.streams.ended]
@@ -77,6 +86,8 @@ class Reader:
                 assert reading.reasons[delta.index] is None, "news after the end"
                 reading.tokens[delta.index] += delta.token_ids
                 reading.reasons[delta.index] = delta.finish_reason
+                if delta.finish_reason is FinishReason.ERROR:
+                    reading.given_up[delta.index] = delta.error
                 if reading.expected:
                     whole, _ = reading.expected[delta.index]
                     told = reading.tokens[delta.index]
@@ -90,11 +101,24 @@ class Reader:
         """Every stream was told its end, and the right one."""
         for reading in self.readings:
             if (error := reading.streams.error) is not None:
-                assert isinstance(error, (Overloaded, InvalidRequest)), error
+                assert isinstance(error, Overloaded | InvalidRequest) or self._may_expire(reading), error
                 assert not any(reading.tokens), f"an accepted request was refused: {error}"
                 assert "in use" not in str(error), error
                 continue
             for index, (tokens, reason) in enumerate(zip(reading.tokens, reading.reasons, strict=True)):
                 assert reason is not None, "a stream was never told its end"
+                if reason is FinishReason.ERROR:
+                    self._judge_error(reading, index)
+                    continue
                 if (reason, index in reading.aborted) != (FinishReason.ABORT, True):
                     assert (tokens, reason) == reading.expected[index]
+
+    def _may_expire(self, reading: Reading) -> bool:
+        return reading.has_expired and reading.streams.terms.timeout_s > 0
+
+    def _judge_error(self, reading: Reading, index: int) -> None:
+        """Only of those whose own doing it is, or who met values that are not finite twice."""
+        if reading.given_up[index] == DEADLY:
+            assert reading.seeds[index] == self._scenario.poison, "an innocent was taken for the culprit"
+        else:
+            assert reading.given_up[index] == NOT_FINITE, reading.given_up[index]

@@ -20,7 +20,7 @@ BUSY_TURNS, CALM_TURNS = 1500, 60_000
 LEASE_TURNS = 1500  # of 20 ms: longer than a client's lease and any silence
 FAULTS = (
     *("worker dies", "worker hangs", "core dies", "core sleeps", "client sleeps", "client dies"),
-    *("client is forgotten", "clock jumps"),
+    *("client is forgotten", "clock jumps", "a slot is spoiled"),
 )
 
 
@@ -29,7 +29,7 @@ class World:
         self.rng = random.Random(f"world {seed}")
         self.scenario: Scenario = draw_scenario(seed)
         self.now = 100.0
-        self.counts = dict.fromkeys((*FAULTS, "streams"), 0)
+        self.counts = dict.fromkeys((*FAULTS, "streams", "preemptions", "expired", "gave up"), 0)
         self._fault_rate = self.rng.choice((0.002, 0.01, 0.03))
         self._trace = hashlib.sha256()
         self._epoch = 0
@@ -60,9 +60,12 @@ class World:
             self._turn()
         assert self._core is not None
         self._core.check_all_free()
+        self.counts["preemptions"] += self._core.engine.scheduler.num_preemptions
         for reader in self._readers:
             reader.judge()
             self.counts["streams"] += sum(len(reading.tokens) for reading in reader.readings)
+            self.counts["expired"] += sum(reading.has_expired for reading in reader.readings)
+            self.counts["gave up"] += sum(len(reading.given_up) for reading in reader.readings)
             assert not reader.session.table.requests, "the session keeps what has ended"
 
     def _new_reader(self) -> Reader:
@@ -141,6 +144,8 @@ class World:
                 self._readers[index] = self._new_reader()
             case "client is forgotten" if core is not None and core.engine.clients:
                 core.forget(rng.choice(list(core.engine.clients)))
+            case "a slot is spoiled" if core is not None:
+                core.spoil_a_slot()
             case "clock jumps":
                 self.now += rng.uniform(0, 30)
 
@@ -156,5 +161,6 @@ class World:
                 reader.stale.extend(said[: rng.randint(1, len(said))])
             if rng.random() < 0.3:
                 reader.stale.append(EngineFailed("the core dies"))
+        self.counts["preemptions"] += core.engine.scheduler.num_preemptions
         self._core = None
         self._core_is_back_at = self.now + rng.uniform(0, 4)
