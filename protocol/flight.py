@@ -21,15 +21,21 @@ STACKS_SIGNAL = signal.SIGUSR2
 RING_BYTES = 128 << 10
 _HEADER_BYTES = 8  # bytes ever written, little-endian
 
+log = logging.getLogger(__name__)
+
 
 class LineRing:
     """The last lines of text, in a file that outlives its writer. One writer; readers may see a torn first line."""
 
     def __init__(self, path: Path):
+        """Raises OSError when there is no room for all of it: a page that the disk cannot give later is a SIGBUS."""
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
-            os.truncate(descriptor, _HEADER_BYTES + RING_BYTES)
+            os.posix_fallocate(descriptor, 0, _HEADER_BYTES + RING_BYTES)
             self._memory = mmap.mmap(descriptor, _HEADER_BYTES + RING_BYTES)
+        except OSError:
+            path.unlink(missing_ok=True)
+            raise
         finally:
             os.close(descriptor)
         self._written = 0
@@ -88,21 +94,28 @@ def flight_path(run_dir: str, name: str, pid: int, kind: str) -> Path:
 class Flight:
     """This process's record. The interpreter keeps the number of the stacks' descriptor alone: keep this object."""
 
-    def __init__(self, ring: LineRing, stacks: IO[bytes]):
+    def __init__(self, ring: LineRing | None = None, stacks: IO[bytes] | None = None):
         self._ring = ring
         self._stacks = stacks
 
     def note(self, line: str) -> None:
-        self._ring.add(line)
+        if self._ring is not None:
+            self._ring.add(line)
 
 
 def record_flight(run_dir: str, name: str) -> Flight:
-    """Begin to record this process. From here on STACKS_SIGNAL does not end it."""
-    (Path(run_dir) / FLIGHT_DIR).mkdir(mode=0o700, exist_ok=True)
-    stacks = flight_path(run_dir, name, os.getpid(), "stacks").open("wb", buffering=0)
+    """Begin to record this process; without a record where no file can be made. From here on STACKS_SIGNAL does not
+    end it."""
+    signal.signal(STACKS_SIGNAL, signal.SIG_IGN)
+    try:
+        (Path(run_dir) / FLIGHT_DIR).mkdir(mode=0o700, exist_ok=True)
+        ring = LineRing(flight_path(run_dir, name, os.getpid(), "lines"))
+        stacks = flight_path(run_dir, name, os.getpid(), "stacks").open("wb", buffering=0)
+    except OSError as error:
+        log.warning("what this process does is not recorded: %s", error)
+        return Flight()
     os.fchmod(stacks.fileno(), 0o600)
     faulthandler.enable(stacks)
     faulthandler.register(STACKS_SIGNAL, stacks, all_threads=True)
-    ring = LineRing(flight_path(run_dir, name, os.getpid(), "lines"))
     CopyLog(ring.add).__enter__()  # until this process ends
     return Flight(ring, stacks)

@@ -21,6 +21,7 @@ ENGINE_SOCKET = "engine.sock"
 WORKERS_SOCKET = "workers.sock"
 ADMIN_SOCKET = "admin-{}.sock"  # of frontend 0, 1, …
 SECRET_FILE = "secret"
+NEEDED_BYTES = 4 << 20  # what each process notes takes 128 KB
 MAX_PATH_BYTES = 100  # a unix socket's address holds 107, macOS 103
 
 
@@ -34,7 +35,15 @@ def make_run_dir() -> str:
 
     Raises ConfigError when the temporary directory is no safe or possible place for sockets.
     """
-    path = tempfile.mkdtemp(prefix="run-", dir=_checked_parent())
+    try:
+        return _make_run_dir(_checked_parent())
+    except OSError as error:
+        raise ConfigError(f"no run directory can be made: {error}. Set TMPDIR to another place") from None
+
+
+def _make_run_dir(parent: Path) -> str:
+    _check_room(parent)
+    path = tempfile.mkdtemp(prefix="run-", dir=parent)
     longest = len(os.fsencode(f"{path}/{CONTROL_SOCKET}"))
     if longest > MAX_PATH_BYTES:
         os.rmdir(path)
@@ -84,6 +93,16 @@ def _checked_parent() -> Path:
     if not _only_ours(parent):
         raise ConfigError(f"{parent} is not a directory that only this user can enter (0700); remove it or set TMPDIR")
     return parent
+
+
+def _check_room(parent: Path) -> None:
+    found = os.statvfs(parent)
+    free = found.f_bavail * found.f_frsize
+    if free < NEEDED_BYTES:
+        raise ConfigError(
+            f"{parent} has {free} bytes left; a server's files there take up to {NEEDED_BYTES}. Make room, or set "
+            "TMPDIR to another place"
+        )
 
 
 def _only_ours(path: Path) -> bool:

@@ -3,7 +3,11 @@
 import os
 from pathlib import Path
 
+from paged_serve.protocol.errors import ConfigError
+
 _CGROUP = Path("/sys/fs/cgroup")
+SHARED_MEMORY = Path("/dev/shm")
+NCCL_BYTES = 16 << 20  # its segments have ten megabytes, and it ends a process that cannot have one
 
 
 def free_host_bytes(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = _CGROUP) -> int:
@@ -13,6 +17,17 @@ def free_host_bytes(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = _CGROU
     if limit is not None and used is not None:
         free = min(free, max(0, limit - used + _reclaimable(cgroup / "memory.stat")))
     return free
+
+
+def check_shared_memory(folder: Path = SHARED_MEMORY) -> None:
+    """Raises ConfigError when nccl's ranks could not meet there. Nothing else of ours uses it."""
+    found = os.statvfs(folder)
+    free = found.f_bavail * found.f_frsize
+    if free < NCCL_BYTES:
+        raise ConfigError(
+            f"{folder} has {free} bytes left; nccl needs {NCCL_BYTES} for several CUDA ranks. Make room there, or give "
+            "the container more (docker run --shm-size=1g)"
+        )
 
 
 def resident_bytes() -> int:

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .memory import check_shared_memory
 from .rank_links import RankLinks
 
 
@@ -35,6 +36,7 @@ class TensorParallelGroup:
             return cls()
         if device != "cuda":
             return cls(rank, size, RankLinks.join(rank, size, rendezvous, timeout_s))
+        check_shared_memory()
         import torch.distributed as dist  # late: a tenth of a second that only CUDA needs
 
         store: Any = getattr(dist, "FileStore")(rendezvous, size)  # noqa: B009  torch does not export it to type checkers

@@ -17,7 +17,7 @@ import msgspec
 from paged_serve import __version__
 from paged_serve.protocol.config import Config
 from paged_serve.protocol.control import TellState
-from paged_serve.protocol.flight import STACKS_SIGNAL, flight_path, read_lines
+from paged_serve.protocol.flight import FLIGHT_DIR, STACKS_SIGNAL, flight_path, read_lines
 
 from .bundle import Bundle, ProcessReport, dump_folder, write_bundle
 from .child import Child, ChildState
@@ -58,6 +58,7 @@ class FlightRecorder:
 
     def collect(self, reason: str, now: float, *, asked: bool = False) -> None:
         """Look at every process before anybody is killed. Nothing happens soon after another time unless `asked`."""
+        self._remove_old_records()
         if self._folder is None or not (asked or now >= self._quiet_until):
             return
         self.write()
@@ -154,6 +155,13 @@ class FlightRecorder:
             stacks=stacks,
             lines=tuple(lines),
         )
+
+    def _remove_old_records(self) -> None:
+        """Of processes that were replaced before; no report will tell of them any more."""
+        known = {str(child.process.pid) for child in self._processes.living.values()}
+        for path in (Path(self._run_dir) / FLIGHT_DIR).glob("*.*.*"):
+            if path.name.split(".")[1] not in known:
+                path.unlink(missing_ok=True)
 
     def _path(self, child: Child, kind: str) -> Path:
         return flight_path(self._run_dir, child.started_as, child.process.pid, kind)

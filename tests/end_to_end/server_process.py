@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -34,23 +34,14 @@ def is_alive(process: psutil.Process) -> bool:
 class ServerProcess:
     """A server with the demo model on a free port; its run directory and its log lie in `temporary`."""
 
-    def __init__(self, temporary: Path, *options: str, import_path: Path = ROOT):
-        """`import_path`: a folder whose modules every process finds before ours."""
+    def __init__(self, temporary: Path, *options: str, import_path: Path = ROOT, within: Sequence[str] = ()):
+        """`import_path`: a folder whose modules every process finds before ours; `within`: a command that becomes
+        the one behind it."""
         self.temporary = temporary
         self._errors = (temporary / "stderr").open("w")
         variables = {**os.environ, "PYTHONPATH": f"{import_path}{os.pathsep}{ROOT}", "TMPDIR": str(temporary)}
-        command = [
-            sys.executable,
-            "-m",
-            "paged_serve",
-            "--port",
-            "0",
-            "--num-blocks",
-            "256",
-            "--threads",
-            "1",
-            *options,
-        ]
+        few = ("--port", "0", "--num-blocks", "256", "--threads", "1")
+        command = [*within, sys.executable, "-m", "paged_serve", *few, *options]
         self.began = time.monotonic()
         self.process = subprocess.Popen(command, stderr=self._errors, env=variables, cwd=temporary)
 

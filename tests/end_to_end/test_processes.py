@@ -11,6 +11,7 @@ import pytest
 from paged_serve.frontend.model_folder import demo_model_folder
 from paged_serve.frontend.supervision.bundle import bundles_in, dump_folder, read_bundle
 from paged_serve.frontend.supervision.diagnosis import diagnosis
+from paged_serve.protocol.flight import FLIGHT_DIR
 
 from .server_process import PROMPT, ServerProcess
 
@@ -67,6 +68,20 @@ def test_a_killed_frontend_is_back_on_the_same_port(server):
     frontend.kill()
     frontend.wait()
     assert server.complete_when_ready() == before
+
+
+def test_records_of_those_who_are_gone_do_not_pile_up(start):
+    server = start("--max-restarts", "100")
+    server.wait_ready()
+    for _ in range(4):
+        server.complete_when_ready()
+        gone = server.children()["frontend"]
+        gone.kill()
+        gone.wait()
+    server.complete_when_ready()
+    [folder] = server.temporary.glob(f"paged-serve-*/run-*/{FLIGHT_DIR}")
+    of_frontends = {path.name.split(".")[1] for path in folder.glob("frontend-0.*")}
+    assert of_frontends == {str(gone.pid), str(server.children()["frontend"].pid)}
 
 
 def test_a_halted_worker_is_replaced_and_the_stream_goes_on(server):

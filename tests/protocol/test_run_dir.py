@@ -53,6 +53,19 @@ def test_a_parent_that_is_a_link_is_refused(temporary):
         run_dir.make_run_dir()
 
 
+def test_a_disk_that_is_too_full_is_refused_with_the_numbers(temporary, monkeypatch):
+    full = os.statvfs_result((4096, 4096, 1000, 500, 100, 100, 100, 100, 0, 255))
+    monkeypatch.setattr(os, "statvfs", lambda path: full)
+    with pytest.raises(ConfigError, match=rf"409600 bytes left.*{run_dir.NEEDED_BYTES}.*TMPDIR"):
+        run_dir.make_run_dir()
+
+
+def test_a_directory_that_cannot_be_made_is_refused_in_words(temporary, monkeypatch):
+    (temporary / f"paged-serve-{os.getuid()}").write_text("a file is there")
+    with pytest.raises(ConfigError, match="TMPDIR"):
+        run_dir.make_run_dir()
+
+
 def test_a_temporary_directory_too_deep_for_sockets_is_refused(temporary, monkeypatch):
     deep = temporary / ("d" * 80)
     deep.mkdir()

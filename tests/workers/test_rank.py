@@ -5,7 +5,8 @@ import os
 import pytest
 
 from paged_serve.protocol.config import ParallelConfig
-from paged_serve.workers.memory import free_host_bytes, peak_resident_bytes, resident_bytes
+from paged_serve.protocol.errors import ConfigError
+from paged_serve.workers.memory import check_shared_memory, free_host_bytes, peak_resident_bytes, resident_bytes
 from paged_serve.workers.threads import (
     ANY_CPU,
     WEIGHTS_BYTES_PER_THREAD,
@@ -88,3 +89,14 @@ def test_a_containers_quota_limits_the_threads(tmp_path, text, cpus):
     assert quota_of_cpus(tmp_path) is None
     (tmp_path / "cpu.max").write_text(text)
     assert quota_of_cpus(tmp_path) == cpus
+
+
+def test_shared_memory_too_small_for_nccl_is_refused_with_the_numbers(tmp_path, monkeypatch):
+    free_blocks = 100
+    monkeypatch.setattr(
+        os, "statvfs", lambda path: os.statvfs_result((4096, 4096, 1000, 500, free_blocks, 1, 1, 1, 0, 255))
+    )
+    with pytest.raises(ConfigError, match="409600 bytes left; nccl needs 16777216"):
+        check_shared_memory(tmp_path)
+    free_blocks = 1 << 20
+    check_shared_memory(tmp_path)

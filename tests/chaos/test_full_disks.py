@@ -1,0 +1,103 @@
+"""File systems that are full: the run directory's, and shared memory. Each server sees one of its own."""
+
+import contextlib
+import os
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from paged_serve.frontend.model_folder import demo_model_folder
+
+from ..end_to_end.server_process import ServerProcess
+
+SIZE = "8m"
+SHARED_MEMORY = "/dev/shm"
+
+
+def may_mount() -> bool:
+    try:
+        done = subprocess.run([*within("/mnt", SIZE), "true"], capture_output=True, timeout=60, check=False)
+    except OSError:
+        return False
+    return done.returncode == 0
+
+
+def within(folder: str | Path, size: str, then: str = "true") -> Sequence[str]:
+    """A command that becomes the one behind it, with an empty file system of that size at `folder`."""
+    script = f'mount -t tmpfs -o size={size} tmpfs "{folder}" && {then} && exec "$@"'
+    return ["unshare", "--mount", "sh", "-c", script, "sh"]
+
+
+pytestmark = [
+    pytest.mark.skipif(not demo_model_folder().is_dir(), reason="needs the demo model"),
+    pytest.mark.skipif(not may_mount(), reason="mounting a file system of one's own is not permitted here"),
+]
+
+
+@pytest.fixture
+def folder(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("t")  # a test's own is too long for a socket's path
+
+
+def fill(folder: Path) -> None:
+    with contextlib.suppress(OSError):  # somebody else took a part of it meanwhile
+        (folder / "full").write_bytes(bytes(free_bytes(folder)))
+    assert free_bytes(folder) == 0
+
+
+def free_bytes(folder: str | Path) -> int:
+    found = os.statvfs(folder)
+    return found.f_bavail * found.f_frsize
+
+
+def test_a_full_run_directory_ends_nobody_and_who_is_replaced_lives_without_a_record(folder):
+    server = ServerProcess(folder, within=within(folder, SIZE))
+    try:
+        server.wait_ready()
+        undisturbed = server.complete(max_tokens=96)
+        fill(Path(f"/proc/{server.process.pid}/root{folder}"))
+        everybody = server.children()
+        for _ in range(10):  # steps enough to write all of the core's ring
+            assert server.complete(n=8, max_tokens=200, ignore_eos=True)
+        assert {role: server.children()[role] for role in everybody} == everybody
+        stream = server.stream(max_tokens=96)
+        received = [next(stream)]
+        for role in ("worker", "engine-core"):
+            everybody[role].kill()
+        assert "".join([*received, *stream]) == undisturbed
+        assert "is not recorded" in server.said()
+        server.process.terminate()
+        assert server.process.wait(60) == 0
+    finally:
+        server.close()
+
+
+def test_a_run_directory_that_is_too_small_is_refused_at_once(folder):
+    server = ServerProcess(folder, within=within(folder, "1m"))
+    try:
+        assert server.process.wait(60) == 2
+        assert "TMPDIR" in server.said()
+        assert "Traceback" not in server.said()
+    finally:
+        server.close()
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("ranks", ["1", "2"])
+def test_shared_memory_without_room_changes_nothing(folder, ranks):
+    full = f"! head -c 8192 /dev/zero > {SHARED_MEMORY}/full 2> /dev/null"
+    server = ServerProcess(folder, "--tp", ranks, within=within(SHARED_MEMORY, "4k", full))
+    try:
+        server.wait_ready()
+        inside = f"/proc/{server.process.pid}/root{SHARED_MEMORY}"
+        assert free_bytes(inside) == 0
+        undisturbed = server.complete(max_tokens=96)
+        stream = server.stream(max_tokens=96)
+        received = [next(stream)]
+        server.children()["worker"].kill()
+        assert "".join([*received, *stream]) == undisturbed
+        assert os.listdir(inside) == ["full"]
+    finally:
+        server.close()
