@@ -34,6 +34,10 @@ chaos *options:
 fuzz-frames *options:
     {{python}} scripts/fuzz_frames.py {{options}}
 
+# an hour of mixed load: does anything grow that should not? --minutes 60 --seed 1
+soak *options:
+    {{python}} scripts/soak.py {{options}}
+
 # mend what can be mended by machine
 format:
     {{python}} -m ruff check --fix .

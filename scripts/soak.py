@@ -1,0 +1,51 @@
+"""A server under a mixed load for an hour: does anything grow that should not?
+
+`python scripts/soak.py --minutes 60 --seed 1`. Streams over HTTP, over HTTP with keys and over ZeroMQ, chat,
+completions, templates, bad requests, connections that break, go on, or never ask; every answer is compared. Told: how
+each process' memory grows in an hour, with a 95 % confidence interval. Ends with 1 when one surely grows by more than
+1 MB an hour, when files, threads or blocks are not given back, or when an answer is wrong; the log is kept then.
+"""
+
+import argparse
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from tests.end_to_end.server_process import ServerProcess
+from tests.soak.run import OPTIONS, Soak, run
+
+
+def parse() -> Soak:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=60.0, help="a quarter of it is warm-up")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--streams", type=int, default=9, help="at once, a third over ZeroMQ")
+    parser.add_argument("--places", type=int, default=5, help="others at once")
+    given = parser.parse_args()
+    return Soak(given.minutes, given.seed, given.streams, given.places)
+
+
+def main() -> int:
+    soak = parse()
+    folder = Path(tempfile.mkdtemp(prefix="soak-"))
+    server = ServerProcess(folder, *OPTIONS)
+    print(soak.command_line, flush=True)
+    is_good = False
+    try:
+        report = run(soak, server)
+        print(report.text())
+        is_good = not report.failures
+    finally:
+        server.close()
+        if is_good:
+            shutil.rmtree(folder, ignore_errors=True)
+        else:
+            print(f"FAILED; the server's log: {folder}/stderr", flush=True)
+    return 0 if is_good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
