@@ -288,4 +288,5 @@ class Supervisor:
 def _environment() -> dict[str, str]:
     """Ours, with our import path: all processes must come from one checkout, wherever we were started."""
     path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
-    return {**os.environ, "PYTHONPATH": path}
+    # glibc would give each thread that tokenizes a heap of its own, and each keeps what the longest text took
+    return {"MALLOC_ARENA_MAX": "2", **os.environ, "PYTHONPATH": path}

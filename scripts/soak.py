@@ -20,12 +20,13 @@ from tests.soak.run import OPTIONS, Soak, run
 
 def parse() -> Soak:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=60.0, help="a quarter of it is warm-up")
+    parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--warm-up", type=float, default=0.25, help="share of the time before the first look")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--streams", type=int, default=9, help="at once, a third over ZeroMQ")
     parser.add_argument("--places", type=int, default=5, help="others at once")
     given = parser.parse_args()
-    return Soak(given.minutes, given.seed, given.streams, given.places)
+    return Soak(given.minutes, given.seed, given.warm_up, given.streams, given.places)
 
 
 def main() -> int:

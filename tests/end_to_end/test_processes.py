@@ -13,6 +13,7 @@ from paged_serve.frontend.supervision.bundle import bundles_in, dump_folder, rea
 from paged_serve.frontend.supervision.diagnosis import diagnosis
 from paged_serve.protocol.flight import FLIGHT_DIR
 
+from ..soak.watch import shared_memory
 from .server_process import PROMPT, ServerProcess
 
 pytestmark = pytest.mark.skipif(not demo_model_folder().is_dir(), reason="needs the demo model")
@@ -129,14 +130,14 @@ def test_nothing_outlives_a_killed_supervisor(start):
 
 
 def test_a_signal_ends_an_idle_server_and_leaves_nothing(start):
-    shared_memory = set(os.listdir("/dev/shm"))
     server = start()
     server.wait_ready()
     server.complete()
+    everybody = [psutil.Process(server.process.pid), *server.children().values()]
+    assert set().union(*map(shared_memory, everybody)) == set()
     server.signal_and_time(signal.SIGTERM)
     assert server.process.returncode == 0
     assert [path.name for path in server.temporary.glob("paged-serve-*/*")] == []
-    assert set(os.listdir("/dev/shm")) <= shared_memory
 
 
 def test_a_signal_lets_a_running_stream_end(start):

@@ -1,7 +1,7 @@
 """An hour of everything, and what has grown meanwhile.
 
-A quarter of the time is warm-up, then the server rests and is looked at; after the rest of the time it rests again, and
-everything must be as it was.
+First a warm-up: what may have so many entries soon has, and interpreter and allocator keep what they once needed.
+Then the server rests and is looked at; after the rest of the time it rests again, and everything must be as it was.
 """
 
 import asyncio
@@ -22,7 +22,6 @@ from .watch import Holding, Watch, files
 OPTIONS = ("--api-server-count", "2", "--num-blocks", "600", "--max-num-batched-tokens", "256", "--resume-grace", "5")
 MAX_BYTES_PER_HOUR = 1 << 20
 NUM_ORDERS, MAX_TOKENS = 24, 120
-WARM_UP = 0.25  # of the time
 REST_S = 8.0  # kept answers are forgotten, closed connections noticed
 REST_WITHIN_S = 120.0
 
@@ -33,6 +32,7 @@ class Soak:
 
     minutes: float
     seed: int
+    warm_up: float = 0.25  # of the time
     streams: int = 9
     places: int = 5
     sample_s: float = 2.0
@@ -40,8 +40,8 @@ class Soak:
     @property
     def command_line(self) -> str:
         return (
-            f"python scripts/soak.py --minutes {self.minutes:g} --seed {self.seed} --streams {self.streams} "
-            f"--places {self.places}"
+            f"python scripts/soak.py --minutes {self.minutes:g} --seed {self.seed} --warm-up {self.warm_up:g} "
+            f"--streams {self.streams} --places {self.places}"
         )
 
 
@@ -89,9 +89,9 @@ async def _run(soak: Soak, server: ServerProcess) -> Report:
         load = Load(transports(server.port, client), orders, {}, soak.seed)
         await load.compute_expected()
         await mixture.learn()
-        await _serve(soak, WARM_UP * soak.minutes, load, mixture, None)
+        await _serve(soak, soak.warm_up * soak.minutes, load, mixture, None)
         report.before, files_before = await _at_rest(server), files(server)
-        await _serve(soak, (1 - WARM_UP) * soak.minutes, load, mixture, watch)
+        await _serve(soak, (1 - soak.warm_up) * soak.minutes, load, mixture, watch)
         report.after = await _at_rest(server, report.before)
     await check_nothing_is_left(server)
     ledger = load.ledger

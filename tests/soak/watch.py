@@ -1,6 +1,7 @@
 """What the processes of one server hold, sample by sample."""
 
 import contextlib
+import os
 import re
 import time
 from collections.abc import Iterator
@@ -10,8 +11,6 @@ from pathlib import Path
 import psutil
 
 from ..end_to_end.server_process import ServerProcess
-
-SHARED_MEMORY = Path("/dev/shm")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,5 +73,14 @@ def holding(process: psutil.Process) -> Holding:
 
 
 def files(server: ServerProcess) -> set[str]:
-    """In the run directory, and in shared memory."""
-    return {str(path) for folder in (server.temporary, SHARED_MEMORY) for path in folder.rglob("*")}
+    """In the run directory, and what any of the processes has mapped or open in shared memory."""
+    found = {str(path) for path in server.temporary.rglob("*")}
+    return found.union(*(shared_memory(process) for _, process in processes(server)))
+
+
+def shared_memory(process: psutil.Process) -> set[str]:
+    with contextlib.suppress(psutil.Error, OSError):
+        maps = Path(f"/proc/{process.pid}/maps").read_text()
+        opened = [os.readlink(path) for path in Path(f"/proc/{process.pid}/fd").iterdir()]
+        return {path for path in (*re.findall(r"/\S+", maps), *opened) if path.startswith("/dev/shm/")}
+    return set()
