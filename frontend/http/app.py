@@ -19,13 +19,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_PROBES = ("/live", "/health", "/ready")
+_OPEN_PROBES = ("/live", "/health")  # which tell no more than that somebody is there: a status without a word
+_PROBES = (*_OPEN_PROBES, "/ready")
 _RETRY_SOON = [(b"retry-after", b"1")]
 
 
 class Application:
     """One frontend's face. `engine_ready`: whether the engine is connected and has spoken lately; `progresses`: whether
-    what it is asked is computed now; `patience_s`: how long a request waits for the routes."""
+    what it is asked is computed now; `patience_s`: how long a request waits for the routes; `secret`: the run's."""
 
     def __init__(
         self,
@@ -34,8 +35,9 @@ class Application:
         engine_ready: Callable[[], bool],
         progresses: Callable[[], bool] = lambda: True,
         patience_s: float = 0.0,
+        secret: str = "",
     ):
-        self._guard = Guard(server)
+        self._guard = Guard(server, secret)
         self._admission = admission
         self._engine_ready = engine_ready
         self._progresses = progresses
@@ -64,13 +66,14 @@ class Application:
 
     async def _answer(self, call: Call) -> None:
         path = call.path
+        if path not in _OPEN_PROBES:
+            call.tenant = self._guard.check(call.headers)
         if path in _PROBES and call.scope["method"] not in ("GET", "HEAD"):
             raise HttpError(405, f"{path} takes GET only.", headers=[(b"allow", b"GET, HEAD")])
         if path == "/live":
             return await call.send(200, b"", [])
         if path == "/health":
             return await call.send(200 if self._engine_ready() else 503, b"", [])
-        call.tenant = self._guard.check(call.headers)
         if path == "/ready":
             self._check_ready()
             return await call.send(200, b"", [])

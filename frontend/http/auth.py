@@ -14,7 +14,7 @@ from .errors import HttpError
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """Whose a request is. `name` is a digest of the key: it goes to other processes and into their dumps."""
+    """Whose a request is. `name` stands for the key: it goes to other processes and into their dumps."""
 
     name: str
     weight: float = 1.0
@@ -26,10 +26,11 @@ NOBODY = Tenant("")  # in particular
 class Guard:
     """Checks a request by its headers alone, so that no spelling of a path passes it."""
 
-    def __init__(self, server: ServerConfig):
+    def __init__(self, server: ServerConfig, secret: str = ""):
+        """`secret`: the run's, which all frontends share; it keeps the names of tenants from being guessed at."""
         weights = itertools.chain(server.api_key_weights, itertools.repeat(1.0))
         self._tenants = {
-            hashlib.sha256(key.encode()).digest(): Tenant(_name(key), weight)
+            hashlib.sha256(key.encode()).digest(): Tenant(_name(secret, key), weight)
             for key, weight in zip(server.api_keys, weights, strict=False)
         }
         # A page that has its own name resolve to 127.0.0.1 would otherwise read a key-less local server.
@@ -43,13 +44,13 @@ class Guard:
                 403, "This server answers to localhost only. Start it with an --api-key to use other names."
             )
         origin = headers.get("origin", "")
-        if origin and origin.lower().partition("://")[2] != host:
+        if origin and (not host or origin.lower().partition("://")[2] != host):
             raise HttpError(403, "Requests from web pages of other origins are refused.")
         return self._check_key(headers.get("authorization", "")) if self._tenants else NOBODY
 
     def _check_key(self, authorization: str) -> Tenant:
         scheme, _, key = authorization.partition(" ")
-        given = hashlib.sha256(key.strip().encode("latin-1")).digest()
+        given = hashlib.sha256(key.strip(" \t").encode("latin-1")).digest()
         # All are compared, each in constant time: the time taken tells nothing about any key.
         matches = [tenant for digest, tenant in self._tenants.items() if hmac.compare_digest(given, digest)]
         if scheme.lower() != "bearer" or not matches:
@@ -61,9 +62,9 @@ class Guard:
         return matches[0]
 
 
-def _name(key: str) -> str:
-    """Not the digest that keys are compared by: whoever reads it in a dump learns nothing to compare with."""
-    return hashlib.sha256(b"tenant of paged-serve " + key.encode()).hexdigest()[:32]
+def _name(secret: str, key: str) -> str:
+    """Whoever reads it in a dump cannot even try out keys: he lacks the run's secret."""
+    return hmac.new(secret.encode(), b"tenant of paged-serve " + key.encode(), hashlib.sha256).hexdigest()[:32]
 
 
 def _without_port(host: str) -> str:

@@ -39,7 +39,7 @@ class Call:
     scope: Scope
     receive: Receive
     send_event: Send
-    headers: dict[str, str] = field(init=False)
+    headers: dict[str, str] = field(init=False, default_factory=dict)
     request_id: str = field(init=False)
     path: str = field(init=False)  # without the --root-path that a proxy has taken away
     arrival: float = field(default_factory=time.monotonic)
@@ -47,7 +47,10 @@ class Call:
     started: bool = False
 
     def __post_init__(self) -> None:
-        self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in self.scope["headers"]}
+        # One that comes twice is the list of both (RFC 9110, 5.3), which is no host, no key and no number.
+        for raw_name, raw_value in self.scope["headers"]:
+            name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
+            self.headers[name] = f"{self.headers[name]}, {value}" if name in self.headers else value
         self.path = str(self.scope["path"]).removeprefix(self.scope.get("root_path", ""))
         given = self.headers.get("x-request-id", "")
         self.request_id = given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(16)

@@ -14,6 +14,7 @@ import uvicorn
 import uvloop
 
 from paged_serve.protocol import control
+from paged_serve.protocol.authentication import read_secret
 from paged_serve.protocol.config import Config
 from paged_serve.protocol.engine_core import SchedulerStats
 from paged_serve.protocol.lifecycle import ChildProcess
@@ -68,7 +69,12 @@ class FrontendProcess:
         self._admission = Admission(scheduler.max_num_seqs + scheduler.max_num_queued_requests, self._engine_stats)
         patience_s = REPLACED_WITHIN_S if child.epoch else 0.0
         self._app = Application(
-            child.config.server, self._admission, self._engine_ready, self._progress_is_made, patience_s
+            child.config.server,
+            self._admission,
+            self._engine_ready,
+            self._progress_is_made,
+            patience_s,
+            read_secret(child.run_dir),
         )
         self._socket = socket.socket(fileno=child.http_fd)
         self._socket.setblocking(False)

@@ -95,8 +95,23 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._in_head = False
         if len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers) > MAX_HEADER_BYTES:
             return self._refuse_head()
+        if fault := self._fault_of_head():
+            return self._refuse(400, fault)
         self._expect(BODY_WITHIN_S)
         return super().on_headers_complete()
+
+    def _fault_of_head(self) -> str:
+        """What a program before us may have understood otherwise, so that it and we would see different requests."""
+        values = {name: value.strip().lower() for name, value in self.headers}
+        version, coding = self.parser.get_http_version(), values.get(b"transfer-encoding", b"chunked")
+        if version not in ("1.0", "1.1"):
+            return "This server speaks HTTP/1.1."
+        if coding != b"chunked" or (version == "1.0" and b"transfer-encoding" in values):
+            return "The only Transfer-Encoding here is chunked, in HTTP/1.1."
+        has_body = b"transfer-encoding" in values or values.get(b"content-length", b"0") != b"0"
+        if has_body and self.parser.should_upgrade():  # the parser takes what comes for another protocol's
+            return "This server does not change its protocol: ask for HTTP/1.1, without an Upgrade header."
+        return ""
 
     def on_body(self, body: bytes) -> None:
         self._framing_bytes -= len(body)
@@ -109,6 +124,8 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._expect(None)
         self._in_head, self._framing_bytes = True, 0
         super().on_message_complete()
+        if self.parser.should_upgrade():  # we answer as if nobody had asked for that, and nothing may come behind
+            self._stop_listening()
         if not self._is_answering():
             self._rest()
 

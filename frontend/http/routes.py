@@ -83,7 +83,10 @@ async def openapi(service: Service, call: Call) -> None:
 
 async def page(service: Service, call: Call) -> None:
     """A chat in the browser: one file, no other host."""
-    policy = b"default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'"
+    policy = (
+        b"default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; "
+        b"frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+    )
     text = Path(__file__).with_name("page.html").read_bytes()
     await call.send(200, text, [(b"content-type", b"text/html; charset=utf-8"), (b"content-security-policy", policy)])
 

@@ -1,0 +1,248 @@
+"""Every way to spell a request to a server with keys: none but the probes is answered without one."""
+
+import asyncio
+import itertools
+import os
+import random
+import urllib.parse
+from collections.abc import Iterator
+
+import pytest
+
+from paged_serve.frontend.http.admin import ADMIN_ROUTES
+from paged_serve.frontend.http.app import Application
+from paged_serve.frontend.http.auth import Guard
+from paged_serve.frontend.http.routes import public_routes
+from paged_serve.protocol.config import ServerConfig
+
+from ..frontend.http_server import Server, make_model_folder
+
+KEYS = ("correct-horse-battery-staple", "two")
+CI_COUNT = 10_000
+NIGHTLY_COUNT = int(os.environ.get("PAGED_SERVE_DOOR_COUNT", 1_000_000))
+OPEN = {"/live", "/health"}
+
+# A route that is added here is one that somebody has thought about: who may ask it, and what it tells.
+PUBLIC = {
+    ("POST", "/v1/completions"),
+    ("POST", "/v1/chat/completions"),
+    ("GET", "/v1/streams/{id}"),
+    ("DELETE", "/v1/streams/{id}"),
+    ("GET", "/v1/models"),
+    ("GET", "/v1/models/{model}"),
+    ("POST", "/tokenize"),
+    ("POST", "/detokenize"),
+    ("GET", "/version"),
+    ("GET", "/openapi.json"),
+    ("GET", "/"),
+}
+OPERATORS = {
+    ("GET", "/metrics"),
+    ("GET", "/metrics/own"),
+    ("GET", "/stats"),
+    ("GET", "/state"),
+    ("POST", "/check"),
+    ("POST", "/reset_prefix_cache"),
+}
+ELSEWHERE = (
+    "/invocations",
+    "/pause",
+    "/collective_rpc",
+    "/update_weights",
+    "/docs",
+    "/inference",
+    "/server_info",
+    "/ping",
+)
+PATHS = [*OPEN, "/ready", *(path for _, path in PUBLIC | OPERATORS), *ELSEWHERE]
+METHODS = ["GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "get", "LIVE", "PRI", ""]
+BEFORE = [
+    "",
+    "/",
+    "//",
+    "/.",
+    "/live/..",
+    "/live",
+    "/live?",
+    "/%2e",
+    "\\",
+    "http://localhost",
+    "/api",
+    "/api/api",
+    ";",
+    "/live;",
+]
+AFTER = [
+    "",
+    "/",
+    "//",
+    "/live",
+    "/../live",
+    "?live",
+    "#/live",
+    ";/live",
+    "%00",
+    "\0",
+    " ",
+    "/.",
+    "%2flive",
+    ".json",
+    "\r\n",
+    "\u2025",
+]
+CHANGES = [
+    str,
+    str.upper,
+    str.title,
+    lambda path: path.replace("/", "//"),
+    lambda path: path.replace("/", "%2f"),
+    lambda path: path.replace("i", "%69"),
+    lambda path: path.replace("i", "\u0131"),
+    lambda path: path.replace("/", "\\"),
+    lambda path: path.replace("/", "\u2215"),
+    lambda path: urllib.parse.quote(path, safe=""),
+    lambda path: urllib.parse.quote(urllib.parse.quote(path, safe="")),
+]
+HOSTS = [b"localhost", b"127.0.0.1:8000", b"evil.example", b"", b"/live", b"localhost/live?", b"[::1]", b"two", None]
+WRONG = [
+    *(None, b"", b"Bearer", b"Bearer ", b"bearer wrong", b"two", b"Basic two", b"Basic dHdvOnR3bw==", b"Bearer tw"),
+    *(
+        b"Bearer twoo",
+        b"Bearer TWO",
+        b"Bearer two two",
+        b"Bearer two,two",
+        b"Bearer two\0",
+        b"Bearer\ttwo",
+        b"Bearertwo",
+    ),
+    *(b"Bearer 'two'", b"Bearer *", b"Bearer null", b"Bearer \xff\xfe", b"Bearer two\xa0", b"Token two", b"Bearer=two"),
+    *(b"Bearer two, Bearer two", b"Digest two", b"Bearer " + b"two" * 2000, b"Bearer correct-horse-battery-stapl"),
+    b"Bearer tw\xc3\xb3",
+]
+ELSEWHERE_KEYS = [
+    *([], [(b"x-api-key", b"two")], [(b"api-key", b"two")], [(b"cookie", b"authorization=Bearer two")]),
+    *([(b"proxy-authorization", b"Bearer two")], [(b"x-forwarded-for", b"127.0.0.1")], [(b"x-original-url", b"/live")]),
+    *([(b"x-rewrite-url", b"/live")], [(b"x-http-method-override", b"GET")], [(b"forwarded", b"for=127.0.0.1;host=a")]),
+    *([(b"authorization", b"Bearer two")], [(b"x-forwarded-prefix", b"/live")], [(b"sec-websocket-protocol", b"two")]),
+]
+QUERIES = [b"", b"api_key=two", b"key=two&path=/live", b"/live"]
+VERSIONS = ["1.0", "1.1", "2", "0.9"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return make_model_folder(tmp_path_factory.mktemp("models") / "tiny")
+
+
+def answer(application: Application, scope: dict) -> tuple[int, bytes]:
+    """(status, body); without a loop, as nothing is waited for before somebody has shown a key."""
+    sent: list[dict] = []
+
+    async def receive() -> dict:
+        return {"type": "http.request", "body": b'{"prompt": "x", "model": "tiny"}'}
+
+    async def send(event: dict) -> None:
+        sent.append(event)
+
+    running = application(scope, receive, send)
+    with pytest.raises(StopIteration):
+        running.send(None)
+    return sent[0]["status"], b"".join(event.get("body", b"") for event in sent)
+
+
+def scopes(rng: random.Random, root_path: str) -> Iterator[dict]:
+    """Requests as the HTTP server would hand them on. A right key never comes alone: it comes behind a wrong one."""
+    while True:
+        path = rng.choice(PATHS)
+        if rng.random() < 0.95:
+            path = rng.choice(BEFORE) + rng.choice(CHANGES)(path) + rng.choice(AFTER)
+        path = urllib.parse.unquote(path) if rng.random() < 0.8 else path
+        host, wrong, elsewhere = rng.choice(HOSTS), rng.choice(WRONG), rng.choice(ELSEWHERE_KEYS)
+        if wrong is None and (b"authorization", b"Bearer two") in elsewhere:
+            continue
+        headers = [] if wrong is None else [(b"authorization", wrong)]
+        headers += [*elsewhere, *([] if host is None else [(b"host", host)])]
+        yield {
+            "type": "http",
+            "method": rng.choice(METHODS),
+            "path": root_path + path,
+            "raw_path": path.encode(),
+            "root_path": root_path,
+            "query_string": rng.choice(QUERIES),
+            "headers": headers,
+            "http_version": rng.choice(VERSIONS),
+            "client": ("127.0.0.1", 1),
+        }
+
+
+@pytest.mark.parametrize(
+    "count", [CI_COUNT, pytest.param(NIGHTLY_COUNT, marks=[pytest.mark.nightly, pytest.mark.timeout(0)])]
+)
+@pytest.mark.parametrize("root_path", ["", "/api"])
+def test_no_spelling_of_a_request_passes_without_a_key(folder, root_path, count):
+    server = Server(folder, options={"api_keys": KEYS, "root_path": root_path, "public_metrics": True})
+    rng, seen = random.Random(count), dict[int, int]()
+    for scope in itertools.islice(scopes(rng, root_path), count // 2):
+        status, body = answer(server.app, scope)
+        seen[status] = seen.get(status, 0) + 1
+        if status == 401:
+            continue
+        told = f"{scope} got {status} {body!r}"
+        assert scope["path"].removeprefix(root_path) in OPEN, told
+        assert (status, body) == (200, b"") or status == 405, told
+    assert not server.engine.requests
+    assert set(seen) == {200, 401, 405}, "the probes were among them"
+    print(f"{count // 2} requests: {seen}")
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_the_right_key_opens_the_same_doors(folder, key):
+    """Or else the test above would pass on a server that refuses everybody."""
+    server = Server(folder, options={"api_keys": KEYS})
+    for path in ("/ready", "/v1/models", "/version", "/openapi.json", "/"):
+        assert server.ask("GET", path, authorization=f"Bearer {key}").status_code == 200
+
+
+def test_a_key_that_comes_twice_is_no_key(folder):
+    server = Server(folder, options={"api_keys": KEYS})
+    for first, second in ((b"Bearer two", b"Bearer wrong"), (b"Bearer wrong", b"Bearer two"), (b"Bearer two",) * 2):
+        headers = [(b"host", b"localhost"), (b"authorization", first), (b"authorization", second)]
+        scope = {"type": "http", "method": "GET", "path": "/v1/models", "headers": headers, "query_string": b""}
+        assert answer(server.app, scope)[0] == 401
+
+
+def test_the_routes_are_those_that_were_agreed_on(folder):
+    assert {(spec.method, spec.path) for spec in public_routes(ServerConfig())} == PUBLIC
+    with_metrics = public_routes(ServerConfig(public_metrics=True))
+    assert {(spec.method, spec.path) for spec in with_metrics} == PUBLIC | {("GET", "/metrics")}
+    assert {(spec.method, spec.path) for spec in ADMIN_ROUTES} == OPERATORS
+    document = Server(folder).ask("GET", "/openapi.json").json()["paths"]
+    described = {
+        (method.upper(), path) for path, entry in document.items() for method in entry if method != "parameters"
+    }
+    assert described >= PUBLIC - {("GET", "/"), ("GET", "/openapi.json")}
+    assert not described & OPERATORS
+
+
+@pytest.mark.parametrize("path", [path for _, path in OPERATORS] + list(ELSEWHERE))
+def test_the_users_port_has_no_operators_route(folder, path):
+    server = Server(folder)
+    for method in ("GET", "POST", "PUT", "DELETE"):
+        assert server.ask(method, path).status_code == 404
+
+
+def test_websockets_are_not_answered_at_all(folder):
+    sent = []
+
+    async def send(event: dict) -> None:
+        sent.append(event)
+
+    asyncio.run(Server(folder).app({"type": "websocket", "path": "/v1/models", "headers": []}, None, send))
+    assert not sent
+
+
+def test_a_tenants_name_depends_on_a_secret_that_dumps_do_not_show():
+    """Else whoever reads a dump could try out keys."""
+    server, headers = ServerConfig(api_keys=KEYS), {"authorization": "Bearer two"}
+    names = [Guard(server, secret).check(headers).name for secret in ("a", "b", "a")]
+    assert names[0] == names[2] != names[1]

@@ -1,0 +1,189 @@
+"""What clients are told of errors is written for them; what an exception says stays in the log, whatever its way."""
+
+import ast
+import asyncio
+import contextlib
+import itertools
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from paged_serve.protocol import errors
+from paged_serve.protocol.errors import EngineDead, PagedServeError, RequestFailed
+
+from ..frontend.http_server import Server, make_model_folder
+
+ROOT = Path(__file__).parent.parent.parent
+SECRET = "/run/paged-serve/secret-0xdeadbeef"
+C, H, T, D = "/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"
+PROMPT = {"prompt": "abc", "max_tokens": 4}
+CHAT = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 4}
+
+UNEXPECTED = [
+    *(RuntimeError(SECRET), OSError(13, SECRET, SECRET), ValueError(SECRET), KeyError(SECRET), TypeError(SECRET)),
+    *(MemoryError(SECRET), AssertionError(SECRET), TimeoutError(SECRET), RecursionError(SECRET), EOFError(SECRET)),
+    *(msgspec.DecodeError(SECRET), msgspec.ValidationError(SECRET), StopIteration(SECRET)),
+    UnicodeDecodeError("utf-8", SECRET.encode(), 0, 1, SECRET),
+    *(PagedServeError(SECRET), EngineDead(SECRET), RequestFailed(SECRET), errors.ProtocolError(SECRET)),
+    errors.ConfigError(SECRET),
+]
+# Where a request's way leads: (what fails, requests that come by)
+SEAMS = {
+    "app.router._service.tokenizer.encode": [(C, PROMPT), (H, CHAT), (T, {"prompt": "abc"})],
+    "app.router._service.tokenizer.tokens_beyond": [(C, PROMPT), (H, CHAT), (T, {"prompt": "abc"})],
+    "app.router._service.tokenizer.decode": [(C, PROMPT | {"echo": True}), (D, {"tokens": [70]})],
+    "app.router._service.tokenizer.token_text": [(T, {"prompt": "abc", "return_token_strs": True})],
+    "app.router._service.tokenizer.token_bytes": [(C, PROMPT | {"logprobs": 1}), (H, CHAT | {"logprobs": True})],
+    "app.router._service.template.render": [(H, CHAT), (T, {"messages": CHAT["messages"]})],
+    "app.router._service.engine.submit": [(C, PROMPT), (H, CHAT), (C, PROMPT | {"prompt": ["a", "b"]})],
+    "app.router._service.metrics.submitted": [(C, PROMPT), (H, CHAT)],
+    "app.router._service.metrics.first_token": [(C, PROMPT), (H, CHAT)],
+    "app.router._service.metrics.finished": [(C, PROMPT), (H, CHAT)],
+    "app.router._service.kept.of_request": [(C, PROMPT), (H, CHAT)],
+    "app.router._service.kept.begin": [(C, PROMPT), (H, CHAT)],
+    "app.router._matcher": [("/v1/models", None), (C, PROMPT)],
+    "app._guard.check": [("/v1/models", None), (C, PROMPT), ("/ready", None)],
+    "app._engine_ready": [("/health", None), ("/ready", None)],
+    "admission._stats": [(C, PROMPT), (H, CHAT)],
+}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    return Server(make_model_folder(tmp_path_factory.mktemp("models") / "tiny"))
+
+
+@pytest.fixture(autouse=True)
+def quiet():
+    """The log is where the texts belong, and a broken event loop's complaints are not what is looked at."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def fails_with(error: BaseException):
+    def fail(*arguments: object, **options: object) -> object:
+        raise error
+
+    return fail
+
+
+@contextlib.contextmanager
+def broken_at(server: Server, seam: str, error: BaseException) -> Iterator[None]:
+    *owners, name = seam.split(".")
+    owner: object = server
+    for part in owners:
+        owner = getattr(owner, part)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(owner, name, fails_with(error), raising=True)
+        yield
+
+
+def exchange(server: Server, path: str, body: dict | None, **headers: str) -> list[dict]:
+    """What the application sends; a stream that breaks ends without a word."""
+
+    async def talk() -> list[dict]:
+        sent: list[dict] = []
+        given = iter([{"type": "http.request", "body": json.dumps(body).encode() if body else b""}])
+
+        async def receive() -> dict:
+            if (event := next(given, None)) is None:
+                await asyncio.Event().wait()
+            return event
+
+        async def send(event: dict) -> None:
+            sent.append(event)
+
+        named = {"host": "localhost", "x-request-id": "id-of-mine"} | headers
+        scope = {
+            "type": "http",
+            "method": "GET" if body is None else "POST",
+            "path": path,
+            "headers": [(name.encode(), value.encode()) for name, value in named.items()],
+            "query_string": b"",
+        }
+        await server.app(scope, receive, send)
+        return sent
+
+    return asyncio.run(talk())
+
+
+def check(sent: list[dict], told: str) -> None:
+    assert SECRET not in repr(sent), told
+    assert "Traceback" not in repr(sent), told
+    status = sent[0]["status"]
+    assert (b"x-request-id", b"id-of-mine") in sent[0]["headers"], told
+    text = b"".join(event.get("body", b"") for event in sent).decode()
+    if status == 500:
+        error = json.loads(text)["error"]
+        assert (error["type"], error["code"]) == ("InternalServerError", 500), told
+        assert "id-of-mine" in error["message"], told
+    else:  # a stream that had begun, or what could be answered without it
+        assert status in (200, 400, 503), told
+
+
+_numbers = itertools.count()
+
+
+def variants(path: str, body: dict | None) -> Iterator[tuple[dict | None, dict[str, str]]]:
+    """(body, headers): as it is, as a stream, and both with a key."""
+    yield body, {}
+    if body is not None and path in (C, H):
+        yield body | {"stream": True}, {}
+        for stream in (False, True):
+            yield body | {"stream": stream}, {"idempotency-key": f"key-{next(_numbers)}"}
+
+
+@pytest.mark.parametrize("seam", SEAMS)
+def test_no_exception_shows_its_text_wherever_it_is_raised(server, seam):
+    for error in UNEXPECTED:
+        for path, body in SEAMS[seam]:
+            for variant, headers in variants(path, body):
+                with broken_at(server, seam, error):
+                    sent = exchange(server, path, variant, **headers)
+                told = f"{seam}: {type(error).__name__} on {path} {variant} {headers}"
+                check(sent, told)
+                assert server.admission.num_active == 0, told
+
+
+@pytest.mark.parametrize("error", UNEXPECTED, ids=lambda error: type(error).__name__)
+def test_no_error_of_the_engine_shows_its_text_before_or_within_an_answer(server, monkeypatch, error):
+    for path, body in ((C, PROMPT), (C, PROMPT | {"prompt": ["a", "b"]}), (H, CHAT)):
+        for variant, headers in variants(path, body):
+            with monkeypatch.context() as patch:
+                patch.setattr(server.engine, "refusal", error)
+                check(exchange(server, path, variant, **headers), f"{path} {variant} {error!r}")
+        for variant, headers in variants(path, body):
+            with monkeypatch.context() as patch:
+                patch.setattr(server.engine, "fails_after", 2)  # the engine's own words then name a device
+                assert "/dev" not in repr(exchange(server, path, variant, **headers))
+
+
+# Texts of exceptions that are meant for clients: what a JSON library says of the client's own body, and what the
+# operator's template says by raise_exception; the sizes in our own words when a request is too large for a frame.
+MEANT = {"http/body.py", "text/chat_template.py", "client_checks.py", "client_session.py"}
+TOLD = {"HttpError", "InvalidRequest", "Overloaded", "RequestExpired"}
+
+
+def told_texts(path: Path):
+    """Makers of what clients are told, within handlers of exceptions whose name they use."""
+    for handler in ast.walk(ast.parse(path.read_text())):
+        if not isinstance(handler, ast.ExceptHandler) or handler.name is None:
+            continue
+        for call in ast.walk(handler):
+            if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id in TOLD:
+                names = [node for node in ast.walk(call) if isinstance(node, ast.Name) and node.id == handler.name]
+                if names:
+                    yield f"line {call.lineno}: {ast.unparse(call)}"
+
+
+def test_no_source_puts_an_exceptions_text_into_an_answer():
+    rooms = [ROOT / "frontend", ROOT / "engine_core", ROOT / "protocol"]
+    found = {path: [*told_texts(path)] for room in rooms for path in sorted(room.rglob("*.py"))}
+    telling = {path.relative_to(ROOT).as_posix().partition("/")[2]: lines for path, lines in found.items() if lines}
+    assert set(telling) <= MEANT, telling
+    assert telling, "the search finds what is there"
