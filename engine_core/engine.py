@@ -10,7 +10,6 @@ import math
 from paged_serve.protocol.config import Config
 from paged_serve.protocol.engine_core import (
     AbortRequests,
-    EngineCoreOutput,
     EngineCoreOutputs,
     EngineCoreRequest,
     RejectReason,
@@ -18,7 +17,6 @@ from paged_serve.protocol.engine_core import (
     SchedulerStats,
 )
 from paged_serve.protocol.errors import InvalidRequest, Overloaded, ProtocolError
-from paged_serve.protocol.message import pack_ids
 from paged_serve.protocol.sampling_params import FinishReason
 from paged_serve.protocol.worker import ModelRunnerOutput, SchedulerOutput
 
@@ -29,12 +27,13 @@ from .deadlines import Deadlines, expiry
 from .fair_share import Tenant
 from .forecast import Forecast
 from .kv_cache import KVCache
+from .news import ending, step_news
 from .request import Sequence
 from .scheduler import Scheduler
 from .stats import STATS_INTERVAL_S, StepCounters
 from .step_planner import plan_message
 from .step_results import StepResults, apply_results
-from .stopping import finish_reason, stop_token_id
+from .stopping import finish_reason
 
 log = logging.getLogger(__name__)
 
@@ -198,7 +197,7 @@ class EngineCore:
         step_s = output.step_s if self._last_apply_s is None else now - self._last_apply_s
         self.forecast.step(plan.num_tokens - len(plan.decode), len(plan.decode), step_s, now)
         self._last_apply_s = now if in_flight else None
-        news = self._news(results, now)
+        news = step_news(results, now)
         self._end(list(results.ended))
         for sequence in results.not_finite:
             self._recompute_or_fail(sequence, news, now)
@@ -234,31 +233,6 @@ class EngineCore:
 
     # Telling
 
-    def _news(self, results: StepResults, now: float) -> dict[bytes, list[News]]:
-        """For sequences that have more to say than their one new token."""
-        news: dict[bytes, list[News]] = {}
-        for sequence in results.loud:
-            request, output = sequence.request, sequence.output
-            is_first = sequence.first_token_s is None
-            if is_first:
-                sequence.first_token_s = now
-            reason = results.ended.get(sequence)
-            message = EngineCoreOutput(
-                stream_id=sequence.stream_id,
-                position=len(output) - 1,
-                token_ids=pack_ids(output[-1:]),
-                finish_reason=reason,
-                stop_token_id=stop_token_id(sequence) if reason is FinishReason.STOP else None,
-                logprobs=results.logprobs.get(sequence) if request.params.logprobs is not None else None,
-                prompt_logprobs=request.prompt_logprobs.result()
-                if is_first and request.params.prompt_logprobs is not None
-                else None,
-                num_cached_tokens=sequence.num_cached_tokens if is_first else 0,
-                times=sequence.times(now) if reason is not None else None,
-            )
-            news.setdefault(request.client, []).append((sequence, message))
-        return news
-
     def _deliver(self, step: int, results: StepResults, news: dict[bytes, list[News]], now: float) -> Outgoing:
         columns = results.quiet.columns(step, results.quiet_tokens)
         outgoing: Outgoing = []
@@ -288,7 +262,7 @@ class EngineCore:
         """End sequences of one client between steps."""
         if not ended:
             return []
-        news = [(sequence, _ending(sequence, reason, now, error)) for sequence, reason in ended.items()]
+        news = [(sequence, ending(sequence, reason, now, error)) for sequence, reason in ended.items()]
         self._end(list(ended))
         messages = self.clients[client].deliver(self.scheduler.step, None, news)
         return [(client, message) for message in messages]
@@ -300,7 +274,7 @@ class EngineCore:
         if sequence.num_nans <= MAX_NANS:
             self.scheduler.preempt(sequence)
             return
-        message = _ending(sequence, FinishReason.ERROR, now, NOT_FINITE)
+        message = ending(sequence, FinishReason.ERROR, now, NOT_FINITE)
         news.setdefault(sequence.request.client, []).append((sequence, message))
         self._end([sequence])
 
@@ -311,16 +285,3 @@ def _is_running(outbox: ClientOutbox, message: EngineCoreRequest) -> bool:
     known = {outbox.streams[stream_id].request for stream_id in ids if stream_id in outbox.streams}
     asked = message.request_id, message.prompt_token_ids, message.sampling_params
     return any((request.request_id, request.prompt, request.params) == asked for request in known)
-
-
-def _ending(sequence: Sequence, reason: FinishReason, now: float, error: str = "") -> EngineCoreOutput:
-    """The news of an end that no new token goes with."""
-    return EngineCoreOutput(
-        sequence.stream_id,
-        position=len(sequence.output),
-        token_ids=b"",
-        finish_reason=reason,
-        stop_token_id=stop_token_id(sequence) if reason is FinishReason.STOP else None,
-        times=sequence.times(now),
-        error=error,
-    )
