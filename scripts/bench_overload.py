@@ -1,6 +1,6 @@
 """What does a server do with more than it can bear?
 
-    python scripts/bench_overload.py {goodput,fairness,connections} [--seconds 20] [--rate R] [serve options]
+    python scripts/bench_overload.py {goodput,fairness} [--seconds 20] [--rate R] [serve options]
 
 Each on a server of its own, over TCP, the built-in demo model unless an option names another; clients and attackers are
 processes of this machine and take their share of it.
@@ -11,17 +11,12 @@ goodput      Peak: 48 requests at once for 32 rows, closed loop. Then ten times 
              a refusal took (target 20 ms).
 fairness     Ten API keys that send 9 % of the peak each; then the first of them sends ten times that, and again from
              the start. Told: p99 of the time to first token of the other nine (target +20 %).
-connections  A load of --rate, alone and beside 10,000 idle and 1,000 slow connections, which send a byte of a request's
-             headers each second and come again when they are closed. Told: p99 of the time to first token (target +10
-             %), and the frontend's memory for each idle connection (target 10 KB).
 """
 
 import argparse
 import asyncio
 import contextlib
 import json
-import multiprocessing
-import random
 import socket
 import subprocess
 import sys
@@ -36,7 +31,6 @@ from paged_serve.frontend.bench.arrivals import arrival_times
 from paged_serve.frontend.bench.load import Lengths, LoadRequest, random_load
 from paged_serve.frontend.bench.machine import circumstances
 from paged_serve.frontend.bench.open_loop import LoadGenerator, Server
-from paged_serve.frontend.bench.processes import memory_bytes, processes_of
 from paged_serve.frontend.bench.timeline import Timeline
 from paged_serve.frontend.cli.http_client import HttpClient
 from paged_serve.frontend.open_files import raise_open_files_limit
@@ -44,7 +38,6 @@ from paged_serve.frontend.open_files import raise_open_files_limit
 ROWS, QUEUED, CROWD = 32, 64, 48  # a crowd keeps all rows busy and is let in
 INPUTS, OUTPUTS = Lengths(16, 64), Lengths(16, 48)
 KEYS = [f"key-{index}" for index in range(10)]
-NUM_IDLE, NUM_SLOW = 10_000, 1_000
 REFUSED_WITHIN_S = 0.02
 RAMP = 0.2  # of a run's time is not counted at its beginning: the queue fills
 
@@ -172,87 +165,9 @@ async def fairness(running: Running, options: argparse.Namespace) -> dict[str, o
     }
 
 
-async def connections(running: Running, options: argparse.Namespace) -> dict[str, object]:
-    server = running.as_seen_by()
-    rate = options.rate or 0.3 * (await peak_of(server, options.seconds / 2, options.seed))[0]
-    frontend = processes_of(running.pid)["frontend 0"]
-    found: dict[str, list[float]] = {"alone": [], "beside": []}
-    errors = {"alone": 0, "beside": 0}
-    memory: list[int] = []
-    for turn in range(4):
-        kind = ("alone", "beside")[turn % 2]
-        memory.append(memory_bytes(frontend)["rss"])
-        with attack(running.url) if kind == "beside" else contextlib.nullcontext():
-            memory.append(memory_bytes(frontend)["rss"])
-            lines = await run_load(server, rate, options.seconds, options.seed + turn)
-        found[kind] += [line.first_token_s for line in lines if line.first_token_s is not None]
-        errors[kind] += sum(bool(line.error) for line in lines)
-    p99 = {kind: 1000 * percentile(values, 0.99) for kind, values in found.items()}
-    return {
-        "requests/s": rate,
-        "TTFT p50, ms": {kind: 1000 * percentile(values, 0.5) for kind, values in found.items()},
-        "TTFT p99, ms": p99,
-        "p99 more, %": 100 * (p99["beside"] / p99["alone"] - 1),
-        "failures": errors,
-        "bytes of the frontend for each idle connection": (memory[3] - memory[2]) / NUM_IDLE,
-    }
-
-
-@contextlib.contextmanager
-def attack(url: str) -> Iterator[None]:
-    """Idle and slow connections, all there when the block begins."""
-    context = multiprocessing.get_context("spawn")
-    ready = context.Event()
-    attacker = context.Process(target=_attack, args=(url, ready), daemon=True)
-    attacker.start()
-    assert ready.wait(60), "the connections were not made"
-    try:
-        yield
-    finally:
-        attacker.kill()
-        attacker.join()
-
-
-def _attack(url: str, ready: "multiprocessing.synchronize.Event") -> None:
-    raise_open_files_limit()
-    uvloop.run(_hold_connections(url.removeprefix("http://"), ready))
-
-
-async def _hold_connections(host: str, ready: "multiprocessing.synchronize.Event") -> None:
-    name, port = host.split(":")
-    idle = []
-    for _ in range(NUM_IDLE // 100):  # a hundred at a time: the listening socket's queue is not endless
-        idle += await asyncio.gather(*(_idle(name, int(port)) for _ in range(100)))
-    slow = [asyncio.create_task(_slow(name, int(port), random.Random(index))) for index in range(NUM_SLOW)]
-    await asyncio.sleep(1.0)
-    ready.set()
-    await asyncio.gather(*slow)
-
-
-async def _idle(name: str, port: int) -> asyncio.StreamWriter:
-    """Asks once, and keeps the connection."""
-    reader, writer = await asyncio.open_connection(name, port, limit=1024)
-    writer.write(b"GET /live HTTP/1.1\r\nHost: localhost\r\n\r\n")
-    await reader.readuntil(b"\r\n\r\n")
-    return writer
-
-
-async def _slow(name: str, port: int, draw: random.Random) -> None:
-    await asyncio.sleep(draw.random())
-    while True:
-        with contextlib.suppress(OSError):
-            reader, writer = await asyncio.open_connection(name, port, limit=1024)
-            writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nX-Slow: ")
-            while not reader.at_eof():
-                writer.write(b"a")
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(reader.read(1024), 1.0)
-            writer.close()
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    kinds = {"goodput": goodput, "fairness": fairness, "connections": connections}
+    kinds = {"goodput": goodput, "fairness": fairness}
     parser.add_argument("kind", choices=kinds)
     parser.add_argument("--seconds", type=float, default=20.0, help="of each run")
     parser.add_argument("--rate", type=float, help="requests a second: of each key, or of the load")
@@ -262,16 +177,16 @@ def main() -> None:
     with serving(serve_options, KEYS if options.kind == "fairness" else []) as running:
         result = uvloop.run(kinds[options.kind](running, options))
     for name, value in result.items():
-        print(f"{name:48s} {_shown(value)}")
+        print(f"{name:48s} {shown(value)}")
     print(json.dumps({"bench": f"overload {options.kind}", "seconds": options.seconds, **circumstances(), **result}))
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
     match value:
         case dict():
-            return "  ".join(f"{name} {_shown(part)}" for name, part in value.items())
+            return "  ".join(f"{name} {shown(part)}" for name, part in value.items())
         case list():
-            return "  ".join(map(_shown, value))
+            return "  ".join(map(shown, value))
         case float():
             return f"{value:,.1f}"
     return str(value)
