@@ -12,6 +12,7 @@ import shutil
 import socket
 import stat
 import tempfile
+import time
 from pathlib import Path
 
 from .errors import ConfigError
@@ -21,6 +22,7 @@ ENGINE_SOCKET = "engine.sock"
 WORKERS_SOCKET = "workers.sock"
 ADMIN_SOCKET = "admin-{}.sock"  # of frontend 0, 1, …
 SECRET_FILE = "secret"
+BINDING_S = 10  # a socket that is not older may not listen yet
 NEEDED_BYTES = 4 << 20  # what each process notes takes 128 KB
 MAX_PATH_BYTES = 100  # a unix socket's address holds 107, macOS 103
 
@@ -76,8 +78,13 @@ def remove_run_dir(path: str) -> None:
 
 
 def remove_dead_run_dirs() -> list[str]:
-    """Clear what servers that were killed left behind: directories whose control socket has no listener."""
-    dead = [str(path.parent) for path in _control_sockets() if not _listening(path)]
+    """Clear what servers that were killed left behind: directories whose control socket has no listener.
+
+    A server that starts beside us has none either, between its calls of bind and listen.
+    """
+    now_ns = time.time_ns()
+    old = [path for path in _control_sockets() if now_ns - _made_at(path) > BINDING_S * 10**9]
+    dead = [str(path.parent) for path in old if not _listening(path)]
     for path in dead:
         remove_run_dir(path)
     return dead

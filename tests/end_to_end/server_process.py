@@ -34,12 +34,20 @@ def is_alive(process: psutil.Process) -> bool:
 class ServerProcess:
     """A server with the demo model on a free port; its run directory and its log lie in `temporary`."""
 
-    def __init__(self, temporary: Path, *options: str, import_path: Path = ROOT, within: Sequence[str] = ()):
+    def __init__(
+        self,
+        temporary: Path,
+        *options: str,
+        import_path: Path = ROOT,
+        within: Sequence[str] = (),
+        run_dirs: Path | None = None,
+    ):
         """`import_path`: a folder whose modules every process finds before ours; `within`: a command that becomes
-        the one behind it."""
+        the one behind it; `run_dirs`: where the run directory lies if not in `temporary`."""
         self.temporary = temporary
         self._errors = (temporary / "stderr").open("w")
-        variables = {**os.environ, "PYTHONPATH": f"{import_path}{os.pathsep}{ROOT}", "TMPDIR": str(temporary)}
+        path = f"{import_path}{os.pathsep}{ROOT}"
+        variables = {**os.environ, "PYTHONPATH": path, "TMPDIR": str(run_dirs or temporary)}
         few = ("--port", "0", "--num-blocks", "256", "--threads", "1")
         command = [*within, sys.executable, "-m", "paged_serve", *few, *options]
         self.began = time.monotonic()
@@ -48,9 +56,9 @@ class ServerProcess:
     def said(self) -> str:
         return (self.temporary / "stderr").read_text()
 
-    def wait_ready(self) -> None:
+    def wait_ready(self, within_s: float = 60.0) -> None:
         while not (found := re.search(r"http +http://127.0.0.1:(\d+)", self.said())):
-            assert time.monotonic() < self.began + 60, self.said()
+            assert time.monotonic() < self.began + within_s, self.said()
             assert self.process.poll() is None, self.said()
             time.sleep(0.02)
         self.port = int(found[1])

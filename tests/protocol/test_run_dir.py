@@ -94,11 +94,14 @@ def test_a_server_that_somebody_else_planted_is_not_found(temporary):
 
 
 def test_what_killed_servers_left_behind_is_removed_and_nothing_else(temporary):
-    living, starting, dead = (run_dir.make_run_dir() for _ in range(3))
+    living, starting, binding, dead = (run_dir.make_run_dir() for _ in range(4))
     listen(dead).close()
-    with listen(living):
+    with listen(living), socket.socket(socket.AF_UNIX) as bound:
+        for path in (living, dead):
+            os.utime(f"{path}/{run_dir.CONTROL_SOCKET}", (0, 0))
+        bound.bind(f"{binding}/{run_dir.CONTROL_SOCKET}")
         assert run_dir.remove_dead_run_dirs() == [dead]
-        assert [Path(path).exists() for path in (living, starting, dead)] == [True, True, False]
+        assert [Path(path).exists() for path in (living, starting, binding, dead)] == [True, True, True, False]
 
 
 def test_nothing_but_run_directories_is_ever_removed(temporary):
