@@ -1,4 +1,4 @@
-"""Servers that start and stop again and again, and many that start at once: nothing is left, none is in another's way."""
+"""Servers that start and stop again and again, and many that start at once: nothing is left, none disturbs another."""
 
 import os
 import signal
