@@ -38,6 +38,10 @@ fuzz-frames *options:
 soak *options:
     {{python}} scripts/soak.py {{options}}
 
+# lives of the engine under faults, every step checked: --steps 10_000_000 --seed 0
+simulate *options:
+    {{python}} scripts/simulate.py {{options}}
+
 # mend what can be mended by machine
 format:
     {{python}} -m ruff check --fix .

@@ -36,6 +36,7 @@ class Stream:
     finish_reason: FinishReason | None = None
     abort_reason: FinishReason | None = None  # asked for
     has_prompt_logprobs: bool = False
+    has_expired: bool = False
 
 
 def lonely_output(
@@ -152,11 +153,12 @@ class SimulatedClient:
         for index in range(first.request.sampling_params.n):
             stream = self.streams[message.request_id + index]
             assert not stream.received, "expired after its first token"
-            stream.finish_reason = FinishReason.ABORT
+            stream.finish_reason, stream.has_expired = FinishReason.ABORT, True
 
     def _receive(self, stream: Stream, position: int, tokens: list[int]) -> None:
         if stream.finish_reason is not None:
-            assert stream.request.resume_token_ids or self.epoch, "news of a stream that has ended"
+            is_old = stream.has_expired and stream.abort_reason is not None  # its own end came later than its request's
+            assert is_old or stream.request.resume_token_ids or self.epoch, "news of a stream that has ended"
             return
         assert position == len(stream.received), f"token {position} came after {len(stream.received)} tokens"
         stream.received += tokens
