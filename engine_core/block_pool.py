@@ -19,6 +19,7 @@ class BlockPool:
         self._cached: OrderedDict[int, None] = OrderedDict()  # least recently used first
         self._block_by_name: dict[bytes, int] = {}
         self._name_by_block: dict[int, bytes] = {}
+        self._suspects: set[int] = set()  # owned; what they hold may be poisoned
 
     @property
     def num_free(self) -> int:
@@ -32,8 +33,9 @@ class BlockPool:
     def allocate(self, count: int) -> list[int]:
         """Hand out `count` blocks, each with one owner. The caller has checked `num_free`."""
         assert 0 <= count <= self.num_free, f"{count} blocks wanted, {self.num_free} free"
-        taken = self._blank[len(self._blank) - count :] if count <= len(self._blank) else self._blank[:]
-        del self._blank[len(self._blank) - len(taken) :]
+        start = max(0, len(self._blank) - count)
+        taken = self._blank[start:]
+        del self._blank[start:]
         taken.reverse()
         for _ in range(count - len(taken)):
             block = self._cached.popitem(last=False)[0]
@@ -60,6 +62,7 @@ class BlockPool:
             refcounts[block] -= 1
             if refcounts[block]:
                 continue
+            self._suspects.discard(block)
             if block in names:
                 self._cached[block] = None
             else:
@@ -86,6 +89,21 @@ class BlockPool:
         """How many of `blocks` would leave the free list if they were shared now."""
         return sum(map(self._cached.__contains__, blocks))
 
+    def num_trusted(self, blocks: Sequence[int]) -> int:
+        """How many of `blocks`, from the first on, somebody else may share, too."""
+        if not self._suspects:
+            return len(blocks)
+        return next((index for index, block in enumerate(blocks) if block in self._suspects), len(blocks))
+
+    def suspect(self, blocks: Iterable[int]) -> None:
+        """What these blocks hold may be poisoned: nobody else shall have them before they were free."""
+        blocks = list(blocks)
+        self._suspects.update(block for block in blocks if self._refcounts[block])
+        self.forget(blocks)
+
+    def suspect_names(self, names: Iterable[bytes]) -> None:
+        self.suspect(block for name in names if (block := self._block_by_name.get(name)) is not None)
+
     def forget(self, blocks: Iterable[int]) -> None:
         """Strike the contents of these blocks from the cache, whether owned or not."""
         for block in blocks:
@@ -96,9 +114,6 @@ class BlockPool:
             if block in self._cached:
                 del self._cached[block]
                 self._blank.append(block)
-
-    def forget_names(self, names: Iterable[bytes]) -> None:
-        self.forget([block for name in names if (block := self._block_by_name.get(name)) is not None])
 
     def forget_all(self) -> None:
         self.forget(list(self._name_by_block))
@@ -112,6 +127,7 @@ class BlockPool:
         assert len(free) == len(set(free)), "a block is free twice"
         assert not expected.keys() & set(free), "an owned block is free"
         assert len(free) + len(expected) == self.num_blocks, "a block is neither free nor owned"
+        assert self._suspects <= expected.keys(), "a free block is a suspect"
         assert all(block in self._name_by_block for block in self._cached), "a cached block has no name"
         assert not any(block in self._name_by_block for block in self._blank), "a blank block has a name"
         assert {block: name for name, block in self._block_by_name.items()} == self._name_by_block, "names differ"

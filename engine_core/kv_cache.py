@@ -76,14 +76,14 @@ class KVCache:
         sequence.block_ids = ()
 
     def forget(self, sequence: Sequence) -> None:
-        """Nobody may find the contents of its blocks any more: they are suspect."""
+        """Nobody may find or share the contents of its blocks any more: they are suspect."""
         for blocks in sequence.block_ids:
-            self.pool.forget(blocks)
+            self.pool.suspect(blocks)
 
     def forget_names(self, sequence: Sequence) -> None:
         """As `forget`, for one that has no blocks any more, or others: what it has left behind is suspect."""
         for group in range(self.num_groups):
-            self.pool.forget_names(_group_names(sequence.block_names, group))
+            self.pool.suspect_names(_group_names(sequence.block_names, group))
 
     def reset(self) -> None:
         """The blocks' contents are gone with the workers that held them. No sequence owns any."""
@@ -112,6 +112,7 @@ class KVCache:
         length = min(map(len, found))
         if sibling is not None and not sequence.num_nans:
             num_common = min(limit, sequence.request.num_shareable_tokens(self.block_size) // self.block_size)
+            num_common = min(num_common, *map(self.pool.num_trusted, sibling.block_ids))
             if num_common > length:
                 found, length = [blocks[:num_common] for blocks in sibling.block_ids], num_common
         return [blocks[:length] for blocks in found]

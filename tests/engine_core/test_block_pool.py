@@ -22,6 +22,7 @@ class PoolAgainstModel(RuleBasedStateMachine):
         self.owners = []
         self.names = {}  # block -> name
         self.cached = []  # free blocks with a name, oldest first
+        self.suspects = set()
 
     @property
     def counts(self):
@@ -49,6 +50,7 @@ class PoolAgainstModel(RuleBasedStateMachine):
         blocks = self.owners.pop(data.draw(st.integers(0, len(self.owners) - 1)))
         self.pool.release(blocks)
         self.cached += [block for block in blocks if block not in self.counts and block in self.names]
+        self.suspects &= self.counts.keys()
 
     @precondition(lambda self: self.owners)
     @rule(data=st.data(), name=st.integers(0, 8))
@@ -81,6 +83,30 @@ class PoolAgainstModel(RuleBasedStateMachine):
         for block in blocks:
             self.names.pop(block, None)
         self.cached = [block for block in self.cached if block not in blocks]
+
+    @rule(names=st.sets(st.integers(0, 8), max_size=3))
+    def suspect_names(self, names):
+        names = {b"%d" % name for name in names}
+        blocks = {block for block, name in self.names.items() if name in names}
+        self.pool.suspect_names(names)
+        self.suspects |= blocks & self.counts.keys()
+        self.names = {block: name for block, name in self.names.items() if block not in blocks}
+        self.cached = [block for block in self.cached if block not in blocks]
+
+    @precondition(lambda self: self.owners)
+    @rule(data=st.data())
+    def suspect(self, data):
+        blocks = data.draw(st.sampled_from(self.owners))
+        self.pool.suspect(blocks)
+        self.suspects |= set(blocks)
+        self.names = {block: name for block, name in self.names.items() if block not in blocks}
+
+    @invariant()
+    def whoever_shares_gets_no_suspect(self):
+        for blocks in self.owners:
+            trusted = blocks[: self.pool.num_trusted(blocks)]
+            assert not self.suspects & set(trusted)
+            assert trusted == blocks or blocks[len(trusted)] in self.suspects
 
     @invariant()
     def books_balance(self):
@@ -117,6 +143,35 @@ def test_blank_blocks_go_before_anything_worth_finding():
     assert pool.find([b"one", b"two"]) == story
 
 
+def test_the_lowest_ids_leave_first():
+    pool = BlockPool(6)
+    assert pool.allocate(2) == [0, 1]
+    pool.publish([1], [b"one"])
+    pool.release([1, 0])
+    assert pool.allocate(6) == [0, 2, 3, 4, 5, 1]
+
+
+def test_all_contents_can_be_forgotten_at_once():
+    pool = BlockPool(4)
+    owned, free = pool.allocate(1), pool.allocate(1)
+    pool.publish([*owned, *free], [b"one", b"two"])
+    pool.release(free)
+    pool.forget_all()
+    assert pool.find([b"one"]) == pool.find([b"two"]) == []
+    assert (pool.num_free, pool.num_cached, pool.num_trusted(owned)) == (3, 0, 1)
+    pool.check([owned])
+
+
+def test_what_is_suspected_is_so_until_it_was_free():
+    pool = BlockPool(4)
+    owned = pool.allocate(3)
+    assert pool.num_trusted(owned) == 3
+    pool.suspect(owned[1:])
+    assert pool.num_trusted(owned) == 1
+    pool.release(owned)
+    assert pool.num_trusted(pool.allocate(4)) == 4
+
+
 def test_a_shared_prefix_outlives_its_tail():
     pool = BlockPool(2)
     story = pool.allocate(2)
@@ -137,6 +192,7 @@ def test_check_sees_every_kind_of_damage():
             pool.check([owned[1:]])
 
     damaged(lambda pool, owned: pool._blank.pop())
+    damaged(lambda pool, owned: pool._suspects.add(owned[0]))
     damaged(lambda pool, owned: pool._blank.append(pool._blank[0]))
     damaged(lambda pool, owned: pool._refcounts.__setitem__(owned[1], 2))
     damaged(lambda pool, owned: pool._blank.append(owned[1]))

@@ -330,6 +330,19 @@ def test_what_an_aborted_sequence_leaves_in_the_cache_is_struck_when_its_last_st
     assert driver.engine.kv_cache.pool.num_cached == 0, "what may be poisoned can still be found"
 
 
+def test_nobody_shares_suspect_blocks_with_a_sibling_that_had_them_before(drive):
+    driver = drive()
+    driver.add(9, max_tokens=10)
+    advance(driver)
+    both = driver.add([*range(1, 10), 50, 51, 52, 53], max_tokens=10, n=2)
+    first = driver.plan().new_rows[0]
+    assert first.num_computed_tokens == 8, "the story is told without sharing"
+    driver.execute()
+    driver.apply(not_finite(0))
+    computed = {row.row: row.num_computed_tokens for row in driver.plan().new_rows}
+    assert computed[driver.sequence(both + 1).row] == 0
+
+
 def test_a_sequence_that_was_not_finite_trusts_no_blocks_but_its_own(drive):
     driver = drive()
     stream = driver.add(9, max_tokens=10, n=2, seed=1)

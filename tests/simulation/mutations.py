@@ -33,7 +33,7 @@ MUTATIONS = [
         "-(-num_tokens // self.block_size)\n        if end > start",
         "half a block is published",
     ),
-    (CACHE, "            self.pool.forget(blocks)\n", "            pass\n", "what is poisoned can still be found"),
+    (CACHE, "            self.pool.suspect(blocks)\n", "            pass\n", "what is poisoned can still be found"),
     (CACHE, "if not sequence.num_nans:\n", "if True:\n", "what is poisoned is found again after its release"),
     (
         REQUEST,

@@ -1,0 +1,171 @@
+"""How many small bugs in the heart of the engine the fast tests and a short simulation notice.
+
+`python scripts/mutate.py [--only block_pool] [--limit-s 150 --first 200]`. Every mutant (mutants.py) is planted in a
+child of a process that has imported everything and collected all tests; the child runs them, quickest first, then a few
+lives, and ends at the first failure. A mutant that takes more than CPU_LIMIT_S of processor time is found, too. Prints
+those that nobody noticed, and the score. Ends with 1 when that is below 95 %.
+"""
+
+import argparse
+import importlib
+import io
+import json
+import logging
+import os
+import resource
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+
+import pytest
+from _pytest.runner import runtestprotocol
+from mutants import Mutant, mutants
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT))
+MODULES = ("scheduler", "block_pool", "kv_cache", "waiting_queue", "fair_share", "client_outbox")
+TESTS = [
+    f"tests/engine_core/test_{name}.py"
+    for name in (
+        *("block_pool", "scheduler", "engine", "client_outbox", "fair_share", "decode_set", "deadlines", "quarantine"),
+        *("admission", "lifecycle"),
+    )
+]
+LIVES, WORLDS = range(40), range(6)
+SLOW_TEST_S = 1.0  # a test that takes longer is no judge
+CPU_LIMIT_S = 60
+GOAL = 0.95
+NOTICED, UNNOTICED = 1, 0
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", action="append", choices=MODULES, help="repeatable")
+    parser.add_argument("--first", type=int, default=0, help="number of the first mutant")
+    parser.add_argument("--numbers", type=int, nargs="*", help="these mutants only")
+    parser.add_argument("--limit-s", type=float, default=float("inf"), help="no mutant is begun after it")
+    parser.add_argument("--processes", type=int, default=2)
+    return parser.parse_args()
+
+
+class Judge:
+    """Takes the place of pytest's loop over the tests that it has collected."""
+
+    def __init__(self, given: argparse.Namespace):
+        self.given = given
+        self.noticed = Counter[str]()
+        self.unnoticed: list[tuple[int, Mutant]] = []
+        self.next = 0
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        logging.disable(logging.CRITICAL)
+        tests = self._quick_tests(session)
+        work, running, started = iter(self._work()), dict[int, tuple[int, Mutant]](), time.monotonic()
+        while True:
+            is_late = time.monotonic() - started > self.given.limit_s
+            if len(running) < self.given.processes and not is_late and (entry := next(work, None)):
+                running[self._begin(tests, entry[1])] = entry
+                self.next = entry[0] + 1
+            elif running:
+                child, status = os.wait()
+                self._count(running.pop(child), status)
+            else:
+                return True
+
+    def _work(self) -> Iterator[tuple[int, Mutant]]:
+        all_mutants = [
+            mutant
+            for name in self.given.only or MODULES
+            for mutant in mutants(ROOT / f"engine_core/{name}.py", f"engine_core/{name}.py")
+        ]
+        print(f"{len(all_mutants)} mutants", flush=True)
+        for number, mutant in enumerate(all_mutants):
+            if number >= self.given.first and (self.given.numbers is None or number in self.given.numbers):
+                yield number, mutant
+
+    def _quick_tests(self, session: pytest.Session) -> list[pytest.Item]:
+        """All that pass quickly as things are, quickest first; in a child, because no test can run twice."""
+        reading, writing = os.pipe()
+        if not (child := os.fork()):
+            took_s = [time_of(item) for item in session.items]
+            os.write(writing, json.dumps(took_s).encode())
+            os._exit(int(lives_go_wrong()))
+        os.close(writing)
+        with os.fdopen(reading) as pipe:
+            took_s = json.load(pipe)
+        assert os.waitpid(child, 0)[1] == 0, "a life goes wrong without a mutant"
+        wrong = [item.nodeid for item, seconds in zip(session.items, took_s, strict=True) if seconds is None]
+        assert not wrong, f"these fail without a mutant: {wrong}"
+        quick = [pair for pair in zip(took_s, session.items, strict=True) if pair[0] < SLOW_TEST_S]
+        print(f"{len(quick)} of {len(took_s)} tests judge, in {sum(seconds for seconds, _ in quick):.1f} s", flush=True)
+        return [item for _, item in sorted(quick, key=lambda pair: pair[0])]
+
+    def _begin(self, tests: list[pytest.Item], mutant: Mutant) -> int:
+        sys.stdout.flush()
+        if child := os.fork():
+            return child
+        resource.setrlimit(resource.RLIMIT_CPU, (CPU_LIMIT_S, CPU_LIMIT_S + 1))
+        with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+            try:
+                name = "paged_serve." + mutant.file.removesuffix(".py").replace("/", ".")
+                mutant.plant(importlib.import_module(name))
+                code = NOTICED if not all(map(passes, tests)) or lives_go_wrong() else UNNOTICED
+            except BaseException:
+                code = NOTICED
+        os._exit(code)
+
+    def _count(self, entry: tuple[int, Mutant], status: int) -> None:
+        if os.WIFEXITED(status) and os.WEXITSTATUS(status) == UNNOTICED:
+            self.unnoticed.append(entry)
+            print(f"not noticed: {entry[0]} {entry[1]}", flush=True)
+        else:
+            self.noticed[entry[1].file] += 1
+
+
+def passes(item: pytest.Item) -> bool:
+    return all(report.passed or report.skipped for report in runtestprotocol(item, log=False, nextitem=None))
+
+
+def time_of(item: pytest.Item) -> float | None:
+    """Seconds of processor time; None when it fails."""
+    started = time.process_time()
+    is_good = passes(item)
+    return time.process_time() - started if is_good else None
+
+
+def lives_go_wrong() -> bool:
+    from paged_serve.engine_core.simulation.simulator import simulate
+    from tests.simulation.world import World
+
+    try:
+        for seed in LIVES:
+            simulate(seed)
+        for seed in WORLDS:
+            World(seed).run()
+    except Exception:
+        return True
+    return False
+
+
+def main() -> int:
+    given = parse()
+    importlib.import_module("paged_serve.engine_core.simulation.simulator")
+    importlib.import_module("tests.simulation.world")
+    judge, started = Judge(given), time.monotonic()
+    plugins = ["-p", "no:cacheprovider", "-p", "no:xdist", "--timeout", "0"]
+    pytest.main(["-q", "--no-header", *plugins, *(str(ROOT / test) for test in TESTS)], [judge])
+    noticed, total = judge.noticed.total(), judge.noticed.total() + len(judge.unnoticed)
+    for file in sorted({*judge.noticed, *(mutant.file for _, mutant in judge.unnoticed)}):
+        missed = sum(mutant.file == file for _, mutant in judge.unnoticed)
+        print(f"{file:32s} {judge.noticed[file]} of {judge.noticed[file] + missed}")
+    print(f"{noticed} of {total} noticed, {noticed / max(1, total):.1%}, {time.monotonic() - started:.0f} s")
+    print(f"next: --first {judge.next}")
+    return int(noticed < GOAL * total)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
