@@ -42,6 +42,14 @@ soak *options:
 simulate *options:
     {{python}} scripts/simulate.py {{options}}
 
+# damaged HTTP requests at a real server: --count 1_000_000 --seed 1
+fuzz-http *options:
+    {{python}} scripts/fuzz_http.py {{options}}
+
+# small bugs planted in the heart of the engine, and how many of them its fast tests notice
+mutate *options:
+    {{python}} scripts/mutate.py {{options}}
+
 # mend what can be mended by machine
 format:
     {{python}} -m ruff check --fix .
