@@ -29,7 +29,8 @@ def main() -> int:
         started = time.monotonic()
         seen = fuzz(server, given.seed, given.count, given.limit_s)
         took_s = time.monotonic() - started
-    print(f"{seen.total():,} answers in {took_s:.0f} s, {seen.total() / took_s:,.0f} a second: {dict(sorted(seen.items()))}, 0: closed without one")
+    print(f"{seen.total():,} answers in {took_s:.0f} s, {seen.total() / took_s:,.0f} a second; 0: closed without one")
+    print(dict(sorted(seen.items())))
     return 0
 
 
