@@ -24,6 +24,9 @@ def check_invariants(engine: EngineCore) -> None:
     _check_rows(scheduler)
     _check_decode_set(scheduler)
     _check_calendars(scheduler)
+    if scheduler.quarantine.sequences():
+        alone = {sequence for step in scheduler.in_flight for sequence in step.sequences()}
+        assert len(alone) <= 1, "a suspect does not run alone"
     assert len(scheduler.in_flight) <= engine.config.scheduler.pipeline_depth, "too many steps in flight"
 
 

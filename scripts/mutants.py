@@ -49,17 +49,28 @@ class Mutant:
 
 def mutants(path: Path, file: str) -> Iterator[Mutant]:
     """All of one module, in the order of its lines."""
-    tree = ast.parse(path.read_text())
-    for function, name in functions(tree):
-        body = [node for statement in function.body for node in changeable(statement)]
-        for number, node in enumerate(body):
+    for function, name in functions(ast.parse(path.read_text())):
+        for number, node in enumerate(parts(function)):
             for which in range(num_changes(node)):
-                other = copy.deepcopy(tree)
-                twin = next(found for found, its_name in functions(other) if its_name == name)
-                victim = [n for statement in twin.body for n in changeable(statement)][number]
-                change = apply(victim, which)
-                code = compile(ast.fix_missing_locations(other), str(path), "exec")
-                yield Mutant(file, node.lineno, name, change, code_named(code, name))
+                twin = copy.deepcopy(function)
+                change = apply(list(parts(twin))[number], which)
+                yield Mutant(file, node.lineno, name, change, compiled(twin, name, str(path)))
+
+
+def parts(function: ast.FunctionDef) -> Iterator[Any]:
+    for statement in function.body:
+        yield from changeable(statement)
+
+
+def compiled(function: ast.FunctionDef, name: str, path: str) -> CodeType:
+    """Its code, without the module round it."""
+    parents = name.split(".")[:-1]
+    function.decorator_list = []
+    around = [ast.ClassDef(parent, [], [], [function], []) for parent in parents] or [function]
+    code = compile(ast.fix_missing_locations(ast.Module(around, [])), path, "exec")
+    for part in name.split("."):
+        code = next(inner for inner in code.co_consts if isinstance(inner, CodeType) and inner.co_name == part)
+    return code
 
 
 def functions(tree: ast.Module) -> Iterator[tuple[ast.FunctionDef, str]]:
@@ -134,12 +145,6 @@ def turn_into(node: Any, other: Any, before: str) -> str:
     node.__dict__.clear()
     node.__dict__.update({**other.__dict__, **place})
     return f"{before} → {ast.unparse(node)}"
-
-
-def code_named(code: CodeType, name: str) -> CodeType:
-    for part in name.split("."):
-        code = next(c for c in code.co_consts if isinstance(c, CodeType) and c.co_name == part)
-    return code
 
 
 def function_named(module: ModuleType, name: str) -> FunctionType:

@@ -94,6 +94,15 @@ def test_under_priority_the_worst_gives_way(drive):
     assert preempted[1] == 0
 
 
+def test_no_more_give_way_than_are_in_the_way(drive):
+    driver = drive(num_blocks=6, block_size=4, policy="priority", prefix_caching=False)
+    for priority in (3, 2, 1):  # the last to come is the first in order; all need their third block in one step
+        driver.add(3, max_tokens=9, priority=priority)
+    driver.step(7)
+    assert driver.scheduler.num_preemptions == 1
+    assert [sequence.request.arrival for sequence in driver.scheduler.running] == [2, 1]
+
+
 def test_nobody_is_admitted_in_a_step_that_preempted(drive):
     driver = drive(num_blocks=10, block_size=4, policy="priority", prefix_caching=False)
     driver.add(22, max_tokens=18, priority=5)

@@ -1,0 +1,38 @@
+"""All orders of events of a few requests: none breaks the books, loses a token or leaves somebody waiting."""
+
+import logging
+
+import pytest
+
+from .exhaustive import Asked, Scope, explore
+
+STORY = (1, 2, 3)
+
+
+@pytest.fixture(autouse=True)
+def _quiet():
+    logging.disable(logging.CRITICAL)  # of requests that are blamed for crashes
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def test_every_order_of_two_requests_and_a_result_that_is_not_finite():
+    explored = explore(Scope((Asked(STORY, 4), Asked(STORY, 4)), aborts=0, crashes=0))
+    assert explored.moments > 100
+    assert explored.preemptions
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize(
+    "scope",
+    [
+        Scope((Asked(STORY, 2), Asked(STORY, 2))),
+        Scope((Asked(STORY, 3, n=2), Asked((9,), 2)), pipeline_depth=1),
+        Scope((Asked(STORY, 4), Asked(STORY, 3), Asked((9,), 2)), nans=0),
+        Scope((Asked(STORY, 4), Asked(STORY, 3), Asked((9,), 2)), crashes=0),
+    ],
+    ids=["two", "siblings and one", "three, crashed and aborted", "three, not finite and aborted"],
+)
+def test_every_order_of_a_few_requests(scope):
+    print(explore(scope))
