@@ -12,16 +12,13 @@ from dataclasses import dataclass, field
 from typing import assert_never
 
 from paged_serve.protocol.engine_core import (
-    AbortRequests,
     ClientHeartbeat,
-    EngineCoreOutput,
     EngineCoreOutputs,
     EngineCoreRequest,
     EngineFailed,
     EngineHeartbeat,
     FromEngineCore,
     OutputsReceived,
-    RejectReason,
     RequestRejected,
     SchedulerStats,
     ToEngineCore,
@@ -29,20 +26,14 @@ from paged_serve.protocol.engine_core import (
     UtilityResult,
     Welcome,
 )
-from paged_serve.protocol.errors import (
-    EngineDead,
-    InvalidRequest,
-    Overloaded,
-    PagedServeError,
-    ProtocolError,
-    RequestExpired,
-)
+from paged_serve.protocol.errors import EngineDead, InvalidRequest, PagedServeError, ProtocolError
 from paged_serve.protocol.message import Hello, Refused
 from paged_serve.protocol.sampling_params import FinishReason, SamplingParams
 
 from .client_calls import PendingCall, UtilityCalls
 from .client_checks import check_request
 from .client_clock import SILENT_AFTER_S, UNPLUGGED_AFTER_S, LinkClock
+from .client_dispatch import Dispatch
 from .client_streams import RequestStreams, StreamTable
 from .client_terms import RequestTerms
 
@@ -59,7 +50,6 @@ class ClientSession:
     now: float
     timeout_s: float
     away_s: float
-    table: StreamTable = field(default_factory=StreamTable)
     limits: Welcome | None = None
     stats: SchedulerStats | None = None
     ready: bool = False
@@ -70,11 +60,17 @@ class ClientSession:
     num_invalid: int = 0
     _calls: UtilityCalls = field(default_factory=UtilityCalls)
     _clock: LinkClock = field(init=False)
-    _orphans: list[int] = field(default_factory=list)  # ended here while the core was away; it may still run them
+    _dispatch: Dispatch = field(init=False)
     _frames: int = 0  # taken and not yet acknowledged
 
     def __post_init__(self) -> None:
         self._clock = LinkClock(self.now)
+        self._dispatch = Dispatch(self.outbox)
+
+    @property
+    def table(self) -> StreamTable:
+        """The requests that have not ended."""
+        return self._dispatch.table
 
     # -- what the owner of the client asks for
 
@@ -107,7 +103,7 @@ class ClientSession:
             if request.terms.timeout_s:
                 request.expires_at = self.now + request.terms.timeout_s
             if self.ready:
-                self._send_request(request)
+                self._dispatch.send(request, self.now)
         return request
 
     def abort(
@@ -115,15 +111,8 @@ class ClientSession:
     ) -> None:
         """End a request or one of its sequences; those that have ended stay as they are."""
         streams = [s for s in request.streams if s.last is None and s.aborted is None and index in (None, s.index)]
-        if request.error is not None or not streams:
-            return
-        for stream in streams:
-            self.table.abort(stream, finish_reason)
-        if self.ready and request.sent_epoch is not None:
-            ids = tuple(request.request_id + stream.index for stream in streams)
-            self.outbox.append(AbortRequests(ids, finish_reason))
-        else:
-            self._finish_aborted(request)
+        if request.error is None and streams:
+            self._dispatch.abort(request, streams, finish_reason, ready=self.ready)
 
     def call(self, utility: Utility, on_done: Callable[[], None] | None = None) -> PendingCall:
         pending = self._calls.start(utility, on_done, self.error)
@@ -173,7 +162,7 @@ class ClientSession:
             case Welcome():
                 self._welcome(message)
             case RequestRejected():
-                self._reject(message, now)
+                self._dispatch.reject(message, now)
             case UtilityResult():
                 self._calls.finish(message)
             case EngineFailed():
@@ -213,8 +202,7 @@ class ClientSession:
             self.fail(EngineDead(f"no answer from the engine core for {limit:g} s"))
             return
         self._acknowledge()
-        self._expire(now)
-        self._retry(now)
+        self._dispatch.tick(now, ready=self.ready)
         self._abort_abandoned()
         if self.ready and not self.outbox and self._clock.beat_is_due(now):
             self.outbox.append(ClientHeartbeat())
@@ -231,15 +219,6 @@ class ClientSession:
                 self.table.fail(request, InvalidRequest(f"the request is too large: {error}"))
             return True
 
-    def _send_request(self, request: RequestStreams) -> None:
-        assert self.limits is not None
-        request.resumed |= request.sent_epoch is not None
-        request.sent_epoch = self.limits.epoch
-        request.retry_at = None
-        self.outbox.append(self.table.message(request, self.now))
-        if finished := self.table.finished_ids(request):
-            self.outbox.append(AbortRequests(finished))
-
     def _receive_outputs(self, message: EngineCoreOutputs) -> None:
         if self.limits is None or message.epoch != self.limits.epoch:
             return
@@ -250,21 +229,10 @@ class ClientSession:
             log.warning("dropped a frame step=%d reason=%s", message.step, error)
         if message.stats is not None:
             self.stats = message.stats
-        for request in self.table.broken:
-            log.warning("a frame is missing; sending again request=%d", request.request_id)
-            self._send_anew(request)
-        self.table.broken.clear()
+        self._dispatch.send_broken(self.now)
         self._frames += 1
         if self._frames >= CREDITS_PER_MESSAGE:
             self._acknowledge()
-
-    def _send_anew(self, request: RequestStreams) -> None:
-        """Under new ids, which nothing that the core still sends can meet."""
-        self._finish_aborted(request)
-        self.outbox.append(AbortRequests(self.table.stream_ids(request)))
-        if request.num_unfinished:
-            self.table.renumber(request)
-            self._send_request(request)
 
     def _acknowledge(self) -> None:
         if self._frames and self.ready:
@@ -281,72 +249,20 @@ class ClientSession:
             self.outbox.clear()
             self._frames = 0
             self._calls.fail(EngineDead("the engine core was started again; ask once more"))
-            for request in list(self.table.requests.values()):
-                self._finish_aborted(request)
-                request.retry_at = None
-        elif self._orphans:
-            self.outbox.append(AbortRequests(tuple(self._orphans)))
-        self._orphans.clear()
+            self._dispatch.core_is_new(message, self.now)
+            return
         if forgotten:
             log.warning(
                 "the engine core had forgotten this client; sending again requests=%d", len(self.table.requests)
             )
             self._calls.fail(EngineDead("the engine core had forgotten this client; ask once more"))
-        for request in list(self.table.requests.values()):
-            if forgotten and request.sent_epoch is not None:
-                self._send_anew(request)
-            elif request.sent_epoch != message.epoch and request.retry_at is None:
-                self._send_request(request)
+        self._dispatch.core_is_back(self.now, forgotten=forgotten)
 
     def _away(self, now: float) -> None:
         if self.ready:
             self.ready = False
             self._clock.ask(now)
-        for request in list(self.table.requests.values()):
-            self._finish_aborted(request)
-
-    def _finish_aborted(self, request: RequestStreams) -> None:
-        """Nobody is there to confirm the aborts of this request."""
-        for stream in request.streams:
-            if stream.aborted is not None and stream.last is None:
-                position = len(stream.received)
-                stream_id = request.request_id + stream.index
-                self._orphans.append(stream_id)
-                self.table.finish(stream, EngineCoreOutput(stream_id, position, b"", stream.aborted))
-
-    def _reject(self, message: RequestRejected, now: float) -> None:
-        request = self.table.requests.get(message.request_id)
-        if request is None:
-            return
-        error: PagedServeError
-        if message.reason == RejectReason.INVALID:
-            error = InvalidRequest(message.message, message.param or None)
-        elif message.reason == RejectReason.FAILED:
-            error = EngineDead(message.message)
-        elif message.reason == RejectReason.EXPIRED:
-            error = RequestExpired(message.message, message.param or None)
-        elif request.resumed:  # it was accepted once, so it waits instead of failing
-            request.sent_epoch, request.retry_at = None, now + max(message.retry_after_s, 0.1)
-            return
-        else:
-            error = Overloaded(message.message, message.retry_after_s, message.reason == RejectReason.DRAINING)
-        self.table.fail(request, error)
-
-    def _expire(self, now: float) -> None:
-        """While no core has them, nobody else ends requests whose time is over."""
-        for request in list(self.table.requests.values()):
-            is_away = not self.ready or request.sent_epoch is None
-            if is_away and now >= request.expires_at and request.may_expire:
-                self._orphans += self.table.stream_ids(request) if request.sent_epoch is not None else ()
-                waited = f"timeout={request.terms.timeout_s:g}: the engine is away, and no token came in that time"
-                self.table.fail(request, RequestExpired(f"{waited}; raise timeout or ask again"))
-
-    def _retry(self, now: float) -> None:
-        if not self.ready:
-            return
-        for request in list(self.table.requests.values()):
-            if request.retry_at is not None and now >= request.retry_at:
-                self._send_request(request)
+        self._dispatch.core_is_away()
 
     def _abort_abandoned(self) -> None:
         while self.abandoned:

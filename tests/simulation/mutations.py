@@ -7,7 +7,7 @@ SCHEDULER, POOL, CACHE = "engine_core/scheduler.py", "engine_core/block_pool.py"
 ENGINE, OUTBOX, DECODE = "engine_core/engine.py", "engine_core/client_outbox.py", "engine_core/decode_set.py"
 HASH, REQUEST = "engine_core/block_hash.py", "engine_core/request.py"
 RESULTS, STOPPING, QUARANTINE = "engine_core/step_results.py", "engine_core/stopping.py", "engine_core/quarantine.py"
-SESSION, STREAMS = "frontend/client_session.py", "frontend/client_streams.py"
+SESSION, STREAMS, DISPATCH = "frontend/client_session.py", "frontend/client_streams.py", "frontend/client_dispatch.py"
 
 MUTATIONS = [
     (
@@ -86,13 +86,13 @@ MUTATIONS = [
     (DECODE, "prompt_len + 1  # in", "prompt_len  # in", "decode positions are one too low"),
     (QUARANTINE, "if alone is not None and len", "if False and len", "poison is never found"),
     (
-        SESSION,
-        "            elif request.sent_epoch != message.epoch and",
-        "            elif False and",
+        DISPATCH,
+        "            if request.sent_epoch != self.epoch and",
+        "            if False and",
         "nothing is sent to a new core",
     ),
     (
-        SESSION,
+        DISPATCH,
         "            if forgotten and request.sent_epoch is not None:",
         "            if False:",
         "a client that was forgotten waits for ever",

@@ -1,0 +1,140 @@
+"""Which core has which request, and what becomes of those that none has. Sans-I/O; part of a client's session."""
+
+import logging
+from collections import deque
+from dataclasses import dataclass, field
+
+from paged_serve.protocol.engine_core import (
+    AbortRequests,
+    EngineCoreOutput,
+    RejectReason,
+    RequestRejected,
+    ToEngineCore,
+    Welcome,
+)
+from paged_serve.protocol.errors import EngineDead, InvalidRequest, Overloaded, PagedServeError, RequestExpired
+from paged_serve.protocol.sampling_params import FinishReason
+
+from .client_streams import RequestStreams, Stream, StreamTable
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Dispatch:
+    """Sends requests, and sends them again: to a new core, to one that was too full, to one that has forgotten us."""
+
+    outbox: deque[ToEngineCore]  # the session's
+    table: StreamTable = field(default_factory=StreamTable)
+    epoch: int = -1  # of the core that was last heard of
+    _orphans: list[int] = field(default_factory=list)  # ended here while the core was away; it may still run them
+
+    def send(self, request: RequestStreams, now: float) -> None:
+        """To the core that is there, from behind the last token received."""
+        request.resumed |= request.sent_epoch is not None
+        request.sent_epoch = self.epoch
+        request.retry_at = None
+        self.outbox.append(self.table.message(request, now))
+        if finished := self.table.finished_ids(request):
+            self.outbox.append(AbortRequests(finished))
+
+    def send_broken(self, now: float) -> None:
+        """Those of which a token is missing."""
+        for request in self.table.broken:
+            log.warning("a frame is missing; sending again request=%d", request.request_id)
+            self._send_anew(request, now)
+        self.table.broken.clear()
+
+    def abort(self, request: RequestStreams, streams: list[Stream], reason: FinishReason, *, ready: bool) -> None:
+        """End these of its streams; `ready`: the core is there."""
+        for stream in streams:
+            self.table.abort(stream, reason)
+        if ready and request.sent_epoch is not None:
+            ids = tuple(request.request_id + stream.index for stream in streams)
+            self.outbox.append(AbortRequests(ids, reason))
+        else:
+            self._finish_aborted(request)
+
+    def core_is_away(self) -> None:
+        """Nobody is there to confirm aborts."""
+        for request in list(self.table.requests.values()):
+            self._finish_aborted(request)
+
+    def core_is_new(self, welcome: Welcome, now: float) -> None:
+        """It has nothing: all that is unfinished is sent again."""
+        self.epoch = welcome.epoch
+        for request in list(self.table.requests.values()):
+            self._finish_aborted(request)
+            request.retry_at = None
+        self._orphans.clear()
+        self._send_missing(now)
+
+    def core_is_back(self, now: float, *, forgotten: bool) -> None:
+        """The same one as before; `forgotten`: it has lost all that it had of us."""
+        if self._orphans:
+            self.outbox.append(AbortRequests(tuple(self._orphans)))
+            self._orphans.clear()
+        for request in list(self.table.requests.values()):
+            if forgotten and request.sent_epoch is not None:
+                self._send_anew(request, now)
+        self._send_missing(now)
+
+    def reject(self, message: RequestRejected, now: float) -> None:
+        """The core does not take it, or not now."""
+        request = self.table.requests.get(message.request_id)
+        if request is None:
+            return
+        error: PagedServeError
+        if message.reason == RejectReason.INVALID:
+            error = InvalidRequest(message.message, message.param or None)
+        elif message.reason == RejectReason.FAILED:
+            error = EngineDead(message.message)
+        elif message.reason == RejectReason.EXPIRED:
+            error = RequestExpired(message.message, message.param or None)
+        elif request.resumed:  # it was accepted once, so it waits instead of failing
+            request.sent_epoch, request.retry_at = None, now + max(message.retry_after_s, 0.1)
+            return
+        else:
+            error = Overloaded(message.message, message.retry_after_s, message.reason == RejectReason.DRAINING)
+        self.table.fail(request, error)
+
+    def tick(self, now: float, *, ready: bool) -> None:
+        """Do what time demands."""
+        self._expire(now, ready=ready)
+        if ready:
+            for request in list(self.table.requests.values()):
+                if request.retry_at is not None and now >= request.retry_at:
+                    self.send(request, now)
+
+    # -- inside
+
+    def _send_missing(self, now: float) -> None:
+        for request in list(self.table.requests.values()):
+            if request.sent_epoch != self.epoch and request.retry_at is None:
+                self.send(request, now)
+
+    def _send_anew(self, request: RequestStreams, now: float) -> None:
+        """Under new ids, which nothing that the core still sends can meet."""
+        self._finish_aborted(request)
+        self.outbox.append(AbortRequests(self.table.stream_ids(request)))
+        if request.num_unfinished:
+            self.table.renumber(request)
+            self.send(request, now)
+
+    def _finish_aborted(self, request: RequestStreams) -> None:
+        """Nobody is there to confirm the aborts of this request."""
+        for stream in request.streams:
+            if stream.aborted is not None and stream.last is None:
+                position = len(stream.received)
+                stream_id = request.request_id + stream.index
+                self._orphans.append(stream_id)
+                self.table.finish(stream, EngineCoreOutput(stream_id, position, b"", stream.aborted))
+
+    def _expire(self, now: float, *, ready: bool) -> None:
+        """While no core has them, nobody else ends requests whose time is over."""
+        for request in list(self.table.requests.values()):
+            is_away = not ready or request.sent_epoch is None
+            if is_away and now >= request.expires_at and request.may_expire:
+                self._orphans += self.table.stream_ids(request) if request.sent_epoch is not None else ()
+                waited = f"timeout={request.terms.timeout_s:g}: the engine is away, and no token came in that time"
+                self.table.fail(request, RequestExpired(f"{waited}; raise timeout or ask again"))
