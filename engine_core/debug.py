@@ -122,6 +122,7 @@ def dump_state(engine: EngineCore) -> dict[str, Any]:
         "worker_epoch": engine.worker_epoch,
         "step": scheduler.step,
         "draining": engine.draining,
+        "turn_of_suspects": engine.trials.turn,
         "in_flight": [
             {"step": plan.step, "decode_rows": len(plan.decode), "chunks": len(plan.chunks)}
             for plan in scheduler.in_flight

@@ -28,12 +28,13 @@ from .fair_share import Tenant
 from .forecast import Forecast
 from .kv_cache import KVCache
 from .news import ending, step_news
-from .request import Sequence
+from .request import Request, Sequence
 from .scheduler import Scheduler
 from .stats import STATS_INTERVAL_S, StepCounters
 from .step_planner import plan_message
 from .step_results import StepResults, apply_results
 from .stopping import finish_reason
+from .trials import Trials
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +71,7 @@ class EngineCore:
             facts, self.kv_cache, config.model.seed, config.scheduler.policy == "priority", config.server.max_logprobs
         )
         self._num_arrivals = 0
+        self.trials = Trials(self.scheduler.quarantine, config.scheduler.max_num_queued_requests)
 
     @property
     def is_idle(self) -> bool:
@@ -78,7 +80,7 @@ class EngineCore:
     @property
     def is_drained(self) -> bool:
         """Nothing is left to compute, or to tell a client that reads slowly; one that reads no more loses its lease."""
-        return self.is_idle and not any(outbox.is_behind for outbox in self.clients.values())
+        return self.is_idle and self.trials.is_over and not any(outbox.is_behind for outbox in self.clients.values())
 
     # Clients
 
@@ -92,6 +94,7 @@ class EngineCore:
     def remove_client(self, client: bytes) -> None:
         """The client is gone: what it asked for is nobody's business any more."""
         outbox = self.clients.pop(client, None)
+        self.trials.forget(client)
         if outbox is not None:
             sequences = list(outbox.streams.values())
             self.scheduler.finish(sequences)
@@ -108,8 +111,11 @@ class EngineCore:
 
     def add_request(self, client: bytes, message: EngineCoreRequest, now: float) -> Outgoing:
         """Queue a request, or refuse it whole."""
+        if not self.trials.admits(client, message):
+            return [*self.trials.keep(client, message, now)]
         outbox = self.clients[client]
-        if _is_running(outbox, message):
+        if (running := _running(outbox, message)) is not None:
+            self.trials.try_alone(running, message)
             return []
         tenant = self.scheduler.shares.of(message.tenant, message.weight)
         try:
@@ -135,10 +141,12 @@ class EngineCore:
             self.scheduler.add(sequence)
             if sequence.output and (reason := finish_reason(sequence)) is not None:
                 ended[sequence] = reason  # its last token was delivered before the restart, the news of its end was not
+        self.trials.try_alone(request, message)
         return self._end_early(client, ended, now)
 
     def abort(self, client: bytes, message: AbortRequests, now: float) -> Outgoing:
         """End streams of this client. Those that are over already are ignored: abort races with finish."""
+        self.trials.aborted(client, message, now)
         streams = self.clients[client].streams
         sequences = [streams[stream_id] for stream_id in message.stream_ids if stream_id in streams]
         return self._end_early(client, dict.fromkeys(sequences, message.finish_reason), now)
@@ -223,7 +231,7 @@ class EngineCore:
         """A request that comes again after a restart was accepted once and is not refused now."""
         if any(message.request_id + index in outbox.streams for index in range(message.sampling_params.n)):
             raise InvalidRequest(f"a stream of request_id {message.request_id} is already in use", "request_id")
-        if message.resume_token_ids:
+        if message.resume_token_ids or message.trial_tokens:
             return
         if self.draining:
             raise Overloaded("the server is shutting down", draining=True)
@@ -279,9 +287,9 @@ class EngineCore:
         self._end([sequence])
 
 
-def _is_running(outbox: ClientOutbox, message: EngineCoreRequest) -> bool:
-    """Whether the client repeats itself: it had said this to us when it still took us for our predecessor."""
+def _running(outbox: ClientOutbox, message: EngineCoreRequest) -> Request | None:
+    """What the client repeats, if it does: it had said this to us when it still took us for our predecessor."""
     ids = range(message.request_id, message.request_id + message.sampling_params.n)
     known = {outbox.streams[stream_id].request for stream_id in ids if stream_id in outbox.streams}
     asked = message.request_id, message.prompt_token_ids, message.sampling_params
-    return any((request.request_id, request.prompt, request.params) == asked for request in known)
+    return next((each for each in known if (each.request_id, each.prompt, each.params) == asked), None)

@@ -68,7 +68,8 @@ class Scheduler:
 
     def schedule(self) -> ScheduledStep | None:
         """Plan one step over all that can run, or None when nothing can."""
-        if (suspect := self.quarantine.first()) is not None and not self._isolate(suspect):
+        suspect = self.quarantine.first()
+        if self.quarantine.is_closed if suspect is None else not self._isolate(suspect):
             return None
         plan = ScheduledStep(self.step + 1)
         self._join_decode_set(plan.step)

@@ -9,6 +9,8 @@ from paged_serve.protocol.engine_core import (
     EngineCoreOutput,
     RejectReason,
     RequestRejected,
+    SuspectsHeld,
+    SuspectsTurn,
     ToEngineCore,
     Welcome,
 )
@@ -16,8 +18,11 @@ from paged_serve.protocol.errors import EngineDead, InvalidRequest, Overloaded, 
 from paged_serve.protocol.sampling_params import FinishReason
 
 from .client_streams import RequestStreams, Stream, StreamTable
+from .client_suspects import Suspects
 
 log = logging.getLogger(__name__)
+
+DEADLY = "the engine core died whenever it computed this request"
 
 
 @dataclass(slots=True)
@@ -27,6 +32,7 @@ class Dispatch:
     outbox: deque[ToEngineCore]  # the session's
     table: StreamTable = field(default_factory=StreamTable)
     epoch: int = -1  # of the core that was last heard of
+    _suspects: Suspects = field(default_factory=Suspects)
     _orphans: list[int] = field(default_factory=list)  # ended here while the core was away; it may still run them
 
     def send(self, request: RequestStreams, now: float) -> None:
@@ -34,7 +40,7 @@ class Dispatch:
         request.resumed |= request.sent_epoch is not None
         request.sent_epoch = self.epoch
         request.retry_at = None
-        self.outbox.append(self.table.message(request, now))
+        self.outbox.append(self.table.message(request, now, self._suspects.trial_tokens(request)))
         if finished := self.table.finished_ids(request):
             self.outbox.append(AbortRequests(finished))
 
@@ -61,12 +67,16 @@ class Dispatch:
             self._finish_aborted(request)
 
     def core_is_new(self, welcome: Welcome, now: float) -> None:
-        """It has nothing: all that is unfinished is sent again."""
+        """It has nothing: all that is unfinished is sent again, suspects when it is their turn."""
         self.epoch = welcome.epoch
         for request in list(self.table.requests.values()):
             self._finish_aborted(request)
             request.retry_at = None
         self._orphans.clear()
+        culprit = self._suspects.judge(self.table.requests.values(), welcome.failures)
+        if culprit is not None:
+            self._give_up(culprit)
+        self._tell_suspects()  # first: then nothing else is computed beside them
         self._send_missing(now)
 
     def core_is_back(self, now: float, *, forgotten: bool) -> None:
@@ -74,10 +84,28 @@ class Dispatch:
         if self._orphans:
             self.outbox.append(AbortRequests(tuple(self._orphans)))
             self._orphans.clear()
+        if forgotten and (tried := self._suspects.put_back()) is not None:
+            self._leave(tried)
+        if forgotten:
+            self._tell_suspects()
         for request in list(self.table.requests.values()):
             if forgotten and request.sent_epoch is not None:
                 self._send_anew(request, now)
         self._send_missing(now)
+
+    def take_turn(self, message: SuspectsTurn, now: float) -> None:
+        """The core computes nothing but one of our suspects now."""
+        if message.epoch != self.epoch:
+            return
+        if (request := self._suspects.begin_trial(message.epoch, message.turn)) is None:
+            self.outbox.append(SuspectsHeld(0))
+        else:
+            self.send(request, now)
+
+    def end_turn_if_over(self) -> None:
+        """To be called after all that may have ended it, and now and then."""
+        if self._suspects.end_trial_if_over():
+            self.outbox.append(SuspectsHeld(self._suspects.num_held))
 
     def reject(self, message: RequestRejected, now: float) -> None:
         """The core does not take it, or not now."""
@@ -108,18 +136,36 @@ class Dispatch:
 
     # -- inside
 
+    def _give_up(self, request: RequestStreams) -> None:
+        """End each of its sequences with an error, as the engine does with one that kills workers."""
+        log.error("request=%d ends: engine cores died whenever they computed it", request.request_id)
+        for stream in request.streams:
+            if stream.last is None:
+                stream_id, position = request.request_id + stream.index, len(stream.received)
+                self.table.finish(stream, EngineCoreOutput(stream_id, position, b"", FinishReason.ERROR, error=DEADLY))
+
     def _send_missing(self, now: float) -> None:
         for request in list(self.table.requests.values()):
-            if request.sent_epoch != self.epoch and request.retry_at is None:
+            if request.sent_epoch != self.epoch and request.retry_at is None and request not in self._suspects:
                 self.send(request, now)
+
+    def _tell_suspects(self) -> None:
+        if num_held := self._suspects.num_held:
+            self.outbox.append(SuspectsHeld(num_held))
 
     def _send_anew(self, request: RequestStreams, now: float) -> None:
         """Under new ids, which nothing that the core still sends can meet."""
+        self._leave(request)
+        if request.num_unfinished:
+            self.send(request, now)
+
+    def _leave(self, request: RequestStreams) -> None:
+        """What the core has of it is nothing to us any more."""
         self._finish_aborted(request)
         self.outbox.append(AbortRequests(self.table.stream_ids(request)))
         if request.num_unfinished:
             self.table.renumber(request)
-            self.send(request, now)
+            request.sent_epoch, request.resumed = None, True
 
     def _finish_aborted(self, request: RequestStreams) -> None:
         """Nobody is there to confirm the aborts of this request."""

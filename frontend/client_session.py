@@ -21,6 +21,7 @@ from paged_serve.protocol.engine_core import (
     OutputsReceived,
     RequestRejected,
     SchedulerStats,
+    SuspectsTurn,
     ToEngineCore,
     Utility,
     UtilityResult,
@@ -165,6 +166,8 @@ class ClientSession:
                 self._dispatch.reject(message, now)
             case UtilityResult():
                 self._calls.finish(message)
+            case SuspectsTurn():
+                self._dispatch.take_turn(message, now)
             case EngineFailed():
                 log.warning("engine core failed reason=%s", message.reason)
                 self._away(now)
@@ -174,6 +177,7 @@ class ClientSession:
                 assert_never(message)
         if self.abandoned:
             self._abort_abandoned()
+        self._dispatch.end_turn_if_over()
 
     def silence(self, now: float) -> float:
         """Seconds since the core last spoke."""
@@ -204,6 +208,7 @@ class ClientSession:
         self._acknowledge()
         self._dispatch.tick(now, ready=self.ready)
         self._abort_abandoned()
+        self._dispatch.end_turn_if_over()
         if self.ready and not self.outbox and self._clock.beat_is_due(now):
             self.outbox.append(ClientHeartbeat())
 

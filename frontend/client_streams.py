@@ -87,6 +87,7 @@ class RequestStreams:
     num_cached_tokens: int = 0
     sent_epoch: int | None = None  # the core that has it
     resumed: bool = False  # an earlier core had accepted it
+    num_deaths: int = 0  # of cores that may have died of it
     retry_at: float | None = None  # a core that had just started was too full to take it back
     error: PagedServeError | None = None  # ends the request once `ready` is empty
     on_news: Callable[["RequestStreams"], None] | None = None
@@ -162,7 +163,7 @@ class StreamTable:
         """Ids of the sequences that need no more tokens, though others of the request do."""
         return tuple(request.request_id + s.index for s in request.streams if s.last is not None)
 
-    def message(self, request: RequestStreams, now: float) -> EngineCoreRequest:
+    def message(self, request: RequestStreams, now: float, trial_tokens: int = 0) -> EngineCoreRequest:
         """What the core needs to start it, or to go on behind the last token received."""
         received = tuple(pack_ids(stream.received) for stream in request.streams)
         terms = request.terms
@@ -176,6 +177,7 @@ class StreamTable:
             terms.tenant,
             terms.weight,
             max(request.expires_at - now, MIN_TTL_S) if request.may_expire else 0.0,
+            trial_tokens,
         )
 
     def receive(self, message: EngineCoreOutputs) -> None:

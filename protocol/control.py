@@ -5,13 +5,15 @@ from typing import Annotated
 from msgspec import Meta
 
 from .config import Config
-from .message import Epoch, Hello, LongText, Message, Refused, ShortText, Step
+from .engine_core import MAX_CORE_FAILURES, CoreFailure
+from .message import Count, Epoch, Hello, LongText, Message, Refused, ShortText, Step
 
 
 class Welcome(Message, frozen=True):
     """The whole configuration, resolved."""
 
     config: Config
+    core_failures: Annotated[tuple[CoreFailure, ...], Meta(max_length=MAX_CORE_FAILURES)] = ()  # to a core: the latest
 
 
 class Drain(Message, frozen=True):
@@ -84,10 +86,16 @@ class CulpritEnded(Message, frozen=True):
     """From the core: the request that killed the last two worker groups was found, and has ended with an error."""
 
 
+class TriesSuspects(Message, frozen=True):
+    """From the core: whose turn it is, or will be next, to be computed alone, as a core may have died of it."""
+
+    turn: Count  # as in SuspectsTurn; 0: nobody's, all is as usual
+
+
 class State(Message, frozen=True):
     """From the core: what runs and waits, who owns how many blocks, and what an audit of it all says. For people."""
 
     json: Annotated[bytes, Meta(max_length=1 << 20)]  # numbers and names alone; "" where it would be too long
 
 
-FromChild = State | Hello | Ready | Progress | Heartbeat | Drained | Failed | WorkersLost | CulpritEnded
+FromChild = State | Hello | Ready | Progress | Heartbeat | Drained | Failed | WorkersLost | CulpritEnded | TriesSuspects

@@ -15,6 +15,8 @@ from . import control
 from .authentication import read_secret
 from .channel import DealerChannel, handshake_hello, identity, new_context
 from .config import Config
+from .control import Welcome
+from .engine_core import CoreFailure
 from .errors import ConfigError, PagedServeError, ProtocolError
 from .flight import Flight, record_flight
 from .lifeline import arm_lifeline
@@ -52,6 +54,7 @@ class ChildProcess:
     context: "Context"
     control: DealerChannel[control.FromChild, control.ToChild]
     flight: Flight
+    core_failures: tuple[CoreFailure, ...] = ()  # of the cores before this one
     stop_requested: bool = False
     _next_heartbeat: float = 0.0
 
@@ -89,19 +92,20 @@ class ChildProcess:
             flight=flight,
         )
         signal.signal(signal.SIGTERM, lambda *_: child.request_stop())
-        child.config = child._ask_for_config()
+        welcome = child._ask_for_config()
+        child.config, child.core_failures = welcome.config, welcome.core_failures
         configure_logging(f"{role}-{child.index}", child.config.server.log_level)
         return child
 
-    def _ask_for_config(self) -> Config:
+    def _ask_for_config(self) -> Welcome:
         if not (
             self.control.wait_connected(HANDSHAKE_TIMEOUT_S)
             and self.control.send(handshake_hello(self.role, self.index, self.epoch))
         ):
             raise ProtocolError(f"no supervisor in {self.run_dir} after {HANDSHAKE_TIMEOUT_S:g} s")
         answer = self.control.receive(HANDSHAKE_TIMEOUT_S)
-        if isinstance(answer, control.Welcome):
-            return answer.config
+        if isinstance(answer, Welcome):
+            return answer
         if isinstance(answer, Refused):
             raise ConfigError(f"the supervisor refused this process: {answer.reason}")
         raise ProtocolError(f"expected Welcome from the supervisor, got {type(answer).__name__}")

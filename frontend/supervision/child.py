@@ -24,7 +24,8 @@ MODULES: dict[Role, str] = {
     "spare": "paged_serve.workers.spare",
 }
 
-OUTSIDE = {-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP, -signal.SIGQUIT}  # as return codes
+# As return codes; 0: somebody has asked it to stop, by SIGTERM.
+OUTSIDE = {0, -signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP, -signal.SIGQUIT}
 
 
 class ChildState(enum.Enum):
@@ -93,6 +94,7 @@ class Child:
     failure: str = ""  # its own last words, or why we judged it lost
     progress: "Progress | None" = None
     facts: dict[str, str] = field(default_factory=dict)
+    turn: int = 0  # of a core that computes, one by one, what the core before it may have died of
 
     @classmethod
     def spawn(cls, role: Role, index: int, epoch: int, start: "StartInfo", now: float) -> "Child":
@@ -152,11 +154,12 @@ class Child:
         return is_at_work(self.process.pid)
 
     def ended_from_outside(self) -> bool:
-        """Whether a signal that no fault of its own can raise has halted or ended the process, reaped or not."""
+        """Whether a signal that no fault of its own raises has halted or ended the process, reaped or not."""
         code = self.process.returncode
         if code is None and self.pidfd >= 0:
             found = os.waitid(os.P_PIDFD, self.pidfd, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            code = -found.si_status if found is not None and found.si_code == os.CLD_KILLED else None
+            if found is not None:
+                code = found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
         return code in OUTSIDE if code is not None else self.is_stopped()
 
     def obituary(self) -> str:

@@ -16,6 +16,7 @@ from paged_serve.protocol.control import (
     Progress,
     Ready,
     State,
+    TriesSuspects,
     Welcome,
     WorkersLost,
     WorkersReplaced,
@@ -101,8 +102,9 @@ class Reception:
         self._recorder.note(f"greeted {child.name} pid={hello.pid} epoch={child.epoch}")
         child.last_heard = now
         self._processes.introduce(child, peer)
-        self._link.send(peer, Welcome(self._config))
-        if child.role == "engine-core" and child.epoch != self._recovery.engine_epoch:
+        is_core = child.role == "engine-core"
+        self._link.send(peer, Welcome(self._config, self._recovery.core_failures if is_core else ()))
+        if is_core and child.epoch != self._recovery.engine_epoch:
             self._link.send(peer, WorkersReplaced(self._recovery.engine_epoch))
         if self._shutdown.phase is DRAINED_IN.get(child.role):
             self._link.send(peer, Drain())
@@ -126,6 +128,8 @@ class Reception:
                 self._recorder.core_told(state)
             case CulpritEnded():
                 self._recovery.culprit_ended()
+            case TriesSuspects(turn=turn):
+                child.turn = turn
             case WorkersLost():
                 return [Complaint(child, lost_workers=message)]
             case Hello():

@@ -4,6 +4,7 @@ import logging
 from typing import TYPE_CHECKING, assert_never
 
 from paged_serve.protocol.control import WorkersReplaced
+from paged_serve.protocol.engine_core import MAX_CORE_FAILURES, CoreFailure
 
 from .child import Child
 from .memory_shortage import MemoryShortage
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-RESTARTS_PER_CULPRIT = 2  # as engine_core/quarantine.py finds it
+RESTARTS_PER_CULPRIT = 2  # as engine_core/quarantine.py and engine_core/trials.py find it
 
 
 class Recovery:
@@ -24,6 +25,7 @@ class Recovery:
 
     def __init__(self, processes: ProcessTable, link: "ControlLink", spares: SpareKeeper, budget: RestartBudget):
         self.engine_epoch = 0  # of the worker group; a core starts with the group's and is told of later ones
+        self.core_failures: tuple[CoreFailure, ...] = ()  # the latest; each new core is told
         self._processes = processes
         self._link = link
         self._spares = spares
@@ -52,16 +54,28 @@ class Recovery:
         self.engine_epoch += 1
         workers = self._processes.of_role("worker")
         # When a rank is killed the others complain of it, and their words may come first.
-        from_outside = any(worker.ended_from_outside() for worker in workers) and not self._shortage.struck()
+        short_of_memory = self._shortage.struck()
+        from_outside = any(worker.ended_from_outside() for worker in workers) and not short_of_memory
+        cores = self._processes.of_role("engine-core")
         if core_too:
-            self._processes.replace(self._processes.of_role("engine-core"), self.engine_epoch)
+            for core in cores:
+                if short_of_memory or not core.ended_from_outside():
+                    self._core_failed(core)
+            self._processes.replace(cores, self.engine_epoch)
         for core in self._processes.of_role("engine-core"):
             self._link.send(core.peer, WorkersReplaced(self.engine_epoch, from_outside))
         self._processes.replace(workers, self.engine_epoch)
         return ""
 
+    def _core_failed(self, core: Child) -> None:
+        """By itself: a request may have done it, and the next core's clients will find out which."""
+        failure = CoreFailure(core.epoch, core.turn)
+        self.core_failures = (*self.core_failures, failure)[-MAX_CORE_FAILURES:]
+        if core.turn:
+            self.culprit_ended()
+
     def culprit_ended(self) -> None:
-        """The last two groups were lost to a request that will not come again."""
+        """The last two groups, or cores, were lost to a request that will not come again."""
         self._budget.forgive(RESTARTS_PER_CULPRIT)
 
     def _frontend_lost(self, child: Child, now: float, *, draining: bool) -> str:

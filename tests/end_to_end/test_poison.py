@@ -1,27 +1,30 @@
-"""A request that kills real workers, among 63 that do not."""
+"""A request that kills real workers, or real engine cores, among 63 that do not."""
 
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from paged_serve.engine_core.engine import DEADLY
 from paged_serve.frontend.client import Client
+from paged_serve.frontend.client_dispatch import DEADLY as DEADLY_FOR_CORES
 from paged_serve.frontend.model_folder import demo_model_folder
 from paged_serve.frontend.supervision.child import MODULES
 from paged_serve.frontend.supervisor import Supervisor
 from paged_serve.protocol.config import CacheConfig, Config, ModelConfig, ParallelConfig
 from paged_serve.protocol.sampling_params import SamplingParams
 
-POISON = 777  # as in poisoned_worker.py
+POISON, SLOW_POISON = 777, 778  # as in poisoned_worker.py and poisoned_core.py
 NUM_STREAMS = 64
 
 pytestmark = pytest.mark.skipif(not demo_model_folder().is_dir(), reason="needs the demo model")
 
 
 @pytest.fixture
-def supervisor(monkeypatch, tmp_path_factory):
-    """Of an engine without frontends, whose workers die of one token."""
+def supervise(monkeypatch, tmp_path_factory) -> Iterator[Callable[..., Supervisor]]:
+    """An engine without frontends, one of whose modules dies of one token."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path_factory.mktemp("t")))
     monkeypatch.syspath_prepend(str(Path(__file__).parent / "poisoned"))
     config = Config(
@@ -29,20 +32,26 @@ def supervisor(monkeypatch, tmp_path_factory):
         cache=CacheConfig(num_blocks=1024),
         parallel=ParallelConfig(threads_per_rank=1),
     )
-    supervisor = Supervisor(config, modules={**MODULES, "worker": "poisoned_worker"})
-    supervisor.start()
-    supervisor.wait_ready(60)
-    thread = threading.Thread(target=supervisor.run)
-    thread.start()
-    yield supervisor
-    supervisor.stop()
-    thread.join(60)
+    with ExitStack() as ends:
+
+        def supervise(**modules: str) -> Supervisor:
+            poisoned = {name.replace("_", "-"): module for name, module in modules.items()}
+            supervisor = Supervisor(config, modules={**MODULES, **poisoned})
+            supervisor.start()
+            supervisor.wait_ready(60)
+            thread = threading.Thread(target=supervisor.run)
+            thread.start()
+            ends.callback(thread.join, 60)
+            ends.callback(supervisor.stop)
+            return supervisor
+
+        yield supervise
 
 
-def read_all(client: Client, prompts: list[list[int]]) -> list[tuple[list[int], str]]:
-    """Tokens and error of each, asked for all at once."""
+def read_all(clients: list[Client], prompts: list[list[int]]) -> list[tuple[list[int], str]]:
+    """Tokens and error of each, asked for all at once, of each client in its turn."""
     asked = [
-        client.submit(prompt, SamplingParams(max_tokens=24, seed=index, ignore_eos=True))
+        clients[index % len(clients)].submit(prompt, SamplingParams(max_tokens=24, seed=index, ignore_eos=True))
         for index, prompt in enumerate(prompts)
     ]
     answers = []
@@ -55,15 +64,48 @@ def read_all(client: Client, prompts: list[list[int]]) -> list[tuple[list[int], 
     return answers
 
 
-def test_63_of_64_streams_are_the_same_and_the_one_that_kills_costs_two_worker_groups(supervisor):
+def test_63_of_64_streams_are_the_same_and_the_one_that_kills_costs_two_worker_groups(supervise):
+    supervisor = supervise(worker="poisoned_worker")
     prompts = [[1 + index, 2, 3, 4] for index in range(NUM_STREAMS)]
     culprit = 40
     with Client.connect(supervisor.run_dir) as client:
-        undisturbed = read_all(client, prompts)
+        undisturbed = read_all([client], prompts)
         prompts[culprit] = [1, POISON]
-        disturbed = read_all(client, prompts)
+        disturbed = read_all([client], prompts)
         assert disturbed[culprit][1] == DEADLY
         del undisturbed[culprit], disturbed[culprit]
         assert disturbed == undisturbed
         assert supervisor._recovery.engine_epoch == 2
-        assert read_all(client, prompts[:culprit]) == undisturbed[:culprit], "the service goes on"
+        assert read_all([client], prompts[:culprit]) == undisturbed[:culprit], "the service goes on"
+
+
+def test_63_of_64_streams_of_two_clients_are_the_same_and_the_one_that_kills_costs_two_cores(supervise):
+    supervisor = supervise(engine_core="poisoned_core")
+    prompts = [[1 + index, 2, 3, 4] for index in range(NUM_STREAMS)]
+    culprit = 40
+    with Client.connect(supervisor.run_dir) as one, Client.connect(supervisor.run_dir) as other:
+        undisturbed = read_all([one, other], prompts)
+        prompts[culprit] = [1, POISON]
+        disturbed = read_all([one, other], prompts)
+        assert disturbed[culprit][1] == DEADLY_FOR_CORES
+        del undisturbed[culprit], disturbed[culprit]
+        assert disturbed == undisturbed
+        assert supervisor._recovery.engine_epoch == 2
+        assert read_all([one], prompts[:8]) == undisturbed[:8], "the service goes on"
+
+
+def test_any_number_that_kill_cores_in_the_midst_of_their_outputs_end_and_nobody_else_does(supervise):
+    supervisor = supervise(engine_core="poisoned_core")
+    prompts = [[1 + index, 2, 3, 4] for index in range(12)]
+    with Client.connect(supervisor.run_dir) as one, Client.connect(supervisor.run_dir) as other:
+        undisturbed = read_all([one, other], prompts)
+        for culprits in ((3,), (4, 7)):
+            for culprit in culprits:
+                prompts[culprit] = [1 + culprit, SLOW_POISON]
+            disturbed = read_all([one, other], prompts)
+            assert {i: error for i, (_, error) in enumerate(disturbed) if error} == dict.fromkeys(
+                culprits, DEADLY_FOR_CORES
+            )
+            assert all(disturbed[i] == undisturbed[i] for i in range(12) if i not in culprits)
+            prompts[3] = [4, 2, 3, 4]
+        assert read_all([one], prompts[:4]) == undisturbed[:4], "the service goes on"

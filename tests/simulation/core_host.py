@@ -1,24 +1,29 @@
 """The engine core's process without its sockets: the same engine, led as engine_core/process.py leads it."""
 
 import random
+from collections import deque
 from collections.abc import Iterator
 from typing import assert_never
 
 from paged_serve.engine_core.debug import check_invariants
 from paged_serve.engine_core.engine import EngineCore
+from paged_serve.engine_core.request import Sequence
 from paged_serve.engine_core.simulation.fake_group import FakeGroup
 from paged_serve.engine_core.simulation.fake_worker import WorkerDied
 from paged_serve.engine_core.simulation.scenario import Scenario
+from paged_serve.engine_core.welcome import welcome
 from paged_serve.protocol.engine_core import (
     AbortRequests,
     ClientHeartbeat,
+    CoreFailure,
     EngineCoreRequest,
     EngineHeartbeat,
     FromEngineCore,
     OutputsReceived,
+    SuspectsHeld,
+    SuspectsTurn,
     ToEngineCore,
     UtilityCall,
-    Welcome,
 )
 from paged_serve.protocol.message import Hello
 
@@ -28,11 +33,27 @@ STEP_DEADLINE_S = 8.0
 Outgoing = Iterator[tuple[bytes, FromEngineCore]]
 
 
+class CoreDied(Exception):
+    """Of a request."""
+
+
 class CoreHost:
     """One incarnation of the core with its worker group. Times are the world's."""
 
-    def __init__(self, scenario: Scenario, epoch: int, rng: random.Random, now: float):
+    def __init__(
+        self,
+        scenario: Scenario,
+        epoch: int,
+        rng: random.Random,
+        now: float,
+        poison: int = 0,
+        failures: tuple[CoreFailure, ...] = (),
+    ):
+        """`poison`: as `core_dies_of` has it. `failures`: how former cores ended, as the supervisor tells."""
         self.scenario = scenario
+        self._poison = poison
+        self.taken: deque[tuple[bytes, EngineCoreRequest, list[int]]] = deque()  # by the engine, and the seeds
+        self._failures = failures
         self.engine = EngineCore(scenario.config, scenario.facts, epoch, scenario.num_groups)
         self._rng = rng
         self._busy_until = now  # the workers start, or one of them hangs
@@ -48,19 +69,29 @@ class CoreHost:
             known = client in engine.clients
             engine.add_client(client, now)
             engine.heard_from(client, now)
-            yield client, self._welcome(known)
+            yield client, welcome(engine, known, self._failures)
             return
-        if client not in engine.clients:
-            return
+        if client in engine.clients:
+            yield from self._take_in(client, message, now)
+
+    def _take_in(self, client: bytes, message: ToEngineCore, now: float) -> Outgoing:
+        engine = self.engine
         engine.heard_from(client, now)
         match message:
             case EngineCoreRequest():
                 self._salts[client, message.request_id] = message.cache_salt
                 yield from engine.add_request(client, message, now)
+                streams = engine.clients[client].streams
+                ids = range(message.request_id, message.request_id + message.sampling_params.n)
+                if all(stream_id in streams for stream_id in ids):  # of one that ended at once, another core has told
+                    self.taken.append((client, message, [streams[stream_id].seed for stream_id in ids]))
+                self._die_of(streams.get(message.request_id), 0)
             case AbortRequests():
                 yield from engine.abort(client, message, now)
             case OutputsReceived(frames=frames):
                 yield from engine.outputs_received(client, frames)
+            case SuspectsHeld(count=count):
+                engine.trials.suspects_held(client, count)
             case ClientHeartbeat() | UtilityCall():
                 pass
             case _:
@@ -72,6 +103,11 @@ class CoreHost:
         rng, engine = self._rng, self.engine
         if self._hangs_since is not None and now - self._hangs_since > STEP_DEADLINE_S:
             yield from self.replace_workers(now)
+        for client, message in engine.trials.take_kept(now):
+            if client in engine.clients:
+                yield from self._take_in(client, message, now)
+        if not engine.scheduler.in_flight and (holder := engine.trials.next_turn(now)) is not None:
+            yield holder, SuspectsTurn(engine.epoch, engine.trials.turn)
         if now >= self._busy_until and rng.random() < 0.9:
             self._group.plan(engine, now)
         if self._group.has_work and self._hangs_since is None and rng.random() < 0.9:
@@ -83,6 +119,8 @@ class CoreHost:
             answer = self._group.answers.popleft()
             yield from engine.apply(answer, now)
             self._group.check_poison(engine, answer.step)
+            for sequence in engine.scheduler.running:
+                self._die_of(sequence, len(sequence.output))
         yield from engine.expire(now)
         check_invariants(engine)
         for client in engine.expired_clients(now):
@@ -128,14 +166,11 @@ class CoreHost:
     def _start_group(self, epoch: int) -> FakeGroup:
         return FakeGroup(self.scenario, epoch, self._salts, lambda: False)
 
-    def _welcome(self, known: bool) -> Welcome:
-        facts, engine = self.scenario.facts, self.engine
-        return Welcome(
-            epoch=engine.epoch,
-            max_model_len=facts.max_model_len,
-            vocab_size=facts.vocab_size,
-            block_size=engine.kv_cache.block_size,
-            num_blocks=facts.num_blocks,
-            max_num_seqs=engine.scheduler.max_num_rows,
-            known=known,
-        )
+    def _die_of(self, sequence: Sequence | None, num_tokens: int) -> None:
+        if sequence is not None and core_dies_of(self._poison, sequence.seed, num_tokens):
+            raise CoreDied
+
+
+def core_dies_of(poison: int, seed: int, num_tokens: int) -> bool:
+    """Of every multiple of `poison` when the sequence has a certain number of tokens; at none: when it is taken in."""
+    return poison > 0 and seed % poison == 0 and num_tokens == seed % 4

@@ -7,6 +7,7 @@ SCHEDULER, POOL, CACHE = "engine_core/scheduler.py", "engine_core/block_pool.py"
 ENGINE, OUTBOX, DECODE = "engine_core/engine.py", "engine_core/client_outbox.py", "engine_core/decode_set.py"
 HASH, REQUEST = "engine_core/block_hash.py", "engine_core/request.py"
 RESULTS, STOPPING, QUARANTINE = "engine_core/step_results.py", "engine_core/stopping.py", "engine_core/quarantine.py"
+TRIALS, SUSPECTS = "engine_core/trials.py", "frontend/client_suspects.py"
 SESSION, STREAMS, DISPATCH = "frontend/client_session.py", "frontend/client_streams.py", "frontend/client_dispatch.py"
 
 MUTATIONS = [
@@ -64,7 +65,12 @@ MUTATIONS = [
         "            self._forget",
         "a dead client's streams run on",
     ),
-    (ENGINE, "        if _is_running(outbox, message):\n            return []\n", "", "a repeated request is refused"),
+    (
+        ENGINE,
+        "            self._try_alone(running, message)\n            return []\n",
+        "            pass\n",
+        "a repeated request is refused",
+    ),
     (
         OUTBOX,
         "Untold(sequence, len(sequence.output) - (stream_id in in_columns))",
@@ -97,6 +103,21 @@ MUTATIONS = [
         "            if False:",
         "a client that was forgotten waits for ever",
     ),
+    (
+        SUSPECTS,
+        "turns.get(request.sent_epoch) == 0",
+        "False",
+        "nobody is ever suspected of killing cores",
+    ),
+    (
+        SUSPECTS,
+        "self._on_trial if self._trial in turns.items() else None",
+        "self._on_trial if self._trial[0] in turns else None",
+        "whoever was on trial once is convicted by any death",
+    ),
+    (SUSPECTS, "        self._on_trial = None\n        return True", "        return True", "a trial never ends"),
+    (TRIALS, "        if client == self._holder:\n            self._end_turn()\n", "", "a dead client keeps the turn"),
+    (TRIALS, "        self._kept.clear()\n", "", "what was kept is said again and again"),
     (SESSION, "        self._frames += 1\n", "", "nothing is ever acknowledged"),
     (
         STREAMS,

@@ -16,7 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 CAUGHT = 10
 ROOMS = ("protocol", "engine_core", "frontend")
-SEEDS, WORLDS, LINKS = range(60), range(25), range(10)
+SEEDS, WORLDS, DEADLY_WORLDS, LINKS = range(60), range(25), range(30), range(10)
 CHECK_FLAG = "--in-copy"
 
 
@@ -69,6 +69,8 @@ def check() -> int:
             simulate(seed)
         for seed in WORLDS:
             World(seed).run()
+        for seed in DEADLY_WORLDS:
+            World(seed, 11).run()
         for seed in LINKS:
             test_streams_are_exact_whatever_breaks(seed)
     except Exception:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from paged_serve.engine_core.engine import DEADLY, NOT_FINITE
 from paged_serve.engine_core.simulation.client import lonely_output
 from paged_serve.engine_core.simulation.scenario import Scenario, draw_params, draw_prompt
+from paged_serve.frontend.client_dispatch import DEADLY as DEADLY_FOR_CORES
 from paged_serve.frontend.client_session import ClientSession
 from paged_serve.frontend.client_streams import RequestStreams
 from paged_serve.frontend.client_terms import RequestTerms
@@ -14,6 +15,8 @@ from paged_serve.protocol.channel import handshake_hello
 from paged_serve.protocol.engine_core import EngineCoreRequest, FromEngineCore, ToEngineCore
 from paged_serve.protocol.errors import InvalidRequest, Overloaded, RequestExpired
 from paged_serve.protocol.sampling_params import FinishReason
+
+from .core_host import core_dies_of
 
 
 @dataclass(slots=True)
@@ -36,8 +39,9 @@ class Reading:
 class Reader:
     """`to_core` and `to_client` are what the link holds; `stale` came from a core that is dead by now."""
 
-    def __init__(self, name: bytes, scenario: Scenario, now: float):
+    def __init__(self, name: bytes, scenario: Scenario, now: float, core_poison: int):
         self.name = name
+        self._core_poison = core_poison
         self.session = ClientSession(handshake_hello("client", 0, 0), now, 1e9, 1e9)
         self.to_core: deque[ToEngineCore] = deque()
         self.to_client: deque[FromEngineCore] = deque()
@@ -120,5 +124,8 @@ class Reader:
         """Only of those whose own doing it is, or who met values that are not finite twice."""
         if reading.given_up[index] == DEADLY:
             assert reading.seeds[index] == self._scenario.poison, "an innocent was taken for the culprit"
+        elif reading.given_up[index] == DEADLY_FOR_CORES:
+            deadly = [core_dies_of(self._core_poison, seed, seed % 4) for seed in reading.seeds]
+            assert any(deadly), "an innocent was taken for who kills cores"
         else:
             assert reading.given_up[index] == NOT_FINITE, reading.given_up[index]

@@ -11,9 +11,9 @@ from collections.abc import Iterable
 import msgspec
 
 from paged_serve.engine_core.simulation.scenario import Scenario, draw_scenario
-from paged_serve.protocol.engine_core import EngineCoreRequest, EngineFailed, FromEngineCore
+from paged_serve.protocol.engine_core import CoreFailure, EngineFailed, FromEngineCore
 
-from .core_host import CoreHost
+from .core_host import CoreDied, CoreHost
 from .reader import Reader
 
 BUSY_TURNS, CALM_TURNS = 1500, 60_000
@@ -22,19 +22,25 @@ FAULTS = (
     *("worker dies", "worker hangs", "core dies", "core sleeps", "client sleeps", "client dies"),
     *("client is forgotten", "clock jumps", "a slot is spoiled"),
 )
+COUNTED = ("streams", "preemptions", "expired", "gave up")
 
 
 class World:
-    def __init__(self, seed: int):
+    def __init__(self, seed: int, core_poison: int = 0):
+        """`core_poison`: cores die of requests whose seed is a multiple of it; 0: of none."""
         self.rng = random.Random(f"world {seed}")
         self.scenario: Scenario = draw_scenario(seed)
         self.now = 100.0
-        self.counts = dict.fromkeys((*FAULTS, "streams", "preemptions", "expired", "gave up"), 0)
+        self.counts = dict.fromkeys(
+            (*FAULTS, "streams", "preemptions", "expired", "gave up", "core dies of a request"), 0
+        )
         self._fault_rate = self.rng.choice((0.002, 0.01, 0.03))
         self._trace = hashlib.sha256()
         self._epoch = 0
         self._num_readers = 0
-        self._core: CoreHost | None = CoreHost(self.scenario, 0, self.rng, self.now)
+        self._core_poison = core_poison
+        self._failures: tuple[CoreFailure, ...] = ()  # as the supervisor counts them
+        self._core: CoreHost | None = self._new_core()
         self._core_is_back_at = self._core_asleep_until = self.now
         self._dead_names: set[bytes] = set()
         self._readers = [self._new_reader() for _ in range(self.scenario.num_clients)]
@@ -70,16 +76,25 @@ class World:
 
     def _new_reader(self) -> Reader:
         self._num_readers += 1
-        return Reader(b"client:%d" % self._num_readers, self.scenario, self.now)
+        return Reader(b"client:%d" % self._num_readers, self.scenario, self.now, self._core_poison)
+
+    def _new_core(self) -> CoreHost:
+        return CoreHost(self.scenario, self._epoch, self.rng, self.now, self._core_poison, self._failures)
 
     def _turn(self) -> None:
         rng = self.rng
         self.now += rng.random() * 0.04
         if self._core is None and self.now >= self._core_is_back_at:
             self._epoch += 1
-            self._core = CoreHost(self.scenario, self._epoch, rng, self.now)
+            self._core = self._new_core()
         if self._core is not None and self.now >= self._core_asleep_until:
-            self._let_core_act(self._core)
+            try:
+                self._let_core_act(self._core)
+            except CoreDied:
+                self._note_seeds(self._core)
+                self.counts["core dies of a request"] += 1
+                self._failures = (*self._failures, CoreFailure(self._epoch, self._core.engine.trials.turn))[-16:]
+                self._kill_core(self._core)
         for reader in self._readers:
             if self.now >= reader.asleep_until:
                 self._let_client_act(reader)
@@ -89,16 +104,17 @@ class World:
             while reader.to_core and self.rng.random() < 0.8:
                 message = reader.to_core.popleft()
                 self._send(core.receive(reader.name, message, self.now))
-                if isinstance(message, EngineCoreRequest) and reader.name in core.engine.clients:
-                    self._note_seeds(core, reader, message)
+                self._note_seeds(core)
         self._send(core.turn(self.now))
+        self._note_seeds(core)
 
-    def _note_seeds(self, core: CoreHost, reader: Reader, message: EngineCoreRequest) -> None:
-        """Of a request that the core has just taken; of one that ended with it, an earlier core has told them."""
-        streams = core.engine.clients[reader.name].streams
-        ids = range(message.request_id, message.request_id + message.sampling_params.n)
-        if all(stream_id in streams for stream_id in ids):
-            reader.taken(message, [streams[stream_id].seed for stream_id in ids])
+    def _note_seeds(self, core: CoreHost) -> None:
+        """From the seeds of what the core has just taken follows what it must say."""
+        readers = {reader.name: reader for reader in self._readers}
+        while core.taken:
+            name, message, seeds = core.taken.popleft()
+            if name in readers:
+                readers[name].taken(message, seeds)
 
     def _let_client_act(self, reader: Reader) -> None:
         rng, session = self.rng, reader.session

@@ -20,6 +20,7 @@ from paged_serve.protocol.control import (
     State,
     Stop,
     TellState,
+    TriesSuspects,
     WorkersLost,
     WorkersReplaced,
 )
@@ -55,7 +56,8 @@ def body(child: ChildProcess) -> None:
         subprocess.Popen(["sleep", "600"], stdin=subprocess.DEVNULL)
     if behaviour == "deaf":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    child.control.send(Ready({child.role: f"epoch {child.epoch}"}))
+    failures = str([(failure.epoch, failure.turn) for failure in child.core_failures])
+    child.control.send(Ready({child.role: f"epoch {child.epoch}", f"{child.role}-failures": failures}))
     if behaviour == "loses workers":
         time.sleep(0.25)
         child.control.send(WorkersLost(child.epoch, "rank 0: whatever"))
@@ -64,7 +66,9 @@ def body(child: ChildProcess) -> None:
     if behaviour == "exit":
         sys.stderr.flush()
         os._exit(7)
-    if behaviour == "faults":
+    if behaviour == "faults in turn 3":
+        child.control.send(TriesSuspects(3))
+    if behaviour.startswith("faults"):
         time.sleep(0.2)  # the libzmq thread sends Ready meanwhile
         os.kill(os.getpid(), signal.SIGSEGV)
     if behaviour in ("stuck in C", "silent"):

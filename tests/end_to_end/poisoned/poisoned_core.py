@@ -1,0 +1,43 @@
+"""An engine core as in production, but for two tokens, as a bug of ours would have it.
+
+A prompt that holds POISON kills the process when the engine takes it in; one that holds SLOW_POISON, when the fifth
+token of its output is applied.
+"""
+
+import os
+import signal
+
+from paged_serve.engine_core.__main__ import main
+from paged_serve.engine_core.engine import EngineCore
+from paged_serve.protocol.lifecycle import run_child
+from paged_serve.protocol.message import unpack_ids
+
+POISON, SLOW_POISON = 777, 778
+DEADLY_TOKENS = 5
+
+take_in, apply = EngineCore.add_request, EngineCore.apply
+
+
+def die():
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def take_in_or_die(self, client, message, now):
+    outgoing = take_in(self, client, message, now)
+    if POISON in unpack_ids(message.prompt_token_ids) and any(
+        message.request_id in outbox.streams for outbox in self.clients.values()
+    ):
+        die()
+    return outgoing
+
+
+def apply_or_die(self, output, now):
+    outgoing = apply(self, output, now)
+    for sequence in self.scheduler.running:
+        if SLOW_POISON in unpack_ids(sequence.request.prompt) and len(sequence.output) == DEADLY_TOKENS:
+            die()
+    return outgoing
+
+
+EngineCore.add_request, EngineCore.apply = take_in_or_die, apply_or_die
+run_child("engine-core", main)

@@ -1,0 +1,156 @@
+"""A request that may have killed a core, as its client sees it: held back, tried in its turn, cleared or ended."""
+
+import pytest
+
+from paged_serve.frontend.client_dispatch import DEADLY
+from paged_serve.frontend.client_suspects import MAX_TRIAL_TOKENS, TRIAL_TOKENS
+from paged_serve.protocol.engine_core import (
+    AbortRequests,
+    CoreFailure,
+    EngineCoreRequest,
+    EngineFailed,
+    SuspectsHeld,
+    SuspectsTurn,
+    Welcome,
+)
+from paged_serve.protocol.sampling_params import FinishReason, SamplingParams
+
+from .fake_core import LIMITS, output
+from .test_client_session import Link
+
+PARAMS = SamplingParams(max_tokens=400)
+
+
+def lose_core(link, epoch, *failures, known=False):
+    """The next core is there; `failures`: (epoch, turn) of former ones. What the client says then."""
+    link.hear(EngineFailed("gone"))
+    link.new()
+    link.hear(Welcome(epoch, **LIMITS, known=known, failures=tuple(CoreFailure(*failure) for failure in failures)))
+    return link.new()
+
+
+def requests_in(messages):
+    return [(m.request_id, m.trial_tokens) for m in messages if isinstance(m, EngineCoreRequest)]
+
+
+def take_turn(link, epoch, turn):
+    """What is sent in it."""
+    link.hear(SuspectsTurn(epoch, turn))
+    return link.new()
+
+
+def start(num_requests):
+    link = Link()
+    requests = [link.session.submit([p], PARAMS) for p in range(1, num_requests + 1)]
+    link.new()
+    return link, requests
+
+
+def advance(link, epoch, request, num_tokens):
+    stream = request.request_id
+    start = len(request.streams[0].received)
+    link.hear(output(epoch, stream, start, list(range(start, start + num_tokens))))
+
+
+def test_after_a_death_from_outside_all_are_sent_at_once():
+    link, _ = start(3)
+    assert requests_in(lose_core(link, 2)) == [(1, 0), (2, 0), (3, 0)]
+
+
+def test_after_a_cores_own_death_its_requests_wait_for_their_turns_and_new_ones_do_not():
+    link, requests = start(2)
+    advance(link, 1, requests[0], 5)
+    link.hear(EngineFailed("gone"))
+    link.session.submit([9], PARAMS)
+    held, *sent = lose_core(link, 2, (1, 0))
+    assert held == SuspectsHeld(2), "before anything else is sent"
+    assert requests_in(sent) == [(3, 0)]
+    assert requests_in(take_turn(link, 2, 1)) == [(1, TRIAL_TOKENS)]
+    advance(link, 2, requests[0], TRIAL_TOKENS - 1)
+    assert SuspectsHeld not in link.kinds()
+    advance(link, 2, requests[0], 1)
+    assert link.new() == [SuspectsHeld(1)]
+    assert requests_in(take_turn(link, 2, 2)) == [(2, TRIAL_TOKENS)]
+    link.hear(output(2, 2, 0, [7], FinishReason.STOP))
+    assert link.new() == [SuspectsHeld(0)]
+
+
+def test_who_is_on_trial_when_a_core_dies_ends_with_an_error_and_the_others_go_on():
+    link, (culprit, cleared, waiting) = start(3)
+    lose_core(link, 2, (1, 0))
+    take_turn(link, 2, 1)
+    said = lose_core(link, 3, (1, 0), (2, 1))
+    assert [culprit.take().finish_reason, culprit.done] == [FinishReason.ERROR, True]
+    assert culprit.streams[0].last.error == DEADLY
+    assert said == [SuspectsHeld(2)], "who was held back still is"
+    assert requests_in(take_turn(link, 3, 1)) == [(cleared.request_id, TRIAL_TOKENS)]
+    advance(link, 3, cleared, TRIAL_TOKENS)
+    assert link.new() == [SuspectsHeld(1)]
+    said = lose_core(link, 4, (1, 0), (2, 1), (3, 2))
+    assert requests_in(said) == [(cleared.request_id, 0)], "it was not its turn"
+    assert (cleared.error, waiting.error) == (None, None)
+
+
+@pytest.mark.parametrize("failures", [[(1, 0)], [(1, 0), (2, 7)], [(1, 0), (3, 1)]])
+def test_who_is_on_trial_when_a_core_dies_of_something_else_is_tried_again(failures):
+    link, [request] = start(1)
+    lose_core(link, 2, (1, 0))
+    take_turn(link, 2, 1)
+    assert lose_core(link, 4, *failures) == [SuspectsHeld(1)]
+    assert requests_in(take_turn(link, 4, 1)) == [(request.request_id, TRIAL_TOKENS)]
+    assert request.error is None
+
+
+def test_every_death_makes_the_trials_longer_up_to_a_bound():
+    link, [request] = start(1)
+    lengths = []
+    for epoch in range(2, 7):
+        lose_core(link, epoch, *((past, 0) for past in range(1, epoch)))
+        [(_, trial_tokens)] = requests_in(take_turn(link, epoch, 1))
+        lengths.append(trial_tokens)
+        advance(link, epoch, request, 400 if trial_tokens > 400 else trial_tokens)
+        if trial_tokens > 100:
+            break
+        assert SuspectsHeld in link.kinds()
+    assert lengths == [TRIAL_TOKENS, TRIAL_TOKENS**2, MAX_TRIAL_TOKENS]
+
+
+def test_a_suspect_that_is_aborted_while_it_waits_needs_no_turn():
+    link, (first, second) = start(2)
+    lose_core(link, 2, (1, 0))
+    link.session.abort(first)
+    assert first.take().finish_reason is FinishReason.ABORT
+    assert requests_in(take_turn(link, 2, 1)) == [(second.request_id, TRIAL_TOKENS)]
+    link.session.abort(second)
+    link.hear(output(2, second.request_id, 0, [], FinishReason.ABORT))
+    assert SuspectsHeld(0) in link.new()
+
+
+def test_a_turn_that_nobody_needs_any_more_is_given_back():
+    link, [request] = start(1)
+    lose_core(link, 2, (1, 0))
+    link.session.abort(request)
+    assert take_turn(link, 2, 1) == [SuspectsHeld(0)]
+
+
+def test_a_client_that_was_forgotten_in_its_turn_waits_for_another():
+    link, [request] = start(1)
+    lose_core(link, 2, (1, 0))
+    take_turn(link, 2, 1)
+    link.hear(Welcome(2, **LIMITS, known=False, failures=(CoreFailure(1, 0),)))
+    said = link.new()
+    assert said == [AbortRequests((1,)), SuspectsHeld(1)]
+    assert requests_in(take_turn(link, 2, 2)) == [(request.request_id, TRIAL_TOKENS)]
+
+
+def test_all_sequences_of_a_request_are_tried_and_end_together():
+    link = Link()
+    request = link.session.submit([1], SamplingParams(n=2, max_tokens=400))
+    link.new()
+    lose_core(link, 2, (1, 0))
+    take_turn(link, 2, 1)
+    link.hear(output(2, 1, 0, list(range(TRIAL_TOKENS))))
+    assert SuspectsHeld not in link.kinds()
+    lose_core(link, 3, (1, 0), (2, 1))
+    assert [stream.last.finish_reason for stream in request.streams] == [FinishReason.ERROR] * 2
+    assert request.take().token_ids == list(range(TRIAL_TOKENS)), "what came before stays"

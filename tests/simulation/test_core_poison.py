@@ -1,0 +1,49 @@
+"""Worlds in which some requests kill engine cores: they end with an error, and nobody else does, whatever breaks."""
+
+import math
+import time
+from collections import Counter
+
+import pytest
+
+from paged_serve.engine_core import trials
+
+from .world import World
+
+FAST_SECONDS = 15
+POISON = 11
+
+
+@pytest.fixture(autouse=True)
+def _turns_may_not_be_idle(monkeypatch):
+    """The remedy for a turn that nobody gives back would hide it."""
+    monkeypatch.setattr(trials, "IDLE_TURN_S", math.inf)
+
+
+def run(seed: int) -> Counter[str]:
+    world = World(seed, POISON)
+    try:
+        world.run()
+    except BaseException as error:
+        error.add_note(f"World({seed}, {POISON}).run() at {world.counts}")
+        raise
+    return Counter(world.counts)
+
+
+def test_who_kills_cores_ends_alone():
+    total, start = Counter[str](), time.monotonic()
+    for seed in range(60):
+        if seed >= 10 and time.monotonic() - start > FAST_SECONDS:
+            break
+        total.update(run(seed))
+    assert total["core dies of a request"] > total["gave up"] > 0, "each costs two cores at least"
+    assert total["core dies"]
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(3600)
+def test_a_thousand_worlds():
+    total = Counter[str]()
+    for seed in range(1000, 2000):
+        total.update(run(seed))
+    print(total)
