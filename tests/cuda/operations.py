@@ -47,25 +47,11 @@ def gated_activation(executor: Any, gate_up: Tensor, function: activation.Activa
     return cpu_elementwise.silu_mul(executor.pool, gate_up, *out)
 
 
-def rotate_and_cache(
-    executor: Any,
-    projected: Tensor,
-    angles: Tensor,
-    positions: Tensor,
-    slots: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    query: Tensor,
-    query_norm: Tensor | None,
-    key_norm: Tensor | None,
-    eps: float,
-    scales: tuple[float, float],
-) -> Tensor:
+def rotate_and_cache(executor: Any, projected: Tensor, *rest: Any) -> Tensor:
     """As the wrapper of csrc/cuda. The CPU's batches have no padding: tokens without a slot are left out there."""
-    norms = query_norm, key_norm, eps
     if not isinstance(executor, CpuKernels):
-        where = angles, positions, slots, keys, values, query
-        return rotate.rotate_and_cache(executor, projected, *where, *norms, scales)
+        return rotate.rotate_and_cache(executor, projected, *rest)
+    angles, positions, slots, keys, values, query, *norms, _ = rest
     known(projected.dtype in CPU_DTYPES and keys.dtype == projected.dtype, f"{keys.dtype} cache of {projected.dtype}")
     used = slots >= 0
     turned = query[used]

@@ -5,6 +5,7 @@ import pytest
 from paged_serve.protocol.run_dir import make_run_dir, remove_run_dir
 
 from .fake_core import FakeCore
+from .frontend_process import FrontendUnderTest
 from .http_server import make_model_folder
 
 
@@ -33,3 +34,17 @@ def start_core(run_dir):
     yield start
     for core in cores:
         core.kill()
+
+
+@pytest.fixture
+def start_frontend(run_dir, folder):
+    """start_frontend(**server options) -> a FrontendUnderTest with the tiny tokenizer, ended with the test."""
+    frontends = []
+
+    def start(**server):
+        frontends.append(FrontendUnderTest(run_dir, folder, **server))
+        return frontends[-1]
+
+    yield start
+    for frontend in frontends:
+        frontend.close()

@@ -2,116 +2,22 @@
 
 import asyncio
 import json
-import os
 import socket
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from pathlib import Path
 
 import httpx
 import pytest
 
 from paged_serve.protocol import control
-from paged_serve.protocol.authentication import Authenticator, read_secret
-from paged_serve.protocol.channel import RouterChannel, new_context
-from paged_serve.protocol.config import Config, ModelConfig, ServerConfig
 from paged_serve.protocol.engine_core import AbortRequests, EngineCoreRequest
-from paged_serve.protocol.lifeline import lifeline_pipe
-from paged_serve.protocol.message import Hello
-from paged_serve.protocol.run_dir import CONTROL_SOCKET, endpoint, make_run_dir, remove_run_dir
+from paged_serve.protocol.run_dir import make_run_dir, remove_run_dir
 from paged_serve.protocol.sampling_params import FinishReason
 
 from .fake_core import FakeCore, output
-
-
-class FrontendUnderTest:
-    """A supervisor's part: the listening socket, the control link and the lifeline of one frontend process."""
-
-    def __init__(self, run_dir, folder, *, welcome=True, **server):
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self.listener.getsockname()[1]
-        self._context = new_context()
-        self._authenticator = Authenticator(self._context, read_secret(run_dir))
-        self._control = RouterChannel(self._context, endpoint(run_dir, CONTROL_SOCKET), control.FromChild)
-        self.config = Config(model=ModelConfig(model=str(folder)), server=ServerConfig(port=self.port, **server))
-        lifeline, self._life = lifeline_pipe()
-        self.started = time.monotonic()
-        options = {"--run-dir": run_dir, "--index": 0, "--epoch": 0, "--lifeline-fd": lifeline}
-        options["--http-fd"] = self.listener.fileno()
-        arguments = [str(part) for option in options.items() for part in option]
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "paged_serve.frontend.http", *arguments],
-            pass_fds=(lifeline, self.listener.fileno()),
-        )
-        os.close(lifeline)
-        self.peer, hello = self._next(Hello)
-        assert hello.role == "frontend"
-        if welcome:
-            self.tell(control.Welcome(self.config))
-
-    def wait_for(self, kind, timeout_s=60.0):
-        return self._next(kind, timeout_s)[1]
-
-    def _next(self, kind, timeout_s=60.0):
-        deadline = time.monotonic() + timeout_s
-        while time.monotonic() < deadline:
-            if (item := self._control.receive()) is None:
-                self._control.socket.poll(50)
-            elif isinstance(item[1], kind):
-                return item
-            else:
-                assert not isinstance(item[1], control.Failed), item[1]
-        raise AssertionError(f"no {kind.__name__} within {timeout_s} s")
-
-    def tell(self, message):
-        assert self._control.send(self.peer, message)
-
-    def get(self, path, timeout_s=60.0):
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=timeout_s) as response:
-                return response.status, response.read()
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code, error.read()
-
-    def wait_for_status(self, path, status):
-        deadline = time.monotonic() + 60
-        while self.get(path)[0] != status:
-            assert time.monotonic() < deadline
-
-    def raw(self, data: bytes, timeout_s=60.0) -> bytes:
-        """All that comes back for these bytes until the server closes."""
-        with socket.create_connection(("127.0.0.1", self.port), timeout=timeout_s) as link:
-            link.sendall(data)
-            answer = b""
-            while more := link.recv(65536):
-                answer += more
-            return answer
-
-    def close(self):
-        self.process.kill()
-        self.process.wait()
-        os.close(self._life)
-        self.listener.close()
-        self._control.close()
-        self._authenticator.close()
-        self._context.term()
-
-
-@pytest.fixture
-def start(run_dir, folder):
-    frontends = []
-
-    def start_frontend(**server):
-        frontends.append(FrontendUnderTest(run_dir, folder, **server))
-        return frontends[-1]
-
-    yield start_frontend
-    for frontend in frontends:
-        frontend.close()
+from .frontend_process import FrontendUnderTest
 
 
 def say(text):
@@ -127,9 +33,9 @@ def say(text):
     return script
 
 
-def test_alive_at_once_ready_with_the_engine_and_gone_on_stop(start, start_core, folder):
+def test_alive_at_once_ready_with_the_engine_and_gone_on_stop(start_frontend, start_core, folder):
     say.folder = folder
-    frontend = start()
+    frontend = start_frontend()
     assert frontend.get("/live")[0] == 200
     assert frontend.get("/ready")[0] == 503
     start_core(script=say("hello"))
@@ -147,8 +53,8 @@ def test_alive_at_once_ready_with_the_engine_and_gone_on_stop(start, start_core,
     assert frontend.process.wait(60) == 0
 
 
-def test_who_comes_before_the_server_is_there_is_answered_by_it(start):
-    frontend = start(welcome=False)  # without a configuration there is no server yet
+def test_who_comes_before_the_server_is_there_is_answered_by_it(start_frontend):
+    frontend = start_frontend(welcome=False)  # without a configuration there is no server yet
     assert frontend.get("/live") == (200, b"")
     with socket.create_connection(("127.0.0.1", frontend.port), timeout=60) as link:
         link.sendall(b"GET /ready HTTP/1.1\r\nHost: localhost\r\n")
@@ -167,8 +73,8 @@ def test_the_frontend_never_loads_numpy_or_torch():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_a_silent_engine_makes_it_unready(start, start_core):
-    frontend = start()
+def test_a_silent_engine_makes_it_unready(start_frontend, start_core):
+    frontend = start_frontend()
     core = start_core()
     frontend.wait_for(control.Ready)
     core.mute = True
@@ -178,8 +84,8 @@ def test_a_silent_engine_makes_it_unready(start, start_core):
     assert frontend.get("/live")[0] == 200
 
 
-def test_an_engine_without_workers_makes_it_unready_but_not_unhealthy(start, start_core):
-    frontend, core = start(), start_core()
+def test_an_engine_without_workers_makes_it_unready_but_not_unhealthy(start_frontend, start_core):
+    frontend, core = start_frontend(), start_core()
     frontend.wait_for(control.Ready)
     core.computes = False
     frontend.wait_for_status("/ready", 503)
@@ -188,8 +94,8 @@ def test_an_engine_without_workers_makes_it_unready_but_not_unhealthy(start, sta
     frontend.wait_for_status("/ready", 200)
 
 
-def test_draining_finishes_what_runs_and_refuses_the_rest(start, start_core):
-    frontend, held = start(), []
+def test_draining_finishes_what_runs_and_refuses_the_rest(start_frontend, start_core):
+    frontend, held = start_frontend(), []
     core = start_core(script=lambda core, peer, message: held.append(message))
     frontend.wait_for(control.Ready)
 
@@ -210,8 +116,8 @@ def test_draining_finishes_what_runs_and_refuses_the_rest(start, start_core):
     frontend.wait_for(control.Drained)
 
 
-def test_draining_waits_until_answers_have_left(start, start_core):
-    frontend = start()
+def test_draining_waits_until_answers_have_left(start_frontend, start_core):
+    frontend = start_frontend()
     start_core()
     frontend.wait_for(control.Ready)
     frontend.listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 17)  # else the kernel takes megabytes
@@ -230,8 +136,8 @@ def test_draining_waits_until_answers_have_left(start, start_core):
     frontend.wait_for(control.Drained)
 
 
-def test_a_closed_connection_aborts_its_request(start, start_core):
-    frontend, core = start(), start_core()
+def test_a_closed_connection_aborts_its_request(start_frontend, start_core):
+    frontend, core = start_frontend(), start_core()
     frontend.wait_for(control.Ready)
     body = b'{"prompt": ["x", "y"], "n": 2}'
     with socket.create_connection(("127.0.0.1", frontend.port)) as link:

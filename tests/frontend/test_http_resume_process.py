@@ -1,17 +1,16 @@
 """A frontend process whose client goes away: an answer with a key goes on, for a while."""
 
+import contextlib
 import json
 import socket
 import time
-
-import pytest
+from collections.abc import Iterator
 
 from paged_serve.protocol import control
 from paged_serve.protocol.engine_core import AbortRequests, EngineCoreRequest
 from paged_serve.protocol.sampling_params import FinishReason
 
 from .fake_core import output
-from .test_http_process import FrontendUnderTest
 
 BODY = json.dumps({"prompt": "x", "max_tokens": 4, "stream": True, "return_token_ids": True}).encode()
 HEAD = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\nidempotency-key: k\r\n\r\n" % len(
@@ -19,17 +18,12 @@ HEAD = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\
 )
 
 
-@pytest.fixture
-def start(run_dir, folder):
-    frontends = []
-
-    def start_frontend(**server):
-        frontends.append(FrontendUnderTest(run_dir, folder, **server))
-        return frontends[-1]
-
-    yield start_frontend
-    for frontend in frontends:
-        frontend.close()
+@contextlib.contextmanager
+def asked(frontend) -> Iterator[socket.socket]:
+    """A connection that has sent the request; it breaks at the end."""
+    with socket.create_connection(("127.0.0.1", frontend.port), timeout=60) as link:
+        link.sendall(HEAD + BODY)
+        yield link
 
 
 def first_event(link: socket.socket) -> tuple[str, bytes]:
@@ -43,11 +37,10 @@ def first_event(link: socket.socket) -> tuple[str, bytes]:
     return event[4 : event.index(b"\n")].decode(), event
 
 
-def test_a_stream_goes_on_without_its_client_even_while_the_server_drains(start, start_core):
-    frontend, core = start(resume_grace_s=600), start_core()
+def test_a_stream_goes_on_without_its_client_even_while_the_server_drains(start_frontend, start_core):
+    frontend, core = start_frontend(resume_grace_s=600), start_core()
     frontend.wait_for(control.Ready)
-    with socket.create_connection(("127.0.0.1", frontend.port), timeout=60) as link:
-        link.sendall(HEAD + BODY)
+    with asked(frontend) as link:
         request = core.wait_for(EngineCoreRequest)[0]
         core.do(output(core.epoch, request.request_id, 0, [65]))
         event_id, event = first_event(link)
@@ -75,11 +68,10 @@ def test_a_stream_goes_on_without_its_client_even_while_the_server_drains(start,
     assert tokens == [[65], [66], [67], [68]]
 
 
-def test_a_stream_to_which_nobody_comes_back_is_aborted(start, start_core):
-    frontend, core = start(resume_grace_s=0.1), start_core()
+def test_a_stream_to_which_nobody_comes_back_is_aborted(start_frontend, start_core):
+    frontend, core = start_frontend(resume_grace_s=0.1), start_core()
     frontend.wait_for(control.Ready)
-    with socket.create_connection(("127.0.0.1", frontend.port), timeout=60) as link:
-        link.sendall(HEAD + BODY)
+    with asked(frontend) as link:
         request = core.wait_for(EngineCoreRequest)[0]
         core.do(output(core.epoch, request.request_id, 0, [65]))
         event_id, _ = first_event(link)
@@ -87,14 +79,12 @@ def test_a_stream_to_which_nobody_comes_back_is_aborted(start, start_core):
     assert frontend.get(f"/v1/streams/{event_id.partition(':')[0]}")[0] == 410
 
 
-def test_a_request_that_has_not_said_anything_yet_goes_on_too(start, start_core):
-    frontend, core = start(resume_grace_s=600), start_core()
+def test_a_request_that_has_not_said_anything_yet_goes_on_too(start_frontend, start_core):
+    frontend, core = start_frontend(resume_grace_s=600), start_core()
     frontend.wait_for(control.Ready)
-    with socket.create_connection(("127.0.0.1", frontend.port), timeout=60) as link:
-        link.sendall(HEAD + BODY)
+    with asked(frontend) as link:
         request = core.wait_for(EngineCoreRequest)[0]
-    with socket.create_connection(("127.0.0.1", frontend.port), timeout=60) as link:
-        link.sendall(HEAD + BODY)
+    with asked(frontend) as link:
         core.do(output(core.epoch, request.request_id, 0, [65], FinishReason.STOP))
         assert first_event(link)[0].endswith(":1")
     assert len(core.all(EngineCoreRequest)) == 1

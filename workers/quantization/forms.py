@@ -8,10 +8,10 @@ from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Int8Weight:
-    """One scale an output. Products quantize their activations to int8 too, a scale a token (W8A8)."""
+class OutputScaledWeight:
+    """One scale an output. Products quantize their activations to the codes' dtype too, a scale a token (W8A8)."""
 
-    codes: Tensor  # [out, in] int8
+    codes: Tensor  # [out, in] of 8 bits
     scales: Tensor  # [out] float32; weight = codes * scales
 
     @property
@@ -29,23 +29,13 @@ class Int8Weight:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Fp8Weight:
-    """e4m3 with one scale an output. Products quantize their activations to e4m3 too, a scale a token (W8A8)."""
+class Int8Weight(OutputScaledWeight):
+    """Codes are int8."""
 
-    codes: Tensor  # [out, in] float8_e4m3fn
-    scales: Tensor  # [out] float32; weight = codes * scales
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        return self.codes.shape[0], self.codes.shape[1]
-
-    @property
-    def nbytes(self) -> int:
-        return self.codes.nbytes + self.scales.nbytes
-
-    def dequantized(self) -> Tensor:
-        """[out, in] float32."""
-        return self.codes.float() * self.scales.unsqueeze(1)
+@dataclass(frozen=True, slots=True, eq=False)
+class Fp8Weight(OutputScaledWeight):
+    """Codes are float8_e4m3fn."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
