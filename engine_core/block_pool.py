@@ -1,12 +1,13 @@
 """Who owns which KV block, and which free blocks still hold something worth finding again.
 
 A block is in exactly one of three places: owned (refcount > 0), cached (free, but its contents have a name and can be
-shared again), or blank (free, contents worthless). Blank blocks are handed out first, then cached ones, least
-recently used first.
+shared again), or blank (free, contents worthless). Blank blocks are handed out first, then cached ones.
 """
 
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Iterable, Sequence
+
+from .cached_blocks import CachedBlocks
 
 
 class BlockPool:
@@ -16,7 +17,8 @@ class BlockPool:
         self.num_blocks = num_blocks
         self._refcounts = [0] * num_blocks
         self._blank = list(range(num_blocks - 1, -1, -1))  # a stack; the lowest id leaves first
-        self._cached: OrderedDict[int, None] = OrderedDict()  # least recently used first
+        self._cached = CachedBlocks(num_blocks)
+        self._tenants = [""] * num_blocks  # who had it allocated, in whose share it is until it is blank
         self._block_by_name: dict[bytes, int] = {}
         self._name_by_block: dict[int, bytes] = {}
         self._suspects: set[int] = set()  # owned; what they hold may be poisoned
@@ -30,29 +32,37 @@ class BlockPool:
         """Free blocks whose contents can still be found."""
         return len(self._cached)
 
-    def allocate(self, count: int) -> list[int]:
-        """Hand out `count` blocks, each with one owner. The caller has checked `num_free`."""
+    def allocate(self, count: int, tenants: Sequence[str] = ("",)) -> list[int]:
+        """Hand out `count` blocks, each with one owner. The caller has checked `num_free`.
+
+        `tenants`: one for all, or one a block.
+        """
         assert 0 <= count <= self.num_free, f"{count} blocks wanted, {self.num_free} free"
+        tenants = tenants if len(tenants) == count else [*tenants] * count
+        self._cached.hold_all(tenants)  # before somebody has to give some up for them
         start = max(0, len(self._blank) - count)
         taken = self._blank[start:]
         del self._blank[start:]
         taken.reverse()
-        for _ in range(count - len(taken)):
-            block = self._cached.popitem(last=False)[0]
-            del self._block_by_name[self._name_by_block.pop(block)]
-            taken.append(block)
-        refcounts = self._refcounts
-        for block in taken:
+        if len(taken) < count:
+            evicted = self._cached.evict(count - len(taken))
+            for block in evicted:
+                del self._block_by_name[self._name_by_block.pop(block)]
+            taken += evicted
+        refcounts, named = self._refcounts, self._tenants
+        for block, tenant in zip(taken, tenants, strict=True):
             refcounts[block] = 1
+            named[block] = tenant
         return taken
 
     def share(self, blocks: Iterable[int]) -> None:
         """Add an owner to each block; a cached one leaves the free list with its contents."""
-        refcounts, cached = self._refcounts, self._cached
+        refcounts, free = self._refcounts, []
         for block in blocks:
             if not refcounts[block]:
-                del cached[block]
+                free.append(block)
             refcounts[block] += 1
+        self._cached.remove(free)
 
     def release(self, blocks: Iterable[int]) -> None:
         """Take one owner from each block. Of those that become free, the first is forgotten first."""
@@ -64,9 +74,10 @@ class BlockPool:
                 continue
             self._suspects.discard(block)
             if block in names:
-                self._cached[block] = None
+                self._cached.add(block, self._tenants[block])
             else:
                 self._blank.append(block)
+                self._cached.hold(self._tenants[block], -1)
 
     def publish(self, blocks: Sequence[int], names: Sequence[bytes]) -> None:
         """Name the contents of owned blocks. Of two blocks with equal contents the first keeps the name."""
@@ -112,7 +123,8 @@ class BlockPool:
                 continue
             del self._block_by_name[name]
             if block in self._cached:
-                del self._cached[block]
+                self._cached.remove([block])
+                self._cached.hold(self._tenants[block], -1)
                 self._blank.append(block)
 
     def forget_all(self) -> None:
@@ -123,6 +135,8 @@ class BlockPool:
         expected = Counter(block for blocks in owners for block in blocks)
         for block, count in enumerate(self._refcounts):
             assert count == expected[block], f"block {block} has refcount {count} but {expected[block]} owners"
+        held = Counter(self._tenants[block] for block in [*expected, *self._cached])
+        assert held == self._cached.num_held, "blocks are counted to another tenant than has them"
         free = [*self._blank, *self._cached]
         assert len(free) == len(set(free)), "a block is free twice"
         assert not expected.keys() & set(free), "an owned block is free"

@@ -41,7 +41,8 @@ class KVCache:
             return False
         for blocks in shared:
             self.pool.share(blocks)
-        sequence.block_ids = tuple(blocks + self.pool.allocate(num_new) for blocks in shared)
+        tenants = (sequence.request.tenant.name,)
+        sequence.block_ids = tuple(blocks + self.pool.allocate(num_new, tenants) for blocks in shared)
         sequence.num_published = num_shared
         sequence.num_scheduled = sequence.num_applied = num_shared * self.block_size
         return True
@@ -49,8 +50,9 @@ class KVCache:
     def extend(self, sequences: list[Sequence]) -> list[list[int]]:
         """One more block per group for each of `sequences`; returns the new blocks by group."""
         new_blocks = []
+        tenants = [sequence.request.tenant.name for sequence in sequences]
         for group in range(self.num_groups):
-            blocks = self.pool.allocate(len(sequences))
+            blocks = self.pool.allocate(len(sequences), tenants)
             for sequence, block in zip(sequences, blocks, strict=True):
                 sequence.block_ids[group].append(block)
             new_blocks.append(blocks)

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from functools import partial
 from typing import Any
 
 import jinja2
@@ -79,7 +78,7 @@ class ChatTemplate:
             messages = with_mark(messages)
         name = "tool_use" if tools and "tool_use" in self._templates else "default"
         template = self._templates.get(name) or next(iter(self._templates.values()))
-        values = self.variables | {"strftime_now": partial(_strftime, moment)} | kwargs
+        values = self.variables | {"strftime_now": _clock(moment)} | kwargs
         try:
             text = template.render(
                 **values, messages=messages, tools=tools, documents=None, add_generation_prompt=add_generation_prompt
@@ -109,8 +108,13 @@ def _raise_exception(message: str) -> None:
     raise _Refused(str(message)[:500])
 
 
-def _strftime(moment: float | None, form: str) -> str:
-    return (datetime.now() if moment is None else datetime.fromtimestamp(moment)).strftime(form)
+def _clock(moment: float | None) -> Callable[[str], str]:
+    """A plain function, of which the sandbox shows a template nothing; a partial would show what is in it."""
+
+    def strftime_now(form: str) -> str:
+        return (datetime.now() if moment is None else datetime.fromtimestamp(moment)).strftime(form)
+
+    return strftime_now
 
 
 def _tojson(value: Any, ensure_ascii: bool = False, indent: int | None = None, **options: Any) -> str:

@@ -14,7 +14,7 @@ NUM_BLOCKS = 12
 
 
 class PoolAgainstModel(RuleBasedStateMachine):
-    """The model: owners as lists, cached free blocks in the order in which they became free."""
+    """The model: owners as lists, cached free blocks in the order in which they became free, tenants by name."""
 
     def __init__(self):
         super().__init__()
@@ -23,33 +23,59 @@ class PoolAgainstModel(RuleBasedStateMachine):
         self.names = {}  # block -> name
         self.cached = []  # free blocks with a name, oldest first
         self.suspects = set()
+        self.tenants = {}  # block -> whose its contents are
+        self.num_evicted = 0
+        self.used_at = {}  # tenant -> num_evicted
 
     @property
     def counts(self):
         return Counter(block for blocks in self.owners for block in blocks)
 
-    @rule(count=st.integers(1, 6))
-    def allocate(self, count):
+    @rule(count=st.integers(1, 6), data=st.data())
+    def allocate(self, count, data):
         num_blank = NUM_BLOCKS - len(self.counts) - len(self.cached)
         if count > num_blank + len(self.cached):
             with pytest.raises(AssertionError, match="wanted"):
                 self.pool.allocate(count)
             return
-        blocks = self.pool.allocate(count)
-        evicted = self.cached[: max(0, count - num_blank)]
+        tenants = data.draw(st.lists(st.sampled_from("abc"), min_size=count, max_size=count))
+        if data.draw(st.booleans()):
+            tenants = tenants[:1]
+        blocks = self.pool.allocate(count, tenants)
+        wanted = Counter(tenants * (count if len(tenants) == 1 else 1))
+        evicted = self.to_be_evicted(max(0, count - num_blank), wanted)
         assert set(evicted) <= set(blocks)
-        assert not set(blocks) & set(self.cached[len(evicted) :]), "a younger cached block went before an older one"
-        self.cached = self.cached[len(evicted) :]
+        assert not set(blocks) & set(self.cached), "another went than the oldest of whoever has most"
         for block in evicted:
             del self.names[block]
+        self.tenants.update(zip(blocks, tenants * (count if len(tenants) == 1 else 1), strict=True))
         self.owners.append(blocks)
+
+    def to_be_evicted(self, count, wanted):
+        stale = {name for name, used in self.used_at.items() if used < self.num_evicted - 8 * NUM_BLOCKS}
+        evicted = []
+        for _ in range(count):
+            sizes = wanted + Counter(self.tenants[block] for block in [*self.cached, *self.counts])
+            victim = min(
+                (self.tenants[block] for block in self.cached), key=lambda name: (name not in stale, -sizes[name], name)
+            )
+            evicted.append(next(block for block in self.cached if self.tenants[block] == victim))
+            self.cached.remove(evicted[-1])
+        self.num_evicted += count
+        return evicted
+
+    def used(self, blocks):
+        for block in blocks:
+            self.used_at[self.tenants[block]] = self.num_evicted
 
     @precondition(lambda self: self.owners)
     @rule(data=st.data())
     def release(self, data):
         blocks = self.owners.pop(data.draw(st.integers(0, len(self.owners) - 1)))
         self.pool.release(blocks)
-        self.cached += [block for block in blocks if block not in self.counts and block in self.names]
+        freed = [block for block in blocks if block not in self.counts and block in self.names]
+        self.cached += freed
+        self.used(freed)
         self.suspects &= self.counts.keys()
 
     @precondition(lambda self: self.owners)
@@ -74,12 +100,14 @@ class PoolAgainstModel(RuleBasedStateMachine):
         assert self.pool.num_free_among(found) == sum(block in self.cached for block in found)
         if found:
             self.pool.share(found)
+            self.used(block for block in found if block in self.cached)
             self.cached = [block for block in self.cached if block not in found]
             self.owners.append(found)
 
     @rule(blocks=st.sets(st.integers(0, NUM_BLOCKS - 1), max_size=4))
     def forget(self, blocks):
         self.pool.forget(blocks)
+        self.used(block for block in blocks if block in self.cached)
         for block in blocks:
             self.names.pop(block, None)
         self.cached = [block for block in self.cached if block not in blocks]
@@ -179,6 +207,57 @@ def test_a_shared_prefix_outlives_its_tail():
     pool.release(reversed(story))
     pool.allocate(1)
     assert pool.find([b"one", b"two"]) == story[:1]
+
+
+def leave(pool: BlockPool, tenant: str, count: int, first: int = 0) -> list[bytes]:
+    """Compute `count` blocks and let them go; what they are called."""
+    names = [f"{tenant} {first + i}".encode() for i in range(count)]
+    blocks = pool.allocate(count, [tenant])
+    pool.publish(blocks, names)
+    pool.release(reversed(blocks))
+    return names
+
+
+def test_who_floods_the_cache_pushes_out_his_own():
+    pool = BlockPool(32)
+    mine, yours = leave(pool, "mine", 10), leave(pool, "yours", 10)
+    for i in range(100):
+        leave(pool, "flood", 5, first=5 * i)
+        assert len(pool.find(mine)) == len(pool.find(yours)) == 10
+        pool.share(found := pool.find(mine))  # they come back for it now and then
+        pool.release(reversed(found))
+        pool.share(found := pool.find(yours))
+        pool.release(reversed(found))
+    assert pool.num_cached == 32
+
+
+def test_nobody_keeps_more_than_an_equal_share_against_others():
+    pool = BlockPool(32)
+    first = leave(pool, "first", 32)
+    for i in range(8):
+        leave(pool, "second", 4, first=4 * i)
+    assert len(pool.find(first)) == 16
+    assert len(pool.find([f"second {i}".encode() for i in range(16, 32)])) == 16
+
+
+def test_what_nobody_comes_back_for_is_not_kept_for_ever():
+    pool = BlockPool(32)
+    left = leave(pool, "left", 10)
+    for i in range(8 * 32 // 4 + 4):
+        leave(pool, "busy", 4, first=4 * i)
+    assert pool.find(left)
+    for i in range(100, 108):
+        leave(pool, "busy", 4, first=4 * i)
+    assert not pool.find(left)
+
+
+def test_what_runs_comes_before_what_may_be_found_again():
+    pool = BlockPool(32)
+    left = leave(pool, "left", 10)
+    pool.allocate(22)
+    assert pool.find(left) == pool.find(left)
+    pool.allocate(10)
+    assert not pool.find(left)
 
 
 def test_check_sees_every_kind_of_damage():
