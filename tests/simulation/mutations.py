@@ -5,7 +5,7 @@
 
 SCHEDULER, POOL, CACHE = "engine_core/scheduler.py", "engine_core/block_pool.py", "engine_core/kv_cache.py"
 ENGINE, OUTBOX, DECODE = "engine_core/engine.py", "engine_core/client_outbox.py", "engine_core/decode_set.py"
-HASH, REQUEST = "engine_core/block_hash.py", "engine_core/request.py"
+HASH, REQUEST, NEWS = "engine_core/block_hash.py", "engine_core/request.py", "engine_core/news.py"
 RESULTS, STOPPING, QUARANTINE = "engine_core/step_results.py", "engine_core/stopping.py", "engine_core/quarantine.py"
 TRIALS, SUSPECTS = "engine_core/trials.py", "frontend/client_suspects.py"
 SESSION, STREAMS, DISPATCH = "frontend/client_session.py", "frontend/client_streams.py", "frontend/client_dispatch.py"
@@ -46,8 +46,8 @@ MUTATIONS = [
     (CACHE, "- sum(map(self.pool.num_free_among, shared))", "", "free blocks counted twice"),
     (
         RESULTS,
-        "if chunk.discarded:\n            continue",
-        "if False:\n            continue",
+        "if chunk.discarded:\n            if index in suspect",
+        "if False:\n            if index in suspect",
         "news of an aborted chunk",
     ),
     (
@@ -58,7 +58,7 @@ MUTATIONS = [
     ),
     (ENGINE, "if output.epoch != self.worker_epoch:", "if False:", "answers of dead workers count"),
     (ENGINE, "        scheduler.restart()\n", "", "nobody is requeued when workers die"),
-    (ENGINE, "position=len(output) - 1,", "position=len(output),", "positions are one too high"),
+    (NEWS, "position=len(output) - 1,", "position=len(output),", "positions are one too high"),
     (
         ENGINE,
         "            self.scheduler.finish(sequences)\n            self._forget",
@@ -67,8 +67,8 @@ MUTATIONS = [
     ),
     (
         ENGINE,
-        "            self._try_alone(running, message)\n            return []\n",
-        "            pass\n",
+        "        if (running := _running(outbox, message)) is not None:",
+        "        if (running := None) is not None:",
         "a repeated request is refused",
     ),
     (
