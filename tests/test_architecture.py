@@ -101,3 +101,24 @@ def test_nobody_reads_the_environment_behind_the_configurations_back(room):
                 assert not bad, (
                     f"{where}:{getattr(node, 'lineno', 0)} reads the environment; configuration comes in Config"
                 )
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_nobody_decides_by_the_clock_on_the_wall(room):
+    """It may jump. These tell it to people, or let the removal of old files wait."""
+    tells = {
+        *("engine_core/step_log.py", "protocol/run_dir.py", "frontend/cli/doctor.py"),
+        *(f"frontend/supervision/{name}.py" for name in ("bundle", "diagnosis", "flight_recorder")),
+        *(f"frontend/http/{name}.py" for name in ("generate", "once", "service")),
+        *(f"frontend/text/{name}.py" for name in ("chat_template", "template_renderer")),
+    }
+    for path in sources(room):
+        where = path.relative_to(ROOT).as_posix()
+        if where in tells or where.startswith("frontend/bench/"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                name = f"{node.value.id}.{node.attr}"
+                assert name not in ("time.time", "time.time_ns", "datetime.now", "datetime.utcnow"), (
+                    f"{where}:{node.lineno} reads {name}; decide by time.monotonic"
+                )

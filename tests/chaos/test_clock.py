@@ -1,0 +1,40 @@
+"""The wall's clock jumps by an hour, back and forth, whenever anybody looks: nothing is decided by it."""
+
+import signal
+
+import pytest
+
+from paged_serve.frontend.model_folder import demo_model_folder
+
+from ..end_to_end.server_process import ServerProcess
+
+pytestmark = pytest.mark.skipif(not demo_model_folder().is_dir(), reason="needs the demo model")
+
+JUMPING = """
+import itertools, time
+
+hours, real = itertools.cycle((3600, -3600)), time.time
+time.time = lambda: real() + next(hours)
+time.time_ns = lambda: int(1e9 * time.time())
+"""
+
+
+def test_a_server_whose_clock_jumps_serves_recovers_and_stops(tmp_path_factory):
+    folder, modules = tmp_path_factory.mktemp("t"), tmp_path_factory.mktemp("m")
+    (modules / "sitecustomize.py").write_text(JUMPING)
+    server = ServerProcess(folder, import_path=modules)
+    try:
+        server.wait_ready()
+        undisturbed = server.complete(max_tokens=96, timeout=600)
+        for role in ("worker", "engine-core"):
+            stream = server.stream(max_tokens=96, timeout=600)
+            received = [next(stream)]
+            server.children()[role].kill()
+            assert "".join([*received, *stream]) == undisturbed
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(60) == 0
+        hours = {line[:2] for line in server.said().splitlines() if line[2:3] == ":"}
+        assert len(hours) > 1, "the log's clock did not jump"
+        assert server.said().count(" lost reason=") == 2, server.said()
+    finally:
+        server.close()
