@@ -164,3 +164,27 @@ def test_siblings_of_one_request_are_suspects_one_by_one(drive):
     driver.run()
     streams = [requests[1] + index for index in range(3)]
     assert [driver.tokens[stream] for stream in streams] == [lonely.tokens[stream] for stream in streams]
+
+
+def test_the_next_suspect_waits_for_the_steps_of_one_that_was_aborted(drive):
+    driver = drive(pipeline_depth=3, max_num_batched_tokens=16)
+    long = driver.add(20, max_tokens=4)
+    short = driver.add([9, 9, 9], max_tokens=4)
+    driver.plan(), driver.plan()
+    replace_workers(driver)
+    driver.plan()
+    driver.execute()
+    driver.abort(long)
+    assert driver.plan() is None, "were the workers to die of the aborted one now, the next would be blamed"
+    driver.apply()
+    driver.plan()
+    assert alone_in_flight(driver) == short
+
+
+def test_a_suspect_may_need_every_block_there_is(drive):
+    driver = drive(num_blocks=4, block_size=4, prefix_caching=False)
+    stream = driver.add(15, max_tokens=2)
+    driver.plan()
+    replace_workers(driver)
+    assert run(driver) == 0
+    assert len(driver.tokens[stream]) == 2

@@ -128,6 +128,28 @@ def test_a_preempted_sequence_finds_its_own_blocks_again(drive):
     assert len(driver.tokens[stream]) == 20
 
 
+def test_what_was_preempted_before_its_first_token_tells_of_its_first_admission(drive):
+    driver = drive(block_size=4, max_num_batched_tokens=8)
+    stream = driver.add(14, max_tokens=4)
+    driver.step()
+    driver.scheduler.preempt(driver.sequence(stream))
+    driver.run()
+    assert driver.sent[1].new_rows[0].num_computed_tokens == 8, "the story is told without its own blocks"
+    assert driver.firsts[stream].num_cached_tokens == 0
+    assert driver.ends[stream].times.num_preemptions == driver.scheduler.num_preemptions == 1
+
+
+def test_a_tenant_pays_for_the_prompt_tokens_that_are_computed_for_it(drive):
+    driver = drive(block_size=4)
+    driver.add(9, max_tokens=1, tenant="a", weight=2.0)
+    driver.run()
+    tenant = driver.scheduler.shares.tenants["a"]
+    assert tenant.service == 9 / 2
+    driver.add(9, max_tokens=1, tenant="a", weight=2.0)  # two full blocks of it are found
+    driver.run()
+    assert tenant.service == 9 / 2 + 1 / 2
+
+
 @pytest.mark.parametrize("prefix_caching", [True, False])
 @pytest.mark.parametrize("depth", [1, 2, 3])
 def test_n_sequences_compute_the_common_prompt_once(drive, prefix_caching, depth):
