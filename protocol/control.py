@@ -92,10 +92,26 @@ class TriesSuspects(Message, frozen=True):
     turn: Count  # as in SuspectsTurn; 0: nobody's, all is as usual
 
 
+class ReportAsked(Message, frozen=True):
+    """Somebody has sent SIGUSR1 to this process instead of the supervisor."""
+
+
 class State(Message, frozen=True):
     """From the core: what runs and waits, who owns how many blocks, and what an audit of it all says. For people."""
 
     json: Annotated[bytes, Meta(max_length=1 << 20)]  # numbers and names alone; "" where it would be too long
 
 
-FromChild = State | Hello | Ready | Progress | Heartbeat | Drained | Failed | WorkersLost | CulpritEnded | TriesSuspects
+FromChild = (
+    State
+    | Hello
+    | Ready
+    | Progress
+    | Heartbeat
+    | Drained
+    | Failed
+    | WorkersLost
+    | CulpritEnded
+    | TriesSuspects
+    | ReportAsked
+)

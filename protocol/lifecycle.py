@@ -56,6 +56,7 @@ class ChildProcess:
     flight: Flight
     core_failures: tuple[CoreFailure, ...] = ()  # of the cores before this one
     stop_requested: bool = False
+    report_asked: bool = False  # by SIGUSR1, which is the supervisor's affair
     _next_heartbeat: float = 0.0
 
     @classmethod
@@ -65,6 +66,7 @@ class ChildProcess:
         Raises ConfigError when the supervisor refuses, ProtocolError when it does not answer.
         """
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # ctrl-C reaches the whole group; the supervisor decides
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # until there is somebody to tell
         options = _parse(role, argv)
         arm_lifeline(options.lifeline_fd)
         name_process(f"{role}-{options.index}")
@@ -92,6 +94,7 @@ class ChildProcess:
             flight=flight,
         )
         signal.signal(signal.SIGTERM, lambda *_: child.request_stop())
+        signal.signal(signal.SIGUSR1, lambda *_: child.ask_for_report())
         welcome = child._ask_for_config()
         child.config, child.core_failures = welcome.config, welcome.core_failures
         configure_logging(f"{role}-{child.index}", child.config.server.log_level)
@@ -113,10 +116,16 @@ class ChildProcess:
     def request_stop(self) -> None:
         self.stop_requested = True
 
+    def ask_for_report(self) -> None:
+        """With the next heartbeat."""
+        self.report_asked = True
+
     def heartbeat(self, now: float, step: int) -> None:
         """Tell the supervisor, at most every 250 ms, that the loop goes round. `now` in seconds, monotonic."""
         if now >= self._next_heartbeat:
             self.control.send(control.Heartbeat(step))
+            if self.report_asked and self.control.send(control.ReportAsked()):
+                self.report_asked = False
             self._next_heartbeat = now + HEARTBEAT_S
 
     def fail(self, error: BaseException, refused: bool) -> None:

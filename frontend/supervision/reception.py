@@ -15,6 +15,7 @@ from paged_serve.protocol.control import (
     Heartbeat,
     Progress,
     Ready,
+    ReportAsked,
     State,
     TriesSuspects,
     Welcome,
@@ -76,7 +77,7 @@ class Reception:
             try:
                 if child is not None and (self._processes.is_current(child) or isinstance(message, Failed)):
                     child.last_heard = now
-                    complaints += self._handle(child, message)
+                    complaints += self._handle(child, message, now)
                 elif child is None and isinstance(message, Hello):
                     self._greet(peer, message, now)
             except IllegalTransition as error:
@@ -109,8 +110,10 @@ class Reception:
         if self._shutdown.phase is DRAINED_IN.get(child.role):
             self._link.send(peer, Drain())
 
-    def _handle(self, child: Child, message: FromChild) -> list[Complaint]:
+    def _handle(self, child: Child, message: FromChild, now: float) -> list[Complaint]:
         match message:
+            case ReportAsked():
+                self._recorder.collect(f"asked for by SIGUSR1 to {child.name}", now, asked=True)
             case Heartbeat():
                 pass
             case Progress():

@@ -69,9 +69,11 @@ class Recovery:
 
     def _core_failed(self, core: Child) -> None:
         """By itself: a request may have done it, and the next core's clients will find out which."""
+        turns = [failure.turn for failure in self.core_failures[-1:]]
         failure = CoreFailure(core.epoch, core.turn)
         self.core_failures = (*self.core_failures, failure)[-MAX_CORE_FAILURES:]
-        if core.turn:
+        # Two cores in a row that have tried one request and cleared none: it is hardly the requests.
+        if core.turn > 1 or (core.turn == 1 and turns != [1]):
             self.culprit_ended()
 
     def culprit_ended(self) -> None:

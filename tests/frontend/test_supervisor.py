@@ -1,14 +1,11 @@
 """The supervisor against small real children: who is replaced, when it gives up, how it ends."""
 
-import json
 import os
 import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -21,12 +18,10 @@ from paged_serve.frontend.supervision.child import ChildState
 from paged_serve.frontend.supervision.silence import HALTED_S
 from paged_serve.frontend.supervision.wake_up import REPORT_SIGNAL
 from paged_serve.frontend.supervisor import Supervisor
-from paged_serve.protocol.config import Config, ParallelConfig, ServerConfig
+from paged_serve.protocol.config import Config, ServerConfig
 from paged_serve.protocol.errors import ConfigError, EngineDead
 
-FAKES = Path(__file__).parent / "fakes"
-MODULES = {"engine-core": "fake_engine_core", "worker": "fake_worker", "frontend": "fake_frontend"}
-CONFIG = Config(parallel=ParallelConfig(tensor_parallel_size=2), server=ServerConfig(port=0, drain_timeout_s=0.5))
+from .running_supervisor import CONFIG, MODULES, Running, supervisors
 
 
 def is_alive(process: psutil.Process) -> bool:
@@ -37,67 +32,7 @@ def is_alive(process: psutil.Process) -> bool:
         return False
 
 
-class Running:
-    """A supervisor that runs in a thread."""
-
-    def __init__(self, config: Config = CONFIG):
-        self.supervisor = Supervisor(config, open_http_socket(config.server), modules=MODULES)
-        self.supervisor.start()
-        self.ready = threading.Event()
-        self.facts: dict[str, str] = {}
-        self.progress: list[tuple[str, int, int]] = []
-        self.thread = threading.Thread(
-            target=self.supervisor.run,
-            kwargs={"on_ready": self._note, "on_progress": lambda *told: self.progress.append(told)},
-        )
-        self.thread.start()
-
-    def _note(self, facts: dict[str, str]) -> None:
-        self.facts = facts
-        self.ready.set()
-
-    def pids_after_change(self, before: dict[str, int], names: set[str]) -> dict[str, int]:
-        """Process ids once all of `names` have new ones."""
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline:
-            pids = self.supervisor.pids
-            if names <= pids.keys() and all(pids[name] != before[name] for name in names):
-                return pids
-            time.sleep(0.01)
-        raise AssertionError(f"{names} were not replaced")
-
-    def wait_for_facts(self, **expected: str) -> None:
-        """What the children have told with their latest Ready."""
-        deadline = time.monotonic() + 60
-        wanted = {name.replace("_", "-"): value for name, value in expected.items()}
-        while not wanted.items() <= (told := self.supervisor.facts()).items():
-            assert time.monotonic() < deadline, told
-            time.sleep(0.01)
-
-    def ended(self) -> int:
-        self.thread.join(60)
-        assert not self.thread.is_alive()
-        return self.supervisor.exit_code
-
-
-@pytest.fixture
-def start(monkeypatch, tmp_path_factory) -> Iterator:
-    monkeypatch.syspath_prepend(str(FAKES))
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path_factory.mktemp("t")))  # short: sockets lie there
-    started: list[Running] = []
-    before = set(psutil.Process().children(recursive=True))
-
-    def start(config: Config = CONFIG, **behaviours) -> Running:
-        monkeypatch.setenv("FAKE_CHILDREN", json.dumps({k.replace("_", "-"): v for k, v in behaviours.items()}))
-        started.append(Running(config))
-        return started[-1]
-
-    yield start
-    for running in started:
-        running.supervisor.stop()
-        running.ended()
-        assert not os.path.exists(running.supervisor.run_dir)
-    assert set(psutil.Process().children(recursive=True)) <= before
+start = pytest.fixture(supervisors)
 
 
 def test_it_is_ready_when_all_children_are(start):
@@ -133,29 +68,6 @@ def test_a_killed_core_is_replaced_together_with_the_workers(start):
     after = running.pids_after_change(before, {"engine-core", "worker 0", "worker 1"})
     assert after["frontend 0"] == before["frontend 0"]
     running.wait_for_facts(worker="epoch 1", engine_core="epoch 1")
-
-
-@pytest.mark.parametrize(
-    ("behaviour", "turn"), [("faults", 0), ("crash", 0), ("exit", 0), ("silent", 0), ("faults in turn 3", 3)]
-)
-def test_a_core_that_breaks_by_itself_may_have_been_killed_by_a_request(start, behaviour, turn):
-    running = start(engine_core=[behaviour, "obey"])
-    running.wait_for_facts(engine_core="epoch 1", engine_core_failures=f"[(0, {turn})]")
-
-
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP])
-def test_a_core_that_is_ended_from_outside_was_not_killed_by_a_request(start, number):
-    running = start()
-    assert running.ready.wait(60)
-    os.kill(running.supervisor.pids["engine-core"], number)
-    running.wait_for_facts(engine_core="epoch 1", engine_core_failures="[]")
-
-
-def test_restarts_that_find_a_request_that_kills_cores_are_given_back(start):
-    deadly = ["faults", "faults in turn 3"] * 4
-    running = start(engine_core=[*deadly, "obey"])  # eight losses; the budget has five
-    running.wait_for_facts(engine_core="epoch 8")
-    assert len(running.supervisor.facts()["engine-core-failures"].split("), (")) == 8
 
 
 def test_a_core_that_was_not_there_yet_is_told_of_a_new_group_later(start):
@@ -295,6 +207,18 @@ def test_a_halted_process_is_reported_before_it_is_killed(start, tmp_path):
     [report] = bundles(tmp_path, 1)
     [halted] = [process for process in report.processes if process.name == "worker 0"]
     assert halted.threads[0].state == "T"
+
+
+@pytest.mark.parametrize("name", ["worker 1", "engine-core", "frontend 0"])
+def test_any_process_may_be_asked_for_a_report_of_all(start, tmp_path, name):
+    running = start(reporting(tmp_path))
+    assert running.ready.wait(60)
+    before = running.supervisor.pids
+    os.kill(before[name], REPORT_SIGNAL)
+    [report] = bundles(tmp_path, 1)
+    assert report.reason == f"asked for by SIGUSR1 to {name}"
+    assert len(report.processes) == 4
+    assert running.supervisor.pids == before
 
 
 def test_losses_that_follow_each_other_are_one_report_and_whoever_asks_gets_another(start, tmp_path, monkeypatch):

@@ -66,8 +66,8 @@ def body(child: ChildProcess) -> None:
     if behaviour == "exit":
         sys.stderr.flush()
         os._exit(7)
-    if behaviour == "faults in turn 3":
-        child.control.send(TriesSuspects(3))
+    if behaviour.startswith("faults in turn"):
+        child.control.send(TriesSuspects(int(behaviour.split()[-1])))
     if behaviour.startswith("faults"):
         time.sleep(0.2)  # the libzmq thread sends Ready meanwhile
         os.kill(os.getpid(), signal.SIGSEGV)

@@ -1,0 +1,81 @@
+"""A supervisor in a thread, with small children that obey, or misbehave as they are told."""
+
+import json
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+from paged_serve.frontend.listen import open_http_socket
+from paged_serve.frontend.supervisor import Supervisor
+from paged_serve.protocol.config import Config, ParallelConfig, ServerConfig
+
+FAKES = Path(__file__).parent / "fakes"
+MODULES = {"engine-core": "fake_engine_core", "worker": "fake_worker", "frontend": "fake_frontend"}
+CONFIG = Config(parallel=ParallelConfig(tensor_parallel_size=2), server=ServerConfig(port=0, drain_timeout_s=0.5))
+
+
+class Running:
+    """A supervisor that runs in a thread."""
+
+    def __init__(self, config: Config = CONFIG):
+        self.supervisor = Supervisor(config, open_http_socket(config.server), modules=MODULES)
+        self.supervisor.start()
+        self.ready = threading.Event()
+        self.facts: dict[str, str] = {}
+        self.progress: list[tuple[str, int, int]] = []
+        self.thread = threading.Thread(
+            target=self.supervisor.run,
+            kwargs={"on_ready": self._note, "on_progress": lambda *told: self.progress.append(told)},
+        )
+        self.thread.start()
+
+    def _note(self, facts: dict[str, str]) -> None:
+        self.facts = facts
+        self.ready.set()
+
+    def pids_after_change(self, before: dict[str, int], names: set[str]) -> dict[str, int]:
+        """Process ids once all of `names` have new ones."""
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            pids = self.supervisor.pids
+            if names <= pids.keys() and all(pids[name] != before[name] for name in names):
+                return pids
+            time.sleep(0.01)
+        raise AssertionError(f"{names} were not replaced")
+
+    def wait_for_facts(self, **expected: str) -> None:
+        """What the children have told with their latest Ready."""
+        deadline = time.monotonic() + 60
+        wanted = {name.replace("_", "-"): value for name, value in expected.items()}
+        while not wanted.items() <= (told := self.supervisor.facts()).items():
+            assert time.monotonic() < deadline, told
+            time.sleep(0.01)
+
+    def ended(self) -> int:
+        self.thread.join(60)
+        assert not self.thread.is_alive()
+        return self.supervisor.exit_code
+
+
+def supervisors(monkeypatch, tmp_path_factory) -> Iterator:
+    """For a fixture: a function that starts one; `behaviours`: of its children, by role."""
+    monkeypatch.syspath_prepend(str(FAKES))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path_factory.mktemp("t")))  # short: sockets lie there
+    started: list[Running] = []
+    before = set(psutil.Process().children(recursive=True))
+
+    def start(config: Config = CONFIG, **behaviours) -> Running:
+        monkeypatch.setenv("FAKE_CHILDREN", json.dumps({k.replace("_", "-"): v for k, v in behaviours.items()}))
+        started.append(Running(config))
+        return started[-1]
+
+    yield start
+    for running in started:
+        running.supervisor.stop()
+        running.ended()
+        assert not os.path.exists(running.supervisor.run_dir)
+    assert set(psutil.Process().children(recursive=True)) <= before
