@@ -3,7 +3,8 @@
 `python scripts/soak.py --minutes 60 --seed 1`. Streams over HTTP, over HTTP with keys and over ZeroMQ, chat,
 completions, templates, bad requests, connections that break, go on, or never ask; every answer is compared. Told: how
 each process' memory grows in an hour, with a 95 % confidence interval. Ends with 1 when one surely grows by more than
-1 MB an hour, when files, threads or blocks are not given back, or when an answer is wrong; the log is kept then.
+1 MB an hour and has grown beyond what the interpreter keeps (4 MB), when files, threads or blocks are not given back,
+or when an answer is wrong; the log is kept then.
 """
 
 import argparse
