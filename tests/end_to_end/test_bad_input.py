@@ -2,10 +2,14 @@
 
 import asyncio
 import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import openai
 import pytest
 
+from ..frontend.test_http_bad_bodies import BAD as HTTP_BAD
+from ..frontend.test_http_loop import MOST_WORK
 from .serving import Server
 
 CHAT = {"model": "demo", "messages": [{"role": "user", "content": "Hello"}]}
@@ -73,6 +77,63 @@ def test_each_bad_request_is_answered_clearly_while_streams_run_undisturbed(serv
         assert error["error"]["code"] == status, told
         assert all(word in error["error"]["message"] for word in named), told
     assert disturbed == undisturbed
+
+
+MAX_GROWTH_BYTES = 64 << 20
+
+
+def hostile_bodies() -> list[tuple[str, bytes]]:
+    """Those that are refused in tests of the HTTP side alone, those that are the most work, and every size of each."""
+    rows = [(path, body) for path, body, *_ in [*BAD, *HTTP_BAD]]
+    rows += [(path, body) for path, body in MOST_WORK if path != "/v1/completions" or body.get("max_tokens")]
+    rows += [("/tokenize", {"prompt": "a b " * 10**power, "return_token_strs": True}) for power in range(1, 6)]
+    rows += [("/detokenize", {"tokens": [5] * 10**power}) for power in range(1, 6)]
+    rows += [("/v1/completions", b"[" * 10**power) for power in range(1, 7)]
+    rows += [("/v1/chat/completions", b'{"messages":' + b'[{"content":' * 10**power) for power in range(1, 5)]
+    compact = json.JSONEncoder(separators=(",", ":")).encode
+    bodies = [(path, body if isinstance(body, bytes) else compact(body).encode()) for path, body in rows]
+    return [(path, body) for path, body in bodies if len(body) <= 4 << 20]  # more is refused before it has come
+
+
+@pytest.mark.parametrize("step", [8, pytest.param(1, marks=pytest.mark.nightly)], ids=["every eighth", "all"])
+def test_two_hundred_hostile_bodies_cost_eight_streams_nothing_and_little_memory(server: Server, step: int):
+    bodies = hostile_bodies()
+    assert len(bodies) >= 200
+    bodies = bodies[::step]
+    over = threading.Event()
+    body = {"model": "demo", "max_tokens": 100, "temperature": 0.9, "ignore_eos": True}
+
+    def story(index: int) -> str:
+        status, answer = server.post("/v1/completions", body | {"prompt": f"Story {index}:", "seed": index})
+        assert status == 200, answer
+        return answer["choices"][0]["text"]
+
+    def stories(index: int) -> set[str]:
+        told = {story(index)}
+        while not over.is_set():
+            told.add(story(index))
+        return told
+
+    [frontend] = server.children("paged_serve.frontend.http")
+    with ThreadPoolExecutor(8) as threads:
+        alone = [*threads.map(story, range(8))]
+        for path, data in bodies[::10]:  # what is imported, compiled and started but once
+            server.post(path, data)
+        before, most = frontend.memory_info().rss, 0
+        together = [threads.submit(stories, index) for index in range(8)]
+        try:
+            for path, data in bodies:
+                status, answer = server.post(path, data)
+                assert status < 500, f"{path} {data[:80]!r}: {status} {json.dumps(answer)[:300]}"
+                most = max(most, frontend.memory_info().rss)
+        finally:
+            over.set()
+        assert [stream.result() for stream in together] == [{text} for text in alone]
+    grown = most - before
+    print(f"{len(bodies)} bodies: the frontend's {before >> 20} MB grew by {grown >> 20} MB")
+    assert grown < MAX_GROWTH_BYTES
+    assert frontend.is_running()
+    assert "Traceback" not in server.output()
 
 
 @pytest.mark.parametrize(("method", "path", "status"), [("GET", "/v1/nothing", 404), ("DELETE", "/v1/models", 405)])

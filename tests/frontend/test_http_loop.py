@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 import time
 
 import httpx
@@ -26,6 +27,37 @@ def tool(parameters: dict) -> dict:
 
 TOOL = tool({"enum": list(range(100_000))})
 CALLS = {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": {}}}] * 90}
+
+
+MOST_WORK = [
+    (C, {"prompt": [1] * 1_500_000}),
+    (C, {"prompt": [1, "a"] * 400_000}),
+    (C, {"prompt": [[1] * 8000] * 100, "max_tokens": 1}),
+    (C, {"prompt": ["words " * 400] * 256, "max_tokens": 1}),
+    (C, {"prompt": ["a"] * 256, "bad_words": ["long word " * 10] * 10, "max_tokens": 1}),
+    (C, {"prompt": "a", "bad_words": ["long word " * 25] * 256, "max_tokens": 1}),
+    (C, {"prompt": ["a"] * 256, "allowed_token_ids": [1] * 1000, "max_tokens": 1}),
+    (C, {"prompt": "a", "allowed_token_ids": [*range(256)] * 1000, "max_tokens": 1}),
+    (C, {"prompt": "a" * 1_500, "n": 4, "echo": True, "logprobs": 0, "max_tokens": 0}),
+    (C, {"prompt": "a" * 1_000, "prompt_logprobs": 20, "max_tokens": 1}),
+    (H, {"messages": HISTORY, "max_tokens": 1}),
+    (H, {"messages": [{"role": "user", "content": "x"}], "tools": [TOOL] * 6, "max_tokens": 1}),
+    (T, {"prompt": "words " * 60_000, "return_token_strs": True}),
+    (D, {"tokens": [1] * 250_000}),
+    (C, {"prompt": [1] * 1_900_000} | NULLS),
+    (C, {"prompt": "a" * 3_900_000} | NULLS),
+    (C, {"prompt": "a", "k" * 4_000_000: 1}),
+    (C, {"prompt": "a", "stop": STOPS} | MANY),
+    (C, {"prompt": ["a"] * 256, "stop": STOPS, "max_tokens": 2}),
+    (C, {"prompt": "a", "logprobs": 20} | MANY),
+    (H, {"messages": HISTORY[:1], "logprobs": True, "top_logprobs": 20} | MANY),
+    (H, {"messages": [{"role": "user", "content": "a" * 6_000}], "prompt_logprobs": 20, "max_tokens": 1}),
+    (C, {"prompt": [1] * 8_000, "return_token_ids": True} | MANY),
+    (C, {"prompt": "a", "logit_bias": {str(i): 1 for i in range(300_000)}}),
+    (H, {"messages": HISTORY[:1], "tools": [tool({str(i): 1 for i in range(90_000)})], "max_tokens": 1}),
+    (H, {"messages": HISTORY[:1], "tools": [tool({"a": [[]] * 90_000})], "max_tokens": 1}),
+    (H, {"messages": [CALLS] * 170, "max_tokens": 1}),
+]
 
 
 def longest_turn_s(server: Server, path: str, body: dict) -> float:
@@ -57,35 +89,7 @@ def longest_turn_s(server: Server, path: str, body: dict) -> float:
 
 @pytest.mark.parametrize(
     ("path", "body"),
-    [
-        (C, {"prompt": [1] * 1_500_000}),
-        (C, {"prompt": [1, "a"] * 400_000}),
-        (C, {"prompt": [[1] * 8000] * 100, "max_tokens": 1}),
-        (C, {"prompt": ["words " * 400] * 256, "max_tokens": 1}),
-        (C, {"prompt": ["a"] * 256, "bad_words": ["long word " * 10] * 10, "max_tokens": 1}),
-        (C, {"prompt": "a", "bad_words": ["long word " * 25] * 256, "max_tokens": 1}),
-        (C, {"prompt": ["a"] * 256, "allowed_token_ids": [1] * 1000, "max_tokens": 1}),
-        (C, {"prompt": "a", "allowed_token_ids": [*range(256)] * 1000, "max_tokens": 1}),
-        (C, {"prompt": "a" * 1_500, "n": 4, "echo": True, "logprobs": 0, "max_tokens": 0}),
-        (C, {"prompt": "a" * 1_000, "prompt_logprobs": 20, "max_tokens": 1}),
-        (H, {"messages": HISTORY, "max_tokens": 1}),
-        (H, {"messages": [{"role": "user", "content": "x"}], "tools": [TOOL] * 6, "max_tokens": 1}),
-        (T, {"prompt": "words " * 60_000, "return_token_strs": True}),
-        (D, {"tokens": [1] * 250_000}),
-        (C, {"prompt": [1] * 1_900_000} | NULLS),
-        (C, {"prompt": "a" * 3_900_000} | NULLS),
-        (C, {"prompt": "a", "k" * 4_000_000: 1}),
-        (C, {"prompt": "a", "stop": STOPS} | MANY),
-        (C, {"prompt": ["a"] * 256, "stop": STOPS, "max_tokens": 2}),
-        (C, {"prompt": "a", "logprobs": 20} | MANY),
-        (H, {"messages": HISTORY[:1], "logprobs": True, "top_logprobs": 20} | MANY),
-        (H, {"messages": [{"role": "user", "content": "a" * 6_000}], "prompt_logprobs": 20, "max_tokens": 1}),
-        (C, {"prompt": [1] * 8_000, "return_token_ids": True} | MANY),
-        (C, {"prompt": "a", "logit_bias": {str(i): 1 for i in range(300_000)}}),
-        (H, {"messages": HISTORY[:1], "tools": [tool({str(i): 1 for i in range(90_000)})], "max_tokens": 1}),
-        (H, {"messages": HISTORY[:1], "tools": [tool({"a": [[]] * 90_000})], "max_tokens": 1}),
-        (H, {"messages": [CALLS] * 170, "max_tokens": 1}),
-    ],
+    MOST_WORK,
     ids=lambda value: "" if isinstance(value, str) else "+".join(value)[:60],
 )
 def test_one_request_does_not_hold_up_the_others(folder, path, body):
@@ -94,4 +98,10 @@ def test_one_request_does_not_hold_up_the_others(folder, path, body):
     if isinstance(body.get("prompt"), list) and not isinstance(body["prompt"][0], (str, list)):
         server.engine.limits = msgspec.structs.replace(server.engine.limits, max_model_len=100_000)
     # The best of three: what the request costs, not what a garbage collection or a busy neighbour adds to it.
-    assert any(longest_turn_s(server, path, body) < TURN_S for _ in range(3))
+    best = math.inf
+    for _ in range(3):
+        best = min(best, longest_turn_s(server, path, body))
+        if best < TURN_S:
+            break
+    print(f"{1e3 * best:.1f} ms")
+    assert best < TURN_S
