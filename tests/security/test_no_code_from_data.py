@@ -29,6 +29,7 @@ NEVER_ATTRIBUTES = {  # module -> what of it runs code that lies in data
     "numpy": {"load"},
     "np": {"load"},
 }
+ALLOWED = {"scripts/mutants.py": {"compile"}}  # damaged copies of our own sources are what it makes
 SOCKET_CALLS = {"recv_pyobj", "send_pyobj"}
 HARMLESS = {"re.compile", "self._lib.compile"}
 
@@ -45,7 +46,8 @@ def test_no_source_calls_what_runs_data(room):
         for line, function in calls(path):
             where = f"{path.relative_to(ROOT)}:{line} calls {ast.unparse(function)}"
             if isinstance(function, ast.Name):
-                assert function.id not in NEVER_CALLED, where
+                allowed = ALLOWED.get(path.relative_to(ROOT).as_posix(), set())
+                assert function.id not in NEVER_CALLED - allowed, where
             elif isinstance(function, ast.Attribute):
                 owner = ast.unparse(function.value)
                 assert function.attr not in NEVER_ATTRIBUTES.get(owner, ()), where
