@@ -55,6 +55,8 @@ def _check_places(engine: EngineCore) -> None:
     assert set(places) == set(live), "a sequence lives on that no client owns"
     for sequence in scheduler.running:
         assert sequence.state is SequenceState.RUNNING, f"stream {sequence.stream_id} is {sequence.state.name}"
+    owners = {sequence for sequence in live if sequence.block_ids}
+    assert owners == set(scheduler.running), "somebody who does not run has blocks, or somebody who runs has none"
     queued = [sequence for sequence in live if sequence.state is SequenceState.WAITING]
     assert len(queued) == scheduler.num_queued, "num_queued is wrong"
     assert sum(sequence.num_tokens for sequence in queued) == scheduler.num_queued_tokens, "num_queued_tokens is wrong"
