@@ -5,10 +5,8 @@ from typing import Any
 import msgspec
 
 from .engine import EngineCore
-from .fair_share import OUTPUT_TOKEN_COST, PROMPT_TOKEN_COST
 from .request import Sequence, SequenceState
 from .scheduler import Scheduler
-from .waiting_queue import has_begun
 
 MAX_DESCRIPTION_BYTES = 1 << 20
 
@@ -101,24 +99,9 @@ def _check_calendars(scheduler: Scheduler) -> None:
     assert min([*last.values(), *blocks.values()], default=scheduler.step + 1) > scheduler.step, "overdue"
 
 
-def check_fairness(engine: EngineCore) -> None:
-    """Of those that wait, none has had more than the least by more than one prompt and a batch of outputs.
-
-    Whoever is chosen has had the least. From then on its service grows by its prompt and by what its running sequences
-    still generate; nobody's shrinks. Twice the rows, as some may have been preempted. Holds as long as weights stay.
-    """
-    scheduler, longest = engine.scheduler, engine.facts.max_model_len
-    waiting = [t for t in scheduler.shares.tenants.values() if t.waiting and not has_begun(t.waiting[0])]
-    least = min((tenant.service for tenant in waiting), default=0.0)
-    bound = longest * (PROMPT_TOKEN_COST + 2 * scheduler.max_num_rows * OUTPUT_TOKEN_COST)
-    for tenant in waiting:
-        lead = (tenant.service - least) * tenant.weight
-        assert lead <= bound, f"tenant {tenant.name!r} has had {lead:g} more than another; at most {bound:g} may be"
-
-
 def dump_state(engine: EngineCore) -> dict[str, Any]:
     """The engine as plain data, for people: what runs, what waits, what is in flight, who owns how many blocks."""
-    scheduler, pool = engine.scheduler, engine.kv_cache.pool
+    scheduler, pool, now = engine.scheduler, engine.kv_cache.pool, engine.scheduler.shares.virtual_time
     return {
         "epoch": engine.epoch,
         "worker_epoch": engine.worker_epoch,
@@ -131,7 +114,7 @@ def dump_state(engine: EngineCore) -> dict[str, Any]:
         ],
         "blocks": {"total": pool.num_blocks, "free": pool.num_free, "cached": pool.num_cached},
         "tenants": [
-            {"tenant": t.name, "weight": t.weight, "service": t.service, "live": t.num_live, "queued": t.num_queued}
+            {"tenant": t.name, "weight": t.weight, "lead": t.service - now, "live": t.num_live, "queued": t.num_queued}
             for t in scheduler.shares.tenants.values()
         ],
         "running": [_sequence_state(sequence) for sequence in scheduler.running],

@@ -1,13 +1,15 @@
-"""Tenants, and what each has had of the engine: the measure by which the next one is chosen.
+"""Tenants, and what each has had of the engine: the measure by which the next one is chosen, and who gives way.
 
-Virtual token counters (Sheng et al., "Fairness in Serving Large Language Models", OSDI 2024): a tenant's service is
-the tokens computed for it, an output token counting as much as two of a prompt, divided by its weight. The tenant with
-the least is served next. One that comes back from a pause starts at the least of those that wait, so a pause saves
-nothing up. Output tokens are charged as they are planned, so nobody's length must be known, and nobody is stopped.
+Service is counted as in Sheng et al., "Fairness in Serving Large Language Models", OSDI 2024: the tokens computed for
+a tenant, an output token as much as two of a prompt, divided by its weight. The virtual time is the service that each
+would have had if all with something alive had always had their shares (generalized processor sharing, Parekh and
+Gallager 1993). What a tenant has had beyond it is its lead; a pause saves nothing up. Leads are told apart by thirds of
+a batch, a batch being what a whole set of rows costs from the first token to the last: among equals whoever came first
+is served first. From two thirds on a tenant is ahead, and what it runs gives way to those that are not. Outputs
+are charged as they are planned, so nobody's length must be known.
 """
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -15,6 +17,11 @@ if TYPE_CHECKING:
     from .request import Sequence
 
 PROMPT_TOKEN_COST, OUTPUT_TOKEN_COST = 1.0, 2.0  # the paper's weights
+STAGES_OF_BATCH = 3  # a lead is told in so many parts of a batch
+AHEAD_STAGE = 2
+MAX_LEAD_BATCHES = 2.0  # what is beyond is forgiven: it was nobody else's loss
+LEAD_FADES_BATCHES = 6.0  # while each is given so much, a lead falls to 1/e by itself: equals differ by chance
+FIRST_COST, KEEP_COST = 100.0, 0.95  # of a sequence: until one has ended; one counts half after 14 more
 RATE_OVER_S = 10.0  # what is older counts for little
 MAX_IDLE_TENANTS = 1024  # remembered although nothing of theirs lives
 
@@ -52,9 +59,6 @@ class Tenant:
     arrivals: Rate = field(default_factory=Rate)  # cost of what was accepted
     waiting: "list[Sequence]" = field(default_factory=list)  # by order; the waiting queue's
 
-    def charge_prompt(self, num_tokens: int) -> None:
-        self.service += num_tokens * PROMPT_TOKEN_COST / self.weight
-
     def queue(self, sequence: "Sequence", sign: int) -> None:
         """Count a sequence that never ran in (+1) or out (-1)."""
         self.num_queued += sign
@@ -65,9 +69,12 @@ class Tenant:
 class FairShares:
     """All tenants with something alive, and those that had more than others of late."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_num_rows: int = 1) -> None:
         self.tenants: dict[str, Tenant] = {}
-        self.virtual_time = 0.0  # the service of whoever was chosen last
+        self.virtual_time = 0.0  # service
+        self._max_num_rows = max_num_rows
+        self._ended_cost, self._num_ended = 0.1 * FIRST_COST, 0.1  # of sequences, old ones fading
+        self._live_weight = 0.0  # of tenants with something alive
         self._decoding: dict[Tenant, None] = {}
 
     def of(self, name: str, weight: float) -> Tenant:
@@ -77,13 +84,40 @@ class FairShares:
             if len(self.tenants) >= MAX_IDLE_TENANTS:
                 self._forget_idle()
             tenant = self.tenants[name] = Tenant(name, weight, self.virtual_time)
+        if tenant.num_live:
+            self._live_weight += weight - tenant.weight
         tenant.weight = weight
         return tenant
 
-    def begins_to_wait(self, tenant: Tenant, others: Iterable[Tenant]) -> None:
-        """Nothing of it waited until now. `others`: those that wait."""
-        least = min((other.service for other in others), default=self.virtual_time)
-        tenant.service = max(tenant.service, least)
+    def stage(self, tenant: Tenant) -> int:
+        """Its lead in parts of a batch; 0: none, or hardly any."""
+        return max(0, int((tenant.service - self.virtual_time) * STAGES_OF_BATCH / self._batch_cost))
+
+    def served_as_of(self, tenant: Tenant) -> float:
+        """The service at which its turn comes: within a stage all are alike."""
+        return self.virtual_time + self.stage(tenant) * self._batch_cost / STAGES_OF_BATCH
+
+    def is_ahead(self, tenant: Tenant) -> bool:
+        return self.stage(tenant) >= AHEAD_STAGE
+
+    def begins_to_live(self, tenant: Tenant) -> None:
+        """A sequence of it has arrived."""
+        if not tenant.num_live:
+            self._live_weight += tenant.weight
+        tenant.num_live += 1
+
+    def ends(self, tenant: Tenant, num_prompt_tokens: int, num_output_tokens: int) -> None:
+        """A sequence of it has ended."""
+        tenant.num_live -= 1
+        if not tenant.num_live:
+            self._live_weight -= tenant.weight
+        cost = num_prompt_tokens * PROMPT_TOKEN_COST + num_output_tokens * OUTPUT_TOKEN_COST
+        self._ended_cost = KEEP_COST * self._ended_cost + cost
+        self._num_ended = KEEP_COST * self._num_ended + 1
+
+    def begins_to_wait(self, tenant: Tenant) -> None:
+        """Nothing of it waited until now."""
+        tenant.service = max(tenant.service, self.virtual_time)
 
     def join_decode_set(self, tenant: Tenant) -> None:
         tenant.num_decoding += 1
@@ -94,16 +128,32 @@ class FairShares:
         if not tenant.num_decoding:
             del self._decoding[tenant]
 
+    def charge_prompt(self, tenant: Tenant, num_tokens: int) -> None:
+        tenant.service += num_tokens * PROMPT_TOKEN_COST / tenant.weight
+        self.virtual_time += num_tokens * PROMPT_TOKEN_COST / self._live_weight
+
     def charge_decode_step(self) -> None:
         """A token for each sequence of the decode set was planned."""
+        if not self._decoding:
+            return
+        num_tokens = sum(tenant.num_decoding for tenant in self._decoding)
+        passed = num_tokens * OUTPUT_TOKEN_COST / self._live_weight
+        self.virtual_time += passed
+        longest = MAX_LEAD_BATCHES * self._batch_cost
+        kept = math.exp(-passed / (LEAD_FADES_BATCHES * self._batch_cost))
         for tenant in self._decoding:
-            tenant.service += tenant.num_decoding * OUTPUT_TOKEN_COST / tenant.weight
+            lead = tenant.service + tenant.num_decoding * OUTPUT_TOKEN_COST / tenant.weight - self.virtual_time
+            tenant.service = self.virtual_time + min(longest, lead * kept)
 
     def workers_lost(self) -> None:
         """Nothing decodes any more."""
         for tenant in self._decoding:
             tenant.num_decoding = 0
         self._decoding.clear()
+
+    @property
+    def _batch_cost(self) -> float:
+        return self._max_num_rows * max(1.0, self._ended_cost / self._num_ended)
 
     def _forget_idle(self) -> None:
         """Those that had least lose nothing by it: whoever comes back starts at the virtual time at least."""
@@ -112,6 +162,8 @@ class FairShares:
             del self.tenants[tenant.name]
 
     def check(self) -> None:
+        live_weight = sum(tenant.weight for tenant in self.tenants.values() if tenant.num_live)
+        assert math.isclose(self._live_weight, live_weight, abs_tol=1e-6), "the weight of those alive is wrong"
         for tenant in self.tenants.values():
             assert (tenant in self._decoding) == (tenant.num_decoding > 0), f"tenant {tenant.name!r} decodes unseen"
             assert min(tenant.num_queued, tenant.num_decoding, tenant.queued_output_tokens) >= 0, "negative counts"

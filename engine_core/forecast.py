@@ -137,7 +137,7 @@ class Forecast:
 
     def _queue(self, tenant: Tenant) -> "_Queue":
         shares = self._scheduler.shares
-        service = tenant.service if tenant.waiting else max(tenant.service, shares.virtual_time)
+        service = shares.served_as_of(tenant)
         cost = _cost(tenant.queued_prompt_tokens, tenant.queued_output_tokens * self._used_share)
         return _Queue(tenant, service, tenant.weight, cost, tenant.arrivals.per_s(self._now))
 

@@ -23,7 +23,7 @@ class SequenceState(Enum):
 
 class SequenceEvent(Enum):
     SCHEDULE = auto()
-    PREEMPT = auto()  # out of blocks, or the workers were replaced
+    PREEMPT = auto()  # out of blocks, its tenant is ahead, or the workers were replaced
     FINISH = auto()
 
 
@@ -96,6 +96,8 @@ class Sequence:
     joined_step: int = 0  # first step in the decode set; 0: not in it
     num_cached_tokens: int = -1  # prompt tokens not computed at first admission; -1: not admitted yet
     num_preemptions: int = 0
+    num_given_way: int = 0  # of them, for tenants that are not ahead
+    gave_way: bool = False  # it has not run since
     num_nans: int = 0  # results that were not finite
     scheduled_s: float | None = None
     first_token_s: float | None = None
@@ -143,6 +145,10 @@ class Sequence:
         if end <= prompt_len:
             return prompt
         return prompt + pack_ids(self.output[max(0, start - prompt_len) : end - prompt_len])
+
+    def gives_way(self) -> None:
+        self.num_given_way += 1
+        self.gave_way = True
 
     def fire(self, event: SequenceEvent) -> None:
         """Raises IllegalTransition, and changes nothing, when `event` cannot happen now."""

@@ -45,6 +45,17 @@ class ScheduledStep:
                 yield sequence
         yield from (chunk.sequence for chunk in self.chunks if not chunk.discarded)
 
+    def withdraw(self, sequence: Sequence) -> int:
+        """It gives its row back before this step is sent; returns the tokens that others may have."""
+        withdrawn = [chunk for chunk in self.chunks if chunk.sequence is sequence]
+        self.chunks = [chunk for chunk in self.chunks if chunk.sequence is not sequence]
+        if sequence in self.extended:
+            index = self.extended.index(sequence)
+            del self.extended[index]
+            for blocks in self.new_blocks:
+                del blocks[index]
+        return sum(chunk.end - chunk.start for chunk in withdrawn) + bool(sequence.joined_step)
+
     def discard(self, sequence: Sequence) -> None:
         """Its results are void: it finished, or gave its row back, after this step was planned."""
         index = self.decode.index(sequence)

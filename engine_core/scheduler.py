@@ -1,10 +1,10 @@
 """Gives each step its tokens. There is no prefill phase and no decode phase: whoever runs catches up with its tokens.
 
 Order is everything: those who run come first, then those who wait; whoever came first is served first and gives way
-last. The first of the running is never preempted, so somebody always advances and everybody ends.
+last. Without room the first of the running is never preempted, so somebody always advances; for another tenant a
+sequence gives way a few times at most, so everybody ends.
 """
 
-from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Iterable
 from heapq import heappop, heappush
@@ -12,7 +12,9 @@ from heapq import heappop, heappush
 from .block_hash import TOKEN_BYTES
 from .decode_set import DecodeSet
 from .fair_share import FairShares
+from .giving_way import who_gives_way
 from .kv_cache import KVCache
+from .ordered import insert, order_of, remove
 from .quarantine import Quarantine
 from .request import Request, Sequence, SequenceEvent, SequenceState
 from .scheduled_step import ScheduledChunk, ScheduledStep
@@ -20,10 +22,6 @@ from .step_calendar import StepCalendar
 from .waiting_queue import WaitingQueue
 
 MAX_CARRIED_BYTES = 1 << 20  # of rows admitted in one step, but for the last: their reading holds up all the others
-
-
-def _order(sequence: Sequence) -> tuple[int, int, int]:
-    return sequence.order
 
 
 class Scheduler:
@@ -34,7 +32,7 @@ class Scheduler:
         self.max_num_batched_tokens = max_num_batched_tokens
         self.max_num_rows = min(max_num_seqs, max_num_batched_tokens)  # a decode row must find its token
         self.step = 0  # the last one planned
-        self.shares = FairShares()
+        self.shares = FairShares(self.max_num_rows)
         self.waiting = WaitingQueue(self.shares)
         self.running: list[Sequence] = []  # by order
         self.prefilling: list[Sequence] = []  # by order; tokens not all planned yet
@@ -60,7 +58,7 @@ class Scheduler:
     def add(self, sequence: Sequence) -> None:
         tenant = sequence.request.tenant
         self.waiting.add(sequence)
-        tenant.num_live += 1
+        self.shares.begins_to_live(tenant)
         tenant.queue(sequence, +1)
         self.num_live += 1
         self.num_queued += 1
@@ -115,7 +113,7 @@ class Scheduler:
         """A block for each row that has filled its last one; True when that needed somebody else's blocks."""
         due, preempted, groups = self.block_due.take(plan.step), False, self.kv_cache.num_groups
         if len(due) * groups > self.kv_cache.pool.num_free:
-            due.sort(key=_order)
+            due.sort(key=order_of)
             for count, sequence in enumerate(due, start=1):
                 while sequence.state is SequenceState.RUNNING and self.kv_cache.pool.num_free < count * groups:
                     assert len(self.running) > 1, f"stream {sequence.stream_id} does not fit in an empty cache"
@@ -130,19 +128,27 @@ class Scheduler:
 
     def _admit(self, plan: ScheduledStep, budget: int) -> None:
         num_carried = 0  # bytes of tokens and parameters in the plan's message
-        while budget and self.free_rows and self.waiting and num_carried <= MAX_CARRIED_BYTES:
+        while budget and self.waiting and num_carried <= MAX_CARRIED_BYTES:
             sequence = self.waiting.first()
             request = sequence.request
             if request.leader is not None:
                 self.waiting.take(sequence)
                 request.held.append(sequence)
                 continue
-            num_spare = len(self.running) * self.kv_cache.num_groups  # each may fill a block before one is preempted
-            if not self.kv_cache.admit(sequence, _sharer(request), num_spare):
-                return
+            while not self._find_room(sequence):
+                giving = who_gives_way(sequence, self.running, plan.admitted, self.shares)
+                if giving is None:
+                    return
+                budget += plan.withdraw(giving)
+                giving.gives_way()
+                self.preempt(giving)
             self.waiting.take(sequence)
             budget -= self._start_in(plan, sequence, budget)
             num_carried += sequence.prefill_len * TOKEN_BYTES + request.params_bytes
+
+    def _find_room(self, sequence: Sequence) -> bool:
+        num_spare = len(self.running) * self.kv_cache.num_groups  # each may fill a block before one is preempted
+        return bool(self.free_rows) and self.kv_cache.admit(sequence, _sharer(sequence.request), num_spare)
 
     def _isolate(self, suspect: Sequence) -> bool:
         """Have nobody but `suspect` run; False while something is in flight that must be answered first."""
@@ -165,7 +171,7 @@ class Scheduler:
         plan.admitted.append(sequence)
         num_tokens = self._schedule_chunk(plan, sequence, budget)
         if sequence.num_scheduled < sequence.prefill_len:
-            insort(self.prefilling, sequence, key=_order)
+            insert(self.prefilling, sequence)
         return num_tokens
 
     def _start(self, sequence: Sequence) -> None:
@@ -173,10 +179,11 @@ class Scheduler:
         if sequence.state is SequenceState.WAITING:
             self._unqueue(sequence)
             if not sequence.output:  # what an earlier life of the engine has computed is not charged again
-                sequence.request.tenant.charge_prompt(sequence.prefill_len - sequence.num_scheduled)
+                self.shares.charge_prompt(sequence.request.tenant, sequence.prefill_len - sequence.num_scheduled)
         sequence.fire(SequenceEvent.SCHEDULE)
+        sequence.gave_way = False
         sequence.row = heappop(self.free_rows)
-        insort(self.running, sequence, key=_order)
+        insert(self.running, sequence)
         request = sequence.request
         if len(request.sequences) > 1:
             is_leader = sequence.num_scheduled < request.num_shareable_tokens(self.kv_cache.block_size)
@@ -209,7 +216,7 @@ class Scheduler:
             if sequence.state is not SequenceState.RUNNING and not self.waiting.remove(sequence):
                 sequence.request.held.remove(sequence)
             sequence.fire(SequenceEvent.FINISH)
-            sequence.request.tenant.num_live -= 1
+            self.shares.ends(sequence.request.tenant, sequence.request.prompt_len, len(sequence.output))
             self.quarantine.discard(sequence)
         self.num_live -= len(sequences)
         self._stop_running(running)
@@ -235,8 +242,8 @@ class Scheduler:
         for sequence in sequences:
             for step in self.in_flight:
                 step.discard(sequence)
-            _remove(self.running, sequence)
-            _remove(self.prefilling, sequence)
+            remove(self.running, sequence)
+            remove(self.prefilling, sequence)
             if sequence in self._prefilled:
                 self._prefilled.remove(sequence)
             self._release_held(sequence)
@@ -290,9 +297,3 @@ def _sharer(request: Request) -> Sequence | None:
     if len(request.sequences) == 1:
         return None
     return next((sequence for sequence in request.sequences if sequence.state is SequenceState.RUNNING), None)
-
-
-def _remove(ordered: list[Sequence], sequence: Sequence) -> None:
-    index = bisect_left(ordered, sequence.order, key=_order)
-    if index < len(ordered) and ordered[index] is sequence:
-        del ordered[index]

@@ -1,24 +1,15 @@
 """Who runs next: sequences that own nothing, fairly between tenants, and within each in the policy's order."""
 
-from bisect import bisect_left, insort
 from collections.abc import Iterator
 
 from .fair_share import FairShares, Tenant
+from .ordered import insert, remove
 from .request import Sequence, SequenceState
 
 
-def _order(sequence: Sequence) -> tuple[int, int, int]:
-    return sequence.order
-
-
-def has_begun(sequence: Sequence) -> bool:
-    return sequence.state is SequenceState.PREEMPTED or bool(sequence.output)
-
-
-def _turn(sequence: Sequence) -> tuple[int, float, tuple[int, int, int]]:
-    """Sorts the first ones of several tenants. Somebody reads what has begun already, so it goes on before others."""
-    service = -1.0 if has_begun(sequence) else sequence.request.tenant.service
-    return sequence.order[0], service, sequence.order
+def goes_on(sequence: Sequence) -> bool:
+    """Somebody reads what has begun already, so it goes on before others, unless it gave way to them."""
+    return not sequence.gave_way and (sequence.state is SequenceState.PREEMPTED or bool(sequence.output))
 
 
 class WaitingQueue:
@@ -38,34 +29,38 @@ class WaitingQueue:
     def add(self, sequence: Sequence) -> None:
         tenant = sequence.request.tenant
         if not tenant.waiting:
-            self._shares.begins_to_wait(tenant, self._tenants)
+            self._shares.begins_to_wait(tenant)
             self._tenants[tenant] = None
-        insort(tenant.waiting, sequence, key=_order)
+        insert(tenant.waiting, sequence)
         self._count += 1
 
     def first(self) -> Sequence:
         if len(self._tenants) == 1:
             return next(iter(self._tenants)).waiting[0]
-        return min((tenant.waiting[0] for tenant in self._tenants), key=_turn)
+        return min((tenant.waiting[0] for tenant in self._tenants), key=self._turn)
 
     def take(self, first: Sequence) -> None:
         """Remove what `first` has returned."""
-        tenant = first.request.tenant
-        if not has_begun(first):
-            self._shares.virtual_time = max(self._shares.virtual_time, tenant.service)
-        self._remove(tenant, 0)
+        del first.request.tenant.waiting[0]
+        self._removed(first.request.tenant)
 
     def remove(self, sequence: Sequence) -> bool:
         """False when it was not here."""
         tenant = sequence.request.tenant
-        index = bisect_left(tenant.waiting, sequence.order, key=_order)
-        if index == len(tenant.waiting) or tenant.waiting[index] is not sequence:
+        if not remove(tenant.waiting, sequence):
             return False
-        self._remove(tenant, index)
+        self._removed(tenant)
         return True
 
-    def _remove(self, tenant: Tenant, index: int) -> None:
-        del tenant.waiting[index]
+    def _turn(self, sequence: Sequence) -> tuple[int, int, tuple[int, int, int]]:
+        """Sorts the first ones of several tenants."""
+        return (
+            sequence.order[0],
+            -1 if goes_on(sequence) else self._shares.stage(sequence.request.tenant),
+            sequence.order,
+        )
+
+    def _removed(self, tenant: Tenant) -> None:
         self._count -= 1
         if not tenant.waiting:
             del self._tenants[tenant]

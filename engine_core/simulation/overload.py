@@ -20,7 +20,7 @@ from paged_serve.protocol.sampling_params import SamplingParams
 from paged_serve.protocol.worker import ModelRunnerOutput, SchedulerOutput
 
 from ..admission import ModelFacts
-from ..debug import check_fairness, check_invariants
+from ..debug import check_invariants
 from ..engine import EngineCore, Outgoing
 from ..request import Sequence
 
@@ -104,7 +104,6 @@ class Overload:
         while self._turn(seconds):
             if self.checks:
                 check_invariants(self.engine)
-                check_fairness(self.engine)
         return self
 
     def _turn(self, seconds: float) -> bool:

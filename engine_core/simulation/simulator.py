@@ -20,7 +20,7 @@ from paged_serve.protocol.engine_core import (
 from paged_serve.protocol.errors import ProtocolError
 from paged_serve.protocol.sampling_params import FinishReason
 
-from ..debug import check_fairness, check_invariants
+from ..debug import check_invariants
 from ..engine import EngineCore, Outgoing
 from .client import SimulatedClient
 from .fake_group import FakeGroup
@@ -94,8 +94,6 @@ class Simulation:
         self._send(self._engine.apply(answer, self.now))
         check_invariants(self._engine)
         self._group.check_poison(self._engine, answer.step)
-        if self.scenario.config.scheduler.policy == "fcfs":
-            check_fairness(self._engine)
         self.tally.steps += 1
         self.tally.steps_behind += any(outbox.is_behind for outbox in self._engine.clients.values())
         if self._happens(self.scenario.duplicate):

@@ -3,7 +3,7 @@
 import pytest
 
 from paged_serve.engine_core.fair_share import MAX_IDLE_TENANTS, FairShares
-from paged_serve.engine_core.simulation.overload import Overload, Source
+from paged_serve.engine_core.simulation.overload import Overload, Source, StepTime
 from paged_serve.protocol.engine_core import RejectReason
 
 SHORT = {"prompt": (10, 60), "allowed": (10, 60)}
@@ -85,8 +85,8 @@ def test_all_that_always_wait_get_shares_by_weight(seed):
     )
     world = Overload(seed, sources, max_num_seqs=8, max_model_len=128, checks=True).run(40)
     light, heavy, greedy = (world.tokens[source.tenant] for source in sources)
-    assert light == pytest.approx(greedy, rel=0.1)
-    assert heavy == pytest.approx(3 * light, rel=0.1)
+    assert light == pytest.approx(greedy, rel=0.15)  # leads fade: who always sends most gets a twentieth more
+    assert heavy == pytest.approx(3 * light, rel=0.15)
 
 
 def test_who_wants_less_than_its_share_gets_all_of_it():
@@ -135,3 +135,22 @@ def test_idle_tenants_are_forgotten_those_that_had_least_first():
     assert len(shares.tenants) < MAX_IDLE_TENANTS
     assert str(MAX_IDLE_TENANTS - 1) in shares.tenants
     assert "0" not in shares.tenants
+
+
+def p99_of_the_others(greedy_times, seed, each=8.0):
+    """Seconds to the first token of nine keys' requests, beside a tenth that sends `greedy_times` as many."""
+    keys = [Source(str(index), each * (greedy_times if index == 0 else 1), allowed=(64, 64)) for index in range(10)]
+    step_time = StepTime(0.002, 0.00002, 0.0002)  # 95 requests a second with 32 rows
+    world = Overload(seed, tuple(keys), step_time, max_num_seqs=32, max_num_queued_requests=64).run(60)
+    waits = sorted(a.first_token_s for a in world.asked.values() if a.source.tenant != "0" and a.first_token_s)
+    assert len(waits) > 4000
+    return waits[int(0.99 * len(waits))]
+
+
+@pytest.mark.parametrize("seeds", [range(1, 2), pytest.param(range(1, 9), marks=pytest.mark.nightly)], ids=["1", "8"])
+@pytest.mark.timeout(900)
+def test_one_greedy_key_of_ten_harms_nobody(seeds):
+    """At 84 % of what the engine can do, with the fifth that is promised; in virtual time, so the same anywhere."""
+    fair = [p99_of_the_others(1, seed) for seed in seeds]
+    greedy = [p99_of_the_others(10, seed) for seed in seeds]
+    assert sum(greedy) <= 1.2 * sum(fair), (fair, greedy)
