@@ -152,11 +152,11 @@ class Scheduler:
 
     def _isolate(self, suspect: Sequence) -> bool:
         """Have nobody but `suspect` run; False while something is in flight that must be answered first."""
-        if suspect.state is SequenceState.RUNNING:
+        if self.running == [suspect]:
             return suspect.num_scheduled < suspect.prefill_len or not self.in_flight
         if self.in_flight:
             return False
-        for sequence in reversed(self.running):  # cleared; the prefix cache keeps what they have computed
+        for sequence in reversed([s for s in self.running if s is not suspect]):  # the prefix cache keeps their work
             self.preempt(sequence)
         return True
 
