@@ -36,7 +36,7 @@ from paged_serve.frontend.cli.http_client import HttpClient
 from paged_serve.frontend.open_files import raise_open_files_limit
 
 ROWS, QUEUED, CROWD = 32, 64, 48  # a crowd keeps all rows busy and is let in
-INPUTS, OUTPUTS = Lengths(16, 64), Lengths(16, 48)
+INPUTS = Lengths(16, 64)
 KEYS = [f"key-{index}" for index in range(10)]
 REFUSED_WITHIN_S = 0.02
 RAMP = 0.2  # of a run's time is not counted at its beginning: the queue fills
@@ -71,10 +71,12 @@ def serving(options: list[str], keys: list[str]) -> Iterator[Running]:
             server.terminate()
 
 
-async def run_load(server: Server, rate: float, seconds: float, seed: int, concurrency: int = 0) -> list[Timeline]:
+async def run_load(
+    server: Server, options: argparse.Namespace, rate: float, seconds: float, seed: int, concurrency: int = 0
+) -> list[Timeline]:
     """Poisson arrivals for so long, or, with `concurrency`, one after another in that many places."""
     count = max(1, int(rate * seconds))
-    load: list[LoadRequest] = random_load(count, INPUTS, OUTPUTS, seed=seed, vocab_size=1000)
+    load: list[LoadRequest] = random_load(count, INPUTS, Lengths(*options.output_tokens), seed=seed, vocab_size=1000)
     times = [0.0] * count if concurrency else arrival_times(count, rate, "poisson", seed)
     return await LoadGenerator(server, concurrency).run(load, times)
 
@@ -99,12 +101,12 @@ def percentile(values: list[float], part: float) -> float:
     return ordered[min(len(ordered) - 1, int(part * len(ordered)))] if ordered else float("nan")
 
 
-async def peak_of(server: Server, seconds: float, seed: int) -> tuple[float, float]:
+async def peak_of(server: Server, options: argparse.Namespace, seconds: float, seed: int) -> tuple[float, float]:
     """(requests, output tokens) a second of a closed loop. A short run first, for how many requests that takes."""
     began = time.perf_counter()
-    await run_load(server, 4 * CROWD, 1, seed, CROWD)
+    await run_load(server, options, 4 * CROWD, 1, seed, CROWD)
     guess = 4 * CROWD / (time.perf_counter() - began)
-    lines = await run_load(server, guess, seconds * 1.2, seed + 1, CROWD)
+    lines = await run_load(server, options, guess, seconds * 1.2, seed + 1, CROWD)
     begin, end = lines[0].sent + 1.0, sorted(line.ended for line in lines)[-CROWD]
     done = sum(begin <= line.ended < end for line in lines)
     return done / (end - begin), tokens_a_second(lines, begin, end)
@@ -112,9 +114,9 @@ async def peak_of(server: Server, seconds: float, seed: int) -> tuple[float, flo
 
 async def goodput(running: Running, options: argparse.Namespace) -> dict[str, object]:
     server = running.as_seen_by()
-    requests, tokens = await peak_of(server, options.seconds, options.seed)
-    lines = await run_load(server, 10 * requests, options.seconds, options.seed + 2)
-    again, tokens_again = await peak_of(server, options.seconds, options.seed + 3)
+    requests, tokens = await peak_of(server, options, options.seconds, options.seed)
+    lines = await run_load(server, options, 10 * requests, options.seconds, options.seed + 2)
+    again, tokens_again = await peak_of(server, options, options.seconds, options.seed + 3)
     good = tokens_a_second(lines, *window(lines, options.seconds))
     refused = [line.ended - line.sent for line in lines if line.error == "HTTP 429"]
     late = [line.sent - line.intended for line in lines]
@@ -136,7 +138,7 @@ async def goodput(running: Running, options: argparse.Namespace) -> dict[str, ob
 
 async def fairness(running: Running, options: argparse.Namespace) -> dict[str, object]:
     servers = [running.as_seen_by(key) for key in KEYS]
-    requests, _ = await peak_of(servers[0], options.seconds / 2, options.seed)
+    requests, _ = await peak_of(servers[0], options, options.seconds / 2, options.seed)
     share = options.rate or 0.09 * requests
     found: dict[str, list[float]] = {"fair": [], "greedy": []}
     refused = {"greedy": 0, "others": 0}
@@ -144,7 +146,7 @@ async def fairness(running: Running, options: argparse.Namespace) -> dict[str, o
         kind = ("fair", "greedy")[turn % 2]
         rates = [10 * share if kind == "greedy" else share, *[share] * 9]
         runs = [
-            run_load(server, rate, options.seconds, options.seed + 100 * turn + index)
+            run_load(server, options, rate, options.seconds, options.seed + 100 * (turn // 2) + index)
             for index, (server, rate) in enumerate(zip(servers, rates, strict=True))
         ]
         greedy, *others = await asyncio.gather(*runs)
@@ -171,6 +173,7 @@ def main() -> None:
     parser.add_argument("kind", choices=kinds)
     parser.add_argument("--seconds", type=float, default=20.0, help="of each run")
     parser.add_argument("--rate", type=float, help="requests a second: of each key, or of the load")
+    parser.add_argument("--output-tokens", type=int, nargs=2, default=(16, 48), metavar=("FROM", "TO"))
     parser.add_argument("--seed", type=int, default=0)
     options, serve_options = parser.parse_known_args()
     raise_open_files_limit()
