@@ -262,11 +262,6 @@ class Simulation:
             if over:
                 self._send(self._engine.abort(client.name, AbortRequests(tuple(over), reason), self.now))
 
-    def _is_nan(self) -> bool:
-        return self._happens(self.scenario.nan)
-
-    # The world
-
     def _start_core(self, epoch: int) -> EngineCore:
         engine = EngineCore(self.scenario.config, self.scenario.facts, epoch, self.scenario.num_groups)
         for client in self._clients:
@@ -276,7 +271,7 @@ class Simulation:
         return engine
 
     def _start_group(self, epoch: int) -> FakeGroup:
-        return FakeGroup(self.scenario, epoch, self._salts, self._is_nan)
+        return FakeGroup(self.scenario, epoch, self._salts, lambda: self._happens(self.scenario.nan))
 
     def _count_core(self) -> None:
         self.tally.preemptions += self._engine.scheduler.num_preemptions
