@@ -16,7 +16,7 @@ from .http_server import Server
 C, H, T, D = "/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"
 TURN_S = 0.1  # of processor time; the goal is half of it, on a machine that is not busy
 HISTORY = [{"role": "user", "content": "x" * 200}, {"role": "assistant", "content": "y" * 200}] * 1000
-NULLS = dict.fromkeys(UNSUPPORTED) | {"best_of": 1, "store": False, "modalities": ["text"]}
+NULLS = dict.fromkeys(sorted(UNSUPPORTED)) | {"best_of": 1, "store": False, "modalities": ["text"]}
 STOPS = [("ab" * 128)[:255] + chr(65 + i) for i in range(16)]  # each a prefix of the other but for its end
 MANY = {"n": 128, "temperature": 1, "max_tokens": 2}
 
