@@ -6,13 +6,13 @@
         control.sock engine.sock workers.sock admin-0.sock …
 """
 
+import fcntl
 import os
 import secrets
 import shutil
 import socket
 import stat
 import tempfile
-import time
 from pathlib import Path
 
 from .errors import ConfigError
@@ -22,9 +22,10 @@ ENGINE_SOCKET = "engine.sock"
 WORKERS_SOCKET = "workers.sock"
 ADMIN_SOCKET = "admin-{}.sock"  # of frontend 0, 1, …
 SECRET_FILE = "secret"
-BINDING_S = 10  # a socket that is not older may not listen yet
 NEEDED_BYTES = 4 << 20  # what each process notes takes 128 KB
 MAX_PATH_BYTES = 100  # a unix socket's address holds 107, macOS 103
+
+_held: dict[str, int] = {}  # run directories that this process has made -> descriptor whose lock says that it lives
 
 
 def endpoint(run_dir: str, name: str) -> str:
@@ -52,6 +53,8 @@ def _make_run_dir(parent: Path) -> str:
         raise ConfigError(
             f"socket paths in {path} take {longest} bytes; at most {MAX_PATH_BYTES} work. Set TMPDIR to a shorter path"
         )
+    _held[path] = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    fcntl.flock(_held[path], fcntl.LOCK_EX)
     descriptor = os.open(f"{path}/{SECRET_FILE}", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w") as file:
         file.write(secrets.token_hex(32))
@@ -75,16 +78,16 @@ def remove_run_dir(path: str) -> None:
     if Path(path).parent != _parent() or not Path(path).name.startswith("run-"):
         raise ValueError(f"{path} is not a run directory of this user")
     shutil.rmtree(path, ignore_errors=True)
+    if path in _held:
+        os.close(_held.pop(path))
 
 
 def remove_dead_run_dirs() -> list[str]:
-    """Clear what servers that were killed left behind: directories whose control socket has no listener.
+    """Clear what servers that were killed left behind: directories with a control socket that no process holds.
 
-    A server that starts beside us has none either, between its calls of bind and listen.
+    Their lock tells, not whether somebody listens: a server that starts beside us binds before it listens.
     """
-    now_ns = time.time_ns()
-    old = [path for path in _control_sockets() if now_ns - _made_at(path) > BINDING_S * 10**9]
-    dead = [str(path.parent) for path in old if not _listening(path)]
+    dead = [str(path.parent) for path in _control_sockets() if not _is_held(path.parent)]
     for path in dead:
         remove_run_dir(path)
     return dead
@@ -139,3 +142,17 @@ def _listening(path: Path) -> bool:
         except OSError:
             return False
     return True
+
+
+def _is_held(path: Path) -> bool:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    except FileNotFoundError:  # the server ended while we looked
+        return True
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False

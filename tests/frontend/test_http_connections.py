@@ -16,8 +16,6 @@ from paged_serve.frontend.http.uvicorn_server import uvicorn_config
 from paged_serve.frontend.open_files import OPEN_FILES, max_connections_for
 from paged_serve.protocol.config import ServerConfig
 
-from .test_http_process import start  # noqa: F401 (a fixture)
-
 GET = b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n"
 
 
@@ -199,11 +197,11 @@ def test_more_connections_than_open_files_are_refused_at_the_start(monkeypatch):
     listen.open_http_socket(ServerConfig(port=0, max_connections=700)).close()
 
 
-def test_a_frontend_raises_its_limit_and_outlives_its_end(start, start_core):  # noqa: F811
+def test_a_frontend_raises_its_limit_and_outlives_its_end(start_frontend, start_core):
     """Without a free file the loop must go on, and not spin on what it cannot accept."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 512), hard))  # as a shell may have it
-    frontend = start()
+    frontend = start_frontend()
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     start_core()
     frontend.wait_for_status("/ready", 200)

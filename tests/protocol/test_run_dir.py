@@ -3,6 +3,8 @@
 import os
 import socket
 import stat
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -93,13 +95,24 @@ def test_a_server_that_somebody_else_planted_is_not_found(temporary):
         assert run_dir.find_run_dirs() == []
 
 
+KILLED = """
+import os, socket
+from paged_serve.protocol.run_dir import CONTROL_SOCKET, make_run_dir
+path = make_run_dir()
+socket.socket(socket.AF_UNIX).bind(f"{path}/{CONTROL_SOCKET}")
+print(path, flush=True)
+os._exit(1)
+"""
+
+
 def test_what_killed_servers_left_behind_is_removed_and_nothing_else(temporary):
-    living, starting, binding, dead = (run_dir.make_run_dir() for _ in range(4))
-    listen(dead).close()
+    environment = {**os.environ, "TMPDIR": str(temporary)}
+    killed = subprocess.run([sys.executable, "-c", KILLED], env=environment, stdout=subprocess.PIPE, text=True)
+    dead = killed.stdout.strip()
+    living, starting, binding = (run_dir.make_run_dir() for _ in range(3))
     with listen(living), socket.socket(socket.AF_UNIX) as bound:
-        for path in (living, dead):
-            os.utime(f"{path}/{run_dir.CONTROL_SOCKET}", (0, 0))
         bound.bind(f"{binding}/{run_dir.CONTROL_SOCKET}")
+        assert Path(dead).exists()
         assert run_dir.remove_dead_run_dirs() == [dead]
         assert [Path(path).exists() for path in (living, starting, binding, dead)] == [True, True, True, False]
 
