@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 
 from .engine import EngineCore
+from .fair_share import FIRST_COST, MAX_LEAD_BATCHES, OUTPUT_TOKEN_COST
 from .request import Sequence, SequenceState
 from .scheduler import Scheduler
 
@@ -18,6 +19,7 @@ def check_invariants(engine: EngineCore) -> None:
     scheduler.waiting.check()
     scheduler.shares.check()
     _check_tenants(scheduler, live_sequences(engine))
+    _check_leads(engine)
     _check_places(engine)
     _check_rows(scheduler)
     _check_decode_set(scheduler)
@@ -41,6 +43,14 @@ def _check_tenants(scheduler: Scheduler, live: list[Sequence]) -> None:
         assert tenant.queued_prompt_tokens == sum(s.num_tokens for s in queued), "queued_prompt_tokens is wrong"
         assert tenant.queued_output_tokens == sum(s.token_limit - s.num_tokens for s in queued), "queued_output_tokens"
         assert tenant.num_decoding == sum(bool(s.joined_step) for s in own), f"tenant {tenant.name!r}: num_decoding"
+
+
+def _check_leads(engine: EngineCore) -> None:
+    """Nobody will have to wait for ever: a batch costs no more than all rows at their longest."""
+    shares, rows = engine.scheduler.shares, engine.scheduler.max_num_rows
+    longest = MAX_LEAD_BATCHES * rows * max(FIRST_COST, OUTPUT_TOKEN_COST * engine.facts.max_model_len)
+    for tenant in shares.tenants.values():
+        assert tenant.service - shares.virtual_time <= longest, f"tenant {tenant.name!r} is ahead beyond all bounds"
 
 
 def _check_places(engine: EngineCore) -> None:

@@ -69,7 +69,7 @@ class Tenant:
 class FairShares:
     """All tenants with something alive, and those that had more than others of late."""
 
-    def __init__(self, max_num_rows: int = 1) -> None:
+    def __init__(self, max_num_rows: int) -> None:
         self.tenants: dict[str, Tenant] = {}
         self.virtual_time = 0.0  # service
         self._max_num_rows = max_num_rows
@@ -129,27 +129,32 @@ class FairShares:
             del self._decoding[tenant]
 
     def charge_prompt(self, tenant: Tenant, num_tokens: int) -> None:
-        tenant.service += num_tokens * PROMPT_TOKEN_COST / tenant.weight
-        self.virtual_time += num_tokens * PROMPT_TOKEN_COST / self._live_weight
+        cost = num_tokens * PROMPT_TOKEN_COST
+        self._serve(tenant, cost, self._pass_time(cost))
 
     def charge_decode_step(self) -> None:
         """A token for each sequence of the decode set was planned."""
         if not self._decoding:
             return
-        num_tokens = sum(tenant.num_decoding for tenant in self._decoding)
-        passed = num_tokens * OUTPUT_TOKEN_COST / self._live_weight
-        self.virtual_time += passed
-        longest = MAX_LEAD_BATCHES * self._batch_cost
-        kept = math.exp(-passed / (LEAD_FADES_BATCHES * self._batch_cost))
+        kept = self._pass_time(OUTPUT_TOKEN_COST * sum(tenant.num_decoding for tenant in self._decoding))
         for tenant in self._decoding:
-            lead = tenant.service + tenant.num_decoding * OUTPUT_TOKEN_COST / tenant.weight - self.virtual_time
-            tenant.service = self.virtual_time + min(longest, lead * kept)
+            self._serve(tenant, tenant.num_decoding * OUTPUT_TOKEN_COST, kept)
 
     def workers_lost(self) -> None:
         """Nothing decodes any more."""
         for tenant in self._decoding:
             tenant.num_decoding = 0
         self._decoding.clear()
+
+    def _pass_time(self, cost: float) -> float:
+        """All together are given `cost`; returns which part of a lead is left by then."""
+        passed = cost / self._live_weight
+        self.virtual_time += passed
+        return math.exp(-passed / (LEAD_FADES_BATCHES * self._batch_cost))
+
+    def _serve(self, tenant: Tenant, cost: float, kept: float) -> None:
+        lead = tenant.service + cost / tenant.weight - self.virtual_time
+        tenant.service = self.virtual_time + min(MAX_LEAD_BATCHES * self._batch_cost, lead * kept)
 
     @property
     def _batch_cost(self) -> float:

@@ -6,12 +6,12 @@ or a file is left, or when the server has given up; the server's log is kept the
 """
 
 import argparse
-import shutil
 import sys
-import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from judged_run import judged_run
 
 from tests.chaos.campaign import EVERYTHING, Campaign, run
 from tests.end_to_end.server_process import ServerProcess
@@ -34,21 +34,12 @@ def parse() -> Campaign:
 
 def main() -> int:
     campaign = parse()
-    folder = Path(tempfile.mkdtemp(prefix="chaos-"))
-    server = ServerProcess(folder, *campaign.options)
-    print(campaign.command_line, flush=True)
-    is_good = False
-    try:
+
+    def judge(server: ServerProcess) -> tuple[str, bool]:
         ledger = run(campaign, server)
-        print(ledger.report())
-        is_good = not ledger.wrong and not ledger.lost
-    finally:
-        server.close()
-        if is_good:
-            shutil.rmtree(folder, ignore_errors=True)
-        else:
-            print(f"FAILED; replay with: {campaign.command_line}\nthe server's log: {folder}/stderr", flush=True)
-    return 0 if is_good else 1
+        return ledger.report(), not ledger.wrong and not ledger.lost
+
+    return judged_run(campaign.options, campaign.command_line, judge)
 
 
 if __name__ == "__main__":

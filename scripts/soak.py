@@ -8,12 +8,12 @@ or when an answer is wrong; the log is kept then.
 """
 
 import argparse
-import shutil
 import sys
-import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from judged_run import judged_run
 
 from tests.end_to_end.server_process import ServerProcess
 from tests.soak.run import OPTIONS, Soak, run
@@ -32,21 +32,12 @@ def parse() -> Soak:
 
 def main() -> int:
     soak = parse()
-    folder = Path(tempfile.mkdtemp(prefix="soak-"))
-    server = ServerProcess(folder, *OPTIONS)
-    print(soak.command_line, flush=True)
-    is_good = False
-    try:
+
+    def judge(server: ServerProcess) -> tuple[str, bool]:
         report = run(soak, server)
-        print(report.text())
-        is_good = not report.failures
-    finally:
-        server.close()
-        if is_good:
-            shutil.rmtree(folder, ignore_errors=True)
-        else:
-            print(f"FAILED; the server's log: {folder}/stderr", flush=True)
-    return 0 if is_good else 1
+        return report.text(), not report.failures
+
+    return judged_run(OPTIONS, soak.command_line, judge)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 import pytest
 
-from paged_serve.engine_core.fair_share import MAX_IDLE_TENANTS, FairShares
+from paged_serve.engine_core.fair_share import MAX_IDLE_TENANTS, MAX_LEAD_BATCHES, RATE_OVER_S, FairShares, Rate
 from paged_serve.engine_core.simulation.overload import Overload, Source, StepTime
 from paged_serve.protocol.engine_core import RejectReason
 
@@ -83,10 +83,10 @@ def test_all_that_always_wait_get_shares_by_weight(seed):
         Source("heavy", 60, weight=3.0, **SHORT),
         Source("greedy", 300, **SHORT),
     )
-    world = Overload(seed, sources, max_num_seqs=8, max_model_len=128, checks=True).run(40)
+    world = Overload(seed, sources, max_num_seqs=8, max_model_len=128, checks=True).run(100)
     light, heavy, greedy = (world.tokens[source.tenant] for source in sources)
-    assert light == pytest.approx(greedy, rel=0.15)  # leads fade: who always sends most gets a twentieth more
-    assert heavy == pytest.approx(3 * light, rel=0.15)
+    assert light == pytest.approx(greedy, rel=0.1)
+    assert heavy == pytest.approx(3 * light, rel=0.1)
 
 
 def test_who_wants_less_than_its_share_gets_all_of_it():
@@ -129,12 +129,35 @@ def test_stats_tell_who_is_full_and_how_long_whom_it_takes(drive):
 
 
 def test_idle_tenants_are_forgotten_those_that_had_least_first():
-    shares = FairShares()
+    shares = FairShares(1)
     for index in range(MAX_IDLE_TENANTS + 1):
         shares.of(str(index), 1.0).service = index
     assert len(shares.tenants) < MAX_IDLE_TENANTS
     assert str(MAX_IDLE_TENANTS - 1) in shares.tenants
     assert "0" not in shares.tenants
+
+
+def test_a_lead_is_bounded_for_who_only_has_prompts_read_too():
+    shares = FairShares(4)
+    reader, other = (shares.of(name, 1.0) for name in ("reader", "other"))
+    for tenant in (reader, other):
+        shares.begins_to_live(tenant)
+    for _ in range(1000):
+        shares.begins_to_live(reader)
+        shares.charge_prompt(reader, 100)
+        shares.ends(reader, 100, 0)
+    assert 0 < reader.service - shares.virtual_time <= MAX_LEAD_BATCHES * 4 * 100
+    assert shares.is_ahead(reader)
+    assert not shares.is_ahead(other)
+
+
+def test_what_came_long_ago_is_no_rate():
+    rate = Rate()
+    rate.add(100.0, 5.0)
+    assert rate.per_s(5.0) > 2 * rate.per_s(5.0 + RATE_OVER_S) > 0
+    rate.add(1.0, 500.0)
+    assert rate.per_s(500.0) == pytest.approx(1.0 / RATE_OVER_S)
+    assert rate.per_s(400.0) == rate.per_s(500.0)  # a clock that goes back adds nothing
 
 
 def p99_of_the_others(greedy_times, seed, each=8.0):
@@ -147,7 +170,7 @@ def p99_of_the_others(greedy_times, seed, each=8.0):
     return waits[int(0.99 * len(waits))]
 
 
-@pytest.mark.parametrize("seeds", [range(1, 2), pytest.param(range(1, 9), marks=pytest.mark.nightly)], ids=["1", "8"])
+@pytest.mark.parametrize("seeds", [range(1, 4), pytest.param(range(1, 9), marks=pytest.mark.nightly)], ids=["3", "8"])
 @pytest.mark.timeout(900)
 def test_one_greedy_key_of_ten_harms_nobody(seeds):
     """At 84 % of what the engine can do, with the fifth that is promised; in virtual time, so the same anywhere."""

@@ -9,7 +9,7 @@ def occupy(driver, tenant, count, **options):
     while any(not driver.sequence(stream).joined_step for stream in streams):
         driver.step()
     shares = driver.scheduler.shares
-    shares.tenants[tenant].service = shares.virtual_time + 1e6
+    shares.tenants[tenant].service = shares.virtual_time + 1.5 * shares._batch_cost
     return streams
 
 
@@ -42,7 +42,7 @@ def test_who_is_ahead_itself_takes_nothing(drive):
     driver = drive(max_num_seqs=2)
     occupy(driver, "first", 2, max_tokens=40)
     shares = driver.scheduler.shares
-    shares.of("second", 1.0).service = shares.virtual_time + 1e6
+    shares.of("second", 1.0).service = shares.virtual_time + 1.5 * shares._batch_cost
     driver.add(8, max_tokens=4, tenant="second")
     driver.step(2)
     assert driver.scheduler.num_preemptions == 0
@@ -64,7 +64,7 @@ def test_a_sequence_gives_way_a_few_times_and_then_ends(drive):
     sequence = driver.sequence(greedy)
     for index in range(3 * MAX_GIVEN_WAY):
         shares = driver.scheduler.shares
-        shares.tenants["greedy"].service = shares.virtual_time + 1e6
+        shares.tenants["greedy"].service = shares.virtual_time + 1.5 * shares._batch_cost
         driver.add(4, max_tokens=2, tenant=f"modest {index}")
         driver.step(6)
     assert sequence.num_given_way == MAX_GIVEN_WAY
