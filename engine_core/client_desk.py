@@ -1,6 +1,7 @@
 """Everything that clients say to the engine core's process, and everything that they are told."""
 
 import logging
+import time
 from collections.abc import Iterable
 from typing import assert_never
 
@@ -165,4 +166,4 @@ class ClientDesk:
         engine = self._engine
         if engine is not None and client in engine.clients:
             log.info("client forgotten reason=%r aborted=%d", reason, len(engine.clients[client].streams))
-            engine.remove_client(client)
+            engine.remove_client(client, time.monotonic())

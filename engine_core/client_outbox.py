@@ -11,6 +11,7 @@ from paged_serve.protocol.engine_core import (
     MAX_UNACKNOWLEDGED_FRAMES,
     EngineCoreOutput,
     EngineCoreOutputs,
+    EngineCoreRequest,
     Logprobs,
     RequestTimes,
     SchedulerStats,
@@ -19,7 +20,7 @@ from paged_serve.protocol.engine_core import (
 from paged_serve.protocol.message import pack_ids, unpack_int64
 from paged_serve.protocol.sampling_params import FinishReason
 
-from .request import Sequence
+from .request import Request, Sequence
 
 MAX_OUTPUT_BYTES = 1 << 20  # of one message; a quarter of the largest frame
 OUTPUT_OVERHEAD_BYTES = 128
@@ -99,6 +100,13 @@ class ClientOutbox:
     def num_ended_untold(self) -> int:
         """Streams that are over but for telling it."""
         return sum(stream_id not in self.streams for stream_id in self._untold or ())
+
+    def running(self, message: EngineCoreRequest) -> Request | None:
+        """What the client repeats, if it does: it had said this to us when it still took us for our predecessor."""
+        ids = range(message.request_id, message.request_id + message.sampling_params.n)
+        known = {self.streams[stream_id].request for stream_id in ids if stream_id in self.streams}
+        asked = message.request_id, message.prompt_token_ids, message.sampling_params
+        return next((each for each in known if (each.request_id, each.prompt, each.params) == asked), None)
 
     def forget(self, stream_ids: list[int]) -> None:
         """These have ended, and the client knows or is told otherwise."""

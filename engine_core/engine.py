@@ -28,7 +28,8 @@ from .fair_share import Tenant
 from .forecast import Forecast
 from .kv_cache import KVCache
 from .news import ending, step_news
-from .request import Request, Sequence
+from .orphans import Orphans, adopted_news
+from .request import Sequence
 from .scheduler import Scheduler
 from .stats import STATS_INTERVAL_S, StepCounters
 from .step_planner import plan_message
@@ -72,6 +73,7 @@ class EngineCore:
         )
         self._num_arrivals = 0
         self.trials = Trials(self.scheduler.quarantine, config.scheduler.max_num_queued_requests)
+        self.orphans = Orphans(cache.block_size)
 
     @property
     def is_idle(self) -> bool:
@@ -91,12 +93,14 @@ class EngineCore:
         """The client's lease begins anew."""
         self.clients[client].heard_s = now
 
-    def remove_client(self, client: bytes) -> None:
-        """The client is gone: what it asked for is nobody's business any more."""
+    def remove_client(self, client: bytes, now: float) -> None:
+        """The client is gone: what it asked for is over, until somebody asks the same again."""
         outbox = self.clients.pop(client, None)
         self.trials.forget(client)
         if outbox is not None:
             sequences = list(outbox.streams.values())
+            for request in dict.fromkeys(sequence.request for sequence in sequences):
+                self.orphans.keep(request, now)
             self.scheduler.finish(sequences)
             self._forget_deadlines(sequences)
 
@@ -114,9 +118,10 @@ class EngineCore:
         if not self.trials.admits(client, message):
             return [*self.trials.keep(client, message, now)]
         outbox = self.clients[client]
-        if (running := _running(outbox, message)) is not None:
+        if (running := outbox.running(message)) is not None:
             self.trials.try_alone(running, message)
             return []
+        asked, message = message, self.orphans.adopt(message, now)
         tenant = self.scheduler.shares.of(message.tenant, message.weight)
         try:
             self._check_room(outbox, tenant, message)
@@ -141,8 +146,9 @@ class EngineCore:
             self.scheduler.add(sequence)
             if sequence.output and (reason := finish_reason(sequence)) is not None:
                 ended[sequence] = reason  # its last token was delivered before the restart, the news of its end was not
-        self.trials.try_alone(request, message)
-        return self._end_early(client, ended, now)
+        self.trials.try_alone(request, asked)
+        adopted = [] if message is asked else outbox.deliver(self.scheduler.step, None, adopted_news(request))
+        return [*((client, outputs) for outputs in adopted), *self._end_early(client, ended, now)]
 
     def abort(self, client: bytes, message: AbortRequests, now: float) -> Outgoing:
         """End streams of this client. Those that are over already are ignored: abort races with finish."""
@@ -285,11 +291,3 @@ class EngineCore:
         message = ending(sequence, FinishReason.ERROR, now, NOT_FINITE)
         news.setdefault(sequence.request.client, []).append((sequence, message))
         self._end([sequence])
-
-
-def _running(outbox: ClientOutbox, message: EngineCoreRequest) -> Request | None:
-    """What the client repeats, if it does: it had said this to us when it still took us for our predecessor."""
-    ids = range(message.request_id, message.request_id + message.sampling_params.n)
-    known = {outbox.streams[stream_id].request for stream_id in ids if stream_id in outbox.streams}
-    asked = message.request_id, message.prompt_token_ids, message.sampling_params
-    return next((each for each in known if (each.request_id, each.prompt, each.params) == asked), None)

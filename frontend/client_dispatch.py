@@ -33,7 +33,7 @@ class Dispatch:
     table: StreamTable = field(default_factory=StreamTable)
     epoch: int = -1  # of the core that was last heard of
     _suspects: Suspects = field(default_factory=Suspects)
-    _orphans: list[int] = field(default_factory=list)  # ended here while the core was away; it may still run them
+    _strays: list[int] = field(default_factory=list)  # ended here while the core was away; it may still run them
 
     def send(self, request: RequestStreams, now: float) -> None:
         """To the core that is there, from behind the last token received."""
@@ -72,7 +72,7 @@ class Dispatch:
         for request in list(self.table.requests.values()):
             self._finish_aborted(request)
             request.retry_at = None
-        self._orphans.clear()
+        self._strays.clear()
         culprit = self._suspects.judge(self.table.requests.values(), welcome.failures)
         if culprit is not None:
             self._give_up(culprit)
@@ -81,9 +81,9 @@ class Dispatch:
 
     def core_is_back(self, now: float, *, forgotten: bool) -> None:
         """The same one as before; `forgotten`: it has lost all that it had of us."""
-        if self._orphans:
-            self.outbox.append(AbortRequests(tuple(self._orphans)))
-            self._orphans.clear()
+        if self._strays:
+            self.outbox.append(AbortRequests(tuple(self._strays)))
+            self._strays.clear()
         if forgotten and (tried := self._suspects.put_back()) is not None:
             self._leave(tried)
         if forgotten:
@@ -173,7 +173,7 @@ class Dispatch:
             if stream.aborted is not None and stream.last is None:
                 position = len(stream.received)
                 stream_id = request.request_id + stream.index
-                self._orphans.append(stream_id)
+                self._strays.append(stream_id)
                 self.table.finish(stream, EngineCoreOutput(stream_id, position, b"", stream.aborted))
 
     def _expire(self, now: float, *, ready: bool) -> None:
@@ -181,6 +181,6 @@ class Dispatch:
         for request in list(self.table.requests.values()):
             is_away = not ready or request.sent_epoch is None
             if is_away and now >= request.expires_at and request.may_expire:
-                self._orphans += self.table.stream_ids(request) if request.sent_epoch is not None else ()
+                self._strays += self.table.stream_ids(request) if request.sent_epoch is not None else ()
                 waited = f"timeout={request.terms.timeout_s:g}: the engine is away, and no token came in that time"
                 self.table.fail(request, RequestExpired(f"{waited}; raise timeout or ask again"))

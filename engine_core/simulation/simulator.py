@@ -5,14 +5,12 @@ engine's books balance after every step; everything ends; the same seed leaves t
 """
 
 import contextlib
-import hashlib
 import random
 
 import msgspec
 
 from paged_serve.protocol.engine_core import (
     AbortRequests,
-    EngineCoreOutputs,
     EngineCoreRequest,
     RejectReason,
     RequestRejected,
@@ -21,10 +19,11 @@ from paged_serve.protocol.errors import ProtocolError
 from paged_serve.protocol.sampling_params import FinishReason
 
 from ..debug import check_invariants
-from ..engine import EngineCore, Outgoing
+from ..engine import EngineCore
 from .client import SimulatedClient
 from .fake_group import FakeGroup
 from .fake_worker import WorkerDied
+from .post import Post
 from .scenario import Scenario, draw_request, draw_scenario
 from .tally import Tally
 
@@ -40,8 +39,8 @@ class Simulation:
         self.tally = Tally()
         self.now = 0.0
         self._rng = random.Random(scenario.seed)
-        self._trace = hashlib.sha256()
         self._clients = [SimulatedClient(b"client:%d" % i, scenario) for i in range(scenario.num_clients)]
+        self.post = Post(self._clients, scenario.client_credit)
         self._num_submitted = 0
         self._pause = 0  # ticks until the workers are back
         self._nap = 0  # ticks until they go on with their step
@@ -49,11 +48,6 @@ class Simulation:
         self._salts: dict[tuple[bytes, int], str] = {}
         self._engine = self._start_core(epoch=0)
         self._group = self._start_group(0)
-
-    @property
-    def trace_hash(self) -> str:
-        """Depends on every message that was ever sent."""
-        return self._trace.hexdigest()
 
     def run(self) -> Tally:
         for _ in range(MAX_TICKS):
@@ -73,7 +67,7 @@ class Simulation:
         if self._pause:
             self._pause -= 1
         elif rng.random() < 0.9 and (plan := self._group.plan(self._engine, self.now)) is not None:
-            self._record(plan)
+            self.post.record(plan)
             if rng.random() < 0.5:
                 check_invariants(self._engine)
         if self._nap:
@@ -91,7 +85,7 @@ class Simulation:
 
     def _apply(self) -> None:
         answer = self._group.answers.popleft()
-        self._send(self._engine.apply(answer, self.now))
+        self.post.send(self._engine.apply(answer, self.now))
         check_invariants(self._engine)
         self._group.check_poison(self._engine, answer.step)
         self.tally.steps += 1
@@ -140,22 +134,22 @@ class Simulation:
 
     def _ask(self, client: SimulatedClient, request: EngineCoreRequest) -> None:
         self._salts[client.name, request.request_id] = request.cache_salt
-        before = self._engine.scheduler.num_live
         outgoing = self._engine.add_request(client.name, request, self.now)
-        if self._engine.scheduler.num_live == before:
+        accepted = self._engine.clients[client.name].running(request)
+        if accepted is None:
             [(_, rejected)] = outgoing
             assert isinstance(rejected, RequestRejected), "an accepted request vanished"
             assert rejected.reason is RejectReason.OVERLOADED or "KV blocks" in rejected.message, rejected
             self.tally.overloads += 1
             return
-        streams = self._engine.clients[client.name].streams
-        n = request.sampling_params.n
-        client.submitted(request, self.now, [streams[request.request_id + index].seed for index in range(n)])
-        self._send(outgoing)
+        client.submitted(request, self.now, [sequence.seed for sequence in accepted.sequences])
+        self.tally.adopted += any(sequence.output for sequence in accepted.sequences)
+        self.post.send(outgoing)
         if self._happens(self.scenario.duplicate):
             self.tally.duplicates += 1
+            before = self._engine.scheduler.num_live
             assert self._engine.add_request(client.name, request, self.now) == [], "a request that comes twice"
-            assert self._engine.scheduler.num_live == before + n, "it runs twice"
+            assert self._engine.scheduler.num_live == before, "it runs twice"
 
     def _let_clients_act(self) -> None:
         rng = self._rng
@@ -163,14 +157,13 @@ class Simulation:
             self._engine.heard_from(client.name, self.now)
             while client.inbox and rng.random() < self.scenario.client_pace:
                 frames = client.take()
-                self._send(self._engine.outputs_received(client.name, frames))
+                self.post.send(self._engine.outputs_received(client.name, frames))
             if rng.random() < self.scenario.abort and (unfinished := client.unfinished()):
                 victims = rng.sample(unfinished, rng.randint(1, min(3, len(unfinished))))
                 self._abort(client, victims, rng.choice((FinishReason.ABORT, FinishReason.STOP)))
         self._let_late_aborts_come()
         for name in self._engine.expired_clients(self.now):
-            self._engine.remove_client(name)
-            check_invariants(self._engine)
+            self._forget(name)
 
     def _abort(self, client: SimulatedClient, stream_ids: list[int], reason: FinishReason) -> None:
         for stream_id in stream_ids:
@@ -181,7 +174,7 @@ class Simulation:
         if reasons == {reason} and self._happens(0.3):
             self._late_aborts.append((client, message))
         elif reasons == {reason}:
-            self._send(self._engine.abort(client.name, message, self.now))
+            self.post.send(self._engine.abort(client.name, message, self.now))
             check_invariants(self._engine)
             self.tally.aborts += 1
 
@@ -190,13 +183,13 @@ class Simulation:
         while self._late_aborts and self._rng.random() < 0.3:
             client, message = self._late_aborts.pop(0)
             if not client.is_silent:
-                self._send(self._engine.abort(client.name, message, self.now))
+                self.post.send(self._engine.abort(client.name, message, self.now))
                 self.tally.late_aborts += 1
 
     def _expire(self) -> None:
         outgoing = self._engine.expire(self.now)
         self.tally.expired += len(outgoing)
-        self._send(outgoing)
+        self.post.send(outgoing)
         if outgoing:
             check_invariants(self._engine)
 
@@ -209,8 +202,7 @@ class Simulation:
         if rng.random() < scenario.core_death:
             self._kill_core()
         if rng.random() < scenario.silence and (clients := self._speaking()):
-            rng.choice(clients).is_silent = True
-            self.tally.silent_clients += 1
+            self._lose(rng.choice(clients))
         if self._happens(scenario.spoil):
             facts = scenario.facts
             self._group.spoil(rng.randrange(facts.num_blocks), rng.randrange(scenario.config.cache.block_size))
@@ -222,12 +214,29 @@ class Simulation:
             self.now += rng.uniform(0.0, 60.0)
             self.tally.clock_jumps += 1
 
+    def _lose(self, lost: SimulatedClient) -> None:
+        """Either its lease must end, or a send to it fails, and who waited for its answers asks another client."""
+        lost.is_silent = True
+        self.tally.silent_clients += 1
+        if self._rng.random() < 0.5:
+            return
+        self._forget(lost.name)
+        for request in lost.unfinished_requests(self.now):
+            if clients := self._speaking():
+                self._num_submitted += 1
+                again = msgspec.structs.replace(request, request_id=self._num_submitted * 1000, resume_token_ids=())
+                self._ask(self._rng.choice(clients), again)
+
+    def _forget(self, name: bytes) -> None:
+        self._engine.remove_client(name, self.now)
+        check_invariants(self._engine)
+
     def _happens(self, chance: float) -> bool:
         return chance > 0.0 and self._rng.random() < chance
 
     def _kill_workers(self, *, from_outside: bool) -> None:
         epoch = self._engine.worker_epoch + 1
-        self._send(self._engine.workers_replaced(epoch, self.now, from_outside=from_outside))
+        self.post.send(self._engine.workers_replaced(epoch, self.now, from_outside=from_outside))
         check_invariants(self._engine)
         for answer in self._group.answers:
             assert self._engine.apply(answer, self.now) == [], "an answer of dead workers counts"
@@ -250,7 +259,7 @@ class Simulation:
         check_invariants(self._engine)
 
     def _resume(self, client: SimulatedClient, request: EngineCoreRequest) -> None:
-        self._send(self._engine.add_request(client.name, request, self.now))
+        self.post.send(self._engine.add_request(client.name, request, self.now))
         siblings = [request.request_id + index for index in range(request.sampling_params.n)]
         for reason in (FinishReason.ABORT, FinishReason.STOP):
             over = [
@@ -260,7 +269,7 @@ class Simulation:
                 or client.streams[stream_id].abort_reason is reason
             ]
             if over:
-                self._send(self._engine.abort(client.name, AbortRequests(tuple(over), reason), self.now))
+                self.post.send(self._engine.abort(client.name, AbortRequests(tuple(over), reason), self.now))
 
     def _start_core(self, epoch: int) -> EngineCore:
         engine = EngineCore(self.scenario.config, self.scenario.facts, epoch, self.scenario.num_groups)
@@ -277,23 +286,12 @@ class Simulation:
         self.tally.preemptions += self._engine.scheduler.num_preemptions
         self.tally.cached_tokens += self._engine.counters.prefix_cache_hits
 
-    def _send(self, outgoing: Outgoing) -> None:
-        self._record(outgoing)
-        for name, message in outgoing:
-            client = next(client for client in self._clients if client.name == name)
-            client.inbox.append(message)
-            num_paid = sum(isinstance(message, EngineCoreOutputs) for message in client.inbox)
-            assert num_paid <= self.scenario.client_credit, "more messages are under way than the credit allows"
-
-    def _record(self, messages: object) -> None:
-        self._trace.update(msgspec.msgpack.encode(messages))
-
 
 def simulate(seed: int) -> tuple[Tally, str]:
     """Run the scenario of `seed`; returns what it did and its trace."""
     simulation = Simulation(draw_scenario(seed))
     try:
-        return simulation.run(), simulation.trace_hash
+        return simulation.run(), simulation.post.trace_hash
     except BaseException as error:
         error.add_note(f"simulate({seed}) at {simulation.tally}")
         raise

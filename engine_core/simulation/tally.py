@@ -19,6 +19,7 @@ class Tally:
     crashes: int = 0  # of them, by a request that kills
     core_deaths: int = 0
     silent_clients: int = 0
+    adopted: int = 0  # requests that began with what a lost client's had
     nans: int = 0  # results that were not finite
     spoiled: int = 0  # slots
     errors: int = 0

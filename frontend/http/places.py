@@ -15,6 +15,7 @@ class Places:
 
     def __init__(self, limit: int | None = None):
         self.limit = limit
+        self.is_closed = False  # nobody is let in any more
         self.num_held = 0
         self.num_refused = 0  # of those that wait for their refusal to be read
         self._idle: dict[Connection, None] = {}  # between two requests; the longest idle first

@@ -25,6 +25,7 @@ from ..client import AsyncClient
 from ..open_files import max_connections_for, raise_open_files_limit
 from .admin_server import AdminServer
 from .app import Application
+from .places import Places
 from .porter import Porter
 from .protocol import LimitedHttpProtocol
 from .supervisor_watch import SupervisorWatch
@@ -79,7 +80,8 @@ class FrontendProcess:
         self._socket = socket.socket(fileno=child.http_fd)
         self._socket.setblocking(False)
         max_connections = child.config.server.max_connections or max_connections_for(raise_open_files_limit())
-        self._server = _Server(uvicorn_config(self._app, child.config.server.root_path, max_connections), porter)
+        self._places = Places(max_connections)
+        self._server = _Server(uvicorn_config(self._app, child.config.server.root_path, self._places), porter)
         self._admin = AdminServer(child.config.server, child.run_dir, child.index)
         self._supervisor_watch = SupervisorWatch(os.getppid(), child.config.server.wake_supervisor)
         self._reported_drained = False
@@ -178,6 +180,7 @@ class FrontendProcess:
         """Only this process ends, by a signal. Readers ask again after a break; after an error they may not."""
         for listener in self._server.servers:
             listener.close()  # who comes now waits for our successor
+        self._places.is_closed = True
         connections: Any = self._server.server_state.connections
         for connection in list(connections):
             connection.transport.abort()

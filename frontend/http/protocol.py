@@ -35,6 +35,9 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
         transport.set_write_buffer_limits(MAX_UNSENT_BYTES)
+        if self._places.is_closed:  # accepted at the last moment: our successor will answer, not we
+            transport.abort()
+            return
         self._has_place = self._places.take()
         if self._has_place:
             self._places.idle(self)

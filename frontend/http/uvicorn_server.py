@@ -15,10 +15,10 @@ DATE_EVERY_S = 1.0  # the Date header's resolution
 KEEP_ALIVE_S = 65  # above the usual 60 s of proxies, so that they and not we close idle connections
 
 
-def uvicorn_config(app: Any, root_path: str = "", max_connections: int | None = None) -> uvicorn.Config:
+def uvicorn_config(app: Any, root_path: str = "", places: Places | None = None) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http=partial(LimitedHttpProtocol, places=Places(max_connections)),  # type: ignore[arg-type]
+        http=partial(LimitedHttpProtocol, places=places or Places()),  # type: ignore[arg-type]
         ws="none",
         lifespan="off",
         log_config=None,

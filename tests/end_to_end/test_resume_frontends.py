@@ -1,6 +1,7 @@
 """One of two frontends dies under many streams: each client has its whole answer in the end."""
 
 import contextlib
+import json
 import random
 import signal
 import threading
@@ -10,6 +11,8 @@ import psutil
 import pytest
 
 from paged_serve.frontend.cli.http_client import HttpClient
+from paged_serve.frontend.client import Client
+from paged_serve.protocol.engine_core import Utility
 
 from .serving import Server, serving
 
@@ -63,3 +66,19 @@ def test_every_stream_ends_with_its_own_text_though_a_frontend_is_killed(num_kil
         expected = [text_alone(server, body) for body in bodies()]
         for _ in range(num_kills):
             assert texts_of_streams_under_a_kill(server, rng) == expected
+
+
+def test_the_next_frontend_goes_on_where_the_core_had_come_for_the_last_one():
+    body = {**STORY, "temperature": 0.0, "max_tokens": 1500}
+    with serving() as server, Client.connect(server.run_dir) as client:
+        expected = text_alone(server, body)
+        before = tokens_computed(client)
+        events = HttpClient(server.url).stream("/v1/completions", body)
+        texts = [next(events)["choices"][0]["text"] for _ in range(300)]
+        kill_a_frontend(server, random.Random(0))
+        assert "".join(texts + [event["choices"][0]["text"] for event in events]) == expected
+        assert tokens_computed(client) - before <= body["max_tokens"] + 100  # what was under way is computed again
+
+
+def tokens_computed(client: Client) -> int:
+    return json.loads(client.utility(Utility.STATS))["generation_tokens"]

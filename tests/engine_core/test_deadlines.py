@@ -71,7 +71,7 @@ def test_one_that_was_aborted_or_whose_client_has_gone_never_expires(drive):
     driver.step()
     driver.abort(driver.add(4, ttl=1.0))
     driver.add(4, ttl=1.0, client=b"other")
-    driver.engine.remove_client(b"other")
+    driver.engine.remove_client(b"other", driver.now)
     assert driver.engine.next_deadline_s == math.inf
     expire(driver, 9.0)
     assert driver.rejections == []

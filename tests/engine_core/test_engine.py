@@ -231,7 +231,7 @@ def test_a_silent_clients_requests_end_with_its_lease(drive):
     driver.engine.heard_from(CLIENT, CLIENT_LEASE_S)
     assert driver.engine.expired_clients(CLIENT_LEASE_S) == []
     assert driver.engine.expired_clients(CLIENT_LEASE_S + 0.1) == [OTHER]
-    driver.engine.remove_client(OTHER)
+    driver.engine.remove_client(OTHER, driver.now)
     driver.run()
     assert len(driver.tokens[mine]) == 10
     assert driver.engine.kv_cache.pool.num_free == driver.facts.num_blocks

@@ -17,7 +17,7 @@ def test_any_world_ends_as_if_each_request_were_alone():
         total.add(simulate(seed)[0])
         seed += 1
     assert min(total.tokens, total.preemptions, total.aborts, total.worker_deaths, total.core_deaths) > 0
-    assert min(total.cached_tokens, total.silent_clients, total.nans, total.steps_behind) > 0
+    assert min(total.cached_tokens, total.silent_clients, total.adopted, total.nans, total.steps_behind) > 0
     assert min(total.overloads, total.expired, total.poisoned, total.crashes, total.spoiled) > 0
     assert min(total.slow_steps, total.clock_jumps, total.duplicates, total.late_aborts) > 0
 

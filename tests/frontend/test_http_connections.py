@@ -10,7 +10,7 @@ import psutil
 import pytest
 import uvicorn
 
-from paged_serve.frontend.http.places import MAX_REFUSED
+from paged_serve.frontend.http.places import MAX_REFUSED, Places
 from paged_serve.frontend.http.protocol import MAX_UNSENT_BYTES
 from paged_serve.frontend.http.uvicorn_server import uvicorn_config
 from paged_serve.frontend.open_files import OPEN_FILES, max_connections_for
@@ -35,10 +35,10 @@ class Application:
 
 
 @asynccontextmanager
-async def serving(application, max_connections):
+async def serving(application, places):
     """(address, the server)"""
     listener = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn_config(application, max_connections=max_connections))
+    server = uvicorn.Server(uvicorn_config(application, places=places))
     task = asyncio.create_task(server._serve([listener]))
     try:
         yield listener.getsockname(), server
@@ -54,10 +54,10 @@ async def until(condition):
             await asyncio.sleep(0.005)
 
 
-def run(body, application_type=Application, max_connections=2):
+def run(body, application_type=Application, max_connections=2, places=None):
     async def main():
-        application = application_type()
-        async with serving(application, max_connections) as (address, server), AsyncExitStack() as stack:
+        application, held = application_type(), places or Places(max_connections)
+        async with serving(application, held) as (address, server), AsyncExitStack() as stack:
 
             async def connect():
                 reader, writer = await asyncio.open_connection(*address)
@@ -88,6 +88,20 @@ def test_whoever_has_been_idle_for_longest_gives_way():
         assert len(server.server_state.connections) == 2
 
     run(body)
+
+
+def test_who_was_accepted_while_the_server_ends_is_left_to_its_successor():
+    places = Places()
+
+    async def body(application, server, connect):
+        places.is_closed = True
+        reader, writer = await connect()
+        writer.write(GET)
+        with pytest.raises(ConnectionResetError):
+            await reader.read()
+        assert application.num_waiting == places.num_held == 0
+
+    run(body, places=places)
 
 
 def test_one_that_is_asking_or_being_answered_is_never_closed_for_another():

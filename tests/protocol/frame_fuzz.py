@@ -94,7 +94,7 @@ class Behind:
 
     def end(self) -> None:
         check_invariants(self.engine)
-        self.engine.remove_client(CLIENT)
+        self.engine.remove_client(CLIENT, 0.0)
         check_invariants(self.engine)
 
 

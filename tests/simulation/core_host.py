@@ -124,7 +124,7 @@ class CoreHost:
         yield from engine.expire(now)
         check_invariants(engine)
         for client in engine.expired_clients(now):
-            engine.remove_client(client)
+            engine.remove_client(client, now)
             check_invariants(engine)
         if now >= self._next_beat:
             self._next_beat = now + BEAT_S
@@ -153,9 +153,9 @@ class CoreHost:
         self._busy_until = now + self._rng.random()
         check_invariants(self.engine)
 
-    def forget(self, client: bytes) -> None:
+    def forget(self, client: bytes, now: float) -> None:
         """As after a send that its queue did not take."""
-        self.engine.remove_client(client)
+        self.engine.remove_client(client, now)
         check_invariants(self.engine)
 
     def check_all_free(self) -> None:

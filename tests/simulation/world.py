@@ -159,7 +159,7 @@ class World:
                 self._dead_names.add(self._readers[index].name)
                 self._readers[index] = self._new_reader()
             case "client is forgotten" if core is not None and core.engine.clients:
-                core.forget(rng.choice(list(core.engine.clients)))
+                core.forget(rng.choice(list(core.engine.clients)), self.now)
             case "a slot is spoiled" if core is not None:
                 core.spoil_a_slot()
             case "clock jumps":
