@@ -61,6 +61,13 @@ class Request:
         return [sequence for sequence in self.sequences if sequence.state is not SequenceState.FINISHED]
 
     @property
+    def sharer(self) -> "Sequence | None":
+        """A running sequence whose blocks hold the whole prompt; asked only while nobody computes it."""
+        if len(self.sequences) == 1:
+            return None
+        return next((sequence for sequence in self.sequences if sequence.state is SequenceState.RUNNING), None)
+
+    @property
     def prompt_len(self) -> int:
         return len(self.prompt) // TOKEN_BYTES
 

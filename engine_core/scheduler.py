@@ -12,11 +12,11 @@ from heapq import heappop, heappush
 from .block_hash import TOKEN_BYTES
 from .decode_set import DecodeSet
 from .fair_share import FairShares
-from .giving_way import who_gives_way
+from .giving_way import must_leave_rows, who_gives_way
 from .kv_cache import KVCache
 from .ordered import insert, order_of, remove
 from .quarantine import Quarantine
-from .request import Request, Sequence, SequenceEvent, SequenceState
+from .request import Sequence, SequenceEvent, SequenceState
 from .scheduled_step import ScheduledChunk, ScheduledStep
 from .step_calendar import StepCalendar
 from .waiting_queue import WaitingQueue
@@ -135,6 +135,8 @@ class Scheduler:
                 self.waiting.take(sequence)
                 request.held.append(sequence)
                 continue
+            if must_leave_rows(sequence, len(self.free_rows), self.max_num_rows, self.waiting, self.shares):
+                return
             while not self._find_room(sequence):
                 giving = who_gives_way(sequence, self.running, plan.admitted, self.shares)
                 if giving is None:
@@ -148,7 +150,7 @@ class Scheduler:
 
     def _find_room(self, sequence: Sequence) -> bool:
         num_spare = len(self.running) * self.kv_cache.num_groups  # each may fill a block before one is preempted
-        return bool(self.free_rows) and self.kv_cache.admit(sequence, _sharer(sequence.request), num_spare)
+        return bool(self.free_rows) and self.kv_cache.admit(sequence, sequence.request.sharer, num_spare)
 
     def _isolate(self, suspect: Sequence) -> bool:
         """Have nobody but `suspect` run; False while something is in flight that must be answered first."""
@@ -290,10 +292,3 @@ class Scheduler:
         self.num_queued -= 1
         self.num_queued_tokens -= sequence.num_tokens
         sequence.request.tenant.queue(sequence, -1)
-
-
-def _sharer(request: Request) -> Sequence | None:
-    """A running sequence whose blocks hold the whole prompt; asked only while nobody computes it."""
-    if len(request.sequences) == 1:
-        return None
-    return next((sequence for sequence in request.sequences if sequence.state is SequenceState.RUNNING), None)

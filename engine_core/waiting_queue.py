@@ -1,6 +1,6 @@
 """Who runs next: sequences that own nothing, fairly between tenants, and within each in the policy's order."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from .fair_share import FairShares, Tenant
 from .ordered import insert, remove
@@ -25,6 +25,11 @@ class WaitingQueue:
 
     def __iter__(self) -> Iterator[Sequence]:
         return (sequence for tenant in self._tenants for sequence in tenant.waiting)
+
+    @property
+    def tenants(self) -> Collection[Tenant]:
+        """Those of whom something waits."""
+        return self._tenants.keys()
 
     def add(self, sequence: Sequence) -> None:
         tenant = sequence.request.tenant

@@ -82,3 +82,38 @@ def test_who_gave_way_waits_for_its_turn_and_is_not_stopped_at_once_again(drive)
     while driver.step():
         order += [stream for stream in driver.ends if stream not in order]
     assert order == [*others, greedy, newer]
+
+
+def test_who_is_ahead_leaves_an_eighth_of_the_rows_free(drive):
+    driver = drive(max_num_seqs=8)
+    occupy(driver, "greedy", 6, max_tokens=40)
+    greedy = [driver.add(8, max_tokens=40, tenant="greedy") for _ in range(3)]
+    driver.step(2)
+    assert [len(driver.tokens[stream]) > 0 for stream in greedy] == [True, False, False]
+    modest = driver.add(8, max_tokens=4, tenant="modest")
+    driver.step()
+    assert driver.tokens[modest]
+    assert driver.scheduler.num_preemptions == 0
+    driver.run()
+
+
+def test_what_somebody_reads_already_goes_on_in_every_row(drive):
+    driver = drive(max_num_seqs=8)
+    occupy(driver, "greedy", 8, max_tokens=40)
+    driver.plans.clear()
+    driver.answers.clear()
+    driver.worker.epoch = 1
+    driver.take(driver.engine.workers_replaced(1, driver.now, from_outside=True))
+    driver.plan()
+    assert len(driver.scheduler.running) == 8
+
+
+def test_a_better_priority_takes_the_last_row_before_another_tenant_does(drive):
+    driver = drive(max_num_seqs=8, policy="priority")
+    occupy(driver, "greedy", 7, max_tokens=40)
+    modest = driver.add(8, max_tokens=4, tenant="modest", priority=1)
+    urgent = driver.add(8, max_tokens=4, tenant="greedy", priority=0)
+    driver.step(2)
+    assert driver.tokens[urgent]
+    assert not driver.tokens[modest]
+    driver.run()
