@@ -146,7 +146,7 @@ class EngineCore:
             self.scheduler.add(sequence)
             if sequence.output and (reason := finish_reason(sequence)) is not None:
                 ended[sequence] = reason  # its last token was delivered before the restart, the news of its end was not
-        self.trials.try_alone(request, asked)
+        self.trials.try_alone(request, message)
         adopted = [] if message is asked else outbox.deliver(self.scheduler.step, None, adopted_news(request))
         return [*((client, outputs) for outputs in adopted), *self._end_early(client, ended, now)]
 

@@ -96,6 +96,11 @@ class SimulatedClient:
             output, reason = lonely_output(request, seed, token_limit, facts.vocab_size)
             self.streams[request.request_id + index] = Stream(request, index, seed, output, reason)
 
+    @property
+    def num_at_stake(self) -> int:
+        """Tokens of streams that have not ended."""
+        return sum(len(self.streams[stream_id].received) for stream_id in self.unfinished())
+
     def unfinished(self) -> list[int]:
         return [stream_id for stream_id, stream in self.streams.items() if stream.finish_reason is None]
 
@@ -119,6 +124,16 @@ class SimulatedClient:
                     self._ttl_left(request_id, siblings, now),
                 )
             )
+        return again
+
+    def asked_again(self, rng: random.Random, now: float) -> list[EngineCoreRequest]:
+        """What those who waited for its answers ask elsewhere; a part of them another thing about the same prompt."""
+        again = []
+        for request in self.unfinished_requests(now):
+            params = request.sampling_params
+            if rng.random() < 0.3:
+                params = msgspec.structs.replace(params, seed=rng.randrange(12))
+            again.append(msgspec.structs.replace(request, sampling_params=params, resume_token_ids=()))
         return again
 
     def take(self) -> int:

@@ -76,7 +76,7 @@ def draw_scenario(seed: int) -> Scenario:
         abort=rng.choice((0.0, 0.01, 0.05)),
         worker_death=rng.choice((0.0, 0.0, 0.003, 0.02)),
         core_death=rng.choice((0.0, 0.0, 0.002)),
-        silence=rng.choice((0.0, 0.0, 0.0005, 0.02)),
+        silence=rng.choice((0.0, 0.0, 0.0005, 0.005)),
         nan=rng.choice((0.0, 0.0, 0.003)),
         tenants=TENANTS[: rng.choice((1, 1, 2, 4))],
         ttl=rng.choice((0.0, 0.0, 0.3)),

@@ -201,8 +201,8 @@ class Simulation:
             self._kill_workers(from_outside=True)
         if rng.random() < scenario.core_death:
             self._kill_core()
-        if rng.random() < scenario.silence and (clients := self._speaking()):
-            self._lose(rng.choice(clients))
+        if rng.random() < scenario.silence and len(clients := self._speaking()) > 1:
+            self._lose(max(clients, key=lambda client: client.num_at_stake))
         if self._happens(scenario.spoil):
             facts = scenario.facts
             self._group.spoil(rng.randrange(facts.num_blocks), rng.randrange(scenario.config.cache.block_size))
@@ -218,13 +218,13 @@ class Simulation:
         """Either its lease must end, or a send to it fails, and who waited for its answers asks another client."""
         lost.is_silent = True
         self.tally.silent_clients += 1
-        if self._rng.random() < 0.5:
+        if self._rng.random() < 0.2:
             return
         self._forget(lost.name)
-        for request in lost.unfinished_requests(self.now):
+        for request in lost.asked_again(self._rng, self.now):
             if clients := self._speaking():
                 self._num_submitted += 1
-                again = msgspec.structs.replace(request, request_id=self._num_submitted * 1000, resume_token_ids=())
+                again = msgspec.structs.replace(request, request_id=self._num_submitted * 1000)
                 self._ask(self._rng.choice(clients), again)
 
     def _forget(self, name: bytes) -> None:

@@ -8,6 +8,7 @@ ENGINE, OUTBOX, DECODE = "engine_core/engine.py", "engine_core/client_outbox.py"
 HASH, REQUEST, NEWS = "engine_core/block_hash.py", "engine_core/request.py", "engine_core/news.py"
 RESULTS, STOPPING, QUARANTINE = "engine_core/step_results.py", "engine_core/stopping.py", "engine_core/quarantine.py"
 TRIALS, SUSPECTS = "engine_core/trials.py", "frontend/client_suspects.py"
+ORPHANS = "engine_core/orphans.py"
 SESSION, STREAMS, DISPATCH = "frontend/client_session.py", "frontend/client_streams.py", "frontend/client_dispatch.py"
 
 MUTATIONS = [
@@ -19,8 +20,8 @@ MUTATIONS = [
     ),
     (
         POOL,
-        "                del cached[block]\n            refcounts",
-        "                pass\n            refcounts",
+        "        self._cached.remove(free)\n",
+        "        pass\n",
         "shared and free",
     ),
     (POOL, "del self._block_by_name[self._name_by_block.pop(block)]", "self._name_by_block.pop(block)", "a stale name"),
@@ -67,7 +68,7 @@ MUTATIONS = [
     ),
     (
         ENGINE,
-        "        if (running := _running(outbox, message)) is not None:",
+        "        if (running := outbox.running(message)) is not None:",
         "        if (running := None) is not None:",
         "a repeated request is refused",
     ),
@@ -118,6 +119,24 @@ MUTATIONS = [
     (SUSPECTS, "        self._on_trial = None\n        return True", "        return True", "a trial never ends"),
     (TRIALS, "        if client == self._holder:\n            self._end_turn()\n", "", "a dead client keeps the turn"),
     (TRIALS, "        self._kept.clear()\n", "", "what was kept is said again and again"),
+    (
+        ORPHANS,
+        "for sequence in request.sequences)\n        orphan",
+        "for sequence in request.sequences[::-1])\n        orphan",
+        "siblings adopt each other's",
+    ),
+    (
+        ORPHANS,
+        "EngineCoreOutput(sequence.stream_id, 0,",
+        "EngineCoreOutput(sequence.stream_id, 1,",
+        "adopted tokens begin at the second place",
+    ),
+    (
+        ORPHANS,
+        "if each.question == question)",
+        "if True)",
+        "an answer to another question about the same prompt is adopted",
+    ),
     (SESSION, "        self._frames += 1\n", "", "nothing is ever acknowledged"),
     (
         STREAMS,
