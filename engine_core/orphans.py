@@ -20,8 +20,6 @@ from .request import Request
 
 KEPT_S = 30.0  # what a frontend takes to come back, and its clients to ask again
 MAX_KEPT_TOKENS = 1 << 22  # 16 MB
-
-
 Question = tuple[str, bytes, bytes, SamplingParams]  # all that an answer depends on, and who asked
 
 
