@@ -58,10 +58,10 @@ class Stream:
         self.prompt_logprobs: list[TokenLogprobs] | None = None
         self.last: EngineCoreOutput | None = None  # carries the finish_reason
 
-    def take(self) -> SequenceDelta:
+    def take(self, num_cached_tokens: int) -> SequenceDelta:
         received, start = self.received, self.delivered
         self.delivered = len(received)
-        delta = SequenceDelta(self.index, received[start:].tolist(), num_cached_tokens=self.request.num_cached_tokens)
+        delta = SequenceDelta(self.index, received[start:].tolist(), num_cached_tokens=num_cached_tokens)
         if self.logprobs is not None:
             delta.logprobs, self.logprobs = self.logprobs, []
         if self.prompt_logprobs is not None:
@@ -99,7 +99,7 @@ class RequestStreams:
             return None
         stream = self.ready.popleft()
         stream.queued = False
-        return stream.take()
+        return stream.take(self.num_cached_tokens)
 
     @property
     def may_expire(self) -> bool:
@@ -199,10 +199,13 @@ class StreamTable:
         if request.num_unfinished == 0:
             self.requests.pop(request.request_id, None)
         request.news(stream)
+        stream.request = self._nobody.request  # else the two would live until a garbage collection
 
     def fail(self, request: RequestStreams, error: PagedServeError) -> None:
         """End the whole request: its reader gets what came before, then `error`."""
         self._remove(request)
+        for stream in request.streams:
+            stream.request = self._nobody.request
         request.error = error
         if request.on_news is not None:
             request.on_news(request)

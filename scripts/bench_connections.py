@@ -37,6 +37,7 @@ from paged_serve.frontend.bench.timeline import Timeline
 from paged_serve.frontend.open_files import raise_open_files_limit
 
 NUM_IDLE, NUM_SLOW, NUM_UNREAD = 10_000, 1_000, 500
+OUTPUT_TOKENS = (16, 48)  # of a request of the load
 NOT_COUNTED = 0.25  # of a run
 BOOTSTRAPS = 2000
 UNREAD_BODY = {
@@ -56,7 +57,7 @@ async def in_turns(
 ) -> dict[str, object]:
     """The p99 of `figure`, alone and beside `attack`, and what processes hold meanwhile."""
     server = running.as_seen_by()
-    await peak_of(server, 2.0, options.seed)  # warm
+    await peak_of(server, options, 2.0, options.seed)  # warm
     found: dict[str, list[list[float]]] = {"alone": [], "beside": []}
     errors = {"alone": 0, "beside": 0}
     grown: dict[str, list[int]] = {"engine-core": [], "frontend 0": []}
@@ -65,7 +66,7 @@ async def in_turns(
         before = memory_of(running.pid)
         with attackers(running, attack) if kind == "beside" else contextlib.nullcontext():
             after = memory_of(running.pid)
-            lines = await run_load(server, options.rate, options.seconds, options.seed + turn // 2)
+            lines = await run_load(server, options, options.rate, options.seconds, options.seed + turn // 2)
             if kind == "beside":
                 for name, values in grown.items():
                     values.append(after[name] - before[name])
@@ -206,6 +207,7 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=30.0, help="requests a second")
     parser.add_argument("--seed", type=int, default=0)
     options, serve_options = parser.parse_known_args()
+    options.output_tokens = OUTPUT_TOKENS
     raise_open_files_limit()
     queue = ["--max-num-seqs", "128", "--max-num-queued-requests", "1024", "--no-spare-workers"]
     with serving([*queue, *serve_options], []) as running:
