@@ -1,4 +1,4 @@
-"""One of two frontends dies under many streams: each client has its whole answer in the end."""
+"""A frontend dies under its streams: each client has its whole answer, and what the core has computed is used."""
 
 import contextlib
 import json

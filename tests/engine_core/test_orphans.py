@@ -126,3 +126,16 @@ def test_an_abort_is_final(drive):
     driver.step(6)
     driver.abort(request_id, client=CLIENT)
     assert len(driver.engine.orphans) == 0
+
+
+def test_a_suspect_is_tried_beyond_what_it_adopts(drive):
+    driver = drive()
+    ask_and_lose(driver, steps=20, max_tokens=40)
+    driver.engine.trials.suspects_held(CLIENT, 1)
+    assert driver.engine.trials.next_turn(driver.now) == CLIENT
+    suspect = driver.add(10, trial_tokens=8, **{**PARAMS, "max_tokens": 40})
+    had = len(driver.tokens[suspect])
+    assert had > 8
+    while driver.scheduler.quarantine.first() is not None:
+        assert driver.step()
+    assert len(driver.tokens[suspect]) >= had + 8
