@@ -62,7 +62,7 @@ template <class Kv> class Attention {
 
   struct Scratch {
     char *query, *keys, *values, *copies;  // queries; a tile's panels; values in place of those that must not be seen
-    float *scores, *totals, *keep;         // of a block of rows; [rows][LANES] of the range's weights
+    float *scores, *totals, *keep;         // of a block of rows; [rows][WIDE] of the range's weights
     typename Kv::Element* weights;
     Expansion expansion;  // of codes
     Sums range, all;
@@ -82,7 +82,7 @@ template <class Kv> class Attention {
         else tiles_.hide(unit, t, tile, s.copies);
         unit.direct() ? direct_step(unit, t, walk, s) : panel_step(unit, t, walk, s);
       }
-      for (int m = 0; m < unit.rows; m++) s.range.total[m] = sum(load(s.totals + m * LANES));
+      for (int m = 0; m < unit.rows; m++) s.range.total[m] = sum(load_wide(s.totals + m * WIDE));
       if (unit.first_range != unit.last_range) join_rows(unit.rows, s.all, s.range);
     }
     const Sums& result = unit.first_range == unit.last_range ? s.range : s.all;
@@ -106,7 +106,7 @@ template <class Kv> class Attention {
       if constexpr (IS_CODED<Kv>)
         s.expansion = {carve.take<uint16_t>(TILE_KEYS * size_.head_dim), carve.take<uint16_t>(TILE_KEYS * size_.head_dim),
                        carve.take<float>(TILE_KEYS), carve.take<float>(TILE_KEYS)};
-      s.totals = carve.take<float>(rows * LANES);
+      s.totals = carve.take<float>(rows * WIDE);
       for (Sums* sums : {&s.range, &s.all})
         *sums = {carve.take<float>((size_t)rows * size_.columns), carve.take<float>(rows), carve.take<float>(rows)};
       bytes = carve.used();
@@ -149,7 +149,7 @@ template <class Kv> class Attention {
   void start_range(const Unit& unit, const Scratch& s) const {
     std::fill_n(s.range.values, (size_t)unit.rows * size_.columns, 0.0f);
     std::fill_n(s.range.top, unit.rows, LOWEST);
-    std::fill_n(s.totals, unit.rows * LANES, 0.0f);
+    std::fill_n(s.totals, unit.rows * WIDE, 0.0f);
   }
 
   // --- one tile ---
@@ -166,7 +166,7 @@ template <class Kv> class Attention {
     for (int m = 0; m < count; m++) {
       const int row = first + m, from = sees_from(unit, row, t), to = sees_to(unit, row, t);
       const auto weigh_row = from <= 0 && to >= seen * HALF_KEYS ? weigh<Kv, false> : weigh<Kv, true>;
-      float *scores = s.scores + m * TILE_KEYS, *totals = s.totals + row * LANES;
+      float *scores = s.scores + m * TILE_KEYS, *totals = s.totals + row * WIDE;
       s.keep[m] = weigh_row(scores, seen, from, to, scale_, s.range.top[row], totals, s.weights + m * TILE_KEYS,
                             s.expansion.key_scales, s.expansion.value_scales);
     }

@@ -9,6 +9,7 @@
 #include "attention.h"
 
 constexpr float LOWEST = -FLT_MAX;
+constexpr int WEIGH_UNROLL = WIDE_VECTORS == 1 ? 2 : 1;  // with 16 registers, what four vectors need does not fit
 
 struct Scale {
   float before;  // what makes a product the argument of `capped`
@@ -38,7 +39,7 @@ template <class Kv> inline F32 weight_of(F32 x) {
 }
 
 // A row of scores[TILE_KEYS] becomes weights[TILE_KEYS] of keys [from, to) of the tile, zeros elsewhere; `top` and
-// `totals` [LANES] go on. Returns what older sums are to be multiplied by. Only the first `halves` of the tile are read
+// `totals` [WIDE] go on. Returns what older sums are to be multiplied by. Only the first `halves` of the tile are read
 // and written: nobody sees the rest. The scales of codes, by position, are null without codes.
 template <class Kv, bool MASKED>
 inline float weigh(float* scores, int halves, int from, int to, const Scale& scale, float& top, float* totals,
@@ -47,7 +48,8 @@ inline float weigh(float* scores, int halves, int from, int to, const Scale& sca
     const I32 key = load_words(KEY_AT.data() + position % HALF_KEYS) + position / HALF_KEYS * HALF_KEYS;
     return (key >= splat(from)) & (key < splat(to));
   };
-  F32 high = splat(LOWEST), total = splat(0.0f);
+  F32 high = splat(LOWEST);
+  Wide total;
   const int positions = halves * HALF_KEYS;
 #pragma GCC unroll 2
   for (int position = 0; position < positions; position += LANES) {
@@ -64,16 +66,17 @@ inline float weigh(float* scores, int halves, int from, int to, const Scale& sca
     keep = exp2(splat(before * scale.after - here * scale.after))[0];
   }
   const F32 shift = splat(-top * scale.after);
-#pragma GCC unroll 2
-  for (int position = 0; position < positions; position += LANES) {
-    F32 weight = weight_of<Kv>(fma(load(scores + position), splat(scale.after), shift));
-    if constexpr (MASKED) weight = (F32)((I32)weight & seen(position));
-    total += weight;
-    if constexpr (IS_CODED<Kv>) weight *= load(value_scales + position);
-    if constexpr (IS_CODED<Kv> && MASKED) weight = (F32)((I32)weight & seen(position));  // 0 times NaN is NaN
-    Kv::store(weights + position, weight);
-  }
-  store(totals, fma(load(totals), splat(keep), total));
+#pragma GCC unroll WEIGH_UNROLL
+  for (int first = 0; first < positions; first += WIDE) EACH(v, WIDE_VECTORS) {
+      const int position = first + v * LANES;
+      F32 weight = weight_of<Kv>(fma(load(scores + position), splat(scale.after), shift));
+      if constexpr (MASKED) weight = (F32)((I32)weight & seen(position));
+      total.part[v] += weight;
+      if constexpr (IS_CODED<Kv>) weight *= load(value_scales + position);
+      if constexpr (IS_CODED<Kv> && MASKED) weight = (F32)((I32)weight & seen(position));  // 0 times NaN is NaN
+      Kv::store(weights + position, weight);
+    }
+  EACH(v, WIDE_VECTORS) store(totals + v * LANES, fma(load(totals + v * LANES), splat(keep), total.part[v]));
   return keep;
 }
 

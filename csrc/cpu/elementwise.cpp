@@ -1,7 +1,7 @@
 // elementwise: what lies between the matrix products: norms, the gate, rotation, writing the KV cache.
 //
 // Algorithm  everything is computed in float and rounded once, where it is stored. A row's sum of squares is taken in
-//            SUMS vectors that are added in one fixed tree, so its bits depend on the row alone
+//            SUMS times 16 lanes that are added in one fixed tree, so its bits depend on the row alone
 // Shapes     api.h
 // Tile       one row (norm, gate) or one token (rotation) by one thread; tiny work stays with the caller
 // Floor      each array passes through level 2 once: at 32 rows some 5 us, beside the products' milliseconds
@@ -44,17 +44,21 @@ template <class Body> void for_rows(Pool* pool, int rows, int size, Body body) {
 
 // The sum of squares of what value(at, n) gives over [0, size).
 template <class Value> inline float sum_of_squares(int size, Value value) {
-  F32 sums[SUMS] = {};
+  Wide sums[SUMS];
+  const auto add = [&](F32& to, int at, int n) {
+    const F32 x = value(at, n);
+    to = fma(x, x, to);
+  };
   int at = 0;
-  for (; at + SUMS * LANES <= size; at += SUMS * LANES) EACH(v, SUMS) {
-      const F32 x = value(at + v * LANES, LANES);
-      sums[v] = fma(x, x, sums[v]);
-    }
-  each_vector(size - at, [&](int rest, int n) {
-    const F32 x = value(at + rest, n);
-    sums[0] = fma(x, x, sums[0]);
-  });
-  return sum((sums[0] + sums[1]) + (sums[2] + sums[3]));
+  for (; at + SUMS * WIDE <= size; at += SUMS * WIDE)
+    EACH(s, SUMS) EACH(v, WIDE_VECTORS) add(sums[s].part[v], at + s * WIDE + v * LANES, LANES);
+  for (; at + WIDE <= size; at += WIDE) EACH(v, WIDE_VECTORS) add(sums[0].part[v], at + v * LANES, LANES);
+  EACH(v, WIDE_VECTORS) {
+    const int from = at + v * LANES;
+    if (from < size) add(sums[0].part[v], from, std::min(LANES, size - from));
+  }
+  EACH(v, WIDE_VECTORS) sums[0].part[v] = (sums[0].part[v] + sums[1].part[v]) + (sums[2].part[v] + sums[3].part[v]);
+  return sum(sums[0]);
 }
 
 inline float norm_scale(float squares, int size, float eps) { return 1.0f / std::sqrt(squares / (float)size + eps); }

@@ -76,14 +76,18 @@ void int4_product(float* out, int first, int past, const char* x, size_t x_strid
     }
 }
 
-// group_sums[row][group] = sum of x over the group, in one fixed order.
+// group_sums[row][group] = sum of x over the group, in 16 lanes.
 void sum_groups(Pool* pool, const GemmInt4Params& p, const Layout& layout) {
   pool->run(p.gemm.rows, std::max(1, p.gemm.rows / (2 * pool->size())), [&](int begin, int end) {
     for (int m = begin; m < end; m++)
       for (int g = 0; g < layout.groups; g++) {
         const uint16_t* x = (const uint16_t*)p.gemm.x + m * p.gemm.x_stride + (int64_t)g * p.group_size;
-        F32 total = splat(0.0f);
-        for (int i = 0; i < p.group_size; i += LANES) total += element_lanes(x + i, p.group_size - i);
+        Wide total;
+        for (int i = 0; i < p.group_size; i += WIDE)
+          EACH(v, WIDE_VECTORS) {
+            const int from = i + v * LANES;
+            if (from < p.group_size) total.part[v] += element_lanes(x + from, p.group_size - from);
+          }
         p.group_sums[(int64_t)m * layout.groups + g] = sum(total);
       }
   });

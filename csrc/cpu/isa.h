@@ -7,14 +7,14 @@
 //   F32, I32                 vectors of LANES float / int32_t: + - * / & | ^ << >> and comparisons work on them, and
 //                            `(mask) ? a : b` selects; (I32)f and (F32)i reinterpret bits
 //   load, store              of float*, unaligned;  load_words: of any 32-bit elements, as I32;  store_words
-//   load_bf16, store_bf16    LANES bfloat16 <-> F32; stores round to nearest even, NaN stays NaN
+//   load_bf16, store_bf16    LANES bfloat16 <-> F32; stores round to nearest even, NaN stays NaN, denormals become zeros
 //   *_n                      the same for the first n of LANES elements (0 <= n <= LANES); the rest read as 0, or are kept
 //   splat                    one float or int32_t in every lane
 //   opaque                   forgets what the compiler knows of a vector's value, at no cost
-//   fma, max, min, round     a * b + c rounded once (twice where the machine has no fused product); to nearest even
+//   fma, max, min, round     a * b + c rounded once; to nearest even
 //   to_int, to_float         float -> int32_t to nearest even, and back
-//   scaled                   x * 2^whole, for x in [0.5, 2) and whole <= 0 without a fraction; never below 2^-127
-//   sum, highest             over the lanes, in one fixed tree
+//   scaled                   x * 2^whole, for x in [0.5, 2) and whole <= 0 without a fraction; 0 below 2^-126
+//   sum, highest             over the lanes: halves, then halves of these, and of four (0 + 2) + (1 + 3)
 //   eights                   eight words from each of LANES / 4 places; x[0] gets the first four of each, x[1] the others
 //   repeat_four              four words, again and again
 //   interleave               the 16-bit halves of two vectors in turn, 2 * LANES in order over two vectors
@@ -22,7 +22,9 @@
 //   MAX_ROWS, strip_vectors  register budget of the microkernel, see tile.h
 //   Bf16, Fp32, Int8         how a 32-bit word of weights meets a word of activations, see tile.h
 //   Int4Codes                nibbles to words of Bf16 weights, see gemm_int4.cpp
-// Bits may differ from one instruction set to another, never within one.
+// All of them give the same bits, NaN's own apart: arithmetic is without denormals (float_mode.h), pairs of bfloat16 are
+// added odd one first, and sums over lanes are defined on 16 of them, whatever a vector holds (Wide). Where two
+// instruction sets could differ, AVX512 is the definition.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -32,6 +34,18 @@
 
 // A loop that must be unrolled before register allocation: only then do arrays of vectors live in registers.
 #define EACH(i, n) _Pragma("GCC unroll 16") for (int i = 0; i < (n); i++)
+
+// The bits of bfloat16 in the low halves, as vcvtneps2bf16 rounds: denormals to zeros, NaN to a quiet one.
+template <class Floats> inline auto bf16_bits(Floats x) {
+  using Ints = decltype(x < x);
+  const Ints magnitude = (Ints)x & 0x7fffffff;
+  const Ints bits = (Ints)x & ((magnitude > 0x007fffff) | (int32_t)0x80000000);
+  const Ints rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+  return magnitude > 0x7f800000 ? bits >> 16 | 0x40 : rounded;
+}
+
+// 2^whole as a float, for whole from -126 to 127; 0 for -127.
+template <class Ints> inline auto power_of_two(Ints whole) { return (whole + 127) << 23; }
 
 inline int32_t word_at(const void* p) {  // unaligned on purpose: rows of odd length start anywhere
   int32_t word;
@@ -46,6 +60,23 @@ inline int32_t word_at(const void* p) {  // unaligned on purpose: rows of odd le
 #else
 #include "isa_portable.h"
 #endif
+
+// Sixteen lanes, in as many vectors as that takes: element i of what is summed goes to lane i % 16, and the lanes are
+// added as those of one vector of AVX512 are.
+constexpr int WIDE = 16, WIDE_VECTORS = WIDE / LANES;
+struct Wide {
+  F32 part[WIDE_VECTORS] = {};
+};
+inline Wide load_wide(const float* p) {
+  Wide x;
+  EACH(v, WIDE_VECTORS) x.part[v] = load(p + v * LANES);
+  return x;
+}
+inline float sum(const Wide& x) {
+  if constexpr (WIDE_VECTORS == 1) return sum(x.part[0]);
+  else if constexpr (WIDE_VECTORS == 2) return sum(x.part[0] + x.part[1]);
+  else return sum((x.part[0] + x.part[2]) + (x.part[1] + x.part[3]));
+}
 
 inline F32 abs(F32 x) { return (F32)((I32)x & splat(0x7fffffff)); }
 

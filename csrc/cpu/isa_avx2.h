@@ -28,9 +28,7 @@ inline void store_words(void* p, I32 x) { _mm256_storeu_si256((__m256i*)p, (__m2
 
 inline F32 from_bf16(__m128i x) { return (F32)_mm256_slli_epi32(_mm256_cvtepu16_epi32(x), 16); }
 inline __m128i to_bf16(F32 x) {
-  const I32 bits = (I32)x;
-  const I32 rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
-  const __m256i whole = (__m256i)((x == x ? rounded : splat(0x7fc0)) & 0xffff);
+  const __m256i whole = (__m256i)(bf16_bits(x) & 0xffff);
   return _mm256_castsi256_si128(_mm256_permute4x64_epi64(_mm256_packus_epi32(whole, whole), 0xd8));
 }
 inline F32 load_bf16(const uint16_t* p) { return from_bf16(_mm_loadu_si128((const __m128i*)p)); }
@@ -59,7 +57,7 @@ inline F32 min(F32 a, F32 b) { return _mm256_min_ps(a, b); }
 inline F32 round(F32 x) { return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 inline I32 to_int(F32 x) { return (I32)_mm256_cvtps_epi32(x); }
 inline F32 to_float(I32 x) { return _mm256_cvtepi32_ps((__m256i)x); }
-inline F32 scaled(F32 x, F32 whole) { return (F32)((I32)x + (to_int(max(splat(-126.0f), whole)) << 23)); }
+inline F32 scaled(F32 x, F32 whole) { return x * (F32)power_of_two(to_int(max(splat(-127.0f), whole))); }
 inline float sum(F32 x) {
   const float fours[4] = {x[0] + x[4], x[1] + x[5], x[2] + x[6], x[3] + x[7]};
   return (fours[0] + fours[2]) + (fours[1] + fours[3]);
@@ -88,7 +86,7 @@ inline void interleave(I32 a, I32 b, I32& low, I32& high) {
 struct Halves {
   I32 even, odd;
 };
-struct Bf16 {  // two bfloat16, widened by a shift; the even product is added first
+struct Bf16 {  // two bfloat16, widened by a shift; the odd product is added first, as vdpbf16ps does
   using Acc = F32;
   using Weights = Halves;
   using Row = Halves;
@@ -98,7 +96,7 @@ struct Bf16 {  // two bfloat16, widened by a shift; the even product is added fi
   static Weights weights(I32 w) { return split(w); }
   static Row row(I32 x) { return split(x); }
   static Acc dot(Acc acc, Weights w, Row x) {
-    return fma((F32)w.odd, (F32)x.odd, fma((F32)w.even, (F32)x.even, acc));
+    return fma((F32)w.even, (F32)x.even, fma((F32)w.odd, (F32)x.odd, acc));
   }
 };
 struct Fp32 {  // one float

@@ -42,11 +42,7 @@ inline I32 load_words_n(const void* p, int n) { return copied<I32>(p, 4 * n); }
 inline void store_words(void* p, I32 x) { std::memcpy(p, &x, sizeof x); }
 
 inline F32 from_bf16(U16x4 x) { return (F32)(__builtin_convertvector(x, I32) << 16); }
-inline U16x4 to_bf16(F32 x) {
-  const I32 bits = (I32)x;
-  const I32 rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
-  return __builtin_convertvector(x == x ? rounded : splat(0x7fc0), U16x4);
-}
+inline U16x4 to_bf16(F32 x) { return __builtin_convertvector(bf16_bits(x), U16x4); }
 inline F32 load_bf16(const uint16_t* p) { return from_bf16(copied<U16x4>(p)); }
 inline F32 load_bf16_n(const uint16_t* p, int n) { return from_bf16(copied<U16x4>(p, 2 * n)); }
 inline void store_bf16_n(uint16_t* p, F32 x, int n) {
@@ -54,9 +50,11 @@ inline void store_bf16_n(uint16_t* p, F32 x, int n) {
   std::memcpy(p, &halves, 2 * n);
 }
 inline void store_bf16(uint16_t* p, F32 x) { store_bf16_n(p, x, LANES); }
-inline F32 load_fp16(const void* p) {  // finite; scaling by 2^112 moves the exponent and makes subnormals right
-  const I32 half = __builtin_convertvector(copied<U16x4>(p), I32), magnitude = (half & 0x7fff) << 13;
-  return (F32)((I32)((F32)magnitude * splat(0x1p112f)) | (half & 0x8000) << 16);
+inline F32 load_fp16(const void* p) {  // finite
+  const I32 half = __builtin_convertvector(copied<U16x4>(p), I32), magnitude = half & 0x7fff;
+  const F32 subnormal = __builtin_convertvector(magnitude, F32) * splat(0x1p-24f);  // normal as a float
+  const I32 bits = magnitude < 0x400 ? (I32)subnormal : (magnitude << 13) + (112 << 23);
+  return (F32)(bits | (half & 0x8000) << 16);
 }
 inline F32 load_u8(const void* p) { return __builtin_convertvector(copied<U8x4>(p), F32); }
 inline F32 load_s8(const void* p) { return __builtin_convertvector(copied<S8x4>(p), F32); }
@@ -66,22 +64,26 @@ inline void store_s8(int8_t* p, I32 x) {
   std::memcpy(p, &bytes, sizeof bytes);
 }
 
-inline F32 fma(F32 a, F32 b, F32 c) {
 #ifdef __FP_FAST_FMAF
+inline F32 fma(F32 a, F32 b, F32 c) {
   return F32{std::fma(a[0], b[0], c[0]), std::fma(a[1], b[1], c[1]), std::fma(a[2], b[2], c[2]), std::fma(a[3], b[3], c[3])};
-#else
-  return a * b + c;
-#endif
 }
+inline F32 fma_bf16(F32 a, F32 b, F32 c) { return fma(a, b, c); }
+#else
+#include "fused.h"
+inline F32 fma(F32 a, F32 b, F32 c) { return fused(a, b, c); }
+inline F32 fma_bf16(F32 a, F32 b, F32 c) { return fused_bf16(a, b, c); }
+#endif
 inline F32 max(F32 a, F32 b) { return a > b ? a : b; }
 inline F32 min(F32 a, F32 b) { return a < b ? a : b; }
-inline F32 round(F32 x) {  // adding 1.5 * 2^23 leaves no fraction bits; from 2^22 on there are none that matter
-  const F32 magic = splat(12582912.0f), magnitude = (F32)((I32)x & splat(0x7fffffff));
-  return magnitude < splat(4194304.0f) ? (x + magic) - magic : x;
+inline F32 round(F32 x) {  // adding 2^23 leaves no fraction bits; from there on there are none
+  const F32 magic = splat(8388608.0f), magnitude = (F32)((I32)x & splat(0x7fffffff));
+  const I32 whole = (I32)((magnitude + magic) - magic) | ((I32)x & splat((int32_t)0x80000000));
+  return magnitude < magic ? (F32)whole : x;
 }
 inline I32 to_int(F32 x) { return __builtin_convertvector(round(x), I32); }
 inline F32 to_float(I32 x) { return __builtin_convertvector(x, F32); }
-inline F32 scaled(F32 x, F32 whole) { return (F32)((I32)x + (to_int(max(splat(-126.0f), whole)) << 23)); }
+inline F32 scaled(F32 x, F32 whole) { return x * (F32)power_of_two(to_int(max(splat(-127.0f), whole))); }
 inline float sum(F32 x) { return (x[0] + x[2]) + (x[1] + x[3]); }
 inline int32_t sum(I32 x) { return x[0] + x[1] + x[2] + x[3]; }
 inline float highest(F32 x) {
@@ -102,7 +104,7 @@ inline void interleave(I32 a, I32 b, I32& low, I32& high) {
 struct Halves {
   I32 even, odd;
 };
-struct Bf16 {  // two bfloat16, widened by a shift; the even product is added first
+struct Bf16 {  // two bfloat16, widened by a shift; the odd product is added first, as vdpbf16ps does
   using Acc = F32;
   using Weights = Halves;
   using Row = Halves;
@@ -112,7 +114,7 @@ struct Bf16 {  // two bfloat16, widened by a shift; the even product is added fi
   static Weights weights(I32 w) { return split(w); }
   static Row row(I32 x) { return split(x); }
   static Acc dot(Acc acc, Weights w, Row x) {
-    return fma((F32)w.odd, (F32)x.odd, fma((F32)w.even, (F32)x.even, acc));
+    return fma_bf16((F32)w.even, (F32)x.even, fma_bf16((F32)w.odd, (F32)x.odd, acc));
   }
 };
 struct Fp32 {  // one float

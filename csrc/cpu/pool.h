@@ -1,10 +1,12 @@
 // A persistent fork-join pool. `run` hands out ranges of items in order to whoever is free; which thread computes an
 // item must not matter to its bits. Idle workers spin for a while, because the next kernel of a step comes within
-// microseconds, and then sleep.
+// microseconds, and then sleep. Items are computed without denormals (float_mode.h), by workers and caller alike.
 #pragma once
 #include <cstdint>
 #include <memory>
 #include <type_traits>
+
+#include "float_mode.h"
 
 class Pool {
  public:
@@ -26,6 +28,7 @@ class Pool {
 
  private:
   template <class Fn> void deal(int items, int grain, bool spans, Fn& fn) {
+    const FlushDenormals meanwhile;
     if (threads_ == 1 || items <= grain) {
       if (items > 0) fn(0, items);
       return;

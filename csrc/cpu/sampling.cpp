@@ -45,10 +45,29 @@ int rank_of(const Row& row, int token) {
   return rank;
 }
 
+// Of a sum of weights, a normal number of at least 1: error below an ulp, by single operations, where a library's log may
+// have other bits on another machine. With m in [sqrt(1/2), sqrt(2)) and s = (m - 1) / (m + 1), log(m) is
+// 2 (s + s^3 / 3 + s^5 / 5 + ...), written so that most of it is m - 1 itself, which is exact.
+double natural_log(double x) {
+  constexpr double LN2_HIGH = 0x1.62e42fefa38p-1, LN2_LOW = 0x1.ef35793c7673p-45;  // the first has 42 bits
+  constexpr uint64_t SQRT_HALF = 0x3fe6a09e667f3bcd;
+  uint64_t bits;
+  std::memcpy(&bits, &x, sizeof bits);
+  const int64_t exponent = (int64_t)(bits - SQRT_HALF) >> 52;
+  bits -= (uint64_t)exponent << 52;
+  double m;
+  std::memcpy(&m, &bits, sizeof m);
+  const double part = m - 1.0, s = part / (2.0 + part), square = s * s;
+  double series = 0.0;  // square / 3 + square^2 / 5 + ...
+  for (int odd = 23; odd > 1; odd -= 2) series = (series + 1.0 / odd) * square;
+  const double whole = (double)exponent;
+  return whole * LN2_HIGH + (part - (s * (part - 2.0 * series) - whole * LN2_LOW));
+}
+
 void logprobs_of_row(const LogprobParams& p, Row& row, int i) {
   scan(row, p.logits + p.indices[i] * p.stride, p.vocab);
   const double total = sum_tiles(row, {row.top, 1.0f, LEAST_EXPONENT}, {});
-  const double normaliser = (double)row.top + std::log(total);
+  const double normaliser = (double)row.top + natural_log(total);
   int32_t* ids = p.ids + (int64_t)i * p.width;
   float* values = p.logprobs + (int64_t)i * p.width;
   const auto put = [&](int at, int token) {

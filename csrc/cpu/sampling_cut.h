@@ -41,10 +41,24 @@ inline void tile_weights(const Row& row, const Weights& weights, const Cut& cut,
   }
 }
 
+// The sum of a tile, in two chains of 16 lanes.
+struct TileSums {
+  static constexpr int VECTORS = 2 * WIDE_VECTORS, STEP = 2 * WIDE;
+  Wide chains[2];
+
+  void add(int vector, F32 x) { chains[vector / WIDE_VECTORS].part[vector % WIDE_VECTORS] += x; }
+  float total() const {
+    Wide both;
+    EACH(v, WIDE_VECTORS) both.part[v] = chains[0].part[v] + chains[1].part[v];
+    return sum(both);
+  }
+};
+
 inline float tile_sum(const float* weights) {
-  F32 sums[2] = {splat(0.0f), splat(0.0f)};
-  for (int i = 0; i < TILE; i += 2 * LANES) EACH(v, 2) sums[v] += load(weights + i + v * LANES);
-  return sum(sums[0] + sums[1]);
+  TileSums sums;
+  for (int i = 0; i < TILE; i += sums.STEP)
+    EACH(v, sums.VECTORS) sums.add(v, load(weights + i + v * LANES));
+  return sums.total();
 }
 
 // Fills row.sums with the mass of what the cut keeps; returns all of it.
@@ -81,13 +95,13 @@ inline Mass mass_from(const Row& row, int32_t least) {
   const I32 border = splat(least);
   I32 count = splat((int32_t)0);
   for (int t = 0; t < row.tiles; t++) {
-    F32 sums[2] = {splat(0.0f), splat(0.0f)};
-    for (int i = 0; i < TILE; i += 2 * LANES) EACH(v, 2) {
+    TileSums sums;
+    for (int i = 0; i < TILE; i += sums.STEP) EACH(v, sums.VECTORS) {
         const I32 bits = load_words(row.weights.data() + row.start(t) + i + v * LANES), is_kept = bits >= border;
-        sums[v] += (F32)(bits & is_kept);
+        sums.add(v, (F32)(bits & is_kept));
         count -= is_kept;
       }
-    mass.sum += sum(sums[0] + sums[1]);
+    mass.sum += sums.total();
   }
   mass.count = sum(count);
   return mass;
