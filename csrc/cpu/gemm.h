@@ -87,7 +87,7 @@ void panel_product(const char* x, size_t x_stride, int rows, const char* panel, 
     });
     return;
   }
-  for (int k = 0; k < words; k += CHUNK_WORDS) {
+  for (int k = 0; k == 0 || k < words; k += CHUNK_WORDS) {  // of a single bfloat16 input no whole word: zeros
     const int count = std::min(CHUNK_WORDS, words - k);
     for_blocks(rows, [&](auto n, int row, int block, int) {
       const auto part = k ? block_product<F, n, Start::ADD, Out> : block_product<F, n, Start::ZERO, Out>;

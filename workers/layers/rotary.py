@@ -3,8 +3,11 @@
 import math
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
+
+from .trigonometry import cosine_and_sine
 
 if TYPE_CHECKING:  # the models, which are made of layers, import this
     from ..models.geometry import RopeScaling
@@ -13,28 +16,29 @@ POSITIONS_AT_ONCE = 2048  # by which a table grows
 
 
 class Rotary:
-    """Turns queries and keys by angles that grow with position; halves of a head are the pairs' two sides."""
+    """Turns queries and keys by angles that grow with position; halves of a head are the pairs' two sides.
+
+    Cosines and sines are computed by the host, whatever the device: the same bits on every machine.
+    """
 
     def __init__(self, scaling: "RopeScaling", head_dim: int, device: str = "cpu"):
-        self.frequencies = scaled_frequencies(scaling, head_dim).to(device)  # [head_dim / 2] float32
-        self.amplitude = attention_factor(scaling)
+        self.frequencies = scaled_frequencies(scaling, head_dim)  # [head_dim / 2] float32, host
+        self.amplitude = np.float32(attention_factor(scaling))
         self._table = torch.empty((0, head_dim), device=device)
-
-    def angles(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Cosine and sine of [tokens] positions, each [tokens, 1, head_dim / 2] float32; once per step."""
-        angle = (positions.float().unsqueeze(1) * self.frequencies).unsqueeze(1)
-        cosine, sine = angle.cos(), angle.sin()
-        if self.amplitude != 1.0:
-            cosine, sine = cosine * self.amplitude, sine * self.amplitude
-        return cosine, sine
 
     def table(self, num_positions: int) -> Tensor:
         """Cosines, then sines, of at least the first `num_positions`: [positions, head_dim] float32. Grows as asked."""
-        if num_positions > len(self._table):
-            wanted = max(num_positions, 2 * len(self._table))
-            grown = torch.arange(-(-wanted // POSITIONS_AT_ONCE) * POSITIONS_AT_ONCE, device=self._table.device)
-            self._table = torch.cat(self.angles(grown), 2).squeeze(1)
+        if num_positions > (held := len(self._table)):
+            wanted = -(-max(num_positions, 2 * held) // POSITIONS_AT_ONCE) * POSITIONS_AT_ONCE
+            grown = [self._piece(first) for first in range(held, wanted, POSITIONS_AT_ONCE)]
+            self._table = torch.cat([self._table, torch.cat(grown).to(self._table.device)])
         return self._table
+
+    def _piece(self, first: int) -> Tensor:
+        """The table's rows [first, first + POSITIONS_AT_ONCE)."""
+        positions = np.arange(first, first + POSITIONS_AT_ONCE, dtype=np.float32)
+        both = cosine_and_sine(positions[:, None] * self.frequencies.numpy())
+        return torch.from_numpy(np.concatenate(both, axis=1) * self.amplitude)
 
 
 def rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
@@ -49,8 +53,7 @@ def rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
 
 def scaled_frequencies(scaling: "RopeScaling", head_dim: int) -> Tensor:
     """Radians per position of each pair of a head's elements, [head_dim / 2] float32."""
-    exponents = torch.arange(0, head_dim, 2, dtype=torch.int64).float() / head_dim
-    plain = 1.0 / (scaling.theta**exponents)
+    plain = 1.0 / _powers(scaling.theta, head_dim)
     match scaling.kind:
         case "linear":
             return plain / scaling.factor
@@ -60,6 +63,12 @@ def scaled_frequencies(scaling: "RopeScaling", head_dim: int) -> Tensor:
             return _yarn(scaling, head_dim)
         case _:  # "dynamic" stretches only past max_position_embeddings, where no request is let
             return plain
+
+
+def _powers(theta: float, head_dim: int) -> Tensor:
+    """theta^(2 i / head_dim) of each pair i, [head_dim / 2] float32: in double, where torch's own differ by machine."""
+    exponents = torch.arange(0, head_dim, 2, dtype=torch.int64).float() / head_dim
+    return torch.tensor([math.pow(theta, exponent) for exponent in exponents.tolist()], dtype=torch.float32)
 
 
 def _llama3(plain: Tensor, scaling: "RopeScaling") -> Tensor:
@@ -89,7 +98,7 @@ def _yarn(scaling: "RopeScaling", head_dim: int) -> Tensor:
     if first == last:
         last += 0.001  # a step instead of a ramp
     ramp = ((torch.arange(head_dim // 2, dtype=torch.float32) - first) / (last - first)).clamp(0, 1)
-    powers = scaling.theta ** (torch.arange(0, head_dim, 2).float() / head_dim)
+    powers = _powers(scaling.theta, head_dim)
     kept, divided = 1.0 / powers, 1.0 / (scaling.factor * powers)
     keep = 1 - ramp
     return divided * (1 - keep) + kept * keep

@@ -29,7 +29,7 @@ class TorchOps:
         self._heads = heads
 
     def start_step(self, batch: InputBatch, cache: KVCache) -> TorchStep:
-        cosine, sine = self._heads.rotary.angles(batch.positions)
+        cosine, sine = self._heads.rotary.table(batch.longest)[batch.positions].unsqueeze(1).chunk(2, dim=-1)
         blocks = torch.div(batch.slots, cache.block_size, rounding_mode="floor")
         return TorchStep(cache, cosine, sine, blocks, batch.slots - blocks * cache.block_size)
 
