@@ -18,6 +18,10 @@ serve *options:
 check *options:
     {{python}} scripts/check.py {{options}}
 
+# write the golden logprobs anew, from the portable kernels: after a change of arithmetic that is meant
+golden:
+    {{python}} -m tests.workers.golden
+
 # the fast tests alone
 test *options:
     {{python}} -m pytest -q {{options}}

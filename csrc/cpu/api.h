@@ -199,6 +199,7 @@ API void run_program(Pool*, const ProgramParams*);
 // What this library is, and what the machine could run. library.cpp.
 API const char* isa_name();        // "avx512", "avx2" or "portable"
 API const char* machine_isa();     // the best of them for this processor
+API int32_t dot_is_fma();          // whether pairs of bfloat16 are added as on other machines, dot_check.cpp; or 0
 API int32_t struct_size(const char* name);  // of one of the structs above, or -1
 
 // The machine's limits. limits.cpp.

@@ -40,7 +40,9 @@ def single(exact: Doubles) -> Floats:
         scaled = np.ldexp(exact, 64)  # where it is no denormal
         is_tiny = np.abs(scaled.astype(np.float32)) < np.float32(2.0**-62)
         is_small = np.abs(exact) < 2.0**-100
-        return np.where(is_small & is_tiny, np.copysign(np.float32(0), exact), exact.astype(np.float32)).astype(np.float32)
+        return np.where(is_small & is_tiny, np.copysign(np.float32(0), exact), exact.astype(np.float32)).astype(
+            np.float32
+        )
 
 
 def add(a: Floats, b: Floats) -> Floats:
@@ -72,9 +74,7 @@ def product(x: Floats, weight: Floats, is_paired: bool, segments: int = 1) -> Fl
     return added([chain(a, b, is_paired) for a, b in parts])
 
 
-def int4_product(
-    x: Floats, codes: Floats, zeros: Floats | None, scales: Floats, segments: int = 1
-) -> Floats:
+def int4_product(x: Floats, codes: Floats, zeros: Floats | None, scales: Floats, segments: int = 1) -> Floats:
     """`codes` [outputs, inputs] of groups, less 8 without `zeros`; `zeros` and `scales` [outputs, groups]."""
     groups = scales.shape[1]
     size, per_segment = x.shape[1] // groups, groups // segments

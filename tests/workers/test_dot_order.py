@@ -59,8 +59,14 @@ def test_sums_of_squares_have_sixteen_lanes(cpu_pools, size, kind):
     exact = dot_order.norm(hidden.numpy(), weight.numpy(), 1e-6)
     for pool in cpu_pools:
         assert_same_bits(rms_norm(pool, hidden, weight, 1e-6), torch.from_numpy(exact))
-        assert_same_bits(rms_norm(pool, hidden.bfloat16(), weight, 1e-6), dot_order.bf16(
-            dot_order.norm(dot_order.flushed(hidden.bfloat16().float().numpy()), weight.numpy(), 1e-6)))
+        assert_same_bits(
+            rms_norm(pool, hidden.bfloat16(), weight, 1e-6),
+            dot_order.bf16(dot_order.norm(dot_order.flushed(hidden.bfloat16().float().numpy()), weight.numpy(), 1e-6)),
+        )
+
+
+def test_a_library_finds_its_dot_products_in_order(cpu_library):
+    assert cpu_library.dot_is_fma()
 
 
 def test_the_definition_itself_rounds_once():

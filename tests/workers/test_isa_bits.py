@@ -5,6 +5,7 @@ Numbers include denormals, zeros of both signs, and what overflows.
 
 import zlib
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -39,11 +40,12 @@ def agree():
         pytest.skip("one instruction set at most is built")
     pools = [cpu.Pool(cpu.load_library(isa), [-1] * count) for isa in cpu.runnable_isas() for count in (1, 3)]
 
-    def compare(run: Callable[[cpu.Pool], Tensor | tuple[Tensor, ...]]) -> None:
-        results = [found if isinstance(found := run(pool), tuple) else (found,) for pool in pools]
+    def compare(run: Callable[..., Tensor | tuple[Tensor, ...]], *arguments: Any, **options: Any) -> None:
+        found = [run(pool, *arguments, **options) for pool in pools]
+        results = [each if isinstance(each, tuple) else (each,) for each in found]
         for result in results[1:]:
-            for found, expected in zip(result, results[0], strict=True):
-                assert_same_bits(found, expected)
+            for one, expected in zip(result, results[0], strict=True):
+                assert_same_bits(one, expected)
 
     yield compare
     for pool in pools:
@@ -81,10 +83,10 @@ def test_products(agree, shape, form, kind):
     bias = numbers(kind, (outputs,), seed + 6)
     for out_dtype in {x.dtype, torch.float32}:
         residual = numbers(kind, (rows, outputs), seed + 7).to(out_dtype)
-        agree(lambda pool: gemm(pool, x, packed, out_dtype=out_dtype))
-        agree(lambda pool: gemm(pool, x, packed, bias, residual, out_dtype=out_dtype))
+        agree(gemm, x, packed, out_dtype=out_dtype)
+        agree(gemm, x, packed, bias, residual, out_dtype=out_dtype)
     if inputs % 32 == 0:
-        agree(lambda pool: gemm(pool, x, packed, bias, segments=4))
+        agree(gemm, x, packed, bias, segments=4)
 
 
 @pytest.mark.parametrize("group_size", [8, 24, 32, 40, 64, 128])
@@ -93,7 +95,7 @@ def test_int4_groups(agree, group_size, kind):
     weight = weight_of("int4 with zeros", kind, 70, 16 * group_size, group_size)
     grouped = GroupedWeight(weight.codes, weight.scales[:, :16].contiguous(), weight.zeros[:, :16].contiguous(), bits=4)
     x, packed = numbers(kind, (9, 16 * group_size), group_size).bfloat16(), pack(grouped)
-    agree(lambda pool: gemm(pool, x, packed))
+    agree(gemm, x, packed)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -123,14 +125,14 @@ def test_norms_and_gates(agree, size, dtype, kind):
         return rms_norm(pool, summed, weight, 1e-6, delta), summed
 
     agree(add_norm)
-    agree(lambda pool: rms_norm(pool, hidden, weight, 1e-6))
-    agree(lambda pool: silu_mul(pool, gate_up))
+    agree(rms_norm, hidden, weight, 1e-6)
+    agree(silu_mul, gate_up)
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_gates_everywhere(agree, dtype):
     gates = torch.arange(-120, 120, 0.01)
-    agree(lambda pool: silu_mul(pool, torch.stack([gates, normals((len(gates),), 0)]).flatten()[None].to(dtype)))
+    agree(silu_mul, torch.stack([gates, normals((len(gates),), 0)]).flatten()[None].to(dtype))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -188,7 +190,11 @@ def test_attention(agree, group, head_dim, options, rows, dtype, kind):
     starts = torch.tensor([0, *(new for _, new in rows)]).cumsum(0).int()
     both = None if scales is None else (scales[0], scales[1])
     where = tables, starts, torch.tensor(lengths).int(), head_dim**-0.5
-    agree(lambda pool: attention(pool, query, *cache, *where, scales=both, **options))
+    agree(attention, query, *cache, *where, scales=both, **options)
+
+
+def summed(pool: cpu.Pool, parts: Tensor, bias: Tensor, dtype: torch.dtype) -> Tensor:
+    return sum_parts(pool, parts, bias, torch.empty(parts.shape[1:], dtype=dtype))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -197,11 +203,11 @@ def test_embeddings_and_sums_of_parts(agree, kind):
     for form in ("bf16", "fp32", "int8"):
         table = pack(weight_of(form, kind, 150, 90, 4))
         for out_dtype in FLOATS:
-            agree(lambda pool: embed_rows(pool, ids, table, out_dtype))
+            agree(embed_rows, ids, table, out_dtype)
     for count in (1, 2, 3, 4, 7):
         parts, bias = numbers(kind, (count, 9, 77), count), numbers(kind, (77,), 50)
         for out_dtype in FLOATS:
-            agree(lambda pool: sum_parts(pool, parts, bias, torch.empty(9, 77, dtype=out_dtype)))
+            agree(summed, parts, bias, out_dtype)
 
 
 @pytest.mark.parametrize("vocab_size", [1, 2, 15, 33, 255, 257, 1000, 4099])

@@ -1,6 +1,7 @@
 """A llama of a few thousand random weights, as a folder on disk: the real loader and decoder, in milliseconds."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,23 @@ VOCAB_SIZE = 300
 HIDDEN, HEADS, KV_HEADS, HEAD_DIM, FFN, LAYERS = 64, 4, 2, 16, 96, 2
 
 
-def write_tiny_model(folder: Path, dtype: torch.dtype = torch.bfloat16, seed: int = 0, **changes: Any) -> str:
+def write_tiny_model(
+    folder: Path,
+    dtype: torch.dtype = torch.bfloat16,
+    seed: int = 0,
+    draw: Callable[[tuple[int, ...]], torch.Tensor] | None = None,
+    **changes: Any,
+) -> str:
     """Write config.json and model.safetensors; the weights are large enough for logits that are worth sampling.
 
     `changes` are entries of config.json; a `model_type` of "qwen3" gets the norms of queries and keys that it needs.
+    `draw(shape)` makes normal numbers in the place of torch, whose own differ from one processor to another.
     """
     generator = torch.Generator().manual_seed(seed)
 
     def weight(*shape: int, scale: float) -> torch.Tensor:
-        return (torch.randn(shape, generator=generator) * scale).to(dtype)
+        plain = draw(shape) if draw else torch.randn(shape, generator=generator)
+        return (plain * scale).to(dtype)
 
     tensors = {
         "model.embed_tokens.weight": weight(VOCAB_SIZE, HIDDEN, scale=1.0),

@@ -201,6 +201,10 @@ class Library:
             function.restype, function.argtypes = None, [c_void_p, c_void_p]
         self.functions: dict[str, Kernel] = functions
 
+    def dot_is_fma(self) -> bool:
+        """Whether the products of bfloat16 add in the order that all instruction sets share, on this processor."""
+        return bool(self._dll.dot_is_fma())
+
     def create_pool(self, params: PoolParams) -> int:
         return int(self._dll.pool_create(ctypes.byref(params)))
 
