@@ -3,7 +3,7 @@
 // Algorithm  A row is seen as tiles of 256 logits. One pass finds every tile's maximum; the n best tokens then lie in the
 //            few tiles that reach the n-th largest maximum, so that selecting them hardly reads the row again. What is
 //            kept of a distribution is described by a cut: the last token, in rank order, that stays. Its mass is summed
-//            tile by tile (float within a tile, in one fixed tree; double from tile to tile), and a token is drawn by
+//            tile by tile (float within a tile, in two chains of 16 lanes; double from tile to tile), and a token is drawn by
 //            inverting these sums in the order of token ids.
 //            Rank order: higher logit first, equal logits by lower id. A row's bits depend on that row alone.
 // Shapes     logits  [rows, vocab] float, rows `stride` apart; the rest is in api.h

@@ -65,6 +65,16 @@ def test_sums_of_squares_have_sixteen_lanes(cpu_pools, size, kind):
         )
 
 
+def test_denormals_are_zeros_in_kernels_and_nowhere_else(cpu_pools):
+    """The mode of the processor that makes them so is the calling thread's own again when a kernel has returned."""
+    tiny, weight = torch.full((40, 64), 2.0**-140), pack(torch.full((70, 64), 1e20))
+    for pool in cpu_pools:
+        for rows in (1, 40):  # computed by the caller alone, or shared
+            assert (gemm(pool, tiny[:rows], weight) == 0).all()
+            assert ((tiny * 2.0) == 2.0**-139).all()
+            assert (tiny.numpy() * np.float32(2) == np.float32(2.0**-139)).all()
+
+
 def test_a_library_finds_its_dot_products_in_order(cpu_library):
     assert cpu_library.dot_is_fma()
 

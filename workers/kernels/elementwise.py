@@ -1,4 +1,4 @@
-"""What lies between the matrix products, each in one pass. A row's bits depend on that row and the instruction set."""
+"""What lies between the matrix products, each in one pass. A row's bits depend on that row alone."""
 
 from collections.abc import Sequence
 

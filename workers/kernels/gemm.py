@@ -1,4 +1,4 @@
-"""Matrix products with packed weights. A row's bits depend on that row, the weight and the instruction set alone."""
+"""Matrix products with packed weights. A row's bits depend on that row and the weight alone."""
 
 from dataclasses import dataclass
 
