@@ -4,7 +4,7 @@ import logging
 import os
 import sys
 import time
-from typing import Any
+from typing import Any, TextIO
 
 import msgspec
 
@@ -50,16 +50,21 @@ class _JsonFormatter(logging.Formatter):
         return msgspec.json.encode(fields).decode()
 
 
+def in_colour(stream: TextIO) -> bool:
+    """Colour is for terminals only, and not where NO_COLOR is set."""
+    return stream.isatty() and not os.environ.get("NO_COLOR")
+
+
 def configure_logging(process_name: str, level: str = "info") -> None:
     """Send everything from `level` up to stderr; a second call replaces the first.
 
-    PAGED_SERVE_LOG_FORMAT=json gives JSON lines. Colour is for terminals only, and not where NO_COLOR is set.
+    PAGED_SERVE_LOG_FORMAT=json gives JSON lines.
     """
     formatter: logging.Formatter
     if os.environ.get("PAGED_SERVE_LOG_FORMAT") == "json":
         formatter = _JsonFormatter(process_name)
     else:
-        formatter = _LineFormatter(process_name, colour=sys.stderr.isatty() and not os.environ.get("NO_COLOR"))
+        formatter = _LineFormatter(process_name, colour=in_colour(sys.stderr))
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(formatter)
     root = logging.getLogger()

@@ -1,5 +1,8 @@
 """Everything that must be green before a commit lands: lint, format, types, generated docs, tests.
 
+All tests run on the best CPU kernels that this machine runs; those that whole models compute with run again on each
+other instruction set.
+
 Stops at the first failure, or when a step takes longer than LIMIT_S. Run it with the interpreter that has the `dev`
 extra: `.venv/bin/python scripts/check.py [pytest options]`.
 """
@@ -12,13 +15,22 @@ from pathlib import Path
 LIMIT_S = 1500
 ROOT = Path(__file__).parent.parent
 PYTHON = sys.executable
+PYTEST = [PYTHON, "-m", "pytest", "-q", "-n", "2", "--dist", "worksteal"]
 STEPS: list[list[str]] = [
     [PYTHON, "-m", "ruff", "check", "."],
     [PYTHON, "-m", "ruff", "format", "--check", "."],
     [PYTHON, "-m", "mypy", "-p", "paged_serve"],
     [PYTHON, "scripts/make_docs.py", "--check"],
-    [PYTHON, "-m", "pytest", "-q", "-n", "2", "--dist", "worksteal", *sys.argv[1:]],
+    [*PYTEST, *sys.argv[1:]],
 ]
+
+
+def steps_of_other_isas() -> list[list[str]]:
+    """The best one has been tested by then."""
+    from paged_serve.workers.kernels.cpu import runnable_isas
+
+    others = ["tests/workers", "-m", "chosen_isa and not nightly", "--cpu-isa"]
+    return [[*PYTEST, *sys.argv[1:], *others, isa] for isa in runnable_isas()[1:]]
 
 
 def run(command: list[str]) -> int:
@@ -30,7 +42,7 @@ def run(command: list[str]) -> int:
 
 
 def main() -> int:
-    for command in STEPS:
+    for command in [*STEPS, *steps_of_other_isas()]:
         started = time.monotonic()
         print("$", " ".join(["python", *command[1:]]), flush=True)
         code = run(command)

@@ -16,6 +16,15 @@ _STATE = tempfile.TemporaryDirectory(prefix="paged-serve-tests-")
 os.environ["XDG_STATE_HOME"] = _STATE.name
 
 
+def pytest_addoption(parser):
+    parser.addoption(
+        "--cpu-isa",
+        metavar="ISA",
+        help="the instruction set whose CPU kernels tests/workers tests, or `all` in turn; by default the best one, and "
+        "all where a test is about single kernels",
+    )
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item):
     """Ends a run that hangs in a teardown: pytest-timeout looks away as soon as a test has failed."""

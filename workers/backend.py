@@ -7,11 +7,13 @@ import torch
 from torch import Tensor
 
 from .attention.backend import AttentionBackend
+from .attention.single_tokens import SingleTokenAttention
 from .attention.torch_oracle import TorchOracle
 from .input_batch import InputBatch
 from .layers.embedding import Table, TiedTable, TorchTable
-from .layers.linear import Linear, RowParallelLinear, TorchLinear
+from .layers.linear import Linear, Product, RowParallelLinear, TorchLinear, linear
 from .layers.ops import Heads, Ops
+from .layers.single_rows import aligned, linear_by_rows
 from .layers.torch_ops import TorchOps
 from .quantization.forms import Fp8Weight, GroupedWeight, Int8Weight, Weight
 from .quantization.torch_linear import TorchFp8Linear, TorchGroupedLinear, TorchInt8Linear
@@ -68,10 +70,11 @@ class HostBackend(Backend, Protocol):
 
 
 class TorchBackend:
-    """Plain torch, on any device."""
+    """Plain torch, on any device. Its library may add a row's products in another order beside other rows."""
 
-    def __init__(self, device: str = "cpu"):
+    def __init__(self, device: str = "cpu", product: Product = linear):
         self.device = device
+        self._product = product
 
     def accepted(self, weight: Weight, dtype: torch.dtype) -> Weight:
         return weight
@@ -84,11 +87,11 @@ class TorchBackend:
             case Int8Weight():
                 return TorchInt8Linear(weight, bias)
             case Fp8Weight():
-                return TorchFp8Linear(weight, bias)
+                return TorchFp8Linear(weight, bias, self._product)
             case GroupedWeight():
-                return TorchGroupedLinear(weight, bias)
+                return TorchGroupedLinear(weight, bias, self._product)
             case _:
-                return TorchLinear(weight, bias)
+                return TorchLinear(weight, bias, self._product)
 
     def row_parallel(self, share: Weight, bias: Tensor | None, group: TensorParallelGroup) -> Linear:
         if group.size == 1:
@@ -99,10 +102,10 @@ class TorchBackend:
         return self.linear(weight)
 
     def table(self, weight: Tensor) -> Table:
-        return TorchTable(weight)
+        return TorchTable(weight, self._product)
 
     def tied_table(self, weight: Tensor) -> TiedTable:
-        return TorchTable(weight)
+        return TorchTable(weight, self._product)
 
     def ops(self, heads: Heads) -> Ops:
         return TorchOps(heads)
@@ -115,3 +118,17 @@ class TorchBackend:
 
     def recorded(self, forward: Forward) -> Forward:
         return forward
+
+
+class SingleRowsBackend(TorchBackend):
+    """What serves on a CPU without our kernels: plain torch, each row and each token by itself, so that none sees
+    another. Slow, but the promise is kept on every processor."""
+
+    def __init__(self) -> None:
+        super().__init__("cpu", linear_by_rows)
+
+    def accepted(self, weight: Weight, dtype: torch.dtype) -> Weight:
+        return aligned(weight) if isinstance(weight, Tensor) else weight
+
+    def attention(self, heads: Heads) -> AttentionBackend:
+        return SingleTokenAttention()

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from .attention.backend import AttentionBackend
 from .attention.cpu_paged import CpuPagedAttention
-from .attention.torch_oracle import TorchOracle
+from .attention.single_tokens import SingleTokenAttention
 from .backend import Forward
 from .input_batch import InputBatch
 from .kernels.attention import attends
@@ -75,7 +75,9 @@ class CpuBackend:
         return CpuOps(self._pool, self._buffers, heads)
 
     def attention(self, heads: Heads) -> AttentionBackend:
-        return CpuPagedAttention(self._pool, self._buffers) if attends(heads.head_dim) else TorchOracle()
+        if attends(heads.head_dim):
+            return CpuPagedAttention(self._pool, self._buffers)
+        return SingleTokenAttention(by_head=True)
 
     def sampling(self, vocab_size: int) -> Passes:
         return CpuPasses(self._pool)

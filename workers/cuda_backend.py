@@ -88,10 +88,10 @@ class TiedFixedRowsTable(TorchTable):
 
     def __init__(self, weight: Tensor):
         super().__init__(weight)
-        self._product = FixedRowsLinear(weight)
+        self._head = FixedRowsLinear(weight)
 
     def __call__(self, x: Tensor) -> Tensor:
-        return self._product(x)
+        return self._head(x)
 
 
 def computes(dtype: torch.dtype, head_dim: int) -> bool:

@@ -17,6 +17,7 @@ from .cpu_backend import DTYPES
 from .cuda_memory import cuda_budget
 from .kernels.cpu import Library, Pool, best_library
 from .kv_cache import KVCache, blocks_that_fit, cache_dtype, host_budget, max_model_len
+from .machine import remedy, why_slow
 from .memory import free_host_bytes, peak_resident_bytes, resident_bytes
 from .model_runner import ModelRunner
 from .models import Model, device_of, load_model, read_model
@@ -148,7 +149,15 @@ class Rank:
             "kv_dtype": str(cache_dtype(self._config, self._model)).removeprefix("torch."),
             "memory": f"{resident_bytes()} bytes, {peak_resident_bytes()} at most",
             **self._model.quantization,
+            **self._slowness(),
         }
+
+    def _slowness(self) -> dict[str, str]:
+        """What keeps a CPU from our kernels, and what would mend it."""
+        isa = self._config.model.cpu_isa
+        if self._model.device != "cpu" or self._pool is not None or not (slow := why_slow(isa)):
+            return {}
+        return {"slow": slow, "remedy": remedy(isa)}
 
 
 def _create_pool(config: Config, index: int, folder: Path, device: str) -> Pool | None:
@@ -169,7 +178,7 @@ def _library(config: Config, folder: Path) -> Library | None:
         return None
     library = best_library(None if isa == "auto" else isa)
     if library is None:
-        log.warning("no CPU kernels are built, so plain torch computes, slowly; install again with a C++ compiler")
+        log.warning("%s; %s", why_slow(isa), remedy(isa))
         return None
     dtype = read_model(folder, config.model, on_kernels=True)[1].dtype
     if dtype not in DTYPES:

@@ -40,8 +40,10 @@ class LoadingBar:
             self._drawn = False
 
 
-def banner(config: Config, facts: Mapping[str, str], url: str, run_dir: str, *, is_demo: bool) -> str:
-    """One box that says what runs and where, then a line to copy."""
+def banner(
+    config: Config, facts: Mapping[str, str], url: str, run_dir: str, *, is_demo: bool, colour: bool = False
+) -> str:
+    """One box that says what runs and where, what makes it slow, and a line to copy."""
     names = config.model.served_model_names
     rows = [("model", f"{names[0]}  ({config.model.model})")]
     rows += fact_rows(config, facts)
@@ -54,7 +56,16 @@ def banner(config: Config, facts: Mapping[str, str], url: str, run_dir: str, *, 
     box = [f"│ {line:<{width}} │" for line in lines]
     title = " paged-serve is ready "
     top = "╭─" + title + "─" * max(0, width + 1 - len(title)) + "╮"
-    return "\n".join([top, *box, "╰" + "─" * (width + 2) + "╯", "try: " + curl_line(config, names[0], url)])
+    bottom = "╰" + "─" * (width + 2) + "╯"
+    return "\n".join([top, *box, bottom, *slow_lines(facts, colour=colour), "try: " + curl_line(config, names[0], url)])
+
+
+def slow_lines(facts: Mapping[str, str], *, colour: bool) -> list[str]:
+    """Why no kernel computes, what that costs, and the one command that mends it; nothing where all is well."""
+    if "slow" not in facts:
+        return []
+    red, plain = ("\033[31m", "\033[0m") if colour else ("", "")
+    return [f"{red}slow: {facts['slow']}{plain}", f"{red}mend: {facts['remedy']}{plain}"]
 
 
 def fact_rows(config: Config, facts: Mapping[str, str]) -> list[tuple[str, str]]:
@@ -65,12 +76,20 @@ def fact_rows(config: Config, facts: Mapping[str, str]) -> list[tuple[str, str]]
     quantization = [("quantization", facts["quantization"])] if "quantization" in facts else []
     remote = [("remote clients", facts["remote clients"])] if "remote clients" in facts else []
     return [
-        ("runs on", f"{fact['device']}, {fact['dtype']}, {ranks} rank{'s' if ranks > 1 else ''}"),
+        ("runs on", f"{fact['device']}, {fact['dtype']}, {ranks} rank{'s' if ranks > 1 else ''}{_path(facts)}"),
         *quantization,
         ("KV cache", f"{fact['kv_tokens']} tokens in {fact['kv_blocks']} blocks of {fact['block_size']}{coded}"),
         ("context", f"{facts.get('max_model_len', '?')} tokens, prompt and output"),
         *remote,
     ]
+
+
+def _path(facts: Mapping[str, str]) -> str:
+    """What multiplies on a CPU, on how many threads a rank."""
+    if facts.get("device") != "cpu" or "kernels" not in facts:
+        return ""
+    name = facts["kernels"] if facts["kernels"] == "torch" else f"{facts['kernels']} kernels"
+    return f", {name} on {facts['threads']} thread{'' if facts['threads'] == '1' else 's'}"
 
 
 def curl_line(config: Config, model: str, url: str) -> str:

@@ -1,5 +1,8 @@
-"""`paged-serve doctor`: the flight recorder's bundles, and what one of them tells, in words."""
+"""`paged-serve doctor`: what this machine computes with; the reports of lost processes, and what one of them tells."""
 
+import json
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -7,13 +10,15 @@ import click
 
 from .options import resolve
 
+MACHINE_WITHIN_S = 60
+
 
 @click.command("doctor")
 @click.argument("bundle", type=click.Path(dir_okay=False, path_type=Path), required=False)
 @click.option("--dump-dir", metavar="FOLDER", help="Where the bundles lie; as for `serve`.")
 @click.option("--stacks", is_flag=True, help="All stacks and log lines, too.")
 def command(bundle: Path | None, dump_dir: str | None, *, stacks: bool) -> None:
-    """Say what happened when BUNDLE was written; without BUNDLE, list those that there are."""
+    """Say what happened when BUNDLE was written; without BUNDLE, describe the machine and list them."""
     from ..supervision.bundle import bundles_in, dump_folder, read_bundle
     from ..supervision.diagnosis import diagnosis, everything
 
@@ -21,6 +26,7 @@ def command(bundle: Path | None, dump_dir: str | None, *, stacks: bool) -> None:
         found = read_bundle(bundle)
         click.echo("\n".join(diagnosis(found) + (everything(found) if stacks else [])))
         return
+    show_machine()
     folder = dump_folder(resolve({"dump_dir": dump_dir}).config.server.dump_dir)
     paths = [] if folder is None else bundles_in(folder)
     if not paths:
@@ -28,3 +34,19 @@ def command(bundle: Path | None, dump_dir: str | None, *, stacks: bool) -> None:
     for path in paths:
         told = read_bundle(path)
         click.echo(f"{path}  {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(told.written_at))}  {told.reason}")
+
+
+def show_machine() -> None:
+    """What the CPU computes with, by the workers' own word: only they know the kernels."""
+    from paged_serve.protocol.log import in_colour
+
+    command = [sys.executable, "-P", "-m", "paged_serve.workers.machine"]
+    told = subprocess.run(command, capture_output=True, text=True, timeout=MACHINE_WITHIN_S, check=False)
+    if told.returncode:
+        click.echo(f"what this machine computes with cannot be told: {told.stderr.strip()}", err=True)
+        return
+    rows = json.loads(told.stdout)
+    width = max(len(label) for label, _ in rows)
+    for label, text in rows:
+        is_bad = label in ("slow", "remedy") and in_colour(sys.stdout)
+        click.secho(f"{label:<{width}}  {text}", fg="red" if is_bad else None)

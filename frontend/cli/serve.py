@@ -29,7 +29,7 @@ def command(**flags: Any) -> None:
 
 def serve(config: Config) -> int:
     """Run a server in the foreground until a signal ends it; the exit code. Raises ConfigError when it is refused."""
-    from paged_serve.protocol.log import configure_logging
+    from paged_serve.protocol.log import configure_logging, in_colour
 
     from ..listen import close_http_socket, http_url, open_http_socket
     from ..supervisor import Supervisor
@@ -48,7 +48,8 @@ def serve(config: Config) -> int:
 
     def show_banner(facts: dict[str, str]) -> None:
         bar.clear()
-        click.echo(banner(config, facts, url, supervisor.run_dir, is_demo=is_demo), err=True)
+        text = banner(config, facts, url, supervisor.run_dir, is_demo=is_demo, colour=in_colour(sys.stderr))
+        click.echo(text, err=True)
 
     with supervisor.signals():
         supervisor.start()

@@ -169,6 +169,26 @@ class TestBanner:
         text = banner(self.CONFIG, {"quantization": "28 matrices int8"}, "url", "/tmp/run", is_demo=True)
         assert "│ quantization   28 matrices int8 " in text
 
+    def test_it_names_the_kernels_and_their_threads(self):
+        facts = {"device": "cpu", "dtype": "bfloat16", "kernels": "avx2", "threads": "2"}
+        assert "runs on        cpu, bfloat16, 1 rank, avx2 kernels on 2 threads " in self.text_of(facts)
+        assert "mend" not in self.text_of(facts)
+
+    def test_without_kernels_it_says_in_red_how_slow_that_is_and_what_mends_it(self):
+        facts = {
+            "device": "cpu",
+            "kernels": "torch",
+            "threads": "1",
+            "slow": "so slow",
+            "remedy": "pip install x",
+        }
+        assert self.text_of(facts).splitlines()[-3:-1] == ["slow: so slow", "mend: pip install x"]
+        assert "torch on 1 thread " in self.text_of(facts)
+        assert "\033[31mslow: so slow\033[0m\n\033[31mmend: " in self.text_of(facts, colour=True)
+
+    def text_of(self, facts, **options):
+        return banner(self.CONFIG, facts, "url", "/tmp/run", is_demo=False, **options)
+
     def test_the_line_to_copy_fits_a_unix_socket_and_a_key(self):
         server = ServerConfig(uds="/tmp/my socket", api_keys=("secret",))
         config = Config(model=self.CONFIG.model, server=server)

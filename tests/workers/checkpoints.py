@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from paged_serve.protocol.config import ModelConfig
+from paged_serve.workers.backend import Backend
 from paged_serve.workers.kernels.cpu import Pool
 from paged_serve.workers.models import Model, load_model
 from paged_serve.workers.tensor_parallel import TensorParallelGroup
@@ -143,11 +144,12 @@ def ours(
     dtype: Any = "auto",
     group: TensorParallelGroup | None = None,
     pool: Pool | None = None,
+    backend: Backend | None = None,
     **options: Any,
 ) -> Model:
-    """On plain torch, or on the kernels of `pool`; `options` are further fields of ModelConfig."""
+    """On torch row by row, the kernels of `pool`, or `backend`; `options` are further fields of ModelConfig."""
     config = ModelConfig(dtype=dtype, device="cpu", **options)
-    return load_model(str(folder), config, group or TensorParallelGroup(), lambda done, total: None, pool)
+    return load_model(str(folder), config, group or TensorParallelGroup(), lambda done, total: None, pool, backend)
 
 
 def random_tokens(num_tokens: int, seed: int = 0, vocab_size: int = SHAPE["vocab_size"]) -> list[int]:

@@ -8,6 +8,8 @@ import torch
 
 from paged_serve.workers.kernels import cpu, packing
 
+from .row_variant import row_variant_torch
+
 if folder := os.environ.get("PAGED_SERVE_TEST_KERNELS"):  # scripts/sanitize_kernels.py
     cpu.FOLDER = Path(folder)
     packing.allocate = lambda shape, dtype: torch.empty(shape, dtype=dtype)  # on the heap, where reads past it are seen
@@ -18,7 +20,42 @@ def one_thread():
     torch.set_num_threads(1)
 
 
-@pytest.fixture(scope="module", params=cpu.runnable_isas() or [None])
+@pytest.fixture(scope="module")
+def row_variant():
+    """For the rest of the module: what keeps its bits here keeps them on every processor."""
+    with row_variant_torch():
+        yield
+
+
+def pytest_generate_tests(metafunc):
+    """--cpu-isa decides what `cpu_library` and `chosen_isa` are."""
+    asked, runnable = metafunc.config.getoption("cpu_isa"), cpu.runnable_isas()
+    if asked not in (None, "all", *runnable):
+        raise pytest.UsageError(f"--cpu-isa {asked}: built for and run by this machine are {', '.join(runnable)}")
+    if "cpu_library" in metafunc.fixturenames:
+        isas = [asked] if asked in runnable else runnable or [None]
+        metafunc.parametrize("cpu_library", isas, indirect=True, scope="module")
+    if "chosen_isa" in metafunc.fixturenames and asked is not None:
+        isas = [asked] if asked in runnable else runnable
+        metafunc.parametrize("chosen_isa", isas, indirect=True, scope="session")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Marks what differs with --cpu-isa, so that check.py need not repeat the rest for every instruction set."""
+    for item in items:
+        parameters = item.callspec.params if hasattr(item, "callspec") else {}
+        if "chosen_isa" in getattr(item, "fixturenames", ()) and parameters.get("pool") != "torch":
+            item.add_marker("chosen_isa")
+
+
+@pytest.fixture(scope="session")
+def chosen_isa(request):
+    """What --cpu-isa names, or each in turn if that is `all`; None without it."""
+    return getattr(request, "param", None)
+
+
+@pytest.fixture(scope="module")
 def cpu_library(request):
     """Every built library in turn."""
     if request.param is None:
@@ -36,12 +73,12 @@ def cpu_pools(cpu_library):
 
 
 @pytest.fixture(scope="session")
-def make_pool():
+def make_pool(chosen_isa):
     """Makes pools of some number of threads; None if the kernels are not built. They need not fit the cores."""
     made = []
 
     def make(threads=1):
-        library = cpu.best_library()
+        library = cpu.best_library(chosen_isa)
         if library is None:
             return None
         made.append(cpu.Pool(library, [-1] * threads))

@@ -1,8 +1,11 @@
-"""The oracle against attention written from its definition, one query at a time, in float64."""
+"""Attention by torch against its definition, one query at a time, in float64: the oracle, and what serves."""
+
+from functools import partial
 
 import pytest
 import torch
 
+from paged_serve.workers.attention.single_tokens import SingleTokenAttention
 from paged_serve.workers.attention.tiles import BATCH_WORK, TILE_KEYS, tile_batches
 from paged_serve.workers.attention.torch_oracle import TorchOracle
 from paged_serve.workers.input_batch import InputBatch
@@ -62,16 +65,17 @@ def by_definition(query, kv, rows, scale, window):
 @pytest.mark.parametrize("window", [0, 1, 33, 64])
 @pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(4, 2, 32), (3, 3, 20), (7, 1, 8), (8, 1, 128)])
 @pytest.mark.parametrize("block_size", [16, 64])
-def test_attention_is_what_its_definition_says(block_size, heads, kv_heads, head_dim, window):
+@pytest.mark.parametrize("backend", [TorchOracle, SingleTokenAttention, partial(SingleTokenAttention, by_head=True)])
+def test_attention_is_what_its_definition_says(backend, block_size, heads, kv_heads, head_dim, window):
     rows = [(0, 1), (31, 1), (32, 1), (200, 1), (0, 5), (0, 100), (47, 66), (15, 17), (64, 2)]
     batch, cache, kv = random_step(rows, block_size, kv_heads, head_dim)
     query = torch.randn(len(batch.token_ids), heads, head_dim, generator=torch.Generator().manual_seed(1))
     new = torch.cat([row[:, old:] for row, (old, _) in zip(kv, rows, strict=True)], 1)
-    oracle = TorchOracle()
-    plan = oracle.plan(batch, cache, heads)
+    attention = backend()
+    plan = attention.plan(batch, cache, heads)
     blocks, offsets = batch.slots // block_size, batch.slots % block_size
     cache.keys[0].transpose(1, 2)[blocks, offsets], cache.values[0].transpose(1, 2)[blocks, offsets] = new
-    found = oracle.attend(plan, cache, 0, query, 0.2, window)
+    found = attention.attend(plan, cache, 0, query, 0.2, window)
     torch.testing.assert_close(found.double(), by_definition(query, kv, rows, 0.2, window), rtol=1e-5, atol=1e-5)
 
 

@@ -1,4 +1,8 @@
-"""The contract: a row's bits depend on that row alone. Every comparison here is torch.equal."""
+"""The contract: a row's bits depend on that row alone. Every comparison here is torch.equal.
+
+It is kept by what a server may compute with: the CPU kernels, and torch one row at a time ("torch" here). Plain torch
+keeps it on some processors only: `row_variant` makes this one such that it does not.
+"""
 
 import shutil
 
@@ -7,8 +11,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch.nn import functional
 
+from paged_serve.workers.backend import SingleRowsBackend, TorchBackend
+from paged_serve.workers.cpu_backend import DTYPES as KERNEL_DTYPES
+from paged_serve.workers.cpu_backend import CpuBackend
 from paged_serve.workers.layers.activation import silu_mul
-from paged_serve.workers.layers.linear import linear
 from paged_serve.workers.layers.norm import RMSNorm
 from paged_serve.workers.layers.rotary import rotate
 
@@ -19,13 +25,16 @@ DTYPES = [torch.bfloat16, torch.float16, torch.float32]
 BATCH_SIZES = [1, 2, 3, 4, 5, 6, 7, 8, 13, 17, 33, 64, 127, 300]
 
 
-def assert_rows_keep_their_bits(operation, rows):
-    """`operation` on any selection of `rows`, in any order and on any number of threads, gives each row's bits."""
+def assert_rows_keep_their_bits(operation, rows, thread_counts=(1, 2, 3)):
+    """`operation` on any selection of `rows`, in any order, gives each row's bits, as on any number of torch's threads.
+
+    Torch's products are promised for one number of threads only, which a server does not change.
+    """
     generator = torch.Generator().manual_seed(5)
-    whole = operation(rows)
+    whole = operation(rows).clone()
     for row in range(0, len(rows), 2):
         assert torch.equal(operation(rows[row : row + 1]), whole[row : row + 1]), f"row {row} alone"
-    for threads in (1, 2, 3):
+    for threads in thread_counts:
         torch.set_num_threads(threads)
         for size in BATCH_SIZES:
             chosen = torch.randperm(len(rows), generator=generator)[:size]
@@ -33,13 +42,42 @@ def assert_rows_keep_their_bits(operation, rows):
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize(("columns", "rows"), [(256, 640), (640, 256), (1024, 3072), (96, 144), (64, 48), (40, 16)])
-def test_a_products_rows_keep_their_bits(dtype, columns, rows):
+def test_where_the_weights_lie_changes_no_bit_without_kernels(dtype):
+    """In float32 it would: a tensor of a mapped file starts anywhere, and the heap's where it likes."""
+    weight, bias, x = product_case(dtype, 256, 640)
+    expected = SingleRowsBackend().linear(weight, bias)(x)
+    for offset in (1, 2, 4, 8):
+        memory = torch.empty(weight.numel() + 8, dtype=dtype)
+        moved = memory[offset : offset + weight.numel()].view(weight.shape).copy_(weight)
+        assert torch.equal(SingleRowsBackend().linear(moved, bias)(x), expected)
+    assert torch.equal(SingleRowsBackend().linear(weight.t().contiguous().t(), bias)(x), expected)
+
+
+def product_case(dtype, columns, rows):
+    """A weight [rows, columns], a bias, and 320 inputs."""
     generator = torch.Generator().manual_seed(1)
     weight = (torch.randn(rows, columns, generator=generator) / columns**0.5).to(dtype)
     bias = torch.randn(rows, generator=generator).to(dtype)
-    x = torch.randn(320, columns, generator=generator).to(dtype)
-    assert_rows_keep_their_bits(lambda chosen: linear(chosen, weight, bias), x)
+    return weight, bias, torch.randn(320, columns, generator=generator).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("columns", "rows"), [(256, 640), (640, 256), (1024, 3072), (96, 144), (64, 48), (40, 16)])
+def test_a_products_rows_keep_their_bits_on_every_instruction_set(dtype, columns, rows, cpu_pools):
+    if dtype not in KERNEL_DTYPES:
+        pytest.skip(f"the kernels do not know {dtype}")
+    weight, bias, x = product_case(dtype, columns, rows)
+    for pool in cpu_pools:
+        assert_rows_keep_their_bits(CpuBackend(pool).linear(weight, bias), x, thread_counts=(1,))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("columns", "rows"), [(256, 640), (1024, 1536), (96, 144)])
+def test_a_products_rows_keep_their_bits_without_kernels(dtype, columns, rows, row_variant):
+    weight, bias, x = product_case(dtype, columns, rows)
+    assert_rows_keep_their_bits(SingleRowsBackend().linear(weight, bias), x, thread_counts=(1,))
+    with pytest.raises(AssertionError, match=r"alone|rows on"):
+        assert_rows_keep_their_bits(TorchBackend().linear(weight, bias), x, thread_counts=(1,))
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -75,11 +113,11 @@ def test_torchs_own_silu_would_not_do():
 @pytest.fixture(
     scope="module",
     params=[
-        ("llama-3.1", "bfloat16", "torch"),
         ("qwen2-upper-layers-slide", "float32", "torch"),
         ("llama-multi-query", "bfloat16", "torch"),
         ("qwen3", "float16", "torch"),
         ("llama-multi-query", "float32", "kernels"),
+        ("llama-3.1", "bfloat16", "kernels"),
         ("qwen2-upper-layers-slide", "bfloat16", "kernels"),
         ("qwen3", "bfloat16", "kernels"),
     ],
@@ -97,7 +135,7 @@ def home(case, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def load(case, home, make_pool):
+def load(case, home, make_pool, row_variant):
     """Loads the model, or another in a `folder`; kernels run on so many threads."""
     _, dtype, way = case
     if way == "kernels" and make_pool() is None:
@@ -128,6 +166,14 @@ def alone(model):
 def test_chunks_of_any_size_and_decode_steps_give_the_same_bits(model, alone, chunk):
     loop = PagedLoop(model, seed=chunk)
     assert torch.equal(loop.prefill(loop.row(random_tokens(PROMPT_TOKENS)), chunk), alone[0])
+
+
+def test_plain_torch_would_not_keep_them(home, row_variant):
+    """Else nothing here could fail where torch computes."""
+    model = ours(home, "float32", backend=TorchBackend())
+    found = [(loop := PagedLoop(model)).prefill(loop.row(random_tokens(60)), chunk) for chunk in (60, 7)]
+    assert not torch.equal(*found)
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-4)
 
 
 def test_neighbours_of_any_kind_change_no_bit(model, alone):
@@ -170,8 +216,9 @@ def test_the_size_of_blocks_and_their_ids_change_no_bit(model, alone, block_size
 
 
 @pytest.mark.parametrize("threads", [2, 3])
-def test_the_number_of_threads_changes_no_bit(load, alone, threads):
-    torch.set_num_threads(threads)
+def test_the_number_of_threads_changes_no_bit(case, load, alone, threads):
+    if case[2] == "torch":
+        pytest.skip("torch's products are promised for one number of threads")
     loop = PagedLoop(load(threads))
     rows = [loop.row(random_tokens(PROMPT_TOKENS, seed)) for seed in range(2)]
     found = [loop.step([(row, count) for row in rows]).split(count) for count in (100, 37, 1, 1, 1, 5)]
@@ -181,7 +228,7 @@ def test_the_number_of_threads_changes_no_bit(load, alone, threads):
 
 def test_logits_of_some_tokens_are_those_of_all(model):
     hidden = torch.randn(40, model.geometry.hidden_size, generator=torch.Generator().manual_seed(6)).to(model.dtype)
-    assert_rows_keep_their_bits(model.logits, hidden)
+    assert_rows_keep_their_bits(model.logits, hidden, thread_counts=(1,))
 
 
 def test_a_row_whose_arithmetic_fails_leaves_its_neighbours_alone(load, model, home, tmp_path):

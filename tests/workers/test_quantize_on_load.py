@@ -4,13 +4,13 @@ import pytest
 import torch
 
 from paged_serve.protocol.errors import ConfigError
+from paged_serve.workers.backend import SingleRowsBackend
 from paged_serve.workers.layers.embedding import TorchTable
-from paged_serve.workers.quantization.forms import Int8Weight
+from paged_serve.workers.quantization.forms import Fp8Weight, Int8Weight
 from paged_serve.workers.quantization.fp8 import fp8_codes, fp8_scales
 from paged_serve.workers.quantization.on_load import int4_weight, int8_codes, int8_scales
 from paged_serve.workers.quantization.torch_linear import (
     TorchFp8Linear,
-    TorchGroupedLinear,
     TorchInt8Linear,
     apart,
     exact_products,
@@ -126,12 +126,15 @@ def test_w8a8_is_the_float64_product_of_its_codes():
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
-def test_a_quantized_products_rows_keep_their_bits(dtype):
+def test_a_quantized_products_rows_keep_their_bits(dtype, row_variant):
+    """As torch serves them: sums of int8 codes are exact in any order, the others are taken row by row."""
     matrix, x = gaussian(96, 1056), gaussian(65, 1056, seed=3).to(dtype)
     scales = int8_scales(matrix)
-    int8 = TorchInt8Linear(Int8Weight(int8_codes(matrix, scales), scales))
-    int4 = TorchGroupedLinear(int4_weight(matrix, 32))
-    for product in (int8, int4):
+    int8 = Int8Weight(int8_codes(matrix, scales), scales)
+    fp8_scale = fp8_scales(matrix)
+    fp8 = Fp8Weight(fp8_codes(matrix, fp8_scale), fp8_scale)
+    for weight in (int8, int4_weight(matrix, 32), fp8):
+        product = SingleRowsBackend().linear(weight)
         whole = product(x)
         assert whole.dtype == dtype
         for rows in (slice(7, 8), slice(0, 3), slice(20, 65)):
@@ -196,7 +199,7 @@ def test_the_output_head_stays_float_beside_fp8_unless_asked_for(folder):
 
 
 @pytest.mark.parametrize("kind", ["int8", "int4", "fp8"])
-def test_two_ranks_say_what_one_says_and_keep_a_rows_bits(kind, tmp_path):
+def test_two_ranks_say_what_one_says_and_keep_a_rows_bits(kind, tmp_path, row_variant):
     """On plain torch 8 bits only nearly so: a rank's share of a token's activations has a scale of its own."""
     reference("llama-even", tmp_path / "model", torch.bfloat16)
     options = {"quantization": kind, "quantize_lm_head": kind == "int8"}

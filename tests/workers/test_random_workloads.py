@@ -39,7 +39,7 @@ ALONE = Config(
 
 
 @pytest.fixture(scope="module")
-def load(tmp_path_factory):
+def load(tmp_path_factory, chosen_isa):
     """Gives the model of a ModelChoice; each is loaded once."""
     if not cpu.runnable_isas():
         pytest.skip("the kernels are not built")
@@ -51,7 +51,7 @@ def load(tmp_path_factory):
         return write_tiny_model(home, max_position_embeddings=MAX_MODEL_LEN, **CHECKPOINTS[checkpoint])
 
     def load_rank(choice: ModelChoice, home: str, group: TensorParallelGroup) -> Model:
-        pool = cpu.Pool(cpu.load_library(choice.isa), [-1] * choice.threads)
+        pool = cpu.Pool(cpu.load_library(chosen_isa or choice.isa), [-1] * choice.threads)
         pools.append(pool)
         config = ModelConfig(device="cpu", quantization=choice.quantization)
         return load_model(home, config, group, lambda done, total: None, pool)

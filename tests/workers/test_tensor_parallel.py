@@ -113,7 +113,7 @@ def test_biases_norms_and_shared_kv_heads_change_no_bit(variant, size, tmp_path,
         assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True))
 
 
-def test_ranks_keep_a_rows_bits_as_one_rank_does(tmp_path, pool):
+def test_ranks_keep_a_rows_bits_as_one_rank_does(tmp_path, pool, row_variant):
     reference("qwen3", tmp_path, torch.bfloat16)
 
     def work(group):

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from ..input_batch import InputBatch
-from ..layers.linear import padded_rows
 
 TILE_KEYS = 32  # keys that are visited together; tile t holds positions [32 t, 32 t + 32) whatever the block size
 PAGE_KEYS = 16  # keys that are gathered together; every block size is a multiple
@@ -38,7 +37,7 @@ class TileBatch:
 
     tokens: Tensor  # [strips, strip_tokens] i64, indices into the batch's tokens; the last one repeats as padding
     strip_tokens: int
-    num_queries: int  # queries a KV head has in a strip, strip_tokens * group size, padded for the products
+    num_queries: int  # queries a KV head has in a strip, strip_tokens * group size
     strip_of_tile: Tensor  # [tiles] i64
     pages: Tensor  # [tiles * pages a tile] i64, into the cache seen as pages of PAGE_KEYS
     hidden: Tensor  # [tiles, 1, num_queries, TILE_KEYS] bool: this query must not see this key
@@ -92,10 +91,6 @@ def _tile_batch(
 
     offsets = torch.minimum(torch.arange(length, device=device), counts.unsqueeze(1) - 1)  # [strips, length]
     query_positions = (positions.unsqueeze(1) + offsets).repeat_interleave(group_size, 1)
-    num_queries = padded_rows(length * group_size)
-    query_positions = torch.cat(
-        [query_positions, query_positions[:, -1:].expand(-1, num_queries - length * group_size)], 1
-    )
 
     keys_from = (first_tiles[strip_of_tile] + place) * TILE_KEYS
     key_positions = keys_from.unsqueeze(1) + torch.arange(TILE_KEYS, device=device)  # [tiles, TILE_KEYS]
@@ -106,7 +101,7 @@ def _tile_batch(
     return TileBatch(
         tokens=first_tokens.unsqueeze(1) + offsets,
         strip_tokens=length,
-        num_queries=num_queries,
+        num_queries=length * group_size,
         strip_of_tile=strip_of_tile,
         pages=_pages(batch, block_size, rows[strip_of_tile], keys_from),
         hidden=hidden.unsqueeze(1),

@@ -1,8 +1,8 @@
-"""Attention in plain torch and float32: what every kernel is tested against, and what serves where there is none.
+"""Attention in plain torch and float32, whole steps at once: what kernels are tested against within a tolerance, and
+what serves on CUDA devices where there is no kernel.
 
-One order of addition for all: each tile of keys is reduced on its own, in a product of fixed inner shape, and a
-strip's tiles are added one after another from its first. Tiles that a query does not see add exact zeros, so it does
-not matter which other queries share its strip.
+Each tile of keys is reduced on its own, and a strip's tiles are added one after another from its first. The library
+may add in another order where more tiles or queries meet, so a token's bits are not promised.
 """
 
 import math
@@ -66,21 +66,17 @@ def _attend_tiles(tiles: TileBatch, keys: Tensor, values: Tensor, query: Tensor,
     mixed = _over_tiles(torch.add, weighted.view(*shape, head_dim), tiles, 0.0).div_(total.unsqueeze(-1))
 
     group_size = query.shape[1] // kv_heads
-    used = mixed[:, :, : tiles.strip_tokens * group_size].view(-1, kv_heads, tiles.strip_tokens, group_size, head_dim)
-    by_token = used.transpose(1, 2).reshape(-1, *query.shape[1:])  # [strips * strip_tokens, heads, head_dim]
+    by_strip = mixed.view(-1, kv_heads, tiles.strip_tokens, group_size, head_dim)
+    by_token = by_strip.transpose(1, 2).reshape(-1, *query.shape[1:])  # [strips * strip_tokens, heads, head_dim]
     result[tiles.tokens.flatten()] = by_token.to(result.dtype)  # padding repeats a strip's last token
 
 
 def _strip_queries(tiles: TileBatch, query: Tensor, kv_heads: int) -> Tensor:
-    """[strips, kv_heads, num_queries, head_dim] float32; queries past the strip's own are zero."""
+    """[strips, kv_heads, num_queries, head_dim] float32."""
     _, heads, head_dim = query.shape
     strips, group_size = tiles.tokens.shape[0], heads // kv_heads
-    used = tiles.strip_tokens * group_size
-    padded = torch.zeros(strips, kv_heads, tiles.num_queries, head_dim, device=query.device)
     by_strip = query[tiles.tokens].view(strips, tiles.strip_tokens, kv_heads, group_size, head_dim)
-    target = padded[:, :, :used].view(strips, kv_heads, tiles.strip_tokens, group_size, head_dim)
-    target.copy_(by_strip.transpose(1, 2))
-    return padded
+    return by_strip.transpose(1, 2).float().reshape(strips, kv_heads, tiles.num_queries, head_dim).contiguous()
 
 
 def _gather(cache: Tensor, pages: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ..tensor_parallel import TensorParallelGroup
-from .linear import Linear, linear
+from .linear import Linear, Product, linear
 
 
 class Table(Protocol):
@@ -29,16 +29,17 @@ class TiedTable(Table, Linear, Protocol):
 class TorchTable:
     """The TiedTable of plain torch, on any device."""
 
-    def __init__(self, weight: Tensor):
+    def __init__(self, weight: Tensor, product: Product = linear):
         self.weight = weight  # [n, hidden]
         self.num_rows = weight.shape[0]
+        self._product = product
 
     def rows(self, indices: Tensor) -> Tensor:
         absent = (indices < 0) | (indices >= self.num_rows)
         return functional.embedding(indices.masked_fill(absent, 0), self.weight).masked_fill_(absent.unsqueeze(1), 0.0)
 
     def __call__(self, x: Tensor) -> Tensor:
-        return linear(x, self.weight)
+        return self._product(x, self.weight, None)
 
 
 class VocabularyEmbedding:

@@ -1,6 +1,6 @@
-"""Matrix products whose rows keep their bits whatever travels beside them."""
+"""Matrix products, by torch or behind one protocol."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
@@ -9,9 +9,7 @@ from torch.nn import functional
 
 from ..tensor_parallel import TensorParallelGroup
 
-SMALL_PRODUCT = 16**3  # rows * in * out up to which the CPU's half-precision product takes another kernel
-ROWS_MULTIPLE = 4  # below it the CPU's float32 product takes another kernel, which adds in another order
-OUTPUTS_MULTIPLE = 16  # outputs past a multiple of it, in float32, depend on how many threads share the product
+Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]  # x [rows, in], weight [out, in], bias [out] or None
 
 
 class Linear(Protocol):
@@ -22,15 +20,21 @@ class Linear(Protocol):
         ...
 
 
-class TorchLinear:
-    """The Linear of plain torch, on any device: the reference, and what serves where there is no kernel."""
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """All rows at once, as torch likes: whether a row's bits depend on the others is up to the processor."""
+    return functional.linear(x, weight, bias)
 
-    def __init__(self, weight: Tensor, bias: Tensor | None = None):
+
+class TorchLinear:
+    """The Linear of plain torch, on any device. Whether its rows keep their bits is up to `product`."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None = None, product: Product = linear):
         self.weight = weight  # [out, in]
         self.bias = bias  # [out]
+        self._product = product
 
     def __call__(self, x: Tensor) -> Tensor:
-        return linear(x, self.weight, self.bias)
+        return self._product(x, self.weight, self.bias)
 
 
 class JoinedLinear:
@@ -54,24 +58,3 @@ class RowParallelLinear:
     def __call__(self, x: Tensor) -> Tensor:
         summed = self._group.all_reduce(self.share(x))
         return summed if self.bias is None else summed + self.bias
-
-
-def padded_rows(num_rows: int) -> int:
-    """The least number of rows, at least `num_rows`, at which float32 products add in their usual order."""
-    return -(-num_rows // ROWS_MULTIPLE) * ROWS_MULTIPLE
-
-
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """`x` [rows, in] times `weight` [out, in] transposed, plus `bias` [out]; a row's bits depend on that row alone.
-
-    bfloat16 and float16 products have one order of addition for every number of rows, but for small ones; float32 has
-    from four rows on, so fewer, or a rest that threads would share unevenly, are padded. tests/workers/
-    test_invariance.py guards both.
-    """
-    num_rows = x.shape[0]
-    least = SMALL_PRODUCT // weight.numel() + 1
-    wanted = padded_rows(num_rows) if x.dtype == torch.float32 else max(num_rows, least)
-    if wanted == num_rows:
-        return functional.linear(x, weight, bias)
-    padded = functional.pad(x, (0, 0, 0, wanted - num_rows))
-    return functional.linear(padded, weight, bias)[:num_rows]

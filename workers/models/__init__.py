@@ -9,7 +9,7 @@ import torch
 from paged_serve.protocol.config import ModelConfig
 from paged_serve.protocol.errors import ConfigError
 
-from ..backend import Backend, TorchBackend
+from ..backend import Backend, SingleRowsBackend, TorchBackend
 from ..cpu_backend import DTYPES, CpuBackend
 from ..kernels.cpu import Pool
 from ..quantization.source import is_quantized, matrix_source
@@ -34,7 +34,8 @@ def load_model(
 ) -> Model:
     """This rank's share of the model in `folder`, ready to run.
 
-    It computes with `backend`, or else what knows its dtype: the kernels of `pool`, those of the CUDA device, torch.
+    It computes with `backend`, or else what knows its dtype: the kernels of `pool`, those of the CUDA device, torch row
+    by row.
     `on_progress(loaded_bytes, total_bytes)` is called after each tensor. Raises ConfigError when the folder, the
     machine or the number of ranks does not fit, with what was found and what would.
     """
@@ -76,7 +77,7 @@ def _best_backend(config: ModelConfig, geometry: Geometry, pool: Pool | None) ->
     if pool is not None and geometry.dtype in DTYPES:
         return CpuBackend(pool)
     if device_of(config) == "cpu":
-        return TorchBackend()
+        return SingleRowsBackend()
     from ..cuda_backend import CudaBackend, computes
 
     return (

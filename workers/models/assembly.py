@@ -8,7 +8,7 @@ from torch import Tensor
 from ..allocator import release_freed_memory
 from ..backend import Backend
 from ..layers.embedding import OutputHead, VocabularyEmbedding
-from ..layers.linear import OUTPUTS_MULTIPLE, JoinedLinear, Linear
+from ..layers.linear import JoinedLinear, Linear
 from ..layers.norm import RMSNorm
 from ..layers.ops import Heads
 from ..layers.rotary import Rotary
@@ -23,6 +23,7 @@ from .family import WeightNames
 from .geometry import Geometry
 
 Span = tuple[int, int]  # rows [start, stop) of a weight
+VOCABULARY_MULTIPLE = 16  # a rank's share of the vocabulary is whole vectors
 
 
 class Assembly:
@@ -166,7 +167,7 @@ class Assembly:
     def _vocabulary_rows(self) -> tuple[int, Span]:
         """How many a rank holds, and which of the checkpoint's they are; the last ranks may have fewer, or none."""
         vocab = self._geometry.vocab_size
-        rows = -(-vocab // (self._group.size * OUTPUTS_MULTIPLE)) * OUTPUTS_MULTIPLE
+        rows = -(-vocab // (self._group.size * VOCABULARY_MULTIPLE)) * VOCABULARY_MULTIPLE
         return rows, (min(self._group.rank * rows, vocab), min((self._group.rank + 1) * rows, vocab))
 
     def _matrix(self, reader: MatrixReader, name: str, part: MatrixPart) -> Weight:

@@ -1,4 +1,7 @@
-"""Products with quantized weights in plain torch: what the kernels are held against, and what serves without them."""
+"""Products with quantized weights in plain torch: what the kernels are held against, and what serves without them.
+
+Float sums are taken by a `product` that is given: whether rows keep their bits is up to that.
+"""
 
 from dataclasses import replace
 
@@ -6,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ..layers.linear import linear
+from ..layers.linear import Product, linear
 from .forms import Fp8Weight, GroupedWeight, Int8Weight
 from .fp8 import fp8_codes, fp8_scales
 
@@ -32,13 +35,14 @@ class TorchInt8Linear:
 class TorchFp8Linear:
     """W8A8 of e4m3: products of codes are exact in float32, in which they are added; scaled and rounded once."""
 
-    def __init__(self, weight: Fp8Weight, bias: Tensor | None = None):
+    def __init__(self, weight: Fp8Weight, bias: Tensor | None = None, product: Product = linear):
         self.weight = weight
         self.bias = bias  # [out]
+        self._product = product
 
     def __call__(self, x: Tensor) -> Tensor:
         row_scales = fp8_scales(x)
-        sums = linear(fp8_codes(x, row_scales).float(), self.weight.codes.float())
+        sums = self._product(fp8_codes(x, row_scales).float(), self.weight.codes.float(), None)
         y = sums * (row_scales.unsqueeze(1) * self.weight.scales)
         if self.bias is not None:
             y += self.bias.float()
@@ -51,12 +55,13 @@ class TorchGroupedLinear:
     Codes of 4 bits are kept two in a byte and taken apart for each product: small, as promised, but slow.
     """
 
-    def __init__(self, weight: GroupedWeight, bias: Tensor | None = None):
+    def __init__(self, weight: GroupedWeight, bias: Tensor | None = None, product: Product = linear):
         self.weight = weight if weight.bits == 8 else replace(weight, codes=in_pairs(weight.codes))
         self.bias = bias  # [out]
+        self._product = product
 
     def __call__(self, x: Tensor) -> Tensor:
-        return linear(x, self.dequantized().to(x.dtype), self.bias)
+        return self._product(x, self.dequantized().to(x.dtype), self.bias)
 
     def dequantized(self) -> Tensor:
         """[out, in] float32."""

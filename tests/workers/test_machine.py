@@ -1,0 +1,65 @@
+"""What people are told of the machine, and of a server that has no kernels."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from paged_serve.workers import machine
+from paged_serve.workers.kernels import cpu
+
+
+@pytest.fixture
+def without_libraries(monkeypatch, tmp_path):
+    monkeypatch.setattr(cpu, "FOLDER", tmp_path)
+    cpu.runnable_isas.cache_clear()
+    yield
+    cpu.runnable_isas.cache_clear()
+
+
+def test_the_report_names_what_is_built_and_what_is_taken():
+    if not cpu.runnable_isas():
+        pytest.skip("the kernels are not built")
+    told = subprocess.run([sys.executable, "-m", machine.__name__], capture_output=True, text=True, check=True)
+    rows = dict(json.loads(told.stdout))
+    best = cpu.best_library()
+    assert rows["kernels taken"].startswith(f"{best.isa}: the best")
+    assert rows["instruction set"] == best.machine_isa
+    assert best.isa in rows["kernels built"]
+    assert "slow" not in rows
+    assert machine.why_slow("auto") == machine.why_slow("portable") == ""
+
+
+def test_a_server_that_was_told_to_take_torch_is_told_to_leave_that_out():
+    assert machine.why_slow("torch").startswith("--cpu-isa torch: torch multiplies one row at a time, ")
+    if cpu.runnable_isas():
+        assert machine.remedy("torch") == "leave out --cpu-isa torch"
+
+
+def test_where_nothing_is_built_the_remedy_is_one_command(without_libraries):
+    rows = dict(machine.report())
+    assert rows["kernels built"] == rows["kernels taken"] == "none"
+    assert rows["slow"].startswith("no CPU kernels were built: ")
+    assert rows["remedy"] == machine.remedy("torch") == machine.install_command()
+
+
+@pytest.mark.parametrize(
+    ("told", "source"),
+    [
+        (None, "paged-serve"),
+        ({"url": "https://example.org/paged_serve.tar.gz"}, "paged-serve"),
+        ({"url": "file:///src/my%20server", "dir_info": {}}, "'/src/my server'"),
+        ({"url": "file:///src/server", "dir_info": {"editable": True}}, "--editable /src/server"),
+        ({"url": "file:///tmp/paged_serve-0.1.0-py3-none-any.whl"}, "paged-serve"),
+    ],
+)
+def test_it_installs_again_from_where_it_came(told, source, monkeypatch):
+    class Installed:
+        def read_text(self, name):
+            assert name == "direct_url.json"
+            return None if told is None else json.dumps(told)
+
+    monkeypatch.setattr(machine.metadata, "distribution", lambda name: Installed())
+    wanted = f"apt-get install g++ && pip install --force-reinstall --no-deps --no-cache-dir {source}"
+    assert machine.install_command() == wanted
