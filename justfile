@@ -22,6 +22,10 @@ check *options:
 golden:
     {{python}} -m tests.workers.golden
 
+# an sdist and a wheel for any Linux on x86-64, into dist/
+wheel *options:
+    {{python}} scripts/build_wheel.py {{options}}
+
 # the fast tests alone
 test *options:
     {{python}} -m pytest -q {{options}}

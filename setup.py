@@ -1,12 +1,13 @@
 """Builds the CPU kernels of csrc/cpu, once for each instruction set, as libraries that ctypes loads.
 
-They are optional: without a C++20 compiler everything else installs, and matrix products run on torch, slowly.
+They are optional: without a C++20 compiler everything else installs, and torch multiplies row by row, slowly.
 """
 
 import platform
 from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).parent
@@ -46,6 +47,13 @@ class BuildKernels(build_ext):
             self.warn(f"{names}: not built, so the CPU backend will be slow there. It takes a C++20 compiler (g++ 12)")
 
 
+class PlatformWheel(bdist_wheel):
+    """For any Python 3 of one platform: there is none in the libraries."""
+
+    def get_tag(self) -> tuple[str, str, str]:
+        return "py3", "none", super().get_tag()[2]
+
+
 def kernels() -> list[Extension]:
     isas = list(FLAGS_BY_ISA) if platform.machine().lower() in ("x86_64", "amd64") else ["portable"]
     return [
@@ -63,4 +71,4 @@ def kernels() -> list[Extension]:
 
 
 if __name__ == "__main__":  # scripts/sanitize_kernels.py reads the flags
-    setup(ext_modules=kernels(), cmdclass={"build_ext": BuildKernels})
+    setup(ext_modules=kernels(), cmdclass={"build_ext": BuildKernels, "bdist_wheel": PlatformWheel})

@@ -20,7 +20,7 @@ def pytest_addoption(parser):
     parser.addoption(
         "--cpu-isa",
         metavar="ISA",
-        help="the instruction set whose CPU kernels tests/workers tests, or `all` in turn; by default the best one, and "
+        help="the instruction set whose CPU kernels tests/workers tests, or `all` in turn; by default the best, and "
         "all where a test is about single kernels",
     )
 

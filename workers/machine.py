@@ -11,8 +11,8 @@ from paged_serve.protocol.config import ParallelConfig
 from .kernels.cpu import ISAS, library_path, load_library, runnable_isas
 from .threads import quota_of_cpus, threads_of_rank, usable_cpus
 
-# Decode and prompts of models between 3 million and 100 million weights, on AVX2: docs/operations.md.
-SLOWNESS = "torch multiplies one row at a time, 10 to 30 times slower than our kernels"
+# Of the demo model's decode on AVX2: docs/operations.md.
+SLOWNESS = "torch multiplies one row at a time, 10 to 25 times slower than our kernels"
 _CPUINFO = Path("/proc/cpuinfo")
 _LARGE = 1 << 40  # bytes of weights for which every core is worth a thread
 

@@ -48,6 +48,19 @@ def test_a_prompt_says_the_same_alone_and_in_a_batch(llm, params):
     assert [tokens(llm.generate([prompt], params))[0] for prompt in PROMPTS] == together
 
 
+def test_without_kernels_a_prompt_says_the_same_alone_and_in_a_batch_and_the_facts_say_how_slow_that_is():
+    params = SamplingParams(max_tokens=8, temperature=0, logprobs=2)
+    with LLM(max_num_seqs=8, num_blocks=256, cpu_isa="torch") as llm:
+        together, facts = llm.generate(PROMPTS, params), llm.get_facts()
+        llm.reset_prefix_cache()
+        alone = [llm.generate([prompt], params)[0] for prompt in PROMPTS]
+    assert facts["kernels"] == "torch"
+    assert facts["slow"].startswith("--cpu-isa torch: torch multiplies one row at a time")
+    assert facts["remedy"]
+    assert tokens(together) == tokens(alone)
+    assert [output.outputs[0].logprobs for output in together] == [output.outputs[0].logprobs for output in alone]
+
+
 def test_text_is_what_the_tokenizer_says_of_the_tokens(llm):
     (output,) = llm.generate(["The sea"], GREEDY)
     ids = output.outputs[0].token_ids

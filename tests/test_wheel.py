@@ -1,0 +1,73 @@
+"""The wheel that takes no compiler to install."""
+
+import hashlib
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import build_wheel
+import pytest
+
+from paged_serve.workers.kernels import cpu
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_a_library_runs_where_its_newest_symbols_are():
+    if not cpu.runnable_isas():
+        pytest.skip("the kernels are not built")
+    least = build_wheel.least_manylinux(cpu.library_path("portable").read_bytes())
+    assert least in build_wheel.NEWEST
+
+
+def test_a_library_that_manylinux_lacks_is_refused(monkeypatch):
+    if not cpu.runnable_isas():
+        pytest.skip("the kernels are not built")
+    monkeypatch.setattr(build_wheel, "PROMISED", build_wheel.PROMISED - {"libstdc++.so.6"})
+    with pytest.raises(SystemExit, match=r"needs \['libstdc\+\+.so.6'\], which manylinux does not promise"):
+        build_wheel.least_manylinux(cpu.library_path("portable").read_bytes())
+
+
+def test_a_wheel_without_one_of_the_libraries_is_not_made(tmp_path):
+    built = tmp_path / "paged_serve-0.1.0-py3-none-linux_x86_64.whl"
+    with zipfile.ZipFile(built, "w") as archive:
+        archive.writestr("paged_serve/csrc/_cpu_portable.so", b"")
+    with pytest.raises(
+        SystemExit, match=r"should hold .*_cpu_avx2.so.*, and holds \['paged_serve/csrc/_cpu_portable.so'\]"
+    ):
+        build_wheel.retagged(built, tmp_path)
+
+
+def test_the_record_names_every_file_with_its_hash():
+    record = build_wheel.record_of({"a.py": b"x", "RECORD": b"old"}, "RECORD").decode()
+    digest = hashlib.sha256(b"x").digest()
+    assert record.splitlines() == [
+        f"a.py,sha256={build_wheel.base64.urlsafe_b64encode(digest).decode()[:-1]},1",
+        "RECORD,,",
+    ]
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(3600)
+def test_what_the_wheel_installs_answers_as_the_source_does(tmp_path):
+    """Compiles everything, and downloads setuptools."""
+    script = [sys.executable, str(ROOT / "scripts/build_wheel.py"), "--into", str(tmp_path)]
+    subprocess.run(script, check=True)
+    (wheel,) = tmp_path.glob("*-py3-none-manylinux_2_*_x86_64.whl")
+    target = tmp_path / "installed"
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(target), str(wheel)]
+    subprocess.run(pip, check=True)
+    assert answer(target, "auto") == answer(ROOT, "auto")
+    assert answer(target, "portable") == answer(ROOT, "portable")
+
+
+def answer(folder: Path, isa: str) -> str:
+    """What the package in `folder` says to a prompt."""
+    command = [sys.executable, "-P", "-m", "paged_serve", "complete", "--cpu-isa", isa]
+    variables = {**os.environ, "PYTHONPATH": str(folder)}
+    prompt = ["-p", "The capital of France is", "--temperature", "0", "--max-tokens", "8"]
+    told = subprocess.run([*command, *prompt], cwd="/", env=variables, capture_output=True, text=True, check=True)
+    assert told.stdout.strip(), told.stderr
+    return told.stdout
