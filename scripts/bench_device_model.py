@@ -78,7 +78,7 @@ def random_model(shape: dict[str, Any], backend: CudaBackend, quantization: Quan
     with tempfile.TemporaryDirectory() as home:
         folder = Path(home)
         (folder / "config.json").write_text(json.dumps({**COMMON, **shape}))
-        family, geometry = read_model(folder, config, on_kernels=False)
+        family, geometry = read_model(folder, config)
         checkpoint = RandomCheckpoint(folder, backend.device)
         source = matrix_source(folder, checkpoint, config, geometry.dtype)
         group = TensorParallelGroup()

@@ -87,7 +87,7 @@ def measure(machine: Machine, case: Case) -> dict[str, Any]:
     }
 
 
-LINE = "{:22}{:18}{:>10}{:>10}{:>10}{:>9}{:>9}  {:6}{:>8}"
+LINE = "{:24}{:18}{:>10}{:>10}{:>10}{:>9}{:>9}  {:6}{:>8}"
 HEAD = LINE.format("kernel", "shape", "µs", "min", "max", "GB/s", "Gop/s", "bound", "of limit")
 
 

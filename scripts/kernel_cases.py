@@ -27,8 +27,22 @@ GROUP_SIZE = 128  # of int4
 GEMM_SHAPES = ((2 * INTERMEDIATE, HIDDEN), (HIDDEN, INTERMEDIATE))  # outputs, inputs
 GEMM_ROWS = (1, 4, 16, 32, 512)
 DECODES = ((1, 512), (32, 512), (1, 4096), (32, 4096), (1, 16384), (32, 16384))  # rows, context
-PREFILLS = (512, 2048)
+PREFILLS = ((1, 512), (1, 2048))
 REST_ROWS = (1, 32, 512)
+ROW_DTYPES = {
+    WeightFormat.BF16: torch.bfloat16,
+    WeightFormat.FP16: torch.float16,
+    WeightFormat.FP32: torch.float32,
+    WeightFormat.INT8: torch.bfloat16,
+    WeightFormat.INT4: torch.bfloat16,
+}
+PRODUCTS = {  # what is multiplied in the end: float16 as float
+    WeightFormat.BF16: "bf16",
+    WeightFormat.FP16: "fp32",
+    WeightFormat.FP32: "fp32",
+    WeightFormat.INT8: "int8",
+    WeightFormat.INT4: "bf16",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +72,10 @@ def all_cases(pool: Pool, cache: Tensor) -> Iterator[Case]:
             weights = cold_copies(random_weight(weight_format, outputs, inputs))
             for rows in GEMM_ROWS:
                 yield gemm_case(pool, weights, rows)
-    for rows, context in DECODES:
-        yield attention_case(pool, cache, "decode", rows, context, tokens=1)
-    for context in PREFILLS:
-        yield attention_case(pool, cache, "prefill", 1, context, tokens=context)
+    for kind, shapes in (("decode", DECODES), ("prefill", PREFILLS)):
+        for dtype in (torch.bfloat16, torch.float16):
+            for rows, context in shapes:
+                yield attention_case(pool, cache, kind, rows, context, dtype)
     for rows in REST_ROWS:
         yield from elementwise_cases(pool, cache, rows)
     for rows in (1, 32):
@@ -80,6 +94,8 @@ def random_weight(weight_format: WeightFormat, outputs: int, inputs: int) -> Pac
             return pack_int4(codes, torch.rand(outputs, inputs // GROUP_SIZE))
         case WeightFormat.BF16:
             return pack_float(torch.randn(outputs, inputs).bfloat16())
+        case WeightFormat.FP16:
+            return pack_float(torch.randn(outputs, inputs).half())
         case WeightFormat.FP32:
             return pack_float(torch.randn(outputs, inputs))
 
@@ -94,7 +110,7 @@ def cold_copies(weight: PackedWeight) -> list[PackedWeight]:
 
 def gemm_case(pool: Pool, weights: list[PackedWeight], rows: int) -> Case:
     weight = weights[0]
-    dtype = torch.float32 if weight.format == WeightFormat.FP32 else torch.bfloat16
+    dtype = ROW_DTYPES[weight.format]
     x: Tensor | QuantizedRows = torch.randn(rows, weight.inputs).to(dtype)
     if weight.format == WeightFormat.INT8:
         x = quantize_rows(pool, x)  # once for several products, so not of this one
@@ -105,30 +121,32 @@ def gemm_case(pool: Pool, weights: list[PackedWeight], rows: int) -> Case:
         lambda: gemm(pool, x, next(turns), out=out),
         weight.nbytes,
         2 * rows * weight.inputs * weight.outputs,
-        "bf16" if weight.format == WeightFormat.INT4 else weight.format.value,
+        PRODUCTS[weight.format],
     )
 
 
 # --- attention ---
 
 
-def attention_case(pool: Pool, cache: Tensor, kind: str, rows: int, context: int, tokens: int) -> Case:
-    """The last `tokens` of each row's `context`; where rows together exceed the cache, they share blocks far apart."""
+def attention_case(pool: Pool, cache: Tensor, kind: str, rows: int, context: int, dtype: torch.dtype) -> Case:
+    """The last token of each row's `context`, or in a prefill all; rows beyond the cache share blocks far apart."""
+    tokens = context if kind == "prefill" else 1
+    cache = cache.view(dtype)  # any values will do
     blocks = torch.randperm(NUM_BLOCKS, generator=torch.Generator().manual_seed(0)).int()
     times = -(-rows * context // (NUM_BLOCKS * BLOCK_SIZE))
     turns = cycle(blocks.repeat(times).view(-1, rows, context // BLOCK_SIZE))
-    query = torch.randn(rows * tokens, HEADS, HEAD_DIM).bfloat16()
+    query = torch.randn(rows * tokens, HEADS, HEAD_DIM).to(dtype)
     out = torch.empty_like(query)
     starts = torch.arange(0, rows * tokens + 1, tokens, dtype=torch.int32)
     lens = torch.full((rows,), context, dtype=torch.int32)
     seen = rows * (tokens * (context - tokens) + tokens * (tokens + 1) // 2)
     return Case(
-        f"attention {kind}",
+        f"attention {kind}{' fp16' if dtype == torch.float16 else ''}",
         f"{rows} x {context}",
         lambda: attention(pool, query, *cache, next(turns), starts, lens, HEAD_DIM**-0.5, out=out),
         rows * context * cache[:, 0, :, 0].nbytes,
         4 * HEAD_DIM * HEADS * seen,
-        "bf16",
+        "fp32" if dtype == torch.float16 else "bf16",
     )
 
 

@@ -25,8 +25,6 @@ from .sampling.cpu_passes import CpuPasses
 from .sampling.passes import Passes
 from .tensor_parallel import TensorParallelGroup
 
-DTYPES = (torch.bfloat16, torch.float32)  # float16 stays with torch: no processor that we know multiplies it faster
-
 
 class CpuBackend:
     """One model's share of a pool's threads. Everything it makes runs in one caller's thread."""
@@ -39,7 +37,7 @@ class CpuBackend:
         self._rotary: Rotary | None = None
 
     def accepted(self, weight: Weight, dtype: torch.dtype) -> Weight:
-        """Weight-only products are those of 4 bits with bfloat16 rows; of fp8 there are none."""
+        """Weight-only products are those of 4 bits with rows of 16 bits; of fp8 there are none."""
         match weight:
             case GroupedWeight() if not is_int4_product(weight, dtype):
                 return weight.dequantized().to(dtype)
@@ -95,4 +93,4 @@ class CpuBackend:
 
 
 def is_int4_product(weight: GroupedWeight, dtype: torch.dtype) -> bool:
-    return weight.bits == 4 and weight.group_size % OCTET == 0 and dtype == torch.bfloat16
+    return weight.bits == 4 and weight.group_size % OCTET == 0 and dtype.itemsize == 2

@@ -28,7 +28,7 @@ class Coding(NamedTuple):
 
 
 CODINGS = {  # by kv_cache_dtype
-    "int8": Coding(torch.int8, (torch.bfloat16,), "the CPU kernels and a bfloat16 model"),
+    "int8": Coding(torch.int8, (torch.bfloat16, torch.float16), "the CPU kernels and a bfloat16 or float16 model"),
     "fp8": Coding(
         torch.float8_e4m3fn,
         (torch.bfloat16, torch.float16),

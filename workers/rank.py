@@ -13,14 +13,13 @@ from paged_serve.protocol.worker import ModelRunnerOutput, WorkerReady
 
 from .allocator import keep_freed_memory
 from .backend import TorchBackend
-from .cpu_backend import DTYPES
 from .cuda_memory import cuda_budget
 from .kernels.cpu import Library, Pool, best_library
 from .kv_cache import KVCache, blocks_that_fit, cache_dtype, host_budget, max_model_len
 from .machine import remedy, why_slow
 from .memory import free_host_bytes, peak_resident_bytes, resident_bytes
 from .model_runner import ModelRunner
-from .models import Model, device_of, load_model, read_model
+from .models import Model, device_of, load_model
 from .steps import HostSteps, Steps
 from .tensor_parallel import TensorParallelGroup
 from .threads import pinned_cpus, quota_of_cpus, threads_of_rank, usable_cpus
@@ -165,24 +164,20 @@ def _create_pool(config: Config, index: int, folder: Path, device: str) -> Pool 
     cpus, quota = usable_cpus(), quota_of_cpus()
     share = _checkpoint_bytes(folder) // config.parallel.tensor_parallel_size
     num_threads = threads_of_rank(config.parallel, share, min(len(cpus), quota or len(cpus)))
-    library = _library(config, folder) if device == "cpu" else None
+    library = _library(config) if device == "cpu" else None
     torch.set_num_threads(num_threads if library is None else 1)
     if library is None:
         return None
     return Pool(library, pinned_cpus(config.parallel, index, num_threads, cpus), pin_caller=True)
 
 
-def _library(config: Config, folder: Path) -> Library | None:
+def _library(config: Config) -> Library | None:
     isa = config.model.cpu_isa
     if isa == "torch":
         return None
     library = best_library(None if isa == "auto" else isa)
     if library is None:
         log.warning("%s; %s", why_slow(isa), remedy(isa))
-        return None
-    dtype = read_model(folder, config.model, on_kernels=True)[1].dtype
-    if dtype not in DTYPES:
-        log.warning("plain torch computes, slowly: kernels know bfloat16 and float32, not %s; choose by --dtype", dtype)
         return None
     return library
 

@@ -9,6 +9,9 @@
 
 class Pool;
 
+// Types of elements, in fields called `dtype`.
+enum Dtype : int32_t { DTYPE_BF16 = 0, DTYPE_FP32 = 1, DTYPE_FP16 = 2 };
+
 struct PoolParams {
   const int32_t* cpus;  // [threads], see Pool
   int32_t threads;
@@ -21,28 +24,34 @@ API void pool_empty_runs(Pool*, int32_t times);  // to measure fork and join
 
 // y = x * weight^T + bias + residual, rounded once. gemm.cpp.
 struct GemmParams {
-  void* y;               // [rows, outputs], bfloat16 or float, see y_is_float
+  void* y;               // [rows, outputs] of y_dtype
   const void* x;         // [rows, inputs]
   const void* weight;    // packed panels, [ceil(outputs / 64)][words][64] words
   const float* bias;     // [outputs], or null
   const void* residual;  // [rows, outputs] with y's type and stride, or null; may be y itself
   int64_t x_stride, y_stride;
   int32_t rows, outputs, inputs;
-  int32_t y_is_float;
+  int32_t y_dtype;
   int32_t segments;      // 1, 2 or 4 equal parts of the inputs that are summed apart, see segments.h; whole words each
 };
 API void gemm_bf16(Pool*, const GemmParams*);  // x and weight bfloat16
 API void gemm_fp32(Pool*, const GemmParams*);  // x and weight float; y is float
+
+struct GemmFp16Params {
+  GemmParams gemm;  // x and weight float16
+  float* wide;      // [rows, inputs rounded up to an even number] to work in
+};
+API void gemm_fp16(Pool*, const GemmFp16Params*);
 
 // Rows of activations to int8, one scale a row: x = codes * scale, codes in -127..127. gemm_int8.cpp.
 struct QuantizeParams {
   int8_t* codes;   // [rows, codes_stride], zeros from `inputs` to the next multiple of 16
   float* scales;   // [rows]; NaN for a row that holds one
   int32_t* sums;   // [rows], of the codes
-  const void* x;   // [rows, inputs], bfloat16 or float
+  const void* x;   // [rows, inputs] of x_dtype
   int64_t x_stride, codes_stride;
   int32_t rows, inputs;
-  int32_t x_is_float;
+  int32_t x_dtype;
 };
 API void quantize_rows(Pool*, const QuantizeParams*);
 
@@ -57,7 +66,8 @@ API void gemm_int8(Pool*, const GemmInt8Params*);
 
 // y = x * dequantized(weight)^T, then bias and residual as in GemmParams. gemm_int4.cpp has the layout of the weight.
 struct GemmInt4Params {
-  GemmParams gemm;          // x: bfloat16; inputs a multiple of 8
+  GemmParams gemm;          // x: bfloat16, or float16 if `wide` is there; inputs a multiple of 8
+  float* wide;              // [rows, inputs] to work in, or null
   float* group_sums;        // [rows, groups] to work in, or null: no zero points, code 8 stands for zero
   float scale_unit;         // what the stored scales are multiples of, a power of two
   int32_t group_size;       // a multiple of 8 that divides the inputs of a segment
@@ -66,29 +76,31 @@ API void gemm_int4(Pool*, const GemmInt4Params*);
 
 // y = the sum of several ranks' products + bias, rounded once. sum_parts.cpp.
 struct SumPartsParams {
-  void* y;             // [rows, size], bfloat16 or float
+  void* y;             // [rows, size] of y_dtype
   const float* parts;  // [count, rows, size]
   const float* bias;   // [size], or null
   int32_t count, rows, size;
-  int32_t y_is_float;
+  int32_t y_dtype;
 };
 API void sum_parts(Pool*, const SumPartsParams*);
 
 // Rows of a packed table, as they were before packing. embed.cpp.
 struct EmbedParams {
-  void* y;              // [rows, inputs], bfloat16 or float
+  void* y;              // [rows, inputs] of y_dtype
   const int64_t* ids;   // [rows]; an id outside of the table gives zeros
   const void* table;    // a packed weight [outputs, inputs]
   const float* scales;  // [outputs], for int8 only
   int64_t y_stride;
   int32_t rows, outputs, inputs;
-  int32_t y_is_float;
+  int32_t y_dtype;
 };
 API void embed_bf16(Pool*, const EmbedParams*);
 API void embed_fp32(Pool*, const EmbedParams*);
+API void embed_fp16(Pool*, const EmbedParams*);
 API void embed_int8(Pool*, const EmbedParams*);
 
-// What lies between the products; elementwise.cpp. All arrays are contiguous, of bfloat16 or, if is_float, of float.
+// What lies between the products; elementwise.cpp. All arrays are contiguous, of `dtype` where
+// they are void.
 
 // out = norm(hidden += delta): every row to unit mean square, then times weight.
 struct NormParams {
@@ -98,7 +110,7 @@ struct NormParams {
   const float* weight;  // [size]
   int32_t rows, size;
   float eps;
-  int32_t is_float;
+  int32_t dtype;
 };
 API void rms_norm(Pool*, const NormParams*);
 
@@ -107,7 +119,7 @@ struct SiluMulParams {
   void* out;            // [rows, size]
   const void* gate_up;  // [rows, 2 * size], gate then up
   int32_t rows, size;
-  int32_t is_float;
+  int32_t dtype;
 };
 API void silu_mul(Pool*, const SiluMulParams*);
 
@@ -123,7 +135,7 @@ struct RotateParams {
   float *key_scales, *value_scales;              // [blocks, kv_heads, block_size]: keys and values are int8; or null
   int32_t tokens, heads, kv_heads, head_dim, block_size;
   float eps;
-  int32_t is_float;
+  int32_t dtype;
 };
 API void rotate_and_cache(Pool*, const RotateParams*);
 
@@ -170,7 +182,7 @@ struct AttentionParams {
   const void* query;            // the same
   const void* keys;             // [num_blocks, kv_heads, block_size, head_dim]
   const void* values;           // the same
-  const float *key_scales, *value_scales;  // [num_blocks, kv_heads, block_size], of attention_int8
+  const float *key_scales, *value_scales;  // [num_blocks, kv_heads, block_size], of codes
   const int32_t* block_tables;  // [rows, table_stride]; entries past a row's last block are not read
   const int32_t* row_starts;    // [rows + 1]; row r owns tokens row_starts[r]..row_starts[r + 1]
   const int32_t* kv_lens;       // [rows], this step's tokens included
@@ -183,7 +195,9 @@ struct AttentionParams {
 };
 API void attention_bf16(Pool*, const AttentionParams*);
 API void attention_fp32(Pool*, const AttentionParams*);
+API void attention_fp16(Pool*, const AttentionParams*);
 API void attention_int8(Pool*, const AttentionParams*);  // keys and values are codes; query and out are bfloat16
+API void attention_int8_fp16(Pool*, const AttentionParams*);  // the same; query and out are float16
 
 // Kernels one after another. program.cpp.
 struct KernelCall {

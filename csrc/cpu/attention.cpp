@@ -7,8 +7,8 @@
 //            token's result are a function of its query and its request's keys and values alone. One exception: an
 //            infinite value, of a request that has failed by then, also reaches tokens before it in the same tile, as 0
 //            times infinity.
-// Shapes     query, out     [tokens, heads, head_dim]                        bfloat16 or float
-//            keys, values   [num_blocks, kv_heads, block_size, head_dim]     the same; or int8 beside bfloat16
+// Shapes     query, out     [tokens, heads, head_dim]                        bfloat16, float16 or float
+//            keys, values   [num_blocks, kv_heads, block_size, head_dim]     the same; or int8 beside 16 bits
 //            head_dim a multiple of 16 up to 256, block_size of 16, any number of heads a KV head
 // Tile       decode: up to 8 rows x 2 or 4 vectors of keys, then of columns
 //            prefill: MAX_ROWS rows x 64 keys, then MAX_ROWS rows x 64 columns, of up to 256 rows a KV head
@@ -55,7 +55,8 @@ template <class Kv> class Attention {
 
  private:
   using Computed = typename Kv::Computed;
-  static constexpr size_t WEIGHT_BYTES = TILE_KEYS * sizeof(typename Kv::Element);  // of a row
+  using Row = typename Kv::Row;
+  static constexpr size_t COLUMN_BYTES = TILE_KEYS * sizeof(typename Kv::Element);  // of a tile's values
   static constexpr int BLOCK = std::max(MAX_ROWS, DIRECT_BLOCK);  // rows that are looked at together
   static constexpr float ONES[] = {1, 1, 1, 1, 1, 1, 1, 1};
   static_assert(DIRECT_BLOCK <= std::size(ONES));
@@ -63,8 +64,8 @@ template <class Kv> class Attention {
   struct Scratch {
     char *query, *keys, *values, *copies;  // queries; a tile's panels; values in place of those that must not be seen
     float *scores, *totals, *keep;         // of a block of rows; [rows][WIDE] of the range's weights
-    typename Kv::Element* weights;
-    Expansion expansion;  // of codes
+    Row* weights;
+    Expansion<typename Kv::Element> expansion;  // of codes
     Sums range, all;
   };
 
@@ -97,14 +98,14 @@ template <class Kv> class Attention {
     for (int pass = 0; pass < 2; pass++) {
       Carver carve(pass ? arena.reserve(bytes) : nullptr);
       s.keys = carve.take<char>(2 * size_.words * STEP_BYTES);
-      s.values = carve.take<char>((size_t)size_.columns * WEIGHT_BYTES);
+      s.values = carve.take<char>((size_t)size_.columns * COLUMN_BYTES);
       s.copies = carve.take<char>(2 * STREAM_KEYS * size_.row_bytes);
       s.scores = carve.take<float>(BLOCK * TILE_KEYS);
-      s.weights = carve.take<typename Kv::Element>(BLOCK * TILE_KEYS);
+      s.weights = carve.take<Row>(BLOCK * TILE_KEYS);
       s.keep = carve.take<float>(BLOCK);
-      s.query = carve.take<char>(rows * size_.row_bytes);
+      s.query = carve.take<char>(rows * query_bytes());
       if constexpr (IS_CODED<Kv>)
-        s.expansion = {carve.take<uint16_t>(TILE_KEYS * size_.head_dim), carve.take<uint16_t>(TILE_KEYS * size_.head_dim),
+        s.expansion = {carve.take<typename Kv::Element>(TILE_KEYS * size_.head_dim), carve.take<typename Kv::Element>(TILE_KEYS * size_.head_dim),
                        carve.take<float>(TILE_KEYS), carve.take<float>(TILE_KEYS)};
       s.totals = carve.take<float>(rows * WIDE);
       for (Sums* sums : {&s.range, &s.all})
@@ -120,7 +121,8 @@ template <class Kv> class Attention {
     return (unit.first_token + row / p_.group) * token_stride + (int64_t)query_head * size_.head_dim;
   }
 
-  char* query_row(const Scratch& s, int row) const { return s.query + row * size_.row_bytes; }
+  size_t query_bytes() const { return size_.head_dim * sizeof(Row); }
+  char* query_row(const Scratch& s, int row) const { return s.query + row * query_bytes(); }
   float* values_row(const Sums& sums, int row) const { return sums.values + (size_t)row * size_.columns; }
 
   // Queries as the products want them: row by row, or for a direct unit piece by piece of each block.
@@ -128,11 +130,9 @@ template <class Kv> class Attention {
     const auto* query = (const typename Kv::Element*)p_.query;
     for_blocks(unit, [&](int first, int count) {
       for (int m = 0; m < count; m++) {
-        const char* from = (const char*)(query + element(unit, head, first + m, p_.query_stride));
-        char* to = s.query + first * size_.row_bytes;
-        const int rows = unit.direct() ? count : 1;  // whose pieces take turns
-        to += unit.direct() ? m * 16 : m * size_.row_bytes;
-        for (size_t byte = 0; byte < size_.row_bytes; byte += 16) std::memcpy(to + byte * rows, from + byte, 16);
+        const auto* from = query + element(unit, head, first + m, p_.query_stride);
+        if (unit.direct()) load_pieces<Computed>(query_row(s, first) + m * PIECE<Computed>, from, count, size_);
+        else load_row<Computed>(query_row(s, first + m), from, size_);
       }
     });
   }
@@ -230,14 +230,14 @@ template <class Kv> class Attention {
     const int seen = halves(unit, first + ROWS - 1, t);
     for (int h = 0; h < seen; h++) {
       const char* panel = s.keys + h * size_.words * STEP_BYTES;
-      panel_scores<F, ROWS>(s.scores + h * HALF_KEYS, query_row(s, first), size_.row_bytes, panel, size_.words / 4);
+      panel_scores<F, ROWS>(s.scores + h * HALF_KEYS, query_row(s, first), query_bytes(), panel, size_.words / 4);
     }
     weigh_rows(unit, t, first, ROWS, s);
     const char* weights = (const char*)s.weights;
     for (int c = 0; c < size_.columns; c += PANEL) {
       float* sums = values_row(s.range, first) + c;
-      const char* panel = s.values + c * WEIGHT_BYTES;
-      product<F, ROWS, true>(sums, size_.columns, weights, WEIGHT_BYTES, panel, seen * HALF_WORDS<Kv>, s.keep);
+      const char* panel = s.values + c * COLUMN_BYTES;
+      product<F, ROWS, true>(sums, size_.columns, weights, TILE_KEYS * sizeof(Row), panel, seen * HALF_WORDS<Kv>, s.keep);
     }
   }
 
@@ -255,7 +255,7 @@ template <class Kv> class Attention {
       auto* out = (typename Kv::Element*)p_.out + element(unit, head, m, p_.out_stride);
       const float* values = values_row(sums, m);
       const F32 share = splat(1.0f / sums.total[m]);
-      for (int c = 0; c < size_.head_dim; c += LANES) Kv::store(out + c, load(values + c) * share);
+      for (int c = 0; c < size_.head_dim; c += LANES) put(out + c, load(values + c) * share, LANES);
     }
   }
 
@@ -293,4 +293,6 @@ template <class Kv> class Attention {
 
 void attention_bf16(Pool* pool, const AttentionParams* p) { Attention<KvBf16>(pool, *p).run(); }
 void attention_int8(Pool* pool, const AttentionParams* p) { Attention<KvInt8>(pool, *p).run(); }
+void attention_fp16(Pool* pool, const AttentionParams* p) { Attention<KvFp16>(pool, *p).run(); }
+void attention_int8_fp16(Pool* pool, const AttentionParams* p) { Attention<KvInt8Fp16>(pool, *p).run(); }
 void attention_fp32(Pool* pool, const AttentionParams* p) { Attention<KvFp32>(pool, *p).run(); }

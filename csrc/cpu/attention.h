@@ -13,7 +13,7 @@
 #include <cstdlib>
 #include <memory>
 
-#include "api.h"
+#include "elements.h"
 #include "tile.h"
 
 constexpr int HALF_KEYS = PANEL;  // a panel of the scores' product
@@ -35,26 +35,53 @@ alignas(64) constexpr auto KEY_AT = [] {
 // What stands in for keys and values that nobody may look at: past the end, or before every window.
 alignas(64) constexpr char ZEROS[STREAM_KEYS * MAX_HEAD_DIM * sizeof(float)] = {};
 
-// What a cache holds (Stored), and as what it is multiplied (Element).
+// Words of float16 as they lie in the cache, and the words of rows that are widened to float: see `piece` in attention_products.h.
+struct Fp16Words : Fp32 {
+  struct Halves {
+    I32 even, odd;
+  };
+  using Weights = Halves;
+  using Row = Halves;
+  static Weights weights(I32 w) { return {(I32)from_fp16(even_halves(w)), (I32)from_fp16(odd_halves(w))}; }
+  static Acc dot(Acc acc, Weights w, Row x) { return Fp32::dot(Fp32::dot(acc, w.odd, x.odd), w.even, x.even); }
+};
+
+// What a cache holds (Stored), as what it is multiplied (Element), and what queries and weights are then (Row). Words are
+// multiplied from panels by F, straight from the cache by Direct.
 struct KvBf16 {
-  using Stored = uint16_t;
-  using Element = uint16_t;
+  using Stored = Bfloat16;
+  using Element = Bfloat16;
+  using Row = Bfloat16;
   using Computed = KvBf16;
   using F = Bf16;
-  static void store(Element* p, F32 x) { store_bf16(p, x); }
+  using Direct = Bf16;
 };
 struct KvFp32 {
   using Stored = float;
   using Element = float;
+  using Row = float;
   using Computed = KvFp32;
   using F = Fp32;
-  static void store(Element* p, F32 x) { ::store(p, x); }
+  using Direct = Fp32;
+};
+struct KvFp16 {  // weights stay float: a sum over the keys loses nothing to them
+  using Stored = Float16;
+  using Element = Float16;
+  using Row = float;
+  using Computed = KvFp16;
+  using F = Fp16;
+  using Direct = Fp16Words;
 };
 struct KvInt8 : KvBf16 {  // codes with a scale a key and a value, see attention_int8.h
   using Stored = int8_t;
 };
+struct KvInt8Fp16 : KvFp16 {
+  using Stored = int8_t;
+};
 template <class Kv> constexpr bool IS_CODED = sizeof(typename Kv::Stored) < sizeof(typename Kv::Element);
 template <class Kv> constexpr int PER_WORD = WORD_BYTES / (int)sizeof(typename Kv::Element);
+template <class Kv> constexpr int ROW_WORD = PER_WORD<Kv> * (int)sizeof(typename Kv::Row);  // bytes of a word of a row
+template <class Kv> constexpr bool IS_WIDENED = sizeof(typename Kv::Row) > sizeof(typename Kv::Element);
 template <class Kv> constexpr int HALF_WORDS = HALF_KEYS / PER_WORD<Kv>;  // of a row of weights over half a tile
 
 // Lengths that follow from the head's size.

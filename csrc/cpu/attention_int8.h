@@ -1,4 +1,4 @@
-// An int8 cache as attention multiplies it: codes become bfloat16, in which they are exact, a tile at a time; their scales
+// An int8 cache as attention multiplies it: codes become bfloat16 or float16, in which they are exact, a tile at a time; their scales
 // join the scores and the weights (attention_softmax.h). A key's bits depend on that key alone, as everywhere.
 //
 // Floor   half the bytes of a bfloat16 cache are read, but each code is converted once a tile and KV head: some 4000
@@ -6,21 +6,22 @@
 #pragma once
 #include "attention.h"
 
-// A tile's keys and values as rows of bfloat16, [TILE_KEYS, head_dim] each, and their scales by position, 0 where nobody looks.
-struct Expansion {
-  uint16_t *keys, *values;
+// A tile's keys and values as rows, [TILE_KEYS, head_dim] each, and their scales by position, 0 where nobody looks.
+template <class Element> struct Expansion {
+  Element *keys, *values;
   float *key_scales, *value_scales;  // [TILE_KEYS]
 };
 
-inline void expand_stream(uint16_t* out, const char* codes, int count, const char* ahead) {
+template <class Element> void expand_stream(Element* out, const char* codes, int count, const char* ahead) {
   for (int i = 0; i < count; i += LANES) {
     if (i % 64 == 0) prefetch<2>(ahead + i);
-    store_bf16(out + i, load_s8(codes + i));
+    put(out + i, load_s8(codes + i), LANES);
   }
 }
 
 // `next`: the tile to ask memory for meanwhile.
-inline Tile expand(const Tile& tile, const Tile& next, const AttentionParams& p, const Expansion& to) {
+template <class Element>
+Tile expand(const Tile& tile, const Tile& next, const AttentionParams& p, const Expansion<Element>& to) {
   Tile expanded = tile;
   const int count = STREAM_KEYS * p.head_dim;
   for (int s = 0; s < 2 * STREAMS; s++) {

@@ -2,7 +2,9 @@
 // give the same bits: straight from the cache, for few rows (decode), and from panels repacked for tile.h (prefill).
 //
 // Order of additions   a score is four chains, chain l over words l, l + 4, l + 8, ... of the head, each from 0, joined
-//                      as ((0 + 1) + 2) + 3; a sum goes on through the positions, two keys a word for bfloat16.
+//                      as ((0 + 1) + 2) + 3; a sum goes on through the positions, two keys a word for 16 bits. Of a word
+//                      of float16 the odd element is added first. Its queries and weights are widened to float,
+//                      unrounded: weights are float, as the products want them.
 //
 // Straight from the cache, a vector is LANES / 4 pieces of four words, each of another key, and carries the four chains
 // of those keys. In panels a vector is one word of LANES keys, and the chains come one after another.
@@ -34,11 +36,32 @@ inline F32 join_chains(const F32 (&chains)[4]) {
 constexpr int DIRECT_BLOCK = LANES == 16 ? 8 : 4;
 template <int ROWS> constexpr int DIRECT_VECTORS = ROWS * 4 <= (LANES == 16 ? 20 : 4) ? 4 : 2;
 
-// scores[ROWS][TILE_KEYS], of half a tile by position. query: [row_bytes / 16][ROWS] pieces of 16 bytes.
+// Four words of a row, what meets a piece of a key: words as they are, or four even elements as float, then the odd ones.
+template <class Kv> constexpr size_t PIECE = 4 * ROW_WORD<Kv>;
+template <class Kv> inline typename Kv::Direct::Row piece(const char* p) {
+  if constexpr (IS_WIDENED<Kv>) return {repeat_four(p), repeat_four(p + PIECE<Kv> / 2)};
+  else return Kv::Direct::row(repeat_four(p));
+}
+
+// A query as a row for panels; and as pieces, of which those of `rows` rows take turns.
+template <class Kv> void load_row(char* to, const typename Kv::Element* query, const Sizes<Kv>& size) {
+  if constexpr (!IS_WIDENED<Kv>) std::memcpy(to, query, size.row_bytes);
+  else for (int i = 0; i < size.head_dim; i += LANES) store((float*)to + i, get(query + i, LANES));
+}
+template <class Kv> void load_pieces(char* to, const typename Kv::Element* query, int rows, const Sizes<Kv>& size) {
+  alignas(64) char row[MAX_HEAD_DIM * sizeof(float)];
+  load_row<Kv>(row, query, size);
+  for (size_t at = 0; at < size.head_dim * sizeof(typename Kv::Row); at += PIECE<Kv>, to += rows * PIECE<Kv>) {
+    if constexpr (IS_WIDENED<Kv>) EACH(i, 8) std::memcpy(to + (i % 2 * 4 + i / 2) * 4, row + at + i * 4, 4);
+    else std::memcpy(to, row + at, PIECE<Kv>);
+  }
+}
+
+// scores[ROWS][TILE_KEYS], of half a tile by position. query: [row_bytes / 16][ROWS] pieces.
 template <class Kv, int ROWS, bool AHEAD>
 [[gnu::noipa]] void direct_scores(float* scores, const char* query, const Sizes<Kv>& size, const char* const* keys,
                                   Ahead ahead) {
-  using F = typename Kv::F;
+  using F = typename Kv::Direct;
   constexpr int PIECES = LANES / 4, N = DIRECT_VECTORS<ROWS>;
   const size_t row_bytes = size.row_bytes;
   for (int position = 0; position < HALF_KEYS; position += LANES) {  // piece k of vector v: position + 4 k + v
@@ -50,8 +73,8 @@ template <class Kv, int ROWS, bool AHEAD>
       const int stream = position % 16 / 2 + pass * N / 2;
       EACH(pair, N / 2) EACH(k, PIECES) at[pair][k] = keys[stream + 2 * k + pair] + first;
       F32 acc[ROWS][N] = {};
-      const char* piece = query;
-      for (size_t at_byte = 0; at_byte < row_bytes; at_byte += 32, piece += 2 * ROWS * 16) {
+      const char* from = query;
+      for (size_t at_byte = 0; at_byte < row_bytes; at_byte += 32, from += 2 * ROWS * PIECE<Kv>) {
         I32 words[N][2];
         EACH(v, N) eights(at[v / 2], v % 2 * row_bytes + at_byte, words[v]);
         if constexpr (AHEAD) {
@@ -59,11 +82,17 @@ template <class Kv, int ROWS, bool AHEAD>
           EACH(pair, N / 2) EACH(k, PIECES) ahead.line(stream + 2 * k + pair, line);
         }
         EACH(j, 2) {
-          typename F::Weights w[N];
-          EACH(v, N) w[v] = F::weights(words[v][j]);
-          EACH(m, ROWS) {
-            const typename F::Row x = F::row(repeat_four(piece + (j * ROWS + m) * 16));
-            EACH(v, N) acc[m][v] = F::dot(acc[m][v], w[v], x);
+          const auto x = [&](int m) { return piece<Kv>(from + (j * ROWS + m) * PIECE<Kv>); };
+          if constexpr (ROWS == 1) {
+            const typename F::Row row = x(0);
+            EACH(v, N) acc[0][v] = F::dot(acc[0][v], F::weights(words[v][j]), row);
+          } else {
+            typename F::Weights w[N];
+            EACH(v, N) w[v] = F::weights(words[v][j]);
+            EACH(m, ROWS) {
+              const typename F::Row row = x(m);
+              EACH(v, N) acc[m][v] = F::dot(acc[m][v], w[v], row);
+            }
           }
         }
       }
@@ -73,49 +102,70 @@ template <class Kv, int ROWS, bool AHEAD>
   }
 }
 
-// The words of one pair of keys' values in N vectors of columns: 1 word a column for bfloat16, 2 for float. TAIL: only
-// `words` words of a row are there, the rest is 0.
+// Steps in which a pair of keys is added to a sum, and which key's weight meets the `step`th: of bfloat16 both at once,
+// of float16 the odd one first.
+template <class Kv> constexpr int STEPS = IS_WIDENED<Kv> ? 2 : 2 / PER_WORD<Kv>;
+template <class Kv> constexpr int key_of(int step) { return IS_WIDENED<Kv> ? 1 - step : step; }
+
+// The words of one pair of keys' values in N vectors of columns: 1 word a column for bfloat16, else 2 floats. TAIL: only
+// `columns` columns are there, the rest is 0.
 template <class Kv, int N, bool TAIL>
-inline void pair_words(const char* values, size_t row_bytes, int words, I32 (&w)[2 / PER_WORD<Kv>][N]) {
+inline void pair_words(const char* values, size_t row_bytes, int columns, I32 (&w)[STEPS<Kv>][N]) {
   const auto part = [&](int key, int n) {
     const char* p = values + key * row_bytes + n * sizeof(I32);
-    if constexpr (TAIL) return load_words_n(p, std::clamp(words - n * LANES, 0, LANES));
+    if constexpr (TAIL) return load_words_n(p, std::clamp(columns / PER_WORD<Kv> - n * LANES, 0, LANES));
     else return load_words(p);
   };
-  if constexpr (PER_WORD<Kv> == 2) {
+  const auto widened = [&](int key, int n) {
+    const char* p = values + key * row_bytes + n * sizeof(F16);
+    return !TAIL || n * LANES < columns ? (I32)load_fp16(p) : splat(0);  // heads are whole vectors
+  };
+  if constexpr (STEPS<Kv> == 1) {
     EACH(n, N / 2) interleave(part(0, n), part(1, n), w[0][2 * n], w[0][2 * n + 1]);
+  } else if constexpr (IS_WIDENED<Kv>) {
+    EACH(step, 2) EACH(n, N) w[step][n] = widened(key_of<Kv>(step), n);
   } else {
-    EACH(key, 2) EACH(n, N) w[key][n] = part(key, n);
+    EACH(step, 2) EACH(n, N) w[step][n] = part(key_of<Kv>(step), n);
   }
 }
 
-// sums[ROWS][one strip of columns], at `offset` bytes of a row of values. weights: [ROWS][2 HALF_WORDS]
-// words, the half's by position.
+// sums[ROWS][one strip of columns], at `offset` bytes of a row of values. weights: [ROWS][TILE_KEYS], the half's by
+// position.
 template <class Kv, int ROWS, bool AHEAD, bool TAIL>
 [[gnu::noipa]] void direct_values(float* sums, const float* keep, const char* weights, const Sizes<Kv>& size,
                                   const char* const* values, size_t offset, Ahead ahead) {
-  using F = typename Kv::F;
-  constexpr int N = DIRECT_VECTORS<ROWS>, STEPS = 2 / PER_WORD<Kv>;
-  constexpr size_t STRIP_BYTES = (size_t)N * LANES * sizeof(typename Kv::Element);
+  using F = std::conditional_t<IS_WIDENED<Kv>, Fp32, typename Kv::F>;
+  constexpr int N = DIRECT_VECTORS<ROWS>;
+  constexpr size_t STRIP_BYTES = (size_t)N * LANES * sizeof(typename Kv::Element), WEIGHT_BYTES = sizeof(typename Kv::Row);
   const size_t row_bytes = size.row_bytes;
-  const int words = size.words - (int)(offset / WORD_BYTES);
+  const int columns = size.head_dim - (int)(offset / sizeof(typename Kv::Element));
   F32 acc[ROWS][N];
   EACH(m, ROWS) EACH(n, N) acc[m][n] = load(sums + (size_t)m * size.columns + n * LANES) * splat(keep[m]);
   for (int i = 0; i < PAIRS; i++) {
     for (int s = 0; s < STREAMS; s++) {
       const size_t at = 2 * i * row_bytes + offset;
-      I32 w[STEPS][N];
-      pair_words<Kv, N, TAIL>(values[s] + at, row_bytes, words, w);
+      I32 w[STEPS<Kv>][N];
+      pair_words<Kv, N, TAIL>(values[s] + at, row_bytes, columns, w);
       if constexpr (AHEAD)
         EACH(key, 2) for (size_t line = 0; line < STRIP_BYTES; line += 64) ahead.line(s, at + key * row_bytes + line);
-      EACH(step, STEPS) EACH(m, ROWS) {
-        const char* weight = weights + ((size_t)m * 2 * HALF_WORDS<Kv> + (i * STREAMS + s) * STEPS + step) * WORD_BYTES;
+      EACH(step, STEPS<Kv>) EACH(m, ROWS) {
+        const char* weight = weights + ((size_t)m * TILE_KEYS + 2 * (i * STREAMS + s) + key_of<Kv>(step)) * WEIGHT_BYTES;
         const typename F::Row x = F::row(weight);
         EACH(n, N) acc[m][n] = F::dot(acc[m][n], F::weights(w[step][n]), x);
       }
     }
   }
   EACH(m, ROWS) EACH(n, N) store(sums + (size_t)m * size.columns + n * LANES, acc[m][n]);
+}
+
+// LANES words to their place in a step of a panel of F, from output `first` on.
+template <class F> inline void store_in_panel(char* step, int first, I32 words) {
+  if constexpr (std::is_same_v<F, Fp16>) {
+    store_halves(step + WordLayout<F>::weights(first / LANES, 0), odd_halves(words));
+    store_halves(step + WordLayout<F>::weights(first / LANES, 1), even_halves(words));
+  } else {
+    store_words(step + first * WORD_BYTES, words);
+  }
 }
 
 // keys -> panel[words][HALF_KEYS] words by position; the words of chain 0 first, then those of chain 1, 2, 3.
@@ -131,26 +181,40 @@ template <class Kv> void pack_keys(char* panel, const Sizes<Kv>& size, const cha
       EACH(j, 2) {
         I32 x[4] = {words[0][j], words[1][j], words[2][j], words[3][j]};
         transpose_fours(x);
-        EACH(l, 4) store_words(panel + (l * chunks + c + j) * STEP_BYTES + position * WORD_BYTES, x[l]);
+        EACH(l, 4) store_in_panel<typename Kv::F>(panel + (l * chunks + c + j) * STEP_BYTES, position, x[l]);
       }
     }
+  }
+}
+
+// A pair of keys' values in one panel's columns. Of float16 each key's are in order as they lie.
+template <class Kv, bool TAIL> inline void pack_pair(char* to, const char* values, size_t row_bytes, int columns) {
+  if constexpr (std::is_same_v<typename Kv::F, Fp16>) {
+    constexpr int GROUP = WordLayout<Fp16>::GROUP, GROUP_BYTES = GROUP * 2;
+    EACH(group, PANEL / GROUP) EACH(part, 2) {
+      char* here = to + (2 * group + part) * GROUP_BYTES;
+      if (TAIL && group * GROUP >= columns) std::memset(here, 0, GROUP_BYTES);  // heads are whole groups
+      else std::memcpy(here, values + (1 - part) * row_bytes + group * GROUP_BYTES, GROUP_BYTES);
+    }
+  } else {
+    I32 w[STEPS<Kv>][PANEL_VECTORS];
+    pair_words<Kv, PANEL_VECTORS, TAIL>(values, row_bytes, columns, w);
+    EACH(step, STEPS<Kv>) EACH(n, PANEL_VECTORS) store_words(to + step * STEP_BYTES + n * sizeof(I32), w[step][n]);
   }
 }
 
 // values -> panels[columns / PANEL][2 HALF_WORDS][PANEL] words, of which the half's by position; zeros past the head's
 // last column.
 template <class Kv> void pack_values(char* panels, const Sizes<Kv>& size, const char* const* values) {
-  constexpr int STEPS = 2 / PER_WORD<Kv>;
+  constexpr int PANEL_STEPS = 2 / PER_WORD<Kv>;  // for a pair of keys
   for (int panel = 0; panel < size.columns / PANEL; panel++) {
     const size_t offset = (size_t)panel * PANEL * sizeof(typename Kv::Element);
-    const int words = size.words - (int)(offset / WORD_BYTES);
+    const int columns = size.head_dim - panel * PANEL;
     for (int pair = 0; pair < HALF_KEYS / 2; pair++) {
       const char* from = values[pair % STREAMS] + pair / STREAMS * 2 * size.row_bytes + offset;
-      char* to = panels + ((size_t)panel * 2 * HALF_WORDS<Kv> + pair * STEPS) * STEP_BYTES;
-      I32 w[STEPS][PANEL_VECTORS];
-      if (words * PER_WORD<Kv> >= PANEL) pair_words<Kv, PANEL_VECTORS, false>(from, size.row_bytes, words, w);
-      else pair_words<Kv, PANEL_VECTORS, true>(from, size.row_bytes, words, w);
-      EACH(step, STEPS) EACH(n, PANEL_VECTORS) store_words(to + step * STEP_BYTES + n * sizeof(I32), w[step][n]);
+      char* to = panels + ((size_t)panel * 2 * HALF_WORDS<Kv> + pair * PANEL_STEPS) * STEP_BYTES;
+      if (columns >= PANEL) pack_pair<Kv, false>(to, from, size.row_bytes, columns);
+      else pack_pair<Kv, true>(to, from, size.row_bytes, columns);
     }
   }
 }
@@ -161,7 +225,7 @@ template <class F, int ROWS, bool FIRST>
 [[gnu::noipa]] void strip_chain(float* scores, const char* query, size_t row_bytes, const char* strip, int chunks) {
   constexpr int N = STRIP<ROWS>;
   F32 acc[ROWS][N] = {};
-  tile<F, ROWS, 0, 4 * WORD_BYTES>(acc, query, row_bytes, strip, chunks);
+  tile<F, ROWS, 0, 4 * WordLayout<F>::X_BYTES>(acc, query, row_bytes, strip, chunks);
   EACH(m, ROWS) EACH(n, N) {
     float* at = scores + m * TILE_KEYS + n * LANES;
     store(at, FIRST ? acc[m][n] : load(at) + acc[m][n]);
@@ -176,7 +240,7 @@ void panel_scores(float* scores, const char* query, size_t row_bytes, const char
     for (int l = 0; l < 4; l++) {
       const char* strip = panel + (size_t)l * chunks * STEP_BYTES + s * N * sizeof(I32);
       const auto add = l == 0 ? strip_chain<F, ROWS, true> : strip_chain<F, ROWS, false>;
-      add(scores + s * N * LANES, query + l * WORD_BYTES, row_bytes, strip, chunks);
+      add(scores + s * N * LANES, query + l * WordLayout<F>::X_BYTES, row_bytes, strip, chunks);
     }
   }
 }

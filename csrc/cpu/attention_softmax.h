@@ -29,7 +29,7 @@ inline F32 capped(F32 doubled, float cap) {
   return (F32)((I32)magnitude | ((I32)doubled & splat((int32_t)0x80000000)));
 }
 
-// 2^x for x <= 0: 3e-6 relative for weights that become bfloat16, full precision for float.
+// 2^x for x <= 0: 3e-6 relative beside values of 16 bits, full precision beside float.
 template <class Kv> inline F32 weight_of(F32 x) {
   if constexpr (PER_WORD<Kv> == 1) return exp2(x);
   const F32 whole = round(x), part = x - whole;
@@ -43,7 +43,7 @@ template <class Kv> inline F32 weight_of(F32 x) {
 // and written: nobody sees the rest. The scales of codes, by position, are null without codes.
 template <class Kv, bool MASKED>
 inline float weigh(float* scores, int halves, int from, int to, const Scale& scale, float& top, float* totals,
-                   typename Kv::Element* weights, const float* key_scales, const float* value_scales) {
+                   typename Kv::Row* weights, const float* key_scales, const float* value_scales) {
   const auto seen = [&](int position) {
     const I32 key = load_words(KEY_AT.data() + position % HALF_KEYS) + position / HALF_KEYS * HALF_KEYS;
     return (key >= splat(from)) & (key < splat(to));
@@ -74,7 +74,7 @@ inline float weigh(float* scores, int halves, int from, int to, const Scale& sca
       total.part[v] += weight;
       if constexpr (IS_CODED<Kv>) weight *= load(value_scales + position);
       if constexpr (IS_CODED<Kv> && MASKED) weight = (F32)((I32)weight & seen(position));  // 0 times NaN is NaN
-      Kv::store(weights + position, weight);
+      put(weights + position, weight, LANES);
     }
   EACH(v, WIDE_VECTORS) store(totals + v * LANES, fma(load(totals + v * LANES), splat(keep), total.part[v]));
   return keep;

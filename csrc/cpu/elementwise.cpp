@@ -10,8 +10,6 @@
 #include <cmath>
 #include <type_traits>
 
-#include "api.h"
-#include "isa.h"
 #include "pool.h"
 #include "quantize.h"
 
@@ -21,11 +19,6 @@ constexpr int SUMS = 4;               // accumulators of a sum: as many as hide 
 constexpr int FEWEST_ELEMENTS = 8192;  // worth another thread: about the time of a fork and join
 constexpr int ITEMS_PER_THREAD = 4;
 constexpr int MAX_CODED_DIM = 256;    // of a head whose keys become codes
-
-inline F32 get(const float* p, int n) { return n == LANES ? load(p) : load_n(p, n); }
-inline F32 get(const uint16_t* p, int n) { return n == LANES ? load_bf16(p) : load_bf16_n(p, n); }
-inline void put(float* p, F32 x, int n) { n == LANES ? store(p, x) : store_n(p, x, n); }
-inline void put(uint16_t* p, F32 x, int n) { n == LANES ? store_bf16(p, x) : store_bf16_n(p, x, n); }
 
 // Calls body(at, n) for [0, size) in steps of at most LANES.
 template <class Body> inline void each_vector(int size, Body body) {
@@ -149,16 +142,22 @@ template <class Element, class Stored> void rotate(Pool* pool, const RotateParam
 }  // namespace
 
 void rms_norm(Pool* pool, const NormParams* p) {
-  for_rows(pool, p->rows, p->size, [&](int row) { p->is_float ? norm_row<float>(*p, row) : norm_row<uint16_t>(*p, row); });
+  with_element(p->dtype, [&](auto x) {
+    for_rows(pool, p->rows, p->size, [&](int row) { norm_row<decltype(x)>(*p, row); });
+  });
 }
 
 void silu_mul(Pool* pool, const SiluMulParams* p) {
-  for_rows(pool, p->rows, p->size,
-           [&](int row) { p->is_float ? silu_mul_row<float>(*p, row) : silu_mul_row<uint16_t>(*p, row); });
+  with_element(p->dtype, [&](auto x) {
+    for_rows(pool, p->rows, p->size, [&](int row) { silu_mul_row<decltype(x)>(*p, row); });
+  });
 }
 
 void rotate_and_cache(Pool* pool, const RotateParams* p) {
-  if (p->is_float) rotate<float, float>(pool, *p);
-  else if (p->key_scales) rotate<uint16_t, int8_t>(pool, *p);
-  else rotate<uint16_t, uint16_t>(pool, *p);
+  with_element(p->dtype, [&](auto x) {
+    using Element = decltype(x);
+    if constexpr (!std::is_same_v<Element, float>)
+      if (p->key_scales) return rotate<Element, int8_t>(pool, *p);
+    rotate<Element, Element>(pool, *p);
+  });
 }

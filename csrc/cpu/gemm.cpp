@@ -1,9 +1,11 @@
-// gemm: y = x * weight^T with bfloat16 or float weights, packed once at load.
+// gemm: y = x * weight^T with bfloat16, float16 or float weights, packed once at load.
 //
-// Algorithm  each output, or each segment of it, is one chain of dot products over K in float, started at 0; see tile.h
-// Shapes     x       [rows, inputs]                     bfloat16 or float, a row contiguous
+// Algorithm  each output, or each segment of it, is one chain of dot products over K in float, started at 0; see tile.h.
+//            Rows of float16 are first widened to float
+// Shapes     x       [rows, inputs]                     bfloat16, float16 or float, a row contiguous
 //            weight  [panels, words, 64] words          a word is 2 bfloat16 or 1 float along K; zeros past the edges
-//            y       [rows, outputs]                    bfloat16 or float
+//                    [panels, words, 4, 2, 16] float16  for each word of K and 16 outputs the odd inputs, then the even
+//            y       [rows, outputs]                    bfloat16, float16 or float
 // Tile       MAX_ROWS rows x 64 outputs, all of K
 // Floor      few rows: the weights are read once, bytes / read bandwidth; many rows: 2 * rows * outputs * inputs flop
 // Achieved   Zen 4, one core: 1 row 0.92 of reading, 4 rows 0.83; 16 rows 0.93 of peak, 512 rows 0.98
@@ -13,14 +15,14 @@
 namespace {
 
 // With an odd number of bfloat16 inputs the last word of a row would reach into the next: it is made here instead.
-template <int ROWS> void add_last_input(float* tile, const uint16_t* x, int64_t x_stride, int inputs, const char* panel) {
+template <int ROWS> void add_last_input(float* tile, const Bfloat16* x, int64_t x_stride, int inputs, const char* panel) {
   uint32_t last[ROWS];
-  EACH(m, ROWS) last[m] = x[m * x_stride + inputs - 1];
+  EACH(m, ROWS) last[m] = x[m * x_stride + inputs - 1].bits;
   product<Bf16, ROWS, true>(tile, PANEL, (const char*)last, WORD_BYTES, panel + (size_t)(inputs / 2) * STEP_BYTES, 1);
 }
 
 template <class F, class Element> void gemm(Pool* pool, const GemmParams& p) {
-  constexpr int PER_WORD = WORD_BYTES / (int)sizeof(Element);
+  constexpr int PER_WORD = WordLayout<F>::X_BYTES / (int)sizeof(Element);
   const int words = p.inputs / PER_WORD;
   const size_t panel_bytes = (size_t)ceil_div(p.inputs, PER_WORD) * STEP_BYTES;
   const SegmentPlan plan{p.x_stride * sizeof(Element), p.inputs / p.segments * sizeof(Element), words / p.segments};
@@ -31,7 +33,7 @@ template <class F, class Element> void gemm(Pool* pool, const GemmParams& p) {
       return segmented_product<F, float>(p, plan, (const char*)x, first_row, count, index * PANEL, panel,
                                          [](const float* out, int, int, int m, int c, int) { return load(out + m * PANEL + c); });
     panel_product<F, float>((const char*)x, p.x_stride * sizeof(Element), count, panel, words, [&](auto rows, int row, float* out) {
-      if constexpr (PER_WORD == 2)
+      if constexpr (std::is_same_v<F, Bf16>)
         if (p.inputs % 2) add_last_input<rows>(out, x + row * p.x_stride, p.x_stride, p.inputs, panel);
       finish(p, rows, first_row + row, index * PANEL, [&](int m, int c, int) { return load(out + m * PANEL + c); });
     });
@@ -40,5 +42,6 @@ template <class F, class Element> void gemm(Pool* pool, const GemmParams& p) {
 
 }  // namespace
 
-void gemm_bf16(Pool* pool, const GemmParams* p) { gemm<Bf16, uint16_t>(pool, *p); }
+void gemm_bf16(Pool* pool, const GemmParams* p) { gemm<Bf16, Bfloat16>(pool, *p); }
 void gemm_fp32(Pool* pool, const GemmParams* p) { gemm<Fp32, float>(pool, *p); }
+void gemm_fp16(Pool* pool, const GemmFp16Params* p) { gemm<Fp16, float>(pool, widened(pool, p->gemm, p->wide)); }

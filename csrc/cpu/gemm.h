@@ -6,7 +6,7 @@
 #pragma once
 #include <algorithm>
 
-#include "api.h"
+#include "elements.h"
 #include "pool.h"
 #include "tile.h"
 
@@ -14,6 +14,7 @@ constexpr int NEAR_BYTES = 8192;    // how far ahead a panel is prefetched that 
 constexpr int CHUNK_WORDS = 256;    // of K, that a panel passed a few times is cut into: 64 KB
 constexpr int MAX_CHUNKED_BLOCKS = 3;
 constexpr int ITEMS_PER_THREAD = 4;
+constexpr int FEWEST_WIDENED = 16384;  // inputs that are worth another thread
 
 inline int ceil_div(int a, int b) { return (a + b - 1) / b; }
 inline int share(int total, int part, int parts) { return (int)((int64_t)total * part / parts); }
@@ -91,16 +92,11 @@ void panel_product(const char* x, size_t x_stride, int rows, const char* panel, 
     const int count = std::min(CHUNK_WORDS, words - k);
     for_blocks(rows, [&](auto n, int row, int block, int) {
       const auto part = k ? block_product<F, n, Start::ADD, Out> : block_product<F, n, Start::ZERO, Out>;
-      part(out + row * PANEL, x + row * x_stride + (size_t)k * WORD_BYTES, x_stride, panel + k * STEP_BYTES, count, block, blocks);
+      part(out + row * PANEL, x + row * x_stride + (size_t)k * WordLayout<F>::X_BYTES, x_stride, panel + k * STEP_BYTES, count, block, blocks);
     });
   }
   for_blocks(rows, [&](auto n, int row, int, int) { done(n, row, out + row * PANEL); });
 }
-
-inline F32 lanes(const float* p, int n) { return n == LANES ? load(p) : load_n(p, n); }
-inline F32 lanes(const uint16_t* p, int n) { return n == LANES ? load_bf16(p) : load_bf16_n(p, n); }
-inline void put(float* p, F32 y, int n) { n == LANES ? store(p, y) : store_n(p, y, n); }
-inline void put(uint16_t* p, F32 y, int n) { n == LANES ? store_bf16(p, y) : store_bf16_n(p, y, n); }
 
 template <bool WHOLE, class Y, class Value>
 inline void finish_as(const GemmParams& p, int rows, int first_row, int first_output, Value value) {
@@ -110,8 +106,8 @@ inline void finish_as(const GemmParams& p, int rows, int first_row, int first_ou
     for (int c = 0; c < width; c += LANES) {
       const int n = WHOLE ? LANES : std::min(LANES, width - c);
       F32 y = value(m, c, n);
-      if (p.bias) y += lanes(p.bias + first_output + c, n);
-      if (p.residual) y += lanes((const Y*)p.residual + at + c, n);
+      if (p.bias) y += get(p.bias + first_output + c, n);
+      if (p.residual) y += get((const Y*)p.residual + at + c, n);
       put((Y*)p.y + at + c, y, n);
     }
   }
@@ -121,8 +117,23 @@ inline void finish_as(const GemmParams& p, int rows, int first_row, int first_ou
 // added to that.
 template <class Value> void finish(const GemmParams& p, int rows, int first_row, int first_output, Value value) {
   const bool whole = first_output + PANEL <= p.outputs;
-  if (p.y_is_float) whole ? finish_as<true, float>(p, rows, first_row, first_output, value)
-                          : finish_as<false, float>(p, rows, first_row, first_output, value);
-  else whole ? finish_as<true, uint16_t>(p, rows, first_row, first_output, value)
-             : finish_as<false, uint16_t>(p, rows, first_row, first_output, value);
+  with_element(p.y_dtype, [&](auto y) {
+    whole ? finish_as<true, decltype(y)>(p, rows, first_row, first_output, value)
+          : finish_as<false, decltype(y)>(p, rows, first_row, first_output, value);
+  });
+}
+
+// Rows of float16 as those of Fp16, see tile.h: float, in `wide`, with a zero after an odd number of inputs. Returns the
+// product that is left to do.
+inline GemmParams widened(Pool* pool, const GemmParams& p, float* wide) {
+  GemmParams left = p;
+  left.x = wide, left.x_stride = left.inputs = (p.inputs + 1) / 2 * 2;
+  pool->run(p.rows, std::max(1, std::max(FEWEST_WIDENED / p.inputs, p.rows / (4 * pool->size()))), [&](int begin, int end) {
+    for (int m = begin; m < end; m++) {
+      const Float16* x = (const Float16*)p.x + m * p.x_stride;
+      float* to = wide + m * left.x_stride;
+      for (int i = 0; i < left.inputs; i += LANES) put(to + i, get(x + i, p.inputs - i), left.inputs - i);
+    }
+  });
+  return left;
 }

@@ -1,9 +1,10 @@
-// gemm_int4: y = x * weight^T with 4-bit weights in groups along K and bfloat16 activations (weight-only).
+// gemm_int4: y = x * weight^T with 4-bit weights in groups along K and 16-bit activations (weight-only).
 //
 // Algorithm  within a group, products of x with the codes (less 8 where there are no zero points) are summed in float in
 //            the order of K; then y += (sum - zero * sum of x over the group) * scale, group after group of a segment.
-//            Codes are small integers, exact in bfloat16, so the dot instructions of tile.h serve.
-// Shapes     x       [rows, inputs]          bfloat16
+//            Codes are small integers, exact in bfloat16, so the dot instructions of tile.h serve; for rows of float16,
+//            which are first widened, they become float.
+// Shapes     x       [rows, inputs]          bfloat16 or float16
 //            weight  [panels, groups, ...]   for each group of each panel of 64 outputs
 //                      scales [64]           float16, in multiples of scale_unit
 //                      zeros  [64]           uint8, only with zero points
@@ -35,19 +36,37 @@ Layout layout_of(const GemmInt4Params& p) {
   return {groups, octets, codes_at, group_bytes, groups * group_bytes};
 }
 
+// How eight inputs of 32 bits meet words of bfloat16, and of widened float16.
+struct Bf16Rows {
+  using F = Bf16;
+  Int4Codes codes;
+  Bf16::Weights word(I32 packed, int j, int) const { return codes.word(packed, j); }
+};
+struct Fp16Rows {
+  using F = Fp16;
+  I32 zero;
+  explicit Fp16Rows(int zero_code) : zero(splat(zero_code)) {}
+  I32 word(I32 packed, int j, int part) const {
+    const I32 code = (packed >> (part == 0 ? 16 + 4 * j : 4 * j)) & 15;  // the odd input first
+    return (I32)to_float(code - zero);
+  }
+};
+
 // One strip of one group: out[ROWS][strip] += scale * (x * codes - zero * sums). `sums` is null without zero points.
-template <int ROWS, bool AHEAD>
+template <class Codes, int ROWS, bool AHEAD>
 [[gnu::noipa]] void add_group(float* out, const char* x, size_t x_stride, const char* group, int strip,
-                              const Layout& layout, const Int4Codes& codes, const float* sums) {
+                              const Layout& layout, const Codes& codes, const float* sums) {
+  using F = typename Codes::F;
+  using Words = WordLayout<F>;
   constexpr int N = INT4_STRIP<ROWS>;
   F32 part[ROWS][N] = {};
   const char* lanes = group + layout.codes_at + strip * N * sizeof(I32);
-  const Int4Codes table = codes;
-  for (int c = 0; c < layout.octets; c++, lanes += STEP_BYTES, x += OCTET_WORDS * WORD_BYTES) {
+  const Codes table = codes;
+  for (int c = 0; c < layout.octets; c++, lanes += STEP_BYTES, x += OCTET_WORDS * Words::X_BYTES) {
     if constexpr (AHEAD) EACH(line, 4) prefetch<1>(lanes + NEAR_BYTES + line * 64);
-    EACH(j, OCTET_WORDS) {
-      const auto word = [&](int v) { return table.word(load_words(lanes + v * sizeof(I32)), j); };
-      step<Bf16, ROWS, N>(part, x + j * WORD_BYTES, x_stride, word, [](int) {});
+    EACH(j, OCTET_WORDS) EACH(half, Words::PARTS) {
+      const auto word = [&](int v) { return table.word(load_words(lanes + v * sizeof(I32)), j, half); };
+      step<F, ROWS, N>(part, x + j * Words::X_BYTES + Words::x(half), x_stride, word, [](int) {});
     }
   }
   EACH(v, N) {
@@ -64,57 +83,63 @@ template <int ROWS, bool AHEAD>
 }
 
 // out[ROWS][PANEL] = x * panel over groups [first, past).
-template <int ROWS>
+template <class Codes, int ROWS>
 void int4_product(float* out, int first, int past, const char* x, size_t x_stride, const char* panel, const Layout& layout,
-                  const Int4Codes& codes, const float* sums, bool first_block) {
+                  const Codes& codes, const float* sums, bool first_block) {
   std::fill_n(out, ROWS * PANEL, 0.0f);
   panel += first * layout.group_bytes;
   for (int g = first; g < past; g++, panel += layout.group_bytes)
     for (int strip = 0; strip < PANEL_VECTORS / INT4_STRIP<ROWS>; strip++) {
-      const auto add = first_block && strip == 0 ? add_group<ROWS, true> : add_group<ROWS, false>;
-      add(out, x + (size_t)g * layout.octets * OCTET * 2, x_stride, panel, strip, layout, codes, sums ? sums + g : nullptr);
+      const auto add = first_block && strip == 0 ? add_group<Codes, ROWS, true> : add_group<Codes, ROWS, false>;
+      add(out, x + (size_t)g * layout.octets * OCTET_WORDS * WordLayout<typename Codes::F>::X_BYTES, x_stride, panel, strip, layout, codes, sums ? sums + g : nullptr);
     }
 }
 
 // group_sums[row][group] = sum of x over the group, in 16 lanes.
-void sum_groups(Pool* pool, const GemmInt4Params& p, const Layout& layout) {
-  pool->run(p.gemm.rows, std::max(1, p.gemm.rows / (2 * pool->size())), [&](int begin, int end) {
+template <class Element> void sum_groups(Pool* pool, const GemmParams& p, const Layout& layout, int group_size, float* sums) {
+  pool->run(p.rows, std::max(1, p.rows / (2 * pool->size())), [&](int begin, int end) {
     for (int m = begin; m < end; m++)
       for (int g = 0; g < layout.groups; g++) {
-        const uint16_t* x = (const uint16_t*)p.gemm.x + m * p.gemm.x_stride + (int64_t)g * p.group_size;
+        const Element* x = (const Element*)p.x + m * p.x_stride + (int64_t)g * group_size;
         Wide total;
-        for (int i = 0; i < p.group_size; i += WIDE)
+        for (int i = 0; i < group_size; i += WIDE)
           EACH(v, WIDE_VECTORS) {
             const int from = i + v * LANES;
-            if (from < p.group_size) total.part[v] += element_lanes(x + from, p.group_size - from);
+            if (from < group_size) total.part[v] += get(x + from, group_size - from);
           }
-        p.group_sums[(int64_t)m * layout.groups + g] = sum(total);
+        sums[(int64_t)m * layout.groups + g] = sum(total);
       }
   });
 }
 
-}  // namespace
-
-void gemm_int4(Pool* pool, const GemmInt4Params* params) {
-  const GemmParams& p = params->gemm;
-  const Layout layout = layout_of(*params);
-  const Int4Codes codes(params->group_sums ? 0 : 8);
-  if (params->group_sums) sum_groups(pool, *params, layout);
+// `p` is params.gemm, or what is left of it when its rows are widened.
+template <class Element, class Codes>
+void gemm(Pool* pool, const GemmInt4Params& params, const GemmParams& p, const Codes& codes) {
+  const Layout layout = layout_of(params);
+  if (params.group_sums) sum_groups<Element>(pool, p, layout, params.group_size, params.group_sums);
   for_panels(pool, p.rows, p.outputs, [&](int index, int first_row, int count) {
     const char* panel = (const char*)p.weight + index * layout.panel_bytes;
     for_blocks(count, [&](auto rows, int from, int block, int) {
       const int row = first_row + from;
       alignas(64) float out[rows * PANEL];
       SegmentSums<rows> segments;
-      const char* x = (const char*)((const uint16_t*)p.x + row * p.x_stride);
-      const float* sums = params->group_sums ? params->group_sums + (int64_t)row * layout.groups : nullptr;
-      const F32 unit = splat(params->scale_unit);
+      const char* x = (const char*)((const Element*)p.x + row * p.x_stride);
+      const float* sums = params.group_sums ? params.group_sums + (int64_t)row * layout.groups : nullptr;
+      const F32 unit = splat(params.scale_unit);
       for (int s = 0; s < p.segments; s++) {
         const int first = layout.groups / p.segments * s, past = first + layout.groups / p.segments;
-        int4_product<rows>(out, first, past, x, p.x_stride * 2, panel, layout, codes, sums, block == 0);
+        int4_product<Codes, rows>(out, first, past, x, p.x_stride * sizeof(Element), panel, layout, codes, sums, block == 0);
         segments.take(s, 0, rows, PANEL, [&](int m, int c, int) { return load(out + m * PANEL + c) * unit; });
       }
       finish(p, rows, row, index * PANEL, [&](int m, int c, int) { return segments.total(p.segments, m, c); });
     });
   });
+}
+
+}  // namespace
+
+void gemm_int4(Pool* pool, const GemmInt4Params* p) {
+  const int zero = p->group_sums ? 0 : 8;
+  if (p->wide) gemm<float>(pool, *p, widened(pool, p->gemm, p->wide), Fp16Rows(zero));
+  else gemm<Bfloat16>(pool, *p, p->gemm, Bf16Rows{Int4Codes(zero)});
 }

@@ -28,7 +28,7 @@ template <class Element> void quantize(Pool* pool, const QuantizeParams& p) {
 }  // namespace
 
 void quantize_rows(Pool* pool, const QuantizeParams* p) {
-  p->x_is_float ? quantize<float>(pool, *p) : quantize<uint16_t>(pool, *p);
+  with_element(p->x_dtype, [&](auto x) { quantize<decltype(x)>(pool, *p); });
 }
 
 void gemm_int8(Pool* pool, const GemmInt8Params* params) {
@@ -42,7 +42,7 @@ void gemm_int8(Pool* pool, const GemmInt8Params* params) {
     const auto scaled = [&](const int32_t* sums, int row, int segment, int m, int c, int n) {
       const int64_t part = (int64_t)(row + m) * p.segments + segment;
       const I32 exact = load_words(sums + m * PANEL + c) - splat(WEIGHT_OFFSET * params->x_sums[part]);
-      return to_float(exact) * (splat(params->x_scales[part]) * lanes(params->weight_scales + index * PANEL + c, n));
+      return to_float(exact) * (splat(params->x_scales[part]) * get(params->weight_scales + index * PANEL + c, n));
     };
     if (p.segments > 1)
       return segmented_product<Int8, int32_t>(p, plan, x, first_row, count, index * PANEL, panel, scaled);

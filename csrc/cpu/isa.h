@@ -8,6 +8,9 @@
 //                            `(mask) ? a : b` selects; (I32)f and (F32)i reinterpret bits
 //   load, store              of float*, unaligned;  load_words: of any 32-bit elements, as I32;  store_words
 //   load_bf16, store_bf16    LANES bfloat16 <-> F32; stores round to nearest even, NaN stays NaN, denormals become zeros
+//   F16                      a vector of LANES float16;  to_fp16 rounds to nearest even, NaN stays NaN;  from_fp16 is exact
+//   load_fp16, store_fp16    LANES float16 <-> F32;  store_halves: an F16 as it is
+//   even_halves, odd_halves  of words of two float16, as F16
 //   *_n                      the same for the first n of LANES elements (0 <= n <= LANES); the rest read as 0, or are kept
 //   splat                    one float or int32_t in every lane
 //   opaque                   forgets what the compiler knows of a vector's value, at no cost
@@ -18,7 +21,7 @@
 //   eights                   eight words from each of LANES / 4 places; x[0] gets the first four of each, x[1] the others
 //   repeat_four              four words, again and again
 //   interleave               the 16-bit halves of two vectors in turn, 2 * LANES in order over two vectors
-//   load_fp16, load_u8, _s8  LANES float16, uint8_t or int8_t as F32;  store_s8: the lanes saturated to int8_t
+//   load_u8, load_s8         LANES uint8_t or int8_t as F32;  store_s8: the lanes saturated to int8_t
 //   MAX_ROWS, strip_vectors  register budget of the microkernel, see tile.h
 //   Bf16, Fp32, Int8         how a 32-bit word of weights meets a word of activations, see tile.h
 //   Int4Codes                nibbles to words of Bf16 weights, see gemm_int4.cpp

@@ -49,7 +49,28 @@ inline void store_bf16_n(uint16_t* p, F32 x, int n) {
   store_bf16(whole, x);
   std::memcpy(p, whole, 2 * n);
 }
-inline F32 load_fp16(const void* p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p)); }
+typedef __m128i F16;
+inline F32 from_fp16(F16 x) { return _mm256_cvtph_ps(x); }
+inline F16 to_fp16(F32 x) { return _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT); }
+inline F32 load_fp16(const void* p) { return from_fp16(_mm_loadu_si128((const __m128i*)p)); }
+inline void store_halves(void* p, F16 x) { _mm_storeu_si128((__m128i*)p, x); }
+inline void store_fp16(void* p, F32 x) { store_halves(p, to_fp16(x)); }
+inline F32 load_fp16_n(const void* p, int n) {
+  uint16_t whole[LANES] = {};
+  std::memcpy(whole, p, 2 * n);
+  return load_fp16(whole);
+}
+inline void store_fp16_n(void* p, F32 x, int n) {
+  uint16_t whole[LANES];
+  store_fp16(whole, x);
+  std::memcpy(p, whole, 2 * n);
+}
+inline __m256i halves_apart(I32 words) {  // the even ones, then the odd ones
+  const __m256i order = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15));
+  return _mm256_permute4x64_epi64(_mm256_shuffle_epi8((__m256i)words, order), 0xd8);
+}
+inline F16 even_halves(I32 words) { return _mm256_castsi256_si128(halves_apart(words)); }
+inline F16 odd_halves(I32 words) { return _mm256_extracti128_si256(halves_apart(words), 1); }
 inline F32 load_u8(const void* p) { return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)p))); }
 inline F32 load_s8(const void* p) { return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)p))); }
 inline void store_s8(int8_t* p, I32 x) {

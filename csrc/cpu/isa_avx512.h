@@ -32,7 +32,16 @@ inline F32 load_bf16(const uint16_t* p) { return from_bf16(_mm256_loadu_si256((c
 inline F32 load_bf16_n(const uint16_t* p, int n) { return from_bf16(_mm256_maskz_loadu_epi16(first(n), p)); }
 inline void store_bf16(uint16_t* p, F32 x) { _mm256_storeu_si256((__m256i*)p, to_bf16(x)); }
 inline void store_bf16_n(uint16_t* p, F32 x, int n) { _mm256_mask_storeu_epi16(p, first(n), to_bf16(x)); }
-inline F32 load_fp16(const void* p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p)); }
+typedef __m256i F16;
+inline F32 from_fp16(F16 x) { return _mm512_cvtph_ps(x); }
+inline F16 to_fp16(F32 x) { return _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+inline F32 load_fp16(const void* p) { return from_fp16(_mm256_loadu_si256((const __m256i*)p)); }
+inline F32 load_fp16_n(const void* p, int n) { return from_fp16(_mm256_maskz_loadu_epi16(first(n), p)); }
+inline void store_halves(void* p, F16 x) { _mm256_storeu_si256((__m256i*)p, x); }
+inline void store_fp16(void* p, F32 x) { store_halves(p, to_fp16(x)); }
+inline void store_fp16_n(void* p, F32 x, int n) { _mm256_mask_storeu_epi16(p, first(n), to_fp16(x)); }
+inline F16 even_halves(I32 words) { return _mm512_cvtepi32_epi16((__m512i)words); }
+inline F16 odd_halves(I32 words) { return _mm512_cvtepi32_epi16(_mm512_srli_epi32((__m512i)words, 16)); }
 inline F32 load_u8(const void* p) { return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)p))); }
 inline F32 load_s8(const void* p) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)p))); }
 inline void store_s8(int8_t* p, I32 x) { _mm_storeu_si128((__m128i*)p, _mm512_cvtsepi32_epi8((__m512i)x)); }

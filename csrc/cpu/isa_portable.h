@@ -50,12 +50,33 @@ inline void store_bf16_n(uint16_t* p, F32 x, int n) {
   std::memcpy(p, &halves, 2 * n);
 }
 inline void store_bf16(uint16_t* p, F32 x) { store_bf16_n(p, x, LANES); }
-inline F32 load_fp16(const void* p) {  // finite
-  const I32 half = __builtin_convertvector(copied<U16x4>(p), I32), magnitude = half & 0x7fff;
-  const F32 subnormal = __builtin_convertvector(magnitude, F32) * splat(0x1p-24f);  // normal as a float
-  const I32 bits = magnitude < 0x400 ? (I32)subnormal : (magnitude << 13) + (112 << 23);
+// In whole numbers, or in floats that are never denormals: the same bits as F16C whatever the control register says.
+typedef U16x4 F16;
+inline F32 from_fp16(F16 x) {
+  const I32 half = __builtin_convertvector(x, I32), magnitude = half & 0x7fff;
+  const I32 normal = (magnitude << 13) + (112 << 23), special = (normal + (112 << 23)) | (magnitude > 0x7c00 ? splat(1 << 22) : splat(0));
+  const I32 subnormal = (I32)(__builtin_convertvector(magnitude, F32) * 0x1p-24f);
+  const I32 bits = magnitude < 0x400 ? subnormal : magnitude < 0x7c00 ? normal : special;
   return (F32)(bits | (half & 0x8000) << 16);
 }
+inline F16 to_fp16(F32 x) {
+  const I32 magnitude = (I32)x & 0x7fffffff, finite = magnitude < 0x47800000 ? magnitude : splat(0x47800000);  // 2^16
+  const I32 normal = (finite - (112 << 23) + 0xfff + ((finite >> 13) & 1)) >> 13;
+  const I32 subnormal = (I32)((F32)magnitude + 0.5f) - 0x3f000000;  // of 0.5 the last bit is worth 2^-24, as a subnormal's
+  const I32 nan = ((magnitude >> 13) & 0x3ff) | 0x7e00;
+  const I32 half = magnitude > 0x7f800000 ? nan : magnitude < 0x38800000 ? subnormal : normal;
+  return __builtin_convertvector(half | (((I32)x >> 16) & 0x8000), U16x4);
+}
+inline F32 load_fp16(const void* p) { return from_fp16(copied<U16x4>(p)); }
+inline F32 load_fp16_n(const void* p, int n) { return from_fp16(copied<U16x4>(p, 2 * n)); }
+inline void store_fp16_n(void* p, F32 x, int n) {
+  const F16 halves = to_fp16(x);
+  std::memcpy(p, &halves, 2 * n);
+}
+inline void store_fp16(void* p, F32 x) { store_fp16_n(p, x, LANES); }
+inline void store_halves(void* p, F16 x) { std::memcpy(p, &x, sizeof x); }
+inline F16 even_halves(I32 words) { return __builtin_convertvector(words & 0xffff, U16x4); }
+inline F16 odd_halves(I32 words) { return __builtin_convertvector((words >> 16) & 0xffff, U16x4); }
 inline F32 load_u8(const void* p) { return __builtin_convertvector(copied<U8x4>(p), F32); }
 inline F32 load_s8(const void* p) { return __builtin_convertvector(copied<S8x4>(p), F32); }
 inline void store_s8(int8_t* p, I32 x) {

@@ -11,7 +11,7 @@ const char* machine_isa() {
                       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
                       __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni");
   if (avx512) return "avx512";
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return "avx2";
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")) return "avx2";
 #endif
   return "portable";
 }
@@ -21,6 +21,7 @@ int32_t struct_size(const char* name) {
   if (!std::strcmp(name, #Struct)) return sizeof(Struct);
   SIZE_OF(PoolParams)
   SIZE_OF(GemmParams)
+  SIZE_OF(GemmFp16Params)
   SIZE_OF(QuantizeParams)
   SIZE_OF(GemmInt8Params)
   SIZE_OF(GemmInt4Params)

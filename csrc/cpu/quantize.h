@@ -1,10 +1,6 @@
 // Symmetric quantisation of one row of activations to int8, for whatever produces rows.
 #pragma once
-#include "isa.h"
-
-// Readers of a row, LANES elements at a time; the first n of them, the rest 0.
-inline F32 element_lanes(const uint16_t* p, int n) { return n >= LANES ? load_bf16(p) : load_bf16_n(p, n); }
-inline F32 element_lanes(const float* p, int n) { return n >= LANES ? load(p) : load_n(p, n); }
+#include "elements.h"
 
 // codes[0..count) = x / scale to nearest even, then zeros up to a multiple of LANES. `sum_of_codes` is theirs.
 // The highest magnitude is found on the bits of the floats, where NaN is above infinity: the scale of a row that holds
@@ -13,7 +9,7 @@ template <class Element>
 inline void quantize_row(const Element* x, int count, int8_t* codes, float& scale, int32_t& sum_of_codes) {
   I32 top = splat(0);
   for (int i = 0; i < count; i += LANES) {
-    const I32 magnitude = (I32)abs(element_lanes(x + i, count - i));
+    const I32 magnitude = (I32)abs(get(x + i, count - i));
     top = magnitude > top ? magnitude : top;
   }
   int32_t bits = 0;
@@ -24,7 +20,7 @@ inline void quantize_row(const Element* x, int count, int8_t* codes, float& scal
   const F32 inverse = splat(peak > 0.0f ? 127.0f / peak : 0.0f);
   I32 total = splat(0);
   for (int i = 0; i < count; i += LANES) {
-    const I32 code = to_int(element_lanes(x + i, count - i) * inverse);
+    const I32 code = to_int(get(x + i, count - i) * inverse);
     total += code;
     store_s8(codes + i, code);
   }

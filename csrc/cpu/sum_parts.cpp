@@ -12,7 +12,7 @@
 namespace {
 
 F32 sum_of(const float* part, int64_t stride, int count, int n) {
-  if (count == 1) return lanes(part, n);
+  if (count == 1) return get(part, n);
   const int half = (int)std::bit_floor((unsigned)count - 1);
   return sum_of(part, stride, half, n) + sum_of(part + half * stride, stride, count - half, n);
 }
@@ -22,7 +22,7 @@ template <class Y> void sum_row(const SumPartsParams& p, int row) {
   for (int c = 0; c < p.size; c += LANES) {
     const int n = std::min(LANES, p.size - c);
     F32 y = sum_of(p.parts + start + c, stride, p.count, n);
-    if (p.bias) y += lanes(p.bias + c, n);
+    if (p.bias) y += get(p.bias + c, n);
     put((Y*)p.y + start + c, y, n);
   }
 }
@@ -31,6 +31,6 @@ template <class Y> void sum_row(const SumPartsParams& p, int row) {
 
 void sum_parts(Pool* pool, const SumPartsParams* p) {
   pool->run(p->rows, std::max(1, p->rows / (4 * pool->size())), [&](int begin, int end) {
-    for (int row = begin; row < end; row++) p->y_is_float ? sum_row<float>(*p, row) : sum_row<uint16_t>(*p, row);
+    for (int row = begin; row < end; row++) with_element(p->y_dtype, [&](auto y) { sum_row<decltype(y)>(*p, row); });
   });
 }

@@ -24,6 +24,29 @@ constexpr int WORD_BYTES = 4;
 constexpr size_t STEP_BYTES = (size_t)PANEL * WORD_BYTES;  // of a panel, for one word of K
 constexpr int PANEL_VECTORS = PANEL / LANES;
 
+// Two float16 inputs of an output are multiplied one after the other, the odd one first, by rows of float: the weights
+// are widened as they are loaded, activations once for all panels.
+struct Fp16 : Fp32 {
+  static Weights weights(const void* p) { return (I32)load_fp16(p); }
+};
+
+// Where the operands of a word of K lie: one vector of words after the other, and a word a row.
+template <class F> struct WordLayout {
+  static constexpr int PARTS = 1;  // of a word, each multiplied on its own
+  static constexpr int X_BYTES = WORD_BYTES;
+  static constexpr size_t weights(int vector, int) { return vector * sizeof(I32); }
+  static constexpr size_t x(int) { return 0; }
+};
+// Of each 16 outputs the odd inputs, then the even ones: 64 bytes. In a row two floats, the even one first.
+template <> struct WordLayout<Fp16> {
+  static constexpr int PARTS = 2, GROUP = 16, VECTORS = GROUP / LANES;  // of outputs
+  static constexpr int X_BYTES = 2 * sizeof(float);
+  static constexpr size_t weights(int vector, int part) {
+    return vector / VECTORS * GROUP * WORD_BYTES + (part * GROUP + vector % VECTORS * LANES) * 2;
+  }
+  static constexpr size_t x(int part) { return part == 0 ? sizeof(float) : 0; }
+};
+
 template <int ROWS> constexpr int STRIP = strip_vectors(ROWS);
 template <int ROWS> constexpr int STRIPS = PANEL_VECTORS / STRIP<ROWS>;
 
@@ -53,22 +76,21 @@ inline void step(typename F::Acc (&acc)[ROWS][N], const char* x, size_t x_stride
 // acc += x * one strip of a panel over `words` words of K. LINES cache lines from `ahead` on are prefetched a word: into
 // the first level if these are all lines of a panel, which then comes next, else into the second. Words of x are X_STEP
 // bytes apart.
-template <class F, int ROWS, int LINES = 0, int X_STEP = WORD_BYTES>
+template <class F, int ROWS, int LINES = 0, int X_STEP = WordLayout<F>::X_BYTES>
 inline void tile(typename F::Acc (&acc)[ROWS][STRIP<ROWS>], const char* x, size_t x_stride, const char* strip, int words,
                  const char* ahead = nullptr) {
+  using Layout = WordLayout<F>;
   constexpr int N = STRIP<ROWS>;
   EACH(m, ROWS) EACH(v, N) opaque(acc[m][v]);  // of a known start, gcc 12 keeps a copy, and runs out of registers
 #pragma GCC unroll 1
   for (int k = 0; k < words; k++, strip += STEP_BYTES, x += X_STEP, ahead += LINES * 64) {
-    const auto weights = [&](int v) { return F::weights(strip + v * sizeof(I32)); };
-    if constexpr (LINES == 4) {
-      step<F, ROWS, N>(acc, x, x_stride, weights, [](int) {});
-      EACH(line, LINES) prefetch<1>(ahead + line * 64);
-    } else {  // spread over the step, they cost nothing
-      step<F, ROWS, N>(acc, x, x_stride, weights, [&](int i) {
-        if (i < LINES) prefetch<2>(ahead + i * 64);
+    EACH(part, Layout::PARTS) {
+      const auto weights = [&](int v) { return F::weights(strip + Layout::weights(v, part)); };
+      step<F, ROWS, N>(acc, x + Layout::x(part), x_stride, weights, [&](int i) {
+        if (LINES < 4 && part == 0 && i < LINES) prefetch<2>(ahead + i * 64);  // spread over the step, they cost nothing
       });
     }
+    if constexpr (LINES == 4) EACH(line, LINES) prefetch<1>(ahead + line * 64);
   }
 }
 

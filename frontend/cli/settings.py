@@ -71,7 +71,7 @@ SETTINGS = (
         "Memory",
         "cache.kv_cache_dtype",
         ("--kv-cache-dtype",),
-        "int8 (on the CPU kernels, for bfloat16 models) and fp8 (on CUDA devices) halve the KV cache.",
+        "int8 (on the CPU kernels, for models of 16 bits) and fp8 (on CUDA devices) halve the KV cache.",
     ),
     Setting("Memory", "cache.block_size", ("--block-size",), "Tokens in a block of the KV cache."),
     Setting(

@@ -27,10 +27,12 @@ from .test_random_workloads import alone
 from .tiny_model import VOCAB_SIZE, write_tiny_model
 
 FILE = Path(__file__).parent / "golden" / "logprobs.json"
-MODELS = {  # checkpoint, quantization
-    **{f"{checkpoint} bf16": (checkpoint, "auto") for checkpoint in ("llama", "mistral", "qwen3", "demo")},
-    **{f"{checkpoint} {form}": (checkpoint, form) for checkpoint in ("llama", "demo") for form in ("int8", "int4")},
-    "llama fp32": ("llama-float32", "auto"),
+MODELS: dict[str, tuple[str, Any, Any]] = {  # checkpoint, quantization, dtype
+    **{f"{checkpoint} bf16": (checkpoint, "auto", "auto") for checkpoint in ("llama", "mistral", "qwen3", "demo")},
+    **{f"{checkpoint} fp16": (checkpoint, "auto", "float16") for checkpoint in ("llama", "qwen3", "demo")},
+    **{f"{name} {form}": (name, form, "auto") for name in ("llama", "demo") for form in ("int8", "int4")},
+    **{f"llama {form} fp16": ("llama", form, "float16") for form in ("int8", "int4")},
+    "llama fp32": ("llama-float32", "auto", "auto"),
 }
 PROMPT_TOKENS = (1, 40, 77, 1040)  # 1040: more than one range of attention
 SAMPLING: tuple[dict[str, Any], ...] = (
@@ -54,7 +56,7 @@ def requests() -> list[EngineCoreRequest]:
 
 def said(isa: str, name: str, home: Path) -> list[dict[str, Any]]:
     """What each request is told by a model, made in `home`, on one instruction set."""
-    checkpoint, quantization = MODELS[name]
+    checkpoint, quantization, dtype = MODELS[name]
     folder = str(DEMO_MODEL)
     if checkpoint != "demo":
         changes = {"max_position_embeddings": MAX_MODEL_LEN} | CHECKPOINTS[checkpoint]
@@ -62,7 +64,7 @@ def said(isa: str, name: str, home: Path) -> list[dict[str, Any]]:
         folder = write_tiny_model(home, draw=lambda shape: normals(shape, next(seeds)), **changes)
     pool = cpu.Pool(cpu.load_library(isa), [-1])
     try:
-        config = ModelConfig(device="cpu", quantization=quantization)
+        config = ModelConfig(device="cpu", quantization=quantization, dtype=dtype)
         model = load_model(folder, config, TensorParallelGroup(), lambda done, total: None, pool)
         asked = requests()[: 3 if checkpoint == "demo" else 4]  # a tiny model is quick with a long prompt
         return [_as_json(alone(model, request)[request.request_id]) for request in asked]

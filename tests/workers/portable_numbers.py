@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-KINDS = ("plain", "tiny", "wide", "huge")  # what numbers() makes
+KINDS = ("plain", "tiny", "wide", "huge", "halves")  # what numbers() makes
 
 
 def normals(shape: tuple[int, ...], seed: int) -> Tensor:
@@ -28,9 +28,11 @@ def integers(low: int, high: int, shape: tuple[int, ...], seed: int) -> Tensor:
 
 def numbers(kind: str, shape: tuple[int, ...], seed: int) -> Tensor:
     """float32 of one of KINDS: normal ones; such that products are denormals or nearly; of any exponent, denormals and
-    zeros among them; such that sums overflow."""
+    zeros among them; such that sums overflow; of float16's exponents, its subnormal ones and infinity among them."""
     plain = normals(shape, seed)
-    lowest, highest = {"plain": (0, 1), "tiny": (-76, -57), "wide": (-150, 60), "huge": (40, 66)}[kind]
+    lowest, highest = {"plain": (0, 1), "tiny": (-76, -57), "wide": (-150, 60), "huge": (40, 66), "halves": (-26, 16)}[
+        kind
+    ]
     exponents = integers(lowest, highest, shape, seed + 1000)
     scaled = np.ldexp(plain.numpy(), exponents.numpy().astype(np.int32))
     if kind == "wide":

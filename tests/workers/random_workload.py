@@ -2,7 +2,7 @@
 
 import random
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from msgspec import structs
@@ -21,13 +21,14 @@ EOS = 2
 
 @dataclass(frozen=True)
 class ModelChoice:
-    """A checkpoint, how it is quantized while it is read, the kernels that compute it, and how many share it."""
+    """A checkpoint, how it is quantized while it is read, what computes it in which dtype, and how many share it."""
 
     checkpoint: str  # of CHECKPOINTS, or "demo"
     quantization: str
     isa: str
     threads: int
     ranks: int = 1
+    dtype: Literal["auto", "float16"] = "auto"
 
 
 CHECKPOINTS: dict[str, dict[str, Any]] = {  # what write_tiny_model is told
@@ -60,6 +61,8 @@ def draw_workload(seed: int) -> Workload:
     choice = _draw_choice(rng, kind)
     if choice.threads == 1:
         choice = replace(choice, ranks=_draw_ranks(random.Random(f"ranks {seed}"), choice))
+    if choice.checkpoint != "llama-float32" and random.Random(f"dtype {seed}").random() < 0.3:
+        choice = replace(choice, dtype="float16")
     requests = _draw_requests(rng, kind, 1024 if choice.checkpoint == "demo" else 300)
     is_crowded = kind == "crowded"
     block_size: Any = 16 if is_crowded else rng.choice((16, 16, 32, 64))

@@ -11,7 +11,9 @@ from paged_serve.workers.kernels.attention import attention
 
 from ..kernel_oracles import attended
 
-DTYPES = [torch.bfloat16, torch.float32, torch.int8]  # of the cache
+FLOATS = [(dtype, dtype) for dtype in (torch.bfloat16, torch.float16, torch.float32)]  # of queries, and of the cache
+CODED = [(torch.bfloat16, torch.int8), (torch.float16, torch.int8)]
+WEIGHT_ERRORS = {torch.bfloat16: 2.0**-8, torch.float16: 3e-6, torch.float32: 2.0**-24}  # relative, of a softmax's
 NO_BLOCK = 2**30  # what stands in a table past its row's last block: reading it would crash
 
 
@@ -66,10 +68,10 @@ class Case:
         return torch.cat(results), torch.cat(sizes)
 
 
-def make_case(rows, dtype, group=2, kv_heads=2, head_dim=32, block_size=16, seed=0, **options) -> Case:
+def make_case(rows, dtypes, group=2, kv_heads=2, head_dim=32, block_size=16, seed=0, **options) -> Case:
     generator = torch.Generator().manual_seed(seed)
     counts = [-(-(old + new) // block_size) for old, new in rows]
-    computed = torch.bfloat16 if dtype == torch.int8 else dtype
+    computed, cached = dtypes
     cache = torch.full((2, sum(counts) + 3, kv_heads, block_size, head_dim), torch.nan, dtype=computed)
     ids = torch.randperm(sum(counts) + 3, generator=torch.Generator().manual_seed(seed)).int()
     tables = torch.full((len(rows), max(counts)), NO_BLOCK, dtype=torch.int32)
@@ -81,7 +83,7 @@ def make_case(rows, dtype, group=2, kv_heads=2, head_dim=32, block_size=16, seed
         cache[:, tables[row, slots // block_size].long(), :, slots % block_size] = kv[row].transpose(0, 1)
     query = torch.randn(sum(new for _, new in rows), group * kv_heads, head_dim, generator=generator).to(computed)
     scales = None
-    if dtype == torch.int8:
+    if cached == torch.int8:
         cache, both = coded(cache)
         scales = both[0], both[1]
         kv = [codes.double() * factors.unsqueeze(-1).double() for codes, factors in map(coded, kv)]
@@ -95,12 +97,13 @@ def coded(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def assert_near(found: Tensor, case: Case) -> None:
-    """Within what rounding the weights to the cache's dtype, float32 sums and the final rounding can lose."""
+    """Within what the weights' rounding, float32 sums and the final rounding can lose."""
     exact, size = case.exact()
-    eps = torch.finfo(found.dtype).eps
+    stored = torch.finfo(found.dtype)
     longest = max(old + new for old, new in case.rows)
     score = 2.0**-24 * (case.query.shape[2] + 8) * 8  # error of a score of any size met here
-    allowed = size * (eps / 2 + 2 * score + 2.0**-24 * longest**0.5 * 4) + exact.abs() * eps / 2 * 1.01 + 1e-30
+    lost = size * (WEIGHT_ERRORS[found.dtype] + 2 * score + 2.0**-24 * longest**0.5 * 4)
+    allowed = lost + exact.abs().clamp(min=stored.smallest_normal) * stored.eps / 2 * 1.01
     assert ((found.double() - exact).abs() <= allowed).all()
 
 
@@ -108,26 +111,26 @@ EDGES = [(0, 1), (6, 1), (7, 1), (8, 1), (15, 1), (16, 1), (62, 1), (63, 1), (64
 CHUNKS = [(0, 2), (0, 64), (0, 65), (1, 63), (3, 126), (50, 33), (63, 2), (64, 64), (130, 70)]
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtypes", FLOATS + CODED, ids=str)
 @pytest.mark.parametrize("rows", [EDGES, CHUNKS, [*EDGES, *CHUNKS]], ids=["decode", "chunks", "both"])
 @pytest.mark.parametrize("head_dim", [16, 32, 48, 64, 80, 96, 128, 256])
-def test_attention_is_what_its_definition_says(cpu_pools, rows, head_dim, dtype):
-    case = make_case(rows, dtype, head_dim=head_dim)
+def test_attention_is_what_its_definition_says(cpu_pools, rows, head_dim, dtypes):
+    case = make_case(rows, dtypes, head_dim=head_dim)
     for pool in cpu_pools:
         assert_near(case.run(pool), case)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtypes", FLOATS + CODED, ids=str)
 @pytest.mark.parametrize("window", [0, 1, 7, 8, 33, 64, 100])
-def test_a_window_hides_what_lies_before_it(cpu_pools, window, dtype):
-    case = make_case([*EDGES[::3], *CHUNKS, (1200, 1), (1000, 90)], dtype, group=3, head_dim=64, window=window)
+def test_a_window_hides_what_lies_before_it(cpu_pools, window, dtypes):
+    case = make_case([*EDGES[::3], *CHUNKS, (1200, 1), (1000, 90)], dtypes, group=3, head_dim=64, window=window)
     for pool in cpu_pools:
         assert_near(case.run(pool), case)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_what_lies_before_every_window_may_be_anything(cpu_pools, dtype):
-    case = make_case([(100, 1), (60, 5), (90, 40)], dtype, head_dim=64, window=20)
+@pytest.mark.parametrize("dtypes", FLOATS + CODED, ids=str)
+def test_what_lies_before_every_window_may_be_anything(cpu_pools, dtypes):
+    case = make_case([(100, 1), (60, 5), (90, 40)], dtypes, head_dim=64, window=20)
     expected = case.run(cpu_pools[0])
     for (old, _), table in zip(case.rows, case.tables, strict=True):
         unseen = torch.arange(old + 1 - case.window)
@@ -136,29 +139,29 @@ def test_what_lies_before_every_window_may_be_anything(cpu_pools, dtype):
     assert torch.equal(case.run(cpu_pools[0]), expected)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtypes", FLOATS + CODED, ids=str)
 @pytest.mark.parametrize("cap", [0.5, 5.0, 50.0])
-def test_a_cap_bends_the_scores(cpu_pools, cap, dtype):
-    case = make_case([(5, 1), (200, 1), (100, 70)], dtype, group=2, head_dim=64, cap=cap)
+def test_a_cap_bends_the_scores(cpu_pools, cap, dtypes):
+    case = make_case([(5, 1), (200, 1), (100, 70)], dtypes, group=2, head_dim=64, cap=cap)
     case.scale *= 8
     assert_near(case.run(cpu_pools[0]), case)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtypes", FLOATS + CODED, ids=str)
 @pytest.mark.parametrize("group", [1, 2, 3, 4, 5, 6, 7, 8, 17, 40])
-def test_any_number_of_queries_shares_a_key(cpu_pools, group, dtype):
-    case = make_case([(0, 1), (70, 1), (20, 3), (10, 60)], dtype, group=group, kv_heads=1 if group > 8 else 2)
+def test_any_number_of_queries_shares_a_key(cpu_pools, group, dtypes):
+    case = make_case([(0, 1), (70, 1), (20, 3), (10, 60)], dtypes, group=group, kv_heads=1 if group > 8 else 2)
     assert_near(case.run(cpu_pools[0]), case)
 
 
 RANGES = [(1023, 1), (1024, 1), (2500, 1), (3100, 3), (1000, 100), (2040, 20)]
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtypes", FLOATS + CODED, ids=str)
 @pytest.mark.parametrize("options", [{}, {"window": 1500}, {"window": 500}], ids=str)
-def test_long_sequences_are_summed_range_by_range(cpu_pools, options, dtype):
+def test_long_sequences_are_summed_range_by_range(cpu_pools, options, dtypes):
     for rows in (RANGES, RANGES[2:3], RANGES[4:5]):
-        case = make_case(rows, dtype, kv_heads=1, group=4, head_dim=64, **options)
+        case = make_case(rows, dtypes, kv_heads=1, group=4, head_dim=64, **options)
         whole = case.run(cpu_pools[0])
         assert_near(whole, case)
         assert torch.equal(case.run(cpu_pools[1]), whole)
@@ -174,10 +177,10 @@ INVARIANT = [
 ]
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtypes", FLOATS + CODED, ids=str)
 @pytest.mark.parametrize("options", INVARIANT, ids=str)
-def test_a_token_has_the_same_bits_in_any_chunk_alone_and_beside_others(cpu_pools, options, dtype):
-    case = make_case([(0, 150), (1010, 30), (0, 40)], dtype, **options)
+def test_a_token_has_the_same_bits_in_any_chunk_alone_and_beside_others(cpu_pools, options, dtypes):
+    case = make_case([(0, 150), (1010, 30), (0, 40)], dtypes, **options)
     whole = case.run(cpu_pools[0]).split([new for _, new in case.rows])
     for row, (_, new) in enumerate(case.rows):
         for size in (1, 3, 8, 29, 64):
@@ -190,17 +193,17 @@ def test_a_token_has_the_same_bits_in_any_chunk_alone_and_beside_others(cpu_pool
     assert torch.equal(beside, torch.cat([whole[2][39:40], whole[0][140:141], whole[1][3:30]]))
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_the_size_of_blocks_changes_no_bit(cpu_pools, dtype):
+@pytest.mark.parametrize("dtypes", FLOATS + CODED, ids=str)
+def test_the_size_of_blocks_changes_no_bit(cpu_pools, dtypes):
     rows = [(0, 100), (130, 1), (1050, 2)]
-    expected = make_case(rows, dtype, head_dim=64).run(cpu_pools[0])
+    expected = make_case(rows, dtypes, head_dim=64).run(cpu_pools[0])
     for block_size in (32, 48, 64, 256):
-        assert torch.equal(make_case(rows, dtype, head_dim=64, block_size=block_size).run(cpu_pools[0]), expected)
+        assert torch.equal(make_case(rows, dtypes, head_dim=64, block_size=block_size).run(cpu_pools[0]), expected)
 
 
-@pytest.mark.parametrize("dtype", DTYPES[:2])
-def test_nan_and_infinity_stay_with_the_tokens_that_see_them(cpu_pools, dtype):
-    case = make_case([(0, 160), (0, 100), (80, 1)], dtype, head_dim=64)
+@pytest.mark.parametrize("dtypes", FLOATS, ids=str)
+def test_nan_and_infinity_stay_with_the_tokens_that_see_them(cpu_pools, dtypes):
+    case = make_case([(0, 160), (0, 100), (80, 1)], dtypes, head_dim=64)
     expected = case.run(cpu_pools[0])
     blocks = case.tables[0].long()
     case.cache[0, blocks[50 // 16], 0, 50 % 16] = torch.nan
@@ -214,8 +217,9 @@ def test_nan_and_infinity_stay_with_the_tokens_that_see_them(cpu_pools, dtype):
     assert torch.equal(found[unharmed], expected[unharmed])
 
 
-def test_a_scale_that_is_nan_or_infinite_stays_with_the_tokens_that_see_it(cpu_pools):
-    case = make_case([(0, 160), (0, 100), (80, 1)], torch.int8, head_dim=64)
+@pytest.mark.parametrize("dtypes", CODED, ids=str)
+def test_a_scale_that_is_nan_or_infinite_stays_with_the_tokens_that_see_it(cpu_pools, dtypes):
+    case = make_case([(0, 160), (0, 100), (80, 1)], dtypes, head_dim=64)
     expected = case.run(cpu_pools[0])
     blocks = case.tables[0].long()
     case.scales[0][blocks[50 // 16], 0, 50 % 16] = torch.nan
@@ -229,7 +233,7 @@ def test_a_scale_that_is_nan_or_infinite_stays_with_the_tokens_that_see_it(cpu_p
 
 
 def test_queries_and_results_may_lie_apart(cpu_pools):
-    case = make_case([(3, 5), (40, 1)], torch.bfloat16)
+    case = make_case([(3, 5), (40, 1)], FLOATS[0])
     expected = case.run(cpu_pools[0])
     wide = torch.full((6, 10, 32), 3.0, dtype=torch.bfloat16)
     wide[:, 2:6] = case.query

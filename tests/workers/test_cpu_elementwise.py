@@ -9,7 +9,7 @@ from paged_serve.workers.models.geometry import RopeScaling
 
 from ..kernel_oracles import gated, normalised, turned
 
-DTYPES = [torch.bfloat16, torch.float32]
+DTYPES = [torch.bfloat16, torch.float16, torch.float32]
 SIZES = [1, 2, 15, 16, 17, 63, 64, 65, 100, 129, 1024]
 
 
@@ -19,9 +19,10 @@ def random(*shape, dtype=torch.float32, seed=0, scale=1.0):
 
 def assert_near(found, exact, operations):
     """Within `operations` float32 roundings of the magnitude, and one to the dtype that was stored."""
-    allowed = (operations * 2.0**-24 + torch.finfo(found.dtype).eps / 2) * 1.01
+    stored = torch.finfo(found.dtype)
+    size = operations * 2.0**-24 * exact.abs() + stored.eps / 2 * exact.abs().clamp(min=stored.smallest_normal)
     error = (found.double() - exact).abs()
-    assert (error <= allowed * exact.abs() + 1e-37).all(), (error / exact.abs()).max() / allowed
+    assert (error <= 1.01 * size).all(), (error / size).max()
 
 
 def assert_rows_keep_their_bits(cpu_pools, count, operation):
@@ -98,25 +99,27 @@ def test_rotation_fills_the_query_and_the_cache_and_nothing_else(
     for found, part, weight in ((query, parts[0], norm[0]), (written[0], parts[1], norm[1])):
         exact, magnitude = rotated_by_definition(part, weight, eps, table[positions])
         error = (found.double() - exact).abs()
-        assert (error <= (2.0**-24 * (12 + head_dim / 64) + torch.finfo(dtype).eps / 2) * 1.01 * magnitude).all()
+        rounding = torch.finfo(dtype).eps / 2 * magnitude.clamp(min=torch.finfo(dtype).smallest_normal)
+        assert (error <= (2.0**-24 * (12 + head_dim / 64) * magnitude + rounding) * 1.01).all()
     assert torch.equal(written[1], parts[2])
     untouched = torch.ones(blocks * block_size, dtype=torch.bool).index_fill_(0, slots, False)
     for cache in (keys, values):
         assert cache.transpose(1, 2).flatten(0, 1)[untouched].isnan().all()
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("head_dim", [16, 80, 128, 256])
-def test_an_int8_cache_gets_codes_and_scales(cpu_pools, head_dim):
-    """A key's codes come from its float32 values: the bfloat16 cache's own rounding must not show in them."""
+def test_an_int8_cache_gets_codes_and_scales(cpu_pools, head_dim, dtype):
+    """A key's codes come from its float32 values: a 16-bit cache's own rounding must not show in them."""
     tokens, kv_heads, block_size, blocks = 33, 3, 16, 5
-    projected = random(tokens, (5 + 2 * kv_heads) * head_dim, dtype=torch.bfloat16)
+    projected = random(tokens, (5 + 2 * kv_heads) * head_dim, dtype=dtype)
     places = torch.randperm(blocks * block_size, generator=torch.Generator().manual_seed(4))[:tokens]
     positions, norm = torch.arange(tokens) * 7, random(head_dim, seed=2)
     table = Rotary(RopeScaling("default"), head_dim).table(300)
     for pool in cpu_pools:
         codes = torch.full((2, blocks, kv_heads, block_size, head_dim), 99, dtype=torch.int8)
         scales = torch.full(codes.shape[:-1], torch.nan)
-        query = torch.empty(tokens, 5, head_dim, dtype=torch.bfloat16)
+        query = torch.empty(tokens, 5, head_dim, dtype=dtype)
         where = positions, places, codes[0], codes[1], query, norm, norm, 1e-6
         rotate_and_cache(pool, projected, table, *where, scales=(scales[0], scales[1]))
         parts = projected.view(tokens, -1, head_dim).split([5, kv_heads, kv_heads], 1)

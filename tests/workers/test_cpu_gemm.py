@@ -11,7 +11,7 @@ from paged_serve.workers.kernels import cpu
 from paged_serve.workers.kernels.gemm import gemm
 from paged_serve.workers.kernels.packing import pack
 
-DTYPES = [torch.bfloat16, torch.float32]
+DTYPES = [torch.bfloat16, torch.float16, torch.float32]
 SHAPES = [  # rows, outputs, inputs: whole panels, then edges of every kind
     *[(1, 64, 64), (6, 128, 256), (64, 192, 512)],
     *[(1, 1, 1), (2, 3, 2), (3, 63, 7), (5, 65, 129), (7, 100, 33), (13, 130, 95), (19, 17, 1), (66, 257, 31)],
@@ -29,7 +29,8 @@ def assert_near(y, x, weight, extra=0.0):
     """Within what `inputs` float32 additions of products, and one rounding to y's dtype, can lose."""
     exact = x.double() @ weight.double().T + extra
     magnitude = x.double().abs() @ weight.double().abs().T + abs(extra)
-    allowed = (x.shape[1] + 2) * 2.0**-24 * magnitude + torch.finfo(y.dtype).eps / 2 * exact.abs()
+    stored = torch.finfo(y.dtype)
+    allowed = (x.shape[1] + 2) * 2.0**-24 * magnitude + stored.eps / 2 * exact.abs().clamp(min=stored.smallest_normal)
     assert ((y.double() - exact).abs() <= allowed * 1.01).all()
 
 
@@ -99,7 +100,7 @@ def test_rows_of_another_dtype_are_refused(cpu_pools):
     with pytest.raises(TypeError, match="bfloat16 rows, not"):
         gemm(cpu_pools[0], x.float(), pack(weight))
     with pytest.raises(TypeError, match="no packed form"):
-        pack(weight.half())
+        pack(weight.double())
 
 
 def test_an_unknown_instruction_set_is_refused_with_those_there_are(cpu_library):

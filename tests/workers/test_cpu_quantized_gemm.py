@@ -13,6 +13,7 @@ INT4_SHAPES = [  # rows, outputs, inputs, group size
     *[(1, 64, 64, 32), (7, 128, 256, 64), (12, 65, 256, 128), (5, 63, 96, 96), (33, 200, 64, 32)],
     *[(2, 1, 8, 8), (3, 70, 40, 8), (64, 64, 48, 24)],
 ]
+HALVES = [torch.bfloat16, torch.float16]
 HALF = 2.0**-24  # half a unit in the last place of float32
 
 
@@ -27,15 +28,15 @@ def int8_operands(rows, outputs, inputs, dtype=torch.bfloat16):
     return x, codes, scales
 
 
-def int4_operands(rows, outputs, inputs, group_size, with_zeros):
-    x = torch.randn(rows, inputs, generator=random(0)).bfloat16()
+def int4_operands(rows, outputs, inputs, group_size, with_zeros, dtype=torch.bfloat16):
+    x = torch.randn(rows, inputs, generator=random(0)).to(dtype)
     codes = torch.randint(0, 16, (outputs, inputs), dtype=torch.uint8, generator=random(1))
     scales = (torch.randn(outputs, inputs // group_size, generator=random(2)) * 0.01).bfloat16().float()
     zeros = torch.randint(0, 17, scales.shape, dtype=torch.uint8, generator=random(3)) if with_zeros else None
     return x, codes, scales, zeros
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
 @pytest.mark.parametrize("inputs", [1, 5, 16, 33, 200])
 def test_rows_are_quantized_as_the_formula_says(cpu_pools, inputs, dtype):
     x = torch.randn(9, inputs, generator=random(0)).to(dtype)
@@ -78,11 +79,12 @@ def test_an_int8_row_with_a_nan_is_nan_and_its_neighbours_are_not(cpu_pools):
     assert y[[0, 1, 3, 4]].isfinite().all()
 
 
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
 @pytest.mark.parametrize("with_zeros", [False, True])
 @pytest.mark.parametrize("shape", INT4_SHAPES)
-def test_an_int4_product_is_as_near_as_float32_sums_allow(cpu_pools, shape, with_zeros):
+def test_an_int4_product_is_as_near_as_float32_sums_allow(cpu_pools, shape, with_zeros, dtype):
     _, outputs, inputs, group_size = shape
-    x, codes, scales, zeros = int4_operands(*shape, with_zeros)
+    x, codes, scales, zeros = int4_operands(*shape, with_zeros, dtype)
     bias = torch.randn(outputs, generator=random(4))
     y = gemm(cpu_pools[0], x, pack_int4(codes, scales, zeros), bias, out_dtype=torch.float32)
     middle = 8.0 if zeros is None else zeros.double().repeat_interleave(group_size, 1)
@@ -99,7 +101,7 @@ def test_an_int4_weight_with_permuted_inputs_takes_them_in_its_order(cpu_pools):
     assert torch.equal(y, gemm(cpu_pools[0], x[:, order].contiguous(), pack_int4(codes, scales, zeros)))
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
 def test_int4_scales_of_half_precision_keep_every_bit(cpu_pools, dtype):
     scales = torch.logspace(-6, 0, 64).to(dtype).float().unsqueeze(1)
     codes = torch.full((64, 8), 9, dtype=torch.uint8)  # one step above zero
@@ -114,14 +116,15 @@ def test_int4_groups_that_are_no_octets_are_refused():
         pack_int4(torch.zeros(64, 36, dtype=torch.uint8), torch.ones(64, 3))
 
 
-def packed_forms():
-    x, codes, scales = int8_operands(70, 200, 160)
+def packed_forms(dtype):
+    x, codes, scales = int8_operands(70, 200, 160, dtype)
     grouped = int4_operands(70, 200, 160, 32, with_zeros=True)[1:]
     return x, [pack_int8(codes, scales), pack_int4(*grouped), pack_int4(*grouped[:2])]
 
 
-def test_a_quantized_row_has_the_same_bits_among_any_rows_and_on_any_number_of_threads(cpu_pools):
-    x, forms = packed_forms()
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+def test_a_quantized_row_has_the_same_bits_among_any_rows_and_on_any_number_of_threads(cpu_pools, dtype):
+    x, forms = packed_forms(dtype)
     for packed in forms:
         whole = gemm(cpu_pools[0], x, packed, out_dtype=torch.float32)
         for count in [*range(1, 26), 48, 69, 70]:
@@ -131,13 +134,14 @@ def test_a_quantized_row_has_the_same_bits_among_any_rows_and_on_any_number_of_t
                 assert torch.equal(part, whole[start : start + count]), (packed.format, count, pool.num_threads)
 
 
-def test_quantized_products_add_bias_and_residual_and_round_once(cpu_pools):
-    x, forms = packed_forms()
-    bias, residual = torch.randn(200, generator=random(6)), torch.randn(70, 200, generator=random(7)).bfloat16()
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+def test_quantized_products_add_bias_and_residual_and_round_once(cpu_pools, dtype):
+    x, forms = packed_forms(dtype)
+    bias, residual = torch.randn(200, generator=random(6)), torch.randn(70, 200, generator=random(7)).to(dtype)
     for packed in forms:
         plain = gemm(cpu_pools[0], x, packed, out_dtype=torch.float32)
         y = gemm(cpu_pools[1], x, packed, bias, residual)
-        assert torch.equal(y, (plain + bias + residual.float()).bfloat16())
+        assert torch.equal(y, (plain + bias + residual.float()).to(dtype))
 
 
 def test_rows_quantized_once_serve_several_weights(cpu_pools):
@@ -156,18 +160,25 @@ def test_rows_of_a_packed_table_are_what_was_packed(cpu_pools, inputs):
     inside = (ids >= 0) & (ids < 131)
     for packed, table in (
         (pack(weight.bfloat16()), weight.bfloat16().float()),
+        (pack(weight.half()), weight.half().float()),
         (pack(weight), weight),
         (pack_int8(codes, scales), codes.float() * scales.unsqueeze(1)),
     ):
         expected = torch.where(inside.unsqueeze(1), table[ids.where(inside, 0)], 0.0)
         for pool in cpu_pools:
             assert torch.equal(embed_rows(pool, ids, packed, torch.float32), expected)
-            assert torch.equal(embed_rows(pool, ids, packed), expected.bfloat16())
+            for dtype in HALVES:
+                assert torch.equal(embed_rows(pool, ids, packed, dtype), expected.to(dtype))
 
 
 def test_a_row_past_the_tables_end_is_zeros_whatever_lies_there(cpu_pools):
     weight = 1 + torch.rand(131, 20, generator=random(0))
-    for packed in (pack(weight.bfloat16()), pack(weight), pack_int8(weight.char(), torch.ones(131))):
+    for packed in (
+        pack(weight.bfloat16()),
+        pack(weight.half()),
+        pack(weight),
+        pack_int8(weight.char(), torch.ones(131)),
+    ):
         found = embed_rows(cpu_pools[0], torch.tensor([63, 64]), replace(packed, outputs=64), torch.float32)
         assert found[0].all()
         assert not found[1].any()

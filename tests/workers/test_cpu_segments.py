@@ -8,7 +8,16 @@ from paged_serve.workers.kernels.packing import pack
 from paged_serve.workers.layers.segments import in_segments, segments_of_rank
 from paged_serve.workers.quantization.forms import GroupedWeight, Int8Weight
 
-FORMS = ["bf16", "fp32", "int8", "int4", "int4 with zeros"]
+FLOATS = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+FORMS = [
+    *FLOATS,
+    "int8",
+    "int8 beside fp16",
+    "int4",
+    "int4 with zeros",
+    "int4 beside fp16",
+    "int4 with zeros beside fp16",
+]
 SHAPES = [(1, 64, 64), (7, 100, 96), (13, 130, 2400), (120, 70, 160)]  # rows, outputs, inputs; 2400: chunks of K
 
 
@@ -17,10 +26,9 @@ def random(seed):
 
 
 def weight_of(form, outputs, inputs):
-    if form in ("bf16", "fp32"):
-        weight = torch.randn(outputs, inputs, generator=random(1))
-        return weight.bfloat16() if form == "bf16" else weight
-    if form == "int8":
+    if form in FLOATS:
+        return torch.randn(outputs, inputs, generator=random(1)).to(FLOATS[form])
+    if form.startswith("int8"):
         codes = torch.randint(-128, 128, (outputs, inputs), dtype=torch.int8, generator=random(1))
         return Int8Weight(codes, torch.rand(outputs, generator=random(2)) + 0.01)
     codes = torch.randint(0, 16, (outputs, inputs), dtype=torch.uint8, generator=random(1))
@@ -45,7 +53,7 @@ def part_of(weight, index, count):
 
 def operands(form, rows, outputs, inputs):
     x = torch.randn(rows, inputs, generator=random(0)) * torch.logspace(-2, 2, inputs)
-    return x if form == "fp32" else x.bfloat16(), weight_of(form, outputs, inputs)
+    return x.to(FLOATS.get(form.split()[-1], torch.bfloat16)), weight_of(form, outputs, inputs)
 
 
 def added(parts):
@@ -102,17 +110,17 @@ def test_a_row_has_the_same_bits_among_any_rows_and_on_any_number_of_threads(cpu
             assert torch.equal(part, whole[start : start + count]), (count, pool.num_threads)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-def test_bias_and_residual_are_added_to_the_sum_of_segments_before_the_one_rounding(cpu_pools, dtype):
-    x, weight = operands("bf16" if dtype == torch.bfloat16 else "fp32", 60, 70, 160)
-    bias, residual = torch.randn(70, generator=random(5)), torch.randn(60, 70, generator=random(6)).to(dtype)
+@pytest.mark.parametrize("form", FLOATS)
+def test_bias_and_residual_are_added_to_the_sum_of_segments_before_the_one_rounding(cpu_pools, form):
+    x, weight = operands(form, 60, 70, 160)
+    bias, residual = torch.randn(70, generator=random(5)), torch.randn(60, 70, generator=random(6)).to(x.dtype)
     plain = gemm(cpu_pools[0], x, pack(weight), out_dtype=torch.float32, segments=4)
     y = gemm(cpu_pools[1], x, pack(weight), bias, residual, segments=4)
-    assert torch.equal(y, (plain + bias + residual.float()).to(dtype))
+    assert torch.equal(y, (plain + bias + residual.float()).to(x.dtype))
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 8])
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("dtype", FLOATS.values(), ids=str)
 def test_parts_are_added_neighbours_first_and_rounded_once(cpu_pools, count, dtype):
     parts = (
         torch.randn(count, 9, 70, generator=random(0)) * torch.tensor([1e-3, 1.0, 1e3, 30.0] * 2)[:count, None, None]

@@ -19,7 +19,7 @@ from paged_serve.workers.quantization.forms import GroupedWeight
 from . import dot_order
 from .portable_numbers import KINDS, assert_same_bits, integers, normals, numbers
 
-FLOATS = [torch.bfloat16, torch.float32]
+FLOATS = [torch.bfloat16, torch.float16, torch.float32]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -29,21 +29,23 @@ def test_products_add_in_the_order_of_the_definition(cpu_pools, shape, dtype, ki
     rows, outputs, inputs = shape
     x, weight = (numbers(kind, (n, inputs), i).to(dtype) for i, n in enumerate((rows, outputs)))
     for segments in (1, 4) if inputs % 32 == 0 else (1,):
-        is_paired = dtype == torch.bfloat16
+        is_paired = dtype.itemsize == 2
         exact = dot_order.product(x.float().numpy(), weight.float().numpy(), is_paired, segments)
         for pool in cpu_pools:
             found = gemm(pool, x, pack(weight), out_dtype=torch.float32, segments=segments)
             assert_same_bits(found, torch.from_numpy(exact))
-            assert_same_bits(gemm(pool, x, pack(weight), segments=segments).bfloat16(), dot_order.bf16(exact))
+            stored = dot_order.bf16(exact) if dtype == torch.bfloat16 else torch.from_numpy(exact).to(dtype)
+            assert_same_bits(gemm(pool, x, pack(weight), segments=segments), stored)
 
 
+@pytest.mark.parametrize("dtype", FLOATS[:2], ids=str)
 @pytest.mark.parametrize("with_zeros", [False, True])
 @pytest.mark.parametrize("group_size", [8, 24, 64])
-def test_int4_products_and_sums_of_groups_do(cpu_pools, group_size, with_zeros):
+def test_int4_products_and_sums_of_groups_do(cpu_pools, group_size, with_zeros, dtype):
     codes = integers(0, 16, (70, 8 * group_size), 1).to(torch.uint8)
     scales = (normals((70, 8), 2) * 0.01).bfloat16().float()
     zeros = integers(0, 17, (70, 8), 3).to(torch.uint8) if with_zeros else None
-    x = numbers("plain", (5, 8 * group_size), 4).bfloat16()
+    x = numbers("plain", (5, 8 * group_size), 4).to(dtype)
     packed = pack(GroupedWeight(codes, scales, zeros, bits=4))
     exact = dot_order.int4_product(
         x.float().numpy(), codes.float().numpy(), None if zeros is None else zeros.float().numpy(), scales.numpy(), 4

@@ -1,4 +1,4 @@
-"""A bfloat16 model whose KV cache is int8: the same bits in any company, and near what the whole cache gives."""
+"""A model of 16 bits whose KV cache is int8: the same bits in any company, and near what the whole cache gives."""
 
 from dataclasses import replace
 
@@ -16,18 +16,28 @@ LENGTH = 300
 CONFIG = Config(cache=CacheConfig(kv_cache_dtype="int8"))
 
 
-@pytest.fixture(scope="module", params=["qwen3", "qwen2-upper-layers-slide"])
-def home(request, tmp_path_factory):
+@pytest.fixture(scope="module", params=[("qwen3", "bfloat16"), ("qwen2-upper-layers-slide", "float16")], ids="-".join)
+def case(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def dtype(case):
+    return case[1]
+
+
+@pytest.fixture(scope="module")
+def home(case, tmp_path_factory):
     folder = tmp_path_factory.mktemp("model")
-    reference(request.param, folder)
+    reference(case[0], folder)
     return folder
 
 
 @pytest.fixture(scope="module")
-def model(home, make_pool):
+def model(home, dtype, make_pool):
     if make_pool() is None:
         pytest.skip("the kernels are not built")
-    return ours(home, "bfloat16", pool=make_pool())
+    return ours(home, dtype, pool=make_pool())
 
 
 def loop_of(model, **options):
@@ -50,9 +60,9 @@ def test_chunks_of_any_size_give_the_same_bits(model, alone, chunk):
     assert torch.equal(loop.prefill(loop.row(random_tokens(LENGTH)), chunk), alone[0])
 
 
-def test_neighbours_threads_and_blocks_change_no_bit(home, make_pool, alone):
+def test_neighbours_threads_and_blocks_change_no_bit(home, dtype, make_pool, alone):
     for threads, block_size in ((1, 16), (2, 64), (3, 32)):
-        loop = loop_of(ours(home, "bfloat16", pool=make_pool(threads)), block_size=block_size, seed=threads)
+        loop = loop_of(ours(home, dtype, pool=make_pool(threads)), block_size=block_size, seed=threads)
         rows = [loop.row(random_tokens(LENGTH, seed)) for seed in range(3)]
         steps = [loop.step([(row, count) for row in rows]).split(count) for count in (130, 1, 1, 60, 1, LENGTH - 193)]
         for row in range(3):
@@ -80,12 +90,12 @@ def test_a_block_takes_half_the_memory_and_a_little(model):
     assert codes / whole == (128 + 4) / 256
 
 
-def test_it_is_refused_where_nothing_reads_it(home, model, make_pool):
+def test_it_is_refused_where_nothing_reads_it(home, model, dtype, make_pool):
     with pytest.raises(ConfigError, match=r"kv_cache_dtype=fp8 takes the CUDA kernels .*; use kv_cache_dtype=int8$"):
         cache_dtype(Config(cache=CacheConfig(kv_cache_dtype="fp8")), model)
     assert cache_dtype(CONFIG, model) == torch.int8
-    assert cache_dtype(Config(), model) == torch.bfloat16
-    with pytest.raises(ConfigError, match=r"not what computes here, on cpu in bfloat16; use kv_cache_dtype=auto$"):
-        cache_dtype(CONFIG, ours(home, "bfloat16"))
+    assert cache_dtype(Config(), model) == model.dtype
+    with pytest.raises(ConfigError, match=rf"not what computes here, on cpu in {dtype}; use kv_cache_dtype=auto$"):
+        cache_dtype(CONFIG, ours(home, dtype))
     with pytest.raises(ConfigError, match="this one is float32; use kv_cache_dtype=auto or dtype=bfloat16"):
         cache_dtype(CONFIG, ours(home, "float32", pool=make_pool()))

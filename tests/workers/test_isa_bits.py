@@ -24,13 +24,16 @@ from paged_serve.workers.quantization.forms import GroupedWeight, Int8Weight, We
 
 from .portable_numbers import KINDS, assert_same_bits, integers, normals, numbers
 
-FORMS = ("bf16", "fp32", "int8", "int4", "int4 with zeros")
+FLOATS = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+BESIDE_FP16 = ("int8 beside fp16", "int4 beside fp16", "int4 with zeros beside fp16")
+FORMS = (*FLOATS, "int8", "int4", "int4 with zeros", *BESIDE_FP16)
 SHAPES = [  # rows, outputs, inputs
     *[(1, 64, 64), (1, 70, 33), (2, 3, 1), (3, 63, 7), (4, 65, 129), (5, 100, 200), (6, 64, 257), (7, 130, 96)],
     *[(13, 1, 95), (19, 190, 512), (25, 64, 1030), (66, 257, 31)],
 ]
 SIZES = [1, 2, 7, 8, 15, 16, 17, 24, 31, 33, 63, 64, 65, 79, 100, 127, 129, 200, 1000, 1024]
-FLOATS = [torch.bfloat16, torch.float32]
+DTYPES = list(FLOATS.values())
+CACHES = [*((dtype, dtype) for dtype in DTYPES), (torch.bfloat16, torch.int8), (torch.float16, torch.int8)]
 
 
 @pytest.fixture(scope="module")
@@ -57,10 +60,9 @@ def seed_of(*names: object) -> int:
 
 
 def weight_of(form: str, kind: str, outputs: int, inputs: int, seed: int) -> Weight:
-    if form in ("bf16", "fp32"):
-        weight = numbers(kind, (outputs, inputs), seed)
-        return weight.bfloat16() if form == "bf16" else weight
-    if form == "int8":
+    if form in FLOATS:
+        return numbers(kind, (outputs, inputs), seed).to(FLOATS[form])
+    if "int8" in form:
         codes = integers(-128, 128, (outputs, inputs), seed).to(torch.int8)
         return Int8Weight(codes, normals((outputs,), seed + 1).abs() + 0.01)
     codes = integers(0, 16, (outputs, inputs), seed).to(torch.uint8)
@@ -78,8 +80,7 @@ def test_products(agree, shape, form, kind):
     inputs = -(-inputs // 8) * 8 if "int4" in form else inputs
     seed = seed_of(shape, form, kind)
     packed = pack(weight_of(form, kind, outputs, inputs, seed))
-    x = numbers(kind, (rows, inputs), seed + 5)
-    x = x if form == "fp32" else x.bfloat16()
+    x = numbers(kind, (rows, inputs), seed + 5).to(FLOATS.get(form.split()[-1], torch.bfloat16))
     bias = numbers(kind, (outputs,), seed + 6)
     for out_dtype in {x.dtype, torch.float32}:
         residual = numbers(kind, (rows, outputs), seed + 7).to(out_dtype)
@@ -90,16 +91,18 @@ def test_products(agree, shape, form, kind):
 
 
 @pytest.mark.parametrize("group_size", [8, 24, 32, 40, 64, 128])
-@pytest.mark.parametrize("kind", ["plain", "wide"])
-def test_int4_groups(agree, group_size, kind):
+@pytest.mark.parametrize(
+    ("kind", "dtype"), [("plain", "bf16"), ("wide", "bf16"), ("plain", "fp16"), ("halves", "fp16")]
+)
+def test_int4_groups(agree, group_size, kind, dtype):
     weight = weight_of("int4 with zeros", kind, 70, 16 * group_size, group_size)
     grouped = GroupedWeight(weight.codes, weight.scales[:, :16].contiguous(), weight.zeros[:, :16].contiguous(), bits=4)
-    x, packed = numbers(kind, (9, 16 * group_size), group_size).bfloat16(), pack(grouped)
-    agree(gemm, x, packed)
+    x = numbers(kind, (9, 16 * group_size), group_size).to(FLOATS[dtype])
+    agree(gemm, x, pack(grouped))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("size", SIZES)
 def test_what_is_quantized(agree, size, dtype, kind):
     x = numbers(kind, (9, size), seed_of(size, kind)).to(dtype)
@@ -113,7 +116,7 @@ def test_what_is_quantized(agree, size, dtype, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("size", SIZES)
 def test_norms_and_gates(agree, size, dtype, kind):
     seed = seed_of(size, dtype, kind)
@@ -129,22 +132,22 @@ def test_norms_and_gates(agree, size, dtype, kind):
     agree(silu_mul, gate_up)
 
 
-@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_gates_everywhere(agree, dtype):
     gates = torch.arange(-120, 120, 0.01)
     agree(silu_mul, torch.stack([gates, normals((len(gates),), 0)]).flatten()[None].to(dtype))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("dtype", [*FLOATS, torch.int8], ids=str)
+@pytest.mark.parametrize("dtypes", CACHES, ids=str)
 @pytest.mark.parametrize("norms", [False, True])
 @pytest.mark.parametrize("head_dim", [2, 16, 20, 34, 80, 128, 256])
-def test_rotation_and_the_cache(agree, head_dim, norms, dtype, kind):
+def test_rotation_and_the_cache(agree, head_dim, norms, dtypes, kind):
+    computed, dtype = dtypes
     if dtype == torch.int8 and head_dim % 16:
         pytest.skip("codes are written 16 at a time")
     tokens, heads, kv_heads, blocks, block_size = 21, 3, 2, 3, 16
-    computed = torch.bfloat16 if dtype == torch.int8 else dtype
-    seed = seed_of(head_dim, norms, dtype, kind)
+    seed = seed_of(head_dim, norms, dtypes, kind)
     projected = numbers(kind, (tokens, (heads + 2 * kv_heads) * head_dim), seed).to(computed)
     norm = [normals((head_dim,), seed + 1), normals((head_dim,), seed + 2)] if norms else [None, None]
     positions, slots = integers(0, 2000, (tokens,), seed + 3), torch.arange(tokens) * 2
@@ -165,16 +168,16 @@ EDGES = [(0, 1), (7, 1), (15, 1), (63, 1), (64, 1), (130, 1), (1100, 1)]
 CHUNKS = [(0, 2), (0, 65), (3, 126), (50, 33), (1000, 40)]
 
 
-@pytest.mark.parametrize("kind", ["plain", "wide"])
-@pytest.mark.parametrize("dtype", [*FLOATS, torch.int8], ids=str)
+@pytest.mark.parametrize("kind", ["plain", "wide", "halves"])
+@pytest.mark.parametrize("dtypes", CACHES, ids=str)
 @pytest.mark.parametrize("rows", [EDGES, CHUNKS], ids=["decode", "chunks"])
 @pytest.mark.parametrize(
     ("group", "head_dim", "options"),
     [(1, 64, {}), (2, 128, {}), (3, 16, {}), (4, 80, {"window": 40}), (7, 48, {"cap": 5.0}), (8, 256, {"window": 100})],
 )
-def test_attention(agree, group, head_dim, options, rows, dtype, kind):
-    kv_heads, block_size, computed = 2, 16, torch.bfloat16 if dtype == torch.int8 else dtype
-    seed, lengths = seed_of(group, head_dim, rows, dtype, kind), [old + new for old, new in rows]
+def test_attention(agree, group, head_dim, options, rows, dtypes, kind):
+    kv_heads, block_size, (computed, dtype) = 2, 16, dtypes
+    seed, lengths = seed_of(group, head_dim, rows, dtypes, kind), [old + new for old, new in rows]
     blocks = [-(-length // block_size) for length in lengths]
     shape = (2, sum(blocks), kv_heads, block_size, head_dim)
     query = normals((sum(new for _, new in rows), group * kv_heads, head_dim), seed).to(computed)
@@ -200,13 +203,13 @@ def summed(pool: cpu.Pool, parts: Tensor, bias: Tensor, dtype: torch.dtype) -> T
 @pytest.mark.parametrize("kind", KINDS)
 def test_embeddings_and_sums_of_parts(agree, kind):
     ids = integers(0, 150, (40,), 3)
-    for form in ("bf16", "fp32", "int8"):
+    for form in (*FLOATS, "int8"):
         table = pack(weight_of(form, kind, 150, 90, 4))
-        for out_dtype in FLOATS:
+        for out_dtype in DTYPES:
             agree(embed_rows, ids, table, out_dtype)
     for count in (1, 2, 3, 4, 7):
         parts, bias = numbers(kind, (count, 9, 77), count), numbers(kind, (77,), 50)
-        for out_dtype in FLOATS:
+        for out_dtype in DTYPES:
             agree(summed, parts, bias, out_dtype)
 
 

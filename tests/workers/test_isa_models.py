@@ -19,11 +19,12 @@ SEEDS = range(4)  # of workloads, whose requests are computed one by one
 DEMO_SEEDS = range(1)  # of the demo model, whose steps take longest
 MODELS = [
     *(
-        (checkpoint, quantization)
-        for checkpoint in ("llama", "mistral", "qwen3")
+        (checkpoint, quantization, "auto")
+        for checkpoint in ("llama", "mistral", "qwen3", "demo")
         for quantization in ("auto", "int8", "int4")
     ),
-    *(("llama-float32", "auto"), ("demo", "auto"), ("demo", "int8"), ("demo", "int4")),
+    *(("llama", quantization, "float16") for quantization in ("auto", "int8", "int4")),
+    *(("qwen3", "auto", "float16"), ("demo", "auto", "float16"), ("llama-float32", "auto", "auto")),
 ]
 
 
@@ -34,13 +35,13 @@ def load(tmp_path_factory):
         pytest.skip("one instruction set at most is built")
     pools = []
 
-    def load_on(isa: str, checkpoint: str, quantization: str) -> Model:
+    def load_on(isa: str, checkpoint: str, quantization: str, dtype: str) -> Model:
         home = str(DEMO_MODEL)
         if checkpoint != "demo":
             folder = tmp_path_factory.mktemp(checkpoint)
             home = write_tiny_model(folder, max_position_embeddings=MAX_MODEL_LEN, **CHECKPOINTS[checkpoint])
         pools.append(cpu.Pool(cpu.load_library(isa), [-1]))
-        config = ModelConfig(device="cpu", quantization=quantization)
+        config = ModelConfig(device="cpu", quantization=quantization, dtype=dtype)
         return load_model(home, config, TensorParallelGroup(), lambda done, total: None, pools[-1])
 
     yield load_on
@@ -48,9 +49,9 @@ def load(tmp_path_factory):
         pool.close()
 
 
-@pytest.mark.parametrize(("checkpoint", "quantization"), MODELS)
-def test_requests_are_told_the_same(load: Callable[..., Model], checkpoint: str, quantization: str) -> None:
-    models = [load(isa, checkpoint, quantization) for isa in cpu.runnable_isas()]
+@pytest.mark.parametrize(("checkpoint", "quantization", "dtype"), MODELS)
+def test_requests_are_told_the_same(load: Callable[..., Model], checkpoint: str, quantization: str, dtype: str) -> None:
+    models = [load(isa, checkpoint, quantization, dtype) for isa in cpu.runnable_isas()]
     for seed in DEMO_SEEDS if checkpoint == "demo" else SEEDS:
         for _, request in draw_workload(seed).arrivals:
             if max(unpack_ids(request.prompt_token_ids)) >= models[0].geometry.vocab_size:

@@ -5,7 +5,7 @@ import torch
 
 from paged_serve.workers.kernels.buffers import Buffers
 from paged_serve.workers.kernels.packing import WeightFormat, pack
-from paged_serve.workers.layers.linear import JoinedLinear, TorchLinear
+from paged_serve.workers.layers.linear import JoinedLinear
 from paged_serve.workers.layers.packed_linear import PackedLinear
 from paged_serve.workers.quantization.forms import GroupedWeight, Int8Weight
 from paged_serve.workers.quantization.torch_linear import TorchInt8Linear
@@ -22,7 +22,7 @@ def random(seed):
     return torch.Generator().manual_seed(seed)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
 @pytest.mark.parametrize(("outputs", "inputs"), [(96, 1500), (70, 33), (64, 2048)])
 def test_an_int8_linear_has_the_bits_of_the_torch_one(outputs, inputs, dtype, cpu_pools):
     codes = torch.randint(-128, 128, (outputs, inputs), generator=random(0)).to(torch.int8)
@@ -92,24 +92,26 @@ def quantized(request, source, tmp_path_factory):
     return folder, options
 
 
-def test_a_quantized_model_on_kernels_is_as_near_to_the_exact_one_as_on_torch(quantized, pools):
-    """Exact is the torch model in float32; both others round to bfloat16 between the products."""
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_a_quantized_model_on_kernels_is_as_near_to_the_exact_one_as_on_torch(quantized, pools, dtype):
+    """Exact is the torch model in float32; both others round to 16 bits between the products."""
     if len(pools) == 1:
         pytest.skip("the kernels are not built")
     folder, options = quantized
     exact = logits(ours(folder, "float32", **options))
-    on_torch, on_kernels = (logits(ours(folder, "bfloat16", pool=pool, **options)) for pool in pools)
+    on_torch, on_kernels = (logits(ours(folder, dtype, pool=pool, **options)) for pool in pools)
     assert mean_square(on_kernels - exact) < 1.3 * mean_square(on_torch - exact)
     assert mean_square(on_kernels - exact) < 0.02 * mean_square(exact)
 
 
-def test_neither_chunks_nor_threads_change_a_bit_of_a_quantized_model(quantized, make_pool):
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_neither_chunks_nor_threads_change_a_bit_of_a_quantized_model(quantized, make_pool, dtype):
     if make_pool() is None:
         pytest.skip("the kernels are not built")
     folder, options = quantized
-    expected = logits(ours(folder, "bfloat16", pool=make_pool(), **options))
+    expected = logits(ours(folder, dtype, pool=make_pool(), **options))
     for threads, chunks in ((1, (1, 13)), (3, (17,))):
-        model = ours(folder, "bfloat16", pool=make_pool(threads), **options)
+        model = ours(folder, dtype, pool=make_pool(threads), **options)
         for chunk in chunks:
             assert torch.equal(logits(model, chunk), expected)
 
@@ -145,15 +147,18 @@ def test_forms_without_a_kernel_are_held_as_floats_and_reported_so(source, tmp_p
     assert torch.equal(logits(model), logits(ours(tmp_path / "quantized-float", "float32", pool=make_pool())))
 
 
-def test_a_quantized_float16_checkpoint_is_computed_in_bfloat16_where_there_are_kernels(tmp_path, make_pool):
+def test_a_float16_checkpoint_quantized_or_not_is_computed_in_float16(tmp_path, make_pool):
     if make_pool() is None:
         pytest.skip("the kernels are not built")
     reference("qwen3", tmp_path / "float", torch.float16)
     write_quantized(tmp_path / "float", tmp_path / "gptq", "gptq")
-    for folder, options in ((tmp_path / "gptq", {}), (tmp_path / "float", {"quantization": "int8"})):
-        assert ours(folder, pool=make_pool(), **options).dtype == torch.bfloat16
-        assert ours(folder, **options).dtype == torch.float16
-        assert ours(folder, "float16", pool=make_pool(), **options).dtype == torch.float16
-    model = ours(tmp_path / "float", pool=make_pool())
-    assert model.dtype == torch.float16
-    assert isinstance(model.layers[0].down, TorchLinear)
+    for folder, options, weight_format in (
+        (tmp_path / "gptq", {}, WeightFormat.INT4),
+        (tmp_path / "float", {"quantization": "int8"}, WeightFormat.INT8),
+        (tmp_path / "float", {}, WeightFormat.FP16),
+    ):
+        model = ours(folder, pool=make_pool(), **options)
+        assert model.dtype == torch.float16
+        assert isinstance(model.layers[0].down, PackedLinear)
+        assert model.layers[0].down.weight.format == weight_format
+        assert ours(folder, "bfloat16", pool=make_pool(), **options).dtype == torch.bfloat16

@@ -53,7 +53,7 @@ def load(tmp_path_factory, chosen_isa):
     def load_rank(choice: ModelChoice, home: str, group: TensorParallelGroup) -> Model:
         pool = cpu.Pool(cpu.load_library(chosen_isa or choice.isa), [-1] * choice.threads)
         pools.append(pool)
-        config = ModelConfig(device="cpu", quantization=choice.quantization)
+        config = ModelConfig(device="cpu", dtype=choice.dtype, quantization=choice.quantization)
         return load_model(home, config, group, lambda done, total: None, pool)
 
     @cache
@@ -144,6 +144,7 @@ def run_workload(
         error.add_note(f"to repeat: python -m pytest -m nightly '{test}'")
         raise
     tally.update(workloads=1, requests=len(workload.arrivals), streams=len(found), ranks=workload.choice.ranks)
+    tally[workload.choice.dtype] += 1
     tally["tokens"] += sum(len(told.token_ids) for told in found.values())
     return tally
 
@@ -151,6 +152,7 @@ def run_workload(
 def test_no_request_of_a_slice_of_workloads_is_told_another_byte(load):
     total = sum((run_workload(load, seed) for seed in SLICE), Counter[str]())
     assert total["ranks"] > total["workloads"], "no model was shared by ranks"
+    assert total["float16"], "no model was computed in float16"
     for event in ("cached tokens", "preemptions", "aborts", "restarts"):
         assert total[event], f"there were no {event}, so the slice shows nothing of them"
 

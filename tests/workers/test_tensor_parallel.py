@@ -61,7 +61,10 @@ def test_ranks_together_write_the_text_of_one(variant, size, tmp_path, pool):
     assert on_ranks(size, tmp_path / "rendezvous", work) == [expected] * size
 
 
-WAYS = [{"dtype": "bfloat16"}, {"dtype": "float32"}, {"quantization": "int8"}, {"quantization": "int4"}]
+WAYS = [
+    *({"dtype": dtype} for dtype in ("bfloat16", "float16", "float32")),
+    *({"quantization": kind, "dtype": dtype} for kind in ("int8", "int4") for dtype in ("auto", "float16")),
+]
 
 
 def prompt_and_answer(model):

@@ -99,6 +99,42 @@ def test_rotary_buffers_of_old_files_are_ignored(folder):
     ours(folder)
 
 
+@pytest.mark.parametrize("quantization", ["auto", "int8", "int4"])
+@pytest.mark.parametrize(
+    "name",
+    ["model.embed_tokens.weight", "model.layers.1.mlp.down_proj.weight", "model.norm.weight", "lm_head.weight"],
+)
+def test_a_number_beyond_the_dtypes_range_is_refused_by_the_tensors_name(folder, name, quantization):
+    def enlarge(tensors):
+        tensors[name].view(-1)[5] = -70000.0
+
+    rewrite(folder, enlarge)
+    if quantization == "auto" or "norm" in name or "embed" in name:
+        complaint = rf"^tensor {name} holds 70144, and float16 nothing beyond 65504 .*; use --dtype bfloat16$"
+        with pytest.raises(ConfigError, match=complaint):
+            ours(folder, "float16", quantization=quantization)
+    else:
+        ours(folder, "float16", quantization=quantization)  # codes hold it
+    ours(folder, quantization=quantization)
+
+
+def test_infinity_and_nan_of_the_file_are_not_taken_for_it(folder):
+    def spoil(tensors):
+        tensors["lm_head.weight"].view(-1)[:3] = torch.tensor([torch.inf, -torch.inf, torch.nan])
+
+    rewrite(folder, spoil)
+    ours(folder, "float16")
+
+
+def test_the_largest_numbers_that_round_into_the_range_are_taken(folder):
+    def enlarge(tensors):
+        tensors["lm_head.weight"] = tensors["lm_head.weight"].float()
+        tensors["lm_head.weight"].view(-1)[0] = 65519.0  # 65520 would be infinity
+
+    rewrite(folder, enlarge)
+    ours(folder, "float16")
+
+
 def test_an_index_that_names_an_absent_or_foreign_file_is_refused(folder):
     index = folder / f"{WEIGHTS}.index.json"
     index.write_text(json.dumps({"weight_map": {"model.norm.weight": "model-1.safetensors"}}))

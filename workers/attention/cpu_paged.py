@@ -22,7 +22,7 @@ class PagedPlan:
 
 
 class CpuPagedAttention:
-    """For caches of bfloat16, float32 or int8 with heads of a size that the kernels know."""
+    """For heads of a size that the kernels know."""
 
     coded_cache: torch.dtype | None = torch.int8
 

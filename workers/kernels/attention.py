@@ -5,7 +5,13 @@ from torch import Tensor
 
 from .cpu import AttentionParams, Pool, packer
 
-KERNEL_OF = {torch.bfloat16: "attention_bf16", torch.float32: "attention_fp32", torch.int8: "attention_int8"}
+KERNEL_OF = {  # by the dtypes of the query and of the cache
+    (torch.bfloat16, torch.bfloat16): "attention_bf16",
+    (torch.float16, torch.float16): "attention_fp16",
+    (torch.float32, torch.float32): "attention_fp32",
+    (torch.bfloat16, torch.int8): "attention_int8",
+    (torch.float16, torch.int8): "attention_int8_fp16",
+}
 MAX_HEAD_DIM = 256
 PARAMS = packer(AttentionParams)
 Scales = tuple[Tensor, Tensor]  # of int8 keys and of values, each [num_blocks, kv_heads, block_size] float32
@@ -36,14 +42,14 @@ def attention(
     block_tables[r, p // block_size]. These three are int32, on the CPU. A token sees the positions up to its own, of
     them the last `window` if that is not 0. Scores are multiplied by `scale`, then become cap * tanh(score / cap)
     unless `cap` is 0. What no token sees may hold anything. Returns [tokens, heads, head_dim] in the query's dtype,
-    which is that of the cache, or bfloat16 where keys and values are int8 codes; these come with `scales`.
+    which is that of the cache, or of 16 bits where keys and values are int8 codes; these come with `scales`.
     """
     if out is None:
         out = torch.empty(query.shape, dtype=query.dtype)
     _, kv_heads, block_size, head_dim = keys.shape
     assert attends(head_dim), head_dim
     assert block_size % 16 == 0, block_size
-    assert query.dtype == out.dtype == (torch.bfloat16 if scales else keys.dtype)
+    assert query.dtype == out.dtype
     assert keys.dtype == values.dtype
     assert (keys.dtype == torch.int8) == (scales is not None)
     assert query.shape == out.shape
@@ -67,5 +73,5 @@ def attention(
         *(out.stride(0), query.stride(0), len(kv_lens), block_tables.stride(0)),
         *(kv_heads, query.shape[1] // kv_heads, head_dim, block_size, window, scale, cap),
     )
-    pool.functions[KERNEL_OF[keys.dtype]](pool.handle, params)
+    pool.functions[KERNEL_OF[query.dtype, keys.dtype]](pool.handle, params)
     return out

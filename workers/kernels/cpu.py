@@ -31,15 +31,19 @@ class GemmParams(ctypes.Structure):
     _fields_ = (
         *((name, c_void_p) for name in ("y", "x", "weight", "bias", "residual")),
         *((name, c_int64) for name in ("x_stride", "y_stride")),
-        *((name, c_int32) for name in ("rows", "outputs", "inputs", "y_is_float", "segments")),
+        *((name, c_int32) for name in ("rows", "outputs", "inputs", "y_dtype", "segments")),
     )
+
+
+class GemmFp16Params(ctypes.Structure):
+    _fields_ = (("gemm", GemmParams), ("wide", c_void_p))
 
 
 class QuantizeParams(ctypes.Structure):
     _fields_ = (
         *((name, c_void_p) for name in ("codes", "scales", "sums", "x")),
         *((name, c_int64) for name in ("x_stride", "codes_stride")),
-        *((name, c_int32) for name in ("rows", "inputs", "x_is_float")),
+        *((name, c_int32) for name in ("rows", "inputs", "x_dtype")),
     )
 
 
@@ -48,13 +52,14 @@ class GemmInt8Params(ctypes.Structure):
 
 
 class GemmInt4Params(ctypes.Structure):
-    _fields_ = (("gemm", GemmParams), ("group_sums", c_void_p), ("scale_unit", c_float), ("group_size", c_int32))
+    _sizes = ("scale_unit", c_float), ("group_size", c_int32)
+    _fields_ = (("gemm", GemmParams), ("wide", c_void_p), ("group_sums", c_void_p), *_sizes)
 
 
 class SumPartsParams(ctypes.Structure):
     _fields_ = (
         *((name, c_void_p) for name in ("y", "parts", "bias")),
-        *((name, c_int32) for name in ("count", "rows", "size", "y_is_float")),
+        *((name, c_int32) for name in ("count", "rows", "size", "y_dtype")),
     )
 
 
@@ -62,7 +67,7 @@ class EmbedParams(ctypes.Structure):
     _fields_ = (
         *((name, c_void_p) for name in ("y", "ids", "table", "scales")),
         ("y_stride", c_int64),
-        *((name, c_int32) for name in ("rows", "outputs", "inputs", "y_is_float")),
+        *((name, c_int32) for name in ("rows", "outputs", "inputs", "y_dtype")),
     )
 
 
@@ -71,14 +76,14 @@ class NormParams(ctypes.Structure):
         *((name, c_void_p) for name in ("out", "hidden", "delta", "weight")),
         *((name, c_int32) for name in ("rows", "size")),
         ("eps", c_float),
-        ("is_float", c_int32),
+        ("dtype", c_int32),
     )
 
 
 class SiluMulParams(ctypes.Structure):
     _fields_ = (
         *((name, c_void_p) for name in ("out", "gate_up")),
-        *((name, c_int32) for name in ("rows", "size", "is_float")),
+        *((name, c_int32) for name in ("rows", "size", "dtype")),
     )
 
 
@@ -88,7 +93,7 @@ class RotateParams(ctypes.Structure):
         *((name, c_void_p) for name in ("positions", "slots", "keys", "values", "key_scales", "value_scales")),
         *((name, c_int32) for name in ("tokens", "heads", "kv_heads", "head_dim", "block_size")),
         ("eps", c_float),
-        ("is_float", c_int32),
+        ("dtype", c_int32),
     )
 
 
@@ -136,23 +141,21 @@ class ProgramParams(ctypes.Structure):
 
 KERNELS: dict[str, type[ctypes.Structure]] = {
     "gemm_bf16": GemmParams,
+    "gemm_fp16": GemmFp16Params,
     "gemm_fp32": GemmParams,
     "quantize_rows": QuantizeParams,
     "gemm_int8": GemmInt8Params,
     "gemm_int4": GemmInt4Params,
     "sum_parts": SumPartsParams,
-    "embed_bf16": EmbedParams,
-    "embed_fp32": EmbedParams,
-    "embed_int8": EmbedParams,
+    **dict.fromkeys(("embed_bf16", "embed_fp16", "embed_fp32", "embed_int8"), EmbedParams),
     "rms_norm": NormParams,
     "silu_mul": SiluMulParams,
     "rotate_and_cache": RotateParams,
     "scan_logits": ScanParams,
     "draw_tokens": DrawParams,
     "token_logprobs": LogprobParams,
-    "attention_bf16": AttentionParams,
-    "attention_fp32": AttentionParams,
-    "attention_int8": AttentionParams,
+    **dict.fromkeys(("attention_bf16", "attention_fp16", "attention_fp32"), AttentionParams),
+    **dict.fromkeys(("attention_int8", "attention_int8_fp16"), AttentionParams),
     "run_program": ProgramParams,
 }
 Kernel = Callable[[int, bytes], Any]  # of a pool's handle and packed parameters

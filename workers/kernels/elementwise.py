@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from .cpu import NormParams, Pool, RotateParams, SiluMulParams, packer
+from .dtypes import DTYPE_CODES
 
-IS_FLOAT = {torch.bfloat16: False, torch.float32: True}  # the dtypes that the kernels know
 NORM, SILU_MUL, ROTATE = packer(NormParams), packer(SiluMulParams), packer(RotateParams)
 
 
@@ -23,7 +23,7 @@ def rms_norm(
     _check(hidden.dtype, (rows, size), hidden, out, delta)
     _check(torch.float32, (size,), weight)
     pointers = out.data_ptr(), hidden.data_ptr(), _pointer(delta), weight.data_ptr()
-    pool.functions["rms_norm"](pool.handle, NORM(*pointers, rows, size, eps, IS_FLOAT[hidden.dtype]))
+    pool.functions["rms_norm"](pool.handle, NORM(*pointers, rows, size, eps, DTYPE_CODES[hidden.dtype]))
     return out
 
 
@@ -33,7 +33,7 @@ def silu_mul(pool: Pool, gate_up: Tensor, out: Tensor | None = None) -> Tensor:
     out = gate_up.new_empty((rows, size)) if out is None else out
     _check(gate_up.dtype, (rows, 2 * size), gate_up)
     _check(gate_up.dtype, (rows, size), out)
-    fields = SILU_MUL(out.data_ptr(), gate_up.data_ptr(), rows, size, IS_FLOAT[gate_up.dtype])
+    fields = SILU_MUL(out.data_ptr(), gate_up.data_ptr(), rows, size, DTYPE_CODES[gate_up.dtype])
     pool.functions["silu_mul"](pool.handle, fields)
     return out
 
@@ -71,7 +71,7 @@ def rotate_and_cache(
     _check(torch.float32, (head_dim,), query_norm, key_norm)
     tensors = (query, projected, query_norm, key_norm, angles, positions, slots, keys, values, key_scales, value_scales)
     sizes = tokens, heads, kv_heads, head_dim, block_size
-    fields = ROTATE(*map(_pointer, tensors), *sizes, eps, IS_FLOAT[projected.dtype])
+    fields = ROTATE(*map(_pointer, tensors), *sizes, eps, DTYPE_CODES[projected.dtype])
     pool.functions["rotate_and_cache"](pool.handle, fields)
     return query
 

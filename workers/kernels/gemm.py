@@ -6,17 +6,30 @@ import torch
 from torch import Tensor
 
 from .buffers import Buffers
-from .cpu import EmbedParams, GemmInt4Params, GemmInt8Params, GemmParams, Pool, QuantizeParams, SumPartsParams, packer
+from .cpu import (
+    EmbedParams,
+    GemmFp16Params,
+    GemmInt4Params,
+    GemmInt8Params,
+    GemmParams,
+    Pool,
+    QuantizeParams,
+    SumPartsParams,
+    packer,
+)
+from .dtypes import DTYPE_CODES
 from .packing import WORD_INPUTS, PackedWeight, WeightFormat
 
 ROW_DTYPES = {
-    WeightFormat.BF16: torch.bfloat16,
-    WeightFormat.FP32: torch.float32,
-    WeightFormat.INT4: torch.bfloat16,
+    WeightFormat.BF16: (torch.bfloat16,),
+    WeightFormat.FP16: (torch.float16,),
+    WeightFormat.FP32: (torch.float32,),
+    WeightFormat.INT4: (torch.bfloat16, torch.float16),
 }
 KERNELS = {WeightFormat.BF16: "gemm_bf16", WeightFormat.FP32: "gemm_fp32"}
 CODES_MULTIPLE = 64  # bytes between rows of codes: whole cache lines
-GEMM, GEMM_INT8, GEMM_INT4 = packer(GemmParams), packer(GemmInt8Params), packer(GemmInt4Params)
+GEMM, GEMM_FP16 = packer(GemmParams), packer(GemmFp16Params)
+GEMM_INT8, GEMM_INT4 = packer(GemmInt8Params), packer(GemmInt4Params)
 QUANTIZE, EMBED, SUM_PARTS = packer(QuantizeParams), packer(EmbedParams), packer(SumPartsParams)
 
 
@@ -36,7 +49,7 @@ class QuantizedRows:
 
 
 def quantize_rows(pool: Pool, x: Tensor, buffers: Buffers | None = None, segments: int = 1) -> QuantizedRows:
-    """`x` [rows, inputs] bfloat16 or float32 to int8, symmetrically, a scale for each of a row's equal `segments`.
+    """`x` [rows, inputs] to int8, symmetrically, a scale for each of a row's equal `segments`.
 
     In `buffers` or new memory. With several segments `x` is contiguous.
     """
@@ -46,7 +59,7 @@ def quantize_rows(pool: Pool, x: Tensor, buffers: Buffers | None = None, segment
     codes = _take(buffers, "codes", rows, segments * stride, torch.int8)
     scales, sums = _take(buffers, "scales", rows, segments), _take(buffers, "sums", rows, segments, torch.int32)
     pointers = codes.data_ptr(), scales.data_ptr(), sums.data_ptr(), x.data_ptr()
-    sizes = x.stride(0) // segments, stride, rows * segments, inputs // segments, x.dtype == torch.float32
+    sizes = x.stride(0) // segments, stride, rows * segments, inputs // segments, DTYPE_CODES[x.dtype]
     pool.functions["quantize_rows"](pool.handle, QUANTIZE(*pointers, *sizes))
     return QuantizedRows(codes, scales, sums, inputs, x.dtype)
 
@@ -65,11 +78,11 @@ def gemm(
     """`x` [rows, inputs] times `weight` transposed, plus `bias` [outputs] float32, plus `residual` [rows, outputs].
 
     Summed in float32 (int8: in integers) and rounded once, to `out` [rows, outputs] or a new tensor of `out_dtype` (by
-    default x's dtype; bfloat16 or float32). The inputs are 1, 2 or 4 equal `segments`, each summed from 0; their sums
+    default x's dtype). The inputs are 1, 2 or 4 equal `segments`, each summed from 0; their sums
     are added as (0 + 1) + (2 + 3). int8 activations have a scale for each segment. `residual` has the dtype and strides
     of the output, and may be `out` itself. Rows may be strided, their elements may not. x: float32 for fp32 weights,
-    bfloat16 for bf16 and int4, either of them or `QuantizedRows` for int8. What it works in comes from `buffers`, if
-    there are any.
+    float16 for fp16, bfloat16 for bf16, either of the two for int4, any of the three or `QuantizedRows` for int8. What
+    it works in comes from `buffers`, if there are any.
     """
     rows, inputs = x.shape
     assert inputs == weight.inputs, (x.shape, weight.inputs)
@@ -84,14 +97,20 @@ def gemm(
         fields = GEMM_INT8(*_fields(x.codes, weight, bias, residual, out, segments), *rest)
         pool.functions["gemm_int8"](pool.handle, fields)
         return out
-    if isinstance(x, QuantizedRows) or x.dtype != ROW_DTYPES[weight.format]:
-        raise TypeError(f"{weight.format} weights multiply {ROW_DTYPES[weight.format]} rows, not {x.dtype}")
+    if isinstance(x, QuantizedRows) or x.dtype not in ROW_DTYPES[weight.format]:
+        known = " or ".join(map(str, ROW_DTYPES[weight.format]))
+        raise TypeError(f"{weight.format} weights multiply {known} rows, not {x.dtype}")
+    wide = _take(buffers, "widened", rows, inputs + inputs % 2) if x.dtype == torch.float16 else None
     if weight.format == WeightFormat.INT4:
         x = x if weight.order is None else x[:, weight.order]
         sums = _take(buffers, "group sums", rows, inputs // weight.group_size) if weight.has_zeros else None
-        rest_of_int4 = _pointer(sums), weight.scale_unit, weight.group_size
+        rest_of_int4 = _pointer(wide), _pointer(sums), weight.scale_unit, weight.group_size
         fields = GEMM_INT4(*_fields(x, weight, bias, residual, out, segments), *rest_of_int4)
         pool.functions["gemm_int4"](pool.handle, fields)
+        return out
+    if weight.format == WeightFormat.FP16:
+        fields = GEMM_FP16(*_fields(x, weight, bias, residual, out, segments), _pointer(wide))
+        pool.functions["gemm_fp16"](pool.handle, fields)
         return out
     pool.functions[KERNELS[weight.format]](pool.handle, GEMM(*_fields(x, weight, bias, residual, out, segments)))
     return out
@@ -107,9 +126,7 @@ def sum_parts(pool: Pool, parts: Tensor, bias: Tensor | None, out: Tensor) -> Te
     assert bias is None or bias.shape == (size,)
     assert all(each.dtype == torch.float32 and each.is_contiguous() for each in (parts, bias) if each is not None)
     assert out.is_contiguous()
-    y_is_float = out.dtype == torch.float32
-    assert y_is_float or out.dtype == torch.bfloat16
-    fields = SUM_PARTS(out.data_ptr(), parts.data_ptr(), _pointer(bias), count, rows, size, y_is_float)
+    fields = SUM_PARTS(out.data_ptr(), parts.data_ptr(), _pointer(bias), count, rows, size, DTYPE_CODES[out.dtype])
     pool.functions["sum_parts"](pool.handle, fields)
     return out
 
@@ -121,7 +138,7 @@ def embed_rows(
     out_dtype: torch.dtype = torch.bfloat16,
     out: Tensor | None = None,
 ) -> Tensor:
-    """Rows `ids` [n] int64 of a packed bf16, fp32 or int8 table, [n, inputs]; zeros for an id outside of it.
+    """Rows `ids` [n] int64 of a packed bf16, fp16, fp32 or int8 table, [n, inputs]; zeros for an id outside of it.
 
     They go to `out` or to a new tensor of `out_dtype`.
     """
@@ -131,7 +148,7 @@ def embed_rows(
     assert out.stride(1) == 1
     ids = ids.contiguous()
     pointers = out.data_ptr(), ids.data_ptr(), table.data.data_ptr(), _pointer(table.scales)
-    sizes = len(ids), table.outputs, table.inputs, out.dtype == torch.float32
+    sizes = len(ids), table.outputs, table.inputs, DTYPE_CODES[out.dtype]
     pool.functions[f"embed_{table.format}"](pool.handle, EMBED(*pointers, out.stride(0), *sizes))
     return out
 
@@ -150,10 +167,8 @@ def _fields(
     """Those of GemmParams."""
     rows, outputs = out.shape
     (x_stride, x_step), (y_stride, y_step) = x.stride(), out.stride()
-    y_is_float = out.dtype == torch.float32
     assert (rows, outputs, x_step, y_step) == (len(x), weight.outputs, 1, 1), (x.shape, weight.outputs, out.shape)
-    assert y_is_float or out.dtype == torch.bfloat16
     assert bias is None or (bias.dtype == torch.float32 and bias.shape == (outputs,) and bias.is_contiguous())
     assert residual is None or (residual.dtype == out.dtype and residual.stride() == (y_stride, 1))
     pointers = out.data_ptr(), x.data_ptr(), weight.data.data_ptr(), _pointer(bias), _pointer(residual)
-    return (*pointers, x_stride, y_stride, rows, outputs, weight.inputs, y_is_float, segments)
+    return (*pointers, x_stride, y_stride, rows, outputs, weight.inputs, DTYPE_CODES[out.dtype], segments)

@@ -12,14 +12,16 @@ from ..quantization.forms import GroupedWeight, Int8Weight, Weight
 
 PANEL = 64  # outputs of a panel
 WORD_INPUTS = 4  # inputs of an output that share 32 bits, at most: of int8 codes
+FP16_OUTPUTS = 16  # whose words of float16 are taken apart together
 OCTET = 8  # inputs of an output that share 32 bits of int4 codes
 INT4_ZERO = 8  # the code that stands for zero where there are no zero points
 HUGE_PAGE = 2 << 20
-PANELS_AT_ONCE = 16  # whose int4 codes are rearranged together: a few MB of temporaries
+PANELS_AT_ONCE = 16  # that are rearranged together: a few MB of temporaries
 
 
 class WeightFormat(StrEnum):
     BF16 = "bf16"
+    FP16 = "fp16"
     FP32 = "fp32"
     INT8 = "int8"  # weights and activations
     INT4 = "int4"  # weights only, in groups
@@ -57,7 +59,7 @@ def allocate(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
 
 
 def pack(weight: Weight) -> PackedWeight:
-    """Packs a weight [outputs, inputs] in its own form and dtype, bfloat16 or float32; there is no float16 product."""
+    """Packs a weight [outputs, inputs] in its own form and dtype."""
     match weight:
         case Int8Weight():
             return pack_int8(weight.codes, weight.scales)
@@ -73,10 +75,21 @@ def pack_float(weight: Tensor) -> PackedWeight:
     match weight.dtype:
         case torch.bfloat16:
             return PackedWeight(WeightFormat.BF16, pack_words(weight, 2), *weight.shape)
+        case torch.float16:
+            return PackedWeight(WeightFormat.FP16, pack_fp16(weight), *weight.shape)
         case torch.float32:
             return PackedWeight(WeightFormat.FP32, pack_words(weight, 1), *weight.shape)
         case _:
-            raise TypeError(f"no packed form for {weight.dtype}; convert it to bfloat16 or float32 first")
+            raise TypeError(f"no packed form for {weight.dtype}; convert it to bfloat16, float16 or float32 first")
+
+
+def pack_fp16(weight: Tensor) -> Tensor:
+    """[outputs, inputs] float16 -> [panels, words, 64] i32: of 16 words first the odd inputs, then the even ones."""
+    packed = pack_words(weight, 2)
+    for first in range(0, len(packed), PANELS_AT_ONCE):
+        words = packed[first : first + PANELS_AT_ONCE].view(torch.int16).view(-1, FP16_OUTPUTS, 2)
+        words.view(-1, 2, FP16_OUTPUTS).copy_(torch.stack((words[..., 1], words[..., 0]), 1))
+    return packed
 
 
 def pack_int8(codes: Tensor, scales: Tensor) -> PackedWeight:

@@ -1,7 +1,6 @@
 """Models: `load_model` turns a local Hugging Face folder into a `Model`."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -10,9 +9,9 @@ from paged_serve.protocol.config import ModelConfig
 from paged_serve.protocol.errors import ConfigError
 
 from ..backend import Backend, SingleRowsBackend, TorchBackend
-from ..cpu_backend import DTYPES, CpuBackend
+from ..cpu_backend import CpuBackend
 from ..kernels.cpu import Pool
-from ..quantization.source import is_quantized, matrix_source
+from ..quantization.source import matrix_source
 from ..tensor_parallel import TensorParallelGroup
 from ..weights import Checkpoint
 from .assembly import Assembly
@@ -34,13 +33,12 @@ def load_model(
 ) -> Model:
     """This rank's share of the model in `folder`, ready to run.
 
-    It computes with `backend`, or else what knows its dtype: the kernels of `pool`, those of the CUDA device, torch row
-    by row.
+    It computes with `backend`, or else the kernels of `pool`, those of the CUDA device, torch row by row.
     `on_progress(loaded_bytes, total_bytes)` is called after each tensor. Raises ConfigError when the folder, the
     machine or the number of ranks does not fit, with what was found and what would.
     """
     path = Path(folder)
-    family, geometry = read_model(path, config, on_kernels=pool is not None)
+    family, geometry = read_model(path, config)
     geometry.check_tensor_parallel(group.size)
     backend = backend or _best_backend(config, geometry, pool)
     if config.quantization == "fp8" and (reason := backend.lacks_for_fp8(geometry.dtype)):
@@ -53,16 +51,9 @@ def load_model(
         checkpoint.close()
 
 
-def read_model(folder: Path, config: ModelConfig, *, on_kernels: bool) -> tuple[Family, Geometry]:
-    """The family and shape of the model in `folder`, with the dtype to compute in; reads no weights.
-
-    That is the configured one, else the checkpoint's, but for quantized weights on our kernels: nearly all GPTQ and AWQ
-    checkpoints name float16, which the kernels do not know, so bfloat16 is taken.
-    """
-    family, geometry = read_geometry(folder, config.dtype)
-    if on_kernels and geometry.dtype == torch.float16 and config.dtype == "auto" and is_quantized(folder, config):
-        return family, replace(geometry, dtype=torch.bfloat16)
-    return family, geometry
+def read_model(folder: Path, config: ModelConfig) -> tuple[Family, Geometry]:
+    """The family and shape of the model in `folder`, with the dtype to compute in; reads no weights."""
+    return read_geometry(folder, config.dtype)
 
 
 def device_of(config: ModelConfig) -> str:
@@ -74,7 +65,7 @@ def device_of(config: ModelConfig) -> str:
 
 
 def _best_backend(config: ModelConfig, geometry: Geometry, pool: Pool | None) -> Backend:
-    if pool is not None and geometry.dtype in DTYPES:
+    if pool is not None:
         return CpuBackend(pool)
     if device_of(config) == "cpu":
         return SingleRowsBackend()

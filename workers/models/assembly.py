@@ -7,6 +7,7 @@ from torch import Tensor
 
 from ..allocator import release_freed_memory
 from ..backend import Backend
+from ..conversion import check_range, converted
 from ..layers.embedding import OutputHead, VocabularyEmbedding
 from ..layers.linear import JoinedLinear, Linear
 from ..layers.norm import RMSNorm
@@ -173,6 +174,8 @@ class Assembly:
     def _matrix(self, reader: MatrixReader, name: str, part: MatrixPart) -> Weight:
         read = reader.read(name, part)
         weight = self._backend.accepted(read, self._geometry.dtype)
+        if isinstance(weight, Tensor) and not isinstance(read, Tensor):
+            check_range(name, weight, read.dequantized)
         self._source.report.count(read, weight)
         self._loaded(weight.nbytes)
         return on_device(weight, self._device)
@@ -198,7 +201,7 @@ class Assembly:
     def _read(
         self, name: str, shape: tuple[int, ...], into: Tensor, dim: int = 0, start: int = 0, stop: int | None = None
     ) -> None:
-        into.copy_(self._checkpoint.read(name, shape, dim, start, stop))
+        into.copy_(converted(name, self._checkpoint.read(name, shape, dim, start, stop), into.dtype))
         self._loaded(into.nbytes)
 
     def _loaded(self, num_bytes: int) -> None:

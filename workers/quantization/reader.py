@@ -8,6 +8,7 @@ from torch import Tensor
 
 from paged_serve.protocol.errors import ConfigError
 
+from ..conversion import converted
 from ..weights import Checkpoint
 from .forms import Weight
 
@@ -48,7 +49,7 @@ class FloatReader:
     dtype: torch.dtype
 
     def read(self, name: str, part: MatrixPart) -> Tensor:
-        return self.stored(name, part).to(self.dtype)
+        return converted(f"{name}.weight", self.stored(name, part), self.dtype)
 
     def stored(self, name: str, part: MatrixPart) -> Tensor:
         """In the checkpoint's own dtype."""

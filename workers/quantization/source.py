@@ -53,11 +53,6 @@ def matrix_source(folder: Path, checkpoint: Checkpoint, config: ModelConfig, dty
     return MatrixSource(projections, head, quantizes_head, report)
 
 
-def is_quantized(folder: Path, config: ModelConfig) -> bool:
-    """By the checkpoint, or by us while it is read."""
-    return config.quantization in ON_LOAD or read_quantization_config(folder) is not None
-
-
 def _reader(checkpoint: Checkpoint, config: QuantizationConfig, floats: FloatReader) -> MatrixReader:
     match config:
         case CompressedTensors():
