@@ -10,12 +10,13 @@ from .attention.backend import AttentionBackend
 from .attention.single_tokens import SingleTokenAttention
 from .attention.torch_oracle import TorchOracle
 from .input_batch import InputBatch
+from .kernels.packing import PackedWeight
 from .layers.embedding import Table, TiedTable, TorchTable
 from .layers.linear import Linear, Product, RowParallelLinear, TorchLinear, linear
 from .layers.ops import Heads, Ops
 from .layers.single_rows import aligned, linear_by_rows
 from .layers.torch_ops import TorchOps
-from .quantization.forms import Fp8Weight, GroupedWeight, Int8Weight, Weight
+from .quantization.forms import Fp8Weight, GroupedWeight, Int8Weight, StoredWeight, Weight
 from .quantization.torch_linear import TorchFp8Linear, TorchGroupedLinear, TorchInt8Linear
 from .sampling.numpy_passes import NumpyPasses
 from .sampling.passes import Passes
@@ -30,7 +31,10 @@ class Backend(Protocol):
     device: str
 
     def accepted(self, weight: Weight, dtype: torch.dtype) -> Weight:
-        """`weight` itself, or, if no product of this backend takes its form, its values in the model's `dtype`."""
+        """`weight` itself, or, if no product of this backend takes its form, its values in the model's `dtype`.
+
+        Only a backend that packs what it is given on its own threads keeps a StoredWeight.
+        """
         ...
 
     def lacks_for_fp8(self, dtype: torch.dtype) -> str:
@@ -47,15 +51,26 @@ class Backend(Protocol):
         """A Linear whose results may be float32 whatever the model's dtype."""
         ...
 
-    def table(self, weight: Tensor) -> Table: ...
+    def table(self, weight: Weight) -> Table:
+        """Of a float matrix."""
+        ...
 
-    def tied_table(self, weight: Tensor) -> TiedTable:
+    def tied_table(self, weight: Weight) -> TiedTable:
         """`table` and `head` of the same weights, held once."""
         ...
 
     def ops(self, heads: Heads) -> Ops: ...
 
     def attention(self, heads: Heads) -> AttentionBackend: ...
+
+
+@runtime_checkable
+class PackingBackend(Backend, Protocol):
+    """One that computes with packed weights, and takes those that it packed before."""
+
+    def packed(self, weight: Weight, num_ranks: int | None = None) -> PackedWeight:
+        """As `row_parallel` packs a share among `num_ranks`, or, for None, as every other maker packs `weight`."""
+        ...
 
 
 @runtime_checkable
@@ -77,7 +92,7 @@ class TorchBackend:
         self._product = product
 
     def accepted(self, weight: Weight, dtype: torch.dtype) -> Weight:
-        return weight
+        return weight.tensor() if isinstance(weight, StoredWeight) else weight
 
     def lacks_for_fp8(self, dtype: torch.dtype) -> str:
         return ""
@@ -91,6 +106,7 @@ class TorchBackend:
             case GroupedWeight():
                 return TorchGroupedLinear(weight, bias, self._product)
             case _:
+                assert isinstance(weight, Tensor), "not accepted"
                 return TorchLinear(weight, bias, self._product)
 
     def row_parallel(self, share: Weight, bias: Tensor | None, group: TensorParallelGroup) -> Linear:
@@ -101,10 +117,11 @@ class TorchBackend:
     def head(self, weight: Weight) -> Linear:
         return self.linear(weight)
 
-    def table(self, weight: Tensor) -> Table:
-        return TorchTable(weight, self._product)
+    def table(self, weight: Weight) -> Table:
+        return self.tied_table(weight)
 
-    def tied_table(self, weight: Tensor) -> TiedTable:
+    def tied_table(self, weight: Weight) -> TiedTable:
+        assert isinstance(weight, Tensor), "not accepted"
         return TorchTable(weight, self._product)
 
     def ops(self, heads: Heads) -> Ops:
@@ -128,7 +145,8 @@ class SingleRowsBackend(TorchBackend):
         super().__init__("cpu", linear_by_rows)
 
     def accepted(self, weight: Weight, dtype: torch.dtype) -> Weight:
-        return aligned(weight) if isinstance(weight, Tensor) else weight
+        kept = super().accepted(weight, dtype)
+        return aligned(kept) if isinstance(kept, Tensor) else kept
 
     def attention(self, heads: Heads) -> AttentionBackend:
         return SingleTokenAttention()

@@ -16,6 +16,14 @@ def converted(name: str, values: Tensor, dtype: torch.dtype) -> Tensor:
     return found
 
 
+def check_fits(name: str, values: Tensor, dtype: torch.dtype) -> None:
+    """Raises ConfigError if rounding `values` of tensor `name` to `dtype` would make a finite one infinite."""
+    if torch.finfo(dtype).max >= torch.finfo(values.dtype).max or values.numel() == 0:
+        return
+    if not all(bool(end.to(dtype).isfinite()) for end in torch.aminmax(values)):
+        check_range(name, values.to(dtype), lambda: values)
+
+
 def check_range(name: str, found: Tensor, values: Callable[[], Tensor]) -> None:
     """Raises ConfigError where `found` is infinite and the `values` that it was rounded from are not.
 

@@ -11,7 +11,9 @@ from .input_batch import InputBatch
 from .kernels.attention import attends
 from .kernels.buffers import Buffers
 from .kernels.cpu import Pool
-from .kernels.packing import OCTET, pack
+from .kernels.gemm import ROW_DTYPES
+from .kernels.loading import packed
+from .kernels.packing import OCTET, PackedWeight
 from .layers.cpu_ops import CpuOps
 from .layers.embedding import Table, TiedTable
 from .layers.linear import Linear
@@ -46,27 +48,34 @@ class CpuBackend:
             case _:
                 return weight
 
+    def packed(self, weight: Weight, num_ranks: int | None = None) -> PackedWeight:
+        if num_ranks is not None:
+            weight = in_segments(weight, segments_of_rank(weight, num_ranks))
+        return packed(self._pool, weight)
+
     def lacks_for_fp8(self, dtype: torch.dtype) -> str:
         return "the CPU kernels have no such products; use quantization=int8"
 
     def linear(self, weight: Weight, bias: Tensor | None = None) -> Linear:
-        return PackedLinear(self._pool, self._buffers, pack(weight), bias)
+        return PackedLinear(self._pool, self._buffers, self.packed(weight), bias)
 
     def row_parallel(self, share: Weight, bias: Tensor | None, group: TensorParallelGroup) -> Linear:
         segments = segments_of_rank(share, group.size)
-        weight = pack(in_segments(share, segments))
+        weight = self.packed(share, group.size)
         if group.size == 1:
             return PackedLinear(self._pool, self._buffers, weight, bias, segments)
         return PackedShare(self._pool, self._buffers, weight, bias, segments, group)
 
     def head(self, weight: Weight) -> Linear:
-        return PackedHead(self._pool, pack(weight))
+        return PackedHead(self._pool, self.packed(weight))
 
-    def table(self, weight: Tensor) -> Table:
-        return PackedTable(self._pool, self._buffers, pack(weight), weight.dtype)
+    def table(self, weight: Weight) -> Table:
+        table = self.packed(weight)
+        return PackedTable(self._pool, self._buffers, table, ROW_DTYPES[table.format][0])
 
-    def tied_table(self, weight: Tensor) -> TiedTable:
-        return TiedPackedTable(self._pool, self._buffers, pack(weight), weight.dtype)
+    def tied_table(self, weight: Weight) -> TiedTable:
+        table = self.packed(weight)
+        return TiedPackedTable(self._pool, self._buffers, table, ROW_DTYPES[table.format][0])
 
     def ops(self, heads: Heads) -> Ops:
         self._rotary = heads.rotary

@@ -9,13 +9,14 @@ from .attention.backend import AttentionBackend
 from .attention.cuda_paged import CudaPagedAttention
 from .kernels.cuda.kernel import Kernel, Launcher
 from .kernels.cuda.quantize import quantize_rows_kernel
+from .kernels.packing import PackedWeight
 from .layers.cuda_ops import CudaOps
 from .layers.embedding import Table, TiedTable, TorchTable
 from .layers.fixed_rows import FixedRowsLinear
 from .layers.fp8_linear import Fp8Linear, multiplies
 from .layers.linear import Linear, RowParallelLinear
 from .layers.ops import Heads, Ops
-from .quantization.forms import Fp8Weight, Weight
+from .quantization.forms import Fp8Weight, StoredWeight, Weight
 from .tensor_parallel import TensorParallelGroup
 
 MAX_HEAD_DIM = 256
@@ -47,8 +48,12 @@ class CudaBackend:
         match weight:
             case Tensor():
                 return weight
+            case StoredWeight():
+                return weight.tensor()
             case Fp8Weight() if multiplies(weight) and not self.lacks_for_fp8(dtype):
                 return weight
+            case PackedWeight():
+                raise TypeError("packed for the CPU")
             case _:
                 return weight.dequantized().to(dtype)
 
@@ -70,10 +75,12 @@ class CudaBackend:
     def head(self, weight: Weight) -> Linear:
         return self.linear(weight)
 
-    def table(self, weight: Tensor) -> Table:
+    def table(self, weight: Weight) -> Table:
+        assert isinstance(weight, Tensor), type(weight)
         return TorchTable(weight)
 
-    def tied_table(self, weight: Tensor) -> TiedTable:
+    def tied_table(self, weight: Weight) -> TiedTable:
+        assert isinstance(weight, Tensor), type(weight)
         return TiedFixedRowsTable(weight)
 
     def ops(self, heads: Heads) -> Ops:

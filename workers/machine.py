@@ -8,8 +8,9 @@ from urllib.parse import unquote, urlparse
 
 from paged_serve.protocol.config import ParallelConfig
 
+from .cpu_quota import quota_of_cpus
 from .kernels.cpu import ISAS, library_path, load_library, runnable_isas
-from .threads import quota_of_cpus, threads_of_rank, usable_cpus
+from .threads import threads_of_rank, usable_cpus
 
 # Of the demo model's decode on AVX2: docs/operations.md.
 SLOWNESS = "torch multiplies one row at a time, 10 to 25 times slower than our kernels"

@@ -13,6 +13,7 @@ from paged_serve.protocol.worker import ModelRunnerOutput, WorkerReady
 
 from .allocator import keep_freed_memory
 from .backend import TorchBackend
+from .cpu_quota import quota_of_cpus
 from .cuda_memory import cuda_budget
 from .kernels.cpu import Library, Pool, best_library
 from .kv_cache import KVCache, blocks_that_fit, cache_dtype, host_budget, max_model_len
@@ -22,7 +23,7 @@ from .model_runner import ModelRunner
 from .models import Model, device_of, load_model
 from .steps import HostSteps, Steps
 from .tensor_parallel import TensorParallelGroup
-from .threads import pinned_cpus, quota_of_cpus, threads_of_rank, usable_cpus
+from .threads import nodes_of_cpus, pinned_cpus, threads_of_rank, usable_cpus
 from .warm_up import warm_up
 
 log = logging.getLogger(__name__)
@@ -168,7 +169,7 @@ def _create_pool(config: Config, index: int, folder: Path, device: str) -> Pool 
     torch.set_num_threads(num_threads if library is None else 1)
     if library is None:
         return None
-    return Pool(library, pinned_cpus(config.parallel, index, num_threads, cpus), pin_caller=True)
+    return Pool(library, pinned_cpus(config.parallel, index, num_threads, cpus, nodes_of_cpus()), pin_caller=True)
 
 
 def _library(config: Config) -> Library | None:

@@ -1,14 +1,14 @@
 """How many threads a rank computes with, and on which cores."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from paged_serve.protocol.config import ParallelConfig
 
 WEIGHTS_BYTES_PER_THREAD = 32 << 20
 ANY_CPU = -1
-_TOPOLOGY, _CGROUP = Path("/sys/devices/system/cpu"), Path("/sys/fs/cgroup")
+_TOPOLOGY, _NODES = Path("/sys/devices/system/cpu"), Path("/sys/devices/system/node")
 
 
 def usable_cpus(topology: Path = _TOPOLOGY) -> list[int]:
@@ -23,13 +23,22 @@ def usable_cpus(topology: Path = _TOPOLOGY) -> list[int]:
     return list(first_of.values())
 
 
-def quota_of_cpus(cgroup: Path = _CGROUP) -> int | None:
-    """How many CPUs' time a container may use; None: no limit. Threads beyond it would wait for one another."""
-    try:
-        quota, period = (cgroup / "cpu.max").read_text().split()
-        return max(1, int(quota) // int(period))
-    except (OSError, ValueError):
-        return None
+def nodes_of_cpus(nodes: Path = _NODES) -> dict[int, int]:
+    """The memory node that each CPU is near to; empty where the kernel does not tell."""
+    found: dict[int, int] = {}
+    for folder in nodes.glob("node[0-9]*"):
+        try:
+            listed = cpus_in((folder / "cpulist").read_text())
+        except (OSError, ValueError):
+            continue
+        found |= dict.fromkeys(listed, int(folder.name.removeprefix("node")))
+    return found
+
+
+def cpus_in(listed: str) -> list[int]:
+    """Of the kernel's "0-3,8,10-11"."""
+    spans = [span.split("-") for span in listed.strip().split(",") if span]
+    return [cpu for span in spans for cpu in range(int(span[0]), int(span[-1]) + 1)]
 
 
 def threads_of_rank(parallel: ParallelConfig, weights_bytes: int, num_cpus: int) -> int:
@@ -41,7 +50,9 @@ def threads_of_rank(parallel: ParallelConfig, weights_bytes: int, num_cpus: int)
     return parallel.threads_per_rank or max(1, min(num_cpus // parallel.tensor_parallel_size, worth))
 
 
-def pinned_cpus(parallel: ParallelConfig, rank: int, num_threads: int, cpus: Sequence[int]) -> list[int]:
+def pinned_cpus(
+    parallel: ParallelConfig, rank: int, num_threads: int, cpus: Sequence[int], nodes: Mapping[int, int] | None = None
+) -> list[int]:
     """A CPU for each thread of `rank`, or ANY_CPU for all.
 
     Two threads that spin on one CPU cost a time slice at every product, so no two of this server's ever share one. By
@@ -52,4 +63,24 @@ def pinned_cpus(parallel: ParallelConfig, rank: int, num_threads: int, cpus: Seq
     fits = wanted <= len(cpus) if parallel.pin_threads == "always" else wanted == len(cpus)
     if parallel.pin_threads == "never" or num_threads == 1 or not fits:
         return [ANY_CPU] * num_threads
-    return list(cpus[rank * num_threads : (rank + 1) * num_threads])
+    return shared_by_node(cpus, nodes or {}, num_threads, parallel.tensor_parallel_size)[rank]
+
+
+def shared_by_node(cpus: Sequence[int], nodes: Mapping[int, int], num_threads: int, num_ranks: int) -> list[list[int]]:
+    """`num_threads` CPUs for each rank: of one memory node where they fit, the one with the most CPUs left.
+
+    Ranks then share the nodes' bandwidth evenly. A rank of several nodes has each node's CPUs side by side, as the
+    weights that its threads share are.
+    """
+    left: dict[int, list[int]] = {}
+    for cpu in cpus:
+        left.setdefault(nodes.get(cpu, 0), []).append(cpu)
+    shares = []
+    for _ in range(num_ranks):
+        share: list[int] = []
+        while len(share) < num_threads:
+            node = min(left, key=lambda node: (-len(left[node]), node))
+            taken = left[node][: num_threads - len(share)]
+            share, left[node] = share + taken, left[node][len(taken) :]
+        shares.append(share)
+    return shares

@@ -78,6 +78,10 @@ class Checkpoint:
         return loaded
 
     @property
+    def files(self) -> list[Path]:
+        return sorted(set(self._file_of.values()))
+
+    @property
     def total_bytes(self) -> int:
         return sum(entry.data_offsets[1] - entry.data_offsets[0] for entry in self.entries.values())
 

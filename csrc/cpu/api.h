@@ -199,6 +199,55 @@ API void attention_fp16(Pool*, const AttentionParams*);
 API void attention_int8(Pool*, const AttentionParams*);  // keys and values are codes; query and out are bfloat16
 API void attention_int8_fp16(Pool*, const AttentionParams*);  // the same; query and out are float16
 
+// Weights of a checkpoint to packed panels, read once, written once. pack.cpp. Elements are numbered as in elements.h.
+struct PackPart {
+  const void* rows;  // [outputs, inputs] of any alignment
+  int64_t stride;    // between rows
+  int32_t outputs;
+  int32_t element;   // what the rows hold: any float, or int8 for int8 panels
+};
+struct PackParams {
+  void* panels;           // as GemmParams::weight
+  const PackPart* parts;  // [count], stacked output below output
+  int32_t count, outputs, inputs;
+  int32_t element;        // what the panels hold; int8: code + 128
+};
+API void pack_rows(Pool*, const PackParams*);
+
+struct PackInt4Params {
+  void* panels;            // see gemm_int4.cpp
+  const uint8_t* codes;    // [outputs, inputs], 0 to 15
+  const uint16_t* scales;  // [outputs, groups] float16, multiples of the unit
+  const uint8_t* zeros;    // [outputs, groups], or null
+  int64_t stride;          // between rows of codes
+  int32_t outputs, inputs, group_size;
+};
+API void pack_int4(Pool*, const PackInt4Params*);
+
+// Float weights to codes. quantize_weights.cpp.
+struct QuantizeWeightsParams {
+  void* codes;       // [outputs, columns]: int8, or one 4-bit code a byte
+  float* scales;     // int8: [outputs]; int4: [outputs, columns / group_size]
+  double* errors;    // [outputs, 2]: sums of squares of what was lost, and of what was there
+  const void* rows;  // [outputs, inputs] of any alignment
+  int64_t stride;
+  int32_t outputs, inputs;
+  int32_t first_column, columns;  // which of the inputs; scales of int8 are those of all
+  int32_t element;                // of the rows, any float
+  int32_t group_size;             // int4: 32, 64 or 128; int8: 0
+};
+API void quantize_weights(Pool*, const QuantizeWeightsParams*);
+
+// Bytes of a file, with a checksum of each megabyte. read_file.cpp.
+struct ReadFileParams {
+  void* into;        // [bytes], or null: only the checksums are wanted
+  uint64_t* sums;    // [megabytes, rounded up]
+  int32_t* failure;  // 0, or the first error's number
+  int64_t offset, bytes;
+  int32_t file;      // descriptor; negative: the bytes are in `into` already
+};
+API void read_file(Pool*, const ReadFileParams*);
+
 // Kernels one after another. program.cpp.
 struct KernelCall {
   void (*kernel)(Pool*, const void*);  // one of the functions above

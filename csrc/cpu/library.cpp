@@ -34,6 +34,11 @@ int32_t struct_size(const char* name) {
   SIZE_OF(DrawParams)
   SIZE_OF(LogprobParams)
   SIZE_OF(AttentionParams)
+  SIZE_OF(PackPart)
+  SIZE_OF(PackParams)
+  SIZE_OF(PackInt4Params)
+  SIZE_OF(QuantizeWeightsParams)
+  SIZE_OF(ReadFileParams)
   SIZE_OF(ProgramParams)
 #undef SIZE_OF
   return -1;

@@ -156,6 +156,13 @@ SETTINGS = (
         "XDG_CACHE_HOME",
     ),
     Setting(
+        "Devices",
+        "model.packed_weights_dir",
+        ("--packed-weights-dir",),
+        "Keep weights there as the CPU kernels read them, so that the next start only reads them.",
+        "FOLDER",
+    ),
+    Setting(
         "Devices", "parallel.step_timeout_s", ("--step-timeout",), "A step that takes longer counts as hung.", "SECONDS"
     ),
     Setting(

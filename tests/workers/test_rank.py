@@ -6,12 +6,15 @@ import pytest
 
 from paged_serve.protocol.config import ParallelConfig
 from paged_serve.protocol.errors import ConfigError
+from paged_serve.workers.cpu_quota import quota_of_cpus
 from paged_serve.workers.memory import check_shared_memory, free_host_bytes, peak_resident_bytes, resident_bytes
 from paged_serve.workers.threads import (
     ANY_CPU,
     WEIGHTS_BYTES_PER_THREAD,
+    cpus_in,
+    nodes_of_cpus,
     pinned_cpus,
-    quota_of_cpus,
+    shared_by_node,
     threads_of_rank,
     usable_cpus,
 )
@@ -84,11 +87,103 @@ def test_of_a_cores_two_halves_one_is_used(tmp_path, monkeypatch):
     assert usable_cpus(tmp_path) == [0, 1, 6]
 
 
+V2 = "30 23 0:26 / /sys/fs/cgroup rw,relatime shared:4 - cgroup2 cgroup2 rw"
+V1 = "32 31 0:29 {group} /sys/fs/cgroup/cpu,cpuacct rw,relatime - cgroup cgroup rw,cpu,cpuacct"
+V1_MEMORY = "35 31 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory"
+
+
+@pytest.fixture
+def quota(tmp_path):
+    """Writes what /proc and the mounted groups would show, and reads it."""
+
+    def read(cgroup: str, mounts: list[str], **files: str) -> int | None:
+        (tmp_path / "proc/self").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "proc/self/cgroup").write_text(cgroup + "\n")
+        (tmp_path / "proc/self/mountinfo").write_text("20 1 0:5 / / rw - ext4 /dev/x rw\n" + "\n".join(mounts) + "\n")
+        for name, text in files.items():
+            path = tmp_path / "sys/fs/cgroup" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        return quota_of_cpus(tmp_path)
+
+    return read
+
+
 @pytest.mark.parametrize(("text", "cpus"), [("max 100000\n", None), ("250000 100000\n", 2), ("5000 100000\n", 1)])
-def test_a_containers_quota_limits_the_threads(tmp_path, text, cpus):
+def test_a_containers_quota_limits_the_threads(quota, text, cpus):
+    assert quota("0::/", [V2]) is None
+    assert quota("0::/", [V2], **{"cpu.max": text}) == cpus
+
+
+def test_the_least_quota_of_a_group_and_those_above_it_counts(quota):
+    assert quota("0::/a/b", [V2], **{"a/b/cpu.max": "800000 100000", "a/cpu.max": "300000 100000"}) == 3
+    assert quota("0::/a/b", [V2], **{"a/b/cpu.max": "200000 100000"}) == 2
+
+
+def v1(folder: str, quota: int, period: int = 100000) -> dict[str, str]:
+    top = "cpu,cpuacct" + folder
+    return {f"{top}/cpu.cfs_quota_us": f"{quota}\n", f"{top}/cpu.cfs_period_us": f"{period}\n"}
+
+
+def test_a_quota_of_version_1_counts_too(quota):
+    lines = "4:memory:/\n2:cpu,cpuacct:/\n0::/"
+    mounts = [V1_MEMORY, V1.format(group="/")]
+    assert quota(lines, mounts) is None
+    assert quota(lines, mounts, **v1("", -1)) is None
+    assert quota(lines, mounts, **v1("", 350000)) == 3
+    assert quota(lines, mounts, **v1("", 50000, 25000)) == 2
+
+
+def test_in_version_1_the_group_may_have_the_hosts_name(quota):
+    """A container's mount shows its own group at the top, whatever /proc calls it; on the host it lies below."""
+    lines = "2:cpu,cpuacct:/docker/1f"
+    assert quota(lines, [V1.format(group="/docker/1f")], **v1("", 200000)) == 2
+    assert quota(lines, [V1.format(group="/docker/other")], **v1("", 200000)) == 2
+    assert quota(lines, [V1.format(group="/")], **v1("", -1), **v1("/docker/1f", 400000)) == 4
+
+
+def test_a_machine_that_has_both_versions_has_the_lesser_quota(quota):
+    unified = V2.replace("/sys/fs/cgroup", "/sys/fs/cgroup/unified")
+    lines, mounts = "1:cpu,cpuacct:/\n0::/x", [V1.format(group="/"), unified]
+    assert quota(lines, mounts, **v1("", 600000), **{"unified/x/cpu.max": "500000 100000"}) == 5
+
+
+def test_without_proc_there_is_no_quota(tmp_path):
     assert quota_of_cpus(tmp_path) is None
-    (tmp_path / "cpu.max").write_text(text)
-    assert quota_of_cpus(tmp_path) == cpus
+
+
+def test_the_node_of_each_cpu_is_read_from_the_kernels_lists(tmp_path):
+    assert nodes_of_cpus(tmp_path) == {}
+    for name, text in {"node0": "0-1,4\n", "node1": "2-3\n", "node10": "\n"}.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "cpulist").write_text(text)
+    (tmp_path / "power").mkdir()
+    assert nodes_of_cpus(tmp_path) == {0: 0, 1: 0, 4: 0, 2: 1, 3: 1}
+    assert cpus_in("0-3,8,10-11\n") == [0, 1, 2, 3, 8, 10, 11]
+
+
+ODD_AND_EVEN = {cpu: cpu % 2 for cpu in range(16)}  # as many machines of two sockets number them
+
+
+def test_a_ranks_threads_lie_on_one_node_where_they_fit():
+    for ranks, threads in ((2, 8), (4, 4), (2, 4), (8, 2), (3, 4)):
+        shares = shared_by_node(range(16), ODD_AND_EVEN, threads, ranks)
+        assert all(len({ODD_AND_EVEN[cpu] for cpu in share}) == 1 for share in shares)
+        assert len({cpu for share in shares for cpu in share}) == ranks * threads
+        by_node = [sum(ODD_AND_EVEN[share[0]] == node for share in shares) for node in (0, 1)]
+        assert abs(by_node[0] - by_node[1]) <= 1
+
+
+def test_a_rank_of_several_nodes_has_each_nodes_cpus_side_by_side():
+    assert shared_by_node(range(16), ODD_AND_EVEN, 16, 1) == [[*range(0, 16, 2), *range(1, 16, 2)]]
+    first, second, third = shared_by_node(range(12), ODD_AND_EVEN, 4, 3)
+    assert (first, second, third) == ([0, 2, 4, 6], [1, 3, 5, 7], [8, 10, 9, 11])
+
+
+def test_without_nodes_ranks_take_the_cpus_in_order():
+    assert pinned_cpus(ParallelConfig(tensor_parallel_size=2), 1, 2, [1, 4, 5, 7]) == [5, 7]
+    parallel = ParallelConfig(tensor_parallel_size=2)
+    assert pinned_cpus(parallel, 1, 2, [0, 1, 2, 3], ODD_AND_EVEN) == [1, 3]
 
 
 def test_shared_memory_too_small_for_nccl_is_refused_with_the_numbers(tmp_path, monkeypatch):

@@ -135,6 +135,41 @@ class AttentionParams(ctypes.Structure):
     )
 
 
+class PackPart(ctypes.Structure):
+    _fields_ = (("rows", c_void_p), ("stride", c_int64), ("outputs", c_int32), ("element", c_int32))
+
+
+class PackParams(ctypes.Structure):
+    _fields_ = (
+        *((name, c_void_p) for name in ("panels", "parts")),
+        *((name, c_int32) for name in ("count", "outputs", "inputs", "element")),
+    )
+
+
+class PackInt4Params(ctypes.Structure):
+    _fields_ = (
+        *((name, c_void_p) for name in ("panels", "codes", "scales", "zeros")),
+        ("stride", c_int64),
+        *((name, c_int32) for name in ("outputs", "inputs", "group_size")),
+    )
+
+
+class QuantizeWeightsParams(ctypes.Structure):
+    _fields_ = (
+        *((name, c_void_p) for name in ("codes", "scales", "errors", "rows")),
+        ("stride", c_int64),
+        *((name, c_int32) for name in ("outputs", "inputs", "first_column", "columns", "element", "group_size")),
+    )
+
+
+class ReadFileParams(ctypes.Structure):
+    _fields_ = (
+        *((name, c_void_p) for name in ("into", "sums", "failure")),
+        *((name, c_int64) for name in ("offset", "bytes")),
+        ("file", c_int32),
+    )
+
+
 class ProgramParams(ctypes.Structure):
     _fields_ = (("calls", c_void_p), ("count", c_int32))
 
@@ -156,6 +191,10 @@ KERNELS: dict[str, type[ctypes.Structure]] = {
     "token_logprobs": LogprobParams,
     **dict.fromkeys(("attention_bf16", "attention_fp16", "attention_fp32"), AttentionParams),
     **dict.fromkeys(("attention_int8", "attention_int8_fp16"), AttentionParams),
+    "pack_rows": PackParams,
+    "pack_int4": PackInt4Params,
+    "quantize_weights": QuantizeWeightsParams,
+    "read_file": ReadFileParams,
     "run_program": ProgramParams,
 }
 Kernel = Callable[[int, bytes], Any]  # of a pool's handle and packed parameters
@@ -191,7 +230,7 @@ class Library:
         self._dll.peak_operations.restype = c_int64
         self.isa: str = self._dll.isa_name().decode()
         self.machine_isa: str = self._dll.machine_isa().decode()
-        structs: set[type[ctypes.Structure]] = {PoolParams, *KERNELS.values()}
+        structs: set[type[ctypes.Structure]] = {PoolParams, PackPart, *KERNELS.values()}
         for params in structs:
             size = self._dll.struct_size(params.__name__.encode())
             if size != ctypes.sizeof(params):

@@ -1,14 +1,14 @@
 """Weights in the order in which the kernels read them: panels of 64 outputs, K innermost, see csrc/cpu/tile.h."""
 
 import mmap
-from dataclasses import dataclass
-from enum import StrEnum
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from ..quantization.forms import GroupedWeight, Int8Weight, Weight
+from .packed_weight import PackedWeight as PackedWeight
+from .packed_weight import WeightFormat as WeightFormat
 
 PANEL = 64  # outputs of a panel
 WORD_INPUTS = 4  # inputs of an output that share 32 bits, at most: of int8 codes
@@ -16,34 +16,8 @@ FP16_OUTPUTS = 16  # whose words of float16 are taken apart together
 OCTET = 8  # inputs of an output that share 32 bits of int4 codes
 INT4_ZERO = 8  # the code that stands for zero where there are no zero points
 HUGE_PAGE = 2 << 20
-PANELS_AT_ONCE = 16  # that are rearranged together: a few MB of temporaries
-
-
-class WeightFormat(StrEnum):
-    BF16 = "bf16"
-    FP16 = "fp16"
-    FP32 = "fp32"
-    INT8 = "int8"  # weights and activations
-    INT4 = "int4"  # weights only, in groups
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PackedWeight:
-    """A weight [outputs, inputs], packed; the original is no longer needed."""
-
-    format: WeightFormat
-    data: Tensor  # zeros past the edges; its address is that of the first panel
-    outputs: int
-    inputs: int
-    scales: Tensor | None = None  # int8: [outputs] float32
-    group_size: int = 0  # int4: inputs of a group
-    scale_unit: float = 1.0  # int4: what the scales in `data` are multiples of
-    has_zeros: bool = False  # int4: whether `data` holds zero points
-    order: Tensor | None = None  # int4: [inputs] int64; packed column j multiplies input order[j]
-
-    @property
-    def nbytes(self) -> int:
-        return self.data.nbytes + (0 if self.scales is None else self.scales.nbytes)
+LAYOUT = 1  # of panels; one more whenever their bytes change, for files that hold them
+PANELS_AT_ONCE = 16  # whose int4 codes are rearranged together: a few MB of temporaries
 
 
 def allocate(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:

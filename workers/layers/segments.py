@@ -6,7 +6,7 @@ number of ranks. A rank of one holds them all, a rank of two half of them.
 
 from dataclasses import replace
 
-from ..kernels.packing import OCTET, WORD_INPUTS
+from ..kernels.packing import OCTET, WORD_INPUTS, PackedWeight
 from ..quantization.forms import GroupedWeight, Weight
 
 COUNTS = (4, 2)
@@ -32,7 +32,7 @@ def in_segments(share: Weight, count: int) -> Weight:
 
 def _is_whole(share: Weight, segment: int) -> bool:
     """Whether a segment of so many inputs is whole words, and whole groups or a whole part of one."""
-    if not isinstance(share, GroupedWeight):
+    if not isinstance(share, GroupedWeight | PackedWeight) or not share.group_size:
         return segment % WORD_INPUTS == 0
     group = share.group_size
     return share.order is None and segment % OCTET == 0 and (segment % group == 0 or group % segment == 0)

@@ -1,5 +1,6 @@
 """Models: `load_model` turns a local Hugging Face folder into a `Model`."""
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,9 +9,11 @@ import torch
 from paged_serve.protocol.config import ModelConfig
 from paged_serve.protocol.errors import ConfigError
 
-from ..backend import Backend, SingleRowsBackend, TorchBackend
+from ..backend import Backend, PackingBackend, SingleRowsBackend, TorchBackend
 from ..cpu_backend import CpuBackend
 from ..kernels.cpu import Pool
+from ..packed_cache import PackedStore, through_store
+from ..packed_records import key_of
 from ..quantization.source import matrix_source
 from ..tensor_parallel import TensorParallelGroup
 from ..weights import Checkpoint
@@ -19,6 +22,8 @@ from .decoder import Model
 from .family import Family
 from .geometry import Geometry
 from .registry import read_geometry
+
+log = logging.getLogger(__name__)
 
 __all__ = ["Model", "device_of", "load_model", "read_model"]
 
@@ -44,9 +49,21 @@ def load_model(
     if config.quantization == "fp8" and (reason := backend.lacks_for_fp8(geometry.dtype)):
         raise ConfigError(f"quantization=fp8 is not for this server: {reason}")
     checkpoint = Checkpoint(path)
+
+    def assembled(store: PackedStore | None) -> Model:
+        source = matrix_source(path, checkpoint, config, geometry.dtype, pool)
+        names = family.weight_names
+        return Assembly(checkpoint, source, names, geometry, group, backend, on_progress, store).model()
+
     try:
-        source = matrix_source(path, checkpoint, config, geometry.dtype)
-        return Assembly(checkpoint, source, family.weight_names, geometry, group, backend, on_progress).model()
+        if not config.packed_weights_dir:
+            return assembled(None)
+        if pool is None or not isinstance(backend, PackingBackend):
+            log.warning("packed_weights_dir is for the CPU kernels, which do not serve here; nothing is kept")
+            return assembled(None)
+        key = key_of(path, config, checkpoint.entries, geometry.dtype, group.rank, group.size)
+        kept = Path(config.packed_weights_dir) / f"{key[:32]}.packed"
+        return through_store(kept, key, checkpoint.files, pool, assembled)
     finally:
         checkpoint.close()
 

@@ -6,14 +6,16 @@ import torch
 from torch import Tensor
 
 from ..allocator import release_freed_memory
-from ..backend import Backend
-from ..conversion import check_range, converted
+from ..backend import Backend, PackingBackend
+from ..conversion import check_fits, check_range, converted
+from ..kernels.packed_weight import PackedWeight
 from ..layers.embedding import OutputHead, VocabularyEmbedding
 from ..layers.linear import JoinedLinear, Linear
 from ..layers.norm import RMSNorm
 from ..layers.ops import Heads
 from ..layers.rotary import Rotary
-from ..quantization.forms import Weight, joined, on_device, with_outputs
+from ..packed_cache import PackedReader, PackedStore, PackedWriter
+from ..quantization.forms import StoredWeight, Weight, joined, on_device, with_outputs
 from ..quantization.gptq import skip_zero_biases
 from ..quantization.reader import MatrixPart, MatrixReader
 from ..quantization.source import MatrixSource
@@ -39,6 +41,7 @@ class Assembly:
         group: TensorParallelGroup,
         backend: Backend,
         on_progress: Callable[[int, int], None],
+        store: PackedStore | None = None,
     ):
         self._checkpoint = checkpoint
         self._source = source
@@ -48,6 +51,7 @@ class Assembly:
         self._backend = backend
         self._device = backend.device
         self._on_progress = on_progress
+        self._store = store  # what was packed before, or takes what is packed now
         self._loaded_bytes = 0
 
     def model(self) -> Model:
@@ -57,8 +61,7 @@ class Assembly:
         layers = [self._layer(index) for index in range(geometry.num_layers)]
         final_norm = self._norm(names.final_norm, geometry.hidden_size)
         tied = (names.output_head,) if geometry.tie_word_embeddings else ()
-        skip_zero_biases(self._checkpoint)
-        check_names(self._checkpoint, (*names.unused, *tied))
+        facts = self._finish((*names.unused, *tied))
         self._on_progress(self._checkpoint.total_bytes, self._checkpoint.total_bytes)
         heads = self._heads()
         return Model(
@@ -72,18 +75,32 @@ class Assembly:
             ops=self._backend.ops(heads),
             attention=self._backend.attention(heads),
             weights_bytes=self._loaded_bytes,
-            quantization=self._source.report.facts(),
+            quantization=facts,
         )
+
+    def _finish(self, unused: tuple[str, ...]) -> dict[str, str]:
+        """What quantization did. Raises ConfigError when the checkpoint holds what the model has no place for."""
+        if isinstance(self._store, PackedReader):
+            self._loaded_bytes = self._store.record.weights_bytes
+            return self._store.record.facts
+        skip_zero_biases(self._checkpoint)
+        check_names(self._checkpoint, unused)
+        facts = self._source.report.facts()
+        if isinstance(self._store, PackedWriter):
+            self._store.commit(self._loaded_bytes, facts)
+        return facts
 
     def _vocabulary(self) -> tuple[VocabularyEmbedding, OutputHead]:
         geometry, names, backend = self._geometry, self._names, self._backend
-        weight = self._vocabulary_table(names.embedding)
+        (weight,) = self._weights(names.embedding, lambda: [self._vocabulary_table(names.embedding)])
         is_tied = geometry.tie_word_embeddings
         if is_tied and not self._source.quantizes_head:
             tied = backend.tied_table(weight)
             return VocabularyEmbedding(tied, self._group), OutputHead(tied, geometry.vocab_size, self._group)
         embedding = VocabularyEmbedding(backend.table(weight), self._group)
-        head = backend.head(self._head_matrix(names.embedding if is_tied else names.output_head))
+        head_name = names.embedding if is_tied else names.output_head
+        (matrix,) = self._weights("head", lambda: [self._head_matrix(head_name)])
+        head = backend.head(matrix)
         return embedding, OutputHead(head, geometry.vocab_size, self._group)
 
     def _heads(self) -> Heads:
@@ -118,12 +135,17 @@ class Assembly:
 
     def _column_parallel(self, parts: list[tuple[str, int, Span]], columns: int, bias: bool) -> Linear:
         """Fuses the given spans of several projections, each (name, rows in the file, span), into one."""
-        weights = [
-            self._matrix(self._source.projections, name, MatrixPart((rows, columns), 0, *span))
-            for name, rows, span in parts
-        ]
+        weights = self._weights(
+            parts[0][0],
+            lambda: joined(
+                [
+                    self._matrix(self._source.projections, name, MatrixPart((rows, columns), 0, *span))
+                    for name, rows, span in parts
+                ]
+            ),
+        )
         bias_vector = self._bias(parts) if bias else None
-        return self._product(joined(weights), bias_vector)
+        return self._product(weights, bias_vector)
 
     def _product(self, weights: Sequence[Weight], bias: Tensor | None) -> Linear:
         if len(weights) == 1:
@@ -137,12 +159,15 @@ class Assembly:
 
     def _row_parallel(self, name: str, rows: int, columns: int, bias: bool) -> Linear:
         part = MatrixPart((rows, columns), 1, *self._even_span(columns))
-        weight = self._matrix(self._source.projections, name, part)
+        (weight,) = self._weights(name, lambda: [self._matrix(self._source.projections, name, part)], is_share=True)
         bias_vector = self._bias([(name, rows, (0, rows))]) if bias else None
         return self._backend.row_parallel(weight, bias_vector, self._group)
 
     def _bias(self, parts: list[tuple[str, int, Span]]) -> Tensor:
         """One vector for the given spans of several projections."""
+        return self._tensor(f"{parts[0][0]}.bias", lambda: self._read_bias(parts))
+
+    def _read_bias(self, parts: list[tuple[str, int, Span]]) -> Tensor:
         vector, at = self._empty(sum(stop - start for _, _, (start, stop) in parts)), 0
         for name, rows, (start, stop) in parts:
             here = slice(at, at + stop - start)
@@ -156,14 +181,16 @@ class Assembly:
         part = MatrixPart((self._geometry.vocab_size, self._geometry.hidden_size), 0, start, stop)
         return with_outputs(self._matrix(self._source.head, name.removesuffix(".weight"), part), rows)
 
-    def _vocabulary_table(self, name: str) -> Tensor:
+    def _vocabulary_table(self, name: str) -> Weight:
         """This rank's rows, with zeros past the vocabulary's end."""
-        vocab, hidden = self._geometry.vocab_size, self._geometry.hidden_size
         rows, (start, stop) = self._vocabulary_rows()
-        table = self._empty(rows, hidden)
-        table[stop - start :] = 0
-        self._read(name, (vocab, hidden), table[: stop - start], 0, start, stop)
-        return table
+        shape = self._geometry.vocab_size, self._geometry.hidden_size
+        part = self._checkpoint.read(name, shape, 0, start, stop)
+        check_fits(name, part, self._geometry.dtype)
+        stored = StoredWeight((part,), self._geometry.dtype)
+        self._loaded(stored.nbytes)
+        weight = self._backend.accepted(with_outputs(stored, rows), self._geometry.dtype)
+        return on_device(weight, self._device)
 
     def _vocabulary_rows(self) -> tuple[int, Span]:
         """How many a rank holds, and which of the checkpoint's they are; the last ranks may have fewer, or none."""
@@ -171,19 +198,40 @@ class Assembly:
         rows = -(-vocab // (self._group.size * VOCABULARY_MULTIPLE)) * VOCABULARY_MULTIPLE
         return rows, (min(self._group.rank * rows, vocab), min((self._group.rank + 1) * rows, vocab))
 
+    def _weights(self, name: str, read: Callable[[], Sequence[Weight]], *, is_share: bool = False) -> Sequence[Weight]:
+        """What one product takes: as read; with a store packed, now or before."""
+        if self._store is None:
+            return read()
+        backend, num_ranks = self._backend, self._group.size if is_share else None
+        assert isinstance(backend, PackingBackend)
+        weights = self._store.weights(name, lambda: [backend.packed(weight, num_ranks) for weight in read()])
+        self._stored()
+        return weights
+
+    def _tensor(self, name: str, read: Callable[[], Tensor]) -> Tensor:
+        return read() if self._store is None else self._store.tensor(name, read)
+
+    def _stored(self) -> None:
+        if isinstance(self._store, PackedReader):
+            total = self._checkpoint.total_bytes
+            self._on_progress(total * self._store.read_bytes // self._store.total_bytes, total)
+
     def _matrix(self, reader: MatrixReader, name: str, part: MatrixPart) -> Weight:
         read = reader.read(name, part)
         weight = self._backend.accepted(read, self._geometry.dtype)
-        if isinstance(weight, Tensor) and not isinstance(read, Tensor):
+        if isinstance(weight, Tensor) and not isinstance(read, Tensor | StoredWeight | PackedWeight):
             check_range(name, weight, read.dequantized)
         self._source.report.count(read, weight)
         self._loaded(weight.nbytes)
         return on_device(weight, self._device)
 
     def _norm(self, name: str, size: int) -> RMSNorm:
+        return RMSNorm(self._tensor(name, lambda: self._read_norm(name, size)), self._geometry.rms_norm_eps)
+
+    def _read_norm(self, name: str, size: int) -> Tensor:
         weight = self._empty(size)
         self._read(name, (size,), weight)
-        return RMSNorm(weight, self._geometry.rms_norm_eps)
+        return weight
 
     def _even_span(self, rows: int) -> Span:
         share = rows // self._group.size

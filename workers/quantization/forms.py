@@ -1,10 +1,13 @@
 """The canonical forms of a quantized matrix: all that readers make, and all that products and packing take."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+
+from ..kernels.packed_weight import PackedWeight
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,7 +82,33 @@ class GroupedWeight:
         return values if self.order is None else values[:, torch.argsort(self.order)]
 
 
-Weight = Tensor | Int8Weight | Fp8Weight | GroupedWeight  # a Tensor is a float matrix [out, in]
+@dataclass(frozen=True, slots=True, eq=False)
+class StoredWeight:
+    """A float matrix that still lies in the checkpoint's mapped files, in its dtype there, to be rounded to `dtype`.
+
+    Nothing has read it: whoever packs it reads it once, and may do so on several threads.
+    """
+
+    parts: tuple[Tensor, ...]  # [rows, in] each, stacked
+    dtype: torch.dtype
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return sum(len(part) for part in self.parts), self.parts[0].shape[1]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes once packed."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def tensor(self) -> Tensor:
+        """[out, in]; the file's own memory if it is one part of this dtype."""
+        parts = [part.to(self.dtype) for part in self.parts]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+# A Tensor is a float matrix [out, in], as a StoredWeight is. A PackedWeight is for the CPU kernels alone.
+Weight = Tensor | StoredWeight | Int8Weight | Fp8Weight | GroupedWeight | PackedWeight
 
 
 def joined(parts: Sequence[Weight]) -> list[Weight]:
@@ -100,6 +129,8 @@ def joined(parts: Sequence[Weight]) -> list[Weight]:
 def each_tensor(weight: Weight, change: Callable[[Tensor], Tensor]) -> Weight:
     """`change` of every tensor whose rows are outputs."""
     match weight:
+        case StoredWeight():
+            return StoredWeight(tuple(change(part) for part in weight.parts), weight.dtype)
         case Int8Weight():
             return Int8Weight(change(weight.codes), change(weight.scales))
         case Fp8Weight():
@@ -108,12 +139,16 @@ def each_tensor(weight: Weight, change: Callable[[Tensor], Tensor]) -> Weight:
             zeros = None if weight.zeros is None else change(weight.zeros)
             return GroupedWeight(change(weight.codes), change(weight.scales), zeros, weight.bits, weight.order)
         case _:
+            assert isinstance(weight, Tensor), "packed"
             return change(weight)
 
 
 def with_outputs(weight: Weight, count: int) -> Weight:
     """Padded to `count` outputs that are zero."""
     missing = count - weight.shape[0]
+    if missing and isinstance(weight, StoredWeight):
+        zeros = torch.zeros(missing, weight.shape[1], dtype=weight.dtype)
+        return replace(weight, parts=(*weight.parts, zeros))
     return weight if missing == 0 else each_tensor(weight, lambda part: _zeros_below(part, missing))
 
 
@@ -129,6 +164,9 @@ def _stack(upper: Weight, lower: Weight) -> Weight | None:
     match upper, lower:
         case Tensor(), Tensor():
             return torch.cat([upper, lower])
+        case Tensor() | StoredWeight(), Tensor() | StoredWeight():
+            (above, dtype), (below, other) = _float_parts(upper), _float_parts(lower)
+            return StoredWeight(above + below, dtype) if dtype == other else None
         case Int8Weight(), Int8Weight():
             return Int8Weight(torch.cat([upper.codes, lower.codes]), torch.cat([upper.scales, lower.scales]))
         case Fp8Weight(), Fp8Weight():
@@ -141,6 +179,10 @@ def _stack(upper: Weight, lower: Weight) -> Weight | None:
             return GroupedWeight(torch.cat([upper.codes, lower.codes]), scales, zeros, upper.bits, upper.order)
         case _:
             return None
+
+
+def _float_parts(weight: Tensor | StoredWeight) -> tuple[tuple[Tensor, ...], torch.dtype]:
+    return ((weight,), weight.dtype) if isinstance(weight, Tensor) else (weight.parts, weight.dtype)
 
 
 def _alike(one: GroupedWeight, other: GroupedWeight) -> bool:

@@ -8,9 +8,9 @@ from torch import Tensor
 
 from paged_serve.protocol.errors import ConfigError
 
-from ..conversion import converted
+from ..conversion import check_fits
 from ..weights import Checkpoint
-from .forms import Weight
+from .forms import StoredWeight, Weight
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +48,10 @@ class FloatReader:
     checkpoint: Checkpoint
     dtype: torch.dtype
 
-    def read(self, name: str, part: MatrixPart) -> Tensor:
-        return converted(f"{name}.weight", self.stored(name, part), self.dtype)
+    def read(self, name: str, part: MatrixPart) -> StoredWeight:
+        stored = self.stored(name, part)
+        check_fits(f"{name}.weight", stored, self.dtype)
+        return StoredWeight((stored,), self.dtype)
 
     def stored(self, name: str, part: MatrixPart) -> Tensor:
         """In the checkpoint's own dtype."""

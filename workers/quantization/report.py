@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from .forms import Fp8Weight, GroupedWeight, Int8Weight, Weight
+from .forms import Fp8Weight, GroupedWeight, Int8Weight, StoredWeight, Weight
 
 
 @dataclass(slots=True)
@@ -21,9 +21,9 @@ class QuantizationReport:
 
     def count(self, read: Weight, held: Weight) -> None:
         """A matrix as it was read, and as the backend holds it."""
-        form = form_of(read) if type(read) is type(held) else f"{form_of(read)} held as float"
+        form = form_of(read) if form_of(read) == form_of(held) else f"{form_of(read)} held as float"
         self.forms[form] = self.forms.get(form, 0) + 1
-        if not isinstance(read, Tensor):
+        if not isinstance(read, Tensor | StoredWeight):
             self.num_outputs += read.shape[0]
             self.bytes_before += math.prod(read.shape) * self.bytes_per_float
             self.bytes_after += held.nbytes

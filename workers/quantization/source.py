@@ -9,6 +9,7 @@ import torch
 from paged_serve.protocol.config import ModelConfig
 from paged_serve.protocol.errors import ConfigError
 
+from ..kernels.cpu import Pool
 from ..weights import Checkpoint
 from .awq import AwqReader
 from .compressed_tensors import CompressedTensorsReader
@@ -32,8 +33,13 @@ class MatrixSource:
     report: QuantizationReport
 
 
-def matrix_source(folder: Path, checkpoint: Checkpoint, config: ModelConfig, dtype: torch.dtype) -> MatrixSource:
-    """By the folder's config.json and `config.quantization`. Raises ConfigError when they contradict each other."""
+def matrix_source(
+    folder: Path, checkpoint: Checkpoint, config: ModelConfig, dtype: torch.dtype, pool: Pool | None = None
+) -> MatrixSource:
+    """By the folder's config.json and `config.quantization`. Raises ConfigError when they contradict each other.
+
+    What is quantized on load to int8 or int4 is so on the threads of `pool`, if there is one.
+    """
     floats, report = FloatReader(checkpoint, dtype), QuantizationReport(dtype.itemsize)
     found = read_quantization_config(folder)
     wanted = config.quantization
@@ -43,11 +49,11 @@ def matrix_source(folder: Path, checkpoint: Checkpoint, config: ModelConfig, dty
         raise ConfigError(f"quantization={wanted}, but {folder} is quantized by {found[0]} already; leave it out")
     reader = floats if found is None else _reader(checkpoint, found[1], floats)
     projections: MatrixReader = reader
-    eight_bits = EightBitsOnLoad(floats, report, Fp8Weight if wanted == "fp8" else Int8Weight)
+    eight_bits = EightBitsOnLoad(floats, report, Fp8Weight if wanted == "fp8" else Int8Weight, pool)
     if wanted in ("int8", "fp8"):
         projections = eight_bits
     elif wanted == "int4":
-        projections = Int4OnLoad(floats, report, config.quantization_group_size)
+        projections = Int4OnLoad(floats, report, config.quantization_group_size, pool)
     quantizes_head = wanted in ("int8", "int4") if config.quantize_lm_head is None else config.quantize_lm_head
     head = eight_bits if quantizes_head else reader
     return MatrixSource(projections, head, quantizes_head, report)

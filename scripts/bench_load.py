@@ -1,0 +1,144 @@
+"""How fast a checkpoint becomes packed weights on the CPU kernels, in its own bytes, and is read from the packed file.
+
+Each load is a process of its own, as a worker's start is; the checkpoint lies in the page cache. Without --model one of
+random weights is made, in the shape of a model of half a billion. Rates are those of `load_model` alone: neither
+imports nor the KV cache. On a machine that others use too, the rate by CPU time is the one to look at.
+
+    python scripts/bench_load.py --threads 1 2 --runs 3
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+HIDDEN, FFN, LAYERS, VOCAB, HEAD_DIM, HEADS, KV_HEADS = 1024, 3072, 28, 32000, 128, 8, 4
+HEADER = "| weights | threads | seconds | GB/s | GB/s of CPU time | MB beyond the weights |"
+FORMS: dict[str, dict[str, Any]] = {
+    "bfloat16": {"dtype": "bfloat16"},
+    "float32": {"dtype": "float32"},
+    "int8": {"quantization": "int8"},
+    "int4": {"quantization": "int4"},
+}
+
+
+def write_model(folder: Path) -> None:
+    """A llama of random bfloat16 weights, about 1 GB."""
+    generator = torch.Generator().manual_seed(0)
+
+    def weight(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=generator).bfloat16()
+
+    tensors = {name: weight(VOCAB, HIDDEN) for name in ("model.embed_tokens.weight", "lm_head.weight")}
+    tensors["model.norm.weight"] = weight(HIDDEN)
+    for layer in range(LAYERS):
+        name = f"model.layers.{layer}"
+        for part, heads in {"q": HEADS, "k": KV_HEADS, "v": KV_HEADS}.items():
+            tensors[f"{name}.self_attn.{part}_proj.weight"] = weight(heads * HEAD_DIM, HIDDEN)
+        tensors[f"{name}.self_attn.o_proj.weight"] = weight(HIDDEN, HEADS * HEAD_DIM)
+        tensors |= {f"{name}.mlp.{part}_proj.weight": weight(FFN, HIDDEN) for part in ("gate", "up")}
+        tensors[f"{name}.mlp.down_proj.weight"] = weight(HIDDEN, FFN)
+        tensors |= {f"{name}.{norm}_layernorm.weight": weight(HIDDEN) for norm in ("input", "post_attention")}
+    save_file(tensors, folder / "model.safetensors")
+    config = {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "dtype": "bfloat16",
+        "hidden_size": HIDDEN,
+        "intermediate_size": FFN,
+        "num_hidden_layers": LAYERS,
+        "num_attention_heads": HEADS,
+        "num_key_value_heads": KV_HEADS,
+        "head_dim": HEAD_DIM,
+        "vocab_size": VOCAB,
+        "max_position_embeddings": 4096,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 10000.0,
+        "tie_word_embeddings": False,
+        "hidden_act": "silu",
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def load_once(model: str, fields: dict[str, Any], threads: int) -> dict[str, float]:
+    """In this process: seconds, and bytes of memory beyond what the weights take."""
+    from paged_serve.protocol.config import ModelConfig
+    from paged_serve.workers.allocator import keep_freed_memory
+    from paged_serve.workers.kernels.cpu import Pool, best_library
+    from paged_serve.workers.memory import peak_resident_bytes, resident_bytes
+    from paged_serve.workers.models import load_model
+    from paged_serve.workers.tensor_parallel import TensorParallelGroup
+
+    torch.set_num_threads(1)
+    keep_freed_memory()
+    library = best_library()
+    assert library is not None, "the kernels are not built"
+    pool = Pool(library, sorted(os.sched_getaffinity(0))[:threads])
+    before = resident_bytes()
+    started, computed = time.perf_counter(), time.process_time()
+    loaded = load_model(model, ModelConfig(device="cpu", **fields), TensorParallelGroup(), lambda *_: None, pool)
+    seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - computed
+    return {"seconds": seconds, "cpu": cpu_seconds, "beyond": peak_resident_bytes() - before - loaded.weights_bytes}
+
+
+def measure(model: str, fields: dict[str, Any], threads: int, runs: int) -> dict[str, float]:
+    """The least of each figure of several processes."""
+    found = []
+    for _ in range(runs):
+        command = [sys.executable, __file__, "--one", json.dumps([model, fields, threads])]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        found.append(json.loads(done.stdout.splitlines()[-1]))
+    return {name: min(run[name] for run in found) for name in found[0]}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", help="a folder; default: random weights")
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, len(os.sched_getaffinity(0))])
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--forms", nargs="+", choices=FORMS, default=list(FORMS))
+    parser.add_argument("--no-kept", action="store_true", help="do not measure --packed-weights-dir")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.one:
+        print(json.dumps(load_once(*json.loads(arguments.one))))
+        return
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(arguments.model or name)
+        if not arguments.model:
+            write_model(folder)
+        total = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+        print(f"{total / 1e9:.2f} GB; least of {arguments.runs}; GB of the checkpoint a second\n")
+        print(f"{HEADER}\n|{'---|' * 6}")
+        for form in arguments.forms:
+            for threads in arguments.threads:
+                report(form, threads, total, measure(str(folder), FORMS[form], threads, arguments.runs))
+                if not arguments.no_kept:
+                    report_kept(form, threads, total, folder, arguments.runs)
+
+
+def report_kept(form: str, threads: int, total: int, folder: Path, runs: int) -> None:
+    with tempfile.TemporaryDirectory() as kept:
+        fields = {**FORMS[form], "packed_weights_dir": kept}
+        report(f"{form}, written to the packed file", threads, total, measure(str(folder), fields, threads, 1))
+        (path,) = Path(kept).iterdir()
+        size = path.stat().st_size
+        report(f"{form}, from it ({size / 1e9:.2f} GB)", threads, size, measure(str(folder), fields, threads, runs))
+
+
+def report(what: str, threads: int, nbytes: int, run: dict[str, float]) -> None:
+    rate, per_cpu = (nbytes / run[name] / 1e9 for name in ("seconds", "cpu"))
+    beyond = run["beyond"] / 1e6
+    print(f"| {what} | {threads} | {run['seconds']:.2f} | {rate:.2f} | {per_cpu:.2f} | {beyond:.0f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,37 @@
+"""A weight as our CPU kernels read it."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from torch import Tensor
+
+
+class WeightFormat(StrEnum):
+    BF16 = "bf16"
+    FP16 = "fp16"
+    FP32 = "fp32"
+    INT8 = "int8"  # weights and activations
+    INT4 = "int4"  # weights only, in groups
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PackedWeight:
+    """A weight [outputs, inputs], packed; the original is no longer needed."""
+
+    format: WeightFormat
+    data: Tensor  # zeros past the edges; its address is that of the first panel
+    outputs: int
+    inputs: int
+    scales: Tensor | None = None  # int8: [outputs] float32
+    group_size: int = 0  # int4: inputs of a group
+    scale_unit: float = 1.0  # int4: what the scales in `data` are multiples of
+    has_zeros: bool = False  # int4: whether `data` holds zero points
+    order: Tensor | None = None  # int4: [inputs] int64; packed column j multiplies input order[j]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.outputs, self.inputs
+
+    @property
+    def nbytes(self) -> int:
+        return self.data.nbytes + (0 if self.scales is None else self.scales.nbytes)
