@@ -6,6 +6,8 @@ import tempfile
 
 import pytest
 
+from paged_serve.workers.kernels.cpu import runnable_isas
+
 TEARDOWN_S = 120
 
 # A shell starts background jobs with SIGINT ignored, and so would our servers be: they must see it as from a terminal.
@@ -23,6 +25,12 @@ def pytest_addoption(parser):
         help="the instruction set whose CPU kernels tests/workers tests, or `all` in turn; by default the best, and "
         "all where a test is about single kernels",
     )
+
+
+def pytest_configure(config):
+    asked = config.getoption("cpu_isa")
+    if asked is not None and asked not in ("all", *(runnable := runnable_isas())):
+        raise pytest.UsageError(f"--cpu-isa {asked}: built for and run by this machine are {', '.join(runnable)}")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -160,8 +160,7 @@ struct Int4Codes {
   I32 zero;  // the code that stands for 0
   explicit Int4Codes(int zero_code) : zero(splat(zero_code)) {}
   Bf16::Weights word(I32 packed, int j) const {
-    const I32 odd = (packed >> (16 + 4 * j)) & 15, even = (packed >> (4 * j)) & 15;
-    const I32 odd_value = (I32)to_float(odd - zero);
-    return {(I32)to_float(even - zero), odd_value};
+    const I32 even = (packed >> (4 * j)) & 15, odd = (packed >> (16 + 4 * j)) & 15;
+    return {(I32)to_float(even - zero), (I32)to_float(odd - zero)};
   }
 };

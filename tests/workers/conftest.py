@@ -30,8 +30,6 @@ def row_variant():
 def pytest_generate_tests(metafunc):
     """--cpu-isa decides what `cpu_library` and `chosen_isa` are."""
     asked, runnable = metafunc.config.getoption("cpu_isa"), cpu.runnable_isas()
-    if asked not in (None, "all", *runnable):
-        raise pytest.UsageError(f"--cpu-isa {asked}: built for and run by this machine are {', '.join(runnable)}")
     if "cpu_library" in metafunc.fixturenames:
         isas = [asked] if asked in runnable else runnable or [None]
         metafunc.parametrize("cpu_library", isas, indirect=True, scope="module")
