@@ -12,20 +12,25 @@ from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).parent
 KERNELS = "paged_serve/csrc/cpu"
-FLAGS_BY_ISA = {
-    "avx512": [
-        "-mavx512f",
-        "-mavx512bw",
-        "-mavx512vl",
-        "-mavx512dq",
-        "-mavx512bf16",
-        "-mavx512vnni",
-        "-mavx2",
-        "-mfma",
-    ],
-    "avx2": ["-mavx2", "-mfma", "-mf16c"],
-    "portable": [],
+AVX512 = ["-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512vnni", "-mavx2", "-mfma", "-mf16c"]
+# Before registers are given out gcc would move loads up, until accumulators are on the stack; on x86 it leaves that.
+NEON = ["-fno-schedule-insns"]
+FLAGS_BY_MACHINE: dict[str, dict[str, list[str]]] = {
+    "x86_64": {
+        "amx": [*AVX512, "-mavx512bf16", "-mamx-tile", "-mamx-bf16", "-mamx-int8"],
+        "avx512": [*AVX512, "-mavx512bf16"],
+        "avx512fma": AVX512,
+        "avx2": ["-mavx2", "-mfma", "-mf16c"],
+        "portable": [],
+    },
+    "aarch64": {
+        "neon_dotprod": [*NEON, "-march=armv8.2-a+dotprod"],
+        "neon": NEON,
+        "portable": ["-DPORTABLE"],
+    },
 }
+MACHINE = {"amd64": "x86_64", "arm64": "aarch64"}.get(platform.machine().lower(), platform.machine().lower())
+FLAGS_BY_ISA = FLAGS_BY_MACHINE.get(MACHINE, {"portable": []})
 # No contraction: a product and a sum are fused where the source says so, else rows of different tiles could differ.
 FLAGS = ["-std=c++20", "-O3", "-g0", "-ffp-contract=off", "-fno-math-errno", "-fvisibility=hidden", "-pthread"]
 # gcc 12 warns by the thousand about its own vector headers, and that the ABI of vectors depends on flags.
@@ -39,7 +44,7 @@ class BuildKernels(build_ext):
         return fullname.replace(".", "/") + ".so"
 
     def run(self) -> None:
-        self.parallel = None  # the three builds share the names of their object files
+        self.parallel = None  # the builds share the names of their object files
         super().run()
         missing = [ext.name for ext in self.extensions if not Path(self.get_ext_fullpath(ext.name)).exists()]
         if missing:
@@ -55,7 +60,6 @@ class PlatformWheel(bdist_wheel):
 
 
 def kernels() -> list[Extension]:
-    isas = list(FLAGS_BY_ISA) if platform.machine().lower() in ("x86_64", "amd64") else ["portable"]
     return [
         Extension(
             f"paged_serve.csrc._cpu_{isa}",
@@ -66,7 +70,7 @@ def kernels() -> list[Extension]:
             language="c++",
             optional=True,
         )
-        for isa in isas
+        for isa in FLAGS_BY_ISA
     ]
 
 

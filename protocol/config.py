@@ -28,7 +28,9 @@ class ModelConfig(_Layer, frozen=True):
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"  # auto: the checkpoint's
     device: Literal["auto", "cpu", "cuda"] = "auto"
     # which CPU kernels; auto: the best that the machine runs; torch: none, products in plain torch
-    cpu_isa: Literal["auto", "avx512", "avx2", "portable", "torch"] = "auto"
+    cpu_isa: Literal["auto", "amx", "avx512", "avx512fma", "avx2", "neon_dotprod", "neon", "portable", "torch"] = "auto"
+    # the order in which CPU kernels add bfloat16 products; auto: the machine's fastest, tile with AMX and dot without
+    summation: Literal["auto", "dot", "tile"] = "auto"
     # auto: as the checkpoint is; int8, int4, fp8 quantize a float one while it is read; the rest say how it must be
     quantization: Literal["auto", "int8", "int4", "fp8", "compressed-tensors", "gptq", "awq"] = "auto"
     quantization_group_size: Literal[32, 64, 128] = 32  # inputs that share a scale in int4

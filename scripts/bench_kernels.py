@@ -1,12 +1,14 @@
 """How near do the CPU kernels come to the machine's limits?
 
-    python scripts/bench_kernels.py [--threads 2] [--only WORD ...] [--isa avx2]
+    python scripts/bench_kernels.py [--threads 2] [--only WORD ...] [--isa avx2] [--summation tile]
 
 Regime: one kernel at a time, called as a step calls it, on the operands of kernel_cases.py. Beside every sample both
 limits are measured with the same threads: reading the KV cache, which is larger than any cache of the machine and lies
-in large pages, and dot products in registers. The floor of a call is the longer of bytes / read bandwidth and
-operations / peak; `of limit` is floor / time, the median of the samples. With one thread times are those of its CPU
-clock, so that a busy machine shows less; with more they are wall time. Ends in a line of JSON.
+in large pages, and dot products in registers by the processor's best instruction for the kernel's numbers, whichever
+instruction the kernel uses: of all libraries that run here, and for bfloat16 also fp32 FMA. The floor of a call is the
+longer of bytes / read bandwidth and operations / peak; `of limit` is floor / time, the median of the samples. With one
+thread times are those of its CPU clock, so that a busy machine shows less; with more they are wall time. Ends in a line
+of JSON.
 """
 
 import argparse
@@ -18,7 +20,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from kernel_cases import Case, all_cases, make_cache
@@ -34,6 +36,10 @@ SAMPLE_S = 0.03  # at least, of calls one after another
 PEAK_STEPS = 1_000_000  # several milliseconds with any instruction set
 
 
+# What multiplies such numbers exactly enough; of AMX when a library counts it among its formats.
+INSTRUCTIONS = {"bf16": ("bf16", "fp32", "amx_bf16"), "fp32": ("fp32",), "int8": ("int8", "amx_int8")}
+
+
 @dataclass(frozen=True, slots=True)
 class Machine:
     """The threads that compute, their clock, and the memory whose reading is the limit."""
@@ -41,6 +47,10 @@ class Machine:
     pool: cpu.Pool
     clock: Callable[[], float]
     memory: Tensor
+    others: tuple[cpu.Pool, ...]  # of the same threads and every library that runs here, to measure its instructions
+    best: dict[
+        str, tuple[cpu.Pool, str]
+    ]  # by format of a kernel's numbers: whose instruction is fastest, by its format
 
     def time(self, call: Callable[[], object], times: int = 1) -> float:
         """Seconds a call."""
@@ -49,16 +59,31 @@ class Machine:
             call()
         return (self.clock() - began) / times
 
-    def read_bandwidth(self) -> float:
+    def read_bandwidth(self, pool: cpu.Pool | None = None) -> float:
         """Bytes a second."""
-        library, nbytes = self.pool.library, self.memory.nbytes
-        return nbytes / self.time(lambda: library.read_memory(self.pool.handle, self.memory.data_ptr(), nbytes))
+        pool, nbytes = pool or self.pool, self.memory.nbytes
+        return nbytes / self.time(lambda: pool.library.read_memory(pool.handle, self.memory.data_ptr(), nbytes))
 
     def peak(self, number_format: str) -> float:
-        """Operations a second."""
+        """Operations a second, by the best instruction."""
+        return self.peak_of(*self.best[number_format])
+
+    def peak_of(self, pool: cpu.Pool, instruction: str) -> float:
         began = self.clock()
-        done = self.pool.library.peak_operations(self.pool.handle, number_format, PEAK_STEPS)
+        done = pool.library.peak_operations(pool.handle, instruction, PEAK_STEPS)
         return done / (self.clock() - began)
+
+    def instructions(self) -> dict[str, float]:
+        """Operations a second by library and format, the best of three; fills `best`."""
+        rates = {
+            (pool, name): max(self.peak_of(pool, name) for _ in range(3))
+            for pool in self.others
+            for name in cpu.PEAK_FORMATS
+        }
+        for number_format, names in INSTRUCTIONS.items():
+            able = [(pool, name) for pool, name in rates if name in names]
+            self.best[number_format] = max(able, key=lambda key: rates[key])
+        return {f"{pool.library.isa} {name}": rate for (pool, name), rate in rates.items()}
 
 
 def measure(machine: Machine, case: Case) -> dict[str, Any]:
@@ -112,7 +137,7 @@ def large_page_bytes() -> int:
     return 1024 * int(next(text.split()[1] for text in rollup.splitlines() if text.startswith("AnonHugePages:")))
 
 
-def make_machine(threads: int, isa: str | None) -> Machine:
+def make_machine(threads: int, isa: str | None, summation: cpu.Summation) -> Machine:
     usable = sorted(os.sched_getaffinity(0))
     library = cpu.best_library(isa)
     if library is None:
@@ -123,8 +148,9 @@ def make_machine(threads: int, isa: str | None) -> Machine:
     memory = make_cache()
     if large_page_bytes() < memory.nbytes:
         print("warning: the KV cache got no large pages; reading it is slower than it need be", file=sys.stderr)
-    pool = cpu.Pool(library, usable[:threads], pin_caller=True)
-    return Machine(pool, time.thread_time if threads == 1 else time.perf_counter, memory)
+    pool = cpu.Pool(library, usable[:threads], pin_caller=True, summation=summation)
+    others = tuple(cpu.Pool(cpu.load_library(isa), usable[:threads]) for isa in cpu.runnable_isas())
+    return Machine(pool, time.thread_time if threads == 1 else time.perf_counter, memory, others, {})
 
 
 def main() -> None:
@@ -132,12 +158,18 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--only", nargs="+", default=[""], metavar="WORD", help="kernels whose name has one of these")
     parser.add_argument("--isa", choices=cpu.ISAS, help="default: the best that this machine runs")
+    parser.add_argument("--summation", choices=get_args(cpu.Summation), default="auto", help="order of bfloat16 sums")
     options = parser.parse_args()
     about = circumstances()  # before threads are pinned
     try:
-        machine = make_machine(options.threads, options.isa)
+        machine = make_machine(options.threads, options.isa, options.summation)
     except ConfigError as error:
         sys.exit(f"bench_kernels: {error}")
+    instructions = machine.instructions()
+    print("instructions, Gop/s: " + ", ".join(f"{name} {number(rate / 1e9)}" for name, rate in instructions.items()))
+    alone = cpu.Pool(machine.pool.library, [min(os.sched_getaffinity(0))])
+    reading = {threads: machine.read_bandwidth(pool) / 1e9 for threads, pool in ((1, alone), (options.threads, None))}
+    print("reading, GB/s: " + ", ".join(f"{number(rate)} with {threads}" for threads, rate in reading.items()))
     print(HEAD)
     results = []
     for case in all_cases(machine.pool, machine.memory):
@@ -149,6 +181,9 @@ def main() -> None:
     limits = limits_of(results)
     print("limits: " + ", ".join(f"{name} {number(value)}" for name, value in limits.items()))
     told = {"bench": "kernels", "threads": options.threads, "isa": machine.pool.library.isa, **about}
+    told["summation"] = machine.pool.summation
+    told["read_gbytes_per_s_by_threads"] = reading
+    told["instructions"] = {name: rate / 1e9 for name, rate in instructions.items()}
     print(json.dumps({**told, "limits": limits, "results": results}))
 
 

@@ -1,10 +1,12 @@
 """Looks for accumulators on the stack: vector registers that the loops of the CPU kernels' products keep in memory.
 
 g++ 12 puts them there for reasons as small as a constant stride, in silence, and a product then takes up to five times
-as long. Reads the built libraries; run it after `python setup.py build_ext --inplace`. Exit 1 if a loop spills more
-than its instruction set allows: nothing with the 32 registers of AVX512; with 16, one access for three dots.
+as long. Reads the built libraries, or those that are named, also of another machine whose objdump is installed; run it
+after `python setup.py build_ext --inplace`. Exit 1 if a loop spills more than its instruction set allows: nothing with
+the 32 registers of AVX512 and NEON, one access for twelve dots where AVX512 splits words; with 16, one for three.
 """
 
+import platform
 import re
 import subprocess
 import sys
@@ -12,17 +14,28 @@ from collections.abc import Iterator
 from pathlib import Path
 
 CSRC = Path(__file__).parent.parent / "csrc"
-DOT = re.compile(r"vdpbf16ps|vpdpbusd|vfmadd\d+ps|vpmaddwd")
+DOT = re.compile(r"vdpbf16ps|vpdpbusd|vfmadd\d+ps|vpmaddwd|\bfmla\s+v|\bsdot\s|\bsadalp\s")
 MIN_DOTS = 12  # of a loop that is a product's: with fewer, accumulators cannot fill the registers
-STACK_VECTOR = re.compile(r"%[yz]mm\d+,[-0x\da-f]*\(%r[sb]p\)|\(%r[sb]p\),%[yz]mm")  # a vector saved to or got from it
+STACK_VECTOR = re.compile(  # a vector saved to or got from it: on x86, on ARM
+    r"%[yz]mm\d+,[-0x\da-f]*\(%r[sb]p\)|\(%r[sb]p\),%[yz]mm|\b(?:ld|st)u?[rp]\s+q\d+,.*\[(?:sp|x29)\b"
+)
 FUNCTION = re.compile(r"^[0-9a-f]+ <(.*)>:$")
 INSTRUCTION = re.compile(r"^\s*([0-9a-f]+):\s+(.*)$")
-JUMP = re.compile(r"^j\w+\s+([0-9a-f]+) ")
+JUMP = re.compile(r"^(?:j\w+\s+|b(?:\.\w+)?\s+|cbn?z\s+\w+, |tbn?z\s+\w+, #\d+, )([0-9a-f]+) ")
+MACHINES = {62: "x86_64", 183: "aarch64"}  # by the number in a library's head
+WIDE = ("amx", "avx512", "neon")  # libraries whose instruction sets have 32 registers
+
+
+def objdump(library: Path) -> str:
+    """The one that reads the library: its own machine's."""
+    with library.open("rb") as file:
+        machine = MACHINES[int.from_bytes(file.read(20)[18:20], "little")]
+    return "objdump" if machine == platform.machine() else f"{machine}-linux-gnu-objdump"
 
 
 def functions(library: Path) -> Iterator[tuple[str, list[tuple[int, str]]]]:
     """Every function's name, and its instructions with their addresses."""
-    command = ["objdump", "--disassemble", "--demangle", "--no-show-raw-insn", str(library)]
+    command = [objdump(library), "--disassemble", "--demangle", "--no-show-raw-insn", str(library)]
     name, body = "", []
     for line in subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines():
         if match := FUNCTION.match(line):
@@ -42,7 +55,9 @@ def innermost_loops(body: list[tuple[int, str]]) -> list[list[str]]:
 
 
 def allowed(library: Path, dots: int) -> int:
-    return 0 if "avx512" in library.name else dots // 3
+    if "avx512fma" in library.name:
+        return dots // 12
+    return 0 if any(isa in library.name for isa in WIDE) else dots // 3
 
 
 def spills(library: Path) -> dict[str, tuple[int, int]]:

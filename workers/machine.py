@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlparse
 from paged_serve.protocol.config import ParallelConfig
 
 from .cpu_quota import quota_of_cpus
-from .kernels.cpu import ISAS, library_path, load_library, runnable_isas
+from .kernels.cpu import ISAS, best_library, library_path, load_library, runnable_isas
 from .threads import threads_of_rank, usable_cpus
 
 # Of the demo model's decode on AVX2: docs/operations.md.
@@ -47,11 +47,11 @@ def install_command() -> str:
 
 def report() -> list[tuple[str, str]]:
     """Labels and lines for people."""
-    runnable, built = runnable_isas(), [isa for isa in ISAS if library_path(isa).exists()]
+    built = [isa for isa in ISAS if library_path(isa).exists()]
     best = load_library("portable").machine_isa if "portable" in built else "unknown without a library"
     absent = [isa for isa in ISAS if isa not in built]
     libraries = ", ".join(built) or "none"
-    taken = f"{runnable[0]}: the best of those that this machine runs" if runnable else "none"
+    taken = f"{fastest.isa}: the best of those that this machine runs" if (fastest := best_library()) else "none"
     cpus, quota = usable_cpus(), quota_of_cpus()
     threads = threads_of_rank(ParallelConfig(), _LARGE, min(len(cpus), quota or len(cpus)))
     rows = [

@@ -144,6 +144,7 @@ class Rank:
             "dtype": str(self._model.dtype).removeprefix("torch."),
             "weights": f"{self._model.weights_bytes} bytes in {self._load_s:.2f} s",
             "kernels": "torch" if self._pool is None else self._pool.library.isa,
+            **({} if self._pool is None else {"summation": self._pool.summation}),
             "threads": str(torch.get_num_threads() if self._pool is None else self._pool.num_threads),
             "kv_blocks": str(self._num_blocks),
             "kv_dtype": str(cache_dtype(self._config, self._model)).removeprefix("torch."),
@@ -168,8 +169,14 @@ def _create_pool(config: Config, index: int, folder: Path, device: str) -> Pool 
     library = _library(config) if device == "cpu" else None
     torch.set_num_threads(num_threads if library is None else 1)
     if library is None:
+        if config.model.summation != "auto":
+            raise ConfigError(
+                f"summation={config.model.summation} is an order of our CPU kernels, and none of them serves here; "
+                "use --summation auto, or a CPU with kernels"
+            )
         return None
-    return Pool(library, pinned_cpus(config.parallel, index, num_threads, cpus, nodes_of_cpus()), pin_caller=True)
+    pinned = pinned_cpus(config.parallel, index, num_threads, cpus, nodes_of_cpus())
+    return Pool(library, pinned, pin_caller=True, summation=config.model.summation)
 
 
 def _library(config: Config) -> Library | None:

@@ -18,7 +18,7 @@ struct PoolParams {
   int32_t pin_caller;
   int32_t spin_us;
 };
-API Pool* pool_create(const PoolParams*);
+API Pool* pool_create(const PoolParams*);  // null: the system refuses the use of AMX
 API void pool_destroy(Pool*);
 API void pool_empty_runs(Pool*, int32_t times);  // to measure fork and join
 
@@ -34,7 +34,8 @@ struct GemmParams {
   int32_t y_dtype;
   int32_t segments;      // 1, 2 or 4 equal parts of the inputs that are summed apart, see segments.h; whole words each
 };
-API void gemm_bf16(Pool*, const GemmParams*);  // x and weight bfloat16
+API void gemm_bf16(Pool*, const GemmParams*);  // x and weight bfloat16, in dot order
+API void gemm_bf16_tile(Pool*, const GemmParams*);  // in tile order, see tiles.h
 API void gemm_fp32(Pool*, const GemmParams*);  // x and weight float; y is float
 
 struct GemmFp16Params {
@@ -63,6 +64,7 @@ struct GemmInt8Params {
   const float* weight_scales;  // [outputs]
 };
 API void gemm_int8(Pool*, const GemmInt8Params*);
+API void gemm_int8_tile(Pool*, const GemmInt8Params*);  // the same bits; what gemm_int8 is where there is AMX
 
 // y = x * dequantized(weight)^T, then bias and residual as in GemmParams. gemm_int4.cpp has the layout of the weight.
 struct GemmInt4Params {
@@ -73,6 +75,7 @@ struct GemmInt4Params {
   int32_t group_size;       // a multiple of 8 that divides the inputs of a segment
 };
 API void gemm_int4(Pool*, const GemmInt4Params*);
+API void gemm_int4_tile(Pool*, const GemmInt4Params*);  // in tile order
 
 // y = the sum of several ranks' products + bias, rounded once. sum_parts.cpp.
 struct SumPartsParams {
@@ -194,6 +197,8 @@ struct AttentionParams {
   float cap;                    // scores become cap * tanh(score / cap); 0: they stay
 };
 API void attention_bf16(Pool*, const AttentionParams*);
+API void attention_bf16_tile(Pool*, const AttentionParams*);  // in tile order, see attention_tile_order.h
+API void attention_int8_tile(Pool*, const AttentionParams*);
 API void attention_fp32(Pool*, const AttentionParams*);
 API void attention_fp16(Pool*, const AttentionParams*);
 API void attention_int8(Pool*, const AttentionParams*);  // keys and values are codes; query and out are bfloat16
@@ -260,7 +265,7 @@ struct ProgramParams {
 API void run_program(Pool*, const ProgramParams*);
 
 // What this library is, and what the machine could run. library.cpp.
-API const char* isa_name();        // "avx512", "avx2" or "portable"
+API const char* isa_name();        // "amx", "avx512", "avx512fma", "avx2", "neon_dotprod", "neon" or "portable"
 API const char* machine_isa();     // the best of them for this processor
 API int32_t dot_is_fma();          // whether pairs of bfloat16 are added as on other machines, dot_check.cpp; or 0
 API int32_t struct_size(const char* name);  // of one of the structs above, or -1
@@ -268,3 +273,4 @@ API int32_t struct_size(const char* name);  // of one of the structs above, or -
 // The machine's limits. limits.cpp.
 API int32_t read_memory(Pool*, const void*, int64_t bytes);         // exclusive or of the words of whole MB
 API int64_t peak_operations(Pool*, int32_t format, int64_t steps);  // format 0 bf16, 1 fp32, 2 int8; how many were done
+API int64_t product_operations(int64_t times);                      // of bfloat16, by the caller; how many were done

@@ -20,6 +20,7 @@
 #include "attention_int8.h"
 #include "attention_products.h"
 #include "attention_softmax.h"
+#include "attention_tile_order.h"
 #include "attention_tiles.h"
 #include "pool.h"
 
@@ -32,7 +33,7 @@ struct Sums {
   float* total;   // [rows]: the sum of the weights
 };
 
-template <class Kv> class Attention {
+template <class Kv, bool TILED = false> class Attention {
  public:
   Attention(Pool* pool, const AttentionParams& p)
       : pool_(pool), p_(p), size_(p.head_dim), scale_(p.scale, p.cap), tiles_(p, size_), plan_(p, pool->size()) {}
@@ -57,7 +58,7 @@ template <class Kv> class Attention {
   using Computed = typename Kv::Computed;
   using Row = typename Kv::Row;
   static constexpr size_t COLUMN_BYTES = TILE_KEYS * sizeof(typename Kv::Element);  // of a tile's values
-  static constexpr int BLOCK = std::max(MAX_ROWS, DIRECT_BLOCK);  // rows that are looked at together
+  static constexpr int BLOCK = TILED ? PAIR_ROWS : std::max(MAX_ROWS, DIRECT_BLOCK);  // rows that are looked at together
   static constexpr float ONES[] = {1, 1, 1, 1, 1, 1, 1, 1};
   static_assert(DIRECT_BLOCK <= std::size(ONES));
 
@@ -67,13 +68,16 @@ template <class Kv> class Attention {
     Row* weights;
     Expansion<typename Kv::Element> expansion;  // of codes
     Sums range, all;
+    TileRegisters<Bf16Tiles>* registers;  // in tile order
   };
 
   void run_item(int item, Walk<Kv>& walk) const {
     const Unit& unit = plan_.units[item / p_.kv_heads];
     const int head = item % p_.kv_heads;
-    const Scratch s = scratch(unit.rows);
-    load_query(unit, head, s);
+    Scratch s = scratch(unit.rows);
+    std::conditional_t<TILED, TileRegisters<Bf16Tiles>, char> registers;
+    if constexpr (TILED) s.registers = &registers;
+    TILED ? load_packed_query(unit, head, s) : load_query(unit, head, s);
     std::fill_n(s.all.total, unit.rows, 0.0f);
     for (int range = unit.first_range; range <= unit.last_range; range++) {
       start_range(unit, s);
@@ -81,7 +85,7 @@ template <class Kv> class Attention {
         Tile& tile = walk.now().at;
         if constexpr (IS_CODED<Kv>) tile = expand(tile, walk.next().at, p_, s.expansion);
         else tiles_.hide(unit, t, tile, s.copies);
-        unit.direct() ? direct_step(unit, t, walk, s) : panel_step(unit, t, walk, s);
+        unit.direct() && !TILED ? direct_step(unit, t, walk, s) : panel_step(unit, t, walk, s);
       }
       for (int m = 0; m < unit.rows; m++) s.range.total[m] = sum(load_wide(s.totals + m * WIDE));
       if (unit.first_range != unit.last_range) join_rows(unit.rows, s.all, s.range);
@@ -97,7 +101,7 @@ template <class Kv> class Attention {
     size_t bytes = 0;
     for (int pass = 0; pass < 2; pass++) {
       Carver carve(pass ? arena.reserve(bytes) : nullptr);
-      s.keys = carve.take<char>(2 * size_.words * STEP_BYTES);
+      s.keys = carve.take<char>(2 * half_panel());
       s.values = carve.take<char>((size_t)size_.columns * COLUMN_BYTES);
       s.copies = carve.take<char>(2 * STREAM_KEYS * size_.row_bytes);
       s.scores = carve.take<float>(BLOCK * TILE_KEYS);
@@ -115,13 +119,16 @@ template <class Kv> class Attention {
     return s;
   }
 
+  // Of a row of queries, and of a panel of half a tile's keys, in scratch.
+  size_t query_bytes() const { return TILED ? head_pieces(size_.words) * PIECE_ROW_BYTES : size_.head_dim * sizeof(Row); }
+  size_t half_panel() const { return TILED ? head_pieces(size_.words) * PIECE_BYTES : size_.words * STEP_BYTES; }
+
   // The first element of a row, in a tensor [tokens, heads, head_dim].
   int64_t element(const Unit& unit, int head, int row, int64_t token_stride) const {
     const int query_head = head * p_.group + row % p_.group;
     return (unit.first_token + row / p_.group) * token_stride + (int64_t)query_head * size_.head_dim;
   }
 
-  size_t query_bytes() const { return size_.head_dim * sizeof(Row); }
   char* query_row(const Scratch& s, int row) const { return s.query + row * query_bytes(); }
   float* values_row(const Sums& sums, int row) const { return sums.values + (size_t)row * size_.columns; }
 
@@ -137,8 +144,21 @@ template <class Kv> class Attention {
     });
   }
 
+  void load_packed_query(const Unit& unit, int head, const Scratch& s) const {
+    for (int row = 0; row < unit.rows; row++) {
+      size_t step;
+      char* to = packed_row(s.query, unit.rows, row, query_bytes(), step);
+      const auto* from = (const typename Kv::Element*)p_.query + element(unit, head, row, p_.query_stride);
+      pack_query_row(to, step, (const char*)from, size_.row_bytes);
+    }
+  }
+
   // Calls body(first row, rows) for the rows that are looked at together.
   template <class Body> void for_blocks(const Unit& unit, Body body) const {
+    if constexpr (TILED) {
+      for (int first = 0; first < unit.rows; first += PAIR_ROWS) body(first, std::min(PAIR_ROWS, unit.rows - first));
+      return;
+    }
     const int most = unit.direct() ? DIRECT_BLOCK : MAX_ROWS, blocks = (unit.rows + most - 1) / most;
     for (int b = 0; b < blocks; b++) {
       const int first = unit.rows * b / blocks;
@@ -210,7 +230,8 @@ template <class Kv> class Attention {
     const Tile &tile = walk.now().at, &next = walk.next().at;
     const int seen = halves(unit, unit.rows - 1, t);
     for (int h = 0; h < seen; h++) {
-      pack_keys<Computed>(s.keys + h * size_.words * STEP_BYTES, size_, tile.halves[h].keys);
+      const auto pack = TILED ? pack_tile_keys<Computed> : pack_keys<Computed, false>;
+      pack(s.keys + h * half_panel(), size_, tile.halves[h].keys);
       pack_values<Computed>(s.values + h * HALF_WORDS<Kv> * STEP_BYTES, size_, tile.halves[h].values);
     }
     const int lines = IS_CODED<Kv> ? 0 : (int)(4 * size_.row_bytes);  // of the next tile: spread over the rows
@@ -221,8 +242,20 @@ template <class Kv> class Attention {
         prefetch<2>((line % 2 ? half.values : half.keys)[line / 2 % STREAMS] + line / (4 * STREAMS) * 64);
       }
       const bool sees_it = sees_to(unit, first + count - 1, t) > 0 && sees_from(unit, first, t) < TILE_KEYS;
-      if (sees_it) with_rows(count, [&](auto rows) { panel_block<rows>(unit, t, first, s); });
+      if (!sees_it) return;
+      if constexpr (TILED) tile_block(unit, t, first, count, s);
+      else with_rows(count, [&](auto rows) { panel_block<rows>(unit, t, first, s); });
     });
+  }
+
+  void tile_block(const Unit& unit, int t, int first, int count, const Scratch& s) const {
+    const int seen = halves(unit, first + count - 1, t);
+    const TilePair query = blocks_of<true>(s.query, unit.rows, first, query_bytes());
+    for (int h = 0; h < seen; h++)
+      tile_scores(*s.registers, s.scores + h * HALF_KEYS, query, s.keys + h * half_panel(), head_pieces(size_.words));
+    weigh_rows(unit, t, first, count, s);
+    const TilePair weights = blocks_of<false>((const char*)s.weights, count, 0, TILE_KEYS * sizeof(Row));
+    tile_values(*s.registers, values_row(s.range, first), size_.columns, s.keep, weights, s.values, seen);
   }
 
   template <int ROWS> void panel_block(const Unit& unit, int t, int first, const Scratch& s) const {
@@ -255,7 +288,9 @@ template <class Kv> class Attention {
       auto* out = (typename Kv::Element*)p_.out + element(unit, head, m, p_.out_stride);
       const float* values = values_row(sums, m);
       const F32 share = splat(1.0f / sums.total[m]);
-      for (int c = 0; c < size_.head_dim; c += LANES) put(out + c, load(values + c) * share, LANES);
+      // In tile order a half that only other rows see turns -0 into 0, so there is none.
+      const auto mean = [&](F32 sum) { return TILED ? fma(sum, share, splat(0.0f)) : sum * share; };
+      for (int c = 0; c < size_.head_dim; c += LANES) put(out + c, mean(load(values + c)), LANES);
     }
   }
 
@@ -292,6 +327,8 @@ template <class Kv> class Attention {
 }  // namespace
 
 void attention_bf16(Pool* pool, const AttentionParams* p) { Attention<KvBf16>(pool, *p).run(); }
+void attention_bf16_tile(Pool* pool, const AttentionParams* p) { Attention<KvBf16, true>(pool, *p).run(); }
+void attention_int8_tile(Pool* pool, const AttentionParams* p) { Attention<KvInt8, true>(pool, *p).run(); }
 void attention_int8(Pool* pool, const AttentionParams* p) { Attention<KvInt8>(pool, *p).run(); }
 void attention_fp16(Pool* pool, const AttentionParams* p) { Attention<KvFp16>(pool, *p).run(); }
 void attention_int8_fp16(Pool* pool, const AttentionParams* p) { Attention<KvInt8Fp16>(pool, *p).run(); }

@@ -10,9 +10,8 @@
 // A stream's keys lie in one block, since every block size is a multiple of 16: the order is the same for all.
 #pragma once
 #include <array>
-#include <cstdlib>
-#include <memory>
 
+#include "arena.h"
 #include "elements.h"
 #include "tile.h"
 
@@ -103,25 +102,6 @@ struct Half {
 };
 struct Tile {
   Half halves[2];
-};
-
-// Memory of one thread, grown to the largest need and kept.
-class Arena {
- public:
-  void* reserve(size_t bytes) {
-    if (bytes > size_) {
-      memory_.reset(std::aligned_alloc(64, size_ = (bytes + 4095) / 4096 * 4096));
-      if (!memory_) std::abort();
-    }
-    return memory_.get();
-  }
-
- private:
-  struct Free {
-    void operator()(void* p) const { std::free(p); }
-  };
-  std::unique_ptr<void, Free> memory_;
-  size_t size_ = 0;
 };
 
 // Hands out parts of an arena; with a null base it only counts.

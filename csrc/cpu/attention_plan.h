@@ -11,7 +11,6 @@
 
 constexpr int DIRECT_ROWS = 16;   // up to here tiles are read straight from the cache
 constexpr int PANEL_ROWS = 256;   // of one unit beyond that
-constexpr int ITEMS_PER_THREAD = 4;
 constexpr int RANGE_KEYS = RANGE_TILES * TILE_KEYS;
 
 // Consecutive tokens of one request. A row is a query: row m is of token m / group.

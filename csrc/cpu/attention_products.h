@@ -33,8 +33,9 @@ inline F32 join_chains(const F32 (&chains)[4]) {
 
 // Rows that are multiplied together straight from the cache, and how many vectors of keys or columns at once: as many
 // as leave registers for what is read.
-constexpr int DIRECT_BLOCK = LANES == 16 ? 8 : 4;
-template <int ROWS> constexpr int DIRECT_VECTORS = ROWS * 4 <= (LANES == 16 ? 20 : 4) ? 4 : 2;
+constexpr int DIRECT_BLOCK = REGISTERS == 32 ? 8 : 4;
+constexpr int DIRECT_SUMS = REGISTERS == 16 ? 4 : sizeof(Bf16::Weights) == sizeof(I32) ? 20 : 16;
+template <int ROWS> constexpr int DIRECT_VECTORS = ROWS * 4 <= DIRECT_SUMS ? 4 : 2;
 
 // Four words of a row, what meets a piece of a key: words as they are, or four even elements as float, then the odd ones.
 template <class Kv> constexpr size_t PIECE = 4 * ROW_WORD<Kv>;
@@ -168,8 +169,8 @@ template <class F> inline void store_in_panel(char* step, int first, I32 words) 
   }
 }
 
-// keys -> panel[words][HALF_KEYS] words by position; the words of chain 0 first, then those of chain 1, 2, 3.
-template <class Kv> void pack_keys(char* panel, const Sizes<Kv>& size, const char* const* keys) {
+// keys -> panel[words][HALF_KEYS] words by position; the words of chain 0 first, then those of chain 1, 2, 3, or IN_ORDER.
+template <class Kv, bool IN_ORDER = false> void pack_keys(char* panel, const Sizes<Kv>& size, const char* const* keys) {
   const int chunks = size.words / 4;
   for (int position = 0; position < HALF_KEYS; position += LANES) {
     const size_t first = position / 16 * 2 * size.row_bytes;
@@ -181,7 +182,10 @@ template <class Kv> void pack_keys(char* panel, const Sizes<Kv>& size, const cha
       EACH(j, 2) {
         I32 x[4] = {words[0][j], words[1][j], words[2][j], words[3][j]};
         transpose_fours(x);
-        EACH(l, 4) store_in_panel<typename Kv::F>(panel + (l * chunks + c + j) * STEP_BYTES, position, x[l]);
+        EACH(l, 4) {
+          const int word = IN_ORDER ? 4 * (c + j) + l : l * chunks + c + j;
+          store_in_panel<typename Kv::F>(panel + word * STEP_BYTES, position, x[l]);
+        }
       }
     }
   }

@@ -1,6 +1,7 @@
 // gemm: y = x * weight^T with bfloat16, float16 or float weights, packed once at load.
 //
 // Algorithm  each output, or each segment of it, is one chain of dot products over K in float, started at 0; see tile.h.
+//            gemm_bf16_tile: in tile order, see tiles.h.
 //            Rows of float16 are first widened to float
 // Shapes     x       [rows, inputs]                     bfloat16, float16 or float, a row contiguous
 //            weight  [panels, words, 64] words          a word is 2 bfloat16 or 1 float along K; zeros past the edges
@@ -10,7 +11,7 @@
 // Floor      few rows: the weights are read once, bytes / read bandwidth; many rows: 2 * rows * outputs * inputs flop
 // Achieved   Zen 4, one core: 1 row 0.92 of reading, 4 rows 0.83; 16 rows 0.93 of peak, 512 rows 0.98
 //            two cores: 0.92, 0.86; 0.90, 0.97
-#include "segments.h"
+#include "tile_product.h"
 
 namespace {
 
@@ -45,3 +46,11 @@ template <class F, class Element> void gemm(Pool* pool, const GemmParams& p) {
 void gemm_bf16(Pool* pool, const GemmParams* p) { gemm<Bf16, Bfloat16>(pool, *p); }
 void gemm_fp32(Pool* pool, const GemmParams* p) { gemm<Fp32, float>(pool, *p); }
 void gemm_fp16(Pool* pool, const GemmFp16Params* p) { gemm<Fp16, float>(pool, widened(pool, p->gemm, p->wide)); }
+
+void gemm_bf16_tile(Pool* pool, const GemmParams* p) {
+  const size_t x_bytes = p->inputs / p->segments * sizeof(uint16_t);
+  const int words = ceil_div(p->inputs, 2) / p->segments;
+  tile_gemm<Bf16Tiles>(pool, *p, words, p->x_stride * sizeof(uint16_t), x_bytes, x_bytes, [](int) {
+    return [](const float* out, int, int, int m, int c, int) { return load(out + m * PANEL + c); };
+  });
+}

@@ -13,18 +13,17 @@
 constexpr int NEAR_BYTES = 8192;    // how far ahead a panel is prefetched that is passed only once
 constexpr int CHUNK_WORDS = 256;    // of K, that a panel passed a few times is cut into: 64 KB
 constexpr int MAX_CHUNKED_BLOCKS = 3;
-constexpr int ITEMS_PER_THREAD = 4;
 constexpr int FEWEST_WIDENED = 16384;  // inputs that are worth another thread
 
 inline int ceil_div(int a, int b) { return (a + b - 1) / b; }
 inline int share(int total, int part, int parts) { return (int)((int64_t)total * part / parts); }
 
 // Calls body(panel, first_row, count) for every panel and every share of the rows. A thread takes whole panels of its
-// own, with fewer panels than ITEMS_PER_THREAD shares of them; one that helps another takes shares.
-template <class Body> void for_panels(Pool* pool, int rows, int outputs, Body body) {
+// own, with fewer panels than ITEMS_PER_THREAD shares of them, at most `most_cuts`; one that helps another takes shares.
+template <class Body> void for_panels(Pool* pool, int rows, int outputs, int most_cuts, bool divisible, Body body) {
   const int panels = ceil_div(outputs, PANEL), wanted = ITEMS_PER_THREAD * pool->size();
-  const int cuts = pool->size() == 1 ? 1 : std::clamp(ceil_div(wanted, panels), 1, ceil_div(rows, 4 * MAX_ROWS));
-  const int shares = pool->size() > 1 && cuts == 1 && rows > MAX_ROWS ? 2 : cuts;
+  const int cuts = pool->size() == 1 ? 1 : std::clamp(ceil_div(wanted, panels), 1, most_cuts);
+  const int shares = pool->size() > 1 && cuts == 1 && divisible ? 2 : cuts;
   pool->run_spans(panels * shares, shares / cuts, [&](int begin, int end) {
     for (int item = begin, past; item < end; item = past) {
       past = item % shares || cuts > 1 ? item + 1 : std::min(item + shares, end);
@@ -32,6 +31,10 @@ template <class Body> void for_panels(Pool* pool, int rows, int outputs, Body bo
       body(item / shares, first, last - first);
     }
   });
+}
+
+template <class Body> void for_panels(Pool* pool, int rows, int outputs, Body body) {
+  for_panels(pool, rows, outputs, ceil_div(rows, 4 * MAX_ROWS), rows > MAX_ROWS, body);
 }
 
 // Calls body(integral_constant<rows>, first_row, block, blocks) for blocks of at most MAX_ROWS rows, as even as can be.

@@ -13,28 +13,12 @@
 // Tile       MAX_ROWS rows x INT4_STRIP vectors of outputs; the sums over groups stay in the first-level cache
 // Floor      one row: weight bytes / read bandwidth; from about four rows on 2 * rows * outputs * inputs flop
 // Achieved   one core of Zen 4: 1 row 0.78 of reading; 4 rows 0.72 of the bfloat16 peak, 16 rows 0.87, 512 rows 0.91
-#include "quantize.h"
-#include "segments.h"
+#include "int4_groups.h"
 
 namespace {
 
-constexpr int OCTET = 8, OCTET_WORDS = 4;
-constexpr size_t SCALE_BYTES = PANEL * 2, ZERO_BYTES = PANEL;
-
 // Narrower than a strip of tile.h: the packed codes wait in registers too.
-template <int ROWS> constexpr int INT4_STRIP = ROWS == 1 || (ROWS == 2 && LANES == 16) ? 4 : 2;
-
-struct Layout {
-  int groups, octets;  // of a panel, of a group
-  size_t codes_at, group_bytes, panel_bytes;
-};
-
-Layout layout_of(const GemmInt4Params& p) {
-  const int groups = p.gemm.inputs / p.group_size, octets = p.group_size / OCTET;
-  const size_t codes_at = SCALE_BYTES + (p.group_sums ? ZERO_BYTES : 0);
-  const size_t group_bytes = codes_at + octets * STEP_BYTES;
-  return {groups, octets, codes_at, group_bytes, groups * group_bytes};
-}
+template <int ROWS> constexpr int INT4_STRIP = ROWS == 1 || (ROWS == 2 && REGISTERS == 32) ? 4 : 2;
 
 // How eight inputs of 32 bits meet words of bfloat16, and of widened float16.
 struct Bf16Rows {
@@ -55,7 +39,7 @@ struct Fp16Rows {
 // One strip of one group: out[ROWS][strip] += scale * (x * codes - zero * sums). `sums` is null without zero points.
 template <class Codes, int ROWS, bool AHEAD>
 [[gnu::noipa]] void add_group(float* out, const char* x, size_t x_stride, const char* group, int strip,
-                              const Layout& layout, const Codes& codes, const float* sums) {
+                              const Int4Layout& layout, const Codes& codes, const float* sums) {
   using F = typename Codes::F;
   using Words = WordLayout<F>;
   constexpr int N = INT4_STRIP<ROWS>;
@@ -84,7 +68,7 @@ template <class Codes, int ROWS, bool AHEAD>
 
 // out[ROWS][PANEL] = x * panel over groups [first, past).
 template <class Codes, int ROWS>
-void int4_product(float* out, int first, int past, const char* x, size_t x_stride, const char* panel, const Layout& layout,
+void int4_product(float* out, int first, int past, const char* x, size_t x_stride, const char* panel, const Int4Layout& layout,
                   const Codes& codes, const float* sums, bool first_block) {
   std::fill_n(out, ROWS * PANEL, 0.0f);
   panel += first * layout.group_bytes;
@@ -95,27 +79,10 @@ void int4_product(float* out, int first, int past, const char* x, size_t x_strid
     }
 }
 
-// group_sums[row][group] = sum of x over the group, in 16 lanes.
-template <class Element> void sum_groups(Pool* pool, const GemmParams& p, const Layout& layout, int group_size, float* sums) {
-  pool->run(p.rows, std::max(1, p.rows / (2 * pool->size())), [&](int begin, int end) {
-    for (int m = begin; m < end; m++)
-      for (int g = 0; g < layout.groups; g++) {
-        const Element* x = (const Element*)p.x + m * p.x_stride + (int64_t)g * group_size;
-        Wide total;
-        for (int i = 0; i < group_size; i += WIDE)
-          EACH(v, WIDE_VECTORS) {
-            const int from = i + v * LANES;
-            if (from < group_size) total.part[v] += get(x + from, group_size - from);
-          }
-        sums[(int64_t)m * layout.groups + g] = sum(total);
-      }
-  });
-}
-
 // `p` is params.gemm, or what is left of it when its rows are widened.
 template <class Element, class Codes>
 void gemm(Pool* pool, const GemmInt4Params& params, const GemmParams& p, const Codes& codes) {
-  const Layout layout = layout_of(params);
+  const Int4Layout layout = layout_of(params);
   if (params.group_sums) sum_groups<Element>(pool, p, layout, params.group_size, params.group_sums);
   for_panels(pool, p.rows, p.outputs, [&](int index, int first_row, int count) {
     const char* panel = (const char*)p.weight + index * layout.panel_bytes;

@@ -1,6 +1,6 @@
 // The whole SIMD vocabulary of the CPU kernels. Every source is compiled once per instruction set, and includes exactly
-// one of three bodies, chosen by the compiler's flags: AVX512 (F, BW, VL, DQ, BF16, VNNI), AVX2 with FMA, or portable GCC
-// vector extensions.
+// one of four bodies, chosen by the compiler's flags: AVX512 (F, BW, VL, DQ, VNNI, and BF16 or not), AVX2 with FMA, NEON,
+// or portable GCC vector extensions.
 //
 // Each body defines
 //   ISA_NAME, LANES          the library's name; how many 32-bit elements a vector holds (16, 8, 4)
@@ -22,8 +22,10 @@
 //   repeat_four              four words, again and again
 //   interleave               the 16-bit halves of two vectors in turn, 2 * LANES in order over two vectors
 //   load_u8, load_s8         LANES uint8_t or int8_t as F32;  store_s8: the lanes saturated to int8_t
+//   REGISTERS                vectors that the machine keeps at hand
 //   MAX_ROWS, strip_vectors  register budget of the microkernel, see tile.h
 //   Bf16, Fp32, Int8         how a 32-bit word of weights meets a word of activations, see tile.h
+//   Int8::OFFSET             what a weight is worth more than its code, as Int8 multiplies it
 //   Int4Codes                nibbles to words of Bf16 weights, see gemm_int4.cpp
 // All of them give the same bits, NaN's own apart: arithmetic is without denormals (float_mode.h), pairs of bfloat16 are
 // added odd one first, and sums over lanes are defined on 16 of them, whatever a vector holds (Wide). Where two
@@ -56,10 +58,12 @@ inline int32_t word_at(const void* p) {  // unaligned on purpose: rows of odd le
   return word;
 }
 
-#if defined(__AVX512BF16__) && defined(__AVX512VNNI__)
+#if defined(__AVX512F__) && defined(__AVX512VNNI__)
 #include "isa_avx512.h"
 #elif defined(__AVX2__) && defined(__FMA__)
 #include "isa_avx2.h"
+#elif defined(__aarch64__) && !defined(PORTABLE)
+#include "isa_neon.h"
 #else
 #include "isa_portable.h"
 #endif

@@ -8,6 +8,7 @@ typedef float F32 __attribute__((vector_size(32)));
 typedef int32_t I32 __attribute__((vector_size(32)));
 
 // Eight accumulators whatever the rows: enough chains to hide the latency of FMA, and weights split in two fit beside.
+constexpr int REGISTERS = 16;
 constexpr int MAX_ROWS = 4;
 constexpr int strip_vectors(int rows) { return rows == 1 ? 8 : rows == 2 ? 4 : 2; }
 
@@ -138,6 +139,7 @@ struct Fp32 {  // one float
 };
 struct Int8 {  // four unsigned weights (value + 128), four signed activations; in 16 bits, since vpmaddubsw saturates
   using Acc = I32;
+  static constexpr int32_t OFFSET = 128;
   using Weights = Halves;
   using Row = Halves;
   static Weights weights(const void* p) {

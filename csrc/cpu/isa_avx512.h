@@ -1,14 +1,30 @@
-// AVX512 with F, BW, VL, DQ, BF16 and VNNI: Zen 4, Sapphire Rapids and later. Vocabulary: isa.h.
+// AVX512 with F, BW, VL, DQ and VNNI: Ice Lake, Zen 4 and later. Vocabulary: isa.h.
+//
+// Two libraries are built from it that give the same bits: with BF16, products of bfloat16 are VDPBF16PS; without, they
+// are fp32 FMAs on halves that are split as in isa_avx2.h. Where both run, the loader measures which is faster: Zen 4
+// does twice as many products by VDPBF16PS as by FMA, Intel half as many.
 #pragma once
 #include <immintrin.h>
 
+#if defined(__AMX_BF16__) && defined(__AMX_INT8__)
+constexpr const char* ISA_NAME = "amx";  // the same vectors beside the tiles of tiles_amx.h
+#elif defined(__AVX512BF16__)
 constexpr const char* ISA_NAME = "avx512";
+#else
+constexpr const char* ISA_NAME = "avx512fma";
+#endif
 constexpr int LANES = 16;
 typedef float F32 __attribute__((vector_size(64)));
 typedef int32_t I32 __attribute__((vector_size(64)));
 
-// 6 rows x 4 vectors of accumulators, 4 vectors of weights and a broadcast: 29 of 32 registers.
+// 6 rows x 4 vectors of accumulators, 4 vectors of weights and a broadcast: 29 of 32 registers. With weights split in two
+// (8), a row split in two and a mask, 5 rows: 31.
+constexpr int REGISTERS = 32;
+#ifdef __AVX512BF16__
 constexpr int MAX_ROWS = 6;
+#else
+constexpr int MAX_ROWS = 5;
+#endif
 constexpr int strip_vectors(int) { return 4; }
 
 inline void opaque(F32& x) { asm("" : "+v"(x)); }
@@ -27,7 +43,11 @@ inline I32 load_words_n(const void* p, int n) { return (I32)_mm512_maskz_loadu_e
 inline void store_words(void* p, I32 x) { _mm512_storeu_si512(p, (__m512i)x); }
 
 inline F32 from_bf16(__m256i x) { return (F32)_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16); }
+#ifdef __AVX512BF16__
 inline __m256i to_bf16(F32 x) { return (__m256i)_mm512_cvtneps_pbh(x); }
+#else
+inline __m256i to_bf16(F32 x) { return _mm512_cvtepi32_epi16((__m512i)bf16_bits(x)); }
+#endif
 inline F32 load_bf16(const uint16_t* p) { return from_bf16(_mm256_loadu_si256((const __m256i*)p)); }
 inline F32 load_bf16_n(const uint16_t* p, int n) { return from_bf16(_mm256_maskz_loadu_epi16(first(n), p)); }
 inline void store_bf16(uint16_t* p, F32 x) { _mm256_storeu_si256((__m256i*)p, to_bf16(x)); }
@@ -107,13 +127,6 @@ struct Words {
   static Weights weights(I32 w) { return w; }
   static Row row(I32 x) { return x; }
 };
-struct Bf16 : Words {  // two bfloat16; vdpbf16ps flushes denormals, whatever the control register says
-  using Acc = F32;
-  static Acc dot(Acc acc, Weights w, Row x) {
-    asm("vdpbf16ps %2, %1, %0" : "+v"(acc) : "v"(w), "v"(x));
-    return acc;
-  }
-};
 struct Fp32 : Words {  // one float
   using Acc = F32;
   static Acc dot(Acc acc, Weights w, Row x) {
@@ -121,8 +134,33 @@ struct Fp32 : Words {  // one float
     return acc;
   }
 };
+#ifdef __AVX512BF16__
+struct Bf16 : Words {  // two bfloat16; vdpbf16ps flushes denormals, whatever the control register says
+  using Acc = F32;
+  static Acc dot(Acc acc, Weights w, Row x) {
+    asm("vdpbf16ps %2, %1, %0" : "+v"(acc) : "v"(w), "v"(x));
+    return acc;
+  }
+};
+#else
+struct Halves {
+  I32 even, odd;
+};
+struct Bf16 {  // two bfloat16, widened by a shift; the odd product is added first, as vdpbf16ps does
+  using Acc = F32;
+  using Weights = Halves;
+  using Row = Halves;
+  static Halves split(I32 w) { return {w << 16, w & (int32_t)0xffff0000}; }
+  static Weights weights(const void* p) { return split(load_words(p)); }
+  static Row row(const void* p) { return split(splat(word_at(p))); }
+  static Weights weights(I32 w) { return split(w); }
+  static Row row(I32 x) { return split(x); }
+  static Acc dot(Acc acc, Weights w, Row x) { return Fp32::dot(Fp32::dot(acc, w.odd, x.odd), w.even, x.even); }
+};
+#endif
 struct Int8 : Words {  // four unsigned weights (value + 128) against four signed activations
   using Acc = I32;
+  static constexpr int32_t OFFSET = 128;
   static Acc dot(Acc acc, Weights w, Row x) {
     asm("vpdpbusd %2, %1, %0" : "+v"(acc) : "v"(w), "v"(x));
     return acc;
@@ -141,6 +179,6 @@ struct Int4Codes {
     table = _mm512_broadcast_i64x4(_mm256_load_si256((const __m256i*)values));
   }
   Bf16::Weights word(I32 packed, int j) const {
-    return (I32)_mm512_permutexvar_epi16(_mm512_srli_epi16((__m512i)packed, 4 * j), table);
+    return Bf16::weights((I32)_mm512_permutexvar_epi16(_mm512_srli_epi16((__m512i)packed, 4 * j), table));
   }
 };

@@ -11,6 +11,7 @@ typedef int8_t S8x4 __attribute__((vector_size(4)));
 typedef uint8_t U8x4 __attribute__((vector_size(4)));
 
 // Sixteen registers of four lanes: two rows of four accumulators, or one of eight.
+constexpr int REGISTERS = 16;
 constexpr int MAX_ROWS = 2;
 constexpr int strip_vectors(int rows) { return rows == 1 ? 8 : 4; }
 
@@ -151,6 +152,7 @@ struct Fp32 {  // one float
 struct Int8 {  // four unsigned weights (value + 128), four signed activations; a product fits 16 bits
   typedef int16_t S16 __attribute__((vector_size(16)));
   using Acc = I32;
+  static constexpr int32_t OFFSET = 128;
   using Weights = Halves;
   using Row = Halves;
   static Weights weights(const void* p) {

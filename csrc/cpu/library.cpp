@@ -1,17 +1,50 @@
 // What a library says about itself, so that a loader can choose one and check that it speaks the same structs.
 #include "api.h"
 #include "isa.h"
+#include "machine.h"
+
+#if defined(__x86_64__) && defined(__linux__)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+bool ask_for_tiles() {
+  constexpr unsigned AMX = 1u << 22 | 1u << 24 | 1u << 25;  // BF16, TILE, INT8 in edx of leaf 7
+  constexpr unsigned OSXSAVE = 1u << 27;                    // in ecx of leaf 1
+  constexpr unsigned TILE_STATE = 3u << 17;                 // XTILECFG and XTILEDATA in XCR0
+  constexpr long REQUEST_PERMISSION = 0x1023, TILE_DATA = 18;
+  unsigned a, b, c, d;
+  if (!__get_cpuid_count(1, 0, &a, &b, &c, &d) || !(c & OSXSAVE)) return false;
+  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (d & AMX) != AMX) return false;
+  unsigned low, high;
+  asm volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  return (low & TILE_STATE) == TILE_STATE && syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
+}
+#else
+bool ask_for_tiles() { return false; }
+#endif
+
+#if defined(__aarch64__) && defined(__linux__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
 
 const char* isa_name() { return ISA_NAME; }
 
 const char* machine_isa() {
 #if defined(__x86_64__)
   // gcc's test includes whether the operating system saves the registers.
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
   const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-                      __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni");
-  if (avx512) return "avx512";
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")) return "avx2";
+                      __builtin_cpu_supports("avx512vnni");
+  if (avx2 && avx512 && !__builtin_cpu_supports("avx512bf16")) return "avx512fma";
+  if (avx2 && avx512) return ask_for_tiles() ? "amx" : "avx512";
+  if (avx2) return "avx2";
+#elif defined(__aarch64__) && defined(__linux__)
+  return getauxval(AT_HWCAP) & HWCAP_ASIMDDP ? "neon_dotprod" : "neon";
+#elif defined(__aarch64__)
+  return "neon";
 #endif
   return "portable";
 }

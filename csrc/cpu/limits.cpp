@@ -2,8 +2,11 @@
 //
 // Algorithm  read_memory: every thread folds its share of a buffer into four vectors by exclusive or; nothing else happens.
 //            peak: every thread repeats the dot product of tile.h on registers, in more chains than the latency needs.
+//            products: one thread repeats a tile of bfloat16 as gemm has it, its panel in the nearest cache: what is done to
+//            words before they are multiplied counts, too. The loader chooses between two libraries by it.
 // Floor      these are the floors: 32 GB/s and 231 Gflop/s (bfloat16) for one core of Zen 4.
 #include "api.h"
+#include "float_mode.h"
 #include "pool.h"
 #include "tile.h"
 
@@ -50,7 +53,18 @@ template <class F, class Out> void repeat_dot(int64_t steps) {
   [[maybe_unused]] volatile Out sink = used;
 }
 
+constexpr int PRODUCT_WORDS = 32;  // a panel of 8 KB
+
 }  // namespace
+
+int64_t product_operations(int64_t times) {
+  const FlushDenormals meanwhile;
+  alignas(64) static const char panel[PRODUCT_WORDS * STEP_BYTES] = {}, x[MAX_ROWS * PRODUCT_WORDS * WORD_BYTES] = {};
+  alignas(64) float out[MAX_ROWS * PANEL];
+  for (int64_t i = 0; i < times; i++)
+    product<Bf16, MAX_ROWS>(out, PANEL, x, PRODUCT_WORDS * WORD_BYTES, panel, PRODUCT_WORDS);
+  return times * MAX_ROWS * PANEL * PRODUCT_WORDS * 4;
+}
 
 int32_t read_memory(Pool* pool, const void* p, int64_t bytes) {
   const int chunks = (int)(bytes / CHUNK_BYTES);

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "api.h"
+#include "machine.h"
 
 #ifdef __linux__
 #include <sched.h>
@@ -142,7 +143,12 @@ void Pool::fork_join(int items, int grain, bool spans, Call call, void* argument
   while (state_->busy.load(std::memory_order_acquire)) relax();
 }
 
-Pool* pool_create(const PoolParams* p) { return new Pool(p->cpus, p->threads, p->pin_caller != 0, p->spin_us); }
+Pool* pool_create(const PoolParams* p) {
+#ifdef __AMX_TILE__
+  if (!ask_for_tiles()) return nullptr;
+#endif
+  return new Pool(p->cpus, p->threads, p->pin_caller != 0, p->spin_us);
+}
 void pool_destroy(Pool* pool) { delete pool; }
 void pool_empty_runs(Pool* pool, int32_t times) {
   while (times-- > 0) pool->run(pool->size() * 2, 1, [](int, int) {});

@@ -8,6 +8,8 @@
 
 #include "float_mode.h"
 
+constexpr int ITEMS_PER_THREAD = 4;  // at least, of a kernel's work, so that threads end at about the same time
+
 class Pool {
  public:
   // One thread per entry of `cpus`, the caller being the first; each worker is pinned to its own (a negative entry:

@@ -149,6 +149,12 @@ SETTINGS = (
     ),
     Setting(
         "Devices",
+        "model.summation",
+        ("--summation",),
+        "Order of bfloat16 sums on CPU: AMX's (tile) or AVX-512's (dot); the same gives the same bits anywhere.",
+    ),
+    Setting(
+        "Devices",
         "model.cache_dir",
         ("--cache-dir",),
         "Compiled CUDA kernels are kept there, in paged-serve/cubins; default: ~/.cache.",

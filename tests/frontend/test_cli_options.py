@@ -20,6 +20,7 @@ EXAMPLES = {  # a valid value of each setting for each of three sources
     "model.dtype": ("bfloat16", "float16", "float32"),
     "model.device": ("cpu", "cuda", "auto"),
     "model.cpu_isa": ("avx2", "portable", "torch"),
+    "model.summation": ("dot", "tile", "auto"),
     "parallel.pin_threads": ("always", "never", "auto"),
     "model.quantization": ("int8", "int4", "awq"),
     "model.quantization_group_size": (32, 64, 128),

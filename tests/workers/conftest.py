@@ -8,10 +8,15 @@ import torch
 
 from paged_serve.workers.kernels import cpu, packing
 
+from .emulation.emulated import load_emulated
 from .row_variant import row_variant_torch
+
+EMULATED = "emulated"
 
 if folder := os.environ.get("PAGED_SERVE_TEST_KERNELS"):  # scripts/sanitize_kernels.py
     cpu.FOLDER = Path(folder)
+emulated = "PAGED_SERVE_TEST_DRIVER" in os.environ  # test_neon.py
+if folder or emulated:
     packing.allocate = lambda shape, dtype: torch.empty(shape, dtype=dtype)  # on the heap, where reads past it are seen
 
 
@@ -31,7 +36,7 @@ def pytest_generate_tests(metafunc):
     """--cpu-isa decides what `cpu_library` and `chosen_isa` are."""
     asked, runnable = metafunc.config.getoption("cpu_isa"), cpu.runnable_isas()
     if "cpu_library" in metafunc.fixturenames:
-        isas = [asked] if asked in runnable else runnable or [None]
+        isas = [EMULATED] if emulated else [asked] if asked in runnable else runnable or [None]
         metafunc.parametrize("cpu_library", isas, indirect=True, scope="module")
     if "chosen_isa" in metafunc.fixturenames and asked is not None:
         isas = [asked] if asked in runnable else runnable
@@ -55,16 +60,30 @@ def chosen_isa(request):
 
 @pytest.fixture(scope="module")
 def cpu_library(request):
-    """Every built library in turn."""
+    """Every built library in turn; or one that runs under an emulator beside this machine's best."""
+    if request.param == EMULATED:
+        library = load_emulated()
+        yield library
+        library.driver.close()
+        return
     if request.param is None:
         pytest.skip("the kernels are not built: python setup.py build_ext --inplace")
-    return cpu.load_library(request.param)
+    yield cpu.load_library(request.param)
 
 
 @pytest.fixture(scope="module")
 def cpu_pools(cpu_library):
     """One thread, and three: more than there are cores, so that every share of the work is tried."""
     made = [cpu.Pool(cpu_library, [-1] * threads) for threads in (1, 3)]
+    yield made
+    for pool in made:
+        pool.close()
+
+
+@pytest.fixture(scope="module", params=["dot", "tile"])
+def pools_of_each_order(cpu_library, request):
+    """The same in each order of summation."""
+    made = [cpu.Pool(cpu_library, [-1] * threads, summation=request.param) for threads in (1, 3)]
     yield made
     for pool in made:
         pool.close()

@@ -62,7 +62,7 @@ def said(isa: str, name: str, home: Path) -> list[dict[str, Any]]:
         changes = {"max_position_embeddings": MAX_MODEL_LEN} | CHECKPOINTS[checkpoint]
         seeds = itertools.count()
         folder = write_tiny_model(home, draw=lambda shape: normals(shape, next(seeds)), **changes)
-    pool = cpu.Pool(cpu.load_library(isa), [-1])
+    pool = cpu.Pool(cpu.load_library(isa), [-1], summation="dot")
     try:
         config = ModelConfig(device="cpu", quantization=quantization, dtype=dtype)
         model = load_model(folder, config, TensorParallelGroup(), lambda done, total: None, pool)

@@ -29,6 +29,7 @@ class ModelChoice:
     threads: int
     ranks: int = 1
     dtype: Literal["auto", "float16"] = "auto"
+    summation: cpu.Summation = "auto"
 
 
 CHECKPOINTS: dict[str, dict[str, Any]] = {  # what write_tiny_model is told
@@ -63,6 +64,8 @@ def draw_workload(seed: int) -> Workload:
         choice = replace(choice, ranks=_draw_ranks(random.Random(f"ranks {seed}"), choice))
     if choice.checkpoint != "llama-float32" and random.Random(f"dtype {seed}").random() < 0.3:
         choice = replace(choice, dtype="float16")
+    orders: tuple[cpu.Summation, ...] = ("dot", "tile")
+    choice = replace(choice, summation=random.Random(f"summation {seed}").choice(orders))
     requests = _draw_requests(rng, kind, 1024 if choice.checkpoint == "demo" else 300)
     is_crowded = kind == "crowded"
     block_size: Any = 16 if is_crowded else rng.choice((16, 16, 32, 64))

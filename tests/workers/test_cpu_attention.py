@@ -107,6 +107,11 @@ def assert_near(found: Tensor, case: Case) -> None:
     assert ((found.double() - exact).abs() <= allowed).all()
 
 
+@pytest.fixture(scope="module")
+def cpu_pools(pools_of_each_order):
+    return pools_of_each_order
+
+
 EDGES = [(0, 1), (6, 1), (7, 1), (8, 1), (15, 1), (16, 1), (62, 1), (63, 1), (64, 1), (65, 1), (127, 1), (200, 1)]
 CHUNKS = [(0, 2), (0, 64), (0, 65), (1, 63), (3, 126), (50, 33), (63, 2), (64, 64), (130, 70)]
 

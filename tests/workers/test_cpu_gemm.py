@@ -109,9 +109,28 @@ def test_an_unknown_instruction_set_is_refused_with_those_there_are(cpu_library)
 
 
 def test_the_machine_runs_the_best_library_by_default(cpu_library):
-    best = cpu.best_library()
+    best, first = cpu.best_library(), cpu.runnable_isas()[0]
     assert best is not None
-    assert cpu.ISAS.index(best.isa) <= cpu.ISAS.index(cpu_library.isa)
+    assert best.isa == first or {best.isa, first} == set(cpu.SAME_VECTORS)
+    assert cpu.ISAS.index(first) <= cpu.ISAS.index(cpu_library.isa)
+
+
+def test_of_two_libraries_the_one_that_multiplies_faster_is_chosen(cpu_library):
+    """By measurement, in whichever order they are named: AVX2 against no fused products at all."""
+    if cpu_library.isa != "avx2":
+        pytest.skip("once is enough")
+    portable = cpu.load_library("portable")
+    assert cpu.faster(cpu_library, portable) is cpu.faster(portable, cpu_library) is cpu_library
+
+
+def test_a_library_whose_dot_product_adds_in_another_order_is_not_run(monkeypatch):
+    isas = cpu.runnable_isas()
+    monkeypatch.setattr(cpu.Library, "dot_is_fma", lambda library: library.isa != isas[0])
+    cpu.runnable_isas.cache_clear()
+    try:
+        assert cpu.runnable_isas() == isas[1:]
+    finally:
+        cpu.runnable_isas.cache_clear()
 
 
 def test_a_library_with_other_structs_is_refused(cpu_library, monkeypatch):

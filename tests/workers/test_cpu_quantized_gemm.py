@@ -17,6 +17,11 @@ HALVES = [torch.bfloat16, torch.float16]
 HALF = 2.0**-24  # half a unit in the last place of float32
 
 
+@pytest.fixture(scope="module")
+def cpu_pools(pools_of_each_order):
+    return pools_of_each_order
+
+
 def random(seed):
     return torch.Generator().manual_seed(seed)
 

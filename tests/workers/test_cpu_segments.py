@@ -21,6 +21,11 @@ FORMS = [
 SHAPES = [(1, 64, 64), (7, 100, 96), (13, 130, 2400), (120, 70, 160)]  # rows, outputs, inputs; 2400: chunks of K
 
 
+@pytest.fixture(scope="module")
+def cpu_pools(pools_of_each_order):
+    return pools_of_each_order
+
+
 def random(seed):
     return torch.Generator().manual_seed(seed)
 

@@ -41,7 +41,11 @@ def agree():
     """Runs something on every instruction set, alone and on three threads, and compares all results with the first."""
     if len(cpu.runnable_isas()) < 2:
         pytest.skip("one instruction set at most is built")
-    pools = [cpu.Pool(cpu.load_library(isa), [-1] * count) for isa in cpu.runnable_isas() for count in (1, 3)]
+    pools = [
+        cpu.Pool(cpu.load_library(isa), [-1] * count, summation="dot")
+        for isa in cpu.runnable_isas()
+        for count in (1, 3)
+    ]
 
     def compare(run: Callable[..., Tensor | tuple[Tensor, ...]], *arguments: Any, **options: Any) -> None:
         found = [run(pool, *arguments, **options) for pool in pools]

@@ -40,7 +40,7 @@ def load(tmp_path_factory):
         if checkpoint != "demo":
             folder = tmp_path_factory.mktemp(checkpoint)
             home = write_tiny_model(folder, max_position_embeddings=MAX_MODEL_LEN, **CHECKPOINTS[checkpoint])
-        pools.append(cpu.Pool(cpu.load_library(isa), [-1]))
+        pools.append(cpu.Pool(cpu.load_library(isa), [-1], summation="dot"))
         config = ModelConfig(device="cpu", quantization=quantization, dtype=dtype)
         return load_model(home, config, TensorParallelGroup(), lambda done, total: None, pools[-1])
 

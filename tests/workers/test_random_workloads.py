@@ -51,7 +51,8 @@ def load(tmp_path_factory, chosen_isa):
         return write_tiny_model(home, max_position_embeddings=MAX_MODEL_LEN, **CHECKPOINTS[checkpoint])
 
     def load_rank(choice: ModelChoice, home: str, group: TensorParallelGroup) -> Model:
-        pool = cpu.Pool(cpu.load_library(chosen_isa or choice.isa), [-1] * choice.threads)
+        library = cpu.load_library(chosen_isa or choice.isa)
+        pool = cpu.Pool(library, [-1] * choice.threads, summation=choice.summation)
         pools.append(pool)
         config = ModelConfig(device="cpu", dtype=choice.dtype, quantization=choice.quantization)
         return load_model(home, config, group, lambda done, total: None, pool)

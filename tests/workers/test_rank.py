@@ -4,9 +4,11 @@ import os
 
 import pytest
 
-from paged_serve.protocol.config import ParallelConfig
+from paged_serve.protocol.config import Config, ModelConfig, ParallelConfig
 from paged_serve.protocol.errors import ConfigError
+from paged_serve.workers import rank
 from paged_serve.workers.cpu_quota import quota_of_cpus
+from paged_serve.workers.kernels.cpu import runnable_isas
 from paged_serve.workers.memory import check_shared_memory, free_host_bytes, peak_resident_bytes, resident_bytes
 from paged_serve.workers.threads import (
     ANY_CPU,
@@ -195,3 +197,19 @@ def test_shared_memory_too_small_for_nccl_is_refused_with_the_numbers(tmp_path, 
         check_shared_memory(tmp_path)
     free_blocks = 1 << 20
     check_shared_memory(tmp_path)
+
+
+def test_the_configured_order_of_sums_is_that_of_the_kernels():
+    if not runnable_isas():
+        pytest.skip("the kernels are not built")
+    for order in ("dot", "tile"):
+        config = Config(model=ModelConfig(summation=order), parallel=ParallelConfig(pin_threads="never"))
+        pool = rank._create_pool(config, 0, rank.DEMO_MODEL, "cpu")
+        assert pool.summation == order
+        pool.close()
+
+
+def test_an_order_of_sums_that_no_kernel_would_keep_is_refused():
+    config = Config(model=ModelConfig(cpu_isa="torch", summation="tile"))
+    with pytest.raises(ConfigError, match="summation=tile"):
+        rank._create_pool(config, 0, rank.DEMO_MODEL, "cpu")

@@ -25,7 +25,7 @@ class Program:
         self._calls = (c_void_p * (2 * len(calls)))()  # of KernelCall: function, parameters
         address = ctypes.addressof(self._params)
         for index, (name, params) in enumerate(calls):
-            self._calls[2 * index] = pool.library.address(name)
+            self._calls[2 * index] = pool.address(name)
             self._calls[2 * index + 1] = address
             address += len(_aligned(params))
         self._fields = PARAMS(ctypes.addressof(self._calls), len(calls))

@@ -1,0 +1,59 @@
+// Tiles of AMX-TILE, AMX-BF16 and AMX-INT8: Sapphire Rapids and later. Vocabulary: tiles.h.
+//
+// Inline assembly, because gcc 12's intrinsics name the registers by macros, which templates cannot number, and its
+// _tile_loadconfig tells the compiler of 8 of the 64 bytes that it reads. A process must have asked for permission to
+// use tiles (machine.h); the registers of a thread are configured by each TileRegisters anew, because other code in the
+// process, torch's, uses them too.
+#pragma once
+
+constexpr bool TILES_ARE_INSTRUCTIONS = true;
+
+template <class T> class TileRegisters {
+ public:
+  using Sum = typename T::Sum;
+
+  TileRegisters() = default;
+  TileRegisters(const TileRegisters&) = delete;
+  ~TileRegisters() { asm volatile("tilerelease" : : : "memory"); }  // else each switch of threads saves 8 KB
+
+  void one(int rows) { configure(rows, rows, TILE_ROWS); }
+  void two(int rows) { configure(TILE_ROWS, rows, rows); }
+
+  template <int SUMS> void zero() { asm volatile("tilezero %%tmm%c0" : : "i"(SUMS)); }
+  template <int SUMS> void load(const Sum* from, size_t stride) { load_tile<SUMS>(from, stride * sizeof(Sum)); }
+  template <int SUMS> void store(Sum* to, size_t stride) {
+    asm volatile("tilestored %%tmm%c0, (%1,%2,1)" : : "i"(SUMS), "r"(to), "r"(stride * sizeof(Sum)) : "memory");
+  }
+  template <int ROWS> void load_rows(const char* from, size_t stride) { load_tile<ROWS>(from, stride); }
+  template <int WORDS> void load_words(const char* from) { load_tile<WORDS>(from, STEP_BYTES); }
+
+  template <int SUMS, int ROWS, int WORDS> void dot() {
+    if constexpr (std::is_same_v<T, Int8Tiles>)
+      asm volatile("tdpbsud %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(SUMS), "i"(ROWS), "i"(WORDS));
+    else asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(SUMS), "i"(ROWS), "i"(WORDS));
+  }
+
+ private:
+  struct Config {  // what ldtilecfg reads
+    uint8_t palette = 1, start_row = 0, reserved[14] = {};
+    uint16_t bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};  // of a row
+    uint8_t rows[16];
+  };
+
+  template <int TILE> static void load_tile(const void* from, size_t stride) {
+    asm volatile("tileloadd (%1,%2,1), %%tmm%c0" : : "i"(TILE), "r"(from), "r"(stride) : "memory");
+  }
+
+  // Rows of sums 0 and 1 and of register 4 where there are two blocks; of sums 2 and 3; of register 5.
+  void configure(int first, int second, int fifth) {
+    const int wanted = first << 16 | second << 8 | fifth;
+    if (wanted == configured_) return;
+    configured_ = wanted;
+    const auto tall = [](int rows) { return (uint8_t)rows; };
+    const uint8_t all = TILE_ROWS;
+    const Config config{.rows = {tall(first), tall(first), tall(second), tall(second), tall(first), tall(fifth), all, all}};
+    asm volatile("ldtilecfg %0" : : "m"(config) : "memory");
+  }
+
+  int configured_ = 0;
+};

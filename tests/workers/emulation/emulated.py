@@ -1,0 +1,147 @@
+"""Kernels of another machine's library under qemu, called as this machine's are; every call is compared with them.
+
+The process has its heap in memory that the emulated one maps at the same address (shared_heap.cpp is preloaded, see
+test_neon.py), so a call's parameters are passed on as they are. A call runs here, then, from the same memory, there:
+every block of memory that it points to must end with the same bits. A NaN may be another NaN.
+"""
+
+import ctypes
+import os
+import subprocess
+from ctypes import c_size_t, c_void_p, string_at
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from paged_serve.workers.kernels import cpu
+
+NAN_CODE = 0x80  # of x86; codes of numbers lie in -127..127
+NAN_MAGNITUDE = {np.uint32: (0x7FFFFFFF, 0x7F800000), np.uint16: (0x7FFF, 0x7F80)}
+
+
+class Driver:
+    """The emulated process: one command a line, one answer each (driver.cpp)."""
+
+    def __init__(self, command: list[str], library: Path, heap_file: int):
+        arguments = [*command, str(library), str(heap_file)]
+        pipe = subprocess.PIPE
+        environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+        self._process = subprocess.Popen(
+            arguments, stdin=pipe, stdout=pipe, pass_fds=[heap_file], text=True, env=environment
+        )
+
+    def close(self) -> None:
+        self._process.communicate()
+        assert self._process.returncode == 0
+
+    def ask(self, *words: object) -> str:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        print(*words, file=self._process.stdin, flush=True)
+        answer = self._process.stdout.readline().strip()
+        assert answer, f"the emulated process ended with {self._process.wait()} at {words}"
+        return answer
+
+
+class EmulatedLibrary(cpu.Library):
+    """This machine's library, whose kernels' calls are repeated by an emulated one; what that finds, stays."""
+
+    def __init__(self, reference: cpu.Library, driver: Driver):
+        super().__init__(reference.path)
+        self.driver = driver
+        self._pools: dict[int, str] = {}
+        self._heap = ctypes.CDLL(None)
+        self._heap.shared_heap_block.restype = c_size_t
+        self._heap.shared_heap_block.argtypes = [c_void_p, ctypes.POINTER(c_void_p)]
+        self._names = {self.address(name): name for name in cpu.KERNELS}
+        self.isa = driver.ask("name")
+        for params in (cpu.PoolParams, *cpu.KERNELS.values()):
+            assert driver.ask("size", params.__name__) == str(ctypes.sizeof(params)), params
+        self.calls = dict.fromkeys(cpu.KERNELS, 0)  # that were compared
+        here = self.functions
+        self.functions = {name: self._both(name, kernel) for name, kernel in here.items()}
+        self.functions["run_program"] = self._run_program
+
+    def create_pool(self, params: cpu.PoolParams) -> int:
+        handle = super().create_pool(params)
+        self._pools[handle] = self.driver.ask("pool", params.threads)
+        return handle
+
+    def destroy_pool(self, handle: int) -> None:
+        super().destroy_pool(handle)
+        self.driver.ask("close", self._pools.pop(handle))
+
+    def _both(self, name: str, here: cpu.Kernel) -> cpu.Kernel:
+        def call(handle: int, params: bytes | int) -> None:
+            address = params if isinstance(params, int) else ctypes.cast(ctypes.c_char_p(params), c_void_p).value
+            assert address
+            blocks = self._blocks(cpu.KERNELS[name].from_address(address))
+            before = [string_at(*block) for block in blocks]
+            here(handle, address)
+            expected = [string_at(*block) for block in blocks]
+            for (first, _), content in zip(blocks, before, strict=True):
+                ctypes.memmove(first, content, len(content))
+            self.driver.ask("call", name, self._pools[handle], address)
+            for block, old, wanted in zip(blocks, before, expected, strict=True):
+                _compare(name, old, wanted, string_at(*block))
+            self.calls[name] += 1
+
+        return call
+
+    def _run_program(self, handle: int, params: Any) -> None:
+        """One call after another: an address of a kernel means nothing there."""
+        address = params if isinstance(params, int) else ctypes.cast(ctypes.c_char_p(params), c_void_p).value
+        assert address
+        program = cpu.ProgramParams.from_address(address)
+        words = np.ctypeslib.as_array(ctypes.cast(program.calls, ctypes.POINTER(ctypes.c_uint64)), (program.count, 2))
+        for kernel, call in words.tolist():
+            self.functions[self._names[kernel]](handle, call)
+        self.calls["run_program"] += 1
+
+    def _blocks(self, params: ctypes.Structure) -> list[tuple[int, int]]:
+        """First address and size of each block of the heap that some parameter points into."""
+        found: dict[int, int] = {}
+        for field in params._fields_:
+            value = getattr(params, field[0])
+            if isinstance(value, ctypes.Structure):
+                found.update(self._blocks(value))
+            elif field[1] is c_void_p and value:
+                first = c_void_p()
+                size = self._heap.shared_heap_block(value, first)
+                assert size, f"{field[0]} of {type(params).__name__} is not on the shared heap: {value:#x}"
+                assert first.value
+                found[first.value] = size
+        return list(found.items())
+
+
+def _compare(name: str, before: bytes, expected: bytes, found: bytes) -> None:
+    """Bits are equal, or both are NaN as bfloat16 or as float."""
+    if expected == found:
+        return
+    ours, theirs = (np.frombuffer(content, np.uint16) for content in (expected, found))
+    differs = ours != theirs
+    for kind, (magnitude, infinity) in NAN_MAGNITUDE.items():
+        nan = [(np.frombuffer(content, kind) & magnitude) > infinity for content in (expected, found)]
+        differs &= ~np.repeat(nan[0] & nan[1], np.dtype(kind).itemsize // 2)
+    if name in (
+        "quantize_rows",
+        "rotate_and_cache",
+    ):  # a NaN's code, which means nothing beside its scale: see quantize.h
+        codes, other = (np.frombuffer(content, np.uint8) for content in (expected, found))
+        same = (codes == other) | ((codes == NAN_CODE) & (other == 0))
+        differs &= ~same.reshape(-1, 2).all(axis=1)
+    places = np.flatnonzero(differs)
+    shown = [(int(at), hex(ours[at]), hex(theirs[at])) for at in places[:8]]
+    written = sum(a != b for a, b in zip(before, expected, strict=True))
+    assert not len(places), (
+        f"{name}: {len(places)} of {written // 2} halves written differ, (place, here, there): {shown}"
+    )
+
+
+def load_emulated() -> EmulatedLibrary:
+    """What test_neon.py asks for by its environment: the command of an emulated driver, and the library it loads."""
+    command, library = os.environ["PAGED_SERVE_TEST_DRIVER"].split(), Path(os.environ["PAGED_SERVE_TEST_EMULATED"])
+    reference = cpu.best_library()
+    assert reference is not None
+    return EmulatedLibrary(reference, Driver(command, library, ctypes.CDLL(None).shared_heap_file()))

@@ -1,0 +1,158 @@
+"""Sums in tile order: bit for bit as defined, on every instruction set alike, whatever is computed beside them."""
+
+import pytest
+import torch
+
+from paged_serve.workers.kernels import cpu
+from paged_serve.workers.kernels.gemm import gemm, quantize_rows
+from paged_serve.workers.kernels.packing import pack, pack_int4
+from paged_serve.workers.quantization.forms import Int8Weight
+
+from . import tile_oracle
+
+SHAPES = [  # rows, outputs, inputs: whole pieces and blocks, then edges of every kind
+    *[(1, 64, 64), (16, 64, 256), (33, 128, 96)],
+    *[(1, 1, 1), (2, 3, 2), (3, 63, 7), (5, 65, 129), (17, 100, 33), (31, 30, 287), (40, 65, 544)],
+]
+
+
+@pytest.fixture(scope="module")
+def tile_pools(cpu_library):
+    """One thread, and three."""
+    made = [cpu.Pool(cpu_library, [-1] * threads, summation="tile") for threads in (1, 3)]
+    yield made
+    for pool in made:
+        pool.close()
+
+
+def operands(rows, outputs, inputs, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    spread = torch.logspace(-3, 3, inputs, base=2.0)
+    x = torch.randn(rows, inputs, generator=generator) * spread
+    return x.bfloat16(), torch.randn(outputs, inputs, generator=generator).bfloat16()
+
+
+def any_bits(rows, inputs, seed):
+    """Finite bfloat16 of any size whose products are finite, denormals and products below them included."""
+    bits = torch.randint(
+        -(2**15), 2**15, (rows, inputs), dtype=torch.int16, generator=torch.Generator().manual_seed(seed)
+    )
+    return torch.where((bits & 0x7F80) >= 0x5F00, bits & ~0x4000, bits).view(torch.bfloat16)
+
+
+def same_bits(a, b):
+    return torch.equal(a.view(torch.int32), b.view(torch.int32))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_product_is_what_the_definition_says(tile_pools, shape):
+    x, weight = operands(*shape)
+    expected = tile_oracle.product(x, weight)
+    for pool in tile_pools:
+        assert same_bits(gemm(pool, x, pack(weight), out_dtype=torch.float32), expected)
+
+
+def test_operands_of_any_bits(tile_pools):
+    x, weight = any_bits(24, 200, seed=1), any_bits(70, 200, seed=2)
+    small = torch.where(torch.arange(200) % 3 == 0, x.float() * 2.0**-60, x.float()).bfloat16()
+    for rows in (x, small):
+        assert same_bits(
+            gemm(tile_pools[0], rows, pack(weight), out_dtype=torch.float32), tile_oracle.product(rows, weight)
+        )
+
+
+def test_the_order_is_another_than_the_dot_order(cpu_library):
+    x, weight = operands(4, 64, 256)
+    pools = [cpu.Pool(cpu_library, [-1], summation=order) for order in ("dot", "tile")]
+    assert not same_bits(*(gemm(pool, x, pack(weight), out_dtype=torch.float32) for pool in pools))
+    for pool in pools:
+        pool.close()
+
+
+def test_a_row_has_the_same_bits_among_any_rows_and_on_any_number_of_threads(tile_pools):
+    rows = 301  # more than a slab
+    for outputs, inputs in ((200, 130), (64, 1057)):
+        x, weight = operands(rows, outputs, inputs)
+        packed = pack(weight)
+        whole = gemm(tile_pools[0], x, packed, out_dtype=torch.float32)
+        for count in (*range(1, 18), 31, 32, 33, 48, 65, 130, 300):
+            start = (count * 7) % (rows - count + 1)
+            for pool in tile_pools:
+                part = gemm(pool, x[start : start + count], packed, out_dtype=torch.float32)
+                assert same_bits(part, whole[start : start + count]), (count, pool.num_threads)
+
+
+def test_no_rows_are_no_work(tile_pools):
+    """A step whose chunks end within their prompts has no row for the output head."""
+    int4 = pack_int4(torch.zeros(64, 32, dtype=torch.uint8), torch.ones(64, 1))
+    for weight in (pack(operands(1, 64, 32)[1]), int4):
+        for pool in tile_pools:
+            assert gemm(pool, torch.empty(0, 32, dtype=torch.bfloat16), weight).shape == (0, 64)
+
+
+def test_strided_rows_are_read_where_they_lie_and_nothing_beside_them(tile_pools):
+    x, weight = operands(19, 30, 21)
+    wide = torch.full((19, 40), float("nan"), dtype=torch.bfloat16)
+    wide[:, 5:26] = x
+    packed = pack(weight)
+    assert torch.equal(gemm(tile_pools[0], wide[:, 5:26], packed), gemm(tile_pools[0], x, packed))
+
+
+@pytest.mark.parametrize("shape", [(1, 64, 64), (13, 130, 2400), (140, 70, 160), (33, 100, 144)])
+def test_segments_are_products_of_their_own_added_in_a_tree(tile_pools, shape):
+    x, weight = operands(*shape)
+    for segments in (2, 4):
+        parts = [
+            gemm(tile_pools[0], a, pack(b.contiguous()), out_dtype=torch.float32)
+            for a, b in zip(x.chunk(segments, 1), weight.chunk(segments, 1), strict=True)
+        ]
+        expected = parts[0] + parts[1] if segments == 2 else (parts[0] + parts[1]) + (parts[2] + parts[3])
+        for pool in tile_pools:
+            assert same_bits(gemm(pool, x, pack(weight), out_dtype=torch.float32, segments=segments), expected)
+
+
+def in_place_of_gemm_int8(kernel):
+    return lambda name, usual: kernel if name == "gemm_int8" else usual
+
+
+@pytest.mark.parametrize("segments", [1, 2, 4])
+@pytest.mark.parametrize("shape", [(1, 64, 64), (16, 65, 132), (17, 100, 256), (140, 70, 160), (45, 64, 1052)])
+def test_int8_has_the_same_bits_in_both_orders(tile_pools, shape, segments):
+    rows, outputs, inputs = shape
+    codes = torch.randint(-128, 128, (outputs, inputs), dtype=torch.int8, generator=torch.Generator().manual_seed(0))
+    weight = pack(Int8Weight(codes, torch.rand(outputs) + 0.01))
+    if inputs % (4 * segments):
+        pytest.skip("no whole segments")
+    for pool in tile_pools:
+        x = quantize_rows(pool, operands(rows, outputs, inputs)[0], segments=segments)
+        results = []
+        for kernel in ("gemm_int8", "gemm_int8_tile"):
+            with pool.watched(in_place_of_gemm_int8(pool.library.functions[kernel])):
+                results.append(gemm(pool, x, weight, out_dtype=torch.float32, segments=segments))
+        assert same_bits(*results)
+
+
+@pytest.mark.parametrize("with_zeros", [False, True])
+@pytest.mark.parametrize(
+    "shape", [(1, 64, 64, 32), (19, 65, 256, 128), (33, 70, 40, 8), (2, 64, 48, 24), (3, 66, 672, 336)]
+)
+def test_an_int4_product_is_what_the_definition_says(tile_pools, shape, with_zeros):
+    rows, outputs, inputs, group_size = shape
+    x, _ = operands(rows, outputs, inputs)
+    generator = torch.Generator().manual_seed(1)
+    codes = torch.randint(0, 16, (outputs, inputs), dtype=torch.uint8, generator=generator)
+    scales = torch.randn(outputs, inputs // group_size, generator=generator).bfloat16().float()
+    zeros = torch.randint(0, 17, scales.shape, dtype=torch.uint8, generator=generator) if with_zeros else None
+    expected = tile_oracle.int4_product(x, codes, scales, zeros)
+    for pool in tile_pools:
+        assert same_bits(gemm(pool, x, pack_int4(codes, scales, zeros), out_dtype=torch.float32), expected)
+
+
+def test_numbers_below_the_normal_ones_are_zeros(tile_pools):
+    """Everywhere: factors, products and their sums."""
+    x, weight = (part * 2.0**-64 for part in operands(5, 64, 96))
+    x[:, ::5] *= 2.0**-63
+    weight[:, ::7] = 2.0**-130
+    expected = tile_oracle.product(x, weight)
+    assert 0 < (expected == 0).sum() < expected.numel()
+    assert same_bits(gemm(tile_pools[0], x, pack(weight), out_dtype=torch.float32), expected)

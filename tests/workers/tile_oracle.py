@@ -1,0 +1,101 @@
+"""The tile order of summation, number by number: what csrc/cpu/tiles.h defines, in numpy."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+PIECE = 32  # inputs
+SMALLEST = 2.0**-126  # that is no denormal
+
+
+def fma(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
+    """a * b + c of float32, rounded once, denormals taken for zeros and never given; a and b hold bfloat16."""
+    product = without_denormals(a).astype(np.float64) * without_denormals(b).astype(np.float64)  # exact: 16 bits
+    return rounded(product, without_denormals(c).astype(np.float64))
+
+
+def add(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return rounded(a.astype(np.float64), b.astype(np.float64))
+
+
+def rounded(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """a + b of float64 to float32 as if by way of the exact sum."""
+    total = a + b
+    part = total - a
+    error = (a - (total - part)) + (b - part)  # what float64 lost
+    bits = total.view(np.int64)
+    # The last bit tells that something follows it: then the second rounding sees a tie only where there is one.
+    toward_zero = np.where((error != 0) & ((error < 0) != (total < 0)), bits - 1, bits)
+    odd = np.where(error != 0, toward_zero | 1, toward_zero).view(np.float64)
+    return without_denormals(np.where(np.isfinite(total), odd, total).astype(np.float32))
+
+
+def without_denormals(x: np.ndarray) -> np.ndarray:
+    return np.where(np.abs(x) < SMALLEST, np.copysign(np.float32(0), x), x).astype(np.float32)
+
+
+def chained(sums: np.ndarray, x: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """sums [rows, outputs] and the products of x [rows, inputs] and weight [outputs, inputs], piece after piece."""
+    padding = ((0, 0), (0, -x.shape[1] % PIECE))
+    x, weight = np.pad(x, padding), np.pad(weight, padding)
+    for start in range(0, x.shape[1], PIECE):
+        chains = []
+        for parity in (0, 1):
+            chain = np.zeros_like(sums)
+            for k in range(start + parity, start + PIECE, 2):
+                chain = fma(x[:, k, None], weight[None, :, k], chain)
+            chains.append(chain)
+        sums = add(sums, add(*chains))
+    return sums
+
+
+def product(x: Tensor, weight: Tensor) -> Tensor:
+    """[rows, inputs] times [outputs, inputs] transposed, float32."""
+    zeros = np.zeros((len(x), len(weight)), np.float32)
+    return torch.from_numpy(chained(zeros, x.float().numpy(), weight.float().numpy()))
+
+
+def position_of_key(key: int) -> int:
+    """Where in its half of a tile a key stands: csrc/cpu/attention.h."""
+    stream, index = divmod(key, 8)
+    return index // 2 * 16 + 2 * stream + index % 2
+
+
+def mean_of_values(values: Tensor) -> Tensor:
+    """Of `values` [keys, head_dim], all weights 1: summed in tiles of 128, ranges of 1024, then float32 division."""
+    total = np.zeros(values.shape[1], np.float32)
+    for first in range(0, len(values), 1024):
+        sums = np.zeros((1, values.shape[1]), np.float32)
+        for start in range(first, min(first + 1024, len(values)), 64):
+            rows = values[start : min(start + 64, first + 1024)].float().numpy()
+            places = [position_of_key(key) for key in range(len(rows))]
+            weights, standing = np.zeros((1, 64), np.float32), np.zeros((64, values.shape[1]), np.float32)
+            weights[0, places], standing[places] = 1, rows
+            sums = chained(sums, weights, np.ascontiguousarray(standing.T))
+        total = add(total, sums[0])
+    return torch.from_numpy(total * np.float32(1 / np.float32(len(values))))
+
+
+def sum_of_rows(x: np.ndarray) -> np.ndarray:
+    """[rows, n] -> [rows], as kernels sum: element i to lane i % 16, then halves of the lanes."""
+    lanes = np.zeros((len(x), 16), np.float32)
+    for start in range(0, x.shape[1], 16):
+        part = x[:, start : start + 16]
+        lanes[:, : part.shape[1]] = add(lanes[:, : part.shape[1]], part)
+    while lanes.shape[1] > 4:
+        lanes = add(*np.split(lanes, 2, axis=1))
+    return add(add(lanes[:, 0], lanes[:, 2]), add(lanes[:, 1], lanes[:, 3]))
+
+
+def int4_product(x: Tensor, codes: Tensor, scales: Tensor, zeros: Tensor | None) -> Tensor:
+    """As `product`, with codes [outputs, inputs] in groups, scales and zero points [outputs, groups]."""
+    rows, group_size = x.float().numpy(), codes.shape[1] // scales.shape[1]
+    total = np.zeros((len(x), len(codes)), np.float32)
+    for group in range(scales.shape[1]):
+        part = slice(group * group_size, (group + 1) * group_size)
+        weight = codes[:, part].float().numpy() - np.float32(8 if zeros is None else 0)
+        value = chained(np.zeros_like(total), rows[:, part], weight)
+        if zeros is not None:
+            value = fma(-sum_of_rows(rows[:, part])[:, None], zeros[:, group].float().numpy()[None], value)
+        total = fma(value, scales[:, group].float().numpy()[None], total)
+    return torch.from_numpy(total)
