@@ -33,8 +33,9 @@ inline F32 join_chains(const F32 (&chains)[4]) {
 
 // Rows that are multiplied together straight from the cache, and how many vectors of keys or columns at once: as many
 // as leave registers for what is read.
-constexpr int DIRECT_BLOCK = REGISTERS == 32 ? 8 : 4;
-constexpr int DIRECT_SUMS = REGISTERS == 16 ? 4 : sizeof(Bf16::Weights) == sizeof(I32) ? 20 : 16;
+constexpr bool SPLIT_WORDS = sizeof(Bf16::Weights) > sizeof(I32);
+constexpr int DIRECT_BLOCK = REGISTERS == 16 ? 4 : SPLIT_WORDS ? 6 : 8;
+constexpr int DIRECT_SUMS = REGISTERS == 16 ? 4 : !SPLIT_WORDS ? 20 : LANES == 16 ? 12 : 16;
 template <int ROWS> constexpr int DIRECT_VECTORS = ROWS * 4 <= DIRECT_SUMS ? 4 : 2;
 
 // Four words of a row, what meets a piece of a key: words as they are, or four even elements as float, then the odd ones.

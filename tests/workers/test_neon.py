@@ -18,7 +18,7 @@ HERE, ROOT = Path(__file__).parent, Path(__file__).parents[2]
 EMULATION = HERE / "emulation"
 CROSS, QEMU, ARM_ROOT = "aarch64-linux-gnu-g++", "qemu-aarch64", "/usr/aarch64-linux-gnu"
 TESTS = ("gemm", "quantized_gemm", "segments", "attention", "elementwise", "sampling", "program")
-NOT_OF_KERNELS = "unknown_instruction or best_library or other_structs or accumulators"
+NOT_OF_KERNELS = "unknown_instruction or best_library or other_structs or accumulators or chosen or another_order"
 needed = (CROSS, QEMU, "aarch64-linux-gnu-objdump", "g++")
 pytestmark = [
     pytest.mark.nightly,
