@@ -3,6 +3,7 @@
 They are optional: without a C++20 compiler everything else installs, and torch multiplies row by row, slowly.
 """
 
+import os
 import platform
 from pathlib import Path
 
@@ -44,12 +45,19 @@ class BuildKernels(build_ext):
         return fullname.replace(".", "/") + ".so"
 
     def run(self) -> None:
-        self.parallel = None  # the builds share the names of their object files
+        self.parallel = os.cpu_count()
         super().run()
         missing = [ext.name for ext in self.extensions if not Path(self.get_ext_fullpath(ext.name)).exists()]
         if missing:
             names = ", ".join(name.removeprefix("paged_serve.csrc.") for name in missing)
             self.warn(f"{names}: not built, so the CPU backend will be slow there. It takes a C++20 compiler (g++ 12)")
+
+    def build_extension(self, ext: Extension) -> None:
+        """With object files of its own, so that libraries are compiled beside one another."""
+        folder, library = Path(self.build_temp, ext.name), self.get_ext_fullpath(ext.name)
+        flags = {"extra_postargs": ext.extra_compile_args, "depends": ext.depends}
+        objects = self.compiler.compile(ext.sources, output_dir=str(folder), **flags)
+        self.compiler.link_shared_object(objects, library, extra_postargs=ext.extra_link_args, target_lang="c++")
 
 
 class PlatformWheel(bdist_wheel):
