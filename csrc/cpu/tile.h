@@ -87,10 +87,11 @@ inline void tile(typename F::Acc (&acc)[ROWS][STRIP<ROWS>], const char* x, size_
     EACH(part, Layout::PARTS) {
       const auto weights = [&](int v) { return F::weights(strip + Layout::weights(v, part)); };
       step<F, ROWS, N>(acc, x + Layout::x(part), x_stride, weights, [&](int i) {
-        if (LINES < 4 && part == 0 && i < LINES) prefetch<2>(ahead + i * 64);  // spread over the step, they cost nothing
+        if (LINES < 4 && Layout::PARTS == 1 && i < LINES) prefetch<2>(ahead + i * 64);  // spread over the step, they cost nothing
       });
     }
     if constexpr (LINES == 4) EACH(line, LINES) prefetch<1>(ahead + line * 64);
+    else if constexpr (Layout::PARTS > 1) EACH(line, LINES) prefetch<2>(ahead + line * 64);  // between parts, gcc 12 spills
   }
 }
 
