@@ -47,7 +47,7 @@ def test_a_quantized_model_knows_its_capitals_alone_and_in_company(model, option
         facts = llm.get_facts()
         alone = [llm.generate([prompt], GREEDY)[0] for prompt in PROMPTS]
     assert facts["kernels"] == (best.isa if (best := best_library()) else "torch")
-    assert facts["dtype"] == ("bfloat16" if best or not model else "float16")
+    assert facts["dtype"] == ("float16" if model else "bfloat16")
     if "kv_cache_dtype" in options:
         assert facts["kv_dtype"] == "int8"
     else:

@@ -12,7 +12,6 @@ from safetensors.torch import load_file, save_file
 from torch.nn import functional
 
 from paged_serve.workers.backend import SingleRowsBackend, TorchBackend
-from paged_serve.workers.cpu_backend import DTYPES as KERNEL_DTYPES
 from paged_serve.workers.cpu_backend import CpuBackend
 from paged_serve.workers.layers.activation import silu_mul
 from paged_serve.workers.layers.norm import RMSNorm
@@ -64,8 +63,6 @@ def product_case(dtype, columns, rows):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(("columns", "rows"), [(256, 640), (640, 256), (1024, 3072), (96, 144), (64, 48), (40, 16)])
 def test_a_products_rows_keep_their_bits_on_every_instruction_set(dtype, columns, rows, cpu_pools):
-    if dtype not in KERNEL_DTYPES:
-        pytest.skip(f"the kernels do not know {dtype}")
     weight, bias, x = product_case(dtype, columns, rows)
     for pool in cpu_pools:
         assert_rows_keep_their_bits(CpuBackend(pool).linear(weight, bias), x, thread_counts=(1,))
