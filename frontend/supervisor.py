@@ -275,8 +275,8 @@ class Supervisor:
             shutdown.fire(PhaseEvent.GONE)
 
     def _all_ready(self) -> bool:
-        """Workers do not tell us: the core is ready only when all of them are."""
-        told = self._processes.of_role("engine-core", "frontend")
+        """Workers, too, although the core waits for them: what they tell of themselves may arrive after its word."""
+        told = self._processes.of_role("worker", "engine-core", "frontend")
         return self._processes.is_complete and all(child.state is ChildState.READY for child in told)
 
     def _abandon_all(self) -> None:
