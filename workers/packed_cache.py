@@ -3,7 +3,7 @@
 A file is taken if it was made with the same settings from the same checkpoint. Its name says the settings (key_of);
 the checkpoint's files are the same if their stamps are, or else if their bytes have the same checksums. Weights are
 read into memory of their own, in large pages that the pool's threads touch first, rather than mapped: a page is then
-near the thread that multiplies it, nobody who cuts the file can end this process, and every byte is checked on its way.
+near the thread that multiplies it, a file that is cut cannot end this process, and every byte is checked on its way.
 """
 
 import errno

@@ -58,7 +58,7 @@ class StoredPacked(msgspec.Struct, frozen=True):
 
 
 class SourceFile(msgspec.Struct, frozen=True):
-    """A file of the checkpoint. While its stamp is the same nobody has written to it."""
+    """A file of the checkpoint. A file with the same stamp has not been written to."""
 
     name: str
     stamp: tuple[int, int, int, int]  # size, time of its content, time of its inode, number of its inode

@@ -6,7 +6,7 @@
 #pragma once
 #include "attention.h"
 
-// A tile's keys and values as rows, [TILE_KEYS, head_dim] each, and their scales by position, 0 where nobody looks.
+// A tile's keys and values as rows, [TILE_KEYS, head_dim] each, and their scales by position, 0 where no token looks.
 template <class Element> struct Expansion {
   Element *keys, *values;
   float *key_scales, *value_scales;  // [TILE_KEYS]

@@ -86,7 +86,7 @@ class GroupedWeight:
 class StoredWeight:
     """A float matrix that still lies in the checkpoint's mapped files, in its dtype there, to be rounded to `dtype`.
 
-    Nothing has read it: whoever packs it reads it once, and may do so on several threads.
+    It has not been read: packing reads it once, and may do so on several threads.
     """
 
     parts: tuple[Tensor, ...]  # [rows, in] each, stacked
