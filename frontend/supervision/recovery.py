@@ -65,6 +65,7 @@ class Recovery:
         for core in self._processes.of_role("engine-core"):
             self._link.send(core.peer, WorkersReplaced(self.engine_epoch, from_outside))
         self._processes.replace(workers, self.engine_epoch)
+        self._processes.start_with("worker", self.engine_epoch)  # those of a loss just before, which never began
         return ""
 
     def _core_failed(self, core: Child) -> None:
