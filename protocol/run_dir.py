@@ -28,6 +28,16 @@ MAX_PATH_BYTES = 100  # a unix socket's address holds 107, macOS 103
 _held: dict[str, int] = {}  # run directories that this process has made -> descriptor whose lock says that it lives
 
 
+def _let_go_in_fork() -> None:
+    """A lock belongs to all copies of its descriptor: a fork that lives longer would keep it."""
+    for descriptor in _held.values():
+        os.close(descriptor)
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_let_go_in_fork)
+
+
 def endpoint(run_dir: str, name: str) -> str:
     """ZeroMQ address of one of the sockets above."""
     return f"ipc://{run_dir}/{name}"

@@ -6,6 +6,8 @@ import os
 import signal
 from collections.abc import Iterator
 
+from paged_serve.protocol.forks import in_forked_child
+
 REPORT_SIGNAL = signal.SIGUSR1  # have the flight recorder write down what all processes do
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, REPORT_SIGNAL)
 
@@ -22,6 +24,7 @@ class WakeUp:
 
     def __init__(self) -> None:
         self.readable, self._writable = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        in_forked_child(self, WakeUp.close)  # else its stop would be ours
 
     def ask(self, request: Request | signal.Signals) -> None:
         """Safe in signal handlers and threads, and after `close`."""
