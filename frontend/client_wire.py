@@ -106,7 +106,7 @@ class Wire(Generic[C]):
         return True
 
     def let_go(self) -> None:
-        """In a forked child: the socket and the engine's answers are its parent's, whom a word of ours would confuse."""
+        """In a forked child: the socket is its parent's, whose answers a word of ours would mix up."""
         self._closed = True
         self.session.fail(
             EngineDead(f"this client belongs to process {os.getppid()}, which forked this one; connect another here")

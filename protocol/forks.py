@@ -1,4 +1,4 @@
-"""What a forked child lets go of: sockets, pipes, locks and finalizers that it has as copies, and that are its parent's.
+"""What a forked child lets go of: sockets, pipes, locks and finalizers that it has as copies of its parent's.
 
 After `os.fork()` a child that ends in the ordinary way runs its copies of all finalizers, and would end what its parent
 still uses. A process that is started anew (`subprocess`, multiprocessing's spawn) has no copies.

@@ -8,7 +8,6 @@ import fcntl
 import os
 import signal
 
-
 _write_ends: dict[int, int] = {}  # descriptor -> the pipe's inode, as the number may be another file's by now
 
 
