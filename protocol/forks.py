@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 
 Owner = TypeVar("Owner")
 
-_owners: "weakref.WeakKeyDictionary[Any, Callable[[Any], None]]" = weakref.WeakKeyDictionary()
+_owners: "weakref.WeakKeyDictionary[Any, Callable[[Any], object]]" = weakref.WeakKeyDictionary()
 
 
-def in_forked_child(owner: Owner, let_go: Callable[[Owner], None]) -> None:
+def in_forked_child(owner: Owner, let_go: Callable[[Owner], object]) -> None:
     """Have `let_go(owner)` called in every process that is forked while `owner` lives. It must take no lock: a thread
     that held one is not there to release it."""
     _owners[owner] = let_go

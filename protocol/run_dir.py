@@ -3,7 +3,7 @@
 <temporary directory>/paged-serve-<uid>/     0700, ours, checked
     run-xxxxxxxx/                            0700, one a server
         secret                               0600, the PLAIN password of every socket
-        control.sock engine.sock workers.sock admin-0.sock …
+        control.sock engine.sock workers.sock admin-0.sock frontend-0.sock …
 """
 
 import fcntl
@@ -20,6 +20,7 @@ from .errors import ConfigError
 CONTROL_SOCKET = "control.sock"
 ENGINE_SOCKET = "engine.sock"
 WORKERS_SOCKET = "workers.sock"
+FRONTEND_SOCKET = "frontend-{}.sock"  # of frontend 0, 1, …, for the others
 ADMIN_SOCKET = "admin-{}.sock"  # of frontend 0, 1, …
 SECRET_FILE = "secret"
 NEEDED_BYTES = 4 << 20  # what each process notes takes 128 KB
