@@ -179,6 +179,7 @@ class Supervisor:
         self._losses.reap(readable, now)
         self._obey(now)
         self._losses.find_silent(now)
+        self._recovery.memory_shortage.tick(now)
         if not self._shutdown.is_over:
             for spare in self._processes.spawn_missing(now):
                 self._link.send(spare.peer, Promote(spare.epoch))

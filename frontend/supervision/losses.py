@@ -4,6 +4,7 @@ One loss dismisses others: a worker takes its group along, a core its workers. W
 that was dismissed is no second loss.
 """
 
+import signal
 import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
@@ -55,6 +56,8 @@ class Losses:
     def reap(self, readable: Iterable[int], now: float) -> None:
         """Collect the children whose handles are in `readable`."""
         for child in self._processes.reap(readable):
+            if child.process.returncode == -signal.SIGKILL:
+                child.memory_ran_out = self._recovery.memory_shortage.is_known
             if not child.failure and child.process.returncode > 0:
                 self._hear_last_words(now, child)
             self._lost(child, now)

@@ -41,8 +41,11 @@ class WakeUp:
 
     @contextlib.contextmanager
     def signals(self) -> Iterator[None]:
-        """Within, signals only wake the loop. Main thread only. One that was ignored stays so: nohup."""
-        handled = [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
+        """Within, signals only wake the loop. Main thread only. SIGHUP stays ignored if it was: nohup. SIGINT does not:
+        shells ignore it in whatever a script starts with `&`, and `kill -INT` must end a server all the same."""
+        handled = [
+            number for number in SIGNALS if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN
+        ]
         previous_fd = signal.set_wakeup_fd(self._writable, warn_on_full_buffer=False)
         previous = {number: signal.signal(number, lambda *_: None) for number in handled}
         try:

@@ -85,7 +85,9 @@ def test_a_stream_goes_on_when_its_owner_is_killed(server, owner):
         for event in events_of(response):
             found.append(event)
             if len(found) == 5:
-                [victim] = [child for child in psutil.Process(server.process.pid).children() if is_frontend(child, owner)]
+                [victim] = [
+                    child for child in psutil.Process(server.process.pid).children() if is_frontend(child, owner)
+                ]
                 victim.send_signal(signal.SIGKILL)
     while not found[-1][1].endswith(b"[DONE]\n\n"):
         answer = whole(ask(server, "POST", COMPLETION, body, Idempotency_Key=key, Last_Event_ID=found[-1][0]))

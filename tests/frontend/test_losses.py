@@ -217,3 +217,14 @@ def test_a_core_and_its_ranks_that_all_complain_at_once_cost_one_restart(house, 
     made.settle()
     made.check()
     assert made.num_restarts == 1
+
+
+def test_memory_is_named_as_the_cause_of_a_kill_where_the_kernel_tells_of_a_shortage_and_nowhere_else(house):
+    made = prepared(house, 2, ())
+    for is_known in (False, True):
+        [victim] = [child for child in made.table.of_role("worker") if child.index == 1]
+        made.recovery.memory_shortage = SimpleNamespace(is_known=is_known, struck=lambda: False)
+        made.kill(("worker", 1))
+        made.settle()
+        assert "was killed by SIGKILL" in victim.obituary()
+        assert ("memory ran out" in victim.obituary()) is is_known
