@@ -27,6 +27,7 @@ class ModelFacts:
     max_model_len: int  # tokens, prompt and output
     vocab_size: int
     eos_token_ids: frozenset[int]
+    arithmetic: str = ""  # as in protocol.worker.WorkerReady
 
 
 def fitting_model_len(config: Config, num_blocks: int, max_model_len: int) -> int:

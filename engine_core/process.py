@@ -143,6 +143,7 @@ class EngineProcess:
                 fitting_model_len(self._child.config, self._link.num_blocks, facts.max_model_len),
                 facts.vocab_size,
                 frozenset(facts.eos_token_ids),
+                facts.arithmetic,
             ),
             self._child.epoch,
         )

@@ -17,4 +17,5 @@ def welcome(engine: EngineCore, known: bool, failures: tuple[CoreFailure, ...]) 
         max_num_seqs=engine.scheduler.max_num_rows,
         known=known,
         failures=failures,
+        arithmetic=facts.arithmetic,
     )

@@ -135,7 +135,8 @@ class WorkerLink:
         reason = self.group.admit(peer, hello)
         if reason:
             log.warning("refused a worker rank=%d epoch=%d reason=%s", hello.index, hello.epoch, reason)
-            self._channel.send(peer, Refused(reason))
+            stale = self.group.epoch is not None and hello.epoch < self.group.epoch
+            self._channel.send(peer, Refused(reason, stale))
         else:
             self._channel.send(peer, worker.Welcome(hello.epoch))
 

@@ -20,6 +20,7 @@ from paged_serve.protocol.async_channel import AsyncDealerChannel
 from paged_serve.protocol.channel import Context
 from paged_serve.protocol.engine_core import FromEngineCore, SchedulerStats, ToEngineCore, Utility, Welcome
 from paged_serve.protocol.errors import EngineDead
+from paged_serve.protocol.forks import in_forked_child
 from paged_serve.protocol.sampling_params import FinishReason, SamplingParams
 
 from .client_deltas import SequenceDelta, TokenLogprobs
@@ -106,6 +107,7 @@ class AsyncClient:
         self._tasks = [loop.create_task(self._read()), loop.create_task(self._tick())]
         for task in self._tasks:
             task.add_done_callback(self._ended)
+        in_forked_child(self, lambda client: client._wire.let_go())
 
     @classmethod
     async def connect(

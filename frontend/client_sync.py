@@ -13,6 +13,7 @@ from types import TracebackType
 
 from paged_serve.protocol.channel import Context, DealerChannel
 from paged_serve.protocol.engine_core import FromEngineCore, SchedulerStats, ToEngineCore, Utility, Welcome
+from paged_serve.protocol.forks import in_forked_child
 from paged_serve.protocol.sampling_params import FinishReason, SamplingParams
 
 from .client_deltas import SequenceDelta
@@ -103,6 +104,7 @@ class Client:
         self._next_tick = 0.0
         self._ended = threading.Event()
         self._finalizer = weakref.finalize(self, _finish, wire, self._ended)
+        in_forked_child(self, Client._let_go)
         threading.Thread(target=_keep, args=(weakref.ref(self), self._ended), name="client-lease", daemon=True).start()
 
     @classmethod
@@ -228,6 +230,13 @@ class Client:
                 self._pump(0.0, FRAMES_PER_KEEP)
             finally:
                 self._lock.release()
+
+    def _let_go(self) -> None:
+        """In a forked child."""
+        self._finalizer.detach()
+        self._lock, self._ended = threading.Lock(), threading.Event()  # a thread that is not here may hold the others
+        self._ended.set()
+        self._wire.let_go()
 
     def _pump(self, timeout_s: float, max_frames: int) -> None:
         if self._ended.is_set():

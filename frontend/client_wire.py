@@ -1,5 +1,6 @@
 """A client's socket and session together: what the asyncio client and the plain one share."""
 
+import os
 import time
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -103,6 +104,13 @@ class Wire(Generic[C]):
             return False
         self._next_look = now + LOOK_EVERY_S
         return True
+
+    def let_go(self) -> None:
+        """In a forked child: the socket is its parent's, whose answers a word of ours would mix up."""
+        self._closed = True
+        self.session.fail(
+            EngineDead(f"this client belongs to process {os.getppid()}, which forked this one; connect another here")
+        )
 
     def close(self) -> None:
         """Abort what runs, so that the engine does not wait for the lease to end. Safe to call twice."""

@@ -19,6 +19,7 @@ from typing import Any
 from paged_serve.protocol.config import Config
 from paged_serve.protocol.engine_core import Utility, Welcome
 from paged_serve.protocol.errors import EngineDead, InvalidRequest
+from paged_serve.protocol.forks import in_forked_child
 from paged_serve.protocol.sampling_params import SamplingParams
 
 from .cli.banner import LoadingBar
@@ -72,6 +73,7 @@ class LLM:
             _end(None, self._supervisor, thread)
             raise
         self._finalizer = weakref.finalize(self, _end, self._client, self._supervisor, thread)
+        in_forked_child(self, lambda llm: llm._finalizer.detach())
 
     def generate(
         self,

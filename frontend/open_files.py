@@ -16,6 +16,9 @@ def raise_open_files_limit() -> int:
     return OPEN_FILES if soft == resource.RLIM_INFINITY else soft
 
 
-def max_connections_for(open_files: int) -> int:
-    """How many HTTP connections a frontend may hold with this limit."""
-    return max(1, open_files - RESERVED_FILES)
+def max_connections_for(open_files: int, num_frontends: int = 1) -> int:
+    """How many HTTP connections a frontend may hold with this limit.
+
+    Of several frontends each may pass on what a connection asks, and be passed as much by the others.
+    """
+    return max(1, (open_files - RESERVED_FILES) // (1 if num_frontends == 1 else 3))

@@ -26,11 +26,12 @@ from paged_serve.protocol.flight import CopyLog
 from paged_serve.protocol.run_dir import make_run_dir, remove_dead_run_dirs, remove_run_dir
 
 from .listen import close_http_socket
-from .supervision.child import MODULES, Child, ChildState, Role, StartInfo
+from .supervision.child import MODULES, ChildState, Role, StartInfo
 from .supervision.ending import Ending
 from .supervision.flight_recorder import FlightRecorder
+from .supervision.losses import Losses
 from .supervision.process_table import ProcessTable, Slot
-from .supervision.reception import Complaint, OnProgress, Reception
+from .supervision.reception import OnProgress, Reception
 from .supervision.recovery import Recovery
 from .supervision.restart_budget import RestartBudget
 from .supervision.shutdown import Phase, PhaseEvent, Shutdown
@@ -43,7 +44,6 @@ log = logging.getLogger(__name__)
 OnReady = Callable[[dict[str, str]], None]  # the children's facts, for the banner
 
 TURN_S = 0.25  # the longest sleep between two looks at silent children
-LAST_WORDS_S = 0.1  # a Failed may still be on its way when its process has ended
 
 
 class Supervisor:
@@ -110,11 +110,18 @@ class Supervisor:
         )
         resources.callback(self._recorder.write)
         resources.enter_context(CopyLog(self._recorder.events.append))
-        self._reception = Reception(
-            self.config, self._processes, self._link, self._recovery, self._shutdown, self._recorder
+        reception = Reception(self.config, self._processes, self._link, self._recovery, self._shutdown, self._recorder)
+        self._losses = Losses(
+            self._processes,
+            self._link,
+            reception,
+            SilenceJudge(self.config.parallel.step_timeout_s, now),
+            self._recovery,
+            self._recorder,
+            self._shutdown,
+            self._give_up,
         )
         self._ending = Ending(self._processes, self._link)
-        self._silence = SilenceJudge(self.config.parallel.step_timeout_s, now)
 
     def _num_spares(self) -> int:
         """Programs that use the engine alone do not pay for spares."""
@@ -168,11 +175,11 @@ class Supervisor:
         wait_s = min(timeout_s, TURN_S, self._shutdown.next_deadline(time.monotonic()))
         readable = self._link.wait(wait_s, [self._wake_up.readable, *self._processes.handles()])
         now = time.monotonic()
-        self._read_control(now, on_progress)
-        self._reap(readable, now)
+        self._losses.read_control(now, on_progress)
+        self._losses.reap(readable, now)
         self._obey(now)
-        for child in self._silence.judge(self._processes.living.values(), now):
-            self._lost(child, now)
+        self._losses.find_silent(now)
+        self._recovery.memory_shortage.tick(now)
         if not self._shutdown.is_over:
             for spare in self._processes.spawn_missing(now):
                 self._link.send(spare.peer, Promote(spare.epoch))
@@ -187,46 +194,6 @@ class Supervisor:
         for child in self._processes.of_role("worker", "engine-core", "frontend"):
             facts |= child.facts
         return facts
-
-    # How children are lost
-
-    def _read_control(self, now: float, on_progress: OnProgress | None) -> None:
-        for complaint in self._reception.read(now, on_progress):
-            self._act_on(complaint, now)
-
-    def _act_on(self, complaint: Complaint, now: float) -> None:
-        if complaint.lost_workers is not None:
-            self._hear_last_words(now, None)  # the lost may tell that they refuse, and starting again will not help
-            epoch, reason = complaint.lost_workers.epoch, complaint.lost_workers.reason
-            if epoch == self._recovery.engine_epoch and not self._shutdown.is_over:
-                self._recorder.collect(f"worker group {epoch} was lost: {reason}", now)
-                self._give_up_if(self._recovery.engine_lost(f"worker group: {reason}", now, core_too=False), now)
-        elif complaint.refused and not self._shutdown.is_over:
-            self._give_up(complaint.child.failure, 2, now)
-        elif self._processes.is_current(complaint.child):
-            self._lost(complaint.child, now)
-
-    def _reap(self, readable: set[int], now: float) -> None:
-        for child in self._processes.reap(readable):
-            if not child.failure and child.process.returncode > 0:
-                self._hear_last_words(now, child)
-            if self._processes.is_current(child):  # else it went with its group, or with its own last words
-                self._lost(child, now)
-
-    def _hear_last_words(self, now: float, speaker: Child | None) -> None:
-        deadline = time.monotonic() + LAST_WORDS_S
-        while not self._shutdown.is_over and (left_s := deadline - time.monotonic()) > 0:
-            if speaker is not None and speaker.failure:
-                break
-            if self._link.has_message_within(left_s):
-                self._read_control(now, None)
-
-    def _lost(self, child: Child, now: float) -> None:
-        if not self._shutdown.is_over:
-            if child.role != "spare":
-                self._recorder.collect(child.obituary(), now)
-            gave_up = self._recovery.child_lost(child, now, draining=self._shutdown.is_draining)
-            self._give_up_if(gave_up, now)
 
     # How it ends
 
@@ -247,10 +214,6 @@ class Supervisor:
     def _begin_stop(self, now: float, *, at_once: bool) -> None:
         self._shutdown.begin_stop(now, at_once=at_once)
         self._processes.forget_missing()
-
-    def _give_up_if(self, reason: str, now: float) -> None:
-        if reason:
-            self._give_up(reason, 1, now)
 
     def _give_up(self, reason: str, exit_code: int, now: float) -> None:
         self.reason, self.exit_code = reason, exit_code

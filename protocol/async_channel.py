@@ -8,6 +8,7 @@ import zmq
 
 from .channel import FRAMES_PER_TURN, SECONDS_PER_TURN, Dealer, Receives, Sends, take
 from .errors import ProtocolError
+from .forks import in_forked_child
 
 
 class AsyncDealerChannel(Dealer[Sends, Receives]):
@@ -24,9 +25,18 @@ class AsyncDealerChannel(Dealer[Sends, Receives]):
         self._was_cut = False
         self._turn_ends = 0.0
         self._frames_left = 0
+        self._is_ours = True
+        in_forked_child(self, AsyncDealerChannel._let_go)
         self._loop.add_reader(self.socket.fileno(), self._wake)
 
+    def _let_go(self) -> None:
+        """In a forked child, whose loop may turn once more when it ends: asking the socket would take its parent's
+        signal away, and so would no longer watching it."""
+        self._is_ours = False
+
     def _wake(self) -> None:
+        if not self._is_ours:
+            return
         # Asking for the events clears the descriptor, without which the loop would spin on it.
         events = int(self.socket.get(zmq.EVENTS))
         self._was_cut |= not events & zmq.POLLOUT

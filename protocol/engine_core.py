@@ -138,6 +138,7 @@ class Welcome(Message, frozen=True):
     max_num_seqs: Count
     known: bool = True  # False: nothing that this client sent before is here (any more); it sends all of it again
     failures: Annotated[tuple[CoreFailure, ...], Meta(max_length=MAX_CORE_FAILURES)] = ()  # the latest
+    arithmetic: ShortText = ""  # in words, what bits depend on beside model and request
 
 
 class TokenColumns(Record, frozen=True):

@@ -3,14 +3,33 @@
 And what a process does, as the kernel sees it.
 """
 
+import contextlib
 import fcntl
 import os
 import signal
 
+_write_ends: dict[int, int] = {}  # descriptor -> the pipe's inode, as the number may be another file's by now
+
 
 def lifeline_pipe() -> tuple[int, int]:
-    """(read end for any number of children, by `pass_fds`; write end that the parent keeps open and never uses)."""
-    return os.pipe()
+    """(read end for any number of children, by `pass_fds`; write end that the parent keeps open and never uses).
+
+    A fork of the parent closes its copy: else the children would live for as long as that process does.
+    """
+    read_end, write_end = os.pipe()
+    _write_ends[write_end] = os.fstat(write_end).st_ino
+    return read_end, write_end
+
+
+def _close_write_ends() -> None:
+    for descriptor, inode in _write_ends.items():
+        with contextlib.suppress(OSError):
+            if os.fstat(descriptor).st_ino == inode:
+                os.close(descriptor)
+    _write_ends.clear()
+
+
+os.register_at_fork(after_in_child=_close_write_ends)
 
 
 def arm_lifeline(fd: int) -> None:

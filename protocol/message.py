@@ -55,6 +55,7 @@ class Refused(Message, frozen=True):
     """The handshake failed; the link is dead. `reason` is for people."""
 
     reason: LongText
+    stale: bool = False  # of an epoch that is over: an ordinary loss, while any other refusal would come again
 
 
 def pack_ids(ids: Iterable[int]) -> bytes:

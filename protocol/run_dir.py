@@ -3,7 +3,7 @@
 <temporary directory>/paged-serve-<uid>/     0700, ours, checked
     run-xxxxxxxx/                            0700, one a server
         secret                               0600, the PLAIN password of every socket
-        control.sock engine.sock workers.sock admin-0.sock …
+        control.sock engine.sock workers.sock admin-0.sock frontend-0.sock …
 """
 
 import fcntl
@@ -20,12 +20,23 @@ from .errors import ConfigError
 CONTROL_SOCKET = "control.sock"
 ENGINE_SOCKET = "engine.sock"
 WORKERS_SOCKET = "workers.sock"
+FRONTEND_SOCKET = "frontend-{}.sock"  # of frontend 0, 1, …, for the others
 ADMIN_SOCKET = "admin-{}.sock"  # of frontend 0, 1, …
 SECRET_FILE = "secret"
 NEEDED_BYTES = 4 << 20  # what each process notes takes 128 KB
 MAX_PATH_BYTES = 100  # a unix socket's address holds 107, macOS 103
 
 _held: dict[str, int] = {}  # run directories that this process has made -> descriptor whose lock says that it lives
+
+
+def _let_go_in_fork() -> None:
+    """A lock belongs to all copies of its descriptor: a fork that lives longer would keep it."""
+    for descriptor in _held.values():
+        os.close(descriptor)
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_let_go_in_fork)
 
 
 def endpoint(run_dir: str, name: str) -> str:

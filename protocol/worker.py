@@ -135,6 +135,7 @@ class WorkerReady(Message, frozen=True):
     weights_bytes: Step
     load_s: Seconds
     sliding_window: Count = 0  # tokens; 0: full attention
+    arithmetic: ShortText = ""  # in words, what bits depend on beside model and request; equal on all ranks
 
 
 LoadStage = Literal["weights", "kernels"]  # of a CUDA device they are compiled after the weights are there

@@ -113,8 +113,9 @@ class WorkerProcess:
                 self._create_kv_cache(num_blocks)
             case Shutdown():
                 self._child.request_stop()
-            case Refused(reason=reason):
-                raise ConfigError(f"the engine core refused this worker: {reason}")
+            case Refused(reason=reason, stale=stale):
+                # A group's epoch is over when another has begun: this process is replaced, and not the settings wrong.
+                raise (ProtocolError if stale else ConfigError)(f"the engine core refused this worker: {reason}")
             case _:
                 assert_never(message)
 

@@ -12,6 +12,7 @@ from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.worker import ModelRunnerOutput, WorkerReady
 
 from .allocator import keep_freed_memory
+from .arithmetic import arithmetic
 from .backend import TorchBackend
 from .cpu_quota import quota_of_cpus
 from .cuda_memory import cuda_budget
@@ -88,6 +89,7 @@ class Rank:
             weights_bytes=self._model.weights_bytes,
             load_s=self._load_s,
             sliding_window=geometry.sliding_window,
+            arithmetic=arithmetic(self._model, size, self._pool),
         )
 
     def _budget(self) -> int:

@@ -13,6 +13,7 @@ from ..admission import Admission
 from .auth import Guard
 from .call import Call, Receive, Scope, Send
 from .errors import HttpError, http_error
+from .siblings import PASSED_ON, REPLACED_WITHIN_S, Siblings
 
 if TYPE_CHECKING:
     from .router import Router
@@ -42,6 +43,7 @@ class Application:
         self._engine_ready = engine_ready
         self._progresses = progresses
         self._patience_s = patience_s
+        self.siblings: Siblings | None = None  # None: there is no other frontend
         self._router: Router | None = None
         self._has_router = asyncio.Event()
 
@@ -77,12 +79,15 @@ class Application:
         if path == "/ready":
             self._check_ready()
             return await call.send(200, b"", [])
-        router = self.router or await self._router_in_time()
+        if self.siblings is not None and (owner := self.siblings.owner_of(call)) is not None:
+            with self._admission.reading():
+                return await self.siblings.pass_on(call, owner)
+        router = self.router or await self._router_in_time(REPLACED_WITHIN_S if PASSED_ON in call.scope else 0.0)
         return await router.handle(call)
 
-    async def _router_in_time(self) -> "Router":
+    async def _router_in_time(self, patience_s: float) -> "Router":
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._patience_s):
+            async with asyncio.timeout(max(patience_s, self._patience_s)):
                 await self._has_router.wait()
         if self.router is None:
             raise HttpError(503, "The server is starting: it loads the model.", headers=_RETRY_SOON)

@@ -16,6 +16,7 @@ EVENT_ID_PATTERN = "^(chat)?cmpl-[0-9a-f]{32}:(0|[1-9][0-9]{0,8})$"
 _KEY = re.compile(KEY_PATTERN)
 _EVENT_ID = re.compile(EVENT_ID_PATTERN)
 _CREATED_DIGITS = 8
+_KEY_DIGITS = 4  # of an id's digest: the key's own, by which its owner among several frontends is found
 _DIGEST_DIGITS = 24
 
 
@@ -49,7 +50,23 @@ def request_digest(fingerprint: str, path: str, key: str, body: bytes) -> str:
     digest = hashlib.sha256()
     for part in (fingerprint.encode(), path.encode(), key.encode(), body):
         digest.update(b"%d:" % len(part) + part)
-    return digest.hexdigest()[:_DIGEST_DIGITS]
+    return _key_digits(key) + digest.hexdigest()[: _DIGEST_DIGITS - _KEY_DIGITS]
+
+
+def owner_of_key(key: str, num_frontends: int) -> int | None:
+    """Which frontend answers requests with this key; None for what is no key."""
+    return int(_key_digits(key), 16) % num_frontends if _KEY.fullmatch(key) else None
+
+
+def owner_of_stream(answer_id: str, num_frontends: int) -> int | None:
+    """The owner of the key that the answer's request had; None for what is no answer's id."""
+    if not _EVENT_ID.fullmatch(f"{answer_id}:0"):
+        return None
+    return int(answer_id.partition("-")[2][_CREATED_DIGITS : _CREATED_DIGITS + _KEY_DIGITS], 16) % num_frontends
+
+
+def _key_digits(key: str) -> str:
+    return hashlib.sha256(b"key " + key.encode()).hexdigest()[:_KEY_DIGITS]
 
 
 def idempotency_key(headers: Mapping[str, str]) -> str | None:

@@ -19,15 +19,18 @@ from paged_serve.protocol.config import Config
 from paged_serve.protocol.engine_core import SchedulerStats
 from paged_serve.protocol.lifecycle import ChildProcess
 from paged_serve.protocol.lifeline import is_stopped
+from paged_serve.protocol.run_dir import FRONTEND_SOCKET
 
 from ..admission import Admission
 from ..client import AsyncClient
+from ..listen import open_unix
 from ..open_files import max_connections_for, raise_open_files_limit
 from .admin_server import AdminServer
 from .app import Application
 from .places import Places
 from .porter import Porter
 from .protocol import LimitedHttpProtocol
+from .siblings import REPLACED_WITHIN_S, PassedOn, Siblings
 from .supervisor_watch import SupervisorWatch
 from .uvicorn_server import UvicornServer, uvicorn_config
 
@@ -39,7 +42,6 @@ log = logging.getLogger(__name__)
 
 SILENT_AFTER_S = 1.2  # the engine speaks every 250 ms
 BEAT_S = 0.25
-REPLACED_WITHIN_S = 30.0  # a frontend in another's place lets requests wait: they need not know of it
 YOUNG_COLLECTIONS_PER_FULL = 1000  # one takes 0.15 s beside 10,000 connections, and finds next to nothing
 CONNECT_WITHIN_S = 1e9  # the supervisor decides when a start has failed
 
@@ -69,7 +71,7 @@ class FrontendProcess:
         self._client: AsyncClient | None = None
         scheduler = child.config.scheduler
         self._admission = Admission(scheduler.max_num_seqs + scheduler.max_num_queued_requests, self._engine_stats)
-        patience_s = REPLACED_WITHIN_S if child.epoch else 0.0
+        patience_s = REPLACED_WITHIN_S if child.epoch else 0.0  # requests need not know that another was here before
         self._app = Application(
             child.config.server,
             self._admission,
@@ -80,9 +82,15 @@ class FrontendProcess:
         )
         self._socket = socket.socket(fileno=child.http_fd)
         self._socket.setblocking(False)
-        max_connections = child.config.server.max_connections or max_connections_for(raise_open_files_limit())
+        num_frontends = child.config.server.num_frontends
+        max_connections = child.config.server.max_connections or max_connections_for(
+            raise_open_files_limit(), num_frontends
+        )
         self._places = Places(max_connections)
         self._server = _Server(uvicorn_config(self._app, child.config.server.root_path, self._places), porter)
+        self._sibling_server = UvicornServer(uvicorn_config(PassedOn(self._app), places=Places(max_connections)))
+        if num_frontends > 1:
+            self._app.siblings = Siblings(child.run_dir, child.index, num_frontends)
         self._admin = AdminServer(child.config.server, child.run_dir, child.index)
         self._supervisor_watch = SupervisorWatch(os.getppid(), child.config.server.wake_supervisor)
         self._reported_drained = False
@@ -96,6 +104,7 @@ class FrontendProcess:
         tasks = {
             loop.create_task(self._serve()),
             loop.create_task(self._admin.serve()),
+            loop.create_task(self._serve_siblings()),
             loop.create_task(self._load()),
             loop.create_task(self._beat()),
         }
@@ -105,7 +114,7 @@ class FrontendProcess:
                 for task in done:
                     task.result()
         finally:
-            for server in (self._server, self._admin.server):
+            for server in (self._server, self._sibling_server, self._admin.server):
                 server.should_exit = server.force_exit = True
             if self._child.stop_requested and not self._stopped.is_set():
                 self._break_connections()
@@ -128,6 +137,15 @@ class FrontendProcess:
         await self._server.serve(sockets=[self._socket])
         if not self._child.stop_requested:
             raise RuntimeError("the HTTP server has stopped by itself")
+
+    async def _serve_siblings(self) -> None:
+        """Until the end, also where there are none."""
+        if self._app.siblings is None:
+            await self._stopped.wait()
+            return
+        listener = open_unix(f"{self._child.run_dir}/{FRONTEND_SOCKET.format(self._child.index)}")
+        listener.setblocking(False)
+        await self._sibling_server.serve(sockets=[listener])
 
     async def _load(self) -> None:
         child, loop = self._child, asyncio.get_running_loop()
@@ -183,9 +201,10 @@ class FrontendProcess:
         for listener in self._server.servers:
             listener.close()  # who comes now waits for our successor
         self._places.is_closed = True
-        connections: Any = self._server.server_state.connections
-        for connection in list(connections):
-            connection.transport.abort()
+        for server in (self._server, self._sibling_server):
+            connections: Any = server.server_state.connections
+            for connection in list(connections):
+                connection.transport.abort()
 
 
 def _load_text(

@@ -1,7 +1,6 @@
 """What every route works with: the loaded model's text side, the client, and who may do what now."""
 
 import asyncio
-import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from ..text.model_template import model_template
 from ..text.template_renderer import TemplateRenderer
 from ..text.tokenizer import Tokenizer
 from .errors import HttpError
+from .fingerprint import fingerprint
 from .kept_answers import KeptAnswers
 from .metrics import Metrics
 
@@ -105,10 +105,6 @@ class Service:
     def of(cls, text: TextSide, engine: Engine, admission: Admission, index: int = 0, run_dir: str = "") -> "Service":
         config = text.config
         names = config.model.served_model_names or (Path(config.model.model).name,)
-        identity = (
-            f"{names[0]} {config.model} {config.parallel.tensor_parallel_size} {config.cache.kv_cache_dtype} "
-            f"{config.server.chat_template}"
-        )
         return cls(
             config=config,
             engine=engine,
@@ -120,7 +116,7 @@ class Service:
             model_names=names,
             longest_token_chars=text.longest_token_chars,
             sampling_defaults=text.sampling_defaults,
-            fingerprint=f"paged-serve-{hashlib.sha256(identity.encode()).hexdigest()[:8]}",
+            fingerprint=fingerprint(config, engine.limits.arithmetic),
             index=index,
             run_dir=run_dir,
         )

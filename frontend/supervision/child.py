@@ -92,6 +92,7 @@ class Child:
     state: ChildState = ChildState.SPAWNED
     peer: bytes = b""  # its identity on the control socket, from its Hello on
     failure: str = ""  # its own last words, or why we judged it lost
+    memory_ran_out: bool = False  # when it was killed
     progress: "Progress | None" = None
     facts: dict[str, str] = field(default_factory=dict)
     turn: int = 0  # of a core that computes, one by one, what the core before it may have died of
@@ -169,6 +170,6 @@ class Child:
             return f"{who}: {self.failure}"
         code = self.process.returncode
         if code is not None and code < 0:
-            hint = "; the kernel does this when memory runs out" if code == -signal.SIGKILL else ""
+            hint = "; the kernel has just ended processes because memory ran out" if self.memory_ran_out else ""
             return f"{who} was killed by {signal.Signals(-code).name}{hint}"
         return f"{who} ended with exit code {code}"

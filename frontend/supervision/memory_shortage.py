@@ -2,17 +2,32 @@
 
 from pathlib import Path
 
+LOOK_EVERY_S = 5.0
+
 
 class MemoryShortage:
-    """`struck`: since the last call. The kernel counts for the whole machine, containers included."""
+    """Of the last `LOOK_EVERY_S` to twice that. The kernel counts for the whole machine, containers included."""
 
-    def __init__(self, vmstat: Path = Path("/proc/vmstat")):
+    def __init__(self, vmstat: Path = Path("/proc/vmstat"), now: float = 0.0):
         self._vmstat = vmstat
-        self._seen = self._count()
+        self._before = self._seen = self._count()
+        self._next_look = now + LOOK_EVERY_S
+
+    def tick(self, now: float) -> None:
+        """What happened long ago is no cause of what happens now. Monotonic seconds."""
+        if now >= self._next_look:
+            self._before, self._seen = self._seen, self._count()
+            self._next_look = now + LOOK_EVERY_S
+
+    @property
+    def is_known(self) -> bool:
+        return self._count() > self._before
 
     def struck(self) -> bool:
-        before, self._seen = self._seen, self._count()
-        return self._seen > before
+        """`is_known`, once for each shortage."""
+        is_known = self.is_known
+        self._before = self._seen = self._count()
+        return is_known
 
     def _count(self) -> int:
         try:

@@ -8,6 +8,12 @@ from .child import Child, ChildState, Role, StartInfo
 Slot = tuple[Role, int]
 
 
+def most_telling(lost: list[Child]) -> list[Child]:
+    """In the order in which they are losses: the core first, whose loss is its workers', too; then those that were
+    killed, as the other ranks complain of a killed one in their own words."""
+    return sorted(lost, key=lambda child: (child.role != "engine-core", (child.process.returncode or 0) >= 0))
+
+
 class ProcessTable:
     """Bookkeeping of children, without any opinion on why one is replaced."""
 
@@ -59,6 +65,10 @@ class ProcessTable:
             self.dismiss(child)
             self._missing[child.role, child.index] = epoch
 
+    def start_with(self, role: Role, epoch: int) -> None:
+        """Those of `role` that are missing already will be started with this epoch."""
+        self._missing |= {slot: epoch for slot in self._missing if slot[0] == role}
+
     def dismiss(self, child: Child) -> None:
         """Kill this one and expect nobody in its place."""
         del self.living[child.role, child.index]
@@ -92,16 +102,14 @@ class ProcessTable:
         self._missing.clear()
 
     def reap(self, readable: Iterable[int]) -> list[Child]:
-        """Collect children whose handles are in `readable`; returns those that ended unasked, the killed ones first:
-        when a rank is killed, the others complain of it in their own words."""
+        """Collect children whose handles are in `readable`; returns those that ended unasked, by `most_telling`."""
         ended = [child for child in self.unfinished() if child.pidfd in readable]
         for child in ended:
             child.reap()
             if child in self._doomed:
                 self._by_peer.pop(child.peer, None)
         self._doomed = [child for child in self._doomed if child.state is not ChildState.DEAD]
-        unasked = [child for child in ended if self.is_current(child)]
-        return sorted(unasked, key=lambda child: child.process.returncode >= 0)
+        return most_telling([child for child in ended if self.is_current(child)])
 
     def abandon(self, child: Child) -> None:
         """Kill it and give its handles back, even when the kernel cannot end it."""

@@ -30,7 +30,7 @@ class Recovery:
         self._link = link
         self._spares = spares
         self._budget = budget
-        self._shortage = MemoryShortage()
+        self.memory_shortage = MemoryShortage()
 
     def child_lost(self, child: Child, now: float, *, draining: bool) -> str:
         """A child that should be there has died, has said that it will, or hangs. "", or why we must give up."""
@@ -54,7 +54,7 @@ class Recovery:
         self.engine_epoch += 1
         workers = self._processes.of_role("worker")
         # When a rank is killed the others complain of it, and their words may come first.
-        short_of_memory = self._shortage.struck()
+        short_of_memory = self.memory_shortage.struck()
         from_outside = any(worker.ended_from_outside() for worker in workers) and not short_of_memory
         cores = self._processes.of_role("engine-core")
         if core_too:
@@ -65,6 +65,7 @@ class Recovery:
         for core in self._processes.of_role("engine-core"):
             self._link.send(core.peer, WorkersReplaced(self.engine_epoch, from_outside))
         self._processes.replace(workers, self.engine_epoch)
+        self._processes.start_with("worker", self.engine_epoch)  # those of a loss just before, which never began
         return ""
 
     def _core_failed(self, core: Child) -> None:

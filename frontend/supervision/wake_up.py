@@ -6,6 +6,8 @@ import os
 import signal
 from collections.abc import Iterator
 
+from paged_serve.protocol.forks import in_forked_child
+
 REPORT_SIGNAL = signal.SIGUSR1  # have the flight recorder write down what all processes do
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, REPORT_SIGNAL)
 
@@ -22,6 +24,7 @@ class WakeUp:
 
     def __init__(self) -> None:
         self.readable, self._writable = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        in_forked_child(self, WakeUp.close)  # else its stop would be ours
 
     def ask(self, request: Request | signal.Signals) -> None:
         """Safe in signal handlers and threads, and after `close`."""
@@ -38,8 +41,11 @@ class WakeUp:
 
     @contextlib.contextmanager
     def signals(self) -> Iterator[None]:
-        """Within, signals only wake the loop. Main thread only. One that was ignored stays so: nohup."""
-        handled = [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
+        """Within, signals only wake the loop. Main thread only. SIGHUP stays ignored if it was: nohup. SIGINT does not:
+        shells ignore it in whatever a script starts with `&`, and `kill -INT` must end a server all the same."""
+        handled = [
+            number for number in SIGNALS if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN
+        ]
         previous_fd = signal.set_wakeup_fd(self._writable, warn_on_full_buffer=False)
         previous = {number: signal.signal(number, lambda *_: None) for number in handled}
         try:

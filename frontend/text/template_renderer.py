@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from paged_serve.protocol.errors import InvalidRequest, PagedServeError
+from paged_serve.protocol.forks import in_forked_child
 from paged_serve.protocol.lifeline import lifeline_pipe
 
 from .chat_template import ChatTemplate
@@ -90,6 +91,7 @@ class TemplateRenderer:
             self._places.put(None)
         self._threads = ThreadPoolExecutor(MAX_PROCESSES, "template")
         self._finalizer = weakref.finalize(self, _end_all, self._places)
+        in_forked_child(self, lambda renderer: renderer._finalizer.detach())
 
     async def render(
         self,

@@ -5,16 +5,19 @@ import random
 import time
 from dataclasses import dataclass
 
+import psutil
+
 from paged_serve.frontend.client import AsyncClient
 
 from ..end_to_end.server_process import ServerProcess
 from .cell import HALT_S, OPTIONS
 from .faults import (
     CHILDREN,
+    HELPER,
     SIGNALS,
     check_no_file_is_left,
     check_nothing_is_left,
-    process_of,
+    processes_of,
     resume,
     run_dir,
     send,
@@ -26,7 +29,7 @@ from .orders import draw_orders
 from .transports import transports
 
 EVERYTHING = (
-    *(f"{who}:{name}" for who in (*CHILDREN, "spare") for name in SIGNALS),
+    *(f"{who}:{name}" for who in (*CHILDREN, "spare", HELPER) for name in SIGNALS),
     *("supervisor:SIGSTOP", "supervisor:SIGSTOP+SIGCONT"),
 )
 NUM_ORDERS = 32
@@ -35,7 +38,8 @@ MAX_TOKENS = 200
 
 @dataclass(frozen=True, slots=True)
 class Campaign:
-    """`kinds`: WHO:SIGNAL; `every_s`: mean time between faults, each drawn from half to one and a half of it."""
+    """`kinds`: WHO:SIGNAL; `every_s`: mean time between faults, each drawn from half to one and a half of it;
+    `pairs`: share of the faults that strike two processes at one moment."""
 
     seed: int
     seconds: float
@@ -43,17 +47,20 @@ class Campaign:
     streams: int = 32
     kinds: tuple[str, ...] = EVERYTHING
     tensor_parallel_size: int = 1
+    pairs: float = 0.5
+    frontends: int = 1
 
     @property
     def options(self) -> tuple[str, ...]:
-        return (*OPTIONS, "--tp", str(self.tensor_parallel_size))
+        return (*OPTIONS, "--tp", str(self.tensor_parallel_size), "--api-server-count", str(self.frontends))
 
     @property
     def command_line(self) -> str:
         kinds = "" if self.kinds == EVERYTHING else "".join(f" --only {kind}" for kind in self.kinds)
         return (
             f"python scripts/chaos.py --minutes {self.seconds / 60:g} --every {self.every_s:g} --seed {self.seed} "
-            f"--streams {self.streams} --tp {self.tensor_parallel_size}{kinds}"
+            f"--streams {self.streams} --tp {self.tensor_parallel_size} --pairs {self.pairs:g} "
+            f"--frontends {self.frontends}{kinds}"
         )
 
 
@@ -82,16 +89,30 @@ async def _run(campaign: Campaign, server: ServerProcess) -> Ledger:
 async def _break(campaign: Campaign, server: ServerProcess, ledger: Ledger, end: float) -> None:
     rng = random.Random(f"faults {campaign.seed}")
     while True:
-        pause_s, kind = campaign.every_s * rng.uniform(0.5, 1.5), rng.choice(campaign.kinds)
+        pause_s = campaign.every_s * rng.uniform(0.5, 1.5)
+        kinds = rng.choices(campaign.kinds, k=2 if rng.random() < campaign.pairs else 1)
         if time.monotonic() + pause_s > end:
             return
         await asyncio.sleep(pause_s)
-        who, _, what = kind.partition(":")
-        victim = process_of(server, who)
-        if victim is None:  # still on its way back from the last fault, or a spare that is not there yet
+        victims = _victims(server, kinds, rng)
+        if not victims:  # still on its way back from the last fault, or a spare that is not there yet
             continue
-        ledger.faults.append(Fault(kind, time.monotonic(), victim.pid))
-        send(victim, what)
-        if what == "SIGSTOP+SIGCONT":
+        kind = " & ".join(sorted(victims.values()))
+        ledger.faults.append(Fault(kind, time.monotonic(), next(iter(victims)).pid))
+        for victim, strike in victims.items():
+            send(victim, strike.partition(":")[2])
+        halted = [victim for victim, strike in victims.items() if strike.endswith("SIGSTOP+SIGCONT")]
+        if halted:
             await asyncio.sleep(HALT_S * rng.uniform(0.1, 1.0))
-            resume(victim)
+            for victim in halted:
+                resume(victim)
+
+
+def _victims(server: ServerProcess, kinds: list[str], rng: random.Random) -> dict[psutil.Process, str]:
+    """A process for each kind, none twice; without those of which there is none now."""
+    victims: dict[psutil.Process, str] = {}
+    for kind in kinds:
+        who = kind.partition(":")[0]
+        if free := [process for process in processes_of(server, who) if process not in victims]:
+            victims[rng.choice(free)] = kind
+    return victims

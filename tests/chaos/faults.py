@@ -18,6 +18,8 @@ from ..end_to_end.server_process import ROLES, ServerProcess
 GONE_WITHIN_S = 60.0
 CHILDREN = ("worker", "engine-core", "frontend")
 PROCESSES = (*CHILDREN, "supervisor")
+HELPER = "template helper"  # a frontend's child
+HELPER_MODULE = "paged_serve.frontend.text.template_process"
 # SIGSTOP alone leaves it to the server to notice
 SIGNALS = ("SIGKILL", "SIGSEGV", "SIGTERM", "SIGSTOP", "SIGSTOP+SIGCONT")
 
@@ -27,17 +29,22 @@ def run_dir(server: ServerProcess) -> Path:
     return path
 
 
-def process_of(server: ServerProcess, who: str) -> psutil.Process | None:
-    """Of several, which are equal, any that is not on its way out; None while there is none."""
+def processes_of(server: ServerProcess, who: str) -> list[psutil.Process]:
+    """Those that are not on their way out. `who`: a role, or a role and an index, as "worker 1"."""
     if who == "supervisor":
-        return psutil.Process(server.process.pid)
+        return [psutil.Process(server.process.pid)]
+    found = []
     for child in _children(server):
-        try:
-            if _role(child) == who and child.status() != psutil.STATUS_ZOMBIE:
-                return child
-        except psutil.NoSuchProcess:
-            continue
-    return None
+        with contextlib.suppress(psutil.NoSuchProcess):
+            is_meant = who in (_role(child), child.name().replace("-", " "))
+            if is_meant and child.status() != psutil.STATUS_ZOMBIE:
+                found.append(child)
+    return found
+
+
+def process_of(server: ServerProcess, who: str) -> psutil.Process | None:
+    """Of several, which are equal, any; None while there is none."""
+    return next(iter(processes_of(server, who)), None)
 
 
 def wait_for_process(server: ServerProcess, who: str) -> psutil.Process:
@@ -85,10 +92,10 @@ def check_no_file_is_left(server: ServerProcess) -> None:
 
 def _role(child: psutil.Process) -> str:
     """By its name; until it has given itself one, by its module. A spare that was promoted is a worker by name."""
-    role = child.name().rpartition("-")[0]
-    return (
-        role if role in (*CHILDREN, "spare") else next((ROLES[word] for word in child.cmdline() if word in ROLES), "")
-    )
+    role, words = child.name().rpartition("-")[0], child.cmdline()
+    if role in (*CHILDREN, "spare"):
+        return role
+    return HELPER if HELPER_MODULE in words else next((ROLES[word] for word in words if word in ROLES), "")
 
 
 def _children(server: ServerProcess) -> list[psutil.Process]:

@@ -53,11 +53,12 @@ class Ledger:
         return found
 
     def report(self) -> str:
-        rows = [f"{'fault':28s} {'times':>5s} {'streams':>7s} {'stall median':>12s} {'max':>6s}"]
         times = Counter(fault.kind for fault in self.faults)
+        width = max(map(len, times), default=28)
+        rows = [f"{'fault':{width}s} {'times':>5s} {'streams':>7s} {'stall median':>12s} {'max':>6s}"]
         for kind, stalls in sorted(self.stalls().items()):
             median, most = (statistics.median(stalls), max(stalls)) if stalls else (0.0, 0.0)
-            rows.append(f"{kind:28s} {times[kind]:5d} {len(stalls):7d} {median:10.2f} s {most:4.2f} s")
+            rows.append(f"{kind:{width}s} {times[kind]:5d} {len(stalls):7d} {median:10.2f} s {most:4.2f} s")
         rows += [
             f"faults {len(self.faults)}, orders {self.orders}, completed {self.completed}, aborted {self.aborted}, "
             f"tokens {self.tokens}, wrong {len(self.wrong)}, lost {len(self.lost)}",

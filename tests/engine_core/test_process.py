@@ -173,6 +173,7 @@ def test_a_worker_of_a_former_group_is_refused(house, ranks):
     late = start(house, ranks, epoch=3)
     late.join(60)
     assert "worker group 3; group 4 is in use" in late.refused.reason
+    assert late.refused.stale
 
 
 def test_a_stranger_on_the_workers_socket_replaces_nobody(house, ranks):

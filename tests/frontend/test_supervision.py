@@ -10,7 +10,7 @@ import pytest
 
 from paged_serve.frontend.supervision import child as child_module
 from paged_serve.frontend.supervision.child import ChildEvent, ChildState, StartInfo
-from paged_serve.frontend.supervision.memory_shortage import MemoryShortage
+from paged_serve.frontend.supervision.memory_shortage import LOOK_EVERY_S, MemoryShortage
 from paged_serve.frontend.supervision.process_table import ProcessTable
 from paged_serve.frontend.supervision.restart_budget import RestartBudget
 from paged_serve.frontend.supervision.shutdown import TRANSITIONS, Phase, PhaseEvent, Shutdown, StopStep
@@ -55,6 +55,19 @@ class TestMemoryShortage:
         assert not shortage.struck()
         vmstat.write_text("nr_free_pages 5\noom_kill 4\n")
         assert shortage.struck()
+        assert not shortage.struck()
+
+    def test_one_of_long_ago_is_no_cause_of_what_happens_now(self, tmp_path):
+        vmstat = tmp_path / "vmstat"
+        vmstat.write_text("oom_kill 3\n")
+        shortage = MemoryShortage(vmstat)
+        vmstat.write_text("oom_kill 4\n")
+        shortage.tick(LOOK_EVERY_S)
+        assert shortage.is_known
+        shortage.tick(1.5 * LOOK_EVERY_S)
+        assert shortage.is_known
+        shortage.tick(2 * LOOK_EVERY_S)
+        assert not shortage.is_known
         assert not shortage.struck()
 
     def test_a_kernel_that_does_not_tell_has_none(self, tmp_path):

@@ -73,7 +73,7 @@ def start(tmp_path_factory) -> Iterator[Callable[..., Started]]:
     processes, all_children = [], []
     temporary = tmp_path_factory.mktemp("t")  # short: sockets lie there
 
-    def start(config: Config = CONFIG, **behaviours: Any) -> Started:
+    def start(config: Config = CONFIG, *, ignored: int = 0, **behaviours: Any) -> Started:
         process = subprocess.Popen(
             [sys.executable, str(FAKES / "supervise.py"), msgspec.json.encode(config).decode()],
             env={
@@ -85,6 +85,7 @@ def start(tmp_path_factory) -> Iterator[Callable[..., Started]]:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            preexec_fn=(lambda: signal.signal(ignored, signal.SIG_IGN)) if ignored else None,
         )
         processes.append(process)
         told = json.loads(process.stdout.readline() or "{}")
@@ -134,6 +135,24 @@ def test_a_signal_drains_and_ends_with_exit_code_0_and_nothing_left(start, numbe
     assert started.kill_and_time(number) < SOON_S
     assert started.process.returncode == 0
     assert not os.path.exists(started.run_dir)
+
+
+def test_an_interrupt_ends_a_server_that_a_script_has_started_in_the_background(start):
+    started = start(ignored=signal.SIGINT)  # as shells do for `&`
+    assert started.kill_and_time(signal.SIGINT) < SOON_S
+    assert started.process.returncode == 0
+
+
+def test_a_hangup_does_not_end_a_server_under_nohup(start):
+    started = start(ignored=signal.SIGHUP)
+    started.process.send_signal(signal.SIGHUP)
+    os.kill(started.children[0].pid, signal.SIGKILL)  # the supervisor still answers for its children
+    deadline = time.monotonic() + 60
+    while {child.pid for child in psutil.Process(started.process.pid).children()} <= {c.pid for c in started.children}:
+        assert started.process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert started.kill_and_time(signal.SIGTERM) < SOON_S
 
 
 def test_a_second_signal_ends_the_drain_at_once(start):

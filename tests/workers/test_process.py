@@ -14,7 +14,7 @@ from paged_serve.protocol.authentication import Authenticator, read_secret
 from paged_serve.protocol.channel import RouterChannel, check_hello, new_context
 from paged_serve.protocol.config import CacheConfig, Config, ModelConfig, ParallelConfig, SchedulerConfig
 from paged_serve.protocol.lifeline import lifeline_pipe
-from paged_serve.protocol.message import MAX_STEP_FRAME_BYTES, Hello, pack_ids, unpack_ids
+from paged_serve.protocol.message import MAX_STEP_FRAME_BYTES, Hello, Refused, pack_ids, unpack_ids
 from paged_serve.protocol.run_dir import CONTROL_SOCKET, WORKERS_SOCKET, endpoint, make_run_dir, remove_run_dir
 from paged_serve.protocol.sampling_params import SamplingParams
 
@@ -195,6 +195,17 @@ def test_what_cannot_work_is_refused_with_the_reason(houses, folder, model, expe
     assert expected in failed.reason
     assert house.exit_codes() == [2]
     assert house.said == [control.Failed(failed.reason, refused=True)]
+
+
+@pytest.mark.parametrize(("stale", "exit_code"), [(True, 1), (False, 2)])
+def test_a_worker_whose_group_is_over_is_lost_and_any_other_that_the_core_refuses_is_refused(houses, stale, exit_code):
+    house = houses()
+    peer, _ = house.expect(Hello)
+    assert house.workers.send(peer, Refused("worker group 4; group 5 is in use", stale))
+    assert house.exit_codes() == [exit_code]
+    [failed] = house.said
+    assert "group 5 is in use" in failed.reason
+    assert failed.refused is not stale
 
 
 def test_a_broken_plan_ends_the_worker_with_the_reason(houses):

@@ -1,0 +1,100 @@
+"""How the loss of a child is noticed: by its own words, by its end, by its silence. Each child is lost once.
+
+One loss dismisses others: a worker takes its group along, a core its workers. What is still heard or seen of a child
+that was dismissed is no second loss.
+"""
+
+import signal
+import time
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from .child import Child
+from .flight_recorder import FlightRecorder
+from .process_table import ProcessTable, most_telling
+from .reception import Complaint, OnProgress, Reception
+from .recovery import Recovery
+from .shutdown import Shutdown
+from .silence import SilenceJudge
+
+if TYPE_CHECKING:
+    from .control_link import ControlLink
+
+LAST_WORDS_S = 0.1  # a Failed may still be on its way when its process has ended
+
+GiveUp = Callable[[str, int, float], None]  # why, exit code, now
+
+
+class Losses:
+    """Finds what is lost and has it replaced, or the service ended by `give_up`. Times are `time.monotonic` seconds."""
+
+    def __init__(
+        self,
+        processes: ProcessTable,
+        link: "ControlLink",
+        reception: Reception,
+        silence: SilenceJudge,
+        recovery: Recovery,
+        recorder: FlightRecorder,
+        shutdown: Shutdown,
+        give_up: GiveUp,
+    ):
+        self._processes = processes
+        self._link = link
+        self._reception = reception
+        self._silence = silence
+        self._recovery = recovery
+        self._recorder = recorder
+        self._shutdown = shutdown
+        self._give_up = give_up
+
+    def read_control(self, now: float, on_progress: OnProgress | None) -> None:
+        """Take in what children have said, and act on complaints."""
+        for complaint in self._reception.read(now, on_progress):
+            self._act_on(complaint, now)
+
+    def reap(self, readable: Iterable[int], now: float) -> None:
+        """Collect the children whose handles are in `readable`."""
+        for child in self._processes.reap(readable):
+            if child.process.returncode == -signal.SIGKILL:
+                child.memory_ran_out = self._recovery.memory_shortage.is_known
+            if not child.failure and child.process.returncode > 0:
+                self._hear_last_words(now, child)
+            self._lost(child, now)
+
+    def find_silent(self, now: float) -> None:
+        """Look for children that hang or are halted."""
+        for child in most_telling(self._silence.judge(self._processes.living.values(), now)):
+            self._lost(child, now)
+
+    def _act_on(self, complaint: Complaint, now: float) -> None:
+        if complaint.lost_workers is not None:
+            self._hear_last_words(now, None)  # the lost may tell that they refuse, and starting again will not help
+            epoch, reason = complaint.lost_workers.epoch, complaint.lost_workers.reason
+            if epoch == self._recovery.engine_epoch and not self._shutdown.is_over:
+                self._recorder.collect(f"worker group {epoch} was lost: {reason}", now)
+                self._give_up_if(self._recovery.engine_lost(f"worker group: {reason}", now, core_too=False), now)
+        elif complaint.refused and not self._shutdown.is_over:
+            self._give_up(complaint.child.failure, 2, now)
+        else:
+            self._lost(complaint.child, now)
+
+    def _hear_last_words(self, now: float, speaker: Child | None) -> None:
+        deadline = time.monotonic() + LAST_WORDS_S
+        while not self._shutdown.is_over and (left_s := deadline - time.monotonic()) > 0:
+            if speaker is not None and speaker.failure:
+                break
+            if self._link.has_message_within(left_s):
+                self.read_control(now, None)
+
+    def _lost(self, child: Child, now: float) -> None:
+        """The one way to declare a child lost."""
+        if self._shutdown.is_over or not self._processes.is_current(child):
+            return
+        if child.role != "spare":
+            self._recorder.collect(child.obituary(), now)
+        self._give_up_if(self._recovery.child_lost(child, now, draining=self._shutdown.is_draining), now)
+
+    def _give_up_if(self, reason: str, now: float) -> None:
+        if reason:
+            self._give_up(reason, 1, now)

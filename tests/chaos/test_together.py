@@ -1,0 +1,76 @@
+"""Two and three processes struck at one moment: what was accepted is finished to the byte, and the server goes on."""
+
+import asyncio
+import signal
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from paged_serve.frontend.model_folder import demo_model_folder
+
+from ..end_to_end.server_process import ServerProcess
+from .cell import OPTIONS
+from .faults import check_no_file_is_left, wait_ended
+from .orders import draw_orders
+from .together import Strike, alike, children_of, mixed, run_strikes
+
+pytestmark = pytest.mark.skipif(not demo_model_folder().is_dir(), reason="needs the demo model")
+
+SIZES = (1, 2, 4)
+CORE_LOSS: tuple[Strike, ...] = (("engine-core", "SIGKILL"),)
+ORDERS = draw_orders(seed=3, count=4, max_tokens=100)
+HALTED_RANKS: tuple[Strike, ...] = (("worker 0", "SIGSTOP"), ("worker 1", "SIGSTOP"))
+HALTED_ENGINE: tuple[Strike, ...] = (("engine-core", "SIGSTOP"), ("worker 0", "SIGSTOP"))
+
+
+def told(value: object) -> str:
+    if isinstance(value, tuple):
+        return " and ".join(f"{who} {name}" for who, name in value)
+    return f"tp{value}"
+
+
+@pytest.fixture
+def start(tmp_path_factory) -> Iterator[Callable[..., ServerProcess]]:
+    servers = []
+
+    def start(size: int, *options: str) -> ServerProcess:
+        server = ServerProcess(tmp_path_factory.mktemp("t"), *OPTIONS, "--tp", str(size), *options)
+        servers.append(server)
+        server.wait_ready()
+        return server
+
+    yield start
+    for server in servers:
+        server.close()
+
+
+def serve_through(server: ServerProcess, *all_strikes: tuple[Strike, ...]) -> None:
+    expected = {}
+    for strikes in all_strikes:
+        asyncio.run(run_strikes(server, strikes, ORDERS, expected))
+    server.process.send_signal(signal.SIGTERM)
+    assert wait_ended(server) == 0, server.said()
+    check_no_file_is_left(server)
+
+
+def test_halted_ranks_and_after_a_loss_of_the_core_a_halted_core_with_a_rank(start):
+    serve_through(start(2, "--no-spare-workers"), HALTED_RANKS, CORE_LOSS, HALTED_ENGINE)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("size", "strikes"), [(size, pair) for size in SIZES for pair in mixed(children_of(size), 2)], ids=told
+)
+def test_every_pair_of_a_fresh_server(start, size, strikes):
+    serve_through(start(size), strikes)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(36000)
+@pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.parametrize("size", SIZES)
+def test_every_pair_and_triple_one_after_the_other(start, size, count):
+    """After a loss of the core, and after all that came before."""
+    sets = mixed(children_of(size), 2) if count == 2 else alike(children_of(size), 3)
+    serve_through(start(size), CORE_LOSS, *sets)

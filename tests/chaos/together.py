@@ -1,0 +1,63 @@
+"""Several faults at one moment, under a small load whose every stream is compared."""
+
+import asyncio
+import itertools
+import json
+from collections.abc import Iterator, Sequence
+
+from ..end_to_end.server_process import ServerProcess
+from .cell import loading, until_all_have_begun
+from .faults import HELPER, check_nothing_is_left, send, wait_for_process
+from .load import Expected
+from .orders import Order
+from .transports import NUM_TRANSPORTS
+
+Strike = tuple[str, str]  # (who, signal)
+SIGNALS = ("SIGKILL", "SIGSTOP", "SIGSEGV")
+CHAT = {"messages": [{"role": "user", "content": "What is the capital of France?"}], "temperature": 0, "max_tokens": 24}
+
+
+def children_of(tensor_parallel_size: int) -> tuple[str, ...]:
+    """One process of each kind, and each rank."""
+    return (*(f"worker {rank}" for rank in range(tensor_parallel_size)), "engine-core", "frontend", "spare", HELPER)
+
+
+def mixed(children: Sequence[str], count: int) -> Iterator[tuple[Strike, ...]]:
+    """`count` of them at once, every signal with every other."""
+    for victims in itertools.combinations(children, count):
+        for signals in itertools.product(SIGNALS, repeat=count):
+            yield tuple(zip(victims, signals, strict=True))
+
+
+def alike(children: Sequence[str], count: int) -> Iterator[tuple[Strike, ...]]:
+    """`count` of them at once, by the same signal."""
+    for victims, signal in itertools.product(itertools.combinations(children, count), SIGNALS):
+        yield tuple((who, signal) for who in victims)
+
+
+async def run_strikes(
+    server: ServerProcess, strikes: Sequence[Strike], orders: list[Order], expected: Expected
+) -> None:
+    """All that was accepted ends to the byte, and nothing is left of it in the engine."""
+    async with loading(server, orders, expected) as load:
+        victims = [(wait_for_process(server, who), signal) for who, signal in strikes]
+        asking = asyncio.create_task(load.once())
+        await until_all_have_begun(load, asking, NUM_TRANSPORTS * len(orders))
+        for victim, signal in victims:
+            send(victim, signal)
+        await asking
+        ledger, told = load.ledger, f"{strikes}\n{load.ledger.report()}"
+        assert not ledger.wrong, told
+        assert not ledger.lost, told
+        assert not ledger.broken or any(who == "frontend" for who, _ in strikes), told
+    if any(who == HELPER for who, _ in strikes):
+        await asyncio.to_thread(check_chat, server)
+    await check_nothing_is_left(server)
+
+
+def check_chat(server: ServerProcess) -> None:
+    """A conversation needs the helper that renders templates."""
+    with server.ask("POST", "/v1/chat/completions", CHAT) as response:
+        answer = json.loads(response.read())
+        assert response.status == 200, answer
+        assert answer["choices"][0]["message"]["content"], answer

@@ -1,0 +1,65 @@
+"""system_fingerprint names what an answer depends on, and nothing else."""
+
+import msgspec
+import pytest
+
+from paged_serve.frontend.http.fingerprint import fingerprint
+from paged_serve.protocol.config import Config
+
+ARITHMETIC = "cpu bfloat16 dot"
+PLAIN = fingerprint(Config(), ARITHMETIC)
+
+
+def changed(section: str, field: str, value: object) -> Config:
+    config = Config()
+    return msgspec.structs.replace(
+        config, **{section: msgspec.structs.replace(getattr(config, section), **{field: value})}
+    )
+
+
+@pytest.mark.parametrize(
+    ("section", "field", "value"),
+    [
+        ("parallel", "tensor_parallel_size", 4),
+        ("parallel", "threads_per_rank", 3),
+        ("parallel", "spare_workers", False),
+        ("cache", "num_blocks", 700),
+        ("cache", "block_size", 32),
+        ("cache", "enable_prefix_caching", False),
+        ("scheduler", "pipeline_depth", 1),
+        ("scheduler", "max_num_batched_tokens", 64),
+        ("server", "num_frontends", 2),
+        ("model", "cpu_isa", "portable"),
+        ("model", "device", "cpu"),
+        ("model", "summation", "dot"),
+        ("model", "dtype", "bfloat16"),
+        ("model", "packed_weights_dir", "/somewhere"),
+        ("model", "cache_dir", "/somewhere"),
+    ],
+)
+def test_it_does_not_tell_what_changes_no_byte(section, field, value):
+    assert fingerprint(changed(section, field, value), ARITHMETIC) == PLAIN
+
+
+@pytest.mark.parametrize(
+    ("section", "field", "value"),
+    [
+        ("model", "model", "/models/another"),
+        ("model", "served_model_names", ("another",)),
+        ("model", "tokenizer", "/models/another"),
+        ("model", "quantization", "int8"),
+        ("model", "quantization_group_size", 64),
+        ("model", "quantize_lm_head", True),
+        ("model", "seed", 1),
+        ("model", "generation_config", "none"),
+        ("cache", "kv_cache_dtype", "int8"),
+        ("server", "chat_template", "{{ messages }}"),
+    ],
+)
+def test_it_tells_settings_that_change_answers(section, field, value):
+    assert fingerprint(changed(section, field, value), ARITHMETIC) != PLAIN
+
+
+@pytest.mark.parametrize("arithmetic", ["cpu bfloat16 tile", "cpu float32", "cpu bfloat16 dot 3 ranks"])
+def test_it_tells_the_dtype_and_the_order_of_sums_that_the_workers_took(arithmetic):
+    assert fingerprint(Config(), arithmetic) != PLAIN

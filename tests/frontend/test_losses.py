@@ -1,0 +1,230 @@
+"""Two children lost at once, in every order and however it is noticed: each costs what one loss costs, or less.
+
+No process and no socket: children are records, and time comes in as an argument.
+"""
+
+import itertools
+import signal
+from types import SimpleNamespace
+
+import pytest
+
+from paged_serve.frontend.supervision import process_table
+from paged_serve.frontend.supervision.child import Child, ChildEvent, ChildState, StartInfo
+from paged_serve.frontend.supervision.losses import Losses
+from paged_serve.frontend.supervision.process_table import ProcessTable
+from paged_serve.frontend.supervision.reception import Complaint
+from paged_serve.frontend.supervision.recovery import Recovery
+from paged_serve.frontend.supervision.restart_budget import RestartBudget
+from paged_serve.frontend.supervision.shutdown import PhaseEvent, Shutdown
+from paged_serve.frontend.supervision.silence import HALTED_S, SilenceJudge
+from paged_serve.protocol.control import WorkersLost, WorkersReplaced
+
+TURN_S = 0.25
+
+
+class FakeChild(Child):
+    """Ready at once. Halted, it is silent; killed, it is gone as soon as its end is looked for."""
+
+    _pids = itertools.count(1)
+
+    @classmethod
+    def spawn(cls, role, index, epoch, start, now):
+        pid = next(cls._pids)
+        child = cls(role, index, epoch, SimpleNamespace(pid=pid, returncode=None), pid, -1, now)
+        child.halted = False
+        for event in (ChildEvent.HELLO, ChildEvent.READY):
+            child.fire(event)
+        return child
+
+    def signal(self, number):
+        self.process.returncode = -number
+
+    def reap(self, timeout_s=None):
+        self.fire(ChildEvent.DEATH)
+
+    def is_stopped(self):
+        return self.halted
+
+    def ended_from_outside(self):
+        return True
+
+
+class House:
+    """What is around the losses: a table of children, and a core that believes what the supervisor tells it."""
+
+    def __init__(self, tensor_parallel_size: int):
+        self.told: list[object] = []  # by the supervisor, to the core
+        self.complaints: list[Complaint] = []  # by children, to be read next
+        self.given_up: tuple[str, int] | None = None
+        self.now = 0.0
+        self.slots = [
+            ("frontend", 0),
+            *(("worker", rank) for rank in range(tensor_parallel_size)),
+            ("engine-core", 0),
+        ]
+        self.table = ProcessTable(StartInfo("/nowhere", {}, -1, {}))
+        for slot in self.slots:
+            self.table.spawn(slot, 0, self.now)
+        link = SimpleNamespace(send=lambda peer, message: self.told.append(message), has_message_within=lambda s: False)
+        spares = SimpleNamespace(lost=lambda spare, now: None)
+        self.budget = RestartBudget(limit=1000, window_s=1e9)
+        self.recovery = Recovery(self.table, link, spares, self.budget)
+        shutdown = Shutdown(drain_timeout_s=1.0)
+        shutdown.fire(PhaseEvent.READY)
+        self.losses = Losses(
+            self.table,
+            link,
+            SimpleNamespace(read=lambda now, on_progress: [self.complaints.pop(0) for _ in self.complaints[:]]),
+            SilenceJudge(300.0, self.now),
+            self.recovery,
+            SimpleNamespace(collect=lambda reason, now: None),
+            shutdown,
+            lambda reason, code, now: setattr(self, "given_up", (reason, code)),
+        )
+
+    def halt(self, slot):
+        """From now on it says nothing; its last word came so long ago that the next look finds it."""
+        child = self.table.living[slot]
+        child.halted, child.last_heard = True, self.now - HALTED_S
+
+    def kill(self, slot):
+        self.table.living[slot].signal(signal.SIGKILL)
+
+    def turn(self, *, successors: bool = True):
+        """As Supervisor._turn. `successors`: whether those that were dismissed are gone by then."""
+        self.now += TURN_S
+        for child in self.table.living.values():
+            if not child.halted and child.process.returncode is None:
+                child.last_heard = self.now
+        self.losses.read_control(self.now, None)
+        ended = [child for child in self.table.unfinished() if child.process.returncode is not None]
+        dismissed = [child for child in ended if not self.table.is_current(child)]
+        gone = ended if successors else [child for child in ended if child not in dismissed]
+        self.losses.reap({child.pidfd for child in gone}, self.now)
+        self.losses.find_silent(self.now)
+        self.table.spawn_missing(self.now)
+
+    def settle(self):
+        for _ in range(8):
+            self.turn()
+
+    def check(self):
+        """All that should run does, in one epoch, of which the core knows; and nothing has ended."""
+        assert self.given_up is None
+        assert self.table.is_complete
+        assert set(self.table.living) == set(self.slots)
+        assert all(child.state is ChildState.READY for child in self.table.living.values())
+        epochs = {child.epoch for child in self.table.of_role("worker")}
+        assert epochs == {self.recovery.engine_epoch}
+        [core] = self.table.of_role("engine-core")
+        told = [message.epoch for message in self.told if isinstance(message, WorkersReplaced)]
+        assert max([core.epoch, *told]) == self.recovery.engine_epoch
+
+    @property
+    def num_restarts(self) -> int:
+        return len(self.budget._spent)
+
+
+@pytest.fixture
+def house(monkeypatch):
+    monkeypatch.setattr(process_table, "Child", FakeChild)
+    return House
+
+
+def pairs(tensor_parallel_size: int):
+    """In each order; of the ranks of a group two stand for all."""
+    ranks = [("worker", 0), ("worker", tensor_parallel_size - 1)][: min(2, tensor_parallel_size)]
+    return itertools.permutations([*ranks, ("engine-core", 0), ("frontend", 0)], 2)
+
+
+EARLIER = [(), (("engine-core", 0),), (("worker", 0),), (("frontend", 0),), (("engine-core", 0), ("frontend", 0))]
+in_each_house = pytest.mark.parametrize(
+    ("size", "earlier"),
+    [(size, earlier) for size in (1, 2, 4) for earlier in EARLIER],
+    ids=lambda value: "+".join(role for role, _ in value) or "fresh" if isinstance(value, tuple) else f"tp{value}",
+)
+
+
+def prepared(house, size, earlier):
+    made = house(size)
+    for slot in earlier:
+        made.kill(slot)
+        made.settle()
+    made.check()
+    return made
+
+
+@in_each_house
+def test_two_halted_children_that_are_found_in_one_turn_are_replaced(house, size, earlier):
+    for pair in pairs(size):
+        made = prepared(house, size, earlier)
+        before = made.num_restarts
+        for slot in pair:
+            made.halt(slot)
+        made.settle()
+        made.check()
+        roles = {"frontend" if role == "frontend" else "engine" for role, _ in pair}
+        assert made.num_restarts - before == len(roles), pair
+
+
+@in_each_house
+@pytest.mark.parametrize("successors", [False, True])
+def test_the_second_may_be_found_while_the_first_is_replaced(house, size, earlier, successors):
+    for pair in pairs(size):
+        made = prepared(house, size, earlier)
+        for slot in pair:
+            if slot in made.table.living:  # else it went with the first
+                made.halt(slot)
+            made.turn(successors=successors)
+        made.settle()
+        made.check()
+
+
+@in_each_house
+def test_one_may_be_killed_and_the_other_halted(house, size, earlier):
+    for killed, halted in pairs(size):
+        made = prepared(house, size, earlier)
+        made.halt(halted)
+        made.kill(killed)
+        made.settle()
+        made.check()
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_the_last_words_of_a_dismissed_child_are_no_second_loss(house, size):
+    made = prepared(house, size, ())
+    workers = made.table.of_role("worker")
+    made.halt(("worker", 0))
+    made.turn()
+    for worker in workers:
+        worker.failure = "ProtocolError: the engine core refused this worker: worker group 0; group 1 is in use"
+        made.complaints.append(Complaint(worker))
+    made.settle()
+    made.check()
+    assert made.num_restarts == 1
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_a_core_and_its_ranks_that_all_complain_at_once_cost_one_restart(house, size):
+    made = prepared(house, size, ())
+    [core] = made.table.of_role("engine-core")
+    workers = made.table.of_role("worker")
+    made.complaints = [Complaint(worker) for worker in workers]
+    made.complaints.append(Complaint(core, lost_workers=WorkersLost(0, "rank 0: it is gone")))
+    for worker in workers:
+        worker.failure = "RuntimeError: a rank is gone"
+    made.settle()
+    made.check()
+    assert made.num_restarts == 1
+
+
+def test_memory_is_named_as_the_cause_of_a_kill_where_the_kernel_tells_of_a_shortage_and_nowhere_else(house):
+    made = prepared(house, 2, ())
+    for is_known in (False, True):
+        [victim] = [child for child in made.table.of_role("worker") if child.index == 1]
+        made.recovery.memory_shortage = SimpleNamespace(is_known=is_known, struck=lambda: False)
+        made.kill(("worker", 1))
+        made.settle()
+        assert "was killed by SIGKILL" in victim.obituary()
+        assert ("memory ran out" in victim.obituary()) is is_known

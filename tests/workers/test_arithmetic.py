@@ -1,0 +1,32 @@
+"""Equal words for equal bits, other words for other bits: see docs/determinism.md."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from paged_serve.workers.arithmetic import arithmetic
+
+
+def words(num_ranks=1, *, dtype=torch.bfloat16, device="cpu", head_dim=64, summation="dot"):
+    model = SimpleNamespace(dtype=dtype, device=device, geometry=SimpleNamespace(head_dim=head_dim))
+    return arithmetic(model, num_ranks, None if summation is None else SimpleNamespace(summation=summation))
+
+
+def test_one_two_and_four_ranks_are_equal_and_others_are_not():
+    assert words(1) == words(2) == words(4) == "cpu bfloat16 dot"
+    assert len({words(1), words(3), words(8)}) == 3
+
+
+def test_the_order_of_sums_counts_where_bfloat16_is_added():
+    assert words(summation="tile") == "cpu bfloat16 tile"
+    assert words(summation="tile", dtype=torch.float32) == words(dtype=torch.float32) == "cpu float32"
+
+
+@pytest.mark.parametrize("options", [{"summation": None}, {"device": "cuda", "summation": None}])
+def test_torch_and_devices_have_bits_of_their_own_for_each_number_of_ranks(options):
+    assert words(1, **options) != words(2, **options)
+
+
+def test_heads_that_the_kernels_do_not_have_are_torchs():
+    assert torch.__version__ in words(head_dim=80 + 1)
