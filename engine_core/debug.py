@@ -22,6 +22,7 @@ def check_invariants(engine: EngineCore) -> None:
     _check_leads(engine)
     _check_places(engine)
     _check_rows(scheduler)
+    _check_passes(scheduler, live_sequences(engine))
     _check_decode_set(scheduler)
     _check_calendars(scheduler)
     if scheduler.quarantine.sequences():
@@ -71,6 +72,12 @@ def _check_places(engine: EngineCore) -> None:
     assert scheduler.quarantine.sequences() <= set(live), "somebody who has ended is a suspect"
     for sequence in held:
         assert sequence.request.leader in scheduler.running, f"stream {sequence.stream_id} waits in vain"
+
+
+def _check_passes(scheduler: Scheduler, live: list[Sequence]) -> None:
+    """No sequence waits for ever: only so many that come after it are admitted before it."""
+    for sequence in live:
+        assert sequence.num_passed <= scheduler.max_passes, f"stream {sequence.stream_id} was passed too often"
 
 
 def _check_rows(scheduler: Scheduler) -> None:

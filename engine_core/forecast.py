@@ -139,7 +139,7 @@ class Forecast:
         shares = self._scheduler.shares
         service = shares.served_as_of(tenant)
         cost = _cost(tenant.queued_prompt_tokens, tenant.queued_output_tokens * self._used_share)
-        return _Queue(tenant, service, tenant.weight, cost, tenant.arrivals.per_s(self._now))
+        return _Queue(tenant, service, tenant.weight, cost, tenant.arrivals.value(self._now))
 
     def first_token_s(self, tenant: Tenant, prompt_tokens: int) -> float:
         """Seconds until the first token of a sequence that came now."""

@@ -90,6 +90,13 @@ MUTATIONS = [
         "if True:",
         "what a slow client was not told is forgotten",
     ),
+    (SCHEDULER, "or first.num_passed >= self.max_passes", "", "a large request waits for ever"),
+    (
+        SCHEDULER,
+        "                    each.num_passed += 1\n",
+        "                    pass\n",
+        "passes are not counted",
+    ),
     (DECODE, "prompt_len + 1  # in", "prompt_len  # in", "decode positions are one too low"),
     (QUARANTINE, "if alone is not None and len", "if False and len", "poison is never found"),
     (
