@@ -148,7 +148,7 @@ class ClientDesk:
             case OutputsReceived(frames=frames):
                 self.send(engine.outputs_received(client, frames))
             case UtilityCall():
-                self._tell(client, answer_call(engine, message, is_remote(client)))
+                self._tell(client, answer_call(engine, message, now, is_remote=is_remote(client)))
             case SuspectsHeld(count=count) if self._failures:
                 engine.trials.suspects_held(client, count)
             case ClientHeartbeat() | SuspectsHeld():

@@ -38,6 +38,7 @@ class Scheduler:
         self.step = 0  # the last one planned
         self.shares = FairShares(self.max_num_rows)
         self.waiting = WaitingQueue(self.shares)
+        self.stalled: dict[bytes, list[Sequence]] = {}  # by client, by order: of those that must acknowledge first
         self.running: list[Sequence] = []  # by order
         self.prefilling: list[Sequence] = []  # by order; tokens not all planned yet
         self.in_flight: deque[ScheduledStep] = deque()
@@ -61,7 +62,7 @@ class Scheduler:
 
     def add(self, sequence: Sequence) -> None:
         tenant = sequence.request.tenant
-        self.waiting.add(sequence)
+        self._enqueue(sequence)
         self.shares.begins_to_live(tenant)
         tenant.queue(sequence, +1)
         self.num_live += 1
@@ -71,6 +72,8 @@ class Scheduler:
     def schedule(self) -> ScheduledStep | None:
         """Plan one step over all that can run, or None when nothing can."""
         suspect = self.quarantine.first()
+        if self.stalled:
+            self._stop_stalled(suspect)
         if self.quarantine.is_closed if suspect is None else not self._isolate(suspect):
             return None
         plan = ScheduledStep(self.step + 1)
@@ -203,7 +206,7 @@ class Scheduler:
 
     def _admit_suspect(self, plan: ScheduledStep, suspect: Sequence, budget: int) -> None:
         if suspect.state is not SequenceState.RUNNING and self.kv_cache.admit(suspect, None, 0):
-            self.waiting.remove(suspect)
+            self._dequeue(suspect)
             self._start_in(plan, suspect, budget)
 
     def _start_in(self, plan: ScheduledStep, sequence: Sequence, budget: int) -> int:
@@ -246,7 +249,35 @@ class Scheduler:
         self._stop_running([sequence])
         sequence.num_preemptions += 1
         self.num_preemptions += 1
-        self.waiting.add(sequence)
+        self._enqueue(sequence)
+
+    def pause(self, client: bytes) -> None:
+        """Schedule nothing of this client's, but a suspect that holds up the others, until `resume`."""
+        own = [sequence for sequence in self.waiting if sequence.request.client == client]
+        self.stalled[client] = []
+        for sequence in own:
+            self.waiting.remove(sequence)
+            insert(self.stalled[client], sequence)
+
+    def resume(self, client: bytes) -> None:
+        for sequence in self.stalled.pop(client, ()):
+            self.waiting.add(sequence)
+
+    def _stop_stalled(self, suspect: Sequence | None) -> None:
+        for sequence in reversed([each for each in self.running if each.request.client in self.stalled]):
+            if sequence is not suspect:
+                self.preempt(sequence)
+
+    def _enqueue(self, sequence: Sequence) -> None:
+        if (stalled := self.stalled.get(sequence.request.client)) is None:
+            self.waiting.add(sequence)
+        else:
+            insert(stalled, sequence)
+
+    def _dequeue(self, sequence: Sequence) -> None:
+        """It waits no longer, wherever it did."""
+        if not self.waiting.remove(sequence) and not remove(self.stalled.get(sequence.request.client, []), sequence):
+            sequence.request.held.remove(sequence)
 
     def finish(self, sequences: list[Sequence]) -> None:
         """End these, whatever they do at the moment, and take back what they hold."""
@@ -254,8 +285,8 @@ class Scheduler:
         for sequence in sequences:
             if sequence.state is SequenceState.WAITING:
                 self._unqueue(sequence)
-            if sequence.state is not SequenceState.RUNNING and not self.waiting.remove(sequence):
-                sequence.request.held.remove(sequence)
+            if sequence.state is not SequenceState.RUNNING:
+                self._dequeue(sequence)
             sequence.fire(SequenceEvent.FINISH)
             self.shares.ends(sequence.request.tenant, sequence.request.prompt_len, len(sequence.output))
             self.quarantine.discard(sequence)
@@ -272,7 +303,7 @@ class Scheduler:
             self._give_row_back(sequence)
             self._release_held(sequence)
             sequence.block_ids = ()
-            self.waiting.add(sequence)
+            self._enqueue(sequence)
         self.running, self.prefilling, self._prefilled, self._leaves = [], [], [], []
         self.decode_set = DecodeSet()
         self.shares.workers_lost()
@@ -325,7 +356,7 @@ class Scheduler:
         if request.leader is sequence:
             request.leader = None
             for sibling in request.held:
-                self.waiting.add(sibling)
+                self._enqueue(sibling)
             request.held = []
 
     def _unqueue(self, sequence: Sequence) -> None:

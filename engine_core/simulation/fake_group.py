@@ -45,6 +45,10 @@ class FakeGroup:
         message = engine.plan(now)
         if message is not None:
             step = engine.scheduler.in_flight[-1]
+            paused = engine.unacknowledged.paused
+            assert is_isolating or not any(s.request.client in paused for s in step.sequences()), (
+                "a client is not paused"
+            )
             if not is_isolating:
                 self._count_passes(step.admitted, set(waiting).intersection(engine.scheduler.waiting))
             salts = {s.row: self._salts[s.request.client, s.request.request_id] for s in step.admitted}

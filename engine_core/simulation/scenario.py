@@ -57,6 +57,7 @@ def draw_scenario(seed: int) -> Scenario:
             policy=rng.choice(("fcfs", "priority")),
             pipeline_depth=rng.randint(1, 3),
             max_num_queued_requests=rng.choice((4, 100)),
+            max_unacknowledged_bytes=rng.choice((1 << 28, 1 << 28, 1000, 4000)),
         ),
     )
     facts = ModelFacts(

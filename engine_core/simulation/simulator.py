@@ -85,7 +85,9 @@ class Simulation:
 
     def _apply(self) -> None:
         answer = self._group.answers.popleft()
+        paused = set(self._engine.unacknowledged.paused)
         self.post.send(self._engine.apply(answer, self.now))
+        self.tally.paused += len(self._engine.unacknowledged.paused - paused)
         check_invariants(self._engine)
         self._group.check_poison(self._engine, answer.step)
         self.tally.steps += 1

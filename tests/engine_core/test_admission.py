@@ -2,7 +2,9 @@
 
 import pytest
 
+from paged_serve.engine_core import admission
 from paged_serve.protocol.engine_core import RejectReason
+from paged_serve.protocol.message import unpack_ids
 from paged_serve.protocol.sampling_params import FinishReason
 
 
@@ -178,3 +180,14 @@ def test_the_first_of_n_sequences_is_the_one_of_n_1_and_the_others_differ(drive)
     driver.run()
     assert driver.tokens[one] == driver.tokens[many]
     assert len({tuple(driver.tokens[many + index]) for index in range(3)}) == 3
+
+
+@pytest.mark.parametrize("field", ["prompt", "resume"])
+def test_what_is_too_long_is_refused_before_its_ids_are_read(drive, monkeypatch, field):
+    read = []
+    monkeypatch.setattr(admission, "unpack_ids", lambda ids: read.append(ids) or unpack_ids(ids))
+    driver = drive(max_model_len=32)
+    long = [1] * 1000
+    driver.add(**({"prompt": long} if field == "prompt" else {"prompt": [1], "resume": (long,)}))
+    assert "tokens" in refusal(driver).message
+    assert [len(ids) for ids in read] == ([] if field == "prompt" else [4])

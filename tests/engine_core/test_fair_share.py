@@ -4,6 +4,7 @@ import pytest
 
 from paged_serve.engine_core.fair_share import MAX_IDLE_TENANTS, MAX_LEAD_BATCHES, RATE_OVER_S, FairShares, Rate
 from paged_serve.engine_core.simulation.overload import Overload, Source, StepTime
+from paged_serve.engine_core.stats import STATS_INTERVAL_S
 from paged_serve.protocol.engine_core import RejectReason
 
 SHORT = {"prompt": (10, 60), "allowed": (10, 60)}
@@ -121,7 +122,7 @@ def test_stats_tell_who_is_full_and_how_long_whom_it_takes(drive):
     driver.engine.forecast.step(0, 1, 1.0, driver.now)  # a step of a second
     for tenant in ("greedy", "greedy", "greedy", "modest"):
         driver.add(4, tenant=tenant, max_tokens=150)
-    stats = driver.engine.stats()
+    stats = driver.engine.stats(driver.now + STATS_INTERVAL_S)
     greedy, modest = stats.tenants
     assert (greedy.tenant, greedy.num_queued, greedy.is_full) == ("greedy", 3, True)
     assert (modest.tenant, modest.num_queued, modest.is_full) == ("modest", 1, False)

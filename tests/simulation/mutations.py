@@ -74,8 +74,8 @@ MUTATIONS = [
     ),
     (
         OUTBOX,
-        "Untold(sequence, len(sequence.output) - (stream_id in in_columns))",
-        "Untold(sequence, len(sequence.output))",
+        "PendingOutput.of(sequence, len(sequence.output) - (stream_id in in_columns))",
+        "PendingOutput.of(sequence, len(sequence.output))",
         "a token is lost when a client falls behind",
     ),
     (
@@ -86,7 +86,7 @@ MUTATIONS = [
     ),
     (
         OUTBOX,
-        "if not any(entry.has_news for entry in untold.values()):",
+        "if all(entry.is_told for entry in pending.values()):",
         "if True:",
         "what a slow client was not told is forgotten",
     ),
