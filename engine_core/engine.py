@@ -31,6 +31,7 @@ from .kv_cache import KVCache
 from .news import ending, step_news
 from .orphans import Orphans, adopted_news
 from .request import Sequence
+from .resumptions import Resumptions
 from .scheduler import Scheduler
 from .stats import STATS_INTERVAL_S, StepCounters
 from .step_planner import plan_message
@@ -78,7 +79,10 @@ class EngineCore:
         )
         self._num_arrivals = 0
         self.trials = Trials(self.scheduler.quarantine, config.scheduler.max_num_queued_requests)
-        self.orphans = Orphans(cache.block_size)
+        self.orphans = Orphans()
+        self._resumptions = Resumptions(
+            most=2 * (config.scheduler.max_num_seqs + config.scheduler.max_num_queued_requests), after_restart=epoch > 0
+        )
 
     @property
     def is_idle(self) -> bool:
@@ -104,7 +108,9 @@ class EngineCore:
         self.trials.forget(client)
         if outbox is not None:
             sequences = list(outbox.streams.values())
-            for request in dict.fromkeys(sequence.request for sequence in sequences):
+            requests = dict.fromkeys(sequence.request for sequence in sequences)
+            self._resumptions.lost(len(requests))
+            for request in requests:
                 self.orphans.keep(request, now)
             self.scheduler.finish(sequences)
             self._forget_deadlines(sequences)
@@ -112,6 +118,11 @@ class EngineCore:
             self.scheduler.resume(client)
             self.unacknowledged.paused.discard(client)
             self._resume_clients()
+
+    def excuse_clients(self, seconds: float) -> None:
+        """The core read nothing for so long: all leases last so much longer."""
+        for outbox in self.clients.values():
+            outbox.heard_s += seconds
 
     def expired_clients(self, now: float) -> list[bytes]:
         """Clients whose lease has ended; the caller removes them."""
@@ -153,7 +164,6 @@ class EngineCore:
         if (running := outbox.running(message)) is not None:
             self.trials.try_alone(running, message)
             return []
-        asked, message = message, self.orphans.adopt(message, now)
         tenant = self.scheduler.shares.of(message.tenant, message.weight)
         try:
             self._check_room(outbox, tenant, message)
@@ -169,6 +179,7 @@ class EngineCore:
                 retry_after_s=refusal.retry_after_s,
             )
             return [(client, rejected)]
+        asked, message = message, self.orphans.adopt(request, message, now)
         self._num_arrivals += 1
         self.deadlines.add(request)
         self.forecast.arrived(request, now)
@@ -269,10 +280,11 @@ class EngineCore:
         return self._end_early(culprit.request.client, {culprit: FinishReason.ERROR}, now, DEADLY)
 
     def _check_room(self, outbox: ClientOutbox, tenant: Tenant, message: EngineCoreRequest) -> None:
-        """A request that comes again after a restart was accepted once and is not refused now."""
+        """A request that comes again after a restart was accepted once and is not refused now, if it can have been."""
         if any(message.request_id + index in outbox.streams for index in range(message.sampling_params.n)):
             raise InvalidRequest(f"a stream of request_id {message.request_id} is already in use", "request_id")
-        if message.resume_token_ids or message.trial_tokens:
+        was_accepted = any(message.resume_token_ids) or (message.trial_tokens and self.trials.under_way)
+        if was_accepted and self._resumptions.take():
             return
         if self.draining:
             raise Overloaded("the server is shutting down", draining=True)

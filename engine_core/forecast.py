@@ -130,7 +130,7 @@ class Forecast:
         cost = sum(other.cost for other in queues.values())
         seconds = scheduler.num_queued_tokens * prompt_s + output_s * sum(each.queued_output_tokens for each in live)
         cost_s, excess_s = seconds / cost if cost else 0.0, self._excess_s(output_s)
-        moments = []
+        moments: list[tuple[float, int, _Queue]] = []
         for tenant in tenants:
             own = queues.get(tenant) or self._queue(tenant)
             moments.append((own.service + own.cost / own.weight, len(moments), own))
