@@ -16,6 +16,8 @@ from .fair_share import Tenant
 from .kv_cache import KVCache
 from .request import Request, Sequence
 
+MAX_PROMPT_LOGPROBS_BYTES = MAX_FRAME_BYTES * 3 // 4  # of all sequences of a request
+
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -88,7 +90,6 @@ class Admission:
         """The prompt's length in tokens."""
         if not prompt:
             raise InvalidRequest("the prompt is empty; send at least one token", "prompt")
-        self._check_ids(prompt, "prompt")
         prompt_len, limit = len(prompt) // TOKEN_BYTES, self.facts.max_model_len
         if prompt_len >= limit:
             raise InvalidRequest(
@@ -96,6 +97,7 @@ class Admission:
                 f"(max_model_len). Shorten it to {limit - 1} or raise max_model_len",
                 "prompt",
             )
+        self._check_ids(prompt, "prompt")
         return prompt_len
 
     def _check_ids(self, ids: bytes, param: str) -> None:
@@ -117,10 +119,10 @@ class Admission:
         if params.prompt_logprobs is None:
             return
         num_bytes = params.n * prompt_len * (count + 2) * 8  # each sequence's first output brings them
-        if num_bytes > MAX_FRAME_BYTES * 3 // 4:
+        if num_bytes > MAX_PROMPT_LOGPROBS_BYTES:
             raise InvalidRequest(
                 f"prompt_logprobs={params.prompt_logprobs} for n={params.n} and {prompt_len} prompt tokens takes "
-                f"{num_bytes} bytes; at most {MAX_FRAME_BYTES * 3 // 4} are allowed",
+                f"{num_bytes} bytes; at most {MAX_PROMPT_LOGPROBS_BYTES} are allowed",
                 "prompt_logprobs",
             )
 
@@ -163,12 +165,12 @@ class Admission:
         if len(resumed) != n:
             raise InvalidRequest(f"resume_token_ids has {len(resumed)} entries for n={n}", "resume_token_ids")
         for ids in resumed:
-            self._check_ids(ids, "resume_token_ids")
             if len(ids) // TOKEN_BYTES > max_output:
                 raise InvalidRequest(
                     f"resume_token_ids has {len(ids) // TOKEN_BYTES} tokens; the output may have {max_output}",
                     "resume_token_ids",
                 )
+            self._check_ids(ids, "resume_token_ids")
         return [unpack_ids(ids).tolist() for ids in resumed]
 
     def _seed(self, message: EngineCoreRequest) -> int:

@@ -100,6 +100,11 @@ class BlockPool:
         """How many of `blocks` would leave the free list if they were shared now."""
         return sum(map(self._cached.__contains__, blocks))
 
+    def num_owned_once(self, blocks: Sequence[int], besides: set[int]) -> int:
+        """How many of `blocks` have one owner, those in `besides` not counted."""
+        num_once = list(map(self._refcounts.__getitem__, blocks)).count(1)
+        return num_once - sum(self._refcounts[block] == 1 for block in besides.intersection(blocks))
+
     def num_trusted(self, blocks: Sequence[int]) -> int:
         """How many of `blocks`, from the first on, somebody else may share, too."""
         if not self._suspects:

@@ -4,6 +4,8 @@ A queue that is full is full for those who fill it: each tenant may always have 
 together at most double them. One that has the queue to itself may use all of it.
 """
 
+from heapq import nsmallest
+
 from paged_serve.protocol.config import SchedulerConfig
 from paged_serve.protocol.engine_core import MAX_TENANT_STATS, EngineCoreRequest, TenantStats
 from paged_serve.protocol.errors import Overloaded
@@ -37,25 +39,28 @@ class Capacity:
         if message.ttl_s:
             self._check_patience(tenant, message.ttl_s, prompt_tokens)
 
-    def tenants(self) -> tuple[TenantStats, ...]:
-        """Of those with the longest queues: what a frontend must know to refuse without asking."""
-        queued = [tenant for tenant in self._scheduler.shares.tenants.values() if tenant.num_queued]
-        queued.sort(key=lambda tenant: (-tenant.num_queued, tenant.name))
-        return tuple(self._stats(tenant) for tenant in queued[:MAX_TENANT_STATS])
+    def waits(self) -> tuple[float, tuple[TenantStats, ...]]:
+        """Seconds to the first token of a tenant that has nothing waiting, and what those with the longest queues wait.
 
-    def newcomer_wait_s(self) -> float:
-        """Until the first token of somebody of whom nothing waits."""
-        return min(LONGEST_WAIT_S, self._forecast.queue_s(Tenant("", service=self._scheduler.shares.virtual_time)))
+        With the latter a frontend can refuse without asking.
+        """
+        shares = self._scheduler.shares
+        queued = [tenant for tenant in shares.tenants.values() if tenant.num_queued]
+        weight = sum(tenant.weight for tenant in queued)
+        longest = nsmallest(MAX_TENANT_STATS, queued, key=lambda tenant: (-tenant.num_queued, tenant.name))
+        newcomer = Tenant("", service=shares.virtual_time)
+        newcomer_s, *waits = [min(LONGEST_WAIT_S, s) for s in self._forecast.queue_times([newcomer, *longest])]
+        told = zip(longest, waits, strict=True)
+        return newcomer_s, tuple(
+            TenantStats(tenant.name, tenant.num_queued, wait_s, self._is_full(tenant, weight, wait_s))
+            for tenant, wait_s in told
+        )
 
-    def _stats(self, tenant: Tenant) -> TenantStats:
-        wait_s = min(LONGEST_WAIT_S, self._forecast.queue_s(tenant))
-        return TenantStats(tenant.name, tenant.num_queued, wait_s, self._is_full(tenant) and wait_s > TOLD_TO_HURRY_S)
-
-    def _is_full(self, tenant: Tenant) -> bool:
-        """No request of this tenant, be it small, would be accepted."""
-        scheduler = self._scheduler
-        total, own = scheduler.num_queued + 1, tenant.num_queued + 1
-        return total > (limit := self._limits.max_num_queued_requests) and own > self._share(tenant, limit)
+    def _is_full(self, tenant: Tenant, weight: float, wait_s: float) -> bool:
+        """No request of this tenant, be it small, would be accepted for some time. `weight`: of all that wait."""
+        limit = self._limits.max_num_queued_requests
+        is_over = tenant.num_queued + 1 > limit * tenant.weight / weight
+        return is_over and self._scheduler.num_queued + 1 > limit and wait_s > TOLD_TO_HURRY_S
 
     def _check_limit(self, tenant: Tenant, what: str, total: int, own: int) -> None:
         limits = self._limits

@@ -3,14 +3,19 @@
 Peers choose their own names, so each is known here by its port and its name together.
 """
 
+from collections import deque
+from collections.abc import Iterator
+
 from paged_serve.protocol.authentication import Authenticator
 from paged_serve.protocol.channel import RouterChannel, Socket
 from paged_serve.protocol.config import ServerConfig
-from paged_serve.protocol.curve import server_keys
-from paged_serve.protocol.engine_core import FromEngineCore, ToEngineCore
+from paged_serve.protocol.curve import ServerKeys, server_keys
+from paged_serve.protocol.engine_core import FromEngineCore, RequestRejected, ToEngineCore
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.lifecycle import ChildProcess
 from paged_serve.protocol.run_dir import ENGINE_SOCKET, endpoint
+
+from .invalid_requests import rejection
 
 CLIENT_QUEUE_FRAMES = 1 << 16  # outputs are bounded by credits; refusals only by what a client sends before it reads
 LOCAL, REMOTE = b"l", b"r"
@@ -29,11 +34,11 @@ class ClientPorts:
         allowed = frozenset[bytes]() if keys is None else keys.allowed
         self._authenticator = Authenticator(child.context, child.secret, allowed)
         where = endpoint(child.run_dir, ENGINE_SOCKET)
-        self._ports = {LOCAL: _Port(child.context, where, ToEngineCore, queue_frames=CLIENT_QUEUE_FRAMES)}
+        self._rejections: deque[tuple[bytes, RequestRejected]] = deque()
+        self._ports = {LOCAL: self._bind(child, where, LOCAL, None)}
         if keys is not None:
-            self._ports[REMOTE] = _Port(
-                child.context, server.client_address, ToEngineCore, queue_frames=CLIENT_QUEUE_FRAMES, keys=keys
-            )
+            self._ports[REMOTE] = self._bind(child, server.client_address, REMOTE, keys)
+        self._order = deque(self._ports)
 
     @property
     def sockets(self) -> list[Socket]:
@@ -48,19 +53,40 @@ class ClientPorts:
     def facts_for_people(self) -> dict[str, str]:
         return {"remote clients": self.remote_endpoint} if self.remote_endpoint else {}
 
-    def receive(self, max_messages: int) -> list[tuple[bytes, ToEngineCore]]:
-        """What has come, at most so many from each port."""
-        received = []
-        for name, port in self._ports.items():
-            for _ in range(max_messages):
-                if (item := port.receive()) is None:
-                    break
-                received.append((name + item[0], item[1]))
-        return received
+    def receive(self) -> Iterator[tuple[bytes, ToEngineCore]]:
+        """What has come, from each port in turn, also over several calls; the caller stops when it has enough."""
+        num_silent = 0
+        while num_silent < len(self._ports):
+            name = self._order[0]
+            self._order.rotate(-1)
+            if (item := self._ports[name].receive()) is None:
+                num_silent += 1
+            else:
+                num_silent = 0
+                yield name + item[0], item[1]
+
+    def take_rejections(self) -> Iterator[tuple[bytes, RequestRejected]]:
+        """Answers to what came and was no valid request."""
+        while self._rejections:
+            yield self._rejections.popleft()
 
     def send(self, client: bytes, message: FromEngineCore) -> bool:
         """False: the client is gone or its queue is full."""
         return self._ports[client[:1]].send(client[1:], message)
+
+    def close(self, linger_s: float) -> None:
+        """The last words get so long to leave."""
+        for socket in self.sockets:
+            socket.close(linger=int(1000 * linger_s))
+
+    def _bind(self, child: ChildProcess, endpoint: str, name: bytes, keys: ServerKeys | None) -> _Port:
+        def invalid(peer: bytes, frame: bytes, error: Exception) -> None:
+            if (rejected := rejection(frame, error)) is not None:
+                self._rejections.append((name + peer, rejected))
+
+        return _Port(
+            child.context, endpoint, ToEngineCore, queue_frames=CLIENT_QUEUE_FRAMES, keys=keys, invalid=invalid
+        )
 
 
 def is_remote(client: bytes) -> bool:

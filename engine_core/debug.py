@@ -19,15 +19,30 @@ def check_invariants(engine: EngineCore) -> None:
     scheduler.waiting.check()
     scheduler.shares.check()
     _check_tenants(scheduler, live_sequences(engine))
+    _check_clients(engine)
     _check_leads(engine)
     _check_places(engine)
     _check_rows(scheduler)
+    _check_passes(scheduler, live_sequences(engine))
     _check_decode_set(scheduler)
     _check_calendars(scheduler)
     if scheduler.quarantine.sequences():
         alone = {sequence for step in scheduler.in_flight for sequence in step.sequences()}
         assert len(alone) <= 1, "a suspect does not run alone"
     assert len(scheduler.in_flight) <= engine.config.scheduler.pipeline_depth, "too many steps in flight"
+
+
+def _check_clients(engine: EngineCore) -> None:
+    """Bytes that are not acknowledged add up, and exactly the paused clients' sequences are stalled."""
+    for outbox in engine.clients.values():
+        outbox.check()
+    total = sum(outbox.unacknowledged_bytes for outbox in engine.clients.values())
+    assert engine.unacknowledged.num_bytes == total, "unacknowledged bytes of all clients do not add up"
+    assert engine.unacknowledged.paused == engine.scheduler.stalled.keys(), "other clients are paused than stalled"
+    for client, stalled in engine.scheduler.stalled.items():
+        orders = [sequence.order for sequence in stalled]
+        assert orders == sorted(orders), "stalled sequences are out of order"
+        assert all(sequence.request.client == client for sequence in stalled), "another client's sequence is stalled"
 
 
 def live_sequences(engine: EngineCore) -> list[Sequence]:
@@ -58,7 +73,8 @@ def _check_places(engine: EngineCore) -> None:
     scheduler = engine.scheduler
     live = live_sequences(engine)
     held = {sequence for live_one in live for sequence in live_one.request.held}
-    places = [*scheduler.waiting, *held, *scheduler.running]
+    stalled = [sequence for sequences in scheduler.stalled.values() for sequence in sequences]
+    places = [*scheduler.waiting, *stalled, *held, *scheduler.running]
     assert len(places) == len(set(places)) == len(live) == scheduler.num_live, "a sequence is lost or in two places"
     assert set(places) == set(live), "a sequence lives on that no client owns"
     for sequence in scheduler.running:
@@ -71,6 +87,12 @@ def _check_places(engine: EngineCore) -> None:
     assert scheduler.quarantine.sequences() <= set(live), "somebody who has ended is a suspect"
     for sequence in held:
         assert sequence.request.leader in scheduler.running, f"stream {sequence.stream_id} waits in vain"
+
+
+def _check_passes(scheduler: Scheduler, live: list[Sequence]) -> None:
+    """No sequence waits for ever: only so many that come after it are admitted before it."""
+    for sequence in live:
+        assert sequence.num_passed <= scheduler.max_passes, f"stream {sequence.stream_id} was passed too often"
 
 
 def _check_rows(scheduler: Scheduler) -> None:
@@ -134,6 +156,8 @@ def dump_state(engine: EngineCore) -> dict[str, Any]:
                 "streams": len(outbox.streams),
                 "credit": outbox.credit,
                 "behind": outbox.is_behind,
+                "unacknowledged_bytes": outbox.unacknowledged_bytes,
+                "paused": client in engine.unacknowledged.paused,
             }
             for client, outbox in engine.clients.items()
         },

@@ -15,6 +15,7 @@ from paged_serve.protocol.engine_core import (
     RejectReason,
     RequestRejected,
     SchedulerStats,
+    TenantStats,
 )
 from paged_serve.protocol.errors import InvalidRequest, Overloaded, ProtocolError
 from paged_serve.protocol.sampling_params import FinishReason
@@ -30,12 +31,14 @@ from .kv_cache import KVCache
 from .news import ending, step_news
 from .orphans import Orphans, adopted_news
 from .request import Sequence
+from .resumptions import Resumptions
 from .scheduler import Scheduler
 from .stats import STATS_INTERVAL_S, StepCounters
 from .step_planner import plan_message
 from .step_results import StepResults, apply_results
 from .stopping import finish_reason
 from .trials import Trials
+from .unacknowledged import UnacknowledgedBudget
 
 log = logging.getLogger(__name__)
 
@@ -64,16 +67,22 @@ class EngineCore:
         )
         self.counters = StepCounters()
         self.clients: dict[bytes, ClientOutbox] = {}
+        self.unacknowledged = UnacknowledgedBudget(config.scheduler.max_unacknowledged_bytes)
         self.deadlines = Deadlines()
         self.forecast = Forecast(self.scheduler)
         self._capacity = Capacity(self.scheduler, config.scheduler, self.forecast)
+        self._waits: tuple[float, tuple[TenantStats, ...]] = (0.0, ())
+        self._waits_s = -math.inf  # when they were predicted
         self._last_apply_s: float | None = None  # while steps follow each other without a gap
         self._admission = Admission(
             facts, self.kv_cache, config.model.seed, config.scheduler.policy == "priority", config.server.max_logprobs
         )
         self._num_arrivals = 0
         self.trials = Trials(self.scheduler.quarantine, config.scheduler.max_num_queued_requests)
-        self.orphans = Orphans(cache.block_size)
+        self.orphans = Orphans()
+        self._resumptions = Resumptions(
+            most=2 * (config.scheduler.max_num_seqs + config.scheduler.max_num_queued_requests), after_restart=epoch > 0
+        )
 
     @property
     def is_idle(self) -> bool:
@@ -87,7 +96,7 @@ class EngineCore:
     # Clients
 
     def add_client(self, client: bytes, now: float) -> None:
-        self.clients.setdefault(client, ClientOutbox(self.epoch, now))
+        self.clients.setdefault(client, ClientOutbox(self.epoch, now, self.unacknowledged))
 
     def heard_from(self, client: bytes, now: float) -> None:
         """The client's lease begins anew."""
@@ -99,17 +108,51 @@ class EngineCore:
         self.trials.forget(client)
         if outbox is not None:
             sequences = list(outbox.streams.values())
-            for request in dict.fromkeys(sequence.request for sequence in sequences):
+            requests = dict.fromkeys(sequence.request for sequence in sequences)
+            self._resumptions.lost(len(requests))
+            for request in requests:
                 self.orphans.keep(request, now)
             self.scheduler.finish(sequences)
             self._forget_deadlines(sequences)
+            outbox.close()
+            self.scheduler.resume(client)
+            self.unacknowledged.paused.discard(client)
+            self._resume_clients()
+
+    def excuse_clients(self, seconds: float) -> None:
+        """The core read nothing for so long: all leases last so much longer."""
+        for outbox in self.clients.values():
+            outbox.heard_s += seconds
 
     def expired_clients(self, now: float) -> list[bytes]:
         """Clients whose lease has ended; the caller removes them."""
         return [client for client, outbox in self.clients.items() if now - outbox.heard_s > CLIENT_LEASE_S]
 
     def outputs_received(self, client: bytes, frames: int) -> Outgoing:
-        return [(client, message) for message in self.clients[client].acknowledge(frames, self.scheduler.step)]
+        """Credit and bytes return; the client is told what it missed, and its sequences may go on."""
+        messages = self.clients[client].acknowledge(frames, self.scheduler.step)
+        self._resume_clients()
+        return [(client, message) for message in messages]
+
+    def _pause_clients(self) -> None:
+        """Those that hold too much of what is not acknowledged wait until they acknowledge."""
+        num_clients = len(self.clients)
+        if not self.unacknowledged.is_exceeded(num_clients):
+            return
+        for client in self.unacknowledged.to_pause(self.clients.items(), num_clients):
+            log.warning(
+                "client paused: it has not acknowledged bytes=%d of max_unacknowledged_bytes=%d",
+                self.clients[client].unacknowledged_bytes,
+                self.unacknowledged.max_bytes,
+            )
+            self.unacknowledged.paused.add(client)
+            self.scheduler.pause(client)
+
+    def _resume_clients(self) -> None:
+        for client in list(self.unacknowledged.paused):
+            if self.unacknowledged.may_resume(self.clients[client], len(self.clients)):
+                self.unacknowledged.paused.discard(client)
+                self.scheduler.resume(client)
 
     # Requests
 
@@ -121,7 +164,6 @@ class EngineCore:
         if (running := outbox.running(message)) is not None:
             self.trials.try_alone(running, message)
             return []
-        asked, message = message, self.orphans.adopt(message, now)
         tenant = self.scheduler.shares.of(message.tenant, message.weight)
         try:
             self._check_room(outbox, tenant, message)
@@ -137,6 +179,7 @@ class EngineCore:
                 retry_after_s=refusal.retry_after_s,
             )
             return [(client, rejected)]
+        asked, message = message, self.orphans.adopt(request, message, now)
         self._num_arrivals += 1
         self.deadlines.add(request)
         self.forecast.arrived(request, now)
@@ -174,8 +217,11 @@ class EngineCore:
 
     # Steps
 
-    def stats(self) -> SchedulerStats:
-        return self.counters.snapshot(self.scheduler, self._capacity)
+    def stats(self, now: float) -> SchedulerStats:
+        """Figures of this moment; waits are predicted once in STATS_INTERVAL_S for all who ask."""
+        if now - self._waits_s >= STATS_INTERVAL_S:
+            self._waits, self._waits_s = self._capacity.waits(), now
+        return self.counters.snapshot(self.scheduler, *self._waits)
 
     def plan(self, now: float) -> SchedulerOutput | None:
         """The next step, or None when there is nothing to compute or enough is in flight already."""
@@ -234,16 +280,17 @@ class EngineCore:
         return self._end_early(culprit.request.client, {culprit: FinishReason.ERROR}, now, DEADLY)
 
     def _check_room(self, outbox: ClientOutbox, tenant: Tenant, message: EngineCoreRequest) -> None:
-        """A request that comes again after a restart was accepted once and is not refused now."""
+        """A request that comes again after a restart was accepted once and is not refused now, if it can have been."""
         if any(message.request_id + index in outbox.streams for index in range(message.sampling_params.n)):
             raise InvalidRequest(f"a stream of request_id {message.request_id} is already in use", "request_id")
-        if message.resume_token_ids or message.trial_tokens:
+        was_accepted = any(message.resume_token_ids) or (message.trial_tokens and self.trials.under_way)
+        if was_accepted and self._resumptions.take():
             return
         if self.draining:
             raise Overloaded("the server is shutting down", draining=True)
         self._capacity.check(tenant, message)
-        if outbox.num_ended_untold >= self.config.scheduler.max_num_queued_requests:
-            raise Overloaded(f"{outbox.num_ended_untold} ended streams wait until this client reads its outputs")
+        if outbox.num_ended_pending >= self.config.scheduler.max_num_queued_requests:
+            raise Overloaded(f"{outbox.num_ended_pending} ended streams wait until this client reads its outputs")
 
     # Telling
 
@@ -254,9 +301,10 @@ class EngineCore:
             outbox = self.clients[client]
             stats = None
             if now - outbox.stats_told_s >= STATS_INTERVAL_S:
-                stats, outbox.stats_told_s = self.stats(), now
+                stats, outbox.stats_told_s = self.stats(now), now
             messages = outbox.deliver(step, columns.get(client), news.get(client, []), stats)
             outgoing += [(client, message) for message in messages]
+        self._pause_clients()
         return outgoing
 
     def _end(self, sequences: list[Sequence]) -> None:

@@ -1,15 +1,16 @@
-"""Tenants, and what each has had of the engine: the measure by which the next one is chosen, and who gives way.
+"""Tenants, and what each has had of the engine: the measure by which the next one is chosen, and the one preempted.
 
 Service is counted as in Sheng et al., "Fairness in Serving Large Language Models", OSDI 2024: the tokens computed for
 a tenant, an output token as much as two of a prompt, divided by its weight. The virtual time is the service that each
 would have had if all with something alive had always had their shares (generalized processor sharing, Parekh and
 Gallager 1993). What a tenant has had beyond it is its lead; a pause saves nothing up. Leads are told apart by thirds of
 a batch, a batch being what a whole set of rows costs from the first token to the last: among equals whoever came first
-is served first. From two thirds on a tenant is ahead, and what it runs gives way to those that are not. Outputs
-are charged as they are planned, so nobody's length must be known.
+is served first. From two thirds on a tenant is ahead, and what it runs is preempted for those that are not.
+Outputs are charged as they are planned, so no length must be known.
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -23,25 +24,28 @@ MAX_LEAD_BATCHES = 2.0  # what is beyond is forgiven: it was nobody else's loss
 LEAD_FADES_BATCHES = 6.0  # while each is given so much, a lead falls to 1/e by itself: equals differ by chance
 FIRST_COST, KEEP_COST = 100.0, 0.95  # of a sequence: until one has ended; one counts half after 14 more
 RATE_OVER_S = 10.0  # what is older counts for little
+ARRIVALS_OVER_BATCHES = 2.0  # rows returned, in sets of all rows: older arrivals count for little
 MAX_IDLE_TENANTS = 1024  # remembered although nothing of theirs lives
 
 
 @dataclass(slots=True)
 class Rate:
-    """Of something, over the last seconds."""
+    """Of something, over the last seconds, or over whatever else counts time up."""
 
+    over: float = RATE_OVER_S
     _sum: float = 0.0
-    _at_s: float = 0.0
+    _at: float = 0.0
 
     def add(self, amount: float, now: float) -> None:
         self._sum = self._sum * self._faded(now) + amount
-        self._at_s = now
+        self._at = now
 
-    def per_s(self, now: float) -> float:
-        return self._sum * self._faded(now) / RATE_OVER_S
+    def value(self, now: float) -> float:
+        """Of one second, or of one of what counts time."""
+        return self._sum * self._faded(now) / self.over
 
     def _faded(self, now: float) -> float:
-        return math.exp(min(0.0, self._at_s - now) / RATE_OVER_S)
+        return math.exp(min(0.0, self._at - now) / self.over)
 
 
 @dataclass(slots=True, eq=False)
@@ -57,6 +61,7 @@ class Tenant:
     queued_prompt_tokens: int = 0
     queued_output_tokens: int = 0  # at most
     arrivals: Rate = field(default_factory=Rate)  # cost of what was accepted
+    sequence_arrivals: Rate = field(default_factory=Rate)  # sequences for each row that was returned
     waiting: "list[Sequence]" = field(default_factory=list)  # by order; the waiting queue's
 
     def queue(self, sequence: "Sequence", sign: int) -> None:
@@ -76,6 +81,9 @@ class FairShares:
         self._ended_cost, self._num_ended = 0.1 * FIRST_COST, 0.1  # of sequences, old ones fading
         self._live_weight = 0.0  # of tenants with something alive
         self._decoding: dict[Tenant, None] = {}
+        self._num_rows_returned = 0
+        self._arrivals_over = ARRIVALS_OVER_BATCHES * max_num_rows
+        self._sequence_arrivals = Rate(self._arrivals_over)  # of all tenants
 
     def of(self, name: str, weight: float) -> Tenant:
         """The tenant of this name; its newest request says what it weighs."""
@@ -84,6 +92,7 @@ class FairShares:
             if len(self.tenants) >= MAX_IDLE_TENANTS:
                 self._forget_idle()
             tenant = self.tenants[name] = Tenant(name, weight, self.virtual_time)
+            tenant.sequence_arrivals = Rate(self._arrivals_over)
         if tenant.num_live:
             self._live_weight += weight - tenant.weight
         tenant.weight = weight
@@ -100,11 +109,28 @@ class FairShares:
     def is_ahead(self, tenant: Tenant) -> bool:
         return self.stage(tenant) >= AHEAD_STAGE
 
+    def tenants_ahead(self) -> set[Tenant]:
+        """Of those with something alive."""
+        least = self.virtual_time + AHEAD_STAGE * self._batch_cost / STAGES_OF_BATCH
+        return {tenant for tenant in self.tenants.values() if tenant.service >= least and tenant.num_live}
+
     def begins_to_live(self, tenant: Tenant) -> None:
         """A sequence of it has arrived."""
         if not tenant.num_live:
             self._live_weight += tenant.weight
         tenant.num_live += 1
+        for arrivals in (tenant.sequence_arrivals, self._sequence_arrivals):
+            arrivals.add(1.0, self._num_rows_returned)
+
+    def row_returned(self) -> None:
+        """A sequence has ended or was preempted: the clock by which arrivals grow old."""
+        self._num_rows_returned += 1
+
+    def arrivals_per_row(self, besides: Iterable[Tenant]) -> float:
+        """Sequences of all tenants but these that came lately while one row was returned."""
+        clock = self._num_rows_returned
+        own = sum(tenant.sequence_arrivals.value(clock) for tenant in besides)
+        return max(0.0, self._sequence_arrivals.value(clock) - own)
 
     def ends(self, tenant: Tenant, num_prompt_tokens: int, num_output_tokens: int) -> None:
         """A sequence of it has ended."""

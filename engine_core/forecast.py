@@ -5,7 +5,8 @@ token, which the last steps tell. What is ahead of a request is what waits befor
 beyond what such a crowd always has left: half of its outputs, the mean remainder where ends are spread evenly.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence as Items
+from typing import NamedTuple
 
 from .fair_share import OUTPUT_TOKEN_COST, PROMPT_TOKEN_COST, Tenant
 from .request import Request, Sequence
@@ -112,34 +113,37 @@ class Forecast:
 
     def queue_s(self, tenant: Tenant) -> float:
         """Seconds until a sequence of `tenant` that came now would be scheduled; 0 when it need not wait."""
+        return self.queue_times([tenant])[0]
+
+    def queue_times(self, tenants: Items[Tenant]) -> list[float]:
+        """`queue_s` of each, in time linear in the tenants that live, for each of a few dozen `tenants`.
+
+        The wait until a moment of service is the same for all, so it grows with that moment: each is sought from
+        where the one before was found, in a round or two.
+        """
         scheduler = self._scheduler
         if not scheduler.num_waiting and scheduler.free_rows:
-            return 0.0
+            return [0.0] * len(tenants)
         prompt_s, output_s = self._prices()
-        queued = [self._queue(other) for other in scheduler.shares.tenants.values() if other.num_live]
-        cost = sum(other.cost for other in queued)
-        seconds = scheduler.num_queued_tokens * prompt_s + output_s * sum(
-            other.queued_output_tokens for other in scheduler.shares.tenants.values()
-        )
-        own = self._queue(tenant)
-        return self._until(own.service + own.cost / own.weight, own, queued, seconds / cost if cost else 0.0, output_s)
-
-    def _until(self, turn: float, own: "_Queue", queued: list["_Queue"], cost_s: float, output_s: float) -> float:
-        """Seconds until the service of `own` has come to `turn`, if others go on to send as they did."""
-        excess_s = self._excess_s(output_s)
-        wait_s = max(0.0, own.cost * cost_s + excess_s)
-        for _ in range(ROUNDS):
-            before = sum(other.before(turn, wait_s) for other in queued if other.tenant is not own.tenant)
-            last_s, wait_s = wait_s, max(0.0, (own.cost + before) * cost_s + excess_s)
-            if wait_s - last_s < 0.02 * wait_s:
-                break
-        return wait_s
+        live = [other for other in scheduler.shares.tenants.values() if other.num_live]
+        queues = {other: self._queue(other) for other in live}
+        cost = sum(other.cost for other in queues.values())
+        seconds = scheduler.num_queued_tokens * prompt_s + output_s * sum(each.queued_output_tokens for each in live)
+        cost_s, excess_s = seconds / cost if cost else 0.0, self._excess_s(output_s)
+        moments: list[tuple[float, int, _Queue]] = []
+        for tenant in tenants:
+            own = queues.get(tenant) or self._queue(tenant)
+            moments.append((own.service + own.cost / own.weight, len(moments), own))
+        waits, wait_s, table = [0.0] * len(tenants), 0.0, list(queues.values())
+        for moment, index, own in sorted(moments):
+            wait_s = waits[index] = _until(moment, own, table, cost_s, excess_s, wait_s)
+        return waits
 
     def _queue(self, tenant: Tenant) -> "_Queue":
         shares = self._scheduler.shares
         service = shares.served_as_of(tenant)
         cost = _cost(tenant.queued_prompt_tokens, tenant.queued_output_tokens * self._used_share)
-        return _Queue(tenant, service, tenant.weight, cost, tenant.arrivals.per_s(self._now))
+        return _Queue(tenant, service, tenant.weight, cost, tenant.arrivals.value(self._now))
 
     def first_token_s(self, tenant: Tenant, prompt_tokens: int) -> float:
         """Seconds until the first token of a sequence that came now."""
@@ -175,8 +179,7 @@ class Forecast:
         return self._excess * output_s
 
 
-@dataclass(slots=True)
-class _Queue:
+class _Queue(NamedTuple):
     """What waits of one tenant; costs as service counts them."""
 
     tenant: Tenant
@@ -185,9 +188,20 @@ class _Queue:
     cost: float
     cost_per_s: float  # of what it sends
 
-    def before(self, turn: float, wait_s: float) -> float:
-        """The cost that is served before somebody's turn at `turn`, in `wait_s` from now."""
-        return min(self.cost + self.cost_per_s * wait_s, max(0.0, (turn - self.service) * self.weight))
+
+def _until(moment: float, own: _Queue, queues: list[_Queue], cost_s: float, excess_s: float, least_s: float) -> float:
+    """Seconds, at least `least_s`, until `own` has been served up to `moment`, if all go on to send as they did."""
+    wait_s = max(least_s, own.cost * cost_s + excess_s)
+    for _ in range(ROUNDS):
+        before = own.cost
+        for tenant, service, weight, cost, cost_per_s in queues:
+            if service < moment and tenant is not own.tenant:
+                served, sent = (moment - service) * weight, cost + cost_per_s * wait_s
+                before += served if served < sent else sent
+        last_s, wait_s = wait_s, max(least_s, before * cost_s + excess_s)
+        if wait_s - last_s < 0.02 * wait_s:
+            break
+    return wait_s
 
 
 def _cost(prompt_tokens: float, output_tokens: float) -> float:

@@ -25,20 +25,16 @@ class KVCache:
     def num_blocks_for(self, num_tokens: int) -> int:
         return self.num_groups * -(-num_tokens // self.block_size)
 
-    def admit(self, sequence: Sequence, sibling: Sequence | None, num_spare: int) -> bool:
+    def admit(self, sequence: Sequence, sibling: Sequence | None, watermark: int) -> bool:
         """Give `sequence` blocks for all its known tokens, sharing what is computed already; all or nothing.
 
         At least its last token remains to be computed. `sibling` runs and has planned the common prompt.
-        False when fewer than `num_spare` blocks would stay free.
+        False when fewer than `watermark` blocks would stay free.
         """
-        num_tokens = sequence.num_tokens
-        self._name_blocks(sequence, num_tokens)
-        shared = self._find_shared(sequence, sibling, (num_tokens - 1) // self.block_size)
-        num_shared = len(shared[0])
-        num_new = -(-num_tokens // self.block_size) - num_shared
-        num_left = self.pool.num_free - sum(map(self.pool.num_free_among, shared)) - num_new * self.num_groups
-        if num_left < num_spare:
+        shared, num_new, num_left = self._fit(sequence, sibling)
+        if num_left < watermark:
             return False
+        num_shared = len(shared[0])
         for blocks in shared:
             self.pool.share(blocks)
         tenants = (sequence.request.tenant.name,)
@@ -46,6 +42,15 @@ class KVCache:
         sequence.num_published = num_shared
         sequence.num_scheduled = sequence.num_applied = num_shared * self.block_size
         return True
+
+    def shortage(self, sequence: Sequence, sibling: Sequence | None, watermark: int) -> tuple[int, set[int]]:
+        """How many blocks are missing for `admit` (none: 0 or less), and which it would share."""
+        shared, _, num_left = self._fit(sequence, sibling)
+        return watermark - num_left, {block for blocks in shared for block in blocks}
+
+    def num_owned_alone(self, sequence: Sequence, besides: set[int]) -> int:
+        """Blocks that its preemption makes free, those in `besides` not counted."""
+        return sum(self.pool.num_owned_once(blocks, besides) for blocks in sequence.block_ids)
 
     def extend(self, sequences: list[Sequence]) -> list[list[int]]:
         """One more block per group for each of `sequences`; returns the new blocks by group."""
@@ -104,6 +109,15 @@ class KVCache:
         if self.enable_prefix_caching and end > start:
             parent = names[-1] if names else sequence.request.chain_root
             names += chain_blocks(parent, sequence.token_bytes(start, end), self.block_size)
+
+    def _fit(self, sequence: Sequence, sibling: Sequence | None) -> tuple[list[list[int]], int, int]:
+        """Blocks to share per group, new blocks a group, and how many blocks would stay free (below 0: too few)."""
+        num_tokens = sequence.num_tokens
+        self._name_blocks(sequence, num_tokens)
+        shared = self._find_shared(sequence, sibling, (num_tokens - 1) // self.block_size)
+        num_new = -(-num_tokens // self.block_size) - len(shared[0])
+        num_left = self.pool.num_free - sum(map(self.pool.num_free_among, shared)) - num_new * self.num_groups
+        return shared, num_new, num_left
 
     def _find_shared(self, sequence: Sequence, sibling: Sequence | None, limit: int) -> list[list[int]]:
         """Per group, the blocks of the longest prefix that exists already, at most `limit` long."""

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 import msgspec
 
 from paged_serve.protocol.engine_core import EngineCoreOutput, EngineCoreRequest
-from paged_serve.protocol.message import pack_ids
+from paged_serve.protocol.message import pack_ids, unpack_ids
 from paged_serve.protocol.sampling_params import SamplingParams
 
-from .block_hash import TOKEN_BYTES, chain_root
+from .block_hash import TOKEN_BYTES
 from .client_outbox import News
 from .request import Request
 
@@ -44,7 +44,6 @@ class Orphan:
 class Orphans:
     """Within bounds of time and of tokens; the oldest go first."""
 
-    block_size: int
     num_tokens: int = 0
     _kept: dict[bytes, list[Orphan]] = field(default_factory=dict)  # by prompt
     _by_age: dict[Orphan, None] = field(default_factory=dict)
@@ -58,26 +57,28 @@ class Orphans:
         tells_once = params.logprobs is not None or params.prompt_logprobs is not None
         if tells_once or params.skip_reading_prefix_cache or not any(each.output for each in request.sequences):
             return
-        question = (request.tenant.name, request.prompt, request.chain_root, params)
         outputs = tuple(pack_ids(sequence.output) for sequence in request.sequences)
-        orphan = Orphan(question, outputs, now + KEPT_S)
+        orphan = Orphan(_question(request), outputs, now + KEPT_S)
         self._kept.setdefault(orphan.prompt, []).append(orphan)
         self._by_age[orphan] = None
         self.num_tokens += orphan.num_tokens
         self._drop_old(now)
 
-    def adopt(self, message: EngineCoreRequest, now: float) -> EngineCoreRequest:
-        """`message`, which begins with what an equal one had computed, if one is kept; it is nobody else's then."""
+    def adopt(self, request: Request, message: EngineCoreRequest, now: float) -> EngineCoreRequest:
+        """Have `request`, just accepted, begin with what an equal one had computed, if one is kept; it is dropped then.
+
+        Returns `message` as if its client had sent that along.
+        """
         if not self._by_age or message.resume_token_ids:
             return message
         self._drop_old(now)
-        root = chain_root(self.block_size, message.cache_salt)
-        question = (message.tenant, message.prompt_token_ids, root, message.sampling_params)
-        candidates = self._kept.get(message.prompt_token_ids, [])
-        orphan = next((each for each in candidates if each.question == question), None)
+        question = _question(request)
+        orphan = next((each for each in self._kept.get(request.prompt, []) if each.question == question), None)
         if orphan is None:
             return message
         self._drop(orphan)
+        for sequence, output in zip(request.sequences, orphan.outputs, strict=True):
+            sequence.output = unpack_ids(output).tolist()
         return msgspec.structs.replace(message, resume_token_ids=orphan.outputs)
 
     def _drop_old(self, now: float) -> None:
@@ -94,6 +95,10 @@ class Orphans:
         same_prompt.remove(orphan)
         if not same_prompt:
             del self._kept[orphan.prompt]
+
+
+def _question(request: Request) -> Question:
+    return (request.tenant.name, request.prompt, request.chain_root, request.params)
 
 
 def adopted_news(request: Request) -> list[News]:

@@ -21,14 +21,15 @@ from paged_serve.protocol.run_dir import WORKERS_SOCKET, endpoint
 
 from .admission import ModelFacts, fitting_model_len
 from .client_desk import ClientDesk
+from .client_ports import ClientPorts
 from .debug import describe, dump_state
 from .engine import EngineCore
+from .loop_clock import LoopClock
 from .worker_link import WorkerLink
 
 log = logging.getLogger(__name__)
 
 BEAT_S = 0.25
-TIMER_S = 0.1  # a sleep may take so much longer; beyond that the machine had no time for us
 WORKER_QUEUE_FRAMES = 64
 
 
@@ -37,7 +38,9 @@ class EngineProcess:
 
     def __init__(self, child: ChildProcess):
         self._child = child
-        self._clients = ClientDesk(child)
+        self._ports = ClientPorts(child)
+        self._clients = ClientDesk(self._ports, child.core_failures)
+        self._clock = LoopClock(time.monotonic())
         workers = RouterChannel[worker.ToWorker, worker.ToCoreFromWorker](
             child.context,
             endpoint(child.run_dir, WORKERS_SOCKET),
@@ -48,7 +51,7 @@ class EngineProcess:
         self._workers_socket = workers.socket
         self._link = WorkerLink(workers, child.config.parallel, child.control.send, child.flight.note)
         self._poller = zmq.Poller()
-        for socket in (child.control.socket, self._workers_socket, *self._clients.sockets):
+        for socket in (child.control.socket, self._workers_socket, *self._ports.sockets):
             self._poller.register(socket, zmq.POLLIN)
         self._engine: EngineCore | None = None
         self._next_beat = 0.0
@@ -71,19 +74,20 @@ class EngineProcess:
             raise
 
     def _turn(self) -> None:
-        began = time.monotonic()
         wake_at = min(self._next_beat, self._link.group.deadline)
         if self._engine is not None:
             wake_at = min(wake_at, self._engine.next_deadline_s)
-        wait_s = max(0.0, wake_at - began)
-        events = dict(self._poller.poll(math.ceil(1000 * wait_s)))
+        sleep_s = 0.0 if self._clients.has_work else max(0.0, wake_at - time.monotonic())
+        events = dict(self._poller.poll(math.ceil(1000 * sleep_s)))
         now = time.monotonic()
-        self._link.group.excuse(max(0.0, now - began - wait_s - TIMER_S))
+        lost_s = self._clock.turn(now, sleep_s)
+        self._link.group.excuse(lost_s)
+        self._clients.excuse(lost_s)
         if self._child.control.socket in events:
             self._receive_control()
         if self._workers_socket in events:
             self._receive_from_workers(now)
-        if not events.keys().isdisjoint(self._clients.sockets):
+        if not events.keys().isdisjoint(self._ports.sockets):
             self._clients.receive(now)
         self._clients.expire(now)
         self._advance_trials(now)
@@ -148,7 +152,7 @@ class EngineProcess:
             self._child.epoch,
         )
         engine.draining = self._draining
-        for_people = self._link.facts_for_people(engine) | self._clients.facts_for_people()
+        for_people = self._link.facts_for_people(engine) | self._ports.facts_for_people()
         self._child.control.send(control.Ready(for_people))
         log.info("ready %s", " ".join(f"{name}={value}" for name, value in for_people.items()))
         self._clients.open(engine, now)
@@ -161,7 +165,7 @@ class EngineProcess:
         self._link.check_deadline(now)
         if self._engine is not None and self._computes is not self._link.is_ready:
             self._computes = self._link.is_ready
-            self._clients.tell_beat(self._engine, self._engine.clients, computes=self._computes)
+            self._clients.tell_beat(self._engine, self._engine.clients, now, computes=self._computes)
         if not self._link.is_ready:
             return
         engine = self._begin(now) if self._engine is None else self._engine
@@ -169,7 +173,8 @@ class EngineProcess:
         assert epoch is not None
         if epoch != engine.worker_epoch:
             log.info("requeued sequences=%d for workers epoch=%d", len(engine.scheduler.running), epoch)
-            self._clients.send(engine.workers_replaced(epoch, now, from_outside=self._link.take_from_outside()))
+            from_outside = self._link.take_from_outside()
+            self._clients.send(engine.workers_replaced(epoch, now, from_outside=from_outside), now)
             if engine.num_culprits > self._culprits_told:
                 self._culprits_told = engine.num_culprits
                 self._child.control.send(control.CulpritEnded())
@@ -185,11 +190,11 @@ class EngineProcess:
             except ProtocolError as error:
                 self._link.lose(str(error))
                 return
-            self._clients.send(outgoing)
+            self._clients.send(outgoing, now)
 
     def _farewell(self, reason: str) -> None:
         """Say it to all, and give the words half a second to leave."""
         self._clients.farewell(reason)
         self._link.shut_down()
-        self._clients.close()
+        self._ports.close(FAREWELL_S)
         self._workers_socket.close(linger=int(1000 * FAREWELL_S))

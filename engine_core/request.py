@@ -103,8 +103,10 @@ class Sequence:
     joined_step: int = 0  # first step in the decode set; 0: not in it
     num_cached_tokens: int = -1  # prompt tokens not computed at first admission; -1: not admitted yet
     num_preemptions: int = 0
-    num_given_way: int = 0  # of them, for tenants that are not ahead
-    gave_way: bool = False  # it has not run since
+    num_yielded: int = 0  # of them, in favour of another sequence
+    has_yielded: bool = False  # and has not run since
+    num_passed: int = 0  # sequences admitted though they were behind it in the queue
+    passed: "Sequence | None" = None  # the first in the queue when it was admitted out of order
     num_nans: int = 0  # results that were not finite
     scheduled_s: float | None = None
     first_token_s: float | None = None
@@ -153,9 +155,9 @@ class Sequence:
             return prompt
         return prompt + pack_ids(self.output[max(0, start - prompt_len) : end - prompt_len])
 
-    def gives_way(self) -> None:
-        self.num_given_way += 1
-        self.gave_way = True
+    def yields(self) -> None:
+        self.num_yielded += 1
+        self.has_yielded = True
 
     def fire(self, event: SequenceEvent) -> None:
         """Raises IllegalTransition, and changes nothing, when `event` cannot happen now."""

@@ -1,20 +1,21 @@
-"""Gives each step its tokens. There is no prefill phase and no decode phase: whoever runs catches up with its tokens.
+"""Gives each step its tokens. There is no prefill phase and no decode phase: what runs catches up with its tokens.
 
-Order is everything: those who run come first, then those who wait; whoever came first is served first and gives way
-last. Without room the first of the running is never preempted, so somebody always advances; for another tenant a
-sequence gives way a few times at most, so everybody ends.
+Running sequences come first, then those that wait; the earliest is served first and preempted last. Without room the
+first of the running is never preempted, so one always advances. For another one a sequence is preempted a few times at
+most, and past one that does not fit only so many are admitted, so each ends.
 """
 
 from collections import deque
 from collections.abc import Iterable
 from heapq import heappop, heappush
+from itertools import islice
 
 from .block_hash import TOKEN_BYTES
 from .decode_set import DecodeSet
 from .fair_share import FairShares
-from .giving_way import must_leave_rows, who_gives_way
 from .kv_cache import KVCache
 from .ordered import insert, order_of, remove
+from .preemption import choose_victims, is_row_reserved
 from .quarantine import Quarantine
 from .request import Sequence, SequenceEvent, SequenceState
 from .scheduled_step import ScheduledChunk, ScheduledStep
@@ -22,6 +23,8 @@ from .step_calendar import StepCalendar
 from .waiting_queue import WaitingQueue
 
 MAX_CARRIED_BYTES = 1 << 20  # of rows admitted in one step, but for the last: their reading holds up all the others
+PASSES_PER_ROW = 4  # admissions past a sequence that does not fit, for each row that there is
+MAX_PASSERS_TRIED = 8  # sequences behind it that are looked at in a step
 
 
 class Scheduler:
@@ -31,9 +34,11 @@ class Scheduler:
         self.kv_cache = kv_cache
         self.max_num_batched_tokens = max_num_batched_tokens
         self.max_num_rows = min(max_num_seqs, max_num_batched_tokens)  # a decode row must find its token
+        self.max_passes = PASSES_PER_ROW * self.max_num_rows
         self.step = 0  # the last one planned
         self.shares = FairShares(self.max_num_rows)
         self.waiting = WaitingQueue(self.shares)
+        self.stalled: dict[bytes, list[Sequence]] = {}  # by client, by order: of those that must acknowledge first
         self.running: list[Sequence] = []  # by order
         self.prefilling: list[Sequence] = []  # by order; tokens not all planned yet
         self.in_flight: deque[ScheduledStep] = deque()
@@ -57,7 +62,7 @@ class Scheduler:
 
     def add(self, sequence: Sequence) -> None:
         tenant = sequence.request.tenant
-        self.waiting.add(sequence)
+        self._enqueue(sequence)
         self.shares.begins_to_live(tenant)
         tenant.queue(sequence, +1)
         self.num_live += 1
@@ -67,6 +72,8 @@ class Scheduler:
     def schedule(self) -> ScheduledStep | None:
         """Plan one step over all that can run, or None when nothing can."""
         suspect = self.quarantine.first()
+        if self.stalled:
+            self._stop_stalled(suspect)
         if self.quarantine.is_closed if suspect is None else not self._isolate(suspect):
             return None
         plan = ScheduledStep(self.step + 1)
@@ -130,27 +137,62 @@ class Scheduler:
         num_carried = 0  # bytes of tokens and parameters in the plan's message
         while budget and self.waiting and num_carried <= MAX_CARRIED_BYTES:
             sequence = self.waiting.first()
-            request = sequence.request
-            if request.leader is not None:
+            if sequence.request.leader is not None:
                 self.waiting.take(sequence)
-                request.held.append(sequence)
+                sequence.request.held.append(sequence)
                 continue
-            if must_leave_rows(sequence, len(self.free_rows), self.max_num_rows, self.waiting, self.shares):
+            if self._is_row_reserved(sequence):
                 return
-            while not self._find_room(sequence):
-                giving = who_gives_way(sequence, self.running, plan.admitted, self.shares)
-                if giving is None:
+            if not self._find_room(sequence):
+                victims = choose_victims(sequence, self.running, plan.admitted, self.shares, self.kv_cache)
+                if victims:
+                    budget += self._preempt_for(sequence, victims, plan)
+                elif (passer := self._find_passer(sequence)) is not None:
+                    sequence = passer
+                else:
                     return
-                budget += plan.withdraw(giving)
-                giving.gives_way()
-                self.preempt(giving)
-            self.waiting.take(sequence)
+            self.waiting.remove(sequence)
             budget -= self._start_in(plan, sequence, budget)
-            num_carried += sequence.prefill_len * TOKEN_BYTES + request.params_bytes
+            num_carried += sequence.prefill_len * TOKEN_BYTES + sequence.request.params_bytes
 
     def _find_room(self, sequence: Sequence) -> bool:
-        num_spare = len(self.running) * self.kv_cache.num_groups  # each may fill a block before one is preempted
-        return bool(self.free_rows) and self.kv_cache.admit(sequence, sequence.request.sharer, num_spare)
+        watermark = len(self.running) * self.kv_cache.num_groups  # each may fill a block before one is preempted
+        return bool(self.free_rows) and self.kv_cache.admit(sequence, sequence.request.sharer, watermark)
+
+    def _is_row_reserved(self, sequence: Sequence) -> bool:
+        return is_row_reserved(sequence, len(self.free_rows), self.max_num_rows, self.waiting, self.shares)
+
+    def _preempt_for(self, sequence: Sequence, victims: list[Sequence], plan: ScheduledStep) -> int:
+        """`sequence` has its blocks then; returns the tokens of this step that come free."""
+        num_tokens = 0
+        for victim in victims:
+            num_tokens += plan.withdraw(victim)
+            victim.yields()
+            self.preempt(victim)
+        has_room = self._find_room(sequence)
+        assert has_room, f"{len(victims)} sequences were preempted for stream {sequence.stream_id} for nothing"
+        return num_tokens
+
+    def _find_passer(self, first: Sequence) -> Sequence | None:
+        """A sequence that fits, though `first`, which comes before it, does not; it has its blocks then.
+
+        It returns them once `first` fits without it; so it is never one that was preempted in favour of another. All
+        that it passes count it, and none is passed more than `max_passes` times.
+        """
+        if not self.free_rows or first.num_passed >= self.max_passes:
+            return None
+        passed = [first]
+        for sequence in islice(self.waiting.behind(first), MAX_PASSERS_TRIED):
+            may_pass = sequence.request.leader is None and not sequence.num_yielded
+            if may_pass and not self._is_row_reserved(sequence) and self._find_room(sequence):
+                for each in passed:
+                    each.num_passed += 1
+                sequence.passed = first
+                return sequence
+            if sequence.num_passed >= self.max_passes:
+                return None
+            passed.append(sequence)
+        return None
 
     def _isolate(self, suspect: Sequence) -> bool:
         """Have nobody but `suspect` run; False while something is in flight that must be answered first."""
@@ -164,7 +206,7 @@ class Scheduler:
 
     def _admit_suspect(self, plan: ScheduledStep, suspect: Sequence, budget: int) -> None:
         if suspect.state is not SequenceState.RUNNING and self.kv_cache.admit(suspect, None, 0):
-            self.waiting.remove(suspect)
+            self._dequeue(suspect)
             self._start_in(plan, suspect, budget)
 
     def _start_in(self, plan: ScheduledStep, sequence: Sequence, budget: int) -> int:
@@ -183,7 +225,7 @@ class Scheduler:
             if not sequence.output:  # what an earlier life of the engine has computed is not charged again
                 self.shares.charge_prompt(sequence.request.tenant, sequence.prefill_len - sequence.num_scheduled)
         sequence.fire(SequenceEvent.SCHEDULE)
-        sequence.gave_way = False
+        sequence.has_yielded = False
         sequence.row = heappop(self.free_rows)
         insert(self.running, sequence)
         request = sequence.request
@@ -207,7 +249,35 @@ class Scheduler:
         self._stop_running([sequence])
         sequence.num_preemptions += 1
         self.num_preemptions += 1
-        self.waiting.add(sequence)
+        self._enqueue(sequence)
+
+    def pause(self, client: bytes) -> None:
+        """Schedule nothing of this client's, but a suspect that holds up the others, until `resume`."""
+        own = [sequence for sequence in self.waiting if sequence.request.client == client]
+        self.stalled[client] = []
+        for sequence in own:
+            self.waiting.remove(sequence)
+            insert(self.stalled[client], sequence)
+
+    def resume(self, client: bytes) -> None:
+        for sequence in self.stalled.pop(client, ()):
+            self.waiting.add(sequence)
+
+    def _stop_stalled(self, suspect: Sequence | None) -> None:
+        for sequence in reversed([each for each in self.running if each.request.client in self.stalled]):
+            if sequence is not suspect:
+                self.preempt(sequence)
+
+    def _enqueue(self, sequence: Sequence) -> None:
+        if (stalled := self.stalled.get(sequence.request.client)) is None:
+            self.waiting.add(sequence)
+        else:
+            insert(stalled, sequence)
+
+    def _dequeue(self, sequence: Sequence) -> None:
+        """It waits no longer, wherever it did."""
+        if not self.waiting.remove(sequence) and not remove(self.stalled.get(sequence.request.client, []), sequence):
+            sequence.request.held.remove(sequence)
 
     def finish(self, sequences: list[Sequence]) -> None:
         """End these, whatever they do at the moment, and take back what they hold."""
@@ -215,8 +285,8 @@ class Scheduler:
         for sequence in sequences:
             if sequence.state is SequenceState.WAITING:
                 self._unqueue(sequence)
-            if sequence.state is not SequenceState.RUNNING and not self.waiting.remove(sequence):
-                sequence.request.held.remove(sequence)
+            if sequence.state is not SequenceState.RUNNING:
+                self._dequeue(sequence)
             sequence.fire(SequenceEvent.FINISH)
             self.shares.ends(sequence.request.tenant, sequence.request.prompt_len, len(sequence.output))
             self.quarantine.discard(sequence)
@@ -233,7 +303,7 @@ class Scheduler:
             self._give_row_back(sequence)
             self._release_held(sequence)
             sequence.block_ids = ()
-            self.waiting.add(sequence)
+            self._enqueue(sequence)
         self.running, self.prefilling, self._prefilled, self._leaves = [], [], [], []
         self.decode_set = DecodeSet()
         self.shares.workers_lost()
@@ -276,6 +346,7 @@ class Scheduler:
 
     def _give_row_back(self, sequence: Sequence) -> None:
         heappush(self.free_rows, sequence.row)
+        self.shares.row_returned()
         sequence.row = -1
         sequence.prefill_len = sequence.num_scheduled = sequence.num_applied = sequence.num_published = 0
         sequence.joined_step = 0
@@ -285,7 +356,7 @@ class Scheduler:
         if request.leader is sequence:
             request.leader = None
             for sibling in request.held:
-                self.waiting.add(sibling)
+                self._enqueue(sibling)
             request.held = []
 
     def _unqueue(self, sequence: Sequence) -> None:

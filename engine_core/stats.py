@@ -2,9 +2,8 @@
 
 from dataclasses import dataclass
 
-from paged_serve.protocol.engine_core import SchedulerStats
+from paged_serve.protocol.engine_core import SchedulerStats, TenantStats
 
-from .capacity import Capacity
 from .request import Sequence
 from .scheduled_step import ScheduledStep
 from .scheduler import Scheduler
@@ -34,7 +33,7 @@ class StepCounters:
         self.generation_tokens += num_tokens
         self.last_step_s, self.last_step_tokens = step_s, plan.num_tokens
 
-    def snapshot(self, scheduler: Scheduler, capacity: Capacity) -> SchedulerStats:
+    def snapshot(self, scheduler: Scheduler, wait_s: float, tenants: tuple[TenantStats, ...]) -> SchedulerStats:
         pool = scheduler.kv_cache.pool
         return SchedulerStats(
             num_running=len(scheduler.running),
@@ -49,6 +48,6 @@ class StepCounters:
             num_preemptions=scheduler.num_preemptions,
             last_step_s=self.last_step_s,
             last_step_tokens=self.last_step_tokens,
-            wait_s=capacity.newcomer_wait_s(),
-            tenants=capacity.tenants(),
+            wait_s=wait_s,
+            tenants=tenants,
         )

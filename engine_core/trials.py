@@ -25,6 +25,7 @@ from .request import Request
 Kept = EngineCoreRequest | AbortRequests
 MIN_TTL_S = 0.001
 RETRY_AFTER_S = 1.0
+MESSAGE_BYTES, ID_BYTES = 2048, 40  # of a message itself, and of a token or stream id in a tuple
 IDLE_TURN_S = 15.0  # more than a client's lease
 
 log = logging.getLogger(__name__)
@@ -36,11 +37,13 @@ class Trials:
 
     quarantine: Quarantine
     max_kept: int  # requests
+    max_kept_bytes: int = 1 << 26
     _line: dict[bytes, None] = field(default_factory=dict)
     _holder: bytes | None = None  # whose turn it is
     _num_turns: int = 0
     _idle_since: float = 0.0  # nothing could be computed in this turn
     _kept: deque[tuple[bytes, Kept, float]] = field(default_factory=deque)  # with when it came
+    _kept_bytes: int = 0
     _idlers: set[bytes] = field(default_factory=set)  # who have let a turn pass
 
     @property
@@ -70,6 +73,7 @@ class Trials:
     def forget(self, client: bytes) -> None:
         """It is gone."""
         self._kept = deque(entry for entry in self._kept if entry[0] != client)
+        self._kept_bytes = sum(kept_bytes(message) for _, message, _ in self._kept)
         self.suspects_held(client, 0)
         self._idlers.discard(client)
 
@@ -96,25 +100,40 @@ class Trials:
 
     def keep(self, client: bytes, message: EngineCoreRequest, now: float) -> list[tuple[bytes, RequestRejected]]:
         """What is not admitted, unless it is too much."""
-        if len(self._kept) < self.max_kept:
-            self._kept.append((client, message, now))
+        if len(self._kept) < self.max_kept and self._kept_bytes + kept_bytes(message) <= self.max_kept_bytes:
+            self._keep(client, message, now)
             return []
-        reason = f"{len(self._kept)} messages wait until it is known which request killed the engine core"
+        reason = (
+            f"{len(self._kept)} messages of {self._kept_bytes} bytes wait until it is known which request killed the "
+            f"engine core; at most {self.max_kept} of {self.max_kept_bytes} bytes may"
+        )
         rejected = RequestRejected(message.request_id, RejectReason.OVERLOADED, reason, retry_after_s=RETRY_AFTER_S)
         return [(client, rejected)]
 
     def aborted(self, client: bytes, message: AbortRequests, now: float) -> None:
-        """The engine has seen it, but not the requests that are kept: it will be told again behind them."""
-        if len(self._kept) < 2 * self.max_kept and any(entry[0] == client for entry in self._kept):
-            self._kept.append((client, message, now))
+        """The engine has seen it, but not the requests that are kept: of those it will be told again behind them."""
+        own = [kept for name, kept, _ in self._kept if name == client and isinstance(kept, EngineCoreRequest)]
+        streams = {kept.request_id + index for kept in own for index in range(kept.sampling_params.n)}
+        ids = tuple(streams.intersection(message.stream_ids))
+        if ids and len(self._kept) < 2 * self.max_kept:
+            self._keep(client, AbortRequests(ids, message.finish_reason), now)
 
-    def take_kept(self, now: float) -> list[tuple[bytes, Kept]]:
-        """All that was kept, in order, once nobody is tried any more."""
-        if self.under_way or not self._kept:
-            return []
-        kept = list(self._kept)
-        self._kept.clear()
-        return [(client, _aged(message, now - came)) for client, message, came in kept]
+    @property
+    def has_ready(self) -> bool:
+        """Something was kept that the engine may see now."""
+        return bool(self._kept) and not self.under_way
+
+    def take_kept(self, now: float) -> tuple[bytes, Kept] | None:
+        """What was kept next, in order, once no suspect is tried any more."""
+        if not self.has_ready:
+            return None
+        client, message, came = self._kept.popleft()
+        self._kept_bytes -= kept_bytes(message)
+        return client, _aged(message, now - came)
+
+    def _keep(self, client: bytes, message: Kept, now: float) -> None:
+        self._kept.append((client, message, now))
+        self._kept_bytes += kept_bytes(message)
 
     def _end_idle_turn(self, now: float) -> None:
         """One in which nothing can be computed for so long, though its client lives, would last for ever."""
@@ -128,6 +147,17 @@ class Trials:
     def _end_turn(self) -> None:
         self._holder = None
         self.quarantine.end_trial()
+
+
+def kept_bytes(message: Kept) -> int:
+    """About what it takes in memory: ids that are not packed are objects."""
+    if isinstance(message, AbortRequests):
+        return MESSAGE_BYTES + ID_BYTES * len(message.stream_ids)
+    params = message.sampling_params
+    ids = len(params.allowed_token_ids or ()) + len(params.stop_token_ids) + 2 * len(params.logit_bias or ())
+    ids += sum(map(len, params.bad_words_token_ids))
+    packed = len(message.prompt_token_ids) + sum(map(len, message.resume_token_ids))
+    return MESSAGE_BYTES + packed + ID_BYTES * ids
 
 
 def _aged(message: Kept, seconds: float) -> Kept:

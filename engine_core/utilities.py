@@ -11,12 +11,12 @@ from .debug import check_invariants, dump_state
 from .engine import EngineCore
 
 
-def answer_call(engine: EngineCore, call: UtilityCall, is_remote: bool) -> UtilityResult:
+def answer_call(engine: EngineCore, call: UtilityCall, now: float, *, is_remote: bool) -> UtilityResult:
     """What the call wanted, or its error. From other hosts only figures may be asked for."""
     if is_remote and call.utility is not Utility.STATS:
         return UtilityResult(call.call_id, b"{}", error=f"{call.utility.name} is not answered to other hosts")
     try:
-        result = msgspec.json.encode(_answer(engine, call.utility))
+        result = msgspec.json.encode(_answer(engine, call.utility, now))
     except AssertionError as error:
         return UtilityResult(call.call_id, b"{}", error=str(error)[:MAX_LONG_TEXT] or "an invariant does not hold")
     if len(result) > MAX_UTILITY_BYTES:
@@ -25,10 +25,10 @@ def answer_call(engine: EngineCore, call: UtilityCall, is_remote: bool) -> Utili
     return UtilityResult(call.call_id, result)
 
 
-def _answer(engine: EngineCore, utility: Utility) -> Any:
+def _answer(engine: EngineCore, utility: Utility, now: float) -> Any:
     match utility:
         case Utility.STATS:
-            return msgspec.structs.asdict(engine.stats())
+            return msgspec.structs.asdict(engine.stats(now))
         case Utility.CHECK_INVARIANTS:
             check_invariants(engine)
             return {}

@@ -1,6 +1,7 @@
 """Who runs next: sequences that own nothing, fairly between tenants, and within each in the policy's order."""
 
 from collections.abc import Collection, Iterator
+from heapq import heapify, heappop, heapreplace
 
 from .fair_share import FairShares, Tenant
 from .ordered import insert, remove
@@ -8,8 +9,8 @@ from .request import Sequence, SequenceState
 
 
 def goes_on(sequence: Sequence) -> bool:
-    """Somebody reads what has begun already, so it goes on before others, unless it gave way to them."""
-    return not sequence.gave_way and (sequence.state is SequenceState.PREEMPTED or bool(sequence.output))
+    """What has begun goes on before others, as it is being read, unless it was preempted in their favour."""
+    return not sequence.has_yielded and (sequence.state is SequenceState.PREEMPTED or bool(sequence.output))
 
 
 class WaitingQueue:
@@ -43,6 +44,21 @@ class WaitingQueue:
         if len(self._tenants) == 1:
             return next(iter(self._tenants)).waiting[0]
         return min((tenant.waiting[0] for tenant in self._tenants), key=self._turn)
+
+    def behind(self, first: Sequence) -> Iterator[Sequence]:
+        """All but `first`, which `first()` has returned, in the order in which they come next."""
+        rest = [
+            iter(tenant.waiting[1:] if tenant is first.request.tenant else tenant.waiting) for tenant in self._tenants
+        ]
+        heads = [(self._turn(head), index, head) for index, each in enumerate(rest) if (head := next(each, None))]
+        heapify(heads)
+        while heads:
+            _, index, head = heads[0]
+            yield head
+            if (after := next(rest[index], None)) is None:
+                heappop(heads)
+            else:
+                heapreplace(heads, (self._turn(after), index, after))
 
     def take(self, first: Sequence) -> None:
         """Remove what `first` has returned."""

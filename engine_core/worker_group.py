@@ -7,7 +7,14 @@ from enum import Enum, auto
 from paged_serve.protocol.handshake import check_hello
 from paged_serve.protocol.message import Hello
 from paged_serve.protocol.state_machine import fire
-from paged_serve.protocol.worker import LoadProgress, WorkerReady
+from paged_serve.protocol.worker import (
+    KVCacheReady,
+    LoadProgress,
+    ModelRunnerOutput,
+    ToCoreFromWorker,
+    WorkerFailed,
+    WorkerReady,
+)
 
 from .step_times import StepTimes
 
@@ -51,7 +58,7 @@ class WorkerGroup:
     allocated: set[int] = field(default_factory=set)
     failure: str = ""
     _progress: dict[int, LoadProgress] = field(default_factory=dict)
-    _in_flight: deque[int] = field(default_factory=deque)  # tokens of each step
+    _in_flight: deque[tuple[int, int]] = field(default_factory=deque)  # number and tokens of each step
     _working_since: float = 0.0
     _granted: float = 1.0  # times what the step under way is allowed
 
@@ -76,6 +83,25 @@ class WorkerGroup:
             self.pids[hello.index] = hello.pid
         return reason
 
+    def judge(self, rank: int, message: ToCoreFromWorker) -> str:
+        """Why a worker that says this at this time is broken, or ""; to be asked before anything is counted."""
+        if isinstance(message, WorkerReady | KVCacheReady | LoadProgress | WorkerFailed) and message.rank != rank:
+            return f"it speaks as rank {message.rank}"
+        if isinstance(message, WorkerReady) and (self.state is not GroupState.LOADING or rank in self.loaded):
+            return f"it says that its weights are loaded while the group is {self.state.name}"
+        if isinstance(message, KVCacheReady) and (self.state is not GroupState.ALLOCATING or rank in self.allocated):
+            return f"it says that its KV cache is there while the group is {self.state.name}"
+        return self._judge_answer(rank, message) if isinstance(message, ModelRunnerOutput) else ""
+
+    def _judge_answer(self, rank: int, answer: ModelRunnerOutput) -> str:
+        if rank:
+            return "it answers a step, which rank 0 alone does"
+        if answer.epoch != self.epoch:
+            return f"it answers for epoch {answer.epoch}"
+        if not self._in_flight or self._in_flight[0][0] != answer.step:
+            return f"it answers step {answer.step}; {[step for step, _ in self._in_flight]} are under way"
+        return ""
+
     def load(self, ready: WorkerReady) -> bool:
         """A rank has its weights; True when it was the last one."""
         self.loaded[ready.rank] = ready
@@ -98,14 +124,15 @@ class WorkerGroup:
         parts = [part for part in self._progress.values() if part.stage == message.stage]
         return sum(part.done for part in parts), sum(part.total for part in parts)
 
-    def step_sent(self, num_tokens: int, now: float) -> None:
+    def step_sent(self, step: int, num_tokens: int, now: float) -> None:
         if not self._in_flight:
             self._begin_step(now)
-        self._in_flight.append(num_tokens)
+        self._in_flight.append((step, num_tokens))
 
     def step_answered(self, now: float) -> None:
         """The next step's time begins only now: it waited for this one."""
-        self.times.add(self._in_flight.popleft(), now - self._working_since)
+        _, num_tokens = self._in_flight.popleft()
+        self.times.add(num_tokens, now - self._working_since)
         self._begin_step(now)
 
     def excuse(self, seconds: float) -> None:
@@ -124,11 +151,13 @@ class WorkerGroup:
         """When the step that is being computed must be answered; infinite when there is none."""
         if self.state is not GroupState.READY or not self._in_flight:
             return float("inf")
-        return self._working_since + min(self.times.longest_s, self._granted * self.times.allowed_s(self._in_flight[0]))
+        return self._working_since + min(
+            self.times.longest_s, self._granted * self.times.allowed_s(self._in_flight[0][1])
+        )
 
     def lateness(self, now: float) -> str:
         """What is wrong with the step under way, for people."""
-        num_tokens = self._in_flight[0]
+        num_tokens = self._in_flight[0][1]
         usual_s = self.times.usual_s(num_tokens)
         usual = "" if usual_s is None else f"; 99.9 % of such steps take at most {usual_s:.3g} s"
         return f"no answer to a step of {num_tokens} tokens for {now - self._working_since:.3g} s{usual}"

@@ -1,11 +1,12 @@
 """The engine core's side of the workers' link: brings a group up, sends it steps, and notices when it is lost."""
 
 import logging
+import time
 from collections.abc import Callable
-from typing import assert_never
+from typing import Protocol, assert_never
 
 from paged_serve.protocol import control, worker
-from paged_serve.protocol.channel import FRAMES_PER_TURN, RouterChannel
+from paged_serve.protocol.channel import FRAMES_PER_TURN, SECONDS_PER_TURN
 from paged_serve.protocol.config import ParallelConfig
 from paged_serve.protocol.handshake import check_hello
 from paged_serve.protocol.lifeline import is_at_work
@@ -22,16 +23,29 @@ log = logging.getLogger(__name__)
 STAGES: dict[worker.LoadStage, str] = {"weights": "loading weights", "kernels": "compiling kernels"}
 
 
+class WorkersChannel(Protocol):
+    """A RouterChannel, or a simulation's queues."""
+
+    @property
+    def num_invalid(self) -> int: ...
+
+    def receive(self) -> tuple[bytes, worker.ToCoreFromWorker] | None: ...
+
+    def send(self, peer: bytes, message: worker.ToWorker) -> bool: ...
+
+
 class WorkerLink:
     """Owns the current group. `report` tells the supervisor, `note` the flight recorder."""
 
     def __init__(
         self,
-        channel: RouterChannel[worker.ToWorker, worker.ToCoreFromWorker],
+        channel: WorkersChannel,
         config: ParallelConfig,
         report: Callable[[control.FromChild], bool],
         note: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
     ):
+        self._clock = clock  # measures how long a turn takes
         self._channel = channel
         self._config = config
         self._report = report
@@ -47,9 +61,12 @@ class WorkerLink:
         return self.group.state is GroupState.READY
 
     def receive(self, now: float) -> list[worker.ModelRunnerOutput]:
-        """Take in what came; returns the answers to steps."""
+        """Take in what came, for 64 messages or 2 ms; returns the answers to steps."""
         answers = []
-        for _ in range(FRAMES_PER_TURN):
+        ends = self._clock() + SECONDS_PER_TURN
+        for count in range(FRAMES_PER_TURN):
+            if count and self._clock() >= ends:
+                break
             if (received := self._channel.receive()) is None:
                 break
             peer, message = received
@@ -59,7 +76,9 @@ class WorkerLink:
             rank = self.group.rank_of(peer)
             if rank is None or self.group.state is GroupState.LOST:
                 continue
-            if isinstance(message, worker.ModelRunnerOutput):
+            if wrong := self.group.judge(rank, message):
+                self.lose(f"rank {rank} breaks the protocol: {wrong}")
+            elif isinstance(message, worker.ModelRunnerOutput):
                 self.group.step_answered(now)
                 self._log.answered(message)
                 answers.append(message)
@@ -72,7 +91,7 @@ class WorkerLink:
         return answers
 
     def send_step(self, plan: worker.SchedulerOutput, scheduler: Scheduler, now: float) -> None:
-        self.group.step_sent(scheduler.in_flight[-1].num_tokens, now)
+        self.group.step_sent(plan.step, scheduler.in_flight[-1].num_tokens, now)
         self._log.sent(scheduler)
         self._send_to_all(plan)
 

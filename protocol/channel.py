@@ -47,7 +47,9 @@ Context = zmq.Context["zmq.Socket[bytes]"]
 Socket = zmq.Socket[bytes]
 
 FRAMES_PER_TURN = 64  # then a channel lets the rest of its loop run
-SECONDS_PER_TURN = 0.002
+SECONDS_PER_TURN = 0.002  # also then
+
+Invalid = Callable[[bytes, bytes, Exception], None]  # the peer, its frame, and what is wrong with it
 
 
 def new_context() -> "Context":
@@ -72,14 +74,16 @@ class _Codec(Generic[Sends, Receives]):
             )
         return frame
 
-    def decode(self, frames: list[bytes] | None) -> Receives | None:
-        """The message, or None for an invalid one. `frames` is None when their number was wrong."""
+    def decode(self, frames: list[bytes] | None, invalid: Invalid | None = None) -> Receives | None:
+        """The message, or None for an invalid one; `invalid` hears of it. `frames`: None if their number was wrong."""
         try:
             if frames is not None:
                 return self._decode(frames[-1])
             reason = "more than one payload frame"
         except Exception as error:  # UnicodeDecodeError and RecursionError come as themselves
             reason = f"{type(error).__name__}: {error}"
+            if invalid is not None and frames is not None:
+                invalid(frames[0], frames[-1], error)
         self.num_invalid += 1
         if self.num_invalid & (self.num_invalid - 1) == 0:  # powers of two: a flood does not fill the log
             log.warning("dropped an invalid message total=%d reason=%s", self.num_invalid, reason[:256])
@@ -143,8 +147,11 @@ def take(socket: "Socket", expected: int) -> list[bytes] | None:
     return frames if len(frames) == expected else None
 
 
-def _take_valid(socket: "Socket", codec: _Codec[Sends, Receives], expected: int) -> tuple[bytes, Receives] | None:
+def _take_valid(
+    socket: "Socket", codec: _Codec[Sends, Receives], expected: int, invalid: Invalid | None = None
+) -> tuple[bytes, Receives] | None:
     """The next valid message and its first frame. None also after many invalid ones, so that a flood ends a turn."""
+    ends = math.inf
     for _ in range(FRAMES_PER_TURN):
         if not int(socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:  # half the price of an exception
             return None
@@ -152,9 +159,13 @@ def _take_valid(socket: "Socket", codec: _Codec[Sends, Receives], expected: int)
             frames = take(socket, expected)
         except zmq.Again:
             return None
-        message = codec.decode(frames)
+        message = codec.decode(frames, invalid)
         if message is not None and frames is not None:
             return frames[0], message
+        now = time.monotonic()
+        ends = min(ends, now + SECONDS_PER_TURN)
+        if now >= ends:
+            return None
     return None
 
 
@@ -170,15 +181,18 @@ class RouterChannel(Generic[Sends, Receives]):
         max_frame_bytes: int = MAX_FRAME_BYTES,
         queue_frames: int = 1024,
         keys: ServerKeys | None = None,
+        invalid: Invalid | None = None,
     ):
         """`receives` is the union of messages that peers send; `queue_frames` bounds each peer's queue, each way.
 
+        `invalid` is called with each frame that does not decode, which is dropped all the same.
         `keys`: for an endpoint of TCP, where peers prove theirs by CURVE; the context's Authenticator must know them.
         """
         path = endpoint.removeprefix("ipc://")
         if keys is None and len(os.fsencode(path)) > MAX_PATH_BYTES:
             raise ConfigError(f"socket path {path} has more than {MAX_PATH_BYTES} bytes; choose a shorter directory")
         self._codec = _Codec[Sends, Receives](receives, max_frame_bytes)
+        self._invalid = invalid
         self.socket = _new_socket(context, zmq.ROUTER, max_frame_bytes, queue_frames)
         self.socket.router_mandatory = True
         self.socket.router_handover = False
@@ -208,7 +222,7 @@ class RouterChannel(Generic[Sends, Receives]):
 
     def receive(self) -> tuple[bytes, Receives] | None:
         """The next message and who sent it; None when there is none (or after many invalid ones: poll again)."""
-        return _take_valid(self.socket, self._codec, expected=2)
+        return _take_valid(self.socket, self._codec, expected=2, invalid=self._invalid)
 
     def close(self) -> None:
         self.socket.close(linger=0)

@@ -1,12 +1,13 @@
 """A worker group in virtual time: its worker, the plans on their way to it, and the answers on their way back."""
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 
 from paged_serve.protocol.message import unpack_ids
 from paged_serve.protocol.worker import ModelRunnerOutput, SchedulerOutput
 
 from ..engine import EngineCore
+from ..request import Sequence
 from .fake_worker import Background, FakeWorker
 from .scenario import Scenario
 
@@ -25,6 +26,9 @@ class FakeGroup:
         self._salts = salts
         self._plans: deque[tuple[SchedulerOutput, Background]] = deque()
         self.answers: deque[ModelRunnerOutput] = deque()
+        self.num_passes = 0
+        self._max_passes = scenario.max_passes
+        self._passes = Counter[Sequence]()
 
     @property
     def is_idle(self) -> bool:
@@ -36,14 +40,34 @@ class FakeGroup:
 
     def plan(self, engine: EngineCore, now: float) -> SchedulerOutput | None:
         """Have the engine make a plan, and send it off."""
+        waiting = list(engine.scheduler.waiting)
+        is_isolating = bool(engine.scheduler.quarantine)
         message = engine.plan(now)
         if message is not None:
             step = engine.scheduler.in_flight[-1]
+            paused = engine.unacknowledged.paused
+            assert is_isolating or not any(s.request.client in paused for s in step.sequences()), (
+                "a client is not paused"
+            )
+            if not is_isolating:
+                self._count_passes(step.admitted, set(waiting).intersection(engine.scheduler.waiting))
             salts = {s.row: self._salts[s.request.client, s.request.request_id] for s in step.admitted}
             assert not any(s.num_nans and s.num_applied for s in step.admitted), "poison may be read again"
             applied_step = engine.scheduler.in_flight[0].step - 1
             self._plans.append((message, Background(applied_step, salts)))
         return message
+
+    def _count_passes(self, admitted: list[Sequence], waiting: set[Sequence]) -> None:
+        """The order within a tenant never changes, so a pass is seen without asking what was first in the queue.
+
+        `waiting`: before the step was planned, and after.
+        """
+        for passed in waiting:
+            tenant, order = passed.request.tenant, passed.order
+            count = sum(each.request.tenant is tenant and each.order > order for each in admitted)
+            self._passes[passed] += count
+            self.num_passes += count
+            assert self._passes[passed] <= self._max_passes, f"stream {passed.stream_id} may wait for ever"
 
     def execute(self) -> int:
         """The oldest plan's answer is on its way; returns how many of its results are not finite.

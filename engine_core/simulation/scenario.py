@@ -39,6 +39,7 @@ class Scenario:
     slow_step: float = 0.0
     clock_jump: float = 0.0
     duplicate: float = 0.0  # per request and per answer, not per tick
+    max_passes: int = 4  # admissions past a sequence that does not fit
 
 
 def draw_scenario(seed: int) -> Scenario:
@@ -56,6 +57,7 @@ def draw_scenario(seed: int) -> Scenario:
             policy=rng.choice(("fcfs", "priority")),
             pipeline_depth=rng.randint(1, 3),
             max_num_queued_requests=rng.choice((4, 100)),
+            max_unacknowledged_bytes=rng.choice((1 << 28, 1 << 28, 1000, 4000)),
         ),
     )
     facts = ModelFacts(
@@ -85,6 +87,7 @@ def draw_scenario(seed: int) -> Scenario:
         slow_step=rng.choice((0.0, 0.005)),
         clock_jump=rng.choice((0.0, 0.002)),
         duplicate=rng.choice((0.0, 0.1)),
+        max_passes=rng.choice((0, 1, 4)),
     )
 
 

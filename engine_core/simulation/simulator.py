@@ -85,7 +85,9 @@ class Simulation:
 
     def _apply(self) -> None:
         answer = self._group.answers.popleft()
+        paused = set(self._engine.unacknowledged.paused)
         self.post.send(self._engine.apply(answer, self.now))
+        self.tally.paused += len(self._engine.unacknowledged.paused - paused)
         check_invariants(self._engine)
         self._group.check_poison(self._engine, answer.step)
         self.tally.steps += 1
@@ -116,6 +118,7 @@ class Simulation:
         num_deadly = sum(stream.seed == self.scenario.poison for stream in streams) * (1 + self.tally.core_deaths)
         assert self.tally.crashes <= 2 * num_deadly, "somebody has killed three worker groups"
         self._count_core()
+        self.tally.passes += self._group.num_passes
 
     def _speaking(self) -> list[SimulatedClient]:
         return [client for client in self._clients if not client.is_silent]
@@ -240,6 +243,7 @@ class Simulation:
         check_invariants(self._engine)
         for answer in self._group.answers:
             assert self._engine.apply(answer, self.now) == [], "an answer of dead workers counts"
+        self.tally.passes += self._group.num_passes
         self._group = self._start_group(epoch)
         self._pause = self._rng.randint(0, 5)
         self.tally.worker_deaths += 1
@@ -273,6 +277,7 @@ class Simulation:
 
     def _start_core(self, epoch: int) -> EngineCore:
         engine = EngineCore(self.scenario.config, self.scenario.facts, epoch, self.scenario.num_groups)
+        engine.scheduler.max_passes = self.scenario.max_passes
         for client in self._clients:
             if not client.is_silent:
                 engine.add_client(client.name, self.now)

@@ -29,6 +29,8 @@ class Tally:
     clock_jumps: int = 0
     duplicates: int = 0
     late_aborts: int = 0
+    paused: int = 0  # clients that held too much
+    passes: int = 0  # admissions past a sequence that did not fit
 
     def add(self, other: "Tally") -> None:
         for item in fields(self):

@@ -122,6 +122,13 @@ SETTINGS = (
         "N",
     ),
     Setting(
+        "Scheduling",
+        "scheduler.max_unacknowledged_bytes",
+        ("--max-unacknowledged-bytes",),
+        "Outputs held for clients that do not acknowledge them.",
+        "BYTES",
+    ),
+    Setting(
         "Devices",
         "parallel.tensor_parallel_size",
         ("--tensor-parallel-size", "--tp", "-tp"),

@@ -1,13 +1,16 @@
 """A client that does not keep up costs nothing but memory it was granted, and misses nothing."""
 
+import msgspec
 import pytest
 
-from paged_serve.engine_core import client_outbox
-from paged_serve.protocol.engine_core import MAX_UNACKNOWLEDGED_FRAMES
-from paged_serve.protocol.message import MAX_FRAME_BYTES
+from paged_serve.engine_core import admission, client_outbox
+from paged_serve.engine_core.unacknowledged import UnacknowledgedBudget
+from paged_serve.protocol.engine_core import MAX_UNACKNOWLEDGED_FRAMES, EngineCoreOutput, Logprobs
+from paged_serve.protocol.message import MAX_FRAME_BYTES, pack_ids
 from paged_serve.protocol.sampling_params import FinishReason
 
 from .conftest import CLIENT
+from .operations import count_lines
 
 
 class Slow:
@@ -77,7 +80,7 @@ def test_an_end_that_could_not_be_told_is_kept(slow):
     world.driver.abort(aborted)
     assert world.driver.engine.is_idle
     assert not world.driver.engine.is_drained
-    assert world.outbox.num_ended_untold == 2
+    assert world.outbox.num_ended_pending == 2
     while world.read():
         pass
     assert world.driver.ends[stream].finish_reason is FinishReason.LENGTH
@@ -104,12 +107,101 @@ def test_large_news_is_told_in_frames_of_bounded_size(slow, monkeypatch):
     world.driver.run()
     sizes = []
     while world.unread:
-        sizes += [sum(map(client_outbox._num_bytes, message.outputs)) for _, message in world.unread]
+        sizes += [sum(map(client_outbox.output_bytes, message.outputs)) for _, message in world.unread]
         world.read()
     assert len(sizes) > 5
     assert max(sizes) <= 2500
     assert all(len(world.driver.tokens[stream]) == 40 for stream in streams)
     assert 4 * client_outbox.MAX_OUTPUT_BYTES <= MAX_FRAME_BYTES
+
+
+def test_catching_up_is_linear_in_the_streams(slow):
+    """Of a client that acknowledges one frame at a time."""
+
+    def lines(num_streams):
+        world = slow(1, max_num_seqs=num_streams, num_blocks=8 * num_streams, max_num_batched_tokens=8192)
+        for number in range(num_streams):
+            world.driver.add([number + 1], max_tokens=20)
+        world.driver.step(5)
+        assert world.outbox.is_behind
+        return count_lines(lambda: world.driver.engine.outputs_received(CLIENT, 1))
+
+    assert lines(256) < 5 * lines(64)
+
+
+def test_what_is_held_for_a_client_that_never_acknowledges_is_bounded_and_nothing_is_lost(slow):
+    budget = 60_000
+    world = slow(2, max_unacknowledged_bytes=budget, num_blocks=512, max_model_len=512, vocab_size=100)
+    driver = world.driver
+    driver.engine.add_client(b"reader", driver.now)
+    silent = [driver.add([i + 1] * 3, max_tokens=400, seed=i, logprobs=20) for i in range(4)]
+    reading = driver.add(5, max_tokens=450, client=b"reader")
+    most = 0
+    for _ in range(500):
+        driver.step()
+        most = max(most, driver.engine.unacknowledged.num_bytes)
+        for message in [entry for entry in world.unread if entry[0] == b"reader"]:
+            world.unread.remove(message)
+            driver.read(message[1])
+            driver.engine.outputs_received(b"reader", 1)
+    assert 0.6 * budget < most <= 1.1 * budget
+    assert len(driver.tokens[reading]) == 450, "the others go on"
+    assert driver.engine.unacknowledged.paused == {CLIENT}
+    assert driver.scheduler.num_live == 4
+    assert len(driver.scheduler.free_rows) == driver.scheduler.max_num_rows, "it keeps no row and no block"
+    assert driver.engine.kv_cache.pool.num_free == driver.facts.num_blocks
+    while world.read() or driver.step():
+        pass
+    alone = slow(MAX_UNACKNOWLEDGED_FRAMES, num_blocks=512, max_model_len=512, vocab_size=100)
+    again = [alone.driver.add([i + 1] * 3, max_tokens=400, seed=i, logprobs=20) for i in range(4)]
+    while alone.read() or alone.driver.step():
+        pass
+    assert [driver.tokens[stream] for stream in silent] == [alone.driver.tokens[stream] for stream in again]
+    assert driver.engine.unacknowledged.num_bytes == 0
+
+
+def test_what_has_ended_is_held_packed_and_counted(slow):
+    world = slow(1, max_num_queued_requests=100)
+    for index in range(20):
+        world.driver.add([index + 1], max_tokens=30)
+        world.driver.run()
+    held = world.outbox.unacknowledged_bytes
+    assert held > 19 * 30 * 4
+    world.driver.engine.remove_client(CLIENT, world.driver.now)
+    assert world.driver.engine.unacknowledged.num_bytes == 0
+
+
+@pytest.mark.parametrize("num_clients", [1, 2, 3, 64])
+def test_no_division_of_the_budget_holds_more_than_the_budget(num_clients):
+    budget = UnacknowledgedBudget(1_000_000)
+    threshold = budget.threshold(num_clients)
+    one_holds_all, each_other = threshold, threshold // num_clients
+    assert one_holds_all + (num_clients - 1) * each_other <= budget.max_bytes
+
+
+def test_the_largest_output_there_may_be_fits_a_frame(drive):
+    """A prompt's logprobs at their limit, behind other outputs and before thousands of tokens with logprobs."""
+    driver = drive(vocab_size=100)
+    outbox = driver.engine.clients[CLIENT]
+    outbox.credit = 0
+    sequences = [driver.sequence(driver.add([index + 1], max_tokens=None)) for index in range(2)]
+    rows = admission.MAX_PROMPT_LOGPROBS_BYTES // (8 * 22)
+    prompt = Logprobs(bytes(4 * 21 * rows), bytes(4 * 21 * rows), bytes(4 * rows))
+    own = Logprobs(bytes(4 * 21), bytes(4 * 21), bytes(4))
+    for position in range(3000):
+        news = []
+        for sequence, first in zip(sequences, (None, prompt), strict=True):
+            sequence.output.append(7)
+            first = first if position == 0 else None
+            output = EngineCoreOutput(sequence.stream_id, position, pack_ids([7]), logprobs=own, prompt_logprobs=first)
+            news.append((sequence, output))
+        outbox.deliver(position, None, news)
+    messages = outbox.acknowledge(256, 3000)
+    frames = [len(msgspec.msgpack.encode(message)) for message in messages]
+    assert 3_000_000 < max(frames) < MAX_FRAME_BYTES * 13 // 16
+    for message in messages:
+        driver.read(message)
+    assert [len(driver.tokens[sequence.stream_id]) for sequence in sequences] == [3000, 3000]
 
 
 def test_acknowledging_more_than_was_sent_gives_no_extra_credit(drive):

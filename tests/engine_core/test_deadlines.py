@@ -98,7 +98,7 @@ def test_a_client_that_is_behind_is_told_of_the_expiry_and_of_nothing_else(drive
     driver.step(2)
     assert outbox.is_behind
     expire(driver, 2.0)
-    assert outbox.num_ended_untold == 0
+    assert outbox.num_ended_pending == 0
     assert [told.request_id for told in driver.rejections] == [hasty]
     driver.take(driver.engine.outputs_received(b"client:0", 4))
     driver.run()

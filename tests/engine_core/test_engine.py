@@ -393,6 +393,6 @@ def test_a_state_too_large_to_tell_is_an_error_instead_of_silence(drive):
     driver = drive(max_num_queued_requests=10_000, max_num_seqs=1)
     for _ in range(80):
         driver.add([1], n=100, seed=1)
-    answer = answer_call(driver.engine, UtilityCall(1, Utility.DUMP_STATE), is_remote=False)
+    answer = answer_call(driver.engine, UtilityCall(1, Utility.DUMP_STATE), driver.now, is_remote=False)
     assert f"at most {MAX_UTILITY_BYTES}" in answer.error
     assert answer.result == b"{}"

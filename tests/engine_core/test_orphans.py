@@ -108,16 +108,22 @@ def test_the_oldest_go_when_they_are_too_many(drive, monkeypatch):
     assert driver.tokens[driver.add(12, **PARAMS)]
 
 
-def test_a_full_queue_does_not_refuse_what_was_accepted_once(drive):
+@pytest.mark.parametrize("why", ["full", "draining", "invalid", "in use"])
+def test_a_refused_request_destroys_nothing_that_the_next_may_begin_with(drive, why):
     driver = drive(max_num_queued_requests=1, max_num_seqs=1)
     ask_and_lose(driver)
-    driver.add(5, max_tokens=30)
-    driver.step(2)
-    driver.add(6, max_tokens=30)
-    driver.add(7, max_tokens=30)
+    if why == "full":
+        driver.add(5, max_tokens=30)
+        driver.step(2)
+        driver.add(6, max_tokens=30)
+    running = driver.add(9, max_tokens=30) if why == "in use" else None
+    driver.engine.draining = why == "draining"
+    driver.add(10, request_id=running, priority=int(why == "invalid"), **PARAMS)
     assert len(driver.rejections) == 1
-    assert driver.tokens[driver.add(10, **PARAMS)]
-    assert len(driver.rejections) == 1
+    assert len(driver.engine.orphans) == 1
+    driver.engine.draining = False
+    driver.run()
+    assert driver.tokens[driver.add(10, **PARAMS)], "told at once"
 
 
 def test_an_abort_is_final(drive):

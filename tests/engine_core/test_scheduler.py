@@ -63,15 +63,57 @@ def test_a_lower_priority_value_is_served_first_and_ties_go_by_arrival(drive):
     assert list(driver.ends) == [high, first, second, low]
 
 
-def test_who_does_not_fit_waits_and_nobody_passes(drive):
-    driver = drive(num_blocks=10, block_size=4)
-    driver.add(28, max_tokens=4)
-    big = driver.add(20, max_tokens=4)
-    small = driver.add(2, max_tokens=1)
-    driver.step()
-    assert [sequence.stream_id for sequence in driver.scheduler.waiting] == [big, small]
+@pytest.mark.parametrize("policy", ["fcfs", "priority"])
+def test_small_requests_pass_one_that_does_not_fit_so_many_times_and_no_more(drive, policy):
+    driver = drive(num_blocks=10, block_size=4, policy=policy, max_model_len=36)
+    driver.add([1] * 16, max_tokens=20)
+    driver.scheduler.max_passes = 3
+    large = driver.add([2] * 24, max_tokens=4)
+    small = [driver.add([3 + index], max_tokens=1) for index in range(5)]
+    driver.step(8)
+    assert [stream in driver.ends for stream in small] == [True, True, True, False, False]
+    assert driver.sequence(large).num_passed == 3
     driver.run()
-    assert len(driver.ends) == 3
+    assert len(driver.tokens[large]) == 4
+    assert list(driver.firsts).index(large) < list(driver.firsts).index(small[3])
+
+
+def test_what_has_passed_returns_its_blocks_when_the_first_fits_with_them(drive):
+    driver = drive(num_blocks=10, block_size=4, max_model_len=36, prefix_caching=False)
+    first = driver.add([1] * 18, max_tokens=4)
+    large = driver.add([2] * 28, max_tokens=4)
+    passer = driver.add([3] * 8, max_tokens=20)
+    while first not in driver.ends:
+        driver.step()
+    assert driver.tokens[passer]
+    driver.step(2)
+    assert driver.tokens[large], "it begins when the one before it has ended, as if none had passed"
+    assert driver.sequence(passer).num_yielded == 1
+    driver.run()
+    assert len(driver.tokens[passer]) == 20
+    assert driver.ends[passer].times.num_preemptions == 1
+
+
+def test_a_passer_is_found_behind_others_that_do_not_fit_and_across_tenants(drive):
+    driver = drive(num_blocks=10, block_size=4, max_model_len=36)
+    driver.add([1] * 16, max_tokens=20)
+    for tenant in ("a", "b"):
+        driver.add([2] * 24, max_tokens=4, tenant=tenant)
+    small = driver.add([3], max_tokens=1, tenant="b")
+    driver.step(2)
+    assert small in driver.ends
+    driver.run()
+
+
+def test_few_of_a_long_queue_are_looked_at_in_a_step(drive, monkeypatch):
+    driver = drive(num_blocks=10, block_size=4, max_model_len=36, max_num_seqs=64)
+    driver.add([1] * 16, max_tokens=20)
+    for _ in range(100):
+        driver.add([2] * 24, max_tokens=4)
+    looked = []
+    monkeypatch.setattr(driver.scheduler, "_find_room", lambda sequence: looked.append(sequence))
+    driver.plan()
+    assert len(looked) <= 1 + scheduler.MAX_PASSERS_TRIED
 
 
 def test_out_of_blocks_the_latest_gives_way_and_the_first_never(drive):

@@ -8,6 +8,7 @@ from paged_serve.engine_core.step_times import (
     ENOUGH,
     FACTOR,
     FLOOR_S,
+    PUNCTUAL,
     QUANTILE,
     RATIO,
     REMEMBERED,
@@ -102,3 +103,19 @@ def test_no_duration_is_outside(seconds):
     histogram = Histogram()
     histogram.add(seconds)
     assert histogram.quantile_s(QUANTILE) > 0
+
+
+def test_patience_falls_again_after_a_thousand_punctual_steps_in_a_row():
+    times = learned(8, 0.001)
+    for _ in range(3):
+        times.was_late()
+    for _ in range(PUNCTUAL - 1):
+        times.add(8, 0.001)
+    times.was_late()
+    assert times.patience == 16.0, "one late step begins the count anew"
+    for _ in range(2 * PUNCTUAL):
+        times.add(8, 0.001)
+    assert times.patience == 4.0
+    for _ in range(9 * PUNCTUAL):
+        times.add(8, 0.001)
+    assert times.patience == 1.0

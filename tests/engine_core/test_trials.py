@@ -15,6 +15,10 @@ def request(request_id, trial_tokens=0, ttl_s=0.0):
     return EngineCoreRequest(request_id, pack_ids([1]), SamplingParams(), trial_tokens=trial_tokens, ttl_s=ttl_s)
 
 
+def taken(trials, now):
+    return iter(lambda: trials.take_kept(now), None)
+
+
 @pytest.fixture
 def trials():
     return Trials(Quarantine(), max_kept=2)
@@ -41,11 +45,11 @@ def test_only_the_suspect_in_its_turn_gets_in_and_the_others_when_all_is_over(tr
     for client, message in ((A, request(2)), (B, request(1, trial_tokens=8))):
         assert not trials.admits(client, message)
         assert trials.keep(client, message, 0.0) == []
-    assert trials.take_kept(0.0) == []
+    assert trials.take_kept(0.0) is None
     [(client, rejected)] = trials.keep(B, request(3), 0.0)
     assert (client, rejected.request_id, rejected.reason) == (B, 3, RejectReason.OVERLOADED)
     trials.suspects_held(A, 0)
-    assert [(client, message.request_id) for client, message in trials.take_kept(0.0)] == [(A, 2), (B, 1)]
+    assert [(client, message.request_id) for client, message in taken(trials, 0.0)] == [(A, 2), (B, 1)]
     assert trials.is_over
 
 
@@ -56,7 +60,7 @@ def test_an_abort_of_what_is_kept_is_said_again_behind_it(trials):
     trials.keep(B, request(7), 0.0)
     trials.aborted(B, abort, 0.0)
     trials.suspects_held(A, 0)
-    assert [type(message) for _, message in trials.take_kept(0.0)] == [EngineCoreRequest, AbortRequests]
+    assert [type(message) for _, message in taken(trials, 0.0)] == [EngineCoreRequest, AbortRequests]
 
 
 def test_who_waits_here_has_less_time_left(trials):
@@ -64,7 +68,7 @@ def test_who_waits_here_has_less_time_left(trials):
     trials.keep(B, request(1, ttl_s=5.0), 10.0)
     trials.keep(B, request(2, ttl_s=1.0), 10.0)
     trials.suspects_held(A, 0)
-    assert [message.ttl_s for _, message in trials.take_kept(12.0)] == [3.0, 0.001]
+    assert [message.ttl_s for _, message in taken(trials, 12.0)] == [3.0, 0.001]
 
 
 @pytest.mark.parametrize("when", ["in line", "in its turn"])
@@ -103,8 +107,27 @@ def test_a_suspect_runs_alone_until_its_client_is_content(drive):
     assert len(driver.tokens[suspect]) == 8, "it goes no further than it must"
     assert (len(driver.tokens[running]), driver.tokens.get(late, [])) == (before, [])
     trials.suspects_held(client, 0)
-    for kept_by, message in trials.take_kept(driver.now):
+    for kept_by, message in taken(trials, driver.now):
         driver.take(driver.engine.add_request(kept_by, message, driver.now))
     driver.run()
     assert [len(driver.tokens[stream]) for stream in (running, suspect, late)] == [20, 20, 20]
     assert driver.ends[late].finish_reason is FinishReason.LENGTH
+
+
+def test_what_is_kept_is_bounded_in_bytes_too():
+    trials = Trials(Quarantine(), max_kept=1000, max_kept_bytes=1 << 20)
+    trials.suspects_held(A, 1)
+    large = EngineCoreRequest(1, bytes(300_000), SamplingParams())
+    many_ids = EngineCoreRequest(2, pack_ids([1]), SamplingParams(allowed_token_ids=tuple(range(20_000))))
+    assert [len(trials.keep(B, large, 0.0)) for _ in range(4)] == [0, 0, 0, 1]
+    assert trials.keep(B, many_ids, 0.0), "ids in a tuple take ten times their bytes on the wire"
+    trials.forget(B)
+    assert trials.keep(A, many_ids, 0.0) == []
+
+
+def test_an_abort_is_kept_for_the_streams_that_are_kept_alone(trials):
+    trials.suspects_held(A, 1)
+    trials.keep(B, request(7), 0.0)
+    trials.aborted(B, AbortRequests(tuple(range(60_000))), 0.0)
+    trials.suspects_held(A, 0)
+    assert [message for _, message in taken(trials, 0.0)][1] == AbortRequests((7,))

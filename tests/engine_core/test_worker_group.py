@@ -85,8 +85,8 @@ def test_a_bar_of_kernels_counts_no_bytes_of_weights():
 def test_a_steps_time_begins_when_the_one_before_was_answered():
     group = WorkerGroup(1, StepTimes(10.0), 0, GroupState.READY)
     assert group.deadline == float("inf")
-    group.step_sent(8, 100.0)
-    group.step_sent(8, 101.0)
+    group.step_sent(1, 8, 100.0)
+    group.step_sent(1, 8, 101.0)
     assert group.deadline == 110.0
     group.step_answered(105.0)
     assert group.deadline == 115.0
@@ -96,7 +96,7 @@ def test_a_steps_time_begins_when_the_one_before_was_answered():
 
 def test_a_lost_group_is_not_waited_for():
     group = WorkerGroup(1, StepTimes(10.0), 0, GroupState.READY)
-    group.step_sent(8, 100.0)
+    group.step_sent(1, 8, 100.0)
     group.fail("it died")
     assert group.deadline == float("inf")
 
@@ -104,14 +104,14 @@ def test_a_lost_group_is_not_waited_for():
 def a_group_that_knows_its_steps(step_s: float) -> WorkerGroup:
     group = WorkerGroup(1, StepTimes(300.0), 0, GroupState.READY)
     for n in range(ENOUGH):
-        group.step_sent(8, now=float(n))
+        group.step_sent(1, 8, now=float(n))
         group.step_answered(n + step_s)
     return group
 
 
 def test_a_late_step_is_told_with_the_figures():
     group = a_group_that_knows_its_steps(0.001)
-    group.step_sent(8, now=1000.0)
+    group.step_sent(1, 8, now=1000.0)
     assert group.deadline == 1001.0
     assert group.lateness(1001.25) == (
         "no answer to a step of 8 tokens for 1.25 s; 99.9 % of such steps take at most 0.00116 s"
@@ -120,8 +120,8 @@ def test_a_late_step_is_told_with_the_figures():
 
 def test_workers_that_are_at_work_get_more_time_once():
     group = a_group_that_knows_its_steps(0.001)
-    group.step_sent(8, now=1000.0)
-    group.step_sent(8, now=1000.0)
+    group.step_sent(1, 8, now=1000.0)
+    group.step_sent(1, 8, now=1000.0)
     assert group.grant_more()
     assert group.deadline == 1008.0
     assert not group.grant_more()
@@ -132,13 +132,13 @@ def test_workers_that_are_at_work_get_more_time_once():
 
 def test_time_that_the_core_itself_did_not_get_is_nobodys_fault():
     group = a_group_that_knows_its_steps(0.001)
-    group.step_sent(8, now=1000.0)
+    group.step_sent(1, 8, now=1000.0)
     group.excuse(20.0)
     assert group.deadline == 1021.0
 
 
 def test_no_step_gets_more_than_the_configured_time():
     group = WorkerGroup(1, StepTimes(10.0), 0, GroupState.READY)
-    group.step_sent(8, now=100.0)
+    group.step_sent(1, 8, now=100.0)
     assert group.grant_more()
     assert group.deadline == 110.0

@@ -55,6 +55,7 @@ class CoreHost:
         self.taken: deque[tuple[bytes, EngineCoreRequest, list[int]]] = deque()  # by the engine, and the seeds
         self._failures = failures
         self.engine = EngineCore(scenario.config, scenario.facts, epoch, scenario.num_groups)
+        self.engine.scheduler.max_passes = scenario.max_passes
         self._rng = rng
         self._busy_until = now  # the workers start, or one of them hangs
         self._hangs_since: float | None = None

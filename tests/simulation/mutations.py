@@ -74,8 +74,8 @@ MUTATIONS = [
     ),
     (
         OUTBOX,
-        "Untold(sequence, len(sequence.output) - (stream_id in in_columns))",
-        "Untold(sequence, len(sequence.output))",
+        "PendingOutput.of(sequence, len(sequence.output) - (stream_id in in_columns))",
+        "PendingOutput.of(sequence, len(sequence.output))",
         "a token is lost when a client falls behind",
     ),
     (
@@ -86,9 +86,16 @@ MUTATIONS = [
     ),
     (
         OUTBOX,
-        "if not any(entry.has_news for entry in untold.values()):",
+        "if all(entry.is_told for entry in pending.values()):",
         "if True:",
         "what a slow client was not told is forgotten",
+    ),
+    (SCHEDULER, "or first.num_passed >= self.max_passes", "", "a large request waits for ever"),
+    (
+        SCHEDULER,
+        "                    each.num_passed += 1\n",
+        "                    pass\n",
+        "passes are not counted",
     ),
     (DECODE, "prompt_len + 1  # in", "prompt_len  # in", "decode positions are one too low"),
     (QUARANTINE, "if alone is not None and len", "if False and len", "poison is never found"),

@@ -1,6 +1,8 @@
-"""A full engine makes room for a tenant that is not ahead, by stopping one that is; nothing is lost by it."""
+"""A full engine makes room for a tenant that is not ahead, by preempting one that is; nothing is lost by it."""
 
-from paged_serve.engine_core.giving_way import MAX_GIVEN_WAY
+import pytest
+
+from paged_serve.engine_core.preemption import MAX_YIELDED, reserve_rows
 
 
 def occupy(driver, tenant, count, **options):
@@ -20,7 +22,7 @@ def test_a_full_engine_makes_room_for_who_is_not_ahead_and_nothing_else_is_lost(
     modest = driver.add(8, max_tokens=4, tenant="modest")
     driver.step(3)
     assert driver.tokens[modest]
-    assert [driver.sequence(stream).num_given_way for stream in greedy] == [0, 0, 1]
+    assert [driver.sequence(stream).num_yielded for stream in greedy] == [0, 0, 1]
     driver.run()
     alone = drive(max_num_seqs=3)
     again = [alone.add(8, max_tokens=count) for count in (40, 40, 40, 4, 4)]
@@ -62,12 +64,12 @@ def test_a_sequence_gives_way_a_few_times_and_then_ends(drive):
     driver = drive(max_num_seqs=1, max_model_len=64)
     [greedy] = occupy(driver, "greedy", 1, max_tokens=50)
     sequence = driver.sequence(greedy)
-    for index in range(3 * MAX_GIVEN_WAY):
+    for index in range(3 * MAX_YIELDED):
         shares = driver.scheduler.shares
         shares.tenants["greedy"].service = shares.virtual_time + 1.5 * shares._batch_cost
         driver.add(4, max_tokens=2, tenant=f"modest {index}")
         driver.step(6)
-    assert sequence.num_given_way == MAX_GIVEN_WAY
+    assert sequence.num_yielded == MAX_YIELDED
     driver.run()
     assert greedy in driver.ends
 
@@ -84,8 +86,9 @@ def test_who_gave_way_waits_for_its_turn_and_is_not_stopped_at_once_again(drive)
     assert order == [*others, greedy, newer]
 
 
-def test_who_is_ahead_leaves_an_eighth_of_the_rows_free(drive):
+def test_a_tenant_that_is_ahead_leaves_a_row_to_one_that_came_lately(drive):
     driver = drive(max_num_seqs=8)
+    driver.add(8, max_tokens=1, tenant="modest")
     occupy(driver, "greedy", 6, max_tokens=40)
     greedy = [driver.add(8, max_tokens=40, tenant="greedy") for _ in range(3)]
     driver.step(2)
@@ -95,6 +98,59 @@ def test_who_is_ahead_leaves_an_eighth_of_the_rows_free(drive):
     assert driver.tokens[modest]
     assert driver.scheduler.num_preemptions == 0
     driver.run()
+
+
+def test_no_row_stays_free_for_tenants_that_do_not_come(drive):
+    driver = drive(max_num_seqs=8)
+    driver.add(8, max_tokens=1, tenant="gone")
+    for _ in range(60):
+        driver.add(8, max_tokens=1, tenant="greedy")
+    driver.run()
+    occupy(driver, "greedy", 6, max_tokens=40)
+    for _ in range(3):
+        driver.add(8, max_tokens=40, tenant="greedy")
+    driver.step(2)
+    assert len(driver.scheduler.running) == 8
+    driver.run()
+
+
+@pytest.mark.parametrize(
+    ("arrivals_per_row", "rows"), [(0.0, 0), (0.005, 0), (0.03, 1), (0.1, 1), (0.3, 2), (0.75, 8), (1.0, 8), (5.0, 8)]
+)
+def test_the_reserve_grows_with_what_others_need_up_to_an_eighth(arrivals_per_row, rows):
+    assert reserve_rows(arrivals_per_row, 64) == rows
+    assert reserve_rows(arrivals_per_row, 7) == 0
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "priority"])
+def test_nothing_is_preempted_for_a_sequence_that_would_not_fit_even_then(drive, policy):
+    driver = drive(num_blocks=32, block_size=4, max_num_seqs=8, max_model_len=128, policy=policy, prefix_caching=False)
+    driver.add([7] * 60, max_tokens=8, tenant="other")  # half of the cache, and not ahead
+    occupy(driver, "greedy", 3, max_tokens=12)
+    large = driver.add([9] * 80, max_tokens=4, tenant="modest")
+    driver.step(3)
+    assert driver.scheduler.num_preemptions == 0
+    assert not driver.tokens[large]
+    driver.run()
+    assert len(driver.tokens[large]) == 4
+
+
+def test_blocks_that_two_own_are_no_room_when_one_of_them_stays(drive):
+    driver = drive(num_blocks=16, block_size=4, max_num_seqs=8, max_model_len=64)
+    story = [5] * 24
+    occupy(driver, "greedy", 1, max_tokens=30)
+    first = driver.add(story, max_tokens=12, tenant="modest")
+    driver.step(2)
+    shared = driver.add([*story, 6], max_tokens=12, tenant="greedy")  # finds six blocks of the first
+    driver.step(2)
+    assert driver.sequence(shared).num_cached_tokens == 24
+    shares = driver.scheduler.shares
+    shares.tenants["greedy"].service = shares.virtual_time + 1.5 * shares._batch_cost
+    large = driver.add([8] * 36, max_tokens=2, tenant="third")
+    driver.step()
+    assert driver.scheduler.num_preemptions == 0, "its preemption would have made two blocks free, not eight"
+    driver.run()
+    assert {first, shared, large} <= driver.ends.keys()
 
 
 def test_what_somebody_reads_already_goes_on_in_every_row(drive):

@@ -1,0 +1,30 @@
+"""How many requests may come as accepted before, by a former core or by this one, and pass the queue's limits."""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Resumptions:
+    """A client says of a request that it was accepted once; no more are believed than can have been lost.
+
+    `most`: as many as a core can have had. One that follows another begins with so many; later as many are granted as
+    were lost with clients. What comes beyond is treated as new.
+    """
+
+    most: int
+    after_restart: bool
+    left: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.left = self.most if self.after_restart else 0
+
+    def lost(self, count: int) -> None:
+        """So many requests of a client that is given up; it may come back with them."""
+        self.left = min(self.most, self.left + count)
+
+    def take(self) -> bool:
+        """Whether one more is believed."""
+        if not self.left:
+            return False
+        self.left -= 1
+        return True

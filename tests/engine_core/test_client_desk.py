@@ -1,0 +1,176 @@
+"""What clients may do to the core's loop: little at a time, and never end it."""
+
+from collections import deque
+
+import msgspec
+import pytest
+
+from paged_serve.engine_core.admission import ModelFacts
+from paged_serve.engine_core.client_desk import ClientDesk
+from paged_serve.engine_core.client_ports import ClientPorts
+from paged_serve.engine_core.engine import CLIENT_LEASE_S, EngineCore
+from paged_serve.engine_core.invalid_requests import rejection
+from paged_serve.engine_core.loop_clock import TIMER_S, LoopClock
+from paged_serve.engine_core.simulation.links import SimulatedPorts
+from paged_serve.protocol.channel import _Codec
+from paged_serve.protocol.config import Config, SchedulerConfig
+from paged_serve.protocol.engine_core import (
+    AbortRequests,
+    ClientHeartbeat,
+    EngineCoreRequest,
+    EngineHeartbeat,
+    RejectReason,
+    RequestRejected,
+    SuspectsHeld,
+    ToEngineCore,
+    Welcome,
+)
+from paged_serve.protocol.errors import ProtocolError
+from paged_serve.protocol.handshake import handshake_hello
+from paged_serve.protocol.message import pack_ids
+from paged_serve.protocol.sampling_params import SamplingParams
+
+from .test_worker_link import Clock
+
+CLIENT = b"lclient"
+
+
+class Desk:
+    def __init__(self, failures=(), **scheduler):
+        self.said = []
+        self.too_large = ()
+        self.ports = SimulatedPorts(self._deliver)
+        self.desk = ClientDesk(self.ports, failures, Clock())
+        self.engine = EngineCore(
+            Config(scheduler=SchedulerConfig(**scheduler)), ModelFacts(100, 1000, 1000, frozenset({0})), len(failures)
+        )
+        self.desk.open(self.engine, 0.0)
+        self.say(handshake_hello("client", 0, 0))
+        assert isinstance(self.said.pop()[1], Welcome)
+
+    def _deliver(self, client, message):
+        if isinstance(message, self.too_large):
+            raise ProtocolError("EngineCoreOutputs takes 5000000 bytes; this link carries 4194304")
+        self.said.append((client, message))
+        return True
+
+    def say(self, *messages, now=0.0, client=CLIENT):
+        self.ports.to_core.extend((client, message) for message in messages)
+        self.desk.receive(now)
+
+
+def request(number, **fields):
+    return EngineCoreRequest(number, pack_ids([1, 2, 3]), SamplingParams(max_tokens=10), **fields)
+
+
+def test_a_turn_ends_after_two_milliseconds_and_the_rest_comes_in_the_next():
+    desk = Desk()
+    desk.say(*(request(number) for number in range(1, 21)))
+    taken = len(desk.engine.clients[CLIENT].streams)
+    assert 1 <= taken <= 4
+    while desk.ports.to_core:
+        before = len(desk.ports.to_core)
+        desk.desk.receive(0.0)
+        assert before - len(desk.ports.to_core) <= 4
+    assert len(desk.engine.clients[CLIENT].streams) == 20
+
+
+def test_what_was_kept_during_trials_is_let_in_little_by_little_too():
+    desk = Desk(failures=(object(),))
+    desk.say(SuspectsHeld(1))
+    desk.desk.advance_trials(0.0)
+    while len(desk.engine.trials._kept) < 20:
+        desk.say(request(1 + len(desk.engine.trials._kept)))
+    desk.say(SuspectsHeld(0))
+    assert desk.desk.has_work, "no socket will wake the loop"
+    desk.desk.advance_trials(0.0)
+    assert 1 <= len(desk.engine.clients[CLIENT].streams) <= 4
+    while desk.desk.has_work:
+        desk.desk.advance_trials(0.0)
+    assert len(desk.engine.clients[CLIENT].streams) == 20
+
+
+class OnePort:
+    def __init__(self, name, count):
+        self.left = [(name, number) for number in range(count)]
+
+    def receive(self):
+        return self.left.pop(0) if self.left else None
+
+
+def test_no_port_keeps_the_other_from_being_read_though_a_turn_takes_one_message():
+    ports = ClientPorts.__new__(ClientPorts)
+    ports._ports = {b"l": OnePort(b"a", 50), b"r": OnePort(b"b", 50)}
+    ports._order = deque(ports._ports)
+    taken = [next(ports.receive())[0] for _ in range(20)]
+    assert taken.count(b"la") == taken.count(b"rb") == 10
+    assert len(list(ports.receive())) == 80
+
+
+def test_a_halt_of_the_core_is_no_clients_silence():
+    desk, clock = Desk(), LoopClock(0.0)
+    desk.say(ClientHeartbeat(), now=5.0)
+    assert clock.turn(5.0, 5.0) == 0.0
+    now = 5.0 + CLIENT_LEASE_S + 10.0
+    desk.desk.excuse(clock.turn(now, 0.25))
+    desk.desk.beat(desk.engine, now, computes=True)
+    assert CLIENT in desk.engine.clients
+    desk.desk.excuse(clock.turn(now + CLIENT_LEASE_S + TIMER_S, CLIENT_LEASE_S))
+    desk.desk.beat(desk.engine, now + CLIENT_LEASE_S + 2 * TIMER_S + 0.3, computes=True)
+    assert CLIENT not in desk.engine.clients, "its own silence is"
+
+
+def test_a_message_too_large_for_a_frame_costs_its_client_its_place_and_nobody_else():
+    desk = Desk()
+    desk.say(handshake_hello("client", 1, 0), client=b"lother")
+    desk.too_large = RequestRejected
+    desk.say(request(1, priority=3))
+    assert desk.engine.clients.keys() == {b"lother"}
+    for now in (1.0, 1.25):
+        desk.desk.beat(desk.engine, now, computes=True)
+    client, message = desk.said[-1]
+    assert client == b"lother"
+    assert isinstance(message, EngineHeartbeat)
+
+
+def invalid(message=None, **changes):
+    """Encoded as a client in another language might send it, and what decoding it says."""
+    message = request(77) if message is None else message
+    fields = msgspec.msgpack.decode(msgspec.msgpack.encode(message))
+    for index, value in changes.items():
+        fields[int(index[1:])] = value
+    told = []
+    codec = _Codec(ToEngineCore, 1 << 22)
+    frame = msgspec.msgpack.encode(fields)
+    assert codec.decode([b"peer", frame], lambda peer, payload, error: told.append(rejection(payload, error))) is None
+    [rejected] = told
+    return rejected
+
+
+def test_a_parameter_out_of_range_is_refused_by_name():
+    rejected = invalid(_3={"temperature": 3.0})
+    assert (rejected.request_id, rejected.reason, rejected.param) == (77, RejectReason.INVALID, "temperature")
+    assert "between 0 and 2" in rejected.message
+
+
+@pytest.mark.parametrize("changes", [{"_2": b"12345"}, {"_3": {"temprature": 1.0}}, {"_4": "high"}, {"_8": -1.0}])
+def test_any_field_that_is_no_good_is_refused(changes):
+    rejected = invalid(**changes)
+    assert (rejected.request_id, rejected.reason) == (77, RejectReason.INVALID)
+    assert rejected.message
+
+
+@pytest.mark.parametrize(
+    ("message", "changes"),
+    [(None, {"_1": "seventy-seven"}), (None, {"_1": -5}), (None, {"_0": "Unheard"}), (AbortRequests((1,)), {"_1": 5})],
+)
+def test_what_is_no_request_with_an_id_gets_no_answer(message, changes):
+    assert invalid(message, **changes) is None
+
+
+def test_the_answer_reaches_only_a_client_that_is_known():
+    desk = Desk()
+    rejected = RequestRejected(77, RejectReason.INVALID, "temperature is 3")
+    desk.ports.rejections.extend([(CLIENT, rejected), (b"lstranger", rejected)])
+    desk.desk.receive(0.0)
+    assert desk.said == [(CLIENT, rejected)]

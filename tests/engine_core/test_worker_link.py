@@ -1,0 +1,106 @@
+"""The core's side of the workers' link: what breaks the protocol ends that worker group, and nothing else."""
+
+import pytest
+
+from paged_serve.engine_core.simulation.links import SimulatedChannel
+from paged_serve.engine_core.worker_group import GroupState
+from paged_serve.engine_core.worker_link import WorkerLink
+from paged_serve.protocol import control, worker
+from paged_serve.protocol.config import ParallelConfig
+from paged_serve.protocol.handshake import handshake_hello
+from paged_serve.protocol.message import pack_ids
+
+
+class Clock:
+    """Every look at it takes half a millisecond."""
+
+    now = 0.0
+
+    def __call__(self):
+        self.now += 0.0005
+        return self.now
+
+
+class House:
+    def __init__(self, ranks=1):
+        self.channel, self.reports = SimulatedChannel(), []
+        config = ParallelConfig(tensor_parallel_size=ranks)
+        self.link = WorkerLink(self.channel, config, lambda report: self.reports.append(report) or True, len, Clock())
+        self.ranks = ranks
+
+    def say(self, rank, *messages):
+        self.channel.to_core.extend((b"rank %d" % rank, message) for message in messages)
+        return self.link.receive(1.0)
+
+    def bring_up(self, epoch=0):
+        for rank in range(self.ranks):
+            self.say(rank, handshake_hello("worker", rank, epoch))
+        for rank in range(self.ranks):
+            self.say(rank, ready(rank))
+        for rank in range(self.ranks):
+            self.say(rank, worker.KVCacheReady(rank))
+        assert self.link.is_ready
+        return self
+
+    @property
+    def reason(self):
+        [lost] = [report for report in self.reports if isinstance(report, control.WorkersLost)]
+        assert self.link.group.state is GroupState.LOST
+        return lost.reason
+
+
+def ready(rank):
+    return worker.WorkerReady(rank, 10, 1, 100, 100, (1,), "float32", "cpu", 1, 0.1)
+
+
+def answer(step, epoch=0):
+    return worker.ModelRunnerOutput(epoch, step, pack_ids([1]), 0.1)
+
+
+def test_an_answer_that_comes_twice_ends_the_group_and_counts_once():
+    house = House().bring_up()
+    house.link.group.step_sent(1, 5, 0.0)
+    assert house.say(0, answer(1), answer(1)) == [answer(1)]
+    assert "answers step 1; [] are under way" in house.reason
+    house.link.replace(1)
+    house.bring_up(epoch=1)
+
+
+@pytest.mark.parametrize(
+    ("rank", "message", "words"),
+    [
+        (0, answer(2), "answers step 2; [1] are under way"),
+        (1, answer(1), "which rank 0 alone does"),
+        (0, answer(1, epoch=3), "answers for epoch 3"),
+        (0, ready(0), "weights are loaded while the group is READY"),
+        (0, worker.KVCacheReady(0), "KV cache is there while the group is READY"),
+        (0, worker.LoadProgress(1, 1, 2), "speaks as rank 1"),
+        (1, worker.WorkerFailed(0, "it was the other"), "speaks as rank 0"),
+    ],
+)
+def test_what_no_worker_may_say_now_ends_the_group(rank, message, words):
+    house = House(ranks=2).bring_up()
+    house.link.group.step_sent(1, 5, 0.0)
+    assert house.say(rank, message) == []
+    assert words in house.reason
+
+
+@pytest.mark.parametrize("again", [ready(0), worker.KVCacheReady(0), ready(7)])
+def test_a_second_word_while_the_group_comes_up_ends_it(again):
+    house = House()
+    house.say(0, handshake_hello("worker", 0, 0))
+    house.say(0, ready(0), again, again)
+    house.say(0, worker.KVCacheReady(0))
+    assert house.reason
+
+
+def test_a_turn_ends_after_two_milliseconds_and_the_rest_comes_in_the_next():
+    house = House().bring_up()
+    for step in range(1, 9):
+        house.link.group.step_sent(step, 5, 0.0)
+    first = house.say(0, *(answer(step) for step in range(1, 9)))
+    assert 1 <= len(first) < 8
+    rest = []
+    while more := house.link.receive(1.0):
+        rest += more
+    assert [each.step for each in (*first, *rest)] == list(range(1, 9))
