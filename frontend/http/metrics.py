@@ -56,7 +56,7 @@ class Metrics:
             histogram = Histogram(f"paged:{name}", text, _OWN_LABELS, buckets=buckets, registry=self._registry)
             self._observe[name] = histogram.labels(*self._labels).observe
         self._success = Counter(
-            "paged:request_success", "Finished sequences", (*_OWN_LABELS, "finished_reason"), registry=self._registry
+            "paged:request_success", "Ended sequences", (*_OWN_LABELS, "finished_reason"), registry=self._registry
         )
         self._rejections = Counter(
             "paged:admission_rejections", "Refused requests", (*_OWN_LABELS, "reason"), registry=self._registry
@@ -86,6 +86,11 @@ class Metrics:
 
     def next_token(self, seconds: float) -> None:
         self._observe["inter_token_latency_seconds"](seconds)
+
+    def ended(self, reason: FinishReason, count: int = 1) -> None:
+        """So many sequences, before they were finished."""
+        if count:
+            self._success.labels(*self._labels, reason.api_name).inc(count)
 
     def finished(
         self, reason: FinishReason, tokens: int, total_s: float, first_token_s: float, times: RequestTimes | None

@@ -21,10 +21,12 @@ from paged_serve.protocol.lifecycle import ChildProcess
 from paged_serve.protocol.lifeline import is_stopped
 
 from ..admission import Admission
+from ..buffer_budget import BufferBudget
 from ..client import AsyncClient
 from ..open_files import max_connections_for, raise_open_files_limit
 from .admin_server import AdminServer
 from .app import Application
+from .connection_buffers import ConnectionBuffers
 from .places import Places
 from .porter import Porter
 from .protocol import LimitedHttpProtocol
@@ -69,22 +71,26 @@ class FrontendProcess:
         self._client: AsyncClient | None = None
         scheduler = child.config.scheduler
         self._admission = Admission(scheduler.max_num_seqs + scheduler.max_num_queued_requests, self._engine_stats)
+        server = child.config.server
+        self._buffers = BufferBudget(server.max_buffered_bytes, len(server.api_keys) > 1)
         patience_s = REPLACED_WITHIN_S if child.epoch else 0.0
         self._app = Application(
-            child.config.server,
+            server,
             self._admission,
             self._engine_ready,
             self._progress_is_made,
             patience_s,
             read_secret(child.run_dir),
+            self._buffers,
         )
         self._socket = socket.socket(fileno=child.http_fd)
         self._socket.setblocking(False)
-        max_connections = child.config.server.max_connections or max_connections_for(raise_open_files_limit())
+        max_connections = server.max_connections or max_connections_for(raise_open_files_limit())
         self._places = Places(max_connections)
-        self._server = _Server(uvicorn_config(self._app, child.config.server.root_path, self._places), porter)
-        self._admin = AdminServer(child.config.server, child.run_dir, child.index)
-        self._supervisor_watch = SupervisorWatch(os.getppid(), child.config.server.wake_supervisor)
+        connection_buffers = ConnectionBuffers(self._buffers)
+        self._server = _Server(uvicorn_config(self._app, server.root_path, self._places, connection_buffers), porter)
+        self._admin = AdminServer(server, child.run_dir, child.index)
+        self._supervisor_watch = SupervisorWatch(os.getppid(), server.wake_supervisor)
         self._reported_drained = False
         self._stopped = asyncio.Event()
 
@@ -141,9 +147,10 @@ class FrontendProcess:
             )
         )
         text, make_routers = await loop.run_in_executor(None, _load_text, child.config)
-        self._client = await connecting
+        self._client = self._buffers.outputs = await connecting
+        self._client.on_outputs = self._buffers.outputs_came
         self._app.router, self._admin.router = make_routers(
-            text, self._client, self._admission, child.index, child.run_dir
+            text, self._client, self._admission, child.index, child.run_dir, self._buffers
         )
         gc.freeze()  # what lives now lives for ever; a collection that looks at it holds everybody up
         gc.set_threshold(*gc.get_threshold()[:2], YOUNG_COLLECTIONS_PER_FULL)
@@ -190,7 +197,7 @@ class FrontendProcess:
 
 def _load_text(
     config: Config,
-) -> "tuple[TextSide, Callable[[TextSide, AsyncClient, Admission, int, str], tuple[Router, Router]]]":
+) -> "tuple[TextSide, Callable[[TextSide, AsyncClient, Admission, int, str, BufferBudget], tuple[Router, Router]]]":
     from .router import make_routers  # late, and in a thread: /live answers while these modules and files are read
     from .service import TextSide
 
