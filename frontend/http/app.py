@@ -68,6 +68,7 @@ class Application:
                 await self._answer(call)
             except Exception as error:  # the border of one request: whatever went wrong in it stays in it
                 await self._answer_error(call, error)
+                error.__traceback__ = None  # a kept answer keeps its error, which would keep the frames that hold both
 
     async def _answer(self, call: Call) -> None:
         path = call.path

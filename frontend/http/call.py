@@ -152,6 +152,7 @@ class Call:
             if not self.started:
                 raise
             await send(b"data: " + error_body(http_error(error, self.request_id)) + b"\n\n" + DONE)
+            error.__traceback__ = None  # as where a request's errors end
         finally:
             if pinger is not None:
                 pinger.cancel()
