@@ -11,6 +11,7 @@ from paged_serve.protocol.errors import PagedServeError
 
 from ..admission import Admission
 from ..buffer_budget import BufferBudget
+from .access_log import log_answered
 from .auth import Guard
 from .body import Disconnected
 from .call import Call, Receive, Scope, Send
@@ -69,6 +70,8 @@ class Application:
             except Exception as error:  # the border of one request: whatever went wrong in it stays in it
                 await self._answer_error(call, error)
                 error.__traceback__ = None  # a kept answer keeps its error, which would keep the frames that hold both
+            finally:
+                log_answered(call)
 
     async def _answer(self, call: Call) -> None:
         path = call.path

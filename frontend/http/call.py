@@ -48,7 +48,7 @@ def _own_lease() -> Lease:
 
 @dataclass(slots=True)
 class Call:
-    """Reads the body once; answers once. `started` tells whether a status has been sent."""
+    """Reads the body once; answers once."""
 
     scope: Scope
     receive: Receive
@@ -59,7 +59,7 @@ class Call:
     arrival: float = field(default_factory=time.monotonic)
     tenant: Tenant = NOBODY
     lease: Lease = field(default_factory=_own_lease)  # for the memory that it takes
-    started: bool = False
+    status: int = 0  # 0: none has been sent
     _body_taken: Callable[[], None] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -71,6 +71,10 @@ class Call:
         self.path = str(self.scope["path"]).removeprefix(self.scope.get("root_path", ""))
         given = self.headers.get("x-request-id", "")
         self.request_id = given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(16)
+
+    @property
+    def started(self) -> bool:
+        return self.status != 0
 
     @property
     def caller(self) -> bytes:
@@ -195,6 +199,6 @@ class Call:
             )
 
     async def _start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
-        self.started = True
+        self.status = status
         named = [*headers, (b"x-request-id", self.request_id.encode())]
         await self.send_event({"type": "http.response.start", "status": status, "headers": named})

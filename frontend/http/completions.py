@@ -159,11 +159,19 @@ class CompletionWriter:
     async def _echo(self, number: int) -> _Echo:
         if number not in self._echoes:
             entries = self._generation.prompt_logprobs[number]
-            ids = self._prompts[number].token_ids
+            ids, given = self._prompts[number].token_ids, self._prompts[number].text
+            tokenizer, num_top = self._service.tokenizer, self._body.logprobs or 0
 
             def make() -> _Echo:
-                text = self._service.tokenizer.decode(ids)
-                written = None if entries is None else self._logprobs_writer(()).write(ids, [None, *entries])
+                """The prompt as it was given, special tokens and all."""
+                text = tokenizer.decode(ids, skip_special_tokens=False) if given is None else given
+                if entries is None:
+                    return _Echo(text, None)
+                shown = Detokenizer(tokenizer, skip_special_tokens=False)
+                writer = logprobs.CompletionLogprobsWriter(tokenizer, num_top, shown)
+                written = writer.write(ids, [None, *entries])
+                added = max(0, writer.offset - len(text))  # by the tokenizer, in front: a BOS that no one has sent
+                written.text_offset = [max(0, offset - added) for offset in written.text_offset]
                 return _Echo(text, written)
 
             size = len(ids) * (2 + (self._body.logprobs or 0))

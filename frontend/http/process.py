@@ -24,6 +24,7 @@ from ..admission import Admission
 from ..buffer_budget import BufferBudget
 from ..client import AsyncClient
 from ..open_files import max_connections_for, raise_open_files_limit
+from .access_log import configure_access_log
 from .admin_server import AdminServer
 from .app import Application
 from .connection_buffers import ConnectionBuffers
@@ -31,6 +32,7 @@ from .places import Places
 from .porter import Porter
 from .protocol import LimitedHttpProtocol
 from .supervisor_watch import SupervisorWatch
+from .throughput_log import ThroughputLog
 from .uvicorn_server import UvicornServer, uvicorn_config
 
 if TYPE_CHECKING:
@@ -91,6 +93,8 @@ class FrontendProcess:
         self._server = _Server(uvicorn_config(self._app, server.root_path, self._places, connection_buffers), porter)
         self._admin = AdminServer(server, child.run_dir, child.index)
         self._supervisor_watch = SupervisorWatch(os.getppid(), server.wake_supervisor)
+        self._throughput_log = ThroughputLog() if child.index == 0 else None
+        configure_access_log(server.access_log)
         self._reported_drained = False
         self._stopped = asyncio.Event()
 
@@ -165,6 +169,8 @@ class FrontendProcess:
             now = time.monotonic()
             self._child.heartbeat(now, step)
             self._supervisor_watch.look(now)
+            if self._throughput_log is not None:
+                self._throughput_log.look(now, self._engine_stats())
             self._read_control()
             if self._client is not None and self._client.failure is not None:
                 raise self._client.failure

@@ -5,6 +5,7 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from ..buffer_budget import RETRY_AFTER_S
+from .access_log import log_refused
 from .call import BODY_TAKEN, JSON
 from .close_delimited import close_delimited
 from .connection_buffers import ConnectionBuffers
@@ -233,6 +234,8 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             self.cycle.message_event.set()
             if self.cycle.response_started:
                 return self.transport.close()
+        else:
+            log_refused(self.client, status)
         body = error_body(HttpError(status, message))
         named = [*JSON, (b"connection", b"close"), *(headers or ()), (b"content-length", b"%d" % len(body))]
         lines = b"".join(b"%s: %s\r\n" % each for each in named)

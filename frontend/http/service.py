@@ -129,7 +129,7 @@ class Service:
             tokenizer=text.tokenizer,
             template=text.template,
             admission=admission,
-            metrics=Metrics(names[0], lambda: engine.stats, config.server.metrics_compat, index),
+            metrics=Metrics(names[0], config.server.metrics_compat, index),
             kept=KeptAnswers(config.server, buffers),
             buffers=buffers,
             model_names=names,

@@ -1,4 +1,4 @@
-"""What one client can hold: no place before its request is whole, no thread once it has gone, no memory without bound."""
+"""What one client can hold: no place before its request is whole, no thread once it has gone, a bounded memory."""
 
 import asyncio
 import contextlib
@@ -42,11 +42,11 @@ class Sender:
 
 @pytest.mark.parametrize("headers", [{}, {"idempotency_key": "k"}])
 def test_a_request_whose_body_does_not_come_holds_no_place(folder, headers):
-    server = Server(folder)  # answers eight at a time
+    server, body = Server(folder), b'{"prompt": "x"}'  # answers eight at a time
 
     async def talk() -> None:
         senders = [
-            Sender(server, "/v1/completions", b'{"prompt": "x"}', **{name: f"{key}{i}" for name, key in headers.items()})
+            Sender(server, "/v1/completions", body, **{name: f"{key}{i}" for name, key in headers.items()})
             for i in range(20)
         ]
         await asyncio.sleep(0)
