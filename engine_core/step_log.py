@@ -1,11 +1,14 @@
 """A line for each step as it is sent and answered, for whoever must find out what the engine did last."""
 
+import logging
 import time
 from collections.abc import Callable
 
 from paged_serve.protocol.worker import ModelRunnerOutput
 
 from .scheduler import Scheduler
+
+log = logging.getLogger(__name__)
 
 
 class StepLog:
@@ -21,6 +24,13 @@ class StepLog:
             f"chunks={len(plan.chunks)} admitted={len(plan.admitted)} running={len(scheduler.running)} "
             f"waiting={len(scheduler.waiting)} free={pool.num_free} blocks={pool.num_blocks} cached={pool.num_cached}"
         )
+
+        if log.isEnabledFor(logging.DEBUG):
+            log.debug(
+                "step=%d tokens=%d rows=%d chunks=%d admitted=%d running=%d waiting=%d free_blocks=%d num_blocks=%d",
+                *(plan.step, plan.num_tokens, len(plan.decode), len(plan.chunks), len(plan.admitted)),
+                *(len(scheduler.running), len(scheduler.waiting), pool.num_free, pool.num_blocks),
+            )
 
     def answered(self, output: ModelRunnerOutput) -> None:
         self._note(f"step answered n={output.step} t={time.time():.4f} computed_s={output.step_s:.5f}")

@@ -134,14 +134,18 @@ class Admission:
         self._active: dict[str, _Active] = {}  # by tenant
         self.draining = False
 
-    @contextlib.contextmanager
-    def entered(self, tenant: str = "", weight: float = 1.0) -> Iterator[None]:
-        """One request, for as long as it is being answered."""
+    def check(self, tenant: str = "", weight: float = 1.0) -> None:
+        """Raises Overloaded for a request that would not be let in now; it takes no place: its body may never come."""
         if self.draining:
             raise Overloaded("The server is shutting down; ask again in a moment.", DRAIN_RETRY_S, draining=True)
         self._check_engine(tenant)
         if self.num_active >= self._max_active:
             self._check_share(tenant, weight)
+
+    @contextlib.contextmanager
+    def entered(self, tenant: str = "", weight: float = 1.0) -> Iterator[None]:
+        """One request that has come whole, for as long as it is being answered. Raises Overloaded as `check` does."""
+        self.check(tenant, weight)
         active = self._active.setdefault(tenant, _Active(weight))
         active.count += 1
         self.num_active += 1

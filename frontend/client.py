@@ -12,25 +12,28 @@ asyncio.
 import asyncio
 import contextlib
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from types import TracebackType
 from typing import Any
 
 from paged_serve.protocol.async_channel import AsyncDealerChannel
 from paged_serve.protocol.channel import Context
 from paged_serve.protocol.engine_core import FromEngineCore, SchedulerStats, ToEngineCore, Utility, Welcome
-from paged_serve.protocol.errors import EngineDead
+from paged_serve.protocol.errors import EngineDead, Overloaded
 from paged_serve.protocol.forks import in_forked_child
 from paged_serve.protocol.sampling_params import FinishReason, SamplingParams
 
 from .client_deltas import SequenceDelta, TokenLogprobs
+from .client_request import RequestStreams
 from .client_session import ClientSession
-from .client_streams import RequestStreams
 from .client_sync import Client, Request
 from .client_terms import RequestTerms
 from .client_wire import AWAY_S, TICK_S, UTILITY_TIMEOUT_S, Wire, find_run_dir
 
 __all__ = ["AsyncClient", "AsyncRequest", "Client", "Request", "SequenceDelta", "TokenLogprobs", "find_run_dir"]
+
+TOO_SLOW = "The answer was not read as fast as it was made, and the server has no memory left to keep it; read faster."
+RETRY_AFTER_S = 1.0
 
 
 class AsyncRequest:
@@ -90,6 +93,10 @@ class _AsyncDeltas:
         self._request._client.abandon(self._request._streams)
 
 
+def _nothing() -> None:
+    pass
+
+
 def _wake(streams: RequestStreams) -> None:
     waiter = streams.waiter
     if waiter is not None and not waiter.done():
@@ -103,6 +110,7 @@ class AsyncClient:
         self._wire = wire
         self._session: ClientSession = wire.session
         self._changed = asyncio.Event()
+        self.on_outputs: Callable[[], object] = _nothing  # after outputs have come, which now wait for their readers
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(self._read()), loop.create_task(self._tick())]
         for task in self._tasks:
@@ -197,7 +205,7 @@ class AsyncClient:
 
     def abandon(self, streams: RequestStreams) -> None:
         """From a destructor, so only noted here; the next frame or tick aborts it."""
-        if not streams.ended:
+        if not streams.done:
             self._session.abandoned.append(streams)
 
     async def utility(self, utility: Utility) -> bytes:
@@ -209,6 +217,16 @@ class AsyncClient:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(done.wait(), UTILITY_TIMEOUT_S)
         return pending.answer()
+
+    @property
+    def num_bytes(self) -> int:
+        """Of outputs that their readers have yet to take."""
+        return self._session.table.untold.num_bytes
+
+    def shed(self, num_bytes: int) -> None:
+        """End requests whose readers are slow until so many bytes are free, those first that hold most."""
+        self._session.shed(num_bytes, Overloaded(TOO_SLOW, RETRY_AFTER_S))
+        self._wire.flush()
 
     async def close(self) -> None:
         """Abort what runs and leave. Safe to call twice."""
@@ -232,6 +250,7 @@ class AsyncClient:
             message = await channel.receive()
             was_ready = session.ready
             session.receive(message, time.monotonic())
+            self.on_outputs()
             if session.outbox:
                 self._wire.flush()
             if session.ready != was_ready or session.error is not None:

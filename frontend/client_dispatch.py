@@ -17,7 +17,8 @@ from paged_serve.protocol.engine_core import (
 from paged_serve.protocol.errors import EngineDead, InvalidRequest, Overloaded, PagedServeError, RequestExpired
 from paged_serve.protocol.sampling_params import FinishReason
 
-from .client_streams import RequestStreams, Stream, StreamTable
+from .client_request import RequestStreams, Stream
+from .client_streams import StreamTable
 from .client_suspects import Suspects
 
 log = logging.getLogger(__name__)

@@ -35,7 +35,8 @@ from .client_calls import PendingCall, UtilityCalls
 from .client_checks import check_request
 from .client_clock import SILENT_AFTER_S, UNPLUGGED_AFTER_S, LinkClock
 from .client_dispatch import Dispatch
-from .client_streams import RequestStreams, StreamTable
+from .client_request import RequestStreams
+from .client_streams import StreamTable
 from .client_terms import RequestTerms
 
 log = logging.getLogger(__name__)
@@ -120,6 +121,17 @@ class ClientSession:
         if not pending.done:
             self.outbox.append(pending.call)
         return pending
+
+    def shed(self, num_bytes: int, error: PagedServeError) -> None:
+        """End requests with `error`, those first of which most waits for a reader, until so many bytes are free."""
+        for request in self.table.unread():
+            if num_bytes <= 0 or not request.untold_bytes:
+                return
+            num_bytes -= request.untold_bytes
+            self.abort(request)
+            self.table.drop_untold(request)
+            if request.error is None:
+                self.table.fail(request, error)
 
     def fail(self, error: EngineDead) -> None:
         """The end: every request and call gets `error`."""
@@ -271,4 +283,6 @@ class ClientSession:
 
     def _abort_abandoned(self) -> None:
         while self.abandoned:
-            self.abort(self.abandoned.popleft())
+            request = self.abandoned.popleft()
+            self.abort(request)
+            self.table.drop_untold(request)

@@ -5,12 +5,9 @@ nothing piles up but the tokens themselves. Positions make delivery exact: repea
 are noticed, and after a restart of the core the journal says where to go on.
 """
 
-import math
+import weakref
 from array import array
-from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
 
 from paged_serve.protocol.engine_core import (
     EngineCoreOutput,
@@ -22,105 +19,11 @@ from paged_serve.protocol.errors import PagedServeError
 from paged_serve.protocol.message import pack_ids, unpack_ids, unpack_int64
 from paged_serve.protocol.sampling_params import FinishReason, SamplingParams
 
-from .client_deltas import SequenceDelta, TokenLogprobs, decode_logprobs
+from .client_packed import PackedLogprobs, check_shape, num_rows, rows_from
+from .client_request import TOKEN_BYTES, RequestStreams, Stream, UntoldCount
 from .client_terms import RequestTerms
 
 MIN_TTL_S = 0.001  # of one that has expired on its way: the core says so, in its own words
-
-
-class Stream:
-    """One sequence of one request."""
-
-    __slots__ = (
-        "aborted",
-        "delivered",
-        "index",
-        "last",
-        "logprobs",
-        "prompt_logprobs",
-        "queued",
-        "received",
-        "request",
-        "started",
-    )
-
-    def __init__(self, request: "RequestStreams", index: int):
-        self.request = request
-        self.index = index
-        self.received = array("i")  # the journal: every output token so far
-        self.delivered = 0  # tokens of it that the reader has
-        self.queued = False  # stands in request.ready
-        self.started = False  # its first output has come
-        self.aborted: FinishReason | None = (
-            None  # tokens still on their way are dropped; the engine's finish is awaited
-        )
-        self.logprobs: list[TokenLogprobs] | None = None  # of the tokens not yet delivered
-        self.prompt_logprobs: list[TokenLogprobs] | None = None
-        self.last: EngineCoreOutput | None = None  # carries the finish_reason
-
-    def take(self, num_cached_tokens: int) -> SequenceDelta:
-        received, start = self.received, self.delivered
-        self.delivered = len(received)
-        delta = SequenceDelta(self.index, received[start:].tolist(), num_cached_tokens=num_cached_tokens)
-        if self.logprobs is not None:
-            delta.logprobs, self.logprobs = self.logprobs, []
-        if self.prompt_logprobs is not None:
-            delta.prompt_logprobs, self.prompt_logprobs = self.prompt_logprobs, None
-        if (last := self.last) is not None:
-            delta.finish_reason, delta.stop_token_id = last.finish_reason, last.stop_token_id
-            delta.times, delta.error = last.times, last.error
-        return delta
-
-
-@dataclass(slots=True, eq=False)
-class RequestStreams:
-    """One request, from submit to its last finish; `request_id` is also its first stream's id."""
-
-    request_id: int
-    prompt_token_ids: bytes  # packed
-    sampling_params: SamplingParams
-    terms: RequestTerms = field(default_factory=RequestTerms)
-    expires_at: float = math.inf  # by the session's clock; no token may come first after it
-    streams: list[Stream] = field(default_factory=list)
-    ready: deque[Stream] = field(default_factory=deque)  # those with news, each once
-    num_unfinished: int = 0
-    num_cached_tokens: int = 0
-    sent_epoch: int | None = None  # the core that has it
-    resumed: bool = False  # an earlier core had accepted it
-    num_deaths: int = 0  # of cores that may have died of it
-    retry_at: float | None = None  # a core that had just started was too full to take it back
-    error: PagedServeError | None = None  # ends the request once `ready` is empty
-    on_news: Callable[["RequestStreams"], None] | None = None
-    waiter: Any = None  # the shell's
-
-    def take(self) -> SequenceDelta | None:
-        """The next news, or None: nothing yet, or (`done`) nothing any more."""
-        if not self.ready:
-            return None
-        stream = self.ready.popleft()
-        stream.queued = False
-        return stream.take(self.num_cached_tokens)
-
-    @property
-    def may_expire(self) -> bool:
-        """It has a time limit, and no token yet."""
-        return self.expires_at < math.inf and not any(stream.received for stream in self.streams)
-
-    @property
-    def ended(self) -> bool:
-        """Nothing more will come; what has come may not have been taken."""
-        return self.num_unfinished == 0 or self.error is not None
-
-    @property
-    def done(self) -> bool:
-        return not self.ready and self.ended
-
-    def news(self, stream: Stream) -> None:
-        if not stream.queued:
-            stream.queued = True
-            self.ready.append(stream)
-        if self.on_news is not None:
-            self.on_news(self)
 
 
 class StreamTable:
@@ -130,6 +33,8 @@ class StreamTable:
         self.requests: dict[int, RequestStreams] = {}
         self.streams: dict[int, Stream] = {}
         self.broken: list[RequestStreams] = []  # a token is missing: to be sent again under new ids
+        self.untold = UntoldCount()
+        self._ended_unread: weakref.WeakSet[RequestStreams] = weakref.WeakSet()  # all of which may be taken by now
         self._next_id = 1
         self._nobody = Stream(RequestStreams(0, b"", SamplingParams()), 0)  # takes tokens of unknown streams
         self._column_ids: bytes | None = None  # the columns below, as they came; None: a stream has gone since
@@ -146,6 +51,7 @@ class StreamTable:
         """Take in a request; it owns sampling_params.n consecutive ids from now on."""
         packed = pack_ids(prompt_token_ids)
         request = RequestStreams(0, packed, sampling_params, terms or RequestTerms(), on_news=on_news)
+        request.untold = self.untold
         request.streams = [Stream(request, index) for index in range(sampling_params.n)]
         request.num_unfinished = sampling_params.n
         self._number(request)
@@ -198,6 +104,7 @@ class StreamTable:
         request.num_unfinished -= 1
         if request.num_unfinished == 0:
             self.requests.pop(request.request_id, None)
+            self._ended_unread.add(request)
         request.news(stream)
         stream.request = self._nobody.request  # else the two would live until a garbage collection
 
@@ -215,6 +122,18 @@ class StreamTable:
         stream.aborted = reason
         self._column_ids = None
 
+    def unread(self) -> list[RequestStreams]:
+        """Requests of which something may wait for a reader; that of which most waits first."""
+        return sorted((*self.requests.values(), *self._ended_unread), key=lambda request: -request.untold_bytes)
+
+    def drop_untold(self, request: RequestStreams) -> None:
+        """Its reader has gone, and nothing more is stored: what waits for it is freed."""
+        for stream in request.ready:
+            self.untold.num_bytes -= stream.untold_bytes
+            stream.delivered, stream.logprobs, stream.prompt_logprobs = len(stream.received), None, None
+            stream.queued = False
+        request.ready.clear()
+
     def _number(self, request: RequestStreams) -> None:
         request.request_id = self._next_id
         self._next_id += len(request.streams)
@@ -231,11 +150,12 @@ class StreamTable:
         """Deliver one token a stream; False when a stream lacks an earlier one. `final`: that breaks it."""
         if columns.stream_ids != self._column_ids or columns.first_positions != self._column_firsts:
             self._resolve(columns)
-        tokens, advance, complete = unpack_ids(columns.token_ids), columns.advance, True
+        tokens, advance, complete, count = unpack_ids(columns.token_ids), columns.advance, True, 0
         for (stream, first), token in zip(self._columns, tokens, strict=True):
             received = stream.received
             if len(received) == first + advance:
                 received.append(token)
+                count += 1
                 if not stream.queued:
                     stream.queued = True
                     request = stream.request
@@ -246,6 +166,7 @@ class StreamTable:
                 complete = False
                 if final:
                     self._break(stream)
+        self.untold.num_bytes += TOKEN_BYTES * count
         return complete
 
     def _resolve(self, columns: TokenColumns) -> None:
@@ -279,18 +200,27 @@ class StreamTable:
                 stream.request.news(stream)
 
     def _store(self, stream: Stream, output: EngineCoreOutput, tokens: "array[int]", repeated: int) -> None:
-        logprobs = decode_logprobs(output.logprobs)[repeated:] if output.logprobs is not None else []
-        prompt_logprobs = decode_logprobs(output.prompt_logprobs) if output.prompt_logprobs is not None else None
-        if output.logprobs is not None and len(logprobs) != len(tokens):
-            raise ValueError(f"stream {output.stream_id}: {len(tokens)} tokens with {len(logprobs)} logprobs")
+        for packed in (output.logprobs, output.prompt_logprobs):
+            if packed is not None:
+                check_shape(packed)
+        logprobs = output.logprobs
+        if logprobs is not None:
+            if num_rows(logprobs) != len(tokens) + repeated:
+                raise ValueError(f"stream {output.stream_id}: {len(tokens)} tokens, {num_rows(logprobs)} with logprobs")
+            logprobs = rows_from(logprobs, repeated) if repeated else logprobs
         if not stream.started:  # a resumed stream has its second first output; what the reader knows stays true
             stream.started = True
-            stream.prompt_logprobs = prompt_logprobs
-            stream.request.num_cached_tokens = max(stream.request.num_cached_tokens, output.num_cached_tokens)
-        if output.logprobs is not None:
-            stream.logprobs = [] if stream.logprobs is None else stream.logprobs
-            stream.logprobs.extend(logprobs)
+            if output.prompt_logprobs is not None:
+                stream.prompt_logprobs = PackedLogprobs()
+                self.untold.num_bytes += stream.prompt_logprobs.add(output.prompt_logprobs)
+            if stream.index == 0:  # the others find what the first one has had computed
+                stream.request.num_cached_tokens = output.num_cached_tokens
+        if logprobs is not None:
+            stream.logprobs = stream.logprobs or PackedLogprobs()
+            if tokens:
+                self.untold.num_bytes += stream.logprobs.add(logprobs)
         stream.received.extend(tokens)
+        self.untold.num_bytes += TOKEN_BYTES * len(tokens)
 
     def _break(self, stream: Stream) -> None:
         if stream.request not in self.broken:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from paged_serve.protocol.engine_core import CoreFailure
 
-from .client_streams import RequestStreams
+from .client_request import RequestStreams
 
 TRIAL_TOKENS = 8  # times as many at each further death: a core may have been that much ahead of what we received
 MAX_TRIAL_TOKENS = 512

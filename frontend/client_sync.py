@@ -17,8 +17,8 @@ from paged_serve.protocol.forks import in_forked_child
 from paged_serve.protocol.sampling_params import FinishReason, SamplingParams
 
 from .client_deltas import SequenceDelta
+from .client_request import RequestStreams
 from .client_session import ClientSession
-from .client_streams import RequestStreams
 from .client_terms import RequestTerms
 from .client_wire import AWAY_S, TICK_S, UTILITY_TIMEOUT_S, Wire
 
@@ -197,7 +197,7 @@ class Client:
 
     def abandon(self, streams: RequestStreams) -> None:
         """From a destructor, which may run anywhere, so only noted here; the next turn aborts it."""
-        if not streams.ended:
+        if not streams.done:
             self._session.abandoned.append(streams)
 
     def utility(self, utility: Utility) -> bytes:

@@ -93,6 +93,8 @@ class ServerConfig(_Layer, frozen=True):
     client_server_key: Text = ""  # the server's *.key_secret file
     client_keys: Text = ""  # folder with the *.key files of those who may connect there
     max_connections: PositiveInt | None = None  # of each frontend; None: what the limit on open files allows
+    # of each frontend: bodies that come, requests, answers that are kept, outputs that wait for slow readers
+    max_buffered_bytes: Annotated[int, Meta(ge=16 << 20, le=1 << 50)] = 256 << 20
     root_path: Text = ""
     chat_template: Text = ""  # file; "" means the model's
     max_logprobs: Annotated[int, Meta(ge=0, le=1024)] = 20
@@ -109,6 +111,7 @@ class ServerConfig(_Layer, frozen=True):
     dump_dir: Text = ""  # reports lie there, in paged-serve/dumps; "" means ~/.local/state, "none" that there are none
     lenient: bool = False  # unknown request fields become warnings instead of errors
     wake_supervisor: bool = True  # frontends continue a supervisor that a signal has halted
+    access_log: bool = True  # a line a request
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
 

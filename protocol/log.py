@@ -14,7 +14,7 @@ _CONTROL_CHARACTERS = {code: f"\\x{code:02x}" for code in (*range(32), 127, *ran
 
 
 class _LineFormatter(logging.Formatter):
-    """`HH:MM:SS.mmm LEVEL process message`, then the traceback if there is one."""
+    """`YYYY-MM-DD HH:MM:SS.mmm LEVEL process message`, then the traceback if there is one."""
 
     def __init__(self, process_name: str, colour: bool):
         super().__init__()
@@ -22,7 +22,7 @@ class _LineFormatter(logging.Formatter):
         self._colour = colour
 
     def format(self, record: logging.LogRecord) -> str:
-        clock = time.strftime("%H:%M:%S", time.localtime(record.created))
+        clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.created))
         message = record.getMessage().translate(_CONTROL_CHARACTERS)
         line = f"{clock}.{int(record.msecs):03d} {record.levelname:<7} {self._process_name} {message}"
         if self._colour and record.levelname in _COLOURS:
@@ -31,7 +31,7 @@ class _LineFormatter(logging.Formatter):
 
 
 class _JsonFormatter(logging.Formatter):
-    """One JSON object a line; `time` in seconds since 1970."""
+    """One JSON object a line; `time` in seconds since 1970, beside what the record has in `fields`."""
 
     def __init__(self, process_name: str):
         super().__init__()
@@ -44,10 +44,16 @@ class _JsonFormatter(logging.Formatter):
             "process": self._process_name,
             "logger": record.name,
             "message": record.getMessage(),
+            **getattr(record, "fields", {}),
         }
         if record.exc_info:
             fields["exception"] = self.formatException(record.exc_info)
         return msgspec.json.encode(fields).decode()
+
+
+def in_json() -> bool:
+    """Whether each line on stderr is a JSON object, whatever it tells."""
+    return os.environ.get("PAGED_SERVE_LOG_FORMAT") == "json"
 
 
 def in_colour(stream: TextIO) -> bool:
@@ -61,7 +67,7 @@ def configure_logging(process_name: str, level: str = "info") -> None:
     PAGED_SERVE_LOG_FORMAT=json gives JSON lines.
     """
     formatter: logging.Formatter
-    if os.environ.get("PAGED_SERVE_LOG_FORMAT") == "json":
+    if in_json():
         formatter = _JsonFormatter(process_name)
     else:
         formatter = _LineFormatter(process_name, colour=in_colour(sys.stderr))

@@ -1,5 +1,6 @@
 """What people see while a server starts, and when it is ready."""
 
+import logging
 import shlex
 import sys
 import time
@@ -7,6 +8,9 @@ from collections.abc import Mapping
 from typing import TextIO
 
 from paged_serve.protocol.config import Config
+from paged_serve.protocol.log import in_json
+
+log = logging.getLogger(__name__)
 
 BAR_CELLS = 30
 PLAIN_LINE_S = 3.0  # until a line of progress, and between two, where nobody watches
@@ -23,6 +27,11 @@ class LoadingBar:
 
     def __call__(self, text: str, done: int, total: int) -> None:
         share = min(1.0, done / total) if total else 0.0
+        if in_json():
+            if (now := time.monotonic()) >= self._next_line:
+                self._next_line = now + PLAIN_LINE_S
+                log.info("%s", text, extra={"fields": {"done": done, "total": total}})
+            return
         if self._on_terminal:
             filled = round(share * BAR_CELLS)
             bar = "█" * filled + "░" * (BAR_CELLS - filled)
@@ -44,12 +53,7 @@ def banner(
     config: Config, facts: Mapping[str, str], url: str, run_dir: str, *, is_demo: bool, colour: bool = False
 ) -> str:
     """One box that says what runs and where, what makes it slow, and a line to copy."""
-    names = config.model.served_model_names
-    rows = [("model", f"{names[0]}  ({config.model.model})")]
-    rows += fact_rows(config, facts)
-    rows += [("http", url), ("admin", facts.get("admin", "?")), ("run directory", run_dir)]
-    if is_demo:
-        rows.append(("note", "demo model: not a useful assistant"))
+    rows = [row for row in banner_rows(config, facts, url, run_dir, is_demo=is_demo) if row[0] not in ("slow", "mend")]
     label_width = max(len(label) for label, _ in rows)
     lines = [f"{label:<{label_width}}  {value}" for label, value in rows]
     width = max(map(len, lines))
@@ -57,7 +61,27 @@ def banner(
     title = " paged-serve is ready "
     top = "╭─" + title + "─" * max(0, width + 1 - len(title)) + "╮"
     bottom = "╰" + "─" * (width + 2) + "╯"
-    return "\n".join([top, *box, bottom, *slow_lines(facts, colour=colour), "try: " + curl_line(config, names[0], url)])
+    return "\n".join(
+        [
+            top,
+            *box,
+            bottom,
+            *slow_lines(facts, colour=colour),
+            "try: " + curl_line(config, config.model.served_model_names[0], url),
+        ]
+    )
+
+
+def banner_rows(
+    config: Config, facts: Mapping[str, str], url: str, run_dir: str, *, is_demo: bool
+) -> list[tuple[str, str]]:
+    """What runs and where: (label, text)."""
+    rows = [("model", f"{config.model.served_model_names[0]}  ({config.model.model})")]
+    rows += fact_rows(config, facts)
+    rows += [("http", url), ("admin", facts.get("admin", "?")), ("run directory", run_dir)]
+    if "slow" in facts:
+        rows += [("slow", facts["slow"]), ("mend", facts["remedy"])]
+    return [*rows, ("note", "demo model: not a useful assistant")] if is_demo else rows
 
 
 def slow_lines(facts: Mapping[str, str], *, colour: bool) -> list[str]:

@@ -66,10 +66,19 @@ def cli() -> None:
 def main() -> NoReturn:
     """Entry point. Exit codes: 0 done, 1 failed, 2 refused (fix what the message says and start again)."""
     from paged_serve.protocol.errors import ConfigError, InvalidRequest, PagedServeError
+    from paged_serve.protocol.log import in_json
+
+    from .last_words import tell_end
 
     try:
-        cli.main(prog_name="paged-serve", standalone_mode=True)
+        status = cli.main(prog_name="paged-serve", standalone_mode=not in_json())
+        sys.exit(status if isinstance(status, int) else 0)
     except PagedServeError as error:
-        click.echo(f"paged-serve: {error}", err=True)
+        tell_end(str(error))
         sys.exit(2 if isinstance(error, (ConfigError, InvalidRequest)) else 1)
+    except click.ClickException as error:  # with JSON lines: else click has written it
+        tell_end(error.format_message())
+        sys.exit(error.exit_code)
+    except click.Abort:
+        sys.exit(1)
     raise AssertionError("click has ended the process")

@@ -97,8 +97,8 @@ def _option(setting: Setting) -> Callable[[Callable[..., Any]], Callable[..., An
     name = setting.name.replace("-", "_")
     help_text = setting.help + _default_text(setting.key)
     if kind is bool:
-        flag = f"{setting.flags[0]}/--no-{setting.name}"
-        return click.option(flag, name, default=None, help=help_text)
+        flags = [f"{setting.flags[0]}/--no-{setting.name}", *(f" /{flag}" for flag in setting.off_flags)]
+        return click.option(*flags, name, default=None, help=help_text)
     metavar = setting.metavar or "|".join(str(choice) for choice in typing.get_args(kind) if choice != "")
     multiple = typing.get_origin(kind) is tuple
     return click.option(*setting.flags, name, metavar=metavar, multiple=multiple, default=None, help=help_text)

@@ -1,5 +1,6 @@
 """`paged-serve serve`: resolve everything, listen, start, show the banner, supervise until the end."""
 
+import logging
 import os
 import sys
 from contextlib import ExitStack
@@ -12,7 +13,10 @@ from paged_serve.protocol.config import Config
 from paged_serve.protocol.errors import ConfigError
 
 from ..open_files import raise_open_files_limit
+from .last_words import tell_end
 from .options import GroupedCommand, config_options, resolve
+
+log = logging.getLogger(__name__)
 
 
 @click.command("serve", cls=GroupedCommand)
@@ -29,11 +33,11 @@ def command(**flags: Any) -> None:
 
 def serve(config: Config) -> int:
     """Run a server in the foreground until a signal ends it; the exit code. Raises ConfigError when it is refused."""
-    from paged_serve.protocol.log import configure_logging, in_colour
+    from paged_serve.protocol.log import configure_logging, in_colour, in_json
 
     from ..listen import close_http_socket, http_url, open_http_socket
     from ..supervisor import Supervisor
-    from .banner import LoadingBar, banner
+    from .banner import LoadingBar, banner, banner_rows
 
     configure_logging("supervisor", config.server.log_level)
     http_socket = open_http_socket(config.server)
@@ -48,6 +52,10 @@ def serve(config: Config) -> int:
 
     def show_banner(facts: dict[str, str]) -> None:
         bar.clear()
+        if in_json():
+            rows = banner_rows(config, facts, url, supervisor.run_dir, is_demo=is_demo)
+            log.info("paged-serve is ready", extra={"fields": {"facts": dict(rows)}})
+            return
         text = banner(config, facts, url, supervisor.run_dir, is_demo=is_demo, colour=in_colour(sys.stderr))
         click.echo(text, err=True)
 
@@ -56,7 +64,7 @@ def serve(config: Config) -> int:
         exit_code = supervisor.run(bar, show_banner)
     bar.clear()
     if exit_code:
-        click.echo(f"paged-serve: {supervisor.reason}", err=True)
+        tell_end(supervisor.reason)
     return exit_code
 
 

@@ -16,6 +16,7 @@ class Setting:
     help: str
     metavar: str = ""  # "" means: the type's choices
     extra_environment: str = ""  # a name that other servers' users have set already
+    off_flags: tuple[str, ...] = ()  # of a switch, beside --no-…
 
     @property
     def name(self) -> str:
@@ -231,6 +232,13 @@ SETTINGS = (
         "Connections of each HTTP process; default: what the limit on open files allows, up to 65,536.",
         "N",
     ),
+    Setting(
+        "Server",
+        "server.max_buffered_bytes",
+        ("--max-buffered-bytes",),
+        "What each HTTP process holds for its clients, like 256M; what needs more is refused with 429.",
+        "BYTES",
+    ),
     Setting("Server", "server.root_path", ("--root-path",), "Path under which a proxy serves us.", "PATH"),
     Setting("Server", "server.max_logprobs", ("--max-logprobs",), "Most logprobs a request may ask for.", "N"),
     Setting(
@@ -305,6 +313,9 @@ SETTINGS = (
         "Server", "server.wake_supervisor", ("--wake-supervisor",), "Continue a supervisor that SIGSTOP has halted."
     ),
     Setting("Server", "server.lenient", ("--lenient",), "Unknown request fields are warnings, not errors."),
+    Setting(
+        "Server", "server.access_log", ("--access-log",), "Log a line a request.", off_flags=("--disable-access-log",)
+    ),
     Setting("Server", "server.log_level", ("--log-level",), "The least important line that is logged."),
 )
 BY_NAME = {flag.lstrip("-"): setting for setting in SETTINGS for flag in setting.flags}

@@ -10,7 +10,10 @@ from paged_serve.protocol.config import ServerConfig
 from paged_serve.protocol.errors import PagedServeError
 
 from ..admission import Admission
+from ..buffer_budget import BufferBudget
+from .access_log import log_answered
 from .auth import Guard
+from .body import Disconnected
 from .call import Call, Receive, Scope, Send
 from .errors import HttpError, http_error
 from .siblings import PASSED_ON, REPLACED_WITHIN_S, Siblings
@@ -37,8 +40,10 @@ class Application:
         progresses: Callable[[], bool] = lambda: True,
         patience_s: float = 0.0,
         secret: str = "",
+        buffers: BufferBudget | None = None,
     ):
         self._guard = Guard(server, secret)
+        self._buffers = buffers or BufferBudget(server.max_buffered_bytes, len(server.api_keys) > 1)
         self._admission = admission
         self._engine_ready = engine_ready
         self._progresses = progresses
@@ -61,15 +66,21 @@ class Application:
         if scope["type"] != "http":
             return
         call = Call(scope, receive, send)
-        try:
-            await self._answer(call)
-        except Exception as error:  # the border of one request: whatever went wrong in it stays in it
-            await self._answer_error(call, error)
+        with self._buffers.lease() as call.lease:
+            try:
+                await self._answer(call)
+            except Exception as error:  # the border of one request: whatever went wrong in it stays in it
+                await self._answer_error(call, error)
+                error.__traceback__ = None  # a kept answer keeps its error, which would keep the frames that hold both
+            finally:
+                if PASSED_ON not in scope:  # else the frontend that was asked tells of it
+                    log_answered(call)
 
     async def _answer(self, call: Call) -> None:
         path = call.path
         if path not in _OPEN_PROBES:
             call.tenant = self._guard.check(call.headers)
+            call.lease.tenant = call.tenant.name
         if path in _PROBES and call.scope["method"] not in ("GET", "HEAD"):
             raise HttpError(405, f"{path} takes GET only.", headers=[(b"allow", b"GET, HEAD")])
         if path == "/live":
@@ -104,6 +115,8 @@ class Application:
             raise HttpError(503, "A process of the engine is being replaced.", headers=_RETRY_SOON)
 
     async def _answer_error(self, call: Call, error: Exception) -> None:
+        if isinstance(error, Disconnected):
+            return
         answer = http_error(error, call.request_id)
         if answer.status == 500:
             unexpected = None if isinstance(error, PagedServeError) else error

@@ -27,19 +27,26 @@ _PLACE = re.compile(r"^(.*?) - at (?:`key` in )?`\$(.*)`$", re.DOTALL)
 _STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]|(\[\.\.\.\])")
 
 
-async def read_body(receive: Receive, declared_length: str | None) -> bytes:
-    """The whole body. HttpError 413 as soon as it is too long, by its own word or by what has come."""
-    if declared_length is not None and declared_length.isdecimal() and int(declared_length) > MAX_BODY_BYTES:
-        raise _too_long(int(declared_length))
+class Disconnected(HttpError):
+    """The peer has gone before its request was whole: there is nobody to tell."""
+
+    def __init__(self) -> None:
+        super().__init__(400, "The connection ended before the body did.")
+
+
+async def read_body(receive: Receive, declared_length: str | None, limit: int = MAX_BODY_BYTES) -> bytes:
+    """The whole body. HttpError 413 as soon as it has more than `limit` bytes, by its own word or by what has come."""
+    if declared_length is not None and declared_length.isdecimal() and int(declared_length) > limit:
+        raise _too_long(int(declared_length), limit)
     parts, length = [], 0
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
-            raise HttpError(400, "The connection ended before the body did.")
+            raise Disconnected
         parts.append(message.get("body", b""))
         length += len(parts[-1])
-        if length > MAX_BODY_BYTES:
-            raise _too_long(length)
+        if length > limit:
+            raise _too_long(length, limit)
         if not message.get("more_body", False):
             return b"".join(parts)
 
@@ -151,8 +158,9 @@ class BodyDecoder(Generic[Body]):
         return HttpError(400, f"{shown}: {expectation}", name)
 
 
-def _too_long(length: int) -> HttpError:
-    return HttpError(413, f"The body has {length} bytes or more; at most {MAX_BODY_BYTES} are accepted.")
+def _too_long(length: int, limit: int) -> HttpError:
+    hint = "" if limit == MAX_BODY_BYTES else " with this --max-buffered-bytes"
+    return HttpError(413, f"The body has {length} bytes or more; at most {limit} are accepted{hint}.")
 
 
 def _text(error: Exception) -> str:

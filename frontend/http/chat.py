@@ -1,6 +1,7 @@
 """POST /v1/chat/completions: a conversation, answered, with tool calls where the model writes them."""
 
 import hashlib
+from array import array
 from collections.abc import AsyncGenerator, Sequence
 
 from msgspec import UNSET, UnsetType
@@ -15,7 +16,7 @@ from .answer_head import AnswerHead
 from .generation import Generation, Piece, Prompt
 from .prompts import chat_tokens
 from .sampling import chat_params
-from .schemas import ChatCompletionRequest
+from .schemas import ChatCompletionRequest, without_prompt
 from .service import Service
 from .sse import DONE, Frames
 from .tool_calls import ParsedCall, ToolCallParser
@@ -45,7 +46,7 @@ async def chat_prompt(service: Service, body: ChatCompletionRequest, size: int, 
     check_num_prompt_logprobs(params, len(ids))
     if body.return_token_ids:  # in a stream each choice begins with the prompt's
         check_num_shown_prompt_tokens(len(ids) * params.n, "return_token_ids")
-    return Prompt(ids, params)
+    return Prompt(array("i", ids), params)
 
 
 def _check_support(body: ChatCompletionRequest) -> None:
@@ -104,13 +105,13 @@ class ChatWriter:
 
     def __init__(self, service: Service, body: ChatCompletionRequest, prompt: Prompt, generation: Generation):
         self._service = service
-        self._body = body
+        self._parses_tools = bool(body.tools) and body.tool_choice != "none"
+        self._body = without_prompt(body)
         self._prompt = prompt
         self._generation = generation
 
     def _choices(self, answer_id: str) -> list[_ChatChoice]:
-        parses_tools = bool(self._body.tools) and self._body.tool_choice != "none"
-        return [_ChatChoice(answer_id, index, parses_tools) for index in range(self._prompt.params.n)]
+        return [_ChatChoice(answer_id, index, self._parses_tools) for index in range(self._prompt.params.n)]
 
     async def answer(self, head: AnswerHead) -> answers.ChatCompletion:
         """Everything at once."""
@@ -142,7 +143,7 @@ class ChatWriter:
             choices=whole,
             usage=self._generation.usage(),
             system_fingerprint=self._service.fingerprint,
-            prompt_token_ids=self._prompt.token_ids if self._body.return_token_ids else UNSET,
+            prompt_token_ids=self._prompt.token_ids.tolist() if self._body.return_token_ids else UNSET,
             prompt_logprobs=await self._prompt_logprobs(),
             warnings=head.warnings or UNSET,
         )
@@ -181,7 +182,7 @@ class ChatWriter:
             choice.begun = True
             chunk = answers.ChatChunkChoice(index=choice.index, delta=answers.ChatDelta(role="assistant", content=""))
             if self._body.return_token_ids:
-                chunk.prompt_token_ids = self._prompt.token_ids
+                chunk.prompt_token_ids = self._prompt.token_ids.tolist()
             chunks.append(chunk)
         content, calls, reason = choice.push(piece)
         chosen = self._logprobs(piece.logprobs)

@@ -1,5 +1,6 @@
 """POST /v1/completions: prompts in any of four forms, continued."""
 
+from array import array
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 
@@ -22,7 +23,7 @@ from .answers import Completion, CompletionChoice, CompletionLogprobs, Usage
 from .generation import Generation, Piece, Prompt
 from .prompts import prompts_tokens, split_prompt
 from .sampling import COMPLETION_MAX_TOKENS, completion_params
-from .schemas import CompletionRequest
+from .schemas import CompletionRequest, without_prompt
 from .service import Service
 from .sse import DONE, Frames
 
@@ -39,7 +40,7 @@ async def completion_prompts(service: Service, body: CompletionRequest, size: in
     add_special = True if body.add_special_tokens is None else body.add_special_tokens
     prompts = []
     params: dict[int | None, SamplingParams] = {}  # by max_tokens: often one for all prompts
-    for ids in await prompts_tokens(service, given, add_special):
+    for text, ids in zip(given, await prompts_tokens(service, given, add_special), strict=True):
         max_tokens = fitting_max_tokens(
             len(ids), body.max_tokens, COMPLETION_MAX_TOKENS, service.max_model_len, "prompt"
         )
@@ -47,7 +48,8 @@ async def completion_prompts(service: Service, body: CompletionRequest, size: in
             params[max_tokens] = await service.off_loop(size, completion_params, service, body, max_tokens)
             params[max_tokens].check_vocabulary(service.engine.limits.vocab_size)
             check_num_named_tokens(params[max_tokens], len(given))
-        prompts.append(Prompt(ids, params[max_tokens]))
+        shown = text if body.echo and isinstance(text, str) else None
+        prompts.append(Prompt(array("i", ids), params[max_tokens], shown))
     num_shown = sum(len(prompt.token_ids) for prompt in prompts) * (body.n or 1)
     check_num_prompt_logprobs(prompts[0].params, num_shown)
     if body.echo or body.return_token_ids:
@@ -68,7 +70,7 @@ class CompletionWriter:
 
     def __init__(self, service: Service, body: CompletionRequest, prompts: list[Prompt], generation: Generation):
         self._service = service
-        self._body = body
+        self._body = without_prompt(body)
         self._prompts = prompts
         self._n = prompts[0].params.n
         self._generation = generation
@@ -141,7 +143,7 @@ class CompletionWriter:
         if self._body.return_token_ids:
             choice.token_ids = [] if self._hides_output else piece.token_ids
             if first:
-                choice.prompt_token_ids = self._prompts[number].token_ids
+                choice.prompt_token_ids = self._prompts[number].token_ids.tolist()
         writer = self._logprobs[piece.choice]
         echo = await self._echo(number) if first and self._body.echo else None
         if echo is not None:
@@ -157,11 +159,19 @@ class CompletionWriter:
     async def _echo(self, number: int) -> _Echo:
         if number not in self._echoes:
             entries = self._generation.prompt_logprobs[number]
-            ids = self._prompts[number].token_ids
+            ids, given = self._prompts[number].token_ids, self._prompts[number].text
+            tokenizer, num_top = self._service.tokenizer, self._body.logprobs or 0
 
             def make() -> _Echo:
-                text = self._service.tokenizer.decode(ids)
-                written = None if entries is None else self._logprobs_writer(()).write(ids, [None, *entries])
+                """The prompt as it was given, special tokens and all."""
+                text = tokenizer.decode(ids, skip_special_tokens=False) if given is None else given
+                if entries is None:
+                    return _Echo(text, None)
+                shown = Detokenizer(tokenizer, skip_special_tokens=False)
+                writer = logprobs.CompletionLogprobsWriter(tokenizer, num_top, shown)
+                written = writer.write(ids, [None, *entries])
+                added = max(0, writer.offset - len(text))  # by the tokenizer, in front: a BOS that no one has sent
+                written.text_offset = [max(0, offset - added) for offset in written.text_offset]
                 return _Echo(text, written)
 
             size = len(ids) * (2 + (self._body.logprobs or 0))

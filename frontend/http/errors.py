@@ -18,6 +18,7 @@ _TYPES = {
     409: "ConflictError",
     410: "GoneError",
     413: "PayloadTooLargeError",
+    415: "UnsupportedMediaTypeError",
     422: "UnprocessableEntityError",
     429: "RateLimitError",
     431: "HeadersTooLargeError",

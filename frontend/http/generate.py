@@ -4,11 +4,13 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
+import msgspec
+
 from .answer_head import AnswerHead
-from .call import Call
+from .call import JSON, Call
 from .errors import HttpError
 from .idempotency import idempotency_key
-from .kinds import CHAT_COMPLETION, COMPLETION, Kind, Writer, check_patience, decode, generation_of
+from .kinds import CHAT_COMPLETION, COMPLETION, Kind, check_patience, decode, generation_of
 from .once import create_once
 from .service import Service
 
@@ -29,29 +31,38 @@ async def _create(service: Service, call: Call, kind: Kind) -> None:
         return
     if "last-event-id" in call.headers:
         raise HttpError(400, "Last-Event-ID needs the Idempotency-Key that the request had.", "Idempotency-Key")
-    with service.admission.entered(call.tenant.name, call.tenant.weight):
-        raw = await call.body()
-        body, model, warnings = await decode(service, kind, raw)
-        check_patience(service, call, body)
-        created = int(time.time())
-        prompts = await kind.prompts(service, body, len(raw), created)
-        async with call.until_disconnect():
-            generation = generation_of(service, call, body, prompts)
-            try:
-                await generation.submit()
-                writer = kind.writer(service, body, prompts, generation)
-                head = AnswerHead(f"{kind.prefix}-{body.request_id or call.request_id}", model, warnings, created)
-                await _answer(service, call, writer, head, streams=bool(body.stream))
-            finally:
-                generation.close()
+    tenant, admission = call.tenant, service.admission
+    admission.check(tenant.name, tenant.weight)  # a full server refuses it unread
+    raw = await call.body()
+    async with call.until_disconnect():
+        with admission.entered(tenant.name, tenant.weight):
+            answer = await _answer(service, call, kind, raw)
+        if answer:  # a slow reader holds memory, but no place
+            with admission.reading():
+                await call.send(200, answer, JSON)
 
 
-async def _answer(service: Service, call: Call, writer: Writer, head: AnswerHead, *, streams: bool) -> None:
-    if not streams:
-        await call.send_json(await writer.answer(head))
-        return
-    async with aclosing(_joined(writer.frames(head))) as frames:
-        await call.send_events(frames, service.config.server.sse_keep_alive_interval_s)
+async def _answer(service: Service, call: Call, kind: Kind, raw: bytes) -> bytes:
+    """The whole answer; of a stream, which has been sent then, nothing."""
+    created = int(time.time())
+    body, model, warnings = await decode(service, kind, raw)
+    check_patience(service, call, body)
+    prompts = await kind.prompts(service, body, len(raw), created)
+    del raw
+    generation = generation_of(service, call, body, prompts, call.lease)
+    try:
+        await generation.submit()
+        writer = kind.writer(service, body, prompts, generation)
+        head = AnswerHead(f"{kind.prefix}-{body.request_id or call.request_id}", model, warnings, created)
+        streams = bool(body.stream)
+        del body
+        if not streams:
+            return msgspec.json.encode(await writer.answer(head))
+        async with aclosing(_joined(writer.frames(head))) as frames:
+            await call.send_events(frames, service.config.server.sse_keep_alive_interval_s)
+        return b""
+    finally:
+        generation.close()
 
 
 async def _joined(batches: AsyncGenerator[list[bytes], None]) -> AsyncGenerator[bytes, None]:

@@ -3,10 +3,11 @@
 import asyncio
 import contextlib
 import time
+from array import array
 from collections.abc import AsyncGenerator, Iterator
 from dataclasses import dataclass
 
-from paged_serve.protocol.errors import EngineDead, RequestExpired, RequestFailed
+from paged_serve.protocol.errors import EngineDead, PagedServeError, RequestExpired, RequestFailed
 from paged_serve.protocol.sampling_params import FinishReason, SamplingParams
 
 from ..client import SequenceDelta, TokenLogprobs
@@ -14,6 +15,7 @@ from ..client_terms import RequestTerms
 from ..text.sequence_text import SequenceText
 from ..text.stop_strings import StopAutomaton
 from .answers import PromptTokensDetails, Usage
+from .output_memory import OutputMemory
 from .service import EngineRequest, Service
 from .turns import Turns
 
@@ -24,8 +26,9 @@ MAX_BATCH_TOKENS = 128  # with twenty logprobs each they take 10 ms; then others
 class Prompt:
     """One prompt of a request, ready for the engine."""
 
-    token_ids: list[int]
+    token_ids: "array[int]"
     params: SamplingParams
+    text: str | None = None  # as it was given, if it was no list of tokens and the answer repeats it
 
 
 @dataclass(slots=True)
@@ -56,10 +59,17 @@ class Generation:
     """
 
     def __init__(
-        self, service: Service, prompts: list[Prompt], terms: RequestTerms, arrival: float, in_turn: bool = False
+        self,
+        service: Service,
+        prompts: list[Prompt],
+        terms: RequestTerms,
+        arrival: float,
+        memory: OutputMemory,
+        in_turn: bool = False,
     ):
         self._service = service
         self._arrival = arrival
+        self._memory = memory
         self._prompts = prompts
         self._terms = terms
         self._n = prompts[0].params.n
@@ -70,6 +80,7 @@ class Generation:
             for _ in range(self._n)
         ]
         self._num_unfinished = len(self._choices)
+        self._failed = False
         self._turns = Turns(len(self._choices)) if in_turn else None
         self._cached = [0] * len(prompts)
         self.prompt_logprobs: list[list[TokenLogprobs] | None] = [None] * len(prompts)
@@ -109,13 +120,19 @@ class Generation:
         when it gives this request up.
         """
         source = self._of_one() if len(self._requests) == 1 else self._of_many()
-        async with contextlib.aclosing(source) as deltas:
-            async for batch in deltas:
-                for pieces in self._batches_in_turn(self._turns, batch) if self._turns else self._one_batch(batch):
-                    yield pieces
-                if not self._num_unfinished:
-                    return
-        raise EngineDead("a request ended before its sequences did")
+        try:
+            async with contextlib.aclosing(source) as deltas:
+                async for batch in deltas:
+                    self._memory.taken(sum(len(delta.token_ids) for _, delta in batch))
+                    for pieces in self._batches_in_turn(self._turns, batch) if self._turns else self._one_batch(batch):
+                        yield pieces
+                    self._memory.told(self._turns.num_tokens if self._turns else 0)
+                    if not self._num_unfinished:
+                        return
+            raise EngineDead("a request ended before its sequences did")
+        except PagedServeError:
+            self._failed = True
+            raise
 
     def usage(self) -> Usage:
         """So far; at the end, of the whole request."""
@@ -136,6 +153,9 @@ class Generation:
         if self._num_unfinished:
             for request in self._requests:
                 request.abort()
+        if self._requests and not self._failed:  # its client has gone
+            self._service.metrics.ended(FinishReason.ABORT, self._num_unfinished)
+            self._num_unfinished = 0
 
     async def _of_one(self) -> AsyncGenerator[list[tuple[int, SequenceDelta]], None]:
         request = self._requests[0]
@@ -152,27 +172,36 @@ class Generation:
                     await asyncio.sleep(0)
 
     async def _of_many(self) -> AsyncGenerator[list[tuple[int, SequenceDelta]], None]:
-        queue: asyncio.Queue[tuple[int, SequenceDelta] | asyncio.Task[None]] = asyncio.Queue()
+        """What does not fit into the queue waits packed in the client, which counts it."""
+        queue: asyncio.Queue[tuple[int, SequenceDelta] | Exception | None] = asyncio.Queue(len(self._requests))
 
         async def pump(number: int, request: EngineRequest) -> None:
-            with contextlib.suppress(StopAsyncIteration):
-                while True:
-                    queue.put_nowait((number, await request.__anext__()))
+            ended: Exception | None = None
+            try:
+                with contextlib.suppress(StopAsyncIteration):
+                    while True:
+                        await queue.put((number, await request.__anext__()))
+            except Exception as error:  # the reader's to hear
+                ended = error
+            await queue.put(ended)
 
         self._pumps = [asyncio.create_task(pump(i, request)) for i, request in enumerate(self._requests)]
-        for task in self._pumps:
-            task.add_done_callback(queue.put_nowait)
         num_running = len(self._pumps)
         while num_running:
-            batch, first = [], await queue.get()
-            for item in [first, *(queue.get_nowait() for _ in range(min(queue.qsize(), MAX_BATCH_TOKENS)))]:
-                if isinstance(item, tuple):
-                    batch.append(item)
-                else:
+            batch, size, item = list[tuple[int, SequenceDelta]](), 0, await queue.get()
+            while True:
+                if isinstance(item, Exception):
+                    raise item
+                if item is None:
                     num_running -= 1
-                    item.result()  # raises what ended this prompt's request
+                else:
+                    batch.append(item)
+                    size += max(1, len(item[1].token_ids))
+                if queue.empty() or size >= MAX_BATCH_TOKENS:
+                    break
+                item = queue.get_nowait()
             yield batch
-            if not queue.empty():
+            if size >= MAX_BATCH_TOKENS:
                 await asyncio.sleep(0)
 
     def _one_batch(self, batch: list[tuple[int, SequenceDelta]]) -> Iterator[list[Piece]]:
@@ -197,6 +226,7 @@ class Generation:
         if choice.finished:
             return None  # what was on its way when a stop string ended it
         if delta.finish_reason is FinishReason.ERROR:
+            self._service.metrics.ended(FinishReason.ERROR)
             raise RequestFailed(delta.error)
         self._cached[number] = max(self._cached[number], delta.num_cached_tokens)
         self.prompt_logprobs[number] = self.prompt_logprobs[number] or delta.prompt_logprobs

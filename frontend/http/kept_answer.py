@@ -63,6 +63,7 @@ class KeptAnswer:
 
         def ended(task: "asyncio.Task[None]") -> None:
             admitted.close()
+            self._task = None  # a cancelled one keeps its frames, and they keep the answer
             self.done = True
             self._news.set()
 
@@ -136,6 +137,7 @@ class KeptAnswer:
             self.error = error
             if not self.has_reader and not isinstance(error, (HttpError, PagedServeError)):
                 log.error("failed answer=%s: %s", self.answer_id, error, exc_info=error)
+            error.__traceback__ = None  # its frames hold this answer
 
     def _append(self, batch: list[bytes]) -> None:
         for event in batch:

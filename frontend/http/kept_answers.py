@@ -4,6 +4,7 @@ import asyncio
 
 from paged_serve.protocol.config import ServerConfig
 
+from ..buffer_budget import BufferBudget
 from .errors import HttpError
 from .idempotency import EventId, KeyedRequest
 from .kept_answer import KeptAnswer
@@ -16,7 +17,8 @@ REPEAT = "Repeat the POST with its Idempotency-Key and Last-Event-ID: the same e
 class KeptAnswers:
     """Of one frontend. An answer that nobody reads is kept for a grace period, made further or complete."""
 
-    def __init__(self, server: ServerConfig):
+    def __init__(self, server: ServerConfig, budget: BufferBudget | None = None):
+        """`budget`: of all that the frontend holds."""
         self._grace_s = server.resume_grace_s
         self._max_answer_bytes = server.resume_bytes_per_answer
         self._max_bytes = server.resume_bytes
@@ -25,6 +27,8 @@ class KeptAnswers:
         self._unread: dict[KeptAnswer, asyncio.TimerHandle] = {}  # in the order in which their readers left
         self._gone: dict[tuple[bytes, str], None] = {}
         self.num_bytes = 0
+        self._budget = budget or BufferBudget(server.max_buffered_bytes)
+        self._budget.pools.append(self)
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -84,6 +88,12 @@ class KeptAnswers:
         self.num_bytes -= answer.size + ENTRY_BYTES
         answer.give_up(error or HttpError(410, f"The stream {answer.answer_id} is no longer kept. {REPEAT}"))
 
+    def shed(self, num_bytes: int) -> None:
+        """Forget answers that nobody reads, the longest unread first; a pool of the budget is asked for that."""
+        enough = self.num_bytes - num_bytes
+        while self.num_bytes > enough and self._unread:
+            self.forget(next(iter(self._unread)))
+
     # What an answer tells
 
     def grew(self, answer: KeptAnswer, num_bytes: int) -> None:
@@ -92,8 +102,7 @@ class KeptAnswers:
 
     def has_room(self, answer: KeptAnswer) -> bool:
         """Make room as far as that is possible; False when its reader must read on first."""
-        while self.num_bytes > self._max_bytes and self._unread:
-            self.forget(next(iter(self._unread)))
+        self.shed(max(0, self.num_bytes - self._max_bytes))
         if not self._is_over(answer):
             return True
         if not answer.has_reader:
@@ -112,7 +121,8 @@ class KeptAnswers:
             self.forget(answer)
 
     def _is_over(self, answer: KeptAnswer) -> bool:
-        return answer.size > self._max_answer_bytes or self.num_bytes > self._max_bytes
+        is_much = answer.size > self._max_answer_bytes or self.num_bytes > self._max_bytes
+        return is_much or not self._budget.has_room()
 
     def _stop_waiting(self, answer: KeptAnswer) -> None:
         timer = self._unread.pop(answer, None)

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from ..buffer_budget import Lease
 from ..client_terms import RequestTerms
 from .answer_head import AnswerHead
 from .body import decode_body
@@ -15,6 +16,7 @@ from .chat import ChatWriter, chat_prompt
 from .completions import CompletionWriter, completion_prompts
 from .errors import HttpError
 from .generation import Generation, Prompt
+from .output_memory import OutputMemory
 from .schemas import ChatCompletionRequest, CompletionRequest, SamplingFields
 from .service import Service
 
@@ -74,8 +76,11 @@ def check_patience(service: Service, call: Call, body: SamplingFields) -> None:
 
 
 def generation_of(
-    service: Service, call: Call, body: SamplingFields, prompts: list[Prompt], *, in_turn: bool = False
+    service: Service, call: Call, body: SamplingFields, prompts: list[Prompt], lease: Lease, *, in_turn: bool = False
 ) -> Generation:
+    """`lease`: for all that the generation takes, from now on. Raises Overloaded or InvalidRequest."""
+    shows_prompt = bool(body.return_token_ids or getattr(body, "echo", False))
+    memory = OutputMemory(lease, prompts, keeps=not body.stream, shows_prompt=shows_prompt)
     terms = RequestTerms(
         priority=body.priority or 0,
         cache_salt=_cache_salt(service, call, body.cache_salt or ""),
@@ -83,4 +88,4 @@ def generation_of(
         weight=call.tenant.weight,
         timeout_s=body.timeout or call.timeout_s() or 0.0,
     )
-    return Generation(service, prompts, terms, call.arrival, in_turn)
+    return Generation(service, prompts, terms, call.arrival, memory, in_turn)

@@ -42,28 +42,30 @@ _HISTOGRAMS: dict[str, tuple[str, tuple[float, ...]]] = {
 
 
 class Metrics:
-    """All series of one frontend. `stats` gives the engine's newest figures, or None."""
+    """All series of one frontend."""
 
-    def __init__(self, model_name: str, stats: Callable[[], SchedulerStats | None], compat: str = "", index: int = 0):
+    def __init__(self, model_name: str, compat: str = "", index: int = 0):
         self._compat = compat
         labels = (model_name, "0")
         self._labels = (*labels, str(index))
         self._registry = CollectorRegistry()
         prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
-        self._registry.register(_EngineStats(stats, list(labels)))
+        self._engine_stats = _EngineStats(list(labels))
+        self._registry.register(self._engine_stats)
         self._observe: dict[str, Callable[[float], None]] = {}
         for name, (text, buckets) in _HISTOGRAMS.items():
             histogram = Histogram(f"paged:{name}", text, _OWN_LABELS, buckets=buckets, registry=self._registry)
             self._observe[name] = histogram.labels(*self._labels).observe
         self._success = Counter(
-            "paged:request_success", "Finished sequences", (*_OWN_LABELS, "finished_reason"), registry=self._registry
+            "paged:request_success", "Ended sequences", (*_OWN_LABELS, "finished_reason"), registry=self._registry
         )
         self._rejections = Counter(
             "paged:admission_rejections", "Refused requests", (*_OWN_LABELS, "reason"), registry=self._registry
         )
 
-    def exposition(self) -> bytes:
-        """The text that Prometheus scrapes."""
+    def exposition(self, stats: SchedulerStats | None) -> bytes:
+        """The text that Prometheus scrapes; `stats`: the engine's, None: it is away."""
+        self._engine_stats.stats = stats
         text = prometheus_client.generate_latest(self._registry)
         if not self._compat:
             return text
@@ -87,6 +89,11 @@ class Metrics:
     def next_token(self, seconds: float) -> None:
         self._observe["inter_token_latency_seconds"](seconds)
 
+    def ended(self, reason: FinishReason, count: int = 1) -> None:
+        """So many sequences, before they were finished."""
+        if count:
+            self._success.labels(*self._labels, reason.api_name).inc(count)
+
     def finished(
         self, reason: FinishReason, tokens: int, total_s: float, first_token_s: float, times: RequestTimes | None
     ) -> None:
@@ -105,17 +112,17 @@ class Metrics:
 
 
 class _EngineStats(Collector):
-    """Series that are the engine's own figures, read at the moment of a scrape."""
+    """Series that are the engine's own figures, `stats`."""
 
-    def __init__(self, stats: Callable[[], SchedulerStats | None], labels: list[str]):
-        self._stats = stats
+    def __init__(self, labels: list[str]):
+        self.stats: SchedulerStats | None = None
         self._labels = labels
 
     def describe(self) -> Iterable[Metric]:
         return []  # nothing to compare names with: the registry is ours alone
 
     def collect(self) -> Iterable[Metric]:
-        stats = self._stats()
+        stats = self.stats
         if stats is None:
             return
         used = 1 - stats.num_free_blocks / stats.num_blocks if stats.num_blocks else 0.0

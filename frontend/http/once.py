@@ -12,7 +12,7 @@ from contextlib import ExitStack, aclosing
 import msgspec
 
 from .answer_head import AnswerHead
-from .call import JSON, Call
+from .call import EVENTS, JSON, Call
 from .errors import HttpError
 from .generation import Generation
 from .idempotency import EventId, KeyedRequest, last_event_id, request_digest
@@ -27,40 +27,62 @@ async def create_once(service: Service, call: Call, kind: Kind, key: str) -> Non
     """Answer, or go on with an answer. Raises HttpError 422 when the key was another request's."""
     after = last_event_id(call.headers)
     with service.admission.reading():
-        with ExitStack() as admitted:
-            is_new = not service.kept.has_key(call.caller, key)
-            if is_new:  # a full server refuses it unread
-                admitted.enter_context(service.admission.entered(call.tenant.name, call.tenant.weight))
-            raw = await call.body()
-            body, model, warnings = await decode(service, kind, raw)
-            request = KeyedRequest(call.caller, key, request_digest(service.fingerprint, call.path, key, raw))
-            _check_event_id(kind, request, body, after)
-            answer = service.kept.of_request(request, after)
-            if answer is None:
-                if not is_new:
-                    admitted.enter_context(service.admission.entered(call.tenant.name, call.tenant.weight))
-                check_patience(service, call, body)
-                head = _head(kind, request, model, warnings, after)
-                prompts = await kind.prompts(service, body, len(raw), head.created)
-                answer = service.kept.of_request(request, after)  # another connection may have been quicker
-            if answer is None:
-                generation = generation_of(service, call, body, prompts, in_turn=True)
-                events = _events(generation, kind.writer(service, body, prompts, generation), head, body)
-                first = 0 if after is None else after.number
-                answer = service.kept.begin(request, head.answer_id, streams=bool(body.stream), first=first)
-                answer.make(events, admitted.pop_all())
-        await _send(service, call, answer, after)
+        if not service.kept.has_key(call.caller, key):  # a full server refuses it unread
+            service.admission.check(call.tenant.name, call.tenant.weight)
+        raw = await call.body()
+        async with call.until_disconnect():
+            answer = await _found_or_begun(service, call, kind, key, raw, after)
+            del raw
+            call.lease.resize(0)  # what is made has a lease of its own
+            await _send(service, call, answer, after)
+
+
+async def _found_or_begun(
+    service: Service, call: Call, kind: Kind, key: str, raw: bytes, after: EventId | None
+) -> KeptAnswer:
+    body, model, warnings = await decode(service, kind, raw)
+    request = KeyedRequest(call.caller, key, request_digest(service.fingerprint, call.path, key, raw))
+    _check_event_id(kind, request, body, after)
+    if (answer := service.kept.of_request(request, after)) is not None:
+        return answer
+    with ExitStack() as admitted:
+        admitted.enter_context(service.admission.entered(call.tenant.name, call.tenant.weight))
+        check_patience(service, call, body)
+        head = _head(kind, request, model, warnings, after)
+        prompts = await kind.prompts(service, body, len(raw), head.created)
+        if (answer := service.kept.of_request(request, after)) is not None:
+            return answer  # another connection was quicker
+        lease = admitted.enter_context(service.buffers.lease(call.tenant.name))
+        generation = generation_of(service, call, body, prompts, lease, in_turn=True)
+        streams = bool(body.stream)
+        events = _events(generation, kind.writer(service, body, prompts, generation), head, streams=streams)
+        first = 0 if after is None else after.number
+        answer = service.kept.begin(request, head.answer_id, streams=streams, first=first)
+        answer.make(events, admitted.pop_all())
+        return answer
 
 
 async def get_stream(service: Service, call: Call) -> None:
     """Go on behind `Last-Event-ID` with a stream that this frontend keeps."""
     await call.body()
+    answer, after = _kept(service, call)
+    async with call.until_disconnect():
+        with service.admission.reading():
+            await _send(service, call, answer, after)
+
+
+async def head_stream(service: Service, call: Call) -> None:
+    """What `get_stream` would begin with. A safe method: it takes the stream from no reader and keeps it no longer."""
+    answer, _ = _kept(service, call)
+    await call.send_head(200, EVENTS if answer.streams else JSON)
+
+
+def _kept(service: Service, call: Call) -> tuple[KeptAnswer, EventId | None]:
+    """The stream that is asked for and the event to go on behind. Raises HttpError 400, 404 or 410."""
     answer_id, after = call.scope["path_params"]["id"], last_event_id(call.headers)
     if after is not None and after.answer_id != answer_id:
         raise HttpError(400, f"Last-Event-ID is of the stream {after.answer_id}.", "Last-Event-ID")
-    answer = service.kept.of_id(call.caller, answer_id, 0 if after is None else after.number)
-    with service.admission.reading():
-        await _send(service, call, answer, after)
+    return service.kept.of_id(call.caller, answer_id, 0 if after is None else after.number), after
 
 
 async def delete_stream(service: Service, call: Call) -> None:
@@ -93,13 +115,13 @@ def _head(kind: Kind, request: KeyedRequest, model: str, warnings: list[str], af
 
 
 async def _events(
-    generation: Generation, writer: Writer, head: AnswerHead, body: SamplingFields
+    generation: Generation, writer: Writer, head: AnswerHead, *, streams: bool
 ) -> AsyncGenerator[list[bytes], None]:
     """The whole answer; for an answer that is no stream one event, which is its body."""
     number = 0
     try:
         await generation.submit()
-        if not body.stream:
+        if not streams:
             yield [msgspec.json.encode(await writer.answer(head))]
             return
         async with aclosing(writer.frames(head)) as batches:
@@ -112,7 +134,7 @@ async def _events(
 
 async def _send(service: Service, call: Call, answer: KeptAnswer, after: EventId | None) -> None:
     number = 0 if after is None else after.number
-    async with call.until_disconnect(), aclosing(answer.events_after(number)) as events:
+    async with aclosing(answer.events_after(number)) as events:
         if answer.streams:
             await call.send_events(events, service.config.server.sse_keep_alive_interval_s)
         else:

@@ -34,6 +34,7 @@ _ERRORS = {
     "403": "Not from this host or page",
     "404": "No such path, model or stream",
     "413": "The body is too long",
+    "415": "The body is compressed",
     "429": "Too much is waiting; see Retry-After",
     "500": "The server or the engine failed on this request",
     "503": "Starting, shutting down, or the engine is away",

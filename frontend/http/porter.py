@@ -60,7 +60,7 @@ class Porter:
     def _attend(self, link: socket.socket) -> None:
         with contextlib.suppress(OSError):
             head = link.recv(_MAX_HEAD_BYTES, socket.MSG_PEEK)
-            if head.startswith(b"GET /live HTTP/1.") and head.endswith(b"\r\n\r\n"):
+            if head.startswith(b"GET /live HTTP/1.") and head.endswith(b"\r\n\r\n") and b"\r\nhost:" in head.lower():
                 link.recv(len(head))  # closing with something unread would reset the connection
                 link.send(_ALIVE)
                 del self._waiting[link]

@@ -22,16 +22,20 @@ from paged_serve.protocol.lifeline import is_stopped
 from paged_serve.protocol.run_dir import FRONTEND_SOCKET
 
 from ..admission import Admission
+from ..buffer_budget import BufferBudget
 from ..client import AsyncClient
 from ..listen import open_unix
 from ..open_files import max_connections_for, raise_open_files_limit
+from .access_log import configure_access_log
 from .admin_server import AdminServer
 from .app import Application
+from .connection_buffers import ConnectionBuffers
 from .places import Places
 from .porter import Porter
 from .protocol import LimitedHttpProtocol
 from .siblings import REPLACED_WITHIN_S, PassedOn, Siblings
 from .supervisor_watch import SupervisorWatch
+from .throughput_log import ThroughputLog
 from .uvicorn_server import UvicornServer, uvicorn_config
 
 if TYPE_CHECKING:
@@ -71,28 +75,33 @@ class FrontendProcess:
         self._client: AsyncClient | None = None
         scheduler = child.config.scheduler
         self._admission = Admission(scheduler.max_num_seqs + scheduler.max_num_queued_requests, self._engine_stats)
+        server = child.config.server
+        self._buffers = BufferBudget(server.max_buffered_bytes, len(server.api_keys) > 1)
         patience_s = REPLACED_WITHIN_S if child.epoch else 0.0  # requests need not know that another was here before
         self._app = Application(
-            child.config.server,
+            server,
             self._admission,
             self._engine_ready,
             self._progress_is_made,
             patience_s,
             read_secret(child.run_dir),
+            self._buffers,
         )
         self._socket = socket.socket(fileno=child.http_fd)
         self._socket.setblocking(False)
-        num_frontends = child.config.server.num_frontends
-        max_connections = child.config.server.max_connections or max_connections_for(
-            raise_open_files_limit(), num_frontends
-        )
+        max_connections = server.max_connections or max_connections_for(raise_open_files_limit(), server.num_frontends)
         self._places = Places(max_connections)
-        self._server = _Server(uvicorn_config(self._app, child.config.server.root_path, self._places), porter)
-        self._sibling_server = UvicornServer(uvicorn_config(PassedOn(self._app), places=Places(max_connections)))
-        if num_frontends > 1:
-            self._app.siblings = Siblings(child.run_dir, child.index, num_frontends)
-        self._admin = AdminServer(child.config.server, child.run_dir, child.index)
-        self._supervisor_watch = SupervisorWatch(os.getppid(), child.config.server.wake_supervisor)
+        buffers = ConnectionBuffers(self._buffers)
+        self._server = _Server(uvicorn_config(self._app, server.root_path, self._places, buffers), porter)
+        self._sibling_server = UvicornServer(
+            uvicorn_config(PassedOn(self._app), places=Places(max_connections), buffers=buffers)
+        )
+        if server.num_frontends > 1:
+            self._app.siblings = Siblings(child.run_dir, child.index, server.num_frontends)
+        self._admin = AdminServer(server, child.run_dir, child.index)
+        self._supervisor_watch = SupervisorWatch(os.getppid(), server.wake_supervisor)
+        self._throughput_log = ThroughputLog() if child.index == 0 else None
+        configure_access_log(server.access_log)
         self._reported_drained = False
         self._stopped = asyncio.Event()
 
@@ -159,9 +168,10 @@ class FrontendProcess:
             )
         )
         text, make_routers = await loop.run_in_executor(None, _load_text, child.config)
-        self._client = await connecting
+        self._client = self._buffers.outputs = await connecting
+        self._client.on_outputs = self._buffers.outputs_came
         self._app.router, self._admin.router = make_routers(
-            text, self._client, self._admission, child.index, child.run_dir
+            text, self._client, self._admission, child.index, child.run_dir, self._buffers
         )
         gc.freeze()  # what lives now lives for ever; a collection that looks at it holds everybody up
         gc.set_threshold(*gc.get_threshold()[:2], YOUNG_COLLECTIONS_PER_FULL)
@@ -176,6 +186,8 @@ class FrontendProcess:
             now = time.monotonic()
             self._child.heartbeat(now, step)
             self._supervisor_watch.look(now)
+            if self._throughput_log is not None:
+                self._throughput_log.look(now, self._engine_stats())
             self._read_control()
             if self._client is not None and self._client.failure is not None:
                 raise self._client.failure
@@ -209,7 +221,7 @@ class FrontendProcess:
 
 def _load_text(
     config: Config,
-) -> "tuple[TextSide, Callable[[TextSide, AsyncClient, Admission, int, str], tuple[Router, Router]]]":
+) -> "tuple[TextSide, Callable[[TextSide, AsyncClient, Admission, int, str, BufferBudget], tuple[Router, Router]]]":
     from .router import make_routers  # late, and in a thread: /live answers while these modules and files are read
     from .service import TextSide
 

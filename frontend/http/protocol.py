@@ -4,14 +4,21 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from .errors import HttpError, error_body
+from ..buffer_budget import RETRY_AFTER_S
+from .access_log import log_refused
+from .call import BODY_TAKEN, JSON
+from .close_delimited import close_delimited
+from .connection_buffers import ConnectionBuffers
+from .errors import Headers, HttpError, error_body, retry_after
+from .half_closed import HalfClosed
 from .places import MAX_REFUSED, Places
+from .request_host import fault_of_host, replace_host
 
 MAX_HEADER_BYTES = 32 << 10
 MAX_FRAMING_BYTES = 1 << 20  # of a request's chunk lines and trailers: a body may come in chunks of a few bytes
 HEADERS_WITHIN_S = 10.0
 BODY_WITHIN_S = 60.0  # 4 MB at half a megabit a second
-MAX_UNSENT_BYTES = 64 << 10  # of an answer, beside what the kernel holds; its maker waits until they are taken
+MAX_UNSENT_BYTES = 4 << 10  # of an answer, beside what the kernel holds; with more its maker waits until they are taken
 LAST_WORDS_S = 1.0  # a close while the peer still sends would take the refusal away from it
 
 
@@ -27,10 +34,13 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     _in_head = True  # or between two requests
     _deaf = False  # what still comes is dropped
 
-    def __init__(self, *arguments: Any, places: Places | None = None, **options: Any):
+    def __init__(self, *arguments: Any, places: Places, buffers: ConnectionBuffers, **options: Any):
         super().__init__(*arguments, **options)
-        self._places = places or Places()
+        self._places = places
+        self._buffers = buffers
+        self._body_bytes = self._unsent_bytes = 0  # as the buffers know of them
         self._has_place = self._is_refused = False
+        self._half_closed: HalfClosed | None = None
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -51,10 +61,23 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._expect(None)
+        self._hold(0, 0)
+        if self._half_closed is not None:
+            self._half_closed.stop()
         self._places.num_refused -= self._is_refused
         if self._has_place:
             self._places.give_back(self)
         super().connection_lost(exc)
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """The peer sends no more; a whole request is answered nevertheless, unless the peer turns out to have gone."""
+        if self._deaf or not self._in_head or not self._is_answering():
+            return False
+        self._stop_listening()
+        self._half_closed = HalfClosed(self.loop, self.transport)
+        speaks_1_1 = self.cycle.scope["http_version"] == "1.1"
+        self._half_closed.begin(may_send_interim=speaks_1_1 and not self.cycle.response_started)
+        return True
 
     def leave(self) -> None:
         """Somebody else needs the place."""
@@ -82,6 +105,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        self.scope[BODY_TAKEN] = self._body_taken  # type: ignore[literal-required]
         self._places.busy(self)
         if self._is_answering():
             self._stop_listening()
@@ -100,8 +124,12 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             return self._refuse_head()
         if fault := self._fault_of_head():
             return self._refuse(400, fault)
+        replace_host(self.url, self.headers)
         self._expect(BODY_WITHIN_S)
         return super().on_headers_complete()
+
+    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+        super()._start_asgi_task(cycle, app if cycle.scope["http_version"] == "1.1" else close_delimited(app, cycle))
 
     def _fault_of_head(self) -> str:
         """What a program before us may have understood otherwise, so that it and we would see different requests."""
@@ -114,12 +142,43 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         has_body = b"transfer-encoding" in values or values.get(b"content-length", b"0") != b"0"
         if has_body and self.parser.should_upgrade():  # the parser takes what comes for another protocol's
             return "This server does not change its protocol: ask for HTTP/1.1, without an Upgrade header."
-        return ""
+        return fault_of_host(version, self.url, self.headers)
 
     def on_body(self, body: bytes) -> None:
         self._framing_bytes -= len(body)
-        if not self._deaf:
+        if self._deaf or self.cycle.response_complete:  # then nothing of it is kept
+            return
+        if self._hold(self._body_bytes + len(body), self._unsent_bytes):
             super().on_body(body)
+        else:
+            self.shed()
+
+    def _body_taken(self) -> None:
+        """The application has the whole body, and counts it from now on."""
+        self._hold(0, self._unsent_bytes)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if not self._hold(self._body_bytes, self.transport.get_write_buffer_size()):
+            self.transport.abort()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._hold(self._body_bytes, 0)
+
+    def shed(self) -> None:
+        """There is no memory left for what this connection holds."""
+        if self._unsent_bytes:
+            self.transport.abort()
+        else:
+            headers = retry_after(RETRY_AFTER_S)
+            self._refuse(429, "There is no memory left for this request's body; send it again in a moment.", headers)
+
+    def _hold(self, body_bytes: int, unsent_bytes: int) -> bool:
+        if not self._buffers.hold(self, body_bytes + unsent_bytes):
+            return False
+        self._body_bytes, self._unsent_bytes = body_bytes, unsent_bytes
+        return True
 
     def on_message_complete(self) -> None:
         if self._deaf:
@@ -133,6 +192,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             self._rest()
 
     def on_response_complete(self) -> None:
+        self._hold(0, self._unsent_bytes)
         super().on_response_complete()
         if self._in_head and not self.transport.is_closing():
             self._rest()
@@ -164,7 +224,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     def _refuse_head(self) -> None:
         self._refuse(431, f"The headers have more than {MAX_HEADER_BYTES} bytes.")
 
-    def _refuse(self, status: int, message: str) -> None:
+    def _refuse(self, status: int, message: str, headers: Headers | None = None) -> None:
         if self._deaf or self.transport.is_closing():
             return None
         self._deaf = True
@@ -174,9 +234,12 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             self.cycle.message_event.set()
             if self.cycle.response_started:
                 return self.transport.close()
+        else:
+            log_refused(self.client, status)
         body = error_body(HttpError(status, message))
-        head = f"HTTP/1.1 {status} Refused\r\ncontent-type: application/json\r\nconnection: close\r\n"
-        self.transport.write(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
+        named = [*JSON, (b"connection", b"close"), *(headers or ()), (b"content-length", b"%d" % len(body))]
+        lines = b"".join(b"%s: %s\r\n" % each for each in named)
+        self.transport.write(b"HTTP/1.1 %d Refused\r\n%s\r\n%s" % (status, lines, body))
         self.transport.write_eof()
         self._deadline = self.loop.call_later(LAST_WORDS_S, self.transport.close)
         return None

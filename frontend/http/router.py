@@ -7,6 +7,7 @@ import starlette.routing
 from starlette.exceptions import HTTPException
 
 from ..admission import Admission
+from ..buffer_budget import BufferBudget
 from .admin import ADMIN_ROUTES
 from .call import Call
 from .errors import HttpError
@@ -59,11 +60,17 @@ class Router:
 
 
 def make_routers(
-    text: TextSide, engine: Engine, admission: Admission, index: int = 0, run_dir: str = ""
+    text: TextSide,
+    engine: Engine,
+    admission: Admission,
+    index: int = 0,
+    run_dir: str = "",
+    buffers: BufferBudget | None = None,
 ) -> tuple[Router, Router]:
     """The public routes and the operator's, over one model and one engine.
 
-    `index` is this frontend's, whose figures join those of the others in `run_dir`.
+    `index` is this frontend's, whose figures join those of the others in `run_dir`. `buffers`: None is a budget of
+    the routes' own.
     """
-    service = Service.of(text, engine, admission, index, run_dir)
+    service = Service.of(text, engine, admission, index, run_dir, buffers)
     return Router(service, public_routes(text.config.server)), Router(service, ADMIN_ROUTES)

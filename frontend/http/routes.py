@@ -15,7 +15,7 @@ from .body import decode_body
 from .call import Call
 from .foreign_fields import check_number_of_nodes
 from .generate import create_chat_completion, create_completion
-from .once import delete_stream, get_stream
+from .once import delete_stream, get_stream, head_stream
 from .openapi import document
 from .prompts import chat_tokens
 from .route_spec import RouteSpec
@@ -123,6 +123,7 @@ ROUTES = (
         headers=("Last-Event-ID",),
         statuses=(204, 409, 410),
     ),
+    RouteSpec("HEAD", "/v1/streams/{id}", head_stream, "Whether a stream is kept", headers=("Last-Event-ID",)),
     RouteSpec("DELETE", "/v1/streams/{id}", delete_stream, "End a stream", statuses=(204, 410)),
     RouteSpec("GET", "/v1/models", list_models, "Names to put into `model`", answer=answers.ModelList),
     RouteSpec("GET", "/v1/models/{model}", get_model, "One model", answer=answers.Model),

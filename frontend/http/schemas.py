@@ -1,6 +1,6 @@
 """Request bodies. Names are the field's; a null means the default; what is not listed here is refused by name."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -150,3 +150,12 @@ class TokenizeChatRequest(_Body, frozen=True, kw_only=True):
 
 class DetokenizeRequest(_Body, frozen=True, kw_only=True):
     tokens: list[fields.TokenId]
+
+
+Body = TypeVar("Body", bound=SamplingFields)
+
+
+def without_prompt(body: Body) -> Body:
+    """A copy for the time of the answer, without what has become the prompt and its parameters by then."""
+    large = ("prompt", "messages", "tools", "logit_bias", "allowed_token_ids", "bad_words", "chat_template_kwargs")
+    return msgspec.structs.replace(body, **{name: None for name in large if hasattr(body, name)})

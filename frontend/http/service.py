@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -12,6 +13,7 @@ from paged_serve.protocol.engine_core import SchedulerStats, Utility, Welcome
 from paged_serve.protocol.sampling_params import FinishReason, SamplingParams
 
 from ..admission import Admission
+from ..buffer_budget import BufferBudget
 from ..client import SequenceDelta
 from ..sampling_defaults import sampling_defaults
 from ..text.model_template import model_template
@@ -23,6 +25,7 @@ from .kept_answers import KeptAnswers
 from .metrics import Metrics
 
 Result = TypeVar("Result")
+WORK_THREADS = 4  # each may take 150 bytes a token while it tokenizes
 INLINE_CHARS = 8192  # longer texts are tokenized in a thread: 1 ms of the loop at most
 
 
@@ -93,17 +96,28 @@ class Service:
     admission: Admission
     metrics: Metrics
     kept: KeptAnswers
+    buffers: BufferBudget
     model_names: tuple[str, ...]
     longest_token_chars: int
     sampling_defaults: Mapping[str, Any]  # by the model, for what a request leaves out
     fingerprint: str
     index: int = 0  # of this frontend
     run_dir: str = ""  # where the other frontends are found
+    workers: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(WORK_THREADS, "text"))
     started_at: int = field(default_factory=lambda: int(time.time()))
 
     @classmethod
-    def of(cls, text: TextSide, engine: Engine, admission: Admission, index: int = 0, run_dir: str = "") -> "Service":
+    def of(
+        cls,
+        text: TextSide,
+        engine: Engine,
+        admission: Admission,
+        index: int = 0,
+        run_dir: str = "",
+        buffers: BufferBudget | None = None,
+    ) -> "Service":
         config = text.config
+        buffers = buffers or BufferBudget(config.server.max_buffered_bytes)
         names = config.model.served_model_names or (Path(config.model.model).name,)
         return cls(
             config=config,
@@ -111,8 +125,9 @@ class Service:
             tokenizer=text.tokenizer,
             template=text.template,
             admission=admission,
-            metrics=Metrics(names[0], lambda: engine.stats, config.server.metrics_compat, index),
-            kept=KeptAnswers(config.server),
+            metrics=Metrics(names[0], config.server.metrics_compat, index),
+            kept=KeptAnswers(config.server, buffers),
+            buffers=buffers,
             model_names=names,
             longest_token_chars=text.longest_token_chars,
             sampling_defaults=text.sampling_defaults,
@@ -141,4 +156,4 @@ class Service:
         """Small work here, large work in a thread: other streams go on meanwhile."""
         if size <= INLINE_CHARS:
             return function(*args)
-        return await asyncio.get_running_loop().run_in_executor(None, function, *args)
+        return await asyncio.get_running_loop().run_in_executor(self.workers, function, *args)

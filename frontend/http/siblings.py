@@ -56,6 +56,7 @@ class Siblings:
     async def pass_on(self, call: Call, owner: int) -> None:
         """Have the owner answer. Raises HttpError 503 when there is none in time, or when its answer breaks off."""
         request = _request(call, await call.body())
+        call.lease.resize(len(request))  # it is not decoded here
         path = f"{self._run_dir}/{FRONTEND_SOCKET.format(owner)}"
         deadline = time.monotonic() + REPLACED_WITHIN_S
         async with call.until_disconnect():
@@ -136,9 +137,9 @@ async def _pass_back(call: Call, reader: asyncio.StreamReader) -> bool:
     while not answer.is_whole and (data := await reader.read(READ_BYTES)):
         parser.feed_data(data)
         if answer.has_head and not call.started:
-            call.started = True
+            call.status = parser.get_status_code()
             headers = [header for header in answer.headers if header[0] not in NOT_AGAIN]
-            start = {"type": "http.response.start", "status": parser.get_status_code(), "headers": headers}
+            start = {"type": "http.response.start", "status": call.status, "headers": headers}
             await call.send_event(start)
         if body := answer.take_body():
             await call.send_event({"type": "http.response.body", "body": body, "more_body": True})

@@ -13,13 +13,16 @@ class Turns:
         self._waiting: list[deque[SequenceDelta]] = [deque() for _ in range(num_choices)]
         self._ended = [False] * num_choices
         self._next = 0
+        self.num_tokens = 0  # that wait
 
     def add(self, choice: int, delta: SequenceDelta) -> None:
         self._waiting[choice].extend(_one_by_one(delta))
+        self.num_tokens += len(delta.token_ids)
 
     def end(self, choice: int) -> None:
         """Nothing of this choice is wanted any more; the others do not wait for it."""
         self._ended[choice] = True
+        self.num_tokens -= sum(len(delta.token_ids) for delta in self._waiting[choice])
         self._waiting[choice].clear()
 
     def take(self) -> tuple[int, SequenceDelta] | None:
@@ -32,7 +35,9 @@ class Turns:
         if not self._waiting[choice]:
             return None
         self._next = (choice + 1) % len(self._ended)
-        return choice, self._waiting[choice].popleft()
+        delta = self._waiting[choice].popleft()
+        self.num_tokens -= len(delta.token_ids)
+        return choice, delta
 
 
 def _one_by_one(delta: SequenceDelta) -> Iterator[SequenceDelta]:

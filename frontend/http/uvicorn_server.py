@@ -8,6 +8,8 @@ from typing import Any
 
 import uvicorn
 
+from ..buffer_budget import DEFAULT_MAX_BYTES, BufferBudget
+from .connection_buffers import ConnectionBuffers
 from .places import Places
 from .protocol import LimitedHttpProtocol
 
@@ -15,10 +17,13 @@ DATE_EVERY_S = 1.0  # the Date header's resolution
 KEEP_ALIVE_S = 65  # above the usual 60 s of proxies, so that they and not we close idle connections
 
 
-def uvicorn_config(app: Any, root_path: str = "", places: Places | None = None) -> uvicorn.Config:
+def uvicorn_config(
+    app: Any, root_path: str = "", places: Places | None = None, buffers: ConnectionBuffers | None = None
+) -> uvicorn.Config:
+    places, buffers = places or Places(), buffers or ConnectionBuffers(BufferBudget(DEFAULT_MAX_BYTES))
     return uvicorn.Config(
         app,
-        http=partial(LimitedHttpProtocol, places=places or Places()),  # type: ignore[arg-type]
+        http=partial(LimitedHttpProtocol, places=places, buffers=buffers),  # type: ignore[arg-type]
         ws="none",
         lifespan="off",
         log_config=None,

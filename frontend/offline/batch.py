@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from paged_serve.protocol.errors import Overloaded
 from paged_serve.protocol.sampling_params import FinishReason, SamplingParams
 
-from ..client_streams import RequestStreams
+from ..client_request import RequestStreams
 from ..client_sync import Client, Request
 from ..text.tokenizer import Tokenizer
 from .outputs import OutputBuilder, RequestOutput

@@ -4,8 +4,10 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from paged_serve.frontend.client import SequenceDelta, TokenLogprobs
-from paged_serve.protocol.engine_core import RequestTimes, SchedulerStats, Welcome
+from paged_serve.protocol.engine_core import RequestTimes, SchedulerStats, Utility, Welcome
 from paged_serve.protocol.errors import PagedServeError
 from paged_serve.protocol.sampling_params import FinishReason, SamplingParams
 
@@ -141,3 +143,7 @@ class FakeEngine:
         )
         self.requests.append(request)
         return request
+
+    async def utility(self, utility: Utility) -> bytes:
+        assert utility is Utility.STATS
+        return msgspec.json.encode(msgspec.structs.asdict(self.stats))

@@ -60,8 +60,8 @@ def test_every_route_and_every_status_is_listed():
 
 
 def test_every_metric_is_listed_and_none_that_is_not():
-    metrics = Metrics("demo", lambda: STATS)
-    text = metrics.exposition().decode()
+    metrics = Metrics("demo")
+    text = metrics.exposition(STATS).decode()
     there = set(re.findall(r"^# TYPE (paged:\w+)", text, re.M))
     assert set(re.findall(r"paged:\w+", section("Metrics"))) == there
 

@@ -3,12 +3,14 @@
 import json
 import typing
 
+import click
 import msgspec
 import pytest
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paged_serve.frontend.cli.options import resolve
+from paged_serve.frontend.cli.options import config_options, resolve
 from paged_serve.frontend.cli.settings import BY_NAME, SETTINGS
 from paged_serve.protocol.config import Config
 from paged_serve.protocol.errors import ConfigError
@@ -50,6 +52,8 @@ EXAMPLES = {  # a valid value of each setting for each of three sources
     "server.public_metrics": (True, False, True),
     "server.wake_supervisor": (True, False, True),
     "parallel.spare_workers": (True, False, True),
+    "server.access_log": (False, True, False),
+    "server.max_buffered_bytes": (20 << 20, 30 << 20, 40 << 20),
     "server.log_level": ("debug", "info", "error"),
 }
 
@@ -204,3 +208,16 @@ def test_whatever_the_environment_holds_the_answer_is_a_valid_config_or_a_refusa
     except ConfigError:
         return
     assert msgspec.convert(msgspec.to_builtins(config), Config) == config
+
+
+@pytest.mark.parametrize("flag", ["--no-access-log", "--disable-access-log"])
+def test_the_access_log_is_turned_off_by_either_name(flag):
+    seen = []
+
+    @click.command()
+    @config_options
+    def command(**given):
+        seen.append(resolve(given, {}).config.server.access_log)
+
+    assert CliRunner().invoke(command, [flag]).exit_code == 0
+    assert seen == [False]

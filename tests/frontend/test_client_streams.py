@@ -277,3 +277,44 @@ def test_an_ended_request_leaves_no_work_for_the_garbage_collector(ends):
         assert request.done
         del request
     assert gc.collect() == 0
+
+
+def test_cached_tokens_are_those_that_were_cached_before_the_request_came():
+    """The siblings of the first sequence find the blocks that it has just had computed."""
+    table = StreamTable()
+    request = table.add([1] * 90, SamplingParams(n=3, temperature=1.0))
+    table.receive(output(1, 2, 0, [5], num_cached_tokens=80))
+    table.receive(output(1, 1, 0, [5], num_cached_tokens=16))
+    table.receive(output(1, 3, 0, [5], num_cached_tokens=80))
+    told = {}
+    while (delta := request.take()) is not None:
+        told[delta.index] = delta.num_cached_tokens
+    assert told == {0: 16, 1: 16, 2: 16}
+
+
+def test_logprobs_wait_packed_and_come_in_portions():
+    table = StreamTable()
+    request = table.add([1], SamplingParams(logprobs=1))
+    ids = [*range(300)]
+    table.receive(output(1, 1, 0, ids[:200], logprobs=logprobs_of(ids[:200])))
+    table.receive(output(1, 1, 200, ids[200:], FinishReason.LENGTH, logprobs=logprobs_of(ids[200:])))
+    assert table.untold.num_bytes == request.untold_bytes > 300 * 24
+    deltas = []
+    while (delta := request.take()) is not None:
+        deltas.append(delta)
+    assert [len(delta.token_ids) for delta in deltas] == [128, 128, 44]
+    assert [token for delta in deltas for token in delta.token_ids] == ids
+    assert [entry.token_ids[0] for delta in deltas for entry in delta.logprobs] == ids
+    assert [delta.finish_reason for delta in deltas] == [None, None, FinishReason.LENGTH]
+    assert table.untold.num_bytes == request.untold_bytes == 0
+
+
+def test_what_waits_for_a_reader_that_has_gone_is_freed():
+    table = StreamTable()
+    request = table.add([1], SamplingParams(logprobs=1, prompt_logprobs=1))
+    table.receive(output(1, 1, 0, [5, 6], logprobs=logprobs_of([5, 6]), prompt_logprobs=logprobs_of([2])))
+    assert table.untold.num_bytes > 0
+    table.abort(request.streams[0], FinishReason.ABORT)
+    table.drop_untold(request)
+    assert table.untold.num_bytes == 0
+    assert request.take() is None

@@ -120,10 +120,10 @@ def test_echo_brings_the_prompt_and_its_logprobs(folder):
 
 
 @pytest.mark.parametrize("n", [1, 2])
-def test_offsets_point_into_the_text_behind_hidden_tokens_and_long_characters(folder, n):
+def test_offsets_point_into_the_text_behind_special_tokens_and_long_characters(folder, n):
     server = Server(folder, "é!", ends=False)
     for choice in server.complete(prompt="<|end|>a🚀b", echo=True, logprobs=0, n=n, max_tokens=9)["choices"]:
-        assert choice["text"] == "a🚀bé!"
+        assert choice["text"] == "<|end|>a🚀bé!"
         assert len(choice["logprobs"]["tokens"]) == len(choice["logprobs"]["token_logprobs"]) == 10
         for token, offset in zip(choice["logprobs"]["tokens"], choice["logprobs"]["text_offset"], strict=True):
             if token in ("a", "b", "!"):
@@ -261,3 +261,22 @@ def sent_messages(server: Server, body: dict) -> list[dict]:
     scope = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": headers, "query_string": b""}
     asyncio.run(server.app(scope, receive, send))
     return sent
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("given", ["text", "tokens"])
+def test_an_echo_is_the_prompt_as_it_was_given_special_tokens_and_all(folder, stream, given):
+    server = Server(folder)
+    text = "<|end|>ab<|end|>c"
+    ids = server.tokenizer.encode(text)
+    assert server.tokenizer.token_id("<|end|>") in ids
+    body = {"prompt": text if given == "text" else ids, "echo": True, "logprobs": 1, "max_tokens": 5}
+    if stream:
+        chunks = server.stream("/v1/completions", body)
+        logprobs = chunks[0]["choices"][0]["logprobs"]
+        said = joined(chunks)
+    else:
+        choice = server.complete(**body)["choices"][0]
+        said, logprobs = choice["text"], choice["logprobs"]
+    assert said == text + "hello"
+    assert logprobs["text_offset"][:6] == [0, 7, 8, 9, 16, 17][: len(logprobs["text_offset"])]

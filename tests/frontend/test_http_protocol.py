@@ -9,6 +9,7 @@ import pytest
 import uvicorn
 
 from paged_serve.frontend.http import protocol
+from paged_serve.frontend.http.uvicorn_server import uvicorn_config
 
 
 class Application:
@@ -34,25 +35,19 @@ class Application:
         await send({"type": "http.response.body", "body": b"ok"})
 
 
-def exchange(*parts: bytes, application: Application | None = None, leave_after_s: float = 5.0) -> bytes:
+def exchange(*parts: bytes, application=None, leave_after_s: float = 5.0, half_close: bool = False) -> bytes:
     """What a server with short deadlines answers to these bytes, which come 0.05 s apart."""
 
     async def talk() -> bytes:
         listener = socket.create_server(("127.0.0.1", 0))
-        config = uvicorn.Config(
-            application or Application(),
-            http=protocol.LimitedHttpProtocol,
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            log_level="error",
-        )
-        server = uvicorn.Server(config)
+        server = uvicorn.Server(uvicorn_config(application or Application()))
         serving = asyncio.create_task(server._serve([listener]))
         reader, writer = await asyncio.open_connection(*listener.getsockname())
         for part in parts:
             writer.write(part)
             await asyncio.sleep(0.05)
+        if half_close:
+            writer.write_eof()
         answer = b""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(leave_after_s):
@@ -127,3 +122,76 @@ def test_leaving_is_noticed_though_another_request_has_come(parts):
     application = Application(delay_s=5.0)
     assert exchange(*parts, application=application, leave_after_s=0.1) == b""
     assert application.left == 1
+
+
+HALF_CLOSED = b"POST /1 HTTP/1.1\r\nhost: localhost\r\ncontent-length: 2\r\n\r\nab"
+
+
+@pytest.mark.parametrize("request_bytes", [GET % 1, HALF_CLOSED, b"GET /1 HTTP/1.0\r\n\r\n"])
+def test_a_client_that_has_shut_its_sending_side_gets_its_answer(request_bytes):
+    application = Application()
+    answer = exchange(request_bytes, application=application, half_close=True)
+    interim, final = b"HTTP/1.1 100 Continue\r\n\r\n", answer
+    if b"HTTP/1.1" in request_bytes:
+        assert answer.startswith(interim)  # it makes out whether the peer is there
+        final = answer.removeprefix(interim)
+    assert final.startswith(b"HTTP/1.1 200")
+    assert final.endswith(b"ok")
+    assert application.left == 0
+
+
+def test_half_a_request_is_no_request(monkeypatch):
+    application = Application(0.01)
+    assert exchange(HALF_CLOSED[:-1], application=application, half_close=True) == b""
+
+
+def test_a_client_that_has_closed_is_noticed_though_its_end_looks_the_same():
+    application = Application(delay_s=5.0)
+    assert exchange(HALF_CLOSED, application=application, leave_after_s=0.05) == b""
+    assert application.left == 1
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"GET / HTTP/1.1\r\nhost: localhost\r\nhost: localhost\r\n\r\n",
+        b"GET / HTTP/1.0\r\nhost: localhost\r\nhost: other\r\n\r\n",
+        b"GET / HTTP/1.1\r\nhost: a b\r\n\r\n",
+        b"GET / HTTP/1.1\r\nhost: a/b\r\n\r\n",
+        b"GET http://user@localhost/ HTTP/1.1\r\nhost: localhost\r\n\r\n",
+        b"GET http:/// HTTP/1.1\r\nhost: localhost\r\n\r\n",
+    ],
+)
+def test_a_request_without_one_clear_host_is_refused(head):
+    application = Application(0.01)
+    first, _, body = exchange(head, application=application).partition(b"\r\n\r\n")
+    assert first.startswith(b"HTTP/1.1 400")
+    assert json.loads(body)["error"]["type"] == "BadRequestError"
+    assert application.paths == []
+
+
+@pytest.mark.parametrize(
+    ("target", "host"),
+    [(b"http://evil.example/x", b"evil.example"), (b"http://[::1]:80/x", b"[::1]:80"), (b"/x", b"localhost")],
+)
+def test_the_host_of_an_absolute_uri_counts_and_not_the_header(target, host):
+    application = Application(0.01)
+    exchange(b"GET %s HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n" % target, application=application)
+    assert [value for name, value in application.headers if name == b"host"] == [host]
+    assert application.paths == ["/x"]
+
+
+async def stream(scope, receive, send):
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    for part in (b"data: 1\n\n", b"data: 2\n\n", b""):
+        await send({"type": "http.response.body", "body": part, "more_body": bool(part)})
+
+
+def test_a_stream_to_http_1_0_has_no_chunks_and_ends_with_its_connection():
+    head, _, body = exchange(b"GET / HTTP/1.0\r\n\r\n", application=stream).partition(b"\r\n\r\n")
+    assert b"transfer-encoding" not in head
+    assert b"connection: close" in head
+    assert body == b"data: 1\n\ndata: 2\n\n"
+    chunked = exchange(b"GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n", application=stream)
+    assert b"\r\n\r\n9\r\ndata: 1\n\n\r\n9\r\n" in chunked

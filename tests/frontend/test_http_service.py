@@ -205,7 +205,7 @@ def test_metrics_under_the_other_servers_name_are_all_names_of_that_server(folde
 
 
 def test_each_frontend_labels_what_it_has_counted_itself(folder):
-    text = {index: Metrics("tiny", lambda: STATS, index=index).exposition().decode() for index in (0, 3)}
+    text = {index: Metrics("tiny", index=index).exposition(STATS).decode() for index in (0, 3)}
     assert 'paged:request_params_n_count{engine="0",frontend="3",model_name="tiny"}' in text[3]
     engine_wide = [line for line in text[0].splitlines() if "frontend=" not in line and not line.startswith("#")]
     assert len(engine_wide) == 10

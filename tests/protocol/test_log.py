@@ -22,10 +22,10 @@ def written(monkeypatch, capsys):
     root.setLevel(level)
 
 
-def test_a_line_has_time_level_process_and_message(written):
+def test_a_line_has_date_time_level_process_and_message(written):
     configure_logging("engine-core", "info")
     logging.getLogger("paged_serve.anything").info("ready num_blocks=%d", 7)
-    assert re.fullmatch(r"\d\d:\d\d:\d\d\.\d{3} INFO    engine-core ready num_blocks=7\n", written())
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} INFO    engine-core ready num_blocks=7\n", written())
 
 
 def test_lines_below_the_level_are_not_written(written):

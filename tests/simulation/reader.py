@@ -8,8 +8,8 @@ from paged_serve.engine_core.engine import DEADLY, NOT_FINITE
 from paged_serve.engine_core.simulation.client import lonely_output
 from paged_serve.engine_core.simulation.scenario import Scenario, draw_params, draw_prompt
 from paged_serve.frontend.client_dispatch import DEADLY as DEADLY_FOR_CORES
+from paged_serve.frontend.client_request import RequestStreams
 from paged_serve.frontend.client_session import ClientSession
-from paged_serve.frontend.client_streams import RequestStreams
 from paged_serve.frontend.client_terms import RequestTerms
 from paged_serve.protocol.channel import handshake_hello
 from paged_serve.protocol.engine_core import EngineCoreRequest, FromEngineCore, ToEngineCore

@@ -1,0 +1,15 @@
+"""Why a command ends, as its last line on stderr: for people, or as JSON where all lines are."""
+
+import logging
+
+import click
+
+
+def tell_end(reason: str) -> None:
+    from paged_serve.protocol.log import configure_logging, in_json
+
+    if in_json():
+        configure_logging("paged-serve")
+        logging.getLogger(__name__).error("%s", reason)
+    else:
+        click.echo(f"paged-serve: {reason}", err=True)

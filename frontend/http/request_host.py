@@ -1,0 +1,36 @@
+"""The host that a request is for, as RFC 9112 (3.2) has it: one Host header, or the authority of an absolute URI."""
+
+import re
+
+import httptools
+
+Headers = list[tuple[bytes, bytes]]
+
+_HOST = re.compile(rb"[!$&'()*+,;=A-Za-z0-9._~%:\[\]-]*")  # a name or an address, then perhaps a port; or nothing
+
+
+def fault_of_host(version: str, url: bytes, headers: Headers) -> str:
+    """Why the request cannot be understood, or nothing. `version`: of HTTP, as in "1.1"."""
+    hosts = [value for name, value in headers if name == b"host"]
+    if len(hosts) > 1 or (not hosts and version == "1.1"):
+        return f"The request has {len(hosts)} Host headers; in HTTP/1.1 it must have one."
+    if any(not _HOST.fullmatch(host) for host in hosts):
+        return "The Host header is no host: give a name or an address, and a port where it is not the usual one."
+    if not url.startswith(b"/") and b"://" in url:
+        try:
+            target = httptools.parse_url(url)
+        except httptools.HttpParserInvalidURLError:
+            return "The request's URI cannot be read."
+        if target.userinfo is not None or not _HOST.fullmatch(target.host):
+            return "The request's URI must have a host, and no user before it."
+    return ""
+
+
+def replace_host(url: bytes, headers: Headers) -> None:
+    """Put the host of an absolute URI in the place of the Host header, in `headers` itself."""
+    if url.startswith(b"/") or b"://" not in url:
+        return
+    target = httptools.parse_url(url)
+    host = b"[%s]" % target.host if b":" in target.host else target.host
+    authority = host if target.port is None else b"%s:%d" % (host, target.port)
+    headers[:] = [(name, value) for name, value in headers if name != b"host"] + [(b"host", authority)]
