@@ -25,8 +25,8 @@ _JSON = [(b"content-type", b"application/json")]
 async def metrics(service: Service, call: Call) -> None:
     """The figures of all frontends, whichever of them was asked."""
     others = [other for other in range(service.config.server.num_frontends) if other != service.index]
-    stats, *told = await asyncio.gather(
-        _engine_stats(service), *(_own_metrics_of(service.run_dir, other) for other in others)
+    stats, told = await asyncio.gather(
+        _engine_stats(service), asyncio.gather(*(_own_metrics_of(service.run_dir, other) for other in others))
     )
     await call.send(200, merged([service.metrics.exposition(stats), *told]), _TEXT)
 

@@ -21,7 +21,7 @@ def fault_of_host(version: str, url: bytes, headers: Headers) -> str:
             target = httptools.parse_url(url)
         except httptools.HttpParserInvalidURLError:
             return "The request's URI cannot be read."
-        if target.userinfo is not None or not _HOST.fullmatch(target.host):
+        if target.userinfo or not _HOST.fullmatch(target.host):
             return "The request's URI must have a host, and no user before it."
     return ""
 

@@ -1,4 +1,4 @@
-"""Floods of a real frontend process: whatever one client sends, asks for or leaves unread, it stays within its budget."""
+"""Floods of a real frontend process: whatever a client sends, asks for or leaves unread, it stays within its budget."""
 
 import json
 import socket
