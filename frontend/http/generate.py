@@ -34,7 +34,7 @@ async def _create(service: Service, call: Call, kind: Kind) -> None:
         body, model, warnings = await decode(service, kind, raw)
         check_patience(service, call, body)
         created = int(time.time())
-        prompts = await kind.prompts(service, body, len(raw), created)
+        prompts = await kind.prompts(service, body, raw, created)
         async with call.until_disconnect():
             generation = generation_of(service, call, body, prompts)
             try:

@@ -41,7 +41,7 @@ async def create_once(service: Service, call: Call, kind: Kind, key: str) -> Non
                     admitted.enter_context(service.admission.entered(call.tenant.name, call.tenant.weight))
                 check_patience(service, call, body)
                 head = _head(kind, request, model, warnings, after)
-                prompts = await kind.prompts(service, body, len(raw), head.created)
+                prompts = await kind.prompts(service, body, raw, head.created)
                 answer = service.kept.of_request(request, after)  # another connection may have been quicker
             if answer is None:
                 generation = generation_of(service, call, body, prompts, in_turn=True)

@@ -15,6 +15,7 @@ from ..admission import Admission
 from ..client import SequenceDelta
 from ..sampling_defaults import sampling_defaults
 from ..text.model_template import model_template
+from ..text.prompt_encoder import PromptEncoder
 from ..text.template_renderer import TemplateRenderer
 from ..text.tokenizer import Tokenizer
 from .errors import HttpError
@@ -89,6 +90,7 @@ class Service:
     config: Config
     engine: Engine
     tokenizer: Tokenizer
+    encoder: PromptEncoder
     template: TemplateRenderer | None
     admission: Admission
     metrics: Metrics
@@ -109,6 +111,7 @@ class Service:
             config=config,
             engine=engine,
             tokenizer=text.tokenizer,
+            encoder=PromptEncoder(text.tokenizer, config.server.allow_special_tokens),
             template=text.template,
             admission=admission,
             metrics=Metrics(names[0], lambda: engine.stats, config.server.metrics_compat, index),

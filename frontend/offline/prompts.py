@@ -21,7 +21,6 @@ class Prompt:
     text: str | None
     token_ids: list[int] | None
     cache_salt: str = ""
-    add_special_tokens: bool = True  # a rendered chat has them already
 
 
 def parse_prompts(prompts: Any) -> list[Prompt]:

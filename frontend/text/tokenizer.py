@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,11 @@ from paged_serve.protocol.errors import ConfigError
 
 from .token_bytes import bytes_of_token
 
-_SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 SMALL_TEXT_BYTES = 256 << 10  # has no more tokens than that, and encoding it takes 40 MB at most
 PIECE_CHARS = 64 << 10
 PIECE_SLACK_TOKENS = 64  # more than a cut can add
+_LOOKS_SPECIAL = re.compile(r"<[|｜].*[|｜]>")
 PROBE = "Some text, 1 or 2 words.\n"  # a file may be read and still be nonsense
 
 
@@ -55,12 +57,23 @@ class Tokenizer:
         self._bytes_of = bytes_of_token(json.loads(decoder.__getstate__()) if decoder is not None else {})
         self._bytes: dict[int, bytes] = {}
         self.vocab_size: int = self._tokenizer.get_vocab_size(with_added_tokens=True)
-        self.special_tokens = {name: text for name in _SPECIAL_TOKENS if (text := _content(config.get(name)))}
+        self.special_tokens = {name: text for name in SPECIAL_TOKENS if (text := _content(config.get(name)))}
         self.bos_token: str | None = self.special_tokens.get("bos_token")
-        added = self._tokenizer.get_added_tokens_decoder()
+        added: dict[int, Any] = self._tokenizer.get_added_tokens_decoder()
+        self.added_tokens = added
         self.special_token_ids = frozenset(token for token, entry in added.items() if entry.special)
         self.eos_token_ids = self._find_eos(path)
+        # Several models declare theirs as ordinary added tokens: what ends a turn, or looks like <|this|>, counts too.
+        self.special_spellings = {
+            entry.content: token
+            for token, entry in added.items()
+            if entry.special or token in self.eos_token_ids or _LOOKS_SPECIAL.fullmatch(entry.content)
+        }
         self._prefix_change = self._find_prefix_change(config.get("add_bos_token"))
+        self._put_around = self._find_put_around()
+        self.normalizes_special_tokens = self._tokenizer.normalizer is not None and any(
+            entry.normalized for entry in added.values() if entry.content in self.special_spellings
+        )
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         # A batch of one: only the library's batch functions let other threads run meanwhile.
@@ -70,6 +83,15 @@ class Tokenizer:
             return ids
         bos, add = self._prefix_change
         return [bos, *ids] if add else ids[1:]
+
+    def with_special_tokens(self, ids: list[int]) -> list[int]:
+        """The tokens of a text with those that `encode` would have put before and behind them."""
+        before, after = self._put_around
+        return [*before, *ids, *after]
+
+    def to_json(self) -> str:
+        """As tokenizer.json has it, without truncation and padding."""
+        return str(self._tokenizer.to_str())
 
     def tokens_beyond(self, text: str, limit: int) -> int:
         """0, or a number above `limit`: the text has at least so many tokens.
@@ -119,6 +141,11 @@ class Tokenizer:
             declared = read_json(folder / name).get("eos_token_id")
             ids += declared if isinstance(declared, list) else [declared]
         return tuple(dict.fromkeys(token for token in ids if isinstance(token, int) and token >= 0))
+
+    def _find_put_around(self) -> tuple[list[int], list[int]]:
+        bare, whole = self.encode(PROBE, add_special_tokens=False), self.encode(PROBE)
+        at = next((i for i in range(len(whole) - len(bare) + 1) if whole[i : i + len(bare)] == bare), 0)
+        return whole[:at], whole[at + len(bare) :]
 
     def _find_prefix_change(self, add_bos: object) -> tuple[int, bool] | None:
         """(bos id, add or remove it) where tokenizer_config.json contradicts tokenizer.json; else None."""

@@ -251,18 +251,21 @@ def test_bad_words_become_tokens(start):
     assert (8,) in request.sampling_params.bad_words_token_ids
 
 
+TOOL = {"type": "function", "function": {"name": "f"}}
+
+
 def test_chats_are_rendered_by_the_models_template(start):
     llm = start()
     talk = [{"role": "user", "content": "5"}, {"role": "assistant", "content": "6"}]
     (one,) = llm.chat(talk, params())
-    many = llm.chat([talk, talk[:1]], params(), add_generation_prompt=False, tools=[{}, {}, {}])
+    many = llm.chat([talk, talk[:1]], params(), add_generation_prompt=False, tools=[TOOL] * 3)
     assert (one.prompt, one.prompt_token_ids) == (" 5 6 7", [5, 6, 7])
     assert [result.prompt_token_ids for result in many] == [[5, 6, 3], [5, 3]]
     (other,) = llm.chat(talk, params(), chat_template="9", chat_template_kwargs={"deep": True})
     assert other.prompt_token_ids == [9]
     (more,) = llm.chat(talk, params(), add_generation_prompt=False, continue_final_message=True)
     assert more.prompt_token_ids == [5, 6]
-    with pytest.raises(InvalidRequest, match="goes with add_generation_prompt=False"):
+    with pytest.raises(InvalidRequest, match="are both true; give one"):
         llm.chat(talk, params(), continue_final_message=True)
 
 

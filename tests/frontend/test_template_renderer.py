@@ -8,8 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from paged_serve.frontend.text.chat_template import ChatTemplate
+from paged_serve.frontend.text.conversation import TemplateInput
+from paged_serve.frontend.text.template_process import Templates
 from paged_serve.frontend.text.template_renderer import MAX_PROCESSES, TemplateRenderer
-from paged_serve.protocol.errors import InvalidRequest, PagedServeError
+from paged_serve.protocol.errors import ConfigError, InvalidRequest, PagedServeError
 
 SOURCE = """{{ bos }}{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}
 {%- if tools %}{{ tools | tojson }}{% endif %}
@@ -19,8 +21,8 @@ SOURCE = """{{ bos }}{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endf
 
 
 def ask(renderer: TemplateRenderer, text: str, **kwargs) -> str:
-    messages = [{"role": "user", "content": text}]
-    return asyncio.run(renderer.render(messages, tools=None, add_generation_prompt=True, kwargs=kwargs))
+    given = TemplateInput([{"role": "user", "content": text}], None, True, False, kwargs)
+    return asyncio.run(renderer.render(given))
 
 
 def pids(renderer: TemplateRenderer) -> list[int]:
@@ -29,17 +31,18 @@ def pids(renderer: TemplateRenderer) -> list[int]:
 
 @pytest.fixture
 def renderer():
-    renderer = TemplateRenderer(ChatTemplate(SOURCE, {"bos": "^"}))
+    renderer = TemplateRenderer(Templates({"default": SOURCE}, {"bos": "^"}))
     yield renderer
     renderer.close()
 
 
 def test_it_says_what_the_template_says_here(renderer):
     tools = [{"type": "function", "function": {"name": "f", "n": 2**70, "x": [1.5, None, "é\n\U0001f600"]}}]
-    values = {"messages": [{"role": "user", "content": "a" * 100_000}], "tools": tools, "add_generation_prompt": False}
-    here = ChatTemplate(SOURCE, {"bos": "^"}).render(**values)
-    assert asyncio.run(renderer.render(**values, kwargs={})) == here
-    assert asyncio.run(renderer.render(**values, kwargs={}, continue_final_message=True)) == "^<user>" + "a" * 100_000
+    messages = [{"role": "user", "content": "a" * 100_000}]
+    here = ChatTemplate(SOURCE, {"bos": "^"}).render(messages, tools=tools, add_generation_prompt=False)
+    assert asyncio.run(renderer.render(TemplateInput(messages, tools, False, False, {}))) == here
+    goes_on = renderer.render_now(TemplateInput(messages, None, False, True, {}))
+    assert goes_on == "^<user>" + "a" * 100_000
     assert ask(renderer, "hi") == "^<user>hi>"
     assert len(pids(renderer)) == 1
 
