@@ -144,14 +144,16 @@ def _only(sent: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
 
 
 def _message(sent: Mapping[str, Any], place: str) -> dict[str, Any]:
-    message = {
-        key: value for key, value in _only(sent, _MESSAGE_KEYS).items() if key == "content" or value not in (None, [])
-    }
-    if message.get("content") is None:
+    message = {key: value for key, value in _only(sent, _MESSAGE_KEYS).items() if value is not None}
+    if message.get("tool_calls") == []:
+        del message["tool_calls"]
+    if "content" not in message:
         if message["role"] != "assistant":
             raise InvalidRequest(f"{place}.content is required for the role {message['role']!r}", f"{place}.content")
         if "tool_calls" not in message:
             message["content"] = ""
+    if (reasoning := message.get("reasoning_content", message.get("reasoning"))) is not None:
+        message |= {"reasoning_content": reasoning, "thinking": reasoning}  # templates read either
     if "tool_calls" in message:
         message["tool_calls"] = [_call(call, place) for call in message["tool_calls"]]
     return message

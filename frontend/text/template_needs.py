@@ -14,7 +14,8 @@ PROBE = "PagedServeProbe"
 _ASKS = {"role": "user", "content": PROBE}
 _ID = "probe0123"  # nine letters and digits, as Mistral's templates demand
 _WRITTEN = json.dumps({PROBE: 1})
-_CONTENTS = ("", None)  # of a message with calls: templates differ in which they take
+# What a message with calls has for a content where its sender gave none: templates differ in which they take.
+_FILLS: tuple[Mapping[str, Any], ...] = ({}, {"content": None}, {"content": ""})
 
 Messages = Sequence[Mapping[str, Any]]
 Attempt = Callable[[Messages], str]  # renders, "" for what the template refuses or cannot render
@@ -25,6 +26,7 @@ class TemplateNeeds:
     takes_text: bool
     takes_parts: bool
     written_arguments: bool
+    fill: Mapping[str, Any]
 
     @classmethod
     def of(cls, attempt: Attempt) -> "TemplateNeeds":
@@ -33,7 +35,7 @@ class TemplateNeeds:
         return cls(
             takes_text=takes_text,
             takes_parts=PROBE in parts and (parts == text or not takes_text),
-            written_arguments=_wants_written_arguments(attempt),
+            **_needs_of_calls(attempt),
         )
 
     def adapted(self, messages: Messages) -> list[Mapping[str, Any]]:
@@ -46,7 +48,7 @@ class TemplateNeeds:
         elif isinstance(content, str) and self.takes_parts and not self.takes_text:
             message = {**message, "content": [{"type": "text", "text": content}]}
         if calls:
-            message = {**message, "tool_calls": [self._call(call) for call in calls]}
+            message = {**self.fill, **message, "tool_calls": [self._call(call) for call in calls]}
         return message
 
     def _call(self, call: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -58,18 +60,20 @@ class TemplateNeeds:
         return {**call, "function": {**call["function"], "arguments": arguments}}
 
 
-def _wants_written_arguments(attempt: Attempt) -> bool:
-    """An object is preferred: what a template writes of it, models were trained on."""
-    for content in _CONTENTS:
-        from_object, from_text = _of_call(attempt, content, {PROBE: 1}), _of_call(attempt, content, _WRITTEN)
+def _needs_of_calls(attempt: Attempt) -> dict[str, Any]:
+    """Objects are preferred: what a template writes of them, models were trained on."""
+    for fill in _FILLS:
+        from_object, from_text = _of_call(attempt, fill, {PROBE: 1}), _of_call(attempt, fill, _WRITTEN)
         printed_by_python = repr({PROBE: 1}) in from_object
         if PROBE in from_object and not (printed_by_python and _WRITTEN in from_text):
-            return False
+            return {"written_arguments": False, "fill": fill}
         if PROBE in from_text:
-            return True
-    return False
+            return {"written_arguments": True, "fill": fill}
+    fills = (fill for fill in _FILLS if _of_call(attempt, fill, {PROBE: 1}))  # of a template that shows no arguments
+    return {"written_arguments": False, "fill": next(fills, {})}
 
 
-def _of_call(attempt: Attempt, content: str | None, arguments: object) -> str:
+def _of_call(attempt: Attempt, fill: Mapping[str, Any], arguments: object) -> str:
     call = {"id": _ID, "type": "function", "function": {"name": "probe", "arguments": arguments}}
-    return attempt([{"role": "user", "content": "?"}, {"role": "assistant", "content": content, "tool_calls": [call]}])
+    result = {"role": "tool", "name": "probe", "tool_call_id": _ID, "content": "?"}
+    return attempt([{"role": "user", "content": "?"}, {"role": "assistant", **fill, "tool_calls": [call]}, result])
