@@ -11,10 +11,12 @@ import tokenizers
 
 from paged_serve.protocol.errors import ConfigError
 
+from .text_growth import check_growth
 from .token_bytes import bytes_of_token
 
 SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 SMALL_TEXT_BYTES = 256 << 10  # has no more tokens than that, and encoding it takes 40 MB at most
+MAX_ADDED_TOKENS = 16
 PIECE_CHARS = 64 << 10
 PIECE_SLACK_TOKENS = 64  # more than a cut can add
 _LOOKS_SPECIAL = re.compile(r"<[|｜].*[|｜]>")
@@ -50,6 +52,11 @@ class Tokenizer:
 
     def _load(self, path: Path) -> None:
         self._tokenizer = tokenizers.Tokenizer.from_file(str(path / "tokenizer.json"))
+        self._growth = 1.0  # of a text, before it is split
+        for name in ("decoder", "normalizer"):
+            if (part := getattr(self._tokenizer, name)) is not None:
+                growth = check_growth(json.loads(part.__getstate__()), f"{path / 'tokenizer.json'}: the {name}")
+                self._growth = growth if name == "normalizer" else 1.0
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         config = read_json(path / "tokenizer_config.json")
@@ -98,11 +105,12 @@ class Tokenizer:
 
         A long text is looked at in pieces, no further than necessary: encoding takes 150 bytes a token while it lasts.
         """
-        if len(text) <= SMALL_TEXT_BYTES // 4 or len(text.encode()) <= SMALL_TEXT_BYTES:
+        small, size = int(SMALL_TEXT_BYTES / self._growth), int(PIECE_CHARS / self._growth)
+        if len(text) <= small // 4 or len(text.encode()) <= small:
             return 0
         count = 0
-        for start in range(0, len(text), PIECE_CHARS):
-            piece = text[start : start + PIECE_CHARS]
+        for start in range(0, len(text), size):
+            piece = text[start : start + size]
             [encoding] = self._tokenizer.encode_batch_fast([piece], add_special_tokens=False)
             count += max(0, len(encoding) - PIECE_SLACK_TOKENS)
             if count > limit:
@@ -143,7 +151,13 @@ class Tokenizer:
         return tuple(dict.fromkeys(token for token in ids if isinstance(token, int) and token >= 0))
 
     def _find_put_around(self) -> tuple[list[int], list[int]]:
+        """Raises ConfigError when they are more than a few: each prompt would be as much longer."""
         bare, whole = self.encode(PROBE, add_special_tokens=False), self.encode(PROBE)
+        if len(whole) - len(bare) > MAX_ADDED_TOKENS:
+            raise ConfigError(
+                f"tokenizer.json: the post_processor makes {len(whole)} tokens of {len(bare)}; "
+                f"it may add {MAX_ADDED_TOKENS} special tokens"
+            )
         at = next((i for i in range(len(whole) - len(bare) + 1) if whole[i : i + len(bare)] == bare), 0)
         return whole[:at], whole[at + len(bare) :]
 
@@ -164,6 +178,8 @@ def read_json(path: Path) -> dict[str, Any]:
         value = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ConfigError(f"{path} is not valid JSON: {error}") from None
+    except RecursionError:
+        raise ConfigError(f"{path} is nested too deeply") from None
     if not isinstance(value, dict):
         raise ConfigError(f"{path} holds a {type(value).__name__} where an object is expected")
     return value

@@ -2,8 +2,14 @@
 
 import asyncio
 import os
+import resource
 import signal
+import subprocess
+import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
+from ctypes.util import find_library
+from pathlib import Path
 
 import pytest
 
@@ -50,6 +56,91 @@ def test_it_says_what_the_template_says_here(renderer):
 def test_a_refusal_has_the_templates_own_words(renderer):
     with pytest.raises(InvalidRequest, match="refuses these messages: no way"):
         ask(renderer, "", refuses="way")
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("{{ ('a' * 10**10)|length }}", "more than 512 MiB"),
+        ("{{ 9**(9**9) }}", "more than 1 s of processor time"),
+        ("{{ 1 * (10**9999) }}", "does not compile .ValueError."),
+        ("{{ messages | random }}", "No filter named 'random'"),
+        ("{% if %}", "does not compile: Expected"),
+    ],
+)
+def test_a_template_that_cannot_serve_is_refused_at_the_start_and_costs_this_process_nothing(source, words):
+    renderer = TemplateRenderer(Templates({"default": source}))
+    before = resource.getrusage(resource.RUSAGE_SELF)
+    with pytest.raises(ConfigError, match=words):
+        renderer.start()
+    after = resource.getrusage(resource.RUSAGE_SELF)
+    assert after.ru_utime - before.ru_utime < 0.5
+    assert not pids(renderer)
+    renderer.close()
+
+
+@pytest.mark.parametrize("source", ["{{ '\\ud800' }}", "{{ raise_exception('\\ud800') }}", "{{ lipsum() }}"])
+def test_what_is_no_text_or_by_chance_is_a_refusal(source):
+    renderer = TemplateRenderer(Templates({"default": source}))
+    with pytest.raises(InvalidRequest, match="chat template"):
+        ask(renderer, "hi")
+    assert len(pids(renderer)) == 1, "the helper lives on"
+    renderer.close()
+
+
+def test_a_helper_has_no_environment_and_few_rights(renderer, monkeypatch):
+    monkeypatch.setenv("PAGED_SERVE_API_KEY", "secret")
+    renderer.start()
+    (pid,) = pids(renderer)
+    assert Path(f"/proc/{pid}/environ").read_bytes() == b""
+    status = dict(
+        line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":\t" in line
+    )
+    assert status["NoNewPrivs"] == "1"
+    if find_library("seccomp"):
+        assert status["Seccomp"] == "2"
+
+
+def test_a_confined_process_can_open_nothing():
+    program = (
+        "from paged_serve.frontend.text.confinement import *; forbid_new_privileges(); ok = forbid_system_calls()\n"
+    )
+    program += "try: open('/proc/self/status')\nexcept PermissionError: print('refused')\nelse: print('opened', ok)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ("refused" if find_library("seccomp") else "opened False")
+
+
+def test_idle_helpers_end_but_for_one():
+    renderer = TemplateRenderer(Templates({"default": SOURCE}), idle_s=0.1)
+    with ThreadPoolExecutor(2) as threads:
+        renderer.start()
+        (first,) = pids(renderer)
+        os.kill(first, signal.SIGSTOP)
+        slow = threads.submit(ask, renderer, "slow")
+        while renderer._places.qsize() == MAX_PROCESSES:
+            pass
+        assert ask(renderer, "hi") == "<user>hi>"
+        os.kill(first, signal.SIGCONT)
+        assert slow.result(60) == "<user>slow>"
+    deadline = time.monotonic() + 20
+    while len(pids(renderer)) != 1:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert ask(renderer, "again") == "<user>again>"
+    renderer.close()
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_fork_leaves_the_helpers_alone(renderer):
+    renderer.start()
+    (pid,) = pids(renderer)
+    if (child := os.fork()) == 0:
+        renderer._finalizer()
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert pids(renderer) == [pid]
+    assert ask(renderer, "hi") == "^<user>hi>"
+    assert pids(renderer) == [pid]
 
 
 @pytest.mark.parametrize(
