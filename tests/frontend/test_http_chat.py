@@ -1,9 +1,12 @@
 """Chat over a fake engine: messages in, answers and tool calls out, streamed and whole alike."""
 
+import json
+
 import msgspec
 import pytest
 
-from paged_serve.frontend.http.tool_calls import ToolCallParser
+from paged_serve.frontend.http.tool_calls import ParsedCall, ToolCallParser
+from paged_serve.frontend.text.conversation import conversation_input
 
 from .http_server import Server
 
@@ -137,7 +140,55 @@ TOOL_TEXTS = [
     "x <tool_cal",
     '<tool_call>{"name": "f", "arguments": {"t": "<tool_call>"}}</tool_call>',
     " spaces  \n",
+    '<tool_call>{"name": "f", "arguments": {"a": "</tool_call>"}}</tool_call> end',
+    '<tool_call>{"name": "f"}\n<tool_call>{"name": "g"}</tool_call>\n\n more',
+    '<tool_call>{"name": "f", "a": "line\nbreak <tool_call>"}</tool_call> x <tool_call>{"name": "g"}</tool_call>',
+    '<tool_call>{"name": "never, ends}</tool_call> and <tool_call>{"name": "g"}</tool_call></tool_cal',
+    '<tool_call>{"name": "f"}</tool_',
+    '<tool_call> {"nme": "f"} </tool_call>',
+    "<tool_call>a <tool_call>{}</tool_call><tool_call>",
 ]
+
+
+F, G = ParsedCall("f", "{}"), ParsedCall("g", "{}")
+
+
+@pytest.mark.parametrize(
+    ("text", "content", "calls"),
+    [
+        ('<tool_call>{"name": "f", "arguments": null}</tool_call>', "", [F]),
+        ('<tool_call>{"name": "f", "arguments": ""}</tool_call>', "", [F]),
+        ('<tool_call>{"name": "f", "arguments": "{\\"a\\": 1}"}</tool_call>', "", [ParsedCall("f", '{"a": 1}')]),
+        ('<tool_call>{"name": "f", "parameters": {"a": 1}}</tool_call>', "", [ParsedCall("f", '{"a": 1}')]),
+        ('<tool_call>{"name": "f", "arguments": null, "parameters": {}}</tool_call>', "", [F]),
+        (
+            'a <tool_call>{"name": "f", "arguments": {"a": "</tool_call>"}}</tool_call> b',
+            "ab",
+            [ParsedCall("f", '{"a": "</tool_call>"}')],
+        ),
+        ('<tool_call>{"name": "f"}\n<tool_call>\n{"name": "g"}</tool_call>', "", [F, G]),
+        ('<tool_call>{"name": "f"} more', "more", [F]),
+        ('<tool_call>{"name": "f"}</tool_c', "", [F]),
+        ('<tool_call>{"name": "a\nb"}</tool_call><tool_call>{"name": "g"}</tool_call>', None, [G]),
+        ('<tool_call>{"name": "a</tool_call><tool_call>{"name": "g"}</tool_call>', None, [G]),
+        *(
+            (f'<tool_call>{{"name": "f", "arguments": {wrong}}}</tool_call>', None, [])
+            for wrong in ('"abc"', "[]", "1", "[" * 70 + "]" * 70, '"[1]"', '{"a":' * 70 + "1" + "}" * 70)
+        ),
+    ],
+)
+def test_a_call_is_given_out_as_it_can_come_back_or_not_at_all(text, content, calls):
+    found, given = ToolCallParser().push(text, final=True)
+    assert given == calls
+    if content is not None:
+        assert found == content
+    elif not calls:
+        assert found == text
+    for call in given:
+        function = {"name": call.name, "arguments": call.arguments}
+        message = {"role": "assistant", "content": None, "tool_calls": [{"id": "c", "function": function}]}
+        (back,) = conversation_input([message], None).messages
+        assert isinstance(json.loads(back["tool_calls"][0]["function"]["arguments"]), dict)
 
 
 @pytest.mark.parametrize("text", TOOL_TEXTS)
