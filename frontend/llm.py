@@ -9,7 +9,6 @@ the program is killed. Not safe for use from several threads at once.
 """
 
 import json
-import sys
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
@@ -28,7 +27,7 @@ from .offline.batch import Batch, Job
 from .offline.options import config_of
 from .offline.outputs import CompletionOutput, Logprob, RequestOutput
 from .offline.progress import ProgressBar
-from .offline.prompts import Prompt, one_each, parse_prompts, prepared
+from .offline.prompts import ChangeableSamplingParams, Prompt, check_no_lora, one_each, parse_prompts, prepared
 from .sampling_defaults import sampling_defaults
 from .supervisor import Supervisor
 from .text.conversation import conversation_input
@@ -88,6 +87,7 @@ class LLM:
         *,
         use_tqdm: bool = True,
         priority: int | Sequence[int] | None = None,
+        lora_request: None = None,
     ) -> list[RequestOutput]:
         """Complete each prompt; outputs in the order of the prompts.
 
@@ -95,6 +95,7 @@ class LLM:
         list of them. `sampling_params` and `priority` are one for all or one each; without them the model's defaults.
         Raises InvalidRequest for a prompt or parameter that cannot be served; then nothing goes on running.
         """
+        check_no_lora(lora_request)
         return self._run(parse_prompts(prompts), sampling_params, use_tqdm, priority)
 
     def chat(
@@ -109,11 +110,13 @@ class LLM:
         chat_template: str | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         priority: int | Sequence[int] | None = None,
+        lora_request: None = None,
     ) -> list[RequestOutput]:
         """Answer one conversation, a list of messages, or each of a list of conversations.
 
         They are held to what a body of /v1/chat/completions may hold: InvalidRequest has the words of its 400.
         """
+        check_no_lora(lora_request)
         renderer = self._renderer_of(chat_template)
         several = isinstance(messages, list | tuple) and messages and not isinstance(messages[0], Mapping)
         conversations = messages if several else [messages]
@@ -141,8 +144,12 @@ class LLM:
         return self._tokenizer
 
     def get_default_sampling_params(self) -> SamplingParams:
-        """What generate uses when it is given none: the model's generation_config.json over the field's defaults."""
-        return self._default_params
+        """What generate uses when it is given none: the model's generation_config.json over the field's defaults.
+
+        A copy, whose fields may be set before it is given to generate or chat.
+        """
+        fields = {name: getattr(self._default_params, name) for name in SamplingParams.__struct_fields__}
+        return ChangeableSamplingParams(**fields)
 
     def reset_prefix_cache(self) -> bool:
         """Forget what prompts shared; True when done."""
@@ -216,7 +223,7 @@ class LLM:
 def _start(config: Config) -> tuple[Supervisor, threading.Thread]:
     """Processes that are ready, and the thread that looks after them."""
     supervisor = Supervisor(config)
-    bar = LoadingBar() if sys.stderr.isatty() else None
+    bar = LoadingBar()
     supervisor.start()
     try:
         supervisor.wait_ready(START_TIMEOUT_S, bar)
@@ -225,8 +232,7 @@ def _start(config: Config) -> tuple[Supervisor, threading.Thread]:
         supervisor.run()
         raise
     finally:
-        if bar is not None:
-            bar.clear()
+        bar.clear()
     # A daemon: at the program's end other threads are joined before the finalizer that would stop this one.
     thread = threading.Thread(target=supervisor.run, name="supervisor", daemon=True)
     thread.start()

@@ -209,6 +209,21 @@ def test_loading_is_told_in_few_lines_where_nobody_watches(capsys, monkeypatch):
     assert capsys.readouterr().err.splitlines() == [f"loading weights {percent}%" for percent in (23, 47, 71, 95)]
 
 
+def test_once_loading_takes_long_each_end_and_beginning_is_told(capsys, monkeypatch):
+    clock = 0.0
+    monkeypatch.setattr("time.monotonic", lambda: clock)
+    bar = LoadingBar(sys.stderr)
+    bar("short", 1, 2)
+    clock = 3.5
+    for text, done in (("loading weights", 1), ("loading weights", 2), ("loading weights", 4), ("warming up", 1)):
+        bar(text, done, 4)
+    clock = 7.0
+    bar("warming up", 2, 4)
+    bar("compiling", 0, 4)
+    told = ["loading weights 25%", "loading weights 100%", "warming up 50%", "compiling 0%"]
+    assert capsys.readouterr().err.splitlines() == told
+
+
 def test_loading_is_one_line_on_a_terminal():
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
