@@ -5,6 +5,7 @@ import contextlib
 import functools
 import os
 import queue
+import select
 import signal
 import socket
 import subprocess
@@ -18,7 +19,7 @@ import msgspec
 
 from paged_serve.protocol.errors import ConfigError, InvalidRequest, PagedServeError
 from paged_serve.protocol.forks import in_forked_child
-from paged_serve.protocol.lifeline import lifeline_pipe
+from paged_serve.protocol.lifeline import is_stopped, lifeline_pipe
 
 from .conversation import TemplateInput
 from .template_process import (
@@ -34,7 +35,8 @@ from .template_process import (
 
 MAX_PROCESSES = 4  # of which each but the first is started when all others are busy
 IDLE_S = 30.0  # after which all but one end
-ANSWERS_WITHIN_S = 5.0  # by the wall; a halted process is replaced then
+ANSWERS_WITHIN_S = 5.0  # by the wall; a halted process is replaced then, and one that gets no processor has longer
+STARVES_WITHIN_S = 60.0
 TRIES = 3  # a process that was killed from outside costs the request nothing
 TOO_LONG = (
     f"{SUBJECT} needs more than {MAX_RENDER_CPU_S:g} s of processor time for these messages; send fewer or shorter ones"
@@ -66,6 +68,7 @@ class _Process:
             os.close(lifeline_read)
         self._link = ours
         ours.settimeout(ANSWERS_WITHIN_S)
+        self.patience_s = ANSWERS_WITHIN_S
         self.pid = self._process.pid
         self.used_at = time.monotonic()
         self._compile(templates)
@@ -84,7 +87,16 @@ class _Process:
     def ask(self, message: msgspec.Struct) -> Rendered:
         """Raises OSError (TimeoutError) or EOFError when there is no answer; close it then."""
         send_frame(self._link, message)
+        self._await_answer()
         return msgspec.json.decode(receive_frame(self._link), type=Rendered)
+
+    def _await_answer(self) -> None:
+        readable = select.poll()
+        readable.register(self._link, select.POLLIN)
+        gives_up_at = time.monotonic() + STARVES_WITHIN_S
+        while not readable.poll(1000 * self.patience_s):
+            if is_stopped(self.pid) or time.monotonic() >= gives_up_at:
+                raise TimeoutError
 
     def close(self) -> int:
         """End it; the exit code, negative for the signal that ended it."""

@@ -74,7 +74,7 @@ def test_a_template_that_cannot_serve_is_refused_at_the_start_and_costs_this_pro
     with pytest.raises(ConfigError, match=words):
         renderer.start()
     after = resource.getrusage(resource.RUSAGE_SELF)
-    assert after.ru_utime - before.ru_utime < 0.5
+    assert after.ru_utime - before.ru_utime < 0.5, "this process computed nothing of it"
     assert not pids(renderer)
     renderer.close()
 
@@ -183,7 +183,7 @@ def test_a_helper_killed_from_outside_costs_the_request_nothing(renderer):
 def test_a_halted_helper_is_replaced(renderer):
     renderer.start()
     (pid,) = pids(renderer)
-    renderer._places.queue[-1]._link.settimeout(0.2)  # only this one is given up so soon
+    renderer._places.queue[-1].patience_s = 0.2  # only this one is given up so soon
     os.kill(pid, signal.SIGSTOP)
     assert ask(renderer, "hi") == "^<user>hi>"
     assert pid not in pids(renderer)
