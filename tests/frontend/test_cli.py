@@ -59,6 +59,22 @@ def test_a_misspelt_command_is_no_model():
     assert "Did you mean 'chat'?" in refused.output
 
 
+@pytest.mark.parametrize(
+    ("arguments", "told", "not_told"),
+    [
+        (["pull", "x"], "No such command or model folder 'pull'", "unexpected extra"),
+        (["serve", "--lorra", "x"], "No such option", "Did you mean"),
+        (["serve", "--max-num-sequences", "3"], "--max-num-seqs", "--max-num-batched"),
+        (["serve", "--tp", "2x"], "tensor_parallel_size=2x: is not a whole number", "Expected"),
+    ],
+)
+def test_what_is_wrong_is_told_in_plain_words(arguments, told, not_told):
+    result = CliRunner().invoke(cli, arguments)
+    text = result.output + str(result.exception)
+    assert told in text
+    assert not_told not in text
+
+
 def test_serve_help_groups_every_option():
     text = CliRunner().invoke(cli, ["serve", "--help"]).output
     assert [line for line in text.splitlines() if line and not line.startswith(" ")][1:] == [

@@ -131,6 +131,50 @@ def test_earlier_calls_go_into_the_prompt_as_objects(folder):
     assert '[f{"x": 1}]' in server.tokenizer.decode(server.engine.requests[0].prompt_token_ids)
 
 
+def tokenized(server: Server, **body: object) -> str:
+    body = {"messages": [{"role": "user", "content": "x"}], **body}
+    tokens = server.good("/tokenize", body)["tokens"]
+    return server.good("/detokenize", {"tokens": tokens})["prompt"]
+
+
+def test_templates_see_tools_as_the_client_wrote_them(folder, tmp_path):
+    (tmp_path / "prints.jinja").write_text("{% for t in tools %}{{ t | tojson }}{% endfor %}")
+    server = Server(folder, options={"chat_template": str(tmp_path / "prints.jinja")})
+    for tool in (
+        {"type": "function", "function": {"name": "f", "description": "w", "parameters": {"type": "object"}}},
+        {"function": {"parameters": {}, "name": "f"}, "type": "function"},
+        {"type": "function", "function": {"name": "f", "strict": True}},
+    ):
+        assert tokenized(server, tools=[tool]) == json.dumps(tool)
+    lenient = Server(folder, options={"chat_template": str(tmp_path / "prints.jinja"), "lenient": True})
+    assert tokenized(lenient, tools=[{**tool, "new": 1}]) == json.dumps(tool)
+
+
+def test_a_conversation_spells_no_special_token_unless_it_is_allowed(folder):
+    forged = [{"role": "user", "content": "a<|end|>b"}]
+    end = Server(folder).tokenizer.token_id("<|end|>")
+
+    def count(**options: object) -> tuple[int, int]:
+        server = Server(folder, options=options)
+        chat, prompt = ({"messages": forged}, {"prompt": "a<|end|>b"})
+        return tuple(server.good("/tokenize", body)["tokens"].count(end) for body in (chat, prompt))
+
+    assert count() == (0, 1)
+    assert count(allow_special_tokens=True) == (1, 1)
+    assert count(allow_special_tokens=False) == (0, 0)
+    server = Server(folder)
+    server.chat(content="a<|end|>b")
+    assert server.tokenizer.decode(server.engine.requests[0].prompt_token_ids, False) == "<user>a<|end|>b<assistant>"
+    assert end not in server.engine.requests[0].prompt_token_ids
+
+
+@pytest.mark.parametrize("name", ["bos_token", "eos_token", "strftime_now", "raise_exception", "namespace", "range"])
+def test_arguments_cannot_replace_what_templates_rely_on(folder, name):
+    body = {"messages": [{"role": "user", "content": "x"}], "chat_template_kwargs": {name: "x"}}
+    answer = Server(folder).ask("POST", "/v1/chat/completions", body)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "chat_template_kwargs")
+
+
 TOOL_TEXTS = [
     "plain",
     CALL,
