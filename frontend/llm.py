@@ -9,7 +9,6 @@ the program is killed. Not safe for use from several threads at once.
 """
 
 import json
-import sys
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
@@ -28,11 +27,14 @@ from .offline.batch import Batch, Job
 from .offline.options import config_of
 from .offline.outputs import CompletionOutput, Logprob, RequestOutput
 from .offline.progress import ProgressBar
-from .offline.prompts import Prompt, one_each, parse_prompts, prepared
+from .offline.prompts import ChangeableSamplingParams, Prompt, check_no_lora, one_each, parse_prompts, prepared
 from .sampling_defaults import sampling_defaults
 from .supervisor import Supervisor
-from .text.chat_template import ChatTemplate
+from .text.conversation import conversation_input
 from .text.model_template import model_template
+from .text.prompt_encoder import PromptEncoder, without
+from .text.template_process import Templates
+from .text.template_renderer import TemplateRenderer
 from .text.tokenizer import Tokenizer
 
 __all__ = ["LLM", "CompletionOutput", "Logprob", "RequestOutput"]
@@ -64,7 +66,10 @@ class LLM:
         folder = config.model.model
         self.config: Config = config
         self._tokenizer = Tokenizer(config.model.tokenizer or folder)
-        self._template = model_template(folder, self._tokenizer, config.server.chat_template)
+        self._encoder = PromptEncoder(self._tokenizer, config.server.allow_special_tokens)
+        templates = model_template(folder, self._tokenizer, config.server.chat_template)
+        self._renderer = None if templates is None else TemplateRenderer(templates)
+        self._given_renderer: TemplateRenderer | None = None
         self._default_params = SamplingParams(**sampling_defaults(config.model))
         self._supervisor, thread = _start(config)
         try:
@@ -82,6 +87,7 @@ class LLM:
         *,
         use_tqdm: bool = True,
         priority: int | Sequence[int] | None = None,
+        lora_request: None = None,
     ) -> list[RequestOutput]:
         """Complete each prompt; outputs in the order of the prompts.
 
@@ -89,6 +95,7 @@ class LLM:
         list of them. `sampling_params` and `priority` are one for all or one each; without them the model's defaults.
         Raises InvalidRequest for a prompt or parameter that cannot be served; then nothing goes on running.
         """
+        check_no_lora(lora_request)
         return self._run(parse_prompts(prompts), sampling_params, use_tqdm, priority)
 
     def chat(
@@ -103,28 +110,29 @@ class LLM:
         chat_template: str | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         priority: int | Sequence[int] | None = None,
+        lora_request: None = None,
     ) -> list[RequestOutput]:
-        """Answer one conversation, a list of messages, or each of a list of conversations."""
-        template = (
-            self._template if chat_template is None else ChatTemplate(chat_template, self._tokenizer.special_tokens)
-        )
-        if template is None:
-            raise InvalidRequest("this model has no chat template; give chat_template or use generate", "chat_template")
-        if continue_final_message and add_generation_prompt:
-            raise InvalidRequest(
-                "continue_final_message goes with add_generation_prompt=False", "continue_final_message"
-            )
-        conversations = [messages] if messages and isinstance(messages[0], Mapping) else messages
+        """Answer one conversation, a list of messages, or each of a list of conversations.
+
+        They are held to what a body of /v1/chat/completions may hold: InvalidRequest has the words of its 400.
+        """
+        check_no_lora(lora_request)
+        renderer = self._renderer_of(chat_template)
+        several = isinstance(messages, list | tuple) and messages and not isinstance(messages[0], Mapping)
+        conversations = messages if several else [messages]
         prompts = []
         for conversation in conversations:
-            text = template.render(
-                conversation,
-                tools=tools,
-                add_generation_prompt=add_generation_prompt,
-                continue_final_message=continue_final_message,
-                **(chat_template_kwargs or {}),
+            given, mark = self._encoder.prepared(
+                conversation_input(
+                    conversation,
+                    tools,
+                    add_generation_prompt=add_generation_prompt,
+                    continue_final_message=continue_final_message,
+                    kwargs=chat_template_kwargs,
+                )
             )
-            prompts.append(Prompt(text, None, add_special_tokens=False))
+            rendered = renderer.render_now(given, mark=mark)
+            prompts.append(Prompt(without(rendered, mark), self._encoder.encode_chat(rendered, mark)))
         return self._run(prompts, sampling_params, use_tqdm, priority)
 
     @property
@@ -136,8 +144,12 @@ class LLM:
         return self._tokenizer
 
     def get_default_sampling_params(self) -> SamplingParams:
-        """What generate uses when it is given none: the model's generation_config.json over the field's defaults."""
-        return self._default_params
+        """What generate uses when it is given none: the model's generation_config.json over the field's defaults.
+
+        A copy, whose fields may be set before it is given to generate or chat.
+        """
+        fields = {name: getattr(self._default_params, name) for name in SamplingParams.__struct_fields__}
+        return ChangeableSamplingParams(**fields)
 
     def reset_prefix_cache(self) -> bool:
         """Forget what prompts shared; True when done."""
@@ -155,6 +167,9 @@ class LLM:
 
     def close(self) -> None:
         """End the engine; no process is left then. Safe to call twice."""
+        for renderer in (self._renderer, self._given_renderer):
+            if renderer is not None:
+                renderer.close()
         self._finalizer()
 
     def __enter__(self) -> "LLM":
@@ -164,6 +179,21 @@ class LLM:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _renderer_of(self, chat_template: str | None) -> TemplateRenderer:
+        """For the model's template, or one that a caller gives. Raises ConfigError when that does not compile."""
+        if chat_template is None:
+            if self._renderer is None:
+                raise InvalidRequest(
+                    "this model has no chat template; give chat_template or use generate", "chat_template"
+                )
+            return self._renderer
+        templates = Templates({"default": chat_template}, self._tokenizer.special_tokens)
+        if self._given_renderer is None or self._given_renderer.templates != templates:
+            if self._given_renderer is not None:
+                self._given_renderer.close()
+            self._given_renderer = TemplateRenderer(templates)
+        return self._given_renderer
 
     def _run(self, prompts: list[Prompt], sampling_params: Any, use_tqdm: bool, priority: Any) -> list[RequestOutput]:
         all_params = one_each(sampling_params or self._default_params, len(prompts), "sampling_params")
@@ -175,7 +205,9 @@ class LLM:
         ]
         with ProgressBar(len(jobs), use_tqdm) as progress:
             try:
-                results = Batch(self._client, self._tokenizer, self._max_in_flight, progress.done).run(jobs)
+                results = Batch(self._client, self._encoder, self._tokenizer, self._max_in_flight, progress.done).run(
+                    jobs
+                )
             except EngineDead as error:
                 reason = self._supervisor.reason
                 raise EngineDead(f"{error}: {reason}" if reason else str(error)) from None
@@ -191,7 +223,7 @@ class LLM:
 def _start(config: Config) -> tuple[Supervisor, threading.Thread]:
     """Processes that are ready, and the thread that looks after them."""
     supervisor = Supervisor(config)
-    bar = LoadingBar() if sys.stderr.isatty() else None
+    bar = LoadingBar()
     supervisor.start()
     try:
         supervisor.wait_ready(START_TIMEOUT_S, bar)
@@ -200,8 +232,7 @@ def _start(config: Config) -> tuple[Supervisor, threading.Thread]:
         supervisor.run()
         raise
     finally:
-        if bar is not None:
-            bar.clear()
+        bar.clear()
     # A daemon: at the program's end other threads are joined before the finalizer that would stop this one.
     thread = threading.Thread(target=supervisor.run, name="supervisor", daemon=True)
     thread.start()

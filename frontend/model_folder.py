@@ -42,6 +42,8 @@ def _checked(folder: Path) -> str:
         config = json.loads((folder / "config.json").read_bytes())
     except ValueError as error:
         raise ConfigError(f"{folder / 'config.json'} is no JSON: {error}") from None
+    except RecursionError:
+        raise ConfigError(f"{folder / 'config.json'} is nested too deeply") from None
     if not isinstance(config, dict):
         raise ConfigError(f"{folder / 'config.json'} must hold a JSON object")
     if not any(folder.glob("*.safetensors")):

@@ -6,6 +6,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .frontend.client import AsyncClient, Client
     from .frontend.llm import LLM, CompletionOutput, RequestOutput
+    from .protocol.errors import (
+        ConfigError,
+        EngineDead,
+        InvalidRequest,
+        Overloaded,
+        PagedServeError,
+        ProtocolError,
+        RequestExpired,
+        RequestFailed,
+    )
     from .protocol.sampling_params import SamplingParams
 
 __version__ = "0.1.0"
@@ -14,11 +24,35 @@ _HOMES = {
     "AsyncClient": "frontend.client",
     "Client": "frontend.client",
     "CompletionOutput": "frontend.llm",
+    "ConfigError": "protocol.errors",
+    "EngineDead": "protocol.errors",
+    "InvalidRequest": "protocol.errors",
     "LLM": "frontend.llm",
+    "Overloaded": "protocol.errors",
+    "PagedServeError": "protocol.errors",
+    "ProtocolError": "protocol.errors",
+    "RequestExpired": "protocol.errors",
+    "RequestFailed": "protocol.errors",
     "RequestOutput": "frontend.llm",
     "SamplingParams": "protocol.sampling_params",
 }
-__all__ = ["LLM", "AsyncClient", "Client", "CompletionOutput", "RequestOutput", "SamplingParams", "__version__"]
+__all__ = [
+    "LLM",
+    "AsyncClient",
+    "Client",
+    "CompletionOutput",
+    "ConfigError",
+    "EngineDead",
+    "InvalidRequest",
+    "Overloaded",
+    "PagedServeError",
+    "ProtocolError",
+    "RequestExpired",
+    "RequestFailed",
+    "RequestOutput",
+    "SamplingParams",
+    "__version__",
+]
 
 
 def __getattr__(name: str) -> Any:  # lazy, so that a client pays for pyzmq and msgspec alone

@@ -32,7 +32,9 @@ def _server_options(function: Callable[..., Any]) -> Callable[..., Any]:
     stream_help = "Whole answers instead have an end, but no first token.  [--stream]"
     for decorate in reversed(
         (
-            _option("Server", "--base-url", metavar="URL", default="http://127.0.0.1:8000", help=url_help),
+            _option(
+                "Server", "--url", "--base-url", "url", metavar="URL", default="http://127.0.0.1:8000", help=url_help
+            ),
             _option("Server", "--model", metavar="NAME", help="Default: the first of the server's /v1/models."),
             _option("Server", "--api-key", envvar="OPENAI_API_KEY", metavar="KEY", default="", help=key_help),
             _option(

@@ -27,7 +27,7 @@ from .sweep_plot import sweep_plot
 from .timeline import Timeline
 
 ARRIVAL_NAMES = ("arrivals", "burst_size", "max_concurrency", "num_warmups")
-SERVER_NAMES = ("base_url", "api", "prompts", "stream", "ignore_eos", "temperature", "timeout")
+SERVER_NAMES = ("url", "api", "prompts", "stream", "ignore_eos", "temperature", "timeout")
 
 
 def run(flags: dict[str, Any]) -> None:
@@ -51,7 +51,7 @@ def run(flags: dict[str, Any]) -> None:
 
 
 def _server(flags: dict[str, Any]) -> Server:
-    url = flags["base_url"].rstrip("/").removesuffix("/v1")
+    url = flags["url"].rstrip("/").removesuffix("/v1")
     return Server(
         url,
         flags["model"] or HttpClient(url, flags["api_key"]).models()[0],

@@ -72,7 +72,7 @@ class _UnixConnection(http.client.HTTPConnection):
 
 
 class HttpClient:
-    """`url` is http://host:port[/root] or unix:/path."""
+    """`url` is http://host:port[/root][/v1] or unix:/path."""
 
     def __init__(self, url: str, api_key: str = ""):
         parts = urlsplit(url)
@@ -145,7 +145,7 @@ class HttpClient:
         try:
             connection.connect()
             connected = True
-            root = "" if self._parts.scheme == "unix" else self._parts.path.rstrip("/")
+            root = "" if self._parts.scheme == "unix" else self._parts.path.rstrip("/").removesuffix("/v1")
             text = json.dumps(body) if body else None
             connection.request(method, root + path, text, {**self._headers, **(headers or {})})
             with connection.getresponse() as response:

@@ -1,6 +1,5 @@
 """`paged-serve`: the list of commands, each imported only when it is called."""
 
-import difflib
 import os
 import sys
 from typing import NoReturn
@@ -8,6 +7,7 @@ from typing import NoReturn
 import click
 
 from .lazy import LazyGroup
+from .words import closest
 
 _CLI = "paged_serve.frontend.cli"
 COMMANDS = {  # name: (module, line in the help)
@@ -32,14 +32,18 @@ class Commands(LazyGroup):
         if not ctx.resilient_parsing and (not args or args[0] not in {*COMMANDS, "--help", "-h", "--version"}):
             if args and (meant := _misspelt_command(args[0])):
                 raise click.UsageError(f"No such command or model folder {args[0]!r}. Did you mean {meant!r}?", ctx)
+            if len(args) > 1 and not args[1].startswith("-") and _is_word(args[0]):
+                raise click.UsageError(f"No such command or model folder {args[0]!r}; see --help.", ctx)
             args = ["serve", *args]
         return super().parse_args(ctx, args)
 
 
+def _is_word(argument: str) -> bool:
+    return not (argument.startswith("-") or "/" in argument or os.path.exists(argument))
+
+
 def _misspelt_command(word: str) -> str:
-    if word.startswith("-") or "/" in word or os.path.exists(word):
-        return ""
-    return next(iter(difflib.get_close_matches(word, COMMANDS, n=1, cutoff=0.75)), "")
+    return closest(word, COMMANDS) if _is_word(word) else ""
 
 
 def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:

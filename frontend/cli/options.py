@@ -3,7 +3,6 @@
 Precedence: flag > environment > file > default. Every value, whatever its source, passes the same strict check.
 """
 
-import difflib
 import os
 import re
 import types
@@ -20,8 +19,14 @@ from paged_serve.protocol.config import Config
 from paged_serve.protocol.errors import ConfigError
 
 from .settings import BY_NAME, SETTINGS, Setting
+from .words import closest, hint, plain
 
-CONFIG_ENVIRONMENT = "PAGED_SERVE_CONFIG"
+PREFIX = "PAGED_SERVE_"
+CONFIG_ENVIRONMENT = PREFIX + "CONFIG"
+LOG_FORMAT_ENVIRONMENT = PREFIX + "LOG_FORMAT"  # read by every process before there is a configuration
+TEST_PREFIX = PREFIX + "TEST_"
+# Kubernetes tells every container of a service that is called paged-serve.
+_OF_KUBERNETES = re.compile(PREFIX + r"(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)")
 DTYPE_ALIASES = {"half": "float16", "float": "float32"}
 TRUE, FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 SIZE_UNITS = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
@@ -49,6 +54,16 @@ class GroupedOption(click.Option):
 
 class GroupedCommand(click.Command):
     """Shows the settings under their groups' headings."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            flags = {flag.lstrip("-"): flag for parameter in self.get_params(ctx) for flag in parameter.opts}
+            meant = closest(error.option_name.lstrip("-").replace("_", "-"), flags)
+            raise click.NoSuchOption(
+                error.option_name, possibilities=[flags[meant]] if meant else [], ctx=ctx
+            ) from None
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         groups: dict[str, list[tuple[str, str]]] = {}
@@ -137,11 +152,24 @@ def _from_flags(flags: Mapping[str, Any]) -> dict[str, tuple[Any, str]]:
     return found
 
 
+def _check_environment(environment: Mapping[str, str]) -> None:
+    """Raises ConfigError for a variable that is spelt like ours and is none."""
+    known = {CONFIG_ENVIRONMENT, LOG_FORMAT_ENVIRONMENT, *(setting.environment for setting in SETTINGS)}
+    for name in sorted(environment):
+        ours = name.startswith(PREFIX) and not name.startswith(TEST_PREFIX) and not _OF_KUBERNETES.fullmatch(name)
+        if ours and name not in known:
+            meant = closest(name.removeprefix(PREFIX), [other.removeprefix(PREFIX) for other in known])
+            suggestion = f"; did you mean {PREFIX}{meant}?" if meant else ""
+            raise ConfigError(f"environment {name}: there is no such variable{suggestion}")
+
+
 def _from_environment(environment: Mapping[str, str]) -> dict[str, tuple[Any, str]]:
+    _check_environment(environment)
     found: dict[str, tuple[Any, str]] = {}
     for setting in SETTINGS:
         for name in (setting.extra_environment, setting.environment):  # ours wins
-            if value := environment.get(name, ""):
+            value = environment.get(name, "")
+            if value and not (setting.key == "server.port" and "://" in value):  # Kubernetes' again
                 several = typing.get_origin(_type_of(setting.key)) is tuple
                 found[setting.key] = (value.split(",") if several else value, f"environment {name}")
     return found
@@ -165,9 +193,7 @@ def _known(name: str, path: str) -> str:
     setting = BY_NAME.get(name.replace("_", "-"))
     if name in keys or setting is not None:
         return setting.key if setting is not None else name
-    close = difflib.get_close_matches(name.replace("_", "-"), [*BY_NAME, *keys], n=1)
-    hint = f"; did you mean {close[0]}?" if close else ""
-    raise ConfigError(f"{path}: there is no option {name}{hint}")
+    raise ConfigError(f"{path}: there is no option {name}{hint(name.replace('_', '-'), [*BY_NAME, *keys])}")
 
 
 def _read_file(path: str) -> dict[str, Any]:
@@ -199,7 +225,7 @@ def _checked(key: str, value: Any, origin: str) -> Any:
         converted = msgspec.convert({field: _read(_type_of(key), key, value)}, layer_type, strict=False)
     except (msgspec.ValidationError, ValueError) as error:
         choices = [str(choice) for choice in typing.get_args(_type_of(key)) if isinstance(choice, (str, int))]
-        reason = f"must be one of {', '.join(choices)}" if choices else re.sub(r" - at `.*`$", "", str(error))
+        reason = f"must be one of {', '.join(choices)}" if choices else plain(str(error))
         shown = "***" if key == "server.api_keys" else value
         raise ConfigError(f"{origin}: {field}={shown}: {reason}") from None
     return getattr(converted, field)

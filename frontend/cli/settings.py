@@ -69,6 +69,12 @@ SETTINGS = (
     Setting("Model", "model.seed", ("--seed",), "Requests without a seed derive theirs from this one.", "N"),
     Setting("Model", "server.chat_template", ("--chat-template",), "Jinja file instead of the model's.", "FILE"),
     Setting(
+        "Model",
+        "server.allow_special_tokens",
+        ("--allow-special-tokens",),
+        "Text of requests may spell special tokens like <|im_end|>; default: in prompts, not in conversations.",
+    ),
+    Setting(
         "Memory",
         "cache.kv_cache_dtype",
         ("--kv-cache-dtype",),

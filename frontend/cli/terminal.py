@@ -21,7 +21,11 @@ SAMPLING = ("max_tokens", "temperature", "top_p")
 def terminal_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Decorator: --url, the sampling options, and everything that `serve` takes for a model of one's own."""
     for decorate in (
-        click.option("--url", metavar="URL", help="A running server, like http://127.0.0.1:8000."),
+        click.option(
+            *("--url", "--base-url", "url"),
+            metavar="URL",
+            help="A running server, like http://127.0.0.1:8000, with or without /v1.",
+        ),
         click.option("--max-tokens", type=click.IntRange(1), metavar="N", help="Longest answer."),
         click.option(
             "--temperature", type=click.FloatRange(0), metavar="T", help="0 always takes the likeliest token."

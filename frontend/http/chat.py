@@ -22,8 +22,8 @@ from .sse import DONE, Frames
 from .tool_calls import ParsedCall, ToolCallParser
 
 
-async def chat_prompt(service: Service, body: ChatCompletionRequest, size: int, moment: int) -> Prompt:
-    """The conversation as rendered at that moment, with its parameters; `size`: of the body in bytes.
+async def chat_prompt(service: Service, body: ChatCompletionRequest, raw: bytes, moment: int) -> Prompt:
+    """The conversation as rendered at that moment, with its parameters; `raw`: the JSON of the body.
 
     Raises InvalidRequest or HttpError for what cannot be served.
     """
@@ -32,7 +32,7 @@ async def chat_prompt(service: Service, body: ChatCompletionRequest, size: int, 
     ids = await chat_tokens(
         service,
         body,
-        size,
+        raw,
         use_tools=body.tool_choice != "none",
         add_special_tokens=bool(body.add_special_tokens),
         moment=moment,
@@ -41,7 +41,7 @@ async def chat_prompt(service: Service, body: ChatCompletionRequest, size: int, 
     max_tokens = fitting_max_tokens(
         len(ids), getattr(body, asked_field), default, service.max_model_len, "messages", asked_field
     )
-    params = await service.off_loop(size, chat_params, service, body, max_tokens)
+    params = await service.off_loop(len(raw), chat_params, service, body, max_tokens)
     params.check_vocabulary(service.engine.limits.vocab_size)
     check_num_prompt_logprobs(params, len(ids))
     if body.return_token_ids:  # in a stream each choice begins with the prompt's

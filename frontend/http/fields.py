@@ -17,11 +17,7 @@ from paged_serve.protocol.sampling_params import (
 )
 
 MAX_PROMPTS = 256
-MAX_MESSAGES = 4096
-MAX_TOOLS = 128
-MAX_TEMPLATE_KWARGS = 16
 MAX_STOP_TOKENS = 1024
-MAX_JSON_DEPTH = 64
 
 TokenId = Annotated[int, Meta(ge=0, le=MAX_TOKEN_ID)]
 N = Annotated[int, Meta(ge=1, le=MAX_N, description="Sequences from one prompt; needs a temperature above 0")]
@@ -43,13 +39,11 @@ StopStringList = Annotated[list[StopString], Meta(max_length=MAX_STOP_STRINGS)]
 StopTokenIds = Annotated[list[TokenId], Meta(max_length=MAX_STOP_TOKENS)]
 BadWords = Annotated[list[StopString], Meta(max_length=MAX_BAD_WORDS)]
 AllowedTokenIds = Annotated[list[TokenId], Meta(min_length=1, max_length=MAX_ALLOWED_TOKEN_IDS)]
-Priority = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1, description="Lower runs first, with --policy priority")]
+Priority = Annotated[
+    int, Meta(ge=-(2**31), le=2**31 - 1, description="Lower runs first, with --scheduling-policy priority")
+]
 CacheSalt = Annotated[str, Meta(max_length=128, description="Prefixes are shared only under an equal salt")]
 RequestId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._:-]{1,128}$")]
 Timeout = Annotated[
     float, Meta(gt=0, le=86400, description="Seconds until the first token; without one by then the answer is 504")
 ]
-Label = Annotated[str, Meta(max_length=512)]
-SmallInt = Annotated[int, Meta(ge=-(2**31), le=2**31)]
-TemplateValue = bool | SmallInt | float | Annotated[str, Meta(max_length=4096)] | None
-TemplateKwargs = Annotated[dict[str, TemplateValue], Meta(max_length=MAX_TEMPLATE_KWARGS)]

@@ -24,6 +24,7 @@ def fingerprint(config: Config, arithmetic: str) -> str:
         model.seed,
         config.cache.kv_cache_dtype,
         config.server.chat_template,
+        config.server.allow_special_tokens,
         arithmetic,
     )
     return f"paged-serve-{hashlib.sha256(repr(settings).encode()).hexdigest()[:8]}"

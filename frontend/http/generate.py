@@ -47,7 +47,7 @@ async def _answer(service: Service, call: Call, kind: Kind, raw: bytes) -> bytes
     created = int(time.time())
     body, model, warnings = await decode(service, kind, raw)
     check_patience(service, call, body)
-    prompts = await kind.prompts(service, body, len(raw), created)
+    prompts = await kind.prompts(service, body, raw, created)
     del raw
     generation = generation_of(service, call, body, prompts, call.lease)
     try:

@@ -9,8 +9,8 @@ import msgspec
 
 from ..buffer_budget import Lease
 from ..client_terms import RequestTerms
+from ..text.strict_json import decode_body
 from .answer_head import AnswerHead
-from .body import decode_body
 from .call import Call
 from .chat import ChatWriter, chat_prompt
 from .completions import CompletionWriter, completion_prompts
@@ -32,16 +32,16 @@ class Kind:
 
     prefix: str  # of the answers' ids
     body: type[SamplingFields]
-    prompts: Callable[[Service, Any, int, int], Awaitable[list[Prompt]]]  # (…, bytes of the body, answer's moment)
+    prompts: Callable[[Service, Any, bytes, int], Awaitable[list[Prompt]]]  # (…, JSON of the body, answer's moment)
     writer: Callable[[Service, Any, list[Prompt], Generation], Writer]
 
 
-async def _completion_prompts(service: Service, body: CompletionRequest, size: int, moment: int) -> list[Prompt]:
-    return await completion_prompts(service, body, size)
+async def _completion_prompts(service: Service, body: CompletionRequest, raw: bytes, moment: int) -> list[Prompt]:
+    return await completion_prompts(service, body, len(raw))
 
 
-async def _chat_prompts(service: Service, body: ChatCompletionRequest, size: int, moment: int) -> list[Prompt]:
-    return [await chat_prompt(service, body, size, moment)]
+async def _chat_prompts(service: Service, body: ChatCompletionRequest, raw: bytes, moment: int) -> list[Prompt]:
+    return [await chat_prompt(service, body, raw, moment)]
 
 
 def _chat_writer(

@@ -49,7 +49,7 @@ async def _found_or_begun(
         admitted.enter_context(service.admission.entered(call.tenant.name, call.tenant.weight))
         check_patience(service, call, body)
         head = _head(kind, request, model, warnings, after)
-        prompts = await kind.prompts(service, body, len(raw), head.created)
+        prompts = await kind.prompts(service, body, raw, head.created)
         if (answer := service.kept.of_request(request, after)) is not None:
             return answer  # another connection was quicker
         lease = admitted.enter_context(service.buffers.lease(call.tenant.name))

@@ -8,10 +8,10 @@ import msgspec
 
 from paged_serve import __version__
 
+from ..text.conversation import RESERVED_KWARGS
 from . import answers, fields
 from .errors import ErrorAnswer
 from .idempotency import EVENT_ID_PATTERN, KEY_PATTERN
-from .prompts import RESERVED_KWARGS
 from .route_spec import RouteSpec
 
 _NULL = {"type": "null"}

@@ -9,15 +9,15 @@ from paged_serve.protocol.config import ServerConfig
 from paged_serve.protocol.errors import InvalidRequest
 
 from ..admission import check_token_ids
+from ..text.foreign_fields import check_number_of_nodes
+from ..text.strict_json import decode_body
 from . import answers, schemas
 from .admin import METRICS
-from .body import decode_body
 from .call import Call
-from .foreign_fields import check_number_of_nodes
 from .generate import create_chat_completion, create_completion
 from .once import delete_stream, get_stream, head_stream
 from .openapi import document
-from .prompts import chat_tokens
+from .prompts import LONG, chat_tokens
 from .route_spec import RouteSpec
 from .service import Service
 
@@ -39,13 +39,14 @@ async def tokenize(service: Service, call: Call) -> None:
     if await service.off_loop(len(raw), _has_messages, raw):
         chat, _ = await service.off_loop(len(raw), decode_body, schemas.TokenizeChatRequest, raw, lenient)
         service.model_name(chat.model)
-        ids = await chat_tokens(service, chat, len(raw), add_special_tokens=bool(chat.add_special_tokens))
+        ids = await chat_tokens(service, chat, raw, add_special_tokens=bool(chat.add_special_tokens))
         names = chat.return_token_strs
     else:
         text, _ = await service.off_loop(len(raw), decode_body, schemas.TokenizeTextRequest, raw, lenient)
         service.model_name(text.model)
         special = True if text.add_special_tokens is None else text.add_special_tokens
-        ids = await service.off_loop(len(text.prompt), _tokens, service, text.prompt, special)
+        long = service.encoder.may_take_long([text.prompt])
+        ids = await service.off_loop(LONG if long else len(text.prompt), _tokens, service, text.prompt, special)
         names = text.return_token_strs
     answer = answers.Tokens(count=len(ids), max_model_len=service.max_model_len, tokens=ids)
     if names:
@@ -161,7 +162,7 @@ def _model(service: Service, name: str) -> answers.Model:
 def _tokens(service: Service, text: str, add_special_tokens: bool) -> list[int]:
     most = max(MAX_LISTED_TOKENS, service.max_model_len)
     _check_number_of_tokens(service, service.tokenizer.tokens_beyond(text, most), "prompt")
-    return service.tokenizer.encode(text, add_special_tokens)
+    return service.encoder.encode_prompt(text, add_special_tokens)
 
 
 def _check_number_of_tokens(service: Service, count: int, field: str) -> None:

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from msgspec import Meta
 
+from ..text.messages import Label, Messages, TemplateKwargs, Tools
 from . import fields
 
 Prompt = str | Annotated[list[str | fields.TokenId | list[fields.TokenId]], Meta(min_length=1)]
@@ -50,7 +51,7 @@ class SamplingFields(_Body, frozen=True, kw_only=True):
     timeout: fields.Timeout | None = None  # or the header X-Request-Timeout
     return_token_ids: bool | None = None
     request_id: fields.RequestId | None = None
-    user: fields.Label | None = None
+    user: Label | None = None
 
 
 class CompletionRequest(SamplingFields, frozen=True, kw_only=True):
@@ -60,58 +61,8 @@ class CompletionRequest(SamplingFields, frozen=True, kw_only=True):
     echo: bool | None = None
 
 
-class TextPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    type: Literal["text"]
-    text: str
-
-
-class FunctionCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    name: str
-    arguments: str | dict[str, Any] | None = None
-
-
-class ToolCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """As an earlier answer gave it."""
-
-    function: FunctionCall
-    id: str | None = None
-    type: Literal["function"] = "function"
-    index: int | None = None
-
-
-class ChatMessage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[TextPart] | None = None
-    name: fields.Label | None = None
-    tool_calls: Annotated[list[ToolCall], Meta(max_length=fields.MAX_TOOLS)] | None = None
-    tool_call_id: fields.Label | None = None
-    reasoning: str | None = None
-    reasoning_content: str | None = None
-    # Clients send these back empty, as they got them.
-    refusal: None = None
-    audio: None = None
-    function_call: None = None
-    annotations: Annotated[list[Any], Meta(max_length=0)] | None = None
-
-
-class Function(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    name: Annotated[str, Meta(min_length=1, max_length=128)]
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
-    strict: bool | None = None
-
-
-class Tool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    function: Function
-    type: Literal["function"] = "function"
-
-
 class ResponseFormat(msgspec.Struct, frozen=True):
     type: Literal["text", "json_object", "json_schema", "structural_tag"]
-
-
-Messages = Annotated[list[ChatMessage], Meta(min_length=1, max_length=fields.MAX_MESSAGES)]
-Tools = Annotated[list[Tool], Meta(max_length=fields.MAX_TOOLS)]
 
 
 class ChatCompletionRequest(SamplingFields, frozen=True, kw_only=True):
@@ -121,15 +72,15 @@ class ChatCompletionRequest(SamplingFields, frozen=True, kw_only=True):
     parallel_tool_calls: bool | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
-    chat_template_kwargs: fields.TemplateKwargs | None = None
+    chat_template_kwargs: TemplateKwargs | None = None
     max_tokens: fields.MaxTokens | None = None  # until the context is full
     max_completion_tokens: fields.MaxTokens | None = None
     logprobs: bool | None = None
     top_logprobs: fields.TopLogprobs | None = None
     response_format: ResponseFormat | None = None
     # Marks for the sender's own provider, like user; nothing here depends on them.
-    safety_identifier: fields.Label | None = None
-    prompt_cache_key: fields.Label | None = None
+    safety_identifier: Label | None = None
+    prompt_cache_key: Label | None = None
 
 
 class TokenizeTextRequest(_Body, frozen=True, kw_only=True):
@@ -143,7 +94,7 @@ class TokenizeChatRequest(_Body, frozen=True, kw_only=True):
     tools: Tools | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
-    chat_template_kwargs: fields.TemplateKwargs | None = None
+    chat_template_kwargs: TemplateKwargs | None = None
     add_special_tokens: bool | None = None  # false: the template writes them
     return_token_strs: bool | None = None
 

@@ -17,6 +17,7 @@ from ..buffer_budget import BufferBudget
 from ..client import SequenceDelta
 from ..sampling_defaults import sampling_defaults
 from ..text.model_template import model_template
+from ..text.prompt_encoder import PromptEncoder
 from ..text.template_renderer import TemplateRenderer
 from ..text.tokenizer import Tokenizer
 from .errors import HttpError
@@ -92,6 +93,7 @@ class Service:
     config: Config
     engine: Engine
     tokenizer: Tokenizer
+    encoder: PromptEncoder
     template: TemplateRenderer | None
     admission: Admission
     metrics: Metrics
@@ -123,6 +125,7 @@ class Service:
             config=config,
             engine=engine,
             tokenizer=text.tokenizer,
+            encoder=PromptEncoder(text.tokenizer, config.server.allow_special_tokens),
             template=text.template,
             admission=admission,
             metrics=Metrics(names[0], config.server.metrics_compat, index),

@@ -10,6 +10,7 @@ from paged_serve.protocol.sampling_params import FinishReason, SamplingParams
 
 from ..client_request import RequestStreams
 from ..client_sync import Client, Request
+from ..text.prompt_encoder import PromptEncoder
 from ..text.tokenizer import Tokenizer
 from .outputs import OutputBuilder, RequestOutput
 from .prompts import Prompt
@@ -42,8 +43,11 @@ OnProgress = Callable[[RequestOutput], None]  # a prompt that is done
 class Batch:
     """Runs jobs. `max_in_flight` bounds the sequences that the engine holds at once; the rest is not even tokenized."""
 
-    def __init__(self, client: Client, tokenizer: Tokenizer, max_in_flight: int, on_done: OnProgress):
+    def __init__(
+        self, client: Client, encoder: PromptEncoder, tokenizer: Tokenizer, max_in_flight: int, on_done: OnProgress
+    ):
         self._client = client
+        self._encoder = encoder
         self._tokenizer = tokenizer
         self._max_in_flight = max_in_flight
         self._on_done = on_done
@@ -79,7 +83,7 @@ class Batch:
         prompt = job.prompt
         ids = prompt.token_ids
         if ids is None:
-            ids = self._tokenizer.encode(prompt.text or "", prompt.add_special_tokens)
+            ids = self._encoder.encode_prompt(prompt.text or "")
         builder = OutputBuilder(self._tokenizer, prompt.text, ids, job.params)
         request = self._client.submit(
             ids, job.params, priority=job.priority, cache_salt=prompt.cache_salt, on_news=self._news.append

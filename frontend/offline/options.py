@@ -1,6 +1,5 @@
 """LLM's keyword arguments to one Config: the command line's names, which are the field's."""
 
-import difflib
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,6 +9,7 @@ from paged_serve.protocol.config import Config
 from paged_serve.protocol.errors import ConfigError
 
 from ..cli.settings import BY_NAME
+from ..cli.words import hint, plain
 from ..model_folder import find_model_folder
 
 _DTYPES = {"half": "float16", "float": "float32"}
@@ -53,8 +53,7 @@ def _converted(name: str, layer: str, key: str, value: Any) -> Any:
     try:
         converted = msgspec.convert({layer: {key: value}}, Config)
     except msgspec.ValidationError as error:
-        reason = str(error).split(" - at ")[0]
-        raise ConfigError(f"{name}={value!r}: {reason}") from None
+        raise ConfigError(f"{name}={value!r}: {plain(str(error))}") from None
     return getattr(getattr(converted, layer), key)
 
 
@@ -62,5 +61,4 @@ def _unknown(name: str) -> str:
     if name in _INSTEAD:
         return f"LLM has no {name}: {_INSTEAD[name]}"
     known = [other.replace("-", "_") for other in BY_NAME]
-    close = difflib.get_close_matches(name, known, 1)
-    return f"LLM has no argument {name}" + (f"; did you mean {close[0]}?" if close else "")
+    return f"LLM has no argument {name}{hint(name, known)}"

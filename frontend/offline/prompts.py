@@ -21,7 +21,20 @@ class Prompt:
     text: str | None
     token_ids: list[int] | None
     cache_salt: str = ""
-    add_special_tokens: bool = True  # a rendered chat has them already
+
+
+class ChangeableSamplingParams(SamplingParams, frozen=False, eq=False):  # type: ignore[misc]  # msgspec allows it
+    """SamplingParams whose fields may be set, as vLLM's may; LLM checks them when it is given them."""
+
+    def checked(self) -> SamplingParams:
+        """Raises InvalidRequest naming the field, the value and the limit."""
+        return SamplingParams(**{name: getattr(self, name) for name in self.__struct_fields__})
+
+    def __eq__(self, other: object) -> bool:
+        names = self.__struct_fields__
+        return isinstance(other, SamplingParams) and all(getattr(self, name) == getattr(other, name) for name in names)
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 def parse_prompts(prompts: Any) -> list[Prompt]:
@@ -52,6 +65,12 @@ def _parse(prompt: Any) -> Prompt:
     raise InvalidRequest(f"a prompt is a {type(prompt).__name__}; give a text, tokens, or a dict", "prompts")
 
 
+def check_no_lora(lora_request: object) -> None:
+    """Programs written for vLLM pass None by name."""
+    if lora_request is not None:
+        raise InvalidRequest("LoRA adapters are not served; leave lora_request out, or None", "lora_request")
+
+
 def one_each(values: Any, count: int, name: str) -> list[Any]:
     """`values` for each of `count` prompts: one for all, or a list with one each."""
     if not isinstance(values, list | tuple):
@@ -63,6 +82,8 @@ def one_each(values: Any, count: int, name: str) -> list[Any]:
 
 def prepared(params: SamplingParams, tokenizer: Tokenizer) -> SamplingParams:
     """With what the engine wants to have in tokens."""
+    if isinstance(params, ChangeableSamplingParams):
+        params = params.checked()
     if params.bad_words:
         ids = words_to_token_ids(tokenizer, params.bad_words)
         params = msgspec.structs.replace(params, bad_words_token_ids=ids)

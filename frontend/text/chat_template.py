@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import jinja2
@@ -14,12 +14,17 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from paged_serve.protocol.errors import ConfigError, InvalidRequest
 
 from .final_message import cut_at_mark, with_mark
+from .template_needs import TemplateNeeds
 
-_RENDER_ERRORS = (
+# What templates find beside their variables. No `lipsum` and no filter `random`: the same request has the same prompt.
+GLOBALS = {"cycler", "dict", "joiner", "lipsum", "namespace", "raise_exception", "range", "strftime_now"}
+_ERRORS = (
     jinja2.TemplateError,
     ArithmeticError,
     AttributeError,
+    ImportError,
     LookupError,
+    OSError,  # what the process that renders may not do
     RecursionError,
     TypeError,
     ValueError,
@@ -48,15 +53,19 @@ class ChatTemplate:
     """
 
     def __init__(self, source: str | Mapping[str, str], variables: Mapping[str, str] | None = None):
-        environment = _environment()
-        self.sources = {"default": source} if isinstance(source, str) else dict(source)
-        self.variables = dict(variables or {})
+        environment = self._environment()
+        sources = {"default": source} if isinstance(source, str) else dict(source)
+        self._variables = dict(variables or {})
+        self._mark = ""
         self._templates: dict[str, jinja2.Template] = {}
-        for name, text in self.sources.items():
+        self._found_needs: dict[jinja2.Template, TemplateNeeds] = {}
+        for name, text in sources.items():
             try:
                 self._templates[name] = environment.from_string(text)
             except jinja2.TemplateError as error:
                 raise ConfigError(f"chat template {name!r} does not compile: {error}") from None
+            except _ERRORS as error:  # the compiler computes what is constant
+                raise ConfigError(f"chat template {name!r} does not compile ({type(error).__name__})") from None
         if not self._templates:
             raise ConfigError("the list of chat templates is empty")
 
@@ -68,55 +77,92 @@ class ChatTemplate:
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         moment: float | None = None,
+        utc_offset_s: int = 0,
+        mark: str = "",
         **kwargs: Any,
     ) -> str:
-        """The prompt; `moment`: the time that the template is told, in seconds since 1970, None for now.
+        """The prompt. `moment`, in seconds since 1970, and `utc_offset_s` are the time that the template is told, None
+        for now; `mark`: a character that stays itself wherever a template writes JSON.
 
         Raises InvalidRequest when the template refuses the messages or cannot render them.
         """
+        self._mark = mark
+        messages = self._needs(bool(tools)).adapted(messages)
         if continue_final_message:
             messages = with_mark(messages)
-        name = "tool_use" if tools and "tool_use" in self._templates else "default"
-        template = self._templates.get(name) or next(iter(self._templates.values()))
-        values = self.variables | {"strftime_now": _clock(moment)} | kwargs
+        values = {
+            "strftime_now": _clock(moment, utc_offset_s),
+            **kwargs,
+            "messages": messages,
+            "tools": tools,
+            "documents": None,
+            "add_generation_prompt": add_generation_prompt,
+        }
+        text = self._text(self._template(bool(tools)), values)
+        return cut_at_mark(text) if continue_final_message else text
+
+    def probe(self) -> None:
+        """Have each template render a short message. What it cannot render is no error: templates refuse roles."""
+        for with_tools in (False, True):
+            self._needs(with_tools)
+
+    def _template(self, with_tools: bool) -> jinja2.Template:
+        name = "tool_use" if with_tools and "tool_use" in self._templates else "default"
+        return self._templates.get(name) or next(iter(self._templates.values()))
+
+    def _text(self, template: jinja2.Template, values: Mapping[str, Any]) -> str:
         try:
-            text = template.render(
-                **values, messages=messages, tools=tools, documents=None, add_generation_prompt=add_generation_prompt
-            )
+            return template.render({**self._variables, **values})
         except _Refused as refused:
             raise InvalidRequest(f"the model's chat template refuses these messages: {refused}", "messages") from None
-        except _RENDER_ERRORS as error:
+        except _ERRORS as error:
             raise InvalidRequest(
                 f"the model's chat template cannot render these messages ({type(error).__name__}); "
                 "check the roles, their order and that content is text",
                 "messages",
             ) from None
-        return cut_at_mark(text) if continue_final_message else text
 
+    def _needs(self, with_tools: bool) -> TemplateNeeds:
+        template, clock = self._template(with_tools), _clock(0.0, 0)
 
-def _environment() -> ImmutableSandboxedEnvironment:
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlock, loopcontrols]
-    )
-    helpers: dict[str, Callable[..., Any]] = {"raise_exception": _raise_exception}
-    environment.globals.update(helpers)
-    environment.filters["tojson"] = _tojson
-    return environment
+        def attempt(messages: Sequence[Mapping[str, Any]]) -> str:
+            values = {"tools": None, "documents": None, "add_generation_prompt": False, "strftime_now": clock}
+            try:
+                return self._text(template, {**values, "messages": messages})
+            except InvalidRequest:
+                return ""
+
+        if template not in self._found_needs:
+            self._found_needs[template] = TemplateNeeds.of(attempt)
+        return self._found_needs[template]
+
+    def _environment(self) -> ImmutableSandboxedEnvironment:
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlock, loopcontrols]
+        )
+        helpers: dict[str, Callable[..., Any]] = {"raise_exception": _raise_exception}
+        environment.globals.update(helpers)
+        environment.filters["tojson"] = self._tojson
+        del environment.globals["lipsum"], environment.filters["random"]
+        return environment
+
+    def _tojson(self, value: Any, ensure_ascii: bool = False, indent: int | None = None, **options: Any) -> str:
+        """Plain JSON: models were trained without HTML escapes."""
+        text = json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **options)
+        return text.replace(json.dumps(self._mark)[1:-1], self._mark) if ensure_ascii and self._mark else text
 
 
 def _raise_exception(message: str) -> None:
     raise _Refused(str(message)[:500])
 
 
-def _clock(moment: float | None) -> Callable[[str], str]:
+def _clock(moment: float | None, utc_offset_s: int) -> Callable[[str], str]:
     """A plain function, of which the sandbox shows a template nothing; a partial would show what is in it."""
 
     def strftime_now(form: str) -> str:
-        return (datetime.now() if moment is None else datetime.fromtimestamp(moment)).strftime(form)
+        if moment is None:
+            return datetime.now().strftime(form)
+        told = datetime.fromtimestamp(moment, UTC) + timedelta(seconds=utc_offset_s)
+        return told.replace(tzinfo=None).strftime(form)
 
     return strftime_now
-
-
-def _tojson(value: Any, ensure_ascii: bool = False, indent: int | None = None, **options: Any) -> str:
-    """Plain JSON: models were trained without HTML escapes."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **options)

@@ -5,14 +5,14 @@ from pathlib import Path
 
 from paged_serve.protocol.errors import ConfigError
 
-from .chat_template import ChatTemplate
+from .template_process import Templates
 from .tokenizer import Tokenizer, read_json
 
 
-def model_template(folder: str, tokenizer: Tokenizer, override: str = "") -> ChatTemplate | None:
+def model_template(folder: str, tokenizer: Tokenizer, override: str = "") -> Templates | None:
     """The template of a model folder, or of the file `override`; None when the model has none.
 
-    Raises ConfigError when it cannot be read or does not compile.
+    Raises ConfigError when it cannot be read. It is compiled where it is rendered: a compiler computes constants.
     """
     path = Path(folder)
     if override:
@@ -22,7 +22,9 @@ def model_template(folder: str, tokenizer: Tokenizer, override: str = "") -> Cha
         source = {"default": _read(file)} | {other.stem: _read(other) for other in more}
     else:
         source = _declared(read_json(path / "tokenizer_config.json").get("chat_template"))
-    return None if source is None else ChatTemplate(source, tokenizer.special_tokens)
+    if source is None:
+        return None
+    return Templates({"default": source} if isinstance(source, str) else dict(source), tokenizer.special_tokens)
 
 
 def _declared(value: object) -> str | dict[str, str] | None:

@@ -4,22 +4,23 @@ Sandboxed as it is, a template may still compute for hours or ask for all memory
 the kernel does it: each rendering may take a second of processor time, and half a gigabyte.
 
 The link carries frames of JSON, each behind its length (uint32, little-endian): first the templates, which the empty
-object answers; then one rendering after the other.
+object answers or the reason why they do not compile; then one rendering after the other.
 """
 
 import contextlib
-import resource
 import signal
 import socket
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 
-from paged_serve.protocol.errors import InvalidRequest
+from paged_serve.protocol.errors import ConfigError, InvalidRequest
 from paged_serve.protocol.lifeline import arm_lifeline
 
 from .chat_template import ChatTemplate
+from .confinement import forbid_new_privileges, forbid_system_calls, limit_resources
 
 MODULE = "paged_serve.frontend.text.template_process"
 MAX_MEMORY_BYTES = 512 << 20
@@ -29,10 +30,10 @@ SUBJECT = "the model's chat template"
 
 
 class Templates(msgspec.Struct):
-    """The first frame."""
+    """The first frame: sources by name ("default", "tool_use"), and what every rendering sees beside the messages."""
 
     sources: dict[str, str]
-    variables: dict[str, str]
+    variables: dict[str, str] = {}
 
 
 class Rendering(msgspec.Struct):
@@ -43,6 +44,8 @@ class Rendering(msgspec.Struct):
     add_generation_prompt: bool
     continue_final_message: bool
     moment: float
+    utc_offset_s: int
+    mark: str
     kwargs: dict[str, Any]
 
 
@@ -81,39 +84,73 @@ def render(template: ChatTemplate, rendering: Rendering) -> Rendered:
             add_generation_prompt=rendering.add_generation_prompt,
             continue_final_message=rendering.continue_final_message,
             moment=rendering.moment,
+            utc_offset_s=rendering.utc_offset_s,
+            mark=rendering.mark,
             **rendering.kwargs,
         )
     except InvalidRequest as refused:
-        return Rendered(refusal=str(refused))
+        return Rendered(refusal=_encodable(str(refused)))
     except MemoryError:
         return Rendered(refusal=f"{SUBJECT} needs more than {MAX_MEMORY_BYTES >> 20} MiB for these messages")
     if len(text) > MAX_TEXT_CHARS:
         return Rendered(refusal=f"{SUBJECT} makes {len(text)} characters of these messages; {MAX_TEXT_CHARS} may be")
+    if text != _encodable(text):
+        return Rendered(refusal=f"{SUBJECT} writes half a surrogate pair, which is no text")
     return Rendered(text)
+
+
+def _encodable(text: str) -> str:
+    return text.encode(errors="replace").decode()
+
+
+def compiled(templates: Templates) -> tuple[ChatTemplate | None, Rendered]:
+    """The template, or why there is none."""
+    try:
+        template = ChatTemplate(templates.sources, templates.variables)
+        template.probe()
+        return template, Rendered()
+    except ConfigError as refused:
+        return None, Rendered(refusal=_encodable(str(refused)))
+    except MemoryError:
+        return None, Rendered(refusal=f"{SUBJECT} needs more than {MAX_MEMORY_BYTES >> 20} MiB for one short message")
 
 
 def serve(link: socket.socket) -> None:
     """Until the other side closes."""
-    first = msgspec.json.decode(receive_frame(link), type=Templates)
-    template = ChatTemplate(first.sources, first.variables)
-    send_frame(link, Rendered())
+    templates = msgspec.json.decode(receive_frame(link), type=Templates)
     decode = msgspec.json.Decoder(Rendering).decode
-    while True:
+    _warm_up()
+    forbid_system_calls()
+    with _limited_time():
+        template, outcome = compiled(templates)
+    send_frame(link, outcome)
+    while template is not None:
         rendering = decode(receive_frame(link))
-        signal.setitimer(signal.ITIMER_PROF, MAX_RENDER_CPU_S)  # then SIGPROF, which ends the process
-        send_frame(link, render(template, rendering))
-        signal.setitimer(signal.ITIMER_PROF, 0.0)
+        with _limited_time():
+            rendered = render(template, rendering)
+        send_frame(link, rendered)
 
 
-def _limit(kind: int, soft: int) -> None:
-    resource.setrlimit(kind, (soft, resource.getrlimit(kind)[1]))
+@contextlib.contextmanager
+def _limited_time() -> Iterator[None]:
+    """Of the processor's; then SIGPROF, which ends the process."""
+    signal.setitimer(signal.ITIMER_PROF, MAX_RENDER_CPU_S)
+    yield
+    signal.setitimer(signal.ITIMER_PROF, 0.0)
+
+
+def _warm_up() -> None:
+    """What is imported at the first use is imported now: files are out of reach later."""
+    template = ChatTemplate("{{ strftime_now('%Y') }}{{ messages | tojson }}{{ 1 // (messages | length) }}")
+    for messages in ([{"role": "user", "content": ""}], []):
+        with contextlib.suppress(InvalidRequest):
+            template.render(messages)
 
 
 def main() -> None:
     arm_lifeline(int(sys.argv[1]))
-    _limit(resource.RLIMIT_AS, MAX_MEMORY_BYTES)
-    _limit(resource.RLIMIT_CORE, 0)
-    _limit(resource.RLIMIT_FSIZE, 0)
+    limit_resources(MAX_MEMORY_BYTES)
+    forbid_new_privileges()
     link = socket.socket(fileno=int(sys.argv[2]))
     with link, contextlib.suppress(EOFError, ConnectionError):  # the frontend has ended
         serve(link)

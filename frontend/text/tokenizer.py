@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,15 @@ import tokenizers
 
 from paged_serve.protocol.errors import ConfigError
 
+from .text_growth import check_growth
 from .token_bytes import bytes_of_token
 
-_SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 SMALL_TEXT_BYTES = 256 << 10  # has no more tokens than that, and encoding it takes 40 MB at most
+MAX_ADDED_TOKENS = 16
 PIECE_CHARS = 64 << 10
 PIECE_SLACK_TOKENS = 64  # more than a cut can add
+_LOOKS_SPECIAL = re.compile(r"<[|｜].*[|｜]>")
 PROBE = "Some text, 1 or 2 words.\n"  # a file may be read and still be nonsense
 
 
@@ -48,6 +52,11 @@ class Tokenizer:
 
     def _load(self, path: Path) -> None:
         self._tokenizer = tokenizers.Tokenizer.from_file(str(path / "tokenizer.json"))
+        self._growth = 1.0  # of a text, before it is split
+        for name in ("decoder", "normalizer"):
+            if (part := getattr(self._tokenizer, name)) is not None:
+                growth = check_growth(json.loads(part.__getstate__()), f"{path / 'tokenizer.json'}: the {name}")
+                self._growth = growth if name == "normalizer" else 1.0
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         config = read_json(path / "tokenizer_config.json")
@@ -55,12 +64,23 @@ class Tokenizer:
         self._bytes_of = bytes_of_token(json.loads(decoder.__getstate__()) if decoder is not None else {})
         self._bytes: dict[int, bytes] = {}
         self.vocab_size: int = self._tokenizer.get_vocab_size(with_added_tokens=True)
-        self.special_tokens = {name: text for name in _SPECIAL_TOKENS if (text := _content(config.get(name)))}
+        self.special_tokens = {name: text for name in SPECIAL_TOKENS if (text := _content(config.get(name)))}
         self.bos_token: str | None = self.special_tokens.get("bos_token")
-        added = self._tokenizer.get_added_tokens_decoder()
+        added: dict[int, Any] = self._tokenizer.get_added_tokens_decoder()
+        self.added_tokens = added
         self.special_token_ids = frozenset(token for token, entry in added.items() if entry.special)
         self.eos_token_ids = self._find_eos(path)
+        # Several models declare theirs as ordinary added tokens: what ends a turn, or looks like <|this|>, counts too.
+        self.special_spellings = {
+            entry.content: token
+            for token, entry in added.items()
+            if entry.special or token in self.eos_token_ids or _LOOKS_SPECIAL.fullmatch(entry.content)
+        }
         self._prefix_change = self._find_prefix_change(config.get("add_bos_token"))
+        self._put_around = self._find_put_around()
+        self.normalizes_special_tokens = self._tokenizer.normalizer is not None and any(
+            entry.normalized for entry in added.values() if entry.content in self.special_spellings
+        )
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         # A batch of one: only the library's batch functions let other threads run meanwhile.
@@ -71,16 +91,26 @@ class Tokenizer:
         bos, add = self._prefix_change
         return [bos, *ids] if add else ids[1:]
 
+    def with_special_tokens(self, ids: list[int]) -> list[int]:
+        """The tokens of a text with those that `encode` would have put before and behind them."""
+        before, after = self._put_around
+        return [*before, *ids, *after]
+
+    def to_json(self) -> str:
+        """As tokenizer.json has it, without truncation and padding."""
+        return str(self._tokenizer.to_str())
+
     def tokens_beyond(self, text: str, limit: int) -> int:
         """0, or a number above `limit`: the text has at least so many tokens.
 
         A long text is looked at in pieces, no further than necessary: encoding takes 150 bytes a token while it lasts.
         """
-        if len(text) <= SMALL_TEXT_BYTES // 4 or len(text.encode()) <= SMALL_TEXT_BYTES:
+        small, size = int(SMALL_TEXT_BYTES / self._growth), int(PIECE_CHARS / self._growth)
+        if len(text) <= small // 4 or len(text.encode()) <= small:
             return 0
         count = 0
-        for start in range(0, len(text), PIECE_CHARS):
-            piece = text[start : start + PIECE_CHARS]
+        for start in range(0, len(text), size):
+            piece = text[start : start + size]
             [encoding] = self._tokenizer.encode_batch_fast([piece], add_special_tokens=False)
             count += max(0, len(encoding) - PIECE_SLACK_TOKENS)
             if count > limit:
@@ -120,6 +150,17 @@ class Tokenizer:
             ids += declared if isinstance(declared, list) else [declared]
         return tuple(dict.fromkeys(token for token in ids if isinstance(token, int) and token >= 0))
 
+    def _find_put_around(self) -> tuple[list[int], list[int]]:
+        """Raises ConfigError when they are more than a few: each prompt would be as much longer."""
+        bare, whole = self.encode(PROBE, add_special_tokens=False), self.encode(PROBE)
+        if len(whole) - len(bare) > MAX_ADDED_TOKENS:
+            raise ConfigError(
+                f"tokenizer.json: the post_processor makes {len(whole)} tokens of {len(bare)}; "
+                f"it may add {MAX_ADDED_TOKENS} special tokens"
+            )
+        at = next((i for i in range(len(whole) - len(bare) + 1) if whole[i : i + len(bare)] == bare), 0)
+        return whole[:at], whole[at + len(bare) :]
+
     def _find_prefix_change(self, add_bos: object) -> tuple[int, bool] | None:
         """(bos id, add or remove it) where tokenizer_config.json contradicts tokenizer.json; else None."""
         bos = self.token_id(self.bos_token) if self.bos_token else None
@@ -137,6 +178,8 @@ def read_json(path: Path) -> dict[str, Any]:
         value = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ConfigError(f"{path} is not valid JSON: {error}") from None
+    except RecursionError:
+        raise ConfigError(f"{path} is nested too deeply") from None
     if not isinstance(value, dict):
         raise ConfigError(f"{path} holds a {type(value).__name__} where an object is expected")
     return value

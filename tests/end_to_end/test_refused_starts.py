@@ -49,6 +49,27 @@ def test_an_architecture_that_is_not_supported(model):
     refused(start(str(model), "--port", "0"), "MambaForCausalLM", "LlamaForCausalLM", "Qwen3ForCausalLM")
 
 
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("{{ ('a' * 10**10)|length }}", "more than 512 MiB"),
+        ("{{ 9**(9**9) }}", "more than 1 s of processor time"),
+        ("{{ 1 * (10**9999) }}", "does not compile"),
+    ],
+)
+def test_a_chat_template_whose_compilation_computes(model, source, words):
+    (model / "chat_template.jinja").write_text(source)
+    refused(start(str(model), "--port", "0"), "chat template", words)
+
+
+def test_a_tokenizer_that_makes_terabytes_of_a_line(model):
+    path = model / "tokenizer.json"
+    grows = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 1000}
+    nested = {"type": "Sequence", "normalizers": [grows] * 4}
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"normalizer": nested}))
+    refused(start(str(model), "--port", "0"), "normalizer", "times as long")
+
+
 def test_ranks_that_do_not_divide_the_heads():
     refused(start("--tp", "3", "--port", "0"), "3", "heads")
 

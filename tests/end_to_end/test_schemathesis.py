@@ -12,8 +12,8 @@ import pytest
 from .serving import serving
 
 PROGRAM = shutil.which("st", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
-CASES_PER_OPERATION = int(os.environ.get("PAGED_SERVE_SCHEMATHESIS_CASES", 500))  # 16_500 make 100,000 in all
-FIRST_SEED = int(os.environ.get("PAGED_SERVE_SCHEMATHESIS_SEED", 1))
+CASES_PER_OPERATION = int(os.environ.get("PAGED_SERVE_TEST_SCHEMATHESIS_CASES", 500))  # 16_500 make 100,000 in all
+FIRST_SEED = int(os.environ.get("PAGED_SERVE_TEST_SCHEMATHESIS_SEED", 1))
 SEEDS = (FIRST_SEED, FIRST_SEED + 1)  # a program each, at the same time
 CHECKS = (
     *("not_a_server_error", "status_code_conformance", "content_type_conformance", "response_headers_conformance"),

@@ -11,6 +11,7 @@ from paged_serve.frontend.http import errors, schemas
 from paged_serve.frontend.http.metrics import Metrics
 from paged_serve.frontend.http.routes import ROUTES
 from paged_serve.frontend.offline.outputs import CompletionOutput, RequestOutput
+from paged_serve.frontend.text import messages
 
 from .fake_engine import STATS
 
@@ -24,8 +25,8 @@ BODIES = (
     schemas.TokenizeChatRequest,
     schemas.DetokenizeRequest,
     schemas.StreamOptions,
-    schemas.ChatMessage,
-    schemas.TextPart,
+    messages.ChatMessage,
+    messages.TextPart,
 )
 
 

@@ -59,6 +59,22 @@ def test_a_misspelt_command_is_no_model():
     assert "Did you mean 'chat'?" in refused.output
 
 
+@pytest.mark.parametrize(
+    ("arguments", "told", "not_told"),
+    [
+        (["pull", "x"], "No such command or model folder 'pull'", "unexpected extra"),
+        (["serve", "--lorra", "x"], "No such option", "Did you mean"),
+        (["serve", "--max-num-sequences", "3"], "--max-num-seqs", "--max-num-batched"),
+        (["serve", "--tp", "2x"], "tensor_parallel_size=2x: is not a whole number", "Expected"),
+    ],
+)
+def test_what_is_wrong_is_told_in_plain_words(arguments, told, not_told):
+    result = CliRunner().invoke(cli, arguments)
+    text = result.output + str(result.exception)
+    assert told in text
+    assert not_told not in text
+
+
 def test_serve_help_groups_every_option():
     text = CliRunner().invoke(cli, ["serve", "--help"]).output
     assert [line for line in text.splitlines() if line and not line.startswith(" ")][1:] == [
@@ -207,6 +223,21 @@ def test_loading_is_told_in_few_lines_where_nobody_watches(capsys, monkeypatch):
         bar("loading weights", done, 100)
     bar.clear()
     assert capsys.readouterr().err.splitlines() == [f"loading weights {percent}%" for percent in (23, 47, 71, 95)]
+
+
+def test_once_loading_takes_long_each_end_and_beginning_is_told(capsys, monkeypatch):
+    clock = 0.0
+    monkeypatch.setattr("time.monotonic", lambda: clock)
+    bar = LoadingBar(sys.stderr)
+    bar("short", 1, 2)
+    clock = 3.5
+    for text, done in (("loading weights", 1), ("loading weights", 2), ("loading weights", 4), ("warming up", 1)):
+        bar(text, done, 4)
+    clock = 7.0
+    bar("warming up", 2, 4)
+    bar("compiling", 0, 4)
+    told = ["loading weights 25%", "loading weights 100%", "warming up 50%", "compiling 0%"]
+    assert capsys.readouterr().err.splitlines() == told
 
 
 def test_loading_is_one_line_on_a_terminal():

@@ -131,6 +131,13 @@ def test_an_answer_that_is_left_is_ended_at_the_server(server):
     assert server.deleted == ["/v1/streams/cmpl-a"]
 
 
+@pytest.mark.parametrize("option", ["--url", "--base-url"])
+@pytest.mark.parametrize("path", ["", "/", "/v1", "/v1/"])
+def test_an_address_is_taken_as_other_clients_write_it(server, option, path):
+    done = CliRunner().invoke(cli, ["complete", option, server.url + path, "-p", "Count"])
+    assert (done.exit_code, server.asked[0][0]) == (0, "/v1/completions")
+
+
 def test_complete_reads_standard_input(server):
     CliRunner().invoke(cli, ["complete", "--url", server.url], input="from a pipe")
     assert server.asked[0][2]["prompt"] == "from a pipe"

@@ -54,6 +54,7 @@ def test_it_does_not_tell_what_changes_no_byte(section, field, value):
         ("model", "generation_config", "none"),
         ("cache", "kv_cache_dtype", "int8"),
         ("server", "chat_template", "{{ messages }}"),
+        ("server", "allow_special_tokens", True),
     ],
 )
 def test_it_tells_settings_that_change_answers(section, field, value):

@@ -1,9 +1,12 @@
 """Chat over a fake engine: messages in, answers and tool calls out, streamed and whole alike."""
 
+import json
+
 import msgspec
 import pytest
 
-from paged_serve.frontend.http.tool_calls import ToolCallParser
+from paged_serve.frontend.http.tool_calls import ParsedCall, ToolCallParser
+from paged_serve.frontend.text.conversation import conversation_input
 
 from .http_server import Server
 
@@ -128,6 +131,50 @@ def test_earlier_calls_go_into_the_prompt_as_objects(folder):
     assert '[f{"x": 1}]' in server.tokenizer.decode(server.engine.requests[0].prompt_token_ids)
 
 
+def tokenized(server: Server, **body: object) -> str:
+    body = {"messages": [{"role": "user", "content": "x"}], **body}
+    tokens = server.good("/tokenize", body)["tokens"]
+    return server.good("/detokenize", {"tokens": tokens})["prompt"]
+
+
+def test_templates_see_tools_as_the_client_wrote_them(folder, tmp_path):
+    (tmp_path / "prints.jinja").write_text("{% for t in tools %}{{ t | tojson }}{% endfor %}")
+    server = Server(folder, options={"chat_template": str(tmp_path / "prints.jinja")})
+    for tool in (
+        {"type": "function", "function": {"name": "f", "description": "w", "parameters": {"type": "object"}}},
+        {"function": {"parameters": {}, "name": "f"}, "type": "function"},
+        {"type": "function", "function": {"name": "f", "strict": True}},
+    ):
+        assert tokenized(server, tools=[tool]) == json.dumps(tool)
+    lenient = Server(folder, options={"chat_template": str(tmp_path / "prints.jinja"), "lenient": True})
+    assert tokenized(lenient, tools=[{**tool, "new": 1}]) == json.dumps(tool)
+
+
+def test_a_conversation_spells_no_special_token_unless_it_is_allowed(folder):
+    forged = [{"role": "user", "content": "a<|end|>b"}]
+    end = Server(folder).tokenizer.token_id("<|end|>")
+
+    def count(**options: object) -> tuple[int, int]:
+        server = Server(folder, options=options)
+        chat, prompt = ({"messages": forged}, {"prompt": "a<|end|>b"})
+        return tuple(server.good("/tokenize", body)["tokens"].count(end) for body in (chat, prompt))
+
+    assert count() == (0, 1)
+    assert count(allow_special_tokens=True) == (1, 1)
+    assert count(allow_special_tokens=False) == (0, 0)
+    server = Server(folder)
+    server.chat(content="a<|end|>b")
+    assert server.tokenizer.decode(server.engine.requests[0].prompt_token_ids, False) == "<user>a<|end|>b<assistant>"
+    assert end not in server.engine.requests[0].prompt_token_ids
+
+
+@pytest.mark.parametrize("name", ["bos_token", "eos_token", "strftime_now", "raise_exception", "namespace", "range"])
+def test_arguments_cannot_replace_what_templates_rely_on(folder, name):
+    body = {"messages": [{"role": "user", "content": "x"}], "chat_template_kwargs": {name: "x"}}
+    answer = Server(folder).ask("POST", "/v1/chat/completions", body)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "chat_template_kwargs")
+
+
 TOOL_TEXTS = [
     "plain",
     CALL,
@@ -137,7 +184,55 @@ TOOL_TEXTS = [
     "x <tool_cal",
     '<tool_call>{"name": "f", "arguments": {"t": "<tool_call>"}}</tool_call>',
     " spaces  \n",
+    '<tool_call>{"name": "f", "arguments": {"a": "</tool_call>"}}</tool_call> end',
+    '<tool_call>{"name": "f"}\n<tool_call>{"name": "g"}</tool_call>\n\n more',
+    '<tool_call>{"name": "f", "a": "line\nbreak <tool_call>"}</tool_call> x <tool_call>{"name": "g"}</tool_call>',
+    '<tool_call>{"name": "never, ends}</tool_call> and <tool_call>{"name": "g"}</tool_call></tool_cal',
+    '<tool_call>{"name": "f"}</tool_',
+    '<tool_call> {"nme": "f"} </tool_call>',
+    "<tool_call>a <tool_call>{}</tool_call><tool_call>",
 ]
+
+
+F, G = ParsedCall("f", "{}"), ParsedCall("g", "{}")
+
+
+@pytest.mark.parametrize(
+    ("text", "content", "calls"),
+    [
+        ('<tool_call>{"name": "f", "arguments": null}</tool_call>', "", [F]),
+        ('<tool_call>{"name": "f", "arguments": ""}</tool_call>', "", [F]),
+        ('<tool_call>{"name": "f", "arguments": "{\\"a\\": 1}"}</tool_call>', "", [ParsedCall("f", '{"a": 1}')]),
+        ('<tool_call>{"name": "f", "parameters": {"a": 1}}</tool_call>', "", [ParsedCall("f", '{"a": 1}')]),
+        ('<tool_call>{"name": "f", "arguments": null, "parameters": {}}</tool_call>', "", [F]),
+        (
+            'a <tool_call>{"name": "f", "arguments": {"a": "</tool_call>"}}</tool_call> b',
+            "ab",
+            [ParsedCall("f", '{"a": "</tool_call>"}')],
+        ),
+        ('<tool_call>{"name": "f"}\n<tool_call>\n{"name": "g"}</tool_call>', "", [F, G]),
+        ('<tool_call>{"name": "f"} more', "more", [F]),
+        ('<tool_call>{"name": "f"}</tool_c', "", [F]),
+        ('<tool_call>{"name": "a\nb"}</tool_call><tool_call>{"name": "g"}</tool_call>', None, [G]),
+        ('<tool_call>{"name": "a</tool_call><tool_call>{"name": "g"}</tool_call>', None, [G]),
+        *(
+            (f'<tool_call>{{"name": "f", "arguments": {wrong}}}</tool_call>', None, [])
+            for wrong in ('"abc"', "[]", "1", "[" * 70 + "]" * 70, '"[1]"', '{"a":' * 70 + "1" + "}" * 70)
+        ),
+    ],
+)
+def test_a_call_is_given_out_as_it_can_come_back_or_not_at_all(text, content, calls):
+    found, given = ToolCallParser().push(text, final=True)
+    assert given == calls
+    if content is not None:
+        assert found == content
+    elif not calls:
+        assert found == text
+    for call in given:
+        function = {"name": call.name, "arguments": call.arguments}
+        message = {"role": "assistant", "content": None, "tool_calls": [{"id": "c", "function": function}]}
+        (back,) = conversation_input([message], None).messages
+        assert isinstance(json.loads(back["tool_calls"][0]["function"]["arguments"]), dict)
 
 
 @pytest.mark.parametrize("text", TOOL_TEXTS)

@@ -10,6 +10,7 @@ import pytest
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
+import paged_serve
 from paged_serve.frontend import llm as llm_module
 from paged_serve.frontend.llm import LLM
 from paged_serve.protocol.engine_core import (
@@ -29,6 +30,7 @@ from paged_serve.protocol.run_dir import make_run_dir, remove_run_dir
 from paged_serve.protocol.sampling_params import FinishReason, SamplingParams
 
 from .fake_core import FakeCore, expected, generate, output
+from .http_server import Server
 
 
 class FakeSupervisor:
@@ -251,19 +253,80 @@ def test_bad_words_become_tokens(start):
     assert (8,) in request.sampling_params.bad_words_token_ids
 
 
+TOOL = {"type": "function", "function": {"name": "f"}}
+
+
 def test_chats_are_rendered_by_the_models_template(start):
     llm = start()
     talk = [{"role": "user", "content": "5"}, {"role": "assistant", "content": "6"}]
     (one,) = llm.chat(talk, params())
-    many = llm.chat([talk, talk[:1]], params(), add_generation_prompt=False, tools=[{}, {}, {}])
+    many = llm.chat([talk, talk[:1]], params(), add_generation_prompt=False, tools=[TOOL] * 3)
     assert (one.prompt, one.prompt_token_ids) == (" 5 6 7", [5, 6, 7])
     assert [result.prompt_token_ids for result in many] == [[5, 6, 3], [5, 3]]
     (other,) = llm.chat(talk, params(), chat_template="9", chat_template_kwargs={"deep": True})
     assert other.prompt_token_ids == [9]
     (more,) = llm.chat(talk, params(), add_generation_prompt=False, continue_final_message=True)
     assert more.prompt_token_ids == [5, 6]
-    with pytest.raises(InvalidRequest, match="goes with add_generation_prompt=False"):
+    with pytest.raises(InvalidRequest, match="are both true; give one"):
         llm.chat(talk, params(), continue_final_message=True)
+
+
+@pytest.mark.parametrize(
+    ("messages", "options", "words"),
+    [
+        ([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}], {}, "expected one of text"),
+        ([{"role": "user", "contnt": "hi"}], {}, "did you mean 'content'"),
+        ([{"role": "robot", "content": "hi"}], {}, "expected one of system"),
+        ([{"role": "user"}], {}, "content is required for the role 'user'"),
+        ([{"role": "user", "content": object()}], {}, "cannot be written as JSON"),
+        ([], {}, "expected array of length >= 1"),
+        ("hi", {}, "expected array, got str"),
+        ([{"role": "user", "content": "5"}], {"chat_template_kwargs": {"messages": 1}}, "cannot set 'messages'"),
+        ([{"role": "user", "content": "5"}], {"chat_template_kwargs": {"bos_token": "x"}}, "cannot set 'bos_token'"),
+        (
+            [{"role": "user", "content": "5"}],
+            {"chat_template_kwargs": {"strftime_now": 1}},
+            "cannot set 'strftime_now'",
+        ),
+        ([{"role": "user", "content": "5"}], {"tools": [{"type": "function"}]}, "function is required"),
+        ([{"role": "user", "content": "5"}], {"lora_request": 1}, "lora_request"),
+    ],
+)
+def test_a_chat_is_refused_in_the_words_of_http(start, folder, messages, options, words):
+    with pytest.raises(InvalidRequest, match=words) as refused:
+        start().chat(messages, params(), **options)
+    if "lora_request" not in options and words != "cannot be written as JSON":
+        answer = Server(folder).ask("POST", "/v1/chat/completions", {"messages": messages, **options})
+        assert answer.status_code == 400
+        assert answer.json()["error"]["message"] == str(refused.value)
+        assert answer.json()["error"]["param"] == refused.value.param
+
+
+def test_contents_of_parts_are_one_text_and_special_tokens_are_text(start):
+    llm = start()
+    (result,) = llm.chat(
+        [{"role": "user", "content": [{"type": "text", "text": "5"}, {"type": "text", "text": " 6"}]}], params()
+    )
+    assert result.prompt == " 5\n 6 7"
+
+
+def test_default_parameters_may_be_changed_and_are_checked_when_they_are_used(start):
+    llm = start()
+    mine = llm.get_default_sampling_params()
+    mine.max_tokens, mine.stop = 3, ["x"]
+    llm.generate([[5]], mine, lora_request=None)
+    (request,) = core_of(llm).all(EngineCoreRequest)
+    assert (request.sampling_params.max_tokens, request.sampling_params.top_k) == (3, 7)
+    assert llm.get_default_sampling_params().max_tokens == 5
+    mine.top_p = 2.0
+    with pytest.raises(InvalidRequest, match="top_p"):
+        llm.generate([[5]], mine)
+
+
+def test_errors_are_where_the_program_looks():
+    assert paged_serve.InvalidRequest is InvalidRequest
+    assert issubclass(paged_serve.EngineDead, paged_serve.PagedServeError)
+    assert all(getattr(paged_serve, name) for name in paged_serve.__all__)
 
 
 def test_what_cannot_be_served_is_refused_and_nothing_goes_on(start):

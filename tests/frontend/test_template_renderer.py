@@ -2,14 +2,22 @@
 
 import asyncio
 import os
+import resource
 import signal
+import subprocess
+import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
+from ctypes.util import find_library
+from pathlib import Path
 
 import pytest
 
 from paged_serve.frontend.text.chat_template import ChatTemplate
+from paged_serve.frontend.text.conversation import TemplateInput
+from paged_serve.frontend.text.template_process import Templates
 from paged_serve.frontend.text.template_renderer import MAX_PROCESSES, TemplateRenderer
-from paged_serve.protocol.errors import InvalidRequest, PagedServeError
+from paged_serve.protocol.errors import ConfigError, InvalidRequest, PagedServeError
 
 SOURCE = """{{ bos }}{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}
 {%- if tools %}{{ tools | tojson }}{% endif %}
@@ -19,8 +27,8 @@ SOURCE = """{{ bos }}{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endf
 
 
 def ask(renderer: TemplateRenderer, text: str, **kwargs) -> str:
-    messages = [{"role": "user", "content": text}]
-    return asyncio.run(renderer.render(messages, tools=None, add_generation_prompt=True, kwargs=kwargs))
+    given = TemplateInput([{"role": "user", "content": text}], None, True, False, kwargs)
+    return asyncio.run(renderer.render(given))
 
 
 def pids(renderer: TemplateRenderer) -> list[int]:
@@ -29,17 +37,18 @@ def pids(renderer: TemplateRenderer) -> list[int]:
 
 @pytest.fixture
 def renderer():
-    renderer = TemplateRenderer(ChatTemplate(SOURCE, {"bos": "^"}))
+    renderer = TemplateRenderer(Templates({"default": SOURCE}, {"bos": "^"}))
     yield renderer
     renderer.close()
 
 
 def test_it_says_what_the_template_says_here(renderer):
     tools = [{"type": "function", "function": {"name": "f", "n": 2**70, "x": [1.5, None, "é\n\U0001f600"]}}]
-    values = {"messages": [{"role": "user", "content": "a" * 100_000}], "tools": tools, "add_generation_prompt": False}
-    here = ChatTemplate(SOURCE, {"bos": "^"}).render(**values)
-    assert asyncio.run(renderer.render(**values, kwargs={})) == here
-    assert asyncio.run(renderer.render(**values, kwargs={}, continue_final_message=True)) == "^<user>" + "a" * 100_000
+    messages = [{"role": "user", "content": "a" * 100_000}]
+    here = ChatTemplate(SOURCE, {"bos": "^"}).render(messages, tools=tools, add_generation_prompt=False)
+    assert asyncio.run(renderer.render(TemplateInput(messages, tools, False, False, {}))) == here
+    goes_on = renderer.render_now(TemplateInput(messages, None, False, True, {}))
+    assert goes_on == "^<user>" + "a" * 100_000
     assert ask(renderer, "hi") == "^<user>hi>"
     assert len(pids(renderer)) == 1
 
@@ -47,6 +56,91 @@ def test_it_says_what_the_template_says_here(renderer):
 def test_a_refusal_has_the_templates_own_words(renderer):
     with pytest.raises(InvalidRequest, match="refuses these messages: no way"):
         ask(renderer, "", refuses="way")
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("{{ ('a' * 10**10)|length }}", "more than 512 MiB"),
+        ("{{ 9**(9**9) }}", "more than 1 s of processor time"),
+        ("{{ 1 * (10**9999) }}", "does not compile .ValueError."),
+        ("{{ messages | random }}", "No filter named 'random'"),
+        ("{% if %}", "does not compile: Expected"),
+    ],
+)
+def test_a_template_that_cannot_serve_is_refused_at_the_start_and_costs_this_process_nothing(source, words):
+    renderer = TemplateRenderer(Templates({"default": source}))
+    before = resource.getrusage(resource.RUSAGE_SELF)
+    with pytest.raises(ConfigError, match=words):
+        renderer.start()
+    after = resource.getrusage(resource.RUSAGE_SELF)
+    assert after.ru_utime - before.ru_utime < 0.5, "this process computed nothing of it"
+    assert not pids(renderer)
+    renderer.close()
+
+
+@pytest.mark.parametrize("source", ["{{ '\\ud800' }}", "{{ raise_exception('\\ud800') }}", "{{ lipsum() }}"])
+def test_what_is_no_text_or_by_chance_is_a_refusal(source):
+    renderer = TemplateRenderer(Templates({"default": source}))
+    with pytest.raises(InvalidRequest, match="chat template"):
+        ask(renderer, "hi")
+    assert len(pids(renderer)) == 1, "the helper lives on"
+    renderer.close()
+
+
+def test_a_helper_has_no_environment_and_few_rights(renderer, monkeypatch):
+    monkeypatch.setenv("PAGED_SERVE_API_KEY", "secret")
+    renderer.start()
+    (pid,) = pids(renderer)
+    assert Path(f"/proc/{pid}/environ").read_bytes() == b""
+    status = dict(
+        line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":\t" in line
+    )
+    assert status["NoNewPrivs"] == "1"
+    if find_library("seccomp"):
+        assert status["Seccomp"] == "2"
+
+
+def test_a_confined_process_can_open_nothing():
+    program = (
+        "from paged_serve.frontend.text.confinement import *; forbid_new_privileges(); ok = forbid_system_calls()\n"
+    )
+    program += "try: open('/proc/self/status')\nexcept PermissionError: print('refused')\nelse: print('opened', ok)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ("refused" if find_library("seccomp") else "opened False")
+
+
+def test_idle_helpers_end_but_for_one():
+    renderer = TemplateRenderer(Templates({"default": SOURCE}), idle_s=0.1)
+    with ThreadPoolExecutor(2) as threads:
+        renderer.start()
+        (first,) = pids(renderer)
+        os.kill(first, signal.SIGSTOP)
+        slow = threads.submit(ask, renderer, "slow")
+        while renderer._places.qsize() == MAX_PROCESSES:
+            pass
+        assert ask(renderer, "hi") == "<user>hi>"
+        os.kill(first, signal.SIGCONT)
+        assert slow.result(60) == "<user>slow>"
+    deadline = time.monotonic() + 20
+    while len(pids(renderer)) != 1:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert ask(renderer, "again") == "<user>again>"
+    renderer.close()
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_fork_leaves_the_helpers_alone(renderer):
+    renderer.start()
+    (pid,) = pids(renderer)
+    if (child := os.fork()) == 0:
+        renderer._finalizer()
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert pids(renderer) == [pid]
+    assert ask(renderer, "hi") == "^<user>hi>"
+    assert pids(renderer) == [pid]
 
 
 @pytest.mark.parametrize(
@@ -89,7 +183,7 @@ def test_a_helper_killed_from_outside_costs_the_request_nothing(renderer):
 def test_a_halted_helper_is_replaced(renderer):
     renderer.start()
     (pid,) = pids(renderer)
-    renderer._places.queue[-1]._link.settimeout(0.2)  # only this one is given up so soon
+    renderer._places.queue[-1].patience_s = 0.2  # only this one is given up so soon
     os.kill(pid, signal.SIGSTOP)
     assert ask(renderer, "hi") == "^<user>hi>"
     assert pid not in pids(renderer)

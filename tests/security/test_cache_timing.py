@@ -11,7 +11,7 @@ import pytest
 
 from ..end_to_end.serving import START_TIMEOUT_S, Server
 
-SAMPLES = int(os.environ.get("PAGED_SERVE_TIMING_SAMPLES", 2_000))
+SAMPLES = int(os.environ.get("PAGED_SERVE_TEST_TIMING_SAMPLES", 2_000))
 SAMPLES_TO_SEE_IT = 200  # with shared prefixes
 PROMPT_TOKENS = 400
 MAX_AUC = 0.55  # 0.5 is guessing

@@ -19,7 +19,7 @@ from ..frontend.http_server import Server, make_model_folder
 
 KEYS = ("correct-horse-battery-staple", "two")
 CI_COUNT = 10_000
-NIGHTLY_COUNT = int(os.environ.get("PAGED_SERVE_DOOR_COUNT", 1_000_000))
+NIGHTLY_COUNT = int(os.environ.get("PAGED_SERVE_TEST_DOOR_COUNT", 1_000_000))
 OPEN = {"/live", "/health"}
 
 # A route that is added here is one that somebody has thought about: who may ask it, and what it tells.

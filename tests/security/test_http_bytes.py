@@ -10,7 +10,7 @@ from ..end_to_end.serving import Server, serving
 from .http_fuzz import fuzz
 
 CI_COUNT = 400
-NIGHTLY_COUNT = int(os.environ.get("PAGED_SERVE_FUZZ_COUNT", 1_000_000))
+NIGHTLY_COUNT = int(os.environ.get("PAGED_SERVE_TEST_FUZZ_COUNT", 1_000_000))
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from paged_serve.workers.models.registry import read_geometry
 
 pytestmark = pytest.mark.skipif(not demo_model_folder().is_dir(), reason="needs the demo model")
 
-NIGHTLY_COUNT = int(os.environ.get("PAGED_SERVE_FUZZ_COUNT", 20_000))
+NIGHTLY_COUNT = int(os.environ.get("PAGED_SERVE_TEST_FUZZ_COUNT", 20_000))
 MAX_GROWTH_BYTES = 256 << 20
 ODD = [None, True, -1, 0, 2**31, 2**63, 10**30, 1e308, -0.5, "", "a", "\ud7ff", [], {}, [[]], {"": None}, "x" * 5000]
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from .errors import HttpError
+from paged_serve.protocol.errors import InvalidRequest
 
 MAX_WARNINGS = 64
 MAX_NODES = 100_000  # lists, objects and names of fields, which take 0.3 us each; numbers are ten times cheaper
@@ -36,14 +36,14 @@ _fields_of = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 def check_number_of_nodes(body: bytes) -> None:
-    """HttpError 400 for a body whose values would take the interpreter, and so everybody, more than a moment."""
+    """InvalidRequest for a body whose values would take the interpreter, and so everybody, more than a moment."""
     if _num_nodes(body) <= MAX_NODES:
         return
     # What stands in texts does not count: two backslashes escape nothing, so that each \\" that is left is no quote.
     plain = body.replace(b"\\\\", b"").replace(b'\\"', b"")
     if plain.count(b'"') <= 2 * MAX_NODES and _num_nodes(b"".join(plain.split(b'"')[::2])) <= MAX_NODES:
         return
-    raise HttpError(400, f"The body has more than {MAX_NODES} lists, objects and fields.")
+    raise InvalidRequest(f"The body has more than {MAX_NODES} lists, objects and fields.")
 
 
 def _num_nodes(text: bytes) -> int:
