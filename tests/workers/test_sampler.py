@@ -100,7 +100,7 @@ PARAMETERS = {
 def test_each_parameter_agrees_with_the_oracle(name, vocab_size):
     params = PARAMETERS[name]
     bench = Bench(vocab_size)
-    for case in range(30):
+    for case in range(12):
         logits = random_logits(case, vocab_size)
         bench.put(3, params, seed=case)
         token = bench.sample(logits[None].copy(), [3]).token_ids[0]
