@@ -8,7 +8,7 @@ comes back behind its last event.
 """
 
 import asyncio
-import contextlib
+import enum
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -26,12 +26,25 @@ KEYED_PATHS = ("/v1/completions", "/v1/chat/completions")
 STREAMS = "/v1/streams/"
 REPLACED_WITHIN_S = 30.0  # an owner
 CONNECT_EVERY_S = 0.05
+MAX_TIMES_SENT = 2  # a request that ends its frontend must not end one after the other
+MAX_TIMES_SENT = 2  # a request that ends its frontend must not end one after the other
 READ_BYTES = 64 << 10
 HOP_BY_HOP = frozenset(  # of this connection, not of the request or its answer (RFC 9110, 7.6.1)
     (b"connection", b"keep-alive", b"te", b"trailer", b"transfer-encoding", b"upgrade", b"proxy-connection", b"expect")
 )
 OURS = HOP_BY_HOP | {b"content-length", b"x-request-id"}  # headers of a request that are written anew
 NOT_AGAIN = HOP_BY_HOP | {b"date"}  # headers of an answer that the connection to the client adds itself
+
+
+_RETRY_SOON = [(b"retry-after", b"1")]
+
+
+class Outcome(enum.Enum):
+    """Of one attempt to have the owner answer."""
+
+    ANSWERED = enum.auto()
+    AWAY = enum.auto()  # it is being replaced: nothing was sent
+    BROKE_OFF = enum.auto()
 
 
 class Siblings:
@@ -60,13 +73,11 @@ class Siblings:
         path = f"{self._run_dir}/{FRONTEND_SOCKET.format(owner)}"
         deadline = time.monotonic() + REPLACED_WITHIN_S
         async with call.until_disconnect():
-            while not await _answered(call, path, request):
-                if call.started:
-                    raise HttpError(503, "The frontend that made this answer has ended.")
-                if time.monotonic() > deadline:
-                    raise HttpError(
-                        503, "The frontend that keeps this answer is away.", headers=[(b"retry-after", b"1")]
-                    )
+            times_sent = 0
+            while (outcome := await _send(call, path, request)) is not Outcome.ANSWERED:
+                times_sent += outcome is Outcome.BROKE_OFF
+                if call.started or times_sent == MAX_TIMES_SENT or time.monotonic() > deadline:
+                    raise HttpError(503, "The frontend that keeps this answer has ended.", headers=_RETRY_SOON)
                 await asyncio.sleep(CONNECT_EVERY_S)
 
 
@@ -119,19 +130,23 @@ def _request(call: Call, body: bytes) -> bytes:
     return b"\r\n".join([*lines, b"", body])
 
 
-async def _answered(call: Call, path: str, request: bytes) -> bool:
-    """Send the request and pass its answer back. False: the owner is not there, or has gone before the answer's end."""
-    with contextlib.suppress(OSError):
+async def _send(call: Call, path: str, request: bytes) -> Outcome:
+    """Send the request to the frontend that listens at `path`, and its answer to the client as it comes."""
+    try:
         reader, writer = await asyncio.open_unix_connection(path, limit=READ_BYTES)
-        try:
-            writer.write(request)
-            return await _pass_back(call, reader)
-        finally:
-            writer.transport.abort()
-    return False
+    except OSError:
+        return Outcome.AWAY
+    try:
+        writer.write(request)
+        return Outcome.ANSWERED if await _pass_back(call, reader) else Outcome.BROKE_OFF
+    except OSError:
+        return Outcome.BROKE_OFF
+    finally:
+        writer.transport.abort()
 
 
 async def _pass_back(call: Call, reader: asyncio.StreamReader) -> bool:
+    """Whether the whole answer came."""
     answer = _Answer()
     parser: Any = httptools.HttpResponseParser(answer)
     while not answer.is_whole and (data := await reader.read(READ_BYTES)):

@@ -1,0 +1,143 @@
+"""Passing a request on to the frontend that owns its key, over real sockets."""
+
+import asyncio
+
+import pytest
+
+from paged_serve.frontend.http import siblings as siblings_module
+from paged_serve.frontend.http.call import Call
+from paged_serve.frontend.http.errors import HttpError
+from paged_serve.frontend.http.idempotency import KeyedRequest, owner_of_key, owner_of_stream, request_digest
+from paged_serve.frontend.http.siblings import MAX_TIMES_SENT, PASSED_ON, Siblings
+from paged_serve.protocol.run_dir import FRONTEND_SOCKET
+
+BODY = b'{"prompt": "x"}'
+KEY = next(key for key in map(str, range(100)) if owner_of_key(key, 2) == 1)
+
+KEYED = ((b"idempotency-key", KEY.encode()),)
+
+
+def call(method="POST", path="/v1/completions", headers=KEYED, **scope):
+    """And what is sent to its client."""
+    events = []
+    incoming = [{"type": "http.request", "body": BODY, "more_body": False}]
+
+    async def receive():
+        if not incoming:
+            await asyncio.Event().wait()
+        return incoming.pop()
+
+    async def send(event):
+        events.append(event)
+
+    made = Call({"type": "http", "method": method, "path": path, "headers": [*headers], **scope}, receive, send)
+    return made, events
+
+
+class Owner:
+    """Frontend 1: answers each connection with the next of `answers` and closes it."""
+
+    def __init__(self, run_dir, *answers):
+        self.path = f"{run_dir}/{FRONTEND_SOCKET.format(1)}"
+        self.answers = [*answers]
+        self.requests = []
+
+    async def __aenter__(self):
+        self.server = await asyncio.start_unix_server(self.answer, self.path)
+        return self
+
+    async def __aexit__(self, *_):
+        self.server.close()
+
+    async def answer(self, reader, writer):
+        self.requests.append(await reader.readuntil(BODY))
+        writer.write(self.answers.pop(0) if self.answers else b"")
+        writer.close()
+
+
+def test_a_key_and_the_ids_of_its_answers_have_one_owner():
+    for number in range(200):
+        request = KeyedRequest(b"", f"key-{number}", request_digest("m", "/v1/completions", f"key-{number}", BODY))
+        answer_id = request.answer_id("cmpl", 1_800_000_000)
+        for count in (1, 2, 3, 64):
+            assert owner_of_key(request.key, count) == owner_of_stream(answer_id, count) < count
+    assert {owner_of_key(f"key-{number}", 2) for number in range(200)} == {0, 1}
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"headers": ()},
+        {"headers": ((b"idempotency-key", b"no key"),)},
+        {"path": "/v1/models", "method": "GET"},
+        {"path": "/v1/streams/nonsense", "method": "GET"},
+        {PASSED_ON: True},
+    ],
+)
+def test_what_has_no_key_or_was_passed_on_already_is_answered_here(asked):
+    assert Siblings("/nowhere", 0, 2).owner_of(call(**asked)[0]) is None
+
+
+def test_only_the_owner_answers_a_key():
+    assert [Siblings("/nowhere", index, 2).owner_of(call()[0]) for index in (0, 1)] == [1, None]
+
+
+def test_an_answer_comes_back_as_it_is_and_the_request_arrives_whole(run_dir):
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ndate: now\r\ntransfer-encoding: chunked\r\n\r\n"
+
+    async def run():
+        headers = ((b"idempotency-key", KEY.encode()), (b"authorization", b"Bearer a"), (b"connection", b"keep-alive"))
+        asked, events = call(headers=headers)
+        async with Owner(run_dir, head + b"3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n") as owner:
+            await Siblings(run_dir, 0, 2).pass_on(asked, 1)
+        return owner.requests, events
+
+    [request], [start, *rest] = asyncio.run(run())
+    assert request.startswith(b"POST /v1/completions HTTP/1.1\r\n")
+    assert b"\r\nauthorization: Bearer a\r\n" in request
+    assert b"keep-alive" not in request
+    assert (start["status"], start["headers"]) == (200, [(b"content-type", b"text/event-stream")])
+    assert b"".join(event["body"] for event in rest) == b"abcde"
+    assert [event["more_body"] for event in rest][-1] is False
+
+
+def test_a_request_waits_for_an_owner_that_is_away(run_dir):
+    async def run():
+        asked, events = call()
+        passing = asyncio.create_task(Siblings(run_dir, 0, 2).pass_on(asked, 1))
+        await asyncio.sleep(0)
+        async with Owner(run_dir, b"HTTP/1.1 204 No Content\r\n\r\n"):
+            await passing
+        return events
+
+    assert asyncio.run(run())[0]["status"] == 204
+
+
+def test_a_request_that_ends_its_owner_is_sent_twice_and_then_refused(run_dir):
+    async def run():
+        async with Owner(run_dir) as owner:
+            with pytest.raises(HttpError) as refused:
+                await Siblings(run_dir, 0, 2).pass_on(call()[0], 1)
+        return owner.requests, refused.value
+
+    requests, refused = asyncio.run(run())
+    assert len(requests) == MAX_TIMES_SENT
+    assert refused.status == 503
+
+
+def test_an_owner_that_stays_away_is_not_waited_for_for_ever(run_dir, monkeypatch):
+    monkeypatch.setattr(siblings_module, "REPLACED_WITHIN_S", 0.1)
+    with pytest.raises(HttpError, match="has ended"):
+        asyncio.run(Siblings(run_dir, 0, 2).pass_on(call()[0], 1))
+
+
+def test_an_answer_that_breaks_off_is_not_made_to_look_whole(run_dir):
+    async def run():
+        asked, events = call()
+        async with Owner(run_dir, b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nabc"):
+            with pytest.raises(HttpError):
+                await Siblings(run_dir, 0, 2).pass_on(asked, 1)
+        return events
+
+    events = asyncio.run(run())
+    assert events[-1] == {"type": "http.response.body", "body": b"abc", "more_body": True}
