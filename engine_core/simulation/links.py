@@ -64,13 +64,13 @@ class SimulatedWorkerLink:
         self.channel = SimulatedChannel()
         self.reports: list[control.FromChild] = []
         self.link = WorkerLink(self.channel, ParallelConfig(), self._report, lambda line: None, TickingClock())
-        self._facts = (num_blocks, 1, 1 << 20, vocab_size)
+        self.ready = worker.WorkerReady(0, num_blocks, 1, 1 << 20, vocab_size, (), "float32", "cpu", 0, 0.0)
 
     def bring_up(self, epoch: int, now: float) -> bytes:
         """Returns the worker's name."""
         peer = b"worker:%d" % epoch
         self.say(peer, handshake_hello("worker", 0, epoch), now)
-        self.say(peer, worker.WorkerReady(0, *self._facts, (), "float32", "cpu", 0, 0.0), now)
+        self.say(peer, self.ready, now)
         self.say(peer, worker.KVCacheReady(0), now)
         assert self.link.is_ready, f"the group of epoch {epoch} did not come up: {self.reports}"
         self.channel.to_workers.clear()
