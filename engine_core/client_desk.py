@@ -57,6 +57,7 @@ class ClientDesk:
         self._engine: EngineCore | None = None
         self._early: dict[bytes, None] = {}  # said Hello before the engine was there
         self._told: set[bytes] = set()  # clients that received anything since the last beat
+        self.num_failed = 0  # messages that an error of ours, not of the client's, has ended
 
     @property
     def has_work(self) -> bool:
@@ -154,6 +155,7 @@ class ClientDesk:
         try:
             self._handle(engine, client, message, now)
         except Exception:
+            self.num_failed += 1
             log.exception("a client's message failed type=%s", type(message).__name__)
             if isinstance(message, EngineCoreRequest):
                 reason = "the engine failed to take this request; its log says why"

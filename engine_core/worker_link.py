@@ -20,6 +20,9 @@ from .worker_group import GroupState, WorkerGroup
 
 log = logging.getLogger(__name__)
 
+BringUp = worker.WorkerReady | worker.LoadProgress | worker.KVCacheReady | worker.WorkerFailed
+FromWorker = BringUp | worker.ModelRunnerOutput
+
 STAGES: dict[worker.LoadStage, str] = {"weights": "loading weights", "kernels": "compiling kernels"}
 
 
@@ -62,33 +65,40 @@ class WorkerLink:
 
     def receive(self, now: float) -> list[worker.ModelRunnerOutput]:
         """Take in what came, for 64 messages or 2 ms; returns the answers to steps."""
-        answers = []
+        answers: list[worker.ModelRunnerOutput] = []
         ends = self._clock() + SECONDS_PER_TURN
         for count in range(FRAMES_PER_TURN):
             if count and self._clock() >= ends:
                 break
-            if (received := self._channel.receive()) is None:
+            received = self._channel.receive()
+            self._check_invalid()
+            if received is None:
                 break
             peer, message = received
             if isinstance(message, Hello):
                 self._greet(peer, message)
-                continue
-            rank = self.group.rank_of(peer)
-            if rank is None or self.group.state is GroupState.LOST:
-                continue
-            if wrong := self.group.judge(rank, message):
-                self.lose(f"rank {rank} breaks the protocol: {wrong}")
-            elif isinstance(message, worker.ModelRunnerOutput):
-                self.group.step_answered(now)
-                self._log.answered(message)
-                answers.append(message)
-            else:
-                self._bring_up(rank, message)
+            elif (rank := self.group.rank_of(peer)) is not None and self.group.state is not GroupState.LOST:
+                answers += self._take_in(rank, message, now)
+        return answers
+
+    def _take_in(self, rank: int, message: FromWorker, now: float) -> list[worker.ModelRunnerOutput]:
+        """What a worker of this group says; one that breaks the protocol costs the group."""
+        if wrong := self.group.judge(rank, message):
+            self.lose(f"rank {rank} breaks the protocol: {wrong}")
+        elif isinstance(message, worker.ModelRunnerOutput):
+            self.group.step_answered(now)
+            self._log.answered(message)
+            return [message]
+        else:
+            self._bring_up(rank, message)
+        return []
+
+    def _check_invalid(self) -> None:
+        """What could not be read may have been the answer to a step."""
         if self._channel.num_invalid > self._num_invalid:
             self._num_invalid = self._channel.num_invalid
-            if self.group.peers and self.group.state is not GroupState.LOST:  # it may have been the answer to a step
+            if self.group.peers and self.group.state is not GroupState.LOST:
                 self.lose("a worker's message could not be read; the line above says why")
-        return answers
 
     def send_step(self, plan: worker.SchedulerOutput, scheduler: Scheduler, now: float) -> None:
         self.group.step_sent(plan.step, scheduler.in_flight[-1].num_tokens, now)
@@ -159,9 +169,7 @@ class WorkerLink:
         else:
             self._channel.send(peer, worker.Welcome(hello.epoch))
 
-    def _bring_up(
-        self, rank: int, message: worker.WorkerReady | worker.LoadProgress | worker.KVCacheReady | worker.WorkerFailed
-    ) -> None:
+    def _bring_up(self, rank: int, message: BringUp) -> None:
         group = self.group
         match message:
             case worker.LoadProgress():

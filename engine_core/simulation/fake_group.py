@@ -4,11 +4,12 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping
 
 from paged_serve.protocol.message import unpack_ids
-from paged_serve.protocol.worker import ModelRunnerOutput, SchedulerOutput
+from paged_serve.protocol.worker import ModelRunnerOutput, SchedulerOutput, ToCoreFromWorker
 
 from ..engine import EngineCore
 from ..request import Sequence
 from .fake_worker import Background, FakeWorker
+from .links import SimulatedWorkerLink
 from .scenario import Scenario
 
 
@@ -19,8 +20,17 @@ class FakeGroup:
     """
 
     def __init__(
-        self, scenario: Scenario, epoch: int, salts: Mapping[tuple[bytes, int], str], is_nan: Callable[[], bool]
+        self,
+        scenario: Scenario,
+        epoch: int,
+        salts: Mapping[tuple[bytes, int], str],
+        is_nan: Callable[[], bool],
+        link: SimulatedWorkerLink | None = None,
+        now: float = 0.0,
     ):
+        """`link`: the core's; without one steps and answers pass from hand to hand."""
+        self._link = link
+        self._peer = b"" if link is None else link.bring_up(epoch, now)
         facts, block_size = scenario.facts, scenario.config.cache.block_size
         self._worker = FakeWorker(facts.num_blocks, block_size, facts.vocab_size, epoch, is_nan, scenario.poison)
         self._salts = salts
@@ -54,8 +64,22 @@ class FakeGroup:
             salts = {s.row: self._salts[s.request.client, s.request.request_id] for s in step.admitted}
             assert not any(s.num_nans and s.num_applied for s in step.admitted), "poison may be read again"
             applied_step = engine.scheduler.in_flight[0].step - 1
+            if self._link is not None:
+                self._link.link.send_step(message, engine.scheduler, now)
+                _, sent = self._link.channel.to_workers.popleft()
+                assert sent is message, "another step was sent than was planned"
             self._plans.append((message, Background(applied_step, salts)))
         return message
+
+    def answer(self, now: float) -> list[ModelRunnerOutput]:
+        """Send the oldest answer through the link; returns what the link lets through, that one."""
+        assert self._link is not None
+        return self._link.say(self._peer, self.answers.popleft(), now)
+
+    def say(self, message: ToCoreFromWorker, now: float) -> list[ModelRunnerOutput]:
+        """Whatever the worker should not say."""
+        assert self._link is not None
+        return self._link.say(self._peer, message, now)
 
     def _count_passes(self, admitted: list[Sequence], waiting: set[Sequence]) -> None:
         """The order within a tenant never changes, so a pass is seen without asking what was first in the queue.

@@ -3,8 +3,22 @@
 from collections import deque
 from collections.abc import Callable, Iterator
 
-from paged_serve.protocol import worker
+from paged_serve.protocol import control, worker
+from paged_serve.protocol.config import ParallelConfig
 from paged_serve.protocol.engine_core import FromEngineCore, RequestRejected, ToEngineCore
+from paged_serve.protocol.handshake import handshake_hello
+
+from ..worker_link import WorkerLink
+
+
+class TickingClock:
+    """Each look at it takes half a millisecond, so a turn ends after a few messages."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        self.now += 0.0005
+        return self.now
 
 
 class SimulatedPorts:
@@ -40,4 +54,33 @@ class SimulatedChannel:
 
     def send(self, peer: bytes, message: worker.ToWorker) -> bool:
         self.to_workers.append((peer, message))
+        return True
+
+
+class SimulatedWorkerLink:
+    """A core's WorkerLink, and the one worker at its other end, which comes up as soon as it is there."""
+
+    def __init__(self, num_blocks: int, vocab_size: int):
+        self.channel = SimulatedChannel()
+        self.reports: list[control.FromChild] = []
+        self.link = WorkerLink(self.channel, ParallelConfig(), self._report, lambda line: None, TickingClock())
+        self.ready = worker.WorkerReady(0, num_blocks, 1, 1 << 20, vocab_size, (), "float32", "cpu", 0, 0.0)
+
+    def bring_up(self, epoch: int, now: float) -> bytes:
+        """Returns the worker's name."""
+        peer = b"worker:%d" % epoch
+        self.say(peer, handshake_hello("worker", 0, epoch), now)
+        self.say(peer, self.ready, now)
+        self.say(peer, worker.KVCacheReady(0), now)
+        assert self.link.is_ready, f"the group of epoch {epoch} did not come up: {self.reports}"
+        self.channel.to_workers.clear()
+        return peer
+
+    def say(self, peer: bytes, message: worker.ToCoreFromWorker, now: float) -> list[worker.ModelRunnerOutput]:
+        """Returns the answers to steps that count."""
+        self.channel.to_core.append((peer, message))
+        return self.link.receive(now)
+
+    def _report(self, message: control.FromChild) -> bool:
+        self.reports.append(message)
         return True

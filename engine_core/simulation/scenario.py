@@ -40,6 +40,7 @@ class Scenario:
     clock_jump: float = 0.0
     duplicate: float = 0.0  # per request and per answer, not per tick
     max_passes: int = 4  # admissions past a sequence that does not fit
+    broken_worker: float = 0.0  # per answer: the worker says what it should not, too
 
 
 def draw_scenario(seed: int) -> Scenario:
@@ -88,6 +89,7 @@ def draw_scenario(seed: int) -> Scenario:
         clock_jump=rng.choice((0.0, 0.002)),
         duplicate=rng.choice((0.0, 0.1)),
         max_passes=rng.choice((0, 1, 4)),
+        broken_worker=rng.choice((0.0, 0.0, 0.01)),
     )
 
 

@@ -4,25 +4,31 @@ Oracle: every stream equals what its request gets when it is alone in the world,
 engine's books balance after every step; everything ends; the same seed leaves the same trace.
 """
 
-import contextlib
 import random
 
 import msgspec
 
 from paged_serve.protocol.engine_core import (
     AbortRequests,
+    ClientHeartbeat,
     EngineCoreRequest,
+    OutputsReceived,
     RejectReason,
     RequestRejected,
+    ToEngineCore,
 )
-from paged_serve.protocol.errors import ProtocolError
+from paged_serve.protocol.handshake import handshake_hello
 from paged_serve.protocol.sampling_params import FinishReason
+from paged_serve.protocol.worker import KVCacheReady, ModelRunnerOutput
 
+from ..client_desk import ClientDesk
 from ..debug import check_invariants
-from ..engine import EngineCore
+from ..engine import CLIENT_LEASE_S, EngineCore
+from ..loop_clock import LoopClock
 from .client import SimulatedClient
 from .fake_group import FakeGroup
 from .fake_worker import WorkerDied
+from .links import SimulatedWorkerLink, TickingClock
 from .post import Post
 from .scenario import Scenario, draw_request, draw_scenario
 from .tally import Tally
@@ -46,6 +52,8 @@ class Simulation:
         self._nap = 0  # ticks until they go on with their step
         self._late_aborts: list[tuple[SimulatedClient, AbortRequests]] = []
         self._salts: dict[tuple[bytes, int], str] = {}
+        self._retries: dict[int, SimulatedClient] = {}  # request ids that the core must still take back
+        self._clock = LoopClock(self.now)
         self._engine = self._start_core(epoch=0)
         self._group = self._start_group(0)
 
@@ -61,6 +69,9 @@ class Simulation:
         rng = self._rng
         self.now += rng.random() * 2 * TICK_S
         self._let_faults_happen()
+        self._desk.excuse(self._clock.turn(self.now, TICK_S))
+        if rng.random() < 0.1:
+            self._beat()
         if self._num_submitted < self.scenario.num_requests and rng.random() < 0.3:
             self._submit()
         self._expire()
@@ -84,23 +95,27 @@ class Simulation:
         return self._is_over()
 
     def _apply(self) -> None:
-        answer = self._group.answers.popleft()
+        [answer] = self._group.answer(self.now)
         paused = set(self._engine.unacknowledged.paused)
-        self.post.send(self._engine.apply(answer, self.now))
+        self._desk.send(self._engine.apply(answer, self.now), self.now)
         self.tally.paused += len(self._engine.unacknowledged.paused - paused)
         check_invariants(self._engine)
         self._group.check_poison(self._engine, answer.step)
         self.tally.steps += 1
         self.tally.steps_behind += any(outbox.is_behind for outbox in self._engine.clients.values())
-        if self._happens(self.scenario.duplicate):
-            self.tally.duplicates += 1
-            with contextlib.suppress(ProtocolError):
-                assert not self._engine.apply(answer, self.now), "an answer counts twice"
-                raise AssertionError("an answer that came twice is not noticed")
-            check_invariants(self._engine)
+        if self._happens(self.scenario.broken_worker):
+            self._let_worker_break(answer)
+
+    def _let_worker_break(self, answer: ModelRunnerOutput) -> None:
+        """It says something twice: that costs its group, and nothing else."""
+        wrong = self._rng.choice((answer, KVCacheReady(0), self._worker_link.ready))
+        assert self._group.say(wrong, self.now) == [], "what a worker says twice counts"
+        assert not self._worker_link.link.is_ready, "a worker that breaks the protocol is not noticed"
+        self._kill_workers(from_outside=True)
+        self.tally.broken_workers += 1
 
     def _is_over(self) -> bool:
-        if self._num_submitted < self.scenario.num_requests or self._engine.scheduler.num_live:
+        if self._num_submitted < self.scenario.num_requests or self._engine.scheduler.num_live or self._retries:
             return False
         return self._group.is_idle and not any(client.inbox for client in self._speaking())
 
@@ -137,36 +152,49 @@ class Simulation:
 
     def _ask(self, client: SimulatedClient, request: EngineCoreRequest) -> None:
         self._salts[client.name, request.request_id] = request.cache_salt
-        outgoing = self._engine.add_request(client.name, request, self.now)
+        self._say(client, request)
         accepted = self._engine.clients[client.name].running(request)
         if accepted is None:
-            [(_, rejected)] = outgoing
+            rejected = client.inbox.pop()
             assert isinstance(rejected, RequestRejected), "an accepted request vanished"
             assert rejected.reason is RejectReason.OVERLOADED or "KV blocks" in rejected.message, rejected
             self.tally.overloads += 1
             return
         client.submitted(request, self.now, [sequence.seed for sequence in accepted.sequences])
         self.tally.adopted += any(sequence.output for sequence in accepted.sequences)
-        self.post.send(outgoing)
         if self._happens(self.scenario.duplicate):
             self.tally.duplicates += 1
-            before = self._engine.scheduler.num_live
-            assert self._engine.add_request(client.name, request, self.now) == [], "a request that comes twice"
-            assert self._engine.scheduler.num_live == before, "it runs twice"
+            before = self._engine.scheduler.num_live, len(client.inbox)
+            self._say(client, request)
+            assert (self._engine.scheduler.num_live, len(client.inbox)) == before, "a request that comes twice counts"
+
+    def _say(self, client: SimulatedClient, message: ToEngineCore) -> None:
+        self.post.to_core.append((client.name, message))
+        self._desk.receive(self.now)
+        assert not self.post.to_core, "one message is no turn's work"
+        assert not self._desk.num_failed, "a message failed by the core's own fault; the log has it"
 
     def _let_clients_act(self) -> None:
         rng = self._rng
         for client in self._speaking():
-            self._engine.heard_from(client.name, self.now)
+            self._say(client, ClientHeartbeat())
             while client.inbox and rng.random() < self.scenario.client_pace:
-                frames = client.take()
-                self.post.send(self._engine.outputs_received(client.name, frames))
-            if rng.random() < self.scenario.abort and (unfinished := client.unfinished()):
+                self._say(client, OutputsReceived(client.take()))
+            unfinished = [stream for stream in client.unfinished() if stream // 1000 * 1000 not in self._retries]
+            if rng.random() < self.scenario.abort and unfinished:
                 victims = rng.sample(unfinished, rng.randint(1, min(3, len(unfinished))))
                 self._abort(client, victims, rng.choice((FinishReason.ABORT, FinishReason.STOP)))
         self._let_late_aborts_come()
-        for name in self._engine.expired_clients(self.now):
-            self._forget(name)
+        for request_id, client in list(self._retries.items()):
+            if rng.random() < 0.2:
+                self._retry(client, request_id)
+
+    def _beat(self) -> None:
+        """Clients that have been silent for too long are given up, no others."""
+        self._desk.beat(self._engine, self.now, computes=True)
+        for client in self._speaking():
+            assert client.name in self._engine.clients, "a living client is accused of silence"
+        check_invariants(self._engine)
 
     def _abort(self, client: SimulatedClient, stream_ids: list[int], reason: FinishReason) -> None:
         for stream_id in stream_ids:
@@ -177,7 +205,7 @@ class Simulation:
         if reasons == {reason} and self._happens(0.3):
             self._late_aborts.append((client, message))
         elif reasons == {reason}:
-            self.post.send(self._engine.abort(client.name, message, self.now))
+            self._say(client, message)
             check_invariants(self._engine)
             self.tally.aborts += 1
 
@@ -186,14 +214,14 @@ class Simulation:
         while self._late_aborts and self._rng.random() < 0.3:
             client, message = self._late_aborts.pop(0)
             if not client.is_silent:
-                self.post.send(self._engine.abort(client.name, message, self.now))
+                self._say(client, message)
                 self.tally.late_aborts += 1
 
     def _expire(self) -> None:
-        outgoing = self._engine.expire(self.now)
-        self.tally.expired += len(outgoing)
-        self.post.send(outgoing)
-        if outgoing:
+        before = self.post.num_expired
+        self._desk.expire(self.now)
+        if self.post.num_expired > before:
+            self.tally.expired += self.post.num_expired - before
             check_invariants(self._engine)
 
     # Faults
@@ -214,8 +242,12 @@ class Simulation:
             self._nap = rng.randint(1, 60)
             self.tally.slow_steps += 1
         if self._happens(scenario.clock_jump):
-            self.now += rng.uniform(0.0, 60.0)
+            seconds = rng.uniform(0.0, 60.0)
+            self.now += seconds
             self.tally.clock_jumps += 1
+            self._desk.excuse(self._clock.turn(self.now, TICK_S))
+            self._beat()  # before any client was heard
+            self.tally.halts += seconds > CLIENT_LEASE_S
 
     def _lose(self, lost: SimulatedClient) -> None:
         """Either its lease must end, or a send to it fails, and who waited for its answers asks another client."""
@@ -231,7 +263,9 @@ class Simulation:
                 self._ask(self._rng.choice(clients), again)
 
     def _forget(self, name: bytes) -> None:
-        self._engine.remove_client(name, self.now)
+        self.post.full.add(name)
+        self._desk.tell_beat(self._engine, [name], self.now, computes=True)
+        assert name not in self._engine.clients, "a client that takes nothing keeps its place"
         check_invariants(self._engine)
 
     def _happens(self, chance: float) -> bool:
@@ -239,10 +273,12 @@ class Simulation:
 
     def _kill_workers(self, *, from_outside: bool) -> None:
         epoch = self._engine.worker_epoch + 1
-        self.post.send(self._engine.workers_replaced(epoch, self.now, from_outside=from_outside))
+        self._worker_link.link.replace(epoch, from_outside)
+        from_outside = self._worker_link.link.take_from_outside()
+        self._desk.send(self._engine.workers_replaced(epoch, self.now, from_outside=from_outside), self.now)
         check_invariants(self._engine)
-        for answer in self._group.answers:
-            assert self._engine.apply(answer, self.now) == [], "an answer of dead workers counts"
+        while self._group.answers:
+            assert self._group.answer(self.now) == [], "an answer of dead workers counts"
         self.tally.passes += self._group.num_passes
         self._group = self._start_group(epoch)
         self._pause = self._rng.randint(0, 5)
@@ -252,6 +288,7 @@ class Simulation:
         """Everything in the core and on its way is lost; the clients ask again for what they miss."""
         self._count_core()
         self._late_aborts.clear()
+        self._retries.clear()
         self._engine = self._start_core(self._engine.epoch + 1)
         self._group = self._start_group(0)
         self.tally.core_deaths += 1
@@ -262,8 +299,20 @@ class Simulation:
                 self._resume(client, request)
         check_invariants(self._engine)
 
+    def _retry(self, client: SimulatedClient, request_id: int) -> None:
+        del self._retries[request_id]
+        for request in client.unfinished_requests(self.now) if not client.is_silent else ():
+            if request.request_id == request_id:
+                self._resume(client, request)
+
     def _resume(self, client: SimulatedClient, request: EngineCoreRequest) -> None:
-        self.post.send(self._engine.add_request(client.name, request, self.now))
+        self._say(client, request)
+        last = client.inbox[-1] if client.inbox else None
+        if isinstance(last, RequestRejected) and last.reason is RejectReason.OVERLOADED:
+            client.inbox.pop()
+            self._retries[request.request_id] = client  # it was accepted once, so it waits instead of failing
+            self.tally.retries += 1
+            return
         siblings = [request.request_id + index for index in range(request.sampling_params.n)]
         for reason in (FinishReason.ABORT, FinishReason.STOP):
             over = [
@@ -273,19 +322,25 @@ class Simulation:
                 or client.streams[stream_id].abort_reason is reason
             ]
             if over:
-                self.post.send(self._engine.abort(client.name, AbortRequests(tuple(over), reason), self.now))
+                self._say(client, AbortRequests(tuple(over), reason))
 
     def _start_core(self, epoch: int) -> EngineCore:
         engine = EngineCore(self.scenario.config, self.scenario.facts, epoch, self.scenario.num_groups)
         engine.scheduler.max_passes = self.scenario.max_passes
-        for client in self._clients:
-            if not client.is_silent:
-                engine.add_client(client.name, self.now)
-                engine.clients[client.name].credit = self.scenario.client_credit
+        facts = self.scenario.facts
+        self._worker_link = SimulatedWorkerLink(facts.num_blocks, facts.vocab_size)
+        self._desk = ClientDesk(self.post, (), TickingClock())
+        self._desk.open(engine, self.now)
+        for client in self._speaking():
+            self._say(client, handshake_hello("client", 0, 0))
+            engine.clients[client.name].credit = self.scenario.client_credit
         return engine
 
     def _start_group(self, epoch: int) -> FakeGroup:
-        return FakeGroup(self.scenario, epoch, self._salts, lambda: self._happens(self.scenario.nan))
+        return FakeGroup(self.scenario, epoch, self._salts, self._is_nan, self._worker_link, self.now)
+
+    def _is_nan(self) -> bool:
+        return self._happens(self.scenario.nan)
 
     def _count_core(self) -> None:
         self.tally.preemptions += self._engine.scheduler.num_preemptions

@@ -8,17 +8,20 @@ from paged_serve.engine_core.simulation.simulator import simulate
 from paged_serve.engine_core.simulation.tally import Tally
 
 FAST_SECONDS = 20
+SELDOM = (64, 69)  # a core too full to take all back at once, outputs of a lost client found again
 NIGHTLY_STEPS = 1_000_000
 
 
 def test_any_world_ends_as_if_each_request_were_alone():
-    total, seed, start = Tally(), 0, time.monotonic()
-    while seed < 300 and (seed < 30 or time.monotonic() - start < FAST_SECONDS):
+    total, start = Tally(), time.monotonic()
+    for count, seed in enumerate((*SELDOM, *range(300))):
+        if count >= 30 and time.monotonic() - start > FAST_SECONDS:
+            break
         total.add(simulate(seed)[0])
-        seed += 1
     assert min(total.tokens, total.preemptions, total.aborts, total.worker_deaths, total.core_deaths) > 0
     assert min(total.cached_tokens, total.silent_clients, total.adopted, total.nans, total.steps_behind) > 0
     assert min(total.overloads, total.expired, total.poisoned, total.crashes, total.spoiled) > 0
+    assert min(total.passes, total.paused, total.broken_workers, total.halts, total.retries) > 0
     assert min(total.slow_steps, total.clock_jumps, total.duplicates, total.late_aborts) > 0
 
 

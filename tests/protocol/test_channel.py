@@ -188,7 +188,7 @@ def test_a_flood_of_invalid_frames_does_not_hold_up_the_receivers_loop(link):
         raw.send(b"\xc1")
         sent += 1
     assert link.router.receive() is None
-    assert link.router.num_invalid == 64
+    assert 1 <= link.router.num_invalid <= 64, "64 frames or 2 ms"
     while link.router.num_invalid < sent:
         assert link.router.socket.poll(60_000)
         assert link.router.receive() is None
