@@ -2,7 +2,7 @@
 //
 // Algorithm  each output, or each segment of it, is one chain of dot products over K in float, started at 0; see tile.h.
 //            gemm_bf16_tile: in tile order, see tiles.h.
-//            Rows of float16, and many rows of bfloat16 where there is no dot instruction, are first widened to float.
+//            Rows of float16, and several rows of bfloat16 where there is no dot instruction, are first widened to float.
 // Shapes     x       [rows, inputs]                     bfloat16, float16 or float, a row contiguous
 //            weight  [panels, words, 64] words          a word is 2 bfloat16 or 1 float along K; zeros past the edges
 //                    [panels, words, 4, 2, 16] float16  for each word of K and 16 outputs the odd inputs, then the even
@@ -44,7 +44,7 @@ template <class F, class Element> void gemm(Pool* pool, const GemmParams& p) {
 }  // namespace
 
 void gemm_bf16(Pool* pool, const GemmParams* p) {
-  if (!WIDENS_BF16 || p->rows <= MOST_ROWS<Bf16>) return gemm<Bf16, Bfloat16>(pool, *p);
+  if (!WIDENS_BF16 || p->rows == 1) return gemm<Bf16, Bfloat16>(pool, *p);
   for_widened<Bfloat16>(pool, *p, [&](const GemmParams& wide, int) { gemm<WideBf16, float>(pool, wide); });
 }
 void gemm_fp32(Pool* pool, const GemmParams* p) { gemm<Fp32, float>(pool, *p); }

@@ -19,9 +19,8 @@
 
 namespace {
 
-constexpr int FEW_ROWS = MOST_ROWS<Bf16>;  // which take codes from registers
-constexpr int SLAB_BLOCKS = 20;            // of rows, that pass an expanded group: at most 30 KB of sums
-constexpr int CHUNK_OCTETS = 32;           // that are expanded at once: 32 KB
+constexpr int FEW_ROWS = REGISTERS == 16 ? 2 : MOST_ROWS<Bf16>;  // which take codes from registers
+constexpr int SLAB_BLOCKS = 20;  // of rows, that pass an expanded group: at most 30 KB of sums
 
 // Narrower than a strip of tile.h: the packed codes wait in registers too.
 template <int ROWS> constexpr int INT4_STRIP = ROWS == 1 || (ROWS == 2 && REGISTERS == 32) ? 4 : 2;
@@ -59,17 +58,7 @@ template <class Codes, int ROWS, bool AHEAD>
       step<F, ROWS, N>(part, x + j * Words::X_BYTES + Words::x(half), x_stride, word, [](int) {});
     }
   }
-  EACH(v, N) {
-    const int output = (strip * N + v) * LANES;
-    const F32 scale = load_fp16(group + output * 2);
-    const F32 zero = sums ? load_u8(group + SCALE_BYTES + output) : splat(0.0f);
-    EACH(m, ROWS) {
-      F32 value = part[m][v];
-      if (sums) value = fma(splat(-sums[m * layout.groups]), zero, value);
-      float* at = out + m * PANEL + output;
-      store(at, fma(value, scale, load(at)));
-    }
-  }
+  add_scaled(out, part, group, strip * N * LANES, layout, sums);
 }
 
 // out[ROWS][PANEL] = x * panel over groups [first, past).
@@ -107,27 +96,36 @@ void gemm_few(Pool* pool, const GemmInt4Params& params, const GemmParams& p, con
   });
 }
 
+// One strip of sums[ROWS][PANEL] += what rows have of a group, whose codes are expanded.
+template <class F, int ROWS>
+[[gnu::noipa]] void add_expanded(float* sums, const char* x, size_t x_stride, const char* words, const char* group, int strip,
+                                 const Int4Layout& layout, const float* of_x) {
+  constexpr int N = STRIP<ROWS>;
+  F32 product[ROWS][N] = {};
+  tile<F, ROWS>(product, x, x_stride, words + strip * N * sizeof(I32), layout.octets * OCTET_WORDS);
+  add_scaled(sums, product, group, strip * N * LANES, layout, of_x);
+}
+
 // y of any number of rows, of which the first is number `offset` of all.
 template <class F, class Element>
 void gemm_many(Pool* pool, const GemmInt4Params& params, const GemmParams& p, int offset) {
   constexpr int SLAB_ROWS = SLAB_BLOCKS * MOST_ROWS<F>;
   const Int4Layout layout = layout_of(params);
   const Int4Codes codes(params.group_sums ? 0 : 8);
-  const size_t x_stride = p.x_stride * sizeof(Element);
+  const size_t x_stride = p.x_stride * sizeof(Element), group_bytes = layout.octets * OCTET * sizeof(Element);
   for_panels<F>(pool, p.rows, p.outputs, [&](int index, int first_row, int count) {
-    alignas(64) char words[CHUNK_OCTETS * OCTET_WORDS * STEP_BYTES];
-    const auto multiply = [&](float* out, int first, int rows, const char* group, int g) {
-      const char* x = (const char*)p.x + first * x_stride + (size_t)g * layout.octets * OCTET * sizeof(Element);
-      for (int octet = 0; octet < layout.octets; octet += CHUNK_OCTETS, x += CHUNK_OCTETS * OCTET * sizeof(Element)) {
-        const int octets = std::min(CHUNK_OCTETS, layout.octets - octet);
-        expand_codes(words, group + layout.codes_at + octet * STEP_BYTES, octets, codes);
-        for_blocks<F>(rows, [&](auto n, int row, int, int) {
-          const auto part = octet ? product<F, n, true, float> : product<F, n, false, float>;
-          part(out + row * PANEL, PANEL, x + row * x_stride, x_stride, words, octets * OCTET_WORDS, nullptr);
-        });
-      }
-    };
-    multiply_slabs<SLAB_ROWS>(params, p, layout, index, first_row, count, offset, multiply);
+    thread_local Arena arena;
+    char* words = (char*)arena.reserve(layout.octets * OCTET_WORDS * STEP_BYTES);
+    multiply_slabs<SLAB_ROWS>(params, p, layout, index, first_row, count, [&](float* sums, int first, int rows, const char* group, int g) {
+      const char* x = (const char*)p.x + first * x_stride + g * group_bytes;
+      const float* of_x = params.group_sums ? params.group_sums + (int64_t)(offset + first) * layout.groups + g : nullptr;
+      expand_codes(words, group + layout.codes_at, layout.octets, codes);
+      for_blocks<F>(rows, [&](auto n, int row, int, int) {
+        const float* of_rows = of_x ? of_x + (int64_t)row * layout.groups : nullptr;
+        for (int strip = 0; strip < STRIPS<n>; strip++)
+          add_expanded<F, n>(sums + row * PANEL, x + row * x_stride, x_stride, words, group, strip, layout, of_rows);
+      });
+    });
   });
 }
 

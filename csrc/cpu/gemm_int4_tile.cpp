@@ -16,25 +16,37 @@ constexpr int CHUNK_OCTETS = CHUNK_PIECES * PIECE_WORDS / OCTET_WORDS;
 class Int4Tiles {
  public:
   Int4Tiles(const GemmInt4Params& params, const Int4Layout& layout, const PackedRows& x)
-      : layout_(layout), x_(x), codes_(params.group_sums ? 0 : 8) {}
+      : group_sums_(params.group_sums), layout_(layout), x_(x), codes_(params.group_sums ? 0 : 8) {}
 
-  void operator()(float* out, int first_row, int rows, const char* group, int index) {
+  void operator()(float* sums, int first_row, int rows, const char* group, int index) {
+    multiply(first_row, rows, group, index);
+    const float* of_x = group_sums_ ? group_sums_ + (int64_t)first_row * layout_.groups + index : nullptr;
+    for (int m = 0; m < rows; m++) {
+      F32 product[1][PANEL_VECTORS];
+      EACH(v, PANEL_VECTORS) product[0][v] = load(product_ + m * PANEL + v * LANES);
+      add_scaled(sums + m * PANEL, product, group, 0, layout_, of_x ? of_x + m * layout_.groups : nullptr);
+    }
+  }
+
+ private:
+  void multiply(int first_row, int rows, const char* group, int index) {
     for (int octet = 0, piece = 0; octet < layout_.octets; octet += CHUNK_OCTETS, piece += CHUNK_PIECES) {
       const int octets = std::min(CHUNK_OCTETS, layout_.octets - octet), words = octets * OCTET_WORDS;
       const int pieces = ceil_div(words, PIECE_WORDS);
       expand_codes(words_, group + layout_.codes_at + octet * STEP_BYTES, octets, codes_);
       std::memset(words_ + words * STEP_BYTES, 0, (pieces * PIECE_WORDS - words) * STEP_BYTES);
       const PanelPart part{words_, pieces, nullptr};
-      multiply_chunk(registers_, out, piece > 0, {x_, index, first_row, rows, piece}, part, 0, part.whole, false);
+      multiply_chunk(registers_, product_, piece > 0, {x_, index, first_row, rows, piece}, part, 0, part.whole, false);
     }
   }
 
- private:
+  const float* group_sums_;
   const Int4Layout& layout_;
   const PackedRows& x_;
   const Int4Codes codes_;
   TileRegisters<Bf16Tiles> registers_;
   alignas(64) char words_[CHUNK_PIECES * PIECE_BYTES];
+  alignas(64) float product_[SLAB_ROWS * PANEL];
 };
 
 }  // namespace
@@ -50,6 +62,6 @@ void gemm_int4_tile(Pool* pool, const GemmInt4Params* params) {
   x.pack(pool, (char*)row_arena().reserve(x.bytes()), (const char*)p.x, p.x_stride * sizeof(uint16_t), group_bytes);
   for_tile_panels(pool, p.rows, p.outputs, [&](int index, int first_row, int count) {
     Int4Tiles tiles(*params, layout, x);
-    multiply_slabs<SLAB_ROWS>(*params, p, layout, index, first_row, count, 0, [&](auto... of) { tiles(of...); });
+    multiply_slabs<SLAB_ROWS>(*params, p, layout, index, first_row, count, [&](auto... of) { tiles(of...); });
   });
 }

@@ -18,24 +18,12 @@
   }
 }
 
-// sums[PANEL] += what a row has of a group, of its product with the codes; `row` counts those of group_sums.
-inline void add_scaled(float* sums, const float* product, const GemmInt4Params& p, const Int4Layout& layout, const char* group,
-                       int index, int64_t row) {
-  const F32 of_x = splat(p.group_sums ? -p.group_sums[row * layout.groups + index] : 0.0f);
-  EACH(v, PANEL_VECTORS) {
-    const int c = v * LANES;
-    F32 value = load(product + c);
-    if (p.group_sums) value = fma(of_x, load_u8(group + SCALE_BYTES + c), value);
-    store(sums + c, fma(value, load_fp16(group + c * 2), load(sums + c)));
-  }
-}
-
-// Rows [first_row, first_row + count) times panel number `index` into y, up to ROWS at a time. `multiply(out, row, rows, group,
-// index)`: out[rows][PANEL] = rows from `row` on times the codes of a group. The first row of `p` is number `offset` of all.
-template <int ROWS, class Multiply>
+// Rows [first_row, first_row + count) times panel number `index` into y, up to ROWS at a time. `add(sums, row, rows, group, g)`:
+// sums[rows][PANEL] += what rows from `row` on have of group number g.
+template <int ROWS, class Add>
 void multiply_slabs(const GemmInt4Params& params, const GemmParams& p, const Int4Layout& layout, int index, int first_row,
-                    int count, int offset, Multiply multiply) {
-  alignas(64) float product[ROWS * PANEL], sums[ROWS * PANEL];
+                    int count, Add add) {
+  alignas(64) float sums[ROWS * PANEL];
   SegmentSums<ROWS> segments;
   const char* panel = (const char*)p.weight + index * layout.panel_bytes;
   const F32 unit = splat(params.scale_unit);
@@ -44,12 +32,7 @@ void multiply_slabs(const GemmInt4Params& params, const GemmParams& p, const Int
     const int row = first_row + from, rows = std::min(ROWS, count - from);
     for (int s = 0; s < p.segments; s++) {
       std::fill_n(sums, rows * PANEL, 0.0f);
-      for (int g = s * groups; g < (s + 1) * groups; g++) {
-        const char* group = panel + g * layout.group_bytes;
-        multiply(product, row, rows, group, g);
-        for (int m = 0; m < rows; m++)
-          add_scaled(sums + m * PANEL, product + m * PANEL, params, layout, group, g, offset + row + m);
-      }
+      for (int g = s * groups; g < (s + 1) * groups; g++) add(sums, row, rows, panel + g * layout.group_bytes, g);
       segments.take(s, 0, rows, PANEL, [&](int m, int c, int) { return load(sums + m * PANEL + c) * unit; });
     }
     finish(p, rows, row, index * PANEL, [&](int m, int c, int) { return segments.total(p.segments, m, c); });

@@ -120,7 +120,7 @@ CHUNKS = [(0, 2), (0, 64), (0, 65), (1, 63), (3, 126), (50, 33), (63, 2), (64, 6
 
 @pytest.mark.parametrize("dtypes", FLOATS + CODED, ids=str)
 @pytest.mark.parametrize("rows", [EDGES, CHUNKS, [*EDGES, *CHUNKS]], ids=["decode", "chunks", "both"])
-@pytest.mark.parametrize("head_dim", [2, 16, 20, 32, 34, 48, 64, 80, 96, 112, 126, 128, 256, 272, 512])
+@pytest.mark.parametrize("head_dim", [16, 20, 32, 34, 48, 64, 80, 96, 128, 256, 272])
 def test_attention_is_what_its_definition_says(cpu_pools, rows, head_dim, dtypes):
     case = make_case(rows, dtypes, head_dim=head_dim)
     for pool in cpu_pools:

@@ -154,7 +154,7 @@ def test_rows_keep_their_bits_in_any_company(cpu_pools, size, dtype):
 
     def rotated(pool, rows):
         """Queries of two heads, the key and the value of one, side by side."""
-        keys, values = (torch.empty(10, 1, 16, size, dtype=dtype) for _ in "kv")
+        keys, values = (torch.empty(10, 1, 16, cached(size), dtype=dtype) for _ in "kv")
         query = torch.empty(len(rows), 2, size, dtype=dtype)
         slots = places[: len(rows)].contiguous()
         rotate_and_cache(pool, projected[rows], table, rows, slots, keys, values, query, weight, weight, 1e-6)
