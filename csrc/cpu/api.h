@@ -1,5 +1,5 @@
-// The whole C ABI: every exported function, with the one struct of parameters it takes. workers/kernels/cpu.py mirrors
-// the structs and checks their sizes against struct_size() when it loads a library.
+// The whole C ABI: every exported function, with the one struct of parameters it takes. workers/kernels/parameters.py mirrors
+// the structs; their sizes are checked against struct_size() when a library is loaded.
 //
 // Pointers are to CPU memory and are not kept. Strides are in elements. Calls are checked in Python, not here.
 #pragma once
