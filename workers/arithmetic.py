@@ -2,7 +2,6 @@
 
 import torch
 
-from .kernels.attention import attends
 from .kernels.cpu import Pool
 from .models import Model
 
@@ -25,6 +24,4 @@ def arithmetic(model: Model, num_ranks: int, pool: Pool | None) -> str:
         words.append(pool.summation)
     if num_ranks not in EQUAL_RANKS:
         words.append(ranks)
-    if not attends(model.geometry.head_dim):
-        words.append(f"attention by torch {torch.__version__}")
     return " ".join(words)

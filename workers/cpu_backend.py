@@ -3,12 +3,13 @@
 import torch
 from torch import Tensor
 
+from paged_serve.protocol.errors import ConfigError
+
 from .attention.backend import AttentionBackend
 from .attention.cpu_paged import CpuPagedAttention
-from .attention.single_tokens import SingleTokenAttention
 from .backend import Forward
 from .input_batch import InputBatch
-from .kernels.attention import attends
+from .kernels.attention import MAX_HEAD_DIM
 from .kernels.buffers import Buffers
 from .kernels.cpu import Pool
 from .kernels.gemm import ROW_DTYPES
@@ -82,9 +83,12 @@ class CpuBackend:
         return CpuOps(self._pool, self._buffers, heads)
 
     def attention(self, heads: Heads) -> AttentionBackend:
-        if attends(heads.head_dim):
-            return CpuPagedAttention(self._pool, self._buffers)
-        return SingleTokenAttention(by_head=True)
+        if heads.head_dim > MAX_HEAD_DIM:
+            raise ConfigError(
+                f"config.json: head_dim={heads.head_dim} is more than the {MAX_HEAD_DIM} of the CPU kernels; "
+                "use --cpu-isa torch, which is slow"
+            )
+        return CpuPagedAttention(self._pool, self._buffers)
 
     def sampling(self, vocab_size: int) -> Passes:
         return CpuPasses(self._pool)

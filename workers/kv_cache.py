@@ -39,7 +39,7 @@ CODINGS = {  # by kv_cache_dtype
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KVCache:
-    """K and V of every layer: one tensor [num_blocks, kv_heads_of_this_rank, block_size, head_dim] each per layer.
+    """K and V of every layer: one tensor [num_blocks, kv_heads of this rank, block_size, cached_head_dim] each a layer.
 
     In int8 each head of a token has a scale for its key and one for its value. In fp8 (e4m3) a number is its own code:
     rounded to nearest even, beyond 448 the largest.
@@ -67,7 +67,7 @@ class KVCache:
         Not filled: backends read only slots that were written, and pages that nobody touches cost nothing.
         """
         dtype = dtype or geometry.dtype
-        shape = (num_blocks, geometry.kv_heads_of_rank(tp_size), block_size, geometry.head_dim)
+        shape = (num_blocks, geometry.kv_heads_of_rank(tp_size), block_size, geometry.cached_head_dim)
         layers = range(geometry.num_layers)
         try:
             keys, values = ([_empty(shape, dtype, device) for _ in layers] for _ in "kv")

@@ -37,8 +37,8 @@ class RecordedForward:
 
     Meanwhile the kernels' parameters are noted: addresses and sizes, and nothing that grows with the contexts, because
     attention plans by itself from kv_lens. So the same calls do any later step whose memory lies at the same `places`.
-    If torch computes anything (ranks exchange sums, or no kernel knows the model's heads), the kernels are not the
-    whole pass, and all steps run through Python.
+    If torch computes anything (ranks exchange sums), the kernels are not the whole pass, and all steps run through
+    Python.
     """
 
     def __init__(self, forward: Callable[[InputBatch], Tensor], pool: Pool, places: Callable[[InputBatch], Places]):

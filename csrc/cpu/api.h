@@ -1,5 +1,5 @@
-// The whole C ABI: every exported function, with the one struct of parameters it takes. workers/kernels/cpu.py mirrors
-// the structs and checks their sizes against struct_size() when it loads a library.
+// The whole C ABI: every exported function, with the one struct of parameters it takes. workers/kernels/parameters.py mirrors
+// the structs; their sizes are checked against struct_size() when a library is loaded.
 //
 // Pointers are to CPU memory and are not kept. Strides are in elements. Calls are checked in Python, not here.
 #pragma once
@@ -37,12 +37,7 @@ struct GemmParams {
 API void gemm_bf16(Pool*, const GemmParams*);  // x and weight bfloat16, in dot order
 API void gemm_bf16_tile(Pool*, const GemmParams*);  // in tile order, see tiles.h
 API void gemm_fp32(Pool*, const GemmParams*);  // x and weight float; y is float
-
-struct GemmFp16Params {
-  GemmParams gemm;  // x and weight float16
-  float* wide;      // [rows, inputs rounded up to an even number] to work in
-};
-API void gemm_fp16(Pool*, const GemmFp16Params*);
+API void gemm_fp16(Pool*, const GemmParams*);  // x and weight float16
 
 // Rows of activations to int8, one scale a row: x = codes * scale, codes in -127..127. gemm_int8.cpp.
 struct QuantizeParams {
@@ -68,11 +63,11 @@ API void gemm_int8_tile(Pool*, const GemmInt8Params*);  // the same bits; what g
 
 // y = x * dequantized(weight)^T, then bias and residual as in GemmParams. gemm_int4.cpp has the layout of the weight.
 struct GemmInt4Params {
-  GemmParams gemm;          // x: bfloat16, or float16 if `wide` is there; inputs a multiple of 8
-  float* wide;              // [rows, inputs] to work in, or null
+  GemmParams gemm;          // inputs a multiple of 8
   float* group_sums;        // [rows, groups] to work in, or null: no zero points, code 8 stands for zero
   float scale_unit;         // what the stored scales are multiples of, a power of two
   int32_t group_size;       // a multiple of 8 that divides the inputs of a segment
+  int32_t x_dtype;          // bfloat16 or float16
 };
 API void gemm_int4(Pool*, const GemmInt4Params*);
 API void gemm_int4_tile(Pool*, const GemmInt4Params*);  // in tile order
@@ -134,7 +129,7 @@ struct RotateParams {
   const float *query_norm, *key_norm;            // [head_dim], or null
   const float* angles;                           // [positions, head_dim]: cosines of all pairs, then their sines
   const int64_t *positions, *slots;              // [tokens]; slot = block * block_size + offset
-  void *keys, *values;                           // [blocks, kv_heads, block_size, head_dim]
+  void *keys, *values;                           // [blocks, kv_heads, block_size, cached_dim], see heads.h
   float *key_scales, *value_scales;              // [blocks, kv_heads, block_size]: keys and values are int8; or null
   int32_t tokens, heads, kv_heads, head_dim, block_size;
   float eps;
@@ -183,7 +178,7 @@ API void token_logprobs(Pool*, const LogprobParams*);
 struct AttentionParams {
   void* out;                    // [tokens, heads, head_dim], the kernel's type; head h reads KV head h / group
   const void* query;            // the same
-  const void* keys;             // [num_blocks, kv_heads, block_size, head_dim]
+  const void* keys;             // [num_blocks, kv_heads, block_size, cached_dim], see heads.h
   const void* values;           // the same
   const float *key_scales, *value_scales;  // [num_blocks, kv_heads, block_size], of codes
   const int32_t* block_tables;  // [rows, table_stride]; entries past a row's last block are not read
@@ -191,7 +186,7 @@ struct AttentionParams {
   const int32_t* kv_lens;       // [rows], this step's tokens included
   int64_t out_stride, query_stride;  // from a token to the next
   int32_t rows, table_stride;
-  int32_t kv_heads, group, head_dim, block_size;  // head_dim: a multiple of 16, at most 256; block_size: of 16
+  int32_t kv_heads, group, head_dim, block_size;  // head_dim: at most 1024; block_size: a multiple of 16
   int32_t window;               // positions that a token sees, itself included; 0: all
   float scale;                  // of the scores
   float cap;                    // scores become cap * tanh(score / cap); 0: they stay

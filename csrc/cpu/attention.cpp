@@ -8,30 +8,22 @@
 //            infinite value, of a request that has failed by then, also reaches tokens before it in the same tile, as 0
 //            times infinity.
 // Shapes     query, out     [tokens, heads, head_dim]                        bfloat16, float16 or float
-//            keys, values   [num_blocks, kv_heads, block_size, head_dim]     the same; or int8 beside 16 bits
-//            head_dim a multiple of 16 up to 256, block_size of 16, any number of heads a KV head
+//            keys, values   [num_blocks, kv_heads, block_size, cached_dim]   the same; or int8 beside 16 bits
+//            head_dim of up to 1024, which zeros follow in the cache up to a multiple of 16; block_size a multiple of 16;
+//            any number of heads a KV head
 // Tile       decode: up to 8 rows x 2 or 4 vectors of keys, then of columns
-//            prefill: MAX_ROWS rows x 64 keys, then MAX_ROWS rows x 64 columns, of up to 256 rows a KV head
+//            prefill: MOST_ROWS rows x 64 keys, then MOST_ROWS rows x 64 columns, of up to 256 rows a KV head
 // Threads    share (request's tokens, KV head), dealt in turn; with too few of these, also ranges of keys
 // Floor      decode: bytes of keys and values / read bandwidth; prefill: 4 * head_dim flop a query and key
 // Achieved   one core of Zen 4, 2 queries a KV head: decode 0.74 of reading from 4,096 keys on, 0.78 with 32 rows, which
 //            is what one core can read of places of 4 KB; prefill 0.75 of peak over 2,048 keys, 0.64 over 512, where half
 //            tiles compute an eighth too much
-#include "attention_int8.h"
-#include "attention_products.h"
+#include "attention_scratch.h"
 #include "attention_softmax.h"
-#include "attention_tile_order.h"
 #include "attention_tiles.h"
 #include "pool.h"
 
 namespace {
-
-// What has been summed for some rows, whose number is not kept here.
-struct Sums {
-  float* values;  // [rows][columns]: weighted values, not normalised
-  float* top;     // [rows]: the highest score
-  float* total;   // [rows]: the sum of the weights
-};
 
 template <class Kv, bool TILED = false> class Attention {
  public:
@@ -57,24 +49,14 @@ template <class Kv, bool TILED = false> class Attention {
  private:
   using Computed = typename Kv::Computed;
   using Row = typename Kv::Row;
-  static constexpr size_t COLUMN_BYTES = TILE_KEYS * sizeof(typename Kv::Element);  // of a tile's values
-  static constexpr int BLOCK = TILED ? PAIR_ROWS : std::max(MAX_ROWS, DIRECT_BLOCK);  // rows that are looked at together
+  using Scratch = ::Scratch<Kv, TILED>;
   static constexpr float ONES[] = {1, 1, 1, 1, 1, 1, 1, 1};
   static_assert(DIRECT_BLOCK <= std::size(ONES));
-
-  struct Scratch {
-    char *query, *keys, *values, *copies;  // queries; a tile's panels; values in place of those that must not be seen
-    float *scores, *totals, *keep;         // of a block of rows; [rows][WIDE] of the range's weights
-    Row* weights;
-    Expansion<typename Kv::Element> expansion;  // of codes
-    Sums range, all;
-    TileRegisters<Bf16Tiles>* registers;  // in tile order
-  };
 
   void run_item(int item, Walk<Kv>& walk) const {
     const Unit& unit = plan_.units[item / p_.kv_heads];
     const int head = item % p_.kv_heads;
-    Scratch s = scratch(unit.rows);
+    Scratch s(unit.rows, size_);
     std::conditional_t<TILED, TileRegisters<Bf16Tiles>, char> registers;
     if constexpr (TILED) s.registers = &registers;
     TILED ? load_packed_query(unit, head, s) : load_query(unit, head, s);
@@ -95,33 +77,7 @@ template <class Kv, bool TILED = false> class Attention {
     else keep_part(unit, head, result);
   }
 
-  Scratch scratch(int rows) const {
-    thread_local Arena arena;
-    Scratch s;
-    size_t bytes = 0;
-    for (int pass = 0; pass < 2; pass++) {
-      Carver carve(pass ? arena.reserve(bytes) : nullptr);
-      s.keys = carve.take<char>(2 * half_panel());
-      s.values = carve.take<char>((size_t)size_.columns * COLUMN_BYTES);
-      s.copies = carve.take<char>(2 * STREAM_KEYS * size_.row_bytes);
-      s.scores = carve.take<float>(BLOCK * TILE_KEYS);
-      s.weights = carve.take<Row>(BLOCK * TILE_KEYS);
-      s.keep = carve.take<float>(BLOCK);
-      s.query = carve.take<char>(rows * query_bytes());
-      if constexpr (IS_CODED<Kv>)
-        s.expansion = {carve.take<typename Kv::Element>(TILE_KEYS * size_.head_dim), carve.take<typename Kv::Element>(TILE_KEYS * size_.head_dim),
-                       carve.take<float>(TILE_KEYS), carve.take<float>(TILE_KEYS)};
-      s.totals = carve.take<float>(rows * WIDE);
-      for (Sums* sums : {&s.range, &s.all})
-        *sums = {carve.take<float>((size_t)rows * size_.columns), carve.take<float>(rows), carve.take<float>(rows)};
-      bytes = carve.used();
-    }
-    return s;
-  }
-
-  // Of a row of queries, and of a panel of half a tile's keys, in scratch.
-  size_t query_bytes() const { return TILED ? head_pieces(size_.words) * PIECE_ROW_BYTES : size_.head_dim * sizeof(Row); }
-  size_t half_panel() const { return TILED ? head_pieces(size_.words) * PIECE_BYTES : size_.words * STEP_BYTES; }
+  size_t query_bytes() const { return ::query_bytes<Kv, TILED>(size_); }
 
   // The first element of a row, in a tensor [tokens, heads, head_dim].
   int64_t element(const Unit& unit, int head, int row, int64_t token_stride) const {
@@ -149,7 +105,7 @@ template <class Kv, bool TILED = false> class Attention {
       size_t step;
       char* to = packed_row(s.query, unit.rows, row, query_bytes(), step);
       const auto* from = (const typename Kv::Element*)p_.query + element(unit, head, row, p_.query_stride);
-      pack_query_row(to, step, (const char*)from, size_.row_bytes);
+      pack_query_row(to, step, (const char*)from, size_.head_dim * sizeof(*from));
     }
   }
 
@@ -159,7 +115,7 @@ template <class Kv, bool TILED = false> class Attention {
       for (int first = 0; first < unit.rows; first += PAIR_ROWS) body(first, std::min(PAIR_ROWS, unit.rows - first));
       return;
     }
-    const int most = unit.direct() ? DIRECT_BLOCK : MAX_ROWS, blocks = (unit.rows + most - 1) / most;
+    const int most = unit.direct() ? DIRECT_BLOCK : PANEL_BLOCK<Kv>, blocks = (unit.rows + most - 1) / most;
     for (int b = 0; b < blocks; b++) {
       const int first = unit.rows * b / blocks;
       body(first, unit.rows * (b + 1) / blocks - first);
@@ -198,7 +154,7 @@ template <class Kv, bool TILED = false> class Attention {
         if (first == 0 && !IS_CODED<Kv>) direct_block<rows, true>(unit, t, first, walk, s);
         else direct_block<rows, false>(unit, t, first, walk, s);
       };
-      with_rows(count, block, std::make_integer_sequence<int, DIRECT_BLOCK>{});
+      with_rows<DIRECT_BLOCK>(count, block);
     });
   }
 
@@ -216,8 +172,8 @@ template <class Kv, bool TILED = false> class Attention {
     for (int h = 0; h < seen; h++) {
       const Ahead ahead{walk.later(h).values, walk.later(h).keys};
       const char* weights = (const char*)(s.weights + h * HALF_KEYS);
-      for (int c = 0; c < size_.head_dim; c += WIDTH) {
-        const bool tail = c + WIDTH > size_.head_dim;
+      for (int c = 0; c < size_.row_dim; c += WIDTH) {
+        const bool tail = c + WIDTH > size_.row_dim;
         const auto add = tail ? direct_values<Computed, ROWS, AHEAD, true> : direct_values<Computed, ROWS, AHEAD, false>;
         const size_t offset = c * sizeof(typename Kv::Element);
         float* sums = values_row(s.range, first) + c;
@@ -231,7 +187,7 @@ template <class Kv, bool TILED = false> class Attention {
     const int seen = halves(unit, unit.rows - 1, t);
     for (int h = 0; h < seen; h++) {
       const auto pack = TILED ? pack_tile_keys<Computed> : pack_keys<Computed, false>;
-      pack(s.keys + h * half_panel(), size_, tile.halves[h].keys);
+      pack(s.keys + h * half_panel<Kv, TILED>(size_), size_, tile.halves[h].keys);
       pack_values<Computed>(s.values + h * HALF_WORDS<Kv> * STEP_BYTES, size_, tile.halves[h].values);
     }
     const int lines = IS_CODED<Kv> ? 0 : (int)(4 * size_.row_bytes);  // of the next tile: spread over the rows
@@ -244,7 +200,7 @@ template <class Kv, bool TILED = false> class Attention {
       const bool sees_it = sees_to(unit, first + count - 1, t) > 0 && sees_from(unit, first, t) < TILE_KEYS;
       if (!sees_it) return;
       if constexpr (TILED) tile_block(unit, t, first, count, s);
-      else with_rows(count, [&](auto rows) { panel_block<rows>(unit, t, first, s); });
+      else with_rows<PANEL_BLOCK<Kv>>(count, [&](auto rows) { panel_block<rows>(unit, t, first, s); });
     });
   }
 
@@ -252,7 +208,7 @@ template <class Kv, bool TILED = false> class Attention {
     const int seen = halves(unit, first + count - 1, t);
     const TilePair query = blocks_of<true>(s.query, unit.rows, first, query_bytes());
     for (int h = 0; h < seen; h++)
-      tile_scores(*s.registers, s.scores + h * HALF_KEYS, query, s.keys + h * half_panel(), head_pieces(size_.words));
+      tile_scores(*s.registers, s.scores + h * HALF_KEYS, query, s.keys + h * half_panel<Kv, TILED>(size_), head_pieces(size_.words));
     weigh_rows(unit, t, first, count, s);
     const TilePair weights = blocks_of<false>((const char*)s.weights, count, 0, TILE_KEYS * sizeof(Row));
     tile_values(*s.registers, values_row(s.range, first), size_.columns, s.keep, weights, s.values, seen);
@@ -269,7 +225,7 @@ template <class Kv, bool TILED = false> class Attention {
     const char* weights = (const char*)s.weights;
     for (int c = 0; c < size_.columns; c += PANEL) {
       float* sums = values_row(s.range, first) + c;
-      const char* panel = s.values + c * COLUMN_BYTES;
+      const char* panel = s.values + c * Scratch::COLUMN_BYTES;
       product<F, ROWS, true>(sums, size_.columns, weights, TILE_KEYS * sizeof(Row), panel, seen * HALF_WORDS<Kv>, s.keep);
     }
   }
@@ -290,7 +246,7 @@ template <class Kv, bool TILED = false> class Attention {
       const F32 share = splat(1.0f / sums.total[m]);
       // In tile order a half that only other rows see turns -0 into 0, so there is none.
       const auto mean = [&](F32 sum) { return TILED ? fma(sum, share, splat(0.0f)) : sum * share; };
-      for (int c = 0; c < size_.head_dim; c += LANES) put(out + c, mean(load(values + c)), LANES);
+      for (int c = 0; c < size_.head_dim; c += LANES) put(out + c, mean(load(values + c)), size_.head_dim - c);
     }
   }
 
@@ -324,12 +280,15 @@ template <class Kv, bool TILED = false> class Attention {
   float* parts_ = nullptr;
 };
 
+using KvDotBf16 = std::conditional_t<WIDENS_BF16, KvWideBf16, KvBf16>;
+using KvDotInt8 = std::conditional_t<WIDENS_BF16, KvWideInt8, KvInt8>;
+
 }  // namespace
 
-void attention_bf16(Pool* pool, const AttentionParams* p) { Attention<KvBf16>(pool, *p).run(); }
+void attention_bf16(Pool* pool, const AttentionParams* p) { Attention<KvDotBf16>(pool, *p).run(); }
 void attention_bf16_tile(Pool* pool, const AttentionParams* p) { Attention<KvBf16, true>(pool, *p).run(); }
 void attention_int8_tile(Pool* pool, const AttentionParams* p) { Attention<KvInt8, true>(pool, *p).run(); }
-void attention_int8(Pool* pool, const AttentionParams* p) { Attention<KvInt8>(pool, *p).run(); }
+void attention_int8(Pool* pool, const AttentionParams* p) { Attention<KvDotInt8>(pool, *p).run(); }
 void attention_fp16(Pool* pool, const AttentionParams* p) { Attention<KvFp16>(pool, *p).run(); }
 void attention_int8_fp16(Pool* pool, const AttentionParams* p) { Attention<KvInt8Fp16>(pool, *p).run(); }
 void attention_fp32(Pool* pool, const AttentionParams* p) { Attention<KvFp32>(pool, *p).run(); }

@@ -13,6 +13,7 @@
 
 #include "arena.h"
 #include "elements.h"
+#include "heads.h"
 #include "tile.h"
 
 constexpr int HALF_KEYS = PANEL;  // a panel of the scores' product
@@ -21,7 +22,6 @@ constexpr int STREAMS = 8;
 constexpr int STREAM_KEYS = HALF_KEYS / STREAMS;
 constexpr int PAIRS = STREAM_KEYS / 2;  // of a stream
 constexpr int RANGE_TILES = 8;          // keys that are summed on their own before they join the rest
-constexpr int MAX_HEAD_DIM = 256;
 
 constexpr int key_at(int position) { return position % 16 / 2 * STREAM_KEYS + position / 16 * 2 + position % 2; }
 
@@ -34,11 +34,8 @@ alignas(64) constexpr auto KEY_AT = [] {
 // What stands in for keys and values that nobody may look at: past the end, or before every window.
 alignas(64) constexpr char ZEROS[STREAM_KEYS * MAX_HEAD_DIM * sizeof(float)] = {};
 
-// Words of float16 as they lie in the cache, and the words of rows that are widened to float: see `piece` in attention_products.h.
+// Words of float16 as they lie in the cache, and the words of rows that are widened: see `piece` in attention_products.h.
 struct Fp16Words : Fp32 {
-  struct Halves {
-    I32 even, odd;
-  };
   using Weights = Halves;
   using Row = Halves;
   static Weights weights(I32 w) { return {(I32)from_fp16(even_halves(w)), (I32)from_fp16(odd_halves(w))}; }
@@ -54,6 +51,11 @@ struct KvBf16 {
   using Computed = KvBf16;
   using F = Bf16;
   using Direct = Bf16;
+};
+struct KvWideBf16 : KvBf16 {  // the same bits
+  using Row = WideBfloat16;
+  using Computed = KvWideBf16;
+  using F = WideBf16;
 };
 struct KvFp32 {
   using Stored = float;
@@ -74,6 +76,9 @@ struct KvFp16 {  // weights stay float: a sum over the keys loses nothing to the
 struct KvInt8 : KvBf16 {  // codes with a scale a key and a value, see attention_int8.h
   using Stored = int8_t;
 };
+struct KvWideInt8 : KvWideBf16 {
+  using Stored = int8_t;
+};
 struct KvInt8Fp16 : KvFp16 {
   using Stored = int8_t;
 };
@@ -85,13 +90,14 @@ template <class Kv> constexpr int HALF_WORDS = HALF_KEYS / PER_WORD<Kv>;  // of 
 
 // Lengths that follow from the head's size.
 template <class Kv> struct Sizes {
-  int head_dim;
-  int words;         // of a query, key or value
+  int head_dim;      // as the model has it
+  int row_dim;       // as the cache has it, and products
+  int words;         // of a query, key or value, in all of row_dim
   size_t row_bytes;  // of the same
   int columns;       // of an output row in scratch: whole panels
   explicit Sizes(int dim)
-      : head_dim(dim), words(dim / PER_WORD<Kv>), row_bytes(dim * sizeof(typename Kv::Element)),
-        columns((dim + PANEL - 1) / PANEL * PANEL) {}
+      : head_dim(dim), row_dim(cached_dim(dim)), words(row_dim / PER_WORD<Kv>),
+        row_bytes(row_dim * sizeof(typename Kv::Element)), columns((dim + PANEL - 1) / PANEL * PANEL) {}
 };
 
 // Where the streams of a half begin, each 8 rows end to end.

@@ -6,7 +6,7 @@
 #pragma once
 #include "attention.h"
 
-// A tile's keys and values as rows, [TILE_KEYS, head_dim] each, and their scales by position, 0 where no token looks.
+// A tile's keys and values as rows, [TILE_KEYS, row_dim] each, and their scales by position, 0 where no token looks.
 template <class Element> struct Expansion {
   Element *keys, *values;
   float *key_scales, *value_scales;  // [TILE_KEYS]
@@ -23,7 +23,7 @@ template <class Element> void expand_stream(Element* out, const char* codes, int
 template <class Element>
 Tile expand(const Tile& tile, const Tile& next, const AttentionParams& p, const Expansion<Element>& to) {
   Tile expanded = tile;
-  const int count = STREAM_KEYS * p.head_dim;
+  const int count = STREAM_KEYS * cached_dim(p.head_dim);
   for (int s = 0; s < 2 * STREAMS; s++) {
     Half &half = expanded.halves[s / STREAMS];
     const Half& ahead = next.halves[s / STREAMS];

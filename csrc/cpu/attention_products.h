@@ -3,8 +3,8 @@
 //
 // Order of additions   a score is four chains, chain l over words l, l + 4, l + 8, ... of the head, each from 0, joined
 //                      as ((0 + 1) + 2) + 3; a sum goes on through the positions, two keys a word for 16 bits. Of a word
-//                      of float16 the odd element is added first. Its queries and weights are widened to float,
-//                      unrounded: weights are float, as the products want them.
+//                      of 16 bits the odd element is added first. Queries and weights beside float16 are floats, the
+//                      weights unrounded; beside bfloat16 weights are rounded, and both are floats where products are.
 //
 // Straight from the cache, a vector is LANES / 4 pieces of four words, each of another key, and carries the four chains
 // of those keys. In panels a vector is one word of LANES keys, and the chains come one after another.
@@ -47,13 +47,15 @@ template <class Kv> inline typename Kv::Direct::Row piece(const char* p) {
 
 // A query as a row for panels; and as pieces, of which those of `rows` rows take turns.
 template <class Kv> void load_row(char* to, const typename Kv::Element* query, const Sizes<Kv>& size) {
-  if constexpr (!IS_WIDENED<Kv>) std::memcpy(to, query, size.row_bytes);
-  else for (int i = 0; i < size.head_dim; i += LANES) store((float*)to + i, get(query + i, LANES));
+  using Row = typename Kv::Row;
+  if constexpr (!IS_WIDENED<Kv>) std::memcpy(to, query, size.head_dim * sizeof(Row));
+  else for (int i = 0; i < size.head_dim; i += LANES) store((float*)to + i, get(query + i, size.head_dim - i));
+  std::memset(to + size.head_dim * sizeof(Row), 0, (size.row_dim - size.head_dim) * sizeof(Row));
 }
 template <class Kv> void load_pieces(char* to, const typename Kv::Element* query, int rows, const Sizes<Kv>& size) {
   alignas(64) char row[MAX_HEAD_DIM * sizeof(float)];
   load_row<Kv>(row, query, size);
-  for (size_t at = 0; at < size.head_dim * sizeof(typename Kv::Row); at += PIECE<Kv>, to += rows * PIECE<Kv>) {
+  for (size_t at = 0; at < size.row_dim * sizeof(typename Kv::Row); at += PIECE<Kv>, to += rows * PIECE<Kv>) {
     if constexpr (IS_WIDENED<Kv>) EACH(i, 8) std::memcpy(to + (i % 2 * 4 + i / 2) * 4, row + at + i * 4, 4);
     else std::memcpy(to, row + at, PIECE<Kv>);
   }
@@ -104,31 +106,32 @@ template <class Kv, int ROWS, bool AHEAD>
   }
 }
 
-// Steps in which a pair of keys is added to a sum, and which key's weight meets the `step`th: of bfloat16 both at once,
-// of float16 the odd one first.
+// Steps in which a pair of keys is added to a sum, and which key's weight meets the `step`th: both at once, or of
+// elements that are widened the odd one first.
 template <class Kv> constexpr int STEPS = IS_WIDENED<Kv> ? 2 : 2 / PER_WORD<Kv>;
 template <class Kv> constexpr int key_of(int step) { return IS_WIDENED<Kv> ? 1 - step : step; }
 
-// The words of one pair of keys' values in N vectors of columns: 1 word a column for bfloat16, else 2 floats. TAIL: only
-// `columns` columns are there, the rest is 0.
+// Values in N vectors of columns: words of one key; words of a pair of keys in turn; or what meets each step, words or
+// elements widened to float. TAIL: only `columns` columns are there, the rest is 0.
+template <class Kv, bool TAIL> inline I32 value_words(const char* key, int n, int columns) {
+  const char* p = key + n * sizeof(I32);
+  if constexpr (TAIL) return load_words_n(p, std::clamp(columns / PER_WORD<Kv> - n * LANES, 0, LANES));
+  else return load_words(p);
+}
+template <class Kv, int N, bool TAIL>
+inline void interleaved_words(const char* values, size_t row_bytes, int columns, I32 (&w)[N]) {
+  EACH(n, N / 2)
+    interleave(value_words<Kv, TAIL>(values, n, columns), value_words<Kv, TAIL>(values + row_bytes, n, columns), w[2 * n], w[2 * n + 1]);
+}
 template <class Kv, int N, bool TAIL>
 inline void pair_words(const char* values, size_t row_bytes, int columns, I32 (&w)[STEPS<Kv>][N]) {
-  const auto part = [&](int key, int n) {
-    const char* p = values + key * row_bytes + n * sizeof(I32);
-    if constexpr (TAIL) return load_words_n(p, std::clamp(columns / PER_WORD<Kv> - n * LANES, 0, LANES));
-    else return load_words(p);
-  };
   const auto widened = [&](int key, int n) {
-    const char* p = values + key * row_bytes + n * sizeof(F16);
-    return !TAIL || n * LANES < columns ? (I32)load_fp16(p) : splat(0);  // heads are whole vectors
+    const auto* p = (const typename Kv::Element*)(values + key * row_bytes) + n * LANES;
+    return !TAIL || n * LANES < columns ? (I32)get(p, LANES) : splat(0);  // heads are whole vectors
   };
-  if constexpr (STEPS<Kv> == 1) {
-    EACH(n, N / 2) interleave(part(0, n), part(1, n), w[0][2 * n], w[0][2 * n + 1]);
-  } else if constexpr (IS_WIDENED<Kv>) {
-    EACH(step, 2) EACH(n, N) w[step][n] = widened(key_of<Kv>(step), n);
-  } else {
-    EACH(step, 2) EACH(n, N) w[step][n] = part(key_of<Kv>(step), n);
-  }
+  if constexpr (STEPS<Kv> == 1) interleaved_words<Kv, N, TAIL>(values, row_bytes, columns, w[0]);
+  else if constexpr (IS_WIDENED<Kv>) EACH(step, 2) EACH(n, N) w[step][n] = widened(key_of<Kv>(step), n);
+  else EACH(step, 2) EACH(n, N) w[step][n] = value_words<Kv, TAIL>(values + key_of<Kv>(step) * row_bytes, n, columns);
 }
 
 // sums[ROWS][one strip of columns], at `offset` bytes of a row of values. weights: [ROWS][TILE_KEYS], the half's by
@@ -140,7 +143,7 @@ template <class Kv, int ROWS, bool AHEAD, bool TAIL>
   constexpr int N = DIRECT_VECTORS<ROWS>;
   constexpr size_t STRIP_BYTES = (size_t)N * LANES * sizeof(typename Kv::Element), WEIGHT_BYTES = sizeof(typename Kv::Row);
   const size_t row_bytes = size.row_bytes;
-  const int columns = size.head_dim - (int)(offset / sizeof(typename Kv::Element));
+  const int columns = size.row_dim - (int)(offset / sizeof(typename Kv::Element));
   F32 acc[ROWS][N];
   EACH(m, ROWS) EACH(n, N) acc[m][n] = load(sums + (size_t)m * size.columns + n * LANES) * splat(keep[m]);
   for (int i = 0; i < PAIRS; i++) {
@@ -163,8 +166,8 @@ template <class Kv, int ROWS, bool AHEAD, bool TAIL>
 // LANES words to their place in a step of a panel of F, from output `first` on.
 template <class F> inline void store_in_panel(char* step, int first, I32 words) {
   if constexpr (std::is_same_v<F, Fp16>) {
-    store_halves(step + WordLayout<F>::weights(first / LANES, 0), odd_halves(words));
-    store_halves(step + WordLayout<F>::weights(first / LANES, 1), even_halves(words));
+    store_halves(step + WordLayout<F>::offset(first / LANES, 0), odd_halves(words));
+    store_halves(step + WordLayout<F>::offset(first / LANES, 1), even_halves(words));
   } else {
     store_words(step + first * WORD_BYTES, words);
   }
@@ -201,6 +204,10 @@ template <class Kv, bool TAIL> inline void pack_pair(char* to, const char* value
       if (TAIL && group * GROUP >= columns) std::memset(here, 0, GROUP_BYTES);  // heads are whole groups
       else std::memcpy(here, values + (1 - part) * row_bytes + group * GROUP_BYTES, GROUP_BYTES);
     }
+  } else if constexpr (PER_WORD<Kv> == 2) {
+    I32 w[PANEL_VECTORS];
+    interleaved_words<Kv, PANEL_VECTORS, TAIL>(values, row_bytes, columns, w);
+    EACH(n, PANEL_VECTORS) store_words(to + n * sizeof(I32), w[n]);
   } else {
     I32 w[STEPS<Kv>][PANEL_VECTORS];
     pair_words<Kv, PANEL_VECTORS, TAIL>(values, row_bytes, columns, w);
@@ -214,7 +221,7 @@ template <class Kv> void pack_values(char* panels, const Sizes<Kv>& size, const 
   constexpr int PANEL_STEPS = 2 / PER_WORD<Kv>;  // for a pair of keys
   for (int panel = 0; panel < size.columns / PANEL; panel++) {
     const size_t offset = (size_t)panel * PANEL * sizeof(typename Kv::Element);
-    const int columns = size.head_dim - panel * PANEL;
+    const int columns = size.row_dim - panel * PANEL;
     for (int pair = 0; pair < HALF_KEYS / 2; pair++) {
       const char* from = values[pair % STREAMS] + pair / STREAMS * 2 * size.row_bytes + offset;
       char* to = panels + ((size_t)panel * 2 * HALF_WORDS<Kv> + pair * PANEL_STEPS) * STEP_BYTES;

@@ -19,7 +19,7 @@ template <class Kv> class Tiles {
       if (key >= unit.seen_to || key + STREAM_KEYS <= unit.seen_from) continue;
       const int64_t block = (int64_t)table[key / p_.block_size] * p_.kv_heads + head;
       const int64_t row = half.rows[s % STREAMS] = block * p_.block_size + key % p_.block_size;
-      const int64_t offset = row * size_.head_dim * (int64_t)sizeof(typename Kv::Stored);
+      const int64_t offset = row * size_.row_dim * (int64_t)sizeof(typename Kv::Stored);
       half.keys[s % STREAMS] = (const char*)p_.keys + offset;
       half.values[s % STREAMS] = (const char*)p_.values + offset;
     }

@@ -9,6 +9,9 @@ struct Bfloat16 {
 struct Float16 {
   uint16_t bits;
 };
+struct WideBfloat16 {  // a bfloat16 that takes the room of a float
+  float value;
+};
 
 // The first n of LANES elements as float, the rest 0; all of them from n = LANES on.
 inline F32 get(const float* p, int n) { return n >= LANES ? load(p) : load_n(p, n); }
@@ -18,6 +21,7 @@ inline F32 get(const Float16* p, int n) { return n >= LANES ? load_fp16(p) : loa
 // Rounds the first n lanes into an array.
 inline void put(float* p, F32 x, int n) { n >= LANES ? store(p, x) : store_n(p, x, n); }
 inline void put(Bfloat16* p, F32 x, int n) { n >= LANES ? store_bf16(&p->bits, x) : store_bf16_n(&p->bits, x, n); }
+inline void put(WideBfloat16* p, F32 x, int n) { put(&p->value, (F32)(bf16_bits(x) << 16), n); }
 inline void put(Float16* p, F32 x, int n) { n >= LANES ? store_fp16(p, x) : store_fp16_n(p, x, n); }
 
 // Calls f with a value of the type that `dtype` names.

@@ -10,6 +10,7 @@
 #include <cmath>
 #include <type_traits>
 
+#include "heads.h"
 #include "pool.h"
 #include "quantize.h"
 
@@ -18,7 +19,6 @@ namespace {
 constexpr int SUMS = 4;               // accumulators of a sum: as many as hide the latency of an addition
 constexpr int FEWEST_ELEMENTS = 8192;  // worth another thread: about the time of a fork and join
 constexpr int ITEMS_PER_THREAD = 4;
-constexpr int MAX_CODED_DIM = 256;    // of a head whose keys become codes
 
 // Calls body(at, n) for [0, size) in steps of at most LANES.
 template <class Body> inline void each_vector(int size, Body body) {
@@ -112,25 +112,26 @@ void prefetch_places(const RotateParams& p, int token, int64_t row_bytes) {
 }
 
 template <class Element, class Stored> void rotate_token(const RotateParams& p, int token) {
-  prefetch_places(p, std::min(token + 1, p.tokens - 1), p.head_dim * (int64_t)sizeof(Stored));
-  const int64_t dim = p.head_dim;
+  const int64_t dim = p.head_dim, row_dim = cached_dim(p.head_dim);
+  prefetch_places(p, std::min(token + 1, p.tokens - 1), row_dim * (int64_t)sizeof(Stored));
   const Element* from = (const Element*)p.projected + (int64_t)token * (p.heads + 2 * p.kv_heads) * dim;
   const float* angles = p.angles + p.positions[token] * dim;
   Element* query = (Element*)p.query + (int64_t)token * p.heads * dim;
   for (int head = 0; head < p.heads; head++, from += dim)
     rotate_head(p, query + head * dim, from, p.query_norm, angles);
   for (int64_t head = 0, row = cache_row(p, token); head < p.kv_heads; head++, from += dim, row += p.block_size) {
-    Stored *key = (Stored*)p.keys + row * dim, *value = (Stored*)p.values + row * dim;
+    Stored *key = (Stored*)p.keys + row * row_dim, *value = (Stored*)p.values + row * row_dim;
     if constexpr (std::is_same_v<Stored, Element>) {
       rotate_head(p, key, from, p.key_norm, angles);
       std::copy_n(from + p.kv_heads * dim, dim, value);
     } else {
-      float turned[MAX_CODED_DIM];
+      float turned[MAX_HEAD_DIM];
       int32_t sum;
       rotate_head(p, turned, from, p.key_norm, angles);
       quantize_row(turned, p.head_dim, key, p.key_scales[row], sum);
       quantize_row(from + p.kv_heads * dim, p.head_dim, value, p.value_scales[row], sum);
     }
+    std::fill(key + dim, key + row_dim, Stored{}), std::fill(value + dim, value + row_dim, Stored{});
   }
 }
 

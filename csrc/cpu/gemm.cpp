@@ -2,12 +2,12 @@
 //
 // Algorithm  each output, or each segment of it, is one chain of dot products over K in float, started at 0; see tile.h.
 //            gemm_bf16_tile: in tile order, see tiles.h.
-//            Rows of float16 are first widened to float
+//            Rows of float16, and several rows of bfloat16 where there is no dot instruction, are first widened to float.
 // Shapes     x       [rows, inputs]                     bfloat16, float16 or float, a row contiguous
 //            weight  [panels, words, 64] words          a word is 2 bfloat16 or 1 float along K; zeros past the edges
 //                    [panels, words, 4, 2, 16] float16  for each word of K and 16 outputs the odd inputs, then the even
 //            y       [rows, outputs]                    bfloat16, float16 or float
-// Tile       MAX_ROWS rows x 64 outputs, all of K
+// Tile       MOST_ROWS rows x 64 outputs, all of K
 // Floor      few rows: the weights are read once, bytes / read bandwidth; many rows: 2 * rows * outputs * inputs flop
 // Achieved   Zen 4, one core: 1 row 0.92 of reading, 4 rows 0.83; 16 rows 0.93 of peak, 512 rows 0.98
 //            two cores: 0.92, 0.86; 0.90, 0.97
@@ -27,7 +27,7 @@ template <class F, class Element> void gemm(Pool* pool, const GemmParams& p) {
   const int words = p.inputs / PER_WORD;
   const size_t panel_bytes = (size_t)ceil_div(p.inputs, PER_WORD) * STEP_BYTES;
   const SegmentPlan plan{p.x_stride * sizeof(Element), p.inputs / p.segments * sizeof(Element), words / p.segments};
-  for_panels(pool, p.rows, p.outputs, [&](int index, int first_row, int count) {
+  for_panels<F>(pool, p.rows, p.outputs, [&](int index, int first_row, int count) {
     const char* panel = (const char*)p.weight + index * panel_bytes;
     const Element* x = (const Element*)p.x + first_row * p.x_stride;
     if (p.segments > 1)
@@ -43,9 +43,14 @@ template <class F, class Element> void gemm(Pool* pool, const GemmParams& p) {
 
 }  // namespace
 
-void gemm_bf16(Pool* pool, const GemmParams* p) { gemm<Bf16, Bfloat16>(pool, *p); }
+void gemm_bf16(Pool* pool, const GemmParams* p) {
+  if (!WIDENS_BF16 || p->rows == 1) return gemm<Bf16, Bfloat16>(pool, *p);
+  for_widened<Bfloat16>(pool, *p, [&](const GemmParams& wide, int) { gemm<WideBf16, float>(pool, wide); });
+}
 void gemm_fp32(Pool* pool, const GemmParams* p) { gemm<Fp32, float>(pool, *p); }
-void gemm_fp16(Pool* pool, const GemmFp16Params* p) { gemm<Fp16, float>(pool, widened(pool, p->gemm, p->wide)); }
+void gemm_fp16(Pool* pool, const GemmParams* p) {
+  for_widened<Float16>(pool, *p, [&](const GemmParams& wide, int) { gemm<Fp16, float>(pool, wide); });
+}
 
 void gemm_bf16_tile(Pool* pool, const GemmParams* p) {
   const size_t x_bytes = p->inputs / p->segments * sizeof(uint16_t);

@@ -6,6 +6,7 @@
 #pragma once
 #include <algorithm>
 
+#include "arena.h"
 #include "elements.h"
 #include "pool.h"
 #include "tile.h"
@@ -14,6 +15,8 @@ constexpr int NEAR_BYTES = 8192;    // how far ahead a panel is prefetched that 
 constexpr int CHUNK_WORDS = 256;    // of K, that a panel passed a few times is cut into: 64 KB
 constexpr int MAX_CHUNKED_BLOCKS = 3;
 constexpr int FEWEST_WIDENED = 16384;  // inputs that are worth another thread
+constexpr size_t WIDENED_BYTES = 32 << 20;  // of rows, for which the weights are read once
+constexpr int FEWEST_SLAB_ROWS = 64;
 
 inline int ceil_div(int a, int b) { return (a + b - 1) / b; }
 inline int share(int total, int part, int parts) { return (int)((int64_t)total * part / parts); }
@@ -33,16 +36,16 @@ template <class Body> void for_panels(Pool* pool, int rows, int outputs, int mos
   });
 }
 
-template <class Body> void for_panels(Pool* pool, int rows, int outputs, Body body) {
-  for_panels(pool, rows, outputs, ceil_div(rows, 4 * MAX_ROWS), rows > MAX_ROWS, body);
+template <class F, class Body> void for_panels(Pool* pool, int rows, int outputs, Body body) {
+  for_panels(pool, rows, outputs, ceil_div(rows, 4 * MOST_ROWS<F>), rows > MOST_ROWS<F>, body);
 }
 
-// Calls body(integral_constant<rows>, first_row, block, blocks) for blocks of at most MAX_ROWS rows, as even as can be.
-template <class Body> void for_blocks(int rows, Body body) {
-  const int blocks = ceil_div(rows, MAX_ROWS);
+// Calls body(integral_constant<rows>, first_row, block, blocks) for blocks of at most MOST_ROWS rows, as even as can be.
+template <class F, class Body> void for_blocks(int rows, Body body) {
+  const int blocks = ceil_div(rows, MOST_ROWS<F>);
   for (int b = 0; b < blocks; b++) {
     const int from = share(rows, b, blocks), to = share(rows, b + 1, blocks);
-    with_rows(to - from, [&](auto n) { body(n, from, b, blocks); });
+    with_rows<MOST_ROWS<F>>(to - from, [&](auto n) { body(n, from, b, blocks); });
   }
 }
 
@@ -82,10 +85,10 @@ void block_product(Out* out, const char* x, size_t x_stride, const char* panel, 
 // while it is near; the accumulators wait in memory. With many passes its way is hidden anyway.
 template <class F, class Out, class Done>
 void panel_product(const char* x, size_t x_stride, int rows, const char* panel, int words, Done done) {
-  alignas(64) Out out[MAX_CHUNKED_BLOCKS * MAX_ROWS * PANEL];
-  const int blocks = ceil_div(rows, MAX_ROWS);
+  alignas(64) Out out[MAX_CHUNKED_BLOCKS * MOST_ROWS<F> * PANEL];
+  const int blocks = ceil_div(rows, MOST_ROWS<F>);
   if (blocks == 1 || blocks > MAX_CHUNKED_BLOCKS) {
-    for_blocks(rows, [&](auto n, int row, int block, int) {
+    for_blocks<F>(rows, [&](auto n, int row, int block, int) {
       block_product<F, n, Start::ZERO>(out, x + row * x_stride, x_stride, panel, words, block, blocks);
       done(n, row, out);
     });
@@ -93,12 +96,12 @@ void panel_product(const char* x, size_t x_stride, int rows, const char* panel, 
   }
   for (int k = 0; k == 0 || k < words; k += CHUNK_WORDS) {  // of a single bfloat16 input no whole word: zeros
     const int count = std::min(CHUNK_WORDS, words - k);
-    for_blocks(rows, [&](auto n, int row, int block, int) {
+    for_blocks<F>(rows, [&](auto n, int row, int block, int) {
       const auto part = k ? block_product<F, n, Start::ADD, Out> : block_product<F, n, Start::ZERO, Out>;
       part(out + row * PANEL, x + row * x_stride + (size_t)k * WordLayout<F>::X_BYTES, x_stride, panel + k * STEP_BYTES, count, block, blocks);
     });
   }
-  for_blocks(rows, [&](auto n, int row, int, int) { done(n, row, out + row * PANEL); });
+  for_blocks<F>(rows, [&](auto n, int row, int, int) { done(n, row, out + row * PANEL); });
 }
 
 template <bool WHOLE, class Y, class Value>
@@ -126,17 +129,32 @@ template <class Value> void finish(const GemmParams& p, int rows, int first_row,
   });
 }
 
-// Rows of float16 as those of Fp16, see tile.h: float, in `wide`, with a zero after an odd number of inputs. Returns the
-// product that is left to do.
-inline GemmParams widened(Pool* pool, const GemmParams& p, float* wide) {
-  GemmParams left = p;
-  left.x = wide, left.x_stride = left.inputs = (p.inputs + 1) / 2 * 2;
-  pool->run(p.rows, std::max(1, std::max(FEWEST_WIDENED / p.inputs, p.rows / (4 * pool->size()))), [&](int begin, int end) {
-    for (int m = begin; m < end; m++) {
-      const Float16* x = (const Float16*)p.x + m * p.x_stride;
-      float* to = wide + m * left.x_stride;
-      for (int i = 0; i < left.inputs; i += LANES) put(to + i, get(x + i, p.inputs - i), left.inputs - i);
-    }
-  });
-  return left;
+// Memory of the calling thread for rows as a product wants them.
+inline Arena& row_arena() {
+  thread_local Arena arena;
+  return arena;
+}
+
+// Calls body(product, first_row) for the product of some rows after another, which are widened to float as those of Fp16
+// and WideBf16 in tile.h, with a zero after an odd number of inputs. They are as many as fit WIDENED_BYTES.
+template <class Element, class Body> void for_widened(Pool* pool, const GemmParams& p, Body body) {
+  const int inputs = (p.inputs + 1) / 2 * 2, stride = inputs + (int)(64 / sizeof(float));  // rows lie in unlike sets of a cache
+  const int most = std::max(FEWEST_SLAB_ROWS, (int)(WIDENED_BYTES / (stride * sizeof(float))));
+  const int slabs = ceil_div(p.rows, most);
+  for (int slab = 0; slab < slabs; slab++) {
+    const int first = share(p.rows, slab, slabs), rows = share(p.rows, slab + 1, slabs) - first;
+    float* wide = (float*)row_arena().reserve((size_t)rows * stride * sizeof(float));
+    pool->run(rows, std::max(1, std::max(FEWEST_WIDENED / inputs, rows / (4 * pool->size()))), [&](int begin, int end) {
+      for (int m = begin; m < end; m++) {
+        const Element* x = (const Element*)p.x + (first + m) * p.x_stride;
+        float* to = wide + (int64_t)m * stride;
+        for (int i = 0; i < inputs; i += LANES) put(to + i, get(x + i, p.inputs - i), inputs - i);
+      }
+    });
+    const int64_t y_bytes = first * p.y_stride * (p.y_dtype == DTYPE_FP32 ? sizeof(float) : sizeof(uint16_t));
+    GemmParams part = p;
+    part.x = wide, part.x_stride = stride, part.inputs = inputs, part.rows = rows;
+    part.y = (char*)p.y + y_bytes, part.residual = p.residual ? (const char*)p.residual + y_bytes : nullptr;
+    body(part, first);
+  }
 }

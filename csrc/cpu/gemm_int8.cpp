@@ -6,7 +6,7 @@
 // Shapes     codes   [rows, stride]                    int8, rows padded with zeros to a multiple of 16
 //            weight  [panels, words, 64] words         a word is 4 bytes along K; 128 past the edges
 //            scales  x: [rows], weight: [outputs]      float
-// Tile       MAX_ROWS rows x 64 outputs, all of K
+// Tile       MOST_ROWS rows x 64 outputs, all of K
 // Floor      few rows: weight bytes / read bandwidth; many rows: 2 * rows * outputs * inputs operations
 // Achieved   Zen 4, one core: 1 row 0.86 of reading, 4 rows 0.78; 16 rows 0.91 of peak, 512 rows 0.93 to 0.97
 //            two cores: 0.80, 0.72; 0.84, 0.94 to 0.97
@@ -44,7 +44,7 @@ void gemm_int8_dot(Pool* pool, const GemmInt8Params* params) {
   const int words = ceil_div(p.inputs, WORD_BYTES);
   const size_t panel_bytes = words * STEP_BYTES;
   const SegmentPlan plan{(size_t)p.x_stride, (size_t)p.x_stride / p.segments, words / p.segments};
-  for_panels(pool, p.rows, p.outputs, [&](int index, int first_row, int count) {
+  for_panels<Int8>(pool, p.rows, p.outputs, [&](int index, int first_row, int count) {
     const char* panel = (const char*)p.weight + index * panel_bytes;
     const char* x = (const char*)p.x + first_row * p.x_stride;
     const Scaled scaled{*params, index};

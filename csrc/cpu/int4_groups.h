@@ -18,6 +18,23 @@ inline Int4Layout layout_of(const GemmInt4Params& p) {
   return {groups, octets, codes_at, group_bytes, groups * group_bytes};
 }
 
+// sums[row][PANEL] += what N vectors of outputs, from `output` on, have of a group: (product - zero * sum of x) * scale.
+// `of_x`: sums of x over the group, layout.groups apart; null without zero points.
+template <int ROWS, int N>
+inline void add_scaled(float* sums, const F32 (&product)[ROWS][N], const char* group, int output, const Int4Layout& layout,
+                       const float* of_x) {
+  EACH(v, N) {
+    const int at = output + v * LANES;
+    const F32 scale = load_fp16(group + at * 2);
+    const F32 zero = of_x ? load_u8(group + SCALE_BYTES + at) : splat(0.0f);
+    EACH(m, ROWS) {
+      F32 value = product[m][v];
+      if (of_x) value = fma(splat(-of_x[m * layout.groups]), zero, value);
+      store(sums + m * PANEL + at, fma(value, scale, load(sums + m * PANEL + at)));
+    }
+  }
+}
+
 // group_sums[row][group] = sum of x over the group, in 16 lanes.
 template <class Element>
 void sum_groups(Pool* pool, const GemmParams& p, const Int4Layout& layout, int group_size, float* sums) {

@@ -15,16 +15,19 @@
 //   splat                    one float or int32_t in every lane
 //   opaque                   forgets what the compiler knows of a vector's value, at no cost
 //   fma, max, min, round     a * b + c rounded once; to nearest even
+//   add_product              sum + a * b as fma has it, onto an accumulator;  add_product_bf16: of factors that are bfloat16
 //   to_int, to_float         float -> int32_t to nearest even, and back
 //   scaled                   x * 2^whole, for x in [0.5, 2) and whole <= 0 without a fraction; 0 below 2^-126
 //   sum, highest             over the lanes: halves, then halves of these, and of four (0 + 2) + (1 + 3)
 //   eights                   eight words from each of LANES / 4 places; x[0] gets the first four of each, x[1] the others
-//   repeat_four              four words, again and again
+//   repeat_four              four words, again and again;  repeat_word: one word
 //   interleave               the 16-bit halves of two vectors in turn, 2 * LANES in order over two vectors
 //   load_u8, load_s8         LANES uint8_t or int8_t as F32;  store_s8: the lanes saturated to int8_t
 //   REGISTERS                vectors that the machine keeps at hand
-//   MAX_ROWS, strip_vectors  register budget of the microkernel, see tile.h
-//   Bf16, Fp32, Int8         how a 32-bit word of weights meets a word of activations, see tile.h
+//   MAX_ROWS, strip_vectors  register budget of the microkernel, see tile.h;  MAX_SPLIT_ROWS: of words that are split in two
+//   WIDENS_BF16              whether many rows of bfloat16 are multiplied faster as float, see WideBf16 in tile.h
+//   Bf16, Int8               how a 32-bit word of weights meets a word of activations, see tile.h; Fp32 and what they
+//                            share is in words.h
 //   Int8::OFFSET             what a weight is worth more than its code, as Int8 multiplies it
 //   Int4Codes                nibbles to words of Bf16 weights, see gemm_int4.cpp
 // All of them give the same bits, NaN's own apart: arithmetic is without denormals (float_mode.h), pairs of bfloat16 are

@@ -7,9 +7,12 @@ constexpr int LANES = 8;
 typedef float F32 __attribute__((vector_size(32)));
 typedef int32_t I32 __attribute__((vector_size(32)));
 
-// Eight accumulators whatever the rows: enough chains to hide the latency of FMA, and weights split in two fit beside.
+// Eight accumulators and more, enough chains to hide the latency of FMA. Beside eight of them weights and a row that are
+// split in two fit; beside twelve only whole ones.
 constexpr int REGISTERS = 16;
-constexpr int MAX_ROWS = 4;
+constexpr int MAX_SPLIT_ROWS = 4;
+constexpr int MAX_ROWS = 6;
+constexpr bool WIDENS_BF16 = true;
 constexpr int strip_vectors(int rows) { return rows == 1 ? 8 : rows == 2 ? 4 : 2; }
 
 inline void opaque(F32& x) { asm("" : "+x"(x)); }
@@ -110,33 +113,18 @@ inline void interleave(I32 a, I32 b, I32& low, I32& high) {
   low = (I32)_mm256_permute2x128_si256(even, odd, 0x20), high = (I32)_mm256_permute2x128_si256(even, odd, 0x31);
 }
 
-// A word of two halves is split into even and odd before it is used: weights once per row tile, activations per row.
-struct Halves {
-  I32 even, odd;
-};
-struct Bf16 {  // two bfloat16, widened by a shift; the odd product is added first, as vdpbf16ps does
-  using Acc = F32;
-  using Weights = Halves;
-  using Row = Halves;
-  static Halves split(I32 w) { return {w << 16, w & (int32_t)0xffff0000}; }
-  static Weights weights(const void* p) { return split(load_words(p)); }
-  static Row row(const void* p) { return split(splat(word_at(p))); }
-  static Weights weights(I32 w) { return split(w); }
-  static Row row(I32 x) { return split(x); }
-  static Acc dot(Acc acc, Weights w, Row x) {
-    return fma((F32)w.even, (F32)x.even, fma((F32)w.odd, (F32)x.odd, acc));
-  }
-};
-struct Fp32 {  // one float
-  using Acc = F32;
-  using Weights = I32;
-  using Row = I32;
-  static Weights weights(const void* p) { return load_words(p); }
-  static Row row(const void* p) { return splat(word_at(p)); }
-  static Weights weights(I32 w) { return w; }
-  static Row row(I32 x) { return x; }
-  static Acc dot(Acc acc, Weights w, Row x) { return fma((F32)w, (F32)x, acc); }
-};
+inline I32 repeat_word(const void* p) { return splat(word_at(p)); }
+// By inline assembly, because gcc 12 lets intrinsics leave the sum in a factor's register, and runs out of registers.
+inline F32 add_product(F32 sum, F32 a, F32 b) {
+  asm("vfmadd231ps %2, %1, %0" : "+x"(sum) : "x"(a), "x"(b));
+  return sum;
+}
+inline F32 add_product_bf16(F32 sum, F32 a, F32 b) { return add_product(sum, a, b); }
+
+#include "words.h"
+
+using Bf16 = SplitBf16;
+using Int4Codes = WidenedCodes;
 struct Int8 {  // four unsigned weights (value + 128), four signed activations; in 16 bits, since vpmaddubsw saturates
   using Acc = I32;
   static constexpr int32_t OFFSET = 128;
@@ -154,15 +142,5 @@ struct Int8 {  // four unsigned weights (value + 128), four signed activations; 
     const __m256i even = _mm256_madd_epi16((__m256i)w.even, (__m256i)x.even);
     const __m256i odd = _mm256_madd_epi16((__m256i)w.odd, (__m256i)x.odd);
     return acc + (I32)even + (I32)odd;
-  }
-};
-
-// Nibbles widened to floats.
-struct Int4Codes {
-  I32 zero;  // the code that stands for 0
-  explicit Int4Codes(int zero_code) : zero(splat(zero_code)) {}
-  Bf16::Weights word(I32 packed, int j) const {
-    const I32 even = (packed >> (4 * j)) & 15, odd = (packed >> (16 + 4 * j)) & 15;
-    return {(I32)to_float(even - zero), (I32)to_float(odd - zero)};
   }
 };

@@ -20,10 +20,12 @@ typedef int32_t I32 __attribute__((vector_size(64)));
 // 6 rows x 4 vectors of accumulators, 4 vectors of weights and a broadcast: 29 of 32 registers. With weights split in two
 // (8), a row split in two and a mask, 5 rows: 31.
 constexpr int REGISTERS = 32;
-#ifdef __AVX512BF16__
+constexpr int MAX_SPLIT_ROWS = 5;
 constexpr int MAX_ROWS = 6;
+#ifdef __AVX512BF16__
+constexpr bool WIDENS_BF16 = false;
 #else
-constexpr int MAX_ROWS = 5;
+constexpr bool WIDENS_BF16 = true;
 #endif
 constexpr int strip_vectors(int) { return 4; }
 
@@ -117,23 +119,17 @@ inline void interleave(I32 a, I32 b, I32& low, I32& high) {
   high = (I32)_mm512_permutex2var_epi16((__m512i)a, _mm512_load_si512(INTERLEAVING.high), (__m512i)b);
 }
 
-// Words of weights and activations are used as they are. The dot instructions are inline assembly because gcc 12 keeps
-// the accumulators of the intrinsics in memory.
-struct Words {
-  using Weights = I32;
-  using Row = I32;
-  static Weights weights(const void* p) { return load_words(p); }
-  static Row row(const void* p) { return splat(word_at(p)); }
-  static Weights weights(I32 w) { return w; }
-  static Row row(I32 x) { return x; }
-};
-struct Fp32 : Words {  // one float
-  using Acc = F32;
-  static Acc dot(Acc acc, Weights w, Row x) {
-    asm("vfmadd231ps %2, %1, %0" : "+v"(acc) : "v"(w), "v"(x));
-    return acc;
-  }
-};
+inline I32 repeat_word(const void* p) { return splat(word_at(p)); }
+
+// Onto accumulators by inline assembly, because gcc 12 keeps those of the intrinsics in memory.
+inline F32 add_product(F32 sum, F32 a, F32 b) {
+  asm("vfmadd231ps %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
+  return sum;
+}
+inline F32 add_product_bf16(F32 sum, F32 a, F32 b) { return add_product(sum, a, b); }
+
+#include "words.h"
+
 #ifdef __AVX512BF16__
 struct Bf16 : Words {  // two bfloat16; vdpbf16ps flushes denormals, whatever the control register says
   using Acc = F32;
@@ -143,20 +139,7 @@ struct Bf16 : Words {  // two bfloat16; vdpbf16ps flushes denormals, whatever th
   }
 };
 #else
-struct Halves {
-  I32 even, odd;
-};
-struct Bf16 {  // two bfloat16, widened by a shift; the odd product is added first, as vdpbf16ps does
-  using Acc = F32;
-  using Weights = Halves;
-  using Row = Halves;
-  static Halves split(I32 w) { return {w << 16, w & (int32_t)0xffff0000}; }
-  static Weights weights(const void* p) { return split(load_words(p)); }
-  static Row row(const void* p) { return split(splat(word_at(p))); }
-  static Weights weights(I32 w) { return split(w); }
-  static Row row(I32 x) { return split(x); }
-  static Acc dot(Acc acc, Weights w, Row x) { return Fp32::dot(Fp32::dot(acc, w.odd, x.odd), w.even, x.even); }
-};
+using Bf16 = SplitBf16;
 #endif
 struct Int8 : Words {  // four unsigned weights (value + 128) against four signed activations
   using Acc = I32;

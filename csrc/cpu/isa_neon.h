@@ -19,7 +19,9 @@ typedef int32_t I32 __attribute__((vector_size(16)));
 // Sixteen accumulators whatever the rows: chains enough for four FMA units of latency 4. Beside four rows wait weights
 // split in two (8), a row (2) and a mask: 27 of 32 registers.
 constexpr int REGISTERS = 32;
+constexpr int MAX_SPLIT_ROWS = 4;
 constexpr int MAX_ROWS = 4;
+constexpr bool WIDENS_BF16 = false;  // not measured
 constexpr int strip_vectors(int rows) { return rows == 1 ? 16 : rows == 2 ? 8 : 4; }
 
 inline void opaque(F32& x) { asm("" : "+w"(x)); }
@@ -103,37 +105,18 @@ inline void interleave(I32 a, I32 b, I32& low, I32& high) {
   low = (I32)vzip1q_s16((int16x8_t)a, (int16x8_t)b), high = (I32)vzip2q_s16((int16x8_t)a, (int16x8_t)b);
 }
 
-// A word of two halves is split into even and odd before it is used: weights once per row tile, activations per row.
-struct Halves {
-  I32 even, odd;
-};
-struct Bf16 {  // two bfloat16, widened; the odd product is added first
-  using Acc = F32;
-  using Weights = Halves;
-  using Row = Halves;
-  static Halves split(I32 w) { return {w << 16, w & (int32_t)0xffff0000}; }
-  static Weights weights(const void* p) { return split(load_words(p)); }
-  static Row row(const void* p) {
-    I32 word = splat(word_at(p));
-    opaque(word);  // else gcc splits it before it is broadcast, in general registers
-    return split(word);
-  }
-  static Weights weights(I32 w) { return split(w); }
-  static Row row(I32 x) { return split(x); }
-  static Acc dot(Acc acc, Weights w, Row x) {
-    return fma((F32)w.even, (F32)x.even, fma((F32)w.odd, (F32)x.odd, acc));
-  }
-};
-struct Fp32 {  // one float
-  using Acc = F32;
-  using Weights = I32;
-  using Row = I32;
-  static Weights weights(const void* p) { return load_words(p); }
-  static Row row(const void* p) { return splat(word_at(p)); }
-  static Weights weights(I32 w) { return w; }
-  static Row row(I32 x) { return x; }
-  static Acc dot(Acc acc, Weights w, Row x) { return fma((F32)w, (F32)x, acc); }
-};
+inline I32 repeat_word(const void* p) {
+  I32 word = splat(word_at(p));
+  opaque(word);  // else gcc takes it apart before it is broadcast, in general registers
+  return word;
+}
+inline F32 add_product(F32 sum, F32 a, F32 b) { return fma(a, b, sum); }
+inline F32 add_product_bf16(F32 sum, F32 a, F32 b) { return fma(a, b, sum); }
+
+#include "words.h"
+
+using Bf16 = SplitBf16;
+using Int4Codes = WidenedCodes;
 // Four unsigned weights (value + 128), four signed activations. NEON multiplies signed by signed: a weight's offset is taken
 // off as it is loaded, by flipping its highest bit.
 #ifdef __ARM_FEATURE_DOTPROD
@@ -164,13 +147,3 @@ struct Int8 {  // in 16 bits, which hold two products: 2 * 128 * 127 < 2^15
   }
 };
 #endif
-
-// Nibbles widened to floats.
-struct Int4Codes {
-  I32 zero;  // the code that stands for 0
-  explicit Int4Codes(int zero_code) : zero(splat(zero_code)) {}
-  Bf16::Weights word(I32 packed, int j) const {
-    const I32 even = (packed >> (4 * j)) & 15, odd = (packed >> (16 + 4 * j)) & 15;
-    return {(I32)to_float(even - zero), (I32)to_float(odd - zero)};
-  }
-};

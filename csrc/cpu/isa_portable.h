@@ -12,7 +12,9 @@ typedef uint8_t U8x4 __attribute__((vector_size(4)));
 
 // Sixteen registers of four lanes: two rows of four accumulators, or one of eight.
 constexpr int REGISTERS = 16;
+constexpr int MAX_SPLIT_ROWS = 2;
 constexpr int MAX_ROWS = 2;
+constexpr bool WIDENS_BF16 = false;  // a fused product of bfloat16 is cheaper than one of floats
 constexpr int strip_vectors(int rows) { return rows == 1 ? 8 : 4; }
 
 #if defined(__SSE2__)
@@ -123,32 +125,14 @@ inline void interleave(I32 a, I32 b, I32& low, I32& high) {
   low = __builtin_shuffle(even, odd, I32{0, 4, 1, 5}), high = __builtin_shuffle(even, odd, I32{2, 6, 3, 7});
 }
 
-struct Halves {
-  I32 even, odd;
-};
-struct Bf16 {  // two bfloat16, widened by a shift; the odd product is added first, as vdpbf16ps does
-  using Acc = F32;
-  using Weights = Halves;
-  using Row = Halves;
-  static Halves split(I32 w) { return {w << 16, w & (int32_t)0xffff0000}; }
-  static Weights weights(const void* p) { return split(load_words(p)); }
-  static Row row(const void* p) { return split(splat(word_at(p))); }
-  static Weights weights(I32 w) { return split(w); }
-  static Row row(I32 x) { return split(x); }
-  static Acc dot(Acc acc, Weights w, Row x) {
-    return fma_bf16((F32)w.even, (F32)x.even, fma_bf16((F32)w.odd, (F32)x.odd, acc));
-  }
-};
-struct Fp32 {  // one float
-  using Acc = F32;
-  using Weights = I32;
-  using Row = I32;
-  static Weights weights(const void* p) { return load_words(p); }
-  static Row row(const void* p) { return splat(word_at(p)); }
-  static Weights weights(I32 w) { return w; }
-  static Row row(I32 x) { return x; }
-  static Acc dot(Acc acc, Weights w, Row x) { return fma((F32)w, (F32)x, acc); }
-};
+inline I32 repeat_word(const void* p) { return splat(word_at(p)); }
+inline F32 add_product(F32 sum, F32 a, F32 b) { return fma(a, b, sum); }
+inline F32 add_product_bf16(F32 sum, F32 a, F32 b) { return fma_bf16(a, b, sum); }
+
+#include "words.h"
+
+using Bf16 = SplitBf16;
+using Int4Codes = WidenedCodes;
 struct Int8 {  // four unsigned weights (value + 128), four signed activations; a product fits 16 bits
   typedef int16_t S16 __attribute__((vector_size(16)));
   using Acc = I32;
@@ -168,14 +152,4 @@ struct Int8 {  // four unsigned weights (value + 128), four signed activations; 
     return acc + ((product << 16) >> 16) + (product >> 16);
   }
   static Acc dot(Acc acc, Weights w, Row x) { return pair(pair(acc, w.even, x.even), w.odd, x.odd); }
-};
-
-// Nibbles widened to floats.
-struct Int4Codes {
-  I32 zero;  // the code that stands for 0
-  explicit Int4Codes(int zero_code) : zero(splat(zero_code)) {}
-  Bf16::Weights word(I32 packed, int j) const {
-    const I32 even = (packed >> (4 * j)) & 15, odd = (packed >> (16 + 4 * j)) & 15;
-    return {(I32)to_float(even - zero), (I32)to_float(odd - zero)};
-  }
 };

@@ -54,7 +54,6 @@ int32_t struct_size(const char* name) {
   if (!std::strcmp(name, #Struct)) return sizeof(Struct);
   SIZE_OF(PoolParams)
   SIZE_OF(GemmParams)
-  SIZE_OF(GemmFp16Params)
   SIZE_OF(QuantizeParams)
   SIZE_OF(GemmInt8Params)
   SIZE_OF(GemmInt4Params)

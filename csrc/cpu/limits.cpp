@@ -34,8 +34,8 @@ template <class X> inline void hide(X& x) {
 }
 
 // The tile with a panel and rows of one word each, which stay in the first-level cache or in registers.
-template <class F, class Out> void repeat_dot(int64_t steps) {
-  constexpr int ROWS = MAX_ROWS, N = STRIP<ROWS>;
+template <class F, class Out> int64_t repeat_dot(int64_t steps) {
+  constexpr int ROWS = MOST_ROWS<F>, N = STRIP<ROWS>;
   alignas(64) static const int32_t ones[PANEL] = {};
   typename F::Acc acc[ROWS][N] = {};
   typename F::Weights w = F::weights(ones);
@@ -51,19 +51,22 @@ template <class F, class Out> void repeat_dot(int64_t steps) {
   Out used = {};  // else the compiler leaves out all of the above
   EACH(m, ROWS) EACH(v, N) used += sum(acc[m][v]);
   [[maybe_unused]] volatile Out sink = used;
+  const int64_t per_dot = std::is_same_v<F, Fp32> ? 2 : std::is_same_v<F, Int8> ? 8 : 4;  // two operations a product
+  return steps * ROWS * N * LANES * per_dot;
 }
 
 constexpr int PRODUCT_WORDS = 32;  // a panel of 8 KB
+using Product = std::conditional_t<WIDENS_BF16, WideBf16, Bf16>;
 
 }  // namespace
 
 int64_t product_operations(int64_t times) {
+  constexpr int ROWS = MOST_ROWS<Product>, X_BYTES = PRODUCT_WORDS * WordLayout<Product>::X_BYTES;
   const FlushDenormals meanwhile;
-  alignas(64) static const char panel[PRODUCT_WORDS * STEP_BYTES] = {}, x[MAX_ROWS * PRODUCT_WORDS * WORD_BYTES] = {};
-  alignas(64) float out[MAX_ROWS * PANEL];
-  for (int64_t i = 0; i < times; i++)
-    product<Bf16, MAX_ROWS>(out, PANEL, x, PRODUCT_WORDS * WORD_BYTES, panel, PRODUCT_WORDS);
-  return times * MAX_ROWS * PANEL * PRODUCT_WORDS * 4;
+  alignas(64) static const char panel[PRODUCT_WORDS * STEP_BYTES] = {}, x[ROWS * X_BYTES] = {};
+  alignas(64) float out[ROWS * PANEL];
+  for (int64_t i = 0; i < times; i++) product<Product, ROWS>(out, PANEL, x, X_BYTES, panel, PRODUCT_WORDS);
+  return times * ROWS * PANEL * PRODUCT_WORDS * 4;
 }
 
 int32_t read_memory(Pool* pool, const void* p, int64_t bytes) {
@@ -77,10 +80,14 @@ int32_t read_memory(Pool* pool, const void* p, int64_t bytes) {
 }
 
 int64_t peak_operations(Pool* pool, int32_t format, int64_t steps) {
+  int64_t operations = 0;
   pool->run(pool->size(), 1, [&](int begin, int end) {
-    for (int i = begin; i < end; i++)
-      format == 0 ? repeat_dot<Bf16, float>(steps) : format == 1 ? repeat_dot<Fp32, float>(steps) : repeat_dot<Int8, int32_t>(steps);
+    for (int i = begin; i < end; i++) {
+      const int64_t done = format == 0   ? repeat_dot<Bf16, float>(steps)
+                           : format == 1 ? repeat_dot<Fp32, float>(steps)
+                                         : repeat_dot<Int8, int32_t>(steps);
+      __atomic_fetch_add(&operations, done, __ATOMIC_RELAXED);
+    }
   });
-  const int64_t per_dot = format == 0 ? 4 : format == 1 ? 2 : 8;  // two operations a product
-  return pool->size() * steps * MAX_ROWS * STRIP<MAX_ROWS> * LANES * per_dot;
+  return operations;
 }

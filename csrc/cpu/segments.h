@@ -39,8 +39,8 @@ struct SegmentPlan {
 template <class F, class Out, class Value>
 void segmented_product(const GemmParams& p, const SegmentPlan& plan, const char* x, int first_row, int rows,
                        int first_output, const char* panel, Value value) {
-  SegmentSums<SLAB_BLOCKS * MAX_ROWS> sums;
-  const int blocks = ceil_div(rows, MAX_ROWS), slabs = ceil_div(blocks, SLAB_BLOCKS), width = std::min(PANEL, p.outputs - first_output);
+  SegmentSums<SLAB_BLOCKS * MOST_ROWS<F>> sums;
+  const int blocks = ceil_div(rows, MOST_ROWS<F>), slabs = ceil_div(blocks, SLAB_BLOCKS), width = std::min(PANEL, p.outputs - first_output);
   for (int slab = 0; slab < slabs; slab++) {
     const int from = share(rows, share(blocks, slab, slabs), blocks);
     const int count = share(rows, share(blocks, slab + 1, slabs), blocks) - from;

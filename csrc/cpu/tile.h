@@ -8,7 +8,7 @@
 //   x       [rows][words]    words of activations, `x_stride` bytes between rows
 //   out     [rows][PANEL]    accumulators: float, or int32_t for Int8
 //
-// Tile: MAX_ROWS x strip_vectors(rows) vectors of accumulators stay in registers; a panel wider than a strip (AVX2,
+// Tile: MOST_ROWS x strip_vectors(rows) vectors of accumulators stay in registers; a panel wider than a strip (AVX2,
 // portable) is passed strip by strip. The order of additions of an output is the order of K and nothing else, so its
 // bits depend on its row and its weights alone: not on how many rows are computed beside it, nor on threads.
 //
@@ -24,28 +24,42 @@ constexpr int WORD_BYTES = 4;
 constexpr size_t STEP_BYTES = (size_t)PANEL * WORD_BYTES;  // of a panel, for one word of K
 constexpr int PANEL_VECTORS = PANEL / LANES;
 
-// Two float16 inputs of an output are multiplied one after the other, the odd one first, by rows of float: the weights
+// Two inputs of an output of 16 bits are multiplied one after the other, the odd one first, by rows of float: the weights
 // are widened as they are loaded, activations once for all panels.
-struct Fp16 : Fp32 {
-  static Weights weights(const void* p) { return (I32)load_fp16(p); }
-};
+struct Fp16 : Fp32 {};
+struct WideBf16 : Fp32 {};  // the bits of Bf16
 
 // Where the operands of a word of K lie: one vector of words after the other, and a word a row.
 template <class F> struct WordLayout {
   static constexpr int PARTS = 1;  // of a word, each multiplied on its own
   static constexpr int X_BYTES = WORD_BYTES;
-  static constexpr size_t weights(int vector, int) { return vector * sizeof(I32); }
   static constexpr size_t x(int) { return 0; }
+  static typename F::Weights weights(const char* strip, int vector, int) { return F::weights(strip + vector * sizeof(I32)); }
 };
-// Of each 16 outputs the odd inputs, then the even ones: 64 bytes. In a row two floats, the even one first.
-template <> struct WordLayout<Fp16> {
-  static constexpr int PARTS = 2, GROUP = 16, VECTORS = GROUP / LANES;  // of outputs
+// In a row two floats, the even one first.
+struct WideLayout {
+  static constexpr int PARTS = 2;
   static constexpr int X_BYTES = 2 * sizeof(float);
-  static constexpr size_t weights(int vector, int part) {
-    return vector / VECTORS * GROUP * WORD_BYTES + (part * GROUP + vector % VECTORS * LANES) * 2;
-  }
   static constexpr size_t x(int part) { return part == 0 ? sizeof(float) : 0; }
 };
+// Words as those of Bf16.
+template <> struct WordLayout<WideBf16> : WideLayout {
+  static I32 weights(const char* strip, int vector, int part) {
+    const I32 words = load_words(strip + vector * sizeof(I32));
+    return part == 0 ? odd_half(words) : even_half(words);
+  }
+};
+// Of each 16 outputs the odd inputs, then the even ones: 64 bytes.
+template <> struct WordLayout<Fp16> : WideLayout {
+  static constexpr int GROUP = 16, VECTORS = GROUP / LANES;  // of outputs
+  static constexpr size_t offset(int vector, int part) {
+    return vector / VECTORS * GROUP * WORD_BYTES + (part * GROUP + vector % VECTORS * LANES) * 2;
+  }
+  static I32 weights(const char* strip, int vector, int part) { return (I32)load_fp16(strip + offset(vector, part)); }
+};
+
+// Rows of a tile, at most.
+template <class F> constexpr int MOST_ROWS = sizeof(typename F::Weights) > sizeof(I32) ? MAX_SPLIT_ROWS : MAX_ROWS;
 
 template <int ROWS> constexpr int STRIP = strip_vectors(ROWS);
 template <int ROWS> constexpr int STRIPS = PANEL_VECTORS / STRIP<ROWS>;
@@ -85,7 +99,7 @@ inline void tile(typename F::Acc (&acc)[ROWS][STRIP<ROWS>], const char* x, size_
 #pragma GCC unroll 1
   for (int k = 0; k < words; k++, strip += STEP_BYTES, x += X_STEP, ahead += LINES * 64) {
     EACH(part, Layout::PARTS) {
-      const auto weights = [&](int v) { return F::weights(strip + Layout::weights(v, part)); };
+      const auto weights = [&](int v) { return Layout::weights(strip, v, part); };
       step<F, ROWS, N>(acc, x + Layout::x(part), x_stride, weights, [&](int i) {
         if (LINES < 4 && Layout::PARTS == 1 && i < LINES) prefetch<2>(ahead + i * 64);  // spread over the step, they cost nothing
       });
@@ -126,10 +140,10 @@ inline void product(Out* out, size_t out_stride, const char* x, size_t x_stride,
     part(out + s * STRIP<ROWS> * LANES, out_stride, keep, x, x_stride, panel + s * STRIP<ROWS> * sizeof(I32), words, nullptr);
 }
 
-// Calls f(integral_constant<rows>) for a number of rows known at run time, 1..MAX_ROWS.
+// Calls f(integral_constant<rows>) for a number of rows known at run time, 1..MOST.
 template <class Fn, int... R> inline void with_rows(int rows, Fn f, std::integer_sequence<int, R...>) {
   ((rows == R + 1 ? f(std::integral_constant<int, R + 1>{}) : void()), ...);
 }
-template <class Fn> inline void with_rows(int rows, Fn f) {
-  with_rows(rows, f, std::make_integer_sequence<int, MAX_ROWS>{});
+template <int MOST, class Fn> inline void with_rows(int rows, Fn f) {
+  with_rows(rows, f, std::make_integer_sequence<int, MOST>{});
 }

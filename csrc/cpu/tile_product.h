@@ -14,7 +14,6 @@
 #pragma once
 #include <array>
 
-#include "arena.h"
 #include "segments.h"
 #include "tiles.h"
 
@@ -237,9 +236,8 @@ template <class Body> void for_tile_panels(Pool* pool, int rows, int outputs, Bo
 template <class T, class Values>
 void tile_gemm(Pool* pool, const GemmParams& p, int words, size_t x_stride, size_t x_bytes, size_t x_step, Values values) {
   if (p.rows == 0) return;
-  thread_local Arena arena;
   PackedRows x(p.rows, p.segments, x_bytes);
-  x.pack(pool, (char*)arena.reserve(x.bytes()), (const char*)p.x, x_stride, x_step);
+  x.pack(pool, (char*)row_arena().reserve(x.bytes()), (const char*)p.x, x_stride, x_step);
   for_tile_panels(pool, p.rows, p.outputs, [&](int index, int first_row, int count) {
     TileRegisters<T> registers;
     alignas(64) typename T::Sum out[SLAB_ROWS * PANEL];

@@ -8,15 +8,6 @@ constexpr bool TILES_ARE_INSTRUCTIONS = false;
 constexpr int FMA_VECTORS = LANES == 16 ? 1 : 2;
 constexpr int FMA_ROWS = LANES == 16 ? 8 : 2;
 
-inline F32 even_of(I32 word) { return (F32)(word << 16); }
-inline F32 odd_of(I32 word) { return (F32)(word & (int32_t)0xffff0000); }
-
-// A vector set without fused products has a shorter way for operands that are bfloat16.
-template <class V> inline V fma_halves(V a, V b, V c) {
-  if constexpr (requires { fma_bf16(a, b, c); }) return fma_bf16(a, b, c);
-  else return fma(a, b, c);
-}
-
 // sums[ROWS][TILE_OUTPUTS] += rows * FMA_VECTORS vectors of words, over one piece.
 template <int ROWS> [[gnu::noipa]] void add_piece(Bf16Tiles, float* sums, const char* rows, size_t stride, const char* words) {
   constexpr int N = FMA_VECTORS;
@@ -27,13 +18,13 @@ template <int ROWS> [[gnu::noipa]] void add_piece(Bf16Tiles, float* sums, const 
     F32 w[N][2];
     EACH(v, N) {
       const I32 both = load_words(words + v * sizeof(I32));
-      w[v][0] = even_of(both), w[v][1] = odd_of(both);
+      w[v][0] = (F32)even_half(both), w[v][1] = (F32)odd_half(both);
     }
     EACH(m, ROWS) {
       const I32 both = splat(word_at(rows + m * stride));
-      const F32 x[2] = {even_of(both), odd_of(both)};
-      EACH(v, N) even[m][v] = fma_halves(w[v][0], x[0], even[m][v]);
-      EACH(v, N) odd[m][v] = fma_halves(w[v][1], x[1], odd[m][v]);
+      const F32 x[2] = {(F32)even_half(both), (F32)odd_half(both)};
+      EACH(v, N) even[m][v] = add_product_bf16(even[m][v], w[v][0], x[0]);
+      EACH(v, N) odd[m][v] = add_product_bf16(odd[m][v], w[v][1], x[1]);
     }
   }
   EACH(m, ROWS) EACH(v, N) {

@@ -8,8 +8,8 @@ import torch
 from paged_serve.workers.arithmetic import arithmetic
 
 
-def words(num_ranks=1, *, dtype=torch.bfloat16, device="cpu", head_dim=64, summation="dot"):
-    model = SimpleNamespace(dtype=dtype, device=device, geometry=SimpleNamespace(head_dim=head_dim))
+def words(num_ranks=1, *, dtype=torch.bfloat16, device="cpu", summation="dot"):
+    model = SimpleNamespace(dtype=dtype, device=device)
     return arithmetic(model, num_ranks, None if summation is None else SimpleNamespace(summation=summation))
 
 
@@ -26,7 +26,3 @@ def test_the_order_of_sums_counts_where_bfloat16_is_added():
 @pytest.mark.parametrize("options", [{"summation": None}, {"device": "cuda", "summation": None}])
 def test_torch_and_devices_have_bits_of_their_own_for_each_number_of_ranks(options):
     assert words(1, **options) != words(2, **options)
-
-
-def test_heads_that_the_kernels_do_not_have_are_torchs():
-    assert torch.__version__ in words(head_dim=80 + 1)

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from paged_serve.workers.kernels import cpu
-from paged_serve.workers.kernels.attention import attention
+from paged_serve.workers.kernels.attention import attention, cached
 
 from ..kernel_oracles import attended
 
@@ -24,7 +25,7 @@ class Case:
     rows: list[tuple[int, int]]
     query: Tensor  # [tokens, heads, head_dim]
     kv: list[Tensor]  # of each row, [2, its length, kv_heads, head_dim]
-    cache: Tensor  # [2, num_blocks, kv_heads, block_size, head_dim]
+    cache: Tensor  # [2, num_blocks, kv_heads, block_size, cached(head_dim)]
     tables: Tensor  # [rows, max_blocks]
     scale: float
     scales: tuple[Tensor, Tensor] | None  # of an int8 cache, each [num_blocks, kv_heads, block_size]
@@ -71,8 +72,8 @@ class Case:
 def make_case(rows, dtypes, group=2, kv_heads=2, head_dim=32, block_size=16, seed=0, **options) -> Case:
     generator = torch.Generator().manual_seed(seed)
     counts = [-(-(old + new) // block_size) for old, new in rows]
-    computed, cached = dtypes
-    cache = torch.full((2, sum(counts) + 3, kv_heads, block_size, head_dim), torch.nan, dtype=computed)
+    computed, held = dtypes
+    cache = torch.full((2, sum(counts) + 3, kv_heads, block_size, cached(head_dim)), torch.nan, dtype=computed)
     ids = torch.randperm(sum(counts) + 3, generator=torch.Generator().manual_seed(seed)).int()
     tables = torch.full((len(rows), max(counts)), NO_BLOCK, dtype=torch.int32)
     kv = []
@@ -80,10 +81,11 @@ def make_case(rows, dtypes, group=2, kv_heads=2, head_dim=32, block_size=16, see
         tables[row, :count], ids = ids[:count], ids[count:]
         kv.append(torch.randn(2, old + new, kv_heads, head_dim, generator=generator).to(computed))
         slots = torch.arange(old + new)
-        cache[:, tables[row, slots // block_size].long(), :, slots % block_size] = kv[row].transpose(0, 1)
+        filled = functional.pad(kv[row], (0, cached(head_dim) - head_dim))
+        cache[:, tables[row, slots // block_size].long(), :, slots % block_size] = filled.transpose(0, 1)
     query = torch.randn(sum(new for _, new in rows), group * kv_heads, head_dim, generator=generator).to(computed)
     scales = None
-    if cached == torch.int8:
+    if held == torch.int8:
         cache, both = coded(cache)
         scales = both[0], both[1]
         kv = [codes.double() * factors.unsqueeze(-1).double() for codes, factors in map(coded, kv)]
@@ -118,7 +120,7 @@ CHUNKS = [(0, 2), (0, 64), (0, 65), (1, 63), (3, 126), (50, 33), (63, 2), (64, 6
 
 @pytest.mark.parametrize("dtypes", FLOATS + CODED, ids=str)
 @pytest.mark.parametrize("rows", [EDGES, CHUNKS, [*EDGES, *CHUNKS]], ids=["decode", "chunks", "both"])
-@pytest.mark.parametrize("head_dim", [16, 32, 48, 64, 80, 96, 128, 256])
+@pytest.mark.parametrize("head_dim", [16, 20, 32, 34, 48, 64, 80, 96, 128, 256, 272])
 def test_attention_is_what_its_definition_says(cpu_pools, rows, head_dim, dtypes):
     case = make_case(rows, dtypes, head_dim=head_dim)
     for pool in cpu_pools:
@@ -179,6 +181,8 @@ INVARIANT = [
     {"group": 5, "head_dim": 48},
     {"group": 7, "head_dim": 32, "cap": 3.0},
     {"group": 8, "head_dim": 256, "window": 100},
+    {"group": 3, "head_dim": 20},
+    {"group": 2, "head_dim": 272},
 ]
 
 

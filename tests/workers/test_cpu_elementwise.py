@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from paged_serve.workers.kernels.attention import cached
 from paged_serve.workers.kernels.elementwise import rms_norm, rotate_and_cache, silu_mul
 from paged_serve.workers.layers.rotary import Rotary
 from paged_serve.workers.models.geometry import RopeScaling
@@ -90,12 +91,15 @@ def test_rotation_fills_the_query_and_the_cache_and_nothing_else(
     positions = torch.randint(0, 3000, (tokens,), generator=generator)
     slots = torch.randperm(blocks * block_size, generator=generator)[:tokens]
     table = Rotary(RopeScaling("default"), head_dim).table(3000)
-    keys, values = (torch.full((blocks, kv_heads, block_size, head_dim), torch.nan, dtype=dtype) for _ in "kv")
+    shape = blocks, kv_heads, block_size, cached(head_dim)
+    keys, values = (torch.full(shape, torch.nan, dtype=dtype) for _ in "kv")
     query = torch.empty(tokens, heads, head_dim, dtype=dtype)
     rotate_and_cache(cpu_pools[1], projected, table, positions, slots, keys, values, query, *norm, eps)
 
     parts = projected.view(tokens, -1, head_dim).split([heads, kv_heads, kv_heads], 1)
-    written = [cache[slots // block_size, :, slots % block_size] for cache in (keys, values)]
+    slotted = [cache[slots // block_size, :, slots % block_size] for cache in (keys, values)]
+    written = [heads[..., :head_dim] for heads in slotted]
+    assert all((heads[..., head_dim:] == 0).all() for heads in slotted)
     for found, part, weight in ((query, parts[0], norm[0]), (written[0], parts[1], norm[1])):
         exact, magnitude = rotated_by_definition(part, weight, eps, table[positions])
         error = (found.double() - exact).abs()
@@ -108,7 +112,7 @@ def test_rotation_fills_the_query_and_the_cache_and_nothing_else(
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("head_dim", [16, 80, 128, 256])
+@pytest.mark.parametrize("head_dim", [16, 34, 80, 128, 256, 300])
 def test_an_int8_cache_gets_codes_and_scales(cpu_pools, head_dim, dtype):
     """A key's codes come from its float32 values: a 16-bit cache's own rounding must not show in them."""
     tokens, kv_heads, block_size, blocks = 33, 3, 16, 5
@@ -117,7 +121,7 @@ def test_an_int8_cache_gets_codes_and_scales(cpu_pools, head_dim, dtype):
     positions, norm = torch.arange(tokens) * 7, random(head_dim, seed=2)
     table = Rotary(RopeScaling("default"), head_dim).table(300)
     for pool in cpu_pools:
-        codes = torch.full((2, blocks, kv_heads, block_size, head_dim), 99, dtype=torch.int8)
+        codes = torch.full((2, blocks, kv_heads, block_size, cached(head_dim)), 99, dtype=torch.int8)
         scales = torch.full(codes.shape[:-1], torch.nan)
         query = torch.empty(tokens, 5, head_dim, dtype=dtype)
         where = positions, places, codes[0], codes[1], query, norm, norm, 1e-6
@@ -125,7 +129,9 @@ def test_an_int8_cache_gets_codes_and_scales(cpu_pools, head_dim, dtype):
         parts = projected.view(tokens, -1, head_dim).split([5, kv_heads, kv_heads], 1)
         keys, _ = rotated_by_definition(parts[1], norm, 1e-6, table[positions])
         for index, exact in enumerate((keys, parts[2].double())):
-            found = codes[index, places // block_size, :, places % block_size].double()
+            slotted = codes[index, places // block_size, :, places % block_size].double()
+            found = slotted[..., :head_dim]
+            assert (slotted[..., head_dim:] == 0).all()
             factors = scales[index, places // block_size, :, places % block_size].double()
             torch.testing.assert_close(factors, exact.abs().amax(-1) / 127, rtol=2e-6, atol=0)
             assert (found.abs().amax(-1) == 127).all()
@@ -148,7 +154,7 @@ def test_rows_keep_their_bits_in_any_company(cpu_pools, size, dtype):
 
     def rotated(pool, rows):
         """Queries of two heads, the key and the value of one, side by side."""
-        keys, values = (torch.empty(10, 1, 16, size, dtype=dtype) for _ in "kv")
+        keys, values = (torch.empty(10, 1, 16, cached(size), dtype=dtype) for _ in "kv")
         query = torch.empty(len(rows), 2, size, dtype=dtype)
         slots = places[: len(rows)].contiguous()
         rotate_and_cache(pool, projected[rows], table, rows, slots, keys, values, query, weight, weight, 1e-6)

@@ -7,7 +7,7 @@ import torch
 from check_spills import allowed, spills
 
 from paged_serve.protocol.errors import ConfigError
-from paged_serve.workers.kernels import cpu
+from paged_serve.workers.kernels import cpu, parameters
 from paged_serve.workers.kernels.gemm import gemm
 from paged_serve.workers.kernels.packing import pack
 
@@ -57,6 +57,18 @@ def test_a_row_has_the_same_bits_among_any_rows_and_on_any_number_of_threads(cpu
             for pool in cpu_pools:
                 part = gemm(pool, x[start : start + count], packed, out_dtype=torch.float32)
                 assert torch.equal(part, whole[start : start + count]), (count, pool.num_threads)
+
+
+@pytest.mark.parametrize("dtype", DTYPES[:2])
+def test_rows_too_long_to_be_widened_at_once_keep_their_bits(cpu_pools, dtype):
+    """More than 32 MB as floats."""
+    x, weight = operands(66, 3, 130_000, dtype)
+    packed, residual = pack(weight), torch.randn(66, 3).to(dtype)
+    whole = gemm(cpu_pools[1], x, packed, residual=residual)
+    for row in (0, 32, 33, 65):
+        assert torch.equal(
+            gemm(cpu_pools[0], x[row : row + 1], packed, residual=residual[row : row + 1])[0], whole[row]
+        )
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -134,10 +146,10 @@ def test_a_library_whose_dot_product_adds_in_another_order_is_not_run(monkeypatc
 
 
 def test_a_library_with_other_structs_is_refused(cpu_library, monkeypatch):
-    class GemmParams(cpu.GemmParams):
-        _fields_ = (("forgotten", cpu.c_int64),)
+    class GemmParams(parameters.GemmParams):
+        _fields_ = (("forgotten", parameters.c_int64),)
 
-    monkeypatch.setitem(cpu.KERNELS, "gemm_bf16", GemmParams)
+    monkeypatch.setitem(parameters.KERNELS, "gemm_bf16", GemmParams)
     with pytest.raises(ConfigError, match="build_ext --inplace"):
         cpu.Library(cpu_library.path)
 

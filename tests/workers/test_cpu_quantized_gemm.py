@@ -140,6 +140,16 @@ def test_a_quantized_row_has_the_same_bits_among_any_rows_and_on_any_number_of_t
 
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
+def test_rows_that_pass_a_group_in_several_slabs_keep_their_bits(cpu_pools, dtype):
+    x, codes, scales, zeros = int4_operands(270, 70, 128, 64, with_zeros=True, dtype=dtype)
+    packed = pack_int4(codes, scales, zeros)
+    whole = gemm(cpu_pools[0], x, packed, out_dtype=torch.float32)
+    assert torch.equal(gemm(cpu_pools[1], x, packed, out_dtype=torch.float32), whole)
+    for row in (0, 1, 119, 120, 133, 256, 269):
+        assert torch.equal(gemm(cpu_pools[0], x[row : row + 1], packed, out_dtype=torch.float32)[0], whole[row])
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
 def test_quantized_products_add_bias_and_residual_and_round_once(cpu_pools, dtype):
     x, forms = packed_forms(dtype)
     bias, residual = torch.randn(200, generator=random(6)), torch.randn(70, 200, generator=random(7)).to(dtype)

@@ -40,12 +40,12 @@ def test_products_add_in_the_order_of_the_definition(cpu_pools, shape, dtype, ki
 
 @pytest.mark.parametrize("dtype", FLOATS[:2], ids=str)
 @pytest.mark.parametrize("with_zeros", [False, True])
-@pytest.mark.parametrize("group_size", [8, 24, 64])
-def test_int4_products_and_sums_of_groups_do(cpu_pools, group_size, with_zeros, dtype):
+@pytest.mark.parametrize(("group_size", "rows"), [(8, 5), (24, 3), (24, 14), (64, 5), (264, 7)])
+def test_int4_products_and_sums_of_groups_do(cpu_pools, group_size, rows, with_zeros, dtype):
     codes = integers(0, 16, (70, 8 * group_size), 1).to(torch.uint8)
     scales = (normals((70, 8), 2) * 0.01).bfloat16().float()
     zeros = integers(0, 17, (70, 8), 3).to(torch.uint8) if with_zeros else None
-    x = numbers("plain", (5, 8 * group_size), 4).to(dtype)
+    x = numbers("plain", (rows, 8 * group_size), 4).to(dtype)
     packed = pack(GroupedWeight(codes, scales, zeros, bits=4))
     exact = dot_order.int4_product(
         x.float().numpy(), codes.float().numpy(), None if zeros is None else zeros.float().numpy(), scales.numpy(), 4

@@ -21,6 +21,7 @@ from paged_serve.workers.rank import DEMO_MODEL
 from paged_serve.workers.recorded_forward import TorchWatch
 from paged_serve.workers.tensor_parallel import TensorParallelGroup
 
+from .checkpoints import reference
 from .planner import Planner, Request, Whims
 from .tiny_model import write_tiny_model
 
@@ -191,6 +192,15 @@ def test_a_first_step_that_makes_the_buffers_is_no_verdict(make_model):
     model, pool = make_model()
     first = structs.replace(prefill(0, 1), chunks=(), decode_joins=pack_ids([0]))
     assert programs_run(new_runner(model), pool, [first, STEADY, STEADY]) == [0, 0, 1]
+
+
+def test_heads_of_any_size_are_computed_by_kernels(make_model, tmp_path):
+    """Of 24 elements here, which the cache fills up with zeros."""
+    reference("llama-multi-query", tmp_path)
+    model, pool = make_model(tmp_path)
+    assert programs_run(new_runner(model), pool, [prefill(0, 4), join(0), STEADY, STEADY]) == [0, 0, 1, 1]
+    assert model.geometry.cached_head_dim == 32
+    assert model.geometry.kv_bytes_per_block(16, 1, torch.bfloat16) == 2 * model.geometry.num_layers * 32 * 2 * 16
 
 
 def test_a_model_in_which_torch_computes_stays_in_python(make_model, caplog):

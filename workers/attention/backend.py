@@ -16,6 +16,7 @@ class AttentionBackend(Protocol):
     decode step, a chunk of any size and a recompute, whatever the neighbours, the blocks' ids or their size.
     """
 
+    head_multiple: int  # elements; zeros fill up a head in the cache to a multiple of it
     coded_cache: torch.dtype | None  # what a cache may hold instead of the model's dtype, if it is 16 bits wide
 
     def plan(self, batch: InputBatch, cache: KVCache, num_heads: int) -> Any:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..input_batch import InputBatch
-from ..kernels.attention import attention
+from ..kernels.attention import HEAD_MULTIPLE, attention
 from ..kernels.buffers import Buffers
 from ..kernels.cpu import Pool
 from ..kv_cache import KVCache
@@ -22,8 +22,9 @@ class PagedPlan:
 
 
 class CpuPagedAttention:
-    """For heads of a size that the kernels know."""
+    """For heads of any size up to MAX_HEAD_DIM."""
 
+    head_multiple = HEAD_MULTIPLE
     coded_cache: torch.dtype | None = torch.int8
 
     def __init__(self, pool: Pool, buffers: Buffers):

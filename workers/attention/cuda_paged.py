@@ -29,6 +29,7 @@ class CudaPagedAttention:
     Lists of work are kept for each number of requests and tokens, rounded up: a recorded graph finds its own again.
     """
 
+    head_multiple = 1
     coded_cache: torch.dtype | None = torch.float8_e4m3fn
 
     def __init__(self, launcher: Launcher, arch: str, multiprocessors: int):

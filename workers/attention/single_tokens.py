@@ -5,9 +5,7 @@ the library take another kernel. A token's tiles are added one after another, fr
 """
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import product
 
 import torch
 from torch import Tensor
@@ -27,12 +25,10 @@ class SingleTokenPlan:
 
 
 class SingleTokenAttention:
-    """The AttentionBackend of a CPU without our kernels, and of heads of a size that they do not know."""
+    """The AttentionBackend of a CPU without our kernels."""
 
+    head_multiple = 1
     coded_cache: torch.dtype | None = None
-
-    def __init__(self, *, by_head: bool = False):
-        self._by_head = by_head  # each query head by itself, too: then ranks with fewer heads have one rank's bits
 
     def plan(self, batch: InputBatch, cache: KVCache, num_heads: int) -> SingleTokenPlan:
         starts, kv_lens = batch.row_starts.tolist(), batch.kv_lens.tolist()
@@ -50,7 +46,6 @@ class SingleTokenAttention:
         keys, values = cache.keys[layer], cache.values[layer]
         kv_heads = keys.shape[1]
         queries = (query.float() * scale).view(len(query), kv_heads, -1, query.shape[2])
-        parts = list(_heads(*queries.shape[1:3])) if self._by_head else [(slice(None), slice(None))]
         result = torch.empty_like(query)
         by_group = result.view(queries.shape)
         for (start, end, kv_len), slots in zip(plan.rows, plan.slots, strict=True):
@@ -58,17 +53,9 @@ class SingleTokenAttention:
             for token in range(start, end):
                 seen_to = kv_len - (end - token)
                 seen_from = max(0, seen_to - window + 1) if window else 0
-                for kv, group in parts:
-                    one = queries[token, kv, group].clone()
-                    mixed = _attend_token(one, row_keys[:, kv], row_values[:, kv], seen_from, seen_to)
-                    by_group[token, kv, group] = mixed.to(query.dtype)
+                mixed = _attend_token(queries[token].clone(), row_keys, row_values, seen_from, seen_to)
+                by_group[token] = mixed.to(query.dtype)
         return result
-
-
-def _heads(kv_heads: int, group_size: int) -> Iterator[tuple[slice, slice]]:
-    """Of each query head its KV head and its place in the group."""
-    for kv, head in product(range(kv_heads), range(group_size)):
-        yield slice(kv, kv + 1), slice(head, head + 1)
 
 
 def _tiles(cache: Tensor, slots: Tensor) -> Tensor:

@@ -30,6 +30,7 @@ class StepPlan:
 class TorchOracle:
     """The AttentionBackend of plain torch, on any device."""
 
+    head_multiple = 1
     coded_cache: torch.dtype | None = None
 
     def plan(self, batch: InputBatch, cache: KVCache, num_heads: int) -> StepPlan:

@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor
 
-from .cpu import AttentionParams, Pool, packer
+from .cpu import Pool
+from .parameters import AttentionParams, packer
 
 KERNEL_OF = {  # by the dtypes of the query and of the cache
     (torch.bfloat16, torch.bfloat16): "attention_bf16",
@@ -12,14 +13,15 @@ KERNEL_OF = {  # by the dtypes of the query and of the cache
     (torch.bfloat16, torch.int8): "attention_int8",
     (torch.float16, torch.int8): "attention_int8_fp16",
 }
-MAX_HEAD_DIM = 256
+HEAD_MULTIPLE = 16  # elements of a head in the cache, of which those past the model's are zeros
+MAX_HEAD_DIM = 1024
 PARAMS = packer(AttentionParams)
 Scales = tuple[Tensor, Tensor]  # of int8 keys and of values, each [num_blocks, kv_heads, block_size] float32
 
 
-def attends(head_dim: int) -> bool:
-    """Whether the kernels know heads of this size."""
-    return head_dim % 16 == 0 and head_dim <= MAX_HEAD_DIM
+def cached(head_dim: int) -> int:
+    """Elements of a head of this size in the cache."""
+    return -(-head_dim // HEAD_MULTIPLE) * HEAD_MULTIPLE
 
 
 def attention(
@@ -36,7 +38,7 @@ def attention(
     out: Tensor | None = None,
     scales: Scales | None = None,
 ) -> Tensor:
-    """`query` [tokens, heads, head_dim] over `keys` and `values` [num_blocks, kv_heads, block_size, head_dim].
+    """`query` [tokens, heads, head_dim] over `keys` and `values` [num_blocks, kv_heads, block_size, cached(head_dim)].
 
     Row r owns tokens row_starts[r]:row_starts[r + 1], the last of its kv_lens[r] positions; position p lies in block
     block_tables[r, p // block_size]. These three are int32, on the CPU. A token sees the positions up to its own, of
@@ -46,14 +48,15 @@ def attention(
     """
     if out is None:
         out = torch.empty(query.shape, dtype=query.dtype)
-    _, kv_heads, block_size, head_dim = keys.shape
-    assert attends(head_dim), head_dim
+    _, kv_heads, block_size, cached_dim = keys.shape
+    head_dim = query.shape[2]
+    assert cached_dim == cached(head_dim), (cached_dim, head_dim)
+    assert head_dim <= MAX_HEAD_DIM, head_dim
     assert block_size % 16 == 0, block_size
     assert query.dtype == out.dtype
     assert keys.dtype == values.dtype
     assert (keys.dtype == torch.int8) == (scales is not None)
     assert query.shape == out.shape
-    assert query.shape[2] == head_dim
     assert query.shape[1] % kv_heads == 0
     assert values.shape == keys.shape
     assert keys.is_contiguous()

@@ -7,7 +7,8 @@ import os
 import torch
 from torch import Tensor
 
-from .cpu import Pool, ReadFileParams, packer
+from .cpu import Pool
+from .parameters import ReadFileParams, packer
 
 CHUNK = 1 << 20
 IN_MEMORY = -1

@@ -1,4 +1,4 @@
-"""The libraries of csrc/cpu: which one this machine runs, its parameter structs, and its pool of threads.
+"""The libraries of csrc/cpu: which one this machine runs, and its pool of threads.
 
 Each library holds the same functions for one instruction set. Without any (no compiler at installation) the torch
 code of workers/layers and workers/attention serves.
@@ -7,16 +7,17 @@ code of workers/layers and workers/attention serves.
 import ctypes
 import os
 import platform
-import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from ctypes import c_float, c_int32, c_int64, c_void_p
+from ctypes import c_int32, c_int64, c_void_p
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
 from paged_serve.protocol.errors import ConfigError
+
+from .parameters import KERNELS, PackPart, PoolParams
 
 FOLDER = Path(__file__).parents[1].resolve().parent / "csrc"
 IS_ARM = platform.machine().lower() in ("aarch64", "arm64")
@@ -33,202 +34,8 @@ TILE_ORDER = {  # what stands in for kernels that add bfloat16 products, see csr
     "attention_int8": "attention_int8_tile",
 }
 SPIN_US = 50  # how long an idle thread waits awake: longer than the Python between two kernels of a step
-
-
-class PoolParams(ctypes.Structure):
-    _fields_ = (("cpus", c_void_p), ("threads", c_int32), ("pin_caller", c_int32), ("spin_us", c_int32))
-
-
-class GemmParams(ctypes.Structure):
-    _fields_ = (
-        *((name, c_void_p) for name in ("y", "x", "weight", "bias", "residual")),
-        *((name, c_int64) for name in ("x_stride", "y_stride")),
-        *((name, c_int32) for name in ("rows", "outputs", "inputs", "y_dtype", "segments")),
-    )
-
-
-class GemmFp16Params(ctypes.Structure):
-    _fields_ = (("gemm", GemmParams), ("wide", c_void_p))
-
-
-class QuantizeParams(ctypes.Structure):
-    _fields_ = (
-        *((name, c_void_p) for name in ("codes", "scales", "sums", "x")),
-        *((name, c_int64) for name in ("x_stride", "codes_stride")),
-        *((name, c_int32) for name in ("rows", "inputs", "x_dtype")),
-    )
-
-
-class GemmInt8Params(ctypes.Structure):
-    _fields_ = (("gemm", GemmParams), *((name, c_void_p) for name in ("x_scales", "x_sums", "weight_scales")))
-
-
-class GemmInt4Params(ctypes.Structure):
-    _sizes = ("scale_unit", c_float), ("group_size", c_int32)
-    _fields_ = (("gemm", GemmParams), ("wide", c_void_p), ("group_sums", c_void_p), *_sizes)
-
-
-class SumPartsParams(ctypes.Structure):
-    _fields_ = (
-        *((name, c_void_p) for name in ("y", "parts", "bias")),
-        *((name, c_int32) for name in ("count", "rows", "size", "y_dtype")),
-    )
-
-
-class EmbedParams(ctypes.Structure):
-    _fields_ = (
-        *((name, c_void_p) for name in ("y", "ids", "table", "scales")),
-        ("y_stride", c_int64),
-        *((name, c_int32) for name in ("rows", "outputs", "inputs", "y_dtype")),
-    )
-
-
-class NormParams(ctypes.Structure):
-    _fields_ = (
-        *((name, c_void_p) for name in ("out", "hidden", "delta", "weight")),
-        *((name, c_int32) for name in ("rows", "size")),
-        ("eps", c_float),
-        ("dtype", c_int32),
-    )
-
-
-class SiluMulParams(ctypes.Structure):
-    _fields_ = (
-        *((name, c_void_p) for name in ("out", "gate_up")),
-        *((name, c_int32) for name in ("rows", "size", "dtype")),
-    )
-
-
-class RotateParams(ctypes.Structure):
-    _fields_ = (
-        *((name, c_void_p) for name in ("query", "projected", "query_norm", "key_norm", "angles")),
-        *((name, c_void_p) for name in ("positions", "slots", "keys", "values", "key_scales", "value_scales")),
-        *((name, c_int32) for name in ("tokens", "heads", "kv_heads", "head_dim", "block_size")),
-        ("eps", c_float),
-        ("dtype", c_int32),
-    )
-
-
-class ScanParams(ctypes.Structure):
-    _fields_ = (
-        *((name, c_void_p) for name in ("logits", "best", "finite")),
-        ("stride", c_int64),
-        *((name, c_int32) for name in ("rows", "vocab")),
-    )
-
-
-class DrawParams(ctypes.Structure):
-    _fields_ = (
-        *((name, c_void_p) for name in ("logits", "indices", "rows", "temperature", "log_min_p")),
-        *((name, c_void_p) for name in ("top_k", "top_p", "uniform", "tokens")),
-        ("stride", c_int64),
-        *((name, c_int32) for name in ("count", "vocab")),
-    )
-
-
-class LogprobParams(ctypes.Structure):
-    _fields_ = (
-        *((name, c_void_p) for name in ("logits", "indices", "tokens", "counts", "ids", "logprobs", "ranks")),
-        ("stride", c_int64),
-        *((name, c_int32) for name in ("count", "vocab", "width")),
-    )
-
-
-class AttentionParams(ctypes.Structure):
-    _fields_ = (
-        *((name, c_void_p) for name in ("out", "query", "keys", "values", "key_scales", "value_scales")),
-        *((name, c_void_p) for name in ("block_tables", "row_starts", "kv_lens")),
-        *((name, c_int64) for name in ("out_stride", "query_stride")),
-        *(
-            (name, c_int32)
-            for name in ("rows", "table_stride", "kv_heads", "group", "head_dim", "block_size", "window")
-        ),
-        *((name, c_float) for name in ("scale", "cap")),
-    )
-
-
-class PackPart(ctypes.Structure):
-    _fields_ = (("rows", c_void_p), ("stride", c_int64), ("outputs", c_int32), ("element", c_int32))
-
-
-class PackParams(ctypes.Structure):
-    _fields_ = (
-        *((name, c_void_p) for name in ("panels", "parts")),
-        *((name, c_int32) for name in ("count", "outputs", "inputs", "element")),
-    )
-
-
-class PackInt4Params(ctypes.Structure):
-    _fields_ = (
-        *((name, c_void_p) for name in ("panels", "codes", "scales", "zeros")),
-        ("stride", c_int64),
-        *((name, c_int32) for name in ("outputs", "inputs", "group_size")),
-    )
-
-
-class QuantizeWeightsParams(ctypes.Structure):
-    _fields_ = (
-        *((name, c_void_p) for name in ("codes", "scales", "errors", "rows")),
-        ("stride", c_int64),
-        *((name, c_int32) for name in ("outputs", "inputs", "first_column", "columns", "element", "group_size")),
-    )
-
-
-class ReadFileParams(ctypes.Structure):
-    _fields_ = (
-        *((name, c_void_p) for name in ("into", "sums", "failure")),
-        *((name, c_int64) for name in ("offset", "bytes")),
-        ("file", c_int32),
-    )
-
-
-class ProgramParams(ctypes.Structure):
-    _fields_ = (("calls", c_void_p), ("count", c_int32))
-
-
-KERNELS: dict[str, type[ctypes.Structure]] = {
-    "gemm_bf16": GemmParams,
-    "gemm_bf16_tile": GemmParams,
-    "gemm_fp16": GemmFp16Params,
-    "gemm_fp32": GemmParams,
-    "quantize_rows": QuantizeParams,
-    "gemm_int8": GemmInt8Params,
-    "gemm_int8_tile": GemmInt8Params,
-    "gemm_int4": GemmInt4Params,
-    "gemm_int4_tile": GemmInt4Params,
-    "sum_parts": SumPartsParams,
-    **dict.fromkeys(("embed_bf16", "embed_fp16", "embed_fp32", "embed_int8"), EmbedParams),
-    "rms_norm": NormParams,
-    "silu_mul": SiluMulParams,
-    "rotate_and_cache": RotateParams,
-    "scan_logits": ScanParams,
-    "draw_tokens": DrawParams,
-    "token_logprobs": LogprobParams,
-    **dict.fromkeys(("attention_bf16", "attention_fp16", "attention_fp32"), AttentionParams),
-    **dict.fromkeys(("attention_int8", "attention_int8_fp16"), AttentionParams),
-    "pack_rows": PackParams,
-    "pack_int4": PackInt4Params,
-    "quantize_weights": QuantizeWeightsParams,
-    "read_file": ReadFileParams,
-    **dict.fromkeys(("attention_bf16_tile", "attention_int8_tile"), AttentionParams),
-    "run_program": ProgramParams,
-}
 Summation = Literal["auto", "dot", "tile"]
 Kernel = Callable[[int, bytes], Any]  # of a pool's handle and packed parameters
-
-
-def packer(params: type[ctypes.Structure]) -> Callable[..., bytes]:
-    """Packs a struct's fields, in their order and with inner structs opened, in a third of the time of ctypes.
-
-    Pointers are integers, 0 for null; a kernel takes the bytes as they are.
-    """
-    return struct.Struct(_format(params)).pack
-
-
-def _format(params: type[ctypes.Structure]) -> str:
-    codes = {c_void_p: "P", c_int32: "i", c_int64: "q", c_float: "f"}
-    kinds = [field[1] for field in params._fields_]
-    return "".join(_format(kind) if issubclass(kind, ctypes.Structure) else codes[kind] for kind in kinds)
 
 
 class Library:

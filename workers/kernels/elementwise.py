@@ -5,8 +5,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from .cpu import NormParams, Pool, RotateParams, SiluMulParams, packer
+from .attention import cached
+from .cpu import Pool
 from .dtypes import DTYPE_CODES
+from .parameters import NormParams, RotateParams, SiluMulParams, packer
 
 NORM, SILU_MUL, ROTATE = packer(NormParams), packer(SiluMulParams), packer(RotateParams)
 
@@ -52,18 +54,18 @@ def rotate_and_cache(
     eps: float = 0.0,
     scales: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:
-    """Fills `query` [tokens, heads, head_dim], and the slots of `keys` and `values` [blocks, kv_heads, size, head_dim].
+    """Fills `query` [tokens, heads, head_dim], and slots of `keys` and `values` [blocks, kv_heads, size, cached(dim)].
 
     `projected` [tokens, (heads + 2 kv_heads) * head_dim] holds queries, keys and values of tokens at `positions`, whose
     place in the cache is `slots` (both [tokens] i64). `angles` [positions, head_dim] float32 are a Rotary's table; the
     norms are [head_dim] float32. In an int8 cache each head of a token becomes codes in -127..127, and one of the
-    `scales` of keys and of values, both [blocks, kv_heads, size] float32.
+    `scales` of keys and of values, both [blocks, kv_heads, size] float32. Zeros follow a head in its slot.
     """
     tokens, heads, head_dim = query.shape
     kv_heads, block_size = keys.shape[1:3]
     _check(projected.dtype, (tokens, (heads + 2 * kv_heads) * head_dim), projected)
     _check(projected.dtype, query.shape, query)
-    _check(torch.int8 if scales else projected.dtype, (len(keys), kv_heads, block_size, head_dim), keys, values)
+    _check(torch.int8 if scales else projected.dtype, (len(keys), kv_heads, block_size, cached(head_dim)), keys, values)
     key_scales, value_scales = scales or (None, None)
     _check(torch.float32, (len(keys), kv_heads, block_size), key_scales, value_scales)
     _check(torch.int64, (tokens,), positions, slots)

@@ -6,19 +6,18 @@ import torch
 from torch import Tensor
 
 from .buffers import Buffers
-from .cpu import (
+from .cpu import Pool
+from .dtypes import DTYPE_CODES
+from .packing import WORD_INPUTS, PackedWeight, WeightFormat
+from .parameters import (
     EmbedParams,
-    GemmFp16Params,
     GemmInt4Params,
     GemmInt8Params,
     GemmParams,
-    Pool,
     QuantizeParams,
     SumPartsParams,
     packer,
 )
-from .dtypes import DTYPE_CODES
-from .packing import WORD_INPUTS, PackedWeight, WeightFormat
 
 ROW_DTYPES = {
     WeightFormat.BF16: (torch.bfloat16,),
@@ -26,10 +25,9 @@ ROW_DTYPES = {
     WeightFormat.FP32: (torch.float32,),
     WeightFormat.INT4: (torch.bfloat16, torch.float16),
 }
-KERNELS = {WeightFormat.BF16: "gemm_bf16", WeightFormat.FP32: "gemm_fp32"}
+KERNELS = {WeightFormat.BF16: "gemm_bf16", WeightFormat.FP16: "gemm_fp16", WeightFormat.FP32: "gemm_fp32"}
 CODES_MULTIPLE = 64  # bytes between rows of codes: whole cache lines
-GEMM, GEMM_FP16 = packer(GemmParams), packer(GemmFp16Params)
-GEMM_INT8, GEMM_INT4 = packer(GemmInt8Params), packer(GemmInt4Params)
+GEMM, GEMM_INT8, GEMM_INT4 = packer(GemmParams), packer(GemmInt8Params), packer(GemmInt4Params)
 QUANTIZE, EMBED, SUM_PARTS = packer(QuantizeParams), packer(EmbedParams), packer(SumPartsParams)
 
 
@@ -100,17 +98,12 @@ def gemm(
     if isinstance(x, QuantizedRows) or x.dtype not in ROW_DTYPES[weight.format]:
         known = " or ".join(map(str, ROW_DTYPES[weight.format]))
         raise TypeError(f"{weight.format} weights multiply {known} rows, not {x.dtype}")
-    wide = _take(buffers, "widened", rows, inputs + inputs % 2) if x.dtype == torch.float16 else None
     if weight.format == WeightFormat.INT4:
         x = x if weight.order is None else x[:, weight.order]
         sums = _take(buffers, "group sums", rows, inputs // weight.group_size) if weight.has_zeros else None
-        rest_of_int4 = _pointer(wide), _pointer(sums), weight.scale_unit, weight.group_size
+        rest_of_int4 = _pointer(sums), weight.scale_unit, weight.group_size, DTYPE_CODES[x.dtype]
         fields = GEMM_INT4(*_fields(x, weight, bias, residual, out, segments), *rest_of_int4)
         pool.functions["gemm_int4"](pool.handle, fields)
-        return out
-    if weight.format == WeightFormat.FP16:
-        fields = GEMM_FP16(*_fields(x, weight, bias, residual, out, segments), _pointer(wide))
-        pool.functions["gemm_fp16"](pool.handle, fields)
         return out
     pool.functions[KERNELS[weight.format]](pool.handle, GEMM(*_fields(x, weight, bias, residual, out, segments)))
     return out

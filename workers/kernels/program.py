@@ -5,7 +5,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from ctypes import c_void_p
 
-from .cpu import Kernel, Pool, ProgramParams, packer
+from .cpu import Kernel, Pool
+from .parameters import ProgramParams, packer
 
 PARAMS = packer(ProgramParams)
 ALIGNMENT = 8  # bytes, of a pointer: the structs' largest field

@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .cpu import DrawParams, LogprobParams, Pool, ScanParams, packer
+from .cpu import Pool
+from .parameters import DrawParams, LogprobParams, ScanParams, packer
 
 SCAN, DRAW, LOGPROBS = packer(ScanParams), packer(DrawParams), packer(LogprobParams)
 

@@ -1,6 +1,7 @@
 """Reads this rank's share of a checkpoint and puts the decoder together."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -64,8 +65,9 @@ class Assembly:
         facts = self._finish((*names.unused, *tied))
         self._on_progress(self._checkpoint.total_bytes, self._checkpoint.total_bytes)
         heads = self._heads()
+        attention = self._backend.attention(heads)
         return Model(
-            geometry=geometry,
+            geometry=replace(geometry, head_multiple=attention.head_multiple),
             tp_size=group.size,
             backend=self._backend,
             embedding=embedding,
@@ -73,7 +75,7 @@ class Assembly:
             final_norm=final_norm,
             output_head=head,
             ops=self._backend.ops(heads),
-            attention=self._backend.attention(heads),
+            attention=attention,
             weights_bytes=self._loaded_bytes,
             quantization=facts,
         )

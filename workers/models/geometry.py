@@ -53,6 +53,7 @@ class Geometry:
     qk_norm: bool
     eos_token_ids: tuple[int, ...]
     dtype: torch.dtype
+    head_multiple: int = 1  # elements; a head in the KV cache is filled up with zeros to a multiple of it
 
     @property
     def sliding_window(self) -> int:
@@ -66,9 +67,14 @@ class Geometry:
         """With more ranks than KV heads each head is held by several ranks."""
         return max(1, self.num_kv_heads // tp_size)
 
+    @property
+    def cached_head_dim(self) -> int:
+        """Elements of a key or a value as the KV cache holds it."""
+        return -(-self.head_dim // self.head_multiple) * self.head_multiple
+
     def kv_bytes_per_block(self, block_size: int, tp_size: int, dtype: torch.dtype) -> int:
         """Bytes of one block of `block_size` tokens on one rank: K and V of all layers, and what int8 is scaled by."""
-        per_head = self.head_dim * dtype.itemsize + (torch.float32.itemsize if dtype == torch.int8 else 0)
+        per_head = self.cached_head_dim * dtype.itemsize + (torch.float32.itemsize if dtype == torch.int8 else 0)
         return 2 * self.num_layers * self.kv_heads_of_rank(tp_size) * per_head * block_size
 
     def check_tensor_parallel(self, tp_size: int) -> None:

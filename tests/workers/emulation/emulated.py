@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from paged_serve.workers.kernels import cpu
+from paged_serve.workers.kernels import cpu, parameters
 
 NAN_CODE = 0x80  # of x86; codes of numbers lie in -127..127
 NAN_MAGNITUDE = {np.uint32: (0x7FFFFFFF, 0x7F800000), np.uint16: (0x7FFF, 0x7F80)}
@@ -54,16 +54,16 @@ class EmulatedLibrary(cpu.Library):
         self._heap = ctypes.CDLL(None)
         self._heap.shared_heap_block.restype = c_size_t
         self._heap.shared_heap_block.argtypes = [c_void_p, ctypes.POINTER(c_void_p)]
-        self._names = {self.address(name): name for name in cpu.KERNELS}
+        self._names = {self.address(name): name for name in parameters.KERNELS}
         self.isa = driver.ask("name")
-        for params in (cpu.PoolParams, *cpu.KERNELS.values()):
+        for params in (parameters.PoolParams, *parameters.KERNELS.values()):
             assert driver.ask("size", params.__name__) == str(ctypes.sizeof(params)), params
-        self.calls = dict.fromkeys(cpu.KERNELS, 0)  # that were compared
+        self.calls = dict.fromkeys(parameters.KERNELS, 0)  # that were compared
         here = self.functions
         self.functions = {name: self._both(name, kernel) for name, kernel in here.items()}
         self.functions["run_program"] = self._run_program
 
-    def create_pool(self, params: cpu.PoolParams) -> int:
+    def create_pool(self, params: parameters.PoolParams) -> int:
         handle = super().create_pool(params)
         self._pools[handle] = self.driver.ask("pool", params.threads)
         return handle
@@ -76,7 +76,7 @@ class EmulatedLibrary(cpu.Library):
         def call(handle: int, params: bytes | int) -> None:
             address = params if isinstance(params, int) else ctypes.cast(ctypes.c_char_p(params), c_void_p).value
             assert address
-            blocks = self._blocks(cpu.KERNELS[name].from_address(address))
+            blocks = self._blocks(parameters.KERNELS[name].from_address(address))
             before = [string_at(*block) for block in blocks]
             here(handle, address)
             expected = [string_at(*block) for block in blocks]
@@ -93,7 +93,7 @@ class EmulatedLibrary(cpu.Library):
         """One call after another: an address of a kernel means nothing there."""
         address = params if isinstance(params, int) else ctypes.cast(ctypes.c_char_p(params), c_void_p).value
         assert address
-        program = cpu.ProgramParams.from_address(address)
+        program = parameters.ProgramParams.from_address(address)
         words = np.ctypeslib.as_array(ctypes.cast(program.calls, ctypes.POINTER(ctypes.c_uint64)), (program.count, 2))
         for kernel, call in words.tolist():
             self.functions[self._names[kernel]](handle, call)

@@ -1,0 +1,49 @@
+// How a 32-bit word of weights meets a word of activations where no instruction does it, see tile.h. Included by the
+// bodies of isa.h, whose vectors and products it uses.
+#pragma once
+
+// Words that are multiplied as they are.
+struct Words {
+  using Weights = I32;
+  using Row = I32;
+  static Weights weights(const void* p) { return load_words(p); }
+  static Row row(const void* p) { return repeat_word(p); }
+  static Weights weights(I32 w) { return w; }
+  static Row row(I32 x) { return x; }
+};
+
+struct Fp32 : Words {  // one float
+  using Acc = F32;
+  static Acc dot(Acc acc, Weights w, Row x) { return add_product(acc, (F32)w, (F32)x); }
+};
+
+inline I32 even_half(I32 word) { return word << 16; }  // of a word of two bfloat16, as float
+inline I32 odd_half(I32 word) { return word & (int32_t)0xffff0000; }
+
+// A word is split in two before it is used: weights once for all rows of a tile, activations once a row.
+struct Halves {
+  I32 even, odd;
+};
+struct SplitBf16 {  // two bfloat16, widened by a shift; the odd product is added first, as vdpbf16ps does
+  using Acc = F32;
+  using Weights = Halves;
+  using Row = Halves;
+  static Halves split(I32 w) { return {even_half(w), odd_half(w)}; }
+  static Weights weights(const void* p) { return split(load_words(p)); }
+  static Row row(const void* p) { return split(repeat_word(p)); }
+  static Weights weights(I32 w) { return split(w); }
+  static Row row(I32 x) { return split(x); }
+  static Acc dot(Acc acc, Weights w, Row x) {
+    return add_product_bf16(add_product_bf16(acc, (F32)w.odd, (F32)x.odd), (F32)w.even, (F32)x.even);
+  }
+};
+
+// Nibbles widened to floats.
+struct WidenedCodes {
+  I32 zero;  // the code that stands for 0
+  explicit WidenedCodes(int zero_code) : zero(splat(zero_code)) {}
+  Halves word(I32 packed, int j) const {
+    const I32 even = (packed >> (4 * j)) & 15, odd = (packed >> (16 + 4 * j)) & 15;
+    return {(I32)to_float(even - zero), (I32)to_float(odd - zero)};
+  }
+};
