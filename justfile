@@ -50,6 +50,10 @@ soak *options:
 simulate *options:
     {{python}} scripts/simulate.py {{options}}
 
+# random workloads on the CPU kernels, each request held against itself alone: --isa avx2 --dtype int8 --count 1000
+random-workloads *options:
+    {{python}} scripts/random_workloads.py {{options}}
+
 # damaged HTTP requests at a real server: --count 1_000_000 --seed 1
 fuzz-http *options:
     {{python}} scripts/fuzz_http.py {{options}}

@@ -5,10 +5,10 @@
 Regime: one kernel at a time, called as a step calls it, on the operands of kernel_cases.py. Beside every sample both
 limits are measured with the same threads: reading the KV cache, which is larger than any cache of the machine and lies
 in large pages, and dot products in registers by the processor's best instruction for the kernel's numbers, whichever
-instruction the kernel uses: of all libraries that run here, and for bfloat16 also fp32 FMA. The floor of a call is the
-longer of bytes / read bandwidth and operations / peak; `of limit` is floor / time, the median of the samples. With one
-thread times are those of its CPU clock, so that a busy machine shows less; with more they are wall time. Ends in a line
-of JSON.
+instruction the kernel uses: of all libraries that run here, for bfloat16 also fp32 FMA, with AMX also tiles. The floor
+of a call is the longer of bytes / read bandwidth and operations / peak; `of limit` is floor / time, the median of the
+samples. With one thread times are those of its CPU clock, so that a busy machine shows less; with more they are wall
+time. Ends in a line of JSON.
 """
 
 import argparse
@@ -36,7 +36,7 @@ SAMPLE_S = 0.03  # at least, of calls one after another
 PEAK_STEPS = 1_000_000  # several milliseconds with any instruction set
 
 
-# What multiplies such numbers exactly enough; of AMX when a library counts it among its formats.
+# What multiplies such numbers exactly enough.
 INSTRUCTIONS = {"bf16": ("bf16", "fp32", "amx_bf16"), "fp32": ("fp32",), "int8": ("int8", "amx_int8")}
 
 
@@ -48,9 +48,7 @@ class Machine:
     clock: Callable[[], float]
     memory: Tensor
     others: tuple[cpu.Pool, ...]  # of the same threads and every library that runs here, to measure its instructions
-    best: dict[
-        str, tuple[cpu.Pool, str]
-    ]  # by format of a kernel's numbers: whose instruction is fastest, by its format
+    best: dict[str, tuple[cpu.Pool, str]]  # by format of a kernel's numbers: the fastest instruction, by its own format
 
     def time(self, call: Callable[[], object], times: int = 1) -> float:
         """Seconds a call."""
@@ -78,7 +76,7 @@ class Machine:
         rates = {
             (pool, name): max(self.peak_of(pool, name) for _ in range(3))
             for pool in self.others
-            for name in cpu.PEAK_FORMATS
+            for name in pool.library.peak_formats
         }
         for number_format, names in INSTRUCTIONS.items():
             able = [(pool, name) for pool, name in rates if name in names]

@@ -1,8 +1,12 @@
 """How fast a checkpoint becomes packed weights on the CPU kernels, in its own bytes, and is read from the packed file.
 
-Each load is a process of its own, as a worker's start is; the checkpoint lies in the page cache. Without --model one of
-random weights is made, in the shape of a model of half a billion. Rates are those of `load_model` alone: neither
-imports nor the KV cache. On a machine that others use too, the rate by CPU time is the one to look at.
+Each load is a process of its own, as a worker's start is; the checkpoint lies in the page cache. Without --model there
+are random weights in the shape of a model of half a billion. Rates are those of `load_model` alone: neither imports nor
+the KV cache. On a machine that others use too, the rate by CPU time is the one to look at.
+
+A virtual machine may give free memory back to its host; the first touch of a page then waits for the host, and that is
+booked as our CPU time. So a process touches as much memory as it will need, lets it go and loads at once: `first touch`
+is how fast that was. A load that finds its memory cold takes the time of its bytes at that rate more.
 
     python scripts/bench_load.py --threads 1 2 --runs 3
 """
@@ -21,34 +25,50 @@ import torch
 from safetensors.torch import save_file
 
 HIDDEN, FFN, LAYERS, VOCAB, HEAD_DIM, HEADS, KV_HEADS = 1024, 3072, 28, 32000, 128, 8, 4
-HEADER = "| weights | threads | seconds | GB/s | GB/s of CPU time | MB beyond the weights |"
+GROUP = 128  # inputs, of gptq and awq
+HEADER = "| weights | threads | seconds | GB/s | GB/s of CPU time | MB beyond the weights | first touch, GB/s |"
 FORMS: dict[str, dict[str, Any]] = {
     "bfloat16": {"dtype": "bfloat16"},
     "float32": {"dtype": "float32"},
     "int8": {"quantization": "int8"},
     "int4": {"quantization": "int4"},
+    "gptq": {},
+    "awq": {},
 }
+WARM_TIMES = 2.5  # the checkpoint's bytes: float32 from bfloat16, and codes before they are packed
 
 
-def write_model(folder: Path) -> None:
-    """A llama of random bfloat16 weights, about 1 GB."""
+def write_model(folder: Path, form: str) -> None:
+    """A llama of random weights: 0.8 GB of bfloat16, or gptq's or awq's codes."""
+    folder.mkdir(exist_ok=True)
     generator = torch.Generator().manual_seed(0)
 
     def weight(*shape: int) -> torch.Tensor:
         return torch.randn(shape, generator=generator).bfloat16()
+
+    def words(*shape: int) -> torch.Tensor:
+        return torch.randint(-(1 << 31), 1 << 31, shape, generator=generator).int()
+
+    def projection(name: str, outputs: int, inputs: int) -> dict[str, torch.Tensor]:
+        if form not in ("gptq", "awq"):
+            return {f"{name}.weight": weight(outputs, inputs)}
+        groups, codes = inputs // GROUP, (inputs // 8, outputs) if form == "gptq" else (inputs, outputs // 8)
+        zeros, scales = words(groups, outputs // 8), weight(groups, outputs).half()
+        return {f"{name}.qweight": words(*codes), f"{name}.qzeros": zeros, f"{name}.scales": scales}
 
     tensors = {name: weight(VOCAB, HIDDEN) for name in ("model.embed_tokens.weight", "lm_head.weight")}
     tensors["model.norm.weight"] = weight(HIDDEN)
     for layer in range(LAYERS):
         name = f"model.layers.{layer}"
         for part, heads in {"q": HEADS, "k": KV_HEADS, "v": KV_HEADS}.items():
-            tensors[f"{name}.self_attn.{part}_proj.weight"] = weight(heads * HEAD_DIM, HIDDEN)
-        tensors[f"{name}.self_attn.o_proj.weight"] = weight(HIDDEN, HEADS * HEAD_DIM)
-        tensors |= {f"{name}.mlp.{part}_proj.weight": weight(FFN, HIDDEN) for part in ("gate", "up")}
-        tensors[f"{name}.mlp.down_proj.weight"] = weight(HIDDEN, FFN)
+            tensors |= projection(f"{name}.self_attn.{part}_proj", heads * HEAD_DIM, HIDDEN)
+        tensors |= projection(f"{name}.self_attn.o_proj", HIDDEN, HEADS * HEAD_DIM)
+        for part in ("gate", "up"):
+            tensors |= projection(f"{name}.mlp.{part}_proj", FFN, HIDDEN)
+        tensors |= projection(f"{name}.mlp.down_proj", HIDDEN, FFN)
         tensors |= {f"{name}.{norm}_layernorm.weight": weight(HIDDEN) for norm in ("input", "post_attention")}
     save_file(tensors, folder / "model.safetensors")
-    config = {
+    config: dict[str, Any] = {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
         "dtype": "bfloat16",
@@ -65,7 +85,20 @@ def write_model(folder: Path) -> None:
         "tie_word_embeddings": False,
         "hidden_act": "silu",
     }
+    quantization = {"quant_method": form, "bits": 4, "group_size": GROUP, "desc_act": False, "version": "gemm"}
+    if form in ("gptq", "awq"):
+        config["quantization_config"] = quantization
     (folder / "config.json").write_text(json.dumps(config))
+
+
+def first_touch(nbytes: int) -> float:
+    """Bytes a second; the memory is free again, and the host has not yet taken it back."""
+    from paged_serve.workers.kernels.packing import allocate
+
+    memory = allocate((nbytes,), torch.uint8)
+    began = time.process_time()
+    memory[::4096] = 1
+    return nbytes / (time.process_time() - began)
 
 
 def load_once(model: str, fields: dict[str, Any], threads: int) -> dict[str, float]:
@@ -82,11 +115,19 @@ def load_once(model: str, fields: dict[str, Any], threads: int) -> dict[str, flo
     library = best_library()
     assert library is not None, "the kernels are not built"
     pool = Pool(library, sorted(os.sched_getaffinity(0))[:threads])
+    touched = first_touch(int(WARM_TIMES * sum(path.stat().st_size for path in Path(model).glob("*.safetensors"))))
     before = resident_bytes()
+    reset_peak()
     started, computed = time.perf_counter(), time.process_time()
     loaded = load_model(model, ModelConfig(device="cpu", **fields), TensorParallelGroup(), lambda *_: None, pool)
     seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - computed
-    return {"seconds": seconds, "cpu": cpu_seconds, "beyond": peak_resident_bytes() - before - loaded.weights_bytes}
+    beyond = peak_resident_bytes() - before - loaded.weights_bytes
+    return {"seconds": seconds, "cpu": cpu_seconds, "beyond": beyond, "touched": touched}
+
+
+def reset_peak() -> None:
+    """Of this process's resident bytes, to what is resident now."""
+    Path("/proc/self/clear_refs").write_text("5")
 
 
 def measure(model: str, fields: dict[str, Any], threads: int, runs: int) -> dict[str, float]:
@@ -111,14 +152,13 @@ def main() -> None:
     if arguments.one:
         print(json.dumps(load_once(*json.loads(arguments.one))))
         return
+    print(f"least of {arguments.runs}; GB of the checkpoint's own bytes a second\n\n{HEADER}\n|{'---|' * 7}")
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(arguments.model or name)
-        if not arguments.model:
-            write_model(folder)
-        total = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
-        print(f"{total / 1e9:.2f} GB; least of {arguments.runs}; GB of the checkpoint a second\n")
-        print(f"{HEADER}\n|{'---|' * 6}")
         for form in arguments.forms:
+            folder = Path(arguments.model or f"{name}/{form if form in ('gptq', 'awq') else 'floats'}")
+            if not folder.exists():
+                write_model(folder, form)
+            total = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
             for threads in arguments.threads:
                 report(form, threads, total, measure(str(folder), FORMS[form], threads, arguments.runs))
                 if not arguments.no_kept:
@@ -131,13 +171,15 @@ def report_kept(form: str, threads: int, total: int, folder: Path, runs: int) ->
         report(f"{form}, written to the packed file", threads, total, measure(str(folder), fields, threads, 1))
         (path,) = Path(kept).iterdir()
         size = path.stat().st_size
-        report(f"{form}, from it ({size / 1e9:.2f} GB)", threads, size, measure(str(folder), fields, threads, runs))
+        report(f"{form}, from it", threads, size, measure(str(folder), fields, threads, runs))
 
 
 def report(what: str, threads: int, nbytes: int, run: dict[str, float]) -> None:
     rate, per_cpu = (nbytes / run[name] / 1e9 for name in ("seconds", "cpu"))
     beyond = run["beyond"] / 1e6
-    print(f"| {what} | {threads} | {run['seconds']:.2f} | {rate:.2f} | {per_cpu:.2f} | {beyond:.0f} |", flush=True)
+    touched = run["touched"] / 1e9
+    figures = f"{run['seconds']:.2f} | {rate:.2f} | {per_cpu:.2f} | {beyond:.0f} | {touched:.2f}"
+    print(f"| {what} ({nbytes / 1e9:.2f} GB) | {threads} | {figures} |", flush=True)
 
 
 if __name__ == "__main__":

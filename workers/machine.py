@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlparse
 from paged_serve.protocol.config import ParallelConfig
 
 from .cpu_quota import quota_of_cpus
-from .kernels.cpu import ISAS, best_library, library_path, load_library, runnable_isas
+from .kernels.cpu import ISAS, Library, best_library, library_path, load_library, runnable_isas, summation_of
 from .threads import threads_of_rank, usable_cpus
 
 # Of the demo model's decode on AVX2: docs/operations.md.
@@ -51,7 +51,8 @@ def report() -> list[tuple[str, str]]:
     best = load_library("portable").machine_isa if "portable" in built else "unknown without a library"
     absent = [isa for isa in ISAS if isa not in built]
     libraries = ", ".join(built) or "none"
-    taken = f"{fastest.isa}: the best of those that this machine runs" if (fastest := best_library()) else "none"
+    fastest = best_library()
+    taken = f"{fastest.isa}: the best of those that this machine runs" if fastest else "none"
     cpus, quota = usable_cpus(), quota_of_cpus()
     threads = threads_of_rank(ParallelConfig(), _LARGE, min(len(cpus), quota or len(cpus)))
     rows = [
@@ -59,11 +60,21 @@ def report() -> list[tuple[str, str]]:
         ("instruction set", best),
         ("kernels built", libraries + (f"; not {', '.join(absent)}" if built and absent else "")),
         ("kernels taken", taken),
+        ("summation", _summation(fastest)),
         ("threads", f"up to {threads}: {len(cpus)} cores, quota {quota or 'none'}"),
     ]
     if slow := why_slow("auto"):
         rows += [("slow", slow), ("remedy", remedy("auto"))]
     return rows
+
+
+def _summation(library: Library | None) -> str:
+    """The order of bfloat16 sums that a server takes of itself, and how to have the bits of the other."""
+    if library is None:
+        return "none: torch's, row by row"
+    order = summation_of(library)
+    other = "tile" if order == "dot" else "dot"
+    return f"{order}: the faster order here; --summation {other} gives the bits of machines that take {other}"
 
 
 def _processor() -> str:

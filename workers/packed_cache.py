@@ -187,7 +187,9 @@ def through_store(
     """`load` from the file at `path`, or, where that does not serve, with one that is made meanwhile."""
     if (reader := open_packed(path, key, sources, pool)) is not None:
         try:
-            return load(reader)
+            loaded = load(reader)
+            log.info("packed weights were read from %s, %d bytes", path, reader.total_bytes)
+            return loaded
         except DamagedError as damage:
             log.warning("packed weights in %s are made anew: %s", path, damage)
         finally:

@@ -46,6 +46,7 @@ class Checkpoint:
                 raise ConfigError(f"{path} lacks {_listed(missing)}, which the index says it holds")
             self.entries.update(entries)
             self._file_of.update(dict.fromkeys(entries, path))
+        self.total_bytes = sum(entry.data_offsets[1] - entry.data_offsets[0] for entry in self.entries.values())
 
     def read(
         self,
@@ -80,10 +81,6 @@ class Checkpoint:
     @property
     def files(self) -> list[Path]:
         return sorted(set(self._file_of.values()))
-
-    @property
-    def total_bytes(self) -> int:
-        return sum(entry.data_offsets[1] - entry.data_offsets[0] for entry in self.entries.values())
 
     def close(self) -> None:
         """Unmaps the files; the next `read` opens them anew."""

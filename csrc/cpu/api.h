@@ -224,6 +224,20 @@ struct PackInt4Params {
 };
 API void pack_int4(Pool*, const PackInt4Params*);
 
+// Words of a quantized checkpoint to one code a byte. unpack_codes.cpp.
+struct UnpackCodesParams {
+  uint8_t* codes;         // [outputs, inputs]
+  const uint32_t* words;  // as `layout` says
+  const int64_t* order;   // [inputs]: which of the words' inputs a column takes; or null: as they come. Not for AWQ
+  int64_t stride;         // between rows of words
+  int32_t outputs, inputs;
+  int32_t first;          // values of the first words that are not wanted
+  int32_t bits;           // 4 or 8
+  int32_t layout;         // 0: [outputs, words], neighbouring inputs in a word; 1: [words, outputs], the same;
+                          // 2: [inputs, words], neighbouring outputs in AWQ's order, 4 bits
+};
+API void unpack_codes(Pool*, const UnpackCodesParams*);
+
 // Float weights to codes. quantize_weights.cpp.
 struct QuantizeWeightsParams {
   void* codes;       // [outputs, columns]: int8, or one 4-bit code a byte
@@ -267,5 +281,6 @@ API int32_t struct_size(const char* name);  // of one of the structs above, or -
 
 // The machine's limits. limits.cpp.
 API int32_t read_memory(Pool*, const void*, int64_t bytes);         // exclusive or of the words of whole MB
-API int64_t peak_operations(Pool*, int32_t format, int64_t steps);  // format 0 bf16, 1 fp32, 2 int8; how many were done
+// format 0 bf16, 1 fp32, 2 int8; 3 bf16 and 4 int8 by tiles; how many were done
+API int64_t peak_operations(Pool*, int32_t format, int64_t steps);
 API int64_t product_operations(int64_t times);                      // of bfloat16, by the caller; how many were done

@@ -69,6 +69,7 @@ int32_t struct_size(const char* name) {
   SIZE_OF(PackPart)
   SIZE_OF(PackParams)
   SIZE_OF(PackInt4Params)
+  SIZE_OF(UnpackCodesParams)
   SIZE_OF(QuantizeWeightsParams)
   SIZE_OF(ReadFileParams)
   SIZE_OF(ProgramParams)

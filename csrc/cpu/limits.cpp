@@ -2,6 +2,7 @@
 //
 // Algorithm  read_memory: every thread folds its share of a buffer into four vectors by exclusive or; nothing else happens.
 //            peak: every thread repeats the dot product of tile.h on registers, in more chains than the latency needs.
+//            With tiles likewise, in four chains of dot products of whole tiles: AMX's peak.
 //            products: one thread repeats a tile of bfloat16 as gemm has it, its panel in the nearest cache: what is done to
 //            words before they are multiplied counts, too. The loader chooses between two libraries by it.
 // Floor      these are the floors: 32 GB/s and 231 Gflop/s (bfloat16) for one core of Zen 4.
@@ -9,6 +10,7 @@
 #include "float_mode.h"
 #include "pool.h"
 #include "tile.h"
+#include "tiles.h"
 
 namespace {
 
@@ -55,6 +57,27 @@ template <class F, class Out> int64_t repeat_dot(int64_t steps) {
   return steps * ROWS * N * LANES * per_dot;
 }
 
+// Two blocks of rows by two of words, as products have them; nothing is loaded meanwhile.
+template <class T> int64_t repeat_tile_dot(int64_t steps) {
+  alignas(64) static const char zeros[PIECE_BYTES] = {};
+  typename T::Sum sums[TILE_ROWS * TILE_OUTPUTS];
+  {
+    TileRegisters<T> tiles;
+    tiles.two(TILE_ROWS);
+    tiles.template zero<0>(), tiles.template zero<1>(), tiles.template zero<2>(), tiles.template zero<3>();
+    tiles.template load_rows<4>(zeros, PIECE_ROW_BYTES), tiles.template load_rows<5>(zeros, PIECE_ROW_BYTES);
+    tiles.template load_words<6>(zeros), tiles.template load_words<7>(zeros + TILE_COLUMN_BYTES);
+    for (int64_t k = 0; k < steps; k++) {
+      tiles.template dot<0, 4, 6>(), tiles.template dot<1, 4, 7>();
+      tiles.template dot<2, 5, 6>(), tiles.template dot<3, 5, 7>();
+    }
+    tiles.template store<3>(sums, TILE_OUTPUTS);
+  }
+  [[maybe_unused]] volatile typename T::Sum sink = sums[0];
+  const int per_word = std::is_same_v<T, Int8Tiles> ? 8 : 4;  // two operations a product
+  return steps * 4 * TILE_ROWS * TILE_OUTPUTS * PIECE_WORDS * per_word;
+}
+
 constexpr int PRODUCT_WORDS = 32;  // a panel of 8 KB
 using Product = std::conditional_t<WIDENS_BF16, WideBf16, Bf16>;
 
@@ -85,7 +108,9 @@ int64_t peak_operations(Pool* pool, int32_t format, int64_t steps) {
     for (int i = begin; i < end; i++) {
       const int64_t done = format == 0   ? repeat_dot<Bf16, float>(steps)
                            : format == 1 ? repeat_dot<Fp32, float>(steps)
-                                         : repeat_dot<Int8, int32_t>(steps);
+                           : format == 2 ? repeat_dot<Int8, int32_t>(steps)
+                           : format == 3 ? repeat_tile_dot<Bf16Tiles>(steps)
+                                         : repeat_tile_dot<Int8Tiles>(steps);
       __atomic_fetch_add(&operations, done, __ATOMIC_RELAXED);
     }
   });

@@ -119,11 +119,12 @@ def fact_rows(config: Config, facts: Mapping[str, str]) -> list[tuple[str, str]]
 
 
 def _path(facts: Mapping[str, str]) -> str:
-    """What multiplies on a CPU, on how many threads a rank."""
+    """What multiplies on a CPU, in which order of sums, on how many threads a rank."""
     if facts.get("device") != "cpu" or "kernels" not in facts:
         return ""
     name = facts["kernels"] if facts["kernels"] == "torch" else f"{facts['kernels']} kernels"
-    return f", {name} on {facts['threads']} thread{'' if facts['threads'] == '1' else 's'}"
+    order = f" in {facts['summation']} order" if "summation" in facts else ""
+    return f", {name}{order} on {facts['threads']} thread{'' if facts['threads'] == '1' else 's'}"
 
 
 def curl_line(config: Config, model: str, url: str) -> str:

@@ -185,9 +185,11 @@ class TestBanner:
         text = banner(self.CONFIG, {"quantization": "28 matrices int8"}, "url", "/tmp/run", is_demo=True)
         assert "│ quantization   28 matrices int8 " in text
 
-    def test_it_names_the_kernels_and_their_threads(self):
-        facts = {"device": "cpu", "dtype": "bfloat16", "kernels": "avx2", "threads": "2"}
-        assert "runs on        cpu, bfloat16, 1 rank, avx2 kernels on 2 threads " in self.text_of(facts)
+    @pytest.mark.parametrize("order", ["dot", "tile"])
+    def test_it_names_the_kernels_their_order_of_sums_and_their_threads(self, order):
+        facts = {"device": "cpu", "dtype": "bfloat16", "kernels": "avx2", "summation": order, "threads": "2"}
+        wanted = f"runs on        cpu, bfloat16, 1 rank, avx2 kernels in {order} order on 2 threads "
+        assert wanted in self.text_of(facts)
         assert "mend" not in self.text_of(facts)
 
     def test_without_kernels_it_says_in_red_how_slow_that_is_and_what_mends_it(self):

@@ -26,13 +26,18 @@ from .random_workload import CHECKPOINTS, MAX_MODEL_LEN
 from .test_random_workloads import alone
 from .tiny_model import VOCAB_SIZE, write_tiny_model
 
-FILE = Path(__file__).parent / "golden" / "logprobs.json"
+FOLDER = Path(__file__).parent / "golden"
 MODELS: dict[str, tuple[str, Any, Any]] = {  # checkpoint, quantization, dtype
     **{f"{checkpoint} bf16": (checkpoint, "auto", "auto") for checkpoint in ("llama", "mistral", "qwen3", "demo")},
     **{f"{checkpoint} fp16": (checkpoint, "auto", "float16") for checkpoint in ("llama", "qwen3", "demo")},
     **{f"{name} {form}": (name, form, "auto") for name in ("llama", "demo") for form in ("int8", "int4")},
     **{f"llama {form} fp16": ("llama", form, "float16") for form in ("int8", "int4")},
     "llama fp32": ("llama-float32", "auto", "auto"),
+}
+# By order of summation; the tile order is one of bfloat16 operands.
+RECORDED: dict[cpu.Summation, list[str]] = {
+    "dot": list(MODELS),
+    "tile": [name for name in MODELS if "fp" not in name],
 }
 PROMPT_TOKENS = (1, 40, 77, 1040)  # 1040: more than one range of attention
 SAMPLING: tuple[dict[str, Any], ...] = (
@@ -54,15 +59,15 @@ def requests() -> list[EngineCoreRequest]:
     ]
 
 
-def said(isa: str, name: str, home: Path) -> list[dict[str, Any]]:
-    """What each request is told by a model, made in `home`, on one instruction set."""
+def said(isa: str, name: str, home: Path, order: cpu.Summation) -> list[dict[str, Any]]:
+    """What each request is told by a model, made in `home`, on one instruction set in one order of summation."""
     checkpoint, quantization, dtype = MODELS[name]
     folder = str(DEMO_MODEL)
     if checkpoint != "demo":
         changes = {"max_position_embeddings": MAX_MODEL_LEN} | CHECKPOINTS[checkpoint]
         seeds = itertools.count()
         folder = write_tiny_model(home, draw=lambda shape: normals(shape, next(seeds)), **changes)
-    pool = cpu.Pool(cpu.load_library(isa), [-1], summation="dot")
+    pool = cpu.Pool(cpu.load_library(isa), [-1], summation=order)
     try:
         config = ModelConfig(device="cpu", quantization=quantization, dtype=dtype)
         model = load_model(folder, config, TensorParallelGroup(), lambda done, total: None, pool)
@@ -82,14 +87,25 @@ def _as_json(told: Told) -> dict[str, Any]:
     }
 
 
+def file_of(order: cpu.Summation) -> Path:
+    return FOLDER / f"{order}.json"
+
+
+def recorded(order: cpu.Summation) -> dict[str, Any]:
+    """By model, what `said` gave when it was written."""
+    found: dict[str, Any] = json.loads(file_of(order).read_text())
+    return found
+
+
 def write() -> None:
     torch.set_num_threads(1)
-    found = {}
-    for name in MODELS:
-        with tempfile.TemporaryDirectory() as home:
-            found[name] = said("portable", name, Path(home))
-    FILE.parent.mkdir(exist_ok=True)
-    FILE.write_text(json.dumps(found, indent=1) + "\n")
+    FOLDER.mkdir(exist_ok=True)
+    for order, names in RECORDED.items():
+        found = {}
+        for name in names:
+            with tempfile.TemporaryDirectory() as home:
+                found[name] = said("portable", name, Path(home), order)
+        file_of(order).write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -32,6 +32,8 @@ class ModelChoice:
     summation: cpu.Summation = "auto"
 
 
+Form = Literal["bf16", "fp16", "fp32", "int8", "int4"]  # what a model's products are of
+
 CHECKPOINTS: dict[str, dict[str, Any]] = {  # what write_tiny_model is told
     "llama": {},
     "llama-float32": {"dtype": torch.float32},
@@ -55,8 +57,11 @@ class Workload:
     client_pace: float  # chance per tick that it reads one
 
 
-def draw_workload(seed: int) -> Workload:
-    """A mixed one; or a crowded one, short prompts that grow long in a small cache; or a pair on two threads."""
+def draw_workload(seed: int, form: Form | None = None, isa: str | None = None) -> Workload:
+    """A mixed one; or a crowded one, short prompts that grow long in a small cache; or a pair on two threads.
+
+    `form` and `isa` take the place of what `seed` draws.
+    """
     rng = random.Random(seed)
     kind = rng.choices(("mixed", "crowded", "pair"), (60, 36, 4))[0]
     choice = _draw_choice(rng, kind)
@@ -66,6 +71,10 @@ def draw_workload(seed: int) -> Workload:
         choice = replace(choice, dtype="float16")
     orders: tuple[cpu.Summation, ...] = ("dot", "tile")
     choice = replace(choice, summation=random.Random(f"summation {seed}").choice(orders))
+    if form is not None:
+        choice = _in_form(choice, form)
+    if isa is not None:
+        choice = replace(choice, isa=isa)
     requests = _draw_requests(rng, kind, 1024 if choice.checkpoint == "demo" else 300)
     is_crowded = kind == "crowded"
     block_size: Any = 16 if is_crowded else rng.choice((16, 16, 32, 64))
@@ -95,6 +104,18 @@ def draw_workload(seed: int) -> Workload:
     )
 
 
+def _in_form(choice: ModelChoice, form: Form) -> ModelChoice:
+    quantization = form if form in ("int8", "int4") else "auto"
+    if form == "fp32":
+        checkpoint = "llama-float32"
+    else:
+        checkpoint = "llama" if choice.checkpoint == "llama-float32" else choice.checkpoint
+    in_form = replace(choice, checkpoint=checkpoint, quantization=quantization)
+    dtype: Literal["auto", "float16"] = choice.dtype if form in ("int8", "int4") else "auto"
+    in_form = replace(in_form, dtype="float16" if form == "fp16" else dtype)
+    return in_form if _is_divisible(in_form) else replace(in_form, ranks=1)
+
+
 def _draw_choice(rng: random.Random, kind: str) -> ModelChoice:
     isas = cpu.runnable_isas()
     isa = isas[0] if rng.random() < 0.5 else rng.choice(isas)
@@ -106,8 +127,11 @@ def _draw_choice(rng: random.Random, kind: str) -> ModelChoice:
 
 
 def _draw_ranks(rng: random.Random, choice: ModelChoice) -> int:
-    is_divisible = choice.checkpoint == "demo" or choice.quantization != "int4"  # 96 inputs are three groups of 32
-    return rng.choices((1, 2, 4), (80, 14, 6))[0] if is_divisible else 1
+    return rng.choices((1, 2, 4), (80, 14, 6))[0] if _is_divisible(choice) else 1
+
+
+def _is_divisible(choice: ModelChoice) -> bool:
+    return choice.checkpoint == "demo" or choice.quantization != "int4"  # 96 inputs are three groups of 32
 
 
 def _draw_requests(rng: random.Random, kind: str, vocab_size: int) -> list[EngineCoreRequest]:

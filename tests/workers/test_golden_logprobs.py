@@ -1,9 +1,7 @@
-"""Machines are held to one another: what models say is what a file in this folder says, bit for bit.
+"""Machines are held to one another: models say what the files in `golden` say, bit for bit, in each order of sums.
 
-After a change of arithmetic that is meant, `just golden` writes it anew.
+After a change of arithmetic that is meant, `just golden` writes them anew.
 """
-
-import json
 
 import pytest
 
@@ -11,12 +9,28 @@ from paged_serve.workers.kernels import cpu
 
 from . import golden
 
+CASES = [(order, name) for order, names in golden.RECORDED.items() for name in names]
 
-@pytest.mark.parametrize("name", golden.MODELS)
+
+@pytest.mark.parametrize(("order", "name"), CASES)
 @pytest.mark.parametrize("isa", cpu.runnable_isas())
-def test_a_model_says_what_it_said_elsewhere(isa, name, tmp_path):
-    assert golden.said(isa, name, tmp_path) == json.loads(golden.FILE.read_text())[name]
+def test_a_model_says_what_it_said_elsewhere(isa, order, name, tmp_path):
+    assert golden.said(isa, name, tmp_path, order) == golden.recorded(order)[name]
 
 
-def test_there_is_a_record_of_every_model():
-    assert json.loads(golden.FILE.read_text()).keys() == golden.MODELS.keys()
+@pytest.mark.parametrize(("order", "names"), golden.RECORDED.items())
+def test_there_is_a_record_of_every_model(order, names):
+    assert list(golden.recorded(order)) == names
+
+
+def test_the_orders_differ_in_every_model_with_products_of_bfloat16():
+    dot, tile = golden.recorded("dot"), golden.recorded("tile")
+    assert not [name for name in tile if "int8" not in name and tile[name] == dot[name]]
+
+
+@pytest.mark.parametrize("isa", cpu.runnable_isas()[:1])
+def test_a_model_without_bfloat16_says_the_same_in_both_orders(isa, tmp_path):
+    for name in ("llama int4 fp16", "llama fp32"):
+        home = tmp_path / name
+        home.mkdir()
+        assert golden.said(isa, name, home, "tile") == golden.recorded("dot")[name]

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from copy import copy
 
 import pytest
 
@@ -25,10 +26,22 @@ def test_the_report_names_what_is_built_and_what_is_taken():
     rows = dict(json.loads(told.stdout))
     best = cpu.best_library()
     assert rows["kernels taken"].startswith(f"{best.isa}: the best")
+    assert rows["summation"].startswith(f"{cpu.summation_of(best)}: ")
     assert rows["instruction set"] == best.machine_isa
     assert best.isa in rows["kernels built"]
     assert "slow" not in rows
     assert machine.why_slow("auto") == machine.why_slow("portable") == ""
+
+
+@pytest.mark.parametrize(("isa", "order", "other"), [("avx512", "dot", "tile"), ("amx", "tile", "dot")])
+def test_the_report_names_the_order_of_sums_and_how_to_have_the_other(isa, order, other, monkeypatch):
+    if not cpu.runnable_isas():
+        pytest.skip("the kernels are not built")
+    library = copy(cpu.load_library("portable"))
+    library.isa = isa
+    monkeypatch.setattr(machine, "best_library", lambda: library)
+    wanted = f"{order}: the faster order here; --summation {other} gives the bits of machines that take {other}"
+    assert dict(machine.report())["summation"] == wanted
 
 
 def test_a_server_that_was_told_to_take_torch_is_told_to_leave_that_out():
@@ -40,6 +53,7 @@ def test_a_server_that_was_told_to_take_torch_is_told_to_leave_that_out():
 def test_where_nothing_is_built_the_remedy_is_one_command(without_libraries):
     rows = dict(machine.report())
     assert rows["kernels built"] == rows["kernels taken"] == "none"
+    assert rows["summation"] == "none: torch's, row by row"
     assert rows["slow"].startswith("no CPU kernels were built: ")
     assert rows["remedy"] == machine.remedy("torch") == machine.install_command()
 

@@ -7,25 +7,23 @@ worker died. Then each is computed alone in a fresh engine with room for everyth
 
 import random
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
-from functools import cache, partial
 from pathlib import Path
 
 import pytest
 
 from paged_serve.engine_core.debug import check_invariants
-from paged_serve.protocol.config import CacheConfig, Config, ModelConfig, SchedulerConfig
+from paged_serve.protocol.config import CacheConfig, Config, SchedulerConfig
 from paged_serve.protocol.engine_core import EngineCoreRequest
 from paged_serve.protocol.sampling_params import FinishReason
 from paged_serve.workers.kernels import cpu
-from paged_serve.workers.models import Model, load_model
-from paged_serve.workers.rank import DEMO_MODEL
-from paged_serve.workers.tensor_parallel import TensorParallelGroup
+from paged_serve.workers.models import Model
 
 from .one_process import NotWaiting, OneProcess, Told
-from .random_workload import CHECKPOINTS, MAX_MODEL_LEN, ModelChoice, Workload, draw_workload
-from .ranks import Ranks, SharedModel
-from .tiny_model import write_tiny_model
+from .random_workload import MAX_MODEL_LEN, Workload, draw_workload
+from .ranks import SharedModel
+from .workload_models import Models
 
 SLICE = (*range(14), 52, 55)  # 52: two threads share the attention of a long prompt; 55: four ranks, int8
 NIGHTLY = range(1000)
@@ -43,36 +41,9 @@ def load(tmp_path_factory, chosen_isa):
     """Gives the model of a ModelChoice; each is loaded once."""
     if not cpu.runnable_isas():
         pytest.skip("the kernels are not built")
-    pools, groups = [], []
-
-    @cache
-    def folder(checkpoint: str) -> str:
-        home = tmp_path_factory.mktemp(checkpoint)
-        return write_tiny_model(home, max_position_embeddings=MAX_MODEL_LEN, **CHECKPOINTS[checkpoint])
-
-    def load_rank(choice: ModelChoice, home: str, group: TensorParallelGroup) -> Model:
-        library = cpu.load_library(chosen_isa or choice.isa)
-        pool = cpu.Pool(library, [-1] * choice.threads, summation=choice.summation)
-        pools.append(pool)
-        config = ModelConfig(device="cpu", dtype=choice.dtype, quantization=choice.quantization)
-        return load_model(home, config, group, lambda done, total: None, pool)
-
-    @cache
-    def group_of(size: int) -> Ranks:
-        groups.append(Ranks(size, tmp_path_factory.mktemp("group") / "rendezvous"))
-        return groups[-1]
-
-    @cache
-    def load(choice: ModelChoice) -> Model | SharedModel:
-        home = str(DEMO_MODEL) if choice.checkpoint == "demo" else folder(choice.checkpoint)
-        load_on = partial(load_rank, choice, home)
-        return load_on(TensorParallelGroup()) if choice.ranks == 1 else SharedModel(group_of(choice.ranks), load_on)
-
-    yield load
-    for group in groups:
-        group.close()
-    for pool in pools:
-        pool.close()
+    models = Models(tmp_path_factory.mktemp("models"), chosen_isa)
+    yield models.load
+    models.close()
 
 
 def alone(model: Model, request: EngineCoreRequest, house_type: type[OneProcess] = OneProcess) -> dict[int, Told]:
@@ -126,9 +97,13 @@ def cut_short(told: Told, count: int) -> Told:
 
 
 def run_workload(
-    load, seed: int, house_type: type[OneProcess] = OneProcess, alone_type: type[OneProcess] = OneProcess
+    load,
+    seed: int,
+    house_type: type[OneProcess] = OneProcess,
+    alone_type: type[OneProcess] = OneProcess,
+    draw: Callable[[int], Workload] = draw_workload,
 ) -> Counter[str]:
-    workload = draw_workload(seed)
+    workload = draw(seed)
     try:
         single = load(replace(workload.choice, threads=1, ranks=1))
         shared = load(workload.choice if house_type is OneProcess else replace(workload.choice, ranks=1))
@@ -141,8 +116,9 @@ def run_workload(
                 assert got == (cut_short(wanted, len(got.token_ids)) if is_aborted else wanted), request.sampling_params
     except BaseException as error:
         error.add_note(f"{workload.choice} {workload.config.cache} {workload.config.scheduler} {workload.num_blocks=}")
-        test = f"{Path(__file__)}::{test_no_request_of_a_workload_is_told_another_byte.__name__}[{seed}]"
-        error.add_note(f"to repeat: python -m pytest -m nightly '{test}'")
+        if draw is draw_workload:
+            test = f"{Path(__file__)}::{test_no_request_of_a_workload_is_told_another_byte.__name__}[{seed}]"
+            error.add_note(f"to repeat: python -m pytest -m nightly '{test}'")
         raise
     tally.update(workloads=1, requests=len(workload.arrivals), streams=len(found), ranks=workload.choice.ranks)
     tally[workload.choice.dtype] += 1

@@ -26,7 +26,7 @@ ISAS = ("neon_dotprod", "neon", "portable") if IS_ARM else ("amx", "avx512", "av
 SAME_VECTORS = ("avx512", "avx512fma")  # products by VDPBF16PS, or by fp32 FMA
 READ_BYTES = 1 << 20  # what limits.cpp reads at least
 PRODUCT_TIMES, PRODUCT_SAMPLES = 100, 9  # together a millisecond for two libraries
-PEAK_FORMATS = ("bf16", "fp32", "int8")
+PEAK_FORMATS = ("bf16", "fp32", "int8", "amx_bf16", "amx_int8")
 TILE_ORDER = {  # what stands in for kernels that add bfloat16 products, see csrc/cpu/tiles.h
     "gemm_bf16": "gemm_bf16_tile",
     "gemm_int4": "gemm_int4_tile",
@@ -95,6 +95,11 @@ class Library:
         """Reads `nbytes`, a multiple of READ_BYTES, at the machine's limit; the exclusive or of their words."""
         assert nbytes % READ_BYTES == 0, nbytes
         return int(self._dll.read_memory(handle, address, nbytes))
+
+    @property
+    def peak_formats(self) -> tuple[str, ...]:
+        """Those of PEAK_FORMATS that it has instructions for; it computes the others, too."""
+        return PEAK_FORMATS if self.isa == "amx" else tuple(name for name in PEAK_FORMATS if not name.startswith("amx"))
 
     def peak_operations(self, handle: int, number_format: str, steps: int) -> int:
         """Multiplies and adds in registers at the machine's limit; how many operations that were."""

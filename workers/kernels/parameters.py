@@ -133,6 +133,14 @@ class PackInt4Params(ctypes.Structure):
     )
 
 
+class UnpackCodesParams(ctypes.Structure):
+    _fields_ = (
+        *((name, c_void_p) for name in ("codes", "words", "order")),
+        ("stride", c_int64),
+        *((name, c_int32) for name in ("outputs", "inputs", "first", "bits", "layout")),
+    )
+
+
 class QuantizeWeightsParams(ctypes.Structure):
     _fields_ = (
         *((name, c_void_p) for name in ("codes", "scales", "errors", "rows")),
@@ -175,6 +183,7 @@ KERNELS: dict[str, type[ctypes.Structure]] = {
     **dict.fromkeys(("attention_int8", "attention_int8_fp16"), AttentionParams),
     "pack_rows": PackParams,
     "pack_int4": PackInt4Params,
+    "unpack_codes": UnpackCodesParams,
     "quantize_weights": QuantizeWeightsParams,
     "read_file": ReadFileParams,
     **dict.fromkeys(("attention_bf16_tile", "attention_int8_tile"), AttentionParams),

@@ -3,13 +3,47 @@
 import torch
 from torch import Tensor
 
+from ..kernels.cpu import Pool
+from ..kernels.unpacking import WordLayout, unpack_codes
+
+AWQ_NIBBLES = [0, 4, 1, 5, 2, 6, 3, 7]  # output i of a word of AWQ's lies in its nibble AWQ_NIBBLES[i]
+
+
+def codes_of(
+    pool: Pool | None,
+    words: Tensor,
+    layout: WordLayout,
+    bits: int,
+    shape: tuple[int, int],
+    first: int = 0,
+    order: Tensor | None = None,
+) -> Tensor:
+    """uint8 [outputs, inputs] as unpack_codes gives it, by torch where there is no pool."""
+    if pool is not None:
+        return unpack_codes(pool, words, layout, bits, shape, first, order)
+    outputs, inputs = shape
+    match layout:
+        case WordLayout.ALONG_INPUTS:
+            codes = unpack_words(words, bits, dim=1)[:, first : first + inputs]
+        case WordLayout.DOWN_INPUTS:
+            codes = unpack_words(words, bits, dim=0)[first : first + inputs].t()
+        case WordLayout.AWQ:
+            codes = in_awq_order(words)[:, first : first + outputs].t()
+    return (codes if order is None else codes[:, order]).contiguous()
+
+
+def in_awq_order(words: Tensor) -> Tensor:
+    """int32 [m, n] -> uint8 [m, 8 * n], every output in its place."""
+    values = unpack_words(words, 4, dim=1)
+    return values.view(len(values), -1, len(AWQ_NIBBLES))[:, :, AWQ_NIBBLES].flatten(1)
+
 
 def unpack_words(words: Tensor, bits: int, dim: int) -> Tensor:
     """int32 `words` [m, n] -> uint8, with 32 / bits values for each word along `dim`; bits is 4 or 8.
 
     Words are little-endian in the file and so in memory here; a byte holds two values of 4 bits, the low one first.
     """
-    packed = words.contiguous() if dim == 1 else words.t().contiguous()
+    packed = words.contiguous() if dim == 1 else words.t().clone(memory_format=torch.contiguous_format)
     values = packed.view(torch.uint8)
     if bits == 4:
         values = torch.stack([values & 15, values >> 4], dim=2).flatten(1)

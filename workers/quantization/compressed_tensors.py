@@ -18,8 +18,10 @@ from torch import Tensor
 
 from paged_serve.protocol.errors import ConfigError
 
+from ..kernels.cpu import Pool
+from ..kernels.unpacking import WordLayout
 from ..weights import Checkpoint
-from .bit_fields import unpack_words
+from .bit_fields import codes_of, unpack_words
 from .config import Arguments, CompressedTensors, ConfigGroup
 from .forms import Fp8Weight, GroupedWeight, Int8Weight, Weight
 from .reader import MatrixPart, MatrixReader, activation_order, groups_of, num_groups
@@ -35,6 +37,7 @@ class CompressedTensorsReader:
     checkpoint: Checkpoint
     config: CompressedTensors
     otherwise: MatrixReader
+    pool: Pool | None = None  # whose threads unpack codes; None: torch does
 
     def read(self, name: str, part: MatrixPart) -> Weight:
         group = group_for(name, self.config)
@@ -62,28 +65,29 @@ class CompressedTensorsReader:
         order = activation_order(self.checkpoint, f"{name}.weight_g_idx", inputs, groups)
         wanted = groups_of(name, part, groups, order)
         self._check_shape(name, part.shape)
-        codes = self._codes(name, part, how.num_bits)
+        codes = self._codes(name, part, how.num_bits, order)
         scales = self.checkpoint.read(f"{name}.weight_scale", (outputs, groups))[part.outputs, wanted]
         zeros = None if how.symmetric else self._zeros(name, outputs, groups, how.num_bits)[part.outputs, wanted]
         return GroupedWeight(
-            (codes if order is None else codes[:, order]).contiguous(),
+            codes,
             scales.float().contiguous(),
             None if zeros is None else zeros.contiguous(),
             how.num_bits,
             order,
         )
 
-    def _codes(self, name: str, part: MatrixPart, bits: int) -> Tensor:
-        """[out, in] uint8."""
+    def _codes(self, name: str, part: MatrixPart, bits: int, order: Tensor | None) -> Tensor:
+        """[out, in] uint8, columns in `order`."""
         per_word, (outputs, inputs) = WORD_BITS // bits, part.shape
-        shape = (outputs, -(-inputs // per_word))
+        shape, tensor = (outputs, -(-inputs // per_word)), f"{name}.weight_packed"
         if part.dim == 0:
-            words = self.checkpoint.read(f"{name}.weight_packed", shape, 0, part.start, part.stop, ("I32",))
-            return unpack_words(words, bits, dim=1)[:, :inputs]
-        first, last = part.start // per_word, -(-part.stop // per_word)
-        words = self.checkpoint.read(f"{name}.weight_packed", shape, 1, first, last, ("I32",))
-        offset = first * per_word
-        return unpack_words(words, bits, dim=1)[:, part.start - offset : part.stop - offset]
+            words = self.checkpoint.read(tensor, shape, 0, part.start, part.stop, ("I32",))
+            wanted, before = (part.stop - part.start, inputs), 0
+        else:
+            first, last = part.start // per_word, -(-part.stop // per_word)
+            words = self.checkpoint.read(tensor, shape, 1, first, last, ("I32",))
+            wanted, before = (outputs, part.stop - part.start), part.start - first * per_word
+        return codes_of(self.pool, words, WordLayout.ALONG_INPUTS, bits, wanted, before, order)
 
     def _zeros(self, name: str, outputs: int, groups: int, bits: int) -> Tensor:
         """[out, groups] uint8."""

@@ -38,7 +38,7 @@ def matrix_source(
 ) -> MatrixSource:
     """By the folder's config.json and `config.quantization`. Raises ConfigError when they contradict each other.
 
-    What is quantized on load to int8 or int4 is so on the threads of `pool`, if there is one.
+    On the threads of `pool`, if there is one, weights are quantized to int8 or int4, and codes unpacked.
     """
     floats, report = FloatReader(checkpoint, dtype), QuantizationReport(dtype.itemsize)
     found = read_quantization_config(folder)
@@ -47,7 +47,7 @@ def matrix_source(
         raise ConfigError(f"quantization={wanted}, but {folder} is not quantized; leave it out, or use int8 or int4")
     if found is not None and wanted not in ("auto", found[0]):
         raise ConfigError(f"quantization={wanted}, but {folder} is quantized by {found[0]} already; leave it out")
-    reader = floats if found is None else _reader(checkpoint, found[1], floats)
+    reader = floats if found is None else _reader(checkpoint, found[1], floats, pool)
     projections: MatrixReader = reader
     eight_bits = EightBitsOnLoad(floats, report, Fp8Weight if wanted == "fp8" else Int8Weight, pool)
     if wanted in ("int8", "fp8"):
@@ -59,13 +59,13 @@ def matrix_source(
     return MatrixSource(projections, head, quantizes_head, report)
 
 
-def _reader(checkpoint: Checkpoint, config: QuantizationConfig, floats: FloatReader) -> MatrixReader:
+def _reader(checkpoint: Checkpoint, config: QuantizationConfig, floats: FloatReader, pool: Pool | None) -> MatrixReader:
     match config:
         case CompressedTensors():
-            return CompressedTensorsReader(checkpoint, config, floats)
+            return CompressedTensorsReader(checkpoint, config, floats, pool)
         case Gptq():
-            return GptqReader(checkpoint, config, floats)
+            return GptqReader(checkpoint, config, floats, pool)
         case Awq():
-            return AwqReader(checkpoint, config, floats)
+            return AwqReader(checkpoint, config, floats, pool)
         case _:
             assert_never(config)
