@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from .cpu import Pool, packer
-from .parameters import UnpackCodesParams
 from .packing import allocate
+from .parameters import UnpackCodesParams
 
 UNPACK_CODES = packer(UnpackCodesParams)
 
