@@ -62,7 +62,7 @@ class Siblings:
         owner = None
         if call.scope["method"] == "POST" and call.path in KEYED_PATHS:
             owner = owner_of_key(call.headers.get("idempotency-key", ""), self._count)
-        elif call.scope["method"] in ("GET", "DELETE") and call.path.startswith(STREAMS):
+        elif call.scope["method"] in ("GET", "HEAD", "DELETE") and call.path.startswith(STREAMS):
             owner = owner_of_stream(call.path.removeprefix(STREAMS), self._count)
         return None if owner == self._index else owner
 
@@ -151,6 +151,7 @@ async def _pass_back(call: Call, reader: asyncio.StreamReader) -> bool:
     parser: Any = httptools.HttpResponseParser(answer)
     while not answer.is_whole and (data := await reader.read(READ_BYTES)):
         parser.feed_data(data)
+        answer.is_whole |= answer.has_head and call.scope["method"] == "HEAD"  # its length is that of another body
         if answer.has_head and not call.started:
             call.status = parser.get_status_code()
             headers = [header for header in answer.headers if header[0] not in NOT_AGAIN]

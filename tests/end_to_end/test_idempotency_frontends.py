@@ -55,7 +55,9 @@ def test_a_stream_is_found_through_every_frontend_and_deleted_for_all(server):
         answers = {whole(ask(server, "GET", path)) for _ in range(NUM_TIMES)}
         assert len(answers) == 1
         assert answers.pop().startswith(b"".join(event for _, event in events))
+        assert {ask(server, "HEAD", path).status for _ in range(NUM_TIMES)} == {200}
         assert ask(server, "DELETE", path).status == 204
+        assert {ask(server, "HEAD", path).status for _ in range(NUM_TIMES)} == {410}
         assert {ask(server, "GET", path).status for _ in range(NUM_TIMES)} == {410}
 
 

@@ -19,7 +19,7 @@ from paged_serve.protocol.engine_core import (
     UtilityCall,
     Welcome,
 )
-from paged_serve.protocol.errors import EngineDead, InvalidRequest, ProtocolError, RequestExpired
+from paged_serve.protocol.errors import EngineDead, InvalidRequest, Overloaded, ProtocolError, RequestExpired
 from paged_serve.protocol.message import Hello, unpack_ids
 from paged_serve.protocol.sampling_params import FinishReason, SamplingParams
 
@@ -383,3 +383,20 @@ def test_while_the_core_is_there_it_alone_ends_requests():
     link.hear(RequestRejected(request.request_id, RejectReason.EXPIRED, "timeout=1: it waited", "timeout"))
     assert isinstance(request.error, RequestExpired)
     assert (request.error.message, request.error.param) == ("timeout=1: it waited", "timeout")
+
+
+def test_requests_whose_readers_are_slow_are_shed_the_largest_first():
+    link = Link()
+    requests = [link.session.submit([1], PARAMS) for _ in range(3)]
+    finished, large, small = (request.request_id for request in requests)
+    for stream_id, count in ((finished, 200), (large, 900), (small, 10)):
+        link.hear(output(1, stream_id, 0, [5] * count, FinishReason.LENGTH if stream_id == finished else None))
+    untold = link.session.table.untold
+    assert untold.num_bytes == 4 * 1110
+    link.new()
+    link.session.shed(4 * 1000, Overloaded("too slow", 1.0))
+    assert untold.num_bytes == 4 * 10
+    assert [type(request.error) for request in requests] == [Overloaded, Overloaded, type(None)]
+    assert [request.take() is None for request in requests] == [True, True, False]
+    assert [message.stream_ids for message in link.new() if isinstance(message, AbortRequests)] == [(large,)]
+    assert untold.num_bytes == 0
