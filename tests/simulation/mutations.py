@@ -125,7 +125,7 @@ MUTATIONS = [
     ),
     (SUSPECTS, "        self._on_trial = None\n        return True", "        return True", "a trial never ends"),
     (TRIALS, "        if client == self._holder:\n            self._end_turn()\n", "", "a dead client keeps the turn"),
-    (TRIALS, "        self._kept.clear()\n", "", "what was kept is said again and again"),
+    (TRIALS, "came = self._kept.popleft()", "came = self._kept[0]", "what was kept is said again and again"),
     (
         ORPHANS,
         "for sequence in request.sequences)\n        orphan",
