@@ -12,8 +12,8 @@ from .cpu_quota import quota_of_cpus
 from .kernels.cpu import ISAS, Library, best_library, library_path, load_library, runnable_isas, summation_of
 from .threads import threads_of_rank, usable_cpus
 
-# Of the demo model's decode on AVX2: docs/operations.md.
-SLOWNESS = "torch multiplies one row at a time, 10 to 25 times slower than our kernels"
+# By the size of the model and of its steps, on AVX2: docs/operations.md.
+SLOWNESS = "torch multiplies one row at a time, 2 to 25 times slower than our kernels"
 _CPUINFO = Path("/proc/cpuinfo")
 _LARGE = 1 << 40  # bytes of weights for which every core is worth a thread
 
