@@ -103,6 +103,7 @@ template <class F, int ROWS>
   constexpr int N = STRIP<ROWS>;
   F32 product[ROWS][N] = {};
   tile<F, ROWS>(product, x, x_stride, words + strip * N * sizeof(I32), layout.octets * OCTET_WORDS);
+  EACH(m, ROWS) EACH(v, N) opaque(product[m][v]);  // else gcc 12 allots registers for what follows, and spills above
   add_scaled(sums, product, group, strip * N * LANES, layout, of_x);
 }
 
