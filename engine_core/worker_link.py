@@ -23,7 +23,11 @@ log = logging.getLogger(__name__)
 BringUp = worker.WorkerReady | worker.LoadProgress | worker.KVCacheReady | worker.WorkerFailed
 FromWorker = BringUp | worker.ModelRunnerOutput
 
-STAGES: dict[worker.LoadStage, str] = {"weights": "loading weights", "kernels": "compiling kernels"}
+STAGES: dict[worker.LoadStage, str] = {
+    "weights": "loading weights",
+    "kernels": "compiling kernels",
+    "graphs": "capturing graphs",
+}
 
 
 class WorkersChannel(Protocol):

@@ -138,14 +138,14 @@ class WorkerReady(Message, frozen=True):
     arithmetic: ShortText = ""  # in words, what bits depend on beside model and request; equal on all ranks
 
 
-LoadStage = Literal["weights", "kernels"]  # of a CUDA device they are compiled after the weights are there
+LoadStage = Literal["weights", "kernels", "graphs"]  # the last two on CUDA devices alone
 
 
 class LoadProgress(Message, frozen=True):
     """For the loading bar; about ten a second at most."""
 
     rank: Count
-    done: Step  # bytes of weights, or kernels
+    done: Step  # bytes of weights, or kernels, or graphs
     total: Step
     stage: LoadStage = "weights"
 

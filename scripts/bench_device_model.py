@@ -27,7 +27,8 @@ from paged_serve.protocol.message import pack_ids
 from paged_serve.protocol.sampling_params import SamplingParams
 from paged_serve.protocol.worker import Chunk, NewRow, SchedulerOutput
 from paged_serve.workers.cuda_backend import CudaBackend
-from paged_serve.workers.cuda_graphs import CudaGraphs
+from paged_serve.workers.cuda_device import GraphPool
+from paged_serve.workers.cuda_graphs import CudaGraphs, ladder
 from paged_serve.workers.device_runner import DeviceRunner, EagerDecodeStep
 from paged_serve.workers.kv_cache import KVCache
 from paged_serve.workers.models import Model, read_model
@@ -106,8 +107,9 @@ class Bench:
             max_model_len=self.blocks_of_row * BLOCK_SIZE,
             max_tokens=scheduler.max_num_batched_tokens,
             steps_in_flight=IN_FLIGHT,
-            decode_step=CudaGraphs(rows) if on_device else EagerDecodeStep(),
+            decode_step=CudaGraphs(ladder(rows), GraphPool()) if on_device else EagerDecodeStep(),
         )
+        self.runner.prepare(lambda prepared, of: None)
 
     def new_row(self, row: int, length: int, computed: int) -> NewRow:
         blocks = pack_ids(range(row * self.blocks_of_row, (row + 1) * self.blocks_of_row))

@@ -3,6 +3,7 @@
 import os
 import queue
 import threading
+from collections import deque
 from typing import Protocol
 
 
@@ -20,6 +21,7 @@ class Completions:
     def __init__(self) -> None:
         self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC | os.EFD_SEMAPHORE)
         self._events: queue.SimpleQueue[DeviceEvent | None] = queue.SimpleQueue()
+        self._outcomes: deque[Exception | None] = deque()  # of events, in their order; None: passed
         self._thread = threading.Thread(target=self._wait_for_each, name="completions", daemon=True)
         self._thread.start()
 
@@ -27,11 +29,16 @@ class Completions:
         self._events.put(event)
 
     def take(self) -> bool:
-        """Whether the device has passed the next of the watched events; each is told once, in their order."""
+        """Whether the device has passed the next of the watched events; each is told once, in their order.
+
+        Raises what waiting for it raised: the device has failed.
+        """
         try:
             os.eventfd_read(self.fd)
         except BlockingIOError:
             return False
+        if (failure := self._outcomes.popleft()) is not None:
+            raise failure
         return True
 
     def close(self) -> None:
@@ -42,5 +49,10 @@ class Completions:
 
     def _wait_for_each(self) -> None:
         while (event := self._events.get()) is not None:
-            event.synchronize()
+            failure: Exception | None = None
+            try:
+                event.synchronize()
+            except Exception as error:  # whatever it is, it is the loop's, which `take` raises it in
+                failure = error
+            self._outcomes.append(failure)
             os.eventfd_write(self.fd, 1)

@@ -1,4 +1,4 @@
-"""Weights in the dtype that a model computes in: rounded, never beyond its range."""
+"""Weights in the dtype that a model computes in: rounded, never beyond its range, and finite."""
 
 from collections.abc import Callable
 
@@ -7,31 +7,27 @@ from torch import Tensor
 
 from paged_serve.protocol.errors import ConfigError
 
+from .weights import FLOATS, Checkpoint
+
+
+class NotFiniteError(ValueError):
+    """Weights hold a NaN or an infinity once they are packed; `find_not_finite` says which."""
+
 
 def converted(name: str, values: Tensor, dtype: torch.dtype) -> Tensor:
-    """`values` of tensor `name` rounded to `dtype`. Raises ConfigError if a finite one becomes infinite."""
+    """`values` of tensor `name` rounded to `dtype`. Raises ConfigError as `check_finite`."""
     found = values.to(dtype)
-    if found is not values:
-        check_range(name, found, lambda: values)
+    check_finite(name, found, lambda: values)
     return found
 
 
-def check_fits(name: str, values: Tensor, dtype: torch.dtype) -> None:
-    """Raises ConfigError if rounding `values` of tensor `name` to `dtype` would make a finite one infinite."""
-    if torch.finfo(dtype).max >= torch.finfo(values.dtype).max or values.numel() == 0:
-        return
-    if not all(bool(end.to(dtype).isfinite()) for end in torch.aminmax(values)):
-        check_range(name, values.to(dtype), lambda: values)
-
-
-def check_range(name: str, found: Tensor, values: Callable[[], Tensor]) -> None:
-    """Raises ConfigError where `found` is infinite and the `values` that it was rounded from are not.
-
-    These are asked for only if something in `found` is infinite or NaN.
+def check_finite(name: str, found: Tensor, values: Callable[[], Tensor]) -> None:
+    """Raises ConfigError where `found` is not finite, with the reason: the `values` that it was rounded from are not
+    either, or lie beyond its dtype's range. These are asked for only then.
     """
     if found.numel() == 0 or all(bool(end.isfinite()) for end in torch.aminmax(found)):
         return
-    before = values()
+    before, found = values().cpu(), found.cpu()
     lost = before[found.isinf() & before.isfinite()]
     if lost.numel():
         largest, limit = float(lost.abs().max()), torch.finfo(found.dtype).max
@@ -40,3 +36,16 @@ def check_range(name: str, found: Tensor, values: Callable[[], Tensor]) -> None:
             f"tensor {name} holds {largest:g}, and {dtype} nothing beyond {limit:g} ({lost.numel()} such numbers); "
             "use --dtype bfloat16"
         )
+    count = found.numel() - int(found.isfinite().sum())
+    raise ConfigError(
+        f"tensor {name} holds NaN or infinity ({count} such numbers of {found.numel()}): the checkpoint is damaged, or "
+        "its training failed; download it again"
+    )
+
+
+def find_not_finite(checkpoint: Checkpoint, dtype: torch.dtype) -> None:
+    """Raises ConfigError naming the first tensor that was read and is not finite in `dtype`; reads them all again."""
+    for name in sorted(checkpoint.used):
+        entry = checkpoint.entries[name]
+        if entry.dtype in FLOATS:
+            converted(name, checkpoint.read(name, tuple(entry.shape)), dtype)

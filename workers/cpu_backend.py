@@ -52,7 +52,7 @@ class CpuBackend:
     def packed(self, weight: Weight, num_ranks: int | None = None) -> PackedWeight:
         if num_ranks is not None:
             weight = in_segments(weight, segments_of_rank(weight, num_ranks))
-        return packed(self._pool, weight)
+        return packed(self._pool, weight, must_be_finite=True)
 
     def lacks_for_fp8(self, dtype: torch.dtype) -> str:
         return "the CPU kernels have no such products; use quantization=int8"

@@ -7,41 +7,63 @@ import torch
 from paged_serve.protocol.config import Config
 from paged_serve.protocol.errors import ConfigError
 
+from .cuda_backend import CudaBackend
+from .cuda_device import CudaDevice
+from .cuda_graphs import ladder
+from .cuda_steps import cuda_runner
 from .input_batch import InputBatch
-from .kv_cache import KVCache, cache_dtype
+from .kv_cache import KVCache, cache_dtype, max_model_len
+from .tensor_parallel import TensorParallelGroup
 
 if TYPE_CHECKING:
     from .models import Model
 
-GRAPHS_BYTES = 512 << 20  # captured decode steps, and kernels that are loaded later
+GRAPHS_TRIED = 2  # the largest: the first takes their common memory and its own, the second its own alone
 
 
-def cuda_budget(config: Config, model: "Model") -> int:
-    """Bytes for this rank's KV cache, after the largest step was taken once. Raises ConfigError when none are left."""
-    torch.cuda.reset_peak_memory_stats()
-    _largest_step(model, config)
-    torch.cuda.synchronize()
-    for_a_step = torch.cuda.max_memory_allocated() - torch.cuda.memory_allocated()
-    torch.cuda.empty_cache()
-    free, total = torch.cuda.mem_get_info()
-    return kv_budget(config.cache.gpu_memory_utilization, total, total - free + for_a_step)
+def cuda_budget(config: Config, model: "Model", group: TensorParallelGroup, device: CudaDevice) -> int:
+    """Bytes for this rank's KV cache, after the largest step was taken once. Raises ConfigError when none are left.
+
+    Ranks exchange sums in that step and in those of graphs, so all ranks must ask at the same point of their work.
+    """
+    for_a_step = device.peak_bytes(lambda: _largest_step(model, config))
+    used = _used_with_graphs(config, model, group, device) if isinstance(model.backend, CudaBackend) else None
+    taken = (device.used_bytes() if used is None else used) + for_a_step
+    return kv_budget(config.cache.gpu_memory_utilization, device.total_bytes(), taken)
 
 
 def kv_budget(share: float, total: int, taken: int) -> int:
     """Of a device of `total` bytes we may have `share`; `taken` are in use by anybody, or will be during a step."""
-    budget = int(total * share) - taken - GRAPHS_BYTES
+    budget = int(total * share) - taken
     if budget <= 0:
         needed = (int(total * share) - budget) / total
         raise ConfigError(
             f"gpu_memory_utilization={share:g} of {total} bytes leaves nothing for the KV cache: {taken} bytes are "
-            f"taken by weights, a full step and others, and {GRAPHS_BYTES} are kept for graphs; "
+            "taken by weights, a full step, graphs of decode steps and others; "
             + (
-                f"raise gpu_memory_utilization above {needed:.2f}, or lower max_num_batched_tokens"
+                f"raise gpu_memory_utilization above {needed:.2f}, or lower max_num_batched_tokens or max_num_seqs"
                 if needed < 1
                 else "use tensor_parallel_size, a smaller model or max_num_batched_tokens, or free the device"
             )
         )
     return budget
+
+
+def _used_with_graphs(config: Config, model: "Model", group: TensorParallelGroup, device: CudaDevice) -> int:
+    """Bytes in use once a runner is there with the graphs of all sizes, but for its KV cache.
+
+    The largest are captured for trial over a cache of one block, of which padding reads and writes nothing. Graphs that
+    come after the first take what the second took: they have as many nodes or fewer, and share memory with it.
+    """
+    cache = KVCache.allocate(
+        model.geometry, 1, config.cache.block_size, model.tp_size, model.device, cache_dtype(config, model)
+    )
+    sizes = ladder(config.scheduler.max_num_seqs)
+    longest = max_model_len(config, model.geometry)
+    runner = cuda_runner(model, cache, group, config.scheduler, longest, device, sizes[-GRAPHS_TRIED:])
+    used: list[int] = []
+    runner.prepare(lambda done, of: used.append(device.used_bytes()))
+    return used[-1] + (len(sizes) - len(used)) * (used[-1] - used[0])
 
 
 @torch.inference_mode()
@@ -66,4 +88,5 @@ def _largest_step(model: "Model", config: Config) -> None:
         num_decode_rows=0,
     )
     hidden = model.forward(batch, cache)
-    model.logits(hidden[-config.scheduler.max_num_seqs :])
+    logits = model.logits(hidden[-config.scheduler.max_num_seqs :])
+    logits.clone()  # the sampler keeps them beside those that it penalises, for log-probabilities

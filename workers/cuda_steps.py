@@ -1,11 +1,11 @@
 """The steps of a model on a CUDA device: sampled there, and its decode steps as graphs."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import torch
-
 from .cuda_backend import CudaBackend
-from .cuda_graphs import CudaGraphs
+from .cuda_device import CudaDevice
+from .cuda_graphs import CudaGraphs, ladder
 from .device_runner import DeviceRunner
 from .kv_cache import KVCache
 from .sampling.device_sampler import DeviceSampler
@@ -24,10 +24,24 @@ def cuda_steps(
     group: TensorParallelGroup,
     scheduler: "SchedulerConfig",
     max_model_len: int,
+    device: CudaDevice,
 ) -> DeviceSteps:
-    """On this process's current CUDA device."""
+    sizes = ladder(scheduler.max_num_seqs)
+    return DeviceSteps(cuda_runner(model, cache, group, scheduler, max_model_len, device, sizes), device.mark)
+
+
+def cuda_runner(
+    model: "Model",
+    cache: KVCache,
+    group: TensorParallelGroup,
+    scheduler: "SchedulerConfig",
+    max_model_len: int,
+    device: CudaDevice,
+    sizes: Sequence[int],
+) -> DeviceRunner:
+    """With graphs of decode steps of `sizes` rows, ascending; they are still to be prepared."""
     assert isinstance(model.backend, CudaBackend), model.backend
-    runner = DeviceRunner(
+    return DeviceRunner(
         model,
         cache,
         group,
@@ -36,12 +50,5 @@ def cuda_steps(
         max_model_len=max_model_len,
         max_tokens=scheduler.max_num_batched_tokens,
         steps_in_flight=scheduler.pipeline_depth,
-        decode_step=CudaGraphs(scheduler.max_num_seqs),
+        decode_step=CudaGraphs(sizes, device.graph_pool()),
     )
-    return DeviceSteps(runner, _mark)
-
-
-def _mark() -> torch.cuda.Event:
-    event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
-    event.record()
-    return event

@@ -7,7 +7,7 @@ tokens) waits for them.
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -35,30 +35,40 @@ NO_TOKENS = np.zeros(0, np.int64)
 
 
 class DecodeStep(Protocol):
-    """A decode set's forward pass, down to the logits."""
+    """A decode set's forward pass, down to the logits.
+
+    A pass of `num_rows` reads and writes the same addresses each time, and leaves its logits where all sizes do.
+    """
+
+    @property
+    def sizes(self) -> Sequence[int]:
+        """The numbers of rows to prepare before the first step, in an order that is the same on all ranks."""
+        ...
+
+    def prepare(self, num_rows: int, run: Callable[[], None]) -> None:
+        """Make ready what does `run` again."""
+        ...
 
     def padded(self, num_rows: int) -> int:
         """With how many rows a step of `num_rows` is best done."""
         ...
 
-    def __call__(self, num_rows: int, run: Callable[[], Tensor]) -> Tensor:
-        """What `run` gives, or would give: it reads and writes the same addresses in every step of `num_rows`."""
-        ...
-
-    def unprepared(self) -> int | None:
-        """A number of rows whose first step would take longer than the others."""
+    def __call__(self, num_rows: int, run: Callable[[], None]) -> None:
+        """Do `run`, or what was prepared in its place."""
         ...
 
 
 class EagerDecodeStep:
+    sizes: Sequence[int] = ()
+
+    def prepare(self, num_rows: int, run: Callable[[], None]) -> None:
+        raise AssertionError("it has no sizes")
+
     def padded(self, num_rows: int) -> int:
         return num_rows
 
-    def __call__(self, num_rows: int, run: Callable[[], Tensor]) -> Tensor:
-        return run()
-
-    def unprepared(self) -> int | None:
-        return None
+    def __call__(self, num_rows: int, run: Callable[[], None]) -> None:
+        run()
 
 
 @dataclass(slots=True, eq=False)
@@ -112,6 +122,8 @@ class DeviceRunner:
         self._device_rows = DeviceRows(
             num_rows, max_model_len, cache.block_size, max_tokens, model.device, steps_in_flight
         )
+        # Of every decode step, whatever its number of rows: graphs of all sizes write the same memory.
+        self._logits = torch.empty((num_rows, model.geometry.vocab_size), dtype=torch.float32, device=model.device)
         self._prompt_logprobs = PromptLogprobs(model.logits, sampling, self._rows)
         self._unknown: deque[PendingStep] = deque()  # started, their tokens not yet in the host's rows
 
@@ -150,13 +162,17 @@ class DeviceRunner:
         return step.output()
 
     @torch.inference_mode()
-    def prepare(self) -> bool:
-        """Take a decode step of padding alone, of a size that is not prepared yet; False when all are."""
-        num_rows = self._decode_step.unprepared()
-        if num_rows is None:
-            return False
-        self._decode_logits(step_arrays(self._rows, NO_TOKENS, ()), num_rows)
-        return True
+    def prepare(self, on_progress: Callable[[int, int], None]) -> None:
+        """Take decode steps of padding alone, one of each size that has to be prepared, before the first plan.
+
+        Ranks exchange sums in these steps, so all ranks of a group must do it at the same point of their work.
+        `on_progress(prepared, of)` is called after each.
+        """
+        padding, sizes = step_arrays(self._rows, NO_TOKENS, ()), self._decode_step.sizes
+        for count, num_rows in enumerate(sizes, start=1):
+            run, _ = self._staged_decode(padding, num_rows)
+            self._decode_step.prepare(num_rows, run)
+            on_progress(count, len(sizes))
 
     def _forward(self, arrays: StepArrays) -> tuple[Tensor, Tensor, Tensor | None]:
         """Logits [sampled, vocab], whose they are [sampled], and if there are chunks hidden states [tokens, hidden]."""
@@ -168,17 +184,19 @@ class DeviceRunner:
             step = self._device_rows.stage(arrays, num_rows)
             hidden = self._model.forward(self._device_rows.batch(step), self._cache)
             return self._model.logits(hidden[step.logit_tokens]), step.sampled_rows, hidden
-        logits, rows = self._decode_logits(arrays, self._decode_step.padded(num_rows))
-        return logits[:num_rows], rows[:num_rows], None
+        run, rows = self._staged_decode(arrays, self._decode_step.padded(num_rows))
+        self._decode_step(len(rows), run)
+        return self._logits[:num_rows], rows[:num_rows], None
 
-    def _decode_logits(self, arrays: StepArrays, num_rows: int) -> tuple[Tensor, Tensor]:
-        """[num_rows, vocab] and whose they are, [num_rows]."""
+    def _staged_decode(self, arrays: StepArrays, num_rows: int) -> tuple[Callable[[], None], Tensor]:
+        """What writes the first `num_rows` of the logits, and whose they are, [num_rows]."""
         step = self._device_rows.stage(arrays, num_rows)
 
-        def run() -> Tensor:
-            return self._model.logits(self._model.forward(self._device_rows.batch(step), self._cache))
+        def run() -> None:
+            hidden = self._model.forward(self._device_rows.batch(step), self._cache)
+            self._model.logits(hidden, out=self._logits[:num_rows])
 
-        return self._decode_step(num_rows, run), step.sampled_rows
+        return run, step.sampled_rows
 
     def _sample(self, logits: Tensor, rows: NDArray[np.int64], rows_on_device: Tensor) -> PendingSample:
         """The same tokens on every rank; the rest of the answer on rank 0 alone."""

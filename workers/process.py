@@ -85,17 +85,13 @@ class WorkerProcess:
         """The core's next message; None now and then, when there is none. Obeys the supervisor and shows progress."""
         self._child.heartbeat(time.monotonic(), self._step)
         message = self._link.receive()
-        if message is None and not self._prepares():
+        if message is None:
             self._poller.poll(int(1000 * HEARTBEAT_S))
             message = self._link.receive()
         if self._link.num_invalid:  # a lost plan would be waited for until the step's deadline
             raise ProtocolError("the engine core sent what cannot be read; the line above says why")
         self._obey_supervisor()
         return message
-
-    def _prepares(self) -> bool:
-        """Whether the rank had something to do that no plan asks for."""
-        return self._rank is not None and self._rank.is_ready and self._rank.steps.use_idle_time()
 
     def _obey_supervisor(self, wait_s: float = 0.0) -> None:
         """Take in what the supervisor has said, or says within `wait_s`."""
@@ -137,7 +133,7 @@ class WorkerProcess:
 
     def _create_kv_cache(self, num_blocks: int) -> None:
         rank = self._loaded()
-        rank.create_kv_cache(num_blocks)
+        rank.create_kv_cache(num_blocks, partial(self._progress, "graphs"))
         if rank.steps.fd is not None:
             self._poller.register(rank.steps.fd, zmq.POLLIN)
         gc.freeze()  # what lives now lives for ever; later collections need not look at it

@@ -15,7 +15,7 @@ from .allocator import keep_freed_memory
 from .arithmetic import arithmetic
 from .backend import TorchBackend
 from .cpu_quota import quota_of_cpus
-from .cuda_memory import cuda_budget
+from .cuda_device import CudaDevice
 from .kernels.cpu import Library, Pool, best_library
 from .kv_cache import KVCache, blocks_that_fit, cache_dtype, host_budget, max_model_len
 from .machine import remedy, why_slow
@@ -97,7 +97,9 @@ class Rank:
         if self._config.cache.kv_cache_memory_bytes is not None:
             return 0
         if self._model.device == "cuda":
-            return cuda_budget(self._config, self._model)
+            from .cuda_memory import cuda_budget
+
+            return cuda_budget(self._config, self._model, self._group, CudaDevice())
         if self._config.cache.gpu_memory_utilization != CacheConfig().gpu_memory_utilization:
             raise ConfigError(
                 f"gpu_memory_utilization={self._config.cache.gpu_memory_utilization:g} is for CUDA devices, and this "
@@ -105,14 +107,19 @@ class Rank:
             )
         return host_budget(free_host_bytes(), self._group.size)
 
-    def create_kv_cache(self, num_blocks: int) -> None:
-        """Allocate the cache and take a first step; from here on `execute` works."""
+    def create_kv_cache(self, num_blocks: int, on_progress: Callable[[int, int], None]) -> None:
+        """Allocate the cache and take first steps; from here on `steps` works.
+
+        Whatever ranks exchange beside plans they exchange here, all in one order: later only plans tell them when.
+        `on_progress(prepared, of)` is called after each graph.
+        """
         model, block_size = self._model, self._config.cache.block_size
         longest = max_model_len(self._config, model.geometry)
         dtype = cache_dtype(self._config, model)
         cache = KVCache.allocate(model.geometry, num_blocks, block_size, self._group.size, model.device, dtype)
         self._num_blocks = num_blocks
         self._steps = self._make_steps(cache, longest)
+        self.steps.prepare(on_progress)
         warm_up(self.steps.execute, longest)
 
     def _make_steps(self, cache: KVCache, longest: int) -> Steps:
@@ -120,7 +127,7 @@ class Rank:
         if self._has_cuda_kernels:
             from .cuda_steps import cuda_steps
 
-            return cuda_steps(model, cache, self._group, scheduler, longest)
+            return cuda_steps(model, cache, self._group, scheduler, longest, CudaDevice())
         num_rows = scheduler.max_num_seqs
         return HostSteps(
             ModelRunner(model, cache, self._group, num_rows=num_rows, max_model_len=longest, device=model.device)
@@ -130,10 +137,6 @@ class Rank:
     def steps(self) -> Steps:
         assert self._steps is not None, "a plan came before CreateKVCache"
         return self._steps
-
-    @property
-    def is_ready(self) -> bool:
-        return self._steps is not None
 
     def take_output(self) -> ModelRunnerOutput | None:
         """Of the next step, if it is through."""

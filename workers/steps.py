@@ -27,8 +27,8 @@ class Steps(Protocol):
         """Start the step of `plan` and wait for it; no other is under way."""
         ...
 
-    def use_idle_time(self) -> bool:
-        """Do something that makes later steps faster, unless a step is under way; whether there was anything to do."""
+    def prepare(self, on_progress: Callable[[int, int], None]) -> None:
+        """Before the first step, on all ranks at once, what makes steps faster; `on_progress(done, of)` meanwhile."""
         ...
 
 
@@ -49,8 +49,8 @@ class HostSteps:
     def execute(self, plan: SchedulerOutput) -> ModelRunnerOutput:
         return self._runner.execute(plan)
 
-    def use_idle_time(self) -> bool:
-        return False
+    def prepare(self, on_progress: Callable[[int, int], None]) -> None:
+        pass
 
 
 class DeviceSteps:
@@ -76,5 +76,5 @@ class DeviceSteps:
             select.select([self._completions.fd], [], [])
         return output
 
-    def use_idle_time(self) -> bool:
-        return not self._started and self._runner.prepare()
+    def prepare(self, on_progress: Callable[[int, int], None]) -> None:
+        self._runner.prepare(on_progress)

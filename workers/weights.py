@@ -9,6 +9,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from paged_serve.protocol.errors import ConfigError
+from paged_serve.protocol.json_file import read_json_file
 
 DTYPE_BYTES = {"BF16": 2, "F16": 2, "F32": 4, "F64": 8, "I8": 1, "U8": 1, "F8_E4M3": 1, "I32": 4, "I64": 8}
 FLOATS = ("BF16", "F16", "F32", "F64")
@@ -111,7 +112,7 @@ def read_header(path: Path) -> dict[str, TensorEntry]:
         entries = {name: msgspec.json.decode(entry, type=TensorEntry) for name, entry in raw.items()}
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"{path} has a damaged header: {error}") from error
     _check_offsets(path, entries, data_bytes=size - 8 - header_bytes)
     return entries
@@ -144,10 +145,7 @@ def _files(folder: Path) -> dict[Path, set[str]]:
         if not single.is_file():
             raise ConfigError(f"{folder} has neither model.safetensors nor model.safetensors.index.json")
         return {single: set()}
-    try:
-        index = msgspec.json.decode(index_path.read_bytes(), type=Index)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{index_path} cannot be used: {error}") from error
+    index = read_json_file(index_path, Index)
     files: dict[Path, set[str]] = {}
     for name, file_name in index.weight_map.items():
         if Path(file_name).name != file_name:

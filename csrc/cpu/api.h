@@ -209,6 +209,7 @@ struct PackPart {
 struct PackParams {
   void* panels;           // as GemmParams::weight
   const PackPart* parts;  // [count], stacked output below output
+  int32_t* not_finite;    // becomes 1 if the panels hold a NaN or an infinity, else is left alone
   int32_t count, outputs, inputs;
   int32_t element;        // what the panels hold; int8: code + 128
 };

@@ -105,19 +105,39 @@ void take_apart(char* step) {
   }
 }
 
+// Whether all elements of a block are finite, while it lies in the first-level cache.
+template <class To> bool is_finite(const Words& block) {
+  if constexpr (!std::is_same_v<To, Int8Codes>) {
+    typedef typename To::Bits Lanes __attribute__((vector_size(32)));
+    const char* const bytes = (const char*)block;
+    Lanes found = {};
+    for (size_t at = 0; at < sizeof block; at += sizeof found) {
+      Lanes lanes;
+      std::memcpy(&lanes, bytes + at, sizeof lanes);
+      found |= (Lanes)((lanes & To::EXPONENT) == To::EXPONENT);
+    }
+    uint64_t words[sizeof found / sizeof(uint64_t)], any = 0;
+    std::memcpy(words, &found, sizeof found);
+    for (const uint64_t word : words) any |= word;
+    return any == 0;
+  }
+  return true;
+}
+
 template <class To> void pack_panel(const PackParams& p, int panel) {
   constexpr int PER_WORD = WORD_BYTES / sizeof(typename To::Bits);
   constexpr int EMPTY = std::is_same_v<To, Int8Codes> ? 0x80 : 0;
   const Rows rows(p, panel);
   const int words = (p.inputs + PER_WORD - 1) / PER_WORD;
   char* const out = (char*)p.panels + (size_t)panel * words * STEP_BYTES;
-  alignas(64) Words block;
+  alignas(64) Words block = {};  // what a short block leaves of it was looked at before, or is zero
   for (int from = 0; from < words; from += BLOCK) {
     const int count = std::min(BLOCK, words - from), inputs = std::min(count * PER_WORD, p.inputs - from * PER_WORD);
     for (int row = 0; row < PANEL; row++) {
       if (!rows.at[row] || inputs < count * PER_WORD) std::memset(block[row], EMPTY, sizeof block[row]);
       if (rows.at[row]) arrange_from<To>(block[row], rows.at[row], rows.element[row], (int64_t)from * PER_WORD, inputs);
     }
+    if (!is_finite<To>(block)) __atomic_store_n(p.not_finite, 1, __ATOMIC_RELAXED);
     transpose(block, count, [&](int k) { return out + (size_t)(from + k) * STEP_BYTES; });
     if constexpr (std::is_same_v<To, Fp16Element>)
       for (int k = 0; k < count; k++) take_apart(out + (size_t)(from + k) * STEP_BYTES);

@@ -14,9 +14,11 @@ template <class To, class From> inline To bits_as(From from) {
   return to;
 }
 
-// Each format: its `Bits`, and float to and from them. Rounding is to nearest even; a NaN stays one.
+// Each format: its `Bits`, of which `EXPONENT` are all set in a NaN and in an infinity alone, and float to and from them.
+// Rounding is to nearest even; a NaN stays one.
 struct Bf16Element {
   using Bits = uint16_t;
+  static constexpr Bits EXPONENT = 0x7f80;
   static float value(Bits bits) { return bits_as<float>((uint32_t)bits << 16); }
   static Bits rounded(float x) {
     const uint32_t bits = bits_as<uint32_t>(x), magnitude = bits & 0x7fffffff;
@@ -27,13 +29,14 @@ struct Bf16Element {
 
 struct Fp16Element {
   using Bits = uint16_t;
+  static constexpr Bits EXPONENT = 0x7c00;
   static float value(Bits bits) {
-    constexpr uint32_t EXPONENT = 0x0f800000, BIAS = (127 - 15) << 23, LEAST_NORMAL = 113 << 23;
-    const uint32_t shifted = (uint32_t)(bits & 0x7fff) << 13, exponent = shifted & EXPONENT;
+    constexpr uint32_t HIGHEST = 0x0f800000, BIAS = (127 - 15) << 23, LEAST_NORMAL = 113 << 23;
+    const uint32_t shifted = (uint32_t)(bits & 0x7fff) << 13, exponent = shifted & HIGHEST;
     const uint32_t normal = shifted + BIAS, special = normal + ((128 - 16) << 23);
     const float subnormal = bits_as<float>(normal + (1 << 23)) - bits_as<float>(LEAST_NORMAL);
     const uint32_t finite = exponent ? normal : bits_as<uint32_t>(subnormal);
-    return bits_as<float>((exponent == EXPONENT ? special : finite) | (uint32_t)(bits & 0x8000) << 16);
+    return bits_as<float>((exponent == HIGHEST ? special : finite) | (uint32_t)(bits & 0x8000) << 16);
   }
   static Bits rounded(float x) {
     constexpr uint32_t INFINITE = 0x7f800000, BEYOND = (127 + 16) << 23, LEAST_NORMAL = 113 << 23;
@@ -49,6 +52,7 @@ struct Fp16Element {
 
 struct Fp32Element {
   using Bits = uint32_t;
+  static constexpr Bits EXPONENT = 0x7f800000;
   static float value(Bits bits) { return bits_as<float>(bits); }
   static Bits rounded(float x) { return bits_as<Bits>(x); }
 };

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,11 +64,16 @@ class EmulatorLauncher:
         self._folder = folder
         self._options = (*OPTIONS, *options)
         self._libraries: dict[Kernel, ctypes.CDLL] = {}
+        self._one_at_a_time = threading.Lock()  # a library has the state of one launch
 
     def load_all(self, kernels: Iterable[Kernel], on_progress: Callable[[int, int], None] | None = None) -> None:
         """Nothing: a struct of parameters, which a launch brings, is held against the source's."""
 
     def launch(self, kernel: Kernel, grid: Grid, params: ctypes.Structure) -> None:
+        with self._one_at_a_time:
+            self._launch(kernel, grid, params)
+
+    def _launch(self, kernel: Kernel, grid: Grid, params: ctypes.Structure) -> None:
         if kernel not in self._libraries:
             self._libraries[kernel] = self._load(kernel, type(params))
         library = self._libraries[kernel]

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from .serving import ROOT
 
@@ -94,6 +95,20 @@ def test_truncated_weights(model):
     weights = model / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:100_000])
     refused(start(str(model), "--port", "0"), "model.safetensors")
+
+
+def test_a_configuration_nested_without_end(model):
+    (model / "config.json").write_text('{"x":' + 100_000 * "[" + 100_000 * "]" + "}")
+    refused(start(str(model), "--port", "0"), "config.json", "nested too deeply")
+
+
+def test_weights_that_are_not_numbers(model):
+    weights = model / "model.safetensors"
+    tensors = load_file(weights)
+    name = "model.layers.1.mlp.up_proj.weight"
+    tensors[name][3, 4] = float("nan")
+    save_file(tensors, weights)
+    refused(start(str(model), "--port", "0"), name, "NaN")
 
 
 def test_an_open_door_without_a_key():

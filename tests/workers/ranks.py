@@ -17,12 +17,12 @@ Result = TypeVar("Result")
 
 
 class Ranks:
-    """A group of `size`, which met at the new file `rendezvous`."""
+    """A group of `size`, which met at the new file `rendezvous`, unless `join` has each rank meet the others."""
 
-    def __init__(self, size: int, rendezvous: Path):
+    def __init__(self, size: int, rendezvous: Path, join: Callable[[int], TensorParallelGroup] | None = None):
         self._size = size
         self._threads = ThreadPoolExecutor(size, initializer=partial(torch.set_num_threads, 1))
-        join = partial(TensorParallelGroup.join, size=size, rendezvous=str(rendezvous), timeout_s=60)
+        join = join or partial(TensorParallelGroup.join, size=size, rendezvous=str(rendezvous), timeout_s=60)
         self._groups = list(self._threads.map(join, range(size)))
 
     def on_each(self, work: Callable[[TensorParallelGroup], Result]) -> list[Result]:

@@ -11,9 +11,16 @@ from paged_serve.workers.completions import Completions
 class Event:
     def __init__(self):
         self.passed = threading.Event()
+        self._error = None
+
+    def fail(self, error):
+        self._error = error
+        self.passed.set()
 
     def synchronize(self):
         assert self.passed.wait(60)
+        if self._error is not None:
+            raise self._error
 
 
 @pytest.fixture
@@ -40,3 +47,20 @@ def test_each_event_is_told_once_and_after_those_before_it(completions):
         assert completions.take()
     assert not is_readable(completions, 0.05)
     assert not completions.take()
+
+
+def test_what_waiting_raised_is_raised_in_its_turn_and_later_events_are_still_waited_for(completions):
+    events = [Event(), Event(), Event()]
+    for event in events:
+        completions.watch(event)
+    events[0].passed.set()
+    events[1].fail(RuntimeError("the device is lost"))
+    events[2].passed.set()
+    for _ in events[:1]:
+        assert is_readable(completions, 60)
+        assert completions.take()
+    assert is_readable(completions, 60)
+    with pytest.raises(RuntimeError, match="the device is lost"):
+        completions.take()
+    assert is_readable(completions, 60)
+    assert completions.take()

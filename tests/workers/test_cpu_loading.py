@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from paged_serve.workers.conversion import NotFiniteError
 from paged_serve.workers.kernels.loading import int4_from_floats, int8_from_floats, packed
 from paged_serve.workers.kernels.packing import pack
 from paged_serve.workers.quantization.forms import GroupedWeight, Int8Weight, StoredWeight
@@ -118,3 +119,26 @@ def test_int4_codes_are_those_of_torch(cpu_pools, size, dtype, spread):
         assert torch.equal(found.scales, expected.scales)
         assert torch.equal(found.codes, expected.codes)
         assert error == pytest.approx(lost_there, rel=1e-4)
+
+
+@pytest.mark.parametrize("target", FLOATS)
+@pytest.mark.parametrize("source", FLOATS)
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf, 3.4e38])
+def test_one_number_that_is_not_finite_is_noticed_wherever_it_lies(cpu_pools, value, source, target):
+    """As it is stored, or once it is rounded; the largest that stay finite are not."""
+    inputs = 131
+    for outputs, place in ((1, 0), (70, 69 * inputs + 130), (70, 64 * inputs + 127), (200, 99)):
+        weight = torch.full((outputs, inputs), torch.finfo(target).max).to(source)
+        if not weight.to(target).isfinite().all():  # rounded up
+            weight = torch.ones(outputs, inputs, dtype=source)
+        weight.view(-1)[place] = value
+        spoiled = not bool(weight.to(target).isfinite().all())
+        whole = weight.clone()
+        whole.view(-1)[place] = 0.0
+        for pool in cpu_pools:
+            packed(pool, StoredWeight((whole,), target), must_be_finite=True)
+            if spoiled:
+                with pytest.raises(NotFiniteError):
+                    packed(pool, StoredWeight((weight,), target), must_be_finite=True)
+            else:
+                packed(pool, StoredWeight((weight,), target), must_be_finite=True)

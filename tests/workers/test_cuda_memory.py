@@ -1,20 +1,24 @@
 """What a CUDA device's memory leaves for the KV cache, as far as it can be known without one."""
 
+import contextlib
+
 import pytest
+import torch
 
 from paged_serve.protocol.errors import ConfigError
-from paged_serve.workers.cuda_memory import GRAPHS_BYTES, kv_budget
+from paged_serve.workers.cuda_device import CudaDevice, GraphPool
+from paged_serve.workers.cuda_memory import kv_budget
 
 GIB = 1 << 30
 
 
-def test_the_cache_gets_what_weights_a_full_step_and_others_leave():
-    assert kv_budget(0.9, 80 * GIB, 20 * GIB) == 52 * GIB - GRAPHS_BYTES
+def test_the_cache_gets_what_weights_a_full_step_graphs_and_others_leave():
+    assert kv_budget(0.9, 80 * GIB, 20 * GIB) == 52 * GIB
 
 
 def test_too_small_a_share_is_refused_with_one_that_would_do():
     with pytest.raises(
-        ConfigError, match=r"gpu_memory_utilization=0\.2 of .* raise gpu_memory_utilization above 0\.26"
+        ConfigError, match=r"gpu_memory_utilization=0\.2 of .* raise gpu_memory_utilization above 0\.25"
     ):
         kv_budget(0.2, 80 * GIB, 20 * GIB)
 
@@ -22,3 +26,41 @@ def test_too_small_a_share_is_refused_with_one_that_would_do():
 def test_a_full_device_is_refused_with_what_else_would_do():
     with pytest.raises(ConfigError, match="use tensor_parallel_size, a smaller model"):
         kv_budget(0.9, 80 * GIB, 80 * GIB)
+
+
+@pytest.fixture
+def cuda(monkeypatch):
+    """Those calls of torch.cuda that a graph takes, noted."""
+    calls = []
+
+    class Graph:
+        def replay(self):
+            calls.append("replay")
+
+    @contextlib.contextmanager
+    def graph(graph, **options):
+        calls.append(options)
+        yield
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    monkeypatch.setattr(torch.cuda, "graph", graph)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: "a pool")
+    return calls
+
+
+def test_a_capture_leaves_other_threads_their_waiting(cuda):
+    """In torch's default mode an event that the completions thread waits for would end the capture."""
+    replay = GraphPool().capture(lambda: cuda.append("run"))
+    assert cuda == [{"pool": "a pool", "capture_error_mode": "thread_local"}, "run"]
+    replay()
+    assert cuda[-1] == "replay"
+
+
+def test_graphs_of_one_runner_share_a_pool_and_runners_do_not(cuda, monkeypatch):
+    handles = iter(range(9))
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: next(handles))
+    device = CudaDevice()
+    for pool in (device.graph_pool(), device.graph_pool()):
+        pool.capture(lambda: None)
+        pool.capture(lambda: None)
+    assert [options["pool"] for options in cuda] == [0, 0, 1, 1]

@@ -9,8 +9,9 @@ from paged_serve.protocol.config import ModelConfig
 from paged_serve.protocol.message import pack_ids, unpack_ids
 from paged_serve.protocol.sampling_params import SamplingParams
 from paged_serve.protocol.worker import Chunk, NewBlocks, NewRow, SchedulerOutput
+from paged_serve.workers.backend import SingleRowsBackend, TorchBackend
 from paged_serve.workers.device_rows import DeviceRows
-from paged_serve.workers.device_runner import DeviceRunner
+from paged_serve.workers.device_runner import DeviceRunner, EagerDecodeStep
 from paged_serve.workers.input_batch import step_arrays
 from paged_serve.workers.kv_cache import KVCache
 from paged_serve.workers.model_runner import ModelRunner
@@ -86,6 +87,31 @@ def test_the_next_token_is_computed_from_one_that_the_host_has_not_seen(waiting,
     both = SchedulerOutput(0, 0, decode_joins=pack_ids([2]))
     found = same_both_ways(waiting, runner, [start, more, both, *[STEADY] * 30], depth)
     assert len({unpack_ids(output.token_ids)[0] for output in found}) > 10
+
+
+class PaddedDecodeStep(EagerDecodeStep):
+    """As CUDA graphs have it."""
+
+    def padded(self, num_rows: int) -> int:
+        return NUM_ROWS
+
+
+@pytest.mark.parametrize("backend", [TorchBackend, SingleRowsBackend])
+def test_rows_of_padding_change_nothing(tmp_path, backend):
+    """Neither tokens nor, where a slot of -1 would fall, the end of the cache."""
+    folder = write_tiny_model(tmp_path)
+    config, group = ModelConfig(device="cpu"), TensorParallelGroup()
+    model = load_model(folder, config, group, lambda done, total: None, backend=backend())
+    caches = new_cache(model), new_cache(model)
+    for tensor in (*caches[1].keys, *caches[1].values):
+        tensor.fill_(7.0)
+    sampling = HostSampling(Sampler(model.backend.sampling(model.geometry.vocab_size)))
+    sizes = {"num_rows": NUM_ROWS, "max_model_len": MAX_LEN, "max_tokens": 64, "steps_in_flight": 3}
+    waiting = ModelRunner(model, caches[0], group, num_rows=NUM_ROWS, max_model_len=MAX_LEN)
+    runner = DeviceRunner(model, caches[1], group, sampling, **sizes, decode_step=PaddedDecodeStep())
+    start = SchedulerOutput(0, 0, new_rows=(new_row(1, 20), new_row(0, 5)), chunks=(Chunk(1, 20), Chunk(0, 5)))
+    same_both_ways(waiting, runner, [start, SchedulerOutput(0, 0, decode_joins=pack_ids([0, 1])), STEADY, STEADY])
+    assert all((tensor[-1] == 7.0).all() for tensor in (*caches[1].keys, *caches[1].values))
 
 
 def test_a_late_token_of_a_request_that_is_gone_does_not_reach_the_next_in_its_row(waiting, runner):

@@ -75,6 +75,11 @@ def test_windows_follow_each_familys_own_rule(tmp_path):
     [
         ({"architectures": ["MambaForCausalLM"]}, r"MambaForCausalLM is not supported; supported are LlamaForCausalLM"),
         ({"architectures": []}, "none in config.json"),
+        ({"architectures": None}, "none in config.json"),
+        ({"rms_norm_eps": -1e-6}, r"rms_norm_eps=-1e-06 must be at least 0 and less than 1"),
+        ({"rms_norm_eps": 1e308}, r"rms_norm_eps=1e\+308 must be"),
+        ({"rms_norm_eps": float("nan")}, r"config\.json cannot be used"),
+        ({"sliding_window": -5}, r"sliding_window"),
         ({"hidden_act": "gelu"}, "hidden_act 'gelu' is not supported"),
         ({"rope_scaling": {"rope_type": "longrope"}}, "rope type 'longrope' is not supported"),
         ({"rope_scaling": {"rope_type": "linear"}}, "needs a factor"),
@@ -91,6 +96,29 @@ def test_what_we_cannot_serve_is_refused_by_name(tmp_path, changes, complaint):
         geometry(tmp_path, **changes)
 
 
+@pytest.mark.parametrize(
+    ("architecture", "fields"),
+    [
+        ("OPTForCausalLM", {"ffn_dim": 96, "word_embed_proj_dim": 64, "activation_function": "relu"}),
+        ("GPT2LMHeadModel", {"n_embd": 64, "n_layer": 2, "n_head": 8, "activation_function": "gelu_new"}),
+        ("Mamba2ForCausalLM", {"state_size": 16, "hidden_size": 64, "hidden_act": "silu"}),
+        ("Gemma3ForCausalLM", PLAIN | {"hidden_act": "gelu_pytorch_tanh", "query_pre_attn_scalar": 64}),
+    ],
+)
+def test_another_architecture_is_refused_as_such_whatever_fields_it_has_or_lacks(tmp_path, architecture, fields):
+    (tmp_path / "config.json").write_text(json.dumps({**fields, "architectures": [architecture]}))
+    with pytest.raises(ConfigError, match=f"^architecture {architecture} is not supported; supported are LlamaFor"):
+        read_geometry(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["config.json", "generation_config.json"])
+def test_a_file_nested_without_end_is_named(tmp_path, name):
+    geometry(tmp_path)
+    (tmp_path / name).write_text('{"x":' + 100_000 * "[" + 100_000 * "]" + "}")
+    with pytest.raises(ConfigError, match=rf"/{name} is nested too deeply$"):
+        read_geometry(tmp_path)
+
+
 @pytest.mark.parametrize("content", [None, "", "{", "[]", "null"])
 def test_a_folder_that_is_no_model_is_named(tmp_path, content):
     if content is not None:
@@ -105,7 +133,7 @@ def test_ranks_that_do_not_divide_the_model_are_refused_with_numbers(tmp_path, s
         geometry(tmp_path).check_tensor_parallel(size)
     with pytest.raises(ConfigError, match="intermediate size, 97"):
         geometry(tmp_path, intermediate_size=97).check_tensor_parallel(2)
-    with pytest.raises(ConfigError, match="neither divides the model's 6 KV heads"):
+    with pytest.raises(ConfigError, match=r"neither divides the model's 6 KV heads nor .*; use one of 1, 2, 3, 6, 12$"):
         geometry(tmp_path, num_attention_heads=12, num_key_value_heads=6, head_dim=8).check_tensor_parallel(4)
     geometry(tmp_path).check_tensor_parallel(4)
 

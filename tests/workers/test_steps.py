@@ -3,7 +3,6 @@
 import select
 
 import pytest
-import torch
 
 from paged_serve.protocol.message import pack_ids
 from paged_serve.protocol.worker import Chunk, SchedulerOutput
@@ -46,23 +45,29 @@ def test_a_step_is_told_when_the_device_has_passed_it(steps, events, waiting):  
     assert steps.take() is None
 
 
-def test_idle_time_is_used_only_when_no_step_is_under_way(steps, events, runner):  # noqa: F811
-    prepared = []
+def test_every_size_is_prepared_once_in_the_order_that_all_ranks_have(steps, runner):  # noqa: F811
+    prepared, told = [], []
 
     class Sizes(EagerDecodeStep):
-        def unprepared(self):
-            return 3 - len(prepared) or None
+        sizes = (4, 2, 1)
 
-        def __call__(self, num_rows, run):
+        def prepare(self, num_rows, run):
+            runner._logits.zero_()
+            run()
+            written = runner._logits.any(dim=1)
+            assert written[:num_rows].all()
+            assert not written[num_rows:].any()
             prepared.append(num_rows)
-            return torch.zeros(num_rows, 300)
 
     runner._decode_step = Sizes()
+    steps.prepare(lambda *progress: told.append(progress))
+    assert prepared == [4, 2, 1]
+    assert told == [(1, 3), (2, 3), (3, 3)]
+
+
+def test_a_device_that_fails_ends_the_wait_for_its_step_at_once(steps, events):
     steps.launch(PLANS[0])
-    assert not steps.use_idle_time()
-    events[0].passed.set()
-    select.select([steps.fd], [], [], 60)
-    steps.take()
-    while steps.use_idle_time():
-        pass
-    assert prepared == [3, 2, 1]
+    events[0].fail(RuntimeError("an illegal memory access"))
+    assert select.select([steps.fd], [], [], 60)[0]
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        steps.take()

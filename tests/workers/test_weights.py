@@ -8,9 +8,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from paged_serve.protocol.errors import ConfigError
+from paged_serve.workers.backend import SingleRowsBackend, TorchBackend
 from paged_serve.workers.weights import Checkpoint, read_header
 
 from .checkpoints import ours
+from .quantized_checkpoints import write_quantized
 from .tiny_model import write_tiny_model
 
 WEIGHTS = "model.safetensors"
@@ -118,12 +120,46 @@ def test_a_number_beyond_the_dtypes_range_is_refused_by_the_tensors_name(folder,
     ours(folder, quantization=quantization)
 
 
-def test_infinity_and_nan_of_the_file_are_not_taken_for_it(folder):
-    def spoil(tensors):
-        tensors["lm_head.weight"].view(-1)[:3] = torch.tensor([torch.inf, -torch.inf, torch.nan])
+@pytest.fixture(params=["kernels", "torch", "torch row by row"])
+def computes(request, make_pool):
+    """Arguments of `ours`: who computes, and so who looks at weights."""
+    if request.param != "kernels":
+        return {"backend": TorchBackend() if request.param == "torch" else SingleRowsBackend()}
+    if (pool := make_pool(2)) is None:
+        pytest.skip("the kernels are not built")
+    return {"pool": pool}
 
-    rewrite(folder, spoil)
-    ours(folder, "float16")
+
+@pytest.mark.parametrize("dtype", ["auto", "float16", "float32"])
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize(
+    "name",
+    ["model.embed_tokens.weight", "model.layers.1.self_attn.k_proj.weight", "model.norm.weight", "lm_head.weight"],
+)
+def test_nan_and_infinity_of_the_file_are_refused_by_the_tensors_name(folder, computes, name, value, dtype):
+    """Also the last number of a tensor, and beside others of the same product."""
+    rewrite(folder, lambda tensors: tensors[name].view(-1)[-1:].fill_(value))
+    complaint = rf"^tensor {name} holds NaN or infinity \(1 such numbers of \d+\): the checkpoint is damaged"
+    with pytest.raises(ConfigError, match=complaint):
+        ours(folder, dtype, **computes)
+
+
+@pytest.mark.parametrize("quantization", ["int8", "int4"])
+@pytest.mark.parametrize("name", ["model.layers.0.self_attn.o_proj", "model.layers.1.mlp.down_proj", "lm_head"])
+def test_so_are_those_of_a_matrix_that_is_quantized_on_load(folder, computes, name, quantization):
+    rewrite(folder, lambda tensors: tensors[f"{name}.weight"][7, 9:10].fill_(torch.nan))
+    with pytest.raises(ConfigError, match=f"^tensor {name}.weight holds NaN or infinity"):
+        ours(folder, quantization=quantization, **computes)
+
+
+@pytest.mark.parametrize("kind", ["ct-w8a8", "gptq"])
+def test_so_are_those_of_scales(folder, tmp_path, computes, kind):
+    quantized, value = tmp_path / "quantized", "model.layers.0.self_attn.v_proj"
+    write_quantized(folder, quantized, kind)
+    (name,) = [name for name in load_file(quantized / WEIGHTS) if name.startswith(value) and "scale" in name]
+    rewrite(quantized, lambda tensors: tensors[name].view(-1)[-1:].fill_(torch.inf))
+    with pytest.raises(ConfigError, match=f"^tensor {value}.* holds NaN or infinity"):
+        ours(quantized, **computes)
 
 
 def test_the_largest_numbers_that_round_into_the_range_are_taken(folder):

@@ -46,9 +46,11 @@ class SingleTokenAttention:
         keys, values = cache.keys[layer], cache.values[layer]
         kv_heads = keys.shape[1]
         queries = (query.float() * scale).view(len(query), kv_heads, -1, query.shape[2])
-        result = torch.empty_like(query)
+        result = torch.zeros_like(query)  # padding has no keys
         by_group = result.view(queries.shape)
         for (start, end, kv_len), slots in zip(plan.rows, plan.slots, strict=True):
+            if kv_len == 0:
+                continue
             row_keys, row_values = _tiles(keys, slots), _tiles(values, slots)
             for token in range(start, end):
                 seen_to = kv_len - (end - token)

@@ -45,9 +45,11 @@ class TileBatch:
 
 
 def strips_of(batch: InputBatch, window: int) -> list[Strip]:
-    """Cuts every row's tokens of this step into strips."""
+    """Cuts every row's tokens of this step into strips; a row of padding, which has no keys, into none."""
     strips, starts = [], batch.row_starts.tolist()
     for row, kv_len in enumerate(batch.kv_lens.tolist()):
+        if kv_len == 0:
+            continue
         start, end = starts[row], starts[row + 1]
         step = min(STRIP_TOKENS, max(8, 1 << (BATCH_WORK * TILE_KEYS // kv_len).bit_length() >> 1))
         for token in range(start, end, step):

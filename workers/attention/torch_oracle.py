@@ -44,7 +44,7 @@ class TorchOracle:
     def attend(self, plan: StepPlan, cache: KVCache, layer: int, query: Tensor, scale: float, window: int) -> Tensor:
         if window not in plan.tiles:
             plan.tiles[window] = tile_batches(plan.batch, cache.block_size, plan.group_size, window)
-        result = torch.empty_like(query)
+        result = torch.zeros_like(query)  # padding has no keys
         for tiles in plan.tiles[window]:
             _attend_tiles(tiles, cache.keys[layer], cache.values[layer], query, scale, result)
         return result

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ..conversion import NotFiniteError
 from ..quantization.forms import GroupedWeight, Int8Weight, StoredWeight, Weight
 from .cpu import Pool
 from .packing import OCTET, PANEL, PackedWeight, WeightFormat, allocate, scale_unit
@@ -22,13 +23,16 @@ PACK, PART, PACK_INT4 = packer(PackParams), packer(PackPart), packer(PackInt4Par
 QUANTIZE_WEIGHTS = packer(QuantizeWeightsParams)
 
 
-def packed(pool: Pool, weight: Weight) -> PackedWeight:
-    """`weight` [outputs, inputs] in its own form and dtype; itself if it is packed already."""
+def packed(pool: Pool, weight: Weight, *, must_be_finite: bool = False) -> PackedWeight:
+    """`weight` [outputs, inputs] in its own form and dtype; itself if it is packed already.
+
+    Raises NotFiniteError if a float `must_be_finite` and is not.
+    """
     match weight:
         case PackedWeight():
             return weight
         case StoredWeight():
-            return packed_rows(pool, weight.parts, weight.dtype)
+            return packed_rows(pool, weight.parts, weight.dtype, must_be_finite=must_be_finite)
         case Int8Weight():
             return packed_rows(pool, [weight.codes], torch.int8, weight.scales.float().contiguous())
         case GroupedWeight():
@@ -36,13 +40,20 @@ def packed(pool: Pool, weight: Weight) -> PackedWeight:
             return packed_int4(pool, weight)
         case _:
             assert isinstance(weight, Tensor), f"no product takes {type(weight).__name__}"
-            return packed_rows(pool, [weight], weight.dtype)
+            return packed_rows(pool, [weight], weight.dtype, must_be_finite=must_be_finite)
 
 
-def packed_rows(pool: Pool, parts: Sequence[Tensor], dtype: torch.dtype, scales: Tensor | None = None) -> PackedWeight:
+def packed_rows(
+    pool: Pool,
+    parts: Sequence[Tensor],
+    dtype: torch.dtype,
+    scales: Tensor | None = None,
+    *,
+    must_be_finite: bool = False,
+) -> PackedWeight:
     """`parts` [outputs, inputs], stacked: floats of any dtype rounded to `dtype`, or int8 codes of `scales` [outputs].
 
-    Their rows may be strided, and may lie in a mapped file.
+    Their rows may be strided, and may lie in a mapped file. Raises NotFiniteError as `packed`.
     """
     if dtype not in FORMATS:
         raise TypeError(f"no packed form for {dtype}; convert it to bfloat16, float16 or float32 first")
@@ -54,8 +65,11 @@ def packed_rows(pool: Pool, parts: Sequence[Tensor], dtype: torch.dtype, scales:
     data = allocate((-(-outputs // PANEL), words, PANEL), torch.int32)
     table = b"".join(PART(part.data_ptr(), part.stride(0), len(part), ELEMENTS[part.dtype]) for part in parts)
     lasting = torch.frombuffer(bytearray(table), dtype=torch.uint8)
-    fields = PACK(data.data_ptr(), lasting.data_ptr(), len(parts), outputs, inputs, ELEMENTS[dtype])
-    pool.functions["pack_rows"](pool.handle, fields)
+    not_finite = torch.zeros(1, dtype=torch.int32)
+    pointers = data.data_ptr(), lasting.data_ptr(), not_finite.data_ptr()
+    pool.functions["pack_rows"](pool.handle, PACK(*pointers, len(parts), outputs, inputs, ELEMENTS[dtype]))
+    if must_be_finite and not_finite.item():
+        raise NotFiniteError(f"a matrix of {outputs} outputs and {inputs} inputs is not finite in {dtype}")
     return PackedWeight(FORMATS[dtype], data, outputs, inputs, scales)
 
 

@@ -120,7 +120,7 @@ class PackPart(ctypes.Structure):
 
 class PackParams(ctypes.Structure):
     _fields_ = (
-        *((name, c_void_p) for name in ("panels", "parts")),
+        *((name, c_void_p) for name in ("panels", "parts", "not_finite")),
         *((name, c_int32) for name in ("count", "outputs", "inputs", "element")),
     )
 

@@ -64,7 +64,7 @@ class OutputHead:
         self._vocab_size = vocab_size
         self._group = group
 
-    def __call__(self, hidden: Tensor) -> Tensor:
-        """[rows, hidden] -> [rows, vocab] float32, valid until the next call."""
-        logits = self._group.all_gather(self.share(hidden), dim=1)
-        return logits[:, : self._vocab_size].float()
+    def __call__(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
+        """[rows, hidden] -> [rows, vocab] float32, valid until the next call; written to `out` if it is given."""
+        logits = self._group.all_gather(self.share(hidden), dim=1)[:, : self._vocab_size]
+        return logits.float() if out is None else out.copy_(logits)

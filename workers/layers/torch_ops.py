@@ -20,8 +20,9 @@ class TorchStep:
     cache: KVCache
     cosine: Tensor  # [tokens, 1, head_dim / 2] float32
     sine: Tensor
-    blocks: Tensor  # [tokens] i64
-    offsets: Tensor  # [tokens] i64, within the block
+    cached: Tensor | slice  # those tokens whose keys and values are kept: all but padding
+    blocks: Tensor  # [cached tokens] i64
+    offsets: Tensor  # [cached tokens] i64, within the block
 
 
 class TorchOps:
@@ -30,8 +31,11 @@ class TorchOps:
 
     def start_step(self, batch: InputBatch, cache: KVCache) -> TorchStep:
         cosine, sine = self._heads.rotary.table(batch.longest)[batch.positions].unsqueeze(1).chunk(2, dim=-1)
-        blocks = torch.div(batch.slots, cache.block_size, rounding_mode="floor")
-        return TorchStep(cache, cosine, sine, blocks, batch.slots - blocks * cache.block_size)
+        is_kept = batch.slots >= 0
+        cached = slice(None) if bool(is_kept.all()) else is_kept.nonzero()[:, 0]
+        slots = batch.slots[cached]
+        blocks = torch.div(slots, cache.block_size, rounding_mode="floor")
+        return TorchStep(cache, cosine, sine, cached, blocks, slots - blocks * cache.block_size)
 
     def norm(self, hidden: Tensor, norm: RMSNorm) -> Tensor:
         return norm(hidden)
@@ -47,9 +51,9 @@ class TorchOps:
         query, key, value = torch.split(parts, [heads.num_heads, heads.num_kv_heads, heads.num_kv_heads], dim=1)
         if query_norm is not None and key_norm is not None:
             query, key = query_norm(query), key_norm(key)
-        cache = step.cache
-        cache.keys[layer].transpose(1, 2)[step.blocks, step.offsets] = rotate(key, step.cosine, step.sine)
-        cache.values[layer].transpose(1, 2)[step.blocks, step.offsets] = value
+        cache, cached = step.cache, step.cached
+        cache.keys[layer].transpose(1, 2)[step.blocks, step.offsets] = rotate(key, step.cosine, step.sine)[cached]
+        cache.values[layer].transpose(1, 2)[step.blocks, step.offsets] = value[cached]
         return rotate(query, step.cosine, step.sine)
 
     def silu_mul(self, gate_up: Tensor) -> Tensor:

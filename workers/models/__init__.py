@@ -10,6 +10,7 @@ from paged_serve.protocol.config import ModelConfig
 from paged_serve.protocol.errors import ConfigError
 
 from ..backend import Backend, PackingBackend, SingleRowsBackend, TorchBackend
+from ..conversion import NotFiniteError, find_not_finite
 from ..cpu_backend import CpuBackend
 from ..kernels.cpu import Pool
 from ..packed_cache import PackedStore, through_store
@@ -64,6 +65,9 @@ def load_model(
         key = key_of(path, config, checkpoint.entries, geometry.dtype, group.rank, group.size)
         kept = Path(config.packed_weights_dir) / f"{key[:32]}.packed"
         return through_store(kept, key, checkpoint.files, pool, assembled)
+    except NotFiniteError as error:
+        find_not_finite(checkpoint, geometry.dtype)
+        raise AssertionError("the tensors as they are stored are finite") from error
     finally:
         checkpoint.close()
 

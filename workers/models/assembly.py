@@ -1,5 +1,6 @@
 """Reads this rank's share of a checkpoint and puts the decoder together."""
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -8,15 +9,23 @@ from torch import Tensor
 
 from ..allocator import release_freed_memory
 from ..backend import Backend, PackingBackend
-from ..conversion import check_fits, check_range, converted
-from ..kernels.packed_weight import PackedWeight
+from ..conversion import check_finite, converted
 from ..layers.embedding import OutputHead, VocabularyEmbedding
 from ..layers.linear import JoinedLinear, Linear
 from ..layers.norm import RMSNorm
 from ..layers.ops import Heads
 from ..layers.rotary import Rotary
 from ..packed_cache import PackedReader, PackedStore, PackedWriter
-from ..quantization.forms import StoredWeight, Weight, joined, on_device, with_outputs
+from ..quantization.forms import (
+    GroupedWeight,
+    OutputScaledWeight,
+    StoredWeight,
+    Weight,
+    float_values,
+    joined,
+    on_device,
+    with_outputs,
+)
 from ..quantization.gptq import skip_zero_biases
 from ..quantization.reader import MatrixPart, MatrixReader
 from ..quantization.source import MatrixSource
@@ -25,6 +34,8 @@ from ..weights import Checkpoint, check_names
 from .decoder import DecoderLayer, Model
 from .family import WeightNames
 from .geometry import Geometry
+
+log = logging.getLogger(__name__)
 
 Span = tuple[int, int]  # rows [start, stop) of a weight
 VOCABULARY_MULTIPLE = 16  # a rank's share of the vocabulary is whole vectors
@@ -95,7 +106,7 @@ class Assembly:
     def _vocabulary(self) -> tuple[VocabularyEmbedding, OutputHead]:
         geometry, names, backend = self._geometry, self._names, self._backend
         (weight,) = self._weights(names.embedding, lambda: [self._vocabulary_table(names.embedding)])
-        is_tied = geometry.tie_word_embeddings
+        is_tied = geometry.tie_word_embeddings and not self._has_own_head()
         if is_tied and not self._source.quantizes_head:
             tied = backend.tied_table(weight)
             return VocabularyEmbedding(tied, self._group), OutputHead(tied, geometry.vocab_size, self._group)
@@ -104,6 +115,31 @@ class Assembly:
         (matrix,) = self._weights("head", lambda: [self._head_matrix(head_name)])
         head = backend.head(matrix)
         return embedding, OutputHead(head, geometry.vocab_size, self._group)
+
+    def _has_own_head(self) -> bool:
+        """Whether a model whose config.json ties its head to the embedding comes with another head all the same.
+
+        As transformers has it, the file's is the model's then. Ranks look at their own rows: where these are equal,
+        either matrix is right.
+        """
+        name, embedding = self._names.output_head, self._names.embedding
+        if name not in self._checkpoint.entries:
+            return False
+        if isinstance(self._store, PackedReader):
+            has_own = "head" in self._store.record.weights and not self._source.quantizes_head
+        else:
+            shape, dtype = (self._geometry.vocab_size, self._geometry.hidden_size), self._geometry.dtype
+            _, rows = self._vocabulary_rows()
+            one, other = (self._checkpoint.read(n, shape, 0, *rows).to(dtype) for n in (name, embedding))
+            has_own = not torch.equal(one, other)
+        if has_own:
+            log.warning(
+                "tensor %s differs from %s, to which config.json ties it (tie_word_embeddings=true): it is used as the "
+                "output head all the same, as transformers does; tie_word_embeddings=false in config.json says so",
+                name,
+                embedding,
+            )
+        return has_own
 
     def _heads(self) -> Heads:
         geometry, size = self._geometry, self._group.size
@@ -187,12 +223,10 @@ class Assembly:
         """This rank's rows, with zeros past the vocabulary's end."""
         rows, (start, stop) = self._vocabulary_rows()
         shape = self._geometry.vocab_size, self._geometry.hidden_size
-        part = self._checkpoint.read(name, shape, 0, start, stop)
-        check_fits(name, part, self._geometry.dtype)
-        stored = StoredWeight((part,), self._geometry.dtype)
+        stored = StoredWeight((self._checkpoint.read(name, shape, 0, start, stop),), self._geometry.dtype)
         self._loaded(stored.nbytes)
-        weight = self._backend.accepted(with_outputs(stored, rows), self._geometry.dtype)
-        return on_device(weight, self._device)
+        _, held = self._held(name, with_outputs(stored, rows))
+        return held
 
     def _vocabulary_rows(self) -> tuple[int, Span]:
         """How many a rank holds, and which of the checkpoint's they are; the last ranks may have fewer, or none."""
@@ -220,12 +254,24 @@ class Assembly:
 
     def _matrix(self, reader: MatrixReader, name: str, part: MatrixPart) -> Weight:
         read = reader.read(name, part)
-        weight = self._backend.accepted(read, self._geometry.dtype)
-        if isinstance(weight, Tensor) and not isinstance(read, Tensor | StoredWeight | PackedWeight):
-            check_range(name, weight, read.dequantized)
+        weight, held = self._held(f"{name}.weight", read)
         self._source.report.count(read, weight)
         self._loaded(weight.nbytes)
-        return on_device(weight, self._device)
+        return held
+
+    def _held(self, name: str, read: Weight) -> tuple[Weight, Weight]:
+        """`read` as the backend takes it, and the same on the device. Raises ConfigError where it is not finite.
+
+        What the backend packs is looked at there.
+        """
+        if isinstance(read, GroupedWeight | OutputScaledWeight):
+            scales = read.scales
+            check_finite(f"{name} (its scales)", scales, lambda: scales)
+        weight = self._backend.accepted(read, self._geometry.dtype)
+        held = on_device(weight, self._device)
+        if isinstance(held, Tensor):
+            check_finite(name, held, lambda: float_values(read))
+        return weight, held
 
     def _norm(self, name: str, size: int) -> RMSNorm:
         return RMSNorm(self._tensor(name, lambda: self._read_norm(name, size)), self._geometry.rms_norm_eps)

@@ -74,6 +74,6 @@ class Model:
         return normed
 
     @torch.inference_mode()
-    def logits(self, hidden: Tensor) -> Tensor:
-        """[n, hidden] -> [n, vocab] float32, on every rank."""
-        return self.output_head(hidden)
+    def logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
+        """[n, hidden] -> [n, vocab] float32, on every rank; in `out` if it is given."""
+        return self.output_head(hidden, out)

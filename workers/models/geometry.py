@@ -1,6 +1,5 @@
 """A model's shape in our own words, whatever its family: what the decoder, the weights and the KV cache must know."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -79,17 +78,17 @@ class Geometry:
 
     def check_tensor_parallel(self, tp_size: int) -> None:
         """Raises ConfigError when `tp_size` ranks cannot share this model evenly."""
-        parts: Sequence[tuple[str, int]] = (
-            ("attention heads", self.num_heads),
-            ("intermediate size", self.intermediate_size),
-        )
+        if problem := self._uneven(tp_size):
+            sizes = [size for size in range(1, self.num_heads + 1) if not self._uneven(size)]
+            fits = ", ".join(map(str, sizes))
+            raise ConfigError(f"tensor_parallel_size={tp_size} {problem}; use one of {fits}")
+
+    def _uneven(self, tp_size: int) -> str:
+        """What so many ranks could not share evenly; "" if they can share all."""
+        parts = (("attention heads", self.num_heads), ("intermediate size", self.intermediate_size))
         for name, count in parts:
             if count % tp_size:
-                raise ConfigError(
-                    f"tensor_parallel_size={tp_size} does not divide the model's {name}, {count}; use a divisor of both"
-                )
+                return f"does not divide the model's {name}, {count}"
         if self.num_kv_heads % tp_size and tp_size % self.num_kv_heads:
-            raise ConfigError(
-                f"tensor_parallel_size={tp_size} neither divides the model's {self.num_kv_heads} KV heads nor is a "
-                f"multiple of them; use a divisor of {self.num_heads} heads that is"
-            )
+            return f"neither divides the model's {self.num_kv_heads} KV heads nor is a multiple of them"
+        return ""

@@ -8,6 +8,7 @@ import torch
 from msgspec import Meta
 
 from paged_serve.protocol.errors import ConfigError
+from paged_serve.protocol.json_file import read_json_file
 
 from .geometry import RopeScaling
 
@@ -32,7 +33,6 @@ ROPE_FIELDS = {
 class HFConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The fields of config.json that dense decoders share; defaults are those of the format."""
 
-    architectures: list[str] = []
     hidden_size: Size
     intermediate_size: Size
     num_hidden_layers: NumLayers
@@ -46,7 +46,7 @@ class HFConfig(msgspec.Struct, frozen=True, kw_only=True):
     tie_word_embeddings: bool = False
     attention_bias: bool = False
     mlp_bias: bool = False
-    sliding_window: int | None = None
+    sliding_window: Annotated[int, Meta(ge=0, le=1 << 30)] | None = None
     use_sliding_window: bool = False
     max_window_layers: int = 28
     layer_types: list[str] | None = None
@@ -64,15 +64,22 @@ class GenerationConfig(msgspec.Struct, frozen=True):
     eos_token_id: int | list[int] | None = None
 
 
-def read_hf_config(folder: Path) -> HFConfig:
-    """Raises ConfigError naming the folder when it is none, or the field that does not fit."""
+class _Architectures(msgspec.Struct, frozen=True):
+    architectures: list[str] | None = None
+
+
+def read_architectures(folder: Path) -> list[str]:
+    """Of config.json, whose other fields only make sense once these are known. Raises ConfigError naming the folder."""
     path = folder / "config.json"
     if not path.is_file():
         raise ConfigError(f"{folder} is not a model folder: it has no config.json; give a local Hugging Face folder")
-    try:
-        config = msgspec.json.decode(path.read_bytes(), type=HFConfig)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} cannot be used: {error}") from error
+    return read_json_file(path, _Architectures).architectures or []
+
+
+def read_hf_config(folder: Path) -> HFConfig:
+    """Of an architecture that is served. Raises ConfigError naming the field that does not fit."""
+    path = folder / "config.json"
+    config = read_json_file(path, HFConfig)
     if config.hidden_act != "silu":
         raise ConfigError(f"{path}: hidden_act {config.hidden_act!r} is not supported; only 'silu' is")
     return config
@@ -83,10 +90,7 @@ def eos_token_ids(folder: Path, config: HFConfig) -> tuple[int, ...]:
     path = folder / "generation_config.json"
     found: int | list[int] | None = None
     if path.is_file():
-        try:
-            found = msgspec.json.decode(path.read_bytes(), type=GenerationConfig).eos_token_id
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{path} cannot be used: {error}") from error
+        found = read_json_file(path, GenerationConfig).eos_token_id
     if found is None:
         found = config.eos_token_id
     return (found,) if isinstance(found, int) else tuple(found or ())

@@ -10,25 +10,25 @@ from .families.qwen2 import QWEN2
 from .families.qwen3 import QWEN3
 from .family import Family
 from .geometry import Geometry
-from .hf_config import HFConfig, dtype_of, eos_token_ids, read_hf_config, rope_of
+from .hf_config import HFConfig, dtype_of, eos_token_ids, read_architectures, read_hf_config, rope_of
 
 FAMILIES = (LLAMA, MISTRAL, QWEN2, QWEN3)
 
 
-def family_of(config: HFConfig) -> Family:
+def family_of(architectures: list[str]) -> Family:
     """Raises ConfigError naming the architecture and those supported."""
     for family in FAMILIES:
-        if any(name in family.architectures for name in config.architectures):
+        if any(name in family.architectures for name in architectures):
             return family
     supported = ", ".join(name for family in FAMILIES for name in family.architectures)
-    named = ", ".join(config.architectures) or "none in config.json"
+    named = ", ".join(architectures) or "none in config.json"
     raise ConfigError(f"architecture {named} is not supported; supported are {supported}")
 
 
 def read_geometry(folder: Path, wanted_dtype: str = "auto") -> tuple[Family, Geometry]:
     """The family and shape of the model in `folder`; reads no weights."""
+    family = family_of(read_architectures(folder))
     config = read_hf_config(folder)
-    family = family_of(config)
     num_kv_heads = config.num_key_value_heads or config.num_attention_heads
     _check_shape(config, num_kv_heads)
     biases = family.biases(config)
@@ -72,6 +72,8 @@ def _check_shape(config: HFConfig, num_kv_heads: int) -> None:
     ):
         if (value := getattr(config, name)) < 1:
             raise ConfigError(f"config.json: {name}={value} must be at least 1")
+    if not 0 <= config.rms_norm_eps < 1:
+        raise ConfigError(f"config.json: rms_norm_eps={config.rms_norm_eps:g} must be at least 0 and less than 1")
     if num_kv_heads < 1 or config.num_attention_heads % num_kv_heads:
         raise ConfigError(
             f"config.json: {config.num_attention_heads} attention heads cannot share {num_kv_heads} KV heads evenly"

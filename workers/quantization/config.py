@@ -6,6 +6,7 @@ from typing import Any, Literal
 import msgspec
 
 from paged_serve.protocol.errors import ConfigError
+from paged_serve.protocol.json_file import read_json_file
 
 SUPPORTED = (
     "compressed-tensors (W8A8 int8 or fp8 with dynamic tokens; 4 or 8 bits, weight-only), gptq (4 or 8 bits) and awq "
@@ -84,10 +85,10 @@ def read_quantization_config(folder: Path) -> tuple[str, QuantizationConfig] | N
     Raises ConfigError that names what is not supported, and what is.
     """
     path = folder / "config.json"
-    found: dict[str, Any] | None = _decode(path, _Folder).quantization_config
+    found: dict[str, Any] | None = read_json_file(path, _Folder).quantization_config
     if found is None:
         path = folder / "quantize_config.json"  # GPTQ checkpoints of 2023 have their settings here alone
-        found = {"quant_method": "gptq", **_decode(path, dict[str, Any])} if path.is_file() else None
+        found = {"quant_method": "gptq", **read_json_file(path, dict[str, Any])} if path.is_file() else None
     if found is None:
         return None
     name = str(found.get("quant_method", "unknown"))
@@ -176,10 +177,3 @@ def _w8a8_problem(weights: Arguments, inputs: Arguments | None, file_format: str
     if inputs.dynamic is not True or inputs.strategy != "token":
         return f"{'dynamic' if inputs.dynamic else 'static'} activations a {inputs.strategy}"
     return ""
-
-
-def _decode(path: Path, kind: Any) -> Any:
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} cannot be used: {error}") from error

@@ -111,6 +111,19 @@ class StoredWeight:
 Weight = Tensor | StoredWeight | Int8Weight | Fp8Weight | GroupedWeight | PackedWeight
 
 
+def float_values(weight: Weight) -> Tensor:
+    """[out, in] as they were stored, before they are rounded to what a model computes in."""
+    match weight:
+        case Tensor():
+            return weight
+        case StoredWeight():
+            return torch.cat([part.to(torch.promote_types(part.dtype, weight.dtype)) for part in weight.parts])
+        case PackedWeight():
+            raise TypeError("packed")
+        case _:
+            return weight.dequantized()
+
+
 def joined(parts: Sequence[Weight]) -> list[Weight]:
     """Projections of one input, stacked output below output wherever neighbours have the same form; often one is left.
 

@@ -7,12 +7,14 @@ on Gaussian weights in groups of 32 they leave 8.2 % relative error, the plain r
 csrc/cpu/quantize_weights.cpp does the same on a pool's threads, to the same bits.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from ..conversion import check_finite
 from ..kernels.cpu import Pool
 from ..kernels.loading import int4_from_floats, int8_from_floats
 from .forms import Fp8Weight, GroupedWeight, Int8Weight, Weight
@@ -38,14 +40,14 @@ class EightBitsOnLoad:
         matrix = self.floats.stored(name, whole)
         if self.pool is not None and self.form is Int8Weight:
             weight, error = int8_from_floats(self.pool, matrix, part.inputs)
-            self.report.error(name, *error)
+            _report(self.report, name, matrix, error)
             return weight
         scales = int8_scales(matrix) if self.form is Int8Weight else fp8_scales(matrix)
         if part.dim == 1:
             matrix = matrix[:, part.inputs]
         codes = int8_codes(matrix, scales) if self.form is Int8Weight else fp8_codes_of_matrix(matrix, scales)
         values = squared_error(matrix, codes, lambda codes, at: codes.float() * scales[at].unsqueeze(1))
-        self.report.error(name, *values)
+        _report(self.report, name, matrix, values)
         return self.form(codes, scales)
 
 
@@ -65,11 +67,20 @@ class Int4OnLoad:
         matrix = self.floats.stored(name, part)
         if self.pool is not None:
             weight, error = int4_from_floats(self.pool, matrix, self.group_size)
-            self.report.error(name, *error)
+            _report(self.report, name, matrix, error)
             return weight
         weight = int4_weight(matrix, self.group_size)
-        self.report.error(name, *squared_error(matrix, weight.codes, lambda codes, at: _values(weight, codes, at)))
+        error = squared_error(matrix, weight.codes, lambda codes, at: _values(weight, codes, at))
+        _report(self.report, name, matrix, error)
         return weight
+
+
+def _report(report: QuantizationReport, name: str, matrix: Tensor, error: tuple[float, float]) -> None:
+    """Raises ConfigError if `matrix` is not finite, which the sum of its squares tells."""
+    _, there = error
+    if not math.isfinite(there):
+        check_finite(f"{name}.weight", matrix, lambda: matrix)
+    report.error(name, *error)
 
 
 def int8_scales(matrix: Tensor) -> Tensor:

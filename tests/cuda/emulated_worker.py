@@ -1,0 +1,28 @@
+"""A worker process of a real server whose CUDA device, kernels and nccl are emulated; all else is what serves."""
+
+from paged_serve.workers import models, rank
+from paged_serve.workers.cuda_backend import CudaBackend
+from paged_serve.workers.rank_links import RankLinks
+from paged_serve.workers.tensor_parallel import TensorParallelGroup
+
+from .emulated import EmulatorLauncher
+from .emulated_device import EmulatedDevice, EmulatedNccl, Stream, StreamLauncher
+
+
+def install() -> None:
+    """In the place of what a rank would make of a CUDA device; start the server with --device cpu."""
+    stream = Stream()
+
+    def backend(*_: object) -> CudaBackend:
+        return CudaBackend(StreamLauncher(EmulatorLauncher(), stream), "sm_90a", multiprocessors=2, device="cpu")
+
+    def join(index: int, size: int, rendezvous: str, device: str, timeout_s: float) -> TensorParallelGroup:
+        if size == 1:
+            return TensorParallelGroup()
+        links = RankLinks.join(index, size, rendezvous, timeout_s)
+        return TensorParallelGroup(index, size, nccl=EmulatedNccl(index, size, links, stream))
+
+    models._best_backend = backend
+    rank.CudaDevice = lambda: EmulatedDevice(stream)
+    rank.Rank._has_cuda_kernels = True
+    rank.TensorParallelGroup.join = join
