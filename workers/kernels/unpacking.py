@@ -5,9 +5,9 @@ from enum import IntEnum
 import torch
 from torch import Tensor
 
-from .cpu import Pool, packer
+from .cpu import Pool
 from .packing import allocate
-from .parameters import UnpackCodesParams
+from .parameters import UnpackCodesParams, packer
 
 UNPACK_CODES = packer(UnpackCodesParams)
 
