@@ -46,8 +46,11 @@ def pytest_generate_tests(metafunc):
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     """Marks what differs with --cpu-isa, so that check.py need not repeat the rest for every instruction set."""
+    slow = {"portable"} - set(cpu.runnable_isas()[:1])  # its FMA is software; test_isa_bits.py holds it to the others
     for item in items:
         parameters = item.callspec.params if hasattr(item, "callspec") else {}
+        if parameters.get("cpu_library") in slow and item.get_closest_marker("long_in_software"):
+            item.add_marker("nightly")
         if "chosen_isa" in getattr(item, "fixturenames", ()) and parameters.get("pool") != "torch":
             item.add_marker("chosen_isa")
 

@@ -164,6 +164,7 @@ def test_any_number_of_queries_shares_a_key(cpu_pools, group, dtypes):
 RANGES = [(1023, 1), (1024, 1), (2500, 1), (3100, 3), (1000, 100), (2040, 20)]
 
 
+@pytest.mark.long_in_software
 @pytest.mark.parametrize("dtypes", FLOATS + CODED, ids=str)
 @pytest.mark.parametrize("options", [{}, {"window": 1500}, {"window": 500}], ids=str)
 def test_long_sequences_are_summed_range_by_range(cpu_pools, options, dtypes):
@@ -186,6 +187,7 @@ INVARIANT = [
 ]
 
 
+@pytest.mark.long_in_software
 @pytest.mark.parametrize("dtypes", FLOATS + CODED, ids=str)
 @pytest.mark.parametrize("options", INVARIANT, ids=str)
 def test_a_token_has_the_same_bits_in_any_chunk_alone_and_beside_others(cpu_pools, options, dtypes):
