@@ -31,12 +31,17 @@ NIGHTLY = range(100)
 class Padded(EagerDecodeStep):
     """As CUDA graphs have it."""
 
+    def __init__(self, max_rows: int):
+        self._max_rows = max_rows
+
     def padded(self, num_rows: int) -> int:
-        return num_rows + 3
+        return min(num_rows + 3, self._max_rows)
 
 
 class House(NotWaiting):
-    decode_step = Padded()
+    @property
+    def decode_step(self) -> Padded:
+        return Padded(self.config.scheduler.max_num_seqs)
 
     def new_sampling(self, model: Model) -> DeviceSampler:
         return DeviceSampler(model.backend.launcher, model.geometry.vocab_size, "cpu")

@@ -208,7 +208,7 @@ from paged_serve.workers.rank import DEMO_MODEL, Rank
 
 rank = Rank.load(Config(model=ModelConfig(device="cpu")), 0, sys.argv[1], lambda done, of: None)
 rank.ready()
-rank.create_kv_cache(64)  # takes steps
+rank.create_kv_cache(64, lambda done, of: None)  # takes steps
 assert not [name for name in sys.modules if name.partition(".")[0] in ("cupy", "cupy_backends")]
 assert "paged_serve.workers.kernels.cuda" not in sys.modules
 """

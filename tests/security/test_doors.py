@@ -27,6 +27,7 @@ PUBLIC = {
     ("POST", "/v1/completions"),
     ("POST", "/v1/chat/completions"),
     ("GET", "/v1/streams/{id}"),
+    ("HEAD", "/v1/streams/{id}"),
     ("DELETE", "/v1/streams/{id}"),
     ("GET", "/v1/models"),
     ("GET", "/v1/models/{model}"),

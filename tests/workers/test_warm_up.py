@@ -57,7 +57,7 @@ import sys
 from paged_serve.protocol.config import CacheConfig, Config, ModelConfig
 from paged_serve.workers.rank import Rank
 config = Config(model=ModelConfig(model=sys.argv[1], device="cpu"), cache=CacheConfig(num_blocks=8))
-Rank.load(config, 0, "", lambda *_: None).create_kv_cache(8)
+Rank.load(config, 0, "", lambda *_: None).create_kv_cache(8, lambda *_: None)
 print("torch._dynamo" in sys.modules)
 """
     command = [sys.executable, "-c", code, str(write_tiny_model(tmp_path))]
