@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-LIMIT_S = 1500
+LIMIT_S = 2400
 ROOT = Path(__file__).parent.parent
 PYTHON = sys.executable
 PYTEST = [PYTHON, "-m", "pytest", "-q", "-n", "2", "--dist", "worksteal"]
