@@ -11,7 +11,7 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 
 class Disconnected(HttpError):
-    """The peer has gone before its request was whole: there is nobody to tell."""
+    """The peer closed the connection before its request was whole, so no answer can be sent."""
 
     def __init__(self) -> None:
         super().__init__(400, "The connection ended before the body did.")

@@ -89,7 +89,7 @@ class KeptAnswers:
         answer.give_up(error or HttpError(410, f"The stream {answer.answer_id} is no longer kept. {REPEAT}"))
 
     def shed(self, num_bytes: int) -> None:
-        """Forget answers that nobody reads, the longest unread first; a pool of the budget is asked for that."""
+        """Forget answers without a reader, the longest unread first. The Pool's part of a budget."""
         enough = self.num_bytes - num_bytes
         while self.num_bytes > enough and self._unread:
             self.forget(next(iter(self._unread)))

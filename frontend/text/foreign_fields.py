@@ -36,7 +36,7 @@ _fields_of = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 def check_number_of_nodes(body: bytes) -> None:
-    """InvalidRequest for a body whose values would take the interpreter, and so everybody, more than a moment."""
+    """InvalidRequest for a body whose values would hold the interpreter, and with it all other requests, for long."""
     if _num_nodes(body) <= MAX_NODES:
         return
     # What stands in texts does not count: two backslashes escape nothing, so that each \\" that is left is no quote.

@@ -16,7 +16,7 @@ FP16_OUTPUTS = 16  # whose words of float16 are taken apart together
 OCTET = 8  # inputs of an output that share 32 bits of int4 codes
 INT4_ZERO = 8  # the code that stands for zero where there are no zero points
 HUGE_PAGE = 2 << 20
-LAYOUT = 1  # of panels; one more whenever their bytes change, for files that hold them (test_packed_layout.py)
+LAYOUT = 2  # one more whenever the bytes of panels change, or which tensors a file has (test_packed_layout.py)
 PANELS_AT_ONCE = 16  # whose int4 codes are rearranged together: a few MB of temporaries
 
 
