@@ -5,8 +5,33 @@ from torch import Tensor
 
 from ..kernels.cpu import Pool
 from ..kernels.unpacking import WordLayout, unpack_codes
+from ..weights import Checkpoint
+from .reader import MatrixPart
 
+WORD_BITS = 32
 AWQ_NIBBLES = [0, 4, 1, 5, 2, 6, 3, 7]  # output i of a word of AWQ's lies in its nibble AWQ_NIBBLES[i]
+
+
+def read_codes(
+    checkpoint: Checkpoint,
+    pool: Pool | None,
+    tensor: str,
+    part: MatrixPart,
+    layout: WordLayout,
+    bits: int,
+    order: Tensor | None,
+) -> Tensor:
+    """uint8 [out, in] of `part`, columns in `order`, from words that lie along the inputs or down them."""
+    per_word, (outputs, inputs) = WORD_BITS // bits, part.shape
+    shape, across = (outputs, -(-inputs // per_word)), 0
+    if layout is WordLayout.DOWN_INPUTS:
+        shape, across = shape[::-1], 1
+    if part.dim == 0:
+        words = checkpoint.read(tensor, shape, across, part.start, part.stop, ("I32",))
+        return codes_of(pool, words, layout, bits, (part.stop - part.start, inputs), 0, order)
+    first, last = part.start // per_word, -(-part.stop // per_word)
+    words = checkpoint.read(tensor, shape, 1 - across, first, last, ("I32",))
+    return codes_of(pool, words, layout, bits, (outputs, part.stop - part.start), part.start - first * per_word, order)
 
 
 def codes_of(

@@ -21,12 +21,11 @@ from paged_serve.protocol.errors import ConfigError
 from ..kernels.cpu import Pool
 from ..kernels.unpacking import WordLayout
 from ..weights import Checkpoint
-from .bit_fields import codes_of, unpack_words
+from .bit_fields import WORD_BITS, read_codes, unpack_words
 from .config import Arguments, CompressedTensors, ConfigGroup
 from .forms import Fp8Weight, GroupedWeight, Int8Weight, Weight
 from .reader import MatrixPart, MatrixReader, activation_order, groups_of, num_groups
 
-WORD_BITS = 32
 LINEAR = "Linear"  # every projection is a module of this class
 
 
@@ -65,7 +64,9 @@ class CompressedTensorsReader:
         order = activation_order(self.checkpoint, f"{name}.weight_g_idx", inputs, groups)
         wanted = groups_of(name, part, groups, order)
         self._check_shape(name, part.shape)
-        codes = self._codes(name, part, how.num_bits, order)
+        codes = read_codes(
+            self.checkpoint, self.pool, f"{name}.weight_packed", part, WordLayout.ALONG_INPUTS, how.num_bits, order
+        )
         scales = self.checkpoint.read(f"{name}.weight_scale", (outputs, groups))[part.outputs, wanted]
         zeros = None if how.symmetric else self._zeros(name, outputs, groups, how.num_bits)[part.outputs, wanted]
         return GroupedWeight(
@@ -75,19 +76,6 @@ class CompressedTensorsReader:
             how.num_bits,
             order,
         )
-
-    def _codes(self, name: str, part: MatrixPart, bits: int, order: Tensor | None) -> Tensor:
-        """[out, in] uint8, columns in `order`."""
-        per_word, (outputs, inputs) = WORD_BITS // bits, part.shape
-        shape, tensor = (outputs, -(-inputs // per_word)), f"{name}.weight_packed"
-        if part.dim == 0:
-            words = self.checkpoint.read(tensor, shape, 0, part.start, part.stop, ("I32",))
-            wanted, before = (part.stop - part.start, inputs), 0
-        else:
-            first, last = part.start // per_word, -(-part.stop // per_word)
-            words = self.checkpoint.read(tensor, shape, 1, first, last, ("I32",))
-            wanted, before = (outputs, part.stop - part.start), part.start - first * per_word
-        return codes_of(self.pool, words, WordLayout.ALONG_INPUTS, bits, wanted, before, order)
 
     def _zeros(self, name: str, outputs: int, groups: int, bits: int) -> Tensor:
         """[out, groups] uint8."""

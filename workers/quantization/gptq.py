@@ -16,12 +16,10 @@ from paged_serve.protocol.errors import ConfigError
 from ..kernels.cpu import Pool
 from ..kernels.unpacking import WordLayout
 from ..weights import Checkpoint
-from .bit_fields import codes_of, unpack_words
+from .bit_fields import WORD_BITS, read_codes, unpack_words
 from .config import Gptq
 from .forms import GroupedWeight, Weight
 from .reader import MatrixPart, MatrixReader, activation_order, groups_of, num_groups
-
-WORD_BITS = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +38,9 @@ class GptqReader:
         groups = num_groups(self.checkpoint, f"{name}.scales", 0, inputs, self.config.group_size)
         order = activation_order(self.checkpoint, f"{name}.g_idx", inputs, groups)
         wanted = groups_of(name, part, groups, order)
-        codes = self._codes(name, part, order)
+        codes = read_codes(
+            self.checkpoint, self.pool, f"{name}.qweight", part, WordLayout.DOWN_INPUTS, self.config.bits, order
+        )
         scales = self.checkpoint.read(f"{name}.scales", (groups, outputs))[wanted, part.outputs]
         zeros = self._zeros(name, groups, outputs)[wanted, part.outputs]
         return GroupedWeight(
@@ -50,20 +50,6 @@ class GptqReader:
             self.config.bits,
             order,
         )
-
-    def _codes(self, name: str, part: MatrixPart, order: Tensor | None) -> Tensor:
-        """[out, in] uint8, columns in `order`."""
-        bits, (outputs, inputs) = self.config.bits, part.shape
-        per_word = WORD_BITS // bits
-        shape, tensor = (inputs // per_word, outputs), f"{name}.qweight"
-        if part.dim == 0:
-            words = self.checkpoint.read(tensor, shape, 1, part.start, part.stop, ("I32",))
-            wanted, before = (part.stop - part.start, inputs), 0
-        else:
-            first, last = part.start // per_word, -(-part.stop // per_word)
-            words = self.checkpoint.read(tensor, shape, 0, first, last, ("I32",))
-            wanted, before = (outputs, part.stop - part.start), part.start - first * per_word
-        return codes_of(self.pool, words, WordLayout.DOWN_INPUTS, bits, wanted, before, order)
 
     def _zeros(self, name: str, groups: int, outputs: int) -> Tensor:
         """[groups, out] uint8."""
