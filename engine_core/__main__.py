@@ -1,6 +1,6 @@
 """`python -m paged_serve.engine_core`: started by the supervisor."""
 
-from paged_serve.protocol.lifecycle import ChildProcess, run_child
+from paged_serve.protocol.process.lifecycle import ChildProcess, run_child
 
 from .process import EngineProcess
 

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 
 import msgspec
 
-from paged_serve.protocol.config import Config
-from paged_serve.protocol.engine_core import EngineCoreRequest
+from paged_serve.protocol.block_hash import TOKEN_BYTES, chain_blocks, chain_root
 from paged_serve.protocol.errors import ConfigError, InvalidRequest
-from paged_serve.protocol.message import MAX_FRAME_BYTES, unpack_ids
-from paged_serve.protocol.sampling_params import SamplingParams
+from paged_serve.protocol.messages.config import Config
+from paged_serve.protocol.messages.engine_core import EngineCoreRequest
+from paged_serve.protocol.messages.message import MAX_FRAME_BYTES, unpack_ids
+from paged_serve.protocol.messages.sampling_params import SamplingParams
 
-from .block_hash import TOKEN_BYTES, chain_blocks, chain_root
 from .fair_share import Tenant
 from .kv_cache import KVCache
 from .request import Request, Sequence

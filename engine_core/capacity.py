@@ -6,11 +6,11 @@ together at most double them. One that has the queue to itself may use all of it
 
 from heapq import nsmallest
 
-from paged_serve.protocol.config import SchedulerConfig
-from paged_serve.protocol.engine_core import MAX_TENANT_STATS, EngineCoreRequest, TenantStats
+from paged_serve.protocol.block_hash import TOKEN_BYTES
 from paged_serve.protocol.errors import Overloaded
+from paged_serve.protocol.messages.config import SchedulerConfig
+from paged_serve.protocol.messages.engine_core import MAX_TENANT_STATS, EngineCoreRequest, TenantStats
 
-from .block_hash import TOKEN_BYTES
 from .fair_share import Tenant
 from .forecast import Forecast
 from .scheduler import Scheduler

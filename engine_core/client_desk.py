@@ -5,8 +5,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol, assert_never
 
-from paged_serve.protocol.channel import FRAMES_PER_TURN, SECONDS_PER_TURN
-from paged_serve.protocol.engine_core import (
+from paged_serve.protocol.errors import ProtocolError
+from paged_serve.protocol.messages.engine_core import (
     AbortRequests,
     ClientHeartbeat,
     CoreFailure,
@@ -22,9 +22,9 @@ from paged_serve.protocol.engine_core import (
     ToEngineCore,
     UtilityCall,
 )
-from paged_serve.protocol.errors import ProtocolError
-from paged_serve.protocol.handshake import check_hello
-from paged_serve.protocol.message import Hello, Refused
+from paged_serve.protocol.messages.handshake import check_hello
+from paged_serve.protocol.messages.message import Hello, Refused
+from paged_serve.protocol.transport.channel import FRAMES_PER_TURN, SECONDS_PER_TURN
 
 from .client_ports import is_remote
 from .engine import EngineCore

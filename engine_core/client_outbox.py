@@ -7,7 +7,7 @@ only remembers how far each stream was told, and the tokens themselves lie in th
 from collections import deque
 from collections.abc import Iterator
 
-from paged_serve.protocol.engine_core import (
+from paged_serve.protocol.messages.engine_core import (
     MAX_UNACKNOWLEDGED_FRAMES,
     EngineCoreOutput,
     EngineCoreOutputs,
@@ -15,7 +15,7 @@ from paged_serve.protocol.engine_core import (
     SchedulerStats,
     TokenColumns,
 )
-from paged_serve.protocol.message import unpack_int64
+from paged_serve.protocol.messages.message import unpack_int64
 
 from .pending_output import OUTPUT_OVERHEAD_BYTES, PendingOutput, logprobs_bytes, output_bytes
 from .request import Request, Sequence

@@ -6,14 +6,14 @@ Peers choose their own names, so each is known here by its port and its name tog
 from collections import deque
 from collections.abc import Iterator
 
-from paged_serve.protocol.authentication import Authenticator
-from paged_serve.protocol.channel import RouterChannel, Socket
-from paged_serve.protocol.config import ServerConfig
-from paged_serve.protocol.curve import ServerKeys, server_keys
-from paged_serve.protocol.engine_core import FromEngineCore, RequestRejected, ToEngineCore
 from paged_serve.protocol.errors import ConfigError
-from paged_serve.protocol.lifecycle import ChildProcess
-from paged_serve.protocol.run_dir import ENGINE_SOCKET, endpoint
+from paged_serve.protocol.messages.config import ServerConfig
+from paged_serve.protocol.messages.engine_core import FromEngineCore, RequestRejected, ToEngineCore
+from paged_serve.protocol.process.lifecycle import ChildProcess
+from paged_serve.protocol.transport.authentication import Authenticator
+from paged_serve.protocol.transport.channel import RouterChannel, Socket
+from paged_serve.protocol.transport.curve import ServerKeys, server_keys
+from paged_serve.protocol.transport.run_dir import ENGINE_SOCKET, endpoint
 
 from .invalid_requests import rejection
 

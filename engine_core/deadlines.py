@@ -3,7 +3,7 @@
 import math
 from bisect import bisect_left, insort
 
-from paged_serve.protocol.engine_core import RejectReason, RequestRejected
+from paged_serve.protocol.messages.engine_core import RejectReason, RequestRejected
 
 from .request import Request
 

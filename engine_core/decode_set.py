@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import TypeVar
 
-from paged_serve.protocol.engine_core import TokenColumns
-from paged_serve.protocol.message import pack_ids, pack_int64
+from paged_serve.protocol.messages.engine_core import TokenColumns
+from paged_serve.protocol.messages.message import pack_ids, pack_int64
 
 from .request import Sequence
 

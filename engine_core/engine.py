@@ -7,8 +7,9 @@ Every method that may have something to tell returns it as (client, message) pai
 import logging
 import math
 
-from paged_serve.protocol.config import Config
-from paged_serve.protocol.engine_core import (
+from paged_serve.protocol.errors import InvalidRequest, Overloaded, ProtocolError
+from paged_serve.protocol.messages.config import Config
+from paged_serve.protocol.messages.engine_core import (
     AbortRequests,
     EngineCoreOutputs,
     EngineCoreRequest,
@@ -17,9 +18,8 @@ from paged_serve.protocol.engine_core import (
     SchedulerStats,
     TenantStats,
 )
-from paged_serve.protocol.errors import InvalidRequest, Overloaded, ProtocolError
-from paged_serve.protocol.sampling_params import FinishReason
-from paged_serve.protocol.worker import ModelRunnerOutput, SchedulerOutput
+from paged_serve.protocol.messages.sampling_params import FinishReason
+from paged_serve.protocol.messages.worker import ModelRunnerOutput, SchedulerOutput
 
 from .admission import Admission, ModelFacts
 from .capacity import Capacity

@@ -2,9 +2,9 @@
 
 import msgspec
 
-from paged_serve.protocol.engine_core import EngineCoreRequest, RejectReason, RequestRejected, StreamId
 from paged_serve.protocol.errors import InvalidRequest
-from paged_serve.protocol.message import MAX_LONG_TEXT
+from paged_serve.protocol.messages.engine_core import EngineCoreRequest, RejectReason, RequestRejected, StreamId
+from paged_serve.protocol.messages.message import MAX_LONG_TEXT
 
 _fields = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
 

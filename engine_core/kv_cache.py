@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 from collections.abc import Sequence as Items
 
-from .block_hash import chain_blocks
+from paged_serve.protocol.block_hash import chain_blocks
+
 from .block_pool import BlockPool
 from .request import Sequence
 

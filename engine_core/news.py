@@ -1,8 +1,8 @@
 """What a step or an end has to tell of a sequence beyond one quiet token."""
 
-from paged_serve.protocol.engine_core import EngineCoreOutput
-from paged_serve.protocol.message import pack_ids
-from paged_serve.protocol.sampling_params import FinishReason
+from paged_serve.protocol.messages.engine_core import EngineCoreOutput
+from paged_serve.protocol.messages.message import pack_ids
+from paged_serve.protocol.messages.sampling_params import FinishReason
 
 from .client_outbox import News
 from .request import Sequence

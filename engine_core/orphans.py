@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from paged_serve.protocol.engine_core import EngineCoreOutput, EngineCoreRequest
-from paged_serve.protocol.message import pack_ids, unpack_ids
-from paged_serve.protocol.sampling_params import SamplingParams
+from paged_serve.protocol.block_hash import TOKEN_BYTES
+from paged_serve.protocol.messages.engine_core import EngineCoreOutput, EngineCoreRequest
+from paged_serve.protocol.messages.message import pack_ids, unpack_ids
+from paged_serve.protocol.messages.sampling_params import SamplingParams
 
-from .block_hash import TOKEN_BYTES
 from .client_outbox import News
 from .request import Request
 

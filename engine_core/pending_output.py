@@ -3,9 +3,9 @@
 from array import array
 from dataclasses import dataclass, field
 
-from paged_serve.protocol.engine_core import EngineCoreOutput, Logprobs, RequestTimes
-from paged_serve.protocol.message import pack_ids
-from paged_serve.protocol.sampling_params import FinishReason
+from paged_serve.protocol.messages.engine_core import EngineCoreOutput, Logprobs, RequestTimes
+from paged_serve.protocol.messages.message import pack_ids
+from paged_serve.protocol.messages.sampling_params import FinishReason
 
 from .request import Sequence
 

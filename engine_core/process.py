@@ -12,12 +12,12 @@ from typing import assert_never
 
 import zmq
 
-from paged_serve.protocol import control, worker
-from paged_serve.protocol.channel import RouterChannel
 from paged_serve.protocol.errors import ProtocolError
-from paged_serve.protocol.lifecycle import FAREWELL_S, ChildProcess
-from paged_serve.protocol.message import MAX_STEP_FRAME_BYTES, Refused
-from paged_serve.protocol.run_dir import WORKERS_SOCKET, endpoint
+from paged_serve.protocol.messages import control, worker
+from paged_serve.protocol.messages.message import MAX_STEP_FRAME_BYTES, Refused
+from paged_serve.protocol.process.lifecycle import FAREWELL_S, ChildProcess
+from paged_serve.protocol.transport.channel import RouterChannel
+from paged_serve.protocol.transport.run_dir import WORKERS_SOCKET, endpoint
 
 from .admission import ModelFacts, fitting_model_len
 from .client_desk import ClientDesk

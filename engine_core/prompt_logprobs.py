@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from paged_serve.protocol.engine_core import Logprobs
-from paged_serve.protocol.worker import RowPromptLogprobs
+from paged_serve.protocol.messages.engine_core import Logprobs
+from paged_serve.protocol.messages.worker import RowPromptLogprobs
 
 
 @dataclass(slots=True)

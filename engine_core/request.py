@@ -4,12 +4,12 @@ import math
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from paged_serve.protocol.engine_core import RequestTimes
-from paged_serve.protocol.message import pack_ids
-from paged_serve.protocol.sampling_params import SamplingParams
+from paged_serve.protocol.block_hash import TOKEN_BYTES
+from paged_serve.protocol.messages.engine_core import RequestTimes
+from paged_serve.protocol.messages.message import pack_ids
+from paged_serve.protocol.messages.sampling_params import SamplingParams
 from paged_serve.protocol.state_machine import fire
 
-from .block_hash import TOKEN_BYTES
 from .fair_share import Tenant
 from .prompt_logprobs import PromptLogprobs
 

@@ -10,7 +10,8 @@ from collections.abc import Iterable
 from heapq import heappop, heappush
 from itertools import islice
 
-from .block_hash import TOKEN_BYTES
+from paged_serve.protocol.block_hash import TOKEN_BYTES
+
 from .decode_set import DecodeSet
 from .fair_share import FairShares
 from .kv_cache import KVCache

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from paged_serve.protocol.engine_core import SchedulerStats, TenantStats
+from paged_serve.protocol.messages.engine_core import SchedulerStats, TenantStats
 
 from .request import Sequence
 from .scheduled_step import ScheduledStep

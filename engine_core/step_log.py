@@ -4,7 +4,7 @@ import logging
 import time
 from collections.abc import Callable
 
-from paged_serve.protocol.worker import ModelRunnerOutput
+from paged_serve.protocol.messages.worker import ModelRunnerOutput
 
 from .scheduler import Scheduler
 

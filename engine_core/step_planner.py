@@ -1,7 +1,7 @@
 """Turns a scheduled step into the message that the workers need: only what changed since the step before."""
 
-from paged_serve.protocol.message import pack_ids
-from paged_serve.protocol.worker import Chunk, NewBlocks, NewRow, SchedulerOutput
+from paged_serve.protocol.messages.message import pack_ids
+from paged_serve.protocol.messages.worker import Chunk, NewBlocks, NewRow, SchedulerOutput
 
 from .request import Sequence
 from .scheduled_step import ScheduledStep

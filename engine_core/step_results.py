@@ -4,11 +4,11 @@ from array import array
 from dataclasses import dataclass, field
 from itertools import chain
 
-from paged_serve.protocol.engine_core import Logprobs
 from paged_serve.protocol.errors import ProtocolError
-from paged_serve.protocol.message import pack_ids, unpack_ids
-from paged_serve.protocol.sampling_params import FinishReason
-from paged_serve.protocol.worker import ModelRunnerOutput
+from paged_serve.protocol.messages.engine_core import Logprobs
+from paged_serve.protocol.messages.message import pack_ids, unpack_ids
+from paged_serve.protocol.messages.sampling_params import FinishReason
+from paged_serve.protocol.messages.worker import ModelRunnerOutput
 
 from .decode_set import DecodeSet
 from .kv_cache import KVCache

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from paged_serve.protocol.engine_core import AbortRequests, EngineCoreRequest, RejectReason, RequestRejected
+from paged_serve.protocol.block_hash import TOKEN_BYTES
+from paged_serve.protocol.messages.engine_core import AbortRequests, EngineCoreRequest, RejectReason, RequestRejected
 
-from .block_hash import TOKEN_BYTES
 from .quarantine import Quarantine
 from .request import Request
 

@@ -4,8 +4,8 @@ from typing import Any, assert_never
 
 import msgspec
 
-from paged_serve.protocol.engine_core import MAX_UTILITY_BYTES, Utility, UtilityCall, UtilityResult
-from paged_serve.protocol.message import MAX_LONG_TEXT
+from paged_serve.protocol.messages.engine_core import MAX_UTILITY_BYTES, Utility, UtilityCall, UtilityResult
+from paged_serve.protocol.messages.message import MAX_LONG_TEXT
 
 from .debug import check_invariants, dump_state
 from .engine import EngineCore

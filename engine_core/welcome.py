@@ -1,6 +1,6 @@
 """What a client is told when it says Hello."""
 
-from paged_serve.protocol.engine_core import CoreFailure, Welcome
+from paged_serve.protocol.messages.engine_core import CoreFailure, Welcome
 
 from .engine import EngineCore
 

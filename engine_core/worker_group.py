@@ -4,10 +4,9 @@ from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from paged_serve.protocol.handshake import check_hello
-from paged_serve.protocol.message import Hello
-from paged_serve.protocol.state_machine import fire
-from paged_serve.protocol.worker import (
+from paged_serve.protocol.messages.handshake import check_hello
+from paged_serve.protocol.messages.message import Hello
+from paged_serve.protocol.messages.worker import (
     KVCacheReady,
     LoadProgress,
     ModelRunnerOutput,
@@ -15,6 +14,7 @@ from paged_serve.protocol.worker import (
     WorkerFailed,
     WorkerReady,
 )
+from paged_serve.protocol.state_machine import fire
 
 from .step_times import StepTimes
 

@@ -5,12 +5,12 @@ import time
 from collections.abc import Callable
 from typing import Protocol, assert_never
 
-from paged_serve.protocol import control, worker
-from paged_serve.protocol.channel import FRAMES_PER_TURN, SECONDS_PER_TURN
-from paged_serve.protocol.config import ParallelConfig
-from paged_serve.protocol.handshake import check_hello
-from paged_serve.protocol.lifeline import is_at_work
-from paged_serve.protocol.message import MAX_LONG_TEXT, Hello, Refused
+from paged_serve.protocol.messages import control, worker
+from paged_serve.protocol.messages.config import ParallelConfig
+from paged_serve.protocol.messages.handshake import check_hello
+from paged_serve.protocol.messages.message import MAX_LONG_TEXT, Hello, Refused
+from paged_serve.protocol.process.lifeline import is_at_work
+from paged_serve.protocol.transport.channel import FRAMES_PER_TURN, SECONDS_PER_TURN
 
 from .engine import EngineCore
 from .scheduler import Scheduler

@@ -4,9 +4,9 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from paged_serve.protocol.engine_core import SchedulerStats
 from paged_serve.protocol.errors import InvalidRequest, Overloaded
-from paged_serve.protocol.sampling_params import MAX_ALLOWED_TOKEN_IDS, SamplingParams
+from paged_serve.protocol.messages.engine_core import SchedulerStats
+from paged_serve.protocol.messages.sampling_params import MAX_ALLOWED_TOKEN_IDS, SamplingParams
 
 MAX_SEQUENCES_PER_REQUEST = 256  # prompts x n
 MAX_TOKENS_PER_REQUEST = 1 << 20  # of all prompts, or of one as long as the model takes; in memory 40 MB

@@ -16,12 +16,12 @@ from collections.abc import Callable, Coroutine, Sequence
 from types import TracebackType
 from typing import Any
 
-from paged_serve.protocol.async_channel import AsyncDealerChannel
-from paged_serve.protocol.channel import Context
-from paged_serve.protocol.engine_core import FromEngineCore, SchedulerStats, ToEngineCore, Utility, Welcome
 from paged_serve.protocol.errors import EngineDead, Overloaded
 from paged_serve.protocol.forks import in_forked_child
-from paged_serve.protocol.sampling_params import FinishReason, SamplingParams
+from paged_serve.protocol.messages.engine_core import FromEngineCore, SchedulerStats, ToEngineCore, Utility, Welcome
+from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
+from paged_serve.protocol.transport.async_channel import AsyncDealerChannel
+from paged_serve.protocol.transport.channel import Context
 
 from .client_deltas import SequenceDelta, TokenLogprobs
 from .client_request import RequestStreams

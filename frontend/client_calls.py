@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from paged_serve.protocol.engine_core import Utility, UtilityCall, UtilityResult
 from paged_serve.protocol.errors import EngineDead, PagedServeError
+from paged_serve.protocol.messages.engine_core import Utility, UtilityCall, UtilityResult
 
 
 @dataclass(slots=True, eq=False)

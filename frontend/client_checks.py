@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import msgspec
 
-from paged_serve.protocol.engine_core import Welcome
 from paged_serve.protocol.errors import InvalidRequest
-from paged_serve.protocol.message import MAX_TOKENS_PER_MESSAGE
-from paged_serve.protocol.sampling_params import SamplingParams
+from paged_serve.protocol.messages.engine_core import Welcome
+from paged_serve.protocol.messages.message import MAX_TOKENS_PER_MESSAGE
+from paged_serve.protocol.messages.sampling_params import SamplingParams
 
 from .client_terms import RequestTerms
 

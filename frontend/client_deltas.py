@@ -3,9 +3,9 @@
 from array import array
 from dataclasses import dataclass
 
-from paged_serve.protocol.engine_core import Logprobs, RequestTimes
-from paged_serve.protocol.message import unpack_ids
-from paged_serve.protocol.sampling_params import FinishReason
+from paged_serve.protocol.messages.engine_core import Logprobs, RequestTimes
+from paged_serve.protocol.messages.message import unpack_ids
+from paged_serve.protocol.messages.sampling_params import FinishReason
 
 
 @dataclass(slots=True)

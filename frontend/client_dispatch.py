@@ -4,7 +4,8 @@ import logging
 from collections import deque
 from dataclasses import dataclass, field
 
-from paged_serve.protocol.engine_core import (
+from paged_serve.protocol.errors import EngineDead, InvalidRequest, Overloaded, PagedServeError, RequestExpired
+from paged_serve.protocol.messages.engine_core import (
     AbortRequests,
     EngineCoreOutput,
     RejectReason,
@@ -14,8 +15,7 @@ from paged_serve.protocol.engine_core import (
     ToEngineCore,
     Welcome,
 )
-from paged_serve.protocol.errors import EngineDead, InvalidRequest, Overloaded, PagedServeError, RequestExpired
-from paged_serve.protocol.sampling_params import FinishReason
+from paged_serve.protocol.messages.sampling_params import FinishReason
 
 from .client_request import RequestStreams, Stream
 from .client_streams import StreamTable

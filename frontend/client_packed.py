@@ -2,7 +2,7 @@
 
 from collections import deque
 
-from paged_serve.protocol.engine_core import Logprobs
+from paged_serve.protocol.messages.engine_core import Logprobs
 
 from .client_deltas import TokenLogprobs, decode_logprobs
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from paged_serve.protocol.engine_core import EngineCoreOutput
 from paged_serve.protocol.errors import PagedServeError
-from paged_serve.protocol.sampling_params import FinishReason, SamplingParams
+from paged_serve.protocol.messages.engine_core import EngineCoreOutput
+from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
 
 from .client_deltas import SequenceDelta
 from .client_packed import PackedLogprobs

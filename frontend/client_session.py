@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import assert_never
 
-from paged_serve.protocol.engine_core import (
+from paged_serve.protocol.errors import EngineDead, InvalidRequest, PagedServeError, ProtocolError
+from paged_serve.protocol.messages.engine_core import (
     ClientHeartbeat,
     EngineCoreOutputs,
     EngineCoreRequest,
@@ -27,9 +28,8 @@ from paged_serve.protocol.engine_core import (
     UtilityResult,
     Welcome,
 )
-from paged_serve.protocol.errors import EngineDead, InvalidRequest, PagedServeError, ProtocolError
-from paged_serve.protocol.message import Hello, Refused
-from paged_serve.protocol.sampling_params import FinishReason, SamplingParams
+from paged_serve.protocol.messages.message import Hello, Refused
+from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
 
 from .client_calls import PendingCall, UtilityCalls
 from .client_checks import check_request

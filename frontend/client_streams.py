@@ -9,15 +9,15 @@ import weakref
 from array import array
 from collections.abc import Callable, Sequence
 
-from paged_serve.protocol.engine_core import (
+from paged_serve.protocol.errors import PagedServeError
+from paged_serve.protocol.messages.engine_core import (
     EngineCoreOutput,
     EngineCoreOutputs,
     EngineCoreRequest,
     TokenColumns,
 )
-from paged_serve.protocol.errors import PagedServeError
-from paged_serve.protocol.message import pack_ids, unpack_ids, unpack_int64
-from paged_serve.protocol.sampling_params import FinishReason, SamplingParams
+from paged_serve.protocol.messages.message import pack_ids, unpack_ids, unpack_int64
+from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
 
 from .client_packed import PackedLogprobs, check_shape, num_rows, rows_from
 from .client_request import TOKEN_BYTES, RequestStreams, Stream, UntoldCount

@@ -5,7 +5,7 @@ See engine_core/trials.py. What survives a core is here: who was on trial when i
 
 from collections.abc import Iterable
 
-from paged_serve.protocol.engine_core import CoreFailure
+from paged_serve.protocol.messages.engine_core import CoreFailure
 
 from .client_request import RequestStreams
 

@@ -11,10 +11,10 @@ import weakref
 from collections.abc import Callable, Sequence
 from types import TracebackType
 
-from paged_serve.protocol.channel import Context, DealerChannel
-from paged_serve.protocol.engine_core import FromEngineCore, SchedulerStats, ToEngineCore, Utility, Welcome
 from paged_serve.protocol.forks import in_forked_child
-from paged_serve.protocol.sampling_params import FinishReason, SamplingParams
+from paged_serve.protocol.messages.engine_core import FromEngineCore, SchedulerStats, ToEngineCore, Utility, Welcome
+from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
+from paged_serve.protocol.transport.channel import Context, DealerChannel
 
 from .client_deltas import SequenceDelta
 from .client_request import RequestStreams

@@ -4,12 +4,12 @@ import os
 import time
 from typing import Any, Generic, Protocol, TypeVar
 
-from paged_serve.protocol.authentication import read_secret
-from paged_serve.protocol.channel import Context, handshake_hello, identity, new_context
-from paged_serve.protocol.curve import ClientKeys, client_keys
-from paged_serve.protocol.engine_core import FromEngineCore, ToEngineCore
 from paged_serve.protocol.errors import ConfigError, EngineDead
-from paged_serve.protocol.run_dir import ENGINE_SOCKET, endpoint, find_run_dirs, has_ended
+from paged_serve.protocol.messages.engine_core import FromEngineCore, ToEngineCore
+from paged_serve.protocol.transport.authentication import read_secret
+from paged_serve.protocol.transport.channel import Context, handshake_hello, identity, new_context
+from paged_serve.protocol.transport.curve import ClientKeys, client_keys
+from paged_serve.protocol.transport.run_dir import ENGINE_SOCKET, endpoint, find_run_dirs, has_ended
 
 from .client_session import ClientSession
 

@@ -7,8 +7,8 @@ import os
 import socket
 import stat
 
-from paged_serve.protocol.config import ServerConfig
 from paged_serve.protocol.errors import ConfigError
+from paged_serve.protocol.messages.config import ServerConfig
 
 from .open_files import max_connections_for, raise_open_files_limit
 

@@ -15,11 +15,11 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from paged_serve.protocol.config import Config
-from paged_serve.protocol.engine_core import Utility, Welcome
 from paged_serve.protocol.errors import EngineDead, InvalidRequest
 from paged_serve.protocol.forks import in_forked_child
-from paged_serve.protocol.sampling_params import SamplingParams
+from paged_serve.protocol.messages.config import Config
+from paged_serve.protocol.messages.engine_core import Utility, Welcome
+from paged_serve.protocol.messages.sampling_params import SamplingParams
 
 from .cli.banner import LoadingBar
 from .client_sync import Client

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from paged_serve.protocol.config import ModelConfig
 from paged_serve.protocol.errors import ConfigError, InvalidRequest
-from paged_serve.protocol.sampling_params import SamplingParams
+from paged_serve.protocol.messages.config import ModelConfig
+from paged_serve.protocol.messages.sampling_params import SamplingParams
 
 from .text.tokenizer import read_json
 

@@ -7,7 +7,7 @@
     too many losses    everything ends, exit code 1
 
 One loop waits on the control socket, on the children's process handles, and on a pipe that signals and other threads
-write to. Nothing outlives this process, however it ends: see protocol/lifecycle.py.
+write to. Nothing outlives this process, however it ends: see protocol/process/lifecycle.py.
 """
 
 import logging
@@ -19,11 +19,11 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack
 
-from paged_serve.protocol.config import Config
-from paged_serve.protocol.control import Promote
 from paged_serve.protocol.errors import ConfigError, EngineDead
-from paged_serve.protocol.flight import CopyLog
-from paged_serve.protocol.run_dir import make_run_dir, remove_dead_run_dirs, remove_run_dir
+from paged_serve.protocol.messages.config import Config
+from paged_serve.protocol.messages.control import Promote
+from paged_serve.protocol.process.flight_record import CopyLog
+from paged_serve.protocol.transport.run_dir import make_run_dir, remove_dead_run_dirs, remove_run_dir
 
 from .listen import close_http_socket
 from .supervision.child import MODULES, ChildState, Role, StartInfo

@@ -4,6 +4,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from paged_serve.protocol.messages.sampling_params import SamplingParams
+
     from .frontend.client import AsyncClient, Client
     from .frontend.llm import LLM, CompletionOutput, RequestOutput
     from .protocol.errors import (
@@ -16,7 +18,6 @@ if TYPE_CHECKING:
         RequestExpired,
         RequestFailed,
     )
-    from .protocol.sampling_params import SamplingParams
 
 __version__ = "0.1.0"
 

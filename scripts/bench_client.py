@@ -17,9 +17,9 @@ import msgspec
 from paged_serve.frontend.client import SequenceDelta
 from paged_serve.frontend.client_request import RequestStreams
 from paged_serve.frontend.client_streams import StreamTable
-from paged_serve.protocol.engine_core import EngineCoreOutputs, FromEngineCore, TokenColumns
-from paged_serve.protocol.message import pack_ids, pack_int64
-from paged_serve.protocol.sampling_params import SamplingParams
+from paged_serve.protocol.messages.engine_core import EngineCoreOutputs, FromEngineCore, TokenColumns
+from paged_serve.protocol.messages.message import pack_ids, pack_int64
+from paged_serve.protocol.messages.sampling_params import SamplingParams
 
 STEPS = 100
 PARAMS = SamplingParams(max_tokens=None)

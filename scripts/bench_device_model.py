@@ -22,10 +22,10 @@ import torch
 from bench_cuda import limits, setting_for
 from cuda_timing import EagerTimer, GraphTimer
 
-from paged_serve.protocol.config import ModelConfig, SchedulerConfig
-from paged_serve.protocol.message import pack_ids
-from paged_serve.protocol.sampling_params import SamplingParams
-from paged_serve.protocol.worker import Chunk, NewRow, SchedulerOutput
+from paged_serve.protocol.messages.config import ModelConfig, SchedulerConfig
+from paged_serve.protocol.messages.message import pack_ids
+from paged_serve.protocol.messages.sampling_params import SamplingParams
+from paged_serve.protocol.messages.worker import Chunk, NewRow, SchedulerOutput
 from paged_serve.workers.cuda_backend import CudaBackend
 from paged_serve.workers.cuda_device import GraphPool
 from paged_serve.workers.cuda_graphs import CudaGraphs, ladder

@@ -103,7 +103,7 @@ def first_touch(nbytes: int) -> float:
 
 def load_once(model: str, fields: dict[str, Any], threads: int) -> dict[str, float]:
     """In this process: seconds, and bytes of memory beyond what the weights take."""
-    from paged_serve.protocol.config import ModelConfig
+    from paged_serve.protocol.messages.config import ModelConfig
     from paged_serve.workers.allocator import keep_freed_memory
     from paged_serve.workers.kernels.cpu import Pool, best_library
     from paged_serve.workers.memory import peak_resident_bytes, resident_bytes

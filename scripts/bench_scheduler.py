@@ -20,14 +20,14 @@ from collections.abc import Callable
 import msgspec
 
 from paged_serve.engine_core.admission import ModelFacts
-from paged_serve.engine_core.block_hash import chain_blocks, chain_root
 from paged_serve.engine_core.block_pool import BlockPool
 from paged_serve.engine_core.engine import EngineCore
-from paged_serve.protocol.config import CacheConfig, Config, SchedulerConfig
-from paged_serve.protocol.engine_core import EngineCoreRequest, OutputsReceived
-from paged_serve.protocol.message import pack_ids
-from paged_serve.protocol.sampling_params import SamplingParams
-from paged_serve.protocol.worker import ModelRunnerOutput
+from paged_serve.protocol.block_hash import chain_blocks, chain_root
+from paged_serve.protocol.messages.config import CacheConfig, Config, SchedulerConfig
+from paged_serve.protocol.messages.engine_core import EngineCoreRequest, OutputsReceived
+from paged_serve.protocol.messages.message import pack_ids
+from paged_serve.protocol.messages.sampling_params import SamplingParams
+from paged_serve.protocol.messages.worker import ModelRunnerOutput
 
 CLIENT = b"client:0"
 BLOCK_SIZE = 16

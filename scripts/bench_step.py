@@ -30,7 +30,7 @@ from paged_serve.frontend.bench.processes import processes_of
 from paged_serve.frontend.bench.tables import number, table
 from paged_serve.frontend.cli.http_client import HttpClient
 from paged_serve.frontend.client import Client
-from paged_serve.protocol.engine_core import Utility
+from paged_serve.protocol.messages.engine_core import Utility
 
 SETTLE_S = 0.3  # from the first token of the last stream
 

@@ -7,7 +7,7 @@ import msgspec
 from msgspec import inspect as types
 
 from paged_serve.frontend.cli.settings import SETTINGS, Setting
-from paged_serve.protocol.config import Config
+from paged_serve.protocol.messages.config import Config
 
 INTRODUCTION = """# Configuration
 

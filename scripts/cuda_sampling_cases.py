@@ -7,9 +7,9 @@ import torch
 from cuda_cases import Case, Setting
 from cuda_timing import Call
 
-from paged_serve.protocol.message import pack_ids
-from paged_serve.protocol.sampling_params import SamplingParams
-from paged_serve.protocol.worker import NewRow
+from paged_serve.protocol.messages.message import pack_ids
+from paged_serve.protocol.messages.sampling_params import SamplingParams
+from paged_serve.protocol.messages.worker import NewRow
 from paged_serve.workers.request_rows import RequestRows
 from paged_serve.workers.sampling.device_sampler import DeviceSampler
 

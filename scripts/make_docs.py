@@ -19,10 +19,9 @@ import msgspec
 from configuration_page import configuration_page
 from msgspec import inspect as types
 
-from paged_serve.protocol.engine_core import MAX_UNACKNOWLEDGED_FRAMES, EngineCoreRequest
-from paged_serve.protocol.handshake import UNIONS
-from paged_serve.protocol.lifecycle import HEARTBEAT_S
-from paged_serve.protocol.message import (
+from paged_serve.protocol.messages.engine_core import MAX_UNACKNOWLEDGED_FRAMES, EngineCoreRequest
+from paged_serve.protocol.messages.handshake import UNIONS
+from paged_serve.protocol.messages.message import (
     MAX_FRAME_BYTES,
     MAX_STEP_FRAME_BYTES,
     PROTOCOL_VERSION,
@@ -30,7 +29,8 @@ from paged_serve.protocol.message import (
     pack_ids,
     struct_types,
 )
-from paged_serve.protocol.sampling_params import BOUNDS, SamplingParams
+from paged_serve.protocol.messages.sampling_params import BOUNDS, SamplingParams
+from paged_serve.protocol.process.lifecycle import HEARTBEAT_S
 
 ROOT = Path(__file__).parent.parent
 INTRODUCTION = Path(__file__).parent / "protocol_introduction.md"

@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from paged_serve.protocol.config import ModelConfig
-from paged_serve.protocol.message import pack_ids
-from paged_serve.protocol.sampling_params import SamplingParams
-from paged_serve.protocol.worker import Chunk, NewRow, SchedulerOutput
+from paged_serve.protocol.messages.config import ModelConfig
+from paged_serve.protocol.messages.message import pack_ids
+from paged_serve.protocol.messages.sampling_params import SamplingParams
+from paged_serve.protocol.messages.worker import Chunk, NewRow, SchedulerOutput
 from paged_serve.workers.allocator import keep_freed_memory
 from paged_serve.workers.kernels import cpu
 from paged_serve.workers.kv_cache import KVCache

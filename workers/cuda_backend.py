@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from paged_serve.protocol.config import ModelConfig
+from paged_serve.protocol.messages.config import ModelConfig
 
 from .attention.backend import AttentionBackend
 from .attention.cuda_paged import CudaPagedAttention

@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from paged_serve.protocol.config import Config
 from paged_serve.protocol.errors import ConfigError
+from paged_serve.protocol.messages.config import Config
 
 from .cuda_backend import CudaBackend
 from .cuda_device import CudaDevice

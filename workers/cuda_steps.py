@@ -13,7 +13,7 @@ from .steps import DeviceSteps
 from .tensor_parallel import TensorParallelGroup
 
 if TYPE_CHECKING:
-    from paged_serve.protocol.config import SchedulerConfig
+    from paged_serve.protocol.messages.config import SchedulerConfig
 
     from .models import Model
 

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from paged_serve.protocol.worker import NewBlocks, NewRow, SchedulerOutput
+from paged_serve.protocol.messages.worker import NewBlocks, NewRow, SchedulerOutput
 
 from .input_batch import InputBatch, StepArrays
 from .staging import ALIGNMENT, Staging

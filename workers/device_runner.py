@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from paged_serve.protocol.worker import ModelRunnerOutput, RowPromptLogprobs, SchedulerOutput
+from paged_serve.protocol.messages.worker import ModelRunnerOutput, RowPromptLogprobs, SchedulerOutput
 
 from .device_rows import DeviceRows
 from .device_sampling import DeviceSampling, PendingSample

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from paged_serve.protocol.worker import Chunk
+from paged_serve.protocol.messages.worker import Chunk
 
 from .request_rows import RequestRows
 

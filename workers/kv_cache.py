@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from paged_serve.protocol.config import Config
 from paged_serve.protocol.errors import ConfigError
+from paged_serve.protocol.messages.config import Config
 
 from .kernels.packing import allocate
 

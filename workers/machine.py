@@ -6,7 +6,7 @@ from importlib import metadata
 from pathlib import Path
 from urllib.parse import unquote, urlparse
 
-from paged_serve.protocol.config import ParallelConfig
+from paged_serve.protocol.messages.config import ParallelConfig
 
 from .cpu_quota import quota_of_cpus
 from .kernels.cpu import ISAS, Library, best_library, library_path, load_library, runnable_isas, summation_of

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paged_serve.protocol.worker import Chunk, ModelRunnerOutput, SchedulerOutput
+from paged_serve.protocol.messages.worker import Chunk, ModelRunnerOutput, SchedulerOutput
 
 from .backend import HostBackend
 from .input_batch import DecodeInputs, Step, build_step

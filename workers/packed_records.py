@@ -9,7 +9,7 @@ import msgspec
 import torch
 
 from paged_serve import __version__
-from paged_serve.protocol.config import ModelConfig
+from paged_serve.protocol.messages.config import ModelConfig
 
 from .kernels.packing import LAYOUT, PackedWeight, WeightFormat
 

@@ -8,13 +8,10 @@ from typing import TYPE_CHECKING, NoReturn, assert_never
 
 import zmq
 
-from paged_serve.protocol import control
-from paged_serve.protocol.channel import DealerChannel, handshake_hello, identity
 from paged_serve.protocol.errors import ConfigError, ProtocolError
-from paged_serve.protocol.lifecycle import FAREWELL_S, HANDSHAKE_TIMEOUT_S, HEARTBEAT_S, ChildProcess, run_child
-from paged_serve.protocol.message import MAX_LONG_TEXT, MAX_STEP_FRAME_BYTES, Hello, Refused
-from paged_serve.protocol.run_dir import WORKERS_SOCKET, endpoint
-from paged_serve.protocol.worker import (
+from paged_serve.protocol.messages import control
+from paged_serve.protocol.messages.message import MAX_LONG_TEXT, MAX_STEP_FRAME_BYTES, Hello, Refused
+from paged_serve.protocol.messages.worker import (
     CreateKVCache,
     KVCacheReady,
     LoadProgress,
@@ -26,6 +23,9 @@ from paged_serve.protocol.worker import (
     Welcome,
     WorkerFailed,
 )
+from paged_serve.protocol.process.lifecycle import FAREWELL_S, HANDSHAKE_TIMEOUT_S, HEARTBEAT_S, ChildProcess, run_child
+from paged_serve.protocol.transport.channel import DealerChannel, handshake_hello, identity
+from paged_serve.protocol.transport.run_dir import WORKERS_SOCKET, endpoint
 
 if TYPE_CHECKING:
     from .rank import Rank

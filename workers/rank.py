@@ -7,9 +7,9 @@ from pathlib import Path
 
 import torch
 
-from paged_serve.protocol.config import CacheConfig, Config
 from paged_serve.protocol.errors import ConfigError
-from paged_serve.protocol.worker import ModelRunnerOutput, WorkerReady
+from paged_serve.protocol.messages.config import CacheConfig, Config
+from paged_serve.protocol.messages.worker import ModelRunnerOutput, WorkerReady
 
 from .allocator import keep_freed_memory
 from .arithmetic import arithmetic

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from paged_serve.protocol.worker import NewBlocks, NewRow, SchedulerOutput
+from paged_serve.protocol.messages.worker import NewBlocks, NewRow, SchedulerOutput
 
 from .sampling.columns import SamplingColumns
 

@@ -11,10 +11,10 @@ import os
 import time
 from pathlib import Path
 
-from paged_serve.protocol import control
-from paged_serve.protocol.config import ModelConfig
-from paged_serve.protocol.lifecycle import HEARTBEAT_S, ChildProcess, name_process, run_child
-from paged_serve.protocol.log import configure_logging
+from paged_serve.protocol.messages import control
+from paged_serve.protocol.messages.config import ModelConfig
+from paged_serve.protocol.process.lifecycle import HEARTBEAT_S, ChildProcess, name_process, run_child
+from paged_serve.protocol.process.log import configure_logging
 
 from .memory import resident_bytes
 

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from paged_serve.protocol.worker import Chunk, RowLogprobs, RowPromptLogprobs
+from paged_serve.protocol.messages.worker import Chunk, RowLogprobs, RowPromptLogprobs
 
 from .request_rows import RequestRows
 from .sampling.logprobs import TokenLogprobs

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from paged_serve.protocol.worker import ModelRunnerOutput, SchedulerOutput
+from paged_serve.protocol.messages.worker import ModelRunnerOutput, SchedulerOutput
 
 from .completions import Completions, DeviceEvent
 from .device_runner import DeviceRunner, PendingStep

@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from paged_serve.protocol.config import ParallelConfig
+from paged_serve.protocol.messages.config import ParallelConfig
 
 WEIGHTS_BYTES_PER_THREAD = 32 << 20
 ANY_CPU = -1

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
-from paged_serve.protocol.message import pack_ids
-from paged_serve.protocol.sampling_params import SamplingParams
-from paged_serve.protocol.worker import Chunk, ModelRunnerOutput, NewRow, SchedulerOutput
+from paged_serve.protocol.messages.message import pack_ids
+from paged_serve.protocol.messages.sampling_params import SamplingParams
+from paged_serve.protocol.messages.worker import Chunk, ModelRunnerOutput, NewRow, SchedulerOutput
 
 NUM_TOKENS = 4  # of the invented request: two of prompt, one by its prefill, one by its decode step
 NO_STEP = 0  # the core counts from 1

@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from paged_serve.protocol.engine_core import (
+from paged_serve.protocol.block_hash import TOKEN_BYTES
+from paged_serve.protocol.messages.engine_core import (
     EngineCoreOutput,
     EngineCoreOutputs,
     EngineCoreRequest,
     RejectReason,
     RequestRejected,
 )
-from paged_serve.protocol.message import pack_ids, unpack_ids, unpack_int64
-from paged_serve.protocol.sampling_params import FinishReason, SamplingParams
+from paged_serve.protocol.messages.message import pack_ids, unpack_ids, unpack_int64
+from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
 
-from ..block_hash import TOKEN_BYTES
 from ..engine import DEADLY, NOT_FINITE
 from .fake_worker import extend_hash, masked_ids, sample
 from .scenario import EOS, Scenario

@@ -3,8 +3,8 @@
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 
-from paged_serve.protocol.message import unpack_ids
-from paged_serve.protocol.worker import ModelRunnerOutput, SchedulerOutput, ToCoreFromWorker
+from paged_serve.protocol.messages.message import unpack_ids
+from paged_serve.protocol.messages.worker import ModelRunnerOutput, SchedulerOutput, ToCoreFromWorker
 
 from ..engine import EngineCore
 from ..request import Sequence

@@ -9,9 +9,9 @@ poisons what it writes, and once that was reported and the engine has heard of i
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from paged_serve.protocol.message import pack_ids, unpack_ids
-from paged_serve.protocol.sampling_params import SamplingParams
-from paged_serve.protocol.worker import (
+from paged_serve.protocol.messages.message import pack_ids, unpack_ids
+from paged_serve.protocol.messages.sampling_params import SamplingParams
+from paged_serve.protocol.messages.worker import (
     ModelRunnerOutput,
     NewRow,
     RowLogprobs,

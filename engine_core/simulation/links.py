@@ -3,10 +3,10 @@
 from collections import deque
 from collections.abc import Callable, Iterator
 
-from paged_serve.protocol import control, worker
-from paged_serve.protocol.config import ParallelConfig
-from paged_serve.protocol.engine_core import FromEngineCore, RequestRejected, ToEngineCore
-from paged_serve.protocol.handshake import handshake_hello
+from paged_serve.protocol.messages import control, worker
+from paged_serve.protocol.messages.config import ParallelConfig
+from paged_serve.protocol.messages.engine_core import FromEngineCore, RequestRejected, ToEngineCore
+from paged_serve.protocol.messages.handshake import handshake_hello
 
 from ..worker_link import WorkerLink
 

@@ -8,16 +8,16 @@ import random
 from collections import defaultdict, deque
 from dataclasses import dataclass, field
 
-from paged_serve.protocol.config import CacheConfig, Config, SchedulerConfig
-from paged_serve.protocol.engine_core import (
+from paged_serve.protocol.messages.config import CacheConfig, Config, SchedulerConfig
+from paged_serve.protocol.messages.engine_core import (
     EngineCoreOutputs,
     EngineCoreRequest,
     RejectReason,
     RequestRejected,
 )
-from paged_serve.protocol.message import pack_ids
-from paged_serve.protocol.sampling_params import SamplingParams
-from paged_serve.protocol.worker import ModelRunnerOutput, SchedulerOutput
+from paged_serve.protocol.messages.message import pack_ids
+from paged_serve.protocol.messages.sampling_params import SamplingParams
+from paged_serve.protocol.messages.worker import ModelRunnerOutput, SchedulerOutput
 
 from ..admission import ModelFacts
 from ..debug import check_invariants

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from paged_serve.protocol.engine_core import (
+from paged_serve.protocol.messages.engine_core import (
     EngineCoreOutputs,
     EngineHeartbeat,
     FromEngineCore,

@@ -4,10 +4,10 @@ import random
 from dataclasses import dataclass
 from typing import Any
 
-from paged_serve.protocol.config import CacheConfig, Config, SchedulerConfig
-from paged_serve.protocol.engine_core import EngineCoreRequest
-from paged_serve.protocol.message import pack_ids
-from paged_serve.protocol.sampling_params import SamplingParams
+from paged_serve.protocol.messages.config import CacheConfig, Config, SchedulerConfig
+from paged_serve.protocol.messages.engine_core import EngineCoreRequest
+from paged_serve.protocol.messages.message import pack_ids
+from paged_serve.protocol.messages.sampling_params import SamplingParams
 
 from ..admission import ModelFacts
 

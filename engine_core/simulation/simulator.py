@@ -8,7 +8,7 @@ import random
 
 import msgspec
 
-from paged_serve.protocol.engine_core import (
+from paged_serve.protocol.messages.engine_core import (
     AbortRequests,
     ClientHeartbeat,
     EngineCoreRequest,
@@ -17,9 +17,9 @@ from paged_serve.protocol.engine_core import (
     RequestRejected,
     ToEngineCore,
 )
-from paged_serve.protocol.handshake import handshake_hello
-from paged_serve.protocol.sampling_params import FinishReason
-from paged_serve.protocol.worker import KVCacheReady, ModelRunnerOutput
+from paged_serve.protocol.messages.handshake import handshake_hello
+from paged_serve.protocol.messages.sampling_params import FinishReason
+from paged_serve.protocol.messages.worker import KVCacheReady, ModelRunnerOutput
 
 from ..client_desk import ClientDesk
 from ..debug import check_invariants

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from paged_serve.protocol.errors import ConfigError, EngineDead
-from paged_serve.protocol.sampling_params import SamplingParams
+from paged_serve.protocol.messages.sampling_params import SamplingParams
 
 from ..cli.options import resolve
 from ..cli.settings import SETTINGS

@@ -19,8 +19,8 @@ from pathlib import Path
 
 import msgspec
 
-from paged_serve.protocol.config import Config
 from paged_serve.protocol.errors import ConfigError, EngineDead
+from paged_serve.protocol.messages.config import Config
 
 from ..cli.http_client import HttpClient
 from .processes import is_alive, memory_bytes, processes_of

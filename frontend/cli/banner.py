@@ -7,8 +7,8 @@ import time
 from collections.abc import Mapping
 from typing import TextIO
 
-from paged_serve.protocol.config import Config
-from paged_serve.protocol.log import in_json
+from paged_serve.protocol.messages.config import Config
+from paged_serve.protocol.process.log import in_json
 
 log = logging.getLogger(__name__)
 

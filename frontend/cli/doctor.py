@@ -38,7 +38,7 @@ def command(bundle: Path | None, dump_dir: str | None, *, stacks: bool) -> None:
 
 def show_machine() -> None:
     """What the CPU computes with, by the workers' own word: only they know the kernels."""
-    from paged_serve.protocol.log import in_colour
+    from paged_serve.protocol.process.log import in_colour
 
     command = [sys.executable, "-P", "-m", "paged_serve.workers.machine"]
     told = subprocess.run(command, capture_output=True, text=True, timeout=MACHINE_WITHIN_S, check=False)

@@ -12,7 +12,7 @@ def command(name: str, folder: str) -> None:
     The server takes its own secret file with --client-server-key and a folder of its clients' public files with
     --client-keys; a client takes its own secret file and the server's public one.
     """
-    from paged_serve.protocol.curve import make_keys
+    from paged_serve.protocol.transport.curve import make_keys
 
     public, secret = make_keys(folder, name)
     click.echo(f"{public}  (public)\n{secret}  (secret)")

@@ -6,7 +6,7 @@ import click
 
 
 def tell_end(reason: str) -> None:
-    from paged_serve.protocol.log import configure_logging, in_json
+    from paged_serve.protocol.process.log import configure_logging, in_json
 
     if in_json():
         configure_logging("paged-serve")

@@ -15,8 +15,8 @@ from typing import Any
 import click
 import msgspec
 
-from paged_serve.protocol.config import Config
 from paged_serve.protocol.errors import ConfigError
+from paged_serve.protocol.messages.config import Config
 
 from .settings import BY_NAME, SETTINGS, Setting
 from .words import closest, hint, plain

@@ -9,8 +9,8 @@ from typing import Any
 import click
 import msgspec
 
-from paged_serve.protocol.config import Config
 from paged_serve.protocol.errors import ConfigError
+from paged_serve.protocol.messages.config import Config
 
 from ..open_files import raise_open_files_limit
 from .last_words import tell_end
@@ -33,7 +33,7 @@ def command(**flags: Any) -> None:
 
 def serve(config: Config) -> int:
     """Run a server in the foreground until a signal ends it; the exit code. Raises ConfigError when it is refused."""
-    from paged_serve.protocol.log import configure_logging, in_colour, in_json
+    from paged_serve.protocol.process.log import configure_logging, in_colour, in_json
 
     from ..listen import close_http_socket, http_url, open_http_socket
     from ..supervisor import Supervisor

@@ -51,7 +51,7 @@ def server(flags: dict[str, Any]) -> Iterator[tuple[HttpClient, str]]:
         client = HttpClient(url, keys[0] if keys else "")
         yield client, resolved.config.model.model or client.models()[0]
         return
-    from paged_serve.protocol.log import configure_logging
+    from paged_serve.protocol.process.log import configure_logging
 
     from ..listen import open_http_socket
     from ..supervisor import Supervisor

@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from paged_serve.protocol.engine_core import SchedulerStats, Utility
 from paged_serve.protocol.errors import PagedServeError
-from paged_serve.protocol.run_dir import ADMIN_SOCKET
+from paged_serve.protocol.messages.engine_core import SchedulerStats, Utility
+from paged_serve.protocol.transport.run_dir import ADMIN_SOCKET
 
 from .call import Call
 from .route_spec import RouteSpec

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from paged_serve.protocol.config import ServerConfig
-from paged_serve.protocol.run_dir import ADMIN_SOCKET
+from paged_serve.protocol.messages.config import ServerConfig
+from paged_serve.protocol.transport.run_dir import ADMIN_SOCKET
 
 from ..listen import open_http_socket, open_unix
 from .auth import Guard

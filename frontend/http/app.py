@@ -6,8 +6,8 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from paged_serve.protocol.config import ServerConfig
 from paged_serve.protocol.errors import PagedServeError
+from paged_serve.protocol.messages.config import ServerConfig
 
 from ..admission import Admission
 from ..buffer_budget import BufferBudget

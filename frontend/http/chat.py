@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Sequence
 from msgspec import UNSET, UnsetType
 
 from paged_serve.protocol.errors import InvalidRequest
-from paged_serve.protocol.sampling_params import FinishReason
+from paged_serve.protocol.messages.sampling_params import FinishReason
 
 from ..admission import check_num_prompt_logprobs, check_num_shown_prompt_tokens, fitting_max_tokens
 from ..client import TokenLogprobs

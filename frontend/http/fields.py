@@ -4,7 +4,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from paged_serve.protocol.sampling_params import (
+from paged_serve.protocol.messages.sampling_params import (
     MAX_ALLOWED_TOKEN_IDS,
     MAX_BAD_WORDS,
     MAX_LOGIT_BIAS,

@@ -2,7 +2,7 @@
 
 import hashlib
 
-from paged_serve.protocol.config import Config
+from paged_serve.protocol.messages.config import Config
 
 
 def fingerprint(config: Config, arithmetic: str) -> str:

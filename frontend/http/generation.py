@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Iterator
 from dataclasses import dataclass
 
 from paged_serve.protocol.errors import EngineDead, PagedServeError, RequestExpired, RequestFailed
-from paged_serve.protocol.sampling_params import FinishReason, SamplingParams
+from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
 
 from ..client import SequenceDelta, TokenLogprobs
 from ..client_terms import RequestTerms

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from paged_serve.protocol.config import ServerConfig
+from paged_serve.protocol.messages.config import ServerConfig
 
 from ..buffer_budget import BufferBudget
 from .errors import HttpError

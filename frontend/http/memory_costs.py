@@ -1,6 +1,6 @@
 """What the parts of a request take in memory, in bytes, from above: a lease is asked for before they are made."""
 
-from paged_serve.protocol.sampling_params import SamplingParams
+from paged_serve.protocol.messages.sampling_params import SamplingParams
 
 DECODED_PER_BYTE = 10  # of a body as JSON: integers beyond 256, of four characters each, become objects in a list
 REQUEST_BYTES = 16 << 10  # tasks, generators, tables; whatever is asked

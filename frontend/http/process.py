@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 import uvicorn
 import uvloop
 
-from paged_serve.protocol import control
-from paged_serve.protocol.authentication import read_secret
-from paged_serve.protocol.config import Config
-from paged_serve.protocol.engine_core import SchedulerStats
-from paged_serve.protocol.lifecycle import ChildProcess
-from paged_serve.protocol.lifeline import is_stopped
-from paged_serve.protocol.run_dir import FRONTEND_SOCKET
+from paged_serve.protocol.messages import control
+from paged_serve.protocol.messages.config import Config
+from paged_serve.protocol.messages.engine_core import SchedulerStats
+from paged_serve.protocol.process.lifecycle import ChildProcess
+from paged_serve.protocol.process.lifeline import is_stopped
+from paged_serve.protocol.transport.authentication import read_secret
+from paged_serve.protocol.transport.run_dir import FRONTEND_SOCKET
 
 from ..admission import Admission
 from ..buffer_budget import BufferBudget

@@ -5,8 +5,8 @@ from pathlib import Path
 import msgspec
 
 from paged_serve import __version__
-from paged_serve.protocol.config import ServerConfig
 from paged_serve.protocol.errors import InvalidRequest
+from paged_serve.protocol.messages.config import ServerConfig
 
 from ..admission import check_token_ids
 from ..text.foreign_fields import check_number_of_nodes

@@ -3,7 +3,7 @@
 from typing import Any
 
 from paged_serve.protocol.errors import InvalidRequest
-from paged_serve.protocol.sampling_params import SamplingParams
+from paged_serve.protocol.messages.sampling_params import SamplingParams
 
 from ..text.tokenizer import words_to_token_ids
 from .schemas import ChatCompletionRequest, CompletionRequest, SamplingFields

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from paged_serve.protocol.config import Config
-from paged_serve.protocol.engine_core import SchedulerStats, Utility, Welcome
-from paged_serve.protocol.sampling_params import FinishReason, SamplingParams
+from paged_serve.protocol.messages.config import Config
+from paged_serve.protocol.messages.engine_core import SchedulerStats, Utility, Welcome
+from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
 
 from ..admission import Admission
 from ..buffer_budget import BufferBudget

@@ -15,7 +15,7 @@ from typing import Any
 
 import httptools
 
-from paged_serve.protocol.run_dir import FRONTEND_SOCKET
+from paged_serve.protocol.transport.run_dir import FRONTEND_SOCKET
 
 from .call import Call, Receive, Scope, Send
 from .errors import HttpError

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from paged_serve.protocol.errors import Overloaded
-from paged_serve.protocol.sampling_params import FinishReason, SamplingParams
+from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
 
 from ..client_request import RequestStreams
 from ..client_sync import Client, Request

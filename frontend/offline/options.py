@@ -5,8 +5,8 @@ from typing import Any
 
 import msgspec
 
-from paged_serve.protocol.config import Config
 from paged_serve.protocol.errors import ConfigError
+from paged_serve.protocol.messages.config import Config
 
 from ..cli.settings import BY_NAME
 from ..cli.words import hint, plain

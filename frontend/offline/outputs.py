@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from paged_serve.protocol.engine_core import RequestTimes
-from paged_serve.protocol.sampling_params import FinishReason, SamplingParams
+from paged_serve.protocol.messages.engine_core import RequestTimes
+from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
 
 from ..client_deltas import SequenceDelta, TokenLogprobs
 from ..text.sequence_text import SequenceText

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from paged_serve.protocol.errors import InvalidRequest
-from paged_serve.protocol.sampling_params import SamplingParams
+from paged_serve.protocol.messages.sampling_params import SamplingParams
 
 from ..text.tokenizer import Tokenizer, words_to_token_ids
 

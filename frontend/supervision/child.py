@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from paged_serve.protocol.lifeline import is_at_work, is_stopped, lifeline_pipe
+from paged_serve.protocol.process.lifeline import is_at_work, is_stopped, lifeline_pipe
 from paged_serve.protocol.state_machine import fire
 
 if TYPE_CHECKING:
-    from paged_serve.protocol.control import Progress
+    from paged_serve.protocol.messages.control import Progress
 
 Role = Literal["engine-core", "worker", "frontend", "spare"]
 MODULES: dict[Role, str] = {

@@ -4,12 +4,12 @@ from collections.abc import Iterable
 
 import zmq
 
-from paged_serve.protocol.authentication import Authenticator, read_secret
-from paged_serve.protocol.channel import RouterChannel, new_context
-from paged_serve.protocol.control import FromChild, ToChild
-from paged_serve.protocol.handshake import check_hello
-from paged_serve.protocol.message import Hello
-from paged_serve.protocol.run_dir import CONTROL_SOCKET, endpoint
+from paged_serve.protocol.messages.control import FromChild, ToChild
+from paged_serve.protocol.messages.handshake import check_hello
+from paged_serve.protocol.messages.message import Hello
+from paged_serve.protocol.transport.authentication import Authenticator, read_secret
+from paged_serve.protocol.transport.channel import RouterChannel, new_context
+from paged_serve.protocol.transport.run_dir import CONTROL_SOCKET, endpoint
 
 MAX_MESSAGES_PER_TURN = 1024
 

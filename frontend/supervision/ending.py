@@ -4,7 +4,7 @@ import logging
 import signal
 from typing import TYPE_CHECKING, assert_never
 
-from paged_serve.protocol.control import Drain, Stop
+from paged_serve.protocol.messages.control import Drain, Stop
 
 from .child import Child, ChildState, Role
 from .process_table import ProcessTable

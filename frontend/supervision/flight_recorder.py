@@ -15,9 +15,9 @@ from pathlib import Path
 import msgspec
 
 from paged_serve import __version__
-from paged_serve.protocol.config import Config
-from paged_serve.protocol.control import TellState
-from paged_serve.protocol.flight import FLIGHT_DIR, STACKS_SIGNAL, flight_path, read_lines
+from paged_serve.protocol.messages.config import Config
+from paged_serve.protocol.messages.control import TellState
+from paged_serve.protocol.process.flight_record import FLIGHT_DIR, STACKS_SIGNAL, flight_path, read_lines
 
 from .bundle import Bundle, ProcessReport, dump_folder, write_bundle
 from .child import Child, ChildState

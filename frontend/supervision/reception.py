@@ -5,8 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, assert_never
 
-from paged_serve.protocol.config import Config
-from paged_serve.protocol.control import (
+from paged_serve.protocol.messages.config import Config
+from paged_serve.protocol.messages.control import (
     CulpritEnded,
     Drain,
     Drained,
@@ -22,7 +22,7 @@ from paged_serve.protocol.control import (
     WorkersLost,
     WorkersReplaced,
 )
-from paged_serve.protocol.message import Hello, Refused
+from paged_serve.protocol.messages.message import Hello, Refused
 from paged_serve.protocol.state_machine import IllegalTransition
 
 from .child import Child, ChildEvent, Role

@@ -3,8 +3,8 @@
 import logging
 from typing import TYPE_CHECKING, assert_never
 
-from paged_serve.protocol.control import WorkersReplaced
-from paged_serve.protocol.engine_core import MAX_CORE_FAILURES, CoreFailure
+from paged_serve.protocol.messages.control import WorkersReplaced
+from paged_serve.protocol.messages.engine_core import MAX_CORE_FAILURES, CoreFailure
 
 from .child import Child
 from .memory_shortage import MemoryShortage

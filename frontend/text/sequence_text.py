@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from paged_serve.protocol.sampling_params import FinishReason, SamplingParams
+from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
 
 from .detokenizer import Detokenizer
 from .stop_strings import StopAutomaton, StopStrings

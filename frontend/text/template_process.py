@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from paged_serve.protocol.errors import ConfigError, InvalidRequest
-from paged_serve.protocol.lifeline import arm_lifeline
+from paged_serve.protocol.process.lifeline import arm_lifeline
 
 from .chat_template import ChatTemplate
 from .confinement import forbid_new_privileges, forbid_system_calls, limit_resources

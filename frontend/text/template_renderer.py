@@ -19,7 +19,7 @@ import msgspec
 
 from paged_serve.protocol.errors import ConfigError, InvalidRequest, PagedServeError
 from paged_serve.protocol.forks import in_forked_child
-from paged_serve.protocol.lifeline import is_stopped, lifeline_pipe
+from paged_serve.protocol.process.lifeline import is_stopped, lifeline_pipe
 
 from .conversation import TemplateInput
 from .template_process import (

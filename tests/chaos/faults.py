@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 
 from paged_serve.frontend.client import AsyncClient
-from paged_serve.protocol.engine_core import Utility
+from paged_serve.protocol.messages.engine_core import Utility
 
 from ..end_to_end.server_process import ROLES, ServerProcess
 

@@ -3,7 +3,7 @@
 import random
 from dataclasses import dataclass, field
 
-from paged_serve.protocol.sampling_params import SamplingParams
+from paged_serve.protocol.messages.sampling_params import SamplingParams
 
 VOCAB_SIZE = 1024  # of the demo model
 MAX_PROMPT_TOKENS = 400

@@ -17,7 +17,7 @@ import pytest
 
 from paged_serve.frontend.client import AsyncClient
 from paged_serve.frontend.model_folder import demo_model_folder
-from paged_serve.protocol.engine_core import Utility
+from paged_serve.protocol.messages.engine_core import Utility
 
 from ..end_to_end.server_process import PROMPT, ROOT, ServerProcess
 from .faults import check_nothing_is_left, process_of, run_dir
@@ -37,7 +37,7 @@ WITHIN_S = 600.0
 HALTED_CLIENTS = """
 import asyncio, sys
 from paged_serve.frontend.client import AsyncClient
-from paged_serve.protocol.sampling_params import SamplingParams
+from paged_serve.protocol.messages.sampling_params import SamplingParams
 
 async def main(run_dir, clients, requests, max_tokens):
     params = SamplingParams(max_tokens=max_tokens, logprobs=5, ignore_eos=True)

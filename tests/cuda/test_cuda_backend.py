@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from paged_serve.protocol.config import ModelConfig
+from paged_serve.protocol.messages.config import ModelConfig
 from paged_serve.workers.backend import TorchBackend
 from paged_serve.workers.cuda_backend import CudaBackend
 from paged_serve.workers.cuda_graphs import ladder

@@ -9,7 +9,7 @@ from functools import cache
 import pytest
 import torch
 
-from paged_serve.protocol.config import ModelConfig
+from paged_serve.protocol.messages.config import ModelConfig
 from paged_serve.workers.cuda_backend import CudaBackend
 from paged_serve.workers.device_runner import EagerDecodeStep
 from paged_serve.workers.models import Model, load_model

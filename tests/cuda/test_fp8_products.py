@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from paged_serve.protocol.config import ModelConfig
 from paged_serve.protocol.errors import ConfigError
+from paged_serve.protocol.messages.config import ModelConfig
 from paged_serve.workers.backend import TorchBackend
 from paged_serve.workers.cuda_backend import CudaBackend
 from paged_serve.workers.layers.fixed_rows import PRODUCT_ROWS

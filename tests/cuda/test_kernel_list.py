@@ -6,10 +6,10 @@ from threading import Lock
 import pytest
 import torch
 
-from paged_serve.protocol.config import ModelConfig
-from paged_serve.protocol.message import pack_ids
-from paged_serve.protocol.sampling_params import SamplingParams
-from paged_serve.protocol.worker import Chunk, SchedulerOutput
+from paged_serve.protocol.messages.config import ModelConfig
+from paged_serve.protocol.messages.message import pack_ids
+from paged_serve.protocol.messages.sampling_params import SamplingParams
+from paged_serve.protocol.messages.worker import Chunk, SchedulerOutput
 from paged_serve.workers.cuda_backend import CudaBackend
 from paged_serve.workers.cuda_kernels import load_kernels
 from paged_serve.workers.device_runner import DeviceRunner

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from paged_serve.protocol.config import ModelConfig
 from paged_serve.protocol.errors import ConfigError
+from paged_serve.protocol.messages.config import ModelConfig
 from paged_serve.workers.kernels.cuda.launcher import CudaLauncher, wrapped
 from paged_serve.workers.kernels.cuda.norm import RmsNormParams, rms_norm, rms_norm_kernel
 from paged_serve.workers.kernels.cuda.requirements import (
@@ -202,7 +202,7 @@ def test_serving_on_a_cpu_never_imports_cupy():
     """A rank serves in this way; anything that it imports later than at its start would show as well."""
     program = """
 import sys
-from paged_serve.protocol.config import Config, ModelConfig
+from paged_serve.protocol.messages.config import Config, ModelConfig
 from paged_serve.workers import process
 from paged_serve.workers.rank import DEMO_MODEL, Rank
 

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from paged_serve.protocol.config import Config, ModelConfig, SchedulerConfig
-from paged_serve.protocol.message import pack_ids, unpack_ids
-from paged_serve.protocol.sampling_params import SamplingParams
-from paged_serve.protocol.worker import Chunk, SchedulerOutput
+from paged_serve.protocol.messages.config import Config, ModelConfig, SchedulerConfig
+from paged_serve.protocol.messages.message import pack_ids, unpack_ids
+from paged_serve.protocol.messages.sampling_params import SamplingParams
+from paged_serve.protocol.messages.worker import Chunk, SchedulerOutput
 from paged_serve.workers.cuda_backend import CudaBackend
 from paged_serve.workers.cuda_graphs import ladder
 from paged_serve.workers.cuda_memory import cuda_budget

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from paged_serve.protocol.sampling_params import SamplingParams
+from paged_serve.protocol.messages.sampling_params import SamplingParams
 from paged_serve.workers.kernels.cuda.sampling import Blocks
 from paged_serve.workers.request_rows import RequestRows
 from paged_serve.workers.sampling.device_sampler import DeviceSampler

@@ -6,8 +6,8 @@ import random
 import pytest
 
 from paged_serve.frontend.client import Client
-from paged_serve.protocol.engine_core import Utility
-from paged_serve.protocol.sampling_params import SamplingParams
+from paged_serve.protocol.messages.engine_core import Utility
+from paged_serve.protocol.messages.sampling_params import SamplingParams
 
 from .serving import serving
 

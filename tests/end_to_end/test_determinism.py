@@ -12,8 +12,8 @@ import pytest
 
 from paged_serve.frontend.client import Client, Request, TokenLogprobs
 from paged_serve.frontend.model_folder import demo_model_folder
-from paged_serve.protocol.engine_core import Utility
-from paged_serve.protocol.sampling_params import FinishReason, SamplingParams
+from paged_serve.protocol.messages.engine_core import Utility
+from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
 
 from .serving import Server, serving
 

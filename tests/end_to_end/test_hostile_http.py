@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from paged_serve.frontend.client import AsyncClient
-from paged_serve.protocol.engine_core import Utility
+from paged_serve.protocol.messages.engine_core import Utility
 
 from .serving import Server, serving
 

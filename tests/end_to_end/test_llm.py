@@ -14,7 +14,7 @@ import pytest
 
 from paged_serve import LLM, AsyncClient, Client, SamplingParams
 from paged_serve.protocol.errors import InvalidRequest
-from paged_serve.protocol.run_dir import find_run_dirs
+from paged_serve.protocol.transport.run_dir import find_run_dirs
 
 ROOT = Path(__file__).parent.parent.parent
 PROMPTS = ["Once upon a time", "The sea", "A sailor named Frank", "In the morning the cat", "What is a tree?", "x"]

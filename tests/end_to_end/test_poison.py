@@ -13,8 +13,8 @@ from paged_serve.frontend.client_dispatch import DEADLY as DEADLY_FOR_CORES
 from paged_serve.frontend.model_folder import demo_model_folder
 from paged_serve.frontend.supervision.child import MODULES
 from paged_serve.frontend.supervisor import Supervisor
-from paged_serve.protocol.config import CacheConfig, Config, ModelConfig, ParallelConfig
-from paged_serve.protocol.sampling_params import SamplingParams
+from paged_serve.protocol.messages.config import CacheConfig, Config, ModelConfig, ParallelConfig
+from paged_serve.protocol.messages.sampling_params import SamplingParams
 
 POISON, SLOW_POISON = 777, 778  # as in poisoned_worker.py and poisoned_core.py
 NUM_STREAMS = 64

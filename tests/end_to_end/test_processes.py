@@ -11,7 +11,7 @@ import pytest
 from paged_serve.frontend.model_folder import demo_model_folder
 from paged_serve.frontend.supervision.bundle import bundles_in, dump_folder, read_bundle
 from paged_serve.frontend.supervision.diagnosis import diagnosis
-from paged_serve.protocol.flight import FLIGHT_DIR
+from paged_serve.protocol.process.flight_record import FLIGHT_DIR
 
 from ..soak.watch import shared_memory
 from .server_process import PROMPT, ServerProcess

@@ -5,10 +5,10 @@ import re
 import pytest
 
 from paged_serve.frontend.client import Client
-from paged_serve.protocol.curve import make_keys
-from paged_serve.protocol.engine_core import Utility
 from paged_serve.protocol.errors import ConfigError, EngineDead, PagedServeError
-from paged_serve.protocol.sampling_params import SamplingParams
+from paged_serve.protocol.messages.engine_core import Utility
+from paged_serve.protocol.messages.sampling_params import SamplingParams
+from paged_serve.protocol.transport.curve import make_keys
 
 from .serving import serving
 

@@ -12,7 +12,7 @@ import pytest
 
 from paged_serve.frontend.cli.http_client import HttpClient
 from paged_serve.frontend.client import Client
-from paged_serve.protocol.engine_core import Utility
+from paged_serve.protocol.messages.engine_core import Utility
 
 from .serving import Server, serving
 

@@ -9,15 +9,15 @@ from paged_serve.engine_core.admission import ModelFacts
 from paged_serve.engine_core.debug import check_invariants
 from paged_serve.engine_core.engine import EngineCore
 from paged_serve.engine_core.simulation.fake_worker import FakeWorker
-from paged_serve.protocol.config import CacheConfig, Config, SchedulerConfig
-from paged_serve.protocol.engine_core import (
+from paged_serve.protocol.messages.config import CacheConfig, Config, SchedulerConfig
+from paged_serve.protocol.messages.engine_core import (
     AbortRequests,
     EngineCoreOutputs,
     EngineCoreRequest,
     RequestRejected,
 )
-from paged_serve.protocol.message import pack_ids, unpack_ids, unpack_int64
-from paged_serve.protocol.sampling_params import FinishReason, SamplingParams
+from paged_serve.protocol.messages.message import pack_ids, unpack_ids, unpack_int64
+from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
 
 CLIENT = b"client:0"
 EOS = 0

@@ -3,9 +3,9 @@
 import pytest
 
 from paged_serve.engine_core import admission
-from paged_serve.protocol.engine_core import RejectReason
-from paged_serve.protocol.message import unpack_ids
-from paged_serve.protocol.sampling_params import FinishReason
+from paged_serve.protocol.messages.engine_core import RejectReason
+from paged_serve.protocol.messages.message import unpack_ids
+from paged_serve.protocol.messages.sampling_params import FinishReason
 
 from .conftest import CLIENT
 

@@ -1,9 +1,9 @@
 import doctest
 import hashlib
 
-from paged_serve.engine_core import block_hash
-from paged_serve.engine_core.block_hash import chain_blocks, chain_root
-from paged_serve.protocol.message import pack_ids
+from paged_serve.protocol import block_hash
+from paged_serve.protocol.block_hash import chain_blocks, chain_root
+from paged_serve.protocol.messages.message import pack_ids
 
 
 def test_the_documented_encoding_is_the_real_one():

@@ -12,9 +12,9 @@ from paged_serve.engine_core.engine import CLIENT_LEASE_S, EngineCore
 from paged_serve.engine_core.invalid_requests import rejection
 from paged_serve.engine_core.loop_clock import TIMER_S, LoopClock
 from paged_serve.engine_core.simulation.links import SimulatedPorts
-from paged_serve.protocol.channel import _Codec
-from paged_serve.protocol.config import Config, SchedulerConfig
-from paged_serve.protocol.engine_core import (
+from paged_serve.protocol.errors import ProtocolError
+from paged_serve.protocol.messages.config import Config, SchedulerConfig
+from paged_serve.protocol.messages.engine_core import (
     AbortRequests,
     ClientHeartbeat,
     EngineCoreRequest,
@@ -25,10 +25,10 @@ from paged_serve.protocol.engine_core import (
     ToEngineCore,
     Welcome,
 )
-from paged_serve.protocol.errors import ProtocolError
-from paged_serve.protocol.handshake import handshake_hello
-from paged_serve.protocol.message import pack_ids
-from paged_serve.protocol.sampling_params import SamplingParams
+from paged_serve.protocol.messages.handshake import handshake_hello
+from paged_serve.protocol.messages.message import pack_ids
+from paged_serve.protocol.messages.sampling_params import SamplingParams
+from paged_serve.protocol.transport.channel import _Codec
 
 from .test_worker_link import Clock
 

@@ -5,9 +5,9 @@ import pytest
 
 from paged_serve.engine_core import admission, client_outbox
 from paged_serve.engine_core.unacknowledged import UnacknowledgedBudget
-from paged_serve.protocol.engine_core import MAX_UNACKNOWLEDGED_FRAMES, EngineCoreOutput, Logprobs
-from paged_serve.protocol.message import MAX_FRAME_BYTES, pack_ids
-from paged_serve.protocol.sampling_params import FinishReason
+from paged_serve.protocol.messages.engine_core import MAX_UNACKNOWLEDGED_FRAMES, EngineCoreOutput, Logprobs
+from paged_serve.protocol.messages.message import MAX_FRAME_BYTES, pack_ids
+from paged_serve.protocol.messages.sampling_params import FinishReason
 
 from .conftest import CLIENT
 from .operations import count_lines

@@ -3,8 +3,8 @@
 import math
 
 from paged_serve.engine_core.debug import check_invariants
-from paged_serve.protocol.engine_core import RejectReason
-from paged_serve.protocol.sampling_params import FinishReason
+from paged_serve.protocol.messages.engine_core import RejectReason
+from paged_serve.protocol.messages.sampling_params import FinishReason
 
 
 def expire(driver, now):

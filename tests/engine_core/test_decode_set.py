@@ -6,7 +6,7 @@ from array import array
 import pytest
 
 from paged_serve.engine_core.decode_set import MAX_ADVANCE, DecodeSet
-from paged_serve.protocol.message import unpack_ids, unpack_int64
+from paged_serve.protocol.messages.message import unpack_ids, unpack_int64
 
 
 def members(drive, count, clients):

@@ -4,11 +4,11 @@ import pytest
 
 from paged_serve.engine_core.engine import CLIENT_LEASE_S
 from paged_serve.engine_core.utilities import answer_call
-from paged_serve.protocol.engine_core import MAX_UTILITY_BYTES, Utility, UtilityCall
 from paged_serve.protocol.errors import ProtocolError
-from paged_serve.protocol.message import pack_ids, unpack_ids, unpack_int64
-from paged_serve.protocol.sampling_params import FinishReason
-from paged_serve.protocol.worker import ModelRunnerOutput, RowLogprobs
+from paged_serve.protocol.messages.engine_core import MAX_UTILITY_BYTES, Utility, UtilityCall
+from paged_serve.protocol.messages.message import pack_ids, unpack_ids, unpack_int64
+from paged_serve.protocol.messages.sampling_params import FinishReason
+from paged_serve.protocol.messages.worker import ModelRunnerOutput, RowLogprobs
 
 from .conftest import CLIENT, EOS
 

@@ -9,7 +9,7 @@ import pytest
 
 from paged_serve.engine_core.forecast import StepPace
 from paged_serve.engine_core.simulation.overload import Overload, Source, StepTime
-from paged_serve.protocol.engine_core import RejectReason
+from paged_serve.protocol.messages.engine_core import RejectReason
 
 
 def errors(world, tenant=None, after_s=5.0, at_least_s=0.2):

@@ -3,7 +3,7 @@
 import pytest
 
 from paged_serve.engine_core import orphans
-from paged_serve.protocol.sampling_params import FinishReason
+from paged_serve.protocol.messages.sampling_params import FinishReason
 
 from .conftest import CLIENT
 

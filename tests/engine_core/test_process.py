@@ -13,16 +13,16 @@ from msgspec import structs
 from paged_serve.engine_core.simulation.client import lonely_output
 from paged_serve.engine_core.step_times import ENOUGH
 from paged_serve.frontend.client import Client
-from paged_serve.protocol import control
-from paged_serve.protocol.authentication import read_secret
-from paged_serve.protocol.channel import DealerChannel, handshake_hello, identity, new_context
-from paged_serve.protocol.config import CacheConfig, Config, ParallelConfig, SchedulerConfig
-from paged_serve.protocol.engine_core import EngineCoreRequest, FromEngineCore, Utility, Welcome
 from paged_serve.protocol.errors import InvalidRequest, Overloaded
-from paged_serve.protocol.message import pack_ids
-from paged_serve.protocol.run_dir import ENGINE_SOCKET, WORKERS_SOCKET, endpoint, make_run_dir, remove_run_dir
-from paged_serve.protocol.sampling_params import SamplingParams
-from paged_serve.protocol.worker import ToWorker
+from paged_serve.protocol.messages import control
+from paged_serve.protocol.messages.config import CacheConfig, Config, ParallelConfig, SchedulerConfig
+from paged_serve.protocol.messages.engine_core import EngineCoreRequest, FromEngineCore, Utility, Welcome
+from paged_serve.protocol.messages.message import pack_ids
+from paged_serve.protocol.messages.sampling_params import SamplingParams
+from paged_serve.protocol.messages.worker import ToWorker
+from paged_serve.protocol.transport.authentication import read_secret
+from paged_serve.protocol.transport.channel import DealerChannel, handshake_hello, identity, new_context
+from paged_serve.protocol.transport.run_dir import ENGINE_SOCKET, WORKERS_SOCKET, endpoint, make_run_dir, remove_run_dir
 
 from .fake_house import VOCAB_SIZE, FakeHouse, FakeRank
 

@@ -4,7 +4,7 @@ import pytest
 
 from paged_serve.engine_core.engine import DEADLY
 from paged_serve.engine_core.simulation.fake_worker import FakeWorker, WorkerDied
-from paged_serve.protocol.sampling_params import FinishReason
+from paged_serve.protocol.messages.sampling_params import FinishReason
 
 POISON = 7
 MANY = {"num_blocks": 1024, "max_num_seqs": 64}

@@ -4,8 +4,13 @@ import msgspec
 import pytest
 
 from paged_serve.engine_core import scheduler
-from paged_serve.protocol.message import MAX_FRAME_BYTES, MAX_STEP_FRAME_BYTES, MAX_TOKENS_PER_MESSAGE, unpack_ids
-from paged_serve.protocol.sampling_params import MAX_ALLOWED_TOKEN_IDS
+from paged_serve.protocol.messages.message import (
+    MAX_FRAME_BYTES,
+    MAX_STEP_FRAME_BYTES,
+    MAX_TOKENS_PER_MESSAGE,
+    unpack_ids,
+)
+from paged_serve.protocol.messages.sampling_params import MAX_ALLOWED_TOKEN_IDS
 
 
 def chunks(plan):

@@ -2,7 +2,7 @@
 
 from paged_serve.engine_core import forecast
 from paged_serve.engine_core.stats import STATS_INTERVAL_S
-from paged_serve.protocol.engine_core import MAX_TENANT_STATS, EngineCoreOutputs
+from paged_serve.protocol.messages.engine_core import MAX_TENANT_STATS, EngineCoreOutputs
 
 from .conftest import CLIENT
 from .operations import count_lines

@@ -4,9 +4,9 @@ import pytest
 
 from paged_serve.engine_core.quarantine import Quarantine
 from paged_serve.engine_core.trials import IDLE_TURN_S, Trials
-from paged_serve.protocol.engine_core import AbortRequests, EngineCoreRequest, RejectReason
-from paged_serve.protocol.message import pack_ids
-from paged_serve.protocol.sampling_params import FinishReason, SamplingParams
+from paged_serve.protocol.messages.engine_core import AbortRequests, EngineCoreRequest, RejectReason
+from paged_serve.protocol.messages.message import pack_ids
+from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
 
 A, B = b"a", b"b"
 

@@ -5,10 +5,10 @@ import pytest
 from paged_serve.engine_core.simulation.links import SimulatedChannel
 from paged_serve.engine_core.worker_group import GroupState
 from paged_serve.engine_core.worker_link import WorkerLink
-from paged_serve.protocol import control, worker
-from paged_serve.protocol.config import ParallelConfig
-from paged_serve.protocol.handshake import handshake_hello
-from paged_serve.protocol.message import pack_ids
+from paged_serve.protocol.messages import control, worker
+from paged_serve.protocol.messages.config import ParallelConfig
+from paged_serve.protocol.messages.handshake import handshake_hello
+from paged_serve.protocol.messages.message import pack_ids
 
 
 class Clock:

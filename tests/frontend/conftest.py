@@ -2,7 +2,7 @@
 
 import pytest
 
-from paged_serve.protocol.run_dir import make_run_dir, remove_run_dir
+from paged_serve.protocol.transport.run_dir import make_run_dir, remove_run_dir
 
 from .fake_core import FakeCore
 from .frontend_process import FrontendUnderTest

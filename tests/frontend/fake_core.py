@@ -9,9 +9,7 @@ import time
 import zmq
 
 from paged_serve.frontend.client import AsyncClient
-from paged_serve.protocol.authentication import Authenticator, read_secret
-from paged_serve.protocol.channel import RouterChannel, new_context
-from paged_serve.protocol.engine_core import (
+from paged_serve.protocol.messages.engine_core import (
     AbortRequests,
     EngineCoreOutput,
     EngineCoreOutputs,
@@ -21,9 +19,11 @@ from paged_serve.protocol.engine_core import (
     TokenColumns,
     Welcome,
 )
-from paged_serve.protocol.message import Hello, Refused, pack_ids, pack_int64, unpack_ids
-from paged_serve.protocol.run_dir import ENGINE_SOCKET, endpoint
-from paged_serve.protocol.sampling_params import FinishReason
+from paged_serve.protocol.messages.message import Hello, Refused, pack_ids, pack_int64, unpack_ids
+from paged_serve.protocol.messages.sampling_params import FinishReason
+from paged_serve.protocol.transport.authentication import Authenticator, read_secret
+from paged_serve.protocol.transport.channel import RouterChannel, new_context
+from paged_serve.protocol.transport.run_dir import ENGINE_SOCKET, endpoint
 
 LIMITS = {"max_model_len": 4096, "vocab_size": 1000, "block_size": 16, "num_blocks": 64, "max_num_seqs": 8}
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 import msgspec
 
 from paged_serve.frontend.client import SequenceDelta, TokenLogprobs
-from paged_serve.protocol.engine_core import RequestTimes, SchedulerStats, Utility, Welcome
 from paged_serve.protocol.errors import PagedServeError
-from paged_serve.protocol.sampling_params import FinishReason, SamplingParams
+from paged_serve.protocol.messages.engine_core import RequestTimes, SchedulerStats, Utility, Welcome
+from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
 
 
 @dataclass

@@ -8,13 +8,13 @@ import time
 import urllib.error
 import urllib.request
 
-from paged_serve.protocol import control
-from paged_serve.protocol.authentication import Authenticator, read_secret
-from paged_serve.protocol.channel import RouterChannel, new_context
-from paged_serve.protocol.config import Config, ModelConfig, ServerConfig
-from paged_serve.protocol.lifeline import lifeline_pipe
-from paged_serve.protocol.message import Hello
-from paged_serve.protocol.run_dir import CONTROL_SOCKET, endpoint
+from paged_serve.protocol.messages import control
+from paged_serve.protocol.messages.config import Config, ModelConfig, ServerConfig
+from paged_serve.protocol.messages.message import Hello
+from paged_serve.protocol.process.lifeline import lifeline_pipe
+from paged_serve.protocol.transport.authentication import Authenticator, read_secret
+from paged_serve.protocol.transport.channel import RouterChannel, new_context
+from paged_serve.protocol.transport.run_dir import CONTROL_SOCKET, endpoint
 
 
 class FrontendUnderTest:

@@ -14,7 +14,7 @@ from paged_serve.frontend.http.app import Application
 from paged_serve.frontend.http.call import Call
 from paged_serve.frontend.http.router import make_routers
 from paged_serve.frontend.http.service import TextSide
-from paged_serve.protocol.config import CacheConfig, Config, ModelConfig, ServerConfig
+from paged_serve.protocol.messages.config import CacheConfig, Config, ModelConfig, ServerConfig
 
 from .fake_engine import FakeEngine
 

@@ -11,7 +11,7 @@ import psutil
 
 from paged_serve.frontend.listen import open_http_socket
 from paged_serve.frontend.supervisor import Supervisor
-from paged_serve.protocol.config import Config, ParallelConfig, ServerConfig
+from paged_serve.protocol.messages.config import Config, ParallelConfig, ServerConfig
 
 FAKES = Path(__file__).parent / "fakes"
 MODULES = {"engine-core": "fake_engine_core", "worker": "fake_worker", "frontend": "fake_frontend"}

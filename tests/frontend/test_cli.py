@@ -15,8 +15,8 @@ from paged_serve.frontend.bench.command import BENCHES
 from paged_serve.frontend.cli.banner import LoadingBar, banner
 from paged_serve.frontend.cli.main import COMMANDS, cli
 from paged_serve.frontend.model_folder import find_model_folder
-from paged_serve.protocol.config import Config, ModelConfig, ServerConfig
 from paged_serve.protocol.errors import ConfigError
+from paged_serve.protocol.messages.config import Config, ModelConfig, ServerConfig
 
 ROOT = Path(__file__).parent.parent.parent
 HEAVY = {"zmq", "torch", "numpy", "starlette", "uvicorn", "tokenizers", "huggingface_hub", "jinja2", "yaml", "asyncio"}

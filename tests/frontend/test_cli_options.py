@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from paged_serve.frontend.cli.options import config_options, resolve
 from paged_serve.frontend.cli.settings import BY_NAME, SETTINGS
-from paged_serve.protocol.config import Config
 from paged_serve.protocol.errors import ConfigError
+from paged_serve.protocol.messages.config import Config
 
 EXAMPLES = {  # a valid value of each setting for each of three sources
     "model.model": ("a", "b", "c"),

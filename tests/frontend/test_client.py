@@ -10,7 +10,8 @@ import pytest
 import uvloop
 
 from paged_serve.frontend.client import AsyncClient, Client, find_run_dir
-from paged_serve.protocol.engine_core import (
+from paged_serve.protocol.errors import EngineDead, InvalidRequest, Overloaded, PagedServeError
+from paged_serve.protocol.messages.engine_core import (
     EngineCoreRequest,
     OutputsReceived,
     RejectReason,
@@ -19,9 +20,8 @@ from paged_serve.protocol.engine_core import (
     UtilityCall,
     UtilityResult,
 )
-from paged_serve.protocol.errors import EngineDead, InvalidRequest, Overloaded, PagedServeError
-from paged_serve.protocol.message import unpack_ids
-from paged_serve.protocol.sampling_params import FinishReason, SamplingParams
+from paged_serve.protocol.messages.message import unpack_ids
+from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
 
 from .fake_core import (
     PROMPT,

@@ -6,12 +6,9 @@ import gc
 import pytest
 
 from paged_serve.frontend.client import Client
-from paged_serve.protocol.engine_core import (
-    AbortRequests,
-    EngineCoreRequest,
-)
 from paged_serve.protocol.errors import EngineDead
-from paged_serve.protocol.sampling_params import FinishReason, SamplingParams
+from paged_serve.protocol.messages.engine_core import AbortRequests, EngineCoreRequest
+from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
 
 from .fake_core import (
     PROMPT,

@@ -10,14 +10,11 @@ import time
 import pytest
 
 from paged_serve.frontend.client import AsyncClient, Client
-from paged_serve.protocol.engine_core import (
-    EngineCoreRequest,
-    EngineFailed,
-)
 from paged_serve.protocol.errors import EngineDead
-from paged_serve.protocol.message import unpack_ids
-from paged_serve.protocol.run_dir import CONTROL_SOCKET, remove_run_dir
-from paged_serve.protocol.sampling_params import FinishReason, SamplingParams
+from paged_serve.protocol.messages.engine_core import EngineCoreRequest, EngineFailed
+from paged_serve.protocol.messages.message import unpack_ids
+from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
+from paged_serve.protocol.transport.run_dir import CONTROL_SOCKET, remove_run_dir
 
 from .fake_core import (
     PROMPT,

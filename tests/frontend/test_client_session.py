@@ -5,8 +5,8 @@ import pytest
 
 from paged_serve.frontend.client_session import ClientSession
 from paged_serve.frontend.client_terms import RequestTerms
-from paged_serve.protocol.channel import handshake_hello
-from paged_serve.protocol.engine_core import (
+from paged_serve.protocol.errors import EngineDead, InvalidRequest, Overloaded, ProtocolError, RequestExpired
+from paged_serve.protocol.messages.engine_core import (
     AbortRequests,
     ClientHeartbeat,
     EngineCoreRequest,
@@ -19,9 +19,9 @@ from paged_serve.protocol.engine_core import (
     UtilityCall,
     Welcome,
 )
-from paged_serve.protocol.errors import EngineDead, InvalidRequest, Overloaded, ProtocolError, RequestExpired
-from paged_serve.protocol.message import Hello, unpack_ids
-from paged_serve.protocol.sampling_params import FinishReason, SamplingParams
+from paged_serve.protocol.messages.message import Hello, unpack_ids
+from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
+from paged_serve.protocol.transport.channel import handshake_hello
 
 from .fake_core import LIMITS, output
 

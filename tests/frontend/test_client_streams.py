@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paged_serve.frontend.client_streams import StreamTable
-from paged_serve.protocol.engine_core import EngineCoreOutput, EngineCoreOutputs, Logprobs, TokenColumns
 from paged_serve.protocol.errors import EngineDead
-from paged_serve.protocol.message import pack_ids, pack_int64, unpack_ids
-from paged_serve.protocol.sampling_params import FinishReason, SamplingParams
+from paged_serve.protocol.messages.engine_core import EngineCoreOutput, EngineCoreOutputs, Logprobs, TokenColumns
+from paged_serve.protocol.messages.message import pack_ids, pack_int64, unpack_ids
+from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
 
 from .fake_core import columns, output
 

@@ -4,7 +4,7 @@ import pytest
 
 from paged_serve.frontend.client_dispatch import DEADLY
 from paged_serve.frontend.client_suspects import MAX_TRIAL_TOKENS, TRIAL_TOKENS
-from paged_serve.protocol.engine_core import (
+from paged_serve.protocol.messages.engine_core import (
     AbortRequests,
     CoreFailure,
     EngineCoreRequest,
@@ -13,7 +13,7 @@ from paged_serve.protocol.engine_core import (
     SuspectsTurn,
     Welcome,
 )
-from paged_serve.protocol.sampling_params import FinishReason, SamplingParams
+from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
 
 from .fake_core import LIMITS, output
 from .test_client_session import Link

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from paged_serve.frontend.http.fingerprint import fingerprint
-from paged_serve.protocol.config import Config
+from paged_serve.protocol.messages.config import Config
 
 ARITHMETIC = "cpu bfloat16 dot"
 PLAIN = fingerprint(Config(), ARITHMETIC)

@@ -20,8 +20,8 @@ from paged_serve.frontend.supervision.bundle import (
 )
 from paged_serve.frontend.supervision.diagnosis import diagnosis, everything
 from paged_serve.frontend.supervision.kernel_view import memory_of, threads_of
-from paged_serve.protocol.config import Config
 from paged_serve.protocol.errors import ConfigError
+from paged_serve.protocol.messages.config import Config
 
 STEPS = (
     "step sent n=7 t=99.0 tokens=64 rows=64 chunks=0 admitted=0 running=64 waiting=3 free=10 blocks=100 cached=5",

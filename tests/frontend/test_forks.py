@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from paged_serve.protocol.sampling_params import FinishReason
+from paged_serve.protocol.messages.sampling_params import FinishReason
 
 from .fake_core import PROMPT, expected, generate
 

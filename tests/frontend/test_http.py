@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from paged_serve.protocol.sampling_params import FinishReason
+from paged_serve.protocol.messages.sampling_params import FinishReason
 
 from .http_server import Server, joined
 

@@ -14,7 +14,7 @@ from paged_serve.frontend.http.places import MAX_REFUSED, Places
 from paged_serve.frontend.http.protocol import MAX_UNSENT_BYTES
 from paged_serve.frontend.http.uvicorn_server import uvicorn_config
 from paged_serve.frontend.open_files import OPEN_FILES, max_connections_for
-from paged_serve.protocol.config import ServerConfig
+from paged_serve.protocol.messages.config import ServerConfig
 
 GET = b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n"
 

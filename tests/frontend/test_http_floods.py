@@ -8,10 +8,10 @@ import httpx
 import psutil
 import pytest
 
-from paged_serve.protocol import control
-from paged_serve.protocol.engine_core import EngineCoreRequest, Logprobs
-from paged_serve.protocol.message import pack_ids
-from paged_serve.protocol.sampling_params import FinishReason
+from paged_serve.protocol.messages import control
+from paged_serve.protocol.messages.engine_core import EngineCoreRequest, Logprobs
+from paged_serve.protocol.messages.message import pack_ids
+from paged_serve.protocol.messages.sampling_params import FinishReason
 
 from .fake_core import output
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from paged_serve.protocol import control
-from paged_serve.protocol.engine_core import AbortRequests, EngineCoreRequest
-from paged_serve.protocol.run_dir import make_run_dir, remove_run_dir
-from paged_serve.protocol.sampling_params import FinishReason
+from paged_serve.protocol.messages import control
+from paged_serve.protocol.messages.engine_core import AbortRequests, EngineCoreRequest
+from paged_serve.protocol.messages.sampling_params import FinishReason
+from paged_serve.protocol.transport.run_dir import make_run_dir, remove_run_dir
 
 from .fake_core import FakeCore, output
 from .frontend_process import FrontendUnderTest

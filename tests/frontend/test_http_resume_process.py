@@ -6,9 +6,9 @@ import socket
 import time
 from collections.abc import Iterator
 
-from paged_serve.protocol import control
-from paged_serve.protocol.engine_core import AbortRequests, EngineCoreRequest
-from paged_serve.protocol.sampling_params import FinishReason
+from paged_serve.protocol.messages import control
+from paged_serve.protocol.messages.engine_core import AbortRequests, EngineCoreRequest
+from paged_serve.protocol.messages.sampling_params import FinishReason
 
 from .fake_core import output
 

@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from paged_serve.frontend.http.metrics import Metrics
-from paged_serve.protocol.config import CacheConfig
 from paged_serve.protocol.errors import EngineDead, InvalidRequest, Overloaded, RequestExpired
-from paged_serve.protocol.sampling_params import FinishReason
+from paged_serve.protocol.messages.config import CacheConfig
+from paged_serve.protocol.messages.sampling_params import FinishReason
 
 from .fake_engine import STATS
 from .http_server import Server, joined

@@ -11,7 +11,7 @@ from paged_serve.frontend.http.errors import HttpError
 from paged_serve.frontend.http.idempotency import EventId, KeyedRequest
 from paged_serve.frontend.http.kept_answer import EVENT_OVERHEAD_BYTES, KeptAnswer
 from paged_serve.frontend.http.kept_answers import ENTRY_BYTES, MAX_REMEMBERED, KeptAnswers
-from paged_serve.protocol.config import ServerConfig
+from paged_serve.protocol.messages.config import ServerConfig
 
 ID = "cmpl-" + "0" * 32
 

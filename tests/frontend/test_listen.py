@@ -7,8 +7,8 @@ import time
 import pytest
 
 from paged_serve.frontend import listen
-from paged_serve.protocol.config import ServerConfig
 from paged_serve.protocol.errors import ConfigError
+from paged_serve.protocol.messages.config import ServerConfig
 
 
 @pytest.fixture

@@ -13,7 +13,8 @@ from tokenizers import decoders, models, pre_tokenizers
 import paged_serve
 from paged_serve.frontend import llm as llm_module
 from paged_serve.frontend.llm import LLM
-from paged_serve.protocol.engine_core import (
+from paged_serve.protocol.errors import ConfigError, EngineDead, InvalidRequest
+from paged_serve.protocol.messages.engine_core import (
     AbortRequests,
     EngineCoreRequest,
     Logprobs,
@@ -24,10 +25,9 @@ from paged_serve.protocol.engine_core import (
     UtilityCall,
     UtilityResult,
 )
-from paged_serve.protocol.errors import ConfigError, EngineDead, InvalidRequest
-from paged_serve.protocol.message import pack_ids, unpack_ids
-from paged_serve.protocol.run_dir import make_run_dir, remove_run_dir
-from paged_serve.protocol.sampling_params import FinishReason, SamplingParams
+from paged_serve.protocol.messages.message import pack_ids, unpack_ids
+from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
+from paged_serve.protocol.transport.run_dir import make_run_dir, remove_run_dir
 
 from .fake_core import FakeCore, expected, generate, output
 from .http_server import Server

@@ -18,7 +18,7 @@ from paged_serve.frontend.supervision.recovery import Recovery
 from paged_serve.frontend.supervision.restart_budget import RestartBudget
 from paged_serve.frontend.supervision.shutdown import PhaseEvent, Shutdown
 from paged_serve.frontend.supervision.silence import HALTED_S, SilenceJudge
-from paged_serve.protocol.control import WorkersLost, WorkersReplaced
+from paged_serve.protocol.messages.control import WorkersLost, WorkersReplaced
 
 TURN_S = 0.25
 

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from paged_serve.frontend.sampling_defaults import sampling_defaults
-from paged_serve.protocol.config import ModelConfig
 from paged_serve.protocol.errors import ConfigError
+from paged_serve.protocol.messages.config import ModelConfig
 
 from .http_server import Server, make_model_folder
 

@@ -9,7 +9,7 @@ from paged_serve.frontend.http.call import Call
 from paged_serve.frontend.http.errors import HttpError
 from paged_serve.frontend.http.idempotency import KeyedRequest, owner_of_key, owner_of_stream, request_digest
 from paged_serve.frontend.http.siblings import MAX_TIMES_SENT, PASSED_ON, Siblings
-from paged_serve.protocol.run_dir import FRONTEND_SOCKET
+from paged_serve.protocol.transport.run_dir import FRONTEND_SOCKET
 
 BODY = b'{"prompt": "x"}'
 KEY = next(key for key in map(str, range(100)) if owner_of_key(key, 2) == 1)

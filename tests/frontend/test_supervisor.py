@@ -18,8 +18,8 @@ from paged_serve.frontend.supervision.child import ChildState
 from paged_serve.frontend.supervision.silence import HALTED_S
 from paged_serve.frontend.supervision.wake_up import REPORT_SIGNAL
 from paged_serve.frontend.supervisor import Supervisor
-from paged_serve.protocol.config import Config, ServerConfig
 from paged_serve.protocol.errors import ConfigError, EngineDead
+from paged_serve.protocol.messages.config import Config, ServerConfig
 
 from .running_supervisor import CONFIG, MODULES, Running, supervisors
 
@@ -374,7 +374,7 @@ def test_a_stranger_who_knows_the_secret_is_still_refused(start):
     assert running.ready.wait(60)
     before = running.supervisor.pids
     code = (
-        "import os, sys; from paged_serve.protocol.lifecycle import ChildProcess; r, w = os.pipe();"
+        "import os, sys; from paged_serve.protocol.process.lifecycle import ChildProcess; r, w = os.pipe();"
         "options = ['--run-dir', sys.argv[1], '--index', '0', '--epoch', '0', '--lifeline-fd', str(r)];"
         "ChildProcess.start('worker', options)"
     )

@@ -15,7 +15,7 @@ import msgspec
 import psutil
 import pytest
 
-from paged_serve.protocol.config import Config, ParallelConfig, ServerConfig
+from paged_serve.protocol.messages.config import Config, ParallelConfig, ServerConfig
 
 FAKES = Path(__file__).parent / "fakes"
 ROOT = Path(__file__).parent.parent.parent

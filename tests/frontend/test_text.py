@@ -16,7 +16,7 @@ from paged_serve.frontend.text.sequence_text import SequenceText
 from paged_serve.frontend.text.stop_strings import StopStrings
 from paged_serve.frontend.text.tokenizer import Tokenizer, words_to_token_ids
 from paged_serve.protocol.errors import ConfigError
-from paged_serve.protocol.sampling_params import FinishReason, SamplingParams
+from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
 
 EMOJI_TEXT = "naïve café 👩🏽‍🚀 flies 🚀 to 火星, 'tschüß' 🇩🇪 said. " * 3
 

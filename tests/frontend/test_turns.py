@@ -6,7 +6,7 @@ import pytest
 
 from paged_serve.frontend.client import SequenceDelta, TokenLogprobs
 from paged_serve.frontend.http.turns import Turns
-from paged_serve.protocol.sampling_params import FinishReason
+from paged_serve.protocol.messages.sampling_params import FinishReason
 
 
 def delta(choice: int, tokens: list[int], *, ends: bool) -> SequenceDelta:

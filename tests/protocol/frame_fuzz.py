@@ -12,14 +12,14 @@ import msgspec
 from paged_serve.engine_core.admission import ModelFacts
 from paged_serve.engine_core.debug import check_invariants
 from paged_serve.engine_core.engine import EngineCore
-from paged_serve.protocol.channel import _Codec, check_hello
-from paged_serve.protocol.config import Config, SchedulerConfig
-from paged_serve.protocol.engine_core import AbortRequests, EngineCoreRequest, OutputsReceived
 from paged_serve.protocol.errors import ProtocolError
-from paged_serve.protocol.handshake import UNIONS
-from paged_serve.protocol.message import MAX_STEP_FRAME_BYTES, Hello, pack_ids
-from paged_serve.protocol.sampling_params import SamplingParams
-from paged_serve.protocol.worker import ModelRunnerOutput
+from paged_serve.protocol.messages.config import Config, SchedulerConfig
+from paged_serve.protocol.messages.engine_core import AbortRequests, EngineCoreRequest, OutputsReceived
+from paged_serve.protocol.messages.handshake import UNIONS
+from paged_serve.protocol.messages.message import MAX_STEP_FRAME_BYTES, Hello, pack_ids
+from paged_serve.protocol.messages.sampling_params import SamplingParams
+from paged_serve.protocol.messages.worker import ModelRunnerOutput
+from paged_serve.protocol.transport.channel import _Codec, check_hello
 
 from .frame_mutator import VARIANTS, FrameMutator
 from .random_messages import struct_of
@@ -140,7 +140,7 @@ def fuzz_link(link: str, mutator: FrameMutator, count: int, tally: Tally) -> Non
 
 def fuzz_round(seed: int, count: int = ROUND_FRAMES) -> Tally:
     """About `count` frames over all links; the same seed damages the same frames in the same way."""
-    logging.getLogger("paged_serve.protocol.channel").setLevel(logging.ERROR)  # it tells of refused frames
+    logging.getLogger("paged_serve.protocol.transport.channel").setLevel(logging.ERROR)  # it tells of refused frames
     rng, tally = random.Random(seed), Tally()
     donors = samples(list(UNIONS), rng)
     share = -(-count // len(UNIONS) // VARIANTS) * VARIANTS

@@ -7,9 +7,9 @@ from typing import Any
 
 from msgspec import inspect
 
-from paged_serve.protocol.engine_core import EngineCoreRequest, Logprobs, TokenColumns
-from paged_serve.protocol.sampling_params import SamplingParams
-from paged_serve.protocol.worker import NewBlocks, NewRow, RowLogprobs, RowPromptLogprobs
+from paged_serve.protocol.messages.engine_core import EngineCoreRequest, Logprobs, TokenColumns
+from paged_serve.protocol.messages.sampling_params import SamplingParams
+from paged_serve.protocol.messages.worker import NewBlocks, NewRow, RowLogprobs, RowPromptLogprobs
 
 
 def column(rng: random.Random, rows: int, code: str = "i") -> bytes:

@@ -6,9 +6,9 @@ import time
 import pytest
 import uvloop
 
-from paged_serve.protocol.channel import RouterChannel, handshake_hello
-from paged_serve.protocol.engine_core import EngineHeartbeat, ToEngineCore
 from paged_serve.protocol.errors import ProtocolError
+from paged_serve.protocol.messages.engine_core import EngineHeartbeat, ToEngineCore
+from paged_serve.protocol.transport.channel import RouterChannel, handshake_hello
 
 
 @pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])

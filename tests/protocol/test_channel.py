@@ -11,19 +11,19 @@ import msgspec
 import pytest
 import zmq
 
-from paged_serve.protocol import channel
-from paged_serve.protocol.authentication import USER, ZAP_DOMAIN, Authenticator, read_secret
-from paged_serve.protocol.channel import RouterChannel, handshake_hello, identity, new_context
-from paged_serve.protocol.engine_core import (
+from paged_serve.protocol.errors import ConfigError, ProtocolError
+from paged_serve.protocol.messages.engine_core import (
     ClientHeartbeat,
     EngineCoreRequest,
     EngineHeartbeat,
     OutputsReceived,
     ToEngineCore,
 )
-from paged_serve.protocol.errors import ConfigError, ProtocolError
-from paged_serve.protocol.message import pack_ids
-from paged_serve.protocol.sampling_params import SamplingParams
+from paged_serve.protocol.messages.message import pack_ids
+from paged_serve.protocol.messages.sampling_params import SamplingParams
+from paged_serve.protocol.transport import channel
+from paged_serve.protocol.transport.authentication import USER, ZAP_DOMAIN, Authenticator, read_secret
+from paged_serve.protocol.transport.channel import RouterChannel, handshake_hello, identity, new_context
 
 
 def connected(link, **options):

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from paged_serve.protocol.authentication import Authenticator
-from paged_serve.protocol.channel import DealerChannel, RouterChannel, identity, new_context
-from paged_serve.protocol.curve import client_keys, make_keys, server_keys
-from paged_serve.protocol.engine_core import ClientHeartbeat, EngineHeartbeat, FromEngineCore, ToEngineCore
 from paged_serve.protocol.errors import ConfigError
+from paged_serve.protocol.messages.engine_core import ClientHeartbeat, EngineHeartbeat, FromEngineCore, ToEngineCore
+from paged_serve.protocol.transport.authentication import Authenticator
+from paged_serve.protocol.transport.channel import DealerChannel, RouterChannel, identity, new_context
+from paged_serve.protocol.transport.curve import client_keys, make_keys, server_keys
 
 NAME = identity("client", 0, 0)
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from paged_serve.protocol.handshake import UNIONS
-from paged_serve.protocol.message import Message, Record, struct_types
+from paged_serve.protocol.messages.handshake import UNIONS
+from paged_serve.protocol.messages.message import Message, Record, struct_types
 
 ROOT = Path(__file__).parent.parent.parent
 STRUCTS = struct_types(*UNIONS.values())

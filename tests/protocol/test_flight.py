@@ -7,11 +7,18 @@ import sys
 
 import pytest
 
-from paged_serve.protocol.flight import FLIGHT_DIR, RING_BYTES, STACKS_SIGNAL, LineRing, flight_path, read_lines
+from paged_serve.protocol.process.flight_record import (
+    FLIGHT_DIR,
+    RING_BYTES,
+    STACKS_SIGNAL,
+    LineRing,
+    flight_path,
+    read_lines,
+)
 
 PROGRAM = """
 import logging, os, signal, sys, time
-from paged_serve.protocol.flight import record_flight
+from paged_serve.protocol.process.flight_record import record_flight
 flight = record_flight(sys.argv[1], "worker-0")
 flight.note("a note")
 logging.getLogger("paged_serve.anything").warning("a line\\nof two")

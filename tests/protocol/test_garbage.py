@@ -13,11 +13,11 @@ import msgspec
 import pytest
 import zmq
 
-from paged_serve.protocol.authentication import USER, ZAP_DOMAIN
-from paged_serve.protocol.channel import DealerChannel, RouterChannel, handshake_hello, identity
-from paged_serve.protocol.engine_core import ClientHeartbeat
-from paged_serve.protocol.handshake import UNIONS
-from paged_serve.protocol.run_dir import CONTROL_SOCKET, ENGINE_SOCKET, WORKERS_SOCKET, endpoint
+from paged_serve.protocol.messages.engine_core import ClientHeartbeat
+from paged_serve.protocol.messages.handshake import UNIONS
+from paged_serve.protocol.transport.authentication import USER, ZAP_DOMAIN
+from paged_serve.protocol.transport.channel import DealerChannel, RouterChannel, handshake_hello, identity
+from paged_serve.protocol.transport.run_dir import CONTROL_SOCKET, ENGINE_SOCKET, WORKERS_SOCKET, endpoint
 
 from .frame_fuzz import ROUND_FRAMES, Tally, fuzz_round, samples
 from .frame_mutator import FrameMutator, token_starts

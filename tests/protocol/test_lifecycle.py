@@ -10,25 +10,25 @@ from pathlib import Path
 
 import pytest
 
-from paged_serve.protocol import control
-from paged_serve.protocol.authentication import Authenticator, read_secret
-from paged_serve.protocol.channel import RouterChannel, check_hello, new_context
-from paged_serve.protocol.config import Config, ModelConfig, ServerConfig
-from paged_serve.protocol.lifeline import lifeline_pipe
-from paged_serve.protocol.message import Hello, Refused
-from paged_serve.protocol.run_dir import CONTROL_SOCKET, endpoint
+from paged_serve.protocol.messages import control
+from paged_serve.protocol.messages.config import Config, ModelConfig, ServerConfig
+from paged_serve.protocol.messages.message import Hello, Refused
+from paged_serve.protocol.process.lifeline import lifeline_pipe
+from paged_serve.protocol.transport.authentication import Authenticator, read_secret
+from paged_serve.protocol.transport.channel import RouterChannel, check_hello, new_context
+from paged_serve.protocol.transport.run_dir import CONTROL_SOCKET, endpoint
 
 ROOT = Path(__file__).parent.parent.parent
 CHILD = """
 import sys
-from paged_serve.protocol.lifeline import arm_lifeline
+from paged_serve.protocol.process.lifeline import arm_lifeline
 arm_lifeline(int(sys.argv[1]))
 print("armed", flush=True)
 {stuck}
 """
 PARENT = """
 import subprocess, sys, time
-from paged_serve.protocol.lifeline import lifeline_pipe
+from paged_serve.protocol.process.lifeline import lifeline_pipe
 children, code, threaded = int(sys.argv[1]), sys.argv[2], len(sys.argv) > 3
 read_end, write_end = lifeline_pipe()
 spawned = [
@@ -127,7 +127,7 @@ BODY = """
 import os, signal, sys, threading, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # as from a terminal, wherever the tests were started
 from paged_serve.protocol.errors import *
-from paged_serve.protocol.lifecycle import run_child
+from paged_serve.protocol.process.lifecycle import run_child
 def body(child):
     {body}
 run_child("worker", body)

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from paged_serve.protocol.log import configure_logging
+from paged_serve.protocol.process.log import configure_logging
 
 
 @pytest.fixture

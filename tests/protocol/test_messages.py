@@ -7,10 +7,9 @@ import msgspec
 import pytest
 from msgspec import Meta, inspect
 
-from paged_serve.protocol import control, engine_core, worker
-from paged_serve.protocol.channel import check_hello, handshake_hello, identity
-from paged_serve.protocol.config import Config, SchedulerConfig, ServerConfig
-from paged_serve.protocol.engine_core import (
+from paged_serve.protocol.messages import control, engine_core, worker
+from paged_serve.protocol.messages.config import Config, SchedulerConfig, ServerConfig
+from paged_serve.protocol.messages.engine_core import (
     AbortRequests,
     EngineCoreOutput,
     EngineCoreRequest,
@@ -20,8 +19,8 @@ from paged_serve.protocol.engine_core import (
     ToEngineCore,
     TokenColumns,
 )
-from paged_serve.protocol.handshake import UNIONS, protocol_hash
-from paged_serve.protocol.message import (
+from paged_serve.protocol.messages.handshake import UNIONS, protocol_hash
+from paged_serve.protocol.messages.message import (
     MAX_TOKENS_PER_MESSAGE,
     Count,
     Message,
@@ -32,8 +31,9 @@ from paged_serve.protocol.message import (
     unpack_ids,
     unpack_int64,
 )
-from paged_serve.protocol.sampling_params import BOUNDS, SamplingParams
-from paged_serve.protocol.worker import ModelRunnerOutput, NewBlocks, NewRow, RowLogprobs, SchedulerOutput
+from paged_serve.protocol.messages.sampling_params import BOUNDS, SamplingParams
+from paged_serve.protocol.messages.worker import ModelRunnerOutput, NewBlocks, NewRow, RowLogprobs, SchedulerOutput
+from paged_serve.protocol.transport.channel import check_hello, handshake_hello, identity
 
 MESSAGES = [(link, cls) for link, union in UNIONS.items() for cls in get_args(union)]
 STRUCTS = struct_types(*UNIONS.values())

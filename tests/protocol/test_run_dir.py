@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from paged_serve.protocol import run_dir
 from paged_serve.protocol.errors import ConfigError
+from paged_serve.protocol.transport import run_dir
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ def test_a_server_that_somebody_else_planted_is_not_found(temporary):
 
 KILLED = """
 import os, socket
-from paged_serve.protocol.run_dir import CONTROL_SOCKET, make_run_dir
+from paged_serve.protocol.transport.run_dir import CONTROL_SOCKET, make_run_dir
 path = make_run_dir()
 socket.socket(socket.AF_UNIX).bind(f"{path}/{CONTROL_SOCKET}")
 print(path, flush=True)

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paged_serve.protocol import sampling_params
 from paged_serve.protocol.errors import InvalidRequest
-from paged_serve.protocol.sampling_params import (
+from paged_serve.protocol.messages import sampling_params
+from paged_serve.protocol.messages.sampling_params import (
     BOOLEANS,
     BOUNDS,
     INTEGERS,

@@ -13,7 +13,7 @@ from paged_serve.frontend.http.admin import ADMIN_ROUTES
 from paged_serve.frontend.http.app import Application
 from paged_serve.frontend.http.auth import Guard
 from paged_serve.frontend.http.routes import public_routes
-from paged_serve.protocol.config import ServerConfig
+from paged_serve.protocol.messages.config import ServerConfig
 
 from ..frontend.http_server import Server, make_model_folder
 

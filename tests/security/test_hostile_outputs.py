@@ -10,7 +10,7 @@ from paged_serve.frontend.text.detokenizer import Detokenizer
 from paged_serve.frontend.text.sequence_text import SequenceText
 from paged_serve.frontend.text.stop_strings import StopAutomaton, StopStrings
 from paged_serve.frontend.text.tokenizer import Tokenizer
-from paged_serve.protocol.sampling_params import FinishReason, SamplingParams
+from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
 
 from ..frontend.http_server import make_model_folder
 

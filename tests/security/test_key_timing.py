@@ -10,7 +10,7 @@ import pytest
 
 from paged_serve.frontend.http.auth import Guard
 from paged_serve.frontend.http.errors import HttpError
-from paged_serve.protocol.config import ServerConfig
+from paged_serve.protocol.messages.config import ServerConfig
 
 from ..frontend.http_server import Server, make_model_folder
 from .test_doors import answer

@@ -12,8 +12,8 @@ import psutil
 import pytest
 
 from paged_serve.frontend.client import AsyncClient
-from paged_serve.protocol.engine_core import Utility
-from paged_serve.protocol.sampling_params import SamplingParams
+from paged_serve.protocol.messages.engine_core import Utility
+from paged_serve.protocol.messages.sampling_params import SamplingParams
 
 from ..chaos.faults import run_dir, wait_ended
 from ..end_to_end.server_process import ROOT, ServerProcess

@@ -12,7 +12,7 @@ from paged_serve.engine_core.simulation.fake_group import FakeGroup
 from paged_serve.engine_core.simulation.fake_worker import WorkerDied
 from paged_serve.engine_core.simulation.links import SimulatedPorts, SimulatedWorkerLink, TickingClock
 from paged_serve.engine_core.simulation.scenario import Scenario
-from paged_serve.protocol.engine_core import CoreFailure, EngineCoreRequest, FromEngineCore, ToEngineCore
+from paged_serve.protocol.messages.engine_core import CoreFailure, EngineCoreRequest, FromEngineCore, ToEngineCore
 
 BEAT_S = 0.25
 STEP_DEADLINE_S = 8.0

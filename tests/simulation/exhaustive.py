@@ -17,10 +17,10 @@ from paged_serve.engine_core.scheduled_step import ScheduledStep
 from paged_serve.engine_core.simulation.client import SimulatedClient
 from paged_serve.engine_core.simulation.fake_group import FakeGroup
 from paged_serve.engine_core.simulation.scenario import Scenario
-from paged_serve.protocol.config import CacheConfig, Config, SchedulerConfig
-from paged_serve.protocol.engine_core import AbortRequests, EngineCoreRequest
-from paged_serve.protocol.message import pack_ids
-from paged_serve.protocol.sampling_params import FinishReason, SamplingParams
+from paged_serve.protocol.messages.config import CacheConfig, Config, SchedulerConfig
+from paged_serve.protocol.messages.engine_core import AbortRequests, EngineCoreRequest
+from paged_serve.protocol.messages.message import pack_ids
+from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
 
 CLIENT = b"client:0"
 NOW = 1.0  # it stands still: nothing here depends on it

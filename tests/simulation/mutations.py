@@ -5,7 +5,7 @@
 
 SCHEDULER, POOL, CACHE = "engine_core/scheduler.py", "engine_core/block_pool.py", "engine_core/kv_cache.py"
 ENGINE, OUTBOX, DECODE = "engine_core/engine.py", "engine_core/client_outbox.py", "engine_core/decode_set.py"
-HASH, REQUEST, NEWS = "engine_core/block_hash.py", "engine_core/request.py", "engine_core/news.py"
+HASH, REQUEST, NEWS = "protocol/block_hash.py", "engine_core/request.py", "engine_core/news.py"
 RESULTS, STOPPING, QUARANTINE = "engine_core/step_results.py", "engine_core/stopping.py", "engine_core/quarantine.py"
 TRIALS, SUSPECTS = "engine_core/trials.py", "frontend/client_suspects.py"
 ORPHANS = "engine_core/orphans.py"

@@ -11,10 +11,10 @@ from paged_serve.frontend.client_dispatch import DEADLY as DEADLY_FOR_CORES
 from paged_serve.frontend.client_request import RequestStreams
 from paged_serve.frontend.client_session import ClientSession
 from paged_serve.frontend.client_terms import RequestTerms
-from paged_serve.protocol.channel import handshake_hello
-from paged_serve.protocol.engine_core import EngineCoreRequest, FromEngineCore, ToEngineCore
 from paged_serve.protocol.errors import InvalidRequest, Overloaded, RequestExpired
-from paged_serve.protocol.sampling_params import FinishReason
+from paged_serve.protocol.messages.engine_core import EngineCoreRequest, FromEngineCore, ToEngineCore
+from paged_serve.protocol.messages.sampling_params import FinishReason
+from paged_serve.protocol.transport.channel import handshake_hello
 
 from .core_host import core_dies_of
 

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 
 from paged_serve.frontend.client import AsyncClient
-from paged_serve.protocol.sampling_params import SamplingParams
+from paged_serve.protocol.messages.sampling_params import SamplingParams
 
 from ..chaos.orders import Order, Told
 from ..chaos.transports import Attempt, EngineTransport, HttpTransport

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from paged_serve.protocol.config import ModelConfig
+from paged_serve.protocol.messages.config import ModelConfig
 from paged_serve.workers.backend import Backend
 from paged_serve.workers.kernels.cpu import Pool
 from paged_serve.workers.models import Model, load_model

@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
-from paged_serve.protocol.config import ModelConfig
-from paged_serve.protocol.engine_core import EngineCoreRequest
-from paged_serve.protocol.message import pack_ids
-from paged_serve.protocol.sampling_params import SamplingParams
+from paged_serve.protocol.messages.config import ModelConfig
+from paged_serve.protocol.messages.engine_core import EngineCoreRequest
+from paged_serve.protocol.messages.message import pack_ids
+from paged_serve.protocol.messages.sampling_params import SamplingParams
 from paged_serve.workers.kernels import cpu
 from paged_serve.workers.models import load_model
 from paged_serve.workers.rank import DEMO_MODEL

@@ -8,11 +8,11 @@ import torch
 
 from paged_serve.engine_core.admission import ModelFacts
 from paged_serve.engine_core.engine import EngineCore, Outgoing
-from paged_serve.protocol.config import Config
-from paged_serve.protocol.engine_core import AbortRequests, EngineCoreOutputs, EngineCoreRequest, Logprobs
-from paged_serve.protocol.message import unpack_ids, unpack_int64
-from paged_serve.protocol.sampling_params import FinishReason
-from paged_serve.protocol.worker import ModelRunnerOutput, SchedulerOutput
+from paged_serve.protocol.messages.config import Config
+from paged_serve.protocol.messages.engine_core import AbortRequests, EngineCoreOutputs, EngineCoreRequest, Logprobs
+from paged_serve.protocol.messages.message import unpack_ids, unpack_int64
+from paged_serve.protocol.messages.sampling_params import FinishReason
+from paged_serve.protocol.messages.worker import ModelRunnerOutput, SchedulerOutput
 from paged_serve.workers.device_runner import DecodeStep, DeviceRunner, EagerDecodeStep, PendingStep
 from paged_serve.workers.device_sampling import DeviceSampling
 from paged_serve.workers.kv_cache import KVCache

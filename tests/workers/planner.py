@@ -6,9 +6,9 @@ It stands in for the engine core, and knows nothing of scheduling; it only keeps
 import random
 from dataclasses import dataclass, field
 
-from paged_serve.protocol.message import pack_ids, unpack_ids
-from paged_serve.protocol.sampling_params import SamplingParams
-from paged_serve.protocol.worker import Chunk, ModelRunnerOutput, NewBlocks, NewRow, SchedulerOutput
+from paged_serve.protocol.messages.message import pack_ids, unpack_ids
+from paged_serve.protocol.messages.sampling_params import SamplingParams
+from paged_serve.protocol.messages.worker import Chunk, ModelRunnerOutput, NewBlocks, NewRow, SchedulerOutput
 from paged_serve.workers.model_runner import ModelRunner
 
 

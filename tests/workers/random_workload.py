@@ -7,10 +7,10 @@ from typing import Any, Literal
 import torch
 from msgspec import structs
 
-from paged_serve.protocol.config import CacheConfig, Config, SchedulerConfig
-from paged_serve.protocol.engine_core import EngineCoreRequest
-from paged_serve.protocol.message import pack_ids
-from paged_serve.protocol.sampling_params import SamplingParams
+from paged_serve.protocol.messages.config import CacheConfig, Config, SchedulerConfig
+from paged_serve.protocol.messages.engine_core import EngineCoreRequest
+from paged_serve.protocol.messages.message import pack_ids
+from paged_serve.protocol.messages.sampling_params import SamplingParams
 from paged_serve.workers.kernels import cpu
 
 MAX_MODEL_LEN = 1400

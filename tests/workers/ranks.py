@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import torch
 
-from paged_serve.protocol.worker import ModelRunnerOutput, SchedulerOutput
+from paged_serve.protocol.messages.worker import ModelRunnerOutput, SchedulerOutput
 from paged_serve.workers.model_runner import ModelRunner
 from paged_serve.workers.models import Model
 from paged_serve.workers.tensor_parallel import TensorParallelGroup

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from paged_serve.protocol.sampling_params import SamplingParams
+from paged_serve.protocol.messages.sampling_params import SamplingParams
 
 MASK = 0xFFFFFFFF
 

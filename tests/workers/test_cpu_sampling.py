@@ -5,7 +5,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from paged_serve.protocol.sampling_params import SamplingParams
+from paged_serve.protocol.messages.sampling_params import SamplingParams
 from paged_serve.workers.kernels.sampling import draw_tokens, scan_logits, token_logprobs
 from paged_serve.workers.sampling.ordering import best, rank_of, token_of
 

@@ -5,10 +5,10 @@ import pytest
 import torch
 from msgspec import structs
 
-from paged_serve.protocol.config import ModelConfig
-from paged_serve.protocol.message import pack_ids, unpack_ids
-from paged_serve.protocol.sampling_params import SamplingParams
-from paged_serve.protocol.worker import Chunk, NewBlocks, NewRow, SchedulerOutput
+from paged_serve.protocol.messages.config import ModelConfig
+from paged_serve.protocol.messages.message import pack_ids, unpack_ids
+from paged_serve.protocol.messages.sampling_params import SamplingParams
+from paged_serve.protocol.messages.worker import Chunk, NewBlocks, NewRow, SchedulerOutput
 from paged_serve.workers.backend import SingleRowsBackend, TorchBackend
 from paged_serve.workers.device_rows import DeviceRows
 from paged_serve.workers.device_runner import DeviceRunner, EagerDecodeStep

@@ -5,8 +5,8 @@ import json
 import pytest
 import torch
 
-from paged_serve.protocol.config import CacheConfig, Config, ModelConfig, SchedulerConfig
 from paged_serve.protocol.errors import ConfigError
+from paged_serve.protocol.messages.config import CacheConfig, Config, ModelConfig, SchedulerConfig
 from paged_serve.workers.kv_cache import KVCache, blocks_that_fit, host_budget, max_model_len
 from paged_serve.workers.models.geometry import RopeScaling
 from paged_serve.workers.models.registry import read_geometry

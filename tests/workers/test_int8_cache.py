@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from paged_serve.protocol.config import CacheConfig, Config
 from paged_serve.protocol.errors import ConfigError
+from paged_serve.protocol.messages.config import CacheConfig, Config
 from paged_serve.workers.kv_cache import cache_dtype
 
 from .checkpoints import ours, random_tokens, reference

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from paged_serve.protocol.config import ModelConfig
-from paged_serve.protocol.message import unpack_ids
+from paged_serve.protocol.messages.config import ModelConfig
+from paged_serve.protocol.messages.message import unpack_ids
 from paged_serve.workers.kernels import cpu
 from paged_serve.workers.models import Model, load_model
 from paged_serve.workers.rank import DEMO_MODEL

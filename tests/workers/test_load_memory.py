@@ -15,7 +15,7 @@ SPARE_BYTES = 28 << 20  # one layer's matrices on their way, and what Python its
 
 LOAD = """
 import json, sys
-from paged_serve.protocol.config import ModelConfig
+from paged_serve.protocol.messages.config import ModelConfig
 from paged_serve.workers.allocator import keep_freed_memory
 from paged_serve.workers.kernels import cpu
 from paged_serve.workers.memory import peak_resident_bytes, resident_bytes

@@ -5,10 +5,10 @@ import random
 import pytest
 import torch
 
-from paged_serve.protocol.config import ModelConfig
-from paged_serve.protocol.message import pack_ids
-from paged_serve.protocol.sampling_params import SamplingParams
-from paged_serve.protocol.worker import Chunk, NewRow, SchedulerOutput
+from paged_serve.protocol.messages.config import ModelConfig
+from paged_serve.protocol.messages.message import pack_ids
+from paged_serve.protocol.messages.sampling_params import SamplingParams
+from paged_serve.protocol.messages.worker import Chunk, NewRow, SchedulerOutput
 from paged_serve.workers.kv_cache import KVCache
 from paged_serve.workers.model_runner import ModelRunner
 from paged_serve.workers.models import load_model

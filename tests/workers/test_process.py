@@ -9,14 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from paged_serve.protocol import control, worker
-from paged_serve.protocol.authentication import Authenticator, read_secret
-from paged_serve.protocol.channel import RouterChannel, check_hello, new_context
-from paged_serve.protocol.config import CacheConfig, Config, ModelConfig, ParallelConfig, SchedulerConfig
-from paged_serve.protocol.lifeline import lifeline_pipe
-from paged_serve.protocol.message import MAX_STEP_FRAME_BYTES, Hello, Refused, pack_ids, unpack_ids
-from paged_serve.protocol.run_dir import CONTROL_SOCKET, WORKERS_SOCKET, endpoint, make_run_dir, remove_run_dir
-from paged_serve.protocol.sampling_params import SamplingParams
+from paged_serve.protocol.messages import control, worker
+from paged_serve.protocol.messages.config import CacheConfig, Config, ModelConfig, ParallelConfig, SchedulerConfig
+from paged_serve.protocol.messages.message import MAX_STEP_FRAME_BYTES, Hello, Refused, pack_ids, unpack_ids
+from paged_serve.protocol.messages.sampling_params import SamplingParams
+from paged_serve.protocol.process.lifeline import lifeline_pipe
+from paged_serve.protocol.transport.authentication import Authenticator, read_secret
+from paged_serve.protocol.transport.channel import RouterChannel, check_hello, new_context
+from paged_serve.protocol.transport.run_dir import (
+    CONTROL_SOCKET,
+    WORKERS_SOCKET,
+    endpoint,
+    make_run_dir,
+    remove_run_dir,
+)
 
 from .tiny_model import write_tiny_model
 

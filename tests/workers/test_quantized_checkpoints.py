@@ -6,8 +6,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from paged_serve.protocol.config import ModelConfig
 from paged_serve.protocol.errors import ConfigError
+from paged_serve.protocol.messages.config import ModelConfig
 from paged_serve.workers.layers.linear import JoinedLinear
 from paged_serve.workers.quantization.reader import MatrixPart
 from paged_serve.workers.quantization.source import matrix_source

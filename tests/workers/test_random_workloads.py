@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from paged_serve.engine_core.debug import check_invariants
-from paged_serve.protocol.config import CacheConfig, Config, SchedulerConfig
-from paged_serve.protocol.engine_core import EngineCoreRequest
-from paged_serve.protocol.sampling_params import FinishReason
+from paged_serve.protocol.messages.config import CacheConfig, Config, SchedulerConfig
+from paged_serve.protocol.messages.engine_core import EngineCoreRequest
+from paged_serve.protocol.messages.sampling_params import FinishReason
 from paged_serve.workers.kernels import cpu
 from paged_serve.workers.models import Model
 

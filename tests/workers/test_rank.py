@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from paged_serve.protocol.config import Config, ModelConfig, ParallelConfig
 from paged_serve.protocol.errors import ConfigError
+from paged_serve.protocol.messages.config import Config, ModelConfig, ParallelConfig
 from paged_serve.workers import rank
 from paged_serve.workers.cpu_quota import quota_of_cpus
 from paged_serve.workers.kernels.cpu import runnable_isas

@@ -8,10 +8,10 @@ import pytest
 import torch
 from msgspec import structs
 
-from paged_serve.protocol.config import ModelConfig
-from paged_serve.protocol.message import pack_ids
-from paged_serve.protocol.sampling_params import SamplingParams
-from paged_serve.protocol.worker import Chunk, ModelRunnerOutput, NewRow, SchedulerOutput
+from paged_serve.protocol.messages.config import ModelConfig
+from paged_serve.protocol.messages.message import pack_ids
+from paged_serve.protocol.messages.sampling_params import SamplingParams
+from paged_serve.protocol.messages.worker import Chunk, ModelRunnerOutput, NewRow, SchedulerOutput
 from paged_serve.workers.attention.torch_oracle import TorchOracle
 from paged_serve.workers.kv_cache import KVCache
 from paged_serve.workers.layers import rotary

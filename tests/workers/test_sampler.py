@@ -8,9 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paged_serve.protocol.message import pack_ids
-from paged_serve.protocol.sampling_params import SamplingParams
-from paged_serve.protocol.worker import NewRow
+from paged_serve.protocol.messages.message import pack_ids
+from paged_serve.protocol.messages.sampling_params import SamplingParams
+from paged_serve.protocol.messages.worker import NewRow
 from paged_serve.workers.request_rows import RequestRows
 from paged_serve.workers.sampling.cpu_passes import CpuPasses
 from paged_serve.workers.sampling.device_sampler import DeviceSampler

@@ -4,8 +4,8 @@ import select
 
 import pytest
 
-from paged_serve.protocol.message import pack_ids
-from paged_serve.protocol.worker import Chunk, SchedulerOutput
+from paged_serve.protocol.messages.message import pack_ids
+from paged_serve.protocol.messages.worker import Chunk, SchedulerOutput
 from paged_serve.workers.device_runner import EagerDecodeStep
 from paged_serve.workers.steps import DeviceSteps, HostSteps
 

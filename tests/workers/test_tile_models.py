@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from paged_serve.protocol.config import ModelConfig
+from paged_serve.protocol.messages.config import ModelConfig
 from paged_serve.workers.kernels import cpu
 from paged_serve.workers.models import load_model
 from paged_serve.workers.rank import DEMO_MODEL

@@ -5,10 +5,10 @@ import sys
 
 import pytest
 
-from paged_serve.protocol.config import ModelConfig
-from paged_serve.protocol.message import pack_ids
-from paged_serve.protocol.sampling_params import SamplingParams
-from paged_serve.protocol.worker import Chunk, NewRow, SchedulerOutput
+from paged_serve.protocol.messages.config import ModelConfig
+from paged_serve.protocol.messages.message import pack_ids
+from paged_serve.protocol.messages.sampling_params import SamplingParams
+from paged_serve.protocol.messages.worker import Chunk, NewRow, SchedulerOutput
 from paged_serve.workers.kv_cache import KVCache
 from paged_serve.workers.model_runner import ModelRunner
 from paged_serve.workers.models import load_model
@@ -54,7 +54,7 @@ def test_every_context_is_long_enough(make_runner, max_model_len):
 def test_a_ranks_start_does_not_import_torch_compile(tmp_path):
     code = """
 import sys
-from paged_serve.protocol.config import CacheConfig, Config, ModelConfig
+from paged_serve.protocol.messages.config import CacheConfig, Config, ModelConfig
 from paged_serve.workers.rank import Rank
 config = Config(model=ModelConfig(model=sys.argv[1], device="cpu"), cache=CacheConfig(num_blocks=8))
 Rank.load(config, 0, "", lambda *_: None).create_kv_cache(8, lambda *_: None)

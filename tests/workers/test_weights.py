@@ -191,7 +191,7 @@ def test_a_folder_without_weights_is_named(folder):
 
 
 def test_progress_counts_bytes_up_to_the_whole(folder):
-    from paged_serve.protocol.config import ModelConfig
+    from paged_serve.protocol.messages.config import ModelConfig
     from paged_serve.workers.models import load_model
     from paged_serve.workers.tensor_parallel import TensorParallelGroup
 

@@ -3,7 +3,7 @@
 from functools import cache, partial
 from pathlib import Path
 
-from paged_serve.protocol.config import ModelConfig
+from paged_serve.protocol.messages.config import ModelConfig
 from paged_serve.workers.kernels import cpu
 from paged_serve.workers.models import Model, load_model
 from paged_serve.workers.rank import DEMO_MODEL

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import torch
 
-from paged_serve.protocol.config import ModelConfig
 from paged_serve.protocol.errors import ConfigError
+from paged_serve.protocol.messages.config import ModelConfig
 
 from ..backend import Backend, PackingBackend, SingleRowsBackend, TorchBackend
 from ..conversion import NotFiniteError, find_not_finite

@@ -6,8 +6,8 @@ from typing import assert_never
 
 import torch
 
-from paged_serve.protocol.config import ModelConfig
 from paged_serve.protocol.errors import ConfigError
+from paged_serve.protocol.messages.config import ModelConfig
 
 from ..kernels.cpu import Pool
 from ..weights import Checkpoint

@@ -9,8 +9,8 @@ import signal
 
 from paged_serve.engine_core.__main__ import main
 from paged_serve.engine_core.engine import EngineCore
-from paged_serve.protocol.lifecycle import run_child
-from paged_serve.protocol.message import unpack_ids
+from paged_serve.protocol.messages.message import unpack_ids
+from paged_serve.protocol.process.lifecycle import run_child
 
 POISON, SLOW_POISON = 777, 778
 DEADLY_TOKENS = 5

@@ -3,7 +3,7 @@
 import os
 import signal
 
-from paged_serve.protocol.message import unpack_ids
+from paged_serve.protocol.messages.message import unpack_ids
 from paged_serve.workers.process import main
 from paged_serve.workers.steps import HostSteps
 

@@ -11,7 +11,8 @@ import subprocess
 import sys
 import time
 
-from paged_serve.protocol.control import (
+from paged_serve.protocol.errors import ConfigError
+from paged_serve.protocol.messages.control import (
     Drain,
     Drained,
     Progress,
@@ -24,8 +25,7 @@ from paged_serve.protocol.control import (
     WorkersLost,
     WorkersReplaced,
 )
-from paged_serve.protocol.errors import ConfigError
-from paged_serve.protocol.lifecycle import ChildProcess, run_child
+from paged_serve.protocol.process.lifecycle import ChildProcess, run_child
 
 
 def behaviour_of(child: ChildProcess) -> str:

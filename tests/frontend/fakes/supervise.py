@@ -7,8 +7,8 @@ import msgspec
 
 from paged_serve.frontend.listen import open_http_socket
 from paged_serve.frontend.supervisor import Supervisor
-from paged_serve.protocol.config import Config
-from paged_serve.protocol.log import configure_logging
+from paged_serve.protocol.messages.config import Config
+from paged_serve.protocol.process.log import configure_logging
 
 MODULES = {"engine-core": "fake_engine_core", "worker": "fake_worker", "frontend": "fake_frontend"}
 

@@ -3,8 +3,8 @@
 from pathlib import Path
 from types import ModuleType
 
-from paged_serve.protocol.config import ModelConfig
 from paged_serve.protocol.errors import ConfigError
+from paged_serve.protocol.messages.config import ModelConfig
 
 LEAST_CAPABILITY = (8, 0)  # bfloat16, asynchronous copies
 # Ours use nothing that only the architecture with the "a" has; the gate compiles for it because attention will.

@@ -6,9 +6,9 @@ from typing import Any
 
 import zmq
 
+from ..errors import ProtocolError
+from ..forks import in_forked_child
 from .channel import FRAMES_PER_TURN, SECONDS_PER_TURN, Dealer, Receives, Sends, take
-from .errors import ProtocolError
-from .forks import in_forked_child
 
 
 class AsyncDealerChannel(Dealer[Sends, Receives]):

@@ -11,21 +11,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
-from . import control
-from .authentication import read_secret
-from .channel import DealerChannel, handshake_hello, identity, new_context
-from .config import Config
-from .control import Welcome
-from .engine_core import CoreFailure
-from .errors import ConfigError, PagedServeError, ProtocolError
-from .flight import Flight, record_flight
+from ..errors import ConfigError, PagedServeError, ProtocolError
+from ..messages import control
+from ..messages.config import Config
+from ..messages.control import Welcome
+from ..messages.engine_core import CoreFailure
+from ..messages.message import MAX_LONG_TEXT, Refused
+from ..transport.authentication import read_secret
+from ..transport.channel import DealerChannel, handshake_hello, identity, new_context
+from ..transport.run_dir import CONTROL_SOCKET, endpoint
+from .flight_record import Flight, record_flight
 from .lifeline import arm_lifeline
 from .log import configure_logging
-from .message import MAX_LONG_TEXT, Refused
-from .run_dir import CONTROL_SOCKET, endpoint
 
 if TYPE_CHECKING:
-    from .channel import Context
+    from ..transport.channel import Context
 
 log = logging.getLogger(__name__)
 

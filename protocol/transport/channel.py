@@ -20,11 +20,11 @@ from typing import Any, Generic, TypeVar
 import msgspec
 import zmq
 
+from ..errors import ConfigError, ProtocolError
+from ..messages.handshake import check_hello, handshake_hello, identity
+from ..messages.message import MAX_FRAME_BYTES, Message
 from .authentication import CURVE_DOMAIN, USER, ZAP_DOMAIN
 from .curve import ClientKeys, ServerKeys
-from .errors import ConfigError, ProtocolError
-from .handshake import check_hello, handshake_hello, identity
-from .message import MAX_FRAME_BYTES, Message
 from .run_dir import MAX_PATH_BYTES
 
 __all__ = [

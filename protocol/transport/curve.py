@@ -5,7 +5,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from .errors import ConfigError
+from ..errors import ConfigError
 
 SECRET_SUFFIX = ".key_secret"
 PUBLIC_SUFFIX = ".key"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import zmq
 
-from .errors import ConfigError
+from ..errors import ConfigError
 from .run_dir import SECRET_FILE
 
 USER = b"paged-serve"

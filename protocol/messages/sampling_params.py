@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from .errors import InvalidRequest
+from ..errors import InvalidRequest
 
 MAX_N = 128
 MAX_STOP_STRINGS = 16

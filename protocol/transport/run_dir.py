@@ -15,7 +15,7 @@ import stat
 import tempfile
 from pathlib import Path
 
-from .errors import ConfigError
+from ..errors import ConfigError
 
 CONTROL_SOCKET = "control.sock"
 ENGINE_SOCKET = "engine.sock"

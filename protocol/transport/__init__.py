@@ -1,0 +1,1 @@
+"""Typed channels over ZeroMQ: authentication, keys, the run directory. Open channel.py first."""

@@ -1,0 +1,144 @@
+"""How the rooms are laid out: for each folder its files, its floors and its circles, imports for types included.
+
+`python scripts/house.py [protocol|engine_core|workers|frontend] …`. A floor is one step of the longest chain of
+imports, counted level by level: a folder's files and subfolders are its entries, and what lies in a subfolder counts as
+that one entry. A circle is a set of entries that import each other. tests/test_architecture.py holds the figures.
+"""
+
+import ast
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TypeAlias
+
+ROOT = Path(__file__).parent.parent
+ROOMS = ("protocol", "engine_core", "workers", "frontend")
+
+Graph: TypeAlias = Mapping[str, set[str]]  # node → the nodes that it imports
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    path: str  # from the root: "engine_core/kv"
+    num_files: int  # without __init__.py
+    floors: tuple[str, ...]  # the longest chain of imports among the entries, the importing one first
+    circles: tuple[tuple[str, ...], ...]
+    imports: tuple[str, ...]  # the other entries of the parent folder that this one imports
+
+
+def sources(room: str) -> list[Path]:
+    return sorted((ROOT / room).rglob("*.py"))
+
+
+def imports(path: Path, *, types: bool) -> Iterator[str]:
+    """Absolute dotted names of all that `path` imports, wherever in the file; with `types` those for types as well."""
+    package = ["paged_serve", *path.relative_to(ROOT).parent.parts]
+    tree = ast.parse(path.read_text())
+    skipped = set() if types else {id(node) for block in type_blocks(tree) for node in ast.walk(block)}
+    for node in ast.walk(tree):
+        if id(node) in skipped:
+            continue
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            yield module
+            yield from (f"{module}.{alias.name}" for alias in node.names)
+
+
+def type_blocks(tree: ast.Module) -> list[ast.If]:
+    return [node for node in ast.walk(tree) if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
+
+
+@cache
+def file_imports(room: str) -> dict[str, frozenset[str]]:
+    """For each file of a room, from the root, the room's files that it imports; packages' own files are left out."""
+    paths = [path for path in sources(room) if path.name != "__init__.py"]
+    names = {".".join(["paged_serve", *path.relative_to(ROOT).with_suffix("").parts]): path for path in paths}
+    as_file = {name: path.relative_to(ROOT).as_posix() for name, path in names.items()}
+    return {
+        as_file[name]: frozenset(as_file[other] for other in imports(path, types=True) if other in names)
+        - {as_file[name]}
+        for name, path in names.items()
+    }
+
+
+def entry_imports(folder: str) -> dict[str, set[str]]:
+    """Which of a folder's entries import which: files by their stem, subfolders by their name with a slash."""
+    edges: dict[str, set[str]] = {}
+    for path, others in file_imports(folder.partition("/")[0]).items():
+        if (here := entry(folder, path)) is not None:
+            edges.setdefault(here, set()).update(there for other in others if (there := entry(folder, other)))
+    return {name: others - {name} for name, others in edges.items()}
+
+
+def entry(folder: str, path: str) -> str | None:
+    if not path.startswith(f"{folder}/"):
+        return None
+    head, slash, _ = path.removeprefix(f"{folder}/").partition("/")
+    return head + slash if slash else head.removesuffix(".py")
+
+
+def circles(graph: Graph) -> list[tuple[str, ...]]:
+    """The sets of more than one node in which each reaches each other."""
+    reached = {node: reachable(graph, node) for node in graph}
+    found = {tuple(sorted(other for other in reached[node] if node in reached[other])) for node in graph}
+    return sorted(circle for circle in found if len(circle) > 1)
+
+
+def reachable(graph: Graph, start: str) -> set[str]:
+    seen: set[str] = set()
+    waiting = list(graph[start])
+    while waiting:
+        node = waiting.pop()
+        if node not in seen:
+            seen.add(node)
+            waiting.extend(graph[node])
+    return seen
+
+
+def longest_chain(graph: Graph) -> tuple[str, ...]:
+    """The longest chain of imports, a circle passed once."""
+    known: dict[str, tuple[str, ...]] = {}
+
+    def chain(node: str, above: tuple[str, ...]) -> tuple[str, ...]:
+        if node not in known:
+            below = [chain(other, (*above, node)) for other in sorted(graph[node]) if other not in above]
+            known[node] = (node, *max(below, key=len, default=()))
+        return known[node]
+
+    return max((chain(node, ()) for node in sorted(graph)), key=len, default=())
+
+
+def folders(room: str) -> list[Folder]:
+    """The room itself first, then every folder in it that holds files."""
+    paths = {path.parent.relative_to(ROOT).as_posix() for path in sources(room) if path.parent != ROOT / room}
+    return [read_folder(path) for path in [room, *sorted(paths)]]
+
+
+def read_folder(path: str) -> Folder:
+    edges = entry_imports(path)
+    parent, _, name = path.rpartition("/")
+    imported = entry_imports(parent).get(f"{name}/", set()) if parent else set()
+    num_files = sum(1 for file in (ROOT / path).glob("*.py") if file.name != "__init__.py")
+    return Folder(path, num_files, longest_chain(edges), tuple(circles(edges)), tuple(sorted(imported)))
+
+
+def main() -> None:
+    for room in sys.argv[1:] or ROOMS:
+        whole = {path: set(others) for path, others in file_imports(room).items()}
+        print(f"\n{room}: {len(whole)} files, longest chain of files {len(longest_chain(whole))}, ", end="")
+        print(f"circles of files {len(circles(whole))}")
+        print(f"{'folder':34} files floors circles imports")
+        for folder in folders(room):
+            print(f"{folder.path:34} {folder.num_files:5} {len(folder.floors):6} {len(folder.circles):7} ", end="")
+            print(" ".join(folder.imports))
+            for circle in folder.circles:
+                print(f"{'':34} circle: {' '.join(circle)}")
+
+
+if __name__ == "__main__":
+    main()
