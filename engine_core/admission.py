@@ -12,9 +12,10 @@ from paged_serve.protocol.messages.engine_core import EngineCoreRequest
 from paged_serve.protocol.messages.message import MAX_FRAME_BYTES, unpack_ids
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 
-from .fair_share import Tenant
 from .kv_cache import KVCache
 from .request import Request, Sequence
+from .tenant import Tenant
+from .waiting_queue import queue_order
 
 MAX_PROMPT_LOGPROBS_BYTES = MAX_FRAME_BYTES * 3 // 4  # of all sequences of a request
 
@@ -76,10 +77,10 @@ class Admission:
         stop_ids = eos_ids.union(params.stop_token_ids) if params.stop_token_ids else eos_ids
         self._check_a_token_is_left(params, stop_ids)
         names = []
-        if self.kv_cache.enable_prefix_caching:
+        if self.kv_cache.prefix_cache.enabled:
             names = chain_blocks(root, message.prompt_token_ids, self.kv_cache.block_size)
         for index, output in enumerate(outputs):
-            order = (message.priority if self.use_priority else 0, arrival, index)
+            order = queue_order(message.priority if self.use_priority else 0, arrival, index)
             sequence = Sequence(
                 request, index, _sequence_seed(seed, index), order, output, token_limit, stop_ids, eos_ids, names[:]
             )

@@ -11,9 +11,9 @@ from paged_serve.protocol.errors import Overloaded
 from paged_serve.protocol.messages.config import SchedulerConfig
 from paged_serve.protocol.messages.engine_core import MAX_TENANT_STATS, EngineCoreRequest, TenantStats
 
-from .fair_share import Tenant
 from .forecast import Forecast
 from .scheduler import Scheduler
+from .tenant import Tenant
 
 LONGEST_WAIT_S, SHORTEST_WAIT_S = 3600.0, 0.1  # that anybody is told
 UNKNOWN_WAIT_S = 1.0  # before the first step

@@ -17,13 +17,12 @@ from paged_serve.protocol.messages.engine_core import (
 )
 from paged_serve.protocol.messages.message import unpack_int64
 
+from .news import News
 from .pending_output import OUTPUT_OVERHEAD_BYTES, PendingOutput, logprobs_bytes, output_bytes
 from .request import Request, Sequence
 from .unacknowledged import UnacknowledgedBudget
 
 MAX_OUTPUT_BYTES = 1 << 20  # of one message; a quarter of the largest frame
-
-News = tuple[Sequence, EngineCoreOutput]
 
 
 class ClientOutbox:

@@ -23,13 +23,12 @@ from paged_serve.protocol.messages.worker import ModelRunnerOutput, SchedulerOut
 
 from .admission import Admission, ModelFacts
 from .capacity import Capacity
-from .client_outbox import ClientOutbox, News
+from .client_outbox import ClientOutbox
 from .deadlines import Deadlines, expiry
-from .fair_share import Tenant
 from .forecast import Forecast
 from .kv_cache import KVCache
-from .news import ending, step_news
-from .orphans import Orphans, adopted_news
+from .news import News, adopted_news, ending, step_news
+from .orphans import Orphans
 from .request import Sequence
 from .resumptions import Resumptions
 from .scheduler import Scheduler
@@ -37,6 +36,7 @@ from .stats import STATS_INTERVAL_S, StepCounters
 from .step_planner import plan_message
 from .step_results import StepResults, apply_results
 from .stopping import finish_reason
+from .tenant import Tenant
 from .trials import Trials
 from .unacknowledged import UnacknowledgedBudget
 

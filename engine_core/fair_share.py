@@ -1,4 +1,4 @@
-"""Tenants, and what each has had of the engine: the measure by which the next one is chosen, and the one preempted.
+"""What each tenant has had of the engine: the measure by which the next one is chosen, and the one preempted.
 
 Service is counted as in Sheng et al., "Fairness in Serving Large Language Models", OSDI 2024: the tokens computed for
 a tenant, an output token as much as two of a prompt, divided by its weight. The virtual time is the service that each
@@ -11,11 +11,8 @@ Outputs are charged as they are planned, so no length must be known.
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from .request import Sequence
+from .tenant import Rate, Tenant
 
 PROMPT_TOKEN_COST, OUTPUT_TOKEN_COST = 1.0, 2.0  # the paper's weights
 STAGES_OF_BATCH = 3  # a lead is told in so many parts of a batch
@@ -23,52 +20,8 @@ AHEAD_STAGE = 2
 MAX_LEAD_BATCHES = 2.0  # what is beyond is forgiven: it was nobody else's loss
 LEAD_FADES_BATCHES = 6.0  # while each is given so much, a lead falls to 1/e by itself: equals differ by chance
 FIRST_COST, KEEP_COST = 100.0, 0.95  # of a sequence: until one has ended; one counts half after 14 more
-RATE_OVER_S = 10.0  # what is older counts for little
 ARRIVALS_OVER_BATCHES = 2.0  # rows returned, in sets of all rows: older arrivals count for little
 MAX_IDLE_TENANTS = 1024  # remembered although nothing of theirs lives
-
-
-@dataclass(slots=True)
-class Rate:
-    """Of something, over the last seconds, or over whatever else counts time up."""
-
-    over: float = RATE_OVER_S
-    _sum: float = 0.0
-    _at: float = 0.0
-
-    def add(self, amount: float, now: float) -> None:
-        self._sum = self._sum * self._faded(now) + amount
-        self._at = now
-
-    def value(self, now: float) -> float:
-        """Of one second, or of one of what counts time."""
-        return self._sum * self._faded(now) / self.over
-
-    def _faded(self, now: float) -> float:
-        return math.exp(min(0.0, self._at - now) / self.over)
-
-
-@dataclass(slots=True, eq=False)
-class Tenant:
-    """One of those that share the engine; its requests among themselves are served in the policy's order."""
-
-    name: str
-    weight: float = 1.0
-    service: float = 0.0  # virtual time: cost of its tokens / weight
-    num_live: int = 0  # sequences
-    num_queued: int = 0  # of them, never ran
-    num_decoding: int = 0  # of them, in the decode set
-    queued_prompt_tokens: int = 0
-    queued_output_tokens: int = 0  # at most
-    arrivals: Rate = field(default_factory=Rate)  # cost of what was accepted
-    sequence_arrivals: Rate = field(default_factory=Rate)  # sequences for each row that was returned
-    waiting: "list[Sequence]" = field(default_factory=list)  # by order; the waiting queue's
-
-    def queue(self, sequence: "Sequence", sign: int) -> None:
-        """Count a sequence that never ran in (+1) or out (-1)."""
-        self.num_queued += sign
-        self.queued_prompt_tokens += sign * sequence.num_tokens
-        self.queued_output_tokens += sign * (sequence.token_limit - sequence.num_tokens)
 
 
 class FairShares:

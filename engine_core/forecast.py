@@ -8,9 +8,10 @@ beyond what such a crowd always has left: half of its outputs, the mean remainde
 from collections.abc import Sequence as Items
 from typing import NamedTuple
 
-from .fair_share import OUTPUT_TOKEN_COST, PROMPT_TOKEN_COST, Tenant
+from .fair_share import OUTPUT_TOKEN_COST, PROMPT_TOKEN_COST
 from .request import Request, Sequence
 from .scheduler import Scheduler
+from .tenant import Tenant
 
 KEEP_STEP = 0.98  # a step counts half after 34 more
 KEEP_SEQUENCE = 0.95  # an ended sequence counts half after 14 more

@@ -4,10 +4,11 @@ from paged_serve.protocol.messages.engine_core import EngineCoreOutput
 from paged_serve.protocol.messages.message import pack_ids
 from paged_serve.protocol.messages.sampling_params import FinishReason
 
-from .client_outbox import News
-from .request import Sequence
+from .request import Request, Sequence
 from .step_results import StepResults
 from .stopping import stop_token_id
+
+News = tuple[Sequence, EngineCoreOutput]
 
 
 def step_news(results: StepResults, now: float) -> dict[bytes, list[News]]:
@@ -47,3 +48,12 @@ def ending(sequence: Sequence, reason: FinishReason, now: float, error: str = ""
         times=sequence.times(now),
         error=error,
     )
+
+
+def adopted_news(request: Request) -> list[News]:
+    """Of a request that has just begun with adopted outputs: all of them."""
+    return [
+        (sequence, EngineCoreOutput(sequence.stream_id, 0, pack_ids(sequence.output)))
+        for sequence in request.sequences
+        if sequence.output
+    ]

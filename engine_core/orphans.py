@@ -11,11 +11,10 @@ from dataclasses import dataclass, field
 import msgspec
 
 from paged_serve.protocol.block_hash import TOKEN_BYTES
-from paged_serve.protocol.messages.engine_core import EngineCoreOutput, EngineCoreRequest
+from paged_serve.protocol.messages.engine_core import EngineCoreRequest
 from paged_serve.protocol.messages.message import pack_ids, unpack_ids
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 
-from .client_outbox import News
 from .request import Request
 
 KEPT_S = 30.0  # what a frontend takes to come back, and its clients to ask again
@@ -99,12 +98,3 @@ class Orphans:
 
 def _question(request: Request) -> Question:
     return (request.tenant.name, request.prompt, request.chain_root, request.params)
-
-
-def adopted_news(request: Request) -> list[News]:
-    """Of a request that has just begun with adopted outputs: all of them."""
-    return [
-        (sequence, EngineCoreOutput(sequence.stream_id, 0, pack_ids(sequence.output)))
-        for sequence in request.sequences
-        if sequence.output
-    ]

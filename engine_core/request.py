@@ -10,8 +10,8 @@ from paged_serve.protocol.messages.message import pack_ids
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 from paged_serve.protocol.state_machine import fire
 
-from .fair_share import Tenant
 from .prompt_logprobs import PromptLogprobs
+from .tenant import Tenant
 
 
 class SequenceState(Enum):

@@ -65,7 +65,7 @@ class Scheduler:
         tenant = sequence.request.tenant
         self._enqueue(sequence)
         self.shares.begins_to_live(tenant)
-        tenant.queue(sequence, +1)
+        tenant.queue(sequence.num_tokens, sequence.token_limit, +1)
         self.num_live += 1
         self.num_queued += 1
         self.num_queued_tokens += sequence.num_tokens
@@ -363,4 +363,4 @@ class Scheduler:
     def _unqueue(self, sequence: Sequence) -> None:
         self.num_queued -= 1
         self.num_queued_tokens -= sequence.num_tokens
-        sequence.request.tenant.queue(sequence, -1)
+        sequence.request.tenant.queue(sequence.num_tokens, sequence.token_limit, -1)

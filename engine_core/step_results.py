@@ -45,13 +45,13 @@ def apply_results(plan: ScheduledStep, output: ModelRunnerOutput, kv_cache: KVCa
     del tokens[num_decode:]
 
     for index in suspect & plan.discarded:  # who was aborted or preempted meanwhile has left its blocks to others
-        kv_cache.forget_names(plan.decode.sequences[index])
+        kv_cache.prefix_cache.forget_names(plan.decode.sequences[index])
     results = _apply_decode(plan, tokens, {index for index in suspect if index < num_decode})
     _apply_prompt_logprobs(plan, output)
     for index, (chunk, token) in enumerate(zip(sampling, chunk_tokens, strict=True), start=num_decode):
         if chunk.discarded:
             if index in suspect:
-                kv_cache.forget_names(chunk.sequence)
+                kv_cache.prefix_cache.forget_names(chunk.sequence)
             continue
         if index in suspect:
             results.not_finite.append(chunk.sequence)  # the caller strikes its blocks from the cache
@@ -63,7 +63,7 @@ def apply_results(plan: ScheduledStep, output: ModelRunnerOutput, kv_cache: KVCa
     for chunk in plan.chunks:
         if not chunk.discarded:
             chunk.sequence.num_applied = chunk.end
-            kv_cache.publish(chunk.sequence, chunk.end)
+            kv_cache.prefix_cache.publish(chunk.sequence, chunk.end)
     rows = [*plan.decode.sequences, *(chunk.sequence for chunk in sampling)] if output.logprobs else []
     for entry in output.logprobs:
         results.logprobs[rows[entry.index]] = Logprobs(entry.token_ids, entry.logprobs, pack_ids((entry.rank,)))

@@ -3,9 +3,15 @@
 from collections.abc import Collection, Iterator
 from heapq import heapify, heappop, heapreplace
 
-from .fair_share import FairShares, Tenant
+from .fair_share import FairShares
 from .ordered import insert, remove
 from .request import Sequence, SequenceState
+from .tenant import Tenant
+
+
+def queue_order(priority: int, arrival: int, index: int) -> tuple[int, int, int]:
+    """What sequences of one tenant are sorted by: the request's priority, then when it came, then its own sequences."""
+    return priority, arrival, index
 
 
 def goes_on(sequence: Sequence) -> bool:
@@ -18,37 +24,39 @@ class WaitingQueue:
 
     def __init__(self, shares: FairShares) -> None:
         self._shares = shares
-        self._tenants: dict[Tenant, None] = {}  # with something that waits
+        self._waiting: dict[Tenant, list[Sequence]] = {}  # by order; no list is empty
         self._count = 0
 
     def __len__(self) -> int:
         return self._count
 
     def __iter__(self) -> Iterator[Sequence]:
-        return (sequence for tenant in self._tenants for sequence in tenant.waiting)
+        return (sequence for waiting in self._waiting.values() for sequence in waiting)
 
     @property
     def tenants(self) -> Collection[Tenant]:
         """Those of whom something waits."""
-        return self._tenants.keys()
+        return self._waiting.keys()
 
     def add(self, sequence: Sequence) -> None:
         tenant = sequence.request.tenant
-        if not tenant.waiting:
+        waiting = self._waiting.get(tenant)
+        if waiting is None:
             self._shares.begins_to_wait(tenant)
-            self._tenants[tenant] = None
-        insert(tenant.waiting, sequence)
+            waiting = self._waiting[tenant] = []
+        insert(waiting, sequence)
         self._count += 1
 
     def first(self) -> Sequence:
-        if len(self._tenants) == 1:
-            return next(iter(self._tenants)).waiting[0]
-        return min((tenant.waiting[0] for tenant in self._tenants), key=self._turn)
+        if len(self._waiting) == 1:
+            return next(iter(self._waiting.values()))[0]
+        return min((waiting[0] for waiting in self._waiting.values()), key=self._turn)
 
     def behind(self, first: Sequence) -> Iterator[Sequence]:
         """All but `first`, which `first()` has returned, in the order in which they come next."""
         rest = [
-            iter(tenant.waiting[1:] if tenant is first.request.tenant else tenant.waiting) for tenant in self._tenants
+            iter(waiting[1:] if tenant is first.request.tenant else waiting)
+            for tenant, waiting in self._waiting.items()
         ]
         heads = [(self._turn(head), index, head) for index, each in enumerate(rest) if (head := next(each, None))]
         heapify(heads)
@@ -62,15 +70,18 @@ class WaitingQueue:
 
     def take(self, first: Sequence) -> None:
         """Remove what `first` has returned."""
-        del first.request.tenant.waiting[0]
-        self._removed(first.request.tenant)
+        tenant = first.request.tenant
+        waiting = self._waiting[tenant]
+        del waiting[0]
+        self._removed(tenant, waiting)
 
     def remove(self, sequence: Sequence) -> bool:
         """False when it was not here."""
         tenant = sequence.request.tenant
-        if not remove(tenant.waiting, sequence):
+        waiting = self._waiting.get(tenant)
+        if waiting is None or not remove(waiting, sequence):
             return False
-        self._removed(tenant)
+        self._removed(tenant, waiting)
         return True
 
     def _turn(self, sequence: Sequence) -> tuple[int, int, tuple[int, int, int]]:
@@ -81,15 +92,15 @@ class WaitingQueue:
             sequence.order,
         )
 
-    def _removed(self, tenant: Tenant) -> None:
+    def _removed(self, tenant: Tenant, waiting: list[Sequence]) -> None:
         self._count -= 1
-        if not tenant.waiting:
-            del self._tenants[tenant]
+        if not waiting:
+            del self._waiting[tenant]
 
     def check(self) -> None:
-        for tenant in self._tenants:
-            orders = [sequence.order for sequence in tenant.waiting]
+        for tenant, waiting in self._waiting.items():
+            orders = [sequence.order for sequence in waiting]
             assert orders, "an empty queue counts as waiting"
             assert orders == sorted(set(orders)), "the queue is out of order, or holds a sequence twice"
-            assert all(sequence.request.tenant is tenant for sequence in tenant.waiting), "in another tenant's queue"
-        assert self._count == sum(len(tenant.waiting) for tenant in self._tenants), "the queue has miscounted"
+            assert all(sequence.request.tenant is tenant for sequence in waiting), "in another tenant's queue"
+        assert self._count == sum(map(len, self._waiting.values())), "the queue has miscounted"

@@ -35,7 +35,7 @@ _HOMES = {
     "RequestExpired": "protocol.errors",
     "RequestFailed": "protocol.errors",
     "RequestOutput": "frontend.llm",
-    "SamplingParams": "protocol.sampling_params",
+    "SamplingParams": "protocol.messages.sampling_params",
 }
 __all__ = [
     "LLM",

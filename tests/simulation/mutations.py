@@ -4,6 +4,7 @@
 """
 
 SCHEDULER, POOL, CACHE = "engine_core/scheduler.py", "engine_core/block_pool.py", "engine_core/kv_cache.py"
+PREFIX = "engine_core/prefix_cache.py"
 ENGINE, OUTBOX, DECODE = "engine_core/engine.py", "engine_core/client_outbox.py", "engine_core/decode_set.py"
 HASH, REQUEST, NEWS = "protocol/block_hash.py", "engine_core/request.py", "engine_core/news.py"
 RESULTS, STOPPING, QUARANTINE = "engine_core/step_results.py", "engine_core/stopping.py", "engine_core/quarantine.py"
@@ -30,9 +31,9 @@ MUTATIONS = [
     (CACHE, "(num_tokens - 1) // self.block_size)", "num_tokens // self.block_size)", "nothing is left to compute"),
     (CACHE, "self.pool = BlockPool(self.pool.num_blocks)", "pass", "contents of dead workers are found"),
     (
-        CACHE,
-        "num_tokens // self.block_size\n        if end > start",
-        "-(-num_tokens // self.block_size)\n        if end > start",
+        PREFIX,
+        "num_tokens // self._block_size\n        if end > start",
+        "-(-num_tokens // self._block_size)\n        if end > start",
         "half a block is published",
     ),
     (CACHE, "            self.pool.suspect(blocks)\n", "            pass\n", "what is poisoned can still be found"),
