@@ -1,1 +1,1 @@
-"""Policy: scheduler, block pool, prefix cache, request lifecycle. Pure Python; sockets only in process.py."""
+"""Policy in pure Python: scheduler, block pool, prefix cache, requests. Open engine/engine.py first."""

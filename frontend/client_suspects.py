@@ -1,6 +1,6 @@
 """Requests that a dead core may have died of: held back until it is their turn, and then on trial, one at a time.
 
-See engine_core/trials.py. What survives a core is here: who was on trial when it died did it. Sans-I/O.
+See engine_core/admission/core_poison.py. What survives a core is here: who was on trial when it died did it. Sans-I/O.
 """
 
 from collections.abc import Iterable

@@ -19,9 +19,9 @@ from collections.abc import Callable
 
 import msgspec
 
-from paged_serve.engine_core.admission import ModelFacts
-from paged_serve.engine_core.block_pool import BlockPool
-from paged_serve.engine_core.engine import EngineCore
+from paged_serve.engine_core.admission.admission import ModelFacts
+from paged_serve.engine_core.engine.engine import EngineCore
+from paged_serve.engine_core.kv.block_pool import BlockPool
 from paged_serve.protocol.block_hash import chain_blocks, chain_root
 from paged_serve.protocol.messages.config import CacheConfig, Config, SchedulerConfig
 from paged_serve.protocol.messages.engine_core import EngineCoreRequest, OutputsReceived

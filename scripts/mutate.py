@@ -26,7 +26,15 @@ from mutants import Mutant, mutants
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
-MODULES = ("scheduler", "block_pool", "kv_cache", "waiting_queue", "fair_share", "client_outbox")
+MODULES = {
+    "scheduler": "scheduling",
+    "block_pool": "kv",
+    "kv_cache": "kv",
+    "prefix_cache": "kv",
+    "waiting_queue": "scheduling",
+    "fair_share": "scheduling",
+    "client_outbox": "engine",
+}
 TESTS = [
     f"tests/engine_core/test_{name}.py"
     for name in (
@@ -80,7 +88,8 @@ class Judge:
         all_mutants = [
             mutant
             for name in self.given.only or MODULES
-            for mutant in mutants(ROOT / f"engine_core/{name}.py", f"engine_core/{name}.py")
+            for path in (f"engine_core/{MODULES[name]}/{name}.py",)
+            for mutant in mutants(ROOT / path, path)
         ]
         print(f"{len(all_mutants)} mutants", flush=True)
         for number, mutant in enumerate(all_mutants):

@@ -15,8 +15,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+from paged_serve.engine_core.simulation.outcomes import Tally
 from paged_serve.engine_core.simulation.simulator import simulate
-from paged_serve.engine_core.simulation.tally import Tally
 
 LIVES = 50  # of one process, at a time
 

@@ -18,7 +18,7 @@ from paged_serve.protocol.messages.engine_core import (
 from paged_serve.protocol.messages.message import pack_ids, unpack_ids, unpack_int64
 from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
 
-from ..engine import DEADLY, NOT_FINITE
+from ..engine.engine import DEADLY, NOT_FINITE
 from .fake_worker import extend_hash, masked_ids, sample
 from .scenario import EOS, Scenario
 

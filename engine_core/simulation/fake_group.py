@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from paged_serve.protocol.messages.message import unpack_ids
 from paged_serve.protocol.messages.worker import ModelRunnerOutput, SchedulerOutput, ToCoreFromWorker
 
-from ..engine import EngineCore
-from ..request import Sequence
+from ..engine.engine import EngineCore
+from ..requests.request import Sequence
 from .fake_worker import Background, FakeWorker
 from .links import SimulatedWorkerLink
 from .scenario import Scenario

@@ -8,7 +8,7 @@ from paged_serve.protocol.messages.config import ParallelConfig
 from paged_serve.protocol.messages.engine_core import FromEngineCore, RequestRejected, ToEngineCore
 from paged_serve.protocol.messages.handshake import handshake_hello
 
-from ..worker_link import WorkerLink
+from ..process.worker_link import WorkerLink
 
 
 class TickingClock:

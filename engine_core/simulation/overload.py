@@ -19,10 +19,10 @@ from paged_serve.protocol.messages.message import pack_ids
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 from paged_serve.protocol.messages.worker import ModelRunnerOutput, SchedulerOutput
 
-from ..admission import ModelFacts
-from ..debug import check_invariants
-from ..engine import EngineCore, Outgoing
-from ..request import Sequence
+from ..admission.admission import ModelFacts
+from ..engine.debug import check_invariants
+from ..engine.engine import EngineCore, Outgoing
+from ..requests.request import Sequence
 
 CLIENT = b"client:0"
 EOS = 0

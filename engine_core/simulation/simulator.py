@@ -21,17 +21,17 @@ from paged_serve.protocol.messages.handshake import handshake_hello
 from paged_serve.protocol.messages.sampling_params import FinishReason
 from paged_serve.protocol.messages.worker import KVCacheReady, ModelRunnerOutput
 
-from ..client_desk import ClientDesk
-from ..debug import check_invariants
-from ..engine import CLIENT_LEASE_S, EngineCore
-from ..loop_clock import LoopClock
+from ..engine.debug import check_invariants
+from ..engine.engine import CLIENT_LEASE_S, EngineCore
+from ..process.client_link import ClientDesk
+from ..process.loop_clock import LoopClock
 from .client import SimulatedClient
 from .fake_group import FakeGroup
 from .fake_worker import WorkerDied
 from .links import SimulatedWorkerLink, TickingClock
+from .outcomes import Tally
 from .post import Post
 from .scenario import Scenario, draw_request, draw_scenario
-from .tally import Tally
 
 MAX_TICKS = 200_000
 TICK_S = 0.02

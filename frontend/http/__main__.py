@@ -8,9 +8,7 @@ from .porter import Porter
 if __name__ == "__main__":
     porter = Porter(int(sys.argv[sys.argv.index("--http-fd") + 1]))
 
-    from paged_serve.protocol.process.lifecycle import (
-        run_child,  # slow, so the port is answered before it  # what takes time, once somebody is at the door
-    )
+    from paged_serve.protocol.process.lifecycle import run_child
 
     from .process import serve
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 Role = Literal["engine-core", "worker", "frontend", "spare"]
 MODULES: dict[Role, str] = {
-    "engine-core": "paged_serve.engine_core",
+    "engine-core": "paged_serve.engine_core.process",
     "worker": "paged_serve.workers",
     "frontend": "paged_serve.frontend.http",
     "spare": "paged_serve.workers.spare",

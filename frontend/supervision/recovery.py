@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-RESTARTS_PER_CULPRIT = 2  # as engine_core/quarantine.py and engine_core/trials.py find it
+RESTARTS_PER_CULPRIT = 2  # as engine_core/scheduling/worker_poison.py and engine_core/admission/core_poison.py find it
 
 
 class Recovery:

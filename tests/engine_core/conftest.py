@@ -5,9 +5,9 @@ from collections import defaultdict, deque
 
 import pytest
 
-from paged_serve.engine_core.admission import ModelFacts
-from paged_serve.engine_core.debug import check_invariants
-from paged_serve.engine_core.engine import EngineCore
+from paged_serve.engine_core.admission.admission import ModelFacts
+from paged_serve.engine_core.engine.debug import check_invariants
+from paged_serve.engine_core.engine.engine import EngineCore
 from paged_serve.engine_core.simulation.fake_worker import FakeWorker
 from paged_serve.protocol.messages.config import CacheConfig, Config, SchedulerConfig
 from paged_serve.protocol.messages.engine_core import (

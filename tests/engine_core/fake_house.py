@@ -18,7 +18,7 @@ VOCAB_SIZE, EOS, NUM_BLOCKS = 1000, 999, 64
 
 
 class FakeHouse:
-    """Starts `python -m paged_serve.engine_core` and plays its supervisor."""
+    """Starts `python -m paged_serve.engine_core.process` and plays its supervisor."""
 
     def __init__(self, run_dir, config, epoch=0):
         self.run_dir, self.epoch = run_dir, epoch
@@ -26,7 +26,7 @@ class FakeHouse:
         self.authenticator = Authenticator(self.context, read_secret(run_dir))
         self.control = RouterChannel(self.context, endpoint(run_dir, CONTROL_SOCKET), control.FromChild)
         self.lifeline, self.write_end = lifeline_pipe()
-        command = [sys.executable, "-m", "paged_serve.engine_core", "--run-dir", run_dir, "--index", "0"]
+        command = [sys.executable, "-m", "paged_serve.engine_core.process", "--run-dir", run_dir, "--index", "0"]
         command += ["--epoch", str(epoch), "--lifeline-fd", str(self.lifeline)]
         self.process = subprocess.Popen(command, pass_fds=[self.lifeline], stderr=subprocess.PIPE)
         self.peer, hello = self._receive(60)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from paged_serve.engine_core import admission
+from paged_serve.engine_core.admission import admission
 from paged_serve.protocol.messages.engine_core import RejectReason
 from paged_serve.protocol.messages.message import unpack_ids
 from paged_serve.protocol.messages.sampling_params import FinishReason

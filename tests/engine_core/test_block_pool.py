@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from paged_serve.engine_core.block_pool import BlockPool
+from paged_serve.engine_core.kv.block_pool import BlockPool
 
 NUM_BLOCKS = 12
 

@@ -5,12 +5,12 @@ from collections import deque
 import msgspec
 import pytest
 
-from paged_serve.engine_core.admission import ModelFacts
-from paged_serve.engine_core.client_desk import ClientDesk
-from paged_serve.engine_core.client_ports import ClientPorts
-from paged_serve.engine_core.engine import CLIENT_LEASE_S, EngineCore
-from paged_serve.engine_core.invalid_requests import rejection
-from paged_serve.engine_core.loop_clock import TIMER_S, LoopClock
+from paged_serve.engine_core.admission.admission import ModelFacts
+from paged_serve.engine_core.engine.engine import CLIENT_LEASE_S, EngineCore
+from paged_serve.engine_core.process.client_link import ClientDesk
+from paged_serve.engine_core.process.client_sockets import ClientPorts
+from paged_serve.engine_core.process.invalid_requests import rejection
+from paged_serve.engine_core.process.loop_clock import TIMER_S, LoopClock
 from paged_serve.engine_core.simulation.links import SimulatedPorts
 from paged_serve.protocol.errors import ProtocolError
 from paged_serve.protocol.messages.config import Config, SchedulerConfig

@@ -3,8 +3,9 @@
 import msgspec
 import pytest
 
-from paged_serve.engine_core import admission, client_outbox
-from paged_serve.engine_core.unacknowledged import UnacknowledgedBudget
+from paged_serve.engine_core.admission import admission
+from paged_serve.engine_core.engine import client_outbox
+from paged_serve.engine_core.engine.unacknowledged import UnacknowledgedBudget
 from paged_serve.protocol.messages.engine_core import MAX_UNACKNOWLEDGED_FRAMES, EngineCoreOutput, Logprobs
 from paged_serve.protocol.messages.message import MAX_FRAME_BYTES, pack_ids
 from paged_serve.protocol.messages.sampling_params import FinishReason

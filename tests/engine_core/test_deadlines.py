@@ -2,7 +2,7 @@
 
 import math
 
-from paged_serve.engine_core.debug import check_invariants
+from paged_serve.engine_core.engine.debug import check_invariants
 from paged_serve.protocol.messages.engine_core import RejectReason
 from paged_serve.protocol.messages.sampling_params import FinishReason
 

@@ -5,7 +5,7 @@ from array import array
 
 import pytest
 
-from paged_serve.engine_core.decode_set import MAX_ADVANCE, DecodeSet
+from paged_serve.engine_core.scheduling.decode_set import MAX_ADVANCE, DecodeSet
 from paged_serve.protocol.messages.message import unpack_ids, unpack_int64
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from paged_serve.engine_core.engine import CLIENT_LEASE_S
-from paged_serve.engine_core.utilities import answer_call
+from paged_serve.engine_core.engine.engine import CLIENT_LEASE_S
+from paged_serve.engine_core.process.utility_calls import answer_call
 from paged_serve.protocol.errors import ProtocolError
 from paged_serve.protocol.messages.engine_core import MAX_UTILITY_BYTES, Utility, UtilityCall
 from paged_serve.protocol.messages.message import pack_ids, unpack_ids, unpack_int64

@@ -2,10 +2,10 @@
 
 import pytest
 
-from paged_serve.engine_core.fair_share import MAX_IDLE_TENANTS, MAX_LEAD_BATCHES, FairShares
+from paged_serve.engine_core.engine.stats import STATS_INTERVAL_S
+from paged_serve.engine_core.requests.tenant import RATE_OVER_S, Rate
+from paged_serve.engine_core.scheduling.fair_share import MAX_IDLE_TENANTS, MAX_LEAD_BATCHES, FairShares
 from paged_serve.engine_core.simulation.overload import Overload, Source, StepTime
-from paged_serve.engine_core.stats import STATS_INTERVAL_S
-from paged_serve.engine_core.tenant import RATE_OVER_S, Rate
 from paged_serve.protocol.messages.engine_core import RejectReason
 
 SHORT = {"prompt": (10, 60), "allowed": (10, 60)}

@@ -7,7 +7,7 @@ import statistics
 
 import pytest
 
-from paged_serve.engine_core.forecast import StepPace
+from paged_serve.engine_core.admission.forecast import StepPace
 from paged_serve.engine_core.simulation.overload import Overload, Source, StepTime
 from paged_serve.protocol.messages.engine_core import RejectReason
 

@@ -2,7 +2,7 @@ import itertools
 
 import pytest
 
-from paged_serve.engine_core.request import TRANSITIONS, SequenceEvent, SequenceState
+from paged_serve.engine_core.requests.request import TRANSITIONS, SequenceEvent, SequenceState
 from paged_serve.protocol.state_machine import IllegalTransition
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from paged_serve.engine_core import orphans
+from paged_serve.engine_core.admission import abandoned_requests
 from paged_serve.protocol.messages.sampling_params import FinishReason
 
 from .conftest import CLIENT
@@ -90,7 +90,7 @@ def test_two_equal_requests_adopt_one_each(drive):
 def test_they_are_kept_for_a_while(drive):
     driver = drive()
     ask_and_lose(driver)
-    driver.now += orphans.KEPT_S
+    driver.now += abandoned_requests.KEPT_S
     request_id = driver.add(10, **PARAMS)
     assert driver.tokens[request_id] == []
     assert len(driver.engine.orphans) == driver.engine.orphans.num_tokens == 0
@@ -98,7 +98,7 @@ def test_they_are_kept_for_a_while(drive):
 
 def test_the_oldest_go_when_they_are_too_many(drive, monkeypatch):
     driver = drive()
-    monkeypatch.setattr(orphans, "MAX_KEPT_TOKENS", 40)
+    monkeypatch.setattr(abandoned_requests, "MAX_KEPT_TOKENS", 40)
     for prompt in (10, 11, 12):
         ask_and_lose(driver, prompt)
     kept = driver.engine.orphans

@@ -2,7 +2,7 @@
 
 import pytest
 
-from paged_serve.engine_core.preemption import MAX_YIELDED, reserve_rows
+from paged_serve.engine_core.scheduling.preemption import MAX_YIELDED, reserve_rows
 
 
 def occupy(driver, tenant, count, **options):

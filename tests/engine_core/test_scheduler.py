@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from paged_serve.engine_core import scheduler
+from paged_serve.engine_core.scheduling import scheduler
 from paged_serve.protocol.messages.message import (
     MAX_FRAME_BYTES,
     MAX_STEP_FRAME_BYTES,

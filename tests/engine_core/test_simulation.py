@@ -4,8 +4,8 @@ import time
 
 import pytest
 
+from paged_serve.engine_core.simulation.outcomes import Tally
 from paged_serve.engine_core.simulation.simulator import simulate
-from paged_serve.engine_core.simulation.tally import Tally
 
 FAST_SECONDS = 20
 SELDOM = (64, 69)  # a core too full to take all back at once, outputs of a lost client found again

@@ -1,7 +1,7 @@
 """Figures cost what their readers may have, however many keys wait and however many clients listen."""
 
-from paged_serve.engine_core import forecast
-from paged_serve.engine_core.stats import STATS_INTERVAL_S
+from paged_serve.engine_core.admission import forecast
+from paged_serve.engine_core.engine.stats import STATS_INTERVAL_S
 from paged_serve.protocol.messages.engine_core import MAX_TENANT_STATS, EngineCoreOutputs
 
 from .conftest import CLIENT

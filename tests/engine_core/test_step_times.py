@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from paged_serve.engine_core.step_times import (
+from paged_serve.engine_core.process.step_time_limits import (
     ENOUGH,
     FACTOR,
     FLOOR_S,

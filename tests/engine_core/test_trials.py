@@ -2,8 +2,8 @@
 
 import pytest
 
-from paged_serve.engine_core.quarantine import Quarantine
-from paged_serve.engine_core.trials import IDLE_TURN_S, Trials
+from paged_serve.engine_core.admission.core_poison import IDLE_TURN_S, Trials
+from paged_serve.engine_core.scheduling.worker_poison import Quarantine
 from paged_serve.protocol.messages.engine_core import AbortRequests, EngineCoreRequest, RejectReason
 from paged_serve.protocol.messages.message import pack_ids
 from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams

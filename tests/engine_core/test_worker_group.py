@@ -4,8 +4,13 @@ import itertools
 import msgspec
 import pytest
 
-from paged_serve.engine_core.step_times import ENOUGH, StepTimes
-from paged_serve.engine_core.worker_group import GROUP_TRANSITIONS, GroupEvent, GroupState, WorkerGroup
+from paged_serve.engine_core.process.step_time_limits import ENOUGH, StepTimes
+from paged_serve.engine_core.process.worker_group import (
+    GROUP_TRANSITIONS,
+    GroupEvent,
+    GroupState,
+    WorkerGroup,
+)
 from paged_serve.protocol.messages.handshake import handshake_hello
 from paged_serve.protocol.messages.worker import LoadProgress, WorkerReady
 from paged_serve.protocol.state_machine import IllegalTransition

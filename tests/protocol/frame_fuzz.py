@@ -9,9 +9,9 @@ from typing import Any, get_args
 
 import msgspec
 
-from paged_serve.engine_core.admission import ModelFacts
-from paged_serve.engine_core.debug import check_invariants
-from paged_serve.engine_core.engine import EngineCore
+from paged_serve.engine_core.admission.admission import ModelFacts
+from paged_serve.engine_core.engine.debug import check_invariants
+from paged_serve.engine_core.engine.engine import EngineCore
 from paged_serve.protocol.errors import ProtocolError
 from paged_serve.protocol.messages.config import Config, SchedulerConfig
 from paged_serve.protocol.messages.engine_core import AbortRequests, EngineCoreRequest, OutputsReceived

@@ -1,13 +1,13 @@
-"""The core's process without its sockets: engine, client desk and worker link, led as engine_core/process.py does."""
+"""The core's process without its sockets: engine, client desk and worker link, led as engine_process.py does."""
 
 import random
 from collections import deque
 
-from paged_serve.engine_core.client_desk import ClientDesk
-from paged_serve.engine_core.debug import check_invariants
-from paged_serve.engine_core.engine import EngineCore, Outgoing
-from paged_serve.engine_core.loop_clock import LoopClock
-from paged_serve.engine_core.request import Sequence
+from paged_serve.engine_core.engine.debug import check_invariants
+from paged_serve.engine_core.engine.engine import EngineCore, Outgoing
+from paged_serve.engine_core.process.client_link import ClientDesk
+from paged_serve.engine_core.process.loop_clock import LoopClock
+from paged_serve.engine_core.requests.request import Sequence
 from paged_serve.engine_core.simulation.fake_group import FakeGroup
 from paged_serve.engine_core.simulation.fake_worker import WorkerDied
 from paged_serve.engine_core.simulation.links import SimulatedPorts, SimulatedWorkerLink, TickingClock

@@ -9,11 +9,11 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from paged_serve.engine_core.admission import ModelFacts
-from paged_serve.engine_core.debug import check_invariants
-from paged_serve.engine_core.engine import EngineCore, Outgoing
-from paged_serve.engine_core.request import Sequence
-from paged_serve.engine_core.scheduled_step import ScheduledStep
+from paged_serve.engine_core.admission.admission import ModelFacts
+from paged_serve.engine_core.engine.debug import check_invariants
+from paged_serve.engine_core.engine.engine import EngineCore, Outgoing
+from paged_serve.engine_core.requests.request import Sequence
+from paged_serve.engine_core.scheduling.scheduled_step import ScheduledStep
 from paged_serve.engine_core.simulation.client import SimulatedClient
 from paged_serve.engine_core.simulation.fake_group import FakeGroup
 from paged_serve.engine_core.simulation.scenario import Scenario

@@ -3,13 +3,25 @@
 (file, text that is there once, what takes its place, what is wrong then)
 """
 
-SCHEDULER, POOL, CACHE = "engine_core/scheduler.py", "engine_core/block_pool.py", "engine_core/kv_cache.py"
-PREFIX = "engine_core/prefix_cache.py"
-ENGINE, OUTBOX, DECODE = "engine_core/engine.py", "engine_core/client_outbox.py", "engine_core/decode_set.py"
-HASH, REQUEST, NEWS = "protocol/block_hash.py", "engine_core/request.py", "engine_core/news.py"
-RESULTS, STOPPING, QUARANTINE = "engine_core/step_results.py", "engine_core/stopping.py", "engine_core/quarantine.py"
-TRIALS, SUSPECTS = "engine_core/trials.py", "frontend/client_suspects.py"
-ORPHANS = "engine_core/orphans.py"
+SCHEDULER, POOL, CACHE = (
+    "engine_core/scheduling/scheduler.py",
+    "engine_core/kv/block_pool.py",
+    "engine_core/kv/kv_cache.py",
+)
+PREFIX = "engine_core/kv/prefix_cache.py"
+ENGINE, OUTBOX, DECODE = (
+    "engine_core/engine/engine.py",
+    "engine_core/engine/client_outbox.py",
+    "engine_core/scheduling/decode_set.py",
+)
+HASH, REQUEST, NEWS = "protocol/block_hash.py", "engine_core/requests/request.py", "engine_core/engine/outputs.py"
+RESULTS, STOPPING, QUARANTINE = (
+    "engine_core/engine/step_results.py",
+    "engine_core/requests/stopping.py",
+    "engine_core/scheduling/worker_poison.py",
+)
+TRIALS, SUSPECTS = "engine_core/admission/core_poison.py", "frontend/client_suspects.py"
+ORPHANS = "engine_core/admission/abandoned_requests.py"
 SESSION, STREAMS, DISPATCH = "frontend/client_session.py", "frontend/client_streams.py", "frontend/client_dispatch.py"
 
 MUTATIONS = [

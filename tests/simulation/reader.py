@@ -4,7 +4,7 @@ import random
 from collections import deque
 from dataclasses import dataclass, field
 
-from paged_serve.engine_core.engine import DEADLY, NOT_FINITE
+from paged_serve.engine_core.engine.engine import DEADLY, NOT_FINITE
 from paged_serve.engine_core.simulation.client import lonely_output
 from paged_serve.engine_core.simulation.scenario import Scenario, draw_params, draw_prompt
 from paged_serve.frontend.client_dispatch import DEADLY as DEADLY_FOR_CORES

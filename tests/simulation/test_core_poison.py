@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from paged_serve.engine_core import trials
+from paged_serve.engine_core.admission import core_poison
 
 from .world import World
 
@@ -17,7 +17,7 @@ POISON = 11
 @pytest.fixture(autouse=True)
 def _turns_may_not_be_idle(monkeypatch):
     """The remedy for a turn that nobody gives back would hide it."""
-    monkeypatch.setattr(trials, "IDLE_TURN_S", math.inf)
+    monkeypatch.setattr(core_poison, "IDLE_TURN_S", math.inf)
 
 
 def run(seed: int) -> Counter[str]:

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from paged_serve.engine_core.admission import ModelFacts
-from paged_serve.engine_core.engine import EngineCore, Outgoing
+from paged_serve.engine_core.admission.admission import ModelFacts
+from paged_serve.engine_core.engine.engine import EngineCore, Outgoing
 from paged_serve.protocol.messages.config import Config
 from paged_serve.protocol.messages.engine_core import AbortRequests, EngineCoreOutputs, EngineCoreRequest, Logprobs
 from paged_serve.protocol.messages.message import unpack_ids, unpack_int64

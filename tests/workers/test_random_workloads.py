@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from paged_serve.engine_core.debug import check_invariants
+from paged_serve.engine_core.engine.debug import check_invariants
 from paged_serve.protocol.messages.config import CacheConfig, Config, SchedulerConfig
 from paged_serve.protocol.messages.engine_core import EngineCoreRequest
 from paged_serve.protocol.messages.sampling_params import FinishReason

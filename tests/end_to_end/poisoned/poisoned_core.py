@@ -7,8 +7,8 @@ token of its output is applied.
 import os
 import signal
 
-from paged_serve.engine_core.__main__ import main
-from paged_serve.engine_core.engine import EngineCore
+from paged_serve.engine_core.engine.engine import EngineCore
+from paged_serve.engine_core.process.__main__ import main
 from paged_serve.protocol.messages.message import unpack_ids
 from paged_serve.protocol.process.lifecycle import run_child
 

@@ -1,0 +1,100 @@
+"""What was computed for clients that are lost, for whoever asks the same next.
+
+An answer is a function of the question, so the client that repeats a question after its frontend's death need not wait
+until all is computed anew: its request begins with the outputs that the lost one had. Their KV blocks are, as a rule,
+still in the prefix cache. No outputs are kept of requests for logprobs, which are told once, nor of those that want
+their prompt computed.
+"""
+
+from dataclasses import dataclass, field
+
+import msgspec
+
+from paged_serve.protocol.block_hash import TOKEN_BYTES
+from paged_serve.protocol.messages.engine_core import EngineCoreRequest
+from paged_serve.protocol.messages.message import pack_ids, unpack_ids
+from paged_serve.protocol.messages.sampling_params import SamplingParams
+
+from ..requests.request import Request
+
+KEPT_S = 30.0  # what a frontend takes to come back, and its clients to ask again
+MAX_KEPT_TOKENS = 1 << 22  # 16 MB
+Question = tuple[str, bytes, bytes, SamplingParams]  # all that an answer depends on, and who asked
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Orphan:
+    """Of a request whose client is lost: what it asked, and what each sequence had."""
+
+    question: Question
+    outputs: tuple[bytes, ...]  # int32
+    until_s: float
+
+    @property
+    def prompt(self) -> bytes:
+        return self.question[1]
+
+    @property
+    def num_tokens(self) -> int:
+        return (len(self.prompt) + sum(map(len, self.outputs))) // TOKEN_BYTES
+
+
+@dataclass(slots=True)
+class Orphans:
+    """Within bounds of time and of tokens; the oldest go first."""
+
+    num_tokens: int = 0
+    _kept: dict[bytes, list[Orphan]] = field(default_factory=dict)  # by prompt
+    _by_age: dict[Orphan, None] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self._by_age)
+
+    def keep(self, request: Request, now: float) -> None:
+        """Its client is lost. To be called before its sequences are ended."""
+        params = request.params
+        tells_once = params.logprobs is not None or params.prompt_logprobs is not None
+        if tells_once or params.skip_reading_prefix_cache or not any(each.output for each in request.sequences):
+            return
+        outputs = tuple(pack_ids(sequence.output) for sequence in request.sequences)
+        orphan = Orphan(_question(request), outputs, now + KEPT_S)
+        self._kept.setdefault(orphan.prompt, []).append(orphan)
+        self._by_age[orphan] = None
+        self.num_tokens += orphan.num_tokens
+        self._drop_old(now)
+
+    def adopt(self, request: Request, message: EngineCoreRequest, now: float) -> EngineCoreRequest:
+        """Have `request`, just accepted, begin with what an equal one had computed, if one is kept; it is dropped then.
+
+        Returns `message` as if its client had sent that along.
+        """
+        if not self._by_age or message.resume_token_ids:
+            return message
+        self._drop_old(now)
+        question = _question(request)
+        orphan = next((each for each in self._kept.get(request.prompt, []) if each.question == question), None)
+        if orphan is None:
+            return message
+        self._drop(orphan)
+        for sequence, output in zip(request.sequences, orphan.outputs, strict=True):
+            sequence.output = unpack_ids(output).tolist()
+        return msgspec.structs.replace(message, resume_token_ids=orphan.outputs)
+
+    def _drop_old(self, now: float) -> None:
+        while self._by_age:
+            oldest = next(iter(self._by_age))
+            if oldest.until_s > now and self.num_tokens <= MAX_KEPT_TOKENS:
+                return
+            self._drop(oldest)
+
+    def _drop(self, orphan: Orphan) -> None:
+        del self._by_age[orphan]
+        self.num_tokens -= orphan.num_tokens
+        same_prompt = self._kept[orphan.prompt]
+        same_prompt.remove(orphan)
+        if not same_prompt:
+            del self._kept[orphan.prompt]
+
+
+def _question(request: Request) -> Question:
+    return (request.tenant.name, request.prompt, request.chain_root, request.params)

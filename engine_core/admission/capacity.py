@@ -1,0 +1,102 @@
+"""Whether there is room in the queue for one more request, and when there will be.
+
+A queue that is full is full for those who fill it: each tenant may always have its share of the limits, so all tenants
+together at most double them. One that has the queue to itself may use all of it.
+"""
+
+from heapq import nsmallest
+
+from paged_serve.protocol.block_hash import TOKEN_BYTES
+from paged_serve.protocol.errors import Overloaded
+from paged_serve.protocol.messages.config import SchedulerConfig
+from paged_serve.protocol.messages.engine_core import MAX_TENANT_STATS, EngineCoreRequest, TenantStats
+
+from ..requests.tenant import Tenant
+from ..scheduling.scheduler import Scheduler
+from .forecast import Forecast
+
+LONGEST_WAIT_S, SHORTEST_WAIT_S = 3600.0, 0.1  # that anybody is told
+UNKNOWN_WAIT_S = 1.0  # before the first step
+TOLD_TO_HURRY_S = 0.5  # a queue that may drain sooner is not called full: who hears of it does so some 100 ms later
+
+
+class Capacity:
+    """Raises Overloaded, with a truthful time to come back, for what should not be accepted now."""
+
+    def __init__(self, scheduler: Scheduler, limits: SchedulerConfig, forecast: Forecast):
+        self._scheduler = scheduler
+        self._limits = limits
+        self._forecast = forecast
+
+    def check(self, tenant: Tenant, message: EngineCoreRequest) -> None:
+        n, prompt_tokens = message.sampling_params.n, len(message.prompt_token_ids) // TOKEN_BYTES
+        scheduler = self._scheduler
+        if scheduler.num_queued:
+            new_rows = n - len(scheduler.free_rows)
+            self._check_limit(tenant, "sequences", scheduler.num_queued + new_rows, tenant.num_queued + new_rows)
+            new = n * prompt_tokens
+            self._check_limit(tenant, "tokens", scheduler.num_queued_tokens + new, tenant.queued_prompt_tokens + new)
+        if message.ttl_s:
+            self._check_patience(tenant, message.ttl_s, prompt_tokens)
+
+    def waits(self) -> tuple[float, tuple[TenantStats, ...]]:
+        """Seconds to the first token of a tenant that has nothing waiting, and what those with the longest queues wait.
+
+        With the latter a frontend can refuse without asking.
+        """
+        shares = self._scheduler.shares
+        queued = [tenant for tenant in shares.tenants.values() if tenant.num_queued]
+        weight = sum(tenant.weight for tenant in queued)
+        longest = nsmallest(MAX_TENANT_STATS, queued, key=lambda tenant: (-tenant.num_queued, tenant.name))
+        newcomer = Tenant("", service=shares.virtual_time)
+        newcomer_s, *waits = [min(LONGEST_WAIT_S, s) for s in self._forecast.queue_times([newcomer, *longest])]
+        told = zip(longest, waits, strict=True)
+        return newcomer_s, tuple(
+            TenantStats(tenant.name, tenant.num_queued, wait_s, self._is_full(tenant, weight, wait_s))
+            for tenant, wait_s in told
+        )
+
+    def _is_full(self, tenant: Tenant, weight: float, wait_s: float) -> bool:
+        """No request of this tenant, be it small, would be accepted for some time. `weight`: of all that wait."""
+        limit = self._limits.max_num_queued_requests
+        is_over = tenant.num_queued + 1 > limit * tenant.weight / weight
+        return is_over and self._scheduler.num_queued + 1 > limit and wait_s > TOLD_TO_HURRY_S
+
+    def _check_limit(self, tenant: Tenant, what: str, total: int, own: int) -> None:
+        limits = self._limits
+        limit = limits.max_num_queued_requests if what == "sequences" else limits.max_num_queued_tokens
+        if total <= limit:
+            return
+        share = self._share(tenant, limit)
+        if own <= share or not tenant.num_queued:
+            return
+        whose = "" if share == limit else f" of this API key, whose share of {limit} it is now"
+        raise Overloaded(
+            f"with this request {own} {what} would wait; at most {share:.0f} may{whose}. Come back later, or raise "
+            f"--max-num-queued-{'requests' if what == 'sequences' else 'tokens'}",
+            self._told(self._forecast.queue_s(tenant)),
+        )
+
+    def _share(self, tenant: Tenant, limit: int) -> float:
+        others = sum(
+            other.weight
+            for other in self._scheduler.shares.tenants.values()
+            if other.num_queued and other is not tenant
+        )
+        return limit * tenant.weight / (tenant.weight + others)
+
+    def _check_patience(self, tenant: Tenant, ttl_s: float, prompt_tokens: int) -> None:
+        if not self._forecast.queue_s(tenant):
+            return
+        wait_s = self._forecast.first_token_s(tenant, prompt_tokens)
+        if wait_s > ttl_s:
+            raise Overloaded(
+                f"timeout={ttl_s:.3g}: the first token would come in about {wait_s:.3g} s, as "
+                f"{self._scheduler.num_waiting} sequences wait. Allow more time, or come back later",
+                self._told(wait_s - ttl_s),
+            )
+
+    def _told(self, seconds: float) -> float:
+        if not self._forecast.has_data:
+            return UNKNOWN_WAIT_S
+        return min(LONGEST_WAIT_S, max(SHORTEST_WAIT_S, seconds))

@@ -1,0 +1,53 @@
+"""Requests that may not wait for ever, by the moment at which they have waited too long."""
+
+import math
+from bisect import bisect_left, insort
+
+from paged_serve.protocol.messages.engine_core import RejectReason, RequestRejected
+
+from ..requests.request import Request
+
+
+def _moment(request: Request) -> tuple[float, int]:
+    return request.deadline_s, request.arrival
+
+
+class Deadlines:
+    """Holds a request until it is first scheduled, ends or expires: one that computes at its deadline goes on."""
+
+    def __init__(self) -> None:
+        self._requests: list[Request] = []  # by deadline
+
+    @property
+    def next_s(self) -> float:
+        return self._requests[0].deadline_s if self._requests else math.inf
+
+    def add(self, request: Request) -> None:
+        """Whoever has a token already has met it."""
+        if request.deadline_s < math.inf and not any(sequence.output for sequence in request.sequences):
+            insort(self._requests, request, key=_moment)
+
+    def forget(self, request: Request) -> None:
+        """It is met, or void; harmless when it was not here."""
+        if request.deadline_s == math.inf:
+            return
+        index = bisect_left(self._requests, _moment(request), key=_moment)
+        if index < len(self._requests) and self._requests[index] is request:
+            del self._requests[index]
+
+    def take_expired(self, now: float) -> list[Request]:
+        """Those whose time is over, in that order."""
+        count = 0
+        while count < len(self._requests) and self._requests[count].deadline_s <= now:
+            count += 1
+        expired, self._requests = self._requests[:count], self._requests[count:]
+        return expired
+
+
+def expiry(request: Request, now: float, num_waiting: int) -> RequestRejected:
+    """What the client of an expired request is told."""
+    reason = (
+        f"timeout={request.deadline_s - request.arrival_s:.3g}: the request waited {now - request.arrival_s:.3g} s and "
+        f"was not begun, and {num_waiting} sequences wait now. Allow more time, or send less at once"
+    )
+    return RequestRejected(request.request_id, RejectReason.EXPIRED, reason, "timeout")

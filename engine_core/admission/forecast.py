@@ -1,0 +1,209 @@
+"""How long a request that comes now will wait, from how fast the engine was of late. Sans-I/O; time comes in.
+
+The engine is looked at as one server that all tokens pass, at a price in seconds for each prompt token and each output
+token, which the last steps tell. What is ahead of a request is what waits before it, and what those that run have left
+beyond what such a crowd always has left: half of its outputs, the mean remainder where ends are spread evenly.
+"""
+
+from collections.abc import Sequence as Items
+from typing import NamedTuple
+
+from ..requests.request import Request, Sequence
+from ..requests.tenant import Tenant
+from ..scheduling.fair_share import OUTPUT_TOKEN_COST, PROMPT_TOKEN_COST
+from ..scheduling.scheduler import Scheduler
+
+KEEP_STEP = 0.98  # a step counts half after 34 more
+KEEP_SEQUENCE = 0.95  # an ended sequence counts half after 14 more
+ALIKE = 1e-4  # steps that differ by less than this part do not tell what costs what
+MAX_NOTED = 256  # steps
+ROUNDS = 8  # of asking who else comes during a wait of so long
+
+
+class StepPace:
+    """What a step costs: seconds for itself, for each prompt token, for each row that decodes.
+
+    Least squares over the last steps, old ones fading. Steps that are all alike leave it open which of the three it
+    was; then it is a little of each, and the price of such a step is right.
+    """
+
+    def __init__(self) -> None:
+        self._products = [[0.0] * 4 for _ in range(3)]  # of (1, prompt tokens, rows) with itself and the seconds
+        self._prices: tuple[float, float, float] | None = None  # of the steps so far
+        self._new: list[tuple[int, int, float]] = []
+
+    def observe(self, prompt_tokens: int, rows: int, seconds: float) -> None:
+        """One step. It is only noted: who wants prices does the sums."""
+        self._new.append((prompt_tokens, rows, seconds))
+        if len(self._new) == MAX_NOTED:
+            self._add_new()
+
+    def _add_new(self) -> None:
+        for prompt_tokens, rows, seconds in self._new:
+            self._add(prompt_tokens, rows, seconds)
+        self._new.clear()
+        self._prices = None
+
+    def _add(self, prompt_tokens: int, rows: int, seconds: float) -> None:
+        for row, factor in zip(self._products, (1.0, prompt_tokens, rows), strict=True):
+            row[0] = KEEP_STEP * row[0] + factor
+            row[1] = KEEP_STEP * row[1] + factor * prompt_tokens
+            row[2] = KEEP_STEP * row[2] + factor * rows
+            row[3] = KEEP_STEP * row[3] + factor * seconds
+
+    def prices(self, rows: int) -> tuple[float, float]:
+        """Seconds of a prompt token, and of an output token when `rows` decode together."""
+        if self._new:
+            self._add_new()
+        if self._prices is None:
+            self._prices = self._solve((0, 1, 2)) or self._solve((0, 1)) or self._solve((0,)) or (0.0, 0.0, 0.0)
+        step, prompt, row = self._prices
+        return prompt, row + step / max(1, rows)
+
+    def _solve(self, used: tuple[int, ...]) -> tuple[float, float, float] | None:
+        """Gauss's elimination over these factors; None when one would have a negative price."""
+        matrix = [[self._products[i][j] for j in (*used, 3)] for i in used]
+        for i, row in enumerate(matrix):
+            row[i] *= 1.0 + ALIKE
+            if row[i] <= 0.0:
+                return None
+            for other in matrix[i + 1 :]:
+                part = other[i] / row[i]
+                other[:] = [a - part * b for a, b in zip(other, row, strict=True)]
+        found = [0.0, 0.0, 0.0]
+        for i, row in reversed(list(enumerate(matrix))):
+            later = sum(row[j] * found[used[j]] for j in range(i + 1, len(used)))
+            found[used[i]] = (row[-1] - later) / row[i]
+        return None if min(found) < 0.0 else (found[0], found[1], found[2])
+
+
+class Forecast:
+    """Learns from steps and from ends; answers for one scheduler."""
+
+    def __init__(self, scheduler: Scheduler):
+        self._scheduler = scheduler
+        self._pace = StepPace()
+        self._used = self._allowed = 0.0  # output tokens of ended sequences, old ones fading
+        self._computed = self._admitted = 0.0  # prompt tokens of admitted ones
+        self._excess = 0.0  # allowed output tokens
+        self._excess_step = -1  # of which the figure above is
+        self._now = 0.0
+
+    @property
+    def has_data(self) -> bool:
+        return self._pace.prices(1) != (0.0, 0.0)
+
+    def step(self, prompt_tokens: int, rows: int, seconds: float, now: float) -> None:
+        self._pace.observe(prompt_tokens, rows, seconds)
+        self._now = now
+
+    def admitted(self, sequence: Sequence) -> None:
+        self._computed = KEEP_SEQUENCE * self._computed + sequence.prefill_len - sequence.num_applied
+        self._admitted = KEEP_SEQUENCE * self._admitted + sequence.prefill_len
+
+    def ended(self, sequence: Sequence) -> None:
+        self._used = KEEP_SEQUENCE * self._used + len(sequence.output)
+        self._allowed = KEEP_SEQUENCE * self._allowed + sequence.token_limit - sequence.request.prompt_len
+
+    def arrived(self, request: Request, now: float) -> None:
+        """It was accepted: its tenant will send more of the kind."""
+        first, n = request.sequences[0], len(request.sequences)
+        output_tokens = self._used_share * (first.token_limit - first.num_tokens)
+        request.tenant.arrivals.add(n * _cost(first.num_tokens, output_tokens), now)
+        self._now = now
+
+    def queue_s(self, tenant: Tenant) -> float:
+        """Seconds until a sequence of `tenant` that came now would be scheduled; 0 when it need not wait."""
+        return self.queue_times([tenant])[0]
+
+    def queue_times(self, tenants: Items[Tenant]) -> list[float]:
+        """`queue_s` of each, in time linear in the tenants that live, for each of a few dozen `tenants`.
+
+        The wait until a moment of service is the same for all, so it grows with that moment: each is sought from
+        where the one before was found, in a round or two.
+        """
+        scheduler = self._scheduler
+        if not scheduler.num_waiting and scheduler.free_rows:
+            return [0.0] * len(tenants)
+        prompt_s, output_s = self._prices()
+        live = [other for other in scheduler.shares.tenants.values() if other.num_live]
+        queues = {other: self._queue(other) for other in live}
+        cost = sum(other.cost for other in queues.values())
+        seconds = scheduler.num_queued_tokens * prompt_s + output_s * sum(each.queued_output_tokens for each in live)
+        cost_s, excess_s = seconds / cost if cost else 0.0, self._excess_s(output_s)
+        moments: list[tuple[float, int, _Queue]] = []
+        for tenant in tenants:
+            own = queues.get(tenant) or self._queue(tenant)
+            moments.append((own.service + own.cost / own.weight, len(moments), own))
+        waits, wait_s, table = [0.0] * len(tenants), 0.0, list(queues.values())
+        for moment, index, own in sorted(moments):
+            wait_s = waits[index] = _until(moment, own, table, cost_s, excess_s, wait_s)
+        return waits
+
+    def _queue(self, tenant: Tenant) -> "_Queue":
+        shares = self._scheduler.shares
+        service = shares.served_as_of(tenant)
+        cost = _cost(tenant.queued_prompt_tokens, tenant.queued_output_tokens * self._used_share)
+        return _Queue(tenant, service, tenant.weight, cost, tenant.arrivals.value(self._now))
+
+    def first_token_s(self, tenant: Tenant, prompt_tokens: int) -> float:
+        """Seconds until the first token of a sequence that came now."""
+        scheduler, (prompt_s, output_s) = self._scheduler, self._prices()
+        begun = sum(sequence.prefill_len - sequence.num_scheduled for sequence in scheduler.prefilling)
+        planned = sum(
+            (plan.num_tokens - len(plan.decode)) * prompt_s + len(plan.decode) * output_s
+            for plan in scheduler.in_flight
+        )
+        return self.queue_s(tenant) + planned + (begun + prompt_tokens) * prompt_s
+
+    def _prices(self) -> tuple[float, float]:
+        """Seconds a token of a queued prompt, and an allowed token of output: not all are computed."""
+        scheduler = self._scheduler
+        running = len(scheduler.running)
+        prompt_s, output_s = self._pace.prices(max(running, min(scheduler.max_num_rows, scheduler.num_live)))
+        computed = self._computed / self._admitted if self._admitted else 1.0
+        return prompt_s * computed, output_s * self._used_share
+
+    @property
+    def _used_share(self) -> float:
+        return self._used / self._allowed if self._allowed else 1.0
+
+    def _excess_s(self, output_s: float) -> float:
+        """What those that run have left, in seconds, beyond half of their outputs."""
+        scheduler = self._scheduler
+        if self._excess_step != scheduler.step:
+            excess = 0.0
+            for sequence in scheduler.running:
+                allowed = sequence.token_limit - sequence.request.prompt_len
+                excess += max(0.0, allowed - len(sequence.output) / max(self._used_share, 0.01)) - allowed / 2
+            self._excess, self._excess_step = excess, scheduler.step
+        return self._excess * output_s
+
+
+class _Queue(NamedTuple):
+    """What waits of one tenant; costs as service counts them."""
+
+    tenant: Tenant
+    service: float
+    weight: float
+    cost: float
+    cost_per_s: float  # of what it sends
+
+
+def _until(moment: float, own: _Queue, queues: list[_Queue], cost_s: float, excess_s: float, least_s: float) -> float:
+    """Seconds, at least `least_s`, until `own` has been served up to `moment`, if all go on to send as they did."""
+    wait_s = max(least_s, own.cost * cost_s + excess_s)
+    for _ in range(ROUNDS):
+        before = own.cost
+        for tenant, service, weight, cost, cost_per_s in queues:
+            if service < moment and tenant is not own.tenant:
+                served, sent = (moment - service) * weight, cost + cost_per_s * wait_s
+                before += served if served < sent else sent
+        last_s, wait_s = wait_s, max(least_s, before * cost_s + excess_s)
+        if wait_s - last_s < 0.02 * wait_s:
+            break
+    return wait_s
+
+
+def _cost(prompt_tokens: float, output_tokens: float) -> float:
+    return prompt_tokens * PROMPT_TOKEN_COST + output_tokens * OUTPUT_TOKEN_COST

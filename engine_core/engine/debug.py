@@ -1,0 +1,196 @@
+"""Audits the whole engine and shows it: for tests after every step, for people through the utility calls."""
+
+from typing import Any
+
+import msgspec
+
+from ..requests.request import Sequence, SequenceState
+from ..scheduling.fair_share import FIRST_COST, MAX_LEAD_BATCHES, OUTPUT_TOKEN_COST
+from ..scheduling.scheduler import Scheduler
+from .engine import EngineCore
+
+MAX_DESCRIPTION_BYTES = 1 << 20
+
+
+def check_invariants(engine: EngineCore) -> None:
+    """Raise AssertionError naming the first thing that is wrong. Costs time in what lives; changes nothing."""
+    scheduler = engine.scheduler
+    engine.kv_cache.check(scheduler.running)
+    scheduler.waiting.check()
+    scheduler.shares.check()
+    _check_tenants(scheduler, live_sequences(engine))
+    _check_clients(engine)
+    _check_leads(engine)
+    _check_places(engine)
+    _check_rows(scheduler)
+    _check_passes(scheduler, live_sequences(engine))
+    _check_decode_set(scheduler)
+    _check_calendars(scheduler)
+    if scheduler.quarantine.sequences():
+        alone = {sequence for step in scheduler.in_flight for sequence in step.sequences()}
+        assert len(alone) <= 1, "a suspect does not run alone"
+    assert len(scheduler.in_flight) <= engine.config.scheduler.pipeline_depth, "too many steps in flight"
+
+
+def _check_clients(engine: EngineCore) -> None:
+    """Bytes that are not acknowledged add up, and exactly the paused clients' sequences are stalled."""
+    for outbox in engine.clients.values():
+        outbox.check()
+    total = sum(outbox.unacknowledged_bytes for outbox in engine.clients.values())
+    assert engine.unacknowledged.num_bytes == total, "unacknowledged bytes of all clients do not add up"
+    assert engine.unacknowledged.paused == engine.scheduler.stalled.keys(), "other clients are paused than stalled"
+    for client, stalled in engine.scheduler.stalled.items():
+        orders = [sequence.order for sequence in stalled]
+        assert orders == sorted(orders), "stalled sequences are out of order"
+        assert all(sequence.request.client == client for sequence in stalled), "another client's sequence is stalled"
+
+
+def live_sequences(engine: EngineCore) -> list[Sequence]:
+    return [sequence for outbox in engine.clients.values() for sequence in outbox.streams.values()]
+
+
+def _check_tenants(scheduler: Scheduler, live: list[Sequence]) -> None:
+    """Every tenant's counts are those of its sequences."""
+    for tenant in scheduler.shares.tenants.values():
+        own = [sequence for sequence in live if sequence.request.tenant is tenant]
+        queued = [sequence for sequence in own if sequence.state is SequenceState.WAITING]
+        assert (tenant.num_live, tenant.num_queued) == (len(own), len(queued)), f"tenant {tenant.name!r}: wrong counts"
+        assert tenant.queued_prompt_tokens == sum(s.num_tokens for s in queued), "queued_prompt_tokens is wrong"
+        assert tenant.queued_output_tokens == sum(s.token_limit - s.num_tokens for s in queued), "queued_output_tokens"
+        assert tenant.num_decoding == sum(bool(s.joined_step) for s in own), f"tenant {tenant.name!r}: num_decoding"
+
+
+def _check_leads(engine: EngineCore) -> None:
+    """Nobody will have to wait for ever: a batch costs no more than all rows at their longest."""
+    shares, rows = engine.scheduler.shares, engine.scheduler.max_num_rows
+    longest = MAX_LEAD_BATCHES * rows * max(FIRST_COST, OUTPUT_TOKEN_COST * engine.facts.max_model_len)
+    for tenant in shares.tenants.values():
+        assert tenant.service - shares.virtual_time <= longest, f"tenant {tenant.name!r} is ahead beyond all bounds"
+
+
+def _check_places(engine: EngineCore) -> None:
+    """Every live sequence is in exactly one place, and the counters count them."""
+    scheduler = engine.scheduler
+    live = live_sequences(engine)
+    held = {sequence for live_one in live for sequence in live_one.request.held}
+    stalled = [sequence for sequences in scheduler.stalled.values() for sequence in sequences]
+    places = [*scheduler.waiting, *stalled, *held, *scheduler.running]
+    assert len(places) == len(set(places)) == len(live) == scheduler.num_live, "a sequence is lost or in two places"
+    assert set(places) == set(live), "a sequence lives on that no client owns"
+    for sequence in scheduler.running:
+        assert sequence.state is SequenceState.RUNNING, f"stream {sequence.stream_id} is {sequence.state.name}"
+    owners = {sequence for sequence in live if sequence.block_ids}
+    assert owners == set(scheduler.running), "somebody who does not run has blocks, or somebody who runs has none"
+    queued = [sequence for sequence in live if sequence.state is SequenceState.WAITING]
+    assert len(queued) == scheduler.num_queued, "num_queued is wrong"
+    assert sum(sequence.num_tokens for sequence in queued) == scheduler.num_queued_tokens, "num_queued_tokens is wrong"
+    assert scheduler.quarantine.sequences() <= set(live), "somebody who has ended is a suspect"
+    for sequence in held:
+        assert sequence.request.leader in scheduler.running, f"stream {sequence.stream_id} waits in vain"
+
+
+def _check_passes(scheduler: Scheduler, live: list[Sequence]) -> None:
+    """No sequence waits for ever: only so many that come after it are admitted before it."""
+    for sequence in live:
+        assert sequence.num_passed <= scheduler.max_passes, f"stream {sequence.stream_id} was passed too often"
+
+
+def _check_rows(scheduler: Scheduler) -> None:
+    orders = [sequence.order for sequence in scheduler.running]
+    assert orders == sorted(orders), "running is out of order"
+    rows = [*scheduler.free_rows, *(sequence.row for sequence in scheduler.running)]
+    assert sorted(rows) == list(range(scheduler.max_num_rows)), "a row is lost or used twice"
+    for sequence in scheduler.running:
+        held = len(sequence.block_ids[0]) * scheduler.kv_cache.block_size
+        assert held >= sequence.num_kv_applied, f"stream {sequence.stream_id} has more tokens than room"
+        assert sequence.num_tokens <= sequence.token_limit, f"stream {sequence.stream_id} is over its limit"
+    unplanned = [sequence for sequence in scheduler.running if sequence.num_scheduled < sequence.prefill_len]
+    assert unplanned == scheduler.prefilling, "prefilling is wrong"
+
+
+def _check_decode_set(scheduler: Scheduler) -> None:
+    decode = scheduler.decode_set
+    assert decode.rows == sorted(set(decode.rows)), "the decode set is out of order"
+    assert decode.rows == [sequence.row for sequence in decode.sequences], "the decode set names a wrong row"
+    members = {sequence for sequence in scheduler.running if sequence.joined_step}
+    assert set(decode.sequences) == members, "the decode set is not who decodes"
+    assert decode.stream_ids.tolist() == [sequence.stream_id for sequence in decode.sequences]
+    for sequence, first in zip(decode.sequences, decode.first_positions, strict=True):
+        position = sequence.prefill_len - sequence.request.prompt_len + 1 + scheduler.step - sequence.joined_step
+        assert first + scheduler.step - decode.origin == position, f"stream {sequence.stream_id}: wrong position"
+    assert decode.stop_ids == frozenset().union(*(sequence.stop_ids for sequence in decode.sequences)), "stop ids"
+    assert sum(decode.num_plain.values()) == sum(sequence.plain for sequence in decode.sequences)
+
+
+def _check_calendars(scheduler: Scheduler) -> None:
+    members, block_size = scheduler.decode_set.sequences, scheduler.kv_cache.block_size
+    last = {sequence: sequence.last_step for sequence in members}
+    assert scheduler.last_token_due.entries() == last, "the calendar of last tokens is wrong"
+    blocks = {s: step for s in members if (step := s.next_block_step(block_size)) <= s.last_step}
+    assert scheduler.block_due.entries() == blocks, "the calendar of blocks is wrong"
+    assert min([*last.values(), *blocks.values()], default=scheduler.step + 1) > scheduler.step, "overdue"
+
+
+def dump_state(engine: EngineCore) -> dict[str, Any]:
+    """The engine as plain data, for people: what runs, what waits, what is in flight, who owns how many blocks."""
+    scheduler, pool, now = engine.scheduler, engine.kv_cache.pool, engine.scheduler.shares.virtual_time
+    return {
+        "epoch": engine.epoch,
+        "worker_epoch": engine.worker_epoch,
+        "step": scheduler.step,
+        "draining": engine.draining,
+        "turn_of_suspects": engine.trials.turn,
+        "in_flight": [
+            {"step": plan.step, "decode_rows": len(plan.decode), "chunks": len(plan.chunks)}
+            for plan in scheduler.in_flight
+        ],
+        "blocks": {"total": pool.num_blocks, "free": pool.num_free, "cached": pool.num_cached},
+        "tenants": [
+            {"tenant": t.name, "weight": t.weight, "lead": t.service - now, "live": t.num_live, "queued": t.num_queued}
+            for t in scheduler.shares.tenants.values()
+        ],
+        "running": [_sequence_state(sequence) for sequence in scheduler.running],
+        "waiting": [_sequence_state(sequence) for sequence in scheduler.waiting],
+        "clients": {
+            client.decode("ascii", "replace"): {
+                "streams": len(outbox.streams),
+                "credit": outbox.credit,
+                "behind": outbox.is_behind,
+                "unacknowledged_bytes": outbox.unacknowledged_bytes,
+                "paused": client in engine.unacknowledged.paused,
+            }
+            for client, outbox in engine.clients.items()
+        },
+    }
+
+
+def describe(engine: EngineCore | None) -> bytes:
+    """State and audit as JSON; the first thousand that run and wait."""
+    if engine is None:
+        return b"{}"
+    state = dump_state(engine)
+    for name in ("running", "waiting"):
+        state[f"num_{name}"] = len(state[name])
+        state[name] = state[name][:1000]
+    try:
+        check_invariants(engine)
+        state["audit"] = ""
+    except AssertionError as error:
+        state["audit"] = str(error) or "an invariant is broken"
+    told = msgspec.json.encode(state)
+    return told if len(told) <= MAX_DESCRIPTION_BYTES else b"{}"
+
+
+def _sequence_state(sequence: Sequence) -> dict[str, Any]:
+    return {
+        "stream": sequence.stream_id,
+        "state": sequence.state.name.lower(),
+        "order": sequence.order,
+        "row": sequence.row,
+        "prompt_tokens": sequence.request.prompt_len,
+        "output_tokens": len(sequence.output),
+        "token_limit": sequence.token_limit,
+        "blocks": sum(map(len, sequence.block_ids)),
+        "decoding": bool(sequence.joined_step),
+        "preemptions": sequence.num_preemptions,
+    }

@@ -1,0 +1,341 @@
+"""The heart, sans-I/O: messages and the time come in, messages go out. The file to read first.
+
+`plan` makes the next step for the workers, up to `pipeline_depth` steps ahead of `apply`, which takes their answers.
+Every method that may have something to tell returns it as (client, message) pairs, in the order to send.
+"""
+
+import logging
+import math
+
+from paged_serve.protocol.errors import InvalidRequest, Overloaded, ProtocolError
+from paged_serve.protocol.messages.config import Config
+from paged_serve.protocol.messages.engine_core import (
+    AbortRequests,
+    EngineCoreOutputs,
+    EngineCoreRequest,
+    RejectReason,
+    RequestRejected,
+    SchedulerStats,
+    TenantStats,
+)
+from paged_serve.protocol.messages.sampling_params import FinishReason
+from paged_serve.protocol.messages.worker import ModelRunnerOutput, SchedulerOutput
+
+from ..admission.abandoned_requests import Orphans
+from ..admission.admission import Admission, ModelFacts
+from ..admission.capacity import Capacity
+from ..admission.core_poison import Trials
+from ..admission.deadlines import Deadlines, expiry
+from ..admission.forecast import Forecast
+from ..admission.resumptions import Resumptions
+from ..kv.kv_cache import KVCache
+from ..requests.request import Sequence
+from ..requests.stopping import finish_reason
+from ..requests.tenant import Tenant
+from ..scheduling.scheduler import Scheduler
+from ..scheduling.scheduler_output import plan_message
+from .client_outbox import ClientOutbox
+from .outputs import News, adopted_news, ending, step_news
+from .stats import STATS_INTERVAL_S, StepCounters
+from .step_results import StepResults, apply_results
+from .unacknowledged import UnacknowledgedBudget
+
+log = logging.getLogger(__name__)
+
+CLIENT_LEASE_S = 10.0
+MAX_NANS = 1  # recomputations that a sequence is granted after a result that was not finite
+NOT_FINITE = "no token could be chosen: the model's output was not finite, or the request's rules forbid every token"
+DEADLY = "the workers died whenever they computed this sequence"
+
+Outgoing = list[tuple[bytes, EngineCoreOutputs | RequestRejected]]
+
+
+class EngineCore:
+    """All requests from the door to their end. `epoch` is this engine's incarnation, as clients see it."""
+
+    def __init__(self, config: Config, facts: ModelFacts, epoch: int = 0, num_groups: int = 1):
+        self.config = config
+        self.facts = facts
+        self.epoch = epoch
+        self.worker_epoch = 0
+        self.draining = False
+        self.num_culprits = 0  # requests that were found to kill workers
+        cache = config.cache
+        self.kv_cache = KVCache(facts.num_blocks, cache.block_size, num_groups, cache.enable_prefix_caching)
+        self.scheduler = Scheduler(
+            self.kv_cache, config.scheduler.max_num_seqs, config.scheduler.max_num_batched_tokens
+        )
+        self.counters = StepCounters()
+        self.clients: dict[bytes, ClientOutbox] = {}
+        self.unacknowledged = UnacknowledgedBudget(config.scheduler.max_unacknowledged_bytes)
+        self.deadlines = Deadlines()
+        self.forecast = Forecast(self.scheduler)
+        self._capacity = Capacity(self.scheduler, config.scheduler, self.forecast)
+        self._waits: tuple[float, tuple[TenantStats, ...]] = (0.0, ())
+        self._waits_s = -math.inf  # when they were predicted
+        self._last_apply_s: float | None = None  # while steps follow each other without a gap
+        self._admission = Admission(
+            facts, self.kv_cache, config.model.seed, config.scheduler.policy == "priority", config.server.max_logprobs
+        )
+        self._num_arrivals = 0
+        self.trials = Trials(self.scheduler.quarantine, config.scheduler.max_num_queued_requests)
+        self.orphans = Orphans()
+        self._resumptions = Resumptions(
+            most=2 * (config.scheduler.max_num_seqs + config.scheduler.max_num_queued_requests), after_restart=epoch > 0
+        )
+
+    @property
+    def is_idle(self) -> bool:
+        return self.scheduler.num_live == 0 and not self.scheduler.in_flight
+
+    @property
+    def is_drained(self) -> bool:
+        """Nothing is left to compute, or to tell a client that reads slowly; one that reads no more loses its lease."""
+        return self.is_idle and self.trials.is_over and not any(outbox.is_behind for outbox in self.clients.values())
+
+    # Clients
+
+    def add_client(self, client: bytes, now: float) -> None:
+        self.clients.setdefault(client, ClientOutbox(self.epoch, now, self.unacknowledged))
+
+    def heard_from(self, client: bytes, now: float) -> None:
+        """The client's lease begins anew."""
+        self.clients[client].heard_s = now
+
+    def remove_client(self, client: bytes, now: float) -> None:
+        """The client is gone: what it asked for is over, until somebody asks the same again."""
+        outbox = self.clients.pop(client, None)
+        self.trials.forget(client)
+        if outbox is not None:
+            sequences = list(outbox.streams.values())
+            requests = dict.fromkeys(sequence.request for sequence in sequences)
+            self._resumptions.lost(len(requests))
+            for request in requests:
+                self.orphans.keep(request, now)
+            self.scheduler.finish(sequences)
+            self._forget_deadlines(sequences)
+            outbox.close()
+            self.scheduler.resume(client)
+            self.unacknowledged.paused.discard(client)
+            self._resume_clients()
+
+    def excuse_clients(self, seconds: float) -> None:
+        """The core read nothing for so long: all leases last so much longer."""
+        for outbox in self.clients.values():
+            outbox.heard_s += seconds
+
+    def expired_clients(self, now: float) -> list[bytes]:
+        """Clients whose lease has ended; the caller removes them."""
+        return [client for client, outbox in self.clients.items() if now - outbox.heard_s > CLIENT_LEASE_S]
+
+    def outputs_received(self, client: bytes, frames: int) -> Outgoing:
+        """Credit and bytes return; the client is told what it missed, and its sequences may go on."""
+        messages = self.clients[client].acknowledge(frames, self.scheduler.step)
+        self._resume_clients()
+        return [(client, message) for message in messages]
+
+    def _pause_clients(self) -> None:
+        """Those that hold too much of what is not acknowledged wait until they acknowledge."""
+        num_clients = len(self.clients)
+        if not self.unacknowledged.is_exceeded(num_clients):
+            return
+        for client in self.unacknowledged.to_pause(self.clients.items(), num_clients):
+            log.warning(
+                "client paused: it has not acknowledged bytes=%d of max_unacknowledged_bytes=%d",
+                self.clients[client].unacknowledged_bytes,
+                self.unacknowledged.max_bytes,
+            )
+            self.unacknowledged.paused.add(client)
+            self.scheduler.pause(client)
+
+    def _resume_clients(self) -> None:
+        for client in list(self.unacknowledged.paused):
+            if self.unacknowledged.may_resume(self.clients[client], len(self.clients)):
+                self.unacknowledged.paused.discard(client)
+                self.scheduler.resume(client)
+
+    # Requests
+
+    def add_request(self, client: bytes, message: EngineCoreRequest, now: float) -> Outgoing:
+        """Queue a request, or refuse it whole."""
+        if not self.trials.admits(client, message):
+            return [*self.trials.keep(client, message, now)]
+        outbox = self.clients[client]
+        if (running := outbox.running(message)) is not None:
+            self.trials.try_alone(running, message)
+            return []
+        tenant = self.scheduler.shares.of(message.tenant, message.weight)
+        try:
+            self._check_room(outbox, tenant, message)
+            request = self._admission.accept(client, message, tenant, self._num_arrivals, now)
+        except InvalidRequest as refusal:
+            rejected = RequestRejected(message.request_id, RejectReason.INVALID, refusal.message, refusal.param or "")
+            return [(client, rejected)]
+        except Overloaded as refusal:
+            rejected = RequestRejected(
+                message.request_id,
+                RejectReason.DRAINING if refusal.draining else RejectReason.OVERLOADED,
+                refusal.message,
+                retry_after_s=refusal.retry_after_s,
+            )
+            return [(client, rejected)]
+        asked, message = message, self.orphans.adopt(request, message, now)
+        self._num_arrivals += 1
+        self.deadlines.add(request)
+        self.forecast.arrived(request, now)
+        ended: dict[Sequence, FinishReason] = {}
+        for sequence in request.sequences:
+            outbox.streams[sequence.stream_id] = sequence
+            self.scheduler.add(sequence)
+            if sequence.output and (reason := finish_reason(sequence)) is not None:
+                ended[sequence] = reason  # its last token was delivered before the restart, the news of its end was not
+        self.trials.try_alone(request, message)
+        adopted = [] if message is asked else outbox.deliver(self.scheduler.step, None, adopted_news(request))
+        return [*((client, outputs) for outputs in adopted), *self._end_early(client, ended, now)]
+
+    def abort(self, client: bytes, message: AbortRequests, now: float) -> Outgoing:
+        """End streams of this client. Those that are over already are ignored: abort races with finish."""
+        self.trials.aborted(client, message, now)
+        streams = self.clients[client].streams
+        sequences = [streams[stream_id] for stream_id in message.stream_ids if stream_id in streams]
+        return self._end_early(client, dict.fromkeys(sequences, message.finish_reason), now)
+
+    @property
+    def next_deadline_s(self) -> float:
+        """When `expire` should be called next; infinity: never."""
+        return self.deadlines.next_s
+
+    def expire(self, now: float) -> Outgoing:
+        """Drop what has waited longer than it may, before anything is computed for it."""
+        outgoing: Outgoing = []
+        for request in self.deadlines.take_expired(now):
+            sequences = request.live
+            self.scheduler.finish(sequences)
+            self.clients[request.client].forget([sequence.stream_id for sequence in sequences])
+            outgoing.append((request.client, expiry(request, now, self.scheduler.num_waiting)))
+        return outgoing
+
+    # Steps
+
+    def stats(self, now: float) -> SchedulerStats:
+        """Figures of this moment; waits are predicted once in STATS_INTERVAL_S for all who ask."""
+        if now - self._waits_s >= STATS_INTERVAL_S:
+            self._waits, self._waits_s = self._capacity.waits(), now
+        return self.counters.snapshot(self.scheduler, *self._waits)
+
+    def plan(self, now: float) -> SchedulerOutput | None:
+        """The next step, or None when there is nothing to compute or enough is in flight already."""
+        if len(self.scheduler.in_flight) >= self.config.scheduler.pipeline_depth:
+            return None
+        plan = self.scheduler.schedule()
+        if plan is None:
+            return None
+        if plan.admitted:
+            self.counters.admitted(plan.admitted)
+            for sequence in plan.admitted:
+                self.forecast.admitted(sequence)
+                self.deadlines.forget(sequence.request)
+                sequence.scheduled_s = now if sequence.scheduled_s is None else sequence.scheduled_s
+        return plan_message(plan, self.worker_epoch)
+
+    def apply(self, output: ModelRunnerOutput, now: float) -> Outgoing:
+        """Take the answer to the oldest step in flight. One from a former worker group is dropped.
+
+        Raises ProtocolError when it answers another step or does not fit: the workers must be replaced.
+        """
+        if output.epoch != self.worker_epoch:
+            return []
+        in_flight = self.scheduler.in_flight
+        if not in_flight or in_flight[0].step != output.step:
+            raise ProtocolError(
+                f"an answer to step {output.step} came; {[plan.step for plan in in_flight]} are in flight"
+            )
+        plan = in_flight[0]
+        results = apply_results(plan, output, self.kv_cache)
+        in_flight.popleft()
+        self.counters.applied(plan, len(results.quiet_tokens) + len(results.loud), output.step_s)
+        step_s = output.step_s if self._last_apply_s is None else now - self._last_apply_s
+        self.forecast.step(plan.num_tokens - len(plan.decode), len(plan.decode), step_s, now)
+        self._last_apply_s = now if in_flight else None
+        news = step_news(results, now)
+        self._end(list(results.ended))
+        for sequence in results.not_finite:
+            self._recompute_or_fail(sequence, news, now)
+        return self._deliver(plan.step, results, news, now)
+
+    def workers_replaced(self, worker_epoch: int, now: float, *, from_outside: bool) -> Outgoing:
+        """Another worker group starts with empty caches: everything that ran waits again, with its output.
+
+        `from_outside`: whatever ended the group before, it was no request.
+        """
+        self.worker_epoch = worker_epoch
+        scheduler = self.scheduler
+        culprit = None if from_outside else scheduler.quarantine.count_death(scheduler.in_flight)
+        scheduler.restart()
+        self._last_apply_s = None
+        if culprit is None:
+            return []
+        log.error("stream=%d ends: workers died whenever they computed it", culprit.stream_id)
+        self.num_culprits += 1
+        return self._end_early(culprit.request.client, {culprit: FinishReason.ERROR}, now, DEADLY)
+
+    def _check_room(self, outbox: ClientOutbox, tenant: Tenant, message: EngineCoreRequest) -> None:
+        """A request that comes again after a restart was accepted once and is not refused now, if it can have been."""
+        if any(message.request_id + index in outbox.streams for index in range(message.sampling_params.n)):
+            raise InvalidRequest(f"a stream of request_id {message.request_id} is already in use", "request_id")
+        was_accepted = any(message.resume_token_ids) or (message.trial_tokens and self.trials.under_way)
+        if was_accepted and self._resumptions.take():
+            return
+        if self.draining:
+            raise Overloaded("the server is shutting down", draining=True)
+        self._capacity.check(tenant, message)
+        if outbox.num_ended_pending >= self.config.scheduler.max_num_queued_requests:
+            raise Overloaded(f"{outbox.num_ended_pending} ended streams wait until this client reads its outputs")
+
+    # Telling
+
+    def _deliver(self, step: int, results: StepResults, news: dict[bytes, list[News]], now: float) -> Outgoing:
+        columns = results.quiet.columns(step, results.quiet_tokens)
+        outgoing: Outgoing = []
+        for client in dict.fromkeys((*columns, *news)):
+            outbox = self.clients[client]
+            stats = None
+            if now - outbox.stats_told_s >= STATS_INTERVAL_S:
+                stats, outbox.stats_told_s = self.stats(now), now
+            messages = outbox.deliver(step, columns.get(client), news.get(client, []), stats)
+            outgoing += [(client, message) for message in messages]
+        self._pause_clients()
+        return outgoing
+
+    def _end(self, sequences: list[Sequence]) -> None:
+        for sequence in sequences:
+            del self.clients[sequence.request.client].streams[sequence.stream_id]
+            if sequence.first_token_s is not None:
+                self.forecast.ended(sequence)
+        self.scheduler.finish(sequences)
+        self._forget_deadlines(sequences)
+
+    def _forget_deadlines(self, ended: list[Sequence]) -> None:
+        for sequence in ended:
+            if sequence.request.deadline_s < math.inf and not sequence.request.live:
+                self.deadlines.forget(sequence.request)
+
+    def _end_early(self, client: bytes, ended: dict[Sequence, FinishReason], now: float, error: str = "") -> Outgoing:
+        """End sequences of one client between steps."""
+        if not ended:
+            return []
+        news = [(sequence, ending(sequence, reason, now, error)) for sequence, reason in ended.items()]
+        self._end(list(ended))
+        messages = self.clients[client].deliver(self.scheduler.step, None, news)
+        return [(client, message) for message in messages]
+
+    def _recompute_or_fail(self, sequence: Sequence, news: dict[bytes, list[News]], now: float) -> None:
+        """Its blocks may be poisoned: nobody may find them, and it starts over without the cache, once."""
+        self.kv_cache.forget(sequence)
+        sequence.num_nans += 1
+        if sequence.num_nans <= MAX_NANS:
+            self.scheduler.preempt(sequence)
+            return
+        message = ending(sequence, FinishReason.ERROR, now, NOT_FINITE)
+        news.setdefault(sequence.request.client, []).append((sequence, message))
+        self._end([sequence])

@@ -1,0 +1,59 @@
+"""What a step or an end has to tell of a sequence beyond one quiet token."""
+
+from paged_serve.protocol.messages.engine_core import EngineCoreOutput
+from paged_serve.protocol.messages.message import pack_ids
+from paged_serve.protocol.messages.sampling_params import FinishReason
+
+from ..requests.request import Request, Sequence
+from ..requests.stopping import stop_token_id
+from .step_results import StepResults
+
+News = tuple[Sequence, EngineCoreOutput]
+
+
+def step_news(results: StepResults, now: float) -> dict[bytes, list[News]]:
+    """By client, of the sequences that have more to say than their one new token."""
+    news: dict[bytes, list[News]] = {}
+    for sequence in results.loud:
+        request, output = sequence.request, sequence.output
+        is_first = sequence.first_token_s is None
+        if is_first:
+            sequence.first_token_s = now
+        reason = results.ended.get(sequence)
+        message = EngineCoreOutput(
+            stream_id=sequence.stream_id,
+            position=len(output) - 1,
+            token_ids=pack_ids(output[-1:]),
+            finish_reason=reason,
+            stop_token_id=stop_token_id(sequence) if reason is FinishReason.STOP else None,
+            logprobs=results.logprobs.get(sequence) if request.params.logprobs is not None else None,
+            prompt_logprobs=request.prompt_logprobs.result()
+            if is_first and request.params.prompt_logprobs is not None
+            else None,
+            num_cached_tokens=sequence.num_cached_tokens if is_first else 0,
+            times=sequence.times(now) if reason is not None else None,
+        )
+        news.setdefault(request.client, []).append((sequence, message))
+    return news
+
+
+def ending(sequence: Sequence, reason: FinishReason, now: float, error: str = "") -> EngineCoreOutput:
+    """The news of an end that no new token goes with."""
+    return EngineCoreOutput(
+        sequence.stream_id,
+        position=len(sequence.output),
+        token_ids=b"",
+        finish_reason=reason,
+        stop_token_id=stop_token_id(sequence) if reason is FinishReason.STOP else None,
+        times=sequence.times(now),
+        error=error,
+    )
+
+
+def adopted_news(request: Request) -> list[News]:
+    """Of a request that has just begun with adopted outputs: all of them."""
+    return [
+        (sequence, EngineCoreOutput(sequence.stream_id, 0, pack_ids(sequence.output)))
+        for sequence in request.sequences
+        if sequence.output
+    ]

@@ -1,0 +1,53 @@
+"""Counters of one epoch, and the picture of one moment that clients receive."""
+
+from dataclasses import dataclass
+
+from paged_serve.protocol.messages.engine_core import SchedulerStats, TenantStats
+
+from ..requests.request import Sequence
+from ..scheduling.scheduled_step import ScheduledStep
+from ..scheduling.scheduler import Scheduler
+
+STATS_INTERVAL_S = 0.1
+
+
+@dataclass(slots=True)
+class StepCounters:
+    """Grows with each applied step."""
+
+    prompt_tokens: int = 0
+    generation_tokens: int = 0
+    prefix_cache_queries: int = 0  # tokens
+    prefix_cache_hits: int = 0  # tokens
+    last_step_s: float = 0.0
+    last_step_tokens: int = 0
+
+    def admitted(self, sequences: list[Sequence]) -> None:
+        for sequence in sequences:
+            self.prefix_cache_queries += sequence.prefill_len
+            self.prefix_cache_hits += sequence.num_applied
+
+    def applied(self, plan: ScheduledStep, num_tokens: int, step_s: float) -> None:
+        """num_tokens: appended to outputs."""
+        self.prompt_tokens += plan.num_tokens - len(plan.decode)
+        self.generation_tokens += num_tokens
+        self.last_step_s, self.last_step_tokens = step_s, plan.num_tokens
+
+    def snapshot(self, scheduler: Scheduler, wait_s: float, tenants: tuple[TenantStats, ...]) -> SchedulerStats:
+        pool = scheduler.kv_cache.pool
+        return SchedulerStats(
+            num_running=len(scheduler.running),
+            num_waiting=scheduler.num_waiting,
+            num_blocks=pool.num_blocks,
+            num_free_blocks=pool.num_free,
+            step=scheduler.step,
+            prompt_tokens=self.prompt_tokens,
+            generation_tokens=self.generation_tokens,
+            prefix_cache_queries=self.prefix_cache_queries,
+            prefix_cache_hits=self.prefix_cache_hits,
+            num_preemptions=scheduler.num_preemptions,
+            last_step_s=self.last_step_s,
+            last_step_tokens=self.last_step_tokens,
+            wait_s=wait_s,
+            tenants=tenants,
+        )

@@ -1,0 +1,114 @@
+"""Gives each sequence the token that its step sampled, and finds out who ends with it."""
+
+from array import array
+from dataclasses import dataclass, field
+from itertools import chain
+
+from paged_serve.protocol.errors import ProtocolError
+from paged_serve.protocol.messages.engine_core import Logprobs
+from paged_serve.protocol.messages.message import pack_ids, unpack_ids
+from paged_serve.protocol.messages.sampling_params import FinishReason
+from paged_serve.protocol.messages.worker import ModelRunnerOutput
+
+from ..kv.kv_cache import KVCache
+from ..requests.request import Sequence
+from ..requests.stopping import finish_reason
+from ..scheduling.decode_set import DecodeSet
+from ..scheduling.scheduled_step import ScheduledStep
+
+
+@dataclass(slots=True)
+class StepResults:
+    """What one step brought, sorted by how it is told."""
+
+    quiet: DecodeSet  # its plain rows have one more token and nothing else to say
+    quiet_tokens: "array[int]"
+    loud: list[Sequence] = field(default_factory=list)  # one more token, and more to say
+    ended: dict[Sequence, FinishReason] = field(default_factory=dict)  # all of them loud
+    logprobs: dict[Sequence, Logprobs] = field(default_factory=dict)
+    not_finite: list[Sequence] = field(default_factory=list)  # their token means nothing and was not appended
+
+
+def apply_results(plan: ScheduledStep, output: ModelRunnerOutput, kv_cache: KVCache) -> StepResults:
+    """Append every wanted token to its sequence.
+
+    Raises ProtocolError, and changes nothing, when the answer does not fit the plan.
+    """
+    tokens, suspect = unpack_ids(output.token_ids), set(unpack_ids(output.nan_indices))
+    num_decode = len(plan.decode)
+    sampling = [chunk for chunk in plan.chunks if chunk.samples]
+    if len(tokens) != num_decode + len(sampling):
+        raise ProtocolError(f"step {plan.step} brought {len(tokens)} tokens instead of {num_decode + len(sampling)}")
+    if not all(0 <= index < len(tokens) for index in (*suspect, *(entry.index for entry in output.logprobs))):
+        raise ProtocolError(f"step {plan.step} speaks of tokens that it did not bring")
+    chunk_tokens = tokens[num_decode:]
+    del tokens[num_decode:]
+
+    for index in suspect & plan.discarded:  # who was aborted or preempted meanwhile has left its blocks to others
+        kv_cache.prefix_cache.forget_names(plan.decode.sequences[index])
+    results = _apply_decode(plan, tokens, {index for index in suspect if index < num_decode})
+    _apply_prompt_logprobs(plan, output)
+    for index, (chunk, token) in enumerate(zip(sampling, chunk_tokens, strict=True), start=num_decode):
+        if chunk.discarded:
+            if index in suspect:
+                kv_cache.prefix_cache.forget_names(chunk.sequence)
+            continue
+        if index in suspect:
+            results.not_finite.append(chunk.sequence)  # the caller strikes its blocks from the cache
+        else:
+            chunk.sequence.output.append(token)
+            results.loud.append(chunk.sequence)
+            if (reason := finish_reason(chunk.sequence)) is not None:
+                results.ended[chunk.sequence] = reason
+    for chunk in plan.chunks:
+        if not chunk.discarded:
+            chunk.sequence.num_applied = chunk.end
+            kv_cache.prefix_cache.publish(chunk.sequence, chunk.end)
+    rows = [*plan.decode.sequences, *(chunk.sequence for chunk in sampling)] if output.logprobs else []
+    for entry in output.logprobs:
+        results.logprobs[rows[entry.index]] = Logprobs(entry.token_ids, entry.logprobs, pack_ids((entry.rank,)))
+    return results
+
+
+def _apply_decode(plan: ScheduledStep, tokens: "array[int]", suspect: set[int]) -> StepResults:
+    """The steady path: no row is visited but by `append`, unless it ends or has logprobs."""
+    decode = plan.decode
+    not_finite = [decode.sequences[index] for index in suspect - plan.discarded]
+    decode, tokens = _without(decode, tokens, plan.discarded | suspect)
+    for append, token in zip(decode.appends, tokens, strict=True):
+        append(token)
+    ended = _ended(plan, decode, tokens)
+    loud = list(ended)
+    if sum(decode.num_plain.values()) < len(decode):
+        loud += [sequence for sequence in decode.sequences if not sequence.plain and sequence not in ended]
+    quiet, tokens = _without(decode, tokens, {index for s in ended if (index := decode.index(s)) is not None})
+    return StepResults(quiet, tokens, loud, ended, {}, not_finite)
+
+
+def _without(decode: DecodeSet, tokens: "array[int]", indices: set[int]) -> tuple[DecodeSet, "array[int]"]:
+    if not indices:
+        return decode, tokens
+    tokens = tokens[:]
+    for index in sorted(indices, reverse=True):
+        del tokens[index]
+    return decode.without(indices), tokens
+
+
+def _ended(plan: ScheduledStep, decode: DecodeSet, tokens: "array[int]") -> dict[Sequence, FinishReason]:
+    """Who of `decode` ends with the token that was just appended."""
+    candidates = [sequence for sequence in plan.last if decode.index(sequence) is not None]
+    if not decode.stop_ids.isdisjoint(tokens):
+        stop_ids = decode.stop_ids
+        stopped = (decode.sequences[index] for index, token in enumerate(tokens) if token in stop_ids)
+        candidates = list(chain(stopped, candidates))
+    reasons = {sequence: finish_reason(sequence) for sequence in candidates}
+    return {sequence: reason for sequence, reason in reasons.items() if reason is not None}
+
+
+def _apply_prompt_logprobs(plan: ScheduledStep, output: ModelRunnerOutput) -> None:
+    """Taken even from a discarded chunk: the values are right, and a sibling may count on them."""
+    for part in output.prompt_logprobs:
+        for chunk in plan.chunks:
+            if chunk.row == part.row:
+                request = chunk.sequence.request
+                request.prompt_logprobs.add(part, request.prompt_len)

@@ -1,0 +1,63 @@
+"""The prefix cache: full blocks are found again by the chain of hashes over their tokens and all tokens before them."""
+
+from collections.abc import Sequence as Items
+
+from paged_serve.protocol.block_hash import chain_blocks
+
+from ..requests.request import Sequence
+from .block_pool import BlockPool
+
+
+class PrefixCache:
+    """Finds and publishes the full blocks of sequences in `pool`, in each of `num_groups` KV groups."""
+
+    def __init__(self, pool: BlockPool, block_size: int, num_groups: int, enabled: bool):
+        self.enabled = enabled
+        self._pool = pool
+        self._block_size = block_size  # tokens
+        self._num_groups = num_groups
+
+    def hash_blocks(self, sequence: Sequence, num_tokens: int) -> None:
+        """Extend the sequence's hashes to all full blocks among its first `num_tokens` tokens."""
+        names = sequence.block_names
+        start, end = len(names) * self._block_size, num_tokens - num_tokens % self._block_size
+        if self.enabled and end > start:
+            parent = names[-1] if names else sequence.request.chain_root
+            names += chain_blocks(parent, sequence.token_bytes(start, end), self._block_size)
+
+    def find(self, sequence: Sequence, sibling: Sequence | None, limit: int) -> list[list[int]]:
+        """Per group, the blocks of the longest prefix that exists already, at most `limit` long.
+
+        `sibling` runs and has planned the common prompt.
+        """
+        found: list[list[int]] = [[] for _ in range(self._num_groups)]
+        if self.enabled and sequence.may_read_cache:
+            names = sequence.block_names[:limit]
+            found = [self._pool.find(_group_names(names, group)) for group in range(self._num_groups)]
+        length = min(map(len, found))
+        if sibling is not None and not sequence.num_nans:
+            num_common = min(limit, sequence.request.num_shareable_tokens(self._block_size) // self._block_size)
+            num_common = min(num_common, *map(self._pool.num_trusted, sibling.block_ids))
+            if num_common > length:
+                found, length = [blocks[:num_common] for blocks in sibling.block_ids], num_common
+        return [blocks[:length] for blocks in found]
+
+    def publish(self, sequence: Sequence, num_tokens: int) -> None:
+        """Let others find the full blocks among the first `num_tokens` tokens, whose results were applied."""
+        if not self.enabled:
+            return
+        start, end = sequence.num_published, num_tokens // self._block_size
+        if end > start:
+            self.hash_blocks(sequence, num_tokens)
+            for group, blocks in enumerate(sequence.block_ids):
+                self._pool.publish(blocks[start:end], _group_names(sequence.block_names[start:end], group))
+            sequence.num_published = end
+
+    def forget_names(self, sequence: Sequence) -> None:
+        """As `KVCache.forget`, for one that has no blocks any more, or others: what it has left behind is suspect."""
+        for group in range(self._num_groups):
+            self._pool.suspect_names(_group_names(sequence.block_names, group))
+
+
+def _group_names(names: Items[bytes], group: int) -> Items[bytes]:
+    return names if group == 0 else [name + bytes((group,)) for name in names]

@@ -1,0 +1,200 @@
+"""The engine core's process: the only loop of this room. Links in, the engine, links out.
+
+The loop sleeps in poll until a link has news or a heartbeat is due. Each turn it takes what came, plans what can be
+planned, and keeps everybody's clock: the supervisor's, the clients' and the workers'.
+"""
+
+import gc
+import logging
+import math
+import time
+from typing import assert_never
+
+import zmq
+
+from paged_serve.protocol.errors import ProtocolError
+from paged_serve.protocol.messages import control, worker
+from paged_serve.protocol.messages.message import MAX_STEP_FRAME_BYTES, Refused
+from paged_serve.protocol.process.lifecycle import FAREWELL_S, ChildProcess
+from paged_serve.protocol.transport.channel import RouterChannel
+from paged_serve.protocol.transport.run_dir import WORKERS_SOCKET, endpoint
+
+from ..admission.admission import ModelFacts, fitting_model_len
+from ..engine.debug import describe, dump_state
+from ..engine.engine import EngineCore
+from .client_link import ClientDesk
+from .client_sockets import ClientPorts
+from .loop_clock import LoopClock
+from .worker_link import WorkerLink
+
+log = logging.getLogger(__name__)
+
+BEAT_S = 0.25
+WORKER_QUEUE_FRAMES = 64
+
+
+class EngineProcess:
+    """Owns the sockets and the engine. The engine begins when the first worker group is ready."""
+
+    def __init__(self, child: ChildProcess):
+        self._child = child
+        self._ports = ClientPorts(child)
+        self._clients = ClientDesk(self._ports, child.core_failures)
+        self._clock = LoopClock(time.monotonic())
+        workers = RouterChannel[worker.ToWorker, worker.ToCoreFromWorker](
+            child.context,
+            endpoint(child.run_dir, WORKERS_SOCKET),
+            worker.ToCoreFromWorker,
+            max_frame_bytes=MAX_STEP_FRAME_BYTES,
+            queue_frames=WORKER_QUEUE_FRAMES,
+        )
+        self._workers_socket = workers.socket
+        self._link = WorkerLink(workers, child.config.parallel, child.control.send, child.flight.note)
+        self._poller = zmq.Poller()
+        for socket in (child.control.socket, self._workers_socket, *self._ports.sockets):
+            self._poller.register(socket, zmq.POLLIN)
+        self._engine: EngineCore | None = None
+        self._next_beat = 0.0
+        self._draining = False
+        self._drained_told = False
+        self._culprits_told = 0
+        self._turn_told = 0  # as the supervisor was told last: whose turn it is to be tried
+        self._computes = False  # as clients were told last: there are workers
+
+    def run(self) -> None:
+        """Until the supervisor says stop. Whatever ends the loop otherwise is told to the clients first."""
+        try:
+            while not self._child.stop_requested:
+                self._turn()
+            self._farewell("the server stops")
+        except Exception as error:
+            if self._engine is not None:
+                log.error("state at the end: %s", dump_state(self._engine))
+            self._farewell(f"the engine core failed: {type(error).__name__}")
+            raise
+
+    def _turn(self) -> None:
+        wake_at = min(self._next_beat, self._link.group.deadline)
+        if self._engine is not None:
+            wake_at = min(wake_at, self._engine.next_deadline_s)
+        sleep_s = 0.0 if self._clients.has_work else max(0.0, wake_at - time.monotonic())
+        events = dict(self._poller.poll(math.ceil(1000 * sleep_s)))
+        now = time.monotonic()
+        lost_s = self._clock.turn(now, sleep_s)
+        self._link.group.excuse(lost_s)
+        self._clients.excuse(lost_s)
+        if self._child.control.socket in events:
+            self._receive_control()
+        if self._workers_socket in events:
+            self._receive_from_workers(now)
+        if not events.keys().isdisjoint(self._ports.sockets):
+            self._clients.receive(now)
+        self._clients.expire(now)
+        self._advance_trials(now)
+        self._drive_workers(now)
+        self._child.heartbeat(now, 0 if self._engine is None else self._engine.scheduler.step)
+        if now >= self._next_beat:
+            self._beat(now)
+
+    # The supervisor
+
+    def _receive_control(self) -> None:
+        while (message := self._child.control.receive()) is not None:
+            match message:
+                case control.Stop():
+                    self._child.request_stop()
+                case control.Drain():
+                    self._draining = True
+                    if self._engine is not None:
+                        self._engine.draining = True
+                    log.info("draining")
+                case control.WorkersReplaced(epoch=epoch, from_outside=from_outside):
+                    self._link.replace(epoch, from_outside)
+                case control.TellState():
+                    self._child.control.send(control.State(describe(self._engine)))
+                case control.Welcome() | control.Promote() | Refused():
+                    pass
+                case _:
+                    assert_never(message)
+
+    def _beat(self, now: float) -> None:
+        """Every 250 ms."""
+        self._next_beat = now + BEAT_S
+        if self._engine is not None:
+            self._clients.beat(self._engine, now, computes=self._link.is_ready)
+            if self._draining and self._engine.is_drained and not self._drained_told:
+                self._drained_told = self._child.control.send(control.Drained())
+
+    def _advance_trials(self, now: float) -> None:
+        """The supervisor hears of them first: it judges how we end."""
+        turn = 0 if self._engine is None else self._engine.trials.turn
+        if turn != self._turn_told and self._child.control.send(control.TriesSuspects(turn)):
+            if not (turn and self._turn_told):
+                log.info("requests that may have killed a core are tried one by one%s", "" if turn else ": done")
+            self._turn_told = turn
+        self._clients.advance_trials(now)
+
+    # Workers
+
+    def _begin(self, now: float) -> EngineCore:
+        """The first worker group is ready: make the engine, and let in those who wait."""
+        facts = self._link.group.facts
+        assert self._link.num_blocks is not None
+        engine = self._engine = EngineCore(
+            self._child.config,
+            ModelFacts(
+                self._link.num_blocks,
+                fitting_model_len(self._child.config, self._link.num_blocks, facts.max_model_len),
+                facts.vocab_size,
+                frozenset(facts.eos_token_ids),
+                facts.arithmetic,
+            ),
+            self._child.epoch,
+        )
+        engine.draining = self._draining
+        for_people = self._link.facts_for_people(engine) | self._ports.facts_for_people()
+        self._child.control.send(control.Ready(for_people))
+        log.info("ready %s", " ".join(f"{name}={value}" for name, value in for_people.items()))
+        self._clients.open(engine, now)
+        gc.collect()
+        gc.freeze()  # what lives now lives for ever; later collections need not look at it
+        return engine
+
+    def _drive_workers(self, now: float) -> None:
+        """Send the steps that can be sent; after a change of workers, from a clean start."""
+        self._link.check_deadline(now)
+        if self._engine is not None and self._computes is not self._link.is_ready:
+            self._computes = self._link.is_ready
+            self._clients.tell_beat(self._engine, self._engine.clients, now, computes=self._computes)
+        if not self._link.is_ready:
+            return
+        engine = self._begin(now) if self._engine is None else self._engine
+        epoch = self._link.group.epoch
+        assert epoch is not None
+        if epoch != engine.worker_epoch:
+            log.info("requeued sequences=%d for workers epoch=%d", len(engine.scheduler.running), epoch)
+            from_outside = self._link.take_from_outside()
+            self._clients.send(engine.workers_replaced(epoch, now, from_outside=from_outside), now)
+            if engine.num_culprits > self._culprits_told:
+                self._culprits_told = engine.num_culprits
+                self._child.control.send(control.CulpritEnded())
+        while self._link.is_ready and (plan := engine.plan(now)) is not None:
+            self._link.send_step(plan, engine.scheduler, now)
+
+    def _receive_from_workers(self, now: float) -> None:
+        for answer in self._link.receive(now):
+            if self._engine is None or not self._link.is_ready:
+                return
+            try:
+                outgoing = self._engine.apply(answer, now)
+            except ProtocolError as error:
+                self._link.lose(str(error))
+                return
+            self._clients.send(outgoing, now)
+
+    def _farewell(self, reason: str) -> None:
+        """Say it to all, and give the words half a second to leave."""
+        self._clients.farewell(reason)
+        self._link.shut_down()
+        self._ports.close(FAREWELL_S)
+        self._workers_socket.close(linger=int(1000 * FAREWELL_S))

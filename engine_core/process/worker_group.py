@@ -1,0 +1,184 @@
+"""The tensor-parallel ranks as one object: they become ready together, and one that fails takes all with it."""
+
+from collections import deque
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from paged_serve.protocol.messages.handshake import check_hello
+from paged_serve.protocol.messages.message import Hello
+from paged_serve.protocol.messages.worker import (
+    KVCacheReady,
+    LoadProgress,
+    ModelRunnerOutput,
+    ToCoreFromWorker,
+    WorkerFailed,
+    WorkerReady,
+)
+from paged_serve.protocol.state_machine import fire
+
+from .step_time_limits import StepTimes
+
+
+class GroupState(Enum):
+    LOADING = auto()  # ranks connect and load weights
+    ALLOCATING = auto()  # they were told how many blocks to make
+    READY = auto()
+    LOST = auto()  # waits to be replaced
+
+
+class GroupEvent(Enum):
+    ALL_LOADED = auto()
+    ALL_ALLOCATED = auto()
+    FAIL = auto()
+
+
+GROUP_TRANSITIONS = {
+    (GroupState.LOADING, GroupEvent.ALL_LOADED): GroupState.ALLOCATING,
+    (GroupState.ALLOCATING, GroupEvent.ALL_ALLOCATED): GroupState.READY,
+    (GroupState.LOADING, GroupEvent.FAIL): GroupState.LOST,
+    (GroupState.ALLOCATING, GroupEvent.FAIL): GroupState.LOST,
+    (GroupState.READY, GroupEvent.FAIL): GroupState.LOST,
+}
+
+
+MORE = 8.0  # times the usual deadline, for workers that are seen to work
+
+
+@dataclass(slots=True)
+class WorkerGroup:
+    """One incarnation of all ranks. `epoch` is None until the first rank of the first group names it."""
+
+    size: int
+    times: StepTimes
+    epoch: int | None = None
+    state: GroupState = GroupState.LOADING
+    peers: dict[int, bytes] = field(default_factory=dict)  # by rank
+    pids: dict[int, int] = field(default_factory=dict)  # by rank
+    loaded: dict[int, WorkerReady] = field(default_factory=dict)
+    allocated: set[int] = field(default_factory=set)
+    failure: str = ""
+    _progress: dict[int, LoadProgress] = field(default_factory=dict)
+    _in_flight: deque[tuple[int, int]] = field(default_factory=deque)  # number and tokens of each step
+    _working_since: float = 0.0
+    _granted: float = 1.0  # times what the step under way is allowed
+
+    def rank_of(self, peer: bytes) -> int | None:
+        """None for strangers and for ranks of a former group."""
+        return next((rank for rank, other in self.peers.items() if other == peer), None)
+
+    def admit(self, peer: bytes, hello: Hello) -> str:
+        """Take a rank in; returns why not, or "". A Hello of another epoch is the owner's to judge first."""
+        reason = check_hello(hello)
+        if not reason and hello.role != "worker":
+            reason = f"role {hello.role!r}; only workers connect here"
+        if not reason and not 0 <= hello.index < self.size:
+            reason = f"rank {hello.index} in a group of {self.size}"
+        if not reason and self.epoch is not None and hello.epoch != self.epoch:
+            reason = f"worker group {hello.epoch}; group {self.epoch} is in use"
+        if not reason and self.peers.get(hello.index, peer) != peer:
+            reason = f"rank {hello.index} of group {hello.epoch} is here already"
+        if not reason:
+            self.epoch = hello.epoch
+            self.peers[hello.index] = peer
+            self.pids[hello.index] = hello.pid
+        return reason
+
+    def judge(self, rank: int, message: ToCoreFromWorker) -> str:
+        """Why a worker that says this at this time is broken, or ""; to be asked before anything is counted."""
+        if isinstance(message, WorkerReady | KVCacheReady | LoadProgress | WorkerFailed) and message.rank != rank:
+            return f"it speaks as rank {message.rank}"
+        if isinstance(message, WorkerReady) and (self.state is not GroupState.LOADING or rank in self.loaded):
+            return f"it says that its weights are loaded while the group is {self.state.name}"
+        if isinstance(message, KVCacheReady) and (self.state is not GroupState.ALLOCATING or rank in self.allocated):
+            return f"it says that its KV cache is there while the group is {self.state.name}"
+        return self._judge_answer(rank, message) if isinstance(message, ModelRunnerOutput) else ""
+
+    def _judge_answer(self, rank: int, answer: ModelRunnerOutput) -> str:
+        if rank:
+            return "it answers a step, which rank 0 alone does"
+        if answer.epoch != self.epoch:
+            return f"it answers for epoch {answer.epoch}"
+        if not self._in_flight or self._in_flight[0][0] != answer.step:
+            return f"it answers step {answer.step}; {[step for step, _ in self._in_flight]} are under way"
+        return ""
+
+    def load(self, ready: WorkerReady) -> bool:
+        """A rank has its weights; True when it was the last one."""
+        self.loaded[ready.rank] = ready
+        if len(self.loaded) < self.size:
+            return False
+        self._fire(GroupEvent.ALL_LOADED)
+        return True
+
+    def allocate(self, rank: int) -> bool:
+        """A rank has its blocks; True when it was the last one."""
+        self.allocated.add(rank)
+        if len(self.allocated) < self.size:
+            return False
+        self._fire(GroupEvent.ALL_ALLOCATED)
+        return True
+
+    def progress(self, message: LoadProgress) -> tuple[int, int]:
+        """What is done and to be done in the message's stage, over all ranks heard of that are in it."""
+        self._progress[message.rank] = message
+        parts = [part for part in self._progress.values() if part.stage == message.stage]
+        return sum(part.done for part in parts), sum(part.total for part in parts)
+
+    def step_sent(self, step: int, num_tokens: int, now: float) -> None:
+        if not self._in_flight:
+            self._begin_step(now)
+        self._in_flight.append((step, num_tokens))
+
+    def step_answered(self, now: float) -> None:
+        """The next step's time begins only now: it waited for this one."""
+        _, num_tokens = self._in_flight.popleft()
+        self.times.add(num_tokens, now - self._working_since)
+        self._begin_step(now)
+
+    def excuse(self, seconds: float) -> None:
+        """The core itself did not run for so long, and perhaps the workers did not either."""
+        self._working_since += seconds
+
+    def grant_more(self) -> bool:
+        """The step gets eight times as long, once; False when it got that already."""
+        if self._granted > 1.0:
+            return False
+        self._granted = MORE
+        return True
+
+    @property
+    def deadline(self) -> float:
+        """When the step that is being computed must be answered; infinite when there is none."""
+        if self.state is not GroupState.READY or not self._in_flight:
+            return float("inf")
+        return self._working_since + min(
+            self.times.longest_s, self._granted * self.times.allowed_s(self._in_flight[0][1])
+        )
+
+    def lateness(self, now: float) -> str:
+        """What is wrong with the step under way, for people."""
+        num_tokens = self._in_flight[0][1]
+        usual_s = self.times.usual_s(num_tokens)
+        usual = "" if usual_s is None else f"; 99.9 % of such steps take at most {usual_s:.3g} s"
+        return f"no answer to a step of {num_tokens} tokens for {now - self._working_since:.3g} s{usual}"
+
+    def _begin_step(self, now: float) -> None:
+        self._working_since, self._granted = now, 1.0
+
+    def fail(self, reason: str) -> None:
+        """The group is useless from here on."""
+        self._fire(GroupEvent.FAIL)
+        self.failure = reason
+
+    @property
+    def num_blocks(self) -> int:
+        """What fits every rank."""
+        return min(ready.num_blocks for ready in self.loaded.values())
+
+    @property
+    def facts(self) -> WorkerReady:
+        """Rank 0's view of the model, which all share."""
+        return self.loaded[0]
+
+    def _fire(self, event: GroupEvent) -> None:
+        self.state = fire(GROUP_TRANSITIONS, self.state, event, f"worker group {self.epoch}")

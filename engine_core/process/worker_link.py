@@ -1,0 +1,204 @@
+"""The engine core's side of the workers' link: brings a group up, sends it steps, and notices when it is lost."""
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Protocol, assert_never
+
+from paged_serve.protocol.messages import control, worker
+from paged_serve.protocol.messages.config import ParallelConfig
+from paged_serve.protocol.messages.handshake import check_hello
+from paged_serve.protocol.messages.message import MAX_LONG_TEXT, Hello, Refused
+from paged_serve.protocol.process.lifeline import is_at_work
+from paged_serve.protocol.transport.channel import FRAMES_PER_TURN, SECONDS_PER_TURN
+
+from ..engine.engine import EngineCore
+from ..engine.step_log import StepLog
+from ..scheduling.scheduler import Scheduler
+from .step_time_limits import StepTimes
+from .worker_group import GroupState, WorkerGroup
+
+log = logging.getLogger(__name__)
+
+BringUp = worker.WorkerReady | worker.LoadProgress | worker.KVCacheReady | worker.WorkerFailed
+FromWorker = BringUp | worker.ModelRunnerOutput
+
+STAGES: dict[worker.LoadStage, str] = {
+    "weights": "loading weights",
+    "kernels": "compiling kernels",
+    "graphs": "capturing graphs",
+}
+
+
+class WorkersChannel(Protocol):
+    """A RouterChannel, or a simulation's queues."""
+
+    @property
+    def num_invalid(self) -> int: ...
+
+    def receive(self) -> tuple[bytes, worker.ToCoreFromWorker] | None: ...
+
+    def send(self, peer: bytes, message: worker.ToWorker) -> bool: ...
+
+
+class WorkerLink:
+    """Owns the current group. `report` tells the supervisor, `note` the flight recorder."""
+
+    def __init__(
+        self,
+        channel: WorkersChannel,
+        config: ParallelConfig,
+        report: Callable[[control.FromChild], bool],
+        note: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        self._clock = clock  # measures how long a turn takes
+        self._channel = channel
+        self._config = config
+        self._report = report
+        self._log = StepLog(note)
+        self.num_blocks: int | None = None  # as the first group made them; clients were told so
+        self.times = StepTimes(config.step_timeout_s)
+        self.group = WorkerGroup(config.tensor_parallel_size, self.times)
+        self._from_outside: bool | None = None
+        self._num_invalid = 0  # messages seen that could not be read
+
+    @property
+    def is_ready(self) -> bool:
+        return self.group.state is GroupState.READY
+
+    def receive(self, now: float) -> list[worker.ModelRunnerOutput]:
+        """Take in what came, for 64 messages or 2 ms; returns the answers to steps."""
+        answers: list[worker.ModelRunnerOutput] = []
+        ends = self._clock() + SECONDS_PER_TURN
+        for count in range(FRAMES_PER_TURN):
+            if count and self._clock() >= ends:
+                break
+            received = self._channel.receive()
+            self._check_invalid()
+            if received is None:
+                break
+            peer, message = received
+            if isinstance(message, Hello):
+                self._greet(peer, message)
+            elif (rank := self.group.rank_of(peer)) is not None and self.group.state is not GroupState.LOST:
+                answers += self._take_in(rank, message, now)
+        return answers
+
+    def _take_in(self, rank: int, message: FromWorker, now: float) -> list[worker.ModelRunnerOutput]:
+        """What a worker of this group says; one that breaks the protocol costs the group."""
+        if wrong := self.group.judge(rank, message):
+            self.lose(f"rank {rank} breaks the protocol: {wrong}")
+        elif isinstance(message, worker.ModelRunnerOutput):
+            self.group.step_answered(now)
+            self._log.answered(message)
+            return [message]
+        else:
+            self._bring_up(rank, message)
+        return []
+
+    def _check_invalid(self) -> None:
+        """What could not be read may have been the answer to a step."""
+        if self._channel.num_invalid > self._num_invalid:
+            self._num_invalid = self._channel.num_invalid
+            if self.group.peers and self.group.state is not GroupState.LOST:
+                self.lose("a worker's message could not be read; the line above says why")
+
+    def send_step(self, plan: worker.SchedulerOutput, scheduler: Scheduler, now: float) -> None:
+        self.group.step_sent(plan.step, scheduler.in_flight[-1].num_tokens, now)
+        self._log.sent(scheduler)
+        self._send_to_all(plan)
+
+    def check_deadline(self, now: float) -> None:
+        """A late group is lost: if all its threads sleep, at once; if some are at work, later."""
+        if now < self.group.deadline:
+            return
+        at_work = any(map(is_at_work, self.group.pids.values()))
+        if at_work and self.group.grant_more() and now < self.group.deadline:
+            return
+        self.times.was_late()
+        state = "some of its threads are at work" if at_work else "all its threads sleep"
+        self.lose(f"{self.group.lateness(now)}; {state}")
+
+    def lose(self, reason: str) -> None:
+        """This group is useless; the supervisor is asked for another."""
+        epoch = self.group.epoch
+        assert epoch is not None, "a group is lost before any of its ranks came"
+        self.group.fail(reason)
+        log.error("workers lost epoch=%d reason=%s", epoch, reason)
+        self._report(control.WorkersLost(epoch, reason[:MAX_LONG_TEXT]))
+
+    def replace(self, epoch: int, from_outside: bool | None = None) -> None:
+        """Wait for the group of `epoch`, unless that or a later one is here already.
+
+        `from_outside`: whether the group before was ended by somebody else than a request, if that is known.
+        """
+        if self._from_outside is None:  # of several losses the first one counts: nothing ran at the others
+            self._from_outside = from_outside
+        if self.group.epoch is None or epoch > self.group.epoch:
+            self.group = WorkerGroup(self._config.tensor_parallel_size, self.times, epoch)
+            log.info("waiting for workers epoch=%d", epoch)
+
+    def take_from_outside(self) -> bool:
+        """Whether the group that worked last was ended from outside; for each group once, when the next is ready."""
+        from_outside, self._from_outside = self._from_outside, None
+        return bool(from_outside)
+
+    def shut_down(self) -> None:
+        for peer in self.group.peers.values():
+            self._channel.send(peer, worker.Shutdown())
+
+    def facts_for_people(self, engine: EngineCore) -> dict[str, str]:
+        """Figures of the group and what the engine makes of it."""
+        ranks, block_size = self.group.loaded.values(), engine.kv_cache.block_size
+        return {
+            "kv_blocks": str(engine.facts.num_blocks),
+            "block_size": str(block_size),
+            "kv_tokens": str(engine.facts.num_blocks * block_size),
+            "max_model_len": str(engine.facts.max_model_len),
+            "dtype": self.group.facts.dtype,
+            "device": self.group.facts.device,
+            "weights_mb": f"{sum(ready.weights_bytes for ready in ranks) / 1e6:.1f}",
+            "load_s": f"{max(ready.load_s for ready in ranks):.2f}",
+        }
+
+    def _greet(self, peer: bytes, hello: Hello) -> None:
+        if hello.role == "worker" and not check_hello(hello):
+            self.replace(hello.epoch)  # the supervisor's word may still be on its way
+        reason = self.group.admit(peer, hello)
+        if reason:
+            log.warning("refused a worker rank=%d epoch=%d reason=%s", hello.index, hello.epoch, reason)
+            stale = self.group.epoch is not None and hello.epoch < self.group.epoch
+            self._channel.send(peer, Refused(reason, stale))
+        else:
+            self._channel.send(peer, worker.Welcome(hello.epoch))
+
+    def _bring_up(self, rank: int, message: BringUp) -> None:
+        group = self.group
+        match message:
+            case worker.LoadProgress():
+                done, total = group.progress(message)
+                self._report(control.Progress(STAGES[message.stage], done, total))
+            case worker.WorkerReady():
+                if group.load(message):
+                    self._create_kv_cache()
+            case worker.KVCacheReady():
+                if group.allocate(rank):
+                    log.info("workers are ready epoch=%d ranks=%d", group.epoch, group.size)
+            case worker.WorkerFailed(reason=reason):
+                self.lose(f"rank {rank}: {reason}")
+            case _:
+                assert_never(message)
+
+    def _create_kv_cache(self) -> None:
+        fitting = self.group.num_blocks
+        self.num_blocks = fitting if self.num_blocks is None else self.num_blocks
+        if fitting < self.num_blocks:  # what was promised stays; a rank that cannot allocate it says so
+            log.warning("%d KV blocks would fit now; making the %d of the start", fitting, self.num_blocks)
+        self._send_to_all(worker.CreateKVCache(self.num_blocks))
+
+    def _send_to_all(self, message: worker.CreateKVCache | worker.SchedulerOutput) -> None:
+        for rank, peer in sorted(self.group.peers.items()):
+            if not self._channel.send(peer, message):
+                self.lose(f"rank {rank} is gone, or takes no more steps")
+                return

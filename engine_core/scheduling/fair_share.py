@@ -1,0 +1,153 @@
+"""What each tenant has had of the engine: the measure by which the next one is chosen, and the one preempted.
+
+Service is counted as in Sheng et al., "Fairness in Serving Large Language Models", OSDI 2024: the tokens computed for
+a tenant, an output token as much as two of a prompt, divided by its weight. The virtual time is the service that each
+would have had if all with something alive had always had their shares (generalized processor sharing, Parekh and
+Gallager 1993). What a tenant has had beyond it is its lead; a pause saves nothing up. Leads are told apart by thirds of
+a batch, a batch being what a whole set of rows costs from the first token to the last: among equals whoever came first
+is served first. From two thirds on a tenant is ahead, and what it runs is preempted for those that are not.
+Outputs are charged as they are planned, so no length must be known.
+"""
+
+import math
+from collections.abc import Iterable
+
+from ..requests.tenant import Rate, Tenant
+
+PROMPT_TOKEN_COST, OUTPUT_TOKEN_COST = 1.0, 2.0  # the paper's weights
+STAGES_OF_BATCH = 3  # a lead is told in so many parts of a batch
+AHEAD_STAGE = 2
+MAX_LEAD_BATCHES = 2.0  # what is beyond is forgiven: it was nobody else's loss
+LEAD_FADES_BATCHES = 6.0  # while each is given so much, a lead falls to 1/e by itself: equals differ by chance
+FIRST_COST, KEEP_COST = 100.0, 0.95  # of a sequence: until one has ended; one counts half after 14 more
+ARRIVALS_OVER_BATCHES = 2.0  # rows returned, in sets of all rows: older arrivals count for little
+MAX_IDLE_TENANTS = 1024  # remembered although nothing of theirs lives
+
+
+class FairShares:
+    """All tenants with something alive, and those that had more than others of late."""
+
+    def __init__(self, max_num_rows: int) -> None:
+        self.tenants: dict[str, Tenant] = {}
+        self.virtual_time = 0.0  # service
+        self._max_num_rows = max_num_rows
+        self._ended_cost, self._num_ended = 0.1 * FIRST_COST, 0.1  # of sequences, old ones fading
+        self._live_weight = 0.0  # of tenants with something alive
+        self._decoding: dict[Tenant, None] = {}
+        self._num_rows_returned = 0
+        self._arrivals_over = ARRIVALS_OVER_BATCHES * max_num_rows
+        self._sequence_arrivals = Rate(self._arrivals_over)  # of all tenants
+
+    def of(self, name: str, weight: float) -> Tenant:
+        """The tenant of this name; its newest request says what it weighs."""
+        tenant = self.tenants.get(name)
+        if tenant is None:
+            if len(self.tenants) >= MAX_IDLE_TENANTS:
+                self._forget_idle()
+            tenant = self.tenants[name] = Tenant(name, weight, self.virtual_time)
+            tenant.sequence_arrivals = Rate(self._arrivals_over)
+        if tenant.num_live:
+            self._live_weight += weight - tenant.weight
+        tenant.weight = weight
+        return tenant
+
+    def stage(self, tenant: Tenant) -> int:
+        """Its lead in parts of a batch; 0: none, or hardly any."""
+        return max(0, int((tenant.service - self.virtual_time) * STAGES_OF_BATCH / self._batch_cost))
+
+    def served_as_of(self, tenant: Tenant) -> float:
+        """The service at which its turn comes: within a stage all are alike."""
+        return self.virtual_time + self.stage(tenant) * self._batch_cost / STAGES_OF_BATCH
+
+    def is_ahead(self, tenant: Tenant) -> bool:
+        return self.stage(tenant) >= AHEAD_STAGE
+
+    def tenants_ahead(self) -> set[Tenant]:
+        """Of those with something alive."""
+        least = self.virtual_time + AHEAD_STAGE * self._batch_cost / STAGES_OF_BATCH
+        return {tenant for tenant in self.tenants.values() if tenant.service >= least and tenant.num_live}
+
+    def begins_to_live(self, tenant: Tenant) -> None:
+        """A sequence of it has arrived."""
+        if not tenant.num_live:
+            self._live_weight += tenant.weight
+        tenant.num_live += 1
+        for arrivals in (tenant.sequence_arrivals, self._sequence_arrivals):
+            arrivals.add(1.0, self._num_rows_returned)
+
+    def row_returned(self) -> None:
+        """A sequence has ended or was preempted: the clock by which arrivals grow old."""
+        self._num_rows_returned += 1
+
+    def arrivals_per_row(self, besides: Iterable[Tenant]) -> float:
+        """Sequences of all tenants but these that came lately while one row was returned."""
+        clock = self._num_rows_returned
+        own = sum(tenant.sequence_arrivals.value(clock) for tenant in besides)
+        return max(0.0, self._sequence_arrivals.value(clock) - own)
+
+    def ends(self, tenant: Tenant, num_prompt_tokens: int, num_output_tokens: int) -> None:
+        """A sequence of it has ended."""
+        tenant.num_live -= 1
+        if not tenant.num_live:
+            self._live_weight -= tenant.weight
+        cost = num_prompt_tokens * PROMPT_TOKEN_COST + num_output_tokens * OUTPUT_TOKEN_COST
+        self._ended_cost = KEEP_COST * self._ended_cost + cost
+        self._num_ended = KEEP_COST * self._num_ended + 1
+
+    def begins_to_wait(self, tenant: Tenant) -> None:
+        """Nothing of it waited until now."""
+        tenant.service = max(tenant.service, self.virtual_time)
+
+    def join_decode_set(self, tenant: Tenant) -> None:
+        tenant.num_decoding += 1
+        self._decoding[tenant] = None
+
+    def leave_decode_set(self, tenant: Tenant) -> None:
+        tenant.num_decoding -= 1
+        if not tenant.num_decoding:
+            del self._decoding[tenant]
+
+    def charge_prompt(self, tenant: Tenant, num_tokens: int) -> None:
+        cost = num_tokens * PROMPT_TOKEN_COST
+        self._serve(tenant, cost, self._pass_time(cost))
+
+    def charge_decode_step(self) -> None:
+        """A token for each sequence of the decode set was planned."""
+        if not self._decoding:
+            return
+        kept = self._pass_time(OUTPUT_TOKEN_COST * sum(tenant.num_decoding for tenant in self._decoding))
+        for tenant in self._decoding:
+            self._serve(tenant, tenant.num_decoding * OUTPUT_TOKEN_COST, kept)
+
+    def workers_lost(self) -> None:
+        """Nothing decodes any more."""
+        for tenant in self._decoding:
+            tenant.num_decoding = 0
+        self._decoding.clear()
+
+    def _pass_time(self, cost: float) -> float:
+        """All together are given `cost`; returns which part of a lead is left by then."""
+        passed = cost / self._live_weight
+        self.virtual_time += passed
+        return math.exp(-passed / (LEAD_FADES_BATCHES * self._batch_cost))
+
+    def _serve(self, tenant: Tenant, cost: float, kept: float) -> None:
+        lead = tenant.service + cost / tenant.weight - self.virtual_time
+        tenant.service = self.virtual_time + min(MAX_LEAD_BATCHES * self._batch_cost, lead * kept)
+
+    @property
+    def _batch_cost(self) -> float:
+        return self._max_num_rows * max(1.0, self._ended_cost / self._num_ended)
+
+    def _forget_idle(self) -> None:
+        """Those that had least lose nothing by it: whoever comes back starts at the virtual time at least."""
+        idle = sorted((tenant for tenant in self.tenants.values() if not tenant.num_live), key=lambda t: t.service)
+        for tenant in idle[: max(1, len(idle) // 2)]:
+            del self.tenants[tenant.name]
+
+    def check(self) -> None:
+        live_weight = sum(tenant.weight for tenant in self.tenants.values() if tenant.num_live)
+        assert math.isclose(self._live_weight, live_weight, abs_tol=1e-6), "the weight of those alive is wrong"
+        for tenant in self.tenants.values():
+            assert (tenant in self._decoding) == (tenant.num_decoding > 0), f"tenant {tenant.name!r} decodes unseen"
+            assert min(tenant.num_queued, tenant.num_decoding, tenant.queued_output_tokens) >= 0, "negative counts"

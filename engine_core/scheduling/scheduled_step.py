@@ -1,0 +1,66 @@
+"""One planned step: what it computes, and which of its results nobody wants any more."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from ..requests.request import Sequence
+from .decode_set import DecodeSet
+
+
+@dataclass(slots=True)
+class ScheduledChunk:
+    """Tokens [start, end) of a sequence's known tokens; the last chunk samples the next one."""
+
+    sequence: Sequence
+    row: int
+    start: int
+    end: int
+    samples: bool
+    discarded: bool = False
+
+
+@dataclass(slots=True)
+class ScheduledStep:
+    """In flight from plan to apply. Refers to sequences, because a row index may be reused meanwhile."""
+
+    step: int
+    decode: DecodeSet = field(default_factory=DecodeSet)
+    admitted: list[Sequence] = field(default_factory=list)
+    extended: list[Sequence] = field(default_factory=list)  # received new_blocks[group][i]
+    new_blocks: list[list[int]] = field(default_factory=list)
+    leaves: list[int] = field(default_factory=list)  # rows
+    joins: list[int] = field(default_factory=list)  # rows
+    chunks: list[ScheduledChunk] = field(default_factory=list)
+    last: list[Sequence] = field(default_factory=list)  # decode rows whose last token by length it samples
+    discarded: set[int] = field(default_factory=set)  # indices into decode
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.decode) + sum(chunk.end - chunk.start for chunk in self.chunks)
+
+    def sequences(self) -> Iterator[Sequence]:
+        """Those whose results are still wanted."""
+        for index, sequence in enumerate(self.decode.sequences):
+            if index not in self.discarded:
+                yield sequence
+        yield from (chunk.sequence for chunk in self.chunks if not chunk.discarded)
+
+    def withdraw(self, sequence: Sequence) -> int:
+        """It gives its row back before this step is sent; returns the tokens that others may have."""
+        withdrawn = [chunk for chunk in self.chunks if chunk.sequence is sequence]
+        self.chunks = [chunk for chunk in self.chunks if chunk.sequence is not sequence]
+        if sequence in self.extended:
+            index = self.extended.index(sequence)
+            del self.extended[index]
+            for blocks in self.new_blocks:
+                del blocks[index]
+        return sum(chunk.end - chunk.start for chunk in withdrawn) + bool(sequence.joined_step)
+
+    def discard(self, sequence: Sequence) -> None:
+        """Its results are void: it finished, or gave its row back, after this step was planned."""
+        index = self.decode.index(sequence)
+        if index is not None:
+            self.discarded.add(index)
+        for chunk in self.chunks:
+            if chunk.sequence is sequence:
+                chunk.discarded = True

@@ -1,0 +1,41 @@
+"""Turns a scheduled step into the message that the workers need: only what changed since the step before."""
+
+from paged_serve.protocol.messages.message import pack_ids
+from paged_serve.protocol.messages.worker import Chunk, NewBlocks, NewRow, SchedulerOutput
+
+from ..requests.request import Sequence
+from .scheduled_step import ScheduledStep
+
+
+def plan_message(plan: ScheduledStep, epoch: int) -> SchedulerOutput:
+    """Must be called before the next step is scheduled: it reads the sequences as this step leaves them."""
+    return SchedulerOutput(
+        epoch=epoch,
+        step=plan.step,
+        new_rows=tuple(map(_new_row, plan.admitted)),
+        new_blocks=_new_blocks(plan),
+        decode_leaves=pack_ids(plan.leaves),
+        decode_joins=pack_ids(plan.joins),
+        chunks=tuple(Chunk(chunk.row, chunk.end - chunk.start) for chunk in plan.chunks),
+    )
+
+
+def _new_row(sequence: Sequence) -> NewRow:
+    request = sequence.request
+    return NewRow(
+        row=sequence.row,
+        token_ids=sequence.token_bytes(0, sequence.num_tokens),
+        prompt_len=request.prompt_len,
+        num_computed_tokens=sequence.num_applied,  # nothing of its own is computed yet: what it shares
+        block_ids=tuple(map(pack_ids, sequence.block_ids)),
+        seed=sequence.seed,
+        eos_token_ids=tuple(sorted(sequence.eos_ids)),
+        sampling_params=request.params,
+    )
+
+
+def _new_blocks(plan: ScheduledStep) -> tuple[NewBlocks, ...]:
+    if not plan.extended:
+        return ()
+    rows = pack_ids([sequence.row for sequence in plan.extended])
+    return tuple(NewBlocks(group, rows, pack_ids(blocks)) for group, blocks in enumerate(plan.new_blocks))

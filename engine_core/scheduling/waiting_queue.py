@@ -1,0 +1,106 @@
+"""Who runs next: sequences that own nothing, fairly between tenants, and within each in the policy's order."""
+
+from collections.abc import Collection, Iterator
+from heapq import heapify, heappop, heapreplace
+
+from ..requests.order import insert, remove
+from ..requests.request import Sequence, SequenceState
+from ..requests.tenant import Tenant
+from .fair_share import FairShares
+
+
+def queue_order(priority: int, arrival: int, index: int) -> tuple[int, int, int]:
+    """What sequences of one tenant are sorted by: the request's priority, then when it came, then its own sequences."""
+    return priority, arrival, index
+
+
+def goes_on(sequence: Sequence) -> bool:
+    """What has begun goes on before others, as it is being read, unless it was preempted in their favour."""
+    return not sequence.has_yielded and (sequence.state is SequenceState.PREEMPTED or bool(sequence.output))
+
+
+class WaitingQueue:
+    """Each tenant's by `Sequence.order`, so a preempted sequence returns to the place that its arrival gave it."""
+
+    def __init__(self, shares: FairShares) -> None:
+        self._shares = shares
+        self._waiting: dict[Tenant, list[Sequence]] = {}  # by order; no list is empty
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Sequence]:
+        return (sequence for waiting in self._waiting.values() for sequence in waiting)
+
+    @property
+    def tenants(self) -> Collection[Tenant]:
+        """Those of whom something waits."""
+        return self._waiting.keys()
+
+    def add(self, sequence: Sequence) -> None:
+        tenant = sequence.request.tenant
+        waiting = self._waiting.get(tenant)
+        if waiting is None:
+            self._shares.begins_to_wait(tenant)
+            waiting = self._waiting[tenant] = []
+        insert(waiting, sequence)
+        self._count += 1
+
+    def first(self) -> Sequence:
+        if len(self._waiting) == 1:
+            return next(iter(self._waiting.values()))[0]
+        return min((waiting[0] for waiting in self._waiting.values()), key=self._turn)
+
+    def behind(self, first: Sequence) -> Iterator[Sequence]:
+        """All but `first`, which `first()` has returned, in the order in which they come next."""
+        rest = [
+            iter(waiting[1:] if tenant is first.request.tenant else waiting)
+            for tenant, waiting in self._waiting.items()
+        ]
+        heads = [(self._turn(head), index, head) for index, each in enumerate(rest) if (head := next(each, None))]
+        heapify(heads)
+        while heads:
+            _, index, head = heads[0]
+            yield head
+            if (after := next(rest[index], None)) is None:
+                heappop(heads)
+            else:
+                heapreplace(heads, (self._turn(after), index, after))
+
+    def take(self, first: Sequence) -> None:
+        """Remove what `first` has returned."""
+        tenant = first.request.tenant
+        waiting = self._waiting[tenant]
+        del waiting[0]
+        self._removed(tenant, waiting)
+
+    def remove(self, sequence: Sequence) -> bool:
+        """False when it was not here."""
+        tenant = sequence.request.tenant
+        waiting = self._waiting.get(tenant)
+        if waiting is None or not remove(waiting, sequence):
+            return False
+        self._removed(tenant, waiting)
+        return True
+
+    def _turn(self, sequence: Sequence) -> tuple[int, int, tuple[int, int, int]]:
+        """Sorts the first ones of several tenants."""
+        return (
+            sequence.order[0],
+            -1 if goes_on(sequence) else self._shares.stage(sequence.request.tenant),
+            sequence.order,
+        )
+
+    def _removed(self, tenant: Tenant, waiting: list[Sequence]) -> None:
+        self._count -= 1
+        if not waiting:
+            del self._waiting[tenant]
+
+    def check(self) -> None:
+        for tenant, waiting in self._waiting.items():
+            orders = [sequence.order for sequence in waiting]
+            assert orders, "an empty queue counts as waiting"
+            assert orders == sorted(set(orders)), "the queue is out of order, or holds a sequence twice"
+            assert all(sequence.request.tenant is tenant for sequence in waiting), "in another tenant's queue"
+        assert self._count == sum(map(len, self._waiting.values())), "the queue has miscounted"
