@@ -31,8 +31,9 @@ from paged_serve.workers.cuda_device import GraphPool
 from paged_serve.workers.cuda_graphs import CudaGraphs, ladder
 from paged_serve.workers.device_runner import DeviceRunner, EagerDecodeStep
 from paged_serve.workers.kv_cache import KVCache
-from paged_serve.workers.models import Model, read_model
 from paged_serve.workers.models.assembly import Assembly
+from paged_serve.workers.models.decoder import Model
+from paged_serve.workers.models.loading import read_model
 from paged_serve.workers.quantization.source import matrix_source
 from paged_serve.workers.sampling.device_sampler import DeviceSampler
 from paged_serve.workers.tensor_parallel import TensorParallelGroup

@@ -93,7 +93,7 @@ def write_model(folder: Path, form: str) -> None:
 
 def first_touch(nbytes: int) -> float:
     """Bytes a second; the memory is free again, and the host has not yet taken it back."""
-    from paged_serve.workers.kernels.packing import allocate
+    from paged_serve.workers.huge_pages import allocate
 
     memory = allocate((nbytes,), torch.uint8)
     began = time.process_time()
@@ -107,7 +107,7 @@ def load_once(model: str, fields: dict[str, Any], threads: int) -> dict[str, flo
     from paged_serve.workers.allocator import keep_freed_memory
     from paged_serve.workers.kernels.cpu import Pool, best_library
     from paged_serve.workers.memory import peak_resident_bytes, resident_bytes
-    from paged_serve.workers.models import load_model
+    from paged_serve.workers.models.loading import load_model
     from paged_serve.workers.tensor_parallel import TensorParallelGroup
 
     torch.set_num_threads(1)

@@ -13,11 +13,10 @@ from torch import Tensor
 from torch.nn.functional import rms_norm as torch_rms_norm
 from torch.nn.functional import scaled_dot_product_attention, silu
 
-from paged_serve.workers.kernels.cuda.activation import gated_activation
 from paged_serve.workers.kernels.cuda.attention import Plan, attention, plan
 from paged_serve.workers.kernels.cuda.attention_kernels import Heads
+from paged_serve.workers.kernels.cuda.elementwise import gated_activation, rms_norm
 from paged_serve.workers.kernels.cuda.kernel import Launcher
-from paged_serve.workers.kernels.cuda.norm import rms_norm
 from paged_serve.workers.kernels.cuda.quantize import quantize_rows
 from paged_serve.workers.kernels.cuda.rotate import rotate_and_cache
 from paged_serve.workers.quantization.fp8 import fp8_codes, fp8_scales

@@ -26,7 +26,7 @@ from paged_serve.workers.allocator import keep_freed_memory
 from paged_serve.workers.kernels import cpu
 from paged_serve.workers.kv_cache import KVCache
 from paged_serve.workers.model_runner import ModelRunner
-from paged_serve.workers.models import load_model
+from paged_serve.workers.models.loading import load_model
 from paged_serve.workers.tensor_parallel import TensorParallelGroup
 
 BLOCK_SIZE, CHUNK = 16, 512

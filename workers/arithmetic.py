@@ -3,7 +3,7 @@
 import torch
 
 from .kernels.cpu import Pool
-from .models import Model
+from .models.decoder import Model
 
 EQUAL_RANKS = (1, 2, 4)  # they add as one does: see layers/segments.py
 

@@ -14,7 +14,8 @@ from .kernels.buffers import Buffers
 from .kernels.cpu import Pool
 from .kernels.gemm import ROW_DTYPES
 from .kernels.loading import packed
-from .kernels.packing import OCTET, PackedWeight
+from .kernels.packed_weight import PackedWeight
+from .kernels.packing import OCTET
 from .layers.cpu_ops import CpuOps
 from .layers.embedding import Table, TiedTable
 from .layers.linear import Linear

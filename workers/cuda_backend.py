@@ -9,7 +9,7 @@ from .attention.backend import AttentionBackend
 from .attention.cuda_paged import CudaPagedAttention
 from .kernels.cuda.kernel import Kernel, Launcher
 from .kernels.cuda.quantize import quantize_rows_kernel
-from .kernels.packing import PackedWeight
+from .kernels.packed_weight import PackedWeight
 from .layers.cuda_ops import CudaOps
 from .layers.embedding import Table, TiedTable, TorchTable
 from .layers.fixed_rows import FixedRowsLinear

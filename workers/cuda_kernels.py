@@ -1,28 +1,24 @@
 """Which kernels a model launches: they are compiled before its first step, at once and in threads, not one by one."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import torch
 
 from .cuda_backend import CudaBackend
 from .kernels.cuda import attention_kernels, sampling
-from .kernels.cuda.activation import gated_activation_kernel
+from .kernels.cuda.elementwise import gated_activation_kernel, rms_norm_kernel
 from .kernels.cuda.kernel import Kernel
-from .kernels.cuda.norm import rms_norm_kernel
 from .kernels.cuda.rotate import rotate_and_cache_kernel
-
-if TYPE_CHECKING:  # the models, which use the kernels, import it
-    from .models import Model
+from .layers.model import Model
 
 
-def load_kernels(model: "Model", cached: torch.dtype, block_size: int, on_progress: Callable[[int, int], None]) -> None:
+def load_kernels(model: Model, cached: torch.dtype, block_size: int, on_progress: Callable[[int, int], None]) -> None:
     """Compile what the cache of cubins lacks, and load all; `on_progress(loaded, of)` after each."""
     assert isinstance(model.backend, CudaBackend), model.backend
     model.backend.launcher.load_all(kernels_for(model, cached, block_size), on_progress)
 
 
-def kernels_for(model: "Model", cached: torch.dtype, block_size: int) -> list[Kernel]:
+def kernels_for(model: Model, cached: torch.dtype, block_size: int) -> list[Kernel]:
     """All of `model` with a cache of `cached` in blocks of `block_size` tokens, and of its sampler."""
     backend, geometry, dtype = model.backend, model.geometry, model.dtype
     assert isinstance(backend, CudaBackend), backend

@@ -1,27 +1,24 @@
 """How much of a CUDA device's memory is left for the KV cache: measured, because libraries keep what nobody counts."""
 
-from typing import TYPE_CHECKING
-
 import torch
 
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.config import Config
 
+from .budget import cache_dtype, max_model_len
 from .cuda_backend import CudaBackend
 from .cuda_device import CudaDevice
 from .cuda_graphs import ladder
 from .cuda_steps import cuda_runner
 from .input_batch import InputBatch
-from .kv_cache import KVCache, cache_dtype, max_model_len
+from .kv_cache import KVCache
+from .layers.model import Model
 from .tensor_parallel import TensorParallelGroup
-
-if TYPE_CHECKING:
-    from .models import Model
 
 GRAPHS_TRIED = 2  # the largest: the first takes their common memory and its own, the second its own alone
 
 
-def cuda_budget(config: Config, model: "Model", group: TensorParallelGroup, device: CudaDevice) -> int:
+def cuda_budget(config: Config, model: Model, group: TensorParallelGroup, device: CudaDevice) -> int:
     """Bytes for this rank's KV cache, after the largest step was taken once. Raises ConfigError when none are left.
 
     Ranks exchange sums in that step and in those of graphs, so all ranks must ask at the same point of their work.
@@ -49,7 +46,7 @@ def kv_budget(share: float, total: int, taken: int) -> int:
     return budget
 
 
-def _used_with_graphs(config: Config, model: "Model", group: TensorParallelGroup, device: CudaDevice) -> int:
+def _used_with_graphs(config: Config, model: Model, group: TensorParallelGroup, device: CudaDevice) -> int:
     """Bytes in use once a runner is there with the graphs of all sizes, but for its KV cache.
 
     The largest are captured for trial over a cache of one block, of which padding reads and writes nothing. Graphs that
@@ -67,7 +64,7 @@ def _used_with_graphs(config: Config, model: "Model", group: TensorParallelGroup
 
 
 @torch.inference_mode()
-def _largest_step(model: "Model", config: Config) -> None:
+def _largest_step(model: Model, config: Config) -> None:
     """A chunk of all tokens that a step may have, sampled at as many rows as there may be; its results mean nothing."""
     tokens = min(config.scheduler.max_num_batched_tokens, model.geometry.max_position_embeddings)
     block_size = config.cache.block_size

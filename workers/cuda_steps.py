@@ -8,6 +8,7 @@ from .cuda_device import CudaDevice
 from .cuda_graphs import CudaGraphs, ladder
 from .device_runner import DeviceRunner
 from .kv_cache import KVCache
+from .layers.model import Model
 from .sampling.device_sampler import DeviceSampler
 from .steps import DeviceSteps
 from .tensor_parallel import TensorParallelGroup
@@ -15,11 +16,9 @@ from .tensor_parallel import TensorParallelGroup
 if TYPE_CHECKING:
     from paged_serve.protocol.messages.config import SchedulerConfig
 
-    from .models import Model
-
 
 def cuda_steps(
-    model: "Model",
+    model: Model,
     cache: KVCache,
     group: TensorParallelGroup,
     scheduler: "SchedulerConfig",
@@ -31,7 +30,7 @@ def cuda_steps(
 
 
 def cuda_runner(
-    model: "Model",
+    model: Model,
     cache: KVCache,
     group: TensorParallelGroup,
     scheduler: "SchedulerConfig",

@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -22,14 +22,12 @@ from .device_rows import DeviceRows
 from .device_sampling import DeviceSampling, PendingSample
 from .input_batch import StepArrays, step_arrays
 from .kv_cache import KVCache
+from .layers.model import Model
 from .request_rows import RequestRows
 from .sampling.sampler import SampledTokens
 from .staging import HostCopy
 from .step_output import PromptLogprobs, row_logprobs
 from .tensor_parallel import TensorParallelGroup
-
-if TYPE_CHECKING:
-    from .models import Model
 
 NO_TOKENS = np.zeros(0, np.int64)
 
@@ -102,7 +100,7 @@ class DeviceRunner:
 
     def __init__(
         self,
-        model: "Model",
+        model: Model,
         cache: KVCache,
         group: TensorParallelGroup,
         sampling: DeviceSampling,

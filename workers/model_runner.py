@@ -3,7 +3,6 @@
 import time
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -14,13 +13,11 @@ from paged_serve.protocol.messages.worker import Chunk, ModelRunnerOutput, Sched
 from .backend import HostBackend
 from .input_batch import DecodeInputs, Step, build_step
 from .kv_cache import KVCache
+from .layers.model import Model
 from .request_rows import RequestRows
 from .sampling.sampler import SampledTokens, Sampler
 from .step_output import PromptLogprobs, row_logprobs
 from .tensor_parallel import TensorParallelGroup
-
-if TYPE_CHECKING:
-    from .models import Model
 
 
 class ModelRunner:
@@ -28,7 +25,7 @@ class ModelRunner:
 
     def __init__(
         self,
-        model: "Model",
+        model: Model,
         cache: KVCache,
         group: TensorParallelGroup,
         *,

@@ -20,9 +20,10 @@ from torch import Tensor
 
 from paged_serve.protocol.errors import ConfigError
 
+from .huge_pages import allocate
 from .kernels.checked_file import checksum_of, checksum_of_file, read_into
 from .kernels.cpu import Pool
-from .kernels.packing import PackedWeight, allocate
+from .kernels.packed_weight import PackedWeight
 from .packed_records import (
     DTYPES,
     Record,

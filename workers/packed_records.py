@@ -11,7 +11,8 @@ import torch
 from paged_serve import __version__
 from paged_serve.protocol.messages.config import ModelConfig
 
-from .kernels.packing import LAYOUT, PackedWeight, WeightFormat
+from .kernels.packed_weight import PackedWeight, WeightFormat
+from .kernels.packing import LAYOUT
 
 Size = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
 DTYPES = {

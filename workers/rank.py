@@ -13,18 +13,20 @@ from paged_serve.protocol.messages.worker import ModelRunnerOutput, WorkerReady
 
 from .allocator import keep_freed_memory
 from .arithmetic import arithmetic
-from .backend import TorchBackend
+from .budget import blocks_that_fit, cache_dtype, host_budget, max_model_len
 from .cpu_quota import quota_of_cpus
 from .cuda_device import CudaDevice
 from .kernels.cpu import Library, Pool, best_library
-from .kv_cache import KVCache, blocks_that_fit, cache_dtype, host_budget, max_model_len
+from .kv_cache import KVCache
 from .machine import remedy, why_slow
 from .memory import free_host_bytes, peak_resident_bytes, resident_bytes
 from .model_runner import ModelRunner
-from .models import Model, device_of, load_model
+from .models.decoder import Model
+from .models.loading import device_of, load_model
 from .steps import HostSteps, Steps
 from .tensor_parallel import TensorParallelGroup
 from .threads import nodes_of_cpus, pinned_cpus, threads_of_rank, usable_cpus
+from .torch_backend import TorchBackend
 from .warm_up import warm_up
 
 log = logging.getLogger(__name__)

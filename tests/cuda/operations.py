@@ -14,7 +14,7 @@ from paged_serve.workers.kernels import attention as cpu_attention
 from paged_serve.workers.kernels import elementwise as cpu_elementwise
 from paged_serve.workers.kernels.cpu import Pool
 from paged_serve.workers.kernels.cuda import activation, norm, rotate
-from paged_serve.workers.kernels.dtypes import DTYPE_CODES
+from paged_serve.workers.kernels.parameters import DTYPE_CODES
 
 from .emulated import Stats
 

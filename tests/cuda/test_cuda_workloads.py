@@ -12,7 +12,8 @@ import torch
 from paged_serve.protocol.messages.config import ModelConfig
 from paged_serve.workers.cuda_backend import CudaBackend
 from paged_serve.workers.device_runner import EagerDecodeStep
-from paged_serve.workers.models import Model, load_model
+from paged_serve.workers.models.decoder import Model
+from paged_serve.workers.models.loading import load_model
 from paged_serve.workers.rank import DEMO_MODEL
 from paged_serve.workers.sampling.device_sampler import DeviceSampler
 from paged_serve.workers.tensor_parallel import TensorParallelGroup

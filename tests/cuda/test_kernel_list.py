@@ -14,7 +14,7 @@ from paged_serve.workers.cuda_backend import CudaBackend
 from paged_serve.workers.cuda_kernels import load_kernels
 from paged_serve.workers.device_runner import DeviceRunner
 from paged_serve.workers.kv_cache import KVCache
-from paged_serve.workers.models import load_model
+from paged_serve.workers.models.loading import load_model
 from paged_serve.workers.sampling.device_sampler import DeviceSampler
 from paged_serve.workers.tensor_parallel import TensorParallelGroup
 

@@ -12,8 +12,8 @@ import torch
 
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.config import ModelConfig
+from paged_serve.workers.kernels.cuda.elementwise import RmsNormParams, rms_norm, rms_norm_kernel
 from paged_serve.workers.kernels.cuda.launcher import CudaLauncher, wrapped
-from paged_serve.workers.kernels.cuda.norm import RmsNormParams, rms_norm, rms_norm_kernel
 from paged_serve.workers.kernels.cuda.requirements import (
     architecture,
     check_compiler,

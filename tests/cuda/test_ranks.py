@@ -18,7 +18,7 @@ from paged_serve.workers.cuda_memory import cuda_budget
 from paged_serve.workers.cuda_steps import cuda_steps
 from paged_serve.workers.device_runner import DeviceRunner
 from paged_serve.workers.kv_cache import KVCache
-from paged_serve.workers.models import load_model
+from paged_serve.workers.models.loading import load_model
 from paged_serve.workers.rank_links import RankLinks
 from paged_serve.workers.sampling.device_sampler import DeviceSampler
 from paged_serve.workers.tensor_parallel import TensorParallelGroup

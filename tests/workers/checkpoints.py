@@ -10,7 +10,8 @@ from torch import Tensor
 from paged_serve.protocol.messages.config import ModelConfig
 from paged_serve.workers.backend import Backend
 from paged_serve.workers.kernels.cpu import Pool
-from paged_serve.workers.models import Model, load_model
+from paged_serve.workers.models.decoder import Model
+from paged_serve.workers.models.loading import load_model
 from paged_serve.workers.tensor_parallel import TensorParallelGroup
 
 SHAPE: dict[str, Any] = {

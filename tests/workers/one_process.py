@@ -17,7 +17,7 @@ from paged_serve.workers.device_runner import DecodeStep, DeviceRunner, EagerDec
 from paged_serve.workers.device_sampling import DeviceSampling
 from paged_serve.workers.kv_cache import KVCache
 from paged_serve.workers.model_runner import ModelRunner
-from paged_serve.workers.models import Model
+from paged_serve.workers.models.decoder import Model
 from paged_serve.workers.sampling.sampler import Sampler
 from paged_serve.workers.tensor_parallel import TensorParallelGroup
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from paged_serve.workers.input_batch import InputBatch
 from paged_serve.workers.kv_cache import KVCache
-from paged_serve.workers.models import Model
+from paged_serve.workers.models.decoder import Model
 
 
 @dataclass

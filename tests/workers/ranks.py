@@ -10,7 +10,7 @@ import torch
 
 from paged_serve.protocol.messages.worker import ModelRunnerOutput, SchedulerOutput
 from paged_serve.workers.model_runner import ModelRunner
-from paged_serve.workers.models import Model
+from paged_serve.workers.models.decoder import Model
 from paged_serve.workers.tensor_parallel import TensorParallelGroup
 
 Result = TypeVar("Result")

@@ -7,7 +7,8 @@ import pytest
 from paged_serve.protocol.messages.config import ModelConfig
 from paged_serve.protocol.messages.message import unpack_ids
 from paged_serve.workers.kernels import cpu
-from paged_serve.workers.models import Model, load_model
+from paged_serve.workers.models.decoder import Model
+from paged_serve.workers.models.loading import load_model
 from paged_serve.workers.rank import DEMO_MODEL
 from paged_serve.workers.tensor_parallel import TensorParallelGroup
 

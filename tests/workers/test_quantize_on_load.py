@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from paged_serve.protocol.errors import ConfigError
-from paged_serve.workers.backend import SingleRowsBackend
 from paged_serve.workers.layers.embedding import TorchTable
 from paged_serve.workers.quantization.forms import Fp8Weight, Int8Weight
 from paged_serve.workers.quantization.fp8 import fp8_codes, fp8_scales
@@ -18,6 +17,7 @@ from paged_serve.workers.quantization.torch_linear import (
     quantize_rows,
 )
 from paged_serve.workers.tensor_parallel import TensorParallelGroup
+from paged_serve.workers.torch_backend import SingleRowsBackend
 
 from .checkpoints import ours, random_tokens, reference
 from .paged_loop import PagedLoop

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from paged_serve.workers.kernels.buffers import Buffers
-from paged_serve.workers.kernels.packing import WeightFormat, pack
+from paged_serve.workers.kernels.packed_weight import WeightFormat
+from paged_serve.workers.kernels.packing import pack
 from paged_serve.workers.layers.linear import JoinedLinear
 from paged_serve.workers.layers.packed_linear import PackedLinear
 from paged_serve.workers.quantization.forms import GroupedWeight, Int8Weight

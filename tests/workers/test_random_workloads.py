@@ -18,7 +18,7 @@ from paged_serve.protocol.messages.config import CacheConfig, Config, SchedulerC
 from paged_serve.protocol.messages.engine_core import EngineCoreRequest
 from paged_serve.protocol.messages.sampling_params import FinishReason
 from paged_serve.workers.kernels import cpu
-from paged_serve.workers.models import Model
+from paged_serve.workers.models.decoder import Model
 
 from .one_process import NotWaiting, OneProcess, Told
 from .random_workload import MAX_MODEL_LEN, Workload, draw_workload

@@ -16,7 +16,7 @@ from paged_serve.workers.attention.torch_oracle import TorchOracle
 from paged_serve.workers.kv_cache import KVCache
 from paged_serve.workers.layers import rotary
 from paged_serve.workers.model_runner import ModelRunner
-from paged_serve.workers.models import load_model
+from paged_serve.workers.models.loading import load_model
 from paged_serve.workers.rank import DEMO_MODEL
 from paged_serve.workers.recorded_forward import TorchWatch
 from paged_serve.workers.tensor_parallel import TensorParallelGroup

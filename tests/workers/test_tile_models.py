@@ -5,7 +5,7 @@ import torch
 
 from paged_serve.protocol.messages.config import ModelConfig
 from paged_serve.workers.kernels import cpu
-from paged_serve.workers.models import load_model
+from paged_serve.workers.models.loading import load_model
 from paged_serve.workers.rank import DEMO_MODEL
 from paged_serve.workers.tensor_parallel import TensorParallelGroup
 

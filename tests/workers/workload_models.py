@@ -5,7 +5,8 @@ from pathlib import Path
 
 from paged_serve.protocol.messages.config import ModelConfig
 from paged_serve.workers.kernels import cpu
-from paged_serve.workers.models import Model, load_model
+from paged_serve.workers.models.decoder import Model
+from paged_serve.workers.models.loading import load_model
 from paged_serve.workers.rank import DEMO_MODEL
 from paged_serve.workers.tensor_parallel import TensorParallelGroup
 

@@ -7,8 +7,7 @@ from torch import Tensor
 
 from .attention import cached
 from .cpu import Pool
-from .dtypes import DTYPE_CODES
-from .parameters import NormParams, RotateParams, SiluMulParams, packer
+from .parameters import DTYPE_CODES, NormParams, RotateParams, SiluMulParams, packer
 
 NORM, SILU_MUL, ROTATE = packer(NormParams), packer(SiluMulParams), packer(RotateParams)
 

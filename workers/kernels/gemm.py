@@ -7,9 +7,10 @@ from torch import Tensor
 
 from .buffers import Buffers
 from .cpu import Pool
-from .dtypes import DTYPE_CODES
-from .packing import WORD_INPUTS, PackedWeight, WeightFormat
+from .packed_weight import PackedWeight, WeightFormat
+from .packing import WORD_INPUTS
 from .parameters import (
+    DTYPE_CODES,
     EmbedParams,
     GemmInt4Params,
     GemmInt8Params,

@@ -6,9 +6,11 @@ import torch
 from torch import Tensor
 
 from ..conversion import NotFiniteError
+from ..huge_pages import allocate
 from ..quantization.forms import GroupedWeight, Int8Weight, StoredWeight, Weight
 from .cpu import Pool
-from .packing import OCTET, PANEL, PackedWeight, WeightFormat, allocate, scale_unit
+from .packed_weight import PackedWeight, WeightFormat
+from .packing import OCTET, PANEL, scale_unit
 from .parameters import PackInt4Params, PackParams, PackPart, QuantizeWeightsParams, packer
 
 ELEMENTS = {torch.bfloat16: 0, torch.float16: 1, torch.float32: 2, torch.int8: 3}  # as stored_elements.h says

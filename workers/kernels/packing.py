@@ -1,11 +1,10 @@
 """Weights in the order in which the kernels read them: panels of 64 outputs, K innermost, see csrc/cpu/tile.h."""
 
-import mmap
-
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from ..huge_pages import allocate
 from ..quantization.forms import GroupedWeight, Int8Weight, Weight
 from .packed_weight import PackedWeight as PackedWeight
 from .packed_weight import WeightFormat as WeightFormat
@@ -15,21 +14,8 @@ WORD_INPUTS = 4  # inputs of an output that share 32 bits, at most: of int8 code
 FP16_OUTPUTS = 16  # whose words of float16 are taken apart together
 OCTET = 8  # inputs of an output that share 32 bits of int4 codes
 INT4_ZERO = 8  # the code that stands for zero where there are no zero points
-HUGE_PAGE = 2 << 20
 LAYOUT = 2  # one more whenever the bytes of panels change, or which tensors a file has (test_packed_layout.py)
 PANELS_AT_ONCE = 16  # whose int4 codes are rearranged together: a few MB of temporaries
-
-
-def allocate(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """An uninitialised tensor that starts on a 2 MB page and lies in such pages as far as it fills them."""
-    nbytes = dtype.itemsize * torch.Size(shape).numel()
-    # Private, because shared memory gets no large pages.
-    memory = mmap.mmap(-1, nbytes + HUGE_PAGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    raw = torch.frombuffer(memory, dtype=torch.uint8)
-    start = -raw.data_ptr() % HUGE_PAGE
-    if whole := nbytes // HUGE_PAGE * HUGE_PAGE:
-        memory.madvise(mmap.MADV_HUGEPAGE, start, whole)
-    return raw[start : start + nbytes].view(dtype).view(shape)
 
 
 def pack(weight: Weight) -> PackedWeight:

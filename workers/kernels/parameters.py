@@ -5,6 +5,10 @@ import struct
 from collections.abc import Callable
 from ctypes import c_float, c_int32, c_int64, c_void_p
 
+import torch
+
+DTYPE_CODES = {torch.bfloat16: 0, torch.float32: 1, torch.float16: 2}  # Dtype of api.h, of activations
+
 
 class PoolParams(ctypes.Structure):
     _fields_ = (("cpus", c_void_p), ("threads", c_int32), ("pin_caller", c_int32), ("spin_us", c_int32))

@@ -5,8 +5,8 @@ from enum import IntEnum
 import torch
 from torch import Tensor
 
+from ..huge_pages import allocate
 from .cpu import Pool
-from .packing import allocate
 from .parameters import UnpackCodesParams, packer
 
 UNPACK_CODES = packer(UnpackCodesParams)

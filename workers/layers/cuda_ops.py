@@ -3,9 +3,8 @@
 from torch import Tensor
 
 from ..input_batch import InputBatch
-from ..kernels.cuda.activation import gated_activation
+from ..kernels.cuda.elementwise import gated_activation, rms_norm
 from ..kernels.cuda.kernel import Launcher
-from ..kernels.cuda.norm import rms_norm
 from ..kernels.cuda.rotate import rotate_and_cache
 from ..kv_cache import KVCache
 from .fixed_rows import empty_rows

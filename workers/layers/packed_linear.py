@@ -6,7 +6,7 @@ from torch import Tensor
 from ..kernels.buffers import Buffers
 from ..kernels.cpu import Pool
 from ..kernels.gemm import embed_rows, gemm, sum_parts
-from ..kernels.packing import PackedWeight
+from ..kernels.packed_weight import PackedWeight
 from ..tensor_parallel import TensorParallelGroup
 
 

@@ -6,7 +6,8 @@ number of ranks. A rank of one holds them all, a rank of two half of them.
 
 from dataclasses import replace
 
-from ..kernels.packing import OCTET, WORD_INPUTS, PackedWeight
+from ..kernels.packed_weight import PackedWeight
+from ..kernels.packing import OCTET, WORD_INPUTS
 from ..quantization.forms import GroupedWeight, Weight
 
 COUNTS = (4, 2)

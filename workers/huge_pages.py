@@ -1,0 +1,20 @@
+"""Memory in pages of 2 MB, which cost the processor fewer waits for addresses."""
+
+import mmap
+
+import torch
+from torch import Tensor
+
+HUGE_PAGE = 2 << 20  # bytes
+
+
+def allocate(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """An uninitialised tensor that starts on a 2 MB page and lies in such pages as far as it fills them."""
+    nbytes = dtype.itemsize * torch.Size(shape).numel()
+    # Private, because shared memory gets no large pages.
+    memory = mmap.mmap(-1, nbytes + HUGE_PAGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    raw = torch.frombuffer(memory, dtype=torch.uint8)
+    start = -raw.data_ptr() % HUGE_PAGE
+    if whole := nbytes // HUGE_PAGE * HUGE_PAGE:
+        memory.madvise(mmap.MADV_HUGEPAGE, start, whole)
+    return raw[start : start + nbytes].view(dtype).view(shape)

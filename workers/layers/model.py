@@ -1,0 +1,37 @@
+"""What a runner needs of a model, whichever way it is put together."""
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from ..attention.backend import AttentionBackend
+from ..backend import Backend
+from ..input_batch import InputBatch
+from ..kv_cache import KVCache
+from ..models.geometry import Geometry
+
+
+class Model(Protocol):
+    """One rank's share of a model."""
+
+    @property
+    def geometry(self) -> Geometry: ...
+    @property
+    def backend(self) -> Backend: ...
+    @property
+    def tp_size(self) -> int: ...
+    @property
+    def device(self) -> str: ...
+    @property
+    def dtype(self) -> torch.dtype: ...
+    @property
+    def attention(self) -> AttentionBackend: ...
+
+    def forward(self, batch: InputBatch, cache: KVCache) -> Tensor:
+        """Hidden states after the last layer, normalised: [tokens, hidden]. Writes the tokens' K and V to `cache`."""
+        ...
+
+    def logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
+        """[n, hidden] -> [n, vocab] float32, on every rank; in `out` if it is given."""
+        ...

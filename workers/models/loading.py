@@ -1,0 +1,96 @@
+"""`load_model` turns a local Hugging Face folder into a `Model`."""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from paged_serve.protocol.errors import ConfigError
+from paged_serve.protocol.messages.config import ModelConfig
+
+from ..backend import Backend, PackingBackend
+from ..conversion import NotFiniteError, find_not_finite
+from ..cpu_backend import CpuBackend
+from ..kernels.cpu import Pool
+from ..packed_cache import PackedStore, through_store
+from ..packed_records import key_of
+from ..quantization.source import matrix_source
+from ..tensor_parallel import TensorParallelGroup
+from ..torch_backend import SingleRowsBackend, TorchBackend
+from ..weights import Checkpoint
+from .assembly import Assembly
+from .decoder import Model
+from .family import Family
+from .geometry import Geometry
+from .registry import read_geometry
+
+log = logging.getLogger(__name__)
+
+
+def load_model(
+    folder: str,
+    config: ModelConfig,
+    group: TensorParallelGroup,
+    on_progress: Callable[[int, int], None],
+    pool: Pool | None = None,
+    backend: Backend | None = None,
+) -> Model:
+    """This rank's share of the model in `folder`, ready to run.
+
+    It computes with `backend`, or else the kernels of `pool`, those of the CUDA device, torch row by row.
+    `on_progress(loaded_bytes, total_bytes)` is called after each tensor. Raises ConfigError when the folder, the
+    machine or the number of ranks does not fit, with what was found and what would.
+    """
+    path = Path(folder)
+    family, geometry = read_model(path, config)
+    geometry.check_tensor_parallel(group.size)
+    backend = backend or _best_backend(config, geometry, pool)
+    if config.quantization == "fp8" and (reason := backend.lacks_for_fp8(geometry.dtype)):
+        raise ConfigError(f"quantization=fp8 is not for this server: {reason}")
+    checkpoint = Checkpoint(path)
+
+    def assembled(store: PackedStore | None) -> Model:
+        source = matrix_source(path, checkpoint, config, geometry.dtype, pool)
+        names = family.weight_names
+        return Assembly(checkpoint, source, names, geometry, group, backend, on_progress, store).model()
+
+    try:
+        if not config.packed_weights_dir:
+            return assembled(None)
+        if pool is None or not isinstance(backend, PackingBackend):
+            log.warning("packed_weights_dir is for the CPU kernels, which do not serve here; nothing is kept")
+            return assembled(None)
+        key = key_of(path, config, checkpoint.entries, geometry.dtype, group.rank, group.size)
+        kept = Path(config.packed_weights_dir) / f"{key[:32]}.packed"
+        return through_store(kept, key, checkpoint.files, pool, assembled)
+    except NotFiniteError as error:
+        find_not_finite(checkpoint, geometry.dtype)
+        raise AssertionError("the tensors as they are stored are finite") from error
+    finally:
+        checkpoint.close()
+
+
+def read_model(folder: Path, config: ModelConfig) -> tuple[Family, Geometry]:
+    """The family and shape of the model in `folder`, with the dtype to compute in; reads no weights."""
+    return read_geometry(folder, config.dtype)
+
+
+def device_of(config: ModelConfig) -> str:
+    """ "cpu" or "cuda"; "auto" takes CUDA when there is one."""
+    available = torch.cuda.is_available()
+    if config.device == "cuda" and not available:
+        raise ConfigError("device=cuda, but torch finds no CUDA device; use device=cpu")
+    return "cuda" if config.device != "cpu" and available else "cpu"
+
+
+def _best_backend(config: ModelConfig, geometry: Geometry, pool: Pool | None) -> Backend:
+    if pool is not None:
+        return CpuBackend(pool)
+    if device_of(config) == "cpu":
+        return SingleRowsBackend()
+    from ..cuda_backend import CudaBackend, computes
+
+    return (
+        CudaBackend.for_current_device(config) if computes(geometry.dtype, geometry.head_dim) else TorchBackend("cuda")
+    )
