@@ -26,18 +26,18 @@ from paged_serve.protocol.messages.config import ModelConfig, SchedulerConfig
 from paged_serve.protocol.messages.message import pack_ids
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 from paged_serve.protocol.messages.worker import Chunk, NewRow, SchedulerOutput
-from paged_serve.workers.cuda_backend import CudaBackend
-from paged_serve.workers.cuda_device import GraphPool
-from paged_serve.workers.cuda_graphs import CudaGraphs, ladder
-from paged_serve.workers.device_runner import DeviceRunner, EagerDecodeStep
-from paged_serve.workers.kv_cache import KVCache
+from paged_serve.workers.backends.cuda.backend import CudaBackend
+from paged_serve.workers.backends.cuda.sampler import DeviceSampler
+from paged_serve.workers.checkpoint.safetensors_files import Checkpoint
+from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
+from paged_serve.workers.kv.kv_cache import KVCache
 from paged_serve.workers.models.assembly import Assembly
 from paged_serve.workers.models.decoder import Model
 from paged_serve.workers.models.loading import read_model
 from paged_serve.workers.quantization.source import matrix_source
-from paged_serve.workers.sampling.device_sampler import DeviceSampler
-from paged_serve.workers.tensor_parallel import TensorParallelGroup
-from paged_serve.workers.weights import Checkpoint
+from paged_serve.workers.runner.cuda_device import GraphPool
+from paged_serve.workers.runner.cuda_graphs import CudaGraphs, ladder
+from paged_serve.workers.runner.device_runner import DeviceRunner, EagerDecodeStep
 
 COMMON = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "dtype": "bfloat16", "rms_norm_eps": 1e-5}
 LARGE = {"vocab_size": 128256, "hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8}

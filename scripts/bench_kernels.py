@@ -29,7 +29,7 @@ from torch import Tensor
 from paged_serve.frontend.bench.machine import circumstances
 from paged_serve.frontend.bench.tables import number
 from paged_serve.protocol.errors import ConfigError
-from paged_serve.workers.kernels import cpu
+from paged_serve.workers.kernels.cpu import library as cpu
 
 SAMPLES = 9
 SAMPLE_S = 0.03  # at least, of calls one after another

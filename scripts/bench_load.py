@@ -93,7 +93,7 @@ def write_model(folder: Path, form: str) -> None:
 
 def first_touch(nbytes: int) -> float:
     """Bytes a second; the memory is free again, and the host has not yet taken it back."""
-    from paged_serve.workers.huge_pages import allocate
+    from paged_serve.workers.distributed.huge_pages import allocate
 
     memory = allocate((nbytes,), torch.uint8)
     began = time.process_time()
@@ -104,11 +104,11 @@ def first_touch(nbytes: int) -> float:
 def load_once(model: str, fields: dict[str, Any], threads: int) -> dict[str, float]:
     """In this process: seconds, and bytes of memory beyond what the weights take."""
     from paged_serve.protocol.messages.config import ModelConfig
-    from paged_serve.workers.allocator import keep_freed_memory
-    from paged_serve.workers.kernels.cpu import Pool, best_library
-    from paged_serve.workers.memory import peak_resident_bytes, resident_bytes
+    from paged_serve.workers.distributed.allocator import keep_freed_memory
+    from paged_serve.workers.distributed.memory import peak_resident_bytes, resident_bytes
+    from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
+    from paged_serve.workers.kernels.cpu.library import Pool, best_library
     from paged_serve.workers.models.loading import load_model
-    from paged_serve.workers.tensor_parallel import TensorParallelGroup
 
     torch.set_num_threads(1)
     keep_freed_memory()

@@ -27,7 +27,7 @@ STEPS: list[list[str]] = [
 
 def steps_of_other_isas() -> list[list[str]]:
     """The best one has been tested by then."""
-    from paged_serve.workers.kernels.cpu import runnable_isas
+    from paged_serve.workers.kernels.cpu.library import runnable_isas
 
     others = ["tests/workers", "-m", "chosen_isa and not nightly", "--cpu-isa"]
     return [[*PYTEST, *sys.argv[1:], *others, isa] for isa in runnable_isas()[1:]]

@@ -13,13 +13,13 @@ from torch import Tensor
 from torch.nn.functional import rms_norm as torch_rms_norm
 from torch.nn.functional import scaled_dot_product_attention, silu
 
+from paged_serve.workers.checkpoint.fp8_codes import fp8_codes, fp8_scales
 from paged_serve.workers.kernels.cuda.attention import Plan, attention, plan
 from paged_serve.workers.kernels.cuda.attention_kernels import Heads
 from paged_serve.workers.kernels.cuda.elementwise import gated_activation, rms_norm
 from paged_serve.workers.kernels.cuda.kernel import Launcher
 from paged_serve.workers.kernels.cuda.quantize import quantize_rows
 from paged_serve.workers.kernels.cuda.rotate import rotate_and_cache
-from paged_serve.workers.quantization.fp8 import fp8_codes, fp8_scales
 
 HEADS, KV_HEADS, HEAD_DIM, HIDDEN, GATE, BLOCK_SIZE = 32, 8, 128, 4096, 14336, 16
 BF16, FP8 = torch.bfloat16, torch.float8_e4m3fn

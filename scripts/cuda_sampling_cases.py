@@ -10,8 +10,8 @@ from cuda_timing import Call
 from paged_serve.protocol.messages.message import pack_ids
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 from paged_serve.protocol.messages.worker import NewRow
-from paged_serve.workers.request_rows import RequestRows
-from paged_serve.workers.sampling.device_sampler import DeviceSampler
+from paged_serve.workers.backends.cuda.sampler import DeviceSampler
+from paged_serve.workers.batch.request_rows import RequestRows
 
 ROWS, VOCABULARY = 128, 131072
 KINDS = {

@@ -13,14 +13,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paged_serve.workers.huge_pages import allocate
-from paged_serve.workers.kernels.attention import attention
-from paged_serve.workers.kernels.cpu import Pool
-from paged_serve.workers.kernels.elementwise import rms_norm, rotate_and_cache, silu_mul
-from paged_serve.workers.kernels.gemm import QuantizedRows, gemm, quantize_rows
-from paged_serve.workers.kernels.packed_weight import PackedWeight, WeightFormat
-from paged_serve.workers.kernels.packing import pack_float, pack_int4, pack_int8
-from paged_serve.workers.kernels.sampling import draw_tokens, scan_logits, token_logprobs
+from paged_serve.workers.checkpoint.packed_weight import PackedWeight, WeightFormat
+from paged_serve.workers.distributed.huge_pages import allocate
+from paged_serve.workers.kernels.cpu.attention import attention
+from paged_serve.workers.kernels.cpu.elementwise import rms_norm, rotate_and_cache, silu_mul
+from paged_serve.workers.kernels.cpu.gemm import QuantizedRows, gemm, quantize_rows
+from paged_serve.workers.kernels.cpu.library import Pool
+from paged_serve.workers.kernels.cpu.packing import pack_float, pack_int4, pack_int8
+from paged_serve.workers.kernels.cpu.sampling import draw_tokens, scan_logits, token_logprobs
 
 HIDDEN, INTERMEDIATE, HEADS, KV_HEADS, HEAD_DIM, VOCAB = 1024, 3072, 16, 8, 128, 32_000
 BLOCK_SIZE, NUM_BLOCKS = 16, 8192  # 512 MB

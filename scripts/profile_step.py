@@ -22,12 +22,12 @@ from paged_serve.protocol.messages.config import ModelConfig
 from paged_serve.protocol.messages.message import pack_ids
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 from paged_serve.protocol.messages.worker import Chunk, NewRow, SchedulerOutput
-from paged_serve.workers.allocator import keep_freed_memory
-from paged_serve.workers.kernels import cpu
-from paged_serve.workers.kv_cache import KVCache
-from paged_serve.workers.model_runner import ModelRunner
+from paged_serve.workers.distributed.allocator import keep_freed_memory
+from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
+from paged_serve.workers.kernels.cpu import library as cpu
+from paged_serve.workers.kv.kv_cache import KVCache
 from paged_serve.workers.models.loading import load_model
-from paged_serve.workers.tensor_parallel import TensorParallelGroup
+from paged_serve.workers.runner.model_runner import ModelRunner
 
 BLOCK_SIZE, CHUNK = 16, 512
 

@@ -21,7 +21,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from paged_serve.workers.kernels import cpu
+from paged_serve.workers.kernels.cpu import library as cpu
 from tests.workers.random_workload import Form, draw_workload
 from tests.workers.test_random_workloads import run_workload
 from tests.workers.workload_models import Models

@@ -6,7 +6,7 @@ import tempfile
 
 import pytest
 
-from paged_serve.workers.kernels.cpu import runnable_isas
+from paged_serve.workers.kernels.cpu.library import runnable_isas
 
 TEARDOWN_S = 120
 

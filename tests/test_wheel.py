@@ -10,7 +10,7 @@ from pathlib import Path
 import build_wheel
 import pytest
 
-from paged_serve.workers.kernels import cpu
+from paged_serve.workers.kernels.cpu import library as cpu
 
 ROOT = Path(__file__).parent.parent
 

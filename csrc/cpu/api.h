@@ -1,4 +1,4 @@
-// The whole C ABI: every exported function, with the one struct of parameters it takes. workers/kernels/parameters.py mirrors
+// The whole C ABI: every exported function, with the one struct of parameters it takes. workers/kernels/cpu/parameters.py mirrors
 // the structs; their sizes are checked against struct_size() when a library is loaded.
 //
 // Pointers are to CPU memory and are not kept. Strides are in elements. Calls are checked in Python, not here.

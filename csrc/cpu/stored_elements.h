@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <cstring>
 
-// What an array holds; the numbers that workers/kernels/loading.py gives.
+// What an array holds; the numbers that workers/kernels/cpu/loading.py gives.
 enum Element : int32_t { BF16_ELEMENT, FP16_ELEMENT, FP32_ELEMENT, INT8_ELEMENT, ELEMENTS };
 
 template <class To, class From> inline To bits_as(From from) {

@@ -14,7 +14,7 @@
 
 namespace {
 
-enum Layout { ALONG_INPUTS, DOWN_INPUTS, AWQ };  // as in workers/kernels/unpacking.py
+enum Layout { ALONG_INPUTS, DOWN_INPUTS, AWQ };  // as in workers/kernels/cpu/unpacking.py
 
 constexpr int LINE = 64;           // codes of an output that are written together
 constexpr int OUTPUTS = 16;        // of a block: a cache line of words where these lie side by side

@@ -40,7 +40,7 @@ def show_machine() -> None:
     """What the CPU computes with, by the workers' own word: only they know the kernels."""
     from paged_serve.protocol.process.log import in_colour
 
-    command = [sys.executable, "-P", "-m", "paged_serve.workers.machine"]
+    command = [sys.executable, "-P", "-m", "paged_serve.workers.process.machine"]
     told = subprocess.run(command, capture_output=True, text=True, timeout=MACHINE_WITHIN_S, check=False)
     if told.returncode:
         click.echo(f"what this machine computes with cannot be told: {told.stderr.strip()}", err=True)

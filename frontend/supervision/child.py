@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 Role = Literal["engine-core", "worker", "frontend", "spare"]
 MODULES: dict[Role, str] = {
     "engine-core": "paged_serve.engine_core.process",
-    "worker": "paged_serve.workers",
+    "worker": "paged_serve.workers.process",
     "frontend": "paged_serve.frontend.http",
-    "spare": "paged_serve.workers.spare",
+    "spare": "paged_serve.workers.process.standby",
 }
 
 # As return codes; 0: somebody has asked it to stop, by SIGTERM.

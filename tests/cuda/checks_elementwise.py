@@ -6,10 +6,10 @@ computes in the same steps.
 
 import torch
 
+from paged_serve.workers.checkpoint.fp8_codes import fp8_codes, fp8_scales
 from paged_serve.workers.kernels.cuda.block_copy import copy_blocks, planes_of
 from paged_serve.workers.kernels.cuda.quantize import quantize_rows
 from paged_serve.workers.layers.rotary import rotate
-from paged_serve.workers.quantization.fp8 import fp8_codes, fp8_scales
 
 from ..kernel_oracles import gated, normalised, turned
 from .operations import CpuKernels, gated_activation, rms_norm, rotate_and_cache

@@ -6,11 +6,11 @@ import torch
 from paged_serve.protocol.messages.message import pack_ids
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 from paged_serve.protocol.messages.worker import NewRow
+from paged_serve.workers.backends.cuda.sampler import DeviceSampler
+from paged_serve.workers.backends.cuda.sampling_records import raw_records
+from paged_serve.workers.batch.request_rows import RequestRows
 from paged_serve.workers.kernels.cuda.sampling import MAY_BE_MASKED, ROW, STATE, Blocks, SamplerKernels
-from paged_serve.workers.request_rows import RequestRows
-from paged_serve.workers.sampling.device_sampler import DeviceSampler
 from paged_serve.workers.sampling.numpy_passes import NumpyPasses
-from paged_serve.workers.sampling.row_records import raw_records
 from paged_serve.workers.sampling.sampler import Sampler
 
 from ..workers import sampling_oracle as oracle

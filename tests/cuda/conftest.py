@@ -6,7 +6,7 @@ nothing but that.
 
 import pytest
 
-from paged_serve.workers.kernels import cpu
+from paged_serve.workers.kernels.cpu import library as cpu
 
 from .emulated import SCHEDULES, EmulatorLauncher
 from .executors import DEVICES, launcher_of

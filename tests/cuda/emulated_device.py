@@ -17,8 +17,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from paged_serve.workers.distributed.rank_links import RankLinks
 from paged_serve.workers.kernels.cuda.kernel import Grid, Kernel, Launcher
-from paged_serve.workers.rank_links import RankLinks
 
 Call = Callable[[], object]
 WAITING = {  # what reads a device's memory on the host

@@ -1,9 +1,10 @@
 """A worker process of a real server whose CUDA device, kernels and nccl are emulated; all else is what serves."""
 
-from paged_serve.workers import models, rank
-from paged_serve.workers.cuda_backend import CudaBackend
-from paged_serve.workers.rank_links import RankLinks
-from paged_serve.workers.tensor_parallel import TensorParallelGroup
+from paged_serve.workers.backends.cuda.backend import CudaBackend
+from paged_serve.workers.distributed.rank_links import RankLinks
+from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
+from paged_serve.workers.models import loading
+from paged_serve.workers.process import rank
 
 from .emulated import EmulatorLauncher
 from .emulated_device import EmulatedDevice, EmulatedNccl, Stream, StreamLauncher
@@ -22,7 +23,7 @@ def install() -> None:
         links = RankLinks.join(index, size, rendezvous, timeout_s)
         return TensorParallelGroup(index, size, nccl=EmulatedNccl(index, size, links, stream))
 
-    models._best_backend = backend
+    loading._best_backend = backend
     rank.CudaDevice = lambda: EmulatedDevice(stream)
     rank.Rank._has_cuda_kernels = True
     rank.TensorParallelGroup.join = join

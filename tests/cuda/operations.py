@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from paged_serve.workers.kernels import attention as cpu_attention
-from paged_serve.workers.kernels import elementwise as cpu_elementwise
-from paged_serve.workers.kernels.cpu import Pool
-from paged_serve.workers.kernels.cuda import activation, norm, rotate
-from paged_serve.workers.kernels.parameters import DTYPE_CODES
+from paged_serve.workers.kernels.cpu import attention as cpu_attention
+from paged_serve.workers.kernels.cpu import elementwise as cpu_elementwise
+from paged_serve.workers.kernels.cpu.library import Pool
+from paged_serve.workers.kernels.cpu.parameters import DTYPE_CODES
+from paged_serve.workers.kernels.cuda import elementwise, rotate
 
 from .emulated import Stats
 
@@ -36,14 +36,14 @@ def known(is_known: bool, what: str) -> None:
 
 def rms_norm(executor: Any, hidden: Tensor, *rest: Any) -> Tensor:
     if not isinstance(executor, CpuKernels):
-        return norm.rms_norm(executor, hidden, *rest)
+        return elementwise.rms_norm(executor, hidden, *rest)
     known(hidden.dtype in CPU_DTYPES, f"{hidden.dtype}")
     return cpu_elementwise.rms_norm(executor.pool, hidden, *rest)
 
 
-def gated_activation(executor: Any, gate_up: Tensor, function: activation.Activation, *out: Tensor) -> Tensor:
+def gated_activation(executor: Any, gate_up: Tensor, function: elementwise.Activation, *out: Tensor) -> Tensor:
     if not isinstance(executor, CpuKernels):
-        return activation.gated_activation(executor, gate_up, function, *out)
+        return elementwise.gated_activation(executor, gate_up, function, *out)
     known(gate_up.dtype in CPU_DTYPES and function == "silu", f"{function} of {gate_up.dtype}")
     return cpu_elementwise.silu_mul(executor.pool, gate_up, *out)
 

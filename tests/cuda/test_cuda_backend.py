@@ -4,14 +4,14 @@ import pytest
 import torch
 
 from paged_serve.protocol.messages.config import ModelConfig
-from paged_serve.workers.cuda_backend import CudaBackend
-from paged_serve.workers.cuda_graphs import ladder
-from paged_serve.workers.input_batch import build_step
-from paged_serve.workers.kv_cache import KVCache
+from paged_serve.workers.backends.cuda.backend import CudaBackend
+from paged_serve.workers.backends.torch.backend import TorchBackend
+from paged_serve.workers.batch.input_batch import build_step
+from paged_serve.workers.batch.request_rows import RequestRows
+from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
+from paged_serve.workers.kv.kv_cache import KVCache
 from paged_serve.workers.models.loading import load_model
-from paged_serve.workers.request_rows import RequestRows
-from paged_serve.workers.tensor_parallel import TensorParallelGroup
-from paged_serve.workers.torch_backend import TorchBackend
+from paged_serve.workers.runner.cuda_graphs import ladder
 
 from ..workers.test_device_runner import Chunk, new_row
 from ..workers.tiny_model import write_tiny_model

@@ -7,9 +7,9 @@ import torch
 
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.config import CacheConfig, Config
-from paged_serve.workers.budget import cache_dtype
-from paged_serve.workers.cuda_backend import CudaBackend
-from paged_serve.workers.torch_backend import TorchBackend
+from paged_serve.workers.backends.cuda.backend import CudaBackend
+from paged_serve.workers.backends.torch.backend import TorchBackend
+from paged_serve.workers.kv.budget import cache_dtype
 
 from ..workers.checkpoints import random_tokens
 from ..workers.paged_loop import PagedLoop

@@ -5,15 +5,15 @@ import torch
 
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.config import ModelConfig
-from paged_serve.workers.cuda_backend import CudaBackend
-from paged_serve.workers.layers.fixed_rows import PRODUCT_ROWS
-from paged_serve.workers.layers.fp8_linear import Fp8Linear
+from paged_serve.workers.backends.cuda.backend import CudaBackend
+from paged_serve.workers.backends.cuda.fixed_rows import PRODUCT_ROWS
+from paged_serve.workers.backends.cuda.fp8_linear import Fp8Linear
+from paged_serve.workers.backends.torch.backend import TorchBackend
+from paged_serve.workers.backends.torch.quantized_linear import TorchFp8Linear
+from paged_serve.workers.checkpoint.fp8_codes import fp8_codes, fp8_scales
+from paged_serve.workers.checkpoint.weight_forms import Fp8Weight
+from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
 from paged_serve.workers.models.loading import load_model
-from paged_serve.workers.quantization.forms import Fp8Weight
-from paged_serve.workers.quantization.fp8 import fp8_codes, fp8_scales
-from paged_serve.workers.quantization.torch_linear import TorchFp8Linear
-from paged_serve.workers.tensor_parallel import TensorParallelGroup
-from paged_serve.workers.torch_backend import TorchBackend
 
 from ..workers.checkpoints import random_tokens
 from ..workers.paged_loop import PagedLoop

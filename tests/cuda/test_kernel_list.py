@@ -10,13 +10,13 @@ from paged_serve.protocol.messages.config import ModelConfig
 from paged_serve.protocol.messages.message import pack_ids
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 from paged_serve.protocol.messages.worker import Chunk, SchedulerOutput
-from paged_serve.workers.cuda_backend import CudaBackend
-from paged_serve.workers.cuda_kernels import load_kernels
-from paged_serve.workers.device_runner import DeviceRunner
-from paged_serve.workers.kv_cache import KVCache
+from paged_serve.workers.backends.cuda.backend import CudaBackend
+from paged_serve.workers.backends.cuda.kernel_list import load_kernels
+from paged_serve.workers.backends.cuda.sampler import DeviceSampler
+from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
+from paged_serve.workers.kv.kv_cache import KVCache
 from paged_serve.workers.models.loading import load_model
-from paged_serve.workers.sampling.device_sampler import DeviceSampler
-from paged_serve.workers.tensor_parallel import TensorParallelGroup
+from paged_serve.workers.runner.device_runner import DeviceRunner
 
 from ..workers.ranks import on_ranks
 from ..workers.test_device_runner import new_row

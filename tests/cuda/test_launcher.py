@@ -203,8 +203,8 @@ def test_serving_on_a_cpu_never_imports_cupy():
     program = """
 import sys
 from paged_serve.protocol.messages.config import Config, ModelConfig
-from paged_serve.workers import process
-from paged_serve.workers.rank import DEMO_MODEL, Rank
+from paged_serve.workers.process import worker_process
+from paged_serve.workers.process.rank import DEMO_MODEL, Rank
 
 rank = Rank.load(Config(model=ModelConfig(device="cpu")), 0, sys.argv[1], lambda done, of: None)
 rank.ready()

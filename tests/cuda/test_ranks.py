@@ -12,16 +12,16 @@ from paged_serve.protocol.messages.config import Config, ModelConfig, SchedulerC
 from paged_serve.protocol.messages.message import pack_ids, unpack_ids
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 from paged_serve.protocol.messages.worker import Chunk, SchedulerOutput
-from paged_serve.workers.cuda_backend import CudaBackend
-from paged_serve.workers.cuda_graphs import ladder
-from paged_serve.workers.cuda_memory import cuda_budget
-from paged_serve.workers.cuda_steps import cuda_steps
-from paged_serve.workers.device_runner import DeviceRunner
-from paged_serve.workers.kv_cache import KVCache
+from paged_serve.workers.backends.cuda.backend import CudaBackend
+from paged_serve.workers.backends.cuda.sampler import DeviceSampler
+from paged_serve.workers.distributed.rank_links import RankLinks
+from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
+from paged_serve.workers.kv.kv_cache import KVCache
 from paged_serve.workers.models.loading import load_model
-from paged_serve.workers.rank_links import RankLinks
-from paged_serve.workers.sampling.device_sampler import DeviceSampler
-from paged_serve.workers.tensor_parallel import TensorParallelGroup
+from paged_serve.workers.runner.cuda_graphs import ladder
+from paged_serve.workers.runner.cuda_memory import cuda_budget
+from paged_serve.workers.runner.cuda_steps import cuda_steps
+from paged_serve.workers.runner.device_runner import DeviceRunner
 
 from ..workers.ranks import Ranks
 from ..workers.test_device_runner import BLOCK_SIZE, MAX_LEN, NUM_ROWS, STEADY, new_row, numbered

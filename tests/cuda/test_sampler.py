@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from paged_serve.protocol.messages.sampling_params import SamplingParams
+from paged_serve.workers.backends.cuda.sampler import DeviceSampler
+from paged_serve.workers.batch.request_rows import RequestRows
 from paged_serve.workers.kernels.cuda.sampling import Blocks
-from paged_serve.workers.request_rows import RequestRows
-from paged_serve.workers.sampling.device_sampler import DeviceSampler
 from paged_serve.workers.sampling.numpy_passes import NumpyPasses
 from paged_serve.workers.sampling.sampler import Sampler
 

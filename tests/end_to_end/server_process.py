@@ -17,8 +17,8 @@ ROOT = Path(__file__).parent.parent.parent
 PROMPT = {"model": "demo", "prompt": "Once upon a time", "max_tokens": 48, "temperature": 0.8, "seed": 7}
 ROLES = {
     "paged_serve.engine_core.process": "engine-core",
-    "paged_serve.workers": "worker",
-    "paged_serve.workers.spare": "spare",
+    "paged_serve.workers.process": "worker",
+    "paged_serve.workers.process.standby": "spare",
     "paged_serve.frontend.http": "frontend",
 }
 

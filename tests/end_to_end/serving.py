@@ -116,7 +116,7 @@ class Server:
 def is_spare(process: psutil.Process) -> bool:
     """A worker in waiting; once promoted it bears a worker's name."""
     try:
-        return "paged_serve.workers.spare" in process.cmdline() and not process.name().startswith("worker")
+        return "paged_serve.workers.process.standby" in process.cmdline() and not process.name().startswith("worker")
     except psutil.NoSuchProcess:
         return False
 

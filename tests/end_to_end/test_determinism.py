@@ -127,7 +127,7 @@ def crowded(server: Server, questions: list[Question], wanted: list[list[Answer]
 
         def kill_now_and_then() -> None:
             if next(deltas) in kill_at:
-                for worker in server.children("paged_serve.workers"):
+                for worker in server.children("paged_serve.workers.process"):
                     worker.kill()
 
         check_same(questions, wanted, all_at_once(client, questions, kill_now_and_then))

@@ -38,7 +38,7 @@ async def read_streams(url: str, kill_after: int, kill) -> list[str]:
         return await asyncio.gather(*(one(client, index) for index in range(NUM_STREAMS)))
 
 
-@pytest.mark.parametrize("module", ["paged_serve.workers", "paged_serve.engine_core.process"])
+@pytest.mark.parametrize("module", ["paged_serve.workers.process", "paged_serve.engine_core.process"])
 def test_streams_survive_the_death_of_a_process_byte_for_byte(module):
     with serving("--tp", "2") as server:
         undisturbed = asyncio.run(read_streams(server.url, 0, None))

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from paged_serve.protocol.messages.config import ModelConfig
-from paged_serve.workers.backend import Backend
-from paged_serve.workers.kernels.cpu import Pool
+from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
+from paged_serve.workers.kernels.cpu.library import Pool
+from paged_serve.workers.layers.backend import Backend
 from paged_serve.workers.models.decoder import Model
 from paged_serve.workers.models.loading import load_model
-from paged_serve.workers.tensor_parallel import TensorParallelGroup
 
 SHAPE: dict[str, Any] = {
     "vocab_size": 199,

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from paged_serve.workers.kernels import cpu, packing
+from paged_serve.workers.kernels.cpu import library as cpu
+from paged_serve.workers.kernels.cpu import packing
 
 from .emulation.emulated import load_emulated
 from .row_variant import row_variant_torch

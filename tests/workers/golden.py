@@ -15,10 +15,10 @@ from paged_serve.protocol.messages.config import ModelConfig
 from paged_serve.protocol.messages.engine_core import EngineCoreRequest
 from paged_serve.protocol.messages.message import pack_ids
 from paged_serve.protocol.messages.sampling_params import SamplingParams
-from paged_serve.workers.kernels import cpu
+from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
+from paged_serve.workers.kernels.cpu import library as cpu
 from paged_serve.workers.models.loading import load_model
-from paged_serve.workers.rank import DEMO_MODEL
-from paged_serve.workers.tensor_parallel import TensorParallelGroup
+from paged_serve.workers.process.rank import DEMO_MODEL
 
 from .one_process import Told
 from .portable_numbers import integers, normals

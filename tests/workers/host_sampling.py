@@ -5,7 +5,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from paged_serve.workers.request_rows import RequestRows
+from paged_serve.workers.batch.request_rows import RequestRows
 from paged_serve.workers.sampling.logprobs import TokenLogprobs
 from paged_serve.workers.sampling.sampler import SampledTokens, Sampler
 

@@ -13,13 +13,13 @@ from paged_serve.protocol.messages.engine_core import AbortRequests, EngineCoreO
 from paged_serve.protocol.messages.message import unpack_ids, unpack_int64
 from paged_serve.protocol.messages.sampling_params import FinishReason
 from paged_serve.protocol.messages.worker import ModelRunnerOutput, SchedulerOutput
-from paged_serve.workers.device_runner import DecodeStep, DeviceRunner, EagerDecodeStep, PendingStep
-from paged_serve.workers.device_sampling import DeviceSampling
-from paged_serve.workers.kv_cache import KVCache
-from paged_serve.workers.model_runner import ModelRunner
+from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
+from paged_serve.workers.kv.kv_cache import KVCache
 from paged_serve.workers.models.decoder import Model
+from paged_serve.workers.runner.device_runner import DecodeStep, DeviceRunner, EagerDecodeStep, PendingStep
+from paged_serve.workers.runner.model_runner import ModelRunner
+from paged_serve.workers.sampling.device_sampler import DeviceSampling
 from paged_serve.workers.sampling.sampler import Sampler
-from paged_serve.workers.tensor_parallel import TensorParallelGroup
 
 from .host_sampling import HostSampling
 from .ranks import SharedModel

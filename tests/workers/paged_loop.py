@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from paged_serve.workers.input_batch import InputBatch
-from paged_serve.workers.kv_cache import KVCache
+from paged_serve.workers.batch.input_batch import InputBatch
+from paged_serve.workers.kv.kv_cache import KVCache
 from paged_serve.workers.models.decoder import Model
 
 

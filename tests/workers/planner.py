@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from paged_serve.protocol.messages.message import pack_ids, unpack_ids
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 from paged_serve.protocol.messages.worker import Chunk, ModelRunnerOutput, NewBlocks, NewRow, SchedulerOutput
-from paged_serve.workers.model_runner import ModelRunner
+from paged_serve.workers.runner.model_runner import ModelRunner
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from paged_serve.workers.backends.torch.quantized_linear import TorchGroupedLinear
 from paged_serve.workers.layers.linear import TorchLinear
-from paged_serve.workers.quantization.torch_linear import TorchGroupedLinear
 
 GROUP = 32
 Packed = tuple[dict[str, Tensor], Tensor]  # tensors by the ending of their names, and the weights they stand for

@@ -11,7 +11,7 @@ from paged_serve.protocol.messages.config import CacheConfig, Config, SchedulerC
 from paged_serve.protocol.messages.engine_core import EngineCoreRequest
 from paged_serve.protocol.messages.message import pack_ids
 from paged_serve.protocol.messages.sampling_params import SamplingParams
-from paged_serve.workers.kernels import cpu
+from paged_serve.workers.kernels.cpu import library as cpu
 
 MAX_MODEL_LEN = 1400
 LONG_PROMPT = 1010  # attention sums keys in ranges of 1024: a few tokens later there is a second one

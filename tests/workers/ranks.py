@@ -9,9 +9,9 @@ from typing import TypeVar
 import torch
 
 from paged_serve.protocol.messages.worker import ModelRunnerOutput, SchedulerOutput
-from paged_serve.workers.model_runner import ModelRunner
+from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
 from paged_serve.workers.models.decoder import Model
-from paged_serve.workers.tensor_parallel import TensorParallelGroup
+from paged_serve.workers.runner.model_runner import ModelRunner
 
 Result = TypeVar("Result")
 

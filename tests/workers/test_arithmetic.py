@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from paged_serve.workers.arithmetic import arithmetic
+from paged_serve.workers.process.arithmetic import arithmetic
 
 
 def words(num_ranks=1, *, dtype=torch.bfloat16, device="cpu", summation="dot"):

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from paged_serve.workers.attention.single_tokens import SingleTokenAttention
-from paged_serve.workers.attention.tiles import BATCH_WORK, TILE_KEYS, tile_batches
-from paged_serve.workers.attention.torch_oracle import TorchOracle
-from paged_serve.workers.input_batch import InputBatch
-from paged_serve.workers.kv_cache import KVCache
+from paged_serve.workers.backends.torch.attention import TorchOracle
+from paged_serve.workers.backends.torch.attention_tiles import BATCH_WORK, TILE_KEYS, tile_batches
+from paged_serve.workers.backends.torch.single_tokens import SingleTokenAttention
+from paged_serve.workers.batch.input_batch import InputBatch
+from paged_serve.workers.kv.kv_cache import KVCache
 
 
 def random_step(rows, block_size, kv_heads, head_dim, seed=0):

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from paged_serve.workers.completions import Completions
+from paged_serve.workers.runner.completions import Completions
 
 
 class Event:

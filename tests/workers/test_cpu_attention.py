@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from paged_serve.workers.kernels import cpu
-from paged_serve.workers.kernels.attention import attention, cached
+from paged_serve.workers.kernels.cpu import library as cpu
+from paged_serve.workers.kernels.cpu.attention import attention, cached
 
 from ..kernel_oracles import attended
 

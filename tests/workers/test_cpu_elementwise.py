@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from paged_serve.workers.kernels.attention import cached
-from paged_serve.workers.kernels.elementwise import rms_norm, rotate_and_cache, silu_mul
+from paged_serve.workers.checkpoint.geometry import RopeScaling
+from paged_serve.workers.kernels.cpu.attention import cached
+from paged_serve.workers.kernels.cpu.elementwise import rms_norm, rotate_and_cache, silu_mul
 from paged_serve.workers.layers.rotary import Rotary
-from paged_serve.workers.models.geometry import RopeScaling
 
 from ..kernel_oracles import gated, normalised, turned
 

@@ -7,9 +7,10 @@ import torch
 from check_spills import allowed, spills
 
 from paged_serve.protocol.errors import ConfigError
-from paged_serve.workers.kernels import cpu, parameters
-from paged_serve.workers.kernels.gemm import gemm
-from paged_serve.workers.kernels.packing import pack
+from paged_serve.workers.kernels.cpu import library as cpu
+from paged_serve.workers.kernels.cpu import parameters
+from paged_serve.workers.kernels.cpu.gemm import gemm
+from paged_serve.workers.kernels.cpu.packing import pack
 
 DTYPES = [torch.bfloat16, torch.float16, torch.float32]
 SHAPES = [  # rows, outputs, inputs: whole panels, then edges of every kind

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from paged_serve.workers.kernels import cpu
+from paged_serve.workers.kernels.cpu import library as cpu
 
 MOST_OPERATIONS_PER_S = 5e12  # of one core: above 512 a cycle at 6 GHz
 MOST_OF_TILES = 5e13  # AMX: 4096 a cycle

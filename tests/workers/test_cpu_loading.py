@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from paged_serve.workers.conversion import NotFiniteError
-from paged_serve.workers.kernels.loading import int4_from_floats, int8_from_floats, packed
-from paged_serve.workers.kernels.packing import pack
-from paged_serve.workers.quantization.forms import GroupedWeight, Int8Weight, StoredWeight
+from paged_serve.workers.checkpoint.conversion import NotFiniteError
+from paged_serve.workers.checkpoint.weight_forms import GroupedWeight, Int8Weight, StoredWeight
+from paged_serve.workers.kernels.cpu.loading import int4_from_floats, int8_from_floats, packed
+from paged_serve.workers.kernels.cpu.packing import pack
 from paged_serve.workers.quantization.on_load import int4_weight, int8_codes, int8_scales, squared_error
 
 SHAPES = [(1, 1), (3, 5), (64, 128), (70, 130), (200, 257), (129, 1032)]

@@ -2,8 +2,8 @@
 
 import torch
 
-from paged_serve.workers.kernels.elementwise import rms_norm, silu_mul
-from paged_serve.workers.kernels.program import Program, noted
+from paged_serve.workers.kernels.cpu.elementwise import rms_norm, silu_mul
+from paged_serve.workers.kernels.cpu.program import Program, noted
 
 
 def test_a_program_does_again_what_its_calls_did(cpu_pools):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from paged_serve.protocol.messages.sampling_params import SamplingParams
-from paged_serve.workers.kernels.sampling import draw_tokens, scan_logits, token_logprobs
+from paged_serve.workers.kernels.cpu.sampling import draw_tokens, scan_logits, token_logprobs
 from paged_serve.workers.sampling.ordering import best, rank_of, token_of
 
 from . import sampling_oracle as oracle

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from paged_serve.workers.kernels.gemm import gemm, sum_parts
-from paged_serve.workers.kernels.packing import pack
-from paged_serve.workers.layers.segments import in_segments, segments_of_rank
-from paged_serve.workers.quantization.forms import GroupedWeight, Int8Weight
+from paged_serve.workers.backends.cpu.segments import in_segments, segments_of_rank
+from paged_serve.workers.checkpoint.weight_forms import GroupedWeight, Int8Weight
+from paged_serve.workers.kernels.cpu.gemm import gemm, sum_parts
+from paged_serve.workers.kernels.cpu.packing import pack
 
 FLOATS = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 FORMS = [

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from paged_serve.protocol.errors import ConfigError
-from paged_serve.workers.cuda_device import CudaDevice, GraphPool
-from paged_serve.workers.cuda_memory import kv_budget
+from paged_serve.workers.runner.cuda_device import CudaDevice, GraphPool
+from paged_serve.workers.runner.cuda_memory import kv_budget
 
 GIB = 1 << 30
 

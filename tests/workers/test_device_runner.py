@@ -9,17 +9,17 @@ from paged_serve.protocol.messages.config import ModelConfig
 from paged_serve.protocol.messages.message import pack_ids, unpack_ids
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 from paged_serve.protocol.messages.worker import Chunk, NewBlocks, NewRow, SchedulerOutput
-from paged_serve.workers.device_rows import DeviceRows
-from paged_serve.workers.device_runner import DeviceRunner, EagerDecodeStep
-from paged_serve.workers.input_batch import step_arrays
-from paged_serve.workers.kv_cache import KVCache
-from paged_serve.workers.model_runner import ModelRunner
+from paged_serve.workers.backends.torch.backend import SingleRowsBackend, TorchBackend
+from paged_serve.workers.batch.device_rows import DeviceRows
+from paged_serve.workers.batch.input_batch import step_arrays
+from paged_serve.workers.batch.request_rows import RequestRows
+from paged_serve.workers.batch.staging import Staging
+from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
+from paged_serve.workers.kv.kv_cache import KVCache
 from paged_serve.workers.models.loading import load_model
-from paged_serve.workers.request_rows import RequestRows
+from paged_serve.workers.runner.device_runner import DeviceRunner, EagerDecodeStep
+from paged_serve.workers.runner.model_runner import ModelRunner
 from paged_serve.workers.sampling.sampler import Sampler
-from paged_serve.workers.staging import Staging
-from paged_serve.workers.tensor_parallel import TensorParallelGroup
-from paged_serve.workers.torch_backend import SingleRowsBackend, TorchBackend
 
 from .host_sampling import HostSampling
 from .tiny_model import write_tiny_model

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from paged_serve.workers.kernels.elementwise import rms_norm
-from paged_serve.workers.kernels.gemm import gemm
-from paged_serve.workers.kernels.packing import pack
-from paged_serve.workers.kernels.sampling import token_logprobs
-from paged_serve.workers.quantization.forms import GroupedWeight
+from paged_serve.workers.checkpoint.weight_forms import GroupedWeight
+from paged_serve.workers.kernels.cpu.elementwise import rms_norm
+from paged_serve.workers.kernels.cpu.gemm import gemm
+from paged_serve.workers.kernels.cpu.packing import pack
+from paged_serve.workers.kernels.cpu.sampling import token_logprobs
 
 from . import dot_order
 from .portable_numbers import KINDS, assert_same_bits, integers, normals, numbers

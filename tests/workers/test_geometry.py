@@ -7,9 +7,9 @@ import torch
 
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.config import CacheConfig, Config, ModelConfig, SchedulerConfig
-from paged_serve.workers.budget import blocks_that_fit, host_budget, max_model_len
-from paged_serve.workers.kv_cache import KVCache
-from paged_serve.workers.models.geometry import RopeScaling
+from paged_serve.workers.checkpoint.geometry import RopeScaling
+from paged_serve.workers.kv.budget import blocks_that_fit, host_budget, max_model_len
+from paged_serve.workers.kv.kv_cache import KVCache
 from paged_serve.workers.models.registry import read_geometry
 
 PLAIN = {

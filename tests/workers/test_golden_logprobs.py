@@ -5,7 +5,7 @@ After a change of arithmetic that is meant, `just golden` writes them anew.
 
 import pytest
 
-from paged_serve.workers.kernels import cpu
+from paged_serve.workers.kernels.cpu import library as cpu
 
 from . import golden
 

@@ -7,7 +7,7 @@ import torch
 
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.config import CacheConfig, Config
-from paged_serve.workers.budget import cache_dtype
+from paged_serve.workers.kv.budget import cache_dtype
 
 from .checkpoints import ours, random_tokens, reference
 from .paged_loop import PagedLoop

@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch.nn import functional
 
-from paged_serve.workers.cpu_backend import CpuBackend
+from paged_serve.workers.backends.cpu.backend import CpuBackend
+from paged_serve.workers.backends.torch.backend import SingleRowsBackend, TorchBackend
 from paged_serve.workers.layers.activation import silu_mul
 from paged_serve.workers.layers.norm import RMSNorm
 from paged_serve.workers.layers.rotary import rotate
-from paged_serve.workers.torch_backend import SingleRowsBackend, TorchBackend
 
 from .checkpoints import ours, random_tokens, reference
 from .paged_loop import PagedLoop

@@ -12,15 +12,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from paged_serve.workers.kernels import cpu
-from paged_serve.workers.kernels.attention import attention, cached
-from paged_serve.workers.kernels.elementwise import rms_norm, rotate_and_cache, silu_mul
-from paged_serve.workers.kernels.gemm import embed_rows, gemm, quantize_rows, sum_parts
-from paged_serve.workers.kernels.packing import pack
-from paged_serve.workers.kernels.sampling import draw_tokens, scan_logits, token_logprobs
+from paged_serve.workers.checkpoint.geometry import RopeScaling
+from paged_serve.workers.checkpoint.weight_forms import GroupedWeight, Int8Weight, Weight
+from paged_serve.workers.kernels.cpu import library as cpu
+from paged_serve.workers.kernels.cpu.attention import attention, cached
+from paged_serve.workers.kernels.cpu.elementwise import rms_norm, rotate_and_cache, silu_mul
+from paged_serve.workers.kernels.cpu.gemm import embed_rows, gemm, quantize_rows, sum_parts
+from paged_serve.workers.kernels.cpu.packing import pack
+from paged_serve.workers.kernels.cpu.sampling import draw_tokens, scan_logits, token_logprobs
 from paged_serve.workers.layers.rotary import Rotary
-from paged_serve.workers.models.geometry import RopeScaling
-from paged_serve.workers.quantization.forms import GroupedWeight, Int8Weight, Weight
 
 from .portable_numbers import KINDS, assert_same_bits, integers, normals, numbers
 

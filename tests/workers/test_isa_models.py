@@ -6,11 +6,11 @@ import pytest
 
 from paged_serve.protocol.messages.config import ModelConfig
 from paged_serve.protocol.messages.message import unpack_ids
-from paged_serve.workers.kernels import cpu
+from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
+from paged_serve.workers.kernels.cpu import library as cpu
 from paged_serve.workers.models.decoder import Model
 from paged_serve.workers.models.loading import load_model
-from paged_serve.workers.rank import DEMO_MODEL
-from paged_serve.workers.tensor_parallel import TensorParallelGroup
+from paged_serve.workers.process.rank import DEMO_MODEL
 
 from .random_workload import CHECKPOINTS, MAX_MODEL_LEN, draw_workload
 from .test_random_workloads import alone

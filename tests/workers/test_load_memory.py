@@ -16,11 +16,11 @@ SPARE_BYTES = 28 << 20  # one layer's matrices on their way, and what Python its
 LOAD = """
 import json, sys
 from paged_serve.protocol.messages.config import ModelConfig
-from paged_serve.workers.allocator import keep_freed_memory
+from paged_serve.workers.distributed.allocator import keep_freed_memory
 from paged_serve.workers.kernels import cpu
-from paged_serve.workers.memory import peak_resident_bytes, resident_bytes
+from paged_serve.workers.distributed.memory import peak_resident_bytes, resident_bytes
 from paged_serve.workers.models import load_model
-from paged_serve.workers.tensor_parallel import TensorParallelGroup
+from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
 import torch
 
 torch.set_num_threads(1)

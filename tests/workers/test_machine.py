@@ -7,8 +7,8 @@ from copy import copy
 
 import pytest
 
-from paged_serve.workers import machine
-from paged_serve.workers.kernels import cpu
+from paged_serve.workers.kernels.cpu import library as cpu
+from paged_serve.workers.process import machine
 
 
 @pytest.fixture

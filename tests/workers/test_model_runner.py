@@ -9,10 +9,10 @@ from paged_serve.protocol.messages.config import ModelConfig
 from paged_serve.protocol.messages.message import pack_ids
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 from paged_serve.protocol.messages.worker import Chunk, NewRow, SchedulerOutput
-from paged_serve.workers.kv_cache import KVCache
-from paged_serve.workers.model_runner import ModelRunner
+from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
+from paged_serve.workers.kv.kv_cache import KVCache
 from paged_serve.workers.models.loading import load_model
-from paged_serve.workers.tensor_parallel import TensorParallelGroup
+from paged_serve.workers.runner.model_runner import ModelRunner
 
 from .planner import Planner, Request, Whims
 from .tiny_model import VOCAB_SIZE, write_tiny_model

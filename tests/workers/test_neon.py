@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from check_spills import spills
 
-from paged_serve.workers.kernels import cpu
+from paged_serve.workers.kernels.cpu import library as cpu
 
 HERE, ROOT = Path(__file__).parent, Path(__file__).parents[2]
 EMULATION = HERE / "emulation"

@@ -10,9 +10,9 @@ from safetensors.torch import load_file, save_file
 
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.config import ModelConfig
-from paged_serve.workers import packed_cache
+from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
+from paged_serve.workers.models import packed_cache
 from paged_serve.workers.models.loading import load_model
-from paged_serve.workers.tensor_parallel import TensorParallelGroup
 
 from .checkpoints import random_tokens
 from .paged_loop import PagedLoop
@@ -86,7 +86,7 @@ def test_a_second_load_reads_no_checkpoint_and_has_the_same_bits(form, tmp_path,
     how = {"quantization": form} if form in ("int8", "int4") else {}
     plain, built = load(folder, kept="", **how), load(folder, **how)
     assert not reads
-    monkeypatch.setattr("paged_serve.workers.weights.Checkpoint.read", None)
+    monkeypatch.setattr("paged_serve.workers.checkpoint.safetensors_files.Checkpoint.read", None)
     kept = load(folder, **how)
     assert reads
     expected = logits(plain)

@@ -1,7 +1,7 @@
 """The bytes that files of packed weights hold, form by form: whatever changes them takes a new LAYOUT.
 
 A file outlives the program that wrote it, and its key has LAYOUT for what decides its bytes in the code. To change the
-bytes: raise LAYOUT in workers/kernels/packing.py, put the digests that the test prints in the place of those here.
+bytes: raise LAYOUT in workers/kernels/cpu/packing.py, put the digests that the test prints in the place of those here.
 """
 
 import hashlib
@@ -9,10 +9,10 @@ import hashlib
 import pytest
 import torch
 
-from paged_serve.workers.cpu_backend import CpuBackend
-from paged_serve.workers.kernels.loading import int4_from_floats, int8_from_floats
-from paged_serve.workers.kernels.packing import LAYOUT
-from paged_serve.workers.quantization.forms import GroupedWeight, Int8Weight, StoredWeight
+from paged_serve.workers.backends.cpu.backend import CpuBackend
+from paged_serve.workers.checkpoint.weight_forms import GroupedWeight, Int8Weight, StoredWeight
+from paged_serve.workers.kernels.cpu.loading import int4_from_floats, int8_from_floats
+from paged_serve.workers.kernels.cpu.packing import LAYOUT
 
 from .portable_numbers import integers, normals
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from paged_serve.workers.sampling.columns import SamplingColumns
-from paged_serve.workers.sampling.philox import philox4x32, uniforms
+from paged_serve.workers.batch.philox import philox4x32, uniforms
+from paged_serve.workers.batch.sampling_columns import SamplingColumns
 
 from . import sampling_oracle as oracle
 

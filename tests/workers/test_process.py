@@ -52,7 +52,7 @@ class House:
         self.said: list = []  # what workers told the supervisor, but Hello and Heartbeat
 
     def start(self, rank: int) -> None:
-        command = [sys.executable, "-m", "paged_serve.workers", "--run-dir", self.run_dir, "--index", str(rank)]
+        command = [sys.executable, "-m", "paged_serve.workers.process", "--run-dir", self.run_dir, "--index", str(rank)]
         self.processes.append(
             subprocess.Popen(
                 [*command, "--epoch", "4", "--lifeline-fd", str(self.lifeline)], pass_fds=(self.lifeline,), cwd=ROOT

@@ -4,11 +4,8 @@ import pytest
 import torch
 
 from paged_serve.protocol.errors import ConfigError
-from paged_serve.workers.layers.embedding import TorchTable
-from paged_serve.workers.quantization.forms import Fp8Weight, Int8Weight
-from paged_serve.workers.quantization.fp8 import fp8_codes, fp8_scales
-from paged_serve.workers.quantization.on_load import int4_weight, int8_codes, int8_scales
-from paged_serve.workers.quantization.torch_linear import (
+from paged_serve.workers.backends.torch.backend import SingleRowsBackend
+from paged_serve.workers.backends.torch.quantized_linear import (
     TorchFp8Linear,
     TorchInt8Linear,
     apart,
@@ -16,8 +13,11 @@ from paged_serve.workers.quantization.torch_linear import (
     in_pairs,
     quantize_rows,
 )
-from paged_serve.workers.tensor_parallel import TensorParallelGroup
-from paged_serve.workers.torch_backend import SingleRowsBackend
+from paged_serve.workers.checkpoint.fp8_codes import fp8_codes, fp8_scales
+from paged_serve.workers.checkpoint.weight_forms import Fp8Weight, Int8Weight
+from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
+from paged_serve.workers.layers.embedding import TorchTable
+from paged_serve.workers.quantization.on_load import int4_weight, int8_codes, int8_scales
 
 from .checkpoints import ours, random_tokens, reference
 from .paged_loop import PagedLoop

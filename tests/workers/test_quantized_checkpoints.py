@@ -8,11 +8,11 @@ from safetensors.torch import load_file, save_file
 
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.config import ModelConfig
+from paged_serve.workers.checkpoint.matrix_reader import MatrixPart
+from paged_serve.workers.checkpoint.safetensors_files import Checkpoint
+from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
 from paged_serve.workers.layers.linear import JoinedLinear
-from paged_serve.workers.quantization.reader import MatrixPart
 from paged_serve.workers.quantization.source import matrix_source
-from paged_serve.workers.tensor_parallel import TensorParallelGroup
-from paged_serve.workers.weights import Checkpoint
 
 from .checkpoints import ours, random_tokens, reference, reference_logits, transformers_model
 from .paged_loop import PagedLoop

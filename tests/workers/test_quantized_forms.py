@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from paged_serve.workers.quantization.forms import GroupedWeight, Int8Weight, joined, on_device, with_outputs
+from paged_serve.workers.checkpoint.weight_forms import GroupedWeight, Int8Weight, joined, on_device, with_outputs
 
 
 def random(seed):

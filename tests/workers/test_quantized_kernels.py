@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-from paged_serve.workers.kernels.buffers import Buffers
-from paged_serve.workers.kernels.packed_weight import WeightFormat
-from paged_serve.workers.kernels.packing import pack
+from paged_serve.workers.backends.cpu.packed_linear import PackedLinear
+from paged_serve.workers.backends.torch.quantized_linear import TorchInt8Linear
+from paged_serve.workers.checkpoint.packed_weight import WeightFormat
+from paged_serve.workers.checkpoint.weight_forms import GroupedWeight, Int8Weight
+from paged_serve.workers.kernels.cpu.buffers import Buffers
+from paged_serve.workers.kernels.cpu.packing import pack
 from paged_serve.workers.layers.linear import JoinedLinear
-from paged_serve.workers.layers.packed_linear import PackedLinear
-from paged_serve.workers.quantization.forms import GroupedWeight, Int8Weight
-from paged_serve.workers.quantization.torch_linear import TorchInt8Linear
 
 from .checkpoints import ours, random_tokens, reference
 from .paged_loop import PagedLoop

@@ -17,7 +17,7 @@ from paged_serve.engine_core.engine.debug import check_invariants
 from paged_serve.protocol.messages.config import CacheConfig, Config, SchedulerConfig
 from paged_serve.protocol.messages.engine_core import EngineCoreRequest
 from paged_serve.protocol.messages.sampling_params import FinishReason
-from paged_serve.workers.kernels import cpu
+from paged_serve.workers.kernels.cpu import library as cpu
 from paged_serve.workers.models.decoder import Model
 
 from .one_process import NotWaiting, OneProcess, Told

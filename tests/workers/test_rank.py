@@ -6,11 +6,14 @@ import pytest
 
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.config import Config, ModelConfig, ParallelConfig
-from paged_serve.workers import rank
-from paged_serve.workers.cpu_quota import quota_of_cpus
-from paged_serve.workers.kernels.cpu import runnable_isas
-from paged_serve.workers.memory import check_shared_memory, free_host_bytes, peak_resident_bytes, resident_bytes
-from paged_serve.workers.threads import (
+from paged_serve.workers.distributed.cpu_quota import quota_of_cpus
+from paged_serve.workers.distributed.memory import (
+    check_shared_memory,
+    free_host_bytes,
+    peak_resident_bytes,
+    resident_bytes,
+)
+from paged_serve.workers.distributed.threads import (
     ANY_CPU,
     WEIGHTS_BYTES_PER_THREAD,
     cpus_in,
@@ -20,6 +23,8 @@ from paged_serve.workers.threads import (
     threads_of_rank,
     usable_cpus,
 )
+from paged_serve.workers.kernels.cpu.library import runnable_isas
+from paged_serve.workers.process import rank
 
 MIB = 1 << 20
 

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from paged_serve.workers.rank_links import RankLinks, RankLost, set_timeouts
+from paged_serve.workers.distributed.rank_links import RankLinks, RankLost, set_timeouts
 
 SIZES = [1, 7, 4096, 60_000, 200_000, 3_000_000]
 

@@ -12,14 +12,14 @@ from paged_serve.protocol.messages.config import ModelConfig
 from paged_serve.protocol.messages.message import pack_ids
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 from paged_serve.protocol.messages.worker import Chunk, ModelRunnerOutput, NewRow, SchedulerOutput
-from paged_serve.workers.attention.torch_oracle import TorchOracle
-from paged_serve.workers.kv_cache import KVCache
+from paged_serve.workers.backends.cpu.recorded_forward import TorchWatch
+from paged_serve.workers.backends.torch.attention import TorchOracle
+from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
+from paged_serve.workers.kv.kv_cache import KVCache
 from paged_serve.workers.layers import rotary
-from paged_serve.workers.model_runner import ModelRunner
 from paged_serve.workers.models.loading import load_model
-from paged_serve.workers.rank import DEMO_MODEL
-from paged_serve.workers.recorded_forward import TorchWatch
-from paged_serve.workers.tensor_parallel import TensorParallelGroup
+from paged_serve.workers.process.rank import DEMO_MODEL
+from paged_serve.workers.runner.model_runner import ModelRunner
 
 from .checkpoints import reference
 from .planner import Planner, Request, Whims

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from paged_serve.protocol.messages.message import pack_ids
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 from paged_serve.protocol.messages.worker import NewRow
-from paged_serve.workers.request_rows import RequestRows
-from paged_serve.workers.sampling.cpu_passes import CpuPasses
-from paged_serve.workers.sampling.device_sampler import DeviceSampler
+from paged_serve.workers.backends.cpu.sampling import CpuPasses
+from paged_serve.workers.backends.cuda.sampler import DeviceSampler
+from paged_serve.workers.batch.request_rows import RequestRows
 from paged_serve.workers.sampling.numpy_passes import NumpyPasses
 from paged_serve.workers.sampling.sampler import Sampler
 

@@ -6,8 +6,8 @@ import pytest
 
 from paged_serve.protocol.messages.message import pack_ids
 from paged_serve.protocol.messages.worker import Chunk, SchedulerOutput
-from paged_serve.workers.device_runner import EagerDecodeStep
-from paged_serve.workers.steps import DeviceSteps, HostSteps
+from paged_serve.workers.runner.device_runner import EagerDecodeStep
+from paged_serve.workers.runner.steps import DeviceSteps, HostSteps
 
 from .test_completions import Event
 from .test_device_runner import model, new_row, numbered, runner, waiting  # noqa: F401  fixtures

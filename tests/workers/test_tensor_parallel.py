@@ -6,9 +6,9 @@ import sys
 import pytest
 import torch
 
-from paged_serve.workers.kernels import cpu
-from paged_serve.workers.rank import DEMO_MODEL
-from paged_serve.workers.tensor_parallel import TensorParallelGroup
+from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
+from paged_serve.workers.kernels.cpu import library as cpu
+from paged_serve.workers.process.rank import DEMO_MODEL
 
 from .checkpoints import ours, random_tokens, reference
 from .paged_loop import PagedLoop
@@ -145,7 +145,7 @@ def test_each_rank_reads_only_its_share(tmp_path):
 
 RANK_PROCESS = """
 import sys, torch
-from paged_serve.workers.tensor_parallel import TensorParallelGroup
+from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
 group = TensorParallelGroup.join(int(sys.argv[1]), 2, sys.argv[2], timeout_s=60)
 print(group.all_reduce(torch.tensor([1.5 + group.rank])).item())
 """

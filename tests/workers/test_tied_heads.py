@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from paged_serve.workers.torch_backend import TorchBackend
+from paged_serve.workers.backends.torch.backend import TorchBackend
 
 from .checkpoints import ours, reference_logits, transformers_model
 from .paged_loop import PagedLoop

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from paged_serve.workers.kernels import cpu
-from paged_serve.workers.kernels.attention import attention
+from paged_serve.workers.kernels.cpu import library as cpu
+from paged_serve.workers.kernels.cpu.attention import attention
 
 from . import tile_oracle
 

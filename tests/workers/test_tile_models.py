@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from paged_serve.protocol.messages.config import ModelConfig
-from paged_serve.workers.kernels import cpu
+from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
+from paged_serve.workers.kernels.cpu import library as cpu
 from paged_serve.workers.models.loading import load_model
-from paged_serve.workers.rank import DEMO_MODEL
-from paged_serve.workers.tensor_parallel import TensorParallelGroup
+from paged_serve.workers.process.rank import DEMO_MODEL
 
 from .checkpoints import random_tokens
 from .paged_loop import PagedLoop

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from paged_serve.workers.kernels import cpu
-from paged_serve.workers.kernels.gemm import gemm, quantize_rows
-from paged_serve.workers.kernels.packing import pack, pack_int4
-from paged_serve.workers.quantization.forms import Int8Weight
+from paged_serve.workers.checkpoint.weight_forms import Int8Weight
+from paged_serve.workers.kernels.cpu import library as cpu
+from paged_serve.workers.kernels.cpu.gemm import gemm, quantize_rows
+from paged_serve.workers.kernels.cpu.packing import pack, pack_int4
 
 from . import tile_oracle
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from paged_serve.workers.checkpoint.geometry import RopeScaling
 from paged_serve.workers.layers.rotary import Rotary
 from paged_serve.workers.layers.trigonometry import cosine_and_sine
-from paged_serve.workers.models.geometry import RopeScaling
 
 from .portable_numbers import integers
 

@@ -9,11 +9,11 @@ from paged_serve.protocol.messages.config import ModelConfig
 from paged_serve.protocol.messages.message import pack_ids
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 from paged_serve.protocol.messages.worker import Chunk, NewRow, SchedulerOutput
-from paged_serve.workers.kv_cache import KVCache
-from paged_serve.workers.model_runner import ModelRunner
+from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
+from paged_serve.workers.kv.kv_cache import KVCache
 from paged_serve.workers.models.loading import load_model
-from paged_serve.workers.tensor_parallel import TensorParallelGroup
-from paged_serve.workers.warm_up import warm_up
+from paged_serve.workers.process.warm_up import warm_up
+from paged_serve.workers.runner.model_runner import ModelRunner
 
 from .tiny_model import write_tiny_model
 
@@ -55,7 +55,7 @@ def test_a_ranks_start_does_not_import_torch_compile(tmp_path):
     code = """
 import sys
 from paged_serve.protocol.messages.config import CacheConfig, Config, ModelConfig
-from paged_serve.workers.rank import Rank
+from paged_serve.workers.process.rank import Rank
 config = Config(model=ModelConfig(model=sys.argv[1], device="cpu"), cache=CacheConfig(num_blocks=8))
 Rank.load(config, 0, "", lambda *_: None).create_kv_cache(8, lambda *_: None)
 print("torch._dynamo" in sys.modules)

@@ -8,8 +8,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from paged_serve.protocol.errors import ConfigError
-from paged_serve.workers.torch_backend import SingleRowsBackend, TorchBackend
-from paged_serve.workers.weights import Checkpoint, read_header
+from paged_serve.workers.backends.torch.backend import SingleRowsBackend, TorchBackend
+from paged_serve.workers.checkpoint.safetensors_files import Checkpoint, read_header
 
 from .checkpoints import ours
 from .quantized_checkpoints import write_quantized
@@ -192,8 +192,8 @@ def test_a_folder_without_weights_is_named(folder):
 
 def test_progress_counts_bytes_up_to_the_whole(folder):
     from paged_serve.protocol.messages.config import ModelConfig
+    from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
     from paged_serve.workers.models.loading import load_model
-    from paged_serve.workers.tensor_parallel import TensorParallelGroup
 
     calls = []
     model = load_model(str(folder), ModelConfig(), TensorParallelGroup(), lambda *call: calls.append(call))

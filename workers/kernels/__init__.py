@@ -1,1 +1,1 @@
-"""Our CPU kernels, called on torch tensors: the libraries of csrc/cpu, packed weights, matrix products."""
+"""Typed wrappers of csrc: shapes are checked here, nothing is decided."""

@@ -8,7 +8,7 @@ from typing import Protocol
 from torch import Tensor
 from torch.nn import functional
 
-from ..tensor_parallel import TensorParallelGroup
+from ..distributed.tensor_parallel import TensorParallelGroup
 from .linear import Linear, Product, linear
 
 

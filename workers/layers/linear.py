@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ..tensor_parallel import TensorParallelGroup
+from ..distributed.tensor_parallel import TensorParallelGroup
 
 Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]  # x [rows, in], weight [out, in], bias [out] or None
 

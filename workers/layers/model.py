@@ -5,11 +5,11 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from ..attention.backend import AttentionBackend
-from ..backend import Backend
-from ..input_batch import InputBatch
-from ..kv_cache import KVCache
-from ..models.geometry import Geometry
+from ..batch.input_batch import InputBatch
+from ..checkpoint.geometry import Geometry
+from ..kv.kv_cache import KVCache
+from .attention import AttentionBackend
+from .backend import Backend
 
 
 class Model(Protocol):

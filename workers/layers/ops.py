@@ -5,8 +5,8 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from ..input_batch import InputBatch
-from ..kv_cache import KVCache
+from ..batch.input_batch import InputBatch
+from ..kv.kv_cache import KVCache
 from .norm import RMSNorm
 from .rotary import Rotary
 

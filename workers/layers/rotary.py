@@ -10,7 +10,7 @@ from torch import Tensor
 from .trigonometry import cosine_and_sine
 
 if TYPE_CHECKING:  # the models, which are made of layers, import this
-    from ..models.geometry import RopeScaling
+    from ..checkpoint.geometry import RopeScaling
 
 POSITIONS_AT_ONCE = 2048  # by which a table grows
 

@@ -7,16 +7,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ..allocator import release_freed_memory
-from ..backend import Backend, PackingBackend
-from ..conversion import check_finite, converted
-from ..layers.embedding import OutputHead, VocabularyEmbedding
-from ..layers.linear import JoinedLinear, Linear
-from ..layers.norm import RMSNorm
-from ..layers.ops import Heads
-from ..layers.rotary import Rotary
-from ..packed_cache import PackedReader, PackedStore, PackedWriter
-from ..quantization.forms import (
+from ..checkpoint.conversion import check_finite, converted
+from ..checkpoint.geometry import Geometry
+from ..checkpoint.matrix_reader import MatrixPart, MatrixReader
+from ..checkpoint.safetensors_files import Checkpoint, check_names
+from ..checkpoint.weight_forms import (
     GroupedWeight,
     OutputScaledWeight,
     StoredWeight,
@@ -26,14 +21,19 @@ from ..quantization.forms import (
     on_device,
     with_outputs,
 )
+from ..distributed.allocator import release_freed_memory
+from ..distributed.tensor_parallel import TensorParallelGroup
+from ..layers.backend import Backend, PackingBackend
+from ..layers.embedding import OutputHead, VocabularyEmbedding
+from ..layers.linear import JoinedLinear, Linear
+from ..layers.norm import RMSNorm
+from ..layers.ops import Heads
+from ..layers.rotary import Rotary
 from ..quantization.gptq import skip_zero_biases
-from ..quantization.reader import MatrixPart, MatrixReader
 from ..quantization.source import MatrixSource
-from ..tensor_parallel import TensorParallelGroup
-from ..weights import Checkpoint, check_names
 from .decoder import DecoderLayer, Model
-from .family import WeightNames
-from .geometry import Geometry
+from .families.family import WeightNames
+from .packed_cache import PackedReader, PackedStore, PackedWriter
 
 log = logging.getLogger(__name__)
 

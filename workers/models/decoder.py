@@ -6,15 +6,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..attention.backend import AttentionBackend
-from ..backend import Backend
-from ..input_batch import InputBatch
-from ..kv_cache import KVCache
+from ..batch.input_batch import InputBatch
+from ..checkpoint.geometry import Geometry
+from ..kv.kv_cache import KVCache
+from ..layers.attention import AttentionBackend
+from ..layers.backend import Backend
 from ..layers.embedding import OutputHead, VocabularyEmbedding
 from ..layers.linear import Linear
 from ..layers.norm import RMSNorm
 from ..layers.ops import Ops
-from .geometry import Geometry
 
 
 @dataclass(frozen=True, slots=True, eq=False)

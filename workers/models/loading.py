@@ -9,20 +9,20 @@ import torch
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.config import ModelConfig
 
-from ..backend import Backend, PackingBackend
-from ..conversion import NotFiniteError, find_not_finite
-from ..cpu_backend import CpuBackend
-from ..kernels.cpu import Pool
-from ..packed_cache import PackedStore, through_store
-from ..packed_records import key_of
+from ..backends.cpu.backend import CpuBackend
+from ..backends.torch.backend import SingleRowsBackend, TorchBackend
+from ..checkpoint.conversion import NotFiniteError, find_not_finite
+from ..checkpoint.geometry import Geometry
+from ..checkpoint.safetensors_files import Checkpoint
+from ..distributed.tensor_parallel import TensorParallelGroup
+from ..kernels.cpu.library import Pool
+from ..layers.backend import Backend, PackingBackend
 from ..quantization.source import matrix_source
-from ..tensor_parallel import TensorParallelGroup
-from ..torch_backend import SingleRowsBackend, TorchBackend
-from ..weights import Checkpoint
 from .assembly import Assembly
 from .decoder import Model
-from .family import Family
-from .geometry import Geometry
+from .families.family import Family
+from .packed_cache import PackedStore, through_store
+from .packed_records import key_of
 from .registry import read_geometry
 
 log = logging.getLogger(__name__)
@@ -89,7 +89,7 @@ def _best_backend(config: ModelConfig, geometry: Geometry, pool: Pool | None) ->
         return CpuBackend(pool)
     if device_of(config) == "cpu":
         return SingleRowsBackend()
-    from ..cuda_backend import CudaBackend, computes
+    from ..backends.cuda.backend import CudaBackend, computes
 
     return (
         CudaBackend.for_current_device(config) if computes(geometry.dtype, geometry.head_dim) else TorchBackend("cuda")

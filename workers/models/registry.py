@@ -4,13 +4,13 @@ from pathlib import Path
 
 from paged_serve.protocol.errors import ConfigError
 
+from ..checkpoint.geometry import Geometry
+from ..checkpoint.hf_config import HFConfig, dtype_of, eos_token_ids, read_architectures, read_hf_config, rope_of
+from .families.family import Family
 from .families.llama import LLAMA
 from .families.mistral import MISTRAL
 from .families.qwen2 import QWEN2
 from .families.qwen3 import QWEN3
-from .family import Family
-from .geometry import Geometry
-from .hf_config import HFConfig, dtype_of, eos_token_ids, read_architectures, read_hf_config, rope_of
 
 FAMILIES = (LLAMA, MISTRAL, QWEN2, QWEN3)
 

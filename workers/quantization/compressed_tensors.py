@@ -18,13 +18,13 @@ from torch import Tensor
 
 from paged_serve.protocol.errors import ConfigError
 
-from ..kernels.cpu import Pool
-from ..kernels.unpacking import WordLayout
-from ..weights import Checkpoint
+from ..checkpoint.matrix_reader import MatrixPart, MatrixReader, activation_order, groups_of, num_groups
+from ..checkpoint.safetensors_files import Checkpoint
+from ..checkpoint.weight_forms import Fp8Weight, GroupedWeight, Int8Weight, Weight
+from ..kernels.cpu.library import Pool
+from ..kernels.cpu.unpacking import WordLayout
 from .bit_fields import WORD_BITS, read_codes, unpack_words
 from .config import Arguments, CompressedTensors, ConfigGroup
-from .forms import Fp8Weight, GroupedWeight, Int8Weight, Weight
-from .reader import MatrixPart, MatrixReader, activation_order, groups_of, num_groups
 
 LINEAR = "Linear"  # every projection is a module of this class
 

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..conversion import check_finite
-from ..kernels.cpu import Pool
-from ..kernels.loading import int4_from_floats, int8_from_floats
-from .forms import Fp8Weight, GroupedWeight, Int8Weight, Weight
-from .fp8 import fp8_codes, fp8_scales
-from .reader import FloatReader, MatrixPart, check_cuts
+from ..checkpoint.conversion import check_finite
+from ..checkpoint.fp8_codes import fp8_codes, fp8_scales
+from ..checkpoint.matrix_reader import FloatReader, MatrixPart, check_cuts
+from ..checkpoint.weight_forms import Fp8Weight, GroupedWeight, Int8Weight, Weight
+from ..kernels.cpu.library import Pool
+from ..kernels.cpu.loading import int4_from_floats, int8_from_floats
 from .report import QuantizationReport
 
 STEPS = (7.2, 8.0, 8.8)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from .forms import Fp8Weight, GroupedWeight, Int8Weight, StoredWeight, Weight
+from ..checkpoint.weight_forms import Fp8Weight, GroupedWeight, Int8Weight, StoredWeight, Weight
 
 
 @dataclass(slots=True)

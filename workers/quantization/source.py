@@ -9,15 +9,15 @@ import torch
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.config import ModelConfig
 
-from ..kernels.cpu import Pool
-from ..weights import Checkpoint
+from ..checkpoint.matrix_reader import FloatReader, MatrixReader
+from ..checkpoint.safetensors_files import Checkpoint
+from ..checkpoint.weight_forms import Fp8Weight, Int8Weight
+from ..kernels.cpu.library import Pool
 from .awq import AwqReader
 from .compressed_tensors import CompressedTensorsReader
 from .config import Awq, CompressedTensors, Gptq, QuantizationConfig, read_quantization_config
-from .forms import Fp8Weight, Int8Weight
 from .gptq import GptqReader
 from .on_load import EightBitsOnLoad, Int4OnLoad
-from .reader import FloatReader, MatrixReader
 from .report import QuantizationReport
 
 ON_LOAD = ("int8", "int4", "fp8")

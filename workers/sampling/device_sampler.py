@@ -1,162 +1,36 @@
-"""Sampling where the logits are. `Sampler` tells the order of the steps, which is the same here, and so are the draws:
+"""Sampling as a runner sees it that does not wait: tokens stay where the next step needs them."""
 
-the first token, in the order of ids, at which the cumulative weight exceeds the uniform number of (seed, position). The
-host's sampler adds weights in float, a device adds them as integers: the two give the same token unless the number
-lies within about 10^-7 of a border between two. Devices agree with each other in every bit.
-
-Nothing here waits for the device, so that the next step can be launched from `PendingTokens.token_ids` before anybody
-has read them. The device counts new tokens for the penalties itself. Only bad words of several tokens are looked up by
-the host: `needs_tokens` tells whether it must know the previous step's tokens first.
-"""
-
-import math
-from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..kernels.cuda.kernel import Launcher
-from ..kernels.cuda.sampling import STATE, WEIGHT_OF_BEST, Blocks, RowPasses, SamplerKernels
-from ..request_rows import RequestRows
-from ..staging import HostCopy
+from ..batch.request_rows import RequestRows
 from .logprobs import TokenLogprobs
-from .row_records import Records, RowRecords, raw_records
 from .sampler import SampledTokens
 
 
-class DeviceSampler:
-    """Everything about requests is in the RequestRows, of which one sampler sees all steps in their order."""
+class PendingSample(Protocol):
+    """Tokens that are on the device, or will be."""
 
-    def __init__(self, launcher: Launcher, vocab_size: int, device: torch.device | str, blocks: Blocks | None = None):
-        self._device = torch.device(device)
-        self._vocab_size = vocab_size
-        self._kernels = SamplerKernels(launcher, vocab_size, self._device, blocks)
-        self._rows = RowRecords(vocab_size, self._device)
-
-    def needs_tokens(self, rows: NDArray[np.int64], state: RequestRows) -> bool:
-        """Whether `state` must hold the true tokens of these rows, rather than placeholders for the latest."""
-        constraints = (state.sampling.constraints[row] for row in rows.tolist())
-        return any(one is not None and any(len(prefix) for prefix, _ in one.bad_words) for one in constraints)
-
-    def sample(self, logits: Tensor, rows: NDArray[np.int64], state: RequestRows) -> SampledTokens:
-        """`launch`, and wait."""
-        return self.launch(logits, rows, state).result()
-
-    def launch(self, logits: Tensor, rows: NDArray[np.int64], state: RequestRows) -> "PendingTokens":
-        """Sample from logits [n, vocab] float32, which are overwritten, one token for each of the distinct `rows`."""
-        records = self._rows.records(rows, state)
-        sent = self._rows.send(records)
-        token_ids = torch.empty(len(rows), dtype=torch.int64, device=self._device)
-        bad = torch.empty(len(rows), dtype=torch.uint8, device=self._device)
-        raw = logits
-        if len(records.adjustments):
-            if len(records.logprobs):
-                raw = logits.clone()
-            self._kernels.adjust(logits, sent.adjustments, sent.words)
-        self._draw(self._kernels.over(logits, sent.rows, token_ids, bad), records.rows)
-        if len(records.adjustments) and records.adjustments["seen"].any():
-            self._kernels.count(logits, sent.adjustments, sent.words, token_ids)
-        logprobs = self._logprobs(raw, records.logprobs, sent.logprobs, token_ids) if len(records.logprobs) else None
-        return PendingTokens(token_ids, bad, logprobs)
-
-    def prompt_logprobs(self, logits: Tensor, tokens: NDArray[np.int64], count: int) -> TokenLogprobs:
-        """Of prompt tokens [n], each under the logits [n, vocab] that its predecessor gave; not finite ones read 0."""
-        finite = torch.nan_to_num(logits, nan=0.0, posinf=0.0, neginf=0.0)
-        count = self._vocab_size if count < 0 else min(count, self._vocab_size)
-        records = raw_records(np.arange(len(tokens)), np.full(len(tokens), count), self._vocab_size)
-        sent = torch.from_numpy(records.view(np.uint8).reshape(len(records), -1)).to(self._device)
-        pending = self._logprobs(finite, records, sent, torch.from_numpy(tokens).to(self._device))
-        _wait(self._device)
-        each = [pending.result(place, int(token)) for place, token in enumerate(tokens)]
-        return TokenLogprobs(
-            token_ids=np.concatenate([one.token_ids for one in each]),
-            logprobs=np.concatenate([one.logprobs for one in each]),
-            ranks=np.concatenate([one.ranks for one in each]),
-        )
-
-    def _draw(self, passes: RowPasses, records: Records) -> None:
-        """Launches what some row asks for."""
-        drawn = records[records["flags"] & 1 == 0]
-        passes.scan()
-        if drawn["top_k"].any():
-            passes.cut(by_mass=False)
-        if (drawn["top_p"] < 1).any():
-            passes.cut(by_mass=True)
-        if len(drawn):
-            passes.draw()
-
-    def _logprobs(self, logits: Tensor, records: Records, sent: Tensor, token_ids: Tensor) -> "PendingLogprobs":
-        listed = np.where(records["list"] < 0, 0, np.where(records["top_k"] > 0, records["top_k"], self._vocab_size))
-        lists = torch.empty(int(listed.sum()), dtype=torch.int64, device=self._device)
-        passes = self._kernels.over(logits, sent, token_ids, lists=lists)
-        passes.scan()
-        passes.rank()
-        if records["top_k"].any():
-            passes.cut(by_mass=False)
-        if len(lists):
-            passes.gather()
-        return PendingLogprobs(records["index"], listed, records["list"], _to_host(passes.states), _to_host(lists))
-
-
-@dataclass(frozen=True, slots=True)
-class PendingLogprobs:
-    """Of m rows, in host memory once the device is through."""
-
-    indices: NDArray[np.int32]  # [m], of the step
-    counts: NDArray[np.int64]  # [m]
-    starts: NDArray[np.int64]  # [m], where in `lists`
-    states: Tensor  # [m, STATE.itemsize] bytes
-    lists: Tensor  # int64
-
-    def result(self, place: int, token: int) -> TokenLogprobs:
-        """Of the m-th row, whose token is `token`."""
-        state = self.states[place].numpy().view(STATE)[0]
-        start, count = int(self.starts[place]), int(self.counts[place])
-        keys = np.sort(self.lists[start : start + count].numpy().view(np.uint64)) if count else np.zeros(0, np.uint64)
-        normaliser = float(state["top"]) + math.log(int(state["total"]) / WEIGHT_OF_BEST)
-        logits = np.concatenate(([float(state["chosen"])], _logits_of(keys)))
-        return TokenLogprobs(
-            token_ids=np.concatenate(([token], (keys & np.uint64(0xFFFFFFFF)).astype(np.int32)), dtype=np.int32)[None],
-            logprobs=(logits - normaliser).astype(np.float32)[None],
-            ranks=np.array([int(state["rank"]) + 1], np.int32),
-        )
-
-
-class PendingTokens:
-    """What a launch will give. Tensors on the device can be read by whatever is launched later."""
-
-    def __init__(self, token_ids: Tensor, bad: Tensor, logprobs: PendingLogprobs | None):
-        self.token_ids = token_ids  # [n] int64
-        self.bad = bad  # [n] uint8, 1 where the token must not be emitted
-        self._logprobs = logprobs
-        self._on_host = HostCopy(token_ids, bad)
+    @property
+    def token_ids(self) -> Tensor:
+        """[n] i64 on the device."""
+        ...
 
     def result(self) -> SampledTokens:
-        """Waits for this step, not for later ones."""
-        token_ids, bad = self._on_host.wait()
-        logprobs = {}
-        if self._logprobs is not None:
-            for place, index in enumerate(self._logprobs.indices.tolist()):
-                if not bad[index]:
-                    logprobs[index] = self._logprobs.result(place, int(token_ids[index]))
-        return SampledTokens(token_ids, np.flatnonzero(bad), logprobs)
+        """Waits for them."""
+        ...
 
 
-def _logits_of(keys: NDArray[np.uint64]) -> NDArray[np.float64]:
-    """The logits inside rank keys."""
-    ordered = ~(keys >> np.uint64(32)).astype(np.uint32)
-    bits = np.where(ordered >> np.uint32(31), ordered & np.uint32(0x7FFFFFFF), ~ordered).astype(np.uint32)
-    return bits.view(np.float32).astype(np.float64)
+class DeviceSampling(Protocol):
+    """What is not described here is in Sampler."""
 
+    def needs_tokens(self, rows: NDArray[np.int64], state: RequestRows) -> bool:
+        """Whether `launch` for these rows looks at tokens of earlier steps in `state`, which must be known then."""
+        ...
 
-def _to_host(tensor: Tensor) -> Tensor:
-    """A copy under way; the device's own memory may be written again by what is launched later."""
-    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
-    return host.copy_(tensor, non_blocking=True)
+    def launch(self, logits: Tensor, rows: NDArray[np.int64], state: RequestRows) -> PendingSample: ...
 
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.current_stream(device).synchronize()
+    def prompt_logprobs(self, logits: Tensor, tokens: NDArray[np.int64], count: int) -> TokenLogprobs: ...

@@ -7,7 +7,7 @@ tokens costs more than the rest of the sampler. Inversion wants one number a row
 import numpy as np
 from numpy.typing import NDArray
 
-from .weights import TILE, tile_sums
+from .probabilities import TILE, tile_sums
 
 
 def draw(weights: NDArray[np.float32], uniform: NDArray[np.float64]) -> NDArray[np.int64]:

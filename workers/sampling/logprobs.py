@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .ordering import best, rank_of, token_of
-from .weights import WeightBuffer, tile_sums
+from .probabilities import WeightBuffer, tile_sums
 
 
 @dataclass(frozen=True, slots=True)

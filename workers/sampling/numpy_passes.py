@@ -3,11 +3,11 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from .columns import SamplingColumns
+from ..batch.sampling_columns import SamplingColumns
 from .draw import draw
 from .logprobs import TokenLogprobs, token_logprobs
+from .probabilities import WeightBuffer
 from .truncation import apply_min_p, apply_top_k, apply_top_p
-from .weights import WeightBuffer
 
 
 class NumpyPasses:

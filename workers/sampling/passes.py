@@ -5,7 +5,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from .columns import SamplingColumns
+from ..batch.sampling_columns import SamplingColumns
 from .logprobs import TokenLogprobs
 
 

@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..request_rows import RequestRows
-from .columns import NO_LOGPROBS, SamplingColumns
+from ..batch.request_rows import RequestRows
+from ..batch.sampling_columns import NO_LOGPROBS, SamplingColumns
 from .logprobs import TokenLogprobs
 from .passes import Passes
 

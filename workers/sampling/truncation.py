@@ -9,7 +9,7 @@ border the lower ids stay, never all of them and never a random one.
 import numpy as np
 from numpy.typing import NDArray
 
-from .weights import tile_sums
+from .probabilities import tile_sums
 
 TOP_P_FIRST_LOOK = 256  # tokens among which top-p usually ends; only rows where it does not are sorted whole
 

@@ -2,7 +2,7 @@
 
 import sys
 
-if {"paged_serve.workers", "paged_serve.workers.spare"} & set(sys.orig_argv):
+if {"paged_serve.workers.process", "paged_serve.workers.process.standby"} & set(sys.orig_argv):
     from tests.cuda.emulated_worker import install
 
     install()

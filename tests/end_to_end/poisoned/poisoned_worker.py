@@ -4,8 +4,8 @@ import os
 import signal
 
 from paged_serve.protocol.messages.message import unpack_ids
-from paged_serve.workers.process import main
-from paged_serve.workers.steps import HostSteps
+from paged_serve.workers.process.worker_process import main
+from paged_serve.workers.runner.steps import HostSteps
 
 POISON = 777
 

@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from paged_serve.workers.kernels import cpu, parameters
+from paged_serve.workers.kernels.cpu import library as cpu
+from paged_serve.workers.kernels.cpu import parameters
 
 NAN_CODE = 0x80  # of x86; codes of numbers lie in -127..127
 NAN_MAGNITUDE = {np.uint32: (0x7FFFFFFF, 0x7F800000), np.uint16: (0x7FFF, 0x7F80)}

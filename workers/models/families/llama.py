@@ -1,7 +1,7 @@
 """Llama 2 and 3.x, and the many models that use their architecture."""
 
-from ..family import Biases, Family
-from ..hf_config import HFConfig
+from ...checkpoint.hf_config import HFConfig
+from .family import Biases, Family
 
 
 def biases(config: HFConfig) -> Biases:

@@ -1,7 +1,7 @@
 """Mistral: as Llama, but every layer slides when the model has a window."""
 
-from ..family import Family
-from ..hf_config import HFConfig
+from ...checkpoint.hf_config import HFConfig
+from .family import Family
 
 
 def every_layer_slides(config: HFConfig) -> tuple[int, ...]:

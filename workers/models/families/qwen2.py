@@ -1,7 +1,7 @@
 """Qwen2 and Qwen2.5: queries, keys and values have a bias; upper layers may slide."""
 
-from ..family import Biases, Family, windows_by_layer_type
-from ..hf_config import HFConfig
+from ...checkpoint.hf_config import HFConfig
+from .family import Biases, Family, windows_by_layer_type
 
 
 def biases(_: HFConfig) -> Biases:

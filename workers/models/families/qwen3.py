@@ -1,7 +1,7 @@
 """Qwen3, dense: queries and keys are normalised per head; upper layers may slide."""
 
-from ..family import Biases, Family, windows_by_layer_type
-from ..hf_config import HFConfig
+from ...checkpoint.hf_config import HFConfig
+from .family import Biases, Family, windows_by_layer_type
 
 
 def biases(config: HFConfig) -> Biases:

@@ -1,0 +1,1 @@
+"""Our CPU kernels as a backend. Open backend.py first."""

@@ -1,0 +1,110 @@
+"""What our CPU kernels make of a model: packed weights, fused operations."""
+
+import torch
+from torch import Tensor
+
+from paged_serve.protocol.errors import ConfigError
+
+from ...batch.input_batch import InputBatch
+from ...checkpoint.packed_weight import PackedWeight
+from ...checkpoint.weight_forms import Fp8Weight, GroupedWeight, Weight
+from ...distributed.tensor_parallel import TensorParallelGroup
+from ...kernels.cpu.attention import MAX_HEAD_DIM
+from ...kernels.cpu.buffers import Buffers
+from ...kernels.cpu.gemm import ROW_DTYPES
+from ...kernels.cpu.library import Pool
+from ...kernels.cpu.loading import packed
+from ...kernels.cpu.packing import OCTET
+from ...layers.attention import AttentionBackend
+from ...layers.backend import Forward
+from ...layers.embedding import Table, TiedTable
+from ...layers.linear import Linear
+from ...layers.ops import Heads, Ops
+from ...layers.rotary import Rotary
+from ...sampling.passes import Passes
+from .attention import CpuPagedAttention
+from .ops import CpuOps
+from .packed_linear import PackedHead, PackedLinear, PackedShare, PackedTable, TiedPackedTable
+from .recorded_forward import RecordedForward
+from .sampling import CpuPasses
+from .segments import in_segments, segments_of_rank
+
+
+class CpuBackend:
+    """One model's share of a pool's threads. Everything it makes runs in one caller's thread."""
+
+    device = "cpu"
+
+    def __init__(self, pool: Pool):
+        self._pool = pool
+        self._buffers = Buffers()
+        self._rotary: Rotary | None = None
+
+    def accepted(self, weight: Weight, dtype: torch.dtype) -> Weight:
+        """Weight-only products are those of 4 bits with rows of 16 bits; of fp8 there are none."""
+        match weight:
+            case GroupedWeight() if not is_int4_product(weight, dtype):
+                return weight.dequantized().to(dtype)
+            case Fp8Weight():
+                return weight.dequantized().to(dtype)
+            case _:
+                return weight
+
+    def packed(self, weight: Weight, num_ranks: int | None = None) -> PackedWeight:
+        if num_ranks is not None:
+            weight = in_segments(weight, segments_of_rank(weight, num_ranks))
+        return packed(self._pool, weight, must_be_finite=True)
+
+    def lacks_for_fp8(self, dtype: torch.dtype) -> str:
+        return "the CPU kernels have no such products; use quantization=int8"
+
+    def linear(self, weight: Weight, bias: Tensor | None = None) -> Linear:
+        return PackedLinear(self._pool, self._buffers, self.packed(weight), bias)
+
+    def row_parallel(self, share: Weight, bias: Tensor | None, group: TensorParallelGroup) -> Linear:
+        segments = segments_of_rank(share, group.size)
+        weight = self.packed(share, group.size)
+        if group.size == 1:
+            return PackedLinear(self._pool, self._buffers, weight, bias, segments)
+        return PackedShare(self._pool, self._buffers, weight, bias, segments, group)
+
+    def head(self, weight: Weight) -> Linear:
+        return PackedHead(self._pool, self.packed(weight))
+
+    def table(self, weight: Weight) -> Table:
+        table = self.packed(weight)
+        return PackedTable(self._pool, self._buffers, table, ROW_DTYPES[table.format][0])
+
+    def tied_table(self, weight: Weight) -> TiedTable:
+        table = self.packed(weight)
+        return TiedPackedTable(self._pool, self._buffers, table, ROW_DTYPES[table.format][0])
+
+    def ops(self, heads: Heads) -> Ops:
+        self._rotary = heads.rotary
+        return CpuOps(self._pool, self._buffers, heads)
+
+    def attention(self, heads: Heads) -> AttentionBackend:
+        if heads.head_dim > MAX_HEAD_DIM:
+            raise ConfigError(
+                f"config.json: head_dim={heads.head_dim} is more than the {MAX_HEAD_DIM} of the CPU kernels; "
+                "use --cpu-isa torch, which is slow"
+            )
+        return CpuPagedAttention(self._pool, self._buffers)
+
+    def sampling(self, vocab_size: int) -> Passes:
+        return CpuPasses(self._pool)
+
+    def recorded(self, forward: Forward) -> Forward:
+        return RecordedForward(forward, self._pool, self._places)
+
+    def _places(self, batch: InputBatch) -> tuple[int, ...]:
+        """Where everything lies that a step of `batch` reads and writes, but for weights and cache, which stay."""
+        assert self._rotary is not None, "a step before the model"
+        tokens = batch.token_ids, batch.positions, batch.slots
+        requests = batch.row_starts, batch.kv_lens, batch.block_tables
+        tensors = (*tokens, *requests, self._rotary.table(batch.longest))
+        return self._buffers.version, *(tensor.data_ptr() for tensor in tensors)
+
+
+def is_int4_product(weight: GroupedWeight, dtype: torch.dtype) -> bool:
+    return weight.bits == 4 and weight.group_size % OCTET == 0 and dtype.itemsize == 2

@@ -1,0 +1,87 @@
+"""Linears and tables whose weights are packed for our CPU kernels."""
+
+import torch
+from torch import Tensor
+
+from ...checkpoint.packed_weight import PackedWeight
+from ...distributed.tensor_parallel import TensorParallelGroup
+from ...kernels.cpu.buffers import Buffers
+from ...kernels.cpu.gemm import embed_rows, gemm, sum_parts
+from ...kernels.cpu.library import Pool
+
+
+class PackedLinear:
+    """A product that is summed in float32 with its bias and rounded once; the inputs in `segments`, see gemm."""
+
+    def __init__(
+        self, pool: Pool, buffers: Buffers, weight: PackedWeight, bias: Tensor | None = None, segments: int = 1
+    ):
+        self.weight = weight
+        self.bias = None if bias is None else bias.float()  # [out]
+        self._pool = pool
+        self._buffers = buffers
+        self._segments = segments
+
+    def __call__(self, x: Tensor) -> Tensor:
+        out = self._buffers.take("product", len(x), self.weight.outputs, x.dtype)
+        return gemm(self._pool, x, self.weight, self.bias, out=out, buffers=self._buffers, segments=self._segments)
+
+
+class PackedShare:
+    """The same product with its segments shared by ranks: their float32 sums are exchanged, added and rounded once."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        buffers: Buffers,
+        weight: PackedWeight,
+        bias: Tensor | None,
+        segments: int,
+        group: TensorParallelGroup,
+    ):
+        self.weight = weight
+        self.bias = None if bias is None else bias.float()  # [out], whole on every rank
+        self._pool = pool
+        self._buffers = buffers
+        self._segments = segments  # of this rank
+        self._group = group
+
+    def __call__(self, x: Tensor) -> Tensor:
+        part = self._buffers.take("part", len(x), self.weight.outputs, torch.float32)
+        gemm(self._pool, x, self.weight, out=part, buffers=self._buffers, segments=self._segments)
+        out = self._buffers.take("product", len(x), self.weight.outputs, x.dtype)
+        return sum_parts(self._pool, self._group.stack(part), self.bias, out)
+
+
+class PackedHead:
+    """A product whose results are float32 whatever its operands are, in memory of their own."""
+
+    def __init__(self, pool: Pool, weight: PackedWeight):
+        self.weight = weight
+        self._pool = pool
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return gemm(self._pool, x, self.weight, out_dtype=torch.float32)
+
+
+class PackedTable:
+    """Rows by number, of packed weights."""
+
+    def __init__(self, pool: Pool, buffers: Buffers, weight: PackedWeight, dtype: torch.dtype):
+        self.weight = weight
+        self.num_rows = weight.outputs
+        self._pool = pool
+        self._buffers = buffers
+        self._dtype = dtype
+
+    def rows(self, indices: Tensor) -> Tensor:
+        out = self._buffers.take("rows", len(indices), self.weight.inputs, self._dtype)
+        return embed_rows(self._pool, indices, self.weight, out=out)
+
+
+class TiedPackedTable(PackedTable, PackedHead):
+    """The embedding and the output head from one copy."""
+
+    def __init__(self, pool: Pool, buffers: Buffers, weight: PackedWeight, dtype: torch.dtype):
+        PackedTable.__init__(self, pool, buffers, weight, dtype)
+        PackedHead.__init__(self, pool, weight)

@@ -1,0 +1,38 @@
+"""The sampler's Passes on our CPU kernels: a few visits of a row where numpy needs dozens."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...batch.sampling_columns import SamplingColumns
+from ...kernels.cpu.library import Pool
+from ...kernels.cpu.sampling import draw_tokens, scan_logits, token_logprobs
+from ...sampling.logprobs import TokenLogprobs
+
+
+class CpuPasses:
+    def __init__(self, pool: Pool):
+        self._pool = pool
+
+    def scan(self, logits: NDArray[np.float32]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        return scan_logits(self._pool, logits)
+
+    def draw(
+        self,
+        logits: NDArray[np.float32],
+        best: NDArray[np.int64],
+        indices: NDArray[np.int64],
+        rows: NDArray[np.int64],
+        columns: SamplingColumns,
+        random: NDArray[np.float64],
+    ) -> NDArray[np.int64]:
+        chances = (columns.temperature, columns.log_min_p, columns.top_k, columns.top_p)
+        return draw_tokens(self._pool, logits, indices, rows, *chances, random)
+
+    def logprobs(
+        self,
+        logits: NDArray[np.float32],
+        indices: NDArray[np.int64],
+        tokens: NDArray[np.int64],
+        counts: NDArray[np.int64],
+    ) -> TokenLogprobs:
+        return TokenLogprobs(*token_logprobs(self._pool, logits, indices, tokens, counts))

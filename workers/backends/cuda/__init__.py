@@ -1,0 +1,1 @@
+"""Our CUDA kernels as a backend. Open backend.py first."""

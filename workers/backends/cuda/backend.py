@@ -1,0 +1,106 @@
+"""What our CUDA kernels make of a model; matrix products are torch's."""
+
+import torch
+from torch import Tensor
+
+from paged_serve.protocol.messages.config import ModelConfig
+
+from ...checkpoint.packed_weight import PackedWeight
+from ...checkpoint.weight_forms import Fp8Weight, StoredWeight, Weight
+from ...distributed.tensor_parallel import TensorParallelGroup
+from ...kernels.cuda.kernel import Kernel, Launcher
+from ...kernels.cuda.quantize import quantize_rows_kernel
+from ...layers.attention import AttentionBackend
+from ...layers.embedding import Table, TiedTable, TorchTable
+from ...layers.linear import Linear, RowParallelLinear
+from ...layers.ops import Heads, Ops
+from .attention import CudaPagedAttention
+from .fixed_rows import FixedRowsLinear
+from .fp8_linear import Fp8Linear, multiplies
+from .ops import CudaOps
+
+MAX_HEAD_DIM = 256
+WITHOUT_FP8 = ("sm_80", "sm_86", "sm_87", "sm_88")  # of those that the kernels run on
+
+
+class CudaBackend:
+    """For models of bfloat16 or float16. `device` "cpu" is for launchers that emulate one."""
+
+    def __init__(self, launcher: Launcher, arch: str, multiprocessors: int, device: str = "cuda"):
+        self.device = device
+        self.launcher = launcher
+        self.arch = arch  # of which kernels are made
+        self.kernels_of_products: set[Kernel] = set()  # of ours, that products made here launch
+        self._multiprocessors = multiprocessors
+
+    @classmethod
+    def for_current_device(cls, config: ModelConfig) -> "CudaBackend":
+        """Raises ConfigError when GPU, driver, CuPy and NVRTC do not fit together."""
+        from ...kernels.cuda.launcher import CudaLauncher
+        from ...kernels.cuda.requirements import architecture, cubin_folder
+
+        device = torch.cuda.get_device_properties(torch.cuda.current_device())
+        launcher = CudaLauncher.for_current_device(cubin_folder(config))
+        return cls(launcher, architecture(device.name, (device.major, device.minor)), device.multi_processor_count)
+
+    def accepted(self, weight: Weight, dtype: torch.dtype) -> Weight:
+        """Products are of 16 bits or fp8; other quantized weights are unpacked."""
+        match weight:
+            case Tensor():
+                return weight
+            case StoredWeight():
+                return weight.tensor()
+            case Fp8Weight() if multiplies(weight) and not self.lacks_for_fp8(dtype):
+                return weight
+            case PackedWeight():
+                raise TypeError("packed for the CPU")
+            case _:
+                return weight.dequantized().to(dtype)
+
+    def lacks_for_fp8(self, dtype: torch.dtype) -> str:
+        if self.arch in WITHOUT_FP8:
+            return f"it takes sm_89 or later, and this GPU is {self.arch}; leave it out"
+        return "" if dtype == torch.bfloat16 else "its products are bfloat16; use dtype=bfloat16"
+
+    def linear(self, weight: Weight, bias: Tensor | None = None) -> Linear:
+        if isinstance(weight, Fp8Weight):
+            self.kernels_of_products.add(quantize_rows_kernel(torch.bfloat16, weight.shape[1]))
+            return Fp8Linear(self.launcher, weight, bias)
+        assert isinstance(weight, Tensor), type(weight)
+        return FixedRowsLinear(weight, bias)
+
+    def row_parallel(self, share: Weight, bias: Tensor | None, group: TensorParallelGroup) -> Linear:
+        return self.linear(share, bias) if group.size == 1 else RowParallelLinear(self.linear(share), bias, group)
+
+    def head(self, weight: Weight) -> Linear:
+        return self.linear(weight)
+
+    def table(self, weight: Weight) -> Table:
+        assert isinstance(weight, Tensor), type(weight)
+        return TorchTable(weight)
+
+    def tied_table(self, weight: Weight) -> TiedTable:
+        assert isinstance(weight, Tensor), type(weight)
+        return TiedFixedRowsTable(weight)
+
+    def ops(self, heads: Heads) -> Ops:
+        return CudaOps(self.launcher, heads)
+
+    def attention(self, heads: Heads) -> AttentionBackend:
+        return CudaPagedAttention(self.launcher, self.arch, self._multiprocessors)
+
+
+class TiedFixedRowsTable(TorchTable):
+    """The embedding and the output head from one copy."""
+
+    def __init__(self, weight: Tensor):
+        super().__init__(weight)
+        self._head = FixedRowsLinear(weight)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self._head(x)
+
+
+def computes(dtype: torch.dtype, head_dim: int) -> bool:
+    """Whether the kernels know models of this dtype with such heads."""
+    return dtype in (torch.bfloat16, torch.float16) and head_dim % 16 == 0 and head_dim <= MAX_HEAD_DIM

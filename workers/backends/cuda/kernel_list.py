@@ -1,0 +1,35 @@
+"""Which kernels a model launches: they are compiled before its first step, at once and in threads, not one by one."""
+
+from collections.abc import Callable
+
+import torch
+
+from ...kernels.cuda import attention_kernels, sampling
+from ...kernels.cuda.elementwise import gated_activation_kernel, rms_norm_kernel
+from ...kernels.cuda.kernel import Kernel
+from ...kernels.cuda.rotate import rotate_and_cache_kernel
+from ...layers.model import Model
+from .backend import CudaBackend
+
+
+def load_kernels(model: Model, cached: torch.dtype, block_size: int, on_progress: Callable[[int, int], None]) -> None:
+    """Compile what the cache of cubins lacks, and load all; `on_progress(loaded, of)` after each."""
+    assert isinstance(model.backend, CudaBackend), model.backend
+    model.backend.launcher.load_all(kernels_for(model, cached, block_size), on_progress)
+
+
+def kernels_for(model: Model, cached: torch.dtype, block_size: int) -> list[Kernel]:
+    """All of `model` with a cache of `cached` in blocks of `block_size` tokens, and of its sampler."""
+    backend, geometry, dtype = model.backend, model.geometry, model.dtype
+    assert isinstance(backend, CudaBackend), backend
+    heads, kv_heads = geometry.heads_of_rank(model.tp_size), geometry.kv_heads_of_rank(model.tp_size)
+    shape = attention_kernels.Heads(dtype, cached, heads, kv_heads, geometry.head_dim, block_size)
+    wanted = [
+        rms_norm_kernel(dtype, geometry.hidden_size),
+        gated_activation_kernel(dtype, geometry.intermediate_size // model.tp_size, "silu"),
+        rotate_and_cache_kernel(dtype, cached, geometry.head_dim, heads, kv_heads, block_size),
+        *attention_kernels.kernels_of(shape, backend.arch),
+        *backend.kernels_of_products,
+        *sampling.production_kernels(),
+    ]
+    return list(dict.fromkeys(wanted))

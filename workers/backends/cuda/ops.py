@@ -1,0 +1,48 @@
+"""The Ops of our CUDA kernels."""
+
+from torch import Tensor
+
+from ...batch.input_batch import InputBatch
+from ...kernels.cuda.elementwise import gated_activation, rms_norm
+from ...kernels.cuda.kernel import Launcher
+from ...kernels.cuda.rotate import rotate_and_cache
+from ...kv.kv_cache import KVCache
+from ...layers.norm import RMSNorm
+from ...layers.ops import Heads, KernelStep
+from .fixed_rows import empty_rows
+
+
+class CudaOps:
+    def __init__(self, launcher: Launcher, heads: Heads):
+        self._launcher = launcher
+        self._heads = heads
+
+    def start_step(self, batch: InputBatch, cache: KVCache) -> KernelStep:
+        return KernelStep(cache, batch.positions, batch.slots, self._heads.rotary.table(batch.longest))
+
+    def norm(self, hidden: Tensor, norm: RMSNorm) -> Tensor:
+        return rms_norm(self._launcher, hidden, norm.weight, norm.eps, None, empty_rows(hidden, hidden.shape[1]))
+
+    def add_norm(self, hidden: Tensor, delta: Tensor, norm: RMSNorm) -> Tensor:
+        return rms_norm(self._launcher, hidden, norm.weight, norm.eps, delta, empty_rows(hidden, hidden.shape[1]))
+
+    def rotate_and_cache(
+        self, step: KernelStep, layer: int, projected: Tensor, query_norm: RMSNorm | None, key_norm: RMSNorm | None
+    ) -> Tensor:
+        heads = self._heads
+        return rotate_and_cache(
+            self._launcher,
+            projected,
+            step.angles,
+            step.positions,
+            step.slots,
+            step.cache.keys[layer],
+            step.cache.values[layer],
+            projected.new_empty((len(projected), heads.num_heads, heads.head_dim)),
+            None if query_norm is None else query_norm.weight,
+            None if key_norm is None else key_norm.weight,
+            0.0 if query_norm is None else query_norm.eps,
+        )
+
+    def silu_mul(self, gate_up: Tensor) -> Tensor:
+        return gated_activation(self._launcher, gate_up, "silu", empty_rows(gate_up, gate_up.shape[1] // 2))

@@ -1,0 +1,186 @@
+"""What a step's rows ask of the device: records, sent in one copy and only when they changed; masks and seen tokens."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ...batch.penalties import Penalties
+from ...batch.request_rows import RequestRows
+from ...batch.sampling_columns import NO_LOGPROBS, SamplingColumns
+from ...batch.token_constraints import Constraints
+from ...kernels.cuda.sampling import ADJUSTMENT, GREEDY, MAY_BE_MASKED, ROW
+
+Records = NDArray[np.void]
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecords:
+    """One step's, of ROW, ADJUSTMENT and int32."""
+
+    rows: Records  # [n]
+    adjustments: Records  # those of the rows that have any
+    words: NDArray[np.int32]  # which adjustments point into
+    logprobs: Records  # rows of ROW, for those that want log-probabilities
+
+
+@dataclass(frozen=True, slots=True)
+class SentRecords:
+    """StepRecords on the device, as bytes [n, size of a record]; `words` as int32."""
+
+    rows: Tensor
+    adjustments: Tensor
+    words: Tensor
+    logprobs: Tensor
+
+
+class Residents:
+    """Masks and seen tokens of requests, on the device from their first step on.
+
+    The device counts a penalised row's new tokens itself. The host's counts are sent again only if the row is another
+    request's, or its output is not one token longer than when it was last sampled.
+    """
+
+    def __init__(self, vocab_size: int, device: torch.device):
+        self._words = -(-vocab_size // 32)
+        self._vocab_size = vocab_size
+        self._device = device
+        self._masks: dict[int, tuple[Constraints, Tensor]] = {}  # by row
+        self._seen: dict[int, Tensor] = {}  # [1 + capacity, 2] int32
+        self._counted: dict[int, tuple[Penalties, int]] = {}  # whose tokens, and the output position that comes next
+
+    def mask(self, row: int, constraints: Constraints | None) -> int:
+        """The address of its bits of allowed tokens; 0 if all are."""
+        if constraints is None or constraints.forbidden is None:
+            self._masks.pop(row, None)
+            return 0
+        if row not in self._masks or self._masks[row][0] is not constraints:
+            bits = np.zeros(self._words * 32, np.bool_)
+            bits[: self._vocab_size] = ~constraints.forbidden
+            mask = torch.empty(self._words, dtype=torch.int32, device=self._device)
+            _copy_to(mask, np.packbits(bits, bitorder="little").view(np.int32))
+            self._masks[row] = constraints, mask
+        return self._masks[row][1].data_ptr()
+
+    def seen(self, row: int, penalties: Penalties | None, position: int, capacity: int) -> int:
+        """The address of its seen tokens, as they are before the token at `position`; 0 if nothing is penalised."""
+        if penalties is None:
+            self._seen.pop(row, None)
+            self._counted.pop(row, None)
+            return 0
+        if row not in self._seen:
+            self._seen[row] = torch.empty((1 + capacity, 2), dtype=torch.int32, device=self._device)
+        known, expected = self._counted.get(row, (None, -1))
+        if known is not penalties or expected != position:
+            entries = np.empty((1 + penalties.num_distinct, 2), np.int32)
+            entries[0] = 0, penalties.num_distinct
+            entries[1:, 0] = penalties.distinct[: penalties.num_distinct]
+            entries[1:, 1] = penalties.output_counts[entries[1:, 0]]
+            _copy_to(self._seen[row][: len(entries)], entries)
+        self._counted[row] = penalties, position + 1
+        return self._seen[row].data_ptr()
+
+
+class RowRecords:
+    """The records of steps, and their copies on the device."""
+
+    def __init__(self, vocab_size: int, device: torch.device):
+        self._vocab_size = vocab_size
+        self._device = device
+        self._residents = Residents(vocab_size, device)
+        self._buffer = torch.empty(0, dtype=torch.uint8, device=device)
+        self._sent = np.empty(0, np.uint8)  # what is in the buffer, whose positions the device counts on
+
+    def records(self, rows: NDArray[np.int64], state: RequestRows) -> StepRecords:
+        """Those of one step, for the distinct `rows`."""
+        columns = state.sampling
+        found = np.zeros(len(rows), ROW)
+        found["seed"] = columns.seed[rows]
+        found["position"] = state.next_positions(rows)
+        for name in ("top_p", "temperature", "log_min_p", "top_k"):
+            found[name] = getattr(columns, name)[rows]
+        found["flags"] = columns.greedy[rows] * GREEDY + columns.adjusted[rows] * MAY_BE_MASKED
+        found["source"] = found["index"] = np.arange(len(rows))
+        adjustments, words = self._adjustments(rows, state)
+        return StepRecords(found, adjustments, words, logprob_records(rows, columns, self._vocab_size))
+
+    def send(self, records: StepRecords) -> SentRecords:
+        """Copies unless nothing changed but that every position is one further."""
+        parts = [
+            np.ascontiguousarray(part).view(np.uint8).reshape(-1)
+            for part in (records.rows, records.logprobs, records.adjustments, records.words)
+        ]
+        sizes = [len(part) for part in parts]
+        wanted = np.concatenate(parts)
+        if len(wanted) > len(self._buffer):
+            self._buffer = torch.empty(2 * len(wanted), dtype=torch.uint8, device=self._device)
+            self._sent = np.empty(0, np.uint8)
+        if not np.array_equal(wanted, self._sent):
+            _copy_to(self._buffer[: len(wanted)], wanted)
+            self._sent = wanted
+        self._sent[: sizes[0]].view(ROW)["position"] += 1  # as the scan does
+        rows, logprobs, adjustments, words = torch.split_with_sizes(self._buffer[: len(wanted)], sizes)
+        return SentRecords(
+            rows=rows.view(-1, ROW.itemsize),
+            adjustments=adjustments.view(-1, ADJUSTMENT.itemsize),
+            words=words.view(torch.int32),
+            logprobs=logprobs.view(-1, ROW.itemsize),
+        )
+
+    def _adjustments(self, rows: NDArray[np.int64], state: RequestRows) -> tuple[Records, NDArray[np.int32]]:
+        columns = state.sampling
+        indices = np.flatnonzero(columns.adjusted[rows])
+        found = np.zeros(len(indices), ADJUSTMENT)
+        words: list[NDArray[np.int32]] = [np.zeros(0, np.int32)]
+        num_words = 0
+
+        def put(*lists: NDArray[np.int32]) -> int:
+            nonlocal num_words
+            start = num_words
+            words.extend(lists)
+            num_words += sum(map(len, lists))
+            return start
+
+        for place, index in enumerate(indices.tolist()):
+            row, record = int(rows[index]), found[place]
+            constraints, penalties = columns.constraints[row], columns.penalties[row]
+            record["source"] = record["index"] = index
+            record["allowed"] = self._residents.mask(row, constraints)
+            if constraints is not None:
+                forbidden = np.array(constraints.forbidden_after(state.output(row)), np.int32)
+                record["forbidden"], record["num_forbidden"] = put(forbidden), len(forbidden)
+                biased = constraints.biased.astype(np.int32), constraints.bias.view(np.int32)
+                record["biased"], record["num_biased"] = put(*biased), len(biased[0])
+            position = int(state.length[row] - state.prompt_len[row])
+            capacity = min(state.token_ids.shape[1], self._vocab_size)
+            record["seen"] = self._residents.seen(row, penalties, position, capacity)
+            if penalties is not None:
+                for name in ("repetition", "frequency", "presence"):
+                    record[name] = getattr(penalties, name)
+        return found, np.concatenate(words)
+
+
+def logprob_records(rows: NDArray[np.int64], columns: SamplingColumns, vocab_size: int) -> Records:
+    """For those of a step's `rows` that want log-probabilities; each is made from the logits of its own row."""
+    asked = columns.logprobs[rows]
+    indices = np.flatnonzero(asked != NO_LOGPROBS)
+    return raw_records(indices, np.where(asked < 0, vocab_size, np.minimum(asked, vocab_size))[indices], vocab_size)
+
+
+def raw_records(indices: NDArray[np.int64], counts: NDArray[np.int64], vocab_size: int) -> Records:
+    """ROWs under which a cut keeps the `counts` best raw logits, and their lists lie one after another."""
+    found = np.zeros(len(indices), ROW)
+    found["source"] = found["index"] = indices
+    found["temperature"] = found["top_p"] = 1
+    found["log_min_p"] = -np.inf
+    found["top_k"] = np.where(counts < vocab_size, counts, 0)
+    found["list"] = np.where(counts > 0, np.cumsum(counts) - counts, -1)
+    return found
+
+
+def _copy_to(target: Tensor, source: NDArray[np.generic]) -> None:
+    """Without waiting: torch gives pinned memory to nobody else before what was copied from it is there."""
+    staged = torch.empty(target.shape, dtype=target.dtype, pin_memory=target.is_cuda)
+    target.copy_(staged.copy_(torch.from_numpy(source)), non_blocking=True)

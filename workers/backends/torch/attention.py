@@ -1,0 +1,106 @@
+"""Attention in plain torch and float32, whole steps at once: what kernels are tested against within a tolerance, and
+what serves on CUDA devices where there is no kernel.
+
+Each tile of keys is reduced on its own, and a strip's tiles are added one after another from its first. The library
+may add in another order where more tiles or queries meet, so a token's bits are not promised.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...batch.input_batch import InputBatch
+from ...kv.kv_cache import KVCache
+from .attention_tiles import PAGE_KEYS, TILE_KEYS, TileBatch, tile_batches
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepPlan:
+    """Per window which queries meet which tiles."""
+
+    batch: InputBatch
+    group_size: int  # query heads per KV head
+    tiles: dict[int, list[TileBatch]]  # by window, filled when a layer first asks
+
+
+class TorchOracle:
+    """The AttentionBackend of plain torch, on any device."""
+
+    head_multiple = 1
+    coded_cache: torch.dtype | None = None
+
+    def plan(self, batch: InputBatch, cache: KVCache, num_heads: int) -> StepPlan:
+        started = batch.slots[batch.slots % cache.block_size == 0] // cache.block_size
+        if len(started):
+            # A hidden key still weighs 0 times its value, which must not be an infinity of the block's last owner.
+            for values in cache.values:
+                values[started] = 0
+        return StepPlan(batch, num_heads // cache.keys[0].shape[1], {})
+
+    def attend(self, plan: StepPlan, cache: KVCache, layer: int, query: Tensor, scale: float, window: int) -> Tensor:
+        if window not in plan.tiles:
+            plan.tiles[window] = tile_batches(plan.batch, cache.block_size, plan.group_size, window)
+        result = torch.zeros_like(query)  # padding has no keys
+        for tiles in plan.tiles[window]:
+            _attend_tiles(tiles, cache.keys[layer], cache.values[layer], query, scale, result)
+        return result
+
+
+def _attend_tiles(tiles: TileBatch, keys: Tensor, values: Tensor, query: Tensor, scale: float, result: Tensor) -> None:
+    """Writes the tokens of `tiles` into `result` [tokens, heads, head_dim]."""
+    kv_heads, head_dim = keys.shape[1], keys.shape[3]
+    queries = _strip_queries(tiles, query, kv_heads).mul_(scale)
+    num_tiles, num_queries = len(tiles.strip_of_tile), tiles.num_queries
+    shape = (num_tiles, kv_heads, num_queries)
+
+    per_tile = queries[tiles.strip_of_tile].view(num_tiles * kv_heads, num_queries, head_dim)
+    weights = torch.bmm(per_tile, _gather(keys, tiles.pages).transpose(1, 2)).view(*shape, TILE_KEYS)
+    weights.masked_fill_(tiles.hidden, -math.inf)
+    largest = _over_tiles(torch.maximum, weights.amax(-1), tiles, -math.inf)
+    weights.sub_(largest[tiles.strip_of_tile].unsqueeze(-1)).exp_()
+    total = _over_tiles(torch.add, weights.sum(-1), tiles, 0.0)
+    weighted = torch.bmm(weights.view(num_tiles * kv_heads, num_queries, TILE_KEYS), _gather(values, tiles.pages))
+    mixed = _over_tiles(torch.add, weighted.view(*shape, head_dim), tiles, 0.0).div_(total.unsqueeze(-1))
+
+    group_size = query.shape[1] // kv_heads
+    by_strip = mixed.view(-1, kv_heads, tiles.strip_tokens, group_size, head_dim)
+    by_token = by_strip.transpose(1, 2).reshape(-1, *query.shape[1:])  # [strips * strip_tokens, heads, head_dim]
+    result[tiles.tokens.flatten()] = by_token.to(result.dtype)  # padding repeats a strip's last token
+
+
+def _strip_queries(tiles: TileBatch, query: Tensor, kv_heads: int) -> Tensor:
+    """[strips, kv_heads, num_queries, head_dim] float32."""
+    _, heads, head_dim = query.shape
+    strips, group_size = tiles.tokens.shape[0], heads // kv_heads
+    by_strip = query[tiles.tokens].view(strips, tiles.strip_tokens, kv_heads, group_size, head_dim)
+    return by_strip.transpose(1, 2).float().reshape(strips, kv_heads, tiles.num_queries, head_dim).contiguous()
+
+
+def _gather(cache: Tensor, pages: Tensor) -> Tensor:
+    """Keys or values of all tiles, [tiles * kv_heads, TILE_KEYS, head_dim] float32."""
+    num_blocks, kv_heads, block_size, head_dim = cache.shape
+    if block_size == PAGE_KEYS:
+        gathered = cache.index_select(0, pages)
+    else:
+        per_block = block_size // PAGE_KEYS
+        by_page = cache.view(num_blocks, kv_heads, per_block, PAGE_KEYS, head_dim)
+        gathered = by_page[torch.div(pages, per_block, rounding_mode="floor"), :, pages % per_block]
+    per_tile = TILE_KEYS // PAGE_KEYS
+    num_tiles = len(pages) // per_tile
+    joined = torch.empty(num_tiles, kv_heads, per_tile, PAGE_KEYS, head_dim, device=cache.device)
+    joined.copy_(gathered.view(num_tiles, per_tile, kv_heads, PAGE_KEYS, head_dim).transpose(1, 2))
+    return joined.view(num_tiles * kv_heads, TILE_KEYS, head_dim)
+
+
+def _over_tiles(combine: Callable[..., Any], per_tile: Tensor, tiles: TileBatch, start: float) -> Tensor:
+    """Combines [tiles, ...] into [strips, ...], each strip's tiles one after another."""
+    combined = per_tile.new_full((tiles.tiles_at[0], *per_tile.shape[1:]), start)
+    first = 0
+    for count in tiles.tiles_at:
+        combine(combined[:count], per_tile[first : first + count], out=combined[:count])
+        first += count
+    return combined

@@ -1,0 +1,121 @@
+"""Which queries meet which keys: the geometry of a step's attention, without any arithmetic on keys or values."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ...batch.input_batch import InputBatch
+
+TILE_KEYS = 32  # keys that are visited together; tile t holds positions [32 t, 32 t + 32) whatever the block size
+PAGE_KEYS = 16  # keys that are gathered together; every block size is a multiple
+STRIP_TOKENS = 64  # most tokens of a chunk that share a strip
+BATCH_WORK = 4096  # padded tokens times tiles of one batch of products, which bounds temporary memory
+
+
+@dataclass(frozen=True, slots=True)
+class Strip:
+    """Consecutive tokens of one row, which visit the same tiles."""
+
+    row: int
+    first_token: int  # index into the batch's tokens
+    num_tokens: int
+    first_position: int
+    first_tile: int
+    last_tile: int  # inclusive
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TileBatch:
+    """Strips of one padded length, and all their tiles, ready for batched products.
+
+    Strips are ordered by falling number of tiles, and tiles by their place in the strip's own sequence: the j-th
+    tiles of all strips that have so many lie together, and belong to strips 0..n-1.
+
+        strips (3, 2 and 1 tiles)   a b c | a b | a      <- tiles in memory; tiles_at = [3, 2, 1]
+    """
+
+    tokens: Tensor  # [strips, strip_tokens] i64, indices into the batch's tokens; the last one repeats as padding
+    strip_tokens: int
+    num_queries: int  # queries a KV head has in a strip, strip_tokens * group size
+    strip_of_tile: Tensor  # [tiles] i64
+    pages: Tensor  # [tiles * pages a tile] i64, into the cache seen as pages of PAGE_KEYS
+    hidden: Tensor  # [tiles, 1, num_queries, TILE_KEYS] bool: this query must not see this key
+    tiles_at: list[int]
+
+
+def strips_of(batch: InputBatch, window: int) -> list[Strip]:
+    """Cuts every row's tokens of this step into strips; a row of padding, which has no keys, into none."""
+    strips, starts = [], batch.row_starts.tolist()
+    for row, kv_len in enumerate(batch.kv_lens.tolist()):
+        if kv_len == 0:
+            continue
+        start, end = starts[row], starts[row + 1]
+        step = min(STRIP_TOKENS, max(8, 1 << (BATCH_WORK * TILE_KEYS // kv_len).bit_length() >> 1))
+        for token in range(start, end, step):
+            count = min(step, end - token)
+            position = kv_len - (end - token)
+            first_seen = max(0, position - window + 1) if window else 0
+            last_seen = position + count - 1
+            strips.append(Strip(row, token, count, position, first_seen // TILE_KEYS, last_seen // TILE_KEYS))
+    return strips
+
+
+def tile_batches(batch: InputBatch, block_size: int, group_size: int, window: int) -> list[TileBatch]:
+    """Every strip of the step, in batches of one padded length."""
+    by_length: dict[int, list[Strip]] = {}
+    for strip in strips_of(batch, window):
+        by_length.setdefault(1 << (strip.num_tokens - 1).bit_length(), []).append(strip)
+    batches = []
+    for length, strips in sorted(by_length.items()):
+        strips.sort(key=lambda strip: strip.first_tile - strip.last_tile)
+        while strips:
+            count, tiles = 0, 0
+            while count < len(strips) and tiles * max(length, 16) < BATCH_WORK:
+                tiles += strips[count].last_tile - strips[count].first_tile + 1
+                count += 1
+            batches.append(_tile_batch(batch, block_size, group_size, window, length, strips[:count]))
+            strips = strips[count:]
+    return batches
+
+
+def _tile_batch(
+    batch: InputBatch, block_size: int, group_size: int, window: int, length: int, strips: list[Strip]
+) -> TileBatch:
+    device = batch.positions.device
+    most = strips[0].last_tile - strips[0].first_tile + 1
+    tiles_at = [sum(s.last_tile - s.first_tile + 1 > place for s in strips) for place in range(most)]
+    rows, first_tokens, counts, positions, first_tiles = torch.tensor(
+        [[s.row, s.first_token, s.num_tokens, s.first_position, s.first_tile] for s in strips], device=device
+    ).unbind(1)
+    place = torch.repeat_interleave(torch.arange(most), torch.tensor(tiles_at)).to(device)
+    strip_of_tile = torch.cat([torch.arange(count) for count in tiles_at]).to(device)
+
+    offsets = torch.minimum(torch.arange(length, device=device), counts.unsqueeze(1) - 1)  # [strips, length]
+    query_positions = (positions.unsqueeze(1) + offsets).repeat_interleave(group_size, 1)
+
+    keys_from = (first_tiles[strip_of_tile] + place) * TILE_KEYS
+    key_positions = keys_from.unsqueeze(1) + torch.arange(TILE_KEYS, device=device)  # [tiles, TILE_KEYS]
+    seen_from = query_positions[strip_of_tile].unsqueeze(2)
+    hidden = key_positions.unsqueeze(1) > seen_from
+    if window:
+        hidden |= key_positions.unsqueeze(1) <= seen_from - window
+    return TileBatch(
+        tokens=first_tokens.unsqueeze(1) + offsets,
+        strip_tokens=length,
+        num_queries=length * group_size,
+        strip_of_tile=strip_of_tile,
+        pages=_pages(batch, block_size, rows[strip_of_tile], keys_from),
+        hidden=hidden.unsqueeze(1),
+        tiles_at=tiles_at,
+    )
+
+
+def _pages(batch: InputBatch, block_size: int, rows: Tensor, keys_from: Tensor) -> Tensor:
+    """Pages of each tile; past a row's last one that page repeats, so that a foreign block is never read."""
+    pages_per_block = block_size // PAGE_KEYS
+    last_page = (batch.kv_lens.to(rows.device, torch.int64)[rows] - 1) // PAGE_KEYS
+    wanted = keys_from.unsqueeze(1) // PAGE_KEYS + torch.arange(TILE_KEYS // PAGE_KEYS, device=rows.device)
+    page = torch.minimum(wanted, last_page.unsqueeze(1))
+    blocks = batch.block_tables[rows.unsqueeze(1), page // pages_per_block].long()
+    return (blocks * pages_per_block + page % pages_per_block).flatten()

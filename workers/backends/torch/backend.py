@@ -1,0 +1,87 @@
+"""Plain torch as a backend: on devices without our kernels, as their oracle, and, row by row, where none are built."""
+
+import torch
+from torch import Tensor
+
+from ...checkpoint.weight_forms import Fp8Weight, GroupedWeight, Int8Weight, StoredWeight, Weight
+from ...distributed.tensor_parallel import TensorParallelGroup
+from ...layers.attention import AttentionBackend
+from ...layers.backend import Forward
+from ...layers.embedding import Table, TiedTable, TorchTable
+from ...layers.linear import Linear, Product, RowParallelLinear, TorchLinear, linear
+from ...layers.ops import Heads, Ops
+from ...sampling.numpy_passes import NumpyPasses
+from ...sampling.passes import Passes
+from .attention import TorchOracle
+from .ops import TorchOps
+from .quantized_linear import TorchFp8Linear, TorchGroupedLinear, TorchInt8Linear
+from .single_rows import aligned, linear_by_rows
+from .single_tokens import SingleTokenAttention
+
+
+class TorchBackend:
+    """Plain torch, on any device. Its library may add a row's products in another order beside other rows."""
+
+    def __init__(self, device: str = "cpu", product: Product = linear):
+        self.device = device
+        self._product = product
+
+    def accepted(self, weight: Weight, dtype: torch.dtype) -> Weight:
+        return weight.tensor() if isinstance(weight, StoredWeight) else weight
+
+    def lacks_for_fp8(self, dtype: torch.dtype) -> str:
+        return ""
+
+    def linear(self, weight: Weight, bias: Tensor | None = None) -> Linear:
+        match weight:
+            case Int8Weight():
+                return TorchInt8Linear(weight, bias)
+            case Fp8Weight():
+                return TorchFp8Linear(weight, bias, self._product)
+            case GroupedWeight():
+                return TorchGroupedLinear(weight, bias, self._product)
+            case _:
+                assert isinstance(weight, Tensor), "not accepted"
+                return TorchLinear(weight, bias, self._product)
+
+    def row_parallel(self, share: Weight, bias: Tensor | None, group: TensorParallelGroup) -> Linear:
+        if group.size == 1:
+            return self.linear(share, bias)
+        return RowParallelLinear(self.linear(share), bias, group)
+
+    def head(self, weight: Weight) -> Linear:
+        return self.linear(weight)
+
+    def table(self, weight: Weight) -> Table:
+        return self.tied_table(weight)
+
+    def tied_table(self, weight: Weight) -> TiedTable:
+        assert isinstance(weight, Tensor), "not accepted"
+        return TorchTable(weight, self._product)
+
+    def ops(self, heads: Heads) -> Ops:
+        return TorchOps(heads)
+
+    def attention(self, heads: Heads) -> AttentionBackend:
+        return TorchOracle()
+
+    def sampling(self, vocab_size: int) -> Passes:
+        return NumpyPasses(vocab_size)
+
+    def recorded(self, forward: Forward) -> Forward:
+        return forward
+
+
+class SingleRowsBackend(TorchBackend):
+    """What serves on a CPU without our kernels: plain torch, each row and each token by itself, so that none sees
+    another. Slow, but the promise is kept on every processor."""
+
+    def __init__(self) -> None:
+        super().__init__("cpu", linear_by_rows)
+
+    def accepted(self, weight: Weight, dtype: torch.dtype) -> Weight:
+        kept = super().accepted(weight, dtype)
+        return aligned(kept) if isinstance(kept, Tensor) else kept
+
+    def attention(self, heads: Heads) -> AttentionBackend:
+        return SingleTokenAttention()

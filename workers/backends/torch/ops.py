@@ -1,0 +1,60 @@
+"""The Ops of plain torch, on any device: the reference, and what serves where there are no kernels."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ...batch.input_batch import InputBatch
+from ...kv.kv_cache import KVCache
+from ...layers.activation import silu_mul
+from ...layers.norm import RMSNorm
+from ...layers.ops import Heads
+from ...layers.rotary import rotate
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TorchStep:
+    """The angles of a step's tokens, and where their keys and values go."""
+
+    cache: KVCache
+    cosine: Tensor  # [tokens, 1, head_dim / 2] float32
+    sine: Tensor
+    cached: Tensor | slice  # those tokens whose keys and values are kept: all but padding
+    blocks: Tensor  # [cached tokens] i64
+    offsets: Tensor  # [cached tokens] i64, within the block
+
+
+class TorchOps:
+    def __init__(self, heads: Heads):
+        self._heads = heads
+
+    def start_step(self, batch: InputBatch, cache: KVCache) -> TorchStep:
+        cosine, sine = self._heads.rotary.table(batch.longest)[batch.positions].unsqueeze(1).chunk(2, dim=-1)
+        is_kept = batch.slots >= 0
+        cached = slice(None) if bool(is_kept.all()) else is_kept.nonzero()[:, 0]
+        slots = batch.slots[cached]
+        blocks = torch.div(slots, cache.block_size, rounding_mode="floor")
+        return TorchStep(cache, cosine, sine, cached, blocks, slots - blocks * cache.block_size)
+
+    def norm(self, hidden: Tensor, norm: RMSNorm) -> Tensor:
+        return norm(hidden)
+
+    def add_norm(self, hidden: Tensor, delta: Tensor, norm: RMSNorm) -> Tensor:
+        return norm(hidden.add_(delta))
+
+    def rotate_and_cache(
+        self, step: TorchStep, layer: int, projected: Tensor, query_norm: RMSNorm | None, key_norm: RMSNorm | None
+    ) -> Tensor:
+        heads = self._heads
+        parts = projected.view(len(projected), -1, heads.head_dim)
+        query, key, value = torch.split(parts, [heads.num_heads, heads.num_kv_heads, heads.num_kv_heads], dim=1)
+        if query_norm is not None and key_norm is not None:
+            query, key = query_norm(query), key_norm(key)
+        cache, cached = step.cache, step.cached
+        cache.keys[layer].transpose(1, 2)[step.blocks, step.offsets] = rotate(key, step.cosine, step.sine)[cached]
+        cache.values[layer].transpose(1, 2)[step.blocks, step.offsets] = value[cached]
+        return rotate(query, step.cosine, step.sine)
+
+    def silu_mul(self, gate_up: Tensor) -> Tensor:
+        return silu_mul(gate_up)

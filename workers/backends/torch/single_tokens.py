@@ -1,0 +1,97 @@
+"""Attention in plain torch and float32, one token and one tile of keys at a time, on the CPU.
+
+Every product has a shape that follows from the model alone: neither the tokens beside nor the number of keys can make
+the library take another kernel. A token's tiles are added one after another, from the first that it sees.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ...batch.input_batch import InputBatch
+from ...kv.kv_cache import KVCache
+
+TILE_KEYS = 64  # tile t holds positions [64 t, 64 t + 64), whatever the block size
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SingleTokenPlan:
+    """Where each request's tokens and keys are."""
+
+    rows: list[tuple[int, int, int]]  # first token, end of tokens, kv_len
+    slots: list[Tensor]  # of each row: [tiles * TILE_KEYS] i64, where its positions lie; past the last one it repeats
+
+
+class SingleTokenAttention:
+    """The AttentionBackend of a CPU without our kernels."""
+
+    head_multiple = 1
+    coded_cache: torch.dtype | None = None
+
+    def plan(self, batch: InputBatch, cache: KVCache, num_heads: int) -> SingleTokenPlan:
+        starts, kv_lens = batch.row_starts.tolist(), batch.kv_lens.tolist()
+        rows = list(zip(starts, starts[1:], kv_lens, strict=False))
+        slots = []
+        for row, kv_len in enumerate(kv_lens):
+            positions = torch.arange(-(-kv_len // TILE_KEYS) * TILE_KEYS).clamp_(max=kv_len - 1)
+            blocks = batch.block_tables[row, positions // cache.block_size].long()
+            slots.append(blocks * cache.block_size + positions % cache.block_size)
+        return SingleTokenPlan(rows, slots)
+
+    def attend(
+        self, plan: SingleTokenPlan, cache: KVCache, layer: int, query: Tensor, scale: float, window: int
+    ) -> Tensor:
+        keys, values = cache.keys[layer], cache.values[layer]
+        kv_heads = keys.shape[1]
+        queries = (query.float() * scale).view(len(query), kv_heads, -1, query.shape[2])
+        result = torch.zeros_like(query)  # padding has no keys
+        by_group = result.view(queries.shape)
+        for (start, end, kv_len), slots in zip(plan.rows, plan.slots, strict=True):
+            if kv_len == 0:
+                continue
+            row_keys, row_values = _tiles(keys, slots), _tiles(values, slots)
+            for token in range(start, end):
+                seen_to = kv_len - (end - token)
+                seen_from = max(0, seen_to - window + 1) if window else 0
+                mixed = _attend_token(queries[token].clone(), row_keys, row_values, seen_from, seen_to)
+                by_group[token] = mixed.to(query.dtype)
+        return result
+
+
+def _tiles(cache: Tensor, slots: Tensor) -> Tensor:
+    """Keys or values of a row, [tiles, kv_heads, TILE_KEYS, head_dim] float32."""
+    _, kv_heads, block_size, head_dim = cache.shape
+    by_slot = cache[slots // block_size, :, slots % block_size]  # [positions, kv_heads, head_dim]
+    return by_slot.float().view(-1, TILE_KEYS, kv_heads, head_dim).transpose(1, 2).contiguous()
+
+
+def _attend_token(query: Tensor, keys: Tensor, values: Tensor, seen_from: int, seen_to: int) -> Tensor:
+    """`query` [kv_heads, group, head_dim] over positions `seen_from` to `seen_to` inclusive, in the same shape."""
+    tiles = range(seen_from // TILE_KEYS, seen_to // TILE_KEYS + 1)
+    hidden = [_hidden(tile, seen_from, seen_to) for tile in tiles]
+    scores = [torch.bmm(query, keys[tile].transpose(1, 2)) for tile in tiles]
+    for score, mask in zip(scores, hidden, strict=True):
+        if mask is not None:
+            score.masked_fill_(mask, -math.inf)
+    largest = scores[0].amax(-1, keepdim=True)
+    for score in scores[1:]:
+        torch.maximum(largest, score.amax(-1, keepdim=True), out=largest)
+    total, mixed = torch.zeros_like(largest), torch.zeros_like(query)
+    for tile, score, mask in zip(tiles, scores, hidden, strict=True):
+        weights = score.sub_(largest).exp_()
+        # A hidden key weighs nothing, and nothing times an infinity would be something.
+        seen = values[tile] if mask is None else values[tile].masked_fill(mask.unsqueeze(1), 0.0)
+        total += weights.sum(-1, keepdim=True)
+        mixed += torch.bmm(weights, seen)
+    return mixed.div_(total)
+
+
+def _hidden(tile: int, seen_from: int, seen_to: int) -> Tensor | None:
+    """[TILE_KEYS] bool: the keys of the tile that must not be seen; None if all may be."""
+    first, last = tile * TILE_KEYS, tile * TILE_KEYS + TILE_KEYS - 1
+    if seen_from <= first and last <= seen_to:
+        return None
+    positions = torch.arange(first, last + 1)
+    return (positions < seen_from) | (positions > seen_to)

@@ -1,0 +1,1 @@
+"""Rows of running requests, and what a forward pass reads of them. Open input_batch.py first."""

@@ -1,0 +1,89 @@
+"""The worker's memory of all running requests, one row each, kept from step to step so that plans carry deltas only."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paged_serve.protocol.messages.worker import NewBlocks, NewRow, SchedulerOutput
+
+from .sampling_columns import SamplingColumns
+
+
+class RequestRows:
+    """Token ids, block tables and sampling parameters by row index, in arrays that are allocated once.
+
+    A row's tokens:  [0, num_computed) in the KV cache | [num_computed, length) known, not yet computed
+    Rows of finished requests keep their old contents until a NewRow resets them.
+    """
+
+    def __init__(self, num_rows: int, max_len: int, block_size: int, vocab_size: int):
+        self.block_size = block_size  # tokens
+        self.token_ids = np.zeros((num_rows, max_len), np.int32)  # prompt, then output
+        self.length = np.zeros(num_rows, np.int64)
+        self.prompt_len = np.zeros(num_rows, np.int64)
+        self.generation = np.zeros(num_rows, np.int64)  # how often it was reset
+        self.num_computed = np.zeros(num_rows, np.int64)
+        self.block_table = np.zeros((num_rows, -(-max_len // block_size)), np.int32)
+        self.num_blocks = np.zeros(num_rows, np.int64)
+        self.prompt_logprobs: list[int | None] = [None] * num_rows  # how many, beside the prompt token itself
+        self.sampling = SamplingColumns(num_rows, vocab_size)
+        self.decode_set = np.zeros(0, np.int64)  # rows that take one token a step, ascending
+
+    def apply(self, plan: SchedulerOutput) -> list[NDArray[np.int64]]:
+        """Take in what `plan` says is new. Returns for each of its `new_blocks` where they went, as `append_blocks`."""
+        for new_row in plan.new_rows:
+            self.reset(new_row)
+        places = [self.append_blocks(new_blocks) for new_blocks in plan.new_blocks]
+        if plan.decode_leaves:
+            self.decode_set = np.setdiff1d(self.decode_set, np.frombuffer(plan.decode_leaves, "<i4"))
+        if plan.decode_joins:
+            self.decode_set = np.union1d(self.decode_set, np.frombuffer(plan.decode_joins, "<i4"))
+        return places
+
+    def reset(self, new: NewRow) -> None:
+        """Take over the whole state of `new`; what the row held before is forgotten."""
+        row = new.row
+        token_ids = np.frombuffer(new.token_ids, "<i4")
+        blocks = np.frombuffer(new.block_ids[0], "<i4")
+        self.token_ids[row, : len(token_ids)] = token_ids
+        self.length[row] = len(token_ids)
+        self.prompt_len[row] = new.prompt_len
+        self.generation[row] += 1
+        self.num_computed[row] = new.num_computed_tokens
+        self.block_table[row, : len(blocks)] = blocks
+        self.num_blocks[row] = len(blocks)
+        self.prompt_logprobs[row] = new.sampling_params.prompt_logprobs
+        self.sampling.reset(row, new.sampling_params, new.seed, token_ids, new.prompt_len, new.eos_token_ids)
+
+    def append_blocks(self, new: NewBlocks) -> NDArray[np.int64]:
+        """Append the blocks of one step; only KV group 0 exists. Returns each one's place in the flat block table."""
+        assert new.group == 0, f"KV group {new.group} is unknown"
+        rows = np.frombuffer(new.rows, "<i4").tolist()
+        places = np.empty(len(rows), np.int64)
+        per_row = self.block_table.shape[1]
+        for index, (row, block) in enumerate(zip(rows, np.frombuffer(new.block_ids, "<i4").tolist(), strict=True)):
+            places[index] = row * per_row + self.num_blocks[row]
+            self.block_table[row, self.num_blocks[row]] = block
+            self.num_blocks[row] += 1
+        return places
+
+    def append_tokens(self, rows: NDArray[np.int64], token_ids: NDArray[np.int64]) -> None:
+        """Append one sampled token to each of these distinct rows."""
+        places = self.length[rows]
+        self.length[rows] += 1
+        self.fill(rows, places, token_ids)
+
+    def fill(self, rows: NDArray[np.int64], places: NDArray[np.int64], token_ids: NDArray[np.int64]) -> None:
+        """The tokens at these places of distinct rows, whose length counts them already, are known now."""
+        self.token_ids[rows, places] = token_ids
+        for index in np.flatnonzero(self.sampling.adjusted[rows]):
+            penalties = self.sampling.penalties[rows[index]]
+            if penalties is not None:
+                penalties.append(int(token_ids[index]))
+
+    def output(self, row: int) -> NDArray[np.int32]:
+        """The row's output tokens so far."""
+        return self.token_ids[row, self.prompt_len[row] : self.length[row]]
+
+    def next_positions(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The output position that each row's next token will have; 0 is the first."""
+        return self.length[rows] - self.prompt_len[rows]

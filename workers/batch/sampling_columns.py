@@ -1,0 +1,70 @@
+"""The sampling parameters of all rows, as columns: what a step reads for many rows at once."""
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paged_serve.protocol.messages.sampling_params import SamplingParams
+
+from .penalties import Penalties
+from .philox import uniforms
+from .token_constraints import Constraints
+
+NO_LOGPROBS = -2
+_BLOCK = 64  # random numbers made at once for a row: Philox costs the same for one position as for 64
+
+
+class SamplingColumns:
+    """One entry a row in each column; rare parameters are prepared objects, None where a row has none of them."""
+
+    def __init__(self, num_rows: int, vocab_size: int):
+        self.vocab_size = vocab_size
+        self.temperature = np.ones(num_rows, np.float32)
+        self.greedy = np.ones(num_rows, np.bool_)
+        self.log_min_p = np.full(num_rows, -np.inf, np.float32)  # -inf: off
+        self.top_k = np.zeros(num_rows, np.int64)  # 0: off
+        self.top_p = np.ones(num_rows, np.float64)
+        self.seed = np.zeros(num_rows, np.int64)
+        self.logprobs = np.full(num_rows, NO_LOGPROBS, np.int64)
+        self.adjusted = np.zeros(num_rows, np.bool_)  # has penalties or constraints
+        self.penalties: list[Penalties | None] = [None] * num_rows
+        self.constraints: list[Constraints | None] = [None] * num_rows
+        self._random = np.zeros((num_rows, _BLOCK), np.float64)
+        self._random_block = np.full(num_rows, -1, np.int64)  # which positions / _BLOCK `_random` holds
+
+    def reset(
+        self,
+        row: int,
+        params: SamplingParams,
+        seed: int,
+        token_ids: NDArray[np.int32],
+        prompt_len: int,
+        eos_token_ids: tuple[int, ...],
+    ) -> None:
+        """Set every column of `row` for a request with these tokens, prompt then output; nothing old remains."""
+        self.greedy[row] = params.greedy
+        self.temperature[row] = 1.0 if params.greedy else params.temperature
+        self.log_min_p[row] = math.log(params.min_p) if params.min_p > 0 else -np.inf
+        self.top_k[row] = params.top_k if 0 < params.top_k < self.vocab_size else 0
+        self.top_p[row] = params.top_p
+        self.seed[row] = seed
+        self.logprobs[row] = NO_LOGPROBS if params.logprobs is None else params.logprobs
+        self.penalties[row] = Penalties.prepare(params, token_ids, prompt_len, self.vocab_size)
+        self.constraints[row] = Constraints.prepare(params, eos_token_ids, self.vocab_size)
+        self.adjusted[row] = self.penalties[row] is not None or self.constraints[row] is not None
+        self._random_block[row] = -1
+
+    def random(self, rows: NDArray[np.int64], positions: NDArray[np.int64]) -> NDArray[np.float64]:
+        """The uniform number of each row's output position; both [n]."""
+        blocks = positions // _BLOCK
+        stale = rows[self._random_block[rows] != blocks]
+        if len(stale):
+            self._fill(stale, blocks[self._random_block[rows] != blocks])
+        return self._random[rows, positions % _BLOCK]
+
+    def _fill(self, rows: NDArray[np.int64], blocks: NDArray[np.int64]) -> None:
+        positions = blocks[:, None] * _BLOCK + np.arange(_BLOCK)
+        seeds = np.repeat(self.seed[rows], _BLOCK)
+        self._random[rows] = uniforms(seeds, positions.reshape(-1)).reshape(-1, _BLOCK)
+        self._random_block[rows] = blocks

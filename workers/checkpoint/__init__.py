@@ -1,0 +1,1 @@
+"""What a model folder says: config.json as a geometry, safetensors as weights in a few forms. Open geometry.py."""

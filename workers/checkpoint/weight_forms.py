@@ -1,0 +1,216 @@
+"""The canonical forms of a quantized matrix: all that readers make, and all that products and packing take."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from .packed_weight import PackedWeight
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OutputScaledWeight:
+    """One scale an output. Products quantize their activations to the codes' dtype too, a scale a token (W8A8)."""
+
+    codes: Tensor  # [out, in] of 8 bits
+    scales: Tensor  # [out] float32; weight = codes * scales
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.codes.shape[0], self.codes.shape[1]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes once packed."""
+        return self.codes.nbytes + self.scales.nbytes
+
+    def dequantized(self) -> Tensor:
+        """[out, in] float32."""
+        return self.codes.float() * self.scales.unsqueeze(1)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Int8Weight(OutputScaledWeight):
+    """Codes are int8."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fp8Weight(OutputScaledWeight):
+    """Codes are float8_e4m3fn."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GroupedWeight:
+    """One scale (and zero point) for each output and group of inputs; activations stay as they are (weight-only).
+
+    Column j of `codes` multiplies input `order[j]`: groups of equal size lie side by side, whatever inputs they hold.
+    """
+
+    codes: Tensor  # [out, in] uint8, 0 to 2^bits - 1
+    scales: Tensor  # [out, groups] float32; weight = (codes - zeros) * scales
+    zeros: Tensor | None  # [out, groups] uint8; None: 2^(bits - 1) everywhere
+    bits: int  # 4 or 8
+    order: Tensor | None = None  # [in] int64, a permutation; None: as the inputs come
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.codes.shape[0], self.codes.shape[1]
+
+    @property
+    def group_size(self) -> int:
+        return self.codes.shape[1] // self.scales.shape[1]
+
+    @property
+    def middle(self) -> int:
+        """The code that stands for zero where there are no zero points."""
+        return 1 << (self.bits - 1)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes once packed: codes at their own width, scales as bfloat16."""
+        zeros = 0 if self.zeros is None else self.zeros.numel() * self.bits // 8
+        return self.codes.numel() * self.bits // 8 + 2 * self.scales.numel() + zeros
+
+    def dequantized(self) -> Tensor:
+        """[out, in] float32, columns in the order of the inputs."""
+        rows, groups = self.scales.shape
+        grouped = self.codes.view(rows, groups, -1).float()
+        zeros = self.middle if self.zeros is None else self.zeros.float().unsqueeze(2)
+        values = ((grouped - zeros) * self.scales.unsqueeze(2)).flatten(1)
+        return values if self.order is None else values[:, torch.argsort(self.order)]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StoredWeight:
+    """A float matrix that still lies in the checkpoint's mapped files, in its dtype there, to be rounded to `dtype`.
+
+    It has not been read: packing reads it once, and may do so on several threads.
+    """
+
+    parts: tuple[Tensor, ...]  # [rows, in] each, stacked
+    dtype: torch.dtype
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return sum(len(part) for part in self.parts), self.parts[0].shape[1]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes once packed."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def tensor(self) -> Tensor:
+        """[out, in]; the file's own memory if it is one part of this dtype."""
+        parts = [part.to(self.dtype) for part in self.parts]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+# A Tensor is a float matrix [out, in], as a StoredWeight is. A PackedWeight is for the CPU kernels alone.
+Weight = Tensor | StoredWeight | Int8Weight | Fp8Weight | GroupedWeight | PackedWeight
+
+
+def float_values(weight: Weight) -> Tensor:
+    """[out, in] as they were stored, before they are rounded to what a model computes in."""
+    match weight:
+        case Tensor():
+            return weight
+        case StoredWeight():
+            return torch.cat([part.to(torch.promote_types(part.dtype, weight.dtype)) for part in weight.parts])
+        case PackedWeight():
+            raise TypeError("packed")
+        case _:
+            return weight.dequantized()
+
+
+def joined(parts: Sequence[Weight]) -> list[Weight]:
+    """Projections of one input, stacked output below output wherever neighbours have the same form; often one is left.
+
+    q, k and v of a checkpoint may differ: one left unquantized, or each with an activation order of its own.
+    """
+    stacked: list[Weight] = []
+    for part in parts:
+        both = _stack(stacked[-1], part) if stacked else None
+        if both is None:
+            stacked.append(part)
+        else:
+            stacked[-1] = both
+    return stacked
+
+
+def each_tensor(weight: Weight, change: Callable[[Tensor], Tensor]) -> Weight:
+    """`change` of every tensor whose rows are outputs."""
+    match weight:
+        case StoredWeight():
+            return StoredWeight(tuple(change(part) for part in weight.parts), weight.dtype)
+        case Int8Weight():
+            return Int8Weight(change(weight.codes), change(weight.scales))
+        case Fp8Weight():
+            return Fp8Weight(change(weight.codes), change(weight.scales))
+        case GroupedWeight():
+            zeros = None if weight.zeros is None else change(weight.zeros)
+            return GroupedWeight(change(weight.codes), change(weight.scales), zeros, weight.bits, weight.order)
+        case _:
+            assert isinstance(weight, Tensor), "packed"
+            return change(weight)
+
+
+def with_outputs(weight: Weight, count: int) -> Weight:
+    """Padded to `count` outputs that are zero."""
+    missing = count - weight.shape[0]
+    if missing and isinstance(weight, StoredWeight):
+        zeros = torch.zeros(missing, weight.shape[1], dtype=weight.dtype)
+        return replace(weight, parts=(*weight.parts, zeros))
+    return weight if missing == 0 else each_tensor(weight, lambda part: _zeros_below(part, missing))
+
+
+def on_device(weight: Weight, device: str) -> Weight:
+    moved = each_tensor(weight, lambda part: part.to(device))
+    if isinstance(moved, GroupedWeight) and moved.order is not None:
+        return replace(moved, order=moved.order.to(device))
+    return moved
+
+
+def _stack(upper: Weight, lower: Weight) -> Weight | None:
+    """None when they cannot be one matrix."""
+    match upper, lower:
+        case Tensor(), Tensor():
+            return torch.cat([upper, lower])
+        case Tensor() | StoredWeight(), Tensor() | StoredWeight():
+            (above, dtype), (below, other) = _float_parts(upper), _float_parts(lower)
+            return StoredWeight(above + below, dtype) if dtype == other else None
+        case Int8Weight(), Int8Weight():
+            return Int8Weight(torch.cat([upper.codes, lower.codes]), torch.cat([upper.scales, lower.scales]))
+        case Fp8Weight(), Fp8Weight():
+            return Fp8Weight(torch.cat([upper.codes, lower.codes]), torch.cat([upper.scales, lower.scales]))
+        case GroupedWeight(), GroupedWeight() if _alike(upper, lower):
+            zeros = None
+            if upper.zeros is not None or lower.zeros is not None:
+                zeros = torch.cat([_written_zeros(upper), _written_zeros(lower)])
+            scales = torch.cat([upper.scales, lower.scales])
+            return GroupedWeight(torch.cat([upper.codes, lower.codes]), scales, zeros, upper.bits, upper.order)
+        case _:
+            return None
+
+
+def _float_parts(weight: Tensor | StoredWeight) -> tuple[tuple[Tensor, ...], torch.dtype]:
+    return ((weight,), weight.dtype) if isinstance(weight, Tensor) else (weight.parts, weight.dtype)
+
+
+def _alike(one: GroupedWeight, other: GroupedWeight) -> bool:
+    if one.bits != other.bits or one.group_size != other.group_size:
+        return False
+    if one.order is None or other.order is None:
+        return one.order is other.order
+    return torch.equal(one.order, other.order)
+
+
+def _written_zeros(weight: GroupedWeight) -> Tensor:
+    if weight.zeros is not None:
+        return weight.zeros
+    return torch.full(weight.scales.shape, weight.middle, dtype=torch.uint8, device=weight.codes.device)
+
+
+def _zeros_below(tensor: Tensor, count: int) -> Tensor:
+    return torch.cat([tensor, tensor.new_zeros(count, *tensor.shape[1:])])

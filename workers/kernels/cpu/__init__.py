@@ -1,0 +1,1 @@
+"""Our CPU kernels, called on torch tensors. Open library.py first."""

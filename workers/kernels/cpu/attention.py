@@ -1,0 +1,80 @@
+"""Attention over the paged cache by our kernels. A token's bits depend on its query and its request's keys alone."""
+
+import torch
+from torch import Tensor
+
+from .library import Pool
+from .parameters import AttentionParams, packer
+
+KERNEL_OF = {  # by the dtypes of the query and of the cache
+    (torch.bfloat16, torch.bfloat16): "attention_bf16",
+    (torch.float16, torch.float16): "attention_fp16",
+    (torch.float32, torch.float32): "attention_fp32",
+    (torch.bfloat16, torch.int8): "attention_int8",
+    (torch.float16, torch.int8): "attention_int8_fp16",
+}
+HEAD_MULTIPLE = 16  # elements of a head in the cache, of which those past the model's are zeros
+MAX_HEAD_DIM = 1024
+PARAMS = packer(AttentionParams)
+Scales = tuple[Tensor, Tensor]  # of int8 keys and of values, each [num_blocks, kv_heads, block_size] float32
+
+
+def cached(head_dim: int) -> int:
+    """Elements of a head of this size in the cache."""
+    return -(-head_dim // HEAD_MULTIPLE) * HEAD_MULTIPLE
+
+
+def attention(
+    pool: Pool,
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    block_tables: Tensor,
+    row_starts: Tensor,
+    kv_lens: Tensor,
+    scale: float,
+    window: int = 0,
+    cap: float = 0.0,
+    out: Tensor | None = None,
+    scales: Scales | None = None,
+) -> Tensor:
+    """`query` [tokens, heads, head_dim] over `keys` and `values` [num_blocks, kv_heads, block_size, cached(head_dim)].
+
+    Row r owns tokens row_starts[r]:row_starts[r + 1], the last of its kv_lens[r] positions; position p lies in block
+    block_tables[r, p // block_size]. These three are int32, on the CPU. A token sees the positions up to its own, of
+    them the last `window` if that is not 0. Scores are multiplied by `scale`, then become cap * tanh(score / cap)
+    unless `cap` is 0. What no token sees may hold anything. Returns [tokens, heads, head_dim] in the query's dtype,
+    which is that of the cache, or of 16 bits where keys and values are int8 codes; these come with `scales`.
+    """
+    if out is None:
+        out = torch.empty(query.shape, dtype=query.dtype)
+    _, kv_heads, block_size, cached_dim = keys.shape
+    head_dim = query.shape[2]
+    assert cached_dim == cached(head_dim), (cached_dim, head_dim)
+    assert head_dim <= MAX_HEAD_DIM, head_dim
+    assert block_size % 16 == 0, block_size
+    assert query.dtype == out.dtype
+    assert keys.dtype == values.dtype
+    assert (keys.dtype == torch.int8) == (scales is not None)
+    assert query.shape == out.shape
+    assert query.shape[1] % kv_heads == 0
+    assert values.shape == keys.shape
+    assert keys.is_contiguous()
+    assert values.is_contiguous()
+    assert query.stride()[1:] == out.stride()[1:] == (head_dim, 1)
+    assert block_tables.dtype == row_starts.dtype == kv_lens.dtype == torch.int32
+    assert block_tables.stride(1) == row_starts.stride(0) == kv_lens.stride(0) == 1
+    assert len(block_tables) == len(row_starts) - 1 == len(kv_lens)
+    for tensor in scales or ():
+        assert tensor.dtype == torch.float32
+        assert tensor.shape == keys.shape[:3]
+        assert tensor.is_contiguous()
+    cache = keys.data_ptr(), values.data_ptr(), *((s.data_ptr() for s in scales) if scales else (0, 0))
+    params = PARAMS(
+        *(out.data_ptr(), query.data_ptr(), *cache),
+        *(block_tables.data_ptr(), row_starts.data_ptr(), kv_lens.data_ptr()),
+        *(out.stride(0), query.stride(0), len(kv_lens), block_tables.stride(0)),
+        *(kv_heads, query.shape[1] // kv_heads, head_dim, block_size, window, scale, cap),
+    )
+    pool.functions[KERNEL_OF[query.dtype, keys.dtype]](pool.handle, params)
+    return out

@@ -1,0 +1,38 @@
+"""Stretches of files read on a pool's threads, each megabyte with a checksum; see csrc/cpu/read_file.cpp."""
+
+import ctypes
+import hashlib
+import os
+
+import torch
+from torch import Tensor
+
+from .library import Pool
+from .parameters import ReadFileParams, packer
+
+CHUNK = 1 << 20
+IN_MEMORY = -1
+READ_FILE = packer(ReadFileParams)
+
+
+def read_into(pool: Pool, tensor: Tensor, file: int, offset: int) -> str:
+    """Fills contiguous `tensor` from `file` at `offset`; the bytes' checksum. Raises OSError where there are fewer."""
+    return _read(pool, file, offset, tensor.data_ptr(), tensor.nbytes)
+
+
+def checksum_of(pool: Pool, tensor: Tensor) -> str:
+    """Of the bytes of contiguous `tensor`."""
+    return _read(pool, IN_MEMORY, 0, tensor.data_ptr(), tensor.nbytes)
+
+
+def checksum_of_file(pool: Pool, file: int, nbytes: int) -> str:
+    return _read(pool, file, 0, 0, nbytes)
+
+
+def _read(pool: Pool, file: int, offset: int, into: int, nbytes: int) -> str:
+    sums, failure = torch.zeros(-(-nbytes // CHUNK), dtype=torch.int64), ctypes.c_int32()
+    fields = READ_FILE(into, sums.data_ptr(), ctypes.addressof(failure), offset, nbytes, file)
+    pool.functions["read_file"](pool.handle, fields)
+    if failure.value:
+        raise OSError(failure.value, os.strerror(failure.value))
+    return hashlib.blake2b(sums.numpy().tobytes(), digest_size=16).hexdigest()

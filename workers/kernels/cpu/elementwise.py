@@ -1,0 +1,90 @@
+"""What lies between the matrix products, each in one pass. A row's bits depend on that row alone."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from .attention import cached
+from .library import Pool
+from .parameters import DTYPE_CODES, NormParams, RotateParams, SiluMulParams, packer
+
+NORM, SILU_MUL, ROTATE = packer(NormParams), packer(SiluMulParams), packer(RotateParams)
+
+
+def rms_norm(
+    pool: Pool, hidden: Tensor, weight: Tensor, eps: float, delta: Tensor | None = None, out: Tensor | None = None
+) -> Tensor:
+    """Adds `delta` to `hidden` in place, if there is one; `hidden` [rows, size] to unit mean square, times `weight`.
+
+    `weight` [size] is float32, the rest of one dtype and contiguous.
+    """
+    rows, size = hidden.shape
+    out = torch.empty_like(hidden) if out is None else out
+    _check(hidden.dtype, (rows, size), hidden, out, delta)
+    _check(torch.float32, (size,), weight)
+    pointers = out.data_ptr(), hidden.data_ptr(), _pointer(delta), weight.data_ptr()
+    pool.functions["rms_norm"](pool.handle, NORM(*pointers, rows, size, eps, DTYPE_CODES[hidden.dtype]))
+    return out
+
+
+def silu_mul(pool: Pool, gate_up: Tensor, out: Tensor | None = None) -> Tensor:
+    """[rows, 2 * n], gate then up -> silu(gate) * up [rows, n]."""
+    rows, size = len(gate_up), gate_up.shape[1] // 2
+    out = gate_up.new_empty((rows, size)) if out is None else out
+    _check(gate_up.dtype, (rows, 2 * size), gate_up)
+    _check(gate_up.dtype, (rows, size), out)
+    fields = SILU_MUL(out.data_ptr(), gate_up.data_ptr(), rows, size, DTYPE_CODES[gate_up.dtype])
+    pool.functions["silu_mul"](pool.handle, fields)
+    return out
+
+
+def rotate_and_cache(
+    pool: Pool,
+    projected: Tensor,
+    angles: Tensor,
+    positions: Tensor,
+    slots: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    query: Tensor,
+    query_norm: Tensor | None = None,
+    key_norm: Tensor | None = None,
+    eps: float = 0.0,
+    scales: tuple[Tensor, Tensor] | None = None,
+) -> Tensor:
+    """Fills `query` [tokens, heads, head_dim], and slots of `keys` and `values` [blocks, kv_heads, size, cached(dim)].
+
+    `projected` [tokens, (heads + 2 kv_heads) * head_dim] holds queries, keys and values of tokens at `positions`, whose
+    place in the cache is `slots` (both [tokens] i64). `angles` [positions, head_dim] float32 are a Rotary's table; the
+    norms are [head_dim] float32. In an int8 cache each head of a token becomes codes in -127..127, and one of the
+    `scales` of keys and of values, both [blocks, kv_heads, size] float32. Zeros follow a head in its slot.
+    """
+    tokens, heads, head_dim = query.shape
+    kv_heads, block_size = keys.shape[1:3]
+    _check(projected.dtype, (tokens, (heads + 2 * kv_heads) * head_dim), projected)
+    _check(projected.dtype, query.shape, query)
+    _check(torch.int8 if scales else projected.dtype, (len(keys), kv_heads, block_size, cached(head_dim)), keys, values)
+    key_scales, value_scales = scales or (None, None)
+    _check(torch.float32, (len(keys), kv_heads, block_size), key_scales, value_scales)
+    _check(torch.int64, (tokens,), positions, slots)
+    _check(torch.float32, (len(angles), head_dim), angles)
+    _check(torch.float32, (head_dim,), query_norm, key_norm)
+    tensors = (query, projected, query_norm, key_norm, angles, positions, slots, keys, values, key_scales, value_scales)
+    sizes = tokens, heads, kv_heads, head_dim, block_size
+    fields = ROTATE(*map(_pointer, tensors), *sizes, eps, DTYPE_CODES[projected.dtype])
+    pool.functions["rotate_and_cache"](pool.handle, fields)
+    return query
+
+
+def _check(dtype: torch.dtype, shape: Sequence[int], *tensors: Tensor | None) -> None:
+    """Kernels trust their pointers."""
+    for tensor in tensors:
+        if tensor is not None:
+            assert tensor.dtype == dtype, (tensor.dtype, dtype)
+            assert tensor.shape == torch.Size(shape), (tensor.shape, shape)
+            assert tensor.is_contiguous()
+
+
+def _pointer(tensor: Tensor | None) -> int:
+    return 0 if tensor is None else tensor.data_ptr()

@@ -1,0 +1,168 @@
+"""Matrix products with packed weights. A row's bits depend on that row and the weight alone."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ...checkpoint.packed_weight import PackedWeight, WeightFormat
+from .buffers import Buffers
+from .library import Pool
+from .packing import WORD_INPUTS
+from .parameters import (
+    DTYPE_CODES,
+    EmbedParams,
+    GemmInt4Params,
+    GemmInt8Params,
+    GemmParams,
+    QuantizeParams,
+    SumPartsParams,
+    packer,
+)
+
+ROW_DTYPES = {
+    WeightFormat.BF16: (torch.bfloat16,),
+    WeightFormat.FP16: (torch.float16,),
+    WeightFormat.FP32: (torch.float32,),
+    WeightFormat.INT4: (torch.bfloat16, torch.float16),
+}
+KERNELS = {WeightFormat.BF16: "gemm_bf16", WeightFormat.FP16: "gemm_fp16", WeightFormat.FP32: "gemm_fp32"}
+CODES_MULTIPLE = 64  # bytes between rows of codes: whole cache lines
+GEMM, GEMM_INT8, GEMM_INT4 = packer(GemmParams), packer(GemmInt8Params), packer(GemmInt4Params)
+QUANTIZE, EMBED, SUM_PARTS = packer(QuantizeParams), packer(EmbedParams), packer(SumPartsParams)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class QuantizedRows:
+    """Activations for int8 weights; what several weights multiply is quantized once."""
+
+    codes: Tensor  # [rows, segments * inputs of a segment, rounded up] int8, in -127..127
+    scales: Tensor  # [rows, segments] float32; a segment is codes * scale
+    sums: Tensor  # [rows, segments] int32, of the codes
+    inputs: int
+    dtype: torch.dtype  # of the rows before
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return len(self.codes), self.inputs
+
+
+def quantize_rows(pool: Pool, x: Tensor, buffers: Buffers | None = None, segments: int = 1) -> QuantizedRows:
+    """`x` [rows, inputs] to int8, symmetrically, a scale for each of a row's equal `segments`.
+
+    In `buffers` or new memory. With several segments `x` is contiguous.
+    """
+    rows, inputs = x.shape
+    assert segments == 1 or x.stride(0) == inputs
+    stride = -(-inputs // segments // CODES_MULTIPLE) * CODES_MULTIPLE
+    codes = _take(buffers, "codes", rows, segments * stride, torch.int8)
+    scales, sums = _take(buffers, "scales", rows, segments), _take(buffers, "sums", rows, segments, torch.int32)
+    pointers = codes.data_ptr(), scales.data_ptr(), sums.data_ptr(), x.data_ptr()
+    sizes = x.stride(0) // segments, stride, rows * segments, inputs // segments, DTYPE_CODES[x.dtype]
+    pool.functions["quantize_rows"](pool.handle, QUANTIZE(*pointers, *sizes))
+    return QuantizedRows(codes, scales, sums, inputs, x.dtype)
+
+
+def gemm(
+    pool: Pool,
+    x: Tensor | QuantizedRows,
+    weight: PackedWeight,
+    bias: Tensor | None = None,
+    residual: Tensor | None = None,
+    out: Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+    buffers: Buffers | None = None,
+    segments: int = 1,
+) -> Tensor:
+    """`x` [rows, inputs] times `weight` transposed, plus `bias` [outputs] float32, plus `residual` [rows, outputs].
+
+    Summed in float32 (int8: in integers) and rounded once, to `out` [rows, outputs] or a new tensor of `out_dtype` (by
+    default x's dtype). The inputs are 1, 2 or 4 equal `segments`, each summed from 0; their sums
+    are added as (0 + 1) + (2 + 3). int8 activations have a scale for each segment. `residual` has the dtype and strides
+    of the output, and may be `out` itself. Rows may be strided, their elements may not. x: float32 for fp32 weights,
+    float16 for fp16, bfloat16 for bf16, either of the two for int4, any of the three or `QuantizedRows` for int8. What
+    it works in comes from `buffers`, if there are any.
+    """
+    rows, inputs = x.shape
+    assert inputs == weight.inputs, (x.shape, weight.inputs)
+    assert segments in (1, 2, 4)
+    assert segments == 1 or inputs % (segments * (weight.group_size or WORD_INPUTS)) == 0, (segments, inputs)
+    if out is None:
+        out = torch.empty((rows, weight.outputs), dtype=out_dtype or x.dtype)
+    if weight.format == WeightFormat.INT8:
+        x = x if isinstance(x, QuantizedRows) else quantize_rows(pool, x, buffers, segments)
+        assert x.scales.shape == (rows, segments)
+        rest = x.scales.data_ptr(), x.sums.data_ptr(), _pointer(weight.scales)
+        fields = GEMM_INT8(*_fields(x.codes, weight, bias, residual, out, segments), *rest)
+        pool.functions["gemm_int8"](pool.handle, fields)
+        return out
+    if isinstance(x, QuantizedRows) or x.dtype not in ROW_DTYPES[weight.format]:
+        known = " or ".join(map(str, ROW_DTYPES[weight.format]))
+        raise TypeError(f"{weight.format} weights multiply {known} rows, not {x.dtype}")
+    if weight.format == WeightFormat.INT4:
+        x = x if weight.order is None else x[:, weight.order]
+        sums = _take(buffers, "group sums", rows, inputs // weight.group_size) if weight.has_zeros else None
+        rest_of_int4 = _pointer(sums), weight.scale_unit, weight.group_size, DTYPE_CODES[x.dtype]
+        fields = GEMM_INT4(*_fields(x, weight, bias, residual, out, segments), *rest_of_int4)
+        pool.functions["gemm_int4"](pool.handle, fields)
+        return out
+    pool.functions[KERNELS[weight.format]](pool.handle, GEMM(*_fields(x, weight, bias, residual, out, segments)))
+    return out
+
+
+def sum_parts(pool: Pool, parts: Tensor, bias: Tensor | None, out: Tensor) -> Tensor:
+    """Into `out` [rows, size] the sum of `parts` [count, rows, size] float32 and `bias` [size] float32, rounded once.
+
+    Neighbours are added first: of four parts (0 + 1) + (2 + 3).
+    """
+    count, rows, size = parts.shape
+    assert out.shape == (rows, size)
+    assert bias is None or bias.shape == (size,)
+    assert all(each.dtype == torch.float32 and each.is_contiguous() for each in (parts, bias) if each is not None)
+    assert out.is_contiguous()
+    fields = SUM_PARTS(out.data_ptr(), parts.data_ptr(), _pointer(bias), count, rows, size, DTYPE_CODES[out.dtype])
+    pool.functions["sum_parts"](pool.handle, fields)
+    return out
+
+
+def embed_rows(
+    pool: Pool,
+    ids: Tensor,
+    table: PackedWeight,
+    out_dtype: torch.dtype = torch.bfloat16,
+    out: Tensor | None = None,
+) -> Tensor:
+    """Rows `ids` [n] int64 of a packed bf16, fp16, fp32 or int8 table, [n, inputs]; zeros for an id outside of it.
+
+    They go to `out` or to a new tensor of `out_dtype`.
+    """
+    if out is None:
+        out = torch.empty((len(ids), table.inputs), dtype=out_dtype)
+    assert out.shape == (len(ids), table.inputs)
+    assert out.stride(1) == 1
+    ids = ids.contiguous()
+    pointers = out.data_ptr(), ids.data_ptr(), table.data.data_ptr(), _pointer(table.scales)
+    sizes = len(ids), table.outputs, table.inputs, DTYPE_CODES[out.dtype]
+    pool.functions[f"embed_{table.format}"](pool.handle, EMBED(*pointers, out.stride(0), *sizes))
+    return out
+
+
+def _take(buffers: Buffers | None, role: str, rows: int, columns: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.empty((rows, columns), dtype=dtype) if buffers is None else buffers.take(role, rows, columns, dtype)
+
+
+def _pointer(tensor: Tensor | None) -> int:
+    return 0 if tensor is None else tensor.data_ptr()
+
+
+def _fields(
+    x: Tensor, weight: PackedWeight, bias: Tensor | None, residual: Tensor | None, out: Tensor, segments: int
+) -> tuple[int, ...]:
+    """Those of GemmParams."""
+    rows, outputs = out.shape
+    (x_stride, x_step), (y_stride, y_step) = x.stride(), out.stride()
+    assert (rows, outputs, x_step, y_step) == (len(x), weight.outputs, 1, 1), (x.shape, weight.outputs, out.shape)
+    assert bias is None or (bias.dtype == torch.float32 and bias.shape == (outputs,) and bias.is_contiguous())
+    assert residual is None or (residual.dtype == out.dtype and residual.stride() == (y_stride, 1))
+    pointers = out.data_ptr(), x.data_ptr(), weight.data.data_ptr(), _pointer(bias), _pointer(residual)
+    return (*pointers, x_stride, y_stride, rows, outputs, weight.inputs, DTYPE_CODES[out.dtype], segments)

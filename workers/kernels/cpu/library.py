@@ -1,0 +1,219 @@
+"""The libraries of csrc/cpu: which one this machine runs, and its pool of threads.
+
+Each library holds the same functions for one instruction set. Without any (no compiler at installation) the torch
+code of workers/layers and workers/attention serves.
+"""
+
+import ctypes
+import os
+import platform
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from ctypes import c_int32, c_int64, c_void_p
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+from paged_serve.protocol.errors import ConfigError
+
+from .parameters import KERNELS, PackPart, PoolParams
+
+FOLDER = Path(__file__).parents[2].resolve().parent / "csrc"
+IS_ARM = platform.machine().lower() in ("aarch64", "arm64")
+# Best first: a machine that runs one runs those after it.
+ISAS = ("neon_dotprod", "neon", "portable") if IS_ARM else ("amx", "avx512", "avx512fma", "avx2", "portable")
+SAME_VECTORS = ("avx512", "avx512fma")  # products by VDPBF16PS, or by fp32 FMA
+READ_BYTES = 1 << 20  # what limits.cpp reads at least
+PRODUCT_TIMES, PRODUCT_SAMPLES = 100, 9  # together a millisecond for two libraries
+PEAK_FORMATS = ("bf16", "fp32", "int8", "amx_bf16", "amx_int8")
+TILE_ORDER = {  # what stands in for kernels that add bfloat16 products, see csrc/cpu/tiles.h
+    "gemm_bf16": "gemm_bf16_tile",
+    "gemm_int4": "gemm_int4_tile",
+    "attention_bf16": "attention_bf16_tile",
+    "attention_int8": "attention_int8_tile",
+}
+SPIN_US = 50  # how long an idle thread waits awake: longer than the Python between two kernels of a step
+Summation = Literal["auto", "dot", "tile"]
+Kernel = Callable[[int, bytes], Any]  # of a pool's handle and packed parameters
+
+
+class Library:
+    """One loaded library. `functions[name](pool, params)` runs a kernel; ctypes lets go of the GIL meanwhile."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self._dll = ctypes.CDLL(str(path))
+        self._dll.isa_name.restype = self._dll.machine_isa.restype = ctypes.c_char_p
+        self._dll.pool_create.restype = c_void_p
+        self._dll.pool_create.argtypes = [c_void_p]
+        self._dll.pool_destroy.argtypes = [c_void_p]
+        self._dll.pool_empty_runs.argtypes = [c_void_p, c_int32]
+        self._dll.read_memory.argtypes = [c_void_p, c_void_p, c_int64]
+        self._dll.peak_operations.argtypes = [c_void_p, c_int32, c_int64]
+        self._dll.product_operations.argtypes = [c_int64]
+        self._dll.peak_operations.restype = self._dll.product_operations.restype = c_int64
+        self.isa: str = self._dll.isa_name().decode()
+        self.machine_isa: str = self._dll.machine_isa().decode()
+        structs: set[type[ctypes.Structure]] = {PoolParams, PackPart, *KERNELS.values()}
+        for params in structs:
+            size = self._dll.struct_size(params.__name__.encode())
+            if size != ctypes.sizeof(params):
+                raise ConfigError(
+                    f"{path} was built from other sources: its {params.__name__} has {size} bytes, not "
+                    f"{ctypes.sizeof(params)}. Build it again: python setup.py build_ext --inplace"
+                )
+        functions = {name: getattr(self._dll, name) for name in KERNELS}
+        for function in functions.values():
+            function.restype, function.argtypes = None, [c_void_p, c_void_p]
+        self.functions: dict[str, Kernel] = functions
+
+    def dot_is_fma(self) -> bool:
+        """Whether the products of bfloat16 add in the order that all instruction sets share, on this processor."""
+        return bool(self._dll.dot_is_fma())
+
+    def create_pool(self, params: PoolParams) -> int:
+        handle = self._dll.pool_create(ctypes.byref(params))
+        if not handle:
+            raise ConfigError(
+                f"the kernels for {self.isa!r} need AMX, and the system refuses it to this process; "
+                "use --cpu-isa avx512, with --summation tile for the same bits"
+            )
+        return int(handle)
+
+    def destroy_pool(self, handle: int) -> None:
+        self._dll.pool_destroy(handle)
+
+    def address(self, name: str) -> int:
+        """Where the kernel's code is."""
+        return ctypes.cast(getattr(self._dll, name), c_void_p).value or 0
+
+    def empty_runs(self, handle: int, times: int) -> None:
+        self._dll.pool_empty_runs(handle, times)
+
+    def read_memory(self, handle: int, address: int, nbytes: int) -> int:
+        """Reads `nbytes`, a multiple of READ_BYTES, at the machine's limit; the exclusive or of their words."""
+        assert nbytes % READ_BYTES == 0, nbytes
+        return int(self._dll.read_memory(handle, address, nbytes))
+
+    @property
+    def peak_formats(self) -> tuple[str, ...]:
+        """Those of PEAK_FORMATS that it has instructions for; it computes the others, too."""
+        return PEAK_FORMATS if self.isa == "amx" else tuple(name for name in PEAK_FORMATS if not name.startswith("amx"))
+
+    def peak_operations(self, handle: int, number_format: str, steps: int) -> int:
+        """Multiplies and adds in registers at the machine's limit; how many operations that were."""
+        return int(self._dll.peak_operations(handle, PEAK_FORMATS.index(number_format), steps))
+
+    def product_rate(self) -> float:
+        """Operations a second of this thread in products of bfloat16 as they are served, measured in some 50 us."""
+        began = time.perf_counter()
+        done: int = self._dll.product_operations(PRODUCT_TIMES)
+        return done / (time.perf_counter() - began)
+
+
+def library_path(isa: str) -> Path:
+    return FOLDER / f"_cpu_{isa}.so"
+
+
+@cache
+def runnable_isas() -> tuple[str, ...]:
+    """Those whose library is built and that this machine can run, best first; empty if nothing was built.
+
+    A library whose dot instruction adds in another order than all others is left out on that processor.
+    """
+    built = [isa for isa in ISAS if library_path(isa).exists()]
+    if "portable" not in built:
+        return ()
+    best = load_library("portable").machine_isa
+    able = [isa for isa in built if ISAS.index(isa) >= ISAS.index(best)]
+    return tuple(isa for isa in able if load_library(isa).dot_is_fma())
+
+
+@cache
+def fastest_isa(runnable: tuple[str, ...]) -> str | None:
+    """The first; of the two for AVX-512, which have the same bits, the one that is measured faster."""
+    if runnable[:2] != SAME_VECTORS:
+        return next(iter(runnable), None)
+    return faster(*map(load_library, SAME_VECTORS)).isa
+
+
+def faster(first: Library, second: Library) -> Library:
+    """Measured in turn, so that a clock that rises meanwhile favours neither; the best of each counts."""
+    rates = [(first.product_rate(), second.product_rate()) for _ in range(PRODUCT_SAMPLES)]
+    return first if max(a for a, _ in rates) >= max(b for _, b in rates) else second
+
+
+@cache
+def load_library(isa: str) -> Library:
+    return Library(library_path(isa))
+
+
+def best_library(isa: str | None = None) -> Library | None:
+    """The library for `isa`, by default the fastest that this machine runs; None if none was built."""
+    runnable = runnable_isas()
+    if isa is None:
+        fastest = fastest_isa(runnable)
+        return load_library(fastest) if fastest else None
+    if isa not in runnable:
+        raise ConfigError(f"the kernels for {isa!r} are not built or do not run here; this machine runs {runnable}")
+    return load_library(isa)
+
+
+def summation_of(library: Library, summation: Summation = "auto") -> Summation:
+    """The order in which its kernels add bfloat16 products: `summation`, or the faster one if that is auto."""
+    if summation == "auto":
+        return "tile" if library.isa == "amx" else "dot"
+    return summation
+
+
+class Pool:
+    """The threads that share one process's kernels; the calling thread is one of them. One per process.
+
+    Threads are pinned to `cpus` (by default all that the process may use), since an unpinned pair may land on one core.
+    The caller is pinned with `pin_caller`; threads that it starts afterwards inherit that, so torch's come first.
+    `summation` is the order of sums of bfloat16 products; auto: the faster one.
+    """
+
+    def __init__(
+        self,
+        library: Library,
+        cpus: Sequence[int] | None = None,
+        *,
+        pin_caller: bool = False,
+        spin_us: int = SPIN_US,
+        summation: Summation = "auto",
+    ):
+        chosen = sorted(os.sched_getaffinity(0)) if cpus is None else list(cpus)
+        self.library = library
+        self.num_threads = len(chosen)
+        self.summation = summation_of(library, summation)
+        self._stand_ins = TILE_ORDER if self.summation == "tile" else {}
+        self.functions = {name: library.functions[self._stand_ins.get(name, name)] for name in library.functions}
+        self.runs_programs = True
+        array = (c_int32 * len(chosen))(*chosen)
+        self.handle = library.create_pool(PoolParams(ctypes.addressof(array), len(chosen), pin_caller, spin_us))
+
+    def address(self, name: str) -> int:
+        """Where the code is that `functions[name]` runs."""
+        return self.library.address(self._stand_ins.get(name, name))
+
+    @contextmanager
+    def watched(self, watch: Callable[[str, Kernel], Kernel], *, programs: bool = False) -> Iterator[None]:
+        """Meanwhile `watch(name, kernel)` is called in the place of each kernel.
+
+        A program is one kernel if `programs`; else none is run, so that every kernel is seen.
+        """
+        before = self.functions, self.runs_programs
+        self.functions = {name: watch(name, function) for name, function in self.functions.items()}
+        self.runs_programs = programs
+        try:
+            yield
+        finally:
+            self.functions, self.runs_programs = before
+
+    def close(self) -> None:
+        """Ends the threads. No kernel may be running, and none may follow."""
+        if self.handle:
+            self.library.destroy_pool(self.handle)
+            self.handle = 0

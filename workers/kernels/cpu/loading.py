@@ -1,0 +1,129 @@
+"""Weights as checkpoints hold them to packed panels and to codes, on all threads of a pool: read once, written once."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ...checkpoint.conversion import NotFiniteError
+from ...checkpoint.packed_weight import PackedWeight, WeightFormat
+from ...checkpoint.weight_forms import GroupedWeight, Int8Weight, StoredWeight, Weight
+from ...distributed.huge_pages import allocate
+from .library import Pool
+from .packing import OCTET, PANEL, scale_unit
+from .parameters import PackInt4Params, PackParams, PackPart, QuantizeWeightsParams, packer
+
+ELEMENTS = {torch.bfloat16: 0, torch.float16: 1, torch.float32: 2, torch.int8: 3}  # as stored_elements.h says
+FORMATS = {
+    torch.bfloat16: WeightFormat.BF16,
+    torch.float16: WeightFormat.FP16,
+    torch.float32: WeightFormat.FP32,
+    torch.int8: WeightFormat.INT8,
+}
+WORD_BYTES = 4
+PACK, PART, PACK_INT4 = packer(PackParams), packer(PackPart), packer(PackInt4Params)
+QUANTIZE_WEIGHTS = packer(QuantizeWeightsParams)
+
+
+def packed(pool: Pool, weight: Weight, *, must_be_finite: bool = False) -> PackedWeight:
+    """`weight` [outputs, inputs] in its own form and dtype; itself if it is packed already.
+
+    Raises NotFiniteError if a float `must_be_finite` and is not.
+    """
+    match weight:
+        case PackedWeight():
+            return weight
+        case StoredWeight():
+            return packed_rows(pool, weight.parts, weight.dtype, must_be_finite=must_be_finite)
+        case Int8Weight():
+            return packed_rows(pool, [weight.codes], torch.int8, weight.scales.float().contiguous())
+        case GroupedWeight():
+            assert weight.bits == 4
+            return packed_int4(pool, weight)
+        case _:
+            assert isinstance(weight, Tensor), f"no product takes {type(weight).__name__}"
+            return packed_rows(pool, [weight], weight.dtype, must_be_finite=must_be_finite)
+
+
+def packed_rows(
+    pool: Pool,
+    parts: Sequence[Tensor],
+    dtype: torch.dtype,
+    scales: Tensor | None = None,
+    *,
+    must_be_finite: bool = False,
+) -> PackedWeight:
+    """`parts` [outputs, inputs], stacked: floats of any dtype rounded to `dtype`, or int8 codes of `scales` [outputs].
+
+    Their rows may be strided, and may lie in a mapped file. Raises NotFiniteError as `packed`.
+    """
+    if dtype not in FORMATS:
+        raise TypeError(f"no packed form for {dtype}; convert it to bfloat16, float16 or float32 first")
+    parts = [_readable(part) for part in parts]
+    assert all((part.dtype == torch.int8) == (dtype == torch.int8) for part in parts)
+    outputs, inputs = sum(len(part) for part in parts), parts[0].shape[1]
+    assert all(part.shape[1] == inputs for part in parts)
+    words = -(-inputs * dtype.itemsize // WORD_BYTES)
+    data = allocate((-(-outputs // PANEL), words, PANEL), torch.int32)
+    table = b"".join(PART(part.data_ptr(), part.stride(0), len(part), ELEMENTS[part.dtype]) for part in parts)
+    lasting = torch.frombuffer(bytearray(table), dtype=torch.uint8)
+    not_finite = torch.zeros(1, dtype=torch.int32)
+    pointers = data.data_ptr(), lasting.data_ptr(), not_finite.data_ptr()
+    pool.functions["pack_rows"](pool.handle, PACK(*pointers, len(parts), outputs, inputs, ELEMENTS[dtype]))
+    if must_be_finite and not_finite.item():
+        raise NotFiniteError(f"a matrix of {outputs} outputs and {inputs} inputs is not finite in {dtype}")
+    return PackedWeight(FORMATS[dtype], data, outputs, inputs, scales)
+
+
+def packed_int4(pool: Pool, weight: GroupedWeight) -> PackedWeight:
+    """Scales keep 11 significant bits, which are all that those of float16 and bfloat16 have."""
+    (outputs, inputs), groups, size = weight.shape, weight.scales.shape[1], weight.group_size
+    if inputs % groups or size % OCTET:
+        raise ValueError(f"{inputs} inputs in {groups} groups: int4 takes groups whose size is a multiple of {OCTET}")
+    unit = scale_unit(weight.scales)
+    scales = (weight.scales.float() / unit).half().contiguous()
+    zeros = None if weight.zeros is None else weight.zeros.contiguous()
+    codes = weight.codes if weight.codes.stride(1) == 1 else weight.codes.contiguous()
+    header = PANEL * (2 if zeros is None else 3)  # bytes before the codes of a group
+    data = allocate((-(-outputs // PANEL), groups, header + PANEL * size // 2), torch.uint8)
+    pointers = data.data_ptr(), codes.data_ptr(), scales.data_ptr(), 0 if zeros is None else zeros.data_ptr()
+    pool.functions["pack_int4"](pool.handle, PACK_INT4(*pointers, codes.stride(0), outputs, inputs, size))
+    return PackedWeight(WeightFormat.INT4, data, outputs, inputs, None, size, unit, zeros is not None, weight.order)
+
+
+def int8_from_floats(pool: Pool, matrix: Tensor, columns: slice) -> tuple[Int8Weight, tuple[float, float]]:
+    """Of some `columns` of `matrix` [outputs, inputs], scales by all; squares of what was lost, and of what was."""
+    matrix = _readable(matrix)
+    first, past, _ = columns.indices(matrix.shape[1])
+    codes = allocate((len(matrix), past - first), torch.int8)
+    scales = torch.empty(len(matrix), dtype=torch.float32)
+    error = _quantize(pool, matrix, codes, scales, first, 0)
+    return Int8Weight(codes, scales), error
+
+
+def int4_from_floats(pool: Pool, matrix: Tensor, group_size: int) -> tuple[GroupedWeight, tuple[float, float]]:
+    """Of `matrix` [outputs, inputs], whose inputs are whole groups; and squares of what was lost, and was."""
+    matrix = _readable(matrix)
+    outputs, inputs = matrix.shape
+    codes = allocate((outputs, inputs), torch.uint8)
+    scales = torch.empty((outputs, inputs // group_size), dtype=torch.float32)
+    error = _quantize(pool, matrix, codes, scales, 0, group_size)
+    return GroupedWeight(codes, scales, None, bits=4), error
+
+
+def _quantize(
+    pool: Pool, matrix: Tensor, codes: Tensor, scales: Tensor, first: int, group_size: int
+) -> tuple[float, float]:
+    errors = torch.empty((len(matrix), 2), dtype=torch.float64)
+    pointers = codes.data_ptr(), scales.data_ptr(), errors.data_ptr(), matrix.data_ptr()
+    sizes = matrix.stride(0), *matrix.shape, first, codes.shape[1], ELEMENTS[matrix.dtype], group_size
+    pool.functions["quantize_weights"](pool.handle, QUANTIZE_WEIGHTS(*pointers, *sizes))
+    lost, there = errors.sum(0).tolist()
+    return lost, there
+
+
+def _readable(matrix: Tensor) -> Tensor:
+    """As the kernels read it: neighbours side by side, in a format they know."""
+    if matrix.dtype not in ELEMENTS:
+        matrix = matrix.float()
+    return matrix if matrix.stride(1) == 1 else matrix.contiguous()

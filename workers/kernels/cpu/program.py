@@ -1,0 +1,55 @@
+"""Kernel calls that are made again, all of them in one call from Python."""
+
+import ctypes
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from ctypes import c_void_p
+
+from .library import Kernel, Pool
+from .parameters import ProgramParams, packer
+
+PARAMS = packer(ProgramParams)
+ALIGNMENT = 8  # bytes, of a pointer: the structs' largest field
+
+Call = tuple[str, bytes]  # a kernel's name, its packed parameters
+
+
+class Program:
+    """The calls in their order, with their parameters side by side in memory of its own.
+
+    Whatever the parameters point to must lie where it lay. What lies there may have changed: the kernels read it anew.
+    """
+
+    def __init__(self, pool: Pool, calls: Sequence[Call]):
+        self._pool = pool
+        self._params = ctypes.create_string_buffer(b"".join(_aligned(params) for _, params in calls))
+        self._calls = (c_void_p * (2 * len(calls)))()  # of KernelCall: function, parameters
+        address = ctypes.addressof(self._params)
+        for index, (name, params) in enumerate(calls):
+            self._calls[2 * index] = pool.address(name)
+            self._calls[2 * index + 1] = address
+            address += len(_aligned(params))
+        self._fields = PARAMS(ctypes.addressof(self._calls), len(calls))
+
+    def run(self) -> None:
+        self._pool.functions["run_program"](self._pool.handle, self._fields)
+
+
+@contextmanager
+def noted(pool: Pool) -> Iterator[list[Call]]:
+    """Gives a list that grows by every kernel call that is made meanwhile."""
+    calls: list[Call] = []
+
+    def watch(name: str, kernel: Kernel) -> Kernel:
+        def call(handle: int, params: bytes) -> None:
+            calls.append((name, params))
+            kernel(handle, params)
+
+        return call
+
+    with pool.watched(watch):
+        yield calls
+
+
+def _aligned(params: bytes) -> bytes:
+    return params.ljust(-(-len(params) // ALIGNMENT) * ALIGNMENT, b"\0")

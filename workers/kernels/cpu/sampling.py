@@ -1,0 +1,84 @@
+"""The sampler's passes over logits, each row by one thread. A row's result depends on its own row alone."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .library import Pool
+from .parameters import DrawParams, LogprobParams, ScanParams, packer
+
+SCAN, DRAW, LOGPROBS = packer(ScanParams), packer(DrawParams), packer(LogprobParams)
+
+
+def scan_logits(pool: Pool, logits: NDArray[np.float32]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Of logits [n, vocab]: each row's best token, the lowest id among equals, and whether all of it is finite."""
+    stride = _stride(logits)
+    best, finite = np.empty(len(logits), np.int64), np.empty(len(logits), np.bool_)
+    fields = SCAN(*_pointers(logits, best, finite), stride, *logits.shape)
+    pool.functions["scan_logits"](pool.handle, fields)
+    return best, finite
+
+
+def draw_tokens(
+    pool: Pool,
+    logits: NDArray[np.float32],
+    indices: NDArray[np.int64],
+    rows: NDArray[np.int64],
+    temperature: NDArray[np.float32],
+    log_min_p: NDArray[np.float32],
+    top_k: NDArray[np.int64],
+    top_p: NDArray[np.float64],
+    uniform: NDArray[np.float64],
+) -> NDArray[np.int64]:
+    """A token for each of the rows `indices` [n] of `logits`, drawn with `uniform` [n].
+
+    `rows` [n] are their entries in the four columns, which SamplingColumns describes.
+    """
+    assert _are(np.int64, indices, rows, top_k)
+    assert _are(np.float32, temperature, log_min_p)
+    assert _are(np.float64, top_p, uniform)
+    assert len(indices) == len(rows) == len(uniform)
+    tokens = np.empty(len(indices), np.int64)
+    pointers = _pointers(logits, indices, rows, temperature, log_min_p, top_k, top_p, uniform, tokens)
+    fields = DRAW(*pointers, _stride(logits), len(indices), logits.shape[1])
+    pool.functions["draw_tokens"](pool.handle, fields)
+    return tokens
+
+
+def token_logprobs(
+    pool: Pool,
+    logits: NDArray[np.float32],
+    indices: NDArray[np.int64],
+    tokens: NDArray[np.int64],
+    counts: NDArray[np.int64],
+) -> tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.int32]]:
+    """Ids and log-probabilities [n, most + 1] of `tokens` [n] and then of each row's best, and the tokens' ranks [n].
+
+    Of the row `indices[i]` of `logits` there are 1 + `counts[i]`; what follows them is not written.
+    """
+    assert _are(np.int64, indices, tokens, counts)
+    assert len(indices) == len(tokens) == len(counts)
+    width = 1 + int(counts.max(initial=0))
+    ids, values = np.empty((len(indices), width), np.int32), np.empty((len(indices), width), np.float32)
+    ranks = np.empty(len(indices), np.int32)
+    pointers = _pointers(logits, indices, tokens, counts, ids, values, ranks)
+    fields = LOGPROBS(*pointers, _stride(logits), len(indices), logits.shape[1], width)
+    pool.functions["token_logprobs"](pool.handle, fields)
+    return ids, values, ranks
+
+
+def _pointers(*arrays: NDArray[Any]) -> list[int]:
+    return [array.__array_interface__["data"][0] for array in arrays]
+
+
+def _are(dtype: type[np.generic], *vectors: NDArray[Any]) -> bool:
+    """Kernels trust their pointers."""
+    return all(vector.dtype == dtype and vector.flags.c_contiguous for vector in vectors)
+
+
+def _stride(logits: NDArray[np.float32]) -> int:
+    """Elements from a row to the next."""
+    assert logits.dtype == np.float32
+    assert logits.strides[1] == 4
+    return logits.strides[0] // 4

@@ -1,0 +1,46 @@
+"""Codes out of the 32-bit words of quantized checkpoints, on all threads of a pool; see csrc/cpu/unpack_codes.cpp."""
+
+from enum import IntEnum
+
+import torch
+from torch import Tensor
+
+from ...distributed.huge_pages import allocate
+from .library import Pool
+from .parameters import UnpackCodesParams, packer
+
+UNPACK_CODES = packer(UnpackCodesParams)
+
+
+class WordLayout(IntEnum):
+    """What a word's values are neighbours in, and how words lie."""
+
+    ALONG_INPUTS = 0  # [outputs, words]: compressed-tensors
+    DOWN_INPUTS = 1  # [words, outputs]: GPTQ
+    AWQ = 2  # [inputs, words], of 4 bits and neighbouring outputs, in AWQ's order
+
+
+def unpack_codes(
+    pool: Pool,
+    words: Tensor,
+    layout: WordLayout,
+    bits: int,
+    shape: tuple[int, int],
+    first: int = 0,
+    order: Tensor | None = None,
+) -> Tensor:
+    """uint8 [outputs, inputs] of `shape` out of int32 `words`, whose first `first` values are not wanted.
+
+    `bits` is 4 or 8. Column j holds input `order[j]`, or j; no order goes with AWQ.
+    """
+    assert words.dtype == torch.int32
+    assert layout != WordLayout.AWQ or (bits == 4 and order is None)
+    if words.stride(1) != 1:
+        words = words.contiguous()
+    if order is not None:
+        order = order.to(torch.int64).contiguous()
+    codes = allocate(shape, torch.uint8)
+    pointers = codes.data_ptr(), words.data_ptr(), 0 if order is None else order.data_ptr()
+    fields = UNPACK_CODES(*pointers, words.stride(0), *shape, first, bits, layout)
+    pool.functions["unpack_codes"](pool.handle, fields)
+    return codes

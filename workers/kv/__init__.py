@@ -1,0 +1,1 @@
+"""The paged cache's tensors, and how many blocks fit. Open kv_cache.py first."""

@@ -1,0 +1,66 @@
+"""The paged KV cache of one rank."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from paged_serve.protocol.errors import ConfigError
+
+from ..checkpoint.geometry import Geometry
+from ..distributed.huge_pages import allocate
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KVCache:
+    """K and V of every layer: one tensor [num_blocks, kv_heads of this rank, block_size, cached_head_dim] each a layer.
+
+    In int8 each head of a token has a scale for its key and one for its value. In fp8 (e4m3) a number is its own code:
+    rounded to nearest even, beyond 448 the largest.
+    """
+
+    keys: list[Tensor]
+    values: list[Tensor]
+    block_size: int  # tokens
+    scales: Sequence[
+        tuple[Tensor, Tensor]
+    ] = ()  # int8: of keys and of values, [num_blocks, kv_heads, block_size] float32
+
+    @classmethod
+    def allocate(
+        cls,
+        geometry: Geometry,
+        num_blocks: int,
+        block_size: int,
+        tp_size: int = 1,
+        device: str = "cpu",
+        dtype: torch.dtype | None = None,
+    ) -> "KVCache":
+        """In the model's dtype, e4m3, or int8 with scales; ConfigError when the memory cannot be had.
+
+        Not filled: backends read only slots that were written, and pages that nobody touches cost nothing.
+        """
+        dtype = dtype or geometry.dtype
+        shape = (num_blocks, geometry.kv_heads_of_rank(tp_size), block_size, geometry.cached_head_dim)
+        layers = range(geometry.num_layers)
+        try:
+            keys, values = ([_empty(shape, dtype, device) for _ in layers] for _ in "kv")
+            coded = layers if dtype == torch.int8 else ()
+            key_scales, value_scales = ([_empty(shape[:3], torch.float32, device) for _ in coded] for _ in "kv")
+        except (RuntimeError, MemoryError, OSError, OverflowError) as error:  # torch and mmap
+            needed = num_blocks * geometry.kv_bytes_per_block(block_size, tp_size, dtype)
+            raise ConfigError(
+                f"the KV cache of {num_blocks} blocks needs {needed} bytes, which cannot be allocated; "
+                "lower kv_cache_memory_bytes"
+            ) from error
+        return cls(keys, values, block_size, tuple(zip(key_scales, value_scales, strict=True)))
+
+    def scales_of(self, layer: int) -> tuple[Tensor, Tensor] | None:
+        return self.scales[layer] if self.scales else None
+
+
+def _empty(shape: tuple[int, ...], dtype: torch.dtype, device: str) -> Tensor:
+    """On the CPU in pages of 2 MB: a head's share of a block is a page of 4 KB, so that nearly every access to it would
+    first wait for the page's address."""
+    return allocate(shape, dtype) if device == "cpu" else torch.empty(shape, dtype=dtype, device=device)

@@ -1,0 +1,34 @@
+"""What an attention backend does; the decoder knows no more than this."""
+
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from ..batch.input_batch import InputBatch
+from ..kv.kv_cache import KVCache
+
+
+class AttentionBackend(Protocol):
+    """Attention over the paged cache.
+
+    The bits of a token's result are a function of its query and of its request's keys and values: the same for a
+    decode step, a chunk of any size and a recompute, whatever the neighbours, the blocks' ids or their size.
+    """
+
+    head_multiple: int  # elements; zeros fill up a head in the cache to a multiple of it
+    coded_cache: torch.dtype | None  # what a cache may hold instead of the model's dtype, if it is 16 bits wide
+
+    def plan(self, batch: InputBatch, cache: KVCache, num_heads: int) -> Any:
+        """What all layers of one step share; built once per step, before any layer writes. Opaque to the caller.
+
+        May prepare the blocks that this step starts to fill: they hold what their last owner left.
+        """
+        ...
+
+    def attend(self, plan: Any, cache: KVCache, layer: int, query: Tensor, scale: float, window: int) -> Tensor:
+        """`query` [tokens, heads, head_dim] over what the cache holds of each token's request, itself included.
+
+        Query head h reads KV head h // (heads / kv_heads). A token sees the last `window` positions, or all when 0.
+        """
+        ...

@@ -1,0 +1,78 @@
+"""What a process computes with: the makers of everything that holds weights, touches the KV cache or visits logits."""
+
+from collections.abc import Callable
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from ..batch.input_batch import InputBatch
+from ..checkpoint.packed_weight import PackedWeight
+from ..checkpoint.weight_forms import Weight
+from ..distributed.tensor_parallel import TensorParallelGroup
+from ..sampling.passes import Passes
+from .attention import AttentionBackend
+from .embedding import Table, TiedTable
+from .linear import Linear
+from .ops import Heads, Ops
+
+Forward = Callable[[InputBatch], Tensor]  # a model's `forward` over one cache
+
+
+class Backend(Protocol):
+    """Each maker may keep its argument, or pack it into a form of its own and let it go."""
+
+    device: str
+
+    def accepted(self, weight: Weight, dtype: torch.dtype) -> Weight:
+        """`weight` itself, or, if no product of this backend takes its form, its values in the model's `dtype`.
+
+        Only a backend that packs what it is given on its own threads keeps a StoredWeight.
+        """
+        ...
+
+    def lacks_for_fp8(self, dtype: torch.dtype) -> str:
+        """Why a model of `dtype` cannot be quantized to fp8 here, and what could be; "" if it can."""
+        ...
+
+    def linear(self, weight: Weight, bias: Tensor | None = None) -> Linear: ...
+
+    def row_parallel(self, share: Weight, bias: Tensor | None, group: TensorParallelGroup) -> Linear:
+        """The product of all ranks' inputs, of which this one has `share`; `bias` is whole on every rank."""
+        ...
+
+    def head(self, weight: Weight) -> Linear:
+        """A Linear whose results may be float32 whatever the model's dtype."""
+        ...
+
+    def table(self, weight: Weight) -> Table:
+        """Of a float matrix."""
+        ...
+
+    def tied_table(self, weight: Weight) -> TiedTable:
+        """`table` and `head` of the same weights, held once."""
+        ...
+
+    def ops(self, heads: Heads) -> Ops: ...
+
+    def attention(self, heads: Heads) -> AttentionBackend: ...
+
+
+@runtime_checkable
+class PackingBackend(Backend, Protocol):
+    """One that computes with packed weights, and takes those that it packed before."""
+
+    def packed(self, weight: Weight, num_ranks: int | None = None) -> PackedWeight:
+        """As `row_parallel` packs a share among `num_ranks`, or, for None, as every other maker packs `weight`."""
+        ...
+
+
+@runtime_checkable
+class HostBackend(Backend, Protocol):
+    """One whose steps the host waits for (ModelRunner), and samples."""
+
+    def sampling(self, vocab_size: int) -> Passes: ...
+
+    def recorded(self, forward: Forward) -> Forward:
+        """`forward` for steps of DecodeInputs; it may have what it did for so many rows done again, without Python."""
+        ...

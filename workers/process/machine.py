@@ -1,0 +1,89 @@
+"""`python -m paged_serve.workers.process.machine`: what this machine computes with on its CPU, and why."""
+
+import json
+import shlex
+from importlib import metadata
+from pathlib import Path
+from urllib.parse import unquote, urlparse
+
+from paged_serve.protocol.messages.config import ParallelConfig
+
+from ..distributed.cpu_quota import quota_of_cpus
+from ..distributed.threads import threads_of_rank, usable_cpus
+from ..kernels.cpu.library import ISAS, Library, best_library, library_path, load_library, runnable_isas, summation_of
+
+# By the size of the model and of its steps, on AVX2: docs/operations.md.
+SLOWNESS = "torch multiplies one row at a time, 2 to 25 times slower than our kernels"
+_CPUINFO = Path("/proc/cpuinfo")
+_LARGE = 1 << 40  # bytes of weights for which every core is worth a thread
+
+
+def why_slow(cpu_isa: str) -> str:
+    """Why no kernel computes on this CPU by the configured `cpu_isa`; "" if one does."""
+    if cpu_isa == "torch":
+        return f"--cpu-isa torch: {SLOWNESS}"
+    return "" if runnable_isas() else f"no CPU kernels were built: {SLOWNESS}"
+
+
+def remedy(cpu_isa: str) -> str:
+    """The one command, or change of it, that brings the kernels back."""
+    return "leave out --cpu-isa torch" if cpu_isa == "torch" and runnable_isas() else install_command()
+
+
+def install_command() -> str:
+    """Gets a compiler on Debian and its like, and builds what is installed now again, from where it came."""
+    source = "paged-serve"
+    try:
+        told = json.loads(metadata.distribution("paged-serve").read_text("direct_url.json") or "{}")
+    except (metadata.PackageNotFoundError, ValueError):
+        told = {}
+    url = urlparse(told.get("url", ""))
+    if url.scheme == "file" and not url.path.endswith(".whl"):
+        editable = "--editable " if told.get("dir_info", {}).get("editable") else ""
+        source = editable + shlex.quote(unquote(url.path))
+    # A wheel that pip has kept was built without a compiler, too.
+    return f"apt-get install g++ && pip install --force-reinstall --no-deps --no-cache-dir {source}"
+
+
+def report() -> list[tuple[str, str]]:
+    """Labels and lines for people."""
+    built = [isa for isa in ISAS if library_path(isa).exists()]
+    best = load_library("portable").machine_isa if "portable" in built else "unknown without a library"
+    absent = [isa for isa in ISAS if isa not in built]
+    libraries = ", ".join(built) or "none"
+    fastest = best_library()
+    taken = f"{fastest.isa}: the best of those that this machine runs" if fastest else "none"
+    cpus, quota = usable_cpus(), quota_of_cpus()
+    threads = threads_of_rank(ParallelConfig(), _LARGE, min(len(cpus), quota or len(cpus)))
+    rows = [
+        ("processor", _processor()),
+        ("instruction set", best),
+        ("kernels built", libraries + (f"; not {', '.join(absent)}" if built and absent else "")),
+        ("kernels taken", taken),
+        ("summation", _summation(fastest)),
+        ("threads", f"up to {threads}: {len(cpus)} cores, quota {quota or 'none'}"),
+    ]
+    if slow := why_slow("auto"):
+        rows += [("slow", slow), ("remedy", remedy("auto"))]
+    return rows
+
+
+def _summation(library: Library | None) -> str:
+    """The order of bfloat16 sums that a server takes of itself, and how to have the bits of the other."""
+    if library is None:
+        return "none: torch's, row by row"
+    order = summation_of(library)
+    other = "tile" if order == "dot" else "dot"
+    return f"{order}: the faster order here; --summation {other} gives the bits of machines that take {other}"
+
+
+def _processor() -> str:
+    try:
+        lines = _CPUINFO.read_text().splitlines()
+    except OSError:
+        lines = []
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
+
+
+if __name__ == "__main__":
+    print(json.dumps(report()))

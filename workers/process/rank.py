@@ -1,0 +1,215 @@
+"""One tensor-parallel rank: its device, its share of the model, its KV cache, its runner."""
+
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from paged_serve.protocol.errors import ConfigError
+from paged_serve.protocol.messages.config import CacheConfig, Config
+from paged_serve.protocol.messages.worker import ModelRunnerOutput, WorkerReady
+
+from ..backends.torch.backend import TorchBackend
+from ..distributed.allocator import keep_freed_memory
+from ..distributed.cpu_quota import quota_of_cpus
+from ..distributed.memory import free_host_bytes, peak_resident_bytes, resident_bytes
+from ..distributed.tensor_parallel import TensorParallelGroup
+from ..distributed.threads import nodes_of_cpus, pinned_cpus, threads_of_rank, usable_cpus
+from ..kernels.cpu.library import Library, Pool, best_library
+from ..kv.budget import blocks_that_fit, cache_dtype, host_budget, max_model_len
+from ..kv.kv_cache import KVCache
+from ..models.decoder import Model
+from ..models.loading import device_of, load_model
+from ..runner.cuda_device import CudaDevice
+from ..runner.model_runner import ModelRunner
+from ..runner.steps import HostSteps, Steps
+from .arithmetic import arithmetic
+from .machine import remedy, why_slow
+from .warm_up import warm_up
+
+log = logging.getLogger(__name__)
+
+DEMO_MODEL = Path(__file__).parents[2] / "demo_model"
+
+
+class Rank:
+    """What a worker process owns once it has joined its group and loaded its weights."""
+
+    def __init__(self, config: Config, group: TensorParallelGroup, model: Model, pool: Pool | None, load_s: float):
+        self._config = config
+        self._group = group
+        self._model = model
+        self._pool = pool
+        self._load_s = load_s
+        self._steps: Steps | None = None
+        self._num_blocks = 0
+
+    @classmethod
+    def load(cls, config: Config, index: int, rendezvous: str, on_progress: Callable[[int, int], None]) -> "Rank":
+        """Meet the other ranks at the file `rendezvous` and load. Raises ConfigError when this machine does not fit."""
+        started = time.monotonic()
+        size = config.parallel.tensor_parallel_size
+        device = _prepare_device(config, index)
+        keep_freed_memory()
+        group = TensorParallelGroup.join(index, size, rendezvous, device, config.parallel.step_timeout_s)
+        folder = config.model.model or str(DEMO_MODEL)
+        pool = _create_pool(config, index, Path(folder), device)
+        model = load_model(folder, config.model, group, on_progress, pool)
+        if model.quantization:
+            log.info("quantized %s", " ".join(f'{name}="{value}"' for name, value in model.quantization.items()))
+        return cls(config, group, model, pool, time.monotonic() - started)
+
+    def load_kernels(self, on_progress: Callable[[int, int], None]) -> None:
+        """Have ready what is compiled for this model; `on_progress(loaded, of)` after each kernel."""
+        if self._has_cuda_kernels:
+            from ..backends.cuda.kernel_list import load_kernels
+
+            load_kernels(
+                self._model, cache_dtype(self._config, self._model), self._config.cache.block_size, on_progress
+            )
+
+    @property
+    def _has_cuda_kernels(self) -> bool:
+        return self._model.device == "cuda" and not isinstance(self._model.backend, TorchBackend)
+
+    def ready(self) -> WorkerReady:
+        """What this rank has and what its memory holds."""
+        geometry, size = self._model.geometry, self._group.size
+        block_size, kv_dtype = self._config.cache.block_size, cache_dtype(self._config, self._model)
+        return WorkerReady(
+            rank=self._group.rank,
+            num_blocks=self._config.cache.num_blocks
+            or blocks_that_fit(self._config, geometry, size, self._budget(), kv_dtype),
+            kv_bytes_per_block=geometry.kv_bytes_per_block(block_size, size, kv_dtype),
+            max_model_len=max_model_len(self._config, geometry),
+            vocab_size=geometry.vocab_size,
+            eos_token_ids=geometry.eos_token_ids,
+            dtype=str(self._model.dtype).removeprefix("torch."),
+            device=self._model.device,
+            weights_bytes=self._model.weights_bytes,
+            load_s=self._load_s,
+            sliding_window=geometry.sliding_window,
+            arithmetic=arithmetic(self._model, size, self._pool),
+        )
+
+    def _budget(self) -> int:
+        """Bytes for the KV cache, if the configuration names none."""
+        if self._config.cache.kv_cache_memory_bytes is not None:
+            return 0
+        if self._model.device == "cuda":
+            from ..runner.cuda_memory import cuda_budget
+
+            return cuda_budget(self._config, self._model, self._group, CudaDevice())
+        if self._config.cache.gpu_memory_utilization != CacheConfig().gpu_memory_utilization:
+            raise ConfigError(
+                f"gpu_memory_utilization={self._config.cache.gpu_memory_utilization:g} is for CUDA devices, and this "
+                "model runs on the CPU; kv_cache_memory_bytes says how much memory the KV cache takes"
+            )
+        return host_budget(free_host_bytes(), self._group.size)
+
+    def create_kv_cache(self, num_blocks: int, on_progress: Callable[[int, int], None]) -> None:
+        """Allocate the cache and take first steps; from here on `steps` works.
+
+        Whatever ranks exchange beside plans they exchange here, all in one order: later only plans tell them when.
+        `on_progress(prepared, of)` is called after each graph.
+        """
+        model, block_size = self._model, self._config.cache.block_size
+        longest = max_model_len(self._config, model.geometry)
+        dtype = cache_dtype(self._config, model)
+        cache = KVCache.allocate(model.geometry, num_blocks, block_size, self._group.size, model.device, dtype)
+        self._num_blocks = num_blocks
+        self._steps = self._make_steps(cache, longest)
+        self.steps.prepare(on_progress)
+        warm_up(self.steps.execute, longest)
+
+    def _make_steps(self, cache: KVCache, longest: int) -> Steps:
+        model, scheduler = self._model, self._config.scheduler
+        if self._has_cuda_kernels:
+            from ..runner.cuda_steps import cuda_steps
+
+            return cuda_steps(model, cache, self._group, scheduler, longest, CudaDevice())
+        num_rows = scheduler.max_num_seqs
+        return HostSteps(
+            ModelRunner(model, cache, self._group, num_rows=num_rows, max_model_len=longest, device=model.device)
+        )
+
+    @property
+    def steps(self) -> Steps:
+        assert self._steps is not None, "a plan came before CreateKVCache"
+        return self._steps
+
+    def take_output(self) -> ModelRunnerOutput | None:
+        """Of the next step, if it is through."""
+        return None if self._steps is None else self._steps.take()
+
+    def facts(self) -> dict[str, str]:
+        """Figures for people."""
+        return {
+            "device": self._model.device,
+            "dtype": str(self._model.dtype).removeprefix("torch."),
+            "weights": f"{self._model.weights_bytes} bytes in {self._load_s:.2f} s",
+            "kernels": "torch" if self._pool is None else self._pool.library.isa,
+            **({} if self._pool is None else {"summation": self._pool.summation}),
+            "threads": str(torch.get_num_threads() if self._pool is None else self._pool.num_threads),
+            "kv_blocks": str(self._num_blocks),
+            "kv_dtype": str(cache_dtype(self._config, self._model)).removeprefix("torch."),
+            "memory": f"{resident_bytes()} bytes, {peak_resident_bytes()} at most",
+            **self._model.quantization,
+            **self._slowness(),
+        }
+
+    def _slowness(self) -> dict[str, str]:
+        """What keeps a CPU from our kernels, and what would mend it."""
+        isa = self._config.model.cpu_isa
+        if self._model.device != "cpu" or self._pool is not None or not (slow := why_slow(isa)):
+            return {}
+        return {"slow": slow, "remedy": remedy(isa)}
+
+
+def _create_pool(config: Config, index: int, folder: Path, device: str) -> Pool | None:
+    """This process's threads for our kernels, pinned; None when torch computes, with as many. Loading, too."""
+    cpus, quota = usable_cpus(), quota_of_cpus()
+    share = _checkpoint_bytes(folder) // config.parallel.tensor_parallel_size
+    num_threads = threads_of_rank(config.parallel, share, min(len(cpus), quota or len(cpus)))
+    library = _library(config) if device == "cpu" else None
+    torch.set_num_threads(num_threads if library is None else 1)
+    if library is None:
+        if config.model.summation != "auto":
+            raise ConfigError(
+                f"summation={config.model.summation} is an order of our CPU kernels, and none of them serves here; "
+                "use --summation auto, or a CPU with kernels"
+            )
+        return None
+    pinned = pinned_cpus(config.parallel, index, num_threads, cpus, nodes_of_cpus())
+    return Pool(library, pinned, pin_caller=True, summation=config.model.summation)
+
+
+def _library(config: Config) -> Library | None:
+    isa = config.model.cpu_isa
+    if isa == "torch":
+        return None
+    library = best_library(None if isa == "auto" else isa)
+    if library is None:
+        log.warning("%s; %s", why_slow(isa), remedy(isa))
+        return None
+    return library
+
+
+def _checkpoint_bytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+
+
+def _prepare_device(config: Config, index: int) -> str:
+    """ "cpu", or "cuda" with this rank's device current. Raises ConfigError when there are too few devices."""
+    device = device_of(config.model)
+    if device == "cuda":
+        found, needed = torch.cuda.device_count(), config.parallel.tensor_parallel_size
+        if found < needed:
+            raise ConfigError(
+                f"tensor_parallel_size={needed} needs {needed} CUDA devices, torch finds {found}; "
+                f"use tensor_parallel_size={found} or device=cpu"
+            )
+        torch.cuda.set_device(index)
+    return device

@@ -1,0 +1,69 @@
+"""`python -m paged_serve.workers.process.standby`: a worker in waiting, started by the supervisor.
+
+It has done what takes a start longest and needs no rank's memory: torch is imported, the kernels' library is loaded,
+the weights' files were asked into the page cache. It holds no weights, no KV cache and no device. When a group is
+replaced it is told its epoch, and is a worker like any other from there on.
+"""
+
+import gc
+import logging
+import os
+import time
+from pathlib import Path
+
+from paged_serve.protocol.messages import control
+from paged_serve.protocol.messages.config import ModelConfig
+from paged_serve.protocol.process.lifecycle import HEARTBEAT_S, ChildProcess, name_process, run_child
+from paged_serve.protocol.process.log import configure_logging
+
+from ..distributed.memory import resident_bytes
+
+log = logging.getLogger(__name__)
+
+
+def main(child: ChildProcess) -> None:
+    started = time.monotonic()
+    prepare(child.config.model)
+    child.control.send(control.Ready({}))
+    log.info("waits to be needed prepared_s=%.1f memory=%d", time.monotonic() - started, resident_bytes())
+    if wait_for_promotion(child):
+        from .worker_process import WorkerProcess
+
+        WorkerProcess(child).run()
+
+
+def prepare(model: ModelConfig) -> None:
+    """Everything of a worker's start that all ranks and epochs share."""
+    from ..kernels.cpu.library import best_library
+    from . import worker_process  # noqa: F401
+    from .rank import DEMO_MODEL  # torch comes with it
+
+    if model.device != "cuda" and model.cpu_isa != "torch":
+        best_library(None if model.cpu_isa == "auto" else model.cpu_isa)
+    for path in Path(model.model or DEMO_MODEL).glob("*.safetensors"):
+        with path.open("rb") as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_WILLNEED)
+
+
+def wait_for_promotion(child: ChildProcess) -> bool:
+    """Beat until the supervisor says which epoch; False when it says stop instead."""
+    while not child.stop_requested:
+        child.heartbeat(time.monotonic(), 0)
+        match child.control.receive(HEARTBEAT_S):
+            case control.Promote(epoch=epoch):
+                child.role, child.epoch = "worker", epoch
+                name = f"worker-{child.index}"
+                name_process(name)
+                configure_logging(name, child.config.server.log_level)
+                log.info("promoted epoch=%d", epoch)
+                return True
+            case control.Stop():
+                child.request_stop()
+            case _:
+                pass
+    return False
+
+
+if __name__ == "__main__":
+    gc.disable()  # as in a worker: until it is ready, everything that is made stays
+    run_child("spare", main)

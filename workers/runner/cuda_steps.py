@@ -1,0 +1,53 @@
+"""The steps of a model on a CUDA device: sampled there, and its decode steps as graphs."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ..backends.cuda.backend import CudaBackend
+from ..backends.cuda.sampler import DeviceSampler
+from ..distributed.tensor_parallel import TensorParallelGroup
+from ..kv.kv_cache import KVCache
+from ..layers.model import Model
+from .cuda_device import CudaDevice
+from .cuda_graphs import CudaGraphs, ladder
+from .device_runner import DeviceRunner
+from .steps import DeviceSteps
+
+if TYPE_CHECKING:
+    from paged_serve.protocol.messages.config import SchedulerConfig
+
+
+def cuda_steps(
+    model: Model,
+    cache: KVCache,
+    group: TensorParallelGroup,
+    scheduler: "SchedulerConfig",
+    max_model_len: int,
+    device: CudaDevice,
+) -> DeviceSteps:
+    sizes = ladder(scheduler.max_num_seqs)
+    return DeviceSteps(cuda_runner(model, cache, group, scheduler, max_model_len, device, sizes), device.mark)
+
+
+def cuda_runner(
+    model: Model,
+    cache: KVCache,
+    group: TensorParallelGroup,
+    scheduler: "SchedulerConfig",
+    max_model_len: int,
+    device: CudaDevice,
+    sizes: Sequence[int],
+) -> DeviceRunner:
+    """With graphs of decode steps of `sizes` rows, ascending; they are still to be prepared."""
+    assert isinstance(model.backend, CudaBackend), model.backend
+    return DeviceRunner(
+        model,
+        cache,
+        group,
+        DeviceSampler(model.backend.launcher, model.geometry.vocab_size, model.device),
+        num_rows=scheduler.max_num_seqs,
+        max_model_len=max_model_len,
+        max_tokens=scheduler.max_num_batched_tokens,
+        steps_in_flight=scheduler.pipeline_depth,
+        decode_step=CudaGraphs(sizes, device.graph_pool()),
+    )

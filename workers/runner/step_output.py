@@ -1,0 +1,79 @@
+"""What a step answers, but for the tokens themselves: log-probabilities as the protocol's messages."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from paged_serve.protocol.messages.worker import Chunk, RowLogprobs, RowPromptLogprobs
+
+from ..batch.request_rows import RequestRows
+from ..sampling.logprobs import TokenLogprobs
+from ..sampling.sampler import SampledTokens
+
+PROMPT_LOGITS_AT_ONCE = 64  # positions: bounds the logits of a chunk with prompt_logprobs to 64 x vocabulary floats
+
+
+class PromptSampler(Protocol):
+    def prompt_logprobs(self, logits: Tensor, tokens: NDArray[np.int64], count: int) -> TokenLogprobs:
+        """See Sampler."""
+        ...
+
+
+class PromptLogprobs:
+    """For the chunks of rows that asked: the tokens that a step's positions predict, if they are prompt."""
+
+    def __init__(self, logits: Callable[[Tensor], Tensor], sampler: PromptSampler, rows: RequestRows):
+        self._logits = logits
+        self._sampler = sampler
+        self._rows = rows
+
+    def find(
+        self, chunks: Sequence[Chunk], first_index: int, row_starts: NDArray[np.integer[Any]], hidden: Tensor
+    ) -> tuple[RowPromptLogprobs, ...]:
+        """Chunk i is row `first_index` + i of the batch, whose tokens' `hidden` start at row_starts of that row."""
+        found = []
+        for index, chunk in enumerate(chunks, start=first_index):
+            count = self._rows.prompt_logprobs[chunk.row]
+            if count is not None:
+                first = int(self._rows.num_computed[chunk.row])
+                predicted = min(chunk.num_tokens, int(self._rows.prompt_len[chunk.row]) - 1 - first)
+                if predicted > 0:
+                    start = int(row_starts[index])
+                    targets = self._rows.token_ids[chunk.row, first + 1 : first + 1 + predicted].astype(np.int64)
+                    logprobs = self._logprobs_of(hidden[start : start + predicted], targets, count)
+                    found.append(_prompt_logprobs(chunk.row, first + 1, logprobs))
+        return tuple(found)
+
+    def _logprobs_of(self, hidden: Tensor, targets: NDArray[np.int64], count: int) -> list[TokenLogprobs]:
+        """Parts in order; [n, hidden], and the token that follows each."""
+        parts = []
+        for start in range(0, len(targets), PROMPT_LOGITS_AT_ONCE):
+            part = slice(start, start + PROMPT_LOGITS_AT_ONCE)
+            parts.append(self._sampler.prompt_logprobs(self._logits(hidden[part]), targets[part], count))
+        return parts
+
+
+def row_logprobs(sampled: SampledTokens) -> tuple[RowLogprobs, ...]:
+    """Of those rows that asked."""
+    return tuple(
+        RowLogprobs(
+            index=index,
+            token_ids=found.token_ids.astype("<i4").tobytes(),
+            logprobs=found.logprobs.astype("<f4").tobytes(),
+            rank=int(found.ranks[0]),
+        )
+        for index, found in sampled.logprobs.items()
+    )
+
+
+def _prompt_logprobs(row: int, start: int, parts: Sequence[TokenLogprobs]) -> RowPromptLogprobs:
+    return RowPromptLogprobs(
+        row=row,
+        start=start,
+        token_ids=b"".join(part.token_ids.astype("<i4").tobytes() for part in parts),
+        logprobs=b"".join(part.logprobs.astype("<f4").tobytes() for part in parts),
+        ranks=b"".join(part.ranks.astype("<i4").tobytes() for part in parts),
+    )
