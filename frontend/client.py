@@ -23,14 +23,11 @@ from paged_serve.protocol.messages.sampling_params import FinishReason, Sampling
 from paged_serve.protocol.transport.async_channel import AsyncDealerChannel
 from paged_serve.protocol.transport.channel import Context
 
-from .client_deltas import SequenceDelta, TokenLogprobs
+from .client_deltas import SequenceDelta
 from .client_request import RequestStreams
 from .client_session import ClientSession
-from .client_sync import Client, Request
 from .client_terms import RequestTerms
-from .client_wire import AWAY_S, TICK_S, UTILITY_TIMEOUT_S, Wire, find_run_dir
-
-__all__ = ["AsyncClient", "AsyncRequest", "Client", "Request", "SequenceDelta", "TokenLogprobs", "find_run_dir"]
+from .client_wire import AWAY_S, TICK_S, UTILITY_TIMEOUT_S, Wire
 
 TOO_SLOW = "The answer was not read as fast as it was made, and the server has no memory left to keep it; read faster."
 RETRY_AFTER_S = 1.0

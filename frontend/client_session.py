@@ -32,12 +32,11 @@ from paged_serve.protocol.messages.message import Hello, Refused
 from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
 
 from .client_calls import PendingCall, UtilityCalls
-from .client_checks import check_request
 from .client_clock import SILENT_AFTER_S, UNPLUGGED_AFTER_S, LinkClock
 from .client_dispatch import Dispatch
 from .client_request import RequestStreams
 from .client_streams import StreamTable
-from .client_terms import RequestTerms
+from .client_terms import RequestTerms, check_request
 
 log = logging.getLogger(__name__)
 

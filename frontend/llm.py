@@ -21,17 +21,16 @@ from paged_serve.protocol.messages.config import Config
 from paged_serve.protocol.messages.engine_core import Utility, Welcome
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 
-from .cli.banner import LoadingBar
 from .client_sync import Client
 from .offline.batch import Batch, Job
 from .offline.options import config_of
 from .offline.outputs import CompletionOutput, Logprob, RequestOutput
 from .offline.progress import ProgressBar
 from .offline.prompts import ChangeableSamplingParams, Prompt, check_no_lora, one_each, parse_prompts, prepared
-from .sampling_defaults import sampling_defaults
+from .progress_bar import LoadingBar
 from .supervisor import Supervisor
 from .text.conversation import conversation_input
-from .text.model_template import model_template
+from .text.model_template import model_template, sampling_defaults
 from .text.prompt_encoder import PromptEncoder, without
 from .text.template_process import Templates
 from .text.template_renderer import TemplateRenderer

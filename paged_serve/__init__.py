@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from paged_serve.protocol.messages.sampling_params import SamplingParams
 
-    from .frontend.client import AsyncClient, Client
+    from .frontend.client import AsyncClient
+    from .frontend.client_sync import Client
     from .frontend.llm import LLM, CompletionOutput, RequestOutput
     from .protocol.errors import (
         ConfigError,
@@ -23,7 +24,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "AsyncClient": "frontend.client",
-    "Client": "frontend.client",
+    "Client": "frontend.client_sync",
     "CompletionOutput": "frontend.llm",
     "ConfigError": "protocol.errors",
     "EngineDead": "protocol.errors",

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from paged_serve.frontend.client import SequenceDelta
+from paged_serve.frontend.client_deltas import SequenceDelta
 from paged_serve.frontend.client_request import RequestStreams
 from paged_serve.frontend.client_streams import StreamTable
 from paged_serve.protocol.messages.engine_core import EngineCoreOutputs, FromEngineCore, TokenColumns

@@ -26,7 +26,7 @@ import torch
 from kernel_cases import Case, all_cases, make_cache
 from torch import Tensor
 
-from paged_serve.frontend.bench.machine import circumstances
+from paged_serve.frontend.bench.report import circumstances
 from paged_serve.frontend.bench.tables import number
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.workers.kernels.cpu import library as cpu

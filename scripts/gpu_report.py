@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from paged_serve.frontend.bench.machine import circumstances
+from paged_serve.frontend.bench.report import circumstances
 from paged_serve.frontend.bench.tables import number
 
 OUTPUT_LINES = 30  # of a part that failed

@@ -46,8 +46,7 @@ def command(**flags: Any) -> None:
 
 
 def _table(runs: Sequence["BatchRun"], flags: dict[str, Any]) -> str:
-    from .spread import Spread
-    from .tables import number, spread_rows, table
+    from .tables import Spread, number, spread_rows, table
 
     def ms(values: Sequence[float]) -> Spread | None:
         return Spread.of([1000 * value for value in values])

@@ -4,11 +4,12 @@ The default load is the one that the project's comparisons with other engines us
 of 16 to 128, seed 0. Its 64 first requests have 16,699 prompt and 4,198 output tokens, whatever the vocabulary.
 """
 
+import math
 import random
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -122,3 +123,25 @@ def _lines(path: str, count: int) -> Iterator[_Line]:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from None
     if not found:
         raise ConfigError(f"{path} has no prompts")
+
+
+Pattern = Literal["poisson", "fixed", "burst"]
+
+
+def arrival_times(count: int, rate: float, pattern: Pattern, seed: int, burst_size: int = 1) -> list[float]:
+    """Seconds after the start, ascending, at `rate` requests a second in the mean; math.inf: all at once.
+
+    poisson: independent of one another; fixed: evenly; burst: `burst_size` at the same moment, the bursts evenly.
+    """
+    if math.isinf(rate):
+        return [0.0] * count
+    if pattern == "fixed":
+        return [index / rate for index in range(count)]
+    if pattern == "burst":
+        return [index // burst_size * burst_size / rate for index in range(count)]
+    draw = random.Random(seed)
+    times, now = [], 0.0
+    for _ in range(count):
+        times.append(now)
+        now += draw.expovariate(rate)
+    return times

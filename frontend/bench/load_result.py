@@ -4,9 +4,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from .goodput import is_good
-from .spread import Spread
-from .timeline import Timeline
+from .tables import Spread
+from .timeline import Timeline, is_good
 
 
 @dataclass(frozen=True, slots=True)

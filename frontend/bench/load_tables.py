@@ -3,10 +3,9 @@
 import math
 from collections.abc import Mapping, Sequence
 
-from .goodput import objectives_text
 from .load_result import LoadResult
-from .spread import Spread
-from .tables import number, spread_rows, table
+from .tables import Spread, number, spread_rows, table
+from .timeline import objectives_text
 
 LAG_WORTH_TELLING_MS = 20.0
 

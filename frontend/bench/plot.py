@@ -1,9 +1,13 @@
 """A few lines of SVG: panels side by side, lines over the same places on the x axis."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
+
+from .load_result import LoadResult
+from .load_tables import rate_text
+from .tables import Spread
 
 WIDTH, HEIGHT, MARGIN_LEFT, MARGIN_RIGHT, MARGIN_TOP, MARGIN_BOTTOM = 340, 260, 56, 12, 40, 44
 COLOURS = ("#1f6fb4", "#d1605e", "#5f9e6e")
@@ -65,3 +69,27 @@ def _round_up(value: float) -> float:
         return 1.0
     power = 10.0 ** math.floor(math.log10(value))
     return next(factor * power for factor in (1, 2, 4, 8, 10) if value <= factor * power * 1.0001)
+
+
+def sweep_plot(rates: Sequence[float], results: Sequence[LoadResult]) -> str:
+    """SVG."""
+
+    def lines(of: Callable[[LoadResult], Spread | None]) -> dict[str, Sequence[float | None]]:
+        spreads = [of(result) for result in results]
+        return {
+            "p50": [None if spread is None else spread.p50 for spread in spreads],
+            "p99": [None if spread is None else spread.p99 for spread in spreads],
+        }
+
+    achieved: dict[str, Sequence[float | None]] = {
+        "answered": [result.per_second(result.num_answered) for result in results]
+    }
+    if results[0].num_good is not None:
+        achieved["good"] = [result.per_second(result.num_good or 0) for result in results]
+    panels = [
+        Panel("requests a second", achieved),
+        Panel("time to first token, ms", lines(lambda result: result.time_to_first_token_ms)),
+        Panel("between two chunks, ms", lines(lambda result: result.inter_token_ms)),
+        Panel("end to end, ms", lines(lambda result: result.end_to_end_ms)),
+    ]
+    return plot([rate_text(rate) for rate in rates], "offered requests a second", panels)

@@ -13,17 +13,16 @@ import uvloop
 
 from paged_serve.protocol.errors import EngineDead
 
-from ..cli.banner import LoadingBar
 from ..cli.http_client import HttpClient
 from ..open_files import raise_open_files_limit
-from .arrivals import arrival_times
-from .load import LoadRequest, as_text
+from ..progress_bar import LoadingBar
+from .load import LoadRequest, arrival_times, as_text
 from .load_options import LOAD_NAMES, make_load, plain
 from .load_result import LoadResult
 from .load_tables import load_table, rate_text, sweep_table
 from .open_loop import LoadGenerator, Server
+from .plot import sweep_plot
 from .report import write_file, write_json
-from .sweep_plot import sweep_plot
 from .timeline import Timeline
 
 ARRIVAL_NAMES = ("arrivals", "burst_size", "max_concurrency", "num_warmups")

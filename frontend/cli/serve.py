@@ -36,8 +36,9 @@ def serve(config: Config) -> int:
     from paged_serve.protocol.process.log import configure_logging, in_colour, in_json
 
     from ..listen import close_http_socket, http_url, open_http_socket
+    from ..progress_bar import LoadingBar
     from ..supervisor import Supervisor
-    from .banner import LoadingBar, banner, banner_rows
+    from .banner import banner, banner_rows
 
     configure_logging("supervisor", config.server.log_level)
     http_socket = open_http_socket(config.server)

@@ -54,8 +54,8 @@ def server(flags: dict[str, Any]) -> Iterator[tuple[HttpClient, str]]:
     from paged_serve.protocol.process.log import configure_logging
 
     from ..listen import open_http_socket
+    from ..progress_bar import LoadingBar
     from ..supervisor import Supervisor
-    from .banner import LoadingBar
     from .serve import with_local_model
 
     quiet = "warning" if resolved.origins["server.log_level"] == "default" else resolved.config.server.log_level

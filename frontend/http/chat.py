@@ -10,15 +10,14 @@ from paged_serve.protocol.errors import InvalidRequest
 from paged_serve.protocol.messages.sampling_params import FinishReason
 
 from ..admission import check_num_prompt_logprobs, check_num_shown_prompt_tokens, fitting_max_tokens
-from ..client import TokenLogprobs
+from ..client_deltas import TokenLogprobs
 from . import answers, logprobs
-from .answer_head import AnswerHead
 from .generation import Generation, Piece, Prompt
 from .prompts import chat_tokens
 from .sampling import chat_params
 from .schemas import ChatCompletionRequest, without_prompt
 from .service import Service
-from .sse import DONE, Frames
+from .sse import DONE, AnswerHead, Frames
 from .tool_calls import ParsedCall, ToolCallParser
 
 

@@ -18,14 +18,13 @@ from ..admission import (
 )
 from ..text.detokenizer import Detokenizer
 from . import logprobs
-from .answer_head import AnswerHead
 from .answers import Completion, CompletionChoice, CompletionLogprobs, Usage
 from .generation import Generation, Piece, Prompt
 from .prompts import prompts_tokens, split_prompt
 from .sampling import COMPLETION_MAX_TOKENS, completion_params
 from .schemas import CompletionRequest, without_prompt
 from .service import Service
-from .sse import DONE, Frames
+from .sse import DONE, AnswerHead, Frames
 
 
 async def completion_prompts(service: Service, body: CompletionRequest, size: int) -> list[Prompt]:

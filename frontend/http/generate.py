@@ -6,13 +6,13 @@ from contextlib import aclosing
 
 import msgspec
 
-from .answer_head import AnswerHead
 from .call import JSON, Call
 from .errors import HttpError
 from .idempotency import idempotency_key
 from .kinds import CHAT_COMPLETION, COMPLETION, Kind, check_patience, decode, generation_of
 from .once import create_once
 from .service import Service
+from .sse import AnswerHead
 
 
 async def create_completion(service: Service, call: Call) -> None:

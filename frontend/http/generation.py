@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from paged_serve.protocol.errors import EngineDead, PagedServeError, RequestExpired, RequestFailed
 from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
 
-from ..client import SequenceDelta, TokenLogprobs
+from ..client_deltas import SequenceDelta, TokenLogprobs
 from ..client_terms import RequestTerms
 from ..text.sequence_text import SequenceText
 from ..text.stop_strings import StopAutomaton

@@ -10,7 +10,6 @@ import msgspec
 from ..buffer_budget import Lease
 from ..client_terms import RequestTerms
 from ..text.strict_json import decode_body
-from .answer_head import AnswerHead
 from .call import Call
 from .chat import ChatWriter, chat_prompt
 from .completions import CompletionWriter, completion_prompts
@@ -19,6 +18,7 @@ from .generation import Generation, Prompt
 from .output_memory import OutputMemory
 from .schemas import ChatCompletionRequest, CompletionRequest, SamplingFields
 from .service import Service
+from .sse import AnswerHead
 
 
 class Writer(Protocol):
@@ -80,7 +80,12 @@ def generation_of(
 ) -> Generation:
     """`lease`: for all that the generation takes, from now on. Raises Overloaded or InvalidRequest."""
     shows_prompt = bool(body.return_token_ids or getattr(body, "echo", False))
-    memory = OutputMemory(lease, prompts, keeps=not body.stream, shows_prompt=shows_prompt)
+    memory = OutputMemory(
+        lease,
+        [(len(each.token_ids), each.params) for each in prompts],
+        keeps=not body.stream,
+        shows_prompt=shows_prompt,
+    )
     terms = RequestTerms(
         priority=body.priority or 0,
         cache_salt=_cache_salt(service, call, body.cache_salt or ""),

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from ..client import TokenLogprobs
+from ..client_deltas import TokenLogprobs
 from ..text.detokenizer import Detokenizer
 from ..text.tokenizer import Tokenizer
 from .answers import ChatLogprob, ChatLogprobs, CompletionLogprobs, PromptLogprob, PromptLogprobs, TopLogprob

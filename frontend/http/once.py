@@ -11,7 +11,6 @@ from contextlib import ExitStack, aclosing
 
 import msgspec
 
-from .answer_head import AnswerHead
 from .call import EVENTS, JSON, Call
 from .errors import HttpError
 from .generation import Generation
@@ -20,7 +19,7 @@ from .kept_answer import KeptAnswer
 from .kinds import Kind, Writer, check_patience, decode, generation_of
 from .schemas import SamplingFields
 from .service import Service
-from .sse import numbered
+from .sse import AnswerHead, numbered
 
 
 async def create_once(service: Service, call: Call, kind: Kind, key: str) -> None:

@@ -1,7 +1,8 @@
 """The memory of one generation, as its lease has it: from submission to the last token."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+
+from paged_serve.protocol.messages.sampling_params import SamplingParams
 
 from ..buffer_budget import Lease
 from .memory_costs import (
@@ -12,25 +13,24 @@ from .memory_costs import (
     prompt_bytes,
 )
 
-if TYPE_CHECKING:
-    from .generation import Prompt
-
 
 class OutputMemory:
     """`keeps`: the answer is told at its end, so all of it is held until then."""
 
-    def __init__(self, lease: Lease, prompts: "Sequence[Prompt]", *, keeps: bool, shows_prompt: bool):
-        """The lease is for the prompts from now on. Raises Overloaded, or InvalidRequest for what never fits."""
+    def __init__(self, lease: Lease, prompts: Sequence[tuple[int, SamplingParams]], *, keeps: bool, shows_prompt: bool):
+        """`prompts`: how many tokens each has, and its parameters. The lease is theirs from now on.
+
+        Raises Overloaded, or InvalidRequest for what never fits.
+        """
         self._lease = lease
         self._keeps = keeps
         self._base = REQUEST_BYTES + sum(
-            prompt_bytes(len(prompt.token_ids), prompt.params, is_shown=shows_prompt) for prompt in prompts
+            prompt_bytes(num_tokens, params, is_shown=shows_prompt) for num_tokens, params in prompts
         )
-        params = prompts[0].params
-        self._token_bytes = output_token_bytes(params)
+        self._token_bytes = output_token_bytes(prompts[0][1])
         self._num_held = 0  # tokens
         if keeps:
-            least = sum(prompt.params.n * least_output_tokens(prompt.params) for prompt in prompts)
+            least = sum(params.n * least_output_tokens(params) for _, params in prompts)
             lease.check(self._base + least * self._token_bytes, "This answer, which is no stream,")
         lease.resize(self._base)
 

@@ -14,9 +14,8 @@ from paged_serve.protocol.messages.sampling_params import FinishReason, Sampling
 
 from ..admission import Admission
 from ..buffer_budget import BufferBudget
-from ..client import SequenceDelta
-from ..sampling_defaults import sampling_defaults
-from ..text.model_template import model_template
+from ..client_deltas import SequenceDelta
+from ..text.model_template import model_template, sampling_defaults
 from ..text.prompt_encoder import PromptEncoder
 from ..text.template_renderer import TemplateRenderer
 from ..text.tokenizer import Tokenizer

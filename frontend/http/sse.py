@@ -1,10 +1,20 @@
 """Server-sent events: what all chunks of an answer share is encoded once."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
-from .answer_head import AnswerHead
+
+@dataclass(frozen=True, slots=True)
+class AnswerHead:
+    """What all parts of one answer have in common."""
+
+    answer_id: str
+    model: str
+    warnings: list[str]
+    created: int  # seconds since 1970
+
 
 DONE = b"data: [DONE]\n\n"
 PING = b": ping\n\n"

@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Iterator
 
-from ..client import SequenceDelta
+from ..client_deltas import SequenceDelta
 
 
 class Turns:

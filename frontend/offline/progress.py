@@ -4,7 +4,7 @@ import sys
 import time
 from types import TracebackType
 
-from ..cli.banner import LoadingBar
+from ..progress_bar import LoadingBar
 from .outputs import RequestOutput
 
 DRAW_EVERY_S = 0.1

@@ -1,4 +1,8 @@
-"""Messages to a prompt, by the model's own Jinja template. Templates come from the operator, never from a request."""
+"""Messages to a prompt, by the model's own Jinja template. Templates come from the operator, never from a request.
+
+A prompt may end within its last message, for the model to go on with it: the template ends messages, so the last one is
+marked, and the prompt cut there.
+"""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +17,6 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from paged_serve.protocol.errors import ConfigError, InvalidRequest
 
-from .final_message import cut_at_mark, with_mark
 from .template_needs import TemplateNeeds
 
 # What templates find beside their variables. No `lipsum` and no filter `random`: the same request has the same prompt.
@@ -166,3 +169,29 @@ def _clock(moment: float | None, utc_offset_s: int) -> Callable[[str], str]:
         return told.replace(tzinfo=None).strftime(form)
 
     return strftime_now
+
+
+MARK = "PAGED-SERVE-GOES-ON-HERE "  # a word that templates leave alone, and a space that only some do
+
+
+def with_mark(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The same messages, the last one's text marked at its end. InvalidRequest when it has no text."""
+    *before, last = messages
+    content = last.get("content")
+    if isinstance(content, list) and content and "text" in content[-1]:
+        marked: Any = [*content[:-1], {**content[-1], "text": content[-1]["text"] + MARK}]
+    elif isinstance(content, str):
+        marked = content + MARK
+    else:
+        raise InvalidRequest("continue_final_message needs a last message whose content is text", "messages")
+    return [*before, {**last, "content": marked}]
+
+
+def cut_at_mark(prompt: str) -> str:
+    """All before the mark; white space there only if the template keeps white space at a message's end."""
+    end = prompt.rfind(MARK.rstrip())
+    if end < 0:
+        raise InvalidRequest(
+            "continue_final_message: the model's chat template does not show the last message's content", "messages"
+        )
+    return prompt[:end] if prompt.startswith(MARK, end) else prompt[:end].rstrip()

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from paged_serve.engine_core.engine.engine import DEADLY
-from paged_serve.frontend.client import Client
 from paged_serve.frontend.client_dispatch import DEADLY as DEADLY_FOR_CORES
+from paged_serve.frontend.client_sync import Client
 from paged_serve.frontend.model_folder import demo_model_folder
 from paged_serve.frontend.supervision.child import MODULES
 from paged_serve.frontend.supervisor import Supervisor

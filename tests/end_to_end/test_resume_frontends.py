@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from paged_serve.frontend.cli.http_client import HttpClient
-from paged_serve.frontend.client import Client
+from paged_serve.frontend.client_sync import Client
 from paged_serve.protocol.messages.engine_core import Utility
 
 from .serving import Server, serving

@@ -9,7 +9,9 @@ import time
 import pytest
 import uvloop
 
-from paged_serve.frontend.client import AsyncClient, Client, find_run_dir
+from paged_serve.frontend.client import AsyncClient
+from paged_serve.frontend.client_sync import Client
+from paged_serve.frontend.client_wire import find_run_dir
 from paged_serve.protocol.errors import EngineDead, InvalidRequest, Overloaded, PagedServeError
 from paged_serve.protocol.messages.engine_core import (
     EngineCoreRequest,

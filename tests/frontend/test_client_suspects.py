@@ -2,8 +2,7 @@
 
 import pytest
 
-from paged_serve.frontend.client_dispatch import DEADLY
-from paged_serve.frontend.client_suspects import MAX_TRIAL_TOKENS, TRIAL_TOKENS
+from paged_serve.frontend.client_dispatch import DEADLY, MAX_TRIAL_TOKENS, TRIAL_TOKENS
 from paged_serve.protocol.messages.engine_core import (
     AbortRequests,
     CoreFailure,

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from paged_serve.frontend.client import SequenceDelta, TokenLogprobs
+from paged_serve.frontend.client_deltas import SequenceDelta, TokenLogprobs
 from paged_serve.frontend.http.turns import Turns
 from paged_serve.protocol.messages.sampling_params import FinishReason
 

@@ -1,0 +1,56 @@
+"""The one loading bar: of the command line, of LLM, of the benchmarks."""
+
+import logging
+import sys
+import time
+from typing import TextIO
+
+from paged_serve.protocol.process.log import in_json
+
+log = logging.getLogger(__name__)
+
+BAR_CELLS = 30
+PLAIN_LINE_S = 3.0  # until a line of progress, and between two, where nobody watches
+
+
+class LoadingBar:
+    """One bar over all processes on a terminal; elsewhere now and then a line."""
+
+    def __init__(self, stream: TextIO = sys.stderr):
+        self._stream = stream
+        self._on_terminal = stream.isatty()
+        self._next_line = time.monotonic() + PLAIN_LINE_S
+        self._drawn = False
+        self._told = ""  # what the last line was about; "" once it was done
+
+    def __call__(self, text: str, done: int, total: int) -> None:
+        share = min(1.0, done / total) if total else 0.0
+        if in_json():
+            if (now := time.monotonic()) >= self._next_line:
+                self._next_line = now + PLAIN_LINE_S
+                log.info("%s", text, extra={"fields": {"done": done, "total": total}})
+            return
+        if self._on_terminal:
+            filled = round(share * BAR_CELLS)
+            bar = "█" * filled + "░" * (BAR_CELLS - filled)
+            self._stream.write(f"\033[K{bar} {share:4.0%} {text}\r")  # what the children log overwrites it
+            self._drawn = True
+        elif self._is_due(text, share):
+            self._stream.write(f"{text} {share:.0%}\n")
+        self._stream.flush()
+
+    def _is_due(self, text: str, share: float) -> bool:
+        """Whether a line is: after a while, and once there was one, also for each end and each beginning."""
+        now = time.monotonic()
+        is_next = bool(self._told) and (text != self._told or share == 1.0)
+        if now < self._next_line and not is_next:
+            return False
+        self._next_line = now + PLAIN_LINE_S
+        self._told = text if share < 1.0 else ""
+        return True
+
+    def clear(self) -> None:
+        if self._drawn:
+            self._stream.write("\033[K")
+            self._stream.flush()
+            self._drawn = False
