@@ -1,1 +1,1 @@
-"""People and programs outside: CLI, supervisor, HTTP server, text in and out, LLM, client library."""
+"""What people and programs meet: HTTP server, LLM, client library, command line. Open http/routes/table.py first."""

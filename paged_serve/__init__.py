@@ -4,11 +4,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from paged_serve.frontend.client.async_client import AsyncClient
+    from paged_serve.frontend.client.sync_client import Client
+    from paged_serve.frontend.offline.llm import LLM, CompletionOutput, RequestOutput
     from paged_serve.protocol.messages.sampling_params import SamplingParams
 
-    from .frontend.client import AsyncClient
-    from .frontend.client_sync import Client
-    from .frontend.llm import LLM, CompletionOutput, RequestOutput
     from .protocol.errors import (
         ConfigError,
         EngineDead,
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "AsyncClient": "frontend.client",
-    "Client": "frontend.client_sync",
-    "CompletionOutput": "frontend.llm",
+    "AsyncClient": "frontend.client.async_client",
+    "Client": "frontend.client.sync_client",
+    "CompletionOutput": "frontend.offline.llm",
     "ConfigError": "protocol.errors",
     "EngineDead": "protocol.errors",
     "InvalidRequest": "protocol.errors",
-    "LLM": "frontend.llm",
+    "LLM": "frontend.offline.llm",
     "Overloaded": "protocol.errors",
     "PagedServeError": "protocol.errors",
     "ProtocolError": "protocol.errors",
     "RequestExpired": "protocol.errors",
     "RequestFailed": "protocol.errors",
-    "RequestOutput": "frontend.llm",
+    "RequestOutput": "frontend.offline.llm",
     "SamplingParams": "protocol.messages.sampling_params",
 }
 __all__ = [

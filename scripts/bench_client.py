@@ -14,9 +14,9 @@ from collections.abc import Callable
 
 import msgspec
 
-from paged_serve.frontend.client_deltas import SequenceDelta
-from paged_serve.frontend.client_request import RequestStreams
-from paged_serve.frontend.client_streams import StreamTable
+from paged_serve.frontend.client.streams.deltas import SequenceDelta
+from paged_serve.frontend.client.streams.request_streams import RequestStreams
+from paged_serve.frontend.client.streams.stream_table import StreamTable
 from paged_serve.protocol.messages.engine_core import EngineCoreOutputs, FromEngineCore, TokenColumns
 from paged_serve.protocol.messages.message import pack_ids, pack_int64
 from paged_serve.protocol.messages.sampling_params import SamplingParams

@@ -31,9 +31,9 @@ from itertools import chain
 import uvloop
 from bench_overload import Running, peak_of, percentile, run_load, serving, shown
 
+from paged_serve.frontend.bench.load.timeline import Timeline
 from paged_serve.frontend.bench.processes import memory_bytes, processes_of
-from paged_serve.frontend.bench.report import circumstances
-from paged_serve.frontend.bench.timeline import Timeline
+from paged_serve.frontend.bench.report.report import circumstances
 from paged_serve.frontend.open_files import raise_open_files_limit
 
 NUM_IDLE, NUM_SLOW, NUM_UNREAD = 10_000, 1_000, 500

@@ -21,7 +21,7 @@ from cuda_cases import BF16, Case, Setting, decode, elementwise, prefill
 from cuda_sampling_cases import sampler
 from cuda_timing import EagerTimer, GraphTimer, Timer
 
-from paged_serve.frontend.bench.tables import number
+from paged_serve.frontend.bench.report.tables import number
 from paged_serve.workers.kernels.cuda.elementwise import rms_norm
 from paged_serve.workers.kernels.cuda.requirements import architecture
 from tests.cuda.executors import DEVICES, launcher_of

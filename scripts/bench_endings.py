@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from resumed_streams import Stream
 from server_under_test import Server, wait_for_spares, wait_ready
 
-from paged_serve.frontend.bench.http_connection import ConnectionPool
+from paged_serve.frontend.bench.load.http_connection import ConnectionPool
 from paged_serve.frontend.bench.processes import children_of, is_alive
 
 LOOK_EVERY_S = 0.0005

@@ -26,8 +26,8 @@ import torch
 from kernel_cases import Case, all_cases, make_cache
 from torch import Tensor
 
-from paged_serve.frontend.bench.report import circumstances
-from paged_serve.frontend.bench.tables import number
+from paged_serve.frontend.bench.report.report import circumstances
+from paged_serve.frontend.bench.report.tables import number
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.workers.kernels.cpu import library as cpu
 

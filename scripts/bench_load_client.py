@@ -18,9 +18,9 @@ import time
 
 import uvloop
 
-from paged_serve.frontend.bench.load import LoadRequest
-from paged_serve.frontend.bench.load_result import LoadResult
-from paged_serve.frontend.bench.open_loop import LoadGenerator, Server
+from paged_serve.frontend.bench.load.load import LoadRequest
+from paged_serve.frontend.bench.load.open_loop import LoadGenerator, Server
+from paged_serve.frontend.bench.report.load_result import LoadResult
 from paged_serve.frontend.open_files import raise_open_files_limit
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"

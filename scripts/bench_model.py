@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from paged_serve import LLM, SamplingParams
-from paged_serve.frontend.bench.load import Lengths, random_load
+from paged_serve.frontend.bench.load.load import Lengths, random_load
 
 PREFILL, CONTEXT, DECODED = 512, 128, 32
 

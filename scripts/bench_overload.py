@@ -27,10 +27,10 @@ from dataclasses import dataclass
 
 import uvloop
 
-from paged_serve.frontend.bench.load import Lengths, LoadRequest, arrival_times, random_load
-from paged_serve.frontend.bench.open_loop import LoadGenerator, Server
-from paged_serve.frontend.bench.report import circumstances
-from paged_serve.frontend.bench.timeline import Timeline
+from paged_serve.frontend.bench.load.load import Lengths, LoadRequest, arrival_times, random_load
+from paged_serve.frontend.bench.load.open_loop import LoadGenerator, Server
+from paged_serve.frontend.bench.load.timeline import Timeline
+from paged_serve.frontend.bench.report.report import circumstances
 from paged_serve.frontend.cli.http_client import HttpClient
 from paged_serve.frontend.open_files import raise_open_files_limit
 

@@ -25,7 +25,7 @@ import transformers
 from transformers import ContinuousBatchingConfig, GenerationConfig, LlamaConfig, LlamaForCausalLM
 
 from paged_serve import LLM, SamplingParams
-from paged_serve.frontend.model_folder import demo_model_folder
+from paged_serve.frontend.config.model_folder import demo_model_folder
 
 Prompts = list[list[int]]
 Generate = Callable[[Prompts], int]  # tokens that came

@@ -33,7 +33,7 @@ import uvloop
 from resumed_streams import Stream
 from server_under_test import READY_POLL_S, Server, is_halted, is_ready, wait_for_spares, wait_ready
 
-from paged_serve.frontend.bench.http_connection import ConnectionPool
+from paged_serve.frontend.bench.load.http_connection import ConnectionPool
 
 ROUND_TIMEOUT_S = 120.0
 LAST_LOOK_S = 1.0

@@ -23,13 +23,13 @@ from pathlib import Path
 
 import uvloop
 
-from paged_serve.frontend.bench.load import Lengths, random_load
-from paged_serve.frontend.bench.open_loop import LoadGenerator, Server
+from paged_serve.frontend.bench.load.load import Lengths, random_load
+from paged_serve.frontend.bench.load.open_loop import LoadGenerator, Server
 from paged_serve.frontend.bench.processes import processes_of
-from paged_serve.frontend.bench.report import circumstances
-from paged_serve.frontend.bench.tables import number, table
+from paged_serve.frontend.bench.report.report import circumstances
+from paged_serve.frontend.bench.report.tables import number, table
 from paged_serve.frontend.cli.http_client import HttpClient
-from paged_serve.frontend.client_sync import Client
+from paged_serve.frontend.client.sync_client import Client
 from paged_serve.protocol.messages.engine_core import Utility
 
 SETTLE_S = 0.3  # from the first token of the last stream

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from paged_serve import LLM, SamplingParams
-from paged_serve.frontend.model_folder import demo_model_folder
+from paged_serve.frontend.config.model_folder import demo_model_folder
 
 TEXTS = [
     "The capital of France is Paris. The capital of Japan is",

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 from msgspec import inspect as types
 
-from paged_serve.frontend.cli.settings import SETTINGS, Setting
+from paged_serve.frontend.config.settings import SETTINGS, Setting
 from paged_serve.protocol.messages.config import Config
 
 INTRODUCTION = """# Configuration

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from paged_serve.frontend.bench.report import circumstances
-from paged_serve.frontend.bench.tables import number
+from paged_serve.frontend.bench.report.report import circumstances
+from paged_serve.frontend.bench.report.tables import number
 
 OUTPUT_LINES = 30  # of a part that failed
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from paged_serve.frontend.bench.http_connection import ConnectionPool
+from paged_serve.frontend.bench.load.http_connection import ConnectionPool
 
 ASK_AGAIN_S = 0.05
 

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..cli.options import GroupedCommand, config_options
-from .load import random_load
-from .load_options import count_option, json_option, lengths_option, plain
+from ..config.options import GroupedCommand, config_options
+from .load.load import random_load
+from .load.load_options import count_option, json_option, lengths_option, plain
 
 if TYPE_CHECKING:
     from .offline import BatchRun
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def command(**flags: Any) -> None:
     """Give MODEL a batch of random prompts, wait for its end, and again; print how long batch and tokens take."""
     from .offline import engine_config, run_batch, start_llm
-    from .report import write_json
+    from .report.report import write_json
 
     runs = []
     with start_llm(flags) as llm:
@@ -46,7 +46,7 @@ def command(**flags: Any) -> None:
 
 
 def _table(runs: Sequence["BatchRun"], flags: dict[str, Any]) -> str:
-    from .tables import Spread, number, spread_rows, table
+    from .report.tables import Spread, number, spread_rows, table
 
     def ms(values: Sequence[float]) -> Spread | None:
         return Spread.of([1000 * value for value in values])

@@ -10,10 +10,10 @@ import msgspec
 from paged_serve.protocol.errors import ConfigError, EngineDead
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 
-from ..cli.options import resolve
-from ..cli.settings import SETTINGS
-from ..llm import LLM, RequestOutput
-from .load import LoadRequest
+from ..config.options import resolve
+from ..config.settings import SETTINGS
+from ..offline.llm import LLM, RequestOutput
+from .load.load import LoadRequest
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 import contextlib
 from pathlib import Path
 
-from ..supervision.child import MODULES
+from ..supervision.processes.child import MODULES
 
 _ROLES = {module.encode(): role for role, module in MODULES.items()}
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import click
 
-from ..cli.options import GroupedCommand, GroupedOption
-from .load import SMALLEST_VOCABULARY
-from .load_options import count_option, json_option, load_options, parsed_by
-from .timeline import parse_objectives
+from ..config.options import GroupedCommand, GroupedOption
+from .load.load import SMALLEST_VOCABULARY
+from .load.load_options import count_option, json_option, load_options, parsed_by
+from .load.timeline import parse_objectives
 
 
 def _option(group: str, *flags: str, **attributes: Any) -> Callable[..., Any]:

@@ -16,14 +16,14 @@ from paged_serve.protocol.errors import EngineDead
 from ..cli.http_client import HttpClient
 from ..open_files import raise_open_files_limit
 from ..progress_bar import LoadingBar
-from .load import LoadRequest, arrival_times, as_text
-from .load_options import LOAD_NAMES, make_load, plain
-from .load_result import LoadResult
-from .load_tables import load_table, rate_text, sweep_table
-from .open_loop import LoadGenerator, Server
-from .plot import sweep_plot
-from .report import write_file, write_json
-from .timeline import Timeline
+from .load.load import LoadRequest, arrival_times, as_text
+from .load.load_options import LOAD_NAMES, make_load, plain
+from .load.open_loop import LoadGenerator, Server
+from .load.timeline import Timeline
+from .report.load_result import LoadResult
+from .report.load_tables import load_table, rate_text, sweep_table
+from .report.plot import sweep_plot
+from .report.report import write_file, write_json
 
 ARRIVAL_NAMES = ("arrivals", "burst_size", "max_concurrency", "num_warmups")
 SERVER_NAMES = ("url", "api", "prompts", "stream", "ignore_eos", "temperature", "timeout")

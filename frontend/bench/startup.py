@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from ..cli.options import GroupedCommand, config_options, resolve
-from .load_options import count_option, json_option
+from ..config.options import GroupedCommand, config_options, resolve
+from .load.load_options import count_option, json_option
 
 
 @click.command("startup", cls=GroupedCommand)
@@ -20,7 +20,7 @@ def command(**flags: Any) -> None:
     The first start, whose files may come from the disk, is shown apart and does not count. Memory is read when idle,
     after some requests; PSS divides a page that several processes share among them.
     """
-    from .report import write_json
+    from .report.report import write_json
     from .server_start import StartResult, measure_help_ms, measure_start
 
     config = resolve(flags).config
@@ -34,7 +34,7 @@ def command(**flags: Any) -> None:
 
 
 def _table(result: Any) -> str:
-    from .tables import number, table
+    from .report.tables import number, table
 
     def rows(head: str, measured: dict[str, list[float]], first: dict[str, float]) -> list[list[str]]:
         found = [[head, "median", "min", "max", "first"]]

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..cli.options import GroupedCommand, GroupedOption, config_options
-from .load_options import LOAD_NAMES, count_option, json_option, load_options, make_load, plain
+from ..config.options import GroupedCommand, GroupedOption, config_options
+from .load.load_options import LOAD_NAMES, count_option, json_option, load_options, make_load, plain
 
 if TYPE_CHECKING:
     from .offline import BatchRun
@@ -34,7 +34,7 @@ def command(**flags: Any) -> None:
     --seed makes the load; iteration i uses the seed + i, so that none finds its prompts in the prefix cache.
     """
     from .offline import engine_config, run_batch, start_llm
-    from .report import write_json
+    from .report.report import write_json
 
     with start_llm(flags) as llm:
         seed = llm.config.model.seed
@@ -62,7 +62,7 @@ def _measured(runs: Sequence["BatchRun"]) -> dict[str, list[float]]:
 
 
 def _table(runs: Sequence["BatchRun"]) -> str:
-    from .tables import number, table
+    from .report.tables import number, table
 
     first = runs[0]
     title = f"{first.num_requests:,} requests, {first.prompt_tokens:,} prompt and {first.output_tokens:,} output tokens"

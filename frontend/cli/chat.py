@@ -7,8 +7,8 @@ import click
 
 from paged_serve.protocol.errors import PagedServeError
 
+from ..config.options import GroupedCommand
 from .http_client import HttpClient
-from .options import GroupedCommand
 from .terminal import sampling, server, terminal_options
 
 

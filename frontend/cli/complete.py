@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from .options import GroupedCommand
+from ..config.options import GroupedCommand
 from .terminal import sampling, server, terminal_options
 
 DEFAULT_MAX_TOKENS = 256

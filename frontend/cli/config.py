@@ -4,8 +4,8 @@ from typing import Any
 
 import click
 
-from .options import GroupedCommand, config_options, resolve
-from .settings import SETTINGS
+from ..config.options import GroupedCommand, config_options, resolve
+from ..config.settings import SETTINGS
 
 
 @click.group("config")

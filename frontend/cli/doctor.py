@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from .options import resolve
+from ..config.options import resolve
 
 MACHINE_WITHIN_S = 60
 
@@ -19,8 +19,8 @@ MACHINE_WITHIN_S = 60
 @click.option("--stacks", is_flag=True, help="All stacks and log lines, too.")
 def command(bundle: Path | None, dump_dir: str | None, *, stacks: bool) -> None:
     """Say what happened when BUNDLE was written; without BUNDLE, describe the machine and list them."""
-    from ..supervision.bundle import bundles_in, dump_folder, read_bundle
-    from ..supervision.diagnosis import diagnosis, everything
+    from ..supervision.flight_recorder.bundle import bundles_in, dump_folder, read_bundle
+    from ..supervision.flight_recorder.diagnosis import diagnosis, everything
 
     if bundle is not None:
         found = read_bundle(bundle)

@@ -6,8 +6,8 @@ from typing import NoReturn
 
 import click
 
+from ..config.words import closest
 from .lazy import LazyGroup
-from .words import closest
 
 _CLI = "paged_serve.frontend.cli"
 COMMANDS = {  # name: (module, line in the help)
@@ -72,7 +72,7 @@ def main() -> NoReturn:
     from paged_serve.protocol.errors import ConfigError, InvalidRequest, PagedServeError
     from paged_serve.protocol.process.log import in_json
 
-    from .last_words import tell_end
+    from ..last_words import tell_end
 
     try:
         status = cli.main(prog_name="paged-serve", standalone_mode=not in_json())

@@ -12,9 +12,9 @@ import msgspec
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.config import Config
 
+from ..config.options import GroupedCommand, config_options, resolve
+from ..last_words import tell_end
 from ..open_files import raise_open_files_limit
-from .last_words import tell_end
-from .options import GroupedCommand, config_options, resolve
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ def serve(config: Config) -> int:
 
     from ..listen import close_http_socket, http_url, open_http_socket
     from ..progress_bar import LoadingBar
-    from ..supervisor import Supervisor
+    from ..supervision.supervisor import Supervisor
     from .banner import banner, banner_rows
 
     configure_logging("supervisor", config.server.log_level)
@@ -71,7 +71,7 @@ def serve(config: Config) -> int:
 
 def with_local_model(config: Config) -> tuple[Config, bool]:
     """`config` with folders instead of names, and whether the model is the built-in one. Raises ConfigError."""
-    from ..model_folder import DEMO_MODEL_NAME, demo_model_folder, find_model_folder
+    from ..config.model_folder import DEMO_MODEL_NAME, demo_model_folder, find_model_folder
 
     template = config.server.chat_template
     if template and not os.path.isfile(template):

@@ -12,8 +12,8 @@ import msgspec
 
 from paged_serve.protocol.errors import EngineDead
 
+from ..config.options import config_options, resolve
 from .http_client import HttpClient
-from .options import config_options, resolve
 
 SAMPLING = ("max_tokens", "temperature", "top_p")
 
@@ -55,7 +55,7 @@ def server(flags: dict[str, Any]) -> Iterator[tuple[HttpClient, str]]:
 
     from ..listen import open_http_socket
     from ..progress_bar import LoadingBar
-    from ..supervisor import Supervisor
+    from ..supervision.supervisor import Supervisor
     from .serve import with_local_model
 
     quiet = "warning" if resolved.origins["server.log_level"] == "default" else resolved.config.server.log_level

@@ -1,1 +1,1 @@
-"""The HTTP server: OpenAI's routes over the client library. Plain ASGI; msgspec in and out."""
+"""The HTTP server over the client library: plain ASGI, msgspec in and out. Open routes/table.py first."""

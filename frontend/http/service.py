@@ -14,15 +14,15 @@ from paged_serve.protocol.messages.sampling_params import FinishReason, Sampling
 
 from ..admission import Admission
 from ..buffer_budget import BufferBudget
-from ..client_deltas import SequenceDelta
-from ..text.model_template import model_template, sampling_defaults
-from ..text.prompt_encoder import PromptEncoder
-from ..text.template_renderer import TemplateRenderer
+from ..client.streams.deltas import SequenceDelta
+from ..conversation.model_files import model_template, sampling_defaults
+from ..conversation.prompt_encoder import PromptEncoder
+from ..conversation.template_renderer import TemplateRenderer
 from ..text.tokenizer import Tokenizer
-from .errors import HttpError
-from .fingerprint import fingerprint
-from .kept_answers import KeptAnswers
-from .metrics import Metrics
+from .exchange.errors import HttpError
+from .exchange.fingerprint import fingerprint
+from .exchange.metrics import Metrics
+from .idempotency.store import KeptAnswers
 
 Result = TypeVar("Result")
 WORK_THREADS = 4  # each may take 150 bytes a token while it tokenizes

@@ -1,1 +1,1 @@
-"""The parts of LLM: prompts in, batches through the engine, outputs put together."""
+"""LLM: a model in a program's hands, without a server. Open llm.py first."""

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from paged_serve.protocol.errors import Overloaded
 from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
 
-from ..client_request import RequestStreams
-from ..client_sync import Client, Request
-from ..text.prompt_encoder import PromptEncoder
+from ..client.streams.request_streams import RequestStreams
+from ..client.sync_client import Client, Request
+from ..conversation.prompt_encoder import PromptEncoder
 from ..text.tokenizer import Tokenizer
 from .outputs import OutputBuilder, RequestOutput
 from .prompts import Prompt

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from paged_serve.protocol.messages.engine_core import RequestTimes
 from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
 
-from ..client_deltas import SequenceDelta, TokenLogprobs
+from ..client.streams.deltas import SequenceDelta, TokenLogprobs
 from ..text.sequence_text import SequenceText
 from ..text.stop_strings import StopAutomaton
 from ..text.tokenizer import Tokenizer

@@ -1,1 +1,1 @@
-"""The supervisor's parts: children and their table, the control link, recovery, silence, shutdown."""
+"""Starts, watches, replaces and ends all processes. Open supervisor.py first."""

@@ -9,13 +9,13 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from .child import Child
-from .flight_recorder import FlightRecorder
-from .process_table import ProcessTable, most_telling
-from .reception import Complaint, OnProgress, Reception
+from .child_messages import Complaint, OnProgress, Reception
+from .flight_recorder.recorder import FlightRecorder
+from .processes.child import Child
+from .processes.hang_detector import SilenceJudge
+from .processes.process_table import ProcessTable, most_telling
 from .recovery import Recovery
 from .shutdown import Shutdown
-from .silence import SilenceJudge
 
 if TYPE_CHECKING:
     from .control_link import ControlLink

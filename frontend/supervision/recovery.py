@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, assert_never
 from paged_serve.protocol.messages.control import WorkersReplaced
 from paged_serve.protocol.messages.engine_core import MAX_CORE_FAILURES, CoreFailure
 
-from .child import Child
-from .memory_shortage import MemoryShortage
-from .process_table import ProcessTable
-from .restart_budget import RestartBudget
-from .spares import SpareKeeper
+from .processes.child import Child
+from .processes.out_of_memory import MemoryShortage
+from .processes.process_table import ProcessTable
+from .processes.restart_budget import RestartBudget
+from .processes.standby_workers import SpareKeeper
 
 if TYPE_CHECKING:
     from .control_link import ControlLink

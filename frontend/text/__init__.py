@@ -1,1 +1,1 @@
-"""Text in and out: tokenizer, chat template, incremental detokenizer, stop strings."""
+"""Text to tokens and tokens to text: tokenizer, detokenizer, stop strings. Open tokenizer.py first."""

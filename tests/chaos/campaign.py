@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import psutil
 
-from paged_serve.frontend.client import AsyncClient
+from paged_serve.frontend.client.async_client import AsyncClient
 
 from ..end_to_end.server_process import ServerProcess
 from .cell import HALT_S, OPTIONS

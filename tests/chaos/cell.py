@@ -6,7 +6,7 @@ import signal
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
-from paged_serve.frontend.client import AsyncClient
+from paged_serve.frontend.client.async_client import AsyncClient
 
 from ..end_to_end.server_process import ServerProcess
 from .faults import (

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from paged_serve.frontend.client import AsyncClient
+from paged_serve.frontend.client.async_client import AsyncClient
 from paged_serve.protocol.messages.engine_core import Utility
 
 from ..end_to_end.server_process import ROLES, ServerProcess
@@ -19,7 +19,7 @@ GONE_WITHIN_S = 60.0
 CHILDREN = ("worker", "engine-core", "frontend")
 PROCESSES = (*CHILDREN, "supervisor")
 HELPER = "template helper"  # a frontend's child
-HELPER_MODULE = "paged_serve.frontend.text.template_process"
+HELPER_MODULE = "paged_serve.frontend.conversation.template_process"
 # SIGSTOP alone leaves it to the server to notice
 SIGNALS = ("SIGKILL", "SIGSEGV", "SIGTERM", "SIGSTOP", "SIGSTOP+SIGCONT")
 

@@ -7,7 +7,7 @@ from itertools import product
 
 import pytest
 
-from paged_serve.frontend.model_folder import demo_model_folder
+from paged_serve.frontend.config.model_folder import demo_model_folder
 
 from ..end_to_end.server_process import ServerProcess
 from .cell import NOBODY, OPTIONS, Cell, check_end, loading, run_draining, run_while_serving, strike

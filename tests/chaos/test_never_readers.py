@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from paged_serve.frontend.client import AsyncClient
-from paged_serve.frontend.model_folder import demo_model_folder
+from paged_serve.frontend.client.async_client import AsyncClient
+from paged_serve.frontend.config.model_folder import demo_model_folder
 from paged_serve.protocol.messages.engine_core import Utility
 
 from ..end_to_end.server_process import PROMPT, ROOT, ServerProcess

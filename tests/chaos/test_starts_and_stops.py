@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from paged_serve.frontend.model_folder import demo_model_folder
+from paged_serve.frontend.config.model_folder import demo_model_folder
 
 from ..end_to_end.server_process import ServerProcess
 

@@ -11,7 +11,7 @@ from typing import Protocol
 
 import httptools
 
-from paged_serve.frontend.client import AsyncClient
+from paged_serve.frontend.client.async_client import AsyncClient
 from paged_serve.protocol.errors import Overloaded, PagedServeError
 
 from .orders import Order, Told

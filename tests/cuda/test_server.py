@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from paged_serve.frontend.model_folder import demo_model_folder
+from paged_serve.frontend.config.model_folder import demo_model_folder
 
 from ..end_to_end.server_process import ServerProcess
 from ..workers.tiny_model import HIDDEN, write_tiny_model

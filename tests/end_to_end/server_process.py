@@ -19,7 +19,7 @@ ROLES = {
     "paged_serve.engine_core.process": "engine-core",
     "paged_serve.workers.process": "worker",
     "paged_serve.workers.process.standby": "spare",
-    "paged_serve.frontend.http": "frontend",
+    "paged_serve.frontend.http.server": "frontend",
 }
 
 

@@ -114,7 +114,7 @@ def test_two_hundred_hostile_bodies_cost_eight_streams_nothing_and_little_memory
             told.add(story(index))
         return told
 
-    [frontend] = server.children("paged_serve.frontend.http")
+    [frontend] = server.children("paged_serve.frontend.http.server")
     with ThreadPoolExecutor(8) as threads:
         alone = [*threads.map(story, range(8))]
         for path, data in bodies[::10]:  # what is imported, compiled and started but once

@@ -8,7 +8,7 @@ import time
 import psutil
 import pytest
 
-from paged_serve.frontend.client import AsyncClient
+from paged_serve.frontend.client.async_client import AsyncClient
 from paged_serve.protocol.messages.engine_core import Utility
 
 from .serving import Server, serving
@@ -114,7 +114,7 @@ async def attack(server: Server, rng: random.Random, rounds: int) -> None:
 
 
 def num_descriptors(server: Server) -> int:
-    [frontend] = server.children("paged_serve.frontend.http")
+    [frontend] = server.children("paged_serve.frontend.http.server")
     return psutil.Process(frontend.pid).num_fds()
 
 

@@ -65,7 +65,9 @@ def hub() -> Iterator[str]:
 
 
 def find(model: str, hub: str, cache: Path) -> subprocess.CompletedProcess[str]:
-    program = "import sys; from paged_serve.frontend.model_folder import find_model_folder as f; print(f(sys.argv[1]))"
+    program = (
+        "import sys; from paged_serve.frontend.config.model_folder import find_model_folder as f; print(f(sys.argv[1]))"
+    )
     environment = {
         **os.environ,
         "PYTHONPATH": str(ROOT),

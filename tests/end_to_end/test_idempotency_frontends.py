@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import psutil
 import pytest
 
-from paged_serve.frontend.http.idempotency import owner_of_key
+from paged_serve.frontend.http.idempotency.keys import owner_of_key
 
 from .serving import Server, serving
 from .test_resume import CHAT, COMPLETION, QUESTION, STORY, ask, events_of, first_events, whole

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from paged_serve.frontend.model_folder import demo_model_folder
+from paged_serve.frontend.config.model_folder import demo_model_folder
 from paged_serve.workers.kernels.cpu.library import runnable_isas
 
 from .server_process import ServerProcess

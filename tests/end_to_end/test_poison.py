@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from paged_serve.engine_core.engine.engine import DEADLY
-from paged_serve.frontend.client_dispatch import DEADLY as DEADLY_FOR_CORES
-from paged_serve.frontend.client_sync import Client
-from paged_serve.frontend.model_folder import demo_model_folder
-from paged_serve.frontend.supervision.child import MODULES
-from paged_serve.frontend.supervisor import Supervisor
+from paged_serve.frontend.client.dispatch import DEADLY as DEADLY_FOR_CORES
+from paged_serve.frontend.client.sync_client import Client
+from paged_serve.frontend.config.model_folder import demo_model_folder
+from paged_serve.frontend.supervision.processes.child import MODULES
+from paged_serve.frontend.supervision.supervisor import Supervisor
 from paged_serve.protocol.messages.config import CacheConfig, Config, ModelConfig, ParallelConfig
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 

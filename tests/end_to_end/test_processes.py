@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 import psutil
 import pytest
 
-from paged_serve.frontend.model_folder import demo_model_folder
-from paged_serve.frontend.supervision.bundle import bundles_in, dump_folder, read_bundle
-from paged_serve.frontend.supervision.diagnosis import diagnosis
+from paged_serve.frontend.config.model_folder import demo_model_folder
+from paged_serve.frontend.supervision.flight_recorder.bundle import bundles_in, dump_folder, read_bundle
+from paged_serve.frontend.supervision.flight_recorder.diagnosis import diagnosis
 from paged_serve.protocol.process.flight_record import FLIGHT_DIR
 
 from ..soak.watch import shared_memory

@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from paged_serve import LLM, SamplingParams
-from paged_serve.frontend.model_folder import demo_model_folder
+from paged_serve.frontend.config.model_folder import demo_model_folder
 from paged_serve.workers.kernels.cpu.library import best_library
 
 from ..workers.quantized_checkpoints import write_quantized

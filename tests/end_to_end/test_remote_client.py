@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from paged_serve.frontend.client_sync import Client
+from paged_serve.frontend.client.sync_client import Client
 from paged_serve.protocol.errors import ConfigError, EngineDead, PagedServeError
 from paged_serve.protocol.messages.engine_core import Utility
 from paged_serve.protocol.messages.sampling_params import SamplingParams

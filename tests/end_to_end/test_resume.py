@@ -142,7 +142,7 @@ def test_a_killed_frontend_loses_nothing_that_a_repeated_request_does_not_bring_
     path, body = CASES[name]
     streamed, key = {**body, "stream": True}, f"killed-{name.replace(' ', '-')}"
     begun = first_events(ask(server, "POST", path, streamed, Idempotency_Key=key), 2)
-    [frontend] = server.children("frontend.http")
+    [frontend] = server.children("frontend.http.server")
     with contextlib.suppress(psutil.NoSuchProcess):
         frontend.send_signal(signal.SIGKILL)
         frontend.wait(60)

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from paged_serve.frontend.cli.http_client import HttpClient
-from paged_serve.frontend.client_sync import Client
+from paged_serve.frontend.client.sync_client import Client
 from paged_serve.protocol.messages.engine_core import Utility
 
 from .serving import Server, serving
@@ -32,7 +32,7 @@ def text_alone(server: Server, body: dict) -> str:
 
 
 def kill_a_frontend(server: Server, rng: random.Random) -> None:
-    victim = rng.choice(server.children("frontend.http"))
+    victim = rng.choice(server.children("frontend.http.server"))
     with contextlib.suppress(psutil.NoSuchProcess):
         victim.send_signal(signal.SIGKILL)
         victim.wait(60)

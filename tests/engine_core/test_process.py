@@ -12,7 +12,7 @@ from msgspec import structs
 
 from paged_serve.engine_core.process.step_time_limits import ENOUGH
 from paged_serve.engine_core.simulation.client import lonely_output
-from paged_serve.frontend.client_sync import Client
+from paged_serve.frontend.client.sync_client import Client
 from paged_serve.protocol.errors import InvalidRequest, Overloaded
 from paged_serve.protocol.messages import control
 from paged_serve.protocol.messages.config import CacheConfig, Config, ParallelConfig, SchedulerConfig

@@ -8,7 +8,7 @@ import time
 
 import zmq
 
-from paged_serve.frontend.client import AsyncClient
+from paged_serve.frontend.client.async_client import AsyncClient
 from paged_serve.protocol.messages.engine_core import (
     AbortRequests,
     EngineCoreOutput,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from paged_serve.frontend.client_deltas import SequenceDelta, TokenLogprobs
+from paged_serve.frontend.client.streams.deltas import SequenceDelta, TokenLogprobs
 from paged_serve.protocol.errors import PagedServeError
 from paged_serve.protocol.messages.engine_core import RequestTimes, SchedulerStats, Utility, Welcome
 from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams

@@ -33,7 +33,7 @@ class FrontendUnderTest:
         options["--http-fd"] = self.listener.fileno()
         arguments = [str(part) for option in options.items() for part in option]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "paged_serve.frontend.http", *arguments],
+            [sys.executable, "-m", "paged_serve.frontend.http.server", *arguments],
             pass_fds=(lifeline, self.listener.fileno()),
         )
         os.close(lifeline)

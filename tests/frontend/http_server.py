@@ -10,9 +10,9 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
 from paged_serve.frontend.admission import Admission
-from paged_serve.frontend.http.app import Application
-from paged_serve.frontend.http.call import Call
-from paged_serve.frontend.http.router import make_routers
+from paged_serve.frontend.http.exchange.request import Call
+from paged_serve.frontend.http.routes.router import make_routers
+from paged_serve.frontend.http.server.app import Application
 from paged_serve.frontend.http.service import TextSide
 from paged_serve.protocol.messages.config import CacheConfig, Config, ModelConfig, ServerConfig
 

@@ -1,6 +1,6 @@
 """Requests that are the most work for a frontend we could think of, each within the bounds of a body."""
 
-from paged_serve.frontend.text.foreign_fields import UNSUPPORTED
+from paged_serve.frontend.conversation.unknown_fields import UNSUPPORTED
 
 C, H, T, D = "/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"
 HISTORY = [{"role": "user", "content": "x" * 200}, {"role": "assistant", "content": "y" * 200}] * 1000

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 
 from paged_serve.frontend.listen import open_http_socket
-from paged_serve.frontend.supervisor import Supervisor
+from paged_serve.frontend.supervision.supervisor import Supervisor
 from paged_serve.protocol.messages.config import Config, ParallelConfig, ServerConfig
 
 FAKES = Path(__file__).parent / "fakes"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from paged_serve.frontend.http.admin import merged
+from paged_serve.frontend.http.routes.admin import merged
 
 from .http_server import Server, make_model_folder
 

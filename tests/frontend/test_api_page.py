@@ -7,11 +7,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from paged_serve.frontend.http import errors, schemas
-from paged_serve.frontend.http.metrics import Metrics
-from paged_serve.frontend.http.routes import ROUTES
+from paged_serve.frontend.conversation import messages
+from paged_serve.frontend.http.exchange import errors
+from paged_serve.frontend.http.exchange.metrics import Metrics
+from paged_serve.frontend.http.openai import schemas
+from paged_serve.frontend.http.routes.table import ROUTES
 from paged_serve.frontend.offline.outputs import CompletionOutput, RequestOutput
-from paged_serve.frontend.text import messages
 
 from .fake_engine import STATS
 

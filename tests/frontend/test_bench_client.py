@@ -6,12 +6,12 @@ from itertools import pairwise
 
 import pytest
 
-from paged_serve.frontend.bench.load import LoadRequest
-from paged_serve.frontend.bench.load_result import LoadResult
-from paged_serve.frontend.bench.load_tables import notes
-from paged_serve.frontend.bench.open_loop import LoadGenerator, Server
-from paged_serve.frontend.bench.openai_answer import Answer
-from paged_serve.frontend.bench.timeline import Timeline
+from paged_serve.frontend.bench.load.load import LoadRequest
+from paged_serve.frontend.bench.load.open_loop import LoadGenerator, Server
+from paged_serve.frontend.bench.load.openai_answer import Answer
+from paged_serve.frontend.bench.load.timeline import Timeline
+from paged_serve.frontend.bench.report.load_result import LoadResult
+from paged_serve.frontend.bench.report.load_tables import notes
 
 from .fake_openai import HEAD, chunked, event, raw, server_of, silence, streamed, text, usage, whole
 

@@ -9,12 +9,12 @@ from itertools import pairwise
 
 import pytest
 
-from paged_serve.frontend.bench.load import Lengths, arrival_times, as_text, random_load, read_load
-from paged_serve.frontend.bench.load_result import LoadResult
-from paged_serve.frontend.bench.load_tables import load_table, sweep_table
-from paged_serve.frontend.bench.plot import sweep_plot
-from paged_serve.frontend.bench.tables import Spread, number, percentile, table
-from paged_serve.frontend.bench.timeline import Timeline, is_good, parse_objectives
+from paged_serve.frontend.bench.load.load import Lengths, arrival_times, as_text, random_load, read_load
+from paged_serve.frontend.bench.load.timeline import Timeline, is_good, parse_objectives
+from paged_serve.frontend.bench.report.load_result import LoadResult
+from paged_serve.frontend.bench.report.load_tables import load_table, sweep_table
+from paged_serve.frontend.bench.report.plot import sweep_plot
+from paged_serve.frontend.bench.report.tables import Spread, number, percentile, table
 from paged_serve.protocol.errors import ConfigError
 
 

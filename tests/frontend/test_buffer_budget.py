@@ -6,7 +6,7 @@ import random
 import pytest
 
 from paged_serve.frontend.buffer_budget import BufferBudget
-from paged_serve.frontend.http.connection_buffers import ConnectionBuffers
+from paged_serve.frontend.http.connections.connection_buffers import ConnectionBuffers
 from paged_serve.protocol.errors import InvalidRequest, Overloaded
 
 MAX_BYTES = 32_000

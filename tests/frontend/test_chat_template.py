@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from paged_serve.frontend.text.chat_template import ChatTemplate
-from paged_serve.frontend.text.model_template import model_template
+from paged_serve.frontend.conversation.chat_template import ChatTemplate
+from paged_serve.frontend.conversation.model_files import model_template
 from paged_serve.frontend.text.tokenizer import Tokenizer
 from paged_serve.protocol.errors import ConfigError, InvalidRequest
 

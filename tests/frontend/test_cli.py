@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from paged_serve.frontend import model_folder
 from paged_serve.frontend.bench.command import BENCHES
 from paged_serve.frontend.cli.banner import banner
 from paged_serve.frontend.cli.main import COMMANDS, cli
-from paged_serve.frontend.model_folder import find_model_folder
+from paged_serve.frontend.config import model_folder
+from paged_serve.frontend.config.model_folder import find_model_folder
 from paged_serve.frontend.progress_bar import LoadingBar
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.config import Config, ModelConfig, ServerConfig

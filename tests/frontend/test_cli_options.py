@@ -10,8 +10,8 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paged_serve.frontend.cli.options import config_options, resolve
-from paged_serve.frontend.cli.settings import BY_NAME, SETTINGS
+from paged_serve.frontend.config.options import config_options, resolve
+from paged_serve.frontend.config.settings import BY_NAME, SETTINGS
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.config import Config
 

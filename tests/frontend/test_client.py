@@ -9,9 +9,9 @@ import time
 import pytest
 import uvloop
 
-from paged_serve.frontend.client import AsyncClient
-from paged_serve.frontend.client_sync import Client
-from paged_serve.frontend.client_wire import find_run_dir
+from paged_serve.frontend.client.async_client import AsyncClient
+from paged_serve.frontend.client.sync_client import Client
+from paged_serve.frontend.client.wire import find_run_dir
 from paged_serve.protocol.errors import EngineDead, InvalidRequest, Overloaded, PagedServeError
 from paged_serve.protocol.messages.engine_core import (
     EngineCoreRequest,
@@ -198,12 +198,12 @@ def test_utilities_answer_or_raise(run_dir, start_core):
 
 
 def test_the_newest_living_server_is_found(run_dir, start_core, monkeypatch):
-    monkeypatch.setattr("paged_serve.frontend.client_wire.find_run_dirs", lambda: [run_dir, "older"])
+    monkeypatch.setattr("paged_serve.frontend.client.wire.find_run_dirs", lambda: [run_dir, "older"])
     start_core(script=generate())
     assert find_run_dir() == run_dir
     with Client.connect(timeout_s=60) as client:
         assert client.limits.max_model_len == 4096
-    monkeypatch.setattr("paged_serve.frontend.client_wire.find_run_dirs", list)
+    monkeypatch.setattr("paged_serve.frontend.client.wire.find_run_dirs", list)
     with pytest.raises(EngineDead, match="paged-serve serve"):
         Client.connect()
 

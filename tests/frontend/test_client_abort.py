@@ -5,7 +5,7 @@ import gc
 
 import pytest
 
-from paged_serve.frontend.client_sync import Client
+from paged_serve.frontend.client.sync_client import Client
 from paged_serve.protocol.errors import EngineDead
 from paged_serve.protocol.messages.engine_core import AbortRequests, EngineCoreRequest
 from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams

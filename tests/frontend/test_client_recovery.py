@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from paged_serve.frontend.client import AsyncClient
-from paged_serve.frontend.client_sync import Client
+from paged_serve.frontend.client.async_client import AsyncClient
+from paged_serve.frontend.client.sync_client import Client
 from paged_serve.protocol.errors import EngineDead
 from paged_serve.protocol.messages.engine_core import EngineCoreRequest, EngineFailed
 from paged_serve.protocol.messages.message import unpack_ids

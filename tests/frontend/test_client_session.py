@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from paged_serve.frontend.client_session import ClientSession
-from paged_serve.frontend.client_terms import RequestTerms
+from paged_serve.frontend.client.request_terms import RequestTerms
+from paged_serve.frontend.client.session import ClientSession
 from paged_serve.protocol.errors import EngineDead, InvalidRequest, Overloaded, ProtocolError, RequestExpired
 from paged_serve.protocol.messages.engine_core import (
     AbortRequests,

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from paged_serve.frontend.client_session import ClientSession
+from paged_serve.frontend.client.session import ClientSession
 from paged_serve.protocol.messages.engine_core import (
     AbortRequests,
     EngineCoreOutput,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paged_serve.frontend.client_streams import StreamTable
+from paged_serve.frontend.client.streams.stream_table import StreamTable
 from paged_serve.protocol.errors import EngineDead
 from paged_serve.protocol.messages.engine_core import EngineCoreOutput, EngineCoreOutputs, Logprobs, TokenColumns
 from paged_serve.protocol.messages.message import pack_ids, pack_int64, unpack_ids

@@ -2,7 +2,7 @@
 
 import pytest
 
-from paged_serve.frontend.client_dispatch import DEADLY, MAX_TRIAL_TOKENS, TRIAL_TOKENS
+from paged_serve.frontend.client.dispatch import DEADLY, MAX_TRIAL_TOKENS, TRIAL_TOKENS
 from paged_serve.protocol.messages.engine_core import (
     AbortRequests,
     CoreFailure,

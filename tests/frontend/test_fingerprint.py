@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from paged_serve.frontend.http.fingerprint import fingerprint
+from paged_serve.frontend.http.exchange.fingerprint import fingerprint
 from paged_serve.protocol.messages.config import Config
 
 ARITHMETIC = "cpu bfloat16 dot"

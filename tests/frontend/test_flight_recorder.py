@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from paged_serve.frontend.supervision.bundle import (
+from paged_serve.frontend.supervision.flight_recorder.bundle import (
     MAX_BUNDLES,
     Bundle,
     ProcessReport,
@@ -18,8 +18,8 @@ from paged_serve.frontend.supervision.bundle import (
     read_bundle,
     write_bundle,
 )
-from paged_serve.frontend.supervision.diagnosis import diagnosis, everything
-from paged_serve.frontend.supervision.kernel_view import memory_of, threads_of
+from paged_serve.frontend.supervision.flight_recorder.diagnosis import diagnosis, everything
+from paged_serve.frontend.supervision.flight_recorder.process_view import memory_of, threads_of
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.config import Config
 

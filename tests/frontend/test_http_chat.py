@@ -5,8 +5,8 @@ import json
 import msgspec
 import pytest
 
-from paged_serve.frontend.http.tool_calls import ParsedCall, ToolCallParser
-from paged_serve.frontend.text.conversation import conversation_input
+from paged_serve.frontend.conversation.conversation import conversation_input
+from paged_serve.frontend.parsers.hermes import ParsedCall, ToolCallParser
 
 from .http_server import Server
 

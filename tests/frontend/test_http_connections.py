@@ -10,9 +10,9 @@ import psutil
 import pytest
 import uvicorn
 
-from paged_serve.frontend.http.places import MAX_REFUSED, Places
-from paged_serve.frontend.http.protocol import MAX_UNSENT_BYTES
-from paged_serve.frontend.http.uvicorn_server import uvicorn_config
+from paged_serve.frontend.http.connections.connection_limit import MAX_REFUSED, Places
+from paged_serve.frontend.http.connections.http_protocol import MAX_UNSENT_BYTES
+from paged_serve.frontend.http.server.uvicorn_server import uvicorn_config
 from paged_serve.frontend.open_files import OPEN_FILES, max_connections_for
 from paged_serve.protocol.messages.config import ServerConfig
 

@@ -7,8 +7,9 @@ import re
 import msgspec
 import pytest
 
-from paged_serve.frontend.http import access_log, throughput_log
-from paged_serve.frontend.http.access_log import configure_access_log
+from paged_serve.frontend.http.exchange import access_log
+from paged_serve.frontend.http.exchange.access_log import configure_access_log
+from paged_serve.frontend.http.server import throughput_log
 
 from .fake_engine import STATS
 from .http_server import Server

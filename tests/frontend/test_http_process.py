@@ -67,7 +67,7 @@ def test_who_comes_before_the_server_is_there_is_answered_by_it(start_frontend):
 
 def test_the_frontend_never_loads_numpy_or_torch():
     code = (
-        "import sys, paged_serve.frontend.http.process, paged_serve.frontend.http.router;"
+        "import sys, paged_serve.frontend.http.server.http_process, paged_serve.frontend.http.routes.router;"
         "assert not {'torch', 'numpy', 'pydantic', 'transformers'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

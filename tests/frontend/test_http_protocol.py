@@ -8,8 +8,8 @@ import socket
 import pytest
 import uvicorn
 
-from paged_serve.frontend.http import protocol
-from paged_serve.frontend.http.uvicorn_server import uvicorn_config
+from paged_serve.frontend.http.connections import http_protocol
+from paged_serve.frontend.http.server.uvicorn_server import uvicorn_config
 
 
 class Application:
@@ -67,8 +67,8 @@ GET = b"GET /%d HTTP/1.1\r\nhost: localhost\r\n\r\n"
 
 
 def test_slow_requests_are_ended_and_slow_answers_are_not(monkeypatch):
-    monkeypatch.setattr(protocol, "HEADERS_WITHIN_S", 0.15)
-    monkeypatch.setattr(protocol, "BODY_WITHIN_S", 0.15)
+    monkeypatch.setattr(http_protocol, "HEADERS_WITHIN_S", 0.15)
+    monkeypatch.setattr(http_protocol, "BODY_WITHIN_S", 0.15)
     head = b"POST / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: 4\r\n\r\n"
     for slow in ([], [b"POST"], [b"POST / HTTP/1.1\r\n", b"a: b\r\n"], [head], [head, b"ab"]):
         first, _, body = exchange(*slow).partition(b"\r\n\r\n")
@@ -78,7 +78,7 @@ def test_slow_requests_are_ended_and_slow_answers_are_not(monkeypatch):
 
 
 def test_line_breaks_do_not_keep_a_connection(monkeypatch):
-    monkeypatch.setattr(protocol, "HEADERS_WITHIN_S", 0.15)
+    monkeypatch.setattr(http_protocol, "HEADERS_WITHIN_S", 0.15)
     answer = exchange(GET % 1, b"", b"\r\n", application=Application(0.01), leave_after_s=2.0)
     assert answer.startswith(b"HTTP/1.1 200")
     assert b"HTTP/1.1 408" in answer

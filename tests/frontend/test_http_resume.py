@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
-from paged_serve.frontend.http.app import Application
+from paged_serve.frontend.http.server.app import Application
 
 from .http_server import Server
 

@@ -8,7 +8,7 @@ import re
 import msgspec
 import pytest
 
-from paged_serve.frontend.http.metrics import Metrics
+from paged_serve.frontend.http.exchange.metrics import Metrics
 from paged_serve.protocol.errors import EngineDead, InvalidRequest, Overloaded, RequestExpired
 from paged_serve.protocol.messages.config import CacheConfig
 from paged_serve.protocol.messages.sampling_params import FinishReason

@@ -7,10 +7,10 @@ from contextlib import ExitStack
 
 import pytest
 
-from paged_serve.frontend.http.errors import HttpError
-from paged_serve.frontend.http.idempotency import EventId, KeyedRequest
-from paged_serve.frontend.http.kept_answer import EVENT_OVERHEAD_BYTES, KeptAnswer
-from paged_serve.frontend.http.kept_answers import ENTRY_BYTES, MAX_REMEMBERED, KeptAnswers
+from paged_serve.frontend.http.exchange.errors import HttpError
+from paged_serve.frontend.http.idempotency.keys import EventId, KeyedRequest
+from paged_serve.frontend.http.idempotency.store import ENTRY_BYTES, MAX_REMEMBERED, KeptAnswers
+from paged_serve.frontend.http.idempotency.stored_answer import EVENT_OVERHEAD_BYTES, KeptAnswer
 from paged_serve.protocol.messages.config import ServerConfig
 
 ID = "cmpl-" + "0" * 32

@@ -11,8 +11,8 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
 import paged_serve
-from paged_serve.frontend import llm as llm_module
-from paged_serve.frontend.llm import LLM
+from paged_serve.frontend.offline import llm as llm_module
+from paged_serve.frontend.offline.llm import LLM
 from paged_serve.protocol.errors import ConfigError, EngineDead, InvalidRequest
 from paged_serve.protocol.messages.engine_core import (
     AbortRequests,

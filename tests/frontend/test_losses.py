@@ -9,15 +9,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from paged_serve.frontend.supervision import process_table
-from paged_serve.frontend.supervision.child import Child, ChildEvent, ChildState, StartInfo
+from paged_serve.frontend.supervision.child_messages import Complaint
 from paged_serve.frontend.supervision.losses import Losses
-from paged_serve.frontend.supervision.process_table import ProcessTable
-from paged_serve.frontend.supervision.reception import Complaint
+from paged_serve.frontend.supervision.processes import process_table
+from paged_serve.frontend.supervision.processes.child import Child, ChildEvent, ChildState, StartInfo
+from paged_serve.frontend.supervision.processes.hang_detector import HALTED_S, SilenceJudge
+from paged_serve.frontend.supervision.processes.process_table import ProcessTable
+from paged_serve.frontend.supervision.processes.restart_budget import RestartBudget
 from paged_serve.frontend.supervision.recovery import Recovery
-from paged_serve.frontend.supervision.restart_budget import RestartBudget
 from paged_serve.frontend.supervision.shutdown import PhaseEvent, Shutdown
-from paged_serve.frontend.supervision.silence import HALTED_S, SilenceJudge
 from paged_serve.protocol.messages.control import WorkersLost, WorkersReplaced
 
 TURN_S = 0.25

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from paged_serve.frontend.http.porter import MAX_WAITING, Porter
+from paged_serve.frontend.http.server.early_health import MAX_WAITING, Porter
 
 LIVE = b"GET /live HTTP/1.1\r\nHost: localhost\r\n\r\n"
 NOT_FOR_THE_PORTER = [
@@ -92,7 +92,7 @@ def test_the_socket_stays_open_when_the_porter_leaves(listener):
 
 
 def test_a_frontend_imports_next_to_nothing_before_the_porter_is_there():
-    porter = "from paged_serve.frontend.http.porter import Porter"
+    porter = "from paged_serve.frontend.http.server.early_health import Porter"
     code = f"import json, sys; before = {{*sys.modules}}; {porter}; print(json.dumps([*({{*sys.modules}} - before)]))"
     environment = {**os.environ, "PYTHONPATH": os.getcwd()}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)

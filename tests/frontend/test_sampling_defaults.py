@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from paged_serve.frontend.text.model_template import sampling_defaults
+from paged_serve.frontend.conversation.model_files import sampling_defaults
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.config import ModelConfig
 

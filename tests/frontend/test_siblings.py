@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 
-from paged_serve.frontend.http import siblings as siblings_module
-from paged_serve.frontend.http.call import Call
-from paged_serve.frontend.http.errors import HttpError
-from paged_serve.frontend.http.idempotency import KeyedRequest, owner_of_key, owner_of_stream, request_digest
-from paged_serve.frontend.http.siblings import MAX_TIMES_SENT, PASSED_ON, Siblings
+from paged_serve.frontend.http.exchange.errors import HttpError
+from paged_serve.frontend.http.exchange.request import Call
+from paged_serve.frontend.http.idempotency import siblings as siblings_module
+from paged_serve.frontend.http.idempotency.keys import KeyedRequest, owner_of_key, owner_of_stream, request_digest
+from paged_serve.frontend.http.idempotency.siblings import MAX_TIMES_SENT, PASSED_ON, Siblings
 from paged_serve.protocol.transport.run_dir import FRONTEND_SOCKET
 
 BODY = b'{"prompt": "x"}'

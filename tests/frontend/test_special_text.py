@@ -10,10 +10,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
 
-from paged_serve.frontend.text.chat_template import ChatTemplate
-from paged_serve.frontend.text.conversation import conversation_input
-from paged_serve.frontend.text.prompt_encoder import PromptEncoder, without
-from paged_serve.frontend.text.special_text import MARKS, SpecialSpellings
+from paged_serve.frontend.conversation.chat_template import ChatTemplate
+from paged_serve.frontend.conversation.conversation import conversation_input
+from paged_serve.frontend.conversation.prompt_encoder import PromptEncoder, without
+from paged_serve.frontend.conversation.special_text import MARKS, SpecialSpellings
 from paged_serve.frontend.text.tokenizer import Tokenizer
 from paged_serve.protocol.errors import InvalidRequest
 

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from paged_serve.frontend.supervision import child as child_module
-from paged_serve.frontend.supervision.child import ChildEvent, ChildState, StartInfo
-from paged_serve.frontend.supervision.memory_shortage import LOOK_EVERY_S, MemoryShortage
-from paged_serve.frontend.supervision.process_table import ProcessTable
-from paged_serve.frontend.supervision.restart_budget import RestartBudget
+from paged_serve.frontend.supervision.processes import child as child_module
+from paged_serve.frontend.supervision.processes.child import ChildEvent, ChildState, StartInfo
+from paged_serve.frontend.supervision.processes.hang_detector import ASLEEP_S, HALTED_S, HANG_S, SilenceJudge
+from paged_serve.frontend.supervision.processes.out_of_memory import LOOK_EVERY_S, MemoryShortage
+from paged_serve.frontend.supervision.processes.process_table import ProcessTable
+from paged_serve.frontend.supervision.processes.restart_budget import RestartBudget
+from paged_serve.frontend.supervision.processes.standby_workers import SETTLED_S, SpareKeeper
 from paged_serve.frontend.supervision.shutdown import TRANSITIONS, Phase, PhaseEvent, Shutdown, StopStep
-from paged_serve.frontend.supervision.silence import ASLEEP_S, HALTED_S, HANG_S, SilenceJudge
-from paged_serve.frontend.supervision.spares import SETTLED_S, SpareKeeper
 from paged_serve.protocol.state_machine import IllegalTransition, fire
 
 

@@ -13,11 +13,11 @@ import psutil
 import pytest
 
 from paged_serve.frontend.listen import open_http_socket
-from paged_serve.frontend.supervision.bundle import Bundle, bundles_in, dump_folder, read_bundle
-from paged_serve.frontend.supervision.child import ChildState
-from paged_serve.frontend.supervision.silence import HALTED_S
-from paged_serve.frontend.supervision.wake_up import REPORT_SIGNAL
-from paged_serve.frontend.supervisor import Supervisor
+from paged_serve.frontend.supervision.flight_recorder.bundle import Bundle, bundles_in, dump_folder, read_bundle
+from paged_serve.frontend.supervision.processes.child import ChildState
+from paged_serve.frontend.supervision.processes.hang_detector import HALTED_S
+from paged_serve.frontend.supervision.signal_pipe import REPORT_SIGNAL
+from paged_serve.frontend.supervision.supervisor import Supervisor
 from paged_serve.protocol.errors import ConfigError, EngineDead
 from paged_serve.protocol.messages.config import Config, ServerConfig
 
@@ -104,7 +104,7 @@ def test_a_halted_process_is_noticed_and_replaced(start, name):
 
 
 def test_a_core_whose_loop_stands_still_is_replaced(start, monkeypatch):
-    monkeypatch.setattr("paged_serve.frontend.supervision.silence.HANG_S", 1.6)
+    monkeypatch.setattr("paged_serve.frontend.supervision.processes.hang_detector.HANG_S", 1.6)
     running = start(engine_core=["silent", "obey"])
     assert running.ready.wait(60)
     running.pids_after_change(running.supervisor.pids, {"engine-core", "worker 0", "worker 1"})
@@ -114,7 +114,7 @@ def test_a_core_whose_loop_stands_still_is_replaced(start, monkeypatch):
 def start_with_spares(start, monkeypatch):
     """Spares are started as soon as the service is ready."""
     monkeypatch.setitem(MODULES, "spare", "fake_spare")
-    monkeypatch.setattr("paged_serve.frontend.supervision.spares.SETTLED_S", 0.0)
+    monkeypatch.setattr("paged_serve.frontend.supervision.processes.standby_workers.SETTLED_S", 0.0)
     return start
 
 
@@ -222,7 +222,7 @@ def test_any_process_may_be_asked_for_a_report_of_all(start, tmp_path, name):
 
 
 def test_losses_that_follow_each_other_are_one_report_and_whoever_asks_gets_another(start, tmp_path, monkeypatch):
-    monkeypatch.setattr("paged_serve.frontend.supervision.flight_recorder.QUIET_S", 1e9)
+    monkeypatch.setattr("paged_serve.frontend.supervision.flight_recorder.recorder.QUIET_S", 1e9)
     running = start(reporting(tmp_path))
     assert running.ready.wait(60)
     before = running.supervisor.pids

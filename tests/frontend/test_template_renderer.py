@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from paged_serve.frontend.text.chat_template import ChatTemplate
-from paged_serve.frontend.text.conversation import TemplateInput
-from paged_serve.frontend.text.template_process import Templates
-from paged_serve.frontend.text.template_renderer import MAX_PROCESSES, TemplateRenderer
+from paged_serve.frontend.conversation.chat_template import ChatTemplate
+from paged_serve.frontend.conversation.conversation import TemplateInput
+from paged_serve.frontend.conversation.template_process import Templates
+from paged_serve.frontend.conversation.template_renderer import MAX_PROCESSES, TemplateRenderer
 from paged_serve.protocol.errors import ConfigError, InvalidRequest, PagedServeError
 
 SOURCE = """{{ bos }}{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}
@@ -102,9 +102,8 @@ def test_a_helper_has_no_environment_and_few_rights(renderer, monkeypatch):
 
 
 def test_a_confined_process_can_open_nothing():
-    program = (
-        "from paged_serve.frontend.text.confinement import *; forbid_new_privileges(); ok = forbid_system_calls()\n"
-    )
+    program = "from paged_serve.frontend.conversation.confinement import *\n"
+    program += "forbid_new_privileges(); ok = forbid_system_calls()\n"
     program += "try: open('/proc/self/status')\nexcept PermissionError: print('refused')\nelse: print('opened', ok)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ("refused" if find_library("seccomp") else "opened False")

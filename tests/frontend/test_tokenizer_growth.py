@@ -7,7 +7,7 @@ import pytest
 import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors
 
-from paged_serve.frontend.model_folder import find_model_folder
+from paged_serve.frontend.config.model_folder import find_model_folder
 from paged_serve.frontend.text.tokenizer import Tokenizer, read_json
 from paged_serve.protocol.errors import ConfigError
 

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from paged_serve.frontend.client_deltas import SequenceDelta, TokenLogprobs
-from paged_serve.frontend.http.turns import Turns
+from paged_serve.frontend.client.streams.deltas import SequenceDelta, TokenLogprobs
+from paged_serve.frontend.http.openai.round_robin import Turns
 from paged_serve.protocol.messages.sampling_params import FinishReason
 
 

@@ -7,7 +7,7 @@ import contextlib
 import json
 import sys
 
-from paged_serve.frontend.text.chat_template import ChatTemplate
+from paged_serve.frontend.conversation.chat_template import ChatTemplate
 from paged_serve.protocol.errors import ConfigError, InvalidRequest
 
 HARMLESS = {"object.__getattr__", "object.__setattr__", "sys._getframe", "gc.get_referrers"}

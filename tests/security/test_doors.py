@@ -9,10 +9,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from paged_serve.frontend.http.admin import ADMIN_ROUTES
-from paged_serve.frontend.http.app import Application
-from paged_serve.frontend.http.auth import Guard
-from paged_serve.frontend.http.routes import public_routes
+from paged_serve.frontend.http.exchange.auth import Guard
+from paged_serve.frontend.http.routes.admin import ADMIN_ROUTES
+from paged_serve.frontend.http.routes.table import public_routes
+from paged_serve.frontend.http.server.app import Application
 from paged_serve.protocol.messages.config import ServerConfig
 
 from ..frontend.http_server import Server, make_model_folder

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from paged_serve.frontend.http.tool_calls import ToolCallParser
+from paged_serve.frontend.parsers.hermes import ToolCallParser
 from paged_serve.frontend.text.detokenizer import Detokenizer
 from paged_serve.frontend.text.sequence_text import SequenceText
 from paged_serve.frontend.text.stop_strings import StopAutomaton, StopStrings

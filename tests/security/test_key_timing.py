@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from paged_serve.frontend.http.auth import Guard
-from paged_serve.frontend.http.errors import HttpError
+from paged_serve.frontend.http.exchange.auth import Guard
+from paged_serve.frontend.http.exchange.errors import HttpError
 from paged_serve.protocol.messages.config import ServerConfig
 
 from ..frontend.http_server import Server, make_model_folder

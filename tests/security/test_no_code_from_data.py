@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from paged_serve.frontend.client import AsyncClient
+from paged_serve.frontend.client.async_client import AsyncClient
 from paged_serve.protocol.messages.engine_core import Utility
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from paged_serve.frontend.text.chat_template import ChatTemplate
-from paged_serve.frontend.text.conversation import TemplateInput
-from paged_serve.frontend.text.template_process import Templates
-from paged_serve.frontend.text.template_renderer import TemplateRenderer
+from paged_serve.frontend.conversation.chat_template import ChatTemplate
+from paged_serve.frontend.conversation.conversation import TemplateInput
+from paged_serve.frontend.conversation.template_process import Templates
+from paged_serve.frontend.conversation.template_renderer import TemplateRenderer
 from paged_serve.protocol.errors import InvalidRequest
 
 ROOT = Path(__file__).parent.parent.parent

@@ -20,9 +20,10 @@ RESULTS, STOPPING, QUARANTINE = (
     "engine_core/requests/stopping.py",
     "engine_core/scheduling/worker_poison.py",
 )
-TRIALS, SUSPECTS = "engine_core/admission/core_poison.py", "frontend/client_suspects.py"
+TRIALS, SUSPECTS = "engine_core/admission/core_poison.py", "frontend/client/dispatch.py"
 ORPHANS = "engine_core/admission/abandoned_requests.py"
-SESSION, STREAMS, DISPATCH = "frontend/client_session.py", "frontend/client_streams.py", "frontend/client_dispatch.py"
+SESSION, STREAMS = "frontend/client/session.py", "frontend/client/streams/stream_table.py"
+DISPATCH = "frontend/client/dispatch.py"
 
 MUTATIONS = [
     (

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from paged_serve.engine_core.engine.engine import DEADLY, NOT_FINITE
 from paged_serve.engine_core.simulation.client import lonely_output
 from paged_serve.engine_core.simulation.scenario import Scenario, draw_params, draw_prompt
-from paged_serve.frontend.client_dispatch import DEADLY as DEADLY_FOR_CORES
-from paged_serve.frontend.client_request import RequestStreams
-from paged_serve.frontend.client_session import ClientSession
-from paged_serve.frontend.client_terms import RequestTerms
+from paged_serve.frontend.client.dispatch import DEADLY as DEADLY_FOR_CORES
+from paged_serve.frontend.client.request_terms import RequestTerms
+from paged_serve.frontend.client.session import ClientSession
+from paged_serve.frontend.client.streams.request_streams import RequestStreams
 from paged_serve.protocol.errors import InvalidRequest, Overloaded, RequestExpired
 from paged_serve.protocol.messages.engine_core import EngineCoreRequest, FromEngineCore, ToEngineCore
 from paged_serve.protocol.messages.sampling_params import FinishReason

@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 
-from paged_serve.frontend.client import AsyncClient
+from paged_serve.frontend.client.async_client import AsyncClient
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 
 from ..chaos.orders import Order, Told

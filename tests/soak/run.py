@@ -8,7 +8,7 @@ import asyncio
 import time
 from dataclasses import dataclass, field
 
-from paged_serve.frontend.client import AsyncClient
+from paged_serve.frontend.client.async_client import AsyncClient
 
 from ..chaos.faults import check_no_file_is_left, check_nothing_is_left, run_dir, wait_ended
 from ..chaos.load import Load

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from paged_serve.frontend.model_folder import demo_model_folder
+from paged_serve.frontend.config.model_folder import demo_model_folder
 from paged_serve.frontend.text.tokenizer import Tokenizer
 from paged_serve.protocol.errors import ConfigError, InvalidRequest
 from paged_serve.workers.models.registry import read_geometry

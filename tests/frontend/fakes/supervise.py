@@ -6,7 +6,7 @@ import sys
 import msgspec
 
 from paged_serve.frontend.listen import open_http_socket
-from paged_serve.frontend.supervisor import Supervisor
+from paged_serve.frontend.supervision.supervisor import Supervisor
 from paged_serve.protocol.messages.config import Config
 from paged_serve.protocol.process.log import configure_logging
 

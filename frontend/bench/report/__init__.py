@@ -1,0 +1,1 @@
+"""What was measured: figures, tables, plots. Open report.py first."""

@@ -1,0 +1,1 @@
+"""The client library: tokens in, tokens out, over ZeroMQ. Open async_client.py first."""

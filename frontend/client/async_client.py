@@ -1,0 +1,266 @@
+"""The client library: tokens in, tokens out, over ZeroMQ to a server of the same user. Needs pyzmq and msgspec alone.
+
+    async with await AsyncClient.connect() as client:
+        async for delta in client.submit([1, 2, 3], SamplingParams(max_tokens=64)):
+            print(delta.token_ids)
+
+Leaving a loop early, cancelling its task, or dropping a request aborts it. A restart of the engine is a pause. What is
+wrong with a request is raised by its iteration: InvalidRequest, Overloaded, EngineDead. `Client` is the same without
+asyncio.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from types import TracebackType
+from typing import Any
+
+from paged_serve.protocol.errors import EngineDead, Overloaded
+from paged_serve.protocol.forks import in_forked_child
+from paged_serve.protocol.messages.engine_core import FromEngineCore, SchedulerStats, ToEngineCore, Utility, Welcome
+from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
+from paged_serve.protocol.transport.async_channel import AsyncDealerChannel
+from paged_serve.protocol.transport.channel import Context
+
+from .request_terms import RequestTerms
+from .session import ClientSession
+from .streams.deltas import SequenceDelta
+from .streams.request_streams import RequestStreams
+from .wire import AWAY_S, TICK_S, UTILITY_TIMEOUT_S, Wire
+
+TOO_SLOW = "The answer was not read as fast as it was made, and the server has no memory left to keep it; read faster."
+RETRY_AFTER_S = 1.0
+
+
+class AsyncRequest:
+    """A submitted request: iterate for its deltas. One reader at a time."""
+
+    def __init__(self, client: "AsyncClient", streams: RequestStreams):
+        self._client = client
+        self._streams = streams
+
+    @property
+    def request_id(self) -> int:
+        return self._streams.request_id
+
+    def __aiter__(self) -> "_AsyncDeltas":
+        return _AsyncDeltas(self)
+
+    async def __anext__(self) -> SequenceDelta:
+        """The next delta. May be cancelled and called again without loss, as a time limit does."""
+        streams = self._streams
+        while (delta := streams.take()) is None:
+            if streams.error is not None:
+                raise streams.error
+            if streams.done:
+                raise StopAsyncIteration
+            streams.waiter = asyncio.get_running_loop().create_future()
+            try:
+                await streams.waiter
+            finally:
+                streams.waiter = None
+        return delta
+
+    def take(self) -> SequenceDelta | None:
+        """A delta if there is one now."""
+        return self._streams.take()
+
+    def abort(self, index: int | None = None, finish_reason: FinishReason = FinishReason.ABORT) -> None:
+        """End it, or only sequence `index`; harmless when that has ended. The last delta carries `finish_reason`."""
+        self._client.abort(self._streams, index, finish_reason)
+
+    def __del__(self) -> None:
+        self._client.abandon(self._streams)
+
+
+class _AsyncDeltas:
+    """What an `async for` holds and drops when it is left, by whichever way."""
+
+    def __init__(self, request: AsyncRequest):
+        self._request = request
+
+    def __aiter__(self) -> "_AsyncDeltas":
+        return self
+
+    def __anext__(self) -> Coroutine[Any, Any, SequenceDelta]:  # no frame of its own: a traceback would keep `self`
+        return self._request.__anext__()
+
+    def __del__(self) -> None:
+        self._request._client.abandon(self._request._streams)
+
+
+def _nothing() -> None:
+    pass
+
+
+def _wake(streams: RequestStreams) -> None:
+    waiter = streams.waiter
+    if waiter is not None and not waiter.done():
+        waiter.set_result(None)
+
+
+class AsyncClient:
+    """One link to the engine core, for asyncio or uvloop. Made by `connect`."""
+
+    def __init__(self, wire: Wire[AsyncDealerChannel[ToEngineCore, FromEngineCore]]):
+        self._wire = wire
+        self._session: ClientSession = wire.session
+        self._changed = asyncio.Event()
+        self.on_outputs: Callable[[], object] = _nothing  # after outputs have come, which now wait for their readers
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(self._read()), loop.create_task(self._tick())]
+        for task in self._tasks:
+            task.add_done_callback(self._ended)
+        in_forked_child(self, lambda client: client._wire.let_go())
+
+    @classmethod
+    async def connect(
+        cls,
+        server: str | None = None,
+        *,
+        key: str = "",
+        server_key: str = "",
+        role: str = "client",
+        index: int = 0,
+        timeout_s: float = 60.0,
+        away_s: float = AWAY_S,
+        context: Context | None = None,
+    ) -> "AsyncClient":
+        """Wait until the engine core takes requests.
+
+        `server`: None for the newest one of this user on this host, its run directory, or the tcp:// address of one
+        elsewhere; that needs the file of our secret `key` and of its public `server_key`.
+        `away_s`: how long a restart of the engine may take. Raises EngineDead when nobody answers for `timeout_s`.
+        """
+        keys = (key, server_key) if key or server_key else None
+        client = cls(Wire.connect(AsyncDealerChannel, server, keys, role, index, timeout_s, away_s, context))
+        try:
+            while not client.ready:
+                if client._session.error is not None:
+                    raise client._session.error
+                client._changed.clear()
+                await client._changed.wait()
+        except BaseException:
+            await client.close()
+            raise
+        return client
+
+    @property
+    def ready(self) -> bool:
+        """False while the engine is away; requests are taken nevertheless, and wait."""
+        return self._session.ready
+
+    @property
+    def computes(self) -> bool:
+        """False while the engine waits for other workers."""
+        return self._session.computes
+
+    @property
+    def silence_s(self) -> float:
+        """How long ago the engine last spoke; it does every 250 ms."""
+        return self._session.silence(time.monotonic())
+
+    @property
+    def failure(self) -> EngineDead | None:
+        """Why this client is of no more use, if it is not."""
+        return self._session.error
+
+    @property
+    def limits(self) -> Welcome:
+        assert self._session.limits is not None  # connect has waited for it
+        return self._session.limits
+
+    @property
+    def stats(self) -> SchedulerStats | None:
+        """The engine's figures, at most some 100 ms old while it works."""
+        return self._session.stats
+
+    def submit(
+        self,
+        prompt_token_ids: Sequence[int],
+        sampling_params: SamplingParams,
+        *,
+        priority: int = 0,
+        cache_salt: str = "",
+        tenant: str = "",
+        weight: float = 1.0,
+        timeout_s: float = 0.0,
+    ) -> AsyncRequest:
+        """Start a request. Prefixes are shared only under an equal `cache_salt`; a lower `priority` goes first.
+
+        Tenants share the engine by `weight`. Without a token after `timeout_s` (0: never) it ends as RequestExpired.
+        """
+        terms = RequestTerms(priority, cache_salt, tenant, weight, timeout_s)
+        streams = self._session.submit(prompt_token_ids, sampling_params, terms, _wake, time.monotonic())
+        self._wire.flush()
+        return AsyncRequest(self, streams)
+
+    def abort(self, streams: RequestStreams, index: int | None, finish_reason: FinishReason) -> None:
+        self._session.abort(streams, index, finish_reason)
+        self._wire.flush()
+
+    def abandon(self, streams: RequestStreams) -> None:
+        """From a destructor, so only noted here; the next frame or tick aborts it."""
+        if not streams.done:
+            self._session.abandoned.append(streams)
+
+    async def utility(self, utility: Utility) -> bytes:
+        """The JSON answer. Raises PagedServeError with the engine's reason, EngineDead when it does not answer."""
+        done = asyncio.Event()
+        pending = self._session.call(utility, done.set)
+        self._wire.flush()
+        if pending.error is None:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(done.wait(), UTILITY_TIMEOUT_S)
+        return pending.answer()
+
+    @property
+    def num_bytes(self) -> int:
+        """Of outputs that their readers have yet to take."""
+        return self._session.table.untold.num_bytes
+
+    def shed(self, num_bytes: int) -> None:
+        """End requests whose readers are slow until so many bytes are free, those first that hold most."""
+        self._session.shed(num_bytes, Overloaded(TOO_SLOW, RETRY_AFTER_S))
+        self._wire.flush()
+
+    async def close(self) -> None:
+        """Abort what runs and leave. Safe to call twice."""
+        for task in self._tasks:
+            task.remove_done_callback(self._ended)
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._wire.close()
+
+    async def __aenter__(self) -> "AsyncClient":
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def _read(self) -> None:
+        session, channel = self._session, self._wire.channel
+        while True:
+            message = await channel.receive()
+            was_ready = session.ready
+            session.receive(message, time.monotonic())
+            self.on_outputs()
+            if session.outbox:
+                self._wire.flush()
+            if session.ready != was_ready or session.error is not None:
+                self._changed.set()
+
+    async def _tick(self) -> None:
+        while self._session.error is None:
+            await asyncio.sleep(min(self._wire.tick(), TICK_S))
+        self._changed.set()
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        """A task that ends takes the client with it: a client that no longer reads must not look alive."""
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._session.fail(EngineDead(f"the client failed: {type(error).__name__}: {error}"))
+        self._changed.set()

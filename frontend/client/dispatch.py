@@ -1,0 +1,270 @@
+"""Which core has which request, and what becomes of those that none has. Sans-I/O; part of a client's session."""
+
+import logging
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from paged_serve.protocol.errors import EngineDead, InvalidRequest, Overloaded, PagedServeError, RequestExpired
+from paged_serve.protocol.messages.engine_core import (
+    AbortRequests,
+    CoreFailure,
+    EngineCoreOutput,
+    RejectReason,
+    RequestRejected,
+    SuspectsHeld,
+    SuspectsTurn,
+    ToEngineCore,
+    Welcome,
+)
+from paged_serve.protocol.messages.sampling_params import FinishReason
+
+from .streams.request_streams import RequestStreams, Stream
+from .streams.stream_table import StreamTable
+
+TRIAL_TOKENS = 8  # times as many at each further death: a core may have been that much ahead of what we received
+
+
+MAX_TRIAL_TOKENS = 512
+
+
+class Suspects:
+    """Requests of one client that a dead core may have died of: held back until their turn, then tried one at a time.
+
+    See engine_core/admission/core_poison.py: what survives a core is here. Those that end otherwise, by an abort or a
+    time limit, are suspects no more.
+    """
+
+    def __init__(self) -> None:
+        self._held: dict[RequestStreams, None] = {}  # in the order in which they are tried
+        self._on_trial: RequestStreams | None = None
+        self._trial = (-1, 0)  # its epoch and turn
+        self._trial_tokens = 0
+        self._goals: list[int] = []  # tokens of each sequence that clear it
+
+    def __contains__(self, request: RequestStreams) -> bool:
+        """Whether it is held back."""
+        return request in self._held
+
+    @property
+    def num_held(self) -> int:
+        for request in [request for request in self._held if request.ended]:
+            del self._held[request]
+        return len(self._held)
+
+    def judge(self, requests: Iterable[RequestStreams], failures: Iterable[CoreFailure]) -> RequestStreams | None:
+        """Another core is there, and knows how former ones ended: returns who killed one, if that is known now."""
+        turns: dict[int | None, int] = {failure.epoch: failure.turn for failure in failures}
+        culprit = self._on_trial if self._trial in turns.items() else None
+        if culprit is None:
+            self.put_back()
+        self._on_trial = None
+        for request in requests:
+            if request is not culprit and turns.get(request.sent_epoch) == 0:
+                request.num_deaths += 1
+                self._held[request] = None
+        for request in self._held:
+            request.sent_epoch, request.retry_at, request.resumed = None, None, True
+        return culprit if culprit is not None and not culprit.ended else None
+
+    def begin_trial(self, epoch: int, turn: int) -> RequestStreams | None:
+        """It is our turn: the request to send now; None: there is none any more."""
+        if not self.num_held:
+            return None
+        request = self._on_trial = next(iter(self._held))
+        del self._held[request]
+        self._trial = epoch, turn
+        self._trial_tokens = min(TRIAL_TOKENS**request.num_deaths, MAX_TRIAL_TOKENS)
+        self._goals = [len(stream.received) + self._trial_tokens for stream in request.streams]
+        return request
+
+    def trial_tokens(self, request: RequestStreams) -> int:
+        """How long it must run alone; 0 when it is not on trial."""
+        return self._trial_tokens if request is self._on_trial else 0
+
+    def put_back(self) -> RequestStreams | None:
+        """Its trial came to nothing; it is the next one's again."""
+        request, self._on_trial = self._on_trial, None
+        if request is not None and not request.ended:
+            self._held = {request: None, **self._held}
+        return request
+
+    def end_trial_if_over(self) -> bool:
+        """True when the turn must be given back: the request has got so far, or has ended."""
+        request = self._on_trial
+        if request is None or not (request.ended or self._is_cleared(request)):
+            return False
+        self._on_trial = None
+        return True
+
+    def _is_cleared(self, request: RequestStreams) -> bool:
+        return all(
+            stream.last is not None or len(stream.received) >= goal
+            for stream, goal in zip(request.streams, self._goals, strict=True)
+        )
+
+
+log = logging.getLogger(__name__)
+
+DEADLY = "the engine core died whenever it computed this request"
+
+
+@dataclass(slots=True)
+class Dispatch:
+    """Sends requests, and sends them again: to a new core, to one that was too full, to one that has forgotten us."""
+
+    outbox: deque[ToEngineCore]  # the session's
+    table: StreamTable = field(default_factory=StreamTable)
+    epoch: int = -1  # of the core that was last heard of
+    _suspects: Suspects = field(default_factory=Suspects)
+    _strays: list[int] = field(default_factory=list)  # ended here while the core was away; it may still run them
+
+    def send(self, request: RequestStreams, now: float) -> None:
+        """To the core that is there, from behind the last token received."""
+        request.resumed |= request.sent_epoch is not None
+        request.sent_epoch = self.epoch
+        request.retry_at = None
+        self.outbox.append(self.table.message(request, now, self._suspects.trial_tokens(request)))
+        if finished := self.table.finished_ids(request):
+            self.outbox.append(AbortRequests(finished))
+
+    def send_broken(self, now: float) -> None:
+        """Those of which a token is missing."""
+        for request in self.table.broken:
+            log.warning("a frame is missing; sending again request=%d", request.request_id)
+            self._send_anew(request, now)
+        self.table.broken.clear()
+
+    def abort(self, request: RequestStreams, streams: list[Stream], reason: FinishReason, *, ready: bool) -> None:
+        """End these of its streams; `ready`: the core is there."""
+        for stream in streams:
+            self.table.abort(stream, reason)
+        if ready and request.sent_epoch is not None:
+            ids = tuple(request.request_id + stream.index for stream in streams)
+            self.outbox.append(AbortRequests(ids, reason))
+        else:
+            self._finish_aborted(request)
+
+    def core_is_away(self) -> None:
+        """Nobody is there to confirm aborts."""
+        for request in list(self.table.requests.values()):
+            self._finish_aborted(request)
+
+    def core_is_new(self, welcome: Welcome, now: float) -> None:
+        """It has nothing: all that is unfinished is sent again, suspects when it is their turn."""
+        self.epoch = welcome.epoch
+        for request in list(self.table.requests.values()):
+            self._finish_aborted(request)
+            request.retry_at = None
+        self._strays.clear()
+        culprit = self._suspects.judge(self.table.requests.values(), welcome.failures)
+        if culprit is not None:
+            self._give_up(culprit)
+        self._tell_suspects()  # first: then nothing else is computed beside them
+        self._send_missing(now)
+
+    def core_is_back(self, now: float, *, forgotten: bool) -> None:
+        """The same one as before; `forgotten`: it has lost all that it had of us."""
+        if self._strays:
+            self.outbox.append(AbortRequests(tuple(self._strays)))
+            self._strays.clear()
+        if forgotten and (tried := self._suspects.put_back()) is not None:
+            self._leave(tried)
+        if forgotten:
+            self._tell_suspects()
+        for request in list(self.table.requests.values()):
+            if forgotten and request.sent_epoch is not None:
+                self._send_anew(request, now)
+        self._send_missing(now)
+
+    def take_turn(self, message: SuspectsTurn, now: float) -> None:
+        """The core computes nothing but one of our suspects now."""
+        if message.epoch != self.epoch:
+            return
+        if (request := self._suspects.begin_trial(message.epoch, message.turn)) is None:
+            self.outbox.append(SuspectsHeld(0))
+        else:
+            self.send(request, now)
+
+    def end_turn_if_over(self) -> None:
+        """To be called after all that may have ended it, and now and then."""
+        if self._suspects.end_trial_if_over():
+            self.outbox.append(SuspectsHeld(self._suspects.num_held))
+
+    def reject(self, message: RequestRejected, now: float) -> None:
+        """The core does not take it, or not now."""
+        request = self.table.requests.get(message.request_id)
+        if request is None:
+            return
+        error: PagedServeError
+        if message.reason == RejectReason.INVALID:
+            error = InvalidRequest(message.message, message.param or None)
+        elif message.reason == RejectReason.FAILED:
+            error = EngineDead(message.message)
+        elif message.reason == RejectReason.EXPIRED:
+            error = RequestExpired(message.message, message.param or None)
+        elif request.resumed:  # it was accepted once, so it waits instead of failing
+            request.sent_epoch, request.retry_at = None, now + max(message.retry_after_s, 0.1)
+            return
+        else:
+            error = Overloaded(message.message, message.retry_after_s, message.reason == RejectReason.DRAINING)
+        self.table.fail(request, error)
+
+    def tick(self, now: float, *, ready: bool) -> None:
+        """Do what time demands."""
+        self._expire(now, ready=ready)
+        if ready:
+            for request in list(self.table.requests.values()):
+                if request.retry_at is not None and now >= request.retry_at:
+                    self.send(request, now)
+
+    # -- inside
+
+    def _give_up(self, request: RequestStreams) -> None:
+        """End each of its sequences with an error, as the engine does with one that kills workers."""
+        log.error("request=%d ends: engine cores died whenever they computed it", request.request_id)
+        for stream in request.streams:
+            if stream.last is None:
+                stream_id, position = request.request_id + stream.index, len(stream.received)
+                self.table.finish(stream, EngineCoreOutput(stream_id, position, b"", FinishReason.ERROR, error=DEADLY))
+
+    def _send_missing(self, now: float) -> None:
+        for request in list(self.table.requests.values()):
+            if request.sent_epoch != self.epoch and request.retry_at is None and request not in self._suspects:
+                self.send(request, now)
+
+    def _tell_suspects(self) -> None:
+        if num_held := self._suspects.num_held:
+            self.outbox.append(SuspectsHeld(num_held))
+
+    def _send_anew(self, request: RequestStreams, now: float) -> None:
+        """Under new ids, which nothing that the core still sends can meet."""
+        self._leave(request)
+        if request.num_unfinished:
+            self.send(request, now)
+
+    def _leave(self, request: RequestStreams) -> None:
+        """What the core has of it is nothing to us any more."""
+        self._finish_aborted(request)
+        self.outbox.append(AbortRequests(self.table.stream_ids(request)))
+        if request.num_unfinished:
+            self.table.renumber(request)
+            request.sent_epoch, request.resumed = None, True
+
+    def _finish_aborted(self, request: RequestStreams) -> None:
+        """Nobody is there to confirm the aborts of this request."""
+        for stream in request.streams:
+            if stream.aborted is not None and stream.last is None:
+                position = len(stream.received)
+                stream_id = request.request_id + stream.index
+                self._strays.append(stream_id)
+                self.table.finish(stream, EngineCoreOutput(stream_id, position, b"", stream.aborted))
+
+    def _expire(self, now: float, *, ready: bool) -> None:
+        """While no core has them, nobody else ends requests whose time is over."""
+        for request in list(self.table.requests.values()):
+            is_away = not ready or request.sent_epoch is None
+            if is_away and now >= request.expires_at and request.may_expire:
+                self._strays += self.table.stream_ids(request) if request.sent_epoch is not None else ()
+                waited = f"timeout={request.terms.timeout_s:g}: the engine is away, and no token came in that time"
+                self.table.fail(request, RequestExpired(f"{waited}; raise timeout or ask again"))

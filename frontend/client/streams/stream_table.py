@@ -1,0 +1,227 @@
+"""What a client knows of its requests: a journal of received tokens for each stream, which is its queue as well.
+
+Sans-I/O: messages in, deltas out. A consumer that falls behind finds everything since its last read in one delta, so
+nothing piles up but the tokens themselves. Positions make delivery exact: repeated tokens are dropped, missing ones
+are noticed, and after a restart of the core the journal says where to go on.
+"""
+
+import weakref
+from array import array
+from collections.abc import Callable, Sequence
+
+from paged_serve.protocol.errors import PagedServeError
+from paged_serve.protocol.messages.engine_core import (
+    EngineCoreOutput,
+    EngineCoreOutputs,
+    EngineCoreRequest,
+    TokenColumns,
+)
+from paged_serve.protocol.messages.message import pack_ids, unpack_ids, unpack_int64
+from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
+
+from ..request_terms import RequestTerms
+from .packed_logprobs import PackedLogprobs, check_shape, num_rows, rows_from
+from .request_streams import TOKEN_BYTES, RequestStreams, Stream, UntoldCount
+
+MIN_TTL_S = 0.001  # of one that has expired on its way: the core says so, in its own words
+
+
+class StreamTable:
+    """All unfinished requests of one client, and the routing of outputs to them."""
+
+    def __init__(self) -> None:
+        self.requests: dict[int, RequestStreams] = {}
+        self.streams: dict[int, Stream] = {}
+        self.broken: list[RequestStreams] = []  # a token is missing: to be sent again under new ids
+        self.untold = UntoldCount()
+        self._ended_unread: weakref.WeakSet[RequestStreams] = weakref.WeakSet()  # all of which may be taken by now
+        self._next_id = 1
+        self._nobody = Stream(RequestStreams(0, b"", SamplingParams()), 0)  # takes tokens of unknown streams
+        self._column_ids: bytes | None = None  # the columns below, as they came; None: a stream has gone since
+        self._column_firsts = b""
+        self._columns: list[tuple[Stream, int]] = []
+
+    def add(
+        self,
+        prompt_token_ids: Sequence[int],
+        sampling_params: SamplingParams,
+        terms: RequestTerms | None = None,
+        on_news: Callable[[RequestStreams], None] | None = None,
+    ) -> RequestStreams:
+        """Take in a request; it owns sampling_params.n consecutive ids from now on."""
+        packed = pack_ids(prompt_token_ids)
+        request = RequestStreams(0, packed, sampling_params, terms or RequestTerms(), on_news=on_news)
+        request.untold = self.untold
+        request.streams = [Stream(request, index) for index in range(sampling_params.n)]
+        request.num_unfinished = sampling_params.n
+        self._number(request)
+        return request
+
+    def renumber(self, request: RequestStreams) -> None:
+        """Give a request new ids, so that a fresh start cannot meet outputs of the one before."""
+        self._remove(request)
+        self._number(request)
+
+    def stream_ids(self, request: RequestStreams) -> tuple[int, ...]:
+        return tuple(range(request.request_id, request.request_id + len(request.streams)))
+
+    def finished_ids(self, request: RequestStreams) -> tuple[int, ...]:
+        """Ids of the sequences that need no more tokens, though others of the request do."""
+        return tuple(request.request_id + s.index for s in request.streams if s.last is not None)
+
+    def message(self, request: RequestStreams, now: float, trial_tokens: int = 0) -> EngineCoreRequest:
+        """What the core needs to start it, or to go on behind the last token received."""
+        received = tuple(pack_ids(stream.received) for stream in request.streams)
+        terms = request.terms
+        return EngineCoreRequest(
+            request.request_id,
+            request.prompt_token_ids,
+            request.sampling_params,
+            terms.priority,
+            terms.cache_salt,
+            received if any(received) else (),
+            terms.tenant,
+            terms.weight,
+            max(request.expires_at - now, MIN_TTL_S) if request.may_expire else 0.0,
+            trial_tokens,
+        )
+
+    def receive(self, message: EngineCoreOutputs) -> None:
+        """Route tokens and finishes. Raises ValueError on columns that do not fit together."""
+        columns = message.columns
+        complete = columns is None or self._receive_columns(columns, final=not message.outputs)
+        for output in message.outputs:
+            self._receive_output(output)
+        if columns is not None and not complete:  # outputs of the same frame may fill the gap; the rest is repetition
+            self._receive_columns(columns, final=True)
+
+    def finish(self, stream: Stream, output: EngineCoreOutput) -> None:
+        """The stream's end; `output` says why."""
+        request = stream.request
+        stream.last = output
+        self.streams.pop(request.request_id + stream.index, None)
+        self._column_ids = None
+        request.num_unfinished -= 1
+        if request.num_unfinished == 0:
+            self.requests.pop(request.request_id, None)
+            self._ended_unread.add(request)
+        request.news(stream)
+        stream.request = self._nobody.request  # else the two would live until a garbage collection
+
+    def fail(self, request: RequestStreams, error: PagedServeError) -> None:
+        """End the whole request: its reader gets what came before, then `error`."""
+        self._remove(request)
+        for stream in request.streams:
+            stream.request = self._nobody.request
+        request.error = error
+        if request.on_news is not None:
+            request.on_news(request)
+
+    def abort(self, stream: Stream, reason: FinishReason) -> None:
+        """Deliver no further tokens; the engine's finish is still awaited."""
+        stream.aborted = reason
+        self._column_ids = None
+
+    def unread(self) -> list[RequestStreams]:
+        """Requests of which something may wait for a reader; that of which most waits first."""
+        return sorted((*self.requests.values(), *self._ended_unread), key=lambda request: -request.untold_bytes)
+
+    def drop_untold(self, request: RequestStreams) -> None:
+        """Its reader has gone, and nothing more is stored: what waits for it is freed."""
+        for stream in request.ready:
+            self.untold.num_bytes -= stream.untold_bytes
+            stream.delivered, stream.logprobs, stream.prompt_logprobs = len(stream.received), None, None
+            stream.queued = False
+        request.ready.clear()
+
+    def _number(self, request: RequestStreams) -> None:
+        request.request_id = self._next_id
+        self._next_id += len(request.streams)
+        self.requests[request.request_id] = request
+        self.streams.update((request.request_id + s.index, s) for s in request.streams if s.last is None)
+
+    def _remove(self, request: RequestStreams) -> None:
+        self.requests.pop(request.request_id, None)
+        for stream_id in self.stream_ids(request):
+            self.streams.pop(stream_id, None)
+        self._column_ids = None
+
+    def _receive_columns(self, columns: TokenColumns, final: bool) -> bool:
+        """Deliver one token a stream; False when a stream lacks an earlier one. `final`: that breaks it."""
+        if columns.stream_ids != self._column_ids or columns.first_positions != self._column_firsts:
+            self._resolve(columns)
+        tokens, advance, complete, count = unpack_ids(columns.token_ids), columns.advance, True, 0
+        for (stream, first), token in zip(self._columns, tokens, strict=True):
+            received = stream.received
+            if len(received) == first + advance:
+                received.append(token)
+                count += 1
+                if not stream.queued:
+                    stream.queued = True
+                    request = stream.request
+                    request.ready.append(stream)
+                    if request.on_news is not None:
+                        request.on_news(request)
+            elif len(received) < first + advance:
+                complete = False
+                if final:
+                    self._break(stream)
+        self.untold.num_bytes += TOKEN_BYTES * count
+        return complete
+
+    def _resolve(self, columns: TokenColumns) -> None:
+        ids, firsts = unpack_int64(columns.stream_ids), unpack_ids(columns.first_positions)
+        found = [self.streams.get(stream_id, self._nobody) for stream_id in ids]
+        known = [self._nobody if stream.aborted is not None else stream for stream in found]
+        never = -2 << 62  # a position that no `advance` brings to 0
+        self._columns = [
+            (stream, never if stream is self._nobody else first) for stream, first in zip(known, firsts, strict=True)
+        ]
+        self._column_ids, self._column_firsts = columns.stream_ids, columns.first_positions
+
+    def _receive_output(self, output: EngineCoreOutput) -> None:
+        stream = self.streams.get(output.stream_id)
+        if stream is None:
+            return
+        if stream.aborted is not None:
+            if output.finish_reason is not None:  # perhaps its own end, which came first; the reader stopped before
+                last = EngineCoreOutput(output.stream_id, output.position, b"", stream.aborted, times=output.times)
+                self.finish(stream, last)
+            return
+        tokens = unpack_ids(output.token_ids)
+        repeated = len(stream.received) - output.position
+        if repeated < 0:
+            self._break(stream)
+        elif repeated < len(tokens) or output.finish_reason is not None or not stream.started:
+            self._store(stream, output, tokens[repeated:], repeated)
+            if output.finish_reason is not None:
+                self.finish(stream, output)
+            else:
+                stream.request.news(stream)
+
+    def _store(self, stream: Stream, output: EngineCoreOutput, tokens: "array[int]", repeated: int) -> None:
+        for packed in (output.logprobs, output.prompt_logprobs):
+            if packed is not None:
+                check_shape(packed)
+        logprobs = output.logprobs
+        if logprobs is not None:
+            if num_rows(logprobs) != len(tokens) + repeated:
+                raise ValueError(f"stream {output.stream_id}: {len(tokens)} tokens, {num_rows(logprobs)} with logprobs")
+            logprobs = rows_from(logprobs, repeated) if repeated else logprobs
+        if not stream.started:  # a resumed stream has its second first output; what the reader knows stays true
+            stream.started = True
+            if output.prompt_logprobs is not None:
+                stream.prompt_logprobs = PackedLogprobs()
+                self.untold.num_bytes += stream.prompt_logprobs.add(output.prompt_logprobs)
+            if stream.index == 0:  # the others find what the first one has had computed
+                stream.request.num_cached_tokens = output.num_cached_tokens
+        if logprobs is not None:
+            stream.logprobs = stream.logprobs or PackedLogprobs()
+            if tokens:
+                self.untold.num_bytes += stream.logprobs.add(logprobs)
+        stream.received.extend(tokens)
+        self.untold.num_bytes += TOKEN_BYTES * len(tokens)
+
+    def _break(self, stream: Stream) -> None:
+        if stream.request not in self.broken:
+            self.broken.append(stream.request)

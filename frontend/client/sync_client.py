@@ -1,0 +1,269 @@
+"""The client without asyncio.
+
+One thread reads the socket at a time: whoever waits for a delta, and between deltas a thread of the client's own, which
+wakes twice a second. A program may pause between two tokens for as long as it likes: that thread keeps the engine's
+10 s lease, takes in what has arrived (it merges, so nothing piles up) and follows a restart of the engine.
+"""
+
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from types import TracebackType
+
+from paged_serve.protocol.forks import in_forked_child
+from paged_serve.protocol.messages.engine_core import FromEngineCore, SchedulerStats, ToEngineCore, Utility, Welcome
+from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
+from paged_serve.protocol.transport.channel import Context, DealerChannel
+
+from .request_terms import RequestTerms
+from .session import ClientSession
+from .streams.deltas import SequenceDelta
+from .streams.request_streams import RequestStreams
+from .wire import AWAY_S, TICK_S, UTILITY_TIMEOUT_S, Wire
+
+KEEP_EVERY_S = 0.5
+FRAMES_PER_TURN = 64
+FRAMES_PER_KEEP = 1024
+_SyncWire = Wire[DealerChannel[ToEngineCore, FromEngineCore]]
+
+
+class Request:
+    """A submitted request: iterate for its deltas."""
+
+    def __init__(self, client: "Client", streams: RequestStreams):
+        self._client = client
+        self._streams = streams
+
+    @property
+    def request_id(self) -> int:
+        return self._streams.request_id
+
+    @property
+    def done(self) -> bool:
+        """No delta will come any more; iteration ends or raises."""
+        return self._streams.done
+
+    def __iter__(self) -> "_Deltas":
+        return _Deltas(self)
+
+    def __next__(self) -> SequenceDelta:
+        streams = self._streams
+        while (delta := self._client.take(streams)) is None:
+            self.check()
+            if streams.done:
+                raise StopIteration
+            self._client.wait(TICK_S)
+        return delta
+
+    @property
+    def streams(self) -> RequestStreams:
+        """What `on_news` is told; stays the same while the request lives."""
+        return self._streams
+
+    def take(self) -> SequenceDelta | None:
+        """A delta if there is one now."""
+        return self._client.take(self._streams)
+
+    def check(self) -> None:
+        """Raise what ended the request, if it was an error."""
+        if self._streams.error is not None:
+            raise self._streams.error
+
+    def abort(self, index: int | None = None, finish_reason: FinishReason = FinishReason.ABORT) -> None:
+        """End it, or only sequence `index`; harmless when that has ended. The last delta carries `finish_reason`."""
+        self._client.abort(self._streams, index, finish_reason)
+
+    def __del__(self) -> None:
+        self._client.abandon(self._streams)
+
+
+class _Deltas:
+    """What a `for` holds and drops when it is left, by whichever way."""
+
+    def __init__(self, request: Request):
+        self._request = request
+
+    def __iter__(self) -> "_Deltas":
+        return self
+
+    def __next__(self) -> SequenceDelta:
+        return self._request.__next__()
+
+    def __del__(self) -> None:
+        self._request._client.abandon(self._request._streams)
+
+
+class Client:
+    """One link to the engine core. Made by `connect`; any thread may use it, all wait for the same socket."""
+
+    def __init__(self, wire: _SyncWire):
+        self._wire = wire
+        self._session: ClientSession = wire.session
+        self._lock = threading.Lock()
+        self._next_tick = 0.0
+        self._ended = threading.Event()
+        self._finalizer = weakref.finalize(self, _finish, wire, self._ended)
+        in_forked_child(self, Client._let_go)
+        threading.Thread(target=_keep, args=(weakref.ref(self), self._ended), name="client-lease", daemon=True).start()
+
+    @classmethod
+    def connect(
+        cls,
+        server: str | None = None,
+        *,
+        key: str = "",
+        server_key: str = "",
+        role: str = "client",
+        index: int = 0,
+        timeout_s: float = 60.0,
+        away_s: float = AWAY_S,
+        context: Context | None = None,
+    ) -> "Client":
+        """Wait until the engine core takes requests.
+
+        `server`: None for the newest one of this user on this host, its run directory, or the tcp:// address of one
+        elsewhere; that needs the file of our secret `key` and of its public `server_key`.
+        `away_s`: how long a restart of the engine may take. Raises EngineDead when nobody answers for `timeout_s`.
+        """
+        keys = (key, server_key) if key or server_key else None
+        client = cls(Wire.connect(DealerChannel, server, keys, role, index, timeout_s, away_s, context))
+        try:
+            while not client.ready:
+                client.wait(TICK_S)
+                if client._session.error is not None:
+                    raise client._session.error
+        except BaseException:
+            client.close()
+            raise
+        return client
+
+    @property
+    def ready(self) -> bool:
+        """False while the engine is away; requests are taken nevertheless, and wait."""
+        return self._session.ready
+
+    @property
+    def computes(self) -> bool:
+        """False while the engine waits for other workers."""
+        return self._session.computes
+
+    @property
+    def limits(self) -> Welcome:
+        assert self._session.limits is not None  # connect has waited for it
+        return self._session.limits
+
+    @property
+    def stats(self) -> SchedulerStats | None:
+        """The engine's figures, as of the last time that anything was read."""
+        return self._session.stats
+
+    def submit(
+        self,
+        prompt_token_ids: Sequence[int],
+        sampling_params: SamplingParams,
+        *,
+        priority: int = 0,
+        cache_salt: str = "",
+        tenant: str = "",
+        weight: float = 1.0,
+        timeout_s: float = 0.0,
+        on_news: Callable[[RequestStreams], None] | None = None,
+    ) -> Request:
+        """Start a request. Prefixes are shared only under an equal `cache_salt`; a lower `priority` goes first.
+
+        Tenants share the engine by `weight`. Without a token after `timeout_s` (0: never) it ends as RequestExpired.
+        `on_news` is told, from whichever thread reads, that the request has a delta or has ended; it must not block.
+        """
+        terms = RequestTerms(priority, cache_salt, tenant, weight, timeout_s)
+        with self._lock:
+            streams = self._session.submit(prompt_token_ids, sampling_params, terms, on_news, time.monotonic())
+            self._wire.flush()
+        return Request(self, streams)
+
+    def wait(self, timeout_s: float) -> None:
+        """Take in what the engine has sent; wait for it at most `timeout_s`."""
+        with self._lock:
+            self._pump(timeout_s, FRAMES_PER_TURN)
+
+    def take(self, streams: RequestStreams) -> SequenceDelta | None:
+        with self._lock:
+            return streams.take()
+
+    def abort(self, streams: RequestStreams, index: int | None, finish_reason: FinishReason) -> None:
+        with self._lock:
+            self._session.abort(streams, index, finish_reason)
+            self._wire.flush()
+
+    def abandon(self, streams: RequestStreams) -> None:
+        """From a destructor, which may run anywhere, so only noted here; the next turn aborts it."""
+        if not streams.done:
+            self._session.abandoned.append(streams)
+
+    def utility(self, utility: Utility) -> bytes:
+        """The JSON answer. Raises PagedServeError with the engine's reason, EngineDead when it does not answer."""
+        with self._lock:
+            pending = self._session.call(utility)
+            self._wire.flush()
+        deadline = time.monotonic() + UTILITY_TIMEOUT_S
+        while not pending.done and time.monotonic() < deadline:
+            self.wait(TICK_S)
+        return pending.answer()
+
+    def close(self) -> None:
+        """Abort what runs and leave. Safe to call twice."""
+        with self._lock:
+            self._finalizer()
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def keep(self) -> None:
+        """One turn of the client's own thread; when somebody else holds the lock, that one does the same work."""
+        if self._lock.acquire(blocking=False):
+            try:
+                self._pump(0.0, FRAMES_PER_KEEP)
+            finally:
+                self._lock.release()
+
+    def _let_go(self) -> None:
+        """In a forked child."""
+        self._finalizer.detach()
+        self._lock, self._ended = threading.Lock(), threading.Event()  # a thread that is not here may hold the others
+        self._ended.set()
+        self._wire.let_go()
+
+    def _pump(self, timeout_s: float, max_frames: int) -> None:
+        if self._ended.is_set():
+            return
+        session, channel = self._session, self._wire.channel
+        wait_s = min(timeout_s, max(0.0, self._next_tick - time.monotonic()))
+        message = channel.receive(wait_s)
+        frames = 0
+        while message is not None:
+            session.receive(message, time.monotonic())
+            frames += 1
+            message = channel.receive(0.0) if frames < max_frames else None
+        if time.monotonic() >= self._next_tick:
+            self._next_tick = time.monotonic() + self._wire.tick()
+        elif session.outbox:
+            self._wire.flush()
+
+
+def _keep(reference: "weakref.ref[Client]", ended: threading.Event) -> None:
+    while not ended.wait(KEEP_EVERY_S):
+        client = reference()
+        if client is None:
+            return
+        client.keep()
+        del client  # a reference kept while asleep would keep a dropped client
+
+
+def _finish(wire: _SyncWire, ended: threading.Event) -> None:
+    ended.set()
+    wire.close()

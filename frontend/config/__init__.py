@@ -1,0 +1,1 @@
+"""Flags, environment and file to one Config; a model's name to its folder. Open settings.py first."""

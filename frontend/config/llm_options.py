@@ -1,0 +1,64 @@
+"""LLM's keyword arguments to one Config: the command line's names, which are the field's."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from paged_serve.protocol.errors import ConfigError
+from paged_serve.protocol.messages.config import Config
+
+from .model_folder import find_model_folder
+from .settings import BY_NAME
+from .words import hint, plain
+
+_DTYPES = {"half": "float16", "float": "float32"}
+_SO_ANYWAY: dict[str, tuple[Any, ...]] = {  # arguments of other engines, with the values that ask for what we do
+    "disable_log_stats": (True,),
+    "enforce_eager": (True, False),
+    "load_format": ("auto", "safetensors"),
+    "skip_tokenizer_init": (False,),
+    "tokenizer_mode": ("auto",),
+    "trust_remote_code": (False,),
+}
+_INSTEAD = {
+    "swap_space": "preempted requests are computed again, nothing is swapped",
+    "trust_remote_code": "code from a model folder is never run",
+}
+
+
+def config_of(model: str, options: Mapping[str, Any]) -> Config:
+    """The configuration, with folders instead of names. Raises ConfigError that names the argument at fault."""
+    layers: dict[str, dict[str, Any]] = {"server": {"log_level": "warning"}}
+    for name, value in options.items():
+        if value is None or value in _SO_ANYWAY.get(name, ()):
+            continue
+        setting = BY_NAME.get(name.replace("_", "-"))
+        if setting is None:
+            raise ConfigError(_unknown(name))
+        layer, key = setting.key.split(".")
+        layers.setdefault(layer, {})[key] = _converted(name, layer, key, value)
+    folder = find_model_folder(model)
+    names = (model,) if model else ("demo",)
+    layers["model"] = {"served_model_names": names, "tokenizer": folder, **layers.get("model", {}), "model": folder}
+    return msgspec.convert(layers, Config)
+
+
+def _converted(name: str, layer: str, key: str, value: Any) -> Any:
+    if key == "dtype":
+        text = str(value).removeprefix("torch.")
+        value = _DTYPES.get(text, text)
+    elif key in ("served_model_names", "api_keys"):
+        value = (value,) if isinstance(value, str) else tuple(value)
+    try:
+        converted = msgspec.convert({layer: {key: value}}, Config)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{name}={value!r}: {plain(str(error))}") from None
+    return getattr(getattr(converted, layer), key)
+
+
+def _unknown(name: str) -> str:
+    if name in _INSTEAD:
+        return f"LLM has no {name}: {_INSTEAD[name]}"
+    known = [other.replace("-", "_") for other in BY_NAME]
+    return f"LLM has no argument {name}{hint(name, known)}"

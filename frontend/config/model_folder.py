@@ -1,0 +1,64 @@
+"""From what people call a model to a local folder with a checkpoint that can be served."""
+
+import importlib.resources
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from paged_serve.protocol.errors import ConfigError
+
+DEMO_MODEL_NAME = "demo"
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+
+
+def demo_model_folder() -> Path:
+    return Path(str(importlib.resources.files("paged_serve"))) / "demo_model"
+
+
+def find_model_folder(model: str) -> str:
+    """The absolute folder of `model`: "" (the built-in demo model), a folder, or a name on the Hugging Face hub.
+
+    Downloads a hub model that is not here yet. Raises ConfigError that names what was tried.
+    """
+    folder = Path(model).expanduser() if model else demo_model_folder()
+    if folder.is_dir():
+        return _checked(folder.resolve())
+    if folder.exists():
+        raise ConfigError(f"model {model} is a file; give the folder that holds config.json and *.safetensors")
+    if not model:
+        raise ConfigError(f"this installation lacks the demo model ({folder}); give a model folder or a hub name")
+    if not _HUB_NAME.fullmatch(model):
+        raise ConfigError(f"there is no model folder {model} (looked at {folder.absolute()}), and no hub name looks so")
+    return _checked(Path(_download(model)))
+
+
+def _checked(folder: Path) -> str:
+    """Cheap checks, so that a wrong folder is refused before any process starts."""
+    if not (folder / "config.json").is_file():
+        raise ConfigError(f"model folder {folder} has no config.json; is it a Hugging Face checkpoint?")
+    try:
+        config = json.loads((folder / "config.json").read_bytes())
+    except ValueError as error:
+        raise ConfigError(f"{folder / 'config.json'} is no JSON: {error}") from None
+    except RecursionError:
+        raise ConfigError(f"{folder / 'config.json'} is nested too deeply") from None
+    if not isinstance(config, dict):
+        raise ConfigError(f"{folder / 'config.json'} must hold a JSON object")
+    if not any(folder.glob("*.safetensors")):
+        others = sorted({path.suffix for path in folder.iterdir()} & {".bin", ".pt", ".pth", ".gguf"})
+        found = f" (it has {', '.join(others)} files)" if others else ""
+        raise ConfigError(f"model folder {folder} has no *.safetensors{found}; only that format is read")
+    return str(folder)
+
+
+def _download(model: str) -> str:
+    """In a process of its own: the hub's library is large, and we stay small."""
+    command = [sys.executable, "-m", "paged_serve.frontend.config.hub_download", model]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    answer = done.stdout.strip().splitlines()
+    if done.returncode == 0 and answer:
+        return answer[-1]
+    reason = answer[-1] if answer else f"the download ended with exit code {done.returncode}"
+    raise ConfigError(f"there is no folder {Path(model).absolute()}, and from the Hugging Face hub: {reason}")

@@ -1,0 +1,188 @@
+"""Messages, tools and template arguments to what a chat template is given: one way for HTTP and for LLM.chat.
+
+A template sees each message, call and tool as its sender wrote it, in the sender's order of keys: models were trained
+on such JSON. Only what means nothing is left out (nulls, empty lists of calls, what clients send back empty).
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from paged_serve.protocol.errors import InvalidRequest
+
+from ..text.tokenizer import SPECIAL_TOKENS
+from .chat_template import GLOBALS
+from .messages import (
+    MAX_JSON_DEPTH,
+    ChatMessage,
+    Conversation,
+    Function,
+    FunctionCall,
+    Messages,
+    TemplateKwargs,
+    Tool,
+    ToolCall,
+    Tools,
+)
+from .strict_json import decode_body
+from .unknown_fields import check_number_of_nodes
+
+# Names that mean something to the rendering itself; a request could replace them unseen.
+RESERVED_KWARGS = {
+    *("self", "messages", "tools", "documents", "add_generation_prompt", "tokenize", "chat_template"),
+    *("continue_final_message", "moment", *SPECIAL_TOKENS, *GLOBALS),
+}
+MAX_KWARG_CHARS = 64
+_TOLD_BACK = {"refusal", "audio", "function_call", "annotations"}
+_MESSAGE_KEYS = {*ChatMessage.__struct_fields__} - _TOLD_BACK
+_CALL_KEYS = {*ToolCall.__struct_fields__} - {"index"}
+
+
+class ConversationFields(Protocol):
+    """The fields of a body that the chat template reads."""
+
+    @property
+    def messages(self) -> Messages: ...
+    @property
+    def tools(self) -> Tools | None: ...
+    @property
+    def add_generation_prompt(self) -> bool | None: ...
+    @property
+    def continue_final_message(self) -> bool | None: ...
+    @property
+    def chat_template_kwargs(self) -> TemplateKwargs | None: ...
+
+
+class TemplateInput(msgspec.Struct):
+    """What `ChatTemplate.render` takes, but for the moment."""
+
+    messages: list[dict[str, Any]]
+    tools: list[dict[str, Any]] | None
+    add_generation_prompt: bool
+    continue_final_message: bool
+    kwargs: dict[str, Any]
+
+
+class _Sent(msgspec.Struct):
+    """The same body, with the sender's own keys in the sender's own order."""
+
+    messages: list[dict[str, Any]]
+    tools: list[dict[str, Any]] | None = None
+
+
+_decode_sent = msgspec.json.Decoder(_Sent).decode
+
+
+def template_input(body: ConversationFields, raw: bytes, *, use_tools: bool = True) -> TemplateInput:
+    """`raw`: the JSON that `body` was decoded from. Raises InvalidRequest for what no template can be given."""
+    kwargs = _checked_kwargs(body.chat_template_kwargs)
+    goes_on = bool(body.continue_final_message)
+    if goes_on and body.add_generation_prompt:
+        raise InvalidRequest(
+            "continue_final_message and add_generation_prompt are both true; give one", "continue_final_message"
+        )
+    begins_turn = not goes_on if body.add_generation_prompt is None else body.add_generation_prompt
+    check_number_of_nodes(_written_arguments(body.messages).encode())
+    sent = _decode_sent(raw)
+    messages = [_message(message, f"messages[{i}]") for i, message in enumerate(sent.messages)]
+    tools = [_tool(tool, f"tools[{i}]") for i, tool in enumerate(sent.tools or ())]
+    return TemplateInput(messages, tools if use_tools and tools else None, begins_turn, goes_on, kwargs)
+
+
+def conversation_input(
+    messages: Sequence[Mapping[str, Any]],
+    tools: Sequence[Mapping[str, Any]] | None,
+    *,
+    add_generation_prompt: bool | None = None,
+    continue_final_message: bool = False,
+    kwargs: Mapping[str, Any] | None = None,
+) -> TemplateInput:
+    """For objects of this process: they are held to what a body may hold, and refused in the same words."""
+    conversation = {
+        "messages": messages,
+        "tools": tools,
+        "add_generation_prompt": add_generation_prompt,
+        "continue_final_message": continue_final_message,
+        "chat_template_kwargs": kwargs,
+    }
+    try:
+        raw = msgspec.json.encode({name: value for name, value in conversation.items() if value is not None})
+    except (TypeError, UnicodeError, RecursionError, OverflowError) as error:
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else "a value in it has no JSON form"
+        raise InvalidRequest(
+            f"the conversation cannot be written as JSON: {reason}; give dicts, lists, texts and numbers", "messages"
+        ) from None
+    body, _ = decode_body(Conversation, raw)
+    return template_input(body, raw)
+
+
+def check_depth(value: object, field: str, levels: int = MAX_JSON_DEPTH) -> None:
+    """Raises InvalidRequest when lists and objects stand in one another more than `levels` deep."""
+    if not isinstance(value, (dict, list)):
+        return
+    if not levels:
+        raise InvalidRequest(f"{field} is nested more than {MAX_JSON_DEPTH} levels deep", field)
+    for inner in value.values() if isinstance(value, dict) else value:
+        if isinstance(inner, (dict, list)):
+            check_depth(inner, field, levels - 1)
+
+
+def _checked_kwargs(kwargs: TemplateKwargs | None) -> dict[str, Any]:
+    for name in kwargs or {}:
+        if not name.isidentifier() or len(name) > MAX_KWARG_CHARS or name in RESERVED_KWARGS:
+            raise InvalidRequest(
+                f"chat_template_kwargs cannot set {name[:MAX_KWARG_CHARS]!r}; it must be a name of the template's own",
+                "chat_template_kwargs",
+            )
+    return dict(kwargs or {})
+
+
+def _only(sent: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
+    """A lenient server has told of the others already."""
+    return {key: value for key, value in sent.items() if key in keys}
+
+
+def _message(sent: Mapping[str, Any], place: str) -> dict[str, Any]:
+    message = {key: value for key, value in _only(sent, _MESSAGE_KEYS).items() if value is not None}
+    if message.get("tool_calls") == []:
+        del message["tool_calls"]
+    if "content" not in message:
+        if message["role"] != "assistant":
+            raise InvalidRequest(f"{place}.content is required for the role {message['role']!r}", f"{place}.content")
+        if "tool_calls" not in message:
+            message["content"] = ""
+    if (reasoning := message.get("reasoning_content", message.get("reasoning"))) is not None:
+        message |= {"reasoning_content": reasoning, "thinking": reasoning}  # templates read either
+    if "tool_calls" in message:
+        message["tool_calls"] = [_call(call, place) for call in message["tool_calls"]]
+    return message
+
+
+def _call(sent: Mapping[str, Any], place: str) -> dict[str, Any]:
+    call = {key: value for key, value in _only(sent, _CALL_KEYS).items() if value is not None}
+    function = call["function"] = _only(call["function"], FunctionCall.__struct_fields__)
+    arguments = function.get("arguments")
+    if isinstance(arguments, str):
+        try:
+            arguments = msgspec.json.decode(arguments or "{}", type=dict[str, Any])
+        except (msgspec.DecodeError, UnicodeError, RecursionError):
+            raise InvalidRequest(
+                f"the arguments of the call of {function['name'][:64]!r} are not a JSON object", "messages"
+            ) from None
+    check_depth(arguments, f"{place}.tool_calls")
+    function["arguments"] = function.get("arguments") or {}
+    return call
+
+
+def _tool(sent: Mapping[str, Any], place: str) -> dict[str, Any]:
+    tool = _only(sent, Tool.__struct_fields__)
+    tool["function"] = _only(tool["function"], Function.__struct_fields__)
+    check_depth(tool["function"].get("parameters"), f"{place}.function.parameters")
+    return tool
+
+
+def _written_arguments(messages: Messages) -> str:
+    """JSON within JSON, of all earlier calls: the count of the body's own has not seen into it."""
+    calls = [call.function for message in messages for call in message.tool_calls or ()]
+    return "".join(function.arguments for function in calls if isinstance(function.arguments, str))

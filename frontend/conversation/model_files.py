@@ -1,0 +1,70 @@
+"""What a model's folder says beside its tokenizer: chat templates, and the sampling that it recommends."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from paged_serve.protocol.errors import ConfigError, InvalidRequest
+from paged_serve.protocol.messages.config import ModelConfig
+from paged_serve.protocol.messages.sampling_params import SamplingParams
+
+from ..text.tokenizer import Tokenizer, read_json
+from .template_process import Templates
+
+
+def model_template(folder: str, tokenizer: Tokenizer, override: str = "") -> Templates | None:
+    """The template of a model folder, or of the file `override`; None when the model has none.
+
+    Raises ConfigError when it cannot be read. It is compiled where it is rendered: a compiler computes constants.
+    """
+    path = Path(folder)
+    if override:
+        source: str | Mapping[str, str] | None = _read(Path(override))
+    elif (file := path / "chat_template.jinja").is_file():
+        more = sorted((path / "additional_chat_templates").glob("*.jinja"))
+        source = {"default": _read(file)} | {other.stem: _read(other) for other in more}
+    else:
+        source = _declared(read_json(path / "tokenizer_config.json").get("chat_template"))
+    if source is None:
+        return None
+    return Templates({"default": source} if isinstance(source, str) else dict(source), tokenizer.special_tokens)
+
+
+def _declared(value: object) -> str | dict[str, str] | None:
+    """`chat_template` of tokenizer_config.json: a template, or a list of named ones."""
+    if isinstance(value, list):
+        return {str(entry["name"]): str(entry["template"]) for entry in value}
+    return value if isinstance(value, str) else None
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"chat template {path} cannot be read: {error}") from None
+
+
+FILE = "generation_config.json"
+_SAME_NAME = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+
+
+def sampling_defaults(model: ModelConfig) -> Mapping[str, Any]:
+    """Fields of SamplingParams for what a request leaves out; empty with --generation-config none.
+
+    Raises ConfigError for a value out of bounds.
+
+    As in vLLM, `do_sample` is not looked at: without a temperature the API's own default holds.
+    """
+    if model.generation_config != "auto":
+        return {}
+    path = Path(model.model) / FILE
+    recommended = read_json(path)
+    names = {**{name: name for name in _SAME_NAME}, "max_new_tokens": "max_tokens"}
+    values = {ours: recommended[theirs] for theirs, ours in names.items() if recommended.get(theirs) is not None}
+    try:
+        SamplingParams(**values)
+    except InvalidRequest as error:
+        raise ConfigError(
+            f"{path}: {error.message}. --generation-config none serves without the file's values"
+        ) from None
+    return values

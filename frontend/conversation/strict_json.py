@@ -1,0 +1,213 @@
+"""JSON to a msgspec Struct, strictly: what does not fit is refused in words that name the field and its value."""
+
+import difflib
+import functools
+import re
+from typing import Any, Generic, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from paged_serve.protocol.errors import InvalidRequest
+
+from .unknown_fields import MAX_WARNINGS, UNSUPPORTED, check_number_of_nodes, is_harmless, without_foreign
+
+MAX_EXPLAINED_BYTES = 256 << 10  # longer bodies get less service: no value in errors, no 7.0 for 7
+MAX_PATIENT_BYTES = 2 << 20  # that are read again in all because of one body's foreign fields
+MAX_SHOWN_CHARS = 60
+MAX_ERROR_CHARS = 2000  # of the library, which repeats names of any length
+
+Body = TypeVar("Body", bound=msgspec.Struct)
+
+_UNKNOWN = re.compile(r"Object contains unknown field `(.*?)`(?: - at `\$(.*)`)?", re.DOTALL)
+_REQUIRED = re.compile(r"Object missing required field `(\w+)`(?: - at `\$(.*)`)?")
+_WHOLE_NUMBER = re.compile(r"Expected `[^`]*\bint\b[^`]*`, got `float` - at `\$\.(\w+).*`", re.DOTALL)
+_PLACE = re.compile(r"^(.*?) - at (?:`key` in )?`\$(.*)`$", re.DOTALL)
+_STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]|(\[\.\.\.\])")
+
+
+def decode_body(kind: type[Body], body: bytes, lenient: bool = False) -> tuple[Body, list[str]]:
+    """(the body, warnings). Raises InvalidRequest. `lenient`: unknown fields are left out, with a warning each."""
+    decoder: BodyDecoder[Body] = _decoder(kind, lenient)
+    return decoder.decode(body)
+
+
+@functools.cache
+def _decoder(kind: Any, lenient: bool) -> Any:
+    return BodyDecoder(kind, lenient)
+
+
+class BodyDecoder(Generic[Body]):
+    """Decodes one kind of body. Unknown fields are refused; `lenient`: left out, with a warning each."""
+
+    def __init__(self, kind: type[Body], lenient: bool = False):
+        self._kind = kind
+        self._decoder = msgspec.json.Decoder(kind)
+        self._lenient = lenient
+
+    def decode(self, body: bytes) -> tuple[Body, list[str]]:
+        """(the body, warnings). Raises InvalidRequest."""
+        check_number_of_nodes(body)
+        warnings = list[str]()
+        if len(body) > MAX_EXPLAINED_BYTES:  # decoding it twice takes too long
+            body, warnings = self._without_foreign(body)
+        try:
+            return self._decoder.decode(body), warnings
+        except msgspec.ValidationError as error:
+            text = _text(error)
+            unknown = _UNKNOWN.fullmatch(text)
+            whole = len(body) <= MAX_EXPLAINED_BYTES and _WHOLE_NUMBER.fullmatch(text)
+            if unknown is None and not whole:
+                raise self._invalid(error, body) from None
+            if unknown is not None and not self._lenient and unknown[1] not in UNSUPPORTED:
+                raise self._refusal(unknown[1], unknown[2] or "") from None
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise InvalidRequest(f"The body is not valid JSON: {_plain(error)}") from None
+        if not warnings:
+            body, warnings = self._without_foreign(body)
+        return self._decode_patiently(body, warnings)
+
+    def _without_foreign(self, body: bytes) -> tuple[bytes, list[str]]:
+        """(the body without what of its own fields may be left out, warnings)."""
+        body, names = without_foreign(body, self._kind.__struct_fields__, self._lenient)
+        if len(names) > MAX_WARNINGS:
+            raise InvalidRequest(f"The body has more than {MAX_WARNINGS} unknown fields.")
+        return body, [f"ignored: {self._refusal(name, '').message}" for name in names]
+
+    def _decode_patiently(self, body: bytes, warnings: list[str]) -> tuple[Body, list[str]]:
+        """Unknown fields are left out where that is allowed, and 7.0 is 7, as JSON Schema has it."""
+        value, made_whole = _generic(body), set[str]()
+        for _ in range(min(MAX_WARNINGS, 2 + MAX_PATIENT_BYTES // len(body))):
+            try:
+                return self._decoder.decode(msgspec.json.encode(value)), warnings
+            except msgspec.ValidationError as error:
+                text = _text(error)
+                number = _WHOLE_NUMBER.fullmatch(text) if len(body) <= MAX_EXPLAINED_BYTES else None
+                if number is not None and number[1] not in made_whole:
+                    made_whole.add(number[1])
+                    value[number[1]] = _with_integers(value[number[1]])
+                    continue
+                unknown = _UNKNOWN.fullmatch(text)
+                if unknown is None:
+                    raise self._invalid(error, body) from None
+                name, path = unknown[1], unknown[2] or ""
+                parent = _walk(value, path)
+                if not isinstance(parent, dict) or name not in parent:
+                    raise self._invalid(error, body) from None
+                if not is_harmless(name, parent[name]):
+                    refusal = self._refusal(name, path)
+                    if not self._lenient:
+                        raise refusal from None
+                    warnings.append(f"ignored: {refusal.message}")
+                del parent[name]
+        raise InvalidRequest("The body has more unknown fields than are left out of one of its length.")
+
+    def _refusal(self, name: str, path: str) -> InvalidRequest:
+        where, place = f" in {path.lstrip('.')}" if path else "", f"{path}.{name}".lstrip(".")
+        if name in UNSUPPORTED:
+            return InvalidRequest(f"{name}{where} is not supported here", place)
+        struct = _struct_in(_type_at(self._kind, path))
+        known = () if struct is None else struct.__struct_fields__
+        close = difflib.get_close_matches(name[:64], known, 1, 0.6)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        return InvalidRequest(f"{_shown(name)}{where} is not a known field{hint}", place[:200])
+
+    def _invalid(self, error: Exception, body: bytes) -> InvalidRequest:
+        """msgspec says what was expected and where; the value makes it a sentence."""
+        text = _text(error)
+        if required := _REQUIRED.fullmatch(text):
+            name = f"{required[2] or ''}.{required[1]}".lstrip(".")
+            return InvalidRequest(f"{name} is required", name)
+        place = _PLACE.match(text)
+        if place is None:
+            return InvalidRequest(f"The body is wrong: {_lowered(text)}")
+        expectation, path = _lowered(place[1]), place[2]
+        if expectation.startswith("invalid enum value"):
+            expectation = f"expected one of {', '.join(map(str, _choices(_type_at(self._kind, path))))}"
+        name = path.lstrip(".").removesuffix("[...]")
+        try:
+            value = _walk(_generic(body), path) if len(body) <= MAX_EXPLAINED_BYTES else _MISSING
+        except InvalidRequest:  # a number too large for any value
+            value = _MISSING
+        shown = name if value is _MISSING else f"{name} is {_shown(value)}"
+        return InvalidRequest(f"{shown}: {expectation}", name)
+
+
+def _text(error: Exception) -> str:
+    text, half = str(error), MAX_ERROR_CHARS // 2
+    return text if len(text) <= MAX_ERROR_CHARS else f"{text[:half]}…{text[-half:]}"
+
+
+def _lowered(text: str) -> str:
+    return (text[:1].lower() + text[1:]).replace("`", "").replace(" | null", "")
+
+
+def _plain(error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    return "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
+
+
+def _generic(body: bytes) -> Any:
+    try:
+        return msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidRequest(f"The body is not valid JSON: {_plain(error)}") from None
+
+
+def _with_integers(value: Any) -> Any:
+    """The same with 7 for each 7.0; 1e30 stays what it is, no field is so large."""
+    match value:
+        case float() if value.is_integer() and abs(value) < 2**63:
+            return int(value)
+        case list():
+            return [_with_integers(item) for item in value]
+        case dict():
+            return {name: _with_integers(item) for name, item in value.items()}
+        case _:
+            return value
+
+
+_MISSING = object()
+
+
+def _walk(value: Any, path: str) -> Any:
+    """The value at a msgspec path such as `.messages[0].role`; _MISSING where the path does not say which."""
+    for name, index, _any in _STEP.findall(path):
+        if name and isinstance(value, dict) and name in value:
+            value = value[name]
+        elif index and isinstance(value, list) and int(index) < len(value):
+            value = value[int(index)]
+        else:
+            return _MISSING
+    return value
+
+
+def _shown(value: Any) -> str:
+    try:
+        text = msgspec.json.encode(value).decode()
+    except RecursionError:
+        return "a deeply nested value"
+    return text if len(text) <= MAX_SHOWN_CHARS else text[:MAX_SHOWN_CHARS] + "…"
+
+
+def _type_at(kind: Any, path: str) -> Any:
+    """The annotation where `path` leads; None when it leads nowhere."""
+    for name, _index, _any in _STEP.findall(path):
+        if name:
+            struct = _struct_in(kind)
+            kind = None if struct is None else get_type_hints(struct).get(name)
+    return kind
+
+
+def _struct_in(hint: Any) -> Any:
+    """The first Struct inside a union, list or Annotated."""
+    if isinstance(hint, type) and get_origin(hint) is None and issubclass(hint, msgspec.Struct):
+        return hint
+    return next((found for part in get_args(hint) if (found := _struct_in(part)) is not None), None)
+
+
+def _choices(hint: Any) -> tuple[Any, ...]:
+    """The values of the first Literal inside a union."""
+    if get_origin(hint) is Literal:
+        return get_args(hint)
+    return next((found for part in get_args(hint) if (found := _choices(part))), ())

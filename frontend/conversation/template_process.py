@@ -1,0 +1,160 @@
+"""The process that renders chat templates. A template is code, and the messages that it loops over are a stranger's.
+
+Sandboxed as it is, a template may still compute for hours or ask for all memory, and a thread cannot be stopped. Here
+the kernel does it: each rendering may take a second of processor time, and half a gigabyte.
+
+The link carries frames of JSON, each behind its length (uint32, little-endian): first the templates, which the empty
+object answers or the reason why they do not compile; then one rendering after the other.
+"""
+
+import contextlib
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from paged_serve.protocol.errors import ConfigError, InvalidRequest
+from paged_serve.protocol.process.lifeline import arm_lifeline
+
+from .chat_template import ChatTemplate
+from .confinement import forbid_new_privileges, forbid_system_calls, limit_resources
+
+MODULE = "paged_serve.frontend.conversation.template_process"
+MAX_MEMORY_BYTES = 512 << 20
+MAX_RENDER_CPU_S = 1.0
+MAX_TEXT_CHARS = 16 << 20
+SUBJECT = "the model's chat template"
+
+
+class Templates(msgspec.Struct):
+    """The first frame: sources by name ("default", "tool_use"), and what every rendering sees beside the messages."""
+
+    sources: dict[str, str]
+    variables: dict[str, str] = {}
+
+
+class Rendering(msgspec.Struct):
+    """What `ChatTemplate.render` takes."""
+
+    messages: list[dict[str, Any]]
+    tools: list[dict[str, Any]] | None
+    add_generation_prompt: bool
+    continue_final_message: bool
+    moment: float
+    utc_offset_s: int
+    mark: str
+    kwargs: dict[str, Any]
+
+
+class Rendered(msgspec.Struct, omit_defaults=True):
+    """The prompt, or why there is none."""
+
+    text: str = ""
+    refusal: str = ""
+
+
+def send_frame(link: socket.socket, message: msgspec.Struct) -> None:
+    data = msgspec.json.encode(message)
+    link.sendall(len(data).to_bytes(4, "little") + data)
+
+
+def receive_frame(link: socket.socket) -> bytes:
+    """Raises EOFError when the other side has closed."""
+    return _receive_exactly(link, int.from_bytes(_receive_exactly(link, 4), "little"))
+
+
+def _receive_exactly(link: socket.socket, size: int) -> bytes:
+    data = bytearray(size)
+    view = memoryview(data)
+    while view:
+        if not (count := link.recv_into(view)):
+            raise EOFError
+        view = view[count:]
+    return bytes(data)
+
+
+def render(template: ChatTemplate, rendering: Rendering) -> Rendered:
+    try:
+        text = template.render(
+            rendering.messages,
+            tools=rendering.tools,
+            add_generation_prompt=rendering.add_generation_prompt,
+            continue_final_message=rendering.continue_final_message,
+            moment=rendering.moment,
+            utc_offset_s=rendering.utc_offset_s,
+            mark=rendering.mark,
+            **rendering.kwargs,
+        )
+    except InvalidRequest as refused:
+        return Rendered(refusal=_encodable(str(refused)))
+    except MemoryError:
+        return Rendered(refusal=f"{SUBJECT} needs more than {MAX_MEMORY_BYTES >> 20} MiB for these messages")
+    if len(text) > MAX_TEXT_CHARS:
+        return Rendered(refusal=f"{SUBJECT} makes {len(text)} characters of these messages; {MAX_TEXT_CHARS} may be")
+    if text != _encodable(text):
+        return Rendered(refusal=f"{SUBJECT} writes half a surrogate pair, which is no text")
+    return Rendered(text)
+
+
+def _encodable(text: str) -> str:
+    return text.encode(errors="replace").decode()
+
+
+def compiled(templates: Templates) -> tuple[ChatTemplate | None, Rendered]:
+    """The template, or why there is none."""
+    try:
+        template = ChatTemplate(templates.sources, templates.variables)
+        template.probe()
+        return template, Rendered()
+    except ConfigError as refused:
+        return None, Rendered(refusal=_encodable(str(refused)))
+    except MemoryError:
+        return None, Rendered(refusal=f"{SUBJECT} needs more than {MAX_MEMORY_BYTES >> 20} MiB for one short message")
+
+
+def serve(link: socket.socket) -> None:
+    """Until the other side closes."""
+    templates = msgspec.json.decode(receive_frame(link), type=Templates)
+    decode = msgspec.json.Decoder(Rendering).decode
+    _warm_up()
+    forbid_system_calls()
+    with _limited_time():
+        template, outcome = compiled(templates)
+    send_frame(link, outcome)
+    while template is not None:
+        rendering = decode(receive_frame(link))
+        with _limited_time():
+            rendered = render(template, rendering)
+        send_frame(link, rendered)
+
+
+@contextlib.contextmanager
+def _limited_time() -> Iterator[None]:
+    """Of the processor's; then SIGPROF, which ends the process."""
+    signal.setitimer(signal.ITIMER_PROF, MAX_RENDER_CPU_S)
+    yield
+    signal.setitimer(signal.ITIMER_PROF, 0.0)
+
+
+def _warm_up() -> None:
+    """What is imported at the first use is imported now: files are out of reach later."""
+    template = ChatTemplate("{{ strftime_now('%Y') }}{{ messages | tojson }}{{ 1 // (messages | length) }}")
+    for messages in ([{"role": "user", "content": ""}], []):
+        with contextlib.suppress(InvalidRequest):
+            template.render(messages)
+
+
+def main() -> None:
+    arm_lifeline(int(sys.argv[1]))
+    limit_resources(MAX_MEMORY_BYTES)
+    forbid_new_privileges()
+    link = socket.socket(fileno=int(sys.argv[2]))
+    with link, contextlib.suppress(EOFError, ConnectionError):  # the frontend has ended
+        serve(link)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,28 @@
+"""Answers to HTTP/1.0, which knows no chunks: a body without a length ends with its connection."""
+
+from typing import Any
+
+from ..exchange.request import Receive, Scope, Send
+
+ASGI = Any
+
+
+def close_delimited(application: ASGI, cycle: Any) -> ASGI:
+    """`application` for one exchange `cycle` of uvicorn's, which then writes bodies as they are."""
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        is_unframed = False
+
+        async def send_as_is(event: Any) -> None:
+            nonlocal is_unframed
+            if event["type"] == "http.response.start":
+                is_unframed = all(name.lower() != b"content-length" for name, _ in event["headers"])
+                if is_unframed:
+                    cycle.chunked_encoding = False
+            elif is_unframed:
+                cycle.expected_content_length = len(event["body"])  # so that each part is as long as announced
+            await send(event)
+
+        await application(scope, receive, send_as_is)
+
+    return answer

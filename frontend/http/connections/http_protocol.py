@@ -1,0 +1,245 @@
+"""HTTP/1.1 by uvicorn and httptools, with what they leave open: limits on headers and on the time to send a request."""
+
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from ...buffer_budget import RETRY_AFTER_S
+from ..exchange.access_log import log_refused
+from ..exchange.errors import Headers, HttpError, error_body, retry_after
+from ..exchange.request import BODY_TAKEN, JSON
+from .close_delimited import close_delimited
+from .connection_buffers import ConnectionBuffers
+from .connection_limit import MAX_REFUSED, Places
+from .half_closed import HalfClosed
+from .request_host import fault_of_host, replace_host
+
+MAX_HEADER_BYTES = 32 << 10
+MAX_FRAMING_BYTES = 1 << 20  # of a request's chunk lines and trailers: a body may come in chunks of a few bytes
+HEADERS_WITHIN_S = 10.0
+BODY_WITHIN_S = 60.0  # 4 MB at half a megabit a second
+MAX_UNSENT_BYTES = 4 << 10  # of an answer, beside what the kernel holds; with more its maker waits until they are taken
+LAST_WORDS_S = 1.0  # a close while the peer still sends would take the refusal away from it
+
+
+class LimitedHttpProtocol(HttpToolsProtocol):
+    """One connection. Refuses large headers with 431, slow requests with 408, nonsense with 400; then closes.
+
+    One request at a time: what comes while one is answered is dropped and the connection closes after the answer, so
+    that we go on reading and notice when the peer has gone.
+    """
+
+    _deadline: Any = None
+    _framing_bytes = 0  # of the request that is being read: all of it but its body
+    _in_head = True  # or between two requests
+    _deaf = False  # what still comes is dropped
+
+    def __init__(self, *arguments: Any, places: Places, buffers: ConnectionBuffers, **options: Any):
+        super().__init__(*arguments, **options)
+        self._places = places
+        self._buffers = buffers
+        self._body_bytes = self._unsent_bytes = 0  # as the buffers know of them
+        self._has_place = self._is_refused = False
+        self._half_closed: HalfClosed | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        transport.set_write_buffer_limits(MAX_UNSENT_BYTES)
+        if self._places.is_closed:  # accepted at the last moment: our successor will answer, not we
+            transport.abort()
+            return
+        self._has_place = self._places.take()
+        if self._has_place:
+            self._places.idle(self)
+            self._expect(HEADERS_WITHIN_S)
+        elif self._places.num_refused < MAX_REFUSED:
+            self._is_refused = True
+            self._places.num_refused += 1
+            self._refuse(503, f"All {self._places.limit} connections of this server are busy (--max-connections).")
+        else:
+            transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._expect(None)
+        self._hold(0, 0)
+        if self._half_closed is not None:
+            self._half_closed.stop()
+        self._places.num_refused -= self._is_refused
+        if self._has_place:
+            self._places.give_back(self)
+        super().connection_lost(exc)
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """The peer sends no more; a whole request is answered nevertheless, unless the peer turns out to have gone."""
+        if self._deaf or not self._in_head or not self._is_answering():
+            return False
+        self._stop_listening()
+        self._half_closed = HalfClosed(self.loop, self.transport)
+        speaks_1_1 = self.cycle.scope["http_version"] == "1.1"
+        self._half_closed.begin(may_send_interim=speaks_1_1 and not self.cycle.response_started)
+        return True
+
+    def leave(self) -> None:
+        """Somebody else needs the place."""
+        self._expect(None)
+        self.transport.close()
+
+    @property
+    def has_unsent_bytes(self) -> bool:
+        """Whether the peer has yet to take a part of what was answered."""
+        return bool(self.transport.get_write_buffer_size())
+
+    def data_received(self, data: bytes) -> None:
+        if not self._deaf and self._in_head and self._is_answering():
+            self._stop_listening()
+        if self._deaf:
+            return
+        self._framing_bytes += len(data)
+        super().data_received(data)
+        if self._in_head and self._framing_bytes > MAX_HEADER_BYTES:
+            self._refuse_head()
+        elif self._framing_bytes > MAX_FRAMING_BYTES:
+            self._refuse(400, f"The body's chunks need more than {MAX_FRAMING_BYTES} bytes beside the body.")
+        elif self._deadline is None and not self._is_answering():
+            self._expect(HEADERS_WITHIN_S)  # line breaks before a request
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self.scope[BODY_TAKEN] = self._body_taken  # type: ignore[literal-required]
+        self._places.busy(self)
+        if self._is_answering():
+            self._stop_listening()
+        else:
+            self._expect(HEADERS_WITHIN_S)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._in_head:  # trailers are nobody's
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        if self._deaf:
+            return None
+        self._in_head = False
+        if len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers) > MAX_HEADER_BYTES:
+            return self._refuse_head()
+        if fault := self._fault_of_head():
+            return self._refuse(400, fault)
+        replace_host(self.url, self.headers)
+        self._expect(BODY_WITHIN_S)
+        return super().on_headers_complete()
+
+    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+        super()._start_asgi_task(cycle, app if cycle.scope["http_version"] == "1.1" else close_delimited(app, cycle))
+
+    def _fault_of_head(self) -> str:
+        """What a program before us may have understood otherwise, so that it and we would see different requests."""
+        values = {name: value.strip().lower() for name, value in self.headers}
+        version, coding = self.parser.get_http_version(), values.get(b"transfer-encoding", b"chunked")
+        if version not in ("1.0", "1.1"):
+            return "This server speaks HTTP/1.1."
+        if coding != b"chunked" or (version == "1.0" and b"transfer-encoding" in values):
+            return "The only Transfer-Encoding here is chunked, in HTTP/1.1."
+        has_body = b"transfer-encoding" in values or values.get(b"content-length", b"0") != b"0"
+        if has_body and self.parser.should_upgrade():  # the parser takes what comes for another protocol's
+            return "This server does not change its protocol: ask for HTTP/1.1, without an Upgrade header."
+        return fault_of_host(version, self.url, self.headers)
+
+    def on_body(self, body: bytes) -> None:
+        self._framing_bytes -= len(body)
+        if self._deaf or self.cycle.response_complete:  # then nothing of it is kept
+            return
+        if self._hold(self._body_bytes + len(body), self._unsent_bytes):
+            super().on_body(body)
+        else:
+            self.shed()
+
+    def _body_taken(self) -> None:
+        """The application has the whole body, and counts it from now on."""
+        self._hold(0, self._unsent_bytes)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if not self._hold(self._body_bytes, self.transport.get_write_buffer_size()):
+            self.transport.abort()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._hold(self._body_bytes, 0)
+
+    def shed(self) -> None:
+        """There is no memory left for what this connection holds."""
+        if self._unsent_bytes:
+            self.transport.abort()
+        else:
+            headers = retry_after(RETRY_AFTER_S)
+            self._refuse(429, "There is no memory left for this request's body; send it again in a moment.", headers)
+
+    def _hold(self, body_bytes: int, unsent_bytes: int) -> bool:
+        if not self._buffers.hold(self, body_bytes + unsent_bytes):
+            return False
+        self._body_bytes, self._unsent_bytes = body_bytes, unsent_bytes
+        return True
+
+    def on_message_complete(self) -> None:
+        if self._deaf:
+            return
+        self._expect(None)
+        self._in_head, self._framing_bytes = True, 0
+        super().on_message_complete()
+        if self.parser.should_upgrade():  # we answer as if nobody had asked for that, and nothing may come behind
+            self._stop_listening()
+        if not self._is_answering():
+            self._rest()
+
+    def on_response_complete(self) -> None:
+        self._hold(0, self._unsent_bytes)
+        super().on_response_complete()
+        if self._in_head and not self.transport.is_closing():
+            self._rest()
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(400, msg)
+
+    def _rest(self) -> None:
+        """Between two requests: what there was of the last one is let go."""
+        self.cycle = self.scope = self.headers = None  # type: ignore[assignment]
+        self._places.idle(self)
+
+    def _is_answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _stop_listening(self) -> None:
+        self._deaf = True
+        self.cycle.keep_alive = False
+
+    def _expect(self, seconds: float | None) -> None:
+        """Give the peer this long for the next part; None: it owes us nothing."""
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._deadline = None if seconds is None else self.loop.call_later(seconds, self._too_slow)
+
+    def _too_slow(self) -> None:
+        self._refuse(408, "The request did not arrive in time.")
+
+    def _refuse_head(self) -> None:
+        self._refuse(431, f"The headers have more than {MAX_HEADER_BYTES} bytes.")
+
+    def _refuse(self, status: int, message: str, headers: Headers | None = None) -> None:
+        if self._deaf or self.transport.is_closing():
+            return None
+        self._deaf = True
+        self._expect(None)
+        if self._is_answering():
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+            if self.cycle.response_started:
+                return self.transport.close()
+        else:
+            log_refused(self.client, status)
+        body = error_body(HttpError(status, message))
+        named = [*JSON, (b"connection", b"close"), *(headers or ()), (b"content-length", b"%d" % len(body))]
+        lines = b"".join(b"%s: %s\r\n" % each for each in named)
+        self.transport.write(b"HTTP/1.1 %d Refused\r\n%s\r\n%s" % (status, lines, body))
+        self.transport.write_eof()
+        self._deadline = self.loop.call_later(LAST_WORDS_S, self.transport.close)
+        return None

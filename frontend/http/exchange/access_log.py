@@ -1,0 +1,47 @@
+"""A line a request, once it has been answered. The logger's name keeps these lines out of flight records."""
+
+import logging
+import time
+from typing import Any
+
+from .request import Call
+
+log = logging.getLogger("http.access")
+CLIENT_LEFT = 499  # no answer was begun: nginx's number
+MAX_PATH_CHARS = 200
+PROBES = ("/live", "/health", "/ready")  # several a second from some orchestrators
+
+
+def configure_access_log(enabled: bool) -> None:
+    log.disabled = not enabled
+
+
+def log_answered(call: Call) -> None:
+    """Of probes at debug."""
+    level = logging.DEBUG if call.path in PROBES else logging.INFO
+    if log.isEnabledFor(level):
+        duration_ms = 1000 * (time.monotonic() - call.arrival)
+        fields = {
+            "method": call.scope["method"],
+            "path": call.path[:MAX_PATH_CHARS],
+            "status": call.status or CLIENT_LEFT,
+            "duration_ms": round(duration_ms, 1),
+            "client": client_name(call.scope.get("client")),
+            "request_id": call.request_id,
+        }
+        _log(level, fields)
+
+
+def log_refused(client: Any, status: int) -> None:
+    """A connection's bytes made no request."""
+    if log.isEnabledFor(logging.INFO):
+        _log(logging.INFO, {"status": status, "client": client_name(client)})
+
+
+def client_name(address: Any) -> str:
+    return f"{address[0]}:{address[1]}" if address else "unix"
+
+
+def _log(level: int, fields: dict[str, Any]) -> None:
+    text = " ".join(f"{name}={value}" for name, value in fields.items())
+    log.log(level, "%s", text, extra={"fields": fields})

@@ -1,0 +1,204 @@
+"""One HTTP request as the routes see it."""
+
+import asyncio
+import contextlib
+import re
+import secrets
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from paged_serve.protocol.errors import PagedServeError
+
+from ...buffer_budget import DEFAULT_MAX_BYTES, LARGEST_SHARE, BufferBudget, Lease
+from ...client.request_terms import MAX_TIMEOUT_S
+from .auth import NOBODY, Tenant
+from .body import MAX_BODY_BYTES, read_body
+from .errors import HttpError, error_body, http_error
+from .memory_costs import DECODED_PER_BYTE
+from .sse import DONE, PING
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+JSON = [(b"content-type", b"application/json")]
+EVENTS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),  # proxies must not collect a stream
+]
+
+
+BODY_TAKEN = "paged_serve.body_taken"  # in a scope: to be called when the body is no longer the connection's
+SLICE_BYTES = 64 << 10  # of a body that is sent; the rest waits here until the peer has taken them
+
+
+def _nothing() -> None:
+    pass
+
+
+def _own_lease() -> Lease:
+    return BufferBudget(DEFAULT_MAX_BYTES).lease()
+
+
+@dataclass(slots=True)
+class Call:
+    """Reads the body once; answers once."""
+
+    scope: Scope
+    receive: Receive
+    send_event: Send
+    headers: dict[str, str] = field(init=False, default_factory=dict)
+    request_id: str = field(init=False)
+    path: str = field(init=False)  # without the --root-path that a proxy has taken away
+    arrival: float = field(default_factory=time.monotonic)
+    tenant: Tenant = NOBODY
+    lease: Lease = field(default_factory=_own_lease)  # for the memory that it takes
+    status: int = 0  # 0: none has been sent
+    _body_taken: Callable[[], None] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._body_taken = self.scope.pop(BODY_TAKEN, _nothing)  # else the scope would keep its connection
+        # One that comes twice is the list of both (RFC 9110, 5.3), which is no host, no key and no number.
+        for raw_name, raw_value in self.scope["headers"]:
+            name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
+            self.headers[name] = f"{self.headers[name]}, {value}" if name in self.headers else value
+        self.path = str(self.scope["path"]).removeprefix(self.scope.get("root_path", ""))
+        given = self.headers.get("x-request-id", "")
+        self.request_id = given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(16)
+
+    @property
+    def started(self) -> bool:
+        return self.status != 0
+
+    @property
+    def caller(self) -> bytes:
+        """Who asks, so that what is kept for one is not found by another."""
+        return self.tenant.name.encode()
+
+    def timeout_s(self) -> float | None:
+        """The sender's patience for the first token, from a header. Raises HttpError 400."""
+        given = self.headers.get("x-request-timeout")
+        if given is None:
+            return None
+        with contextlib.suppress(ValueError):
+            if 0 < (seconds := float(given)) <= MAX_TIMEOUT_S:
+                return seconds
+        raise HttpError(
+            400,
+            f"X-Request-Timeout is {given[:60]!r}; give seconds, more than 0 and up to {MAX_TIMEOUT_S:g}",
+            "timeout",
+        )
+
+    async def body(self) -> bytes:
+        """Raises HttpError 413 for a body that is too long, 415 for one that is compressed; Overloaded, 429, when there
+        is no memory for what it becomes."""
+        if (coding := self.headers.get("content-encoding", "").strip().lower()) not in ("", "identity"):
+            raise HttpError(
+                415,
+                f"The body is compressed (Content-Encoding: {coding[:60]}); send it uncompressed, without that header.",
+                headers=[(b"accept-encoding", b"identity")],
+            )
+        limit = min(MAX_BODY_BYTES, int(self.lease.budget.max_bytes * LARGEST_SHARE) // DECODED_PER_BYTE)
+        body = await read_body(self.receive, self.headers.get("content-length"), limit)
+        self.lease.resize(DECODED_PER_BYTE * len(body))
+        self._body_taken()
+        return body
+
+    async def send(self, status: int, body: bytes, headers: list[tuple[bytes, bytes]]) -> None:
+        length = [(b"content-length", str(len(body)).encode())] if status != 204 else []
+        await self._start(status, [*headers, *length])
+        await self._send_slices(body, more_body=False)
+
+    async def send_head(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+        """The answer to HEAD for a body whose length is not known."""
+        await self._start(status, headers)
+        await self.send_event({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def send_json(self, answer: msgspec.Struct) -> None:
+        await self.send(200, msgspec.json.encode(answer), JSON)
+
+    async def send_error(self, error: HttpError) -> None:
+        await self.send(error.status, error_body(error), [*JSON, *error.headers])
+
+    async def send_events(self, frames: AsyncIterator[bytes], ping_every_s: float = 0.0) -> None:
+        """Server-sent events. The status waits for the first frame, so that a refusal still gets its own; 204: none.
+
+        A stream that is silent for `ping_every_s` gets a comment, which readers skip and proxies count as life.
+        """
+        one_at_a_time = asyncio.Lock()
+        last = time.monotonic()
+
+        async def send(frame: bytes) -> None:
+            nonlocal last
+            async with one_at_a_time:
+                if not self.started:
+                    await self._start(200, EVENTS)
+                await self._send_slices(frame, more_body=True)
+            last = time.monotonic()
+
+        async def ping() -> None:
+            while True:
+                await asyncio.sleep(max(0.0, last + ping_every_s - time.monotonic()))
+                if time.monotonic() >= last + ping_every_s:
+                    await send(PING)
+
+        pinger = asyncio.create_task(ping()) if ping_every_s else None
+        try:
+            async for frame in frames:
+                await send(frame)
+        except (HttpError, PagedServeError) as error:
+            if not self.started:
+                raise
+            await send(b"data: " + error_body(http_error(error, self.request_id)) + b"\n\n" + DONE)
+            error.__traceback__ = None  # as where a request's errors end
+        finally:
+            if pinger is not None:
+                pinger.cancel()
+        if self.started:
+            await self.send_event({"type": "http.response.body", "body": b"", "more_body": False})
+        else:
+            await self.send(204, b"", [])
+
+    @contextlib.asynccontextmanager
+    async def until_disconnect(self) -> AsyncIterator[None]:
+        """Leaves its block as soon as nobody waits for the answer any more. Enter it when the body has been read."""
+        task = asyncio.current_task()
+        assert task is not None
+        left = False
+
+        async def watch() -> None:
+            nonlocal left
+            while (await self.receive())["type"] != "http.disconnect":
+                pass
+            left = True
+            task.cancel()
+
+        watcher = asyncio.create_task(watch())
+        try:
+            yield
+        except asyncio.CancelledError:
+            if not left:
+                raise
+            task.uncancel()
+        finally:
+            watcher.cancel()
+
+    async def _send_slices(self, body: bytes, *, more_body: bool) -> None:
+        """Each slice waits until the peer has taken the one before."""
+        for start in range(0, max(1, len(body)), SLICE_BYTES):
+            end = start + SLICE_BYTES
+            part = body[start:end] if len(body) > SLICE_BYTES else body
+            await self.send_event(
+                {"type": "http.response.body", "body": part, "more_body": more_body or end < len(body)}
+            )
+
+    async def _start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+        self.status = status
+        named = [*headers, (b"x-request-id", self.request_id.encode())]
+        await self.send_event({"type": "http.response.start", "status": status, "headers": named})

@@ -1,0 +1,1 @@
+"""Answers that outlive their connections, by Idempotency-Key. Open keys.py first."""

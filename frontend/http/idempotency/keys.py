@@ -1,0 +1,88 @@
+"""Idempotency keys and event ids: which answer a request means, and where in it to go on.
+
+An answer's id is made of the moment it was begun and of a digest of the request. So the id and the request together
+say every byte of the answer, and a frontend that has never heard of either can make it again.
+"""
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ..exchange.errors import HttpError
+
+KEY_PATTERN = "^[!-~]{1,255}$"
+EVENT_ID_PATTERN = "^(chat)?cmpl-[0-9a-f]{32}:(0|[1-9][0-9]{0,8})$"
+_KEY = re.compile(KEY_PATTERN)
+_EVENT_ID = re.compile(EVENT_ID_PATTERN)
+_CREATED_DIGITS = 8
+_KEY_DIGITS = 4  # of an id's digest: the key's own, by which its owner among several frontends is found
+_DIGEST_DIGITS = 24
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedRequest:
+    """A request that carries a key; the same key of another caller is another key."""
+
+    caller: bytes
+    key: str
+    digest: str  # of everything that the answer depends on but the moment it was begun
+
+    def answer_id(self, prefix: str, created: int) -> str:
+        """`created` in seconds since 1970."""
+        return f"{prefix}-{created:0{_CREATED_DIGITS}x}{self.digest}"
+
+
+@dataclass(frozen=True, slots=True)
+class EventId:
+    """The last event that a client has; `number` counts from 1, and 0 is before the first."""
+
+    answer_id: str
+    number: int
+
+    @property
+    def created(self) -> int:
+        return int(self.answer_id.partition("-")[2][:_CREATED_DIGITS], 16)
+
+
+def request_digest(fingerprint: str, path: str, key: str, body: bytes) -> str:
+    """`fingerprint` is the model's, so that nobody goes on with one model where another began."""
+    digest = hashlib.sha256()
+    for part in (fingerprint.encode(), path.encode(), key.encode(), body):
+        digest.update(b"%d:" % len(part) + part)
+    return _key_digits(key) + digest.hexdigest()[: _DIGEST_DIGITS - _KEY_DIGITS]
+
+
+def owner_of_key(key: str, num_frontends: int) -> int | None:
+    """Which frontend answers requests with this key; None for what is no key."""
+    return int(_key_digits(key), 16) % num_frontends if _KEY.fullmatch(key) else None
+
+
+def owner_of_stream(answer_id: str, num_frontends: int) -> int | None:
+    """The owner of the key that the answer's request had; None for what is no answer's id."""
+    if not _EVENT_ID.fullmatch(f"{answer_id}:0"):
+        return None
+    return int(answer_id.partition("-")[2][_CREATED_DIGITS : _CREATED_DIGITS + _KEY_DIGITS], 16) % num_frontends
+
+
+def _key_digits(key: str) -> str:
+    return hashlib.sha256(b"key " + key.encode()).hexdigest()[:_KEY_DIGITS]
+
+
+def idempotency_key(headers: Mapping[str, str]) -> str | None:
+    """Raises HttpError 400 for what is no key."""
+    key = headers.get("idempotency-key")
+    if key is not None and not _KEY.fullmatch(key):
+        raise HttpError(400, "Idempotency-Key must have 1 to 255 visible ASCII characters.", "Idempotency-Key")
+    return key
+
+
+def last_event_id(headers: Mapping[str, str]) -> EventId | None:
+    """Raises HttpError 400 for what is no event's id."""
+    text = headers.get("last-event-id")
+    if text is None:
+        return None
+    if not _EVENT_ID.fullmatch(text):
+        raise HttpError(400, "Last-Event-ID must be the id of an event of a stream from here.", "Last-Event-ID")
+    answer_id, _, number = text.rpartition(":")
+    return EventId(answer_id, int(number))

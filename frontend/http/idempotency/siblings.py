@@ -1,0 +1,164 @@
+"""Several frontends, one answer for each Idempotency-Key: a key belongs to one of them, and the others pass it on.
+
+Which one is a function of the key alone, and a stream's id tells it too. So it does not matter to which frontend a
+connection leads. A request is passed on whole, as HTTP over the owner's socket in the run directory; its answer comes
+back as it is made. While the owner is being replaced the request waits, and is sent again: a key makes that safe. When
+the owner ends in the midst of an answer the connection to the client breaks, as it would have there, and the client
+comes back behind its last event.
+"""
+
+import asyncio
+import enum
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import httptools
+
+from paged_serve.protocol.transport.run_dir import FRONTEND_SOCKET
+
+from ..exchange.errors import HttpError
+from ..exchange.request import Call, Receive, Scope, Send
+from .keys import owner_of_key, owner_of_stream
+
+PASSED_ON = "paged_serve.passed_on"  # in a scope: by the frontend that was asked, to the key's owner
+KEYED_PATHS = ("/v1/completions", "/v1/chat/completions")
+STREAMS = "/v1/streams/"
+REPLACED_WITHIN_S = 30.0  # an owner
+CONNECT_EVERY_S = 0.05
+MAX_TIMES_SENT = 2  # a request that ends its frontend must not end one after the other
+MAX_TIMES_SENT = 2  # a request that ends its frontend must not end one after the other
+READ_BYTES = 64 << 10
+HOP_BY_HOP = frozenset(  # of this connection, not of the request or its answer (RFC 9110, 7.6.1)
+    (b"connection", b"keep-alive", b"te", b"trailer", b"transfer-encoding", b"upgrade", b"proxy-connection", b"expect")
+)
+OURS = HOP_BY_HOP | {b"content-length", b"x-request-id"}  # headers of a request that are written anew
+NOT_AGAIN = HOP_BY_HOP | {b"date"}  # headers of an answer that the connection to the client adds itself
+
+
+_RETRY_SOON = [(b"retry-after", b"1")]
+
+
+class Outcome(enum.Enum):
+    """Of one attempt to have the owner answer."""
+
+    ANSWERED = enum.auto()
+    AWAY = enum.auto()  # it is being replaced: nothing was sent
+    BROKE_OFF = enum.auto()
+
+
+class Siblings:
+    """What frontend `index` of `count` knows of the others."""
+
+    def __init__(self, run_dir: str, index: int, count: int):
+        self._run_dir = run_dir
+        self._index = index
+        self._count = count
+
+    def owner_of(self, call: Call) -> int | None:
+        """The frontend that must answer this call; None: this one."""
+        if self._count == 1 or PASSED_ON in call.scope:
+            return None
+        owner = None
+        if call.scope["method"] == "POST" and call.path in KEYED_PATHS:
+            owner = owner_of_key(call.headers.get("idempotency-key", ""), self._count)
+        elif call.scope["method"] in ("GET", "HEAD", "DELETE") and call.path.startswith(STREAMS):
+            owner = owner_of_stream(call.path.removeprefix(STREAMS), self._count)
+        return None if owner == self._index else owner
+
+    async def pass_on(self, call: Call, owner: int) -> None:
+        """Have the owner answer. Raises HttpError 503 when there is none in time, or when its answer breaks off."""
+        request = _request(call, await call.body())
+        call.lease.resize(len(request))  # it is not decoded here
+        path = f"{self._run_dir}/{FRONTEND_SOCKET.format(owner)}"
+        deadline = time.monotonic() + REPLACED_WITHIN_S
+        async with call.until_disconnect():
+            times_sent = 0
+            while (outcome := await _send(call, path, request)) is not Outcome.ANSWERED:
+                times_sent += outcome is Outcome.BROKE_OFF
+                if call.started or times_sent == MAX_TIMES_SENT or time.monotonic() > deadline:
+                    raise HttpError(503, "The frontend that keeps this answer has ended.", headers=_RETRY_SOON)
+                await asyncio.sleep(CONNECT_EVERY_S)
+
+
+class PassedOn:
+    """The application behind a frontend's own socket: what comes there is not passed on again."""
+
+    def __init__(self, application: Callable[[Scope, Receive, Send], Awaitable[None]]):
+        self._application = application
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope[PASSED_ON] = True
+        await self._application(scope, receive, send)
+
+
+class _Answer:
+    """httptools' callbacks: what of an answer has come."""
+
+    def __init__(self) -> None:
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.has_head = self.is_whole = False
+        self._body: list[bytes] = []
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        self.has_head = True
+
+    def on_body(self, body: bytes) -> None:
+        self._body.append(body)
+
+    def on_message_complete(self) -> None:
+        self.is_whole = True
+
+    def take_body(self) -> bytes:
+        """What has come since the last call."""
+        body = b"".join(self._body)
+        self._body.clear()
+        return body
+
+
+def _request(call: Call, body: bytes) -> bytes:
+    headers = [(name, value) for name, value in call.scope["headers"] if name not in OURS]
+    headers += [
+        (b"x-request-id", call.request_id.encode()),
+        (b"content-length", str(len(body)).encode()),
+        (b"connection", b"close"),
+    ]
+    lines = [f"{call.scope['method']} {call.path} HTTP/1.1".encode(), *(b": ".join(header) for header in headers)]
+    return b"\r\n".join([*lines, b"", body])
+
+
+async def _send(call: Call, path: str, request: bytes) -> Outcome:
+    """Send the request to the frontend that listens at `path`, and its answer to the client as it comes."""
+    try:
+        reader, writer = await asyncio.open_unix_connection(path, limit=READ_BYTES)
+    except OSError:
+        return Outcome.AWAY
+    try:
+        writer.write(request)
+        return Outcome.ANSWERED if await _pass_back(call, reader) else Outcome.BROKE_OFF
+    except OSError:
+        return Outcome.BROKE_OFF
+    finally:
+        writer.transport.abort()
+
+
+async def _pass_back(call: Call, reader: asyncio.StreamReader) -> bool:
+    """Whether the whole answer came."""
+    answer = _Answer()
+    parser: Any = httptools.HttpResponseParser(answer)
+    while not answer.is_whole and (data := await reader.read(READ_BYTES)):
+        parser.feed_data(data)
+        answer.is_whole |= answer.has_head and call.scope["method"] == "HEAD"  # its length is that of another body
+        if answer.has_head and not call.started:
+            call.status = parser.get_status_code()
+            headers = [header for header in answer.headers if header[0] not in NOT_AGAIN]
+            start = {"type": "http.response.start", "status": call.status, "headers": headers}
+            await call.send_event(start)
+        if body := answer.take_body():
+            await call.send_event({"type": "http.response.body", "body": body, "more_body": True})
+    if answer.is_whole:
+        await call.send_event({"type": "http.response.body", "body": b"", "more_body": False})
+    return answer.is_whole

@@ -1,0 +1,130 @@
+"""All answers that are kept, within bounds of time and bytes. Each can be made again, so nothing is lost with one."""
+
+import asyncio
+
+from paged_serve.protocol.messages.config import ServerConfig
+
+from ...buffer_budget import BufferBudget
+from ..exchange.errors import HttpError
+from .keys import EventId, KeyedRequest
+from .stored_answer import KeptAnswer
+
+ENTRY_BYTES = 4096  # an answer beside its events
+MAX_REMEMBERED = 1024  # ids of answers that are no longer kept
+REPEAT = "Repeat the POST with its Idempotency-Key and Last-Event-ID: the same events are made again."
+
+
+class KeptAnswers:
+    """Of one frontend. An answer that nobody reads is kept for a grace period, made further or complete."""
+
+    def __init__(self, server: ServerConfig, budget: BufferBudget | None = None):
+        """`budget`: of all that the frontend holds."""
+        self._grace_s = server.resume_grace_s
+        self._max_answer_bytes = server.resume_bytes_per_answer
+        self._max_bytes = server.resume_bytes
+        self._by_key: dict[tuple[bytes, str], KeptAnswer] = {}
+        self._by_id: dict[tuple[bytes, str], KeptAnswer] = {}
+        self._unread: dict[KeptAnswer, asyncio.TimerHandle] = {}  # in the order in which their readers left
+        self._gone: dict[tuple[bytes, str], None] = {}
+        self.num_bytes = 0
+        self._budget = budget or BufferBudget(server.max_buffered_bytes)
+        self._budget.pools.append(self)
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def has_key(self, caller: bytes, key: str) -> bool:
+        return (caller, key) in self._by_key
+
+    def of_request(self, request: KeyedRequest, after: EventId | None) -> KeptAnswer | None:
+        """The answer to this very request if it has what comes `after`. HttpError 422 for another request's key."""
+        answer = self._by_key.get((request.caller, request.key))
+        if answer is None:
+            return None
+        if answer.request != request:
+            raise HttpError(
+                422,
+                "This Idempotency-Key came with another request not long ago. Take a new key for each request.",
+                "Idempotency-Key",
+            )
+        if answer.error is not None:
+            return None  # perhaps it goes better this time
+        if after is None:
+            return answer if answer.first == 0 else None
+        return answer if answer.answer_id == after.answer_id and answer.first <= after.number else None
+
+    def of_id(self, caller: bytes, answer_id: str, after: int | None) -> KeptAnswer:
+        """`after` None: whatever it still has. Raises HttpError 404 when it is not known here, 410 when it was."""
+        answer = self._by_id.get((caller, answer_id))
+        if answer is None and (caller, answer_id) in self._gone:
+            raise HttpError(410, f"The stream {answer_id} is no longer kept. {REPEAT}")
+        if answer is None:
+            raise HttpError(404, f"There is no stream {answer_id[:200]} at this frontend. {REPEAT}")
+        if after is not None and after < answer.first:
+            raise HttpError(410, f"The events up to {answer.first} are no longer kept. {REPEAT}")
+        return answer
+
+    def begin(self, request: KeyedRequest, answer_id: str, *, streams: bool, first: int) -> KeptAnswer:
+        """A new answer, in the place of an earlier one of the same key."""
+        earlier = self._by_key.get((request.caller, request.key))
+        if earlier is not None:
+            self.forget(earlier, HttpError(409, "Another connection has asked for this answer anew."))
+        answer = KeptAnswer(self, request, answer_id, streams=streams, first=first)
+        self._by_key[request.caller, request.key] = self._by_id[request.caller, answer_id] = answer
+        self._gone.pop((request.caller, answer_id), None)
+        self.num_bytes += ENTRY_BYTES
+        return answer
+
+    def forget(self, answer: KeptAnswer, error: HttpError | None = None) -> None:
+        """Give it up if it is still being made."""
+        name = answer.request.caller, answer.answer_id
+        if self._by_id.get(name) is not answer:
+            return
+        del self._by_id[name], self._by_key[answer.request.caller, answer.request.key]
+        self._stop_waiting(answer)
+        self._gone[name] = None
+        if len(self._gone) > MAX_REMEMBERED:
+            del self._gone[next(iter(self._gone))]
+        self.num_bytes -= answer.size + ENTRY_BYTES
+        answer.give_up(error or HttpError(410, f"The stream {answer.answer_id} is no longer kept. {REPEAT}"))
+
+    def shed(self, num_bytes: int) -> None:
+        """Forget answers without a reader, the longest unread first. The Pool's part of a budget."""
+        enough = self.num_bytes - num_bytes
+        while self.num_bytes > enough and self._unread:
+            self.forget(next(iter(self._unread)))
+
+    # What an answer tells
+
+    def grew(self, answer: KeptAnswer, num_bytes: int) -> None:
+        if self._by_id.get((answer.request.caller, answer.answer_id)) is answer:
+            self.num_bytes += num_bytes
+
+    def has_room(self, answer: KeptAnswer) -> bool:
+        """Make room as far as that is possible; False when its reader must read on first."""
+        self.shed(max(0, self.num_bytes - self._max_bytes))
+        if not self._is_over(answer):
+            return True
+        if not answer.has_reader:
+            self.forget(answer)
+            return False
+        answer.drop_taken(self._max_answer_bytes // 4)
+        return answer.all_taken or not self._is_over(answer)
+
+    def reader_came(self, answer: KeptAnswer) -> None:
+        self._stop_waiting(answer)
+
+    def reader_left(self, answer: KeptAnswer) -> None:
+        if self._grace_s and answer.error is None:
+            self._unread[answer] = asyncio.get_running_loop().call_later(self._grace_s, self.forget, answer)
+        else:
+            self.forget(answer)
+
+    def _is_over(self, answer: KeptAnswer) -> bool:
+        is_much = answer.size > self._max_answer_bytes or self.num_bytes > self._max_bytes
+        return is_much or not self._budget.has_room()
+
+    def _stop_waiting(self, answer: KeptAnswer) -> None:
+        timer = self._unread.pop(answer, None)
+        if timer is not None:
+            timer.cancel()

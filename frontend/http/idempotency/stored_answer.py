@@ -1,0 +1,152 @@
+"""One answer that outlives connections: made by a task of its own, kept for whoever comes back for it."""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import ExitStack, aclosing
+from typing import Protocol
+
+from paged_serve.protocol.errors import PagedServeError
+
+from ..exchange.errors import HttpError
+from .keys import KeyedRequest
+
+log = logging.getLogger(__name__)
+
+EVENT_OVERHEAD_BYTES = 64  # of a bytes object and its place in the list
+YIELD_EVERY_BATCHES = 64  # a reader that comes back after a while finds thousands of tokens at once
+
+
+class Keeper(Protocol):
+    """Who decides how much is kept, and for how long."""
+
+    def grew(self, answer: "KeptAnswer", num_bytes: int) -> None: ...
+    def has_room(self, answer: "KeptAnswer") -> bool: ...
+    def reader_came(self, answer: "KeptAnswer") -> None: ...
+    def reader_left(self, answer: "KeptAnswer") -> None: ...
+
+
+class KeptAnswer:
+    """Events, numbered from 1, for one reader at a time: the latest.
+
+    [1, first] are not here (any more), [first + 1, last] are; the reader has taken those up to `taken`.
+    """
+
+    def __init__(self, keeper: Keeper, request: KeyedRequest, answer_id: str, *, streams: bool, first: int = 0):
+        """`first`: a client that comes back to a frontend that never had the answer needs only what comes after."""
+        self.streams = streams
+        self.request = request
+        self.answer_id = answer_id
+        self.first = first
+        self.last = 0
+        self.taken = first
+        self.size = 0
+        self.done = False
+        self.error: Exception | None = None
+        self._keeper = keeper
+        self._events: list[bytes] = []
+        self._reader: object | None = None
+        self._news = asyncio.Event()
+        self._room = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def has_reader(self) -> bool:
+        return self._reader is not None
+
+    @property
+    def all_taken(self) -> bool:
+        return self.taken >= self.last
+
+    def make(self, batches: AsyncGenerator[list[bytes], None], admitted: ExitStack) -> None:
+        """Begin; the caller reads at once. `admitted` is left when the answer is complete or given up."""
+
+        def ended(task: "asyncio.Task[None]") -> None:
+            admitted.close()
+            self._task = None  # a cancelled one keeps its frames, and they keep the answer
+            self.done = True
+            self._news.set()
+
+        self._task = asyncio.create_task(self._make(batches))
+        self._task.add_done_callback(ended)
+
+    def give_up(self, error: Exception) -> None:
+        """Stop making it, and tell a reader why."""
+        if not self.done:
+            self.error = error
+        if self._task is not None:
+            self._task.cancel()
+        self._reader = None
+        self._news.set()
+
+    async def events_after(self, number: int) -> AsyncGenerator[bytes, None]:
+        """Whatever there is at a time, joined. A later reader ends this one with HttpError 409."""
+        self._reader = reader = object()
+        self.taken = number
+        self._news.set()
+        self._room.set()
+        self._keeper.reader_came(self)
+        try:
+            while self._reader is reader:
+                if not self.all_taken:
+                    events = b"".join(self._events[self.taken - self.first :])
+                    self.taken = self.last
+                    self._room.set()
+                    yield events
+                elif self.error is not None:
+                    raise self.error
+                elif self.done:
+                    self._check_end()
+                    return
+                else:
+                    self._news.clear()
+                    await self._news.wait()
+            raise self.error or HttpError(409, "Another connection has taken over this answer.")
+        finally:
+            if self._reader is reader:
+                self._reader = None
+                self._room.set()
+                self._keeper.reader_left(self)
+
+    def drop_taken(self, enough_bytes: int) -> None:
+        """Forget the oldest of the events that the reader has, until `enough_bytes` are free again."""
+        count = dropped = 0
+        while dropped < enough_bytes and self.first + count < min(self.taken, self.last):
+            dropped += len(self._events[count]) + EVENT_OVERHEAD_BYTES
+            count += 1
+        del self._events[:count]
+        self.first += count
+        self._grow(-dropped)
+
+    def _check_end(self) -> None:
+        if self.taken > self.last:
+            raise HttpError(400, f"Last-Event-ID names event {self.taken}; this answer has {self.last}.")
+
+    async def _make(self, batches: AsyncGenerator[list[bytes], None]) -> None:
+        steps = 0
+        try:
+            async with aclosing(batches):
+                async for batch in batches:
+                    self._append(batch)
+                    if (steps := steps + 1) % YIELD_EVERY_BATCHES == 0:
+                        await asyncio.sleep(0)
+                    while not self._keeper.has_room(self):
+                        self._room.clear()
+                        await self._room.wait()
+        except Exception as error:  # the readers' to hear, now or when they come back
+            self.error = error
+            if not self.has_reader and not isinstance(error, (HttpError, PagedServeError)):
+                log.error("failed answer=%s: %s", self.answer_id, error, exc_info=error)
+            error.__traceback__ = None  # its frames hold this answer
+
+    def _append(self, batch: list[bytes]) -> None:
+        for event in batch:
+            self.last += 1
+            if self.last > self.first:
+                self._events.append(event)
+                self._grow(len(event) + EVENT_OVERHEAD_BYTES)
+        self._news.set()
+
+    def _grow(self, num_bytes: int) -> None:
+        self.size += num_bytes
+        self._keeper.grew(self, num_bytes)

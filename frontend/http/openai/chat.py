@@ -1,0 +1,230 @@
+"""POST /v1/chat/completions: a conversation, answered, with tool calls where the model writes them."""
+
+import hashlib
+from array import array
+from collections.abc import AsyncGenerator, Sequence
+
+from msgspec import UNSET, UnsetType
+
+from paged_serve.protocol.errors import InvalidRequest
+from paged_serve.protocol.messages.sampling_params import FinishReason
+
+from ...admission import check_num_prompt_logprobs, check_num_shown_prompt_tokens, fitting_max_tokens
+from ...client.streams.deltas import TokenLogprobs
+from ...parsers.hermes import ParsedCall, ToolCallParser
+from ..exchange.sse import DONE, AnswerHead, Frames
+from ..service import Service
+from . import answers, logprobs
+from .generation import Generation, Piece, Prompt
+from .prompts import chat_tokens
+from .sampling_params import chat_params
+from .schemas import ChatCompletionRequest, without_prompt
+
+
+async def chat_prompt(service: Service, body: ChatCompletionRequest, raw: bytes, moment: int) -> Prompt:
+    """The conversation as rendered at that moment, with its parameters; `raw`: the JSON of the body.
+
+    Raises InvalidRequest or HttpError for what cannot be served.
+    """
+    _check_support(body)
+    asked_field = "max_completion_tokens" if body.max_completion_tokens is not None else "max_tokens"
+    ids = await chat_tokens(
+        service,
+        body,
+        raw,
+        use_tools=body.tool_choice != "none",
+        add_special_tokens=bool(body.add_special_tokens),
+        moment=moment,
+    )
+    default = service.sampling_defaults.get("max_tokens")
+    max_tokens = fitting_max_tokens(
+        len(ids), getattr(body, asked_field), default, service.max_model_len, "messages", asked_field
+    )
+    params = await service.off_loop(len(raw), chat_params, service, body, max_tokens)
+    params.check_vocabulary(service.engine.limits.vocab_size)
+    check_num_prompt_logprobs(params, len(ids))
+    if body.return_token_ids:  # in a stream each choice begins with the prompt's
+        check_num_shown_prompt_tokens(len(ids) * params.n, "return_token_ids")
+    return Prompt(array("i", ids), params)
+
+
+def _check_support(body: ChatCompletionRequest) -> None:
+    if body.response_format is not None and body.response_format.type != "text":
+        raise InvalidRequest(
+            f"response_format {body.response_format.type!r} is not supported yet; only text is", "response_format"
+        )
+    if body.tool_choice not in (None, "none", "auto"):
+        raise InvalidRequest("tool_choice can be 'auto' or 'none'; forcing a call is not supported yet", "tool_choice")
+    if body.tool_choice == "auto" and not body.tools:
+        raise InvalidRequest("tool_choice is 'auto' but there are no tools", "tool_choice")
+    if body.parallel_tool_calls is False and body.tools:
+        raise InvalidRequest("parallel_tool_calls cannot be switched off; leave it out", "parallel_tool_calls")
+    if body.max_tokens is not None and body.max_completion_tokens not in (None, body.max_tokens):
+        raise InvalidRequest(
+            f"max_tokens is {body.max_tokens} and max_completion_tokens is {body.max_completion_tokens}; give one",
+            "max_completion_tokens",
+        )
+
+
+class _ChatChoice:
+    """One choice's way from pieces to content and calls."""
+
+    def __init__(self, seed: str, index: int, parses_tools: bool):
+        self.index = index
+        self.begun = False
+        self._seed = seed
+        self._parser = ToolCallParser() if parses_tools else None
+        self._num_calls = 0
+
+    def push(self, piece: Piece) -> tuple[str, list[answers.ToolCall], str | None]:
+        """(content, calls, finish reason as users see it)."""
+        reason = None if piece.finish_reason is None else piece.finish_reason.api_name
+        if self._parser is None:
+            return piece.text, [], reason
+        content, parsed = self._parser.push(piece.text, final=piece.finish_reason is not None)
+        calls = [self._call(call) for call in parsed]
+        if piece.finish_reason is FinishReason.STOP and self._num_calls:
+            reason = "tool_calls"
+        return content, calls, reason
+
+    def _call(self, call: ParsedCall) -> answers.ToolCall:
+        number = self._num_calls
+        self._num_calls += 1
+        name = hashlib.sha256(f"{self._seed} {self.index} {number}".encode()).hexdigest()[:24]
+        return answers.ToolCall(
+            id=f"call_{name}",
+            type="function",
+            function=answers.FunctionCall(name=call.name, arguments=call.arguments),
+            index=number,
+        )
+
+
+class ChatWriter:
+    """Pieces of all choices to one answer, or to frames."""
+
+    def __init__(self, service: Service, body: ChatCompletionRequest, prompt: Prompt, generation: Generation):
+        self._service = service
+        self._parses_tools = bool(body.tools) and body.tool_choice != "none"
+        self._body = without_prompt(body)
+        self._prompt = prompt
+        self._generation = generation
+
+    def _choices(self, answer_id: str) -> list[_ChatChoice]:
+        return [_ChatChoice(answer_id, index, self._parses_tools) for index in range(self._prompt.params.n)]
+
+    async def answer(self, head: AnswerHead) -> answers.ChatCompletion:
+        """Everything at once."""
+        choices = self._choices(head.answer_id)
+        whole = [
+            answers.ChatChoice(
+                index=choice.index,
+                message=answers.ChatAnswerMessage(role="assistant", content=None),
+                logprobs=None,
+                finish_reason=None,
+                stop_reason=None,
+            )
+            for choice in choices
+        ]
+        contents: list[list[str]] = [[] for _ in whole]  # joined once: a text that grows is copied each time
+        async for batch in self._generation.batches():
+            for piece in batch:
+                content, calls, reason = choices[piece.choice].push(piece)
+                contents[piece.choice].append(content)
+                self._append(whole[piece.choice], piece, calls, reason)
+        for choice in whole:
+            text = "".join(contents[choice.index])
+            choice.message.content = text or (None if choice.message.tool_calls is not UNSET else "")
+        return answers.ChatCompletion(
+            id=head.answer_id,
+            object="chat.completion",
+            created=head.created,
+            model=head.model,
+            choices=whole,
+            usage=self._generation.usage(),
+            system_fingerprint=self._service.fingerprint,
+            prompt_token_ids=self._prompt.token_ids.tolist() if self._body.return_token_ids else UNSET,
+            prompt_logprobs=await self._prompt_logprobs(),
+            warnings=head.warnings or UNSET,
+        )
+
+    async def _prompt_logprobs(self) -> answers.PromptLogprobs | UnsetType:
+        entries = self._generation.prompt_logprobs[0]
+        if self._body.prompt_logprobs is None or entries is None:
+            return UNSET
+        size = len(entries) * (1 + self._body.prompt_logprobs)
+        return await self._service.off_loop(size, logprobs.prompt_logprobs, self._service.tokenizer, entries)
+
+    async def frames(self, head: AnswerHead) -> AsyncGenerator[list[bytes], None]:
+        """The same as server-sent events: a list of all that there are by now."""
+        frames = Frames(head, "chat.completion.chunk")
+        choices = self._choices(head.answer_id)
+        options = self._body.stream_options
+        continuous = options is not None and options.continuous_usage_stats
+        more: dict[str, object] = {"warnings": head.warnings} if head.warnings else {}
+        async for batch in self._generation.batches():
+            events = []
+            for piece in batch:
+                for chunk in self._chunks(choices[piece.choice], piece):
+                    if continuous:
+                        more["usage"] = self._generation.usage()
+                    events.append(frames.chunk(chunk, **more))
+                    more = {}
+            if events:
+                yield events
+        if options is not None and options.include_usage:
+            yield [frames.without_choice(usage=self._generation.usage(), system_fingerprint=self._service.fingerprint)]
+        yield [DONE]
+
+    def _chunks(self, choice: _ChatChoice, piece: Piece) -> list[answers.ChatChunkChoice]:
+        chunks = []
+        if not choice.begun:
+            choice.begun = True
+            chunk = answers.ChatChunkChoice(index=choice.index, delta=answers.ChatDelta(role="assistant", content=""))
+            if self._body.return_token_ids:
+                chunk.prompt_token_ids = self._prompt.token_ids.tolist()
+            chunks.append(chunk)
+        content, calls, reason = choice.push(piece)
+        chosen = self._logprobs(piece.logprobs)
+        if not (content or calls or reason or chosen or self._body.return_token_ids):
+            return chunks
+        delta = answers.ChatDelta(content=content or UNSET, tool_calls=calls or UNSET)
+        chunks.append(
+            answers.ChatChunkChoice(
+                index=choice.index,
+                delta=delta,
+                logprobs=chosen,
+                finish_reason=reason,
+                stop_reason=piece.stop_reason,
+                token_ids=self._token_ids(piece),
+            )
+        )
+        return chunks
+
+    def _append(
+        self,
+        whole: answers.ChatChoice,
+        piece: Piece,
+        calls: list[answers.ToolCall],
+        reason: str | None,
+    ) -> None:
+        message = whole.message
+        for call in calls:
+            call.index = UNSET
+        if calls:
+            message.tool_calls = calls if message.tool_calls is UNSET else message.tool_calls + calls
+        if reason is not None:
+            whole.finish_reason, whole.stop_reason = reason, piece.stop_reason
+        if self._body.return_token_ids:
+            whole.token_ids = [] if whole.token_ids is UNSET else whole.token_ids
+            whole.token_ids.extend(piece.token_ids)
+        if (chosen := self._logprobs(piece.logprobs)) is not None:
+            whole.logprobs = whole.logprobs or answers.ChatLogprobs(content=[])
+            whole.logprobs.content.extend(chosen.content)
+
+    def _logprobs(self, entries: Sequence[TokenLogprobs] | None) -> answers.ChatLogprobs | None:
+        if not self._body.logprobs or not entries:
+            return None
+        return logprobs.chat_logprobs(self._service.tokenizer, entries, self._body.top_logprobs or 0)
+
+    def _token_ids(self, piece: Piece) -> list[int] | UnsetType:
+        return piece.token_ids if self._body.return_token_ids else UNSET

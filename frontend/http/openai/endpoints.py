@@ -1,0 +1,96 @@
+"""What the two generating routes share, and what they do differently."""
+
+import hashlib
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import msgspec
+
+from ...buffer_budget import Lease
+from ...client.request_terms import RequestTerms
+from ...conversation.strict_json import decode_body
+from ..exchange.errors import HttpError
+from ..exchange.request import Call
+from ..exchange.sse import AnswerHead
+from ..service import Service
+from .chat import ChatWriter, chat_prompt
+from .completions import CompletionWriter, completion_prompts
+from .generation import Generation, Prompt
+from .output_memory import OutputMemory
+from .schemas import ChatCompletionRequest, CompletionRequest, SamplingFields
+
+
+class Writer(Protocol):
+    async def answer(self, head: AnswerHead) -> msgspec.Struct: ...
+    def frames(self, head: AnswerHead) -> AsyncGenerator[list[bytes], None]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What the two routes do differently."""
+
+    prefix: str  # of the answers' ids
+    body: type[SamplingFields]
+    prompts: Callable[[Service, Any, bytes, int], Awaitable[list[Prompt]]]  # (…, JSON of the body, answer's moment)
+    writer: Callable[[Service, Any, list[Prompt], Generation], Writer]
+
+
+async def _completion_prompts(service: Service, body: CompletionRequest, raw: bytes, moment: int) -> list[Prompt]:
+    return await completion_prompts(service, body, len(raw))
+
+
+async def _chat_prompts(service: Service, body: ChatCompletionRequest, raw: bytes, moment: int) -> list[Prompt]:
+    return [await chat_prompt(service, body, raw, moment)]
+
+
+def _chat_writer(
+    service: Service, body: ChatCompletionRequest, prompts: list[Prompt], generation: Generation
+) -> ChatWriter:
+    return ChatWriter(service, body, prompts[0], generation)
+
+
+COMPLETION = Kind("cmpl", CompletionRequest, _completion_prompts, CompletionWriter)
+CHAT_COMPLETION = Kind("chatcmpl", ChatCompletionRequest, _chat_prompts, _chat_writer)
+
+
+async def decode(service: Service, kind: Kind, raw: bytes) -> tuple[SamplingFields, str, list[str]]:
+    """(body, model's name, warnings). Raises HttpError."""
+    body, warnings = await service.off_loop(len(raw), decode_body, kind.body, raw, service.config.server.lenient)
+    model = service.model_name(body.model)
+    if body.stream_options is not None and not body.stream:
+        raise HttpError(400, "stream_options needs stream to be true", "stream_options")
+    return body, model, warnings
+
+
+def _cache_salt(service: Service, call: Call, asked: str) -> str:
+    """Each key's prefixes are its own: how soon a first token comes would tell one caller what another has asked."""
+    if not call.tenant.name or service.config.cache.share_prefixes:
+        return asked
+    return hashlib.sha256(f"{call.tenant.name} {asked}".encode()).hexdigest()
+
+
+def check_patience(service: Service, call: Call, body: SamplingFields) -> None:
+    """Raises Overloaded when the request's time limit cannot be met."""
+    service.admission.check_patience(call.tenant.name, body.timeout or call.timeout_s() or 0.0)
+
+
+def generation_of(
+    service: Service, call: Call, body: SamplingFields, prompts: list[Prompt], lease: Lease, *, in_turn: bool = False
+) -> Generation:
+    """`lease`: for all that the generation takes, from now on. Raises Overloaded or InvalidRequest."""
+    shows_prompt = bool(body.return_token_ids or getattr(body, "echo", False))
+    memory = OutputMemory(
+        lease,
+        [(len(each.token_ids), each.params) for each in prompts],
+        keeps=not body.stream,
+        shows_prompt=shows_prompt,
+    )
+    terms = RequestTerms(
+        priority=body.priority or 0,
+        cache_salt=_cache_salt(service, call, body.cache_salt or ""),
+        tenant=call.tenant.name,
+        weight=call.tenant.weight,
+        timeout_s=body.timeout or call.timeout_s() or 0.0,
+    )
+    return Generation(service, prompts, terms, call.arrival, memory, in_turn)

@@ -1,0 +1,255 @@
+"""One HTTP request's sequences, from the engine's deltas to pieces of text, until each has ended or nobody listens."""
+
+import asyncio
+import contextlib
+import time
+from array import array
+from collections.abc import AsyncGenerator, Iterator
+from dataclasses import dataclass
+
+from paged_serve.protocol.errors import EngineDead, PagedServeError, RequestExpired, RequestFailed
+from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
+
+from ...client.request_terms import RequestTerms
+from ...client.streams.deltas import SequenceDelta, TokenLogprobs
+from ...text.sequence_text import SequenceText
+from ...text.stop_strings import StopAutomaton
+from ..service import EngineRequest, Service
+from .answers import PromptTokensDetails, Usage
+from .output_memory import OutputMemory
+from .round_robin import Turns
+
+MAX_BATCH_TOKENS = 128  # with twenty logprobs each they take 10 ms; then others have their turn
+
+
+@dataclass(slots=True)
+class Prompt:
+    """One prompt of a request, ready for the engine."""
+
+    token_ids: "array[int]"
+    params: SamplingParams
+    text: str | None = None  # as it was given, if it was no list of tokens and the answer repeats it
+
+
+@dataclass(slots=True)
+class Piece:
+    """What one delta adds to one choice. Choices of prompt p are p * n .. p * n + n - 1."""
+
+    choice: int
+    text: str
+    token_ids: list[int]
+    logprobs: list[TokenLogprobs] | None
+    finish_reason: FinishReason | None
+    stop_reason: str | int | None
+
+
+@dataclass(slots=True)
+class _Choice:
+    text: SequenceText
+    num_tokens: int = 0
+    first_token_at: float = 0.0
+    last_token_at: float = 0.0
+    finished: bool = False
+
+
+class Generation:
+    """`submit`, then iterate `batches`; `close` in any case, which aborts what still runs.
+
+    `in_turn`: each piece is of one token and alone in its batch, in an order that no timing changes.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        prompts: list[Prompt],
+        terms: RequestTerms,
+        arrival: float,
+        memory: OutputMemory,
+        in_turn: bool = False,
+    ):
+        self._service = service
+        self._arrival = arrival
+        self._memory = memory
+        self._prompts = prompts
+        self._terms = terms
+        self._n = prompts[0].params.n
+        stops = StopAutomaton(prompts[0].params.stop)  # which all prompts share
+        self._choices = [
+            _Choice(SequenceText(service.tokenizer, prompt.token_ids, prompt.params, stops))
+            for prompt in prompts
+            for _ in range(self._n)
+        ]
+        self._num_unfinished = len(self._choices)
+        self._failed = False
+        self._turns = Turns(len(self._choices)) if in_turn else None
+        self._cached = [0] * len(prompts)
+        self.prompt_logprobs: list[list[TokenLogprobs] | None] = [None] * len(prompts)
+        self._pumps: list[asyncio.Task[None]] = []
+        self._requests: list[EngineRequest] = []
+
+    async def submit(self) -> None:
+        """Hand all prompts to the engine; other streams go on between two of them."""
+        terms = self._terms
+        for prompt in self._prompts:
+            if self._requests:
+                await asyncio.sleep(0)
+            self._service.metrics.submitted(len(prompt.token_ids), self._n, prompt.params.max_tokens)
+            request = self._service.engine.submit(
+                prompt.token_ids,
+                prompt.params,
+                priority=terms.priority,
+                cache_salt=terms.cache_salt,
+                tenant=terms.tenant,
+                weight=terms.weight,
+                timeout_s=self._time_left(),
+            )
+            self._requests.append(request)
+
+    def _time_left(self) -> float:
+        """Of the request's own limit, which counts from its arrival; 0: it has none. Raises RequestExpired."""
+        timeout_s = self._terms.timeout_s
+        left = timeout_s - (time.monotonic() - self._arrival)
+        if timeout_s and left <= 0:
+            raise RequestExpired(f"timeout={timeout_s:g}: it took longer to read the request; raise timeout")
+        return left if timeout_s else 0.0
+
+    async def batches(self) -> AsyncGenerator[list[Piece], None]:
+        """All news there is, again and again, until every choice has finished.
+
+        Raises InvalidRequest or Overloaded when the engine refuses, EngineDead when it cannot go on, RequestFailed
+        when it gives this request up.
+        """
+        source = self._of_one() if len(self._requests) == 1 else self._of_many()
+        try:
+            async with contextlib.aclosing(source) as deltas:
+                async for batch in deltas:
+                    self._memory.taken(sum(len(delta.token_ids) for _, delta in batch))
+                    for pieces in self._batches_in_turn(self._turns, batch) if self._turns else self._one_batch(batch):
+                        yield pieces
+                    self._memory.told(self._turns.num_tokens if self._turns else 0)
+                    if not self._num_unfinished:
+                        return
+            raise EngineDead("a request ended before its sequences did")
+        except PagedServeError:
+            self._failed = True
+            raise
+
+    def usage(self) -> Usage:
+        """So far; at the end, of the whole request."""
+        prompt_tokens = sum(len(prompt.token_ids) for prompt in self._prompts)
+        completion_tokens = sum(choice.num_tokens for choice in self._choices)
+        return Usage(
+            prompt_tokens=prompt_tokens,
+            completion_tokens=completion_tokens,
+            total_tokens=prompt_tokens + completion_tokens,
+            # what others have asked before is told to nobody whose answer may have to be made again, byte for byte
+            prompt_tokens_details=None if self._turns else PromptTokensDetails(cached_tokens=sum(self._cached)),
+        )
+
+    def close(self) -> None:
+        """Abort every sequence that has not ended; harmless when all have."""
+        for pump in self._pumps:
+            pump.cancel()
+        if self._num_unfinished:
+            for request in self._requests:
+                request.abort()
+        if self._requests and not self._failed:  # its client has gone
+            self._service.metrics.ended(FinishReason.ABORT, self._num_unfinished)
+            self._num_unfinished = 0
+
+    async def _of_one(self) -> AsyncGenerator[list[tuple[int, SequenceDelta]], None]:
+        request = self._requests[0]
+        with contextlib.suppress(StopAsyncIteration):
+            while True:
+                delta: SequenceDelta | None = await request.__anext__()
+                batch, size = [], 0
+                while delta is not None:
+                    batch.append((0, delta))
+                    size += max(1, len(delta.token_ids))
+                    delta = request.take() if size < MAX_BATCH_TOKENS else None
+                yield batch
+                if size >= MAX_BATCH_TOKENS:
+                    await asyncio.sleep(0)
+
+    async def _of_many(self) -> AsyncGenerator[list[tuple[int, SequenceDelta]], None]:
+        """What does not fit into the queue waits packed in the client, which counts it."""
+        queue: asyncio.Queue[tuple[int, SequenceDelta] | Exception | None] = asyncio.Queue(len(self._requests))
+
+        async def pump(number: int, request: EngineRequest) -> None:
+            ended: Exception | None = None
+            try:
+                with contextlib.suppress(StopAsyncIteration):
+                    while True:
+                        await queue.put((number, await request.__anext__()))
+            except Exception as error:  # the reader's to hear
+                ended = error
+            await queue.put(ended)
+
+        self._pumps = [asyncio.create_task(pump(i, request)) for i, request in enumerate(self._requests)]
+        num_running = len(self._pumps)
+        while num_running:
+            batch, size, item = list[tuple[int, SequenceDelta]](), 0, await queue.get()
+            while True:
+                if isinstance(item, Exception):
+                    raise item
+                if item is None:
+                    num_running -= 1
+                else:
+                    batch.append(item)
+                    size += max(1, len(item[1].token_ids))
+                if queue.empty() or size >= MAX_BATCH_TOKENS:
+                    break
+                item = queue.get_nowait()
+            yield batch
+            if size >= MAX_BATCH_TOKENS:
+                await asyncio.sleep(0)
+
+    def _one_batch(self, batch: list[tuple[int, SequenceDelta]]) -> Iterator[list[Piece]]:
+        pieces = [piece for number, delta in batch if (piece := self._piece(number, delta)) is not None]
+        if pieces:
+            yield pieces
+
+    def _batches_in_turn(self, turns: Turns, batch: list[tuple[int, SequenceDelta]]) -> Iterator[list[Piece]]:
+        for number, delta in batch:
+            turns.add(number * self._n + delta.index, delta)
+        while (turn := turns.take()) is not None:
+            index, delta = turn
+            piece = self._piece(index // self._n, delta)
+            if self._choices[index].finished:
+                turns.end(index)
+            if piece is not None:
+                yield [piece]
+
+    def _piece(self, number: int, delta: SequenceDelta) -> Piece | None:
+        index = number * self._n + delta.index
+        choice = self._choices[index]
+        if choice.finished:
+            return None  # what was on its way when a stop string ended it
+        if delta.finish_reason is FinishReason.ERROR:
+            self._service.metrics.ended(FinishReason.ERROR)
+            raise RequestFailed(delta.error)
+        self._cached[number] = max(self._cached[number], delta.num_cached_tokens)
+        self.prompt_logprobs[number] = self.prompt_logprobs[number] or delta.prompt_logprobs
+        text = choice.text.push(delta.token_ids, delta.finish_reason, delta.stop_token_id)
+        if text.hit_stop_string:
+            self._requests[number].abort(delta.index, FinishReason.STOP)
+        tokens = delta.token_ids[: text.num_tokens]
+        logprobs = None if delta.logprobs is None else delta.logprobs[: text.num_tokens]
+        self._count(choice, len(tokens), text.finish_reason, delta)
+        return Piece(index, text.text, tokens, logprobs, text.finish_reason, text.stop_reason)
+
+    def _count(self, choice: _Choice, num_tokens: int, reason: FinishReason | None, delta: SequenceDelta) -> None:
+        metrics, now = self._service.metrics, time.monotonic()
+        if num_tokens:
+            if choice.num_tokens:
+                metrics.next_token(now - choice.last_token_at)
+            else:
+                choice.first_token_at = now
+                metrics.first_token(now - self._arrival)
+            choice.num_tokens += num_tokens
+            choice.last_token_at = now
+        if reason is not None:
+            choice.finished = True
+            self._num_unfinished -= 1
+            first = (choice.first_token_at or now) - self._arrival
+            metrics.finished(reason, choice.num_tokens, now - self._arrival, first, delta.times)

@@ -1,0 +1,88 @@
+"""Log-probabilities in the two shapes of the field."""
+
+from collections.abc import Sequence
+
+from ...client.streams.deltas import TokenLogprobs
+from ...text.detokenizer import Detokenizer
+from ...text.tokenizer import Tokenizer
+from .answers import ChatLogprob, ChatLogprobs, CompletionLogprobs, PromptLogprob, PromptLogprobs, TopLogprob
+
+LOWEST = -9999.0  # JSON has no infinity
+
+
+def token_name(tokenizer: Tokenizer, token_id: int) -> str:
+    """A token's text; bytes that are no text keep apart as bytes:\\x.., so that names in one dict do not collide."""
+    raw = tokenizer.token_bytes(token_id)
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)
+
+
+class CompletionLogprobsWriter:
+    """Completions logprobs of one running text, with offsets in it: those of the tokens of one character are equal."""
+
+    def __init__(self, tokenizer: Tokenizer, num_top: int, text: Detokenizer):
+        self.offset = 0
+        self._tokenizer = tokenizer
+        self._num_top = num_top
+        self._text = text
+
+    def write(self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs | None]) -> CompletionLogprobs:
+        """`logprobs` has one entry a token, None where there is none (a prompt's first token)."""
+        answer = CompletionLogprobs(text_offset=[], token_logprobs=[], tokens=[], top_logprobs=[])
+        for token, entry in zip(token_ids, logprobs, strict=True):
+            answer.text_offset.append(self.offset)
+            answer.tokens.append(token_name(self._tokenizer, token))
+            self.offset += len(self._text.push(token))
+            answer.token_logprobs.append(None if entry is None else max(entry.logprobs[0], LOWEST))
+            answer.top_logprobs.append(None if entry is None else self._top(entry))
+        return answer
+
+    def _top(self, entry: TokenLogprobs) -> dict[str, float]:
+        ids, values = entry.token_ids, entry.logprobs
+        ranked = [*zip(ids[1:], values[1:], strict=True)][: self._num_top]
+        if self._num_top and ids[0] not in ids[1:]:
+            ranked.append((ids[0], values[0]))
+        return {token_name(self._tokenizer, token): max(value, LOWEST) for token, value in ranked}
+
+
+def joined(first: CompletionLogprobs, second: CompletionLogprobs) -> CompletionLogprobs:
+    names = CompletionLogprobs.__struct_fields__
+    return CompletionLogprobs(**{name: getattr(first, name) + getattr(second, name) for name in names})
+
+
+def chat_logprobs(tokenizer: Tokenizer, logprobs: Sequence[TokenLogprobs], num_top: int) -> ChatLogprobs:
+    content = []
+    for entry in logprobs:
+        top = [
+            TopLogprob(token=tokenizer.token_text(token), logprob=max(value, LOWEST), bytes=_bytes(tokenizer, token))
+            for token, value in zip(entry.token_ids[1:], entry.logprobs[1:], strict=True)
+        ]
+        token = entry.token_ids[0]
+        content.append(
+            ChatLogprob(
+                token=tokenizer.token_text(token),
+                logprob=max(entry.logprobs[0], LOWEST),
+                bytes=_bytes(tokenizer, token),
+                top_logprobs=top[:num_top],
+            )
+        )
+    return ChatLogprobs(content=content)
+
+
+def prompt_logprobs(tokenizer: Tokenizer, logprobs: Sequence[TokenLogprobs]) -> PromptLogprobs:
+    """One entry a prompt token, token id to its figures; the first token has none."""
+    answer: PromptLogprobs = [None]
+    for entry in logprobs:
+        ranks = [entry.rank, *range(1, len(entry.token_ids))]
+        found: dict[int, PromptLogprob] = {}
+        for token, value, rank in zip(entry.token_ids, entry.logprobs, ranks, strict=True):
+            known = PromptLogprob(logprob=max(value, LOWEST), rank=rank, decoded_token=tokenizer.token_text(token))
+            found.setdefault(token, known)
+        answer.append(found)
+    return answer
+
+
+def _bytes(tokenizer: Tokenizer, token_id: int) -> list[int]:
+    return list(tokenizer.token_bytes(token_id))

@@ -1,0 +1,48 @@
+"""The memory of one generation, as its lease has it: from submission to the last token."""
+
+from collections.abc import Sequence
+
+from paged_serve.protocol.messages.sampling_params import SamplingParams
+
+from ...buffer_budget import Lease
+from ..exchange.memory_costs import (
+    JOURNAL_TOKEN_BYTES,
+    REQUEST_BYTES,
+    least_output_tokens,
+    output_token_bytes,
+    prompt_bytes,
+)
+
+
+class OutputMemory:
+    """`keeps`: the answer is told at its end, so all of it is held until then."""
+
+    def __init__(self, lease: Lease, prompts: Sequence[tuple[int, SamplingParams]], *, keeps: bool, shows_prompt: bool):
+        """`prompts`: how many tokens each has, and its parameters. The lease is theirs from now on.
+
+        Raises Overloaded, or InvalidRequest for what never fits.
+        """
+        self._lease = lease
+        self._keeps = keeps
+        self._base = REQUEST_BYTES + sum(
+            prompt_bytes(num_tokens, params, is_shown=shows_prompt) for num_tokens, params in prompts
+        )
+        self._token_bytes = output_token_bytes(prompts[0][1])
+        self._num_held = 0  # tokens
+        if keeps:
+            least = sum(params.n * least_output_tokens(params) for _, params in prompts)
+            lease.check(self._base + least * self._token_bytes, "This answer, which is no stream,")
+        lease.resize(self._base)
+
+    def taken(self, num_tokens: int) -> None:
+        """From the client, to be told. Raises Overloaded or InvalidRequest when there is no room for them."""
+        self._num_held += num_tokens
+        what = "This answer, which is no stream," if self._keeps else "This request"
+        self._lease.resize(self._base + self._num_held * self._token_bytes, what)
+
+    def told(self, num_waiting: int) -> None:
+        """All but so many tokens have been sent."""
+        if not self._keeps:
+            self._base += (self._num_held - num_waiting) * JOURNAL_TOKEN_BYTES
+            self._num_held = num_waiting
+            self._lease.resize(self._base + self._num_held * self._token_bytes)

@@ -1,0 +1,108 @@
+"""From the prompt or messages of a body to token ids that fit the model."""
+
+from collections.abc import Sequence
+
+from paged_serve.protocol.errors import InvalidRequest
+
+from ...admission import (
+    MAX_TOKENS_PER_REQUEST,
+    check_text_can_fit,
+    check_token_ids,
+    fitting_max_tokens,
+    too_many_tokens,
+)
+from ...conversation.conversation import ConversationFields, TemplateInput, template_input
+from ...conversation.prompt_encoder import without
+from ..service import Service
+from . import fields, schemas
+
+LONG = 1 << 20  # characters, for what takes as long as so many: a second tokenizer may have to be made
+
+
+def split_prompt(prompt: schemas.Prompt, max_model_len: int) -> list[str | list[int]]:
+    """One entry a prompt: a text, or its tokens. A list of integers is one prompt, any other list one prompt each."""
+    if isinstance(prompt, str):
+        return [prompt]
+    if isinstance(prompt[0], int):  # millions are refused by their number, before anybody looks at each
+        fitting_max_tokens(len(prompt), None, None, max_model_len, "prompt")
+    elif len(prompt) > fields.MAX_PROMPTS:
+        raise InvalidRequest(f"prompt has {len(prompt)} prompts; at most {fields.MAX_PROMPTS} are accepted", "prompt")
+    kinds = set(map(type, prompt))
+    if len(kinds) != 1:
+        raise InvalidRequest(
+            "prompt mixes texts and tokens; give one kind: texts, tokens, or lists of tokens", "prompt"
+        )
+    if kinds == {int}:
+        return [prompt]  # type: ignore[list-item]
+    return prompt  # type: ignore[return-value]
+
+
+async def prompts_tokens(
+    service: Service, prompts: Sequence[str | list[int]], add_special_tokens: bool
+) -> list[list[int]]:
+    """Each prompt as token ids."""
+    for prompt in prompts:
+        if isinstance(prompt, str):
+            check_text_can_fit(prompt, service.longest_token_chars, service.max_model_len, "prompt")
+        else:
+            fitting_max_tokens(len(prompt), None, None, service.max_model_len, "prompt")
+
+    def encode() -> list[list[int]]:
+        vocab_size, num_tokens = service.engine.limits.vocab_size, 0
+        found = []
+        for prompt in prompts:
+            if isinstance(prompt, str):
+                prompt = encode_text(service, prompt, add_special_tokens, "prompt")
+            else:
+                check_token_ids(prompt, vocab_size, "prompt")
+            found.append(prompt)
+            num_tokens += len(prompt)
+            if num_tokens > max(MAX_TOKENS_PER_REQUEST, service.max_model_len):
+                raise InvalidRequest(
+                    f"the {len(found)} first prompts have {num_tokens} tokens; at most {MAX_TOKENS_PER_REQUEST} may "
+                    "come in one request",
+                    "prompt",
+                )
+        return found
+
+    long = service.encoder.may_take_long(prompts)
+    return await service.off_loop(LONG if long else sum(map(len, prompts)), encode)
+
+
+async def chat_tokens(
+    service: Service,
+    body: ConversationFields,
+    raw: bytes,
+    *,
+    use_tools: bool = True,
+    add_special_tokens: bool = False,
+    moment: float | None = None,
+) -> list[int]:
+    """The conversation as the model's template writes it at that moment. `raw`: the JSON that `body` came in."""
+    template, encoder = service.chat_template(), service.encoder
+
+    def prepared() -> tuple[TemplateInput, str]:
+        return encoder.prepared(template_input(body, raw, use_tools=use_tools))
+
+    given, mark = await service.off_loop(len(raw), prepared)
+    rendered = await template.render(given, moment=moment, mark=mark)
+    text = without(rendered, mark)
+    check_text_can_fit(text, service.longest_token_chars, service.max_model_len, "messages")
+
+    def encode() -> list[int]:
+        check_number_of_tokens(service, text, "messages")
+        return encoder.encode_chat(rendered, mark, add_special_tokens)
+
+    return await service.off_loop(LONG if mark else len(text), encode)
+
+
+def encode_text(service: Service, text: str, add_special_tokens: bool, field: str) -> list[int]:
+    """Raises InvalidRequest for a text that is much too long, before the memory that its tokens need is taken."""
+    check_number_of_tokens(service, text, field)
+    return service.encoder.encode_prompt(text, add_special_tokens)
+
+
+def check_number_of_tokens(service: Service, text: str, field: str) -> None:
+    """Raises InvalidRequest for a text that is much too long, before the memory that its tokens need is taken."""
+    if at_least := service.tokenizer.tokens_beyond(text, service.max_model_len):
+        raise too_many_tokens(at_least, text, service.max_model_len, field)

@@ -1,0 +1,55 @@
+"""From a body's fields to SamplingParams; errors name the field as the caller wrote it."""
+
+from typing import Any
+
+from paged_serve.protocol.errors import InvalidRequest
+from paged_serve.protocol.messages.sampling_params import SamplingParams
+
+from ...text.tokenizer import words_to_token_ids
+from ..service import Service
+from .schemas import ChatCompletionRequest, CompletionRequest, SamplingFields
+
+COMPLETION_MAX_TOKENS = 16
+_SAME_NAME = (
+    *("n", "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty"),
+    *("seed", "min_tokens", "ignore_eos", "include_stop_str_in_output", "logit_bias", "prompt_logprobs"),
+    *("stop", "stop_token_ids", "bad_words", "allowed_token_ids", "skip_special_tokens"),
+)
+
+
+def completion_params(service: Service, body: CompletionRequest, max_tokens: int | None) -> SamplingParams:
+    """`max_tokens` is what fits; an echo without output still needs one token, which is then not shown."""
+    values: dict[str, Any] = {"logprobs": body.logprobs}
+    if body.echo and body.logprobs is not None and body.prompt_logprobs is None:
+        values["prompt_logprobs"] = body.logprobs
+    return _params(service, body, values, max(max_tokens or 1, 1))
+
+
+def chat_params(service: Service, body: ChatCompletionRequest, max_tokens: int | None) -> SamplingParams:
+    if body.top_logprobs and not body.logprobs:
+        raise InvalidRequest(f"top_logprobs is {body.top_logprobs}; it needs logprobs to be true", "top_logprobs")
+    logprobs = (body.top_logprobs or 0) if body.logprobs else None
+    limit = service.config.server.max_logprobs
+    if logprobs is not None and logprobs > limit:
+        raise _too_many_logprobs("top_logprobs", logprobs, limit)
+    return _params(service, body, {"logprobs": logprobs}, max_tokens)
+
+
+def _params(service: Service, body: SamplingFields, values: dict[str, Any], max_tokens: int | None) -> SamplingParams:
+    """The model's recommendations, then what the body names."""
+    named = {name: value for name in _SAME_NAME if (value := getattr(body, name)) is not None}
+    values = {**service.sampling_defaults, **values, **named, "max_tokens": max_tokens}
+    if body.prompt_logprobs is not None and body.stream:
+        raise InvalidRequest("prompt_logprobs cannot be streamed; leave out stream", "prompt_logprobs")
+    for name in ("logprobs", "prompt_logprobs"):
+        if (count := values.get(name)) is not None and count > service.config.server.max_logprobs:
+            raise _too_many_logprobs(name, count, service.config.server.max_logprobs)
+    if "prompt_logprobs" in values:
+        values["skip_reading_prefix_cache"] = True  # cached prompt tokens are not computed, so they have no logprobs
+    if body.bad_words:
+        values["bad_words_token_ids"] = words_to_token_ids(service.tokenizer, body.bad_words)
+    return SamplingParams(**values)
+
+
+def _too_many_logprobs(field: str, count: int, limit: int) -> InvalidRequest:
+    return InvalidRequest(f"{field} is {count}; this server gives at most {limit} (--max-logprobs)", field)

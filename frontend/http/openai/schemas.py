@@ -1,0 +1,112 @@
+"""Request bodies. Names are the field's; a null means the default; what is not listed here is refused by name."""
+
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from ...conversation.messages import Label, Messages, TemplateKwargs, Tools
+from . import fields
+
+Prompt = str | Annotated[list[str | fields.TokenId | list[fields.TokenId]], Meta(min_length=1)]
+StringOrList = fields.StopString | fields.StopStringList
+
+
+class _Body(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    model: str | None = None
+
+
+class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+
+
+class SamplingFields(_Body, frozen=True, kw_only=True):
+    """What both generation routes take."""
+
+    n: fields.N | None = None
+    temperature: fields.Temperature | None = None
+    top_p: fields.TopP | None = None
+    top_k: fields.TopK | None = None
+    min_p: fields.MinP | None = None
+    presence_penalty: fields.Penalty | None = None
+    frequency_penalty: fields.Penalty | None = None
+    repetition_penalty: fields.RepetitionPenalty | None = None
+    seed: fields.Seed | None = None
+    min_tokens: fields.MinTokens | None = None
+    ignore_eos: bool | None = None
+    stop: StringOrList | None = None
+    stop_token_ids: fields.StopTokenIds | None = None
+    include_stop_str_in_output: bool | None = None
+    bad_words: fields.BadWords | None = None
+    logit_bias: fields.LogitBias | None = None
+    allowed_token_ids: fields.AllowedTokenIds | None = None
+    prompt_logprobs: fields.TopLogprobs | None = None
+    skip_special_tokens: bool | None = None
+    add_special_tokens: bool | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    priority: fields.Priority | None = None
+    cache_salt: fields.CacheSalt | None = None
+    timeout: fields.Timeout | None = None  # or the header X-Request-Timeout
+    return_token_ids: bool | None = None
+    request_id: fields.RequestId | None = None
+    user: Label | None = None
+
+
+class CompletionRequest(SamplingFields, frozen=True, kw_only=True):
+    prompt: Prompt
+    max_tokens: fields.MaxTokensOrNone | None = None  # 16
+    logprobs: fields.TopLogprobs | None = None
+    echo: bool | None = None
+
+
+class ResponseFormat(msgspec.Struct, frozen=True):
+    type: Literal["text", "json_object", "json_schema", "structural_tag"]
+
+
+class ChatCompletionRequest(SamplingFields, frozen=True, kw_only=True):
+    messages: Messages
+    tools: Tools | None = None
+    tool_choice: str | dict[str, Any] | None = None  # "none" or "auto"
+    parallel_tool_calls: bool | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: TemplateKwargs | None = None
+    max_tokens: fields.MaxTokens | None = None  # until the context is full
+    max_completion_tokens: fields.MaxTokens | None = None
+    logprobs: bool | None = None
+    top_logprobs: fields.TopLogprobs | None = None
+    response_format: ResponseFormat | None = None
+    # Marks for the sender's own provider, like user; nothing here depends on them.
+    safety_identifier: Label | None = None
+    prompt_cache_key: Label | None = None
+
+
+class TokenizeTextRequest(_Body, frozen=True, kw_only=True):
+    prompt: str
+    add_special_tokens: bool | None = None  # true
+    return_token_strs: bool | None = None
+
+
+class TokenizeChatRequest(_Body, frozen=True, kw_only=True):
+    messages: Messages
+    tools: Tools | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: TemplateKwargs | None = None
+    add_special_tokens: bool | None = None  # false: the template writes them
+    return_token_strs: bool | None = None
+
+
+class DetokenizeRequest(_Body, frozen=True, kw_only=True):
+    tokens: list[fields.TokenId]
+
+
+Body = TypeVar("Body", bound=SamplingFields)
+
+
+def without_prompt(body: Body) -> Body:
+    """A copy for the time of the answer, without what has become the prompt and its parameters by then."""
+    large = ("prompt", "messages", "tools", "logit_bias", "allowed_token_ids", "bad_words", "chat_template_kwargs")
+    return msgspec.structs.replace(body, **{name: None for name in large if hasattr(body, name)})

@@ -1,0 +1,1 @@
+"""Every route and what serves it. Open table.py first."""

@@ -1,0 +1,141 @@
+"""Requests with an Idempotency-Key: one answer however often they come, which goes on when their connection breaks.
+
+The answer is a function of the request and the answer's id: one token an event, choices in turn, nothing that tells
+of others. So whoever repeats the request with the id of the last event that he has gets exactly the events after it,
+from this frontend's memory or made again.
+"""
+
+import time
+from collections.abc import AsyncGenerator
+from contextlib import ExitStack, aclosing
+
+import msgspec
+
+from ..exchange.errors import HttpError
+from ..exchange.request import EVENTS, JSON, Call
+from ..exchange.sse import AnswerHead, numbered
+from ..idempotency.keys import EventId, KeyedRequest, last_event_id, request_digest
+from ..idempotency.stored_answer import KeptAnswer
+from ..openai.endpoints import Kind, Writer, check_patience, decode, generation_of
+from ..openai.generation import Generation
+from ..openai.schemas import SamplingFields
+from ..service import Service
+
+
+async def create_once(service: Service, call: Call, kind: Kind, key: str) -> None:
+    """Answer, or go on with an answer. Raises HttpError 422 when the key was another request's."""
+    after = last_event_id(call.headers)
+    with service.admission.reading():
+        if not service.kept.has_key(call.caller, key):  # a full server refuses it unread
+            service.admission.check(call.tenant.name, call.tenant.weight)
+        raw = await call.body()
+        async with call.until_disconnect():
+            answer = await _found_or_begun(service, call, kind, key, raw, after)
+            del raw
+            call.lease.resize(0)  # what is made has a lease of its own
+            await _send(service, call, answer, after)
+
+
+async def _found_or_begun(
+    service: Service, call: Call, kind: Kind, key: str, raw: bytes, after: EventId | None
+) -> KeptAnswer:
+    body, model, warnings = await decode(service, kind, raw)
+    request = KeyedRequest(call.caller, key, request_digest(service.fingerprint, call.path, key, raw))
+    _check_event_id(kind, request, body, after)
+    if (answer := service.kept.of_request(request, after)) is not None:
+        return answer
+    with ExitStack() as admitted:
+        admitted.enter_context(service.admission.entered(call.tenant.name, call.tenant.weight))
+        check_patience(service, call, body)
+        head = _head(kind, request, model, warnings, after)
+        prompts = await kind.prompts(service, body, raw, head.created)
+        if (answer := service.kept.of_request(request, after)) is not None:
+            return answer  # another connection was quicker
+        lease = admitted.enter_context(service.buffers.lease(call.tenant.name))
+        generation = generation_of(service, call, body, prompts, lease, in_turn=True)
+        streams = bool(body.stream)
+        events = _events(generation, kind.writer(service, body, prompts, generation), head, streams=streams)
+        first = 0 if after is None else after.number
+        answer = service.kept.begin(request, head.answer_id, streams=streams, first=first)
+        answer.make(events, admitted.pop_all())
+        return answer
+
+
+async def get_stream(service: Service, call: Call) -> None:
+    """Go on behind `Last-Event-ID` with a stream that this frontend keeps."""
+    await call.body()
+    answer, after = _kept(service, call)
+    async with call.until_disconnect():
+        with service.admission.reading():
+            await _send(service, call, answer, after)
+
+
+async def head_stream(service: Service, call: Call) -> None:
+    """What `get_stream` would begin with. A safe method: it takes the stream from no reader and keeps it no longer."""
+    answer, _ = _kept(service, call)
+    await call.send_head(200, EVENTS if answer.streams else JSON)
+
+
+def _kept(service: Service, call: Call) -> tuple[KeptAnswer, EventId | None]:
+    """The stream that is asked for and the event to go on behind. Raises HttpError 400, 404 or 410."""
+    answer_id, after = call.scope["path_params"]["id"], last_event_id(call.headers)
+    if after is not None and after.answer_id != answer_id:
+        raise HttpError(400, f"Last-Event-ID is of the stream {after.answer_id}.", "Last-Event-ID")
+    return service.kept.of_id(call.caller, answer_id, 0 if after is None else after.number), after
+
+
+async def delete_stream(service: Service, call: Call) -> None:
+    """End it, as a closed connection ends a request without a key."""
+    answer_id = call.scope["path_params"]["id"]
+    answer = service.kept.of_id(call.caller, answer_id, None)
+    service.kept.forget(answer, HttpError(410, f"The stream {answer_id} was deleted."))
+    await call.send(204, b"", [])
+
+
+def _check_event_id(kind: Kind, request: KeyedRequest, body: SamplingFields, after: EventId | None) -> None:
+    if after is None:
+        return
+    if not body.stream:
+        raise HttpError(400, "Last-Event-ID is for streams; this request does not ask for one.", "Last-Event-ID")
+    if after.answer_id != request.answer_id(kind.prefix, after.created):
+        raise HttpError(
+            422,
+            "Last-Event-ID is not of this request: it had another body or Idempotency-Key, or the server another model "
+            "or other settings. Ask anew, without Last-Event-ID.",
+            "Last-Event-ID",
+        )
+
+
+def _head(kind: Kind, request: KeyedRequest, model: str, warnings: list[str], after: EventId | None) -> AnswerHead:
+    if after is not None:
+        return AnswerHead(after.answer_id, model, warnings, after.created)
+    created = int(time.time())
+    return AnswerHead(request.answer_id(kind.prefix, created), model, warnings, created)
+
+
+async def _events(
+    generation: Generation, writer: Writer, head: AnswerHead, *, streams: bool
+) -> AsyncGenerator[list[bytes], None]:
+    """The whole answer; for an answer that is no stream one event, which is its body."""
+    number = 0
+    try:
+        await generation.submit()
+        if not streams:
+            yield [msgspec.json.encode(await writer.answer(head))]
+            return
+        async with aclosing(writer.frames(head)) as batches:
+            async for batch in batches:
+                yield [numbered(event, head.answer_id, number + i) for i, event in enumerate(batch, 1)]
+                number += len(batch)
+    finally:
+        generation.close()
+
+
+async def _send(service: Service, call: Call, answer: KeptAnswer, after: EventId | None) -> None:
+    number = 0 if after is None else after.number
+    async with aclosing(answer.events_after(number)) as events:
+        if answer.streams:
+            await call.send_events(events, service.config.server.sse_keep_alive_interval_s)
+        else:
+            async for event in events:
+                await call.send(200, event, JSON)

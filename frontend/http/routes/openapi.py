@@ -1,0 +1,155 @@
+"""The OpenAPI document, from the same table and the same Structs that serve the requests."""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from paged_serve import __version__
+
+from ...conversation.conversation import RESERVED_KWARGS
+from ..exchange.errors import ErrorAnswer
+from ..idempotency.keys import EVENT_ID_PATTERN, KEY_PATTERN
+from ..openai import answers, fields
+from .route_spec import RouteSpec
+
+_NULL = {"type": "null"}
+_REF = "#/components/schemas/{name}"
+_STREAMED = (answers.ChatChunkChoice,)
+_PLAIN = {"/metrics": "text/plain", "/openapi.json": "application/json", "/": "text/html"}
+_HEADERS = {
+    "Idempotency-Key": (KEY_PATTERN, "A request that comes again with its key gets the same answer, byte for byte"),
+    "Last-Event-ID": (EVENT_ID_PATTERN, "The stream goes on behind this event"),
+}
+_OTHERS = {
+    "204": "Nothing comes after that",
+    "409": "Another connection has taken over the answer",
+    "410": "The stream, or a part of it, is no longer kept",
+    "422": "The Idempotency-Key or Last-Event-ID is of another request",
+}
+_ERRORS = {
+    "400": "The request is wrong; the message names the field, its value and the limit",
+    "401": "A valid API key is missing",
+    "403": "Not from this host or page",
+    "404": "No such path, model or stream",
+    "413": "The body is too long",
+    "415": "The body is compressed",
+    "429": "Too much is waiting; see Retry-After",
+    "500": "The server or the engine failed on this request",
+    "503": "Starting, shutting down, or the engine is away",
+    "504": "No token within the timeout that the request gave",
+}
+
+
+def document(routes: Sequence[RouteSpec], max_logprobs: int, vocab_size: int, max_model_len: int) -> bytes:
+    """OpenAPI 3.1 as JSON, with this server's own limits."""
+    bodies = {body for spec in routes for body in spec.bodies}
+    results = {spec.answer for spec in routes if spec.answer is not None}
+    kinds: list[type[msgspec.Struct]] = sorted(
+        {*bodies, *results, ErrorAnswer, *_STREAMED}, key=lambda kind: kind.__name__
+    )
+    _, components = msgspec.json.schema_components(kinds, ref_template=_REF)
+    _tighten(components, max_logprobs, vocab_size, max_model_len)
+    paths: dict[str, dict[str, Any]] = {}
+    for spec in routes:
+        paths.setdefault(spec.path, {})[spec.method.lower()] = _operation(spec)
+    for path, text in {"/live": "The process runs", "/health": "The engine runs", "/ready": "Send requests"}.items():
+        paths[path] = {"get": {"summary": text, "responses": {"200": {"description": "Yes"}, "503": _error("503")}}}
+    for path in ("/live", "/health"):
+        paths[path]["get"]["responses"]["503"] = {"description": "No"}
+        paths[path]["get"]["security"] = []
+    return msgspec.json.encode(
+        {
+            "openapi": "3.1.0",
+            "info": {"title": "paged-serve", "version": __version__},
+            "paths": paths,
+            "components": {
+                "schemas": components,
+                "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+            },
+            "security": [{}, {"key": []}],
+        }
+    )
+
+
+def _tighten(components: dict[str, Any], max_logprobs: int, vocab_size: int, max_model_len: int) -> None:
+    """What the types alone cannot say."""
+    token = {"type": "integer", "minimum": 0, "maximum": vocab_size - 1}
+    tokens = {"type": "array", "items": token, "minItems": 1}
+    text = {"type": "string", "minLength": 1}
+    many = {"type": "array", "minItems": 1, "maxItems": fields.MAX_PROMPTS}
+    forms = [text, tokens, {**many, "items": text}, {**many, "items": tokens}]  # no mixing
+    completion = components["CompletionRequest"]["properties"]
+    chat = components["ChatCompletionRequest"]["properties"]
+    completion["prompt"] = {"anyOf": forms}
+    chat["response_format"] = {
+        "anyOf": [{"type": "object", "properties": {"type": {"const": "text"}}, "required": ["type"]}, _NULL]
+    }
+    chat["tool_choice"] = {"anyOf": [{"type": "string", "enum": ["none", "auto"]}, _NULL]}
+    top = {"anyOf": [{"type": "integer", "minimum": 0, "maximum": max_logprobs}, _NULL], "default": None}
+    completion["logprobs"] = completion["prompt_logprobs"] = chat["top_logprobs"] = chat["prompt_logprobs"] = top
+    for properties in (completion, chat):
+        properties["allowed_token_ids"] = {"anyOf": [tokens, _NULL], "default": None}
+        properties["stop_token_ids"] = {"anyOf": [{"type": "array", "items": token}, _NULL], "default": None}
+        for name in ("max_tokens", "max_completion_tokens"):
+            if name in properties:
+                properties[name]["anyOf"][0]["maximum"] = max_model_len - 1
+        properties["logit_bias"]["anyOf"][0]["propertyNames"] = {"pattern": "^(0|[1-9][0-9]{0,8})$"}
+    components["DetokenizeRequest"]["properties"]["tokens"]["items"] = token
+    components["ChatMessage"]["anyOf"] = [  # only what the assistant said may lack a content: it may have called tools
+        {"properties": {"role": {"const": "assistant"}}},
+        {"properties": {"content": {"not": {"type": "null"}}}, "required": ["content"]},
+    ]
+    for name in ("ChatCompletionRequest", "TokenizeChatRequest"):
+        kwargs = components[name]["properties"]["chat_template_kwargs"]["anyOf"][0]
+        kwargs["propertyNames"] = {
+            "pattern": f"^(?!({'|'.join(sorted(RESERVED_KWARGS))})$)[A-Za-z_][A-Za-z0-9_]{{0,63}}$"
+        }
+
+
+def _operation(spec: RouteSpec) -> dict[str, Any]:
+    content: dict[str, Any] = {}
+    if spec.answer is not None:
+        content["application/json"] = {"schema": _reference(spec.answer)}
+    if spec.streams:
+        content["text/event-stream"] = {"schema": {"description": "Chunks as server-sent events, then [DONE]"}}
+    if spec.streams and spec.answer is None:
+        content["application/json"] = {"schema": {"type": "object", "description": "An answer that is no stream"}}
+    if spec.answer is None and spec.path in _PLAIN:
+        content[_PLAIN[spec.path]] = {"schema": {"type": "object" if "json" in _PLAIN[spec.path] else "string"}}
+    operation: dict[str, Any] = {
+        "summary": spec.summary,
+        "operationId": spec.handler.__name__,
+        "responses": {"200": {"description": "Done", "content": content}} | {code: _error(code) for code in _ERRORS},
+    }
+    if spec.bodies:
+        references = [_reference(body) for body in spec.bodies]
+        schema = references[0] if len(references) == 1 else {"anyOf": references}
+        operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
+    for status in map(str, spec.statuses):
+        operation["responses"][status] = {"description": _OTHERS[status]} if status == "204" else _error(status)
+    if parameters := [*_path_parameters(spec.path), *map(_header, spec.headers)]:
+        operation["parameters"] = parameters
+    return operation
+
+
+def _path_parameters(path: str) -> list[dict[str, Any]]:
+    names = re.findall(r"\{(\w+)\}", path)
+    return [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names]
+
+
+def _header(name: str) -> dict[str, Any]:
+    pattern, text = _HEADERS[name]
+    return {"name": name, "in": "header", "description": text, "schema": {"type": "string", "pattern": pattern}}
+
+
+def _reference(kind: type[msgspec.Struct]) -> dict[str, str]:
+    return {"$ref": _REF.format(name=kind.__name__)}
+
+
+def _error(code: str) -> dict[str, Any]:
+    return {
+        "description": (_ERRORS | _OTHERS)[code],
+        "content": {"application/json": {"schema": _reference(ErrorAnswer)}},
+    }

@@ -1,0 +1,24 @@
+"""What a route is, for the table, the router and the OpenAPI document."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from ..exchange.request import Call
+from ..service import Service
+
+Handler = Callable[[Service, Call], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class RouteSpec:
+    method: str
+    path: str  # a last part in braces matches the rest of the path
+    handler: Handler
+    summary: str
+    bodies: tuple[type[msgspec.Struct], ...] = ()
+    answer: type[msgspec.Struct] | None = None  # None: text or nothing
+    streams: bool = False
+    headers: tuple[str, ...] = ()  # that change what it does
+    statuses: tuple[int, ...] = ()  # beside those that any route may answer with

@@ -1,0 +1,1 @@
+"""The frontend's process. Open http_process.py first."""

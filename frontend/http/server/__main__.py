@@ -1,0 +1,15 @@
+"""`python -m paged_serve.frontend.http.server`: an HTTP frontend, started by the supervisor."""
+
+import functools
+import sys
+
+from .early_health import Porter
+
+if __name__ == "__main__":
+    porter = Porter(int(sys.argv[sys.argv.index("--http-fd") + 1]))
+
+    from paged_serve.protocol.process.lifecycle import run_child  # slow, so /live is answered before it
+
+    from .http_process import serve
+
+    run_child("frontend", functools.partial(serve, porter))

@@ -1,0 +1,70 @@
+"""Where the operator's routes are served: a unix socket in the run directory, and a port of 127.0.0.1 if asked for."""
+
+import logging
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from paged_serve.protocol.messages.config import ServerConfig
+from paged_serve.protocol.transport.run_dir import ADMIN_SOCKET
+
+from ...listen import open_http_socket, open_unix
+from ..exchange.auth import Guard
+from ..exchange.errors import HttpError, http_error
+from ..exchange.request import Call, Receive, Scope, Send
+from .uvicorn_server import UvicornServer, uvicorn_config
+
+if TYPE_CHECKING:
+    from ..routes.router import Router
+
+log = logging.getLogger(__name__)
+
+HOST = "127.0.0.1"
+
+
+class AdminServer:
+    """One frontend's; the port is frontend 0's. Raises ConfigError when the port is taken.
+
+    The socket's directory keeps others away; on the port API keys count as everywhere, and no web page gets through.
+    """
+
+    def __init__(self, server: ServerConfig, run_dir: str, index: int):
+        self.router: Router | None = None  # set once loaded
+        self.server = UvicornServer(uvicorn_config(self))
+        local = msgspec.structs.replace(server, host=HOST, port=server.admin_port or 0, uds="")
+        self._guard = Guard(local)
+        self._path = f"{run_dir}/{ADMIN_SOCKET.format(index)}"
+        self._listeners = [open_unix(self._path)]
+        self._index = index
+        self._port = 0
+        if server.admin_port is not None and index == 0:
+            self._listeners.append(open_http_socket(local))
+            self._port = self._listeners[-1].getsockname()[1]
+
+    def facts(self) -> dict[str, str]:
+        """For the banner: where to ask, told by the first frontend for all."""
+        if self._index:
+            return {}
+        return {"admin": f"http://{HOST}:{self._port}" if self._port else self._path}
+
+    async def serve(self) -> None:
+        for listener in self._listeners:
+            listener.setblocking(False)
+        await self.server.serve(sockets=self._listeners)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        call = Call(scope, receive, send)
+        try:
+            if scope["client"]:  # it came over TCP
+                self._guard.check(call.headers)
+            if self.router is None:
+                raise HttpError(503, "The server is starting: it loads the model.")
+            await self.router.handle(call)
+        except Exception as error:  # the border of one request
+            answer = http_error(error, call.request_id)
+            if answer.status == 500:
+                log.error("failed request=%s: %s", call.request_id, error, exc_info=True)
+            if not call.started:
+                await call.send_error(answer)

@@ -1,0 +1,127 @@
+"""The ASGI application. Answers /live from its first moment; the routes come when the model's text side has loaded."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from paged_serve.protocol.errors import PagedServeError
+from paged_serve.protocol.messages.config import ServerConfig
+
+from ...admission import Admission
+from ...buffer_budget import BufferBudget
+from ..exchange.access_log import log_answered
+from ..exchange.auth import Guard
+from ..exchange.body import Disconnected
+from ..exchange.errors import HttpError, http_error
+from ..exchange.request import Call, Receive, Scope, Send
+from ..idempotency.siblings import PASSED_ON, REPLACED_WITHIN_S, Siblings
+
+if TYPE_CHECKING:
+    from ..routes.router import Router
+
+log = logging.getLogger(__name__)
+
+_OPEN_PROBES = ("/live", "/health")  # which tell no more than that somebody is there: a status without a word
+_PROBES = (*_OPEN_PROBES, "/ready")
+_RETRY_SOON = [(b"retry-after", b"1")]
+
+
+class Application:
+    """One frontend's face. `engine_ready`: whether the engine is connected and has spoken lately; `progresses`: whether
+    what it is asked is computed now; `patience_s`: how long a request waits for the routes; `secret`: the run's."""
+
+    def __init__(
+        self,
+        server: ServerConfig,
+        admission: Admission,
+        engine_ready: Callable[[], bool],
+        progresses: Callable[[], bool] = lambda: True,
+        patience_s: float = 0.0,
+        secret: str = "",
+        buffers: BufferBudget | None = None,
+    ):
+        self._guard = Guard(server, secret)
+        self._buffers = buffers or BufferBudget(server.max_buffered_bytes, len(server.api_keys) > 1)
+        self._admission = admission
+        self._engine_ready = engine_ready
+        self._progresses = progresses
+        self._patience_s = patience_s
+        self.siblings: Siblings | None = None  # None: there is no other frontend
+        self._router: Router | None = None
+        self._has_router = asyncio.Event()
+
+    @property
+    def router(self) -> "Router | None":
+        """Set once loaded."""
+        return self._router
+
+    @router.setter
+    def router(self, router: "Router") -> None:
+        self._router = router
+        self._has_router.set()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        call = Call(scope, receive, send)
+        with self._buffers.lease() as call.lease:
+            try:
+                await self._answer(call)
+            except Exception as error:  # the border of one request: whatever went wrong in it stays in it
+                await self._answer_error(call, error)
+                error.__traceback__ = None  # a kept answer keeps its error, which would keep the frames that hold both
+            finally:
+                if PASSED_ON not in scope:  # else the frontend that was asked tells of it
+                    log_answered(call)
+
+    async def _answer(self, call: Call) -> None:
+        path = call.path
+        if path not in _OPEN_PROBES:
+            call.tenant = self._guard.check(call.headers)
+            call.lease.tenant = call.tenant.name
+        if path in _PROBES and call.scope["method"] not in ("GET", "HEAD"):
+            raise HttpError(405, f"{path} takes GET only.", headers=[(b"allow", b"GET, HEAD")])
+        if path == "/live":
+            return await call.send(200, b"", [])
+        if path == "/health":
+            return await call.send(200 if self._engine_ready() else 503, b"", [])
+        if path == "/ready":
+            self._check_ready()
+            return await call.send(200, b"", [])
+        if self.siblings is not None and (owner := self.siblings.owner_of(call)) is not None:
+            with self._admission.reading():
+                return await self.siblings.pass_on(call, owner)
+        router = self.router or await self._router_in_time(REPLACED_WITHIN_S if PASSED_ON in call.scope else 0.0)
+        return await router.handle(call)
+
+    async def _router_in_time(self, patience_s: float) -> "Router":
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(max(patience_s, self._patience_s)):
+                await self._has_router.wait()
+        if self.router is None:
+            raise HttpError(503, "The server is starting: it loads the model.", headers=_RETRY_SOON)
+        return self.router
+
+    def _check_ready(self) -> None:
+        if self._admission.draining:
+            raise HttpError(503, "The server is shutting down.")
+        if self.router is None:
+            raise HttpError(503, "The server is starting: it loads the model.", headers=_RETRY_SOON)
+        if not self._engine_ready():
+            raise HttpError(503, "The engine does not answer at the moment.", headers=_RETRY_SOON)
+        if not self._progresses():
+            raise HttpError(503, "A process of the engine is being replaced.", headers=_RETRY_SOON)
+
+    async def _answer_error(self, call: Call, error: Exception) -> None:
+        if isinstance(error, Disconnected):
+            return
+        answer = http_error(error, call.request_id)
+        if answer.status == 500:
+            unexpected = None if isinstance(error, PagedServeError) else error
+            log.error("failed request=%s: %s", call.request_id, error, exc_info=unexpected)
+        if self.router is not None and answer.status in (400, 429, 503, 504):
+            self.router.count_refusal(answer.status)
+        if not call.started:  # otherwise the broken connection says it
+            await call.send_error(answer)

@@ -1,0 +1,238 @@
+"""The frontend's process: serves first, then loads the model's text side and finds the engine."""
+
+import asyncio
+import contextlib
+import gc
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import uvicorn
+import uvloop
+
+from paged_serve.protocol.messages import control
+from paged_serve.protocol.messages.config import Config
+from paged_serve.protocol.messages.engine_core import SchedulerStats
+from paged_serve.protocol.process.lifecycle import ChildProcess
+from paged_serve.protocol.process.lifeline import is_stopped
+from paged_serve.protocol.transport.authentication import read_secret
+from paged_serve.protocol.transport.run_dir import FRONTEND_SOCKET
+
+from ...admission import Admission
+from ...buffer_budget import BufferBudget
+from ...client.async_client import AsyncClient
+from ...listen import open_unix
+from ...open_files import max_connections_for, raise_open_files_limit
+from ..connections.connection_buffers import ConnectionBuffers
+from ..connections.connection_limit import Places
+from ..connections.http_protocol import LimitedHttpProtocol
+from ..exchange.access_log import configure_access_log
+from ..idempotency.siblings import REPLACED_WITHIN_S, PassedOn, Siblings
+from .admin_server import AdminServer
+from .app import Application
+from .early_health import Porter
+from .supervisor_watch import SupervisorWatch
+from .throughput_log import ThroughputLog
+from .uvicorn_server import UvicornServer, uvicorn_config
+
+if TYPE_CHECKING:
+    from ..routes.router import Router
+    from ..service import TextSide
+
+log = logging.getLogger(__name__)
+
+SILENT_AFTER_S = 1.2  # the engine speaks every 250 ms
+BEAT_S = 0.25
+YOUNG_COLLECTIONS_PER_FULL = 1000  # one takes 0.15 s beside 10,000 connections, and finds next to nothing
+CONNECT_WITHIN_S = 1e9  # the supervisor decides when a start has failed
+
+
+class _Server(UvicornServer):
+    """Takes over from the porter."""
+
+    def __init__(self, config: uvicorn.Config, porter: Porter):
+        super().__init__(config)
+        self._porter = porter
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for link in self._porter.leave():
+            await asyncio.get_running_loop().connect_accepted_socket(self._new_connection, link)
+
+    def _new_connection(self) -> LimitedHttpProtocol:
+        make: Any = self.config.http_protocol_class
+        connection: LimitedHttpProtocol = make(self.config, self.server_state, self.lifespan.state)
+        return connection
+
+
+class FrontendProcess:
+    def __init__(self, child: ChildProcess, porter: Porter):
+        assert child.http_fd is not None, "a frontend is started with --http-fd"
+        self._child = child
+        self._client: AsyncClient | None = None
+        scheduler = child.config.scheduler
+        self._admission = Admission(scheduler.max_num_seqs + scheduler.max_num_queued_requests, self._engine_stats)
+        server = child.config.server
+        self._buffers = BufferBudget(server.max_buffered_bytes, len(server.api_keys) > 1)
+        patience_s = REPLACED_WITHIN_S if child.epoch else 0.0  # requests need not know that another was here before
+        self._app = Application(
+            server,
+            self._admission,
+            self._engine_ready,
+            self._progress_is_made,
+            patience_s,
+            read_secret(child.run_dir),
+            self._buffers,
+        )
+        self._socket = socket.socket(fileno=child.http_fd)
+        self._socket.setblocking(False)
+        max_connections = server.max_connections or max_connections_for(raise_open_files_limit(), server.num_frontends)
+        self._places = Places(max_connections)
+        buffers = ConnectionBuffers(self._buffers)
+        self._server = _Server(uvicorn_config(self._app, server.root_path, self._places, buffers), porter)
+        self._sibling_server = UvicornServer(
+            uvicorn_config(PassedOn(self._app), places=Places(max_connections), buffers=buffers)
+        )
+        if server.num_frontends > 1:
+            self._app.siblings = Siblings(child.run_dir, child.index, server.num_frontends)
+        self._admin = AdminServer(server, child.run_dir, child.index)
+        self._supervisor_watch = SupervisorWatch(os.getppid(), server.wake_supervisor)
+        self._throughput_log = ThroughputLog() if child.index == 0 else None
+        configure_access_log(server.access_log)
+        self._reported_drained = False
+        self._stopped = asyncio.Event()
+
+    async def run(self) -> None:
+        """Until the supervisor says Stop. Raises when this process has become useless."""
+        loop = asyncio.get_running_loop()
+        signal_fd = self._child.control.socket.fileno()
+        loop.add_reader(signal_fd, self._read_control)
+        tasks = {
+            loop.create_task(self._serve()),
+            loop.create_task(self._admin.serve()),
+            loop.create_task(self._serve_siblings()),
+            loop.create_task(self._load()),
+            loop.create_task(self._beat()),
+        }
+        try:
+            while not self._child.stop_requested:
+                done, tasks = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    task.result()
+        finally:
+            for server in (self._server, self._sibling_server, self._admin.server):
+                server.should_exit = server.force_exit = True
+            if self._child.stop_requested and not self._stopped.is_set():
+                self._break_connections()
+            loop.remove_reader(signal_fd)
+            if self._client is not None:
+                await self._client.close()
+
+    def _engine_ready(self) -> bool:
+        client = self._client
+        return client is not None and client.ready and client.silence_s < SILENT_AFTER_S
+
+    def _engine_stats(self) -> SchedulerStats | None:
+        return self._client.stats if self._client is not None and self._engine_ready() else None
+
+    def _progress_is_made(self) -> bool:
+        """There are workers, and somebody to replace them."""
+        return self._client is not None and self._client.computes and not is_stopped(os.getppid())
+
+    async def _serve(self) -> None:
+        await self._server.serve(sockets=[self._socket])
+        if not self._child.stop_requested:
+            raise RuntimeError("the HTTP server has stopped by itself")
+
+    async def _serve_siblings(self) -> None:
+        """Until the end, also where there are none."""
+        if self._app.siblings is None:
+            await self._stopped.wait()
+            return
+        listener = open_unix(f"{self._child.run_dir}/{FRONTEND_SOCKET.format(self._child.index)}")
+        listener.setblocking(False)
+        await self._sibling_server.serve(sockets=[listener])
+
+    async def _load(self) -> None:
+        child, loop = self._child, asyncio.get_running_loop()
+        connecting = loop.create_task(
+            AsyncClient.connect(
+                child.run_dir,
+                role="frontend",
+                index=child.index,
+                timeout_s=CONNECT_WITHIN_S,
+                context=child.context,
+            )
+        )
+        text, make_routers = await loop.run_in_executor(None, _load_text, child.config)
+        self._client = self._buffers.outputs = await connecting
+        self._client.on_outputs = self._buffers.outputs_came
+        self._app.router, self._admin.router = make_routers(
+            text, self._client, self._admission, child.index, child.run_dir, self._buffers
+        )
+        gc.freeze()  # what lives now lives for ever; a collection that looks at it holds everybody up
+        gc.set_threshold(*gc.get_threshold()[:2], YOUNG_COLLECTIONS_PER_FULL)
+        child.control.send(control.Ready(text.facts() | self._admin.facts()))
+        log.info("ready max_model_len=%d", self._client.limits.max_model_len)
+
+    async def _beat(self) -> None:
+        """The loop's pulse: heartbeats up, control messages down should the socket's signal have been missed."""
+        step = 0
+        while not self._child.stop_requested:
+            step += 1
+            now = time.monotonic()
+            self._child.heartbeat(now, step)
+            self._supervisor_watch.look(now)
+            if self._throughput_log is not None:
+                self._throughput_log.look(now, self._engine_stats())
+            self._read_control()
+            if self._client is not None and self._client.failure is not None:
+                raise self._client.failure
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(BEAT_S):
+                    await self._stopped.wait()
+
+    def _read_control(self) -> None:
+        while (message := self._child.control.receive(0.0)) is not None:
+            match message:
+                case control.Drain():
+                    self._admission.draining = True
+                case control.Stop():
+                    self._child.request_stop()
+                    self._stopped.set()
+                case _:
+                    log.warning("unexpected message from the supervisor: %s", type(message).__name__)
+        if self._admission.drained and not self._reported_drained and not self._server.has_unsent_bytes:
+            self._reported_drained = self._child.control.send(control.Drained())
+
+    def _break_connections(self) -> None:
+        """Only this process ends, by a signal. Readers ask again after a break; after an error they may not."""
+        for listener in self._server.servers:
+            listener.close()  # who comes now waits for our successor
+        self._places.is_closed = True
+        for server in (self._server, self._sibling_server):
+            connections: Any = server.server_state.connections
+            for connection in list(connections):
+                connection.transport.abort()
+
+
+def _load_text(
+    config: Config,
+) -> "tuple[TextSide, Callable[[TextSide, AsyncClient, Admission, int, str, BufferBudget], tuple[Router, Router]]]":
+    from ..routes.router import make_routers  # late, and in a thread: /live answers while these modules are read
+    from ..service import TextSide
+
+    text = TextSide.load(config)
+    if text.template is not None:
+        text.template.start()
+    return text, make_routers
+
+
+def serve(porter: Porter, child: ChildProcess) -> None:
+    """The process's body, for run_child. `porter` answers until the server does."""
+    process = FrontendProcess(child, porter)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(process.run())

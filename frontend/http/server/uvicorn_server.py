@@ -1,0 +1,55 @@
+"""uvicorn as we run it: by the supervisor's word and not by signals, with our limits on what a connection may do."""
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import uvicorn
+
+from ...buffer_budget import DEFAULT_MAX_BYTES, BufferBudget
+from ..connections.connection_buffers import ConnectionBuffers
+from ..connections.connection_limit import Places
+from ..connections.http_protocol import LimitedHttpProtocol
+
+DATE_EVERY_S = 1.0  # the Date header's resolution
+KEEP_ALIVE_S = 65  # above the usual 60 s of proxies, so that they and not we close idle connections
+
+
+def uvicorn_config(
+    app: Any, root_path: str = "", places: Places | None = None, buffers: ConnectionBuffers | None = None
+) -> uvicorn.Config:
+    places, buffers = places or Places(), buffers or ConnectionBuffers(BufferBudget(DEFAULT_MAX_BYTES))
+    return uvicorn.Config(
+        app,
+        http=partial(LimitedHttpProtocol, places=places, buffers=buffers),  # type: ignore[arg-type]
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        log_level="error",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        root_path=root_path,
+    )
+
+
+class UvicornServer(uvicorn.Server):
+    """Serves until its task is cancelled."""
+
+    async def main_loop(self) -> None:
+        """uvicorn looks ten times a second whether it should end; we cancel it instead."""
+        while not await self.on_tick(0):
+            await asyncio.sleep(DATE_EVERY_S)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    @property
+    def has_unsent_bytes(self) -> bool:
+        """Whether somebody has not taken the whole of an answer yet: it would end with this process."""
+        connections: Any = self.server_state.connections
+        return any(connection.has_unsent_bytes for connection in connections)

@@ -1,0 +1,175 @@
+"""One process that the supervisor has started: how it is spawned, what it has said, how it ended."""
+
+import contextlib
+import enum
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from paged_serve.protocol.process.lifeline import is_at_work, is_stopped, lifeline_pipe
+from paged_serve.protocol.state_machine import fire
+
+if TYPE_CHECKING:
+    from paged_serve.protocol.messages.control import Progress
+
+Role = Literal["engine-core", "worker", "frontend", "spare"]
+MODULES: dict[Role, str] = {
+    "engine-core": "paged_serve.engine_core.process",
+    "worker": "paged_serve.workers.process",
+    "frontend": "paged_serve.frontend.http.server",
+    "spare": "paged_serve.workers.process.standby",
+}
+
+# As return codes; 0: somebody has asked it to stop, by SIGTERM.
+OUTSIDE = {0, -signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP, -signal.SIGQUIT}
+
+
+class ChildState(enum.Enum):
+    SPAWNED = enum.auto()
+    GREETED = enum.auto()  # it has our Welcome and prepares its work
+    READY = enum.auto()  # its loop runs; silence now means that it hangs
+    DRAINED = enum.auto()
+    DEAD = enum.auto()
+
+
+class ChildEvent(enum.Enum):
+    HELLO = enum.auto()
+    READY = enum.auto()
+    DRAINED = enum.auto()
+    PROMOTED = enum.auto()  # a spare has become a worker
+    DEATH = enum.auto()
+
+
+TRANSITIONS = {
+    (ChildState.SPAWNED, ChildEvent.HELLO): ChildState.GREETED,
+    (ChildState.GREETED, ChildEvent.READY): ChildState.READY,
+    (ChildState.READY, ChildEvent.READY): ChildState.READY,  # a core says it again after each new worker group
+    (ChildState.DRAINED, ChildEvent.READY): ChildState.DRAINED,
+    (ChildState.GREETED, ChildEvent.DRAINED): ChildState.DRAINED,
+    (ChildState.READY, ChildEvent.DRAINED): ChildState.DRAINED,
+    (ChildState.READY, ChildEvent.PROMOTED): ChildState.GREETED,
+    (ChildState.SPAWNED, ChildEvent.DEATH): ChildState.DEAD,
+    (ChildState.GREETED, ChildEvent.DEATH): ChildState.DEAD,
+    (ChildState.READY, ChildEvent.DEATH): ChildState.DEAD,
+    (ChildState.DRAINED, ChildEvent.DEATH): ChildState.DEAD,
+    (ChildState.DEAD, ChildEvent.READY): ChildState.DEAD,  # its end has overtaken its words
+    (ChildState.DEAD, ChildEvent.DRAINED): ChildState.DEAD,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StartInfo:
+    """What every child of one run is started with."""
+
+    run_dir: str
+    environment: Mapping[str, str]
+    http_fd: int  # the listening HTTP socket; -1 without frontends
+    modules: Mapping[Role, str]
+
+    def command(self, role: Role, index: int, epoch: int, inherited: Sequence[int]) -> list[str]:
+        options = ["--run-dir", self.run_dir, "--index", str(index), "--epoch", str(epoch)]
+        for name, descriptor in zip(("--lifeline-fd", "--http-fd"), inherited, strict=False):
+            options += [name, str(descriptor)]
+        return [sys.executable, "-P", "-m", self.modules[role], *options]
+
+
+@dataclass(slots=True, eq=False)
+class Child:
+    """A process, its handles, and what the control link has told about it. Times are `time.monotonic` seconds."""
+
+    role: Role
+    index: int
+    epoch: int
+    process: subprocess.Popen[bytes]
+    pidfd: int  # readable when the process has ended; -1 after `reap`
+    lifeline_fd: int  # write end: the kernel kills the child when our copy, the only one, closes
+    last_heard: float
+    started_as: str = ""  # as its files in the run directory are named
+    state: ChildState = ChildState.SPAWNED
+    peer: bytes = b""  # its identity on the control socket, from its Hello on
+    failure: str = ""  # its own last words, or why we judged it lost
+    memory_ran_out: bool = False  # when it was killed
+    progress: "Progress | None" = None
+    facts: dict[str, str] = field(default_factory=dict)
+    turn: int = 0  # of a core that computes, one by one, what the core before it may have died of
+
+    @classmethod
+    def spawn(cls, role: Role, index: int, epoch: int, start: "StartInfo", now: float) -> "Child":
+        """Start the role's module in its own session, so that ctrl-C reaches the supervisor alone."""
+        lifeline_read, lifeline_write = lifeline_pipe()
+        inherited = [lifeline_read, start.http_fd] if role == "frontend" else [lifeline_read]
+        try:
+            process = subprocess.Popen(
+                start.command(role, index, epoch, inherited),
+                stdin=subprocess.DEVNULL,
+                stdout=2,  # stdout belongs to the person or program that started us
+                pass_fds=inherited,
+                start_new_session=True,
+                env=start.environment,
+            )
+        except OSError:
+            os.close(lifeline_write)
+            raise
+        finally:
+            os.close(lifeline_read)
+        return cls(role, index, epoch, process, os.pidfd_open(process.pid), lifeline_write, now, f"{role}-{index}")
+
+    @property
+    def name(self) -> str:
+        return self.role if self.role == "engine-core" else f"{self.role} {self.index}"
+
+    def fire(self, event: ChildEvent) -> None:
+        self.state = fire(TRANSITIONS, self.state, event, self.name)
+
+    def signal(self, number: int) -> None:
+        """To the child and whatever it has started; nothing happens when it has ended."""
+        if self.state is not ChildState.DEAD:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, number)
+
+    def reap(self, timeout_s: float | None = None) -> None:
+        """Collect an ended child and give its handles back; its own children end with it."""
+        self.signal(signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(timeout_s)
+        self.fire(ChildEvent.DEATH)
+        os.close(self.pidfd)
+        os.close(self.lifeline_fd)
+        self.pidfd = self.lifeline_fd = -1
+
+    def promote(self, epoch: int) -> None:
+        """A warm spare becomes its rank's worker; it must be told."""
+        self.fire(ChildEvent.PROMOTED)
+        self.role, self.epoch = "worker", epoch
+
+    def is_stopped(self) -> bool:
+        """Then silence is no long step."""
+        return is_stopped(self.process.pid)
+
+    def is_at_work(self) -> bool:
+        """Whether a thread of it computes, or would if it had a core or its disk had answered."""
+        return is_at_work(self.process.pid)
+
+    def ended_from_outside(self) -> bool:
+        """Whether a signal that no fault of its own raises has halted or ended the process, reaped or not."""
+        code = self.process.returncode
+        if code is None and self.pidfd >= 0:
+            found = os.waitid(os.P_PIDFD, self.pidfd, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if found is not None:
+                code = found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+        return code in OUTSIDE if code is not None else self.is_stopped()
+
+    def obituary(self) -> str:
+        """Who ended and why, for people: its own words first, then how the kernel saw it."""
+        who = f"{self.name} (pid {self.process.pid})"
+        if self.failure:
+            return f"{who}: {self.failure}"
+        code = self.process.returncode
+        if code is not None and code < 0:
+            hint = "; the kernel has just ended processes because memory ran out" if self.memory_ran_out else ""
+            return f"{who} was killed by {signal.Signals(-code).name}{hint}"
+        return f"{who} ended with exit code {code}"

@@ -1,0 +1,255 @@
+"""The parent of all: starts every process, knows each one's epoch, replaces what dies, and leaves nothing behind.
+
+    worker lost        the whole group is killed, and spares or new processes are the next epoch's; the core requeues
+    engine core lost   it and the workers are killed and started with the next epoch; the clients resume
+    frontend lost      it is started again on the same listening socket
+    start refused      starting again will not help: everything ends, exit code 2
+    too many losses    everything ends, exit code 1
+
+One loop waits on the control socket, on the children's process handles, and on a pipe that signals and other threads
+write to. Nothing outlives this process, however it ends: see protocol/process/lifecycle.py.
+"""
+
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack
+
+from paged_serve.protocol.errors import ConfigError, EngineDead
+from paged_serve.protocol.messages.config import Config
+from paged_serve.protocol.messages.control import Promote
+from paged_serve.protocol.process.flight_record import CopyLog
+from paged_serve.protocol.transport.run_dir import make_run_dir, remove_dead_run_dirs, remove_run_dir
+
+from ..listen import close_http_socket
+from .child_messages import OnProgress, Reception
+from .flight_recorder.recorder import FlightRecorder
+from .losses import Losses
+from .processes.child import MODULES, ChildState, Role, StartInfo
+from .processes.hang_detector import SilenceJudge
+from .processes.process_table import ProcessTable, Slot
+from .processes.restart_budget import RestartBudget
+from .processes.standby_workers import SpareKeeper
+from .recovery import Recovery
+from .shutdown import Phase, PhaseEvent, Shutdown
+from .shutdown_steps import Ending
+from .signal_pipe import REPORT_SIGNAL, Request, WakeUp
+
+log = logging.getLogger(__name__)
+
+OnReady = Callable[[dict[str, str]], None]  # the children's facts, for the banner
+
+TURN_S = 0.25  # the longest sleep between two looks at silent children
+
+
+class Supervisor:
+    """`start`, then `run` until the end; or `start`, `wait_ready`, and `run` in a thread of its own.
+
+    `drain` and `stop` only ask, from any thread or signal handler; `run` does it and returns.
+    """
+
+    def __init__(
+        self, config: Config, http_socket: socket.socket | None = None, *, modules: Mapping[Role, str] = MODULES
+    ):
+        """Takes over `http_socket`, bound and listening; without one there are no frontends, only the engine."""
+        self.config = config
+        self.exit_code = 0
+        self.reason = ""  # why it ended, for people; "" after a requested stop
+        self._http_socket = http_socket
+        self._modules = modules
+        self._shutdown = Shutdown(config.server.drain_timeout_s)
+        self._wake_up = WakeUp()
+        self._resources = ExitStack()
+        self._resources.callback(self._wake_up.close)
+        if http_socket is not None:
+            self._resources.callback(close_http_socket, http_socket, config.server)
+
+    def start(self) -> None:
+        """Make the run directory, start every process, bind the control socket; returns before they are ready."""
+        with self._resources.pop_all() as resources:  # gives everything back unless all of the start succeeds
+            self.run_dir = make_run_dir()
+            resources.callback(remove_run_dir, self.run_dir)
+            http_fd = -1 if self._http_socket is None else self._http_socket.fileno()
+            self._processes = ProcessTable(StartInfo(self.run_dir, _environment(), http_fd, self._modules))
+            resources.callback(self._abandon_all)
+            self._spawn_all()
+            self._open_link(resources)
+            self._resources = resources.pop_all()
+        log.info("started run_dir=%s processes=%d", self.run_dir, len(self._processes.living))
+
+    def _spawn_all(self) -> None:
+        now = time.monotonic()
+        num_frontends = 0 if self._http_socket is None else self.config.server.num_frontends
+        slots: list[Slot] = [("frontend", index) for index in range(num_frontends)]  # first: people ask for /live
+        slots += [("worker", rank) for rank in range(self.config.parallel.tensor_parallel_size)]  # they take longest
+        slots.append(("engine-core", 0))
+        try:
+            for slot in slots:
+                self._processes.spawn(slot, 0, now)
+        except OSError as error:
+            raise ConfigError(f"cannot start a process: {error}") from error
+
+    def _open_link(self, resources: ExitStack) -> None:
+        # Late, because ZeroMQ takes longer to import than a child to spawn, and children wait for the socket anyway.
+        from .control_link import ControlLink
+
+        remove_dead_run_dirs()
+        self._link = ControlLink(self.run_dir)
+        resources.callback(self._link.close)
+        now = time.monotonic()
+        self._spares = SpareKeeper(self._processes, self._num_spares(), now)
+        server = self.config.server
+        budget = RestartBudget(server.max_restarts, server.restart_window_s)
+        self._recovery = Recovery(self._processes, self._link, self._spares, budget)
+        self._recorder = FlightRecorder(
+            self.config, self.run_dir, self._processes, lambda child, question: self._link.send(child.peer, question)
+        )
+        resources.callback(self._recorder.write)
+        resources.enter_context(CopyLog(self._recorder.events.append))
+        reception = Reception(self.config, self._processes, self._link, self._recovery, self._shutdown, self._recorder)
+        self._losses = Losses(
+            self._processes,
+            self._link,
+            reception,
+            SilenceJudge(self.config.parallel.step_timeout_s, now),
+            self._recovery,
+            self._recorder,
+            self._shutdown,
+            self._give_up,
+        )
+        self._ending = Ending(self._processes, self._link)
+
+    def _num_spares(self) -> int:
+        """Programs that use the engine alone do not pay for spares."""
+        parallel = self.config.parallel
+        wanted = parallel.spare_workers and "spare" in self._modules and self._http_socket is not None
+        return parallel.tensor_parallel_size if wanted else 0
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """Process ids by name, as of now."""
+        return {child.name: child.process.pid for child in list(self._processes.living.values())}
+
+    def signals(self) -> AbstractContextManager[None]:
+        """Within: the first SIGINT, SIGTERM or SIGHUP drains, the next one stops at once. Main thread only."""
+        return self._wake_up.signals()
+
+    def drain(self) -> None:
+        """Ask to finish what was accepted and to stop then."""
+        self._wake_up.ask(Request.DRAIN)
+
+    def stop(self) -> None:
+        """Ask to stop now; what runs is lost."""
+        self._wake_up.ask(Request.STOP)
+
+    def wait_ready(self, timeout_s: float = 600.0, on_progress: OnProgress | None = None) -> dict[str, str]:
+        """The children's facts, once all can work. After ConfigError (refused) or EngineDead everything has ended."""
+        deadline = time.monotonic() + timeout_s
+        while self._shutdown.phase is Phase.STARTING and (left_s := deadline - time.monotonic()) > 0:
+            self._turn(left_s, on_progress)
+        if self._shutdown.phase is Phase.SERVING:
+            return self.facts()
+        if self._shutdown.phase is Phase.STARTING:
+            self._give_up(f"not ready after {timeout_s:.0f} s", 1, time.monotonic())
+        self.run()
+        raise (ConfigError if self.exit_code == 2 else EngineDead)(self.reason or "stopped during the start")
+
+    def run(self, on_progress: OnProgress | None = None, on_ready: OnReady | None = None) -> int:
+        """Supervise until the end; then no process and no file is left. The exit code: 0 after a requested stop."""
+        try:
+            while self._shutdown.phase is not Phase.ENDED:
+                before = self._shutdown.phase
+                self._turn(TURN_S, on_progress)
+                if on_ready and before is Phase.STARTING and self._shutdown.phase is Phase.SERVING:
+                    on_ready(self.facts())
+        finally:
+            self._resources.close()
+        return self.exit_code
+
+    def _turn(self, timeout_s: float, on_progress: OnProgress | None) -> None:
+        """Sleep until something happens, then act on it."""
+        wait_s = min(timeout_s, TURN_S, self._shutdown.next_deadline(time.monotonic()))
+        readable = self._link.wait(wait_s, [self._wake_up.readable, *self._processes.handles()])
+        now = time.monotonic()
+        self._losses.read_control(now, on_progress)
+        self._losses.reap(readable, now)
+        self._obey(now)
+        self._losses.find_silent(now)
+        self._recovery.memory_shortage.tick(now)
+        if not self._shutdown.is_over:
+            for spare in self._processes.spawn_missing(now):
+                self._link.send(spare.peer, Promote(spare.epoch))
+        if self._shutdown.phase is Phase.SERVING:
+            self._spares.tick(now)
+        self._recorder.tick(now)
+        self._advance(now)
+
+    def facts(self) -> dict[str, str]:
+        """What the children have told of themselves, for people."""
+        facts: dict[str, str] = {}
+        for child in self._processes.of_role("worker", "engine-core", "frontend"):
+            facts |= child.facts
+        return facts
+
+    # How it ends
+
+    def _obey(self, now: float) -> None:
+        for request in self._wake_up.taken():
+            phase = self._shutdown.phase
+            if request is REPORT_SIGNAL:
+                self._recorder.collect("asked for by SIGUSR1", now, asked=True)
+            elif phase is Phase.SERVING and request is not Request.STOP:
+                log.info("draining timeout_s=%g (the next signal stops at once)", self.config.server.drain_timeout_s)
+                self._shutdown.begin_drain(now)
+                self._ending.tell_drain("frontend")
+            elif isinstance(request, signal.Signals) or phase is Phase.STARTING:  # nothing was promised yet
+                self._begin_stop(now, at_once=True)
+            elif request is Request.STOP and not self._shutdown.is_over:
+                self._begin_stop(now, at_once=False)
+
+    def _begin_stop(self, now: float, *, at_once: bool) -> None:
+        self._shutdown.begin_stop(now, at_once=at_once)
+        self._processes.forget_missing()
+
+    def _give_up(self, reason: str, exit_code: int, now: float) -> None:
+        self.reason, self.exit_code = reason, exit_code
+        if exit_code != 2:  # a refusal is for the person who started us, who gets it in one line
+            log.error("ending reason=%s", reason)
+        self._begin_stop(now, at_once=True)
+
+    def _advance(self, now: float) -> None:
+        """Move on to the next phase when this one is done."""
+        shutdown, processes = self._shutdown, self._processes
+        if shutdown.phase is Phase.STARTING and self._all_ready():
+            shutdown.fire(PhaseEvent.READY)
+        if shutdown.phase is Phase.DRAINING and self._ending.all_drained("frontend"):
+            shutdown.fire(PhaseEvent.FRONTENDS_DRAINED)
+            self._ending.tell_drain("engine-core")
+        engine_drained = shutdown.phase is Phase.DRAINING_ENGINE and self._ending.all_drained("engine-core")
+        if engine_drained or shutdown.drain_is_over(now):
+            self._begin_stop(now, at_once=False)
+        for step in shutdown.steps_due(now, frontends_gone=self._ending.frontends_gone):
+            self._ending.take(step)
+        if shutdown.phase is Phase.STOPPING and processes.is_empty:
+            shutdown.fire(PhaseEvent.GONE)
+
+    def _all_ready(self) -> bool:
+        """Workers, too, although the core waits for them: what they tell of themselves may arrive after its word."""
+        told = self._processes.of_role("worker", "engine-core", "frontend")
+        return self._processes.is_complete and all(child.state is ChildState.READY for child in told)
+
+    def _abandon_all(self) -> None:
+        """Somebody is left only when a start failed, or after an error of our own."""
+        for child in self._processes.unfinished():
+            self._processes.abandon(child)
+
+
+def _environment() -> dict[str, str]:
+    """Ours, with our import path: all processes must come from one checkout, wherever we were started."""
+    path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+    # glibc would give each thread that tokenizes a heap of its own, and each keeps what the longest text took
+    return {"MALLOC_ARENA_MAX": "2", **os.environ, "PYTHONPATH": path}
