@@ -13,9 +13,9 @@ from paged_serve.protocol.messages.message import MAX_FRAME_BYTES, unpack_ids
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 
 from ..kv.kv_cache import KVCache
+from ..requests.order import queue_order
 from ..requests.request import Request, Sequence
 from ..requests.tenant import Tenant
-from ..scheduling.waiting_queue import queue_order
 
 MAX_PROMPT_LOGPROBS_BYTES = MAX_FRAME_BYTES * 3 // 4  # of all sequences of a request
 

@@ -12,7 +12,7 @@ from paged_serve.protocol.messages.config import SchedulerConfig
 from paged_serve.protocol.messages.engine_core import MAX_TENANT_STATS, EngineCoreRequest, TenantStats
 
 from ..requests.tenant import Tenant
-from ..scheduling.scheduler import Scheduler
+from .backlog import Backlog
 from .forecast import Forecast
 
 LONGEST_WAIT_S, SHORTEST_WAIT_S = 3600.0, 0.1  # that anybody is told
@@ -23,19 +23,20 @@ TOLD_TO_HURRY_S = 0.5  # a queue that may drain sooner is not called full: who h
 class Capacity:
     """Raises Overloaded, with a truthful time to come back, for what should not be accepted now."""
 
-    def __init__(self, scheduler: Scheduler, limits: SchedulerConfig, forecast: Forecast):
-        self._scheduler = scheduler
+    def __init__(self, backlog: Backlog, limits: SchedulerConfig, forecast: Forecast):
+        self._backlog = backlog
         self._limits = limits
         self._forecast = forecast
 
     def check(self, tenant: Tenant, message: EngineCoreRequest) -> None:
         n, prompt_tokens = message.sampling_params.n, len(message.prompt_token_ids) // TOKEN_BYTES
-        scheduler = self._scheduler
-        if scheduler.num_queued:
-            new_rows = n - len(scheduler.free_rows)
-            self._check_limit(tenant, "sequences", scheduler.num_queued + new_rows, tenant.num_queued + new_rows)
+        if self._backlog.num_queued:
+            new_rows = n - len(self._backlog.free_rows)
+            self._check_limit(tenant, "sequences", self._backlog.num_queued + new_rows, tenant.num_queued + new_rows)
             new = n * prompt_tokens
-            self._check_limit(tenant, "tokens", scheduler.num_queued_tokens + new, tenant.queued_prompt_tokens + new)
+            self._check_limit(
+                tenant, "tokens", self._backlog.num_queued_tokens + new, tenant.queued_prompt_tokens + new
+            )
         if message.ttl_s:
             self._check_patience(tenant, message.ttl_s, prompt_tokens)
 
@@ -44,7 +45,7 @@ class Capacity:
 
         With the latter a frontend can refuse without asking.
         """
-        shares = self._scheduler.shares
+        shares = self._backlog.shares
         queued = [tenant for tenant in shares.tenants.values() if tenant.num_queued]
         weight = sum(tenant.weight for tenant in queued)
         longest = nsmallest(MAX_TENANT_STATS, queued, key=lambda tenant: (-tenant.num_queued, tenant.name))
@@ -60,7 +61,7 @@ class Capacity:
         """No request of this tenant, be it small, would be accepted for some time. `weight`: of all that wait."""
         limit = self._limits.max_num_queued_requests
         is_over = tenant.num_queued + 1 > limit * tenant.weight / weight
-        return is_over and self._scheduler.num_queued + 1 > limit and wait_s > TOLD_TO_HURRY_S
+        return is_over and self._backlog.num_queued + 1 > limit and wait_s > TOLD_TO_HURRY_S
 
     def _check_limit(self, tenant: Tenant, what: str, total: int, own: int) -> None:
         limits = self._limits
@@ -79,9 +80,7 @@ class Capacity:
 
     def _share(self, tenant: Tenant, limit: int) -> float:
         others = sum(
-            other.weight
-            for other in self._scheduler.shares.tenants.values()
-            if other.num_queued and other is not tenant
+            other.weight for other in self._backlog.shares.tenants.values() if other.num_queued and other is not tenant
         )
         return limit * tenant.weight / (tenant.weight + others)
 
@@ -92,7 +91,7 @@ class Capacity:
         if wait_s > ttl_s:
             raise Overloaded(
                 f"timeout={ttl_s:.3g}: the first token would come in about {wait_s:.3g} s, as "
-                f"{self._scheduler.num_waiting} sequences wait. Allow more time, or come back later",
+                f"{self._backlog.num_waiting} sequences wait. Allow more time, or come back later",
                 self._told(wait_s - ttl_s),
             )
 

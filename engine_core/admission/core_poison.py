@@ -20,7 +20,7 @@ from paged_serve.protocol.block_hash import TOKEN_BYTES
 from paged_serve.protocol.messages.engine_core import AbortRequests, EngineCoreRequest, RejectReason, RequestRejected
 
 from ..requests.request import Request
-from ..scheduling.worker_poison import Quarantine
+from .backlog import Isolation
 
 Kept = EngineCoreRequest | AbortRequests
 MIN_TTL_S = 0.001
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 class Trials:
     """The turn, the line of clients who wait for it, and what they and others have said meanwhile."""
 
-    quarantine: Quarantine
+    quarantine: Isolation
     max_kept: int  # requests
     max_kept_bytes: int = 1 << 26
     _line: dict[bytes, None] = field(default_factory=dict)

@@ -9,9 +9,8 @@ from collections.abc import Sequence as Items
 from typing import NamedTuple
 
 from ..requests.request import Request, Sequence
-from ..requests.tenant import Tenant
-from ..scheduling.fair_share import OUTPUT_TOKEN_COST, PROMPT_TOKEN_COST
-from ..scheduling.scheduler import Scheduler
+from ..requests.tenant import OUTPUT_TOKEN_COST, PROMPT_TOKEN_COST, Tenant
+from .backlog import Backlog
 
 KEEP_STEP = 0.98  # a step counts half after 34 more
 KEEP_SEQUENCE = 0.95  # an ended sequence counts half after 14 more
@@ -78,10 +77,10 @@ class StepPace:
 
 
 class Forecast:
-    """Learns from steps and from ends; answers for one scheduler."""
+    """Learns from steps and from ends; answers for one backlog."""
 
-    def __init__(self, scheduler: Scheduler):
-        self._scheduler = scheduler
+    def __init__(self, backlog: Backlog):
+        self._backlog = backlog
         self._pace = StepPace()
         self._used = self._allowed = 0.0  # output tokens of ended sequences, old ones fading
         self._computed = self._admitted = 0.0  # prompt tokens of admitted ones
@@ -122,14 +121,14 @@ class Forecast:
         The wait until a moment of service is the same for all, so it grows with that moment: each is sought from
         where the one before was found, in a round or two.
         """
-        scheduler = self._scheduler
-        if not scheduler.num_waiting and scheduler.free_rows:
+        backlog = self._backlog
+        if not backlog.num_waiting and backlog.free_rows:
             return [0.0] * len(tenants)
         prompt_s, output_s = self._prices()
-        live = [other for other in scheduler.shares.tenants.values() if other.num_live]
+        live = [other for other in backlog.shares.tenants.values() if other.num_live]
         queues = {other: self._queue(other) for other in live}
         cost = sum(other.cost for other in queues.values())
-        seconds = scheduler.num_queued_tokens * prompt_s + output_s * sum(each.queued_output_tokens for each in live)
+        seconds = backlog.num_queued_tokens * prompt_s + output_s * sum(each.queued_output_tokens for each in live)
         cost_s, excess_s = seconds / cost if cost else 0.0, self._excess_s(output_s)
         moments: list[tuple[float, int, _Queue]] = []
         for tenant in tenants:
@@ -141,26 +140,25 @@ class Forecast:
         return waits
 
     def _queue(self, tenant: Tenant) -> "_Queue":
-        shares = self._scheduler.shares
+        shares = self._backlog.shares
         service = shares.served_as_of(tenant)
         cost = _cost(tenant.queued_prompt_tokens, tenant.queued_output_tokens * self._used_share)
         return _Queue(tenant, service, tenant.weight, cost, tenant.arrivals.value(self._now))
 
     def first_token_s(self, tenant: Tenant, prompt_tokens: int) -> float:
         """Seconds until the first token of a sequence that came now."""
-        scheduler, (prompt_s, output_s) = self._scheduler, self._prices()
-        begun = sum(sequence.prefill_len - sequence.num_scheduled for sequence in scheduler.prefilling)
+        backlog, (prompt_s, output_s) = self._backlog, self._prices()
+        begun = sum(sequence.prefill_len - sequence.num_scheduled for sequence in backlog.prefilling)
         planned = sum(
-            (plan.num_tokens - len(plan.decode)) * prompt_s + len(plan.decode) * output_s
-            for plan in scheduler.in_flight
+            (plan.num_tokens - len(plan.decode)) * prompt_s + len(plan.decode) * output_s for plan in backlog.in_flight
         )
         return self.queue_s(tenant) + planned + (begun + prompt_tokens) * prompt_s
 
     def _prices(self) -> tuple[float, float]:
         """Seconds a token of a queued prompt, and an allowed token of output: not all are computed."""
-        scheduler = self._scheduler
-        running = len(scheduler.running)
-        prompt_s, output_s = self._pace.prices(max(running, min(scheduler.max_num_rows, scheduler.num_live)))
+        backlog = self._backlog
+        running = len(backlog.running)
+        prompt_s, output_s = self._pace.prices(max(running, min(backlog.max_num_rows, backlog.num_live)))
         computed = self._computed / self._admitted if self._admitted else 1.0
         return prompt_s * computed, output_s * self._used_share
 
@@ -170,13 +168,13 @@ class Forecast:
 
     def _excess_s(self, output_s: float) -> float:
         """What those that run have left, in seconds, beyond half of their outputs."""
-        scheduler = self._scheduler
-        if self._excess_step != scheduler.step:
+        backlog = self._backlog
+        if self._excess_step != backlog.step:
             excess = 0.0
-            for sequence in scheduler.running:
+            for sequence in backlog.running:
                 allowed = sequence.token_limit - sequence.request.prompt_len
                 excess += max(0.0, allowed - len(sequence.output) / max(self._used_share, 0.01)) - allowed / 2
-            self._excess, self._excess_step = excess, scheduler.step
+            self._excess, self._excess_step = excess, backlog.step
         return self._excess * output_s
 
 

@@ -5,7 +5,8 @@ from typing import Any
 import msgspec
 
 from ..requests.request import Sequence, SequenceState
-from ..scheduling.fair_share import FIRST_COST, MAX_LEAD_BATCHES, OUTPUT_TOKEN_COST
+from ..requests.tenant import OUTPUT_TOKEN_COST
+from ..scheduling.fair_share import FIRST_COST, MAX_LEAD_BATCHES
 from ..scheduling.scheduler import Scheduler
 from .engine import EngineCore
 

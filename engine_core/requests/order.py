@@ -1,8 +1,13 @@
-"""Lists of sequences by `Sequence.order`."""
+"""The order among the sequences of one tenant, and lists in it."""
 
 from bisect import bisect_left, insort
 
 from .request import Sequence
+
+
+def queue_order(priority: int, arrival: int, index: int) -> tuple[int, int, int]:
+    """What sequences of one tenant are sorted by: the request's priority, then when it came, then its own sequences."""
+    return priority, arrival, index
 
 
 def order_of(sequence: Sequence) -> tuple[int, int, int]:

@@ -12,9 +12,8 @@ Outputs are charged as they are planned, so no length must be known.
 import math
 from collections.abc import Iterable
 
-from ..requests.tenant import Rate, Tenant
+from ..requests.tenant import OUTPUT_TOKEN_COST, PROMPT_TOKEN_COST, Rate, Tenant
 
-PROMPT_TOKEN_COST, OUTPUT_TOKEN_COST = 1.0, 2.0  # the paper's weights
 STAGES_OF_BATCH = 3  # a lead is told in so many parts of a batch
 AHEAD_STAGE = 2
 MAX_LEAD_BATCHES = 2.0  # what is beyond is forgiven: it was nobody else's loss

@@ -1,4 +1,4 @@
-"""Who runs next: sequences that own nothing, fairly between tenants, and within each in the policy's order."""
+"""The order of the queue: fairly between tenants, and within each as requests/order.py sorts."""
 
 from collections.abc import Collection, Iterator
 from heapq import heapify, heappop, heapreplace
@@ -7,11 +7,6 @@ from ..requests.order import insert, remove
 from ..requests.request import Sequence, SequenceState
 from ..requests.tenant import Tenant
 from .fair_share import FairShares
-
-
-def queue_order(priority: int, arrival: int, index: int) -> tuple[int, int, int]:
-    """What sequences of one tenant are sorted by: the request's priority, then when it came, then its own sequences."""
-    return priority, arrival, index
 
 
 def goes_on(sequence: Sequence) -> bool:
