@@ -85,7 +85,7 @@ def to_coroutines(num_streams: int) -> Callable[[], None]:
     async def main() -> None:
         table, requests = table_of(num_streams)
         for request in requests:
-            request.on_news = wake
+            request.on_output = wake
         tasks = [asyncio.create_task(read_all(request, STEPS)) for request in requests]
         await asyncio.sleep(0)
         for frame in data:

@@ -14,8 +14,8 @@ from torch.nn.functional import rms_norm as torch_rms_norm
 from torch.nn.functional import scaled_dot_product_attention, silu
 
 from paged_serve.workers.checkpoint.fp8_codes import fp8_codes, fp8_scales
-from paged_serve.workers.kernels.cuda.attention import Plan, attention, plan
-from paged_serve.workers.kernels.cuda.attention_kernels import Heads
+from paged_serve.workers.kernels.cuda.attention import AttentionWork, attention, plan
+from paged_serve.workers.kernels.cuda.attention_kernels import AttentionShape
 from paged_serve.workers.kernels.cuda.elementwise import gated_activation, rms_norm
 from paged_serve.workers.kernels.cuda.kernel import Launcher
 from paged_serve.workers.kernels.cuda.quantize import quantize_rows
@@ -65,7 +65,7 @@ def prefill(setting: Setting) -> Iterator[Case]:
 
 
 def attention_case(setting: Setting, kernel: str, batch: int, new: int, length: int, cache_dtype: torch.dtype) -> Case:
-    heads = Heads(BF16, cache_dtype, HEADS, KV_HEADS, HEAD_DIM, BLOCK_SIZE)
+    heads = AttentionShape(BF16, cache_dtype, HEADS, KV_HEADS, HEAD_DIM, BLOCK_SIZE)
     seen = new * length - new * (new - 1) / 2  # keys, of all the new tokens of a request
     kv_bytes = 2 * batch * length * KV_HEADS * HEAD_DIM * cache_dtype.itemsize
     nbytes = kv_bytes + 2 * batch * new * HEADS * HEAD_DIM * 2
@@ -76,7 +76,7 @@ def attention_case(setting: Setting, kernel: str, batch: int, new: int, length: 
     return Case(kernel, name, nbytes, 4 * batch * HEADS * HEAD_DIM * seen, calls, rivals)
 
 
-def paged_call(setting: Setting, heads: Heads, batch: int, new: int, length: int) -> Call:
+def paged_call(setting: Setting, heads: AttentionShape, batch: int, new: int, length: int) -> Call:
     blocks = -(-length // BLOCK_SIZE)
     shape = batch * blocks, KV_HEADS, BLOCK_SIZE, HEAD_DIM
     keys, values = (random(setting, *shape).to(heads.cache_dtype) for _ in range(2))
@@ -87,7 +87,7 @@ def paged_call(setting: Setting, heads: Heads, batch: int, new: int, length: int
     kv_lens = torch.full((batch,), length, dtype=torch.int32, device=setting.device)
     grid = -(-2 * setting.multiprocessors // KV_HEADS)
     slots = batch * -(-length // SPLIT_KEYS) * heads.group if new == 1 else 1
-    work = Plan.allocate(heads, setting.arch, grid, batch, batch * new, slots, setting.device)
+    work = AttentionWork.allocate(heads, setting.arch, grid, batch, batch * new, slots, setting.device)
     plan(setting.launcher, work, row_starts, kv_lens)
     out = torch.empty_like(query)
     inputs = query, keys, values, tables, row_starts, kv_lens

@@ -16,7 +16,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from tests.protocol.frame_fuzz import ROUND_FRAMES, Tally, fuzz_round
+from tests.protocol.frame_fuzz import ROUND_FRAMES, Outcomes, fuzz_round
 
 
 def parse() -> argparse.Namespace:
@@ -36,12 +36,12 @@ def seeds(given: argparse.Namespace, deadline_s: float) -> Iterator[int]:
 
 def main() -> int:
     given = parse()
-    started, total, num_rounds = time.monotonic(), Tally(), 0
+    started, total, num_rounds = time.monotonic(), Outcomes(), 0
     waiting = seeds(given, started + given.limit_s)
     with multiprocessing.get_context("spawn").Pool(given.processes) as pool:
         while group := list(itertools.islice(waiting, given.processes)):
-            for tally in pool.map(fuzz_round, group, chunksize=1):
-                total.add(tally)
+            for outcomes in pool.map(fuzz_round, group, chunksize=1):
+                total.add(outcomes)
                 num_rounds += 1
         pool.close()
         pool.join()

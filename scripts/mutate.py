@@ -38,7 +38,16 @@ MODULES = {
 TESTS = [
     f"tests/engine_core/test_{name}.py"
     for name in (
-        *("block_pool", "scheduler", "engine", "client_outbox", "fair_share", "decode_set", "deadlines", "quarantine"),
+        *(
+            "block_pool",
+            "scheduler",
+            "engine",
+            "client_outbox",
+            "fair_share",
+            "decode_set",
+            "deadlines",
+            "worker_poison",
+        ),
         *("admission", "lifecycle"),
     )
 ]

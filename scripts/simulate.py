@@ -15,7 +15,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from paged_serve.engine_core.simulation.outcomes import Tally
+from paged_serve.engine_core.simulation.outcomes import Outcomes
 from paged_serve.engine_core.simulation.simulator import simulate
 
 LIVES = 50  # of one process, at a time
@@ -30,9 +30,9 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def live(first_seed: int) -> Tally:
+def live(first_seed: int) -> Outcomes:
     logging.disable(logging.CRITICAL)  # of requests that kill workers, and do
-    total = Tally()
+    total = Outcomes()
     for seed in range(first_seed, first_seed + LIVES):
         total.add(simulate(seed)[0])
     return total
@@ -40,12 +40,12 @@ def live(first_seed: int) -> Tally:
 
 def main() -> int:
     given = parse()
-    started, total, next_seed = time.monotonic(), Tally(), given.seed
+    started, total, next_seed = time.monotonic(), Outcomes(), given.seed
     with multiprocessing.get_context("spawn").Pool(given.processes) as pool:
         while total.steps < given.steps and time.monotonic() - started < given.limit_s:
             group = [next_seed + LIVES * number for number in range(given.processes)]
-            for tally in pool.map(live, group, chunksize=1):
-                total.add(tally)
+            for outcomes in pool.map(live, group, chunksize=1):
+                total.add(outcomes)
             next_seed += LIVES * given.processes
         pool.close()
         pool.join()

@@ -1,6 +1,6 @@
 """What was computed for clients that are lost, for whoever asks the same next.
 
-An answer is a function of the question, so the client that repeats a question after its frontend's death need not wait
+An answer is a function of the key, so the client that repeats a key after its frontend's death need not wait
 until all is computed anew: its request begins with the outputs that the lost one had. Their KV blocks are, as a rule,
 still in the prefix cache. No outputs are kept of requests for logprobs, which are told once, nor of those that want
 their prompt computed.
@@ -19,20 +19,20 @@ from ..requests.request import Request
 
 KEPT_S = 30.0  # what a frontend takes to come back, and its clients to ask again
 MAX_KEPT_TOKENS = 1 << 22  # 16 MB
-Question = tuple[str, bytes, bytes, SamplingParams]  # all that an answer depends on, and who asked
+RequestKey = tuple[str, bytes, bytes, SamplingParams]  # all that an answer depends on, and who asked
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Orphan:
+class AbandonedRequest:
     """Of a request whose client is lost: what it asked, and what each sequence had."""
 
-    question: Question
+    key: RequestKey
     outputs: tuple[bytes, ...]  # int32
     until_s: float
 
     @property
     def prompt(self) -> bytes:
-        return self.question[1]
+        return self.key[1]
 
     @property
     def num_tokens(self) -> int:
@@ -40,12 +40,12 @@ class Orphan:
 
 
 @dataclass(slots=True)
-class Orphans:
+class AbandonedRequests:
     """Within bounds of time and of tokens; the oldest go first."""
 
     num_tokens: int = 0
-    _kept: dict[bytes, list[Orphan]] = field(default_factory=dict)  # by prompt
-    _by_age: dict[Orphan, None] = field(default_factory=dict)
+    _kept: dict[bytes, list[AbandonedRequest]] = field(default_factory=dict)  # by prompt
+    _by_age: dict[AbandonedRequest, None] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self._by_age)
@@ -57,13 +57,13 @@ class Orphans:
         if tells_once or params.skip_reading_prefix_cache or not any(each.output for each in request.sequences):
             return
         outputs = tuple(pack_ids(sequence.output) for sequence in request.sequences)
-        orphan = Orphan(_question(request), outputs, now + KEPT_S)
-        self._kept.setdefault(orphan.prompt, []).append(orphan)
-        self._by_age[orphan] = None
-        self.num_tokens += orphan.num_tokens
+        abandoned = AbandonedRequest(_key_of(request), outputs, now + KEPT_S)
+        self._kept.setdefault(abandoned.prompt, []).append(abandoned)
+        self._by_age[abandoned] = None
+        self.num_tokens += abandoned.num_tokens
         self._drop_old(now)
 
-    def adopt(self, request: Request, message: EngineCoreRequest, now: float) -> EngineCoreRequest:
+    def reuse(self, request: Request, message: EngineCoreRequest, now: float) -> EngineCoreRequest:
         """Have `request`, just accepted, begin with what an equal one had computed, if one is kept; it is dropped then.
 
         Returns `message` as if its client had sent that along.
@@ -71,14 +71,14 @@ class Orphans:
         if not self._by_age or message.resume_token_ids:
             return message
         self._drop_old(now)
-        question = _question(request)
-        orphan = next((each for each in self._kept.get(request.prompt, []) if each.question == question), None)
-        if orphan is None:
+        key = _key_of(request)
+        abandoned = next((each for each in self._kept.get(request.prompt, []) if each.key == key), None)
+        if abandoned is None:
             return message
-        self._drop(orphan)
-        for sequence, output in zip(request.sequences, orphan.outputs, strict=True):
+        self._drop(abandoned)
+        for sequence, output in zip(request.sequences, abandoned.outputs, strict=True):
             sequence.output = unpack_ids(output).tolist()
-        return msgspec.structs.replace(message, resume_token_ids=orphan.outputs)
+        return msgspec.structs.replace(message, resume_token_ids=abandoned.outputs)
 
     def _drop_old(self, now: float) -> None:
         while self._by_age:
@@ -87,14 +87,14 @@ class Orphans:
                 return
             self._drop(oldest)
 
-    def _drop(self, orphan: Orphan) -> None:
-        del self._by_age[orphan]
-        self.num_tokens -= orphan.num_tokens
-        same_prompt = self._kept[orphan.prompt]
-        same_prompt.remove(orphan)
+    def _drop(self, abandoned: AbandonedRequest) -> None:
+        del self._by_age[abandoned]
+        self.num_tokens -= abandoned.num_tokens
+        same_prompt = self._kept[abandoned.prompt]
+        same_prompt.remove(abandoned)
         if not same_prompt:
-            del self._kept[orphan.prompt]
+            del self._kept[abandoned.prompt]
 
 
-def _question(request: Request) -> Question:
+def _key_of(request: Request) -> RequestKey:
     return (request.tenant.name, request.prompt, request.chain_root, request.params)

@@ -1,13 +1,15 @@
-"""Finds the request that kills engine cores: which suspect is computed alone, and what waits meanwhile.
+"""Finds the request that kills engine cores: which candidate is computed alone, and what waits meanwhile.
 
-A core dies with all it knows, but its clients have journals and the supervisor counts deaths. After one that no signal
-from outside explains, all requests that the core had are suspects, and their clients hold them back. The next core
-gives the turn to one client at a time, which sends one suspect. That is computed alone until it is some tokens further
-than it was; then its client gives the turn back. So at most one request is on trial, and its client knows, however many
-clients there are and whoever dies. Turns have numbers: if the core ends by itself, the supervisor knows in which.
+A core dies with all it knows, but its clients have journals and the supervisor counts deaths. After a death that no
+signal from outside explains, all requests that the core had are candidates, and their clients withhold them. The next
+core gives the turn to one client at a time, which sends one candidate. The candidate is computed alone until it is some
+tokens further than it was; then its client gives the turn back. So at most one request is isolated, and its client
+knows it, whatever dies and however many clients there are. Turns have numbers: when the core ends by itself, the
+supervisor knows in which one.
 
-A core may die of reading a request, so nothing but the suspect in its turn gets to the engine: it is kept here as it
-came. An innocent ends with an error only if cores break twice by themselves, the second time during its trial.
+A core may die of reading a request, so only the candidate in its turn reaches the engine; the others are kept here as
+they came. An innocent request ends with an error only if cores break twice by themselves, the second time during its
+turn.
 """
 
 import logging
@@ -32,10 +34,10 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class Trials:
+class CorePoison:
     """The turn, the line of clients who wait for it, and what they and others have said meanwhile."""
 
-    quarantine: Isolation
+    worker_poison: Isolation
     max_kept: int  # requests
     max_kept_bytes: int = 1 << 26
     _line: dict[bytes, None] = field(default_factory=dict)
@@ -60,21 +62,21 @@ class Trials:
         """Nobody waits for anything here."""
         return not self.under_way and not self._kept
 
-    def suspects_held(self, client: bytes, count: int) -> None:
-        """What a client says when it has suspects, and whenever a turn of its own is over."""
+    def candidates_withheld(self, client: bytes, count: int) -> None:
+        """What a client says when it has candidates, and whenever a turn of its own is over."""
         if client == self._holder:
             self._end_turn()
         if count and client not in self._idlers:
             self._line[client] = None
         else:
             self._line.pop(client, None)
-        self.quarantine.is_closed = self.under_way
+        self.worker_poison.is_closed = self.under_way
 
-    def forget(self, client: bytes) -> None:
+    def remove(self, client: bytes) -> None:
         """It is gone."""
         self._kept = deque(entry for entry in self._kept if entry[0] != client)
         self._kept_bytes = sum(kept_bytes(message) for _, message, _ in self._kept)
-        self.suspects_held(client, 0)
+        self.candidates_withheld(client, 0)
         self._idlers.discard(client)
 
     def next_turn(self, now: float) -> bytes | None:
@@ -89,14 +91,14 @@ class Trials:
 
     def admits(self, client: bytes, message: EngineCoreRequest) -> bool:
         """Whether the engine may see it now."""
-        return not self.under_way or (client == self._holder and message.trial_tokens > 0)
+        return not self.under_way or (client == self._holder and message.isolation_tokens > 0)
 
-    def try_alone(self, request: Request, message: EngineCoreRequest) -> None:
-        """If it is a suspect in its turn; how far, its client counts from what it has received."""
-        if message.trial_tokens and self.under_way:
+    def isolate(self, request: Request, message: EngineCoreRequest) -> None:
+        """If it is a candidate in its turn; how far, its client counts from what it has received."""
+        if message.isolation_tokens and self.under_way:
             received = [len(ids) // TOKEN_BYTES for ids in message.resume_token_ids] or [0] * len(request.sequences)
-            goals = {sequence: received[sequence.index] + message.trial_tokens for sequence in request.live}
-            self.quarantine.try_alone(goals)
+            goals = {sequence: received[sequence.index] + message.isolation_tokens for sequence in request.live}
+            self.worker_poison.isolate(goals)
 
     def keep(self, client: bytes, message: EngineCoreRequest, now: float) -> list[tuple[bytes, RequestRejected]]:
         """What is not admitted, unless it is too much."""
@@ -124,7 +126,7 @@ class Trials:
         return bool(self._kept) and not self.under_way
 
     def take_kept(self, now: float) -> tuple[bytes, Kept] | None:
-        """What was kept next, in order, once no suspect is tried any more."""
+        """What was kept next, in order, once no candidate is tried any more."""
         if not self.has_ready:
             return None
         client, message, came = self._kept.popleft()
@@ -137,16 +139,16 @@ class Trials:
 
     def _end_idle_turn(self, now: float) -> None:
         """One in which nothing can be computed for so long, though its client lives, would last for ever."""
-        if self._holder is None or self.quarantine.first() is not None:
+        if self._holder is None or self.worker_poison.first() is not None:
             self._idle_since = now
         elif now - self._idle_since > IDLE_TURN_S:
             log.error("a client does not give its turn back, and gets no other client=%r", self._holder)
             self._idlers.add(self._holder)
-            self.suspects_held(self._holder, 0)
+            self.candidates_withheld(self._holder, 0)
 
     def _end_turn(self) -> None:
         self._holder = None
-        self.quarantine.end_trial()
+        self.worker_poison.end_isolation()
 
 
 def kept_bytes(message: Kept) -> int:

@@ -27,7 +27,7 @@ class Deadlines:
         if request.deadline_s < math.inf and not any(sequence.output for sequence in request.sequences):
             insort(self._requests, request, key=_moment)
 
-    def forget(self, request: Request) -> None:
+    def remove(self, request: Request) -> None:
         """It is met, or void; harmless when it was not here."""
         if request.deadline_s == math.inf:
             return

@@ -18,7 +18,7 @@ from paged_serve.protocol.messages.engine_core import (
 from paged_serve.protocol.messages.message import unpack_int64
 
 from ..requests.request import Request, Sequence
-from .outputs import News
+from .outputs import StreamOutput
 from .pending_output import OUTPUT_OVERHEAD_BYTES, PendingOutput, logprobs_bytes, output_bytes
 from .unacknowledged import UnacknowledgedBudget
 
@@ -55,7 +55,7 @@ class ClientOutbox:
         asked = message.request_id, message.prompt_token_ids, message.sampling_params
         return next((each for each in known if (each.request_id, each.prompt, each.params) == asked), None)
 
-    def forget(self, stream_ids: list[int]) -> None:
+    def remove(self, stream_ids: list[int]) -> None:
         """These have ended, and the client knows or is told otherwise."""
         for stream_id in stream_ids:
             del self.streams[stream_id]
@@ -69,18 +69,18 @@ class ClientOutbox:
         self._sent_bytes.clear()
 
     def deliver(
-        self, step: int, columns: TokenColumns | None, news: list[News], stats: SchedulerStats | None = None
+        self, step: int, columns: TokenColumns | None, streams: list[StreamOutput], stats: SchedulerStats | None = None
     ) -> list[EngineCoreOutputs]:
         """Messages that tell this, or none when the client must catch up first.
 
-        A stream is in `columns` or in `news`, never in both.
+        A stream is in `columns` or in `streams`, never in both.
         """
-        outputs = tuple([output for _, output in news])
+        outputs = tuple([output for _, output in streams])
         if self._pending is None and self.credit and (size := sum(map(output_bytes, outputs))) <= MAX_OUTPUT_BYTES:
             self._send(size if columns is None else size + 4 * len(columns.token_ids))
             return [EngineCoreOutputs(self.epoch, step, columns, outputs, stats)]
         pending = self._pending = self._fall_behind(columns) if self._pending is None else self._pending
-        for sequence, output in news:
+        for sequence, output in streams:
             entry = pending.setdefault(output.stream_id, PendingOutput.of(sequence, output.position))
             entry.position = min(entry.position, output.position)  # told up to here when it fell behind just now
             before = entry.num_bytes

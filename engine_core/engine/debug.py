@@ -27,9 +27,9 @@ def check_invariants(engine: EngineCore) -> None:
     _check_passes(scheduler, live_sequences(engine))
     _check_decode_set(scheduler)
     _check_calendars(scheduler)
-    if scheduler.quarantine.sequences():
+    if scheduler.worker_poison.sequences():
         alone = {sequence for step in scheduler.in_flight for sequence in step.sequences()}
-        assert len(alone) <= 1, "a suspect does not run alone"
+        assert len(alone) <= 1, "a candidate does not run alone"
     assert len(scheduler.in_flight) <= engine.config.scheduler.pipeline_depth, "too many steps in flight"
 
 
@@ -73,7 +73,7 @@ def _check_places(engine: EngineCore) -> None:
     """Every live sequence is in exactly one place, and the counters count them."""
     scheduler = engine.scheduler
     live = live_sequences(engine)
-    held = {sequence for live_one in live for sequence in live_one.request.held}
+    held = {sequence for live_one in live for sequence in live_one.request.followers}
     stalled = [sequence for sequences in scheduler.stalled.values() for sequence in sequences]
     places = [*scheduler.waiting, *stalled, *held, *scheduler.running]
     assert len(places) == len(set(places)) == len(live) == scheduler.num_live, "a sequence is lost or in two places"
@@ -85,7 +85,7 @@ def _check_places(engine: EngineCore) -> None:
     queued = [sequence for sequence in live if sequence.state is SequenceState.WAITING]
     assert len(queued) == scheduler.num_queued, "num_queued is wrong"
     assert sum(sequence.num_tokens for sequence in queued) == scheduler.num_queued_tokens, "num_queued_tokens is wrong"
-    assert scheduler.quarantine.sequences() <= set(live), "somebody who has ended is a suspect"
+    assert scheduler.worker_poison.sequences() <= set(live), "somebody who has ended is a candidate"
     for sequence in held:
         assert sequence.request.leader in scheduler.running, f"stream {sequence.stream_id} waits in vain"
 
@@ -140,7 +140,7 @@ def dump_state(engine: EngineCore) -> dict[str, Any]:
         "worker_epoch": engine.worker_epoch,
         "step": scheduler.step,
         "draining": engine.draining,
-        "turn_of_suspects": engine.trials.turn,
+        "isolation_turn": engine.core_poison.turn,
         "in_flight": [
             {"step": plan.step, "decode_rows": len(plan.decode), "chunks": len(plan.chunks)}
             for plan in scheduler.in_flight

@@ -21,10 +21,10 @@ from paged_serve.protocol.messages.engine_core import (
 from paged_serve.protocol.messages.sampling_params import FinishReason
 from paged_serve.protocol.messages.worker import ModelRunnerOutput, SchedulerOutput
 
-from ..admission.abandoned_requests import Orphans
+from ..admission.abandoned_requests import AbandonedRequests
 from ..admission.admission import Admission, ModelFacts
 from ..admission.capacity import Capacity
-from ..admission.core_poison import Trials
+from ..admission.core_poison import CorePoison
 from ..admission.deadlines import Deadlines, expiry
 from ..admission.forecast import Forecast
 from ..admission.resumptions import Resumptions
@@ -35,7 +35,7 @@ from ..requests.tenant import Tenant
 from ..scheduling.scheduler import Scheduler
 from ..scheduling.scheduler_output import plan_message
 from .client_outbox import ClientOutbox
-from .outputs import News, adopted_news, ending, step_news
+from .outputs import StreamOutput, ending, reused_outputs, step_outputs
 from .stats import STATS_INTERVAL_S, StepCounters
 from .step_results import StepResults, apply_results
 from .unacknowledged import UnacknowledgedBudget
@@ -59,7 +59,7 @@ class EngineCore:
         self.epoch = epoch
         self.worker_epoch = 0
         self.draining = False
-        self.num_culprits = 0  # requests that were found to kill workers
+        self.num_poison_requests = 0  # requests that were found to kill workers
         cache = config.cache
         self.kv_cache = KVCache(facts.num_blocks, cache.block_size, num_groups, cache.enable_prefix_caching)
         self.scheduler = Scheduler(
@@ -78,8 +78,8 @@ class EngineCore:
             facts, self.kv_cache, config.model.seed, config.scheduler.policy == "priority", config.server.max_logprobs
         )
         self._num_arrivals = 0
-        self.trials = Trials(self.scheduler.quarantine, config.scheduler.max_num_queued_requests)
-        self.orphans = Orphans()
+        self.core_poison = CorePoison(self.scheduler.worker_poison, config.scheduler.max_num_queued_requests)
+        self.abandoned = AbandonedRequests()
         self._resumptions = Resumptions(
             most=2 * (config.scheduler.max_num_seqs + config.scheduler.max_num_queued_requests), after_restart=epoch > 0
         )
@@ -91,7 +91,9 @@ class EngineCore:
     @property
     def is_drained(self) -> bool:
         """Nothing is left to compute, or to tell a client that reads slowly; one that reads no more loses its lease."""
-        return self.is_idle and self.trials.is_over and not any(outbox.is_behind for outbox in self.clients.values())
+        return (
+            self.is_idle and self.core_poison.is_over and not any(outbox.is_behind for outbox in self.clients.values())
+        )
 
     # Clients
 
@@ -105,15 +107,15 @@ class EngineCore:
     def remove_client(self, client: bytes, now: float) -> None:
         """The client is gone: what it asked for is over, until somebody asks the same again."""
         outbox = self.clients.pop(client, None)
-        self.trials.forget(client)
+        self.core_poison.remove(client)
         if outbox is not None:
             sequences = list(outbox.streams.values())
             requests = dict.fromkeys(sequence.request for sequence in sequences)
             self._resumptions.lost(len(requests))
             for request in requests:
-                self.orphans.keep(request, now)
+                self.abandoned.keep(request, now)
             self.scheduler.finish(sequences)
-            self._forget_deadlines(sequences)
+            self._remove_deadlines(sequences)
             outbox.close()
             self.scheduler.resume(client)
             self.unacknowledged.paused.discard(client)
@@ -158,11 +160,11 @@ class EngineCore:
 
     def add_request(self, client: bytes, message: EngineCoreRequest, now: float) -> Outgoing:
         """Queue a request, or refuse it whole."""
-        if not self.trials.admits(client, message):
-            return [*self.trials.keep(client, message, now)]
+        if not self.core_poison.admits(client, message):
+            return [*self.core_poison.keep(client, message, now)]
         outbox = self.clients[client]
         if (running := outbox.running(message)) is not None:
-            self.trials.try_alone(running, message)
+            self.core_poison.isolate(running, message)
             return []
         tenant = self.scheduler.shares.of(message.tenant, message.weight)
         try:
@@ -179,7 +181,7 @@ class EngineCore:
                 retry_after_s=refusal.retry_after_s,
             )
             return [(client, rejected)]
-        asked, message = message, self.orphans.adopt(request, message, now)
+        asked, message = message, self.abandoned.reuse(request, message, now)
         self._num_arrivals += 1
         self.deadlines.add(request)
         self.forecast.arrived(request, now)
@@ -188,14 +190,14 @@ class EngineCore:
             outbox.streams[sequence.stream_id] = sequence
             self.scheduler.add(sequence)
             if sequence.output and (reason := finish_reason(sequence)) is not None:
-                ended[sequence] = reason  # its last token was delivered before the restart, the news of its end was not
-        self.trials.try_alone(request, message)
-        adopted = [] if message is asked else outbox.deliver(self.scheduler.step, None, adopted_news(request))
-        return [*((client, outputs) for outputs in adopted), *self._end_early(client, ended, now)]
+                ended[sequence] = reason  # its last token was delivered before the restart, its end was not told
+        self.core_poison.isolate(request, message)
+        reused = [] if message is asked else outbox.deliver(self.scheduler.step, None, reused_outputs(request))
+        return [*((client, outputs) for outputs in reused), *self._end_early(client, ended, now)]
 
     def abort(self, client: bytes, message: AbortRequests, now: float) -> Outgoing:
         """End streams of this client. Those that are over already are ignored: abort races with finish."""
-        self.trials.aborted(client, message, now)
+        self.core_poison.aborted(client, message, now)
         streams = self.clients[client].streams
         sequences = [streams[stream_id] for stream_id in message.stream_ids if stream_id in streams]
         return self._end_early(client, dict.fromkeys(sequences, message.finish_reason), now)
@@ -211,7 +213,7 @@ class EngineCore:
         for request in self.deadlines.take_expired(now):
             sequences = request.live
             self.scheduler.finish(sequences)
-            self.clients[request.client].forget([sequence.stream_id for sequence in sequences])
+            self.clients[request.client].remove([sequence.stream_id for sequence in sequences])
             outgoing.append((request.client, expiry(request, now, self.scheduler.num_waiting)))
         return outgoing
 
@@ -234,7 +236,7 @@ class EngineCore:
             self.counters.admitted(plan.admitted)
             for sequence in plan.admitted:
                 self.forecast.admitted(sequence)
-                self.deadlines.forget(sequence.request)
+                self.deadlines.remove(sequence.request)
                 sequence.scheduled_s = now if sequence.scheduled_s is None else sequence.scheduled_s
         return plan_message(plan, self.worker_epoch)
 
@@ -253,15 +255,15 @@ class EngineCore:
         plan = in_flight[0]
         results = apply_results(plan, output, self.kv_cache)
         in_flight.popleft()
-        self.counters.applied(plan, len(results.quiet_tokens) + len(results.loud), output.step_s)
+        self.counters.applied(plan, len(results.quiet_tokens) + len(results.detailed), output.step_s)
         step_s = output.step_s if self._last_apply_s is None else now - self._last_apply_s
         self.forecast.step(plan.num_tokens - len(plan.decode), len(plan.decode), step_s, now)
         self._last_apply_s = now if in_flight else None
-        news = step_news(results, now)
+        outputs = step_outputs(results, now)
         self._end(list(results.ended))
         for sequence in results.not_finite:
-            self._recompute_or_fail(sequence, news, now)
-        return self._deliver(plan.step, results, news, now)
+            self._recompute_or_fail(sequence, outputs, now)
+        return self._deliver(plan.step, results, outputs, now)
 
     def workers_replaced(self, worker_epoch: int, now: float, *, from_outside: bool) -> Outgoing:
         """Another worker group starts with empty caches: everything that ran waits again, with its output.
@@ -270,20 +272,20 @@ class EngineCore:
         """
         self.worker_epoch = worker_epoch
         scheduler = self.scheduler
-        culprit = None if from_outside else scheduler.quarantine.count_death(scheduler.in_flight)
+        poison = None if from_outside else scheduler.worker_poison.count_death(scheduler.in_flight)
         scheduler.restart()
         self._last_apply_s = None
-        if culprit is None:
+        if poison is None:
             return []
-        log.error("stream=%d ends: workers died whenever they computed it", culprit.stream_id)
-        self.num_culprits += 1
-        return self._end_early(culprit.request.client, {culprit: FinishReason.ERROR}, now, DEADLY)
+        log.error("stream=%d ends: workers died whenever they computed it", poison.stream_id)
+        self.num_poison_requests += 1
+        return self._end_early(poison.request.client, {poison: FinishReason.ERROR}, now, DEADLY)
 
     def _check_room(self, outbox: ClientOutbox, tenant: Tenant, message: EngineCoreRequest) -> None:
         """A request that comes again after a restart was accepted once and is not refused now, if it can have been."""
         if any(message.request_id + index in outbox.streams for index in range(message.sampling_params.n)):
             raise InvalidRequest(f"a stream of request_id {message.request_id} is already in use", "request_id")
-        was_accepted = any(message.resume_token_ids) or (message.trial_tokens and self.trials.under_way)
+        was_accepted = any(message.resume_token_ids) or (message.isolation_tokens and self.core_poison.under_way)
         if was_accepted and self._resumptions.take():
             return
         if self.draining:
@@ -294,15 +296,17 @@ class EngineCore:
 
     # Telling
 
-    def _deliver(self, step: int, results: StepResults, news: dict[bytes, list[News]], now: float) -> Outgoing:
+    def _deliver(
+        self, step: int, results: StepResults, outputs: dict[bytes, list[StreamOutput]], now: float
+    ) -> Outgoing:
         columns = results.quiet.columns(step, results.quiet_tokens)
         outgoing: Outgoing = []
-        for client in dict.fromkeys((*columns, *news)):
+        for client in dict.fromkeys((*columns, *outputs)):
             outbox = self.clients[client]
             stats = None
             if now - outbox.stats_told_s >= STATS_INTERVAL_S:
                 stats, outbox.stats_told_s = self.stats(now), now
-            messages = outbox.deliver(step, columns.get(client), news.get(client, []), stats)
+            messages = outbox.deliver(step, columns.get(client), outputs.get(client, []), stats)
             outgoing += [(client, message) for message in messages]
         self._pause_clients()
         return outgoing
@@ -313,29 +317,29 @@ class EngineCore:
             if sequence.first_token_s is not None:
                 self.forecast.ended(sequence)
         self.scheduler.finish(sequences)
-        self._forget_deadlines(sequences)
+        self._remove_deadlines(sequences)
 
-    def _forget_deadlines(self, ended: list[Sequence]) -> None:
+    def _remove_deadlines(self, ended: list[Sequence]) -> None:
         for sequence in ended:
             if sequence.request.deadline_s < math.inf and not sequence.request.live:
-                self.deadlines.forget(sequence.request)
+                self.deadlines.remove(sequence.request)
 
     def _end_early(self, client: bytes, ended: dict[Sequence, FinishReason], now: float, error: str = "") -> Outgoing:
         """End sequences of one client between steps."""
         if not ended:
             return []
-        news = [(sequence, ending(sequence, reason, now, error)) for sequence, reason in ended.items()]
+        outputs = [(sequence, ending(sequence, reason, now, error)) for sequence, reason in ended.items()]
         self._end(list(ended))
-        messages = self.clients[client].deliver(self.scheduler.step, None, news)
+        messages = self.clients[client].deliver(self.scheduler.step, None, outputs)
         return [(client, message) for message in messages]
 
-    def _recompute_or_fail(self, sequence: Sequence, news: dict[bytes, list[News]], now: float) -> None:
+    def _recompute_or_fail(self, sequence: Sequence, outputs: dict[bytes, list[StreamOutput]], now: float) -> None:
         """Its blocks may be poisoned: nobody may find them, and it starts over without the cache, once."""
-        self.kv_cache.forget(sequence)
+        self.kv_cache.invalidate(sequence)
         sequence.num_nans += 1
         if sequence.num_nans <= MAX_NANS:
             self.scheduler.preempt(sequence)
             return
         message = ending(sequence, FinishReason.ERROR, now, NOT_FINITE)
-        news.setdefault(sequence.request.client, []).append((sequence, message))
+        outputs.setdefault(sequence.request.client, []).append((sequence, message))
         self._end([sequence])

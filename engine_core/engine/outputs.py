@@ -1,4 +1,4 @@
-"""What a step or an end has to tell of a sequence beyond one quiet token."""
+"""What a step or an end has to tell of a stream beyond one plain token."""
 
 from paged_serve.protocol.messages.engine_core import EngineCoreOutput
 from paged_serve.protocol.messages.message import pack_ids
@@ -8,13 +8,13 @@ from ..requests.request import Request, Sequence
 from ..requests.stopping import stop_token_id
 from .step_results import StepResults
 
-News = tuple[Sequence, EngineCoreOutput]
+StreamOutput = tuple[Sequence, EngineCoreOutput]
 
 
-def step_news(results: StepResults, now: float) -> dict[bytes, list[News]]:
+def step_outputs(results: StepResults, now: float) -> dict[bytes, list[StreamOutput]]:
     """By client, of the sequences that have more to say than their one new token."""
-    news: dict[bytes, list[News]] = {}
-    for sequence in results.loud:
+    outputs: dict[bytes, list[StreamOutput]] = {}
+    for sequence in results.detailed:
         request, output = sequence.request, sequence.output
         is_first = sequence.first_token_s is None
         if is_first:
@@ -33,12 +33,12 @@ def step_news(results: StepResults, now: float) -> dict[bytes, list[News]]:
             num_cached_tokens=sequence.num_cached_tokens if is_first else 0,
             times=sequence.times(now) if reason is not None else None,
         )
-        news.setdefault(request.client, []).append((sequence, message))
-    return news
+        outputs.setdefault(request.client, []).append((sequence, message))
+    return outputs
 
 
 def ending(sequence: Sequence, reason: FinishReason, now: float, error: str = "") -> EngineCoreOutput:
-    """The news of an end that no new token goes with."""
+    """What is told of an end that no new token goes with."""
     return EngineCoreOutput(
         sequence.stream_id,
         position=len(sequence.output),
@@ -50,8 +50,8 @@ def ending(sequence: Sequence, reason: FinishReason, now: float, error: str = ""
     )
 
 
-def adopted_news(request: Request) -> list[News]:
-    """Of a request that has just begun with adopted outputs: all of them."""
+def reused_outputs(request: Request) -> list[StreamOutput]:
+    """All outputs that a request, just accepted, begins with."""
     return [
         (sequence, EngineCoreOutput(sequence.stream_id, 0, pack_ids(sequence.output)))
         for sequence in request.sequences

@@ -23,8 +23,8 @@ class StepResults:
 
     quiet: DecodeSet  # its plain rows have one more token and nothing else to say
     quiet_tokens: "array[int]"
-    loud: list[Sequence] = field(default_factory=list)  # one more token, and more to say
-    ended: dict[Sequence, FinishReason] = field(default_factory=dict)  # all of them loud
+    detailed: list[Sequence] = field(default_factory=list)  # one more token, and more to say
+    ended: dict[Sequence, FinishReason] = field(default_factory=dict)  # all of them detailed
     logprobs: dict[Sequence, Logprobs] = field(default_factory=dict)
     not_finite: list[Sequence] = field(default_factory=list)  # their token means nothing and was not appended
 
@@ -34,30 +34,30 @@ def apply_results(plan: ScheduledStep, output: ModelRunnerOutput, kv_cache: KVCa
 
     Raises ProtocolError, and changes nothing, when the answer does not fit the plan.
     """
-    tokens, suspect = unpack_ids(output.token_ids), set(unpack_ids(output.nan_indices))
+    tokens, candidate = unpack_ids(output.token_ids), set(unpack_ids(output.nan_indices))
     num_decode = len(plan.decode)
     sampling = [chunk for chunk in plan.chunks if chunk.samples]
     if len(tokens) != num_decode + len(sampling):
         raise ProtocolError(f"step {plan.step} brought {len(tokens)} tokens instead of {num_decode + len(sampling)}")
-    if not all(0 <= index < len(tokens) for index in (*suspect, *(entry.index for entry in output.logprobs))):
+    if not all(0 <= index < len(tokens) for index in (*candidate, *(entry.index for entry in output.logprobs))):
         raise ProtocolError(f"step {plan.step} speaks of tokens that it did not bring")
     chunk_tokens = tokens[num_decode:]
     del tokens[num_decode:]
 
-    for index in suspect & plan.discarded:  # who was aborted or preempted meanwhile has left its blocks to others
-        kv_cache.prefix_cache.forget_names(plan.decode.sequences[index])
-    results = _apply_decode(plan, tokens, {index for index in suspect if index < num_decode})
+    for index in candidate & plan.discarded:  # who was aborted or preempted meanwhile has left its blocks to others
+        kv_cache.prefix_cache.invalidate_hashes(plan.decode.sequences[index])
+    results = _apply_decode(plan, tokens, {index for index in candidate if index < num_decode})
     _apply_prompt_logprobs(plan, output)
     for index, (chunk, token) in enumerate(zip(sampling, chunk_tokens, strict=True), start=num_decode):
         if chunk.discarded:
-            if index in suspect:
-                kv_cache.prefix_cache.forget_names(chunk.sequence)
+            if index in candidate:
+                kv_cache.prefix_cache.invalidate_hashes(chunk.sequence)
             continue
-        if index in suspect:
+        if index in candidate:
             results.not_finite.append(chunk.sequence)  # the caller strikes its blocks from the cache
         else:
             chunk.sequence.output.append(token)
-            results.loud.append(chunk.sequence)
+            results.detailed.append(chunk.sequence)
             if (reason := finish_reason(chunk.sequence)) is not None:
                 results.ended[chunk.sequence] = reason
     for chunk in plan.chunks:
@@ -70,19 +70,19 @@ def apply_results(plan: ScheduledStep, output: ModelRunnerOutput, kv_cache: KVCa
     return results
 
 
-def _apply_decode(plan: ScheduledStep, tokens: "array[int]", suspect: set[int]) -> StepResults:
+def _apply_decode(plan: ScheduledStep, tokens: "array[int]", candidate: set[int]) -> StepResults:
     """The steady path: no row is visited but by `append`, unless it ends or has logprobs."""
     decode = plan.decode
-    not_finite = [decode.sequences[index] for index in suspect - plan.discarded]
-    decode, tokens = _without(decode, tokens, plan.discarded | suspect)
+    not_finite = [decode.sequences[index] for index in candidate - plan.discarded]
+    decode, tokens = _without(decode, tokens, plan.discarded | candidate)
     for append, token in zip(decode.appends, tokens, strict=True):
         append(token)
     ended = _ended(plan, decode, tokens)
-    loud = list(ended)
+    detailed = list(ended)
     if sum(decode.num_plain.values()) < len(decode):
-        loud += [sequence for sequence in decode.sequences if not sequence.plain and sequence not in ended]
+        detailed += [sequence for sequence in decode.sequences if not sequence.plain and sequence not in ended]
     quiet, tokens = _without(decode, tokens, {index for s in ended if (index := decode.index(s)) is not None})
-    return StepResults(quiet, tokens, loud, ended, {}, not_finite)
+    return StepResults(quiet, tokens, detailed, ended, {}, not_finite)
 
 
 def _without(decode: DecodeSet, tokens: "array[int]", indices: set[int]) -> tuple[DecodeSet, "array[int]"]:

@@ -7,7 +7,7 @@ shared again), or blank (free, contents worthless). Blank blocks are handed out 
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from .evictor import CachedBlocks
+from .evictor import Evictor
 
 
 class BlockPool:
@@ -17,11 +17,11 @@ class BlockPool:
         self.num_blocks = num_blocks
         self._refcounts = [0] * num_blocks
         self._blank = list(range(num_blocks - 1, -1, -1))  # a stack; the lowest id leaves first
-        self._cached = CachedBlocks(num_blocks)
+        self._cached = Evictor(num_blocks)
         self._tenants = [""] * num_blocks  # who had it allocated, in whose share it is until it is blank
-        self._block_by_name: dict[bytes, int] = {}
-        self._name_by_block: dict[int, bytes] = {}
-        self._suspects: set[int] = set()  # owned; what they hold may be poisoned
+        self._block_by_hash: dict[bytes, int] = {}
+        self._hash_by_block: dict[int, bytes] = {}
+        self._invalid: set[int] = set()  # owned; what they hold may be poisoned
 
     @property
     def num_free(self) -> int:
@@ -47,7 +47,7 @@ class BlockPool:
         if len(taken) < count:
             evicted = self._cached.evict(count - len(taken))
             for block in evicted:
-                del self._block_by_name[self._name_by_block.pop(block)]
+                del self._block_by_hash[self._hash_by_block.pop(block)]
             taken += evicted
         refcounts, named = self._refcounts, self._tenants
         for block, tenant in zip(taken, tenants, strict=True):
@@ -66,13 +66,13 @@ class BlockPool:
 
     def release(self, blocks: Iterable[int]) -> None:
         """Take one owner from each block. Of those that become free, the first is forgotten first."""
-        refcounts, names = self._refcounts, self._name_by_block
+        refcounts, names = self._refcounts, self._hash_by_block
         for block in blocks:
             assert refcounts[block] > 0, f"block {block} is released but has no owner"
             refcounts[block] -= 1
             if refcounts[block]:
                 continue
-            self._suspects.discard(block)
+            self._invalid.discard(block)
             if block in names:
                 self._cached.add(block, self._tenants[block])
             else:
@@ -82,19 +82,19 @@ class BlockPool:
     def publish(self, blocks: Sequence[int], names: Sequence[bytes]) -> None:
         """Name the contents of owned blocks. Of two blocks with equal contents the first keeps the name."""
         for block, name in zip(blocks, names, strict=True):
-            if name not in self._block_by_name and block not in self._name_by_block:
-                self._block_by_name[name] = block
-                self._name_by_block[block] = name
+            if name not in self._block_by_hash and block not in self._hash_by_block:
+                self._block_by_hash[name] = block
+                self._hash_by_block[block] = name
 
     def find(self, names: Sequence[bytes]) -> list[int]:
         """Blocks that hold the longest known prefix of `names`. They gain no owner yet."""
-        blocks = list(map(self._block_by_name.get, names))
+        blocks = list(map(self._block_by_hash.get, names))
         end = blocks.index(None) if None in blocks else len(blocks)
         return blocks[:end]  # type: ignore[return-value]
 
-    def name_of(self, block: int) -> bytes | None:
+    def hash_of(self, block: int) -> bytes | None:
         """None: nobody can find what it holds."""
-        return self._name_by_block.get(block)
+        return self._hash_by_block.get(block)
 
     def num_free_among(self, blocks: Iterable[int]) -> int:
         """How many of `blocks` would leave the free list if they were shared now."""
@@ -105,35 +105,35 @@ class BlockPool:
         num_once = list(map(self._refcounts.__getitem__, blocks)).count(1)
         return num_once - sum(self._refcounts[block] == 1 for block in besides.intersection(blocks))
 
-    def num_trusted(self, blocks: Sequence[int]) -> int:
+    def num_valid(self, blocks: Sequence[int]) -> int:
         """How many of `blocks`, from the first on, somebody else may share, too."""
-        if not self._suspects:
+        if not self._invalid:
             return len(blocks)
-        return next((index for index, block in enumerate(blocks) if block in self._suspects), len(blocks))
+        return next((index for index, block in enumerate(blocks) if block in self._invalid), len(blocks))
 
-    def suspect(self, blocks: Iterable[int]) -> None:
-        """What these blocks hold may be poisoned: nobody else shall have them before they were free."""
+    def invalidate(self, blocks: Iterable[int]) -> None:
+        """What these blocks hold may be NaN: no other sequence shares them until they were free."""
         blocks = list(blocks)
-        self._suspects.update(block for block in blocks if self._refcounts[block])
-        self.forget(blocks)
+        self._invalid.update(block for block in blocks if self._refcounts[block])
+        self.drop(blocks)
 
-    def suspect_names(self, names: Iterable[bytes]) -> None:
-        self.suspect(block for name in names if (block := self._block_by_name.get(name)) is not None)
+    def invalidate_hashes(self, names: Iterable[bytes]) -> None:
+        self.invalidate(block for name in names if (block := self._block_by_hash.get(name)) is not None)
 
-    def forget(self, blocks: Iterable[int]) -> None:
-        """Strike the contents of these blocks from the cache, whether owned or not."""
+    def drop(self, blocks: Iterable[int]) -> None:
+        """The contents of these blocks are found no more, whether owned or not."""
         for block in blocks:
-            name = self._name_by_block.pop(block, None)
+            name = self._hash_by_block.pop(block, None)
             if name is None:
                 continue
-            del self._block_by_name[name]
+            del self._block_by_hash[name]
             if block in self._cached:
                 self._cached.remove([block])
                 self._cached.hold(self._tenants[block], -1)
                 self._blank.append(block)
 
-    def forget_all(self) -> None:
-        self.forget(list(self._name_by_block))
+    def drop_all(self) -> None:
+        self.drop(list(self._hash_by_block))
 
     def check(self, owners: Iterable[Sequence[int]]) -> None:
         """Raise AssertionError unless `owners` (block lists) explain every refcount and every block is somewhere."""
@@ -141,12 +141,12 @@ class BlockPool:
         for block, count in enumerate(self._refcounts):
             assert count == expected[block], f"block {block} has refcount {count} but {expected[block]} owners"
         held = Counter(self._tenants[block] for block in [*expected, *self._cached])
-        assert held == self._cached.num_held, "blocks are counted to another tenant than has them"
+        assert held == self._cached.num_owned_by, "blocks are counted to another tenant than has them"
         free = [*self._blank, *self._cached]
         assert len(free) == len(set(free)), "a block is free twice"
         assert not expected.keys() & set(free), "an owned block is free"
         assert len(free) + len(expected) == self.num_blocks, "a block is neither free nor owned"
-        assert self._suspects <= expected.keys(), "a free block is a suspect"
-        assert all(block in self._name_by_block for block in self._cached), "a cached block has no name"
-        assert not any(block in self._name_by_block for block in self._blank), "a blank block has a name"
-        assert {block: name for name, block in self._block_by_name.items()} == self._name_by_block, "names differ"
+        assert self._invalid <= expected.keys(), "a free block is a invalidate"
+        assert all(block in self._hash_by_block for block in self._cached), "a cached block has no name"
+        assert not any(block in self._hash_by_block for block in self._blank), "a blank block has a name"
+        assert {block: name for name, block in self._block_by_hash.items()} == self._hash_by_block, "names differ"

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 KEPT_FOR_TURNOVERS = 8  # of all blocks: what a tenant has left behind longer ago goes first
 
 
-class CachedBlocks:
+class Evictor:
     """Blocks by tenant, each tenant's in the order in which they became free."""
 
     def __init__(self, num_blocks: int):
@@ -20,7 +20,7 @@ class CachedBlocks:
         self._tenant_of: dict[int, str] = {}
         self._max_age = KEPT_FOR_TURNOVERS * num_blocks
         self._num_evicted = 0
-        self.num_held: dict[str, int] = {}  # blocks in use and blocks left, by tenant
+        self.num_owned_by: dict[str, int] = {}  # blocks in use and blocks left, by tenant
         self._used_at: dict[str, int] = {}  # `_num_evicted` when the tenant's blocks were last found or left
 
     def __len__(self) -> int:
@@ -42,11 +42,11 @@ class CachedBlocks:
 
     def hold(self, tenant: str, count: int) -> None:
         """`count` more blocks are this tenant's, or fewer."""
-        held = self.num_held.get(tenant, 0) + count
+        held = self.num_owned_by.get(tenant, 0) + count
         if held:
-            self.num_held[tenant] = held
+            self.num_owned_by[tenant] = held
         else:
-            del self.num_held[tenant]
+            del self.num_owned_by[tenant]
 
     def add(self, block: int, tenant: str) -> None:
         self._tenant_of[block] = tenant
@@ -82,7 +82,7 @@ class CachedBlocks:
 
     def _evict_of_many(self, count: int) -> list[int]:
         oldest = self._num_evicted - self._max_age
-        order = [(self._used_at[name] >= oldest, -self.num_held[name], name) for name in self._by_tenant]
+        order = [(self._used_at[name] >= oldest, -self.num_owned_by[name], name) for name in self._by_tenant]
         heapq.heapify(order)
         taken = []
         for _ in range(count):

@@ -70,10 +70,10 @@ class KVCache:
             self.pool.release(reversed(blocks))  # the tail is forgotten first: a shared prefix outlives it
         sequence.block_ids = ()
 
-    def forget(self, sequence: Sequence) -> None:
-        """Nobody may find or share the contents of its blocks any more: they are suspect."""
+    def invalidate(self, sequence: Sequence) -> None:
+        """The contents of its blocks may not be found or shared any more: they may hold NaN."""
         for blocks in sequence.block_ids:
-            self.pool.suspect(blocks)
+            self.pool.invalidate(blocks)
 
     def reset(self) -> None:
         """The blocks' contents are gone with the workers that held them. No sequence owns any."""

@@ -19,7 +19,7 @@ class PrefixCache:
 
     def hash_blocks(self, sequence: Sequence, num_tokens: int) -> None:
         """Extend the sequence's hashes to all full blocks among its first `num_tokens` tokens."""
-        names = sequence.block_names
+        names = sequence.block_hashes
         start, end = len(names) * self._block_size, num_tokens - num_tokens % self._block_size
         if self.enabled and end > start:
             parent = names[-1] if names else sequence.request.chain_root
@@ -32,12 +32,12 @@ class PrefixCache:
         """
         found: list[list[int]] = [[] for _ in range(self._num_groups)]
         if self.enabled and sequence.may_read_cache:
-            names = sequence.block_names[:limit]
-            found = [self._pool.find(_group_names(names, group)) for group in range(self._num_groups)]
+            names = sequence.block_hashes[:limit]
+            found = [self._pool.find(_group_hashes(names, group)) for group in range(self._num_groups)]
         length = min(map(len, found))
         if sibling is not None and not sequence.num_nans:
             num_common = min(limit, sequence.request.num_shareable_tokens(self._block_size) // self._block_size)
-            num_common = min(num_common, *map(self._pool.num_trusted, sibling.block_ids))
+            num_common = min(num_common, *map(self._pool.num_valid, sibling.block_ids))
             if num_common > length:
                 found, length = [blocks[:num_common] for blocks in sibling.block_ids], num_common
         return [blocks[:length] for blocks in found]
@@ -50,14 +50,14 @@ class PrefixCache:
         if end > start:
             self.hash_blocks(sequence, num_tokens)
             for group, blocks in enumerate(sequence.block_ids):
-                self._pool.publish(blocks[start:end], _group_names(sequence.block_names[start:end], group))
+                self._pool.publish(blocks[start:end], _group_hashes(sequence.block_hashes[start:end], group))
             sequence.num_published = end
 
-    def forget_names(self, sequence: Sequence) -> None:
-        """As `KVCache.forget`, for one that has no blocks any more, or others: what it has left behind is suspect."""
+    def invalidate_hashes(self, sequence: Sequence) -> None:
+        """As `KVCache.invalidate`, for a sequence without blocks, or with others: what it left behind may hold NaN."""
         for group in range(self._num_groups):
-            self._pool.suspect_names(_group_names(sequence.block_names, group))
+            self._pool.invalidate_hashes(_group_hashes(sequence.block_hashes, group))
 
 
-def _group_names(names: Items[bytes], group: int) -> Items[bytes]:
+def _group_hashes(names: Items[bytes], group: int) -> Items[bytes]:
     return names if group == 0 else [name + bytes((group,)) for name in names]

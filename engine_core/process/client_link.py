@@ -8,17 +8,17 @@ from typing import Protocol, assert_never
 from paged_serve.protocol.errors import ProtocolError
 from paged_serve.protocol.messages.engine_core import (
     AbortRequests,
+    CandidatesWithheld,
     ClientHeartbeat,
     CoreFailure,
     EngineCoreRequest,
     EngineFailed,
     EngineHeartbeat,
     FromEngineCore,
+    IsolationTurn,
     OutputsReceived,
     RejectReason,
     RequestRejected,
-    SuspectsHeld,
-    SuspectsTurn,
     ToEngineCore,
     UtilityCall,
     Welcome,
@@ -33,10 +33,10 @@ from .utility_calls import answer_call
 
 log = logging.getLogger(__name__)
 
-FromClient = EngineCoreRequest | AbortRequests | OutputsReceived | UtilityCall | ClientHeartbeat | SuspectsHeld
+FromClient = EngineCoreRequest | AbortRequests | OutputsReceived | UtilityCall | ClientHeartbeat | CandidatesWithheld
 
 
-class Ports(Protocol):
+class Sockets(Protocol):
     """What carries the messages: sockets, or a simulation's queues."""
 
     def receive(self) -> Iterator[tuple[bytes, ToEngineCore]]: ...
@@ -46,10 +46,10 @@ class Ports(Protocol):
     def send(self, client: bytes, message: FromEngineCore) -> bool: ...
 
 
-class ClientDesk:
+class ClientLink:
     """Stands between the ports and the engine, which there is only once workers have come. Times are monotonic."""
 
-    def __init__(self, ports: Ports, failures: tuple[CoreFailure, ...], clock: Callable[[], float] = time.monotonic):
+    def __init__(self, ports: Sockets, failures: tuple[CoreFailure, ...], clock: Callable[[], float] = time.monotonic):
         """`failures`: how former cores ended. `clock`: measures how long a turn takes."""
         self._ports = ports
         self._failures = failures
@@ -62,7 +62,7 @@ class ClientDesk:
     @property
     def has_work(self) -> bool:
         """Messages wait here that no socket tells of."""
-        return self._engine is not None and self._engine.trials.has_ready
+        return self._engine is not None and self._engine.core_poison.has_ready
 
     def open(self, engine: EngineCore, now: float) -> None:
         """Let in those who wait."""
@@ -96,27 +96,27 @@ class ClientDesk:
         if self._engine is not None and now >= self._engine.next_deadline_s:
             self.send(self._engine.expire(now), now)
 
-    def advance_trials(self, now: float) -> None:
+    def advance_isolation(self, now: float) -> None:
         """Give the turn to the next client; when all is over, let in what came meanwhile, for 2 ms a turn."""
         engine = self._engine
         if engine is None:
             return
         ends = self._clock() + SECONDS_PER_TURN
-        while (kept := engine.trials.take_kept(now)) is not None:
+        while (kept := engine.core_poison.take_kept(now)) is not None:
             self._take_in(engine, *kept, now)
             if self._clock() >= ends:
                 break
-        if not engine.scheduler.in_flight and (holder := engine.trials.next_turn(now)) is not None:
-            self._tell(holder, SuspectsTurn(engine.epoch, engine.trials.turn), now)
+        if not engine.scheduler.in_flight and (holder := engine.core_poison.next_turn(now)) is not None:
+            self._tell(holder, IsolationTurn(engine.epoch, engine.core_poison.turn), now)
 
     def send(self, outgoing: Iterable[tuple[bytes, FromEngineCore]], now: float) -> None:
         for client, message in outgoing:
             self._tell(client, message, now)
 
     def beat(self, engine: EngineCore, now: float, *, computes: bool) -> None:
-        """Tell quiet clients that the loop goes round, and forget those that are gone."""
+        """Tell quiet clients that the loop goes round, and remove those that are gone."""
         for client in engine.expired_clients(now):
-            self._forget(client, "silent", now)
+            self._remove(client, "silent", now)
         self.tell_beat(engine, engine.clients.keys() - self._told, now, computes=computes)
         self._told.clear()
 
@@ -172,9 +172,9 @@ class ClientDesk:
                 self.send(engine.outputs_received(client, frames), now)
             case UtilityCall():
                 self._tell(client, answer_call(engine, message, now, is_remote=is_remote(client)), now)
-            case SuspectsHeld(count=count) if self._failures:
-                engine.trials.suspects_held(client, count)
-            case ClientHeartbeat() | SuspectsHeld():
+            case CandidatesWithheld(count=count) if self._failures:
+                engine.core_poison.candidates_withheld(client, count)
+            case ClientHeartbeat() | CandidatesWithheld():
                 pass
             case _:
                 assert_never(message)
@@ -189,9 +189,9 @@ class ClientDesk:
         except ProtocolError as error:  # too large for a frame, which nothing that we make should be
             log.exception("a message to a client cannot be sent")
             reason = str(error)
-        self._forget(client, reason, now)
+        self._remove(client, reason, now)
 
-    def _forget(self, client: bytes, reason: str, now: float) -> None:
+    def _remove(self, client: bytes, reason: str, now: float) -> None:
         engine = self._engine
         if engine is not None and client in engine.clients:
             log.info("client forgotten reason=%r aborted=%d", reason, len(engine.clients[client].streams))

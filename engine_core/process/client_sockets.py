@@ -22,7 +22,7 @@ LOCAL, REMOTE = b"l", b"r"
 _Port = RouterChannel[FromEngineCore, ToEngineCore]
 
 
-class ClientPorts:
+class ClientSockets:
     """One RouterChannel or two, used as one. Made before anything else binds: it holds the context's authenticator."""
 
     def __init__(self, child: ChildProcess):

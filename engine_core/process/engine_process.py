@@ -1,6 +1,6 @@
 """The engine core's process: the only loop of this room. Links in, the engine, links out.
 
-The loop sleeps in poll until a link has news or a heartbeat is due. Each turn it takes what came, plans what can be
+The loop sleeps in poll until a link has outputs or a heartbeat is due. Each turn it takes what came, plans what can be
 planned, and keeps everybody's clock: the supervisor's, the clients' and the workers'.
 """
 
@@ -22,8 +22,8 @@ from paged_serve.protocol.transport.run_dir import WORKERS_SOCKET, endpoint
 from ..admission.admission import ModelFacts, fitting_model_len
 from ..engine.debug import describe, dump_state
 from ..engine.engine import EngineCore
-from .client_link import ClientDesk
-from .client_sockets import ClientPorts
+from .client_link import ClientLink
+from .client_sockets import ClientSockets
 from .loop_clock import LoopClock
 from .worker_link import WorkerLink
 
@@ -38,8 +38,8 @@ class EngineProcess:
 
     def __init__(self, child: ChildProcess):
         self._child = child
-        self._ports = ClientPorts(child)
-        self._clients = ClientDesk(self._ports, child.core_failures)
+        self._ports = ClientSockets(child)
+        self._clients = ClientLink(self._ports, child.core_failures)
         self._clock = LoopClock(time.monotonic())
         workers = RouterChannel[worker.ToWorker, worker.ToCoreFromWorker](
             child.context,
@@ -57,7 +57,7 @@ class EngineProcess:
         self._next_beat = 0.0
         self._draining = False
         self._drained_told = False
-        self._culprits_told = 0
+        self._poison_told = 0
         self._turn_told = 0  # as the supervisor was told last: whose turn it is to be tried
         self._computes = False  # as clients were told last: there are workers
 
@@ -90,7 +90,7 @@ class EngineProcess:
         if not events.keys().isdisjoint(self._ports.sockets):
             self._clients.receive(now)
         self._clients.expire(now)
-        self._advance_trials(now)
+        self._advance_isolation(now)
         self._drive_workers(now)
         self._child.heartbeat(now, 0 if self._engine is None else self._engine.scheduler.step)
         if now >= self._next_beat:
@@ -125,14 +125,14 @@ class EngineProcess:
             if self._draining and self._engine.is_drained and not self._drained_told:
                 self._drained_told = self._child.control.send(control.Drained())
 
-    def _advance_trials(self, now: float) -> None:
+    def _advance_isolation(self, now: float) -> None:
         """The supervisor hears of them first: it judges how we end."""
-        turn = 0 if self._engine is None else self._engine.trials.turn
-        if turn != self._turn_told and self._child.control.send(control.TriesSuspects(turn)):
+        turn = 0 if self._engine is None else self._engine.core_poison.turn
+        if turn != self._turn_told and self._child.control.send(control.IsolatesCandidates(turn)):
             if not (turn and self._turn_told):
                 log.info("requests that may have killed a core are tried one by one%s", "" if turn else ": done")
             self._turn_told = turn
-        self._clients.advance_trials(now)
+        self._clients.advance_isolation(now)
 
     # Workers
 
@@ -175,9 +175,9 @@ class EngineProcess:
             log.info("requeued sequences=%d for workers epoch=%d", len(engine.scheduler.running), epoch)
             from_outside = self._link.take_from_outside()
             self._clients.send(engine.workers_replaced(epoch, now, from_outside=from_outside), now)
-            if engine.num_culprits > self._culprits_told:
-                self._culprits_told = engine.num_culprits
-                self._child.control.send(control.CulpritEnded())
+            if engine.num_poison_requests > self._poison_told:
+                self._poison_told = engine.num_poison_requests
+                self._child.control.send(control.PoisonEnded())
         while self._link.is_ready and (plan := engine.plan(now)) is not None:
             self._link.send_step(plan, engine.scheduler, now)
 

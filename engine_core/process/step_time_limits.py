@@ -42,7 +42,7 @@ class Histogram:
         raise AssertionError("the counts do not add up to the total")
 
 
-class StepTimes:
+class StepTimeLimits:
     """`longest_s` is for steps that nothing is known of, and more than any step gets.
 
     After each step that was late patience doubles, so that a machine that is slow does not lose its work again and

@@ -35,7 +35,7 @@ def _answer(engine: EngineCore, utility: Utility, now: float) -> Any:
         case Utility.DUMP_STATE:
             return dump_state(engine)
         case Utility.RESET_PREFIX_CACHE:
-            engine.kv_cache.pool.forget_all()
+            engine.kv_cache.pool.drop_all()
             return {}
         case _:
             assert_never(utility)

@@ -16,7 +16,7 @@ from paged_serve.protocol.messages.worker import (
 )
 from paged_serve.protocol.state_machine import fire
 
-from .step_time_limits import StepTimes
+from .step_time_limits import StepTimeLimits
 
 
 class GroupState(Enum):
@@ -49,7 +49,7 @@ class WorkerGroup:
     """One incarnation of all ranks. `epoch` is None until the first rank of the first group names it."""
 
     size: int
-    times: StepTimes
+    times: StepTimeLimits
     epoch: int | None = None
     state: GroupState = GroupState.LOADING
     peers: dict[int, bytes] = field(default_factory=dict)  # by rank

@@ -15,7 +15,7 @@ from paged_serve.protocol.transport.channel import FRAMES_PER_TURN, SECONDS_PER_
 from ..engine.engine import EngineCore
 from ..engine.step_log import StepLog
 from ..scheduling.scheduler import Scheduler
-from .step_time_limits import StepTimes
+from .step_time_limits import StepTimeLimits
 from .worker_group import GroupState, WorkerGroup
 
 log = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ class WorkerLink:
         self._report = report
         self._log = StepLog(note)
         self.num_blocks: int | None = None  # as the first group made them; clients were told so
-        self.times = StepTimes(config.step_timeout_s)
+        self.times = StepTimeLimits(config.step_timeout_s)
         self.group = WorkerGroup(config.tensor_parallel_size, self.times)
         self._from_outside: bool | None = None
         self._num_invalid = 0  # messages seen that could not be read

@@ -53,7 +53,7 @@ class Request:
     deadline_s: float = math.inf  # it may wait so long before it is first scheduled
     sequences: "list[Sequence]" = field(default_factory=list)
     leader: "Sequence | None" = None  # computes prompt blocks that its siblings will share
-    held: "list[Sequence]" = field(default_factory=list)  # siblings that wait for the leader, outside the queue
+    followers: "list[Sequence]" = field(default_factory=list)  # siblings that wait for the leader, outside the queue
     prompt_logprobs: PromptLogprobs = field(default_factory=PromptLogprobs)
 
     @property
@@ -92,7 +92,7 @@ class Sequence:
     token_limit: int  # prompt and output at most
     stop_ids: frozenset[int]  # EOS and the request's own
     eos_ids: frozenset[int]
-    block_names: list[bytes]  # of the full blocks named so far
+    block_hashes: list[bytes]  # of the full blocks named so far
     state: SequenceState = SequenceState.WAITING
     row: int = -1
     block_ids: tuple[list[int], ...] = ()  # a block table per KV group

@@ -42,7 +42,7 @@ class FairShares:
         tenant = self.tenants.get(name)
         if tenant is None:
             if len(self.tenants) >= MAX_IDLE_TENANTS:
-                self._forget_idle()
+                self._remove_idle()
             tenant = self.tenants[name] = Tenant(name, weight, self.virtual_time)
             tenant.sequence_arrivals = Rate(self._arrivals_over)
         if tenant.num_live:
@@ -138,7 +138,7 @@ class FairShares:
     def _batch_cost(self) -> float:
         return self._max_num_rows * max(1.0, self._ended_cost / self._num_ended)
 
-    def _forget_idle(self) -> None:
+    def _remove_idle(self) -> None:
         """Those that had least lose nothing by it: whoever comes back starts at the virtual time at least."""
         idle = sorted((tenant for tenant in self.tenants.values() if not tenant.num_live), key=lambda t: t.service)
         for tenant in idle[: max(1, len(idle) // 2)]:

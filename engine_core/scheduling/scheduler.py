@@ -21,7 +21,7 @@ from .preemption import choose_victims, is_row_reserved
 from .scheduled_step import ScheduledChunk, ScheduledStep
 from .step_calendar import StepCalendar
 from .waiting_queue import WaitingQueue
-from .worker_poison import Quarantine
+from .worker_poison import WorkerPoison
 
 MAX_CARRIED_BYTES = 1 << 20  # of rows admitted in one step, but for the last: their reading holds up all the others
 PASSES_PER_ROW = 4  # admissions past a sequence that does not fit, for each row that there is
@@ -51,7 +51,7 @@ class Scheduler:
         self.free_rows = list(range(self.max_num_rows))  # a heap: low indices keep the workers' tables short
         self.block_due = StepCalendar()
         self.last_token_due = StepCalendar()
-        self.quarantine = Quarantine()
+        self.worker_poison = WorkerPoison()
         self._prefilled: list[Sequence] = []  # the last plan had their last chunk
         self._leaves: list[int] = []  # rows that the workers must still take out of the decode set
         self._joins: list[int] = []  # rows, while a plan is being made
@@ -72,10 +72,10 @@ class Scheduler:
 
     def schedule(self) -> ScheduledStep | None:
         """Plan one step over all that can run, or None when nothing can."""
-        suspect = self.quarantine.first()
+        candidate = self.worker_poison.first()
         if self.stalled:
-            self._stop_stalled(suspect)
-        if self.quarantine.is_closed if suspect is None else not self._isolate(suspect):
+            self._stop_stalled(candidate)
+        if self.worker_poison.is_closed if candidate is None else not self._isolate(candidate):
             return None
         plan = ScheduledStep(self.step + 1)
         self._join_decode_set(plan.step)
@@ -85,8 +85,8 @@ class Scheduler:
             if budget:
                 budget -= self._schedule_chunk(plan, sequence, budget)
         self.prefilling = [sequence for sequence in self.prefilling if sequence.num_scheduled < sequence.prefill_len]
-        if suspect is not None:
-            self._admit_suspect(plan, suspect, budget)
+        if candidate is not None:
+            self._admit_candidate(plan, candidate, budget)
         elif not preempted:
             self._admit(plan, budget)
         if not plan.chunks and not self.decode_set:
@@ -105,7 +105,7 @@ class Scheduler:
         """Those whose last chunk is planned go on with one token a step; their siblings need wait no longer."""
         joining = [sequence for sequence in self._prefilled if sequence.prefill_len + 1 < sequence.token_limit]
         for sequence in self._prefilled:
-            self._release_held(sequence)
+            self._release_followers(sequence)
         self._prefilled = []
         if not joining:
             return
@@ -140,7 +140,7 @@ class Scheduler:
             sequence = self.waiting.first()
             if sequence.request.leader is not None:
                 self.waiting.take(sequence)
-                sequence.request.held.append(sequence)
+                sequence.request.followers.append(sequence)
                 continue
             if self._is_row_reserved(sequence):
                 return
@@ -195,20 +195,20 @@ class Scheduler:
             passed.append(sequence)
         return None
 
-    def _isolate(self, suspect: Sequence) -> bool:
-        """Have nobody but `suspect` run; False while something is in flight that must be answered first."""
-        if self.running == [suspect]:
-            return suspect.num_scheduled < suspect.prefill_len or not self.in_flight
+    def _isolate(self, candidate: Sequence) -> bool:
+        """Have nobody but `candidate` run; False while something is in flight that must be answered first."""
+        if self.running == [candidate]:
+            return candidate.num_scheduled < candidate.prefill_len or not self.in_flight
         if self.in_flight:
             return False
-        for sequence in reversed([s for s in self.running if s is not suspect]):  # the prefix cache keeps their work
+        for sequence in reversed([s for s in self.running if s is not candidate]):  # the prefix cache keeps their work
             self.preempt(sequence)
         return True
 
-    def _admit_suspect(self, plan: ScheduledStep, suspect: Sequence, budget: int) -> None:
-        if suspect.state is not SequenceState.RUNNING and self.kv_cache.admit(suspect, None, 0):
-            self._dequeue(suspect)
-            self._start_in(plan, suspect, budget)
+    def _admit_candidate(self, plan: ScheduledStep, candidate: Sequence, budget: int) -> None:
+        if candidate.state is not SequenceState.RUNNING and self.kv_cache.admit(candidate, None, 0):
+            self._dequeue(candidate)
+            self._start_in(plan, candidate, budget)
 
     def _start_in(self, plan: ScheduledStep, sequence: Sequence, budget: int) -> int:
         """Returns how many tokens of `budget` its first chunk takes."""
@@ -253,7 +253,7 @@ class Scheduler:
         self._enqueue(sequence)
 
     def pause(self, client: bytes) -> None:
-        """Schedule nothing of this client's, but a suspect that holds up the others, until `resume`."""
+        """Schedule nothing of this client's, but a candidate that holds up the others, until `resume`."""
         own = [sequence for sequence in self.waiting if sequence.request.client == client]
         self.stalled[client] = []
         for sequence in own:
@@ -264,9 +264,9 @@ class Scheduler:
         for sequence in self.stalled.pop(client, ()):
             self.waiting.add(sequence)
 
-    def _stop_stalled(self, suspect: Sequence | None) -> None:
+    def _stop_stalled(self, candidate: Sequence | None) -> None:
         for sequence in reversed([each for each in self.running if each.request.client in self.stalled]):
-            if sequence is not suspect:
+            if sequence is not candidate:
                 self.preempt(sequence)
 
     def _enqueue(self, sequence: Sequence) -> None:
@@ -278,7 +278,7 @@ class Scheduler:
     def _dequeue(self, sequence: Sequence) -> None:
         """It waits no longer, wherever it did."""
         if not self.waiting.remove(sequence) and not remove(self.stalled.get(sequence.request.client, []), sequence):
-            sequence.request.held.remove(sequence)
+            sequence.request.followers.remove(sequence)
 
     def finish(self, sequences: list[Sequence]) -> None:
         """End these, whatever they do at the moment, and take back what they hold."""
@@ -290,7 +290,7 @@ class Scheduler:
                 self._dequeue(sequence)
             sequence.fire(SequenceEvent.FINISH)
             self.shares.ends(sequence.request.tenant, sequence.request.prompt_len, len(sequence.output))
-            self.quarantine.discard(sequence)
+            self.worker_poison.discard(sequence)
         self.num_live -= len(sequences)
         self._stop_running(running)
 
@@ -302,7 +302,7 @@ class Scheduler:
         for sequence in self.running:
             sequence.fire(SequenceEvent.PREEMPT)
             self._give_row_back(sequence)
-            self._release_held(sequence)
+            self._release_followers(sequence)
             sequence.block_ids = ()
             self._enqueue(sequence)
         self.running, self.prefilling, self._prefilled, self._leaves = [], [], [], []
@@ -319,7 +319,7 @@ class Scheduler:
             remove(self.prefilling, sequence)
             if sequence in self._prefilled:
                 self._prefilled.remove(sequence)
-            self._release_held(sequence)
+            self._release_followers(sequence)
             self.kv_cache.release(sequence)
             self._give_row_back(sequence)
 
@@ -352,13 +352,13 @@ class Scheduler:
         sequence.prefill_len = sequence.num_scheduled = sequence.num_applied = sequence.num_published = 0
         sequence.joined_step = 0
 
-    def _release_held(self, sequence: Sequence) -> None:
+    def _release_followers(self, sequence: Sequence) -> None:
         request = sequence.request
         if request.leader is sequence:
             request.leader = None
-            for sibling in request.held:
+            for sibling in request.followers:
                 self._enqueue(sibling)
-            request.held = []
+            request.followers = []
 
     def _unqueue(self, sequence: Sequence) -> None:
         self.num_queued -= 1

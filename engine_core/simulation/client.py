@@ -173,7 +173,7 @@ class SimulatedClient:
     def _receive(self, stream: Stream, position: int, tokens: list[int]) -> None:
         if stream.finish_reason is not None:
             is_old = stream.has_expired and stream.abort_reason is not None  # its own end came later than its request's
-            assert is_old or stream.request.resume_token_ids or self.epoch, "news of a stream that has ended"
+            assert is_old or stream.request.resume_token_ids or self.epoch, "outputs of a stream that has ended"
             return
         assert position == len(stream.received), f"token {position} came after {len(stream.received)} tokens"
         stream.received += tokens
@@ -192,7 +192,7 @@ class SimulatedClient:
         assert output.times is not None
         if reason is FinishReason.ERROR:
             if output.error == DEADLY:
-                assert stream.seed == self._scenario.poison, "an innocent was taken for the culprit"
+                assert stream.seed == self._scenario.poison, "an innocent was taken for the poison"
                 self.num_poisoned += 1
             else:
                 assert output.error == NOT_FINITE

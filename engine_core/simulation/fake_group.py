@@ -51,7 +51,7 @@ class FakeGroup:
     def plan(self, engine: EngineCore, now: float) -> SchedulerOutput | None:
         """Have the engine make a plan, and send it off."""
         waiting = list(engine.scheduler.waiting)
-        is_isolating = bool(engine.scheduler.quarantine)
+        is_isolating = bool(engine.scheduler.worker_poison)
         message = engine.plan(now)
         if message is not None:
             step = engine.scheduler.in_flight[-1]
@@ -106,7 +106,7 @@ class FakeGroup:
     def check_poison(self, engine: EngineCore, applied_step: int) -> None:
         """Nobody can find a block that the engine knows to be poisoned."""
         for block in self._worker.reported(applied_step):
-            assert engine.kv_cache.pool.name_of(block) is None, "a poisoned block can be found"
+            assert engine.kv_cache.pool.hash_of(block) is None, "a poisoned block can be found"
 
     def spoil(self, block: int, offset: int) -> None:
         self._worker.spoil(block, offset)

@@ -1,4 +1,4 @@
-"""Queues in the place of the core's sockets: what ClientDesk and WorkerLink speak through when nothing is real."""
+"""Queues in the place of the core's sockets: what ClientLink and WorkerLink speak through when nothing is real."""
 
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -21,7 +21,7 @@ class TickingClock:
         return self.now
 
 
-class SimulatedPorts:
+class SimulatedSockets:
     """The clients' side. `deliver` takes what the core says; False: that client is gone, or its queue is full."""
 
     def __init__(self, deliver: Callable[[bytes, FromEngineCore], bool]):

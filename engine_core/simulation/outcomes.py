@@ -4,7 +4,7 @@ from dataclasses import dataclass, fields
 
 
 @dataclass(slots=True)
-class Tally:
+class Outcomes:
     """Counts; `add` sums up runs."""
 
     steps: int = 0
@@ -19,7 +19,7 @@ class Tally:
     crashes: int = 0  # of them, by a request that kills
     core_deaths: int = 0
     silent_clients: int = 0
-    adopted: int = 0  # requests that began with what a lost client's had
+    reused: int = 0  # requests that began with what a lost client's had
     nans: int = 0  # results that were not finite
     spoiled: int = 0  # slots
     errors: int = 0
@@ -35,6 +35,6 @@ class Tally:
     paused: int = 0  # clients that held too much
     passes: int = 0  # admissions past a sequence that did not fit
 
-    def add(self, other: "Tally") -> None:
+    def add(self, other: "Outcomes") -> None:
         for item in fields(self):
             setattr(self, item.name, getattr(self, item.name) + getattr(other, item.name))

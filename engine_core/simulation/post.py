@@ -1,4 +1,4 @@
-"""Carries messages between the simulated clients and the core's client desk, and notes all that was ever sent."""
+"""Carries messages between the simulated clients and the core's client link, and records all that was sent."""
 
 import hashlib
 from collections.abc import Sequence
@@ -15,10 +15,10 @@ from paged_serve.protocol.messages.engine_core import (
 )
 
 from .client import SimulatedClient
-from .links import SimulatedPorts
+from .links import SimulatedSockets
 
 
-class Post(SimulatedPorts):
+class SimulatedLinks(SimulatedSockets):
     """No client gets more messages than it has given credit for."""
 
     def __init__(self, clients: Sequence[SimulatedClient], credit: int):

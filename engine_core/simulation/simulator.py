@@ -23,14 +23,14 @@ from paged_serve.protocol.messages.worker import KVCacheReady, ModelRunnerOutput
 
 from ..engine.debug import check_invariants
 from ..engine.engine import CLIENT_LEASE_S, EngineCore
-from ..process.client_link import ClientDesk
+from ..process.client_link import ClientLink
 from ..process.loop_clock import LoopClock
 from .client import SimulatedClient
 from .fake_group import FakeGroup
 from .fake_worker import WorkerDied
 from .links import SimulatedWorkerLink, TickingClock
-from .outcomes import Tally
-from .post import Post
+from .outcomes import Outcomes
+from .post import SimulatedLinks
 from .scenario import Scenario, draw_request, draw_scenario
 
 MAX_TICKS = 200_000
@@ -42,11 +42,11 @@ class Simulation:
 
     def __init__(self, scenario: Scenario):
         self.scenario = scenario
-        self.tally = Tally()
+        self.outcomes = Outcomes()
         self.now = 0.0
         self._rng = random.Random(scenario.seed)
         self._clients = [SimulatedClient(b"client:%d" % i, scenario) for i in range(scenario.num_clients)]
-        self.post = Post(self._clients, scenario.client_credit)
+        self.post = SimulatedLinks(self._clients, scenario.client_credit)
         self._num_submitted = 0
         self._pause = 0  # ticks until the workers are back
         self._nap = 0  # ticks until they go on with their step
@@ -57,11 +57,11 @@ class Simulation:
         self._engine = self._start_core(epoch=0)
         self._group = self._start_group(0)
 
-    def run(self) -> Tally:
+    def run(self) -> Outcomes:
         for _ in range(MAX_TICKS):
             if self._tick():
                 self._finish()
-                return self.tally
+                return self.outcomes
         raise AssertionError(f"seed {self.scenario.seed}: not all has ended after {MAX_TICKS} ticks")
 
     def _tick(self) -> bool:
@@ -69,7 +69,7 @@ class Simulation:
         rng = self._rng
         self.now += rng.random() * 2 * TICK_S
         self._let_faults_happen()
-        self._desk.excuse(self._clock.turn(self.now, TICK_S))
+        self._client_link.excuse(self._clock.turn(self.now, TICK_S))
         if rng.random() < 0.1:
             self._beat()
         if self._num_submitted < self.scenario.num_requests and rng.random() < 0.3:
@@ -85,9 +85,9 @@ class Simulation:
             self._nap -= 1
         elif self._group.has_work and rng.random() < 0.9:
             try:
-                self.tally.nans += self._group.execute()
+                self.outcomes.nans += self._group.execute()
             except WorkerDied:
-                self.tally.crashes += 1
+                self.outcomes.crashes += 1
                 self._kill_workers(from_outside=False)
         if self._group.answers and rng.random() < 0.9:
             self._apply()
@@ -97,12 +97,12 @@ class Simulation:
     def _apply(self) -> None:
         [answer] = self._group.answer(self.now)
         paused = set(self._engine.unacknowledged.paused)
-        self._desk.send(self._engine.apply(answer, self.now), self.now)
-        self.tally.paused += len(self._engine.unacknowledged.paused - paused)
+        self._client_link.send(self._engine.apply(answer, self.now), self.now)
+        self.outcomes.paused += len(self._engine.unacknowledged.paused - paused)
         check_invariants(self._engine)
         self._group.check_poison(self._engine, answer.step)
-        self.tally.steps += 1
-        self.tally.steps_behind += any(outbox.is_behind for outbox in self._engine.clients.values())
+        self.outcomes.steps += 1
+        self.outcomes.steps_behind += any(outbox.is_behind for outbox in self._engine.clients.values())
         if self._happens(self.scenario.broken_worker):
             self._let_worker_break(answer)
 
@@ -112,7 +112,7 @@ class Simulation:
         assert self._group.say(wrong, self.now) == [], "what a worker says twice counts"
         assert not self._worker_link.link.is_ready, "a worker that breaks the protocol is not noticed"
         self._kill_workers(from_outside=True)
-        self.tally.broken_workers += 1
+        self.outcomes.broken_workers += 1
 
     def _is_over(self) -> bool:
         if self._num_submitted < self.scenario.num_requests or self._engine.scheduler.num_live or self._retries:
@@ -125,15 +125,15 @@ class Simulation:
         for client in self._speaking():
             assert not client.unfinished(), f"streams {client.unfinished()} were never told their end"
         streams = [stream for client in self._clients for stream in client.streams.values()]
-        self.tally.streams = len(streams)
-        self.tally.tokens = sum(len(stream.received) for stream in streams)
-        self.tally.errors = sum(client.num_errors for client in self._clients)
-        self.tally.poisoned = sum(client.num_poisoned for client in self._clients)
-        assert 2 * self.tally.errors <= self.tally.nans, "a stream failed without two bad results"
-        num_deadly = sum(stream.seed == self.scenario.poison for stream in streams) * (1 + self.tally.core_deaths)
-        assert self.tally.crashes <= 2 * num_deadly, "somebody has killed three worker groups"
+        self.outcomes.streams = len(streams)
+        self.outcomes.tokens = sum(len(stream.received) for stream in streams)
+        self.outcomes.errors = sum(client.num_errors for client in self._clients)
+        self.outcomes.poisoned = sum(client.num_poisoned for client in self._clients)
+        assert 2 * self.outcomes.errors <= self.outcomes.nans, "a stream failed without two bad results"
+        num_deadly = sum(stream.seed == self.scenario.poison for stream in streams) * (1 + self.outcomes.core_deaths)
+        assert self.outcomes.crashes <= 2 * num_deadly, "somebody has killed three worker groups"
         self._count_core()
-        self.tally.passes += self._group.num_passes
+        self.outcomes.passes += self._group.num_passes
 
     def _speaking(self) -> list[SimulatedClient]:
         return [client for client in self._clients if not client.is_silent]
@@ -158,21 +158,21 @@ class Simulation:
             rejected = client.inbox.pop()
             assert isinstance(rejected, RequestRejected), "an accepted request vanished"
             assert rejected.reason is RejectReason.OVERLOADED or "KV blocks" in rejected.message, rejected
-            self.tally.overloads += 1
+            self.outcomes.overloads += 1
             return
         client.submitted(request, self.now, [sequence.seed for sequence in accepted.sequences])
-        self.tally.adopted += any(sequence.output for sequence in accepted.sequences)
+        self.outcomes.reused += any(sequence.output for sequence in accepted.sequences)
         if self._happens(self.scenario.duplicate):
-            self.tally.duplicates += 1
+            self.outcomes.duplicates += 1
             before = self._engine.scheduler.num_live, len(client.inbox)
             self._say(client, request)
             assert (self._engine.scheduler.num_live, len(client.inbox)) == before, "a request that comes twice counts"
 
     def _say(self, client: SimulatedClient, message: ToEngineCore) -> None:
         self.post.to_core.append((client.name, message))
-        self._desk.receive(self.now)
+        self._client_link.receive(self.now)
         assert not self.post.to_core, "one message is no turn's work"
-        assert not self._desk.num_failed, "a message failed by the core's own fault; the log has it"
+        assert not self._client_link.num_failed, "a message failed by the core's own fault; the log has it"
 
     def _let_clients_act(self) -> None:
         rng = self._rng
@@ -191,7 +191,7 @@ class Simulation:
 
     def _beat(self) -> None:
         """Clients that have been silent for too long are given up, no others."""
-        self._desk.beat(self._engine, self.now, computes=True)
+        self._client_link.beat(self._engine, self.now, computes=True)
         for client in self._speaking():
             assert client.name in self._engine.clients, "a living client is accused of silence"
         check_invariants(self._engine)
@@ -207,7 +207,7 @@ class Simulation:
         elif reasons == {reason}:
             self._say(client, message)
             check_invariants(self._engine)
-            self.tally.aborts += 1
+            self.outcomes.aborts += 1
 
     def _let_late_aborts_come(self) -> None:
         """Some of their streams have ended meanwhile."""
@@ -215,13 +215,13 @@ class Simulation:
             client, message = self._late_aborts.pop(0)
             if not client.is_silent:
                 self._say(client, message)
-                self.tally.late_aborts += 1
+                self.outcomes.late_aborts += 1
 
     def _expire(self) -> None:
         before = self.post.num_expired
-        self._desk.expire(self.now)
+        self._client_link.expire(self.now)
         if self.post.num_expired > before:
-            self.tally.expired += self.post.num_expired - before
+            self.outcomes.expired += self.post.num_expired - before
             check_invariants(self._engine)
 
     # Faults
@@ -237,34 +237,34 @@ class Simulation:
         if self._happens(scenario.spoil):
             facts = scenario.facts
             self._group.spoil(rng.randrange(facts.num_blocks), rng.randrange(scenario.config.cache.block_size))
-            self.tally.spoiled += 1
+            self.outcomes.spoiled += 1
         if self._happens(scenario.slow_step):
             self._nap = rng.randint(1, 60)
-            self.tally.slow_steps += 1
+            self.outcomes.slow_steps += 1
         if self._happens(scenario.clock_jump):
             seconds = rng.uniform(0.0, 60.0)
             self.now += seconds
-            self.tally.clock_jumps += 1
-            self._desk.excuse(self._clock.turn(self.now, TICK_S))
+            self.outcomes.clock_jumps += 1
+            self._client_link.excuse(self._clock.turn(self.now, TICK_S))
             self._beat()  # before any client was heard
-            self.tally.halts += seconds > CLIENT_LEASE_S
+            self.outcomes.halts += seconds > CLIENT_LEASE_S
 
     def _lose(self, lost: SimulatedClient) -> None:
         """Either its lease must end, or a send to it fails, and who waited for its answers asks another client."""
         lost.is_silent = True
-        self.tally.silent_clients += 1
+        self.outcomes.silent_clients += 1
         if self._rng.random() < 0.2:
             return
-        self._forget(lost.name)
+        self._remove(lost.name)
         for request in lost.asked_again(self._rng, self.now):
             if clients := self._speaking():
                 self._num_submitted += 1
                 again = msgspec.structs.replace(request, request_id=self._num_submitted * 1000)
                 self._ask(self._rng.choice(clients), again)
 
-    def _forget(self, name: bytes) -> None:
+    def _remove(self, name: bytes) -> None:
         self.post.full.add(name)
-        self._desk.tell_beat(self._engine, [name], self.now, computes=True)
+        self._client_link.tell_beat(self._engine, [name], self.now, computes=True)
         assert name not in self._engine.clients, "a client that takes nothing keeps its place"
         check_invariants(self._engine)
 
@@ -275,14 +275,14 @@ class Simulation:
         epoch = self._engine.worker_epoch + 1
         self._worker_link.link.replace(epoch, from_outside)
         from_outside = self._worker_link.link.take_from_outside()
-        self._desk.send(self._engine.workers_replaced(epoch, self.now, from_outside=from_outside), self.now)
+        self._client_link.send(self._engine.workers_replaced(epoch, self.now, from_outside=from_outside), self.now)
         check_invariants(self._engine)
         while self._group.answers:
             assert self._group.answer(self.now) == [], "an answer of dead workers counts"
-        self.tally.passes += self._group.num_passes
+        self.outcomes.passes += self._group.num_passes
         self._group = self._start_group(epoch)
         self._pause = self._rng.randint(0, 5)
-        self.tally.worker_deaths += 1
+        self.outcomes.worker_deaths += 1
 
     def _kill_core(self) -> None:
         """Everything in the core and on its way is lost; the clients ask again for what they miss."""
@@ -291,7 +291,7 @@ class Simulation:
         self._retries.clear()
         self._engine = self._start_core(self._engine.epoch + 1)
         self._group = self._start_group(0)
-        self.tally.core_deaths += 1
+        self.outcomes.core_deaths += 1
         for client in self._speaking():
             client.inbox.clear()
             client.epoch = self._engine.epoch
@@ -311,7 +311,7 @@ class Simulation:
         if isinstance(last, RequestRejected) and last.reason is RejectReason.OVERLOADED:
             client.inbox.pop()
             self._retries[request.request_id] = client  # it was accepted once, so it waits instead of failing
-            self.tally.retries += 1
+            self.outcomes.retries += 1
             return
         siblings = [request.request_id + index for index in range(request.sampling_params.n)]
         for reason in (FinishReason.ABORT, FinishReason.STOP):
@@ -329,8 +329,8 @@ class Simulation:
         engine.scheduler.max_passes = self.scenario.max_passes
         facts = self.scenario.facts
         self._worker_link = SimulatedWorkerLink(facts.num_blocks, facts.vocab_size)
-        self._desk = ClientDesk(self.post, (), TickingClock())
-        self._desk.open(engine, self.now)
+        self._client_link = ClientLink(self.post, (), TickingClock())
+        self._client_link.open(engine, self.now)
         for client in self._speaking():
             self._say(client, handshake_hello("client", 0, 0))
             engine.clients[client.name].credit = self.scenario.client_credit
@@ -343,15 +343,15 @@ class Simulation:
         return self._happens(self.scenario.nan)
 
     def _count_core(self) -> None:
-        self.tally.preemptions += self._engine.scheduler.num_preemptions
-        self.tally.cached_tokens += self._engine.counters.prefix_cache_hits
+        self.outcomes.preemptions += self._engine.scheduler.num_preemptions
+        self.outcomes.cached_tokens += self._engine.counters.prefix_cache_hits
 
 
-def simulate(seed: int) -> tuple[Tally, str]:
+def simulate(seed: int) -> tuple[Outcomes, str]:
     """Run the scenario of `seed`; returns what it did and its trace."""
     simulation = Simulation(draw_scenario(seed))
     try:
         return simulation.run(), simulation.post.trace_hash
     except BaseException as error:
-        error.add_note(f"simulate({seed}) at {simulation.tally}")
+        error.add_note(f"simulate({seed}) at {simulation.outcomes}")
         raise

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from paged_serve.protocol.errors import EngineDead, InvalidRequest, Overloaded, PagedServeError, RequestExpired
 from paged_serve.protocol.messages.engine_core import (
     AbortRequests,
+    CandidatesWithheld,
     CoreFailure,
     EngineCoreOutput,
+    IsolationTurn,
     RejectReason,
     RequestRejected,
-    SuspectsHeld,
-    SuspectsTurn,
     ToEngineCore,
     Welcome,
 )
@@ -22,24 +22,24 @@ from paged_serve.protocol.messages.sampling_params import FinishReason
 from .streams.request_streams import RequestStreams, Stream
 from .streams.stream_table import StreamTable
 
-TRIAL_TOKENS = 8  # times as many at each further death: a core may have been that much ahead of what we received
+ISOLATION_TOKENS = 8  # times as many at each further death: a core may have been that much ahead of what we received
 
 
-MAX_TRIAL_TOKENS = 512
+MAX_ISOLATION_TOKENS = 512
 
 
-class Suspects:
+class WithheldRequests:
     """Requests of one client that a dead core may have died of: held back until their turn, then tried one at a time.
 
     See engine_core/admission/core_poison.py: what survives a core is here. Those that end otherwise, by an abort or a
-    time limit, are suspects no more.
+    time limit, are candidates no more.
     """
 
     def __init__(self) -> None:
         self._held: dict[RequestStreams, None] = {}  # in the order in which they are tried
-        self._on_trial: RequestStreams | None = None
-        self._trial = (-1, 0)  # its epoch and turn
-        self._trial_tokens = 0
+        self._isolated: RequestStreams | None = None
+        self._isolation = (-1, 0)  # its epoch and turn
+        self._isolation_tokens = 0
         self._goals: list[int] = []  # tokens of each sequence that clear it
 
     def __contains__(self, request: RequestStreams) -> bool:
@@ -55,46 +55,46 @@ class Suspects:
     def judge(self, requests: Iterable[RequestStreams], failures: Iterable[CoreFailure]) -> RequestStreams | None:
         """Another core is there, and knows how former ones ended: returns who killed one, if that is known now."""
         turns: dict[int | None, int] = {failure.epoch: failure.turn for failure in failures}
-        culprit = self._on_trial if self._trial in turns.items() else None
-        if culprit is None:
+        poison = self._isolated if self._isolation in turns.items() else None
+        if poison is None:
             self.put_back()
-        self._on_trial = None
+        self._isolated = None
         for request in requests:
-            if request is not culprit and turns.get(request.sent_epoch) == 0:
+            if request is not poison and turns.get(request.sent_epoch) == 0:
                 request.num_deaths += 1
                 self._held[request] = None
         for request in self._held:
             request.sent_epoch, request.retry_at, request.resumed = None, None, True
-        return culprit if culprit is not None and not culprit.ended else None
+        return poison if poison is not None and not poison.ended else None
 
-    def begin_trial(self, epoch: int, turn: int) -> RequestStreams | None:
+    def begin_isolation(self, epoch: int, turn: int) -> RequestStreams | None:
         """It is our turn: the request to send now; None: there is none any more."""
         if not self.num_held:
             return None
-        request = self._on_trial = next(iter(self._held))
+        request = self._isolated = next(iter(self._held))
         del self._held[request]
-        self._trial = epoch, turn
-        self._trial_tokens = min(TRIAL_TOKENS**request.num_deaths, MAX_TRIAL_TOKENS)
-        self._goals = [len(stream.received) + self._trial_tokens for stream in request.streams]
+        self._isolation = epoch, turn
+        self._isolation_tokens = min(ISOLATION_TOKENS**request.num_deaths, MAX_ISOLATION_TOKENS)
+        self._goals = [len(stream.received) + self._isolation_tokens for stream in request.streams]
         return request
 
-    def trial_tokens(self, request: RequestStreams) -> int:
-        """How long it must run alone; 0 when it is not on trial."""
-        return self._trial_tokens if request is self._on_trial else 0
+    def isolation_tokens(self, request: RequestStreams) -> int:
+        """Tokens until it is cleared; 0 when it is not isolated."""
+        return self._isolation_tokens if request is self._isolated else 0
 
     def put_back(self) -> RequestStreams | None:
-        """Its trial came to nothing; it is the next one's again."""
-        request, self._on_trial = self._on_trial, None
+        """Its isolation came to nothing; its turn comes again."""
+        request, self._isolated = self._isolated, None
         if request is not None and not request.ended:
             self._held = {request: None, **self._held}
         return request
 
-    def end_trial_if_over(self) -> bool:
+    def end_isolation_if_over(self) -> bool:
         """True when the turn must be given back: the request has got so far, or has ended."""
-        request = self._on_trial
+        request = self._isolated
         if request is None or not (request.ended or self._is_cleared(request)):
             return False
-        self._on_trial = None
+        self._isolated = None
         return True
 
     def _is_cleared(self, request: RequestStreams) -> bool:
@@ -116,7 +116,7 @@ class Dispatch:
     outbox: deque[ToEngineCore]  # the session's
     table: StreamTable = field(default_factory=StreamTable)
     epoch: int = -1  # of the core that was last heard of
-    _suspects: Suspects = field(default_factory=Suspects)
+    _candidates: WithheldRequests = field(default_factory=WithheldRequests)
     _strays: list[int] = field(default_factory=list)  # ended here while the core was away; it may still run them
 
     def send(self, request: RequestStreams, now: float) -> None:
@@ -124,7 +124,7 @@ class Dispatch:
         request.resumed |= request.sent_epoch is not None
         request.sent_epoch = self.epoch
         request.retry_at = None
-        self.outbox.append(self.table.message(request, now, self._suspects.trial_tokens(request)))
+        self.outbox.append(self.table.message(request, now, self._candidates.isolation_tokens(request)))
         if finished := self.table.finished_ids(request):
             self.outbox.append(AbortRequests(finished))
 
@@ -151,16 +151,16 @@ class Dispatch:
             self._finish_aborted(request)
 
     def core_is_new(self, welcome: Welcome, now: float) -> None:
-        """It has nothing: all that is unfinished is sent again, suspects when it is their turn."""
+        """It has nothing: all that is unfinished is sent again, candidates when it is their turn."""
         self.epoch = welcome.epoch
         for request in list(self.table.requests.values()):
             self._finish_aborted(request)
             request.retry_at = None
         self._strays.clear()
-        culprit = self._suspects.judge(self.table.requests.values(), welcome.failures)
-        if culprit is not None:
-            self._give_up(culprit)
-        self._tell_suspects()  # first: then nothing else is computed beside them
+        poison = self._candidates.judge(self.table.requests.values(), welcome.failures)
+        if poison is not None:
+            self._give_up(poison)
+        self._tell_candidates()  # first: then nothing else is computed beside them
         self._send_missing(now)
 
     def core_is_back(self, now: float, *, forgotten: bool) -> None:
@@ -168,28 +168,28 @@ class Dispatch:
         if self._strays:
             self.outbox.append(AbortRequests(tuple(self._strays)))
             self._strays.clear()
-        if forgotten and (tried := self._suspects.put_back()) is not None:
+        if forgotten and (tried := self._candidates.put_back()) is not None:
             self._leave(tried)
         if forgotten:
-            self._tell_suspects()
+            self._tell_candidates()
         for request in list(self.table.requests.values()):
             if forgotten and request.sent_epoch is not None:
                 self._send_anew(request, now)
         self._send_missing(now)
 
-    def take_turn(self, message: SuspectsTurn, now: float) -> None:
-        """The core computes nothing but one of our suspects now."""
+    def take_turn(self, message: IsolationTurn, now: float) -> None:
+        """The core computes nothing but one of our candidates now."""
         if message.epoch != self.epoch:
             return
-        if (request := self._suspects.begin_trial(message.epoch, message.turn)) is None:
-            self.outbox.append(SuspectsHeld(0))
+        if (request := self._candidates.begin_isolation(message.epoch, message.turn)) is None:
+            self.outbox.append(CandidatesWithheld(0))
         else:
             self.send(request, now)
 
     def end_turn_if_over(self) -> None:
         """To be called after all that may have ended it, and now and then."""
-        if self._suspects.end_trial_if_over():
-            self.outbox.append(SuspectsHeld(self._suspects.num_held))
+        if self._candidates.end_isolation_if_over():
+            self.outbox.append(CandidatesWithheld(self._candidates.num_held))
 
     def reject(self, message: RequestRejected, now: float) -> None:
         """The core does not take it, or not now."""
@@ -230,12 +230,12 @@ class Dispatch:
 
     def _send_missing(self, now: float) -> None:
         for request in list(self.table.requests.values()):
-            if request.sent_epoch != self.epoch and request.retry_at is None and request not in self._suspects:
+            if request.sent_epoch != self.epoch and request.retry_at is None and request not in self._candidates:
                 self.send(request, now)
 
-    def _tell_suspects(self) -> None:
-        if num_held := self._suspects.num_held:
-            self.outbox.append(SuspectsHeld(num_held))
+    def _tell_candidates(self) -> None:
+        if num_held := self._candidates.num_held:
+            self.outbox.append(CandidatesWithheld(num_held))
 
     def _send_anew(self, request: RequestStreams, now: float) -> None:
         """Under new ids, which nothing that the core still sends can meet."""

@@ -19,10 +19,10 @@ from paged_serve.protocol.messages.engine_core import (
     EngineFailed,
     EngineHeartbeat,
     FromEngineCore,
+    IsolationTurn,
     OutputsReceived,
     RequestRejected,
     SchedulerStats,
-    SuspectsTurn,
     ToEngineCore,
     Utility,
     UtilityResult,
@@ -80,7 +80,7 @@ class ClientSession:
         prompt_token_ids: Sequence[int],
         sampling_params: SamplingParams,
         terms: RequestTerms | None = None,
-        on_news: Callable[[RequestStreams], None] | None = None,
+        on_output: Callable[[RequestStreams], None] | None = None,
         now: float | None = None,
     ) -> RequestStreams:
         """Take a request; what is wrong with it stands in its `error`, so that readers meet all errors in one place.
@@ -89,9 +89,9 @@ class ClientSession:
         """
         self.now = self.now if now is None else now
         try:
-            request = self.table.add(prompt_token_ids, sampling_params, terms, on_news)
+            request = self.table.add(prompt_token_ids, sampling_params, terms, on_output)
         except (OverflowError, TypeError):
-            request = self.table.add((), sampling_params, terms, on_news)
+            request = self.table.add((), sampling_params, terms, on_output)
             self.table.fail(request, InvalidRequest("token ids must be integers of 32 bits", "prompt_token_ids"))
             return request
         try:
@@ -177,7 +177,7 @@ class ClientSession:
                 self._dispatch.reject(message, now)
             case UtilityResult():
                 self._calls.finish(message)
-            case SuspectsTurn():
+            case IsolationTurn():
                 self._dispatch.take_turn(message, now)
             case EngineFailed():
                 log.warning("engine core failed reason=%s", message.reason)

@@ -58,7 +58,7 @@ class Request:
 
     @property
     def streams(self) -> RequestStreams:
-        """What `on_news` is told; stays the same while the request lives."""
+        """What `on_output` is told; stays the same while the request lives."""
         return self._streams
 
     def take(self) -> SequenceDelta | None:
@@ -168,16 +168,16 @@ class Client:
         tenant: str = "",
         weight: float = 1.0,
         timeout_s: float = 0.0,
-        on_news: Callable[[RequestStreams], None] | None = None,
+        on_output: Callable[[RequestStreams], None] | None = None,
     ) -> Request:
         """Start a request. Prefixes are shared only under an equal `cache_salt`; a lower `priority` goes first.
 
         Tenants share the engine by `weight`. Without a token after `timeout_s` (0: never) it ends as RequestExpired.
-        `on_news` is told, from whichever thread reads, that the request has a delta or has ended; it must not block.
+        `on_output` is told, from whichever thread reads, that the request has a delta or has ended; it must not block.
         """
         terms = RequestTerms(priority, cache_salt, tenant, weight, timeout_s)
         with self._lock:
-            streams = self._session.submit(prompt_token_ids, sampling_params, terms, on_news, time.monotonic())
+            streams = self._session.submit(prompt_token_ids, sampling_params, terms, on_output, time.monotonic())
             self._wire.flush()
         return Request(self, streams)
 

@@ -22,7 +22,7 @@ from ..text.tokenizer import Tokenizer
 from .exchange.errors import HttpError
 from .exchange.fingerprint import fingerprint
 from .exchange.metrics import Metrics
-from .idempotency.store import KeptAnswers
+from .idempotency.store import AnswerStore
 
 Result = TypeVar("Result")
 WORK_THREADS = 4  # each may take 150 bytes a token while it tokenizes
@@ -96,7 +96,7 @@ class Service:
     template: TemplateRenderer | None
     admission: Admission
     metrics: Metrics
-    kept: KeptAnswers
+    kept: AnswerStore
     buffers: BufferBudget
     model_names: tuple[str, ...]
     longest_token_chars: int
@@ -128,7 +128,7 @@ class Service:
             template=text.template,
             admission=admission,
             metrics=Metrics(names[0], config.server.metrics_compat, index),
-            kept=KeptAnswers(config.server, buffers),
+            kept=AnswerStore(config.server, buffers),
             buffers=buffers,
             model_names=names,
             longest_token_chars=text.longest_token_chars,

@@ -53,7 +53,7 @@ class Batch:
         self._on_done = on_done
         self._in_flight = 0  # sequences
         self._running: dict[RequestStreams, _Running] = {}
-        self._news: deque[RequestStreams] = deque()
+        self._with_output: deque[RequestStreams] = deque()
         self._refused: deque[Job] = deque()  # by an engine that was full
         self._not_before = 0.0
 
@@ -64,7 +64,7 @@ class Batch:
         try:
             self._fill(source)
             while self._running or self._refused:
-                self._client.wait(WAIT_S if not self._news else 0.0)
+                self._client.wait(WAIT_S if not self._with_output else 0.0)
                 self._read(results)
                 self._fill(source)
         finally:
@@ -86,16 +86,16 @@ class Batch:
             ids = self._encoder.encode_prompt(prompt.text or "")
         builder = OutputBuilder(self._tokenizer, prompt.text, ids, job.params)
         request = self._client.submit(
-            ids, job.params, priority=job.priority, cache_salt=prompt.cache_salt, on_news=self._news.append
+            ids, job.params, priority=job.priority, cache_salt=prompt.cache_salt, on_output=self._with_output.append
         )
         self._running[request.streams] = _Running(job, request, request.streams, builder)
         self._in_flight += job.params.n
         if request.done:  # refused at once; nobody will tell
-            self._news.append(request.streams)
+            self._with_output.append(request.streams)
 
     def _read(self, results: dict[int, RequestOutput]) -> None:
-        while self._news:
-            running = self._running.get(self._news.popleft())
+        while self._with_output:
+            running = self._running.get(self._with_output.popleft())
             if running is None:
                 continue
             while (delta := running.request.take()) is not None:

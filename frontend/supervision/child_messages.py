@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, assert_never
 
 from paged_serve.protocol.messages.config import Config
 from paged_serve.protocol.messages.control import (
-    CulpritEnded,
     Drain,
     Drained,
     Failed,
     FromChild,
     Heartbeat,
+    IsolatesCandidates,
+    PoisonEnded,
     Progress,
     Ready,
     ReportAsked,
     State,
-    TriesSuspects,
     Welcome,
     WorkersLost,
     WorkersReplaced,
@@ -50,7 +50,7 @@ class Complaint:
     lost_workers: WorkersLost | None = None  # the child is a core, and it is the workers that cannot
 
 
-class Reception:
+class ChildMessages:
     """Keeps what children say in their Child; what somebody must act on is returned."""
 
     def __init__(
@@ -129,9 +129,9 @@ class Reception:
                 return [Complaint(child, refused and child.role != "spare")]
             case State(json=state):
                 self._recorder.core_told(state)
-            case CulpritEnded():
-                self._recovery.culprit_ended()
-            case TriesSuspects(turn=turn):
+            case PoisonEnded():
+                self._recovery.poison_ended()
+            case IsolatesCandidates(turn=turn):
                 child.turn = turn
             case WorkersLost():
                 return [Complaint(child, lost_workers=message)]

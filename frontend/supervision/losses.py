@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from .child_messages import Complaint, OnProgress, Reception
+from .child_messages import ChildMessages, Complaint, OnProgress
 from .flight_recorder.recorder import FlightRecorder
 from .processes.child import Child
-from .processes.hang_detector import SilenceJudge
+from .processes.hang_detector import HangDetector
 from .processes.process_table import ProcessTable, most_telling
 from .recovery import Recovery
 from .shutdown import Shutdown
@@ -32,8 +32,8 @@ class Losses:
         self,
         processes: ProcessTable,
         link: "ControlLink",
-        reception: Reception,
-        silence: SilenceJudge,
+        child_messages: ChildMessages,
+        silence: HangDetector,
         recovery: Recovery,
         recorder: FlightRecorder,
         shutdown: Shutdown,
@@ -41,7 +41,7 @@ class Losses:
     ):
         self._processes = processes
         self._link = link
-        self._reception = reception
+        self._child_messages = child_messages
         self._silence = silence
         self._recovery = recovery
         self._recorder = recorder
@@ -50,14 +50,14 @@ class Losses:
 
     def read_control(self, now: float, on_progress: OnProgress | None) -> None:
         """Take in what children have said, and act on complaints."""
-        for complaint in self._reception.read(now, on_progress):
+        for complaint in self._child_messages.read(now, on_progress):
             self._act_on(complaint, now)
 
     def reap(self, readable: Iterable[int], now: float) -> None:
         """Collect the children whose handles are in `readable`."""
         for child in self._processes.reap(readable):
             if child.process.returncode == -signal.SIGKILL:
-                child.memory_ran_out = self._recovery.memory_shortage.is_known
+                child.memory_ran_out = self._recovery.out_of_memory.is_known
             if not child.failure and child.process.returncode > 0:
                 self._hear_last_words(now, child)
             self._lost(child, now)

@@ -7,30 +7,30 @@ from paged_serve.protocol.messages.control import WorkersReplaced
 from paged_serve.protocol.messages.engine_core import MAX_CORE_FAILURES, CoreFailure
 
 from .processes.child import Child
-from .processes.out_of_memory import MemoryShortage
+from .processes.out_of_memory import OutOfMemory
 from .processes.process_table import ProcessTable
 from .processes.restart_budget import RestartBudget
-from .processes.standby_workers import SpareKeeper
+from .processes.standby_workers import StandbyWorkers
 
 if TYPE_CHECKING:
     from .control_link import ControlLink
 
 log = logging.getLogger(__name__)
 
-RESTARTS_PER_CULPRIT = 2  # as engine_core/scheduling/worker_poison.py and engine_core/admission/core_poison.py find it
+RESTARTS_PER_POISON = 2  # as engine_core/scheduling/worker_poison.py and engine_core/admission/core_poison.py find it
 
 
 class Recovery:
     """Replaces whole units: a frontend alone, the worker group as one, the core always together with its workers."""
 
-    def __init__(self, processes: ProcessTable, link: "ControlLink", spares: SpareKeeper, budget: RestartBudget):
+    def __init__(self, processes: ProcessTable, link: "ControlLink", spares: StandbyWorkers, budget: RestartBudget):
         self.engine_epoch = 0  # of the worker group; a core starts with the group's and is told of later ones
         self.core_failures: tuple[CoreFailure, ...] = ()  # the latest; each new core is told
         self._processes = processes
         self._link = link
         self._spares = spares
         self._budget = budget
-        self.memory_shortage = MemoryShortage()
+        self.out_of_memory = OutOfMemory()
 
     def child_lost(self, child: Child, now: float, *, draining: bool) -> str:
         """A child that should be there has died, has said that it will, or hangs. "", or why we must give up."""
@@ -54,7 +54,7 @@ class Recovery:
         self.engine_epoch += 1
         workers = self._processes.of_role("worker")
         # When a rank is killed the others complain of it, and their words may come first.
-        short_of_memory = self.memory_shortage.struck()
+        short_of_memory = self.out_of_memory.struck()
         from_outside = any(worker.ended_from_outside() for worker in workers) and not short_of_memory
         cores = self._processes.of_role("engine-core")
         if core_too:
@@ -75,11 +75,11 @@ class Recovery:
         self.core_failures = (*self.core_failures, failure)[-MAX_CORE_FAILURES:]
         # Two cores in a row that have tried one request and cleared none: it is hardly the requests.
         if core.turn > 1 or (core.turn == 1 and turns != [1]):
-            self.culprit_ended()
+            self.poison_ended()
 
-    def culprit_ended(self) -> None:
+    def poison_ended(self) -> None:
         """The last two groups, or cores, were lost to a request that will not come again."""
-        self._budget.forgive(RESTARTS_PER_CULPRIT)
+        self._budget.forgive(RESTARTS_PER_POISON)
 
     def _frontend_lost(self, child: Child, now: float, *, draining: bool) -> str:
         if draining:  # its connections are gone, and there will be no new ones

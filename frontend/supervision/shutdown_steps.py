@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class Ending:
+class ShutdownSteps:
     """Carries out the steps that Shutdown finds due."""
 
     def __init__(self, processes: ProcessTable, link: "ControlLink"):

@@ -19,12 +19,12 @@ class Request(enum.IntEnum):
     STOP = 255
 
 
-class WakeUp:
+class SignalPipe:
     """A pipe: `readable` for the poller, `ask` from anywhere, `taken` for the loop."""
 
     def __init__(self) -> None:
         self.readable, self._writable = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        in_forked_child(self, WakeUp.close)  # else its stop would be ours
+        in_forked_child(self, SignalPipe.close)  # else its stop would be ours
 
     def ask(self, request: Request | signal.Signals) -> None:
         """Safe in signal handlers and threads, and after `close`."""

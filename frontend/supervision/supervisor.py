@@ -26,18 +26,18 @@ from paged_serve.protocol.process.flight_record import CopyLog
 from paged_serve.protocol.transport.run_dir import make_run_dir, remove_dead_run_dirs, remove_run_dir
 
 from ..listen import close_http_socket
-from .child_messages import OnProgress, Reception
+from .child_messages import ChildMessages, OnProgress
 from .flight_recorder.recorder import FlightRecorder
 from .losses import Losses
 from .processes.child import MODULES, ChildState, Role, StartInfo
-from .processes.hang_detector import SilenceJudge
+from .processes.hang_detector import HangDetector
 from .processes.process_table import ProcessTable, Slot
 from .processes.restart_budget import RestartBudget
-from .processes.standby_workers import SpareKeeper
+from .processes.standby_workers import StandbyWorkers
 from .recovery import Recovery
 from .shutdown import Phase, PhaseEvent, Shutdown
-from .shutdown_steps import Ending
-from .signal_pipe import REPORT_SIGNAL, Request, WakeUp
+from .shutdown_steps import ShutdownSteps
+from .signal_pipe import REPORT_SIGNAL, Request, SignalPipe
 
 log = logging.getLogger(__name__)
 
@@ -62,9 +62,9 @@ class Supervisor:
         self._http_socket = http_socket
         self._modules = modules
         self._shutdown = Shutdown(config.server.drain_timeout_s)
-        self._wake_up = WakeUp()
+        self._signal_pipe = SignalPipe()
         self._resources = ExitStack()
-        self._resources.callback(self._wake_up.close)
+        self._resources.callback(self._signal_pipe.close)
         if http_socket is not None:
             self._resources.callback(close_http_socket, http_socket, config.server)
 
@@ -101,7 +101,7 @@ class Supervisor:
         self._link = ControlLink(self.run_dir)
         resources.callback(self._link.close)
         now = time.monotonic()
-        self._spares = SpareKeeper(self._processes, self._num_spares(), now)
+        self._spares = StandbyWorkers(self._processes, self._num_spares(), now)
         server = self.config.server
         budget = RestartBudget(server.max_restarts, server.restart_window_s)
         self._recovery = Recovery(self._processes, self._link, self._spares, budget)
@@ -110,18 +110,20 @@ class Supervisor:
         )
         resources.callback(self._recorder.write)
         resources.enter_context(CopyLog(self._recorder.events.append))
-        reception = Reception(self.config, self._processes, self._link, self._recovery, self._shutdown, self._recorder)
+        child_messages = ChildMessages(
+            self.config, self._processes, self._link, self._recovery, self._shutdown, self._recorder
+        )
         self._losses = Losses(
             self._processes,
             self._link,
-            reception,
-            SilenceJudge(self.config.parallel.step_timeout_s, now),
+            child_messages,
+            HangDetector(self.config.parallel.step_timeout_s, now),
             self._recovery,
             self._recorder,
             self._shutdown,
             self._give_up,
         )
-        self._ending = Ending(self._processes, self._link)
+        self._shutdown_steps = ShutdownSteps(self._processes, self._link)
 
     def _num_spares(self) -> int:
         """Programs that use the engine alone do not pay for spares."""
@@ -136,15 +138,15 @@ class Supervisor:
 
     def signals(self) -> AbstractContextManager[None]:
         """Within: the first SIGINT, SIGTERM or SIGHUP drains, the next one stops at once. Main thread only."""
-        return self._wake_up.signals()
+        return self._signal_pipe.signals()
 
     def drain(self) -> None:
         """Ask to finish what was accepted and to stop then."""
-        self._wake_up.ask(Request.DRAIN)
+        self._signal_pipe.ask(Request.DRAIN)
 
     def stop(self) -> None:
         """Ask to stop now; what runs is lost."""
-        self._wake_up.ask(Request.STOP)
+        self._signal_pipe.ask(Request.STOP)
 
     def wait_ready(self, timeout_s: float = 600.0, on_progress: OnProgress | None = None) -> dict[str, str]:
         """The children's facts, once all can work. After ConfigError (refused) or EngineDead everything has ended."""
@@ -173,13 +175,13 @@ class Supervisor:
     def _turn(self, timeout_s: float, on_progress: OnProgress | None) -> None:
         """Sleep until something happens, then act on it."""
         wait_s = min(timeout_s, TURN_S, self._shutdown.next_deadline(time.monotonic()))
-        readable = self._link.wait(wait_s, [self._wake_up.readable, *self._processes.handles()])
+        readable = self._link.wait(wait_s, [self._signal_pipe.readable, *self._processes.handles()])
         now = time.monotonic()
         self._losses.read_control(now, on_progress)
         self._losses.reap(readable, now)
         self._obey(now)
         self._losses.find_silent(now)
-        self._recovery.memory_shortage.tick(now)
+        self._recovery.out_of_memory.tick(now)
         if not self._shutdown.is_over:
             for spare in self._processes.spawn_missing(now):
                 self._link.send(spare.peer, Promote(spare.epoch))
@@ -198,14 +200,14 @@ class Supervisor:
     # How it ends
 
     def _obey(self, now: float) -> None:
-        for request in self._wake_up.taken():
+        for request in self._signal_pipe.taken():
             phase = self._shutdown.phase
             if request is REPORT_SIGNAL:
                 self._recorder.collect("asked for by SIGUSR1", now, asked=True)
             elif phase is Phase.SERVING and request is not Request.STOP:
                 log.info("draining timeout_s=%g (the next signal stops at once)", self.config.server.drain_timeout_s)
                 self._shutdown.begin_drain(now)
-                self._ending.tell_drain("frontend")
+                self._shutdown_steps.tell_drain("frontend")
             elif isinstance(request, signal.Signals) or phase is Phase.STARTING:  # nothing was promised yet
                 self._begin_stop(now, at_once=True)
             elif request is Request.STOP and not self._shutdown.is_over:
@@ -226,14 +228,14 @@ class Supervisor:
         shutdown, processes = self._shutdown, self._processes
         if shutdown.phase is Phase.STARTING and self._all_ready():
             shutdown.fire(PhaseEvent.READY)
-        if shutdown.phase is Phase.DRAINING and self._ending.all_drained("frontend"):
+        if shutdown.phase is Phase.DRAINING and self._shutdown_steps.all_drained("frontend"):
             shutdown.fire(PhaseEvent.FRONTENDS_DRAINED)
-            self._ending.tell_drain("engine-core")
-        engine_drained = shutdown.phase is Phase.DRAINING_ENGINE and self._ending.all_drained("engine-core")
+            self._shutdown_steps.tell_drain("engine-core")
+        engine_drained = shutdown.phase is Phase.DRAINING_ENGINE and self._shutdown_steps.all_drained("engine-core")
         if engine_drained or shutdown.drain_is_over(now):
             self._begin_stop(now, at_once=False)
-        for step in shutdown.steps_due(now, frontends_gone=self._ending.frontends_gone):
-            self._ending.take(step)
+        for step in shutdown.steps_due(now, frontends_gone=self._shutdown_steps.frontends_gone):
+            self._shutdown_steps.take(step)
         if shutdown.phase is Phase.STOPPING and processes.is_empty:
             shutdown.fire(PhaseEvent.GONE)
 

@@ -82,14 +82,14 @@ class WorkersLost(Message, frozen=True):
     reason: LongText
 
 
-class CulpritEnded(Message, frozen=True):
+class PoisonEnded(Message, frozen=True):
     """From the core: the request that killed the last two worker groups was found, and has ended with an error."""
 
 
-class TriesSuspects(Message, frozen=True):
+class IsolatesCandidates(Message, frozen=True):
     """From the core: whose turn it is, or will be next, to be computed alone, as a core may have died of it."""
 
-    turn: Count  # as in SuspectsTurn; 0: nobody's, all is as usual
+    turn: Count  # as in IsolationTurn; 0: nobody's, all is as usual
 
 
 class ReportAsked(Message, frozen=True):
@@ -111,7 +111,7 @@ FromChild = (
     | Drained
     | Failed
     | WorkersLost
-    | CulpritEnded
-    | TriesSuspects
+    | PoisonEnded
+    | IsolatesCandidates
     | ReportAsked
 )

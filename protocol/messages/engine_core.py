@@ -4,9 +4,9 @@ Each sequence of an accepted request ends with exactly one EngineCoreOutput that
 request gets one RequestRejected. A client that connects again after the core died says Hello again, sees another
 epoch in Welcome, and sends its unfinished requests again with what it already received in `resume_token_ids`.
 
-Requests that a core may have died of are suspects. Their clients hold them back, say how many with SuspectsHeld, and
-send one with each SuspectsTurn: the core computes it alone, until its client says SuspectsHeld again. If the core ends
-by its own fault meanwhile, that request's client ends it with an error.
+Requests that a core may have died of are candidates. Their clients withhold them, say how many with CandidatesWithheld,
+and send one with each IsolationTurn: the core computes it alone, until its client says CandidatesWithheld again. If the
+core ends by its own fault meanwhile, that request's client ends it with an error.
 """
 
 from enum import IntEnum
@@ -35,7 +35,7 @@ from .sampling_params import MAX_N, FinishReason, SamplingParams
 
 StreamId = Annotated[int, Meta(ge=0, le=2**62)]
 Weight = Annotated[float, Meta(ge=0.001, le=1000.0)]
-TrialTokens = Annotated[int, Meta(ge=0, le=512)]
+IsolationTokens = Annotated[int, Meta(ge=0, le=512)]
 Ttl = Annotated[float, Meta(ge=0.0, le=86400.0)]  # seconds
 MAX_TENANT_STATS = 32
 MAX_UTILITY_BYTES = 1 << 20
@@ -76,7 +76,9 @@ class EngineCoreRequest(Message, frozen=True):
     tenant: ShortText = ""  # whose it is: tenants share the engine fairly; a digest, never a key; "": nobody's
     weight: Weight = 1.0  # the tenant's share beside others'
     ttl_s: Ttl = 0.0  # may wait so long for its first token; 0: for ever; sent again, it is what is left
-    trial_tokens: TrialTokens = 0  # of a suspect in its turn: each sequence runs alone until it has so many more
+    isolation_tokens: IsolationTokens = (
+        0  # of a candidate in its turn: each sequence runs alone until it has so many more
+    )
 
     def __post_init__(self) -> None:
         check_int32(self.prompt_token_ids, *self.resume_token_ids)
@@ -109,14 +111,14 @@ class ClientHeartbeat(Message, frozen=True):
     """Sent at least once a second; the core aborts a client's requests after 10 s of silence."""
 
 
-class SuspectsHeld(Message, frozen=True):
+class CandidatesWithheld(Message, frozen=True):
     """The sender holds back so many requests that a core may have died of. If it was its turn, that is over."""
 
     count: Count
 
 
 ToEngineCore = (
-    Hello | EngineCoreRequest | AbortRequests | OutputsReceived | UtilityCall | ClientHeartbeat | SuspectsHeld
+    Hello | EngineCoreRequest | AbortRequests | OutputsReceived | UtilityCall | ClientHeartbeat | CandidatesWithheld
 )
 
 
@@ -124,7 +126,7 @@ class CoreFailure(Record, frozen=True):
     """A core that ended by a fault of its own, not by a signal from outside: a request may have done it."""
 
     epoch: Epoch
-    turn: Count  # it was trying suspects: whose turn this was did it, and nobody else; 0: it tried none
+    turn: Count  # it was trying candidates: whose turn this was did it, and nobody else; 0: it tried none
 
 
 class Welcome(Message, frozen=True):
@@ -181,7 +183,7 @@ class RequestTimes(Record, frozen=True):
 
 
 class EngineCoreOutput(Record, frozen=True):
-    """News of one stream: tokens `position`, `position + 1`, … of its output."""
+    """StreamOutput of one stream: tokens `position`, `position + 1`, … of its output."""
 
     stream_id: StreamId
     position: Count
@@ -268,8 +270,8 @@ class EngineHeartbeat(Message, frozen=True):
     computes: bool = True  # False: the workers are lost, and the next ones not ready; told to all clients at once
 
 
-class SuspectsTurn(Message, frozen=True):
-    """Send one of the requests that you hold back; nothing else is computed until you say SuspectsHeld."""
+class IsolationTurn(Message, frozen=True):
+    """Send one of the requests that you hold back; nothing else is computed until you say CandidatesWithheld."""
 
     epoch: Epoch
     turn: Annotated[int, Meta(ge=1, le=2**31 - 1)]  # counts in this epoch
@@ -283,5 +285,5 @@ FromEngineCore = (
     | UtilityResult
     | EngineFailed
     | EngineHeartbeat
-    | SuspectsTurn
+    | IsolationTurn
 )

@@ -90,7 +90,7 @@ class Load:
         try:
             async with contextlib.aclosing(way.ask(attempt)) as news:  # type: ignore[type-var]
                 async for _ in news:
-                    self.num_begun += attempt.num_news == 1
+                    self.num_begun += attempt.num_outputs == 1
                     if leave_after is not None and attempt.num_tokens >= leave_after:
                         break
         finally:

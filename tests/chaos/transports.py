@@ -42,7 +42,7 @@ class Attempt:
     told: list[Told] = field(init=False)
     sent_at: float = 0.0
     heard_at: float = 0.0  # last
-    num_news: int = 0
+    num_outputs: int = 0
     silences: list[tuple[float, float]] = field(default_factory=list)  # begin and end of those that can be noticed
     key: str = field(default_factory=lambda: uuid.uuid4().hex)
     last_event: str = ""  # its id, where events have any
@@ -63,7 +63,7 @@ class Attempt:
         if now - self.heard_at > NOTICEABLE_S:
             self.silences.append((self.heard_at, now))
         self.heard_at = now
-        self.num_news += 1
+        self.num_outputs += 1
 
 
 class Transport(Protocol):

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from paged_serve.workers.kernels.cuda.attention import DECODE_ROWS, SPLIT_KEYS, Plan, attention, plan
-from paged_serve.workers.kernels.cuda.attention_kernels import Heads
+from paged_serve.workers.kernels.cuda.attention import DECODE_ROWS, SPLIT_KEYS, AttentionWork, attention, plan
+from paged_serve.workers.kernels.cuda.attention_kernels import AttentionShape
 
 from ..kernel_oracles import attended
 from . import operations
@@ -44,14 +44,14 @@ class Request:
     values: Tensor
 
     @classmethod
-    def random(cls, heads: Heads, new: int, past: int, seed: int) -> "Request":
+    def random(cls, heads: AttentionShape, new: int, past: int, seed: int) -> "Request":
         random = torch.Generator().manual_seed(seed)
         query = torch.randn(new, heads.num_heads, heads.head_dim, generator=random).to(heads.dtype)
         keys, values = torch.randn(2, past + new, heads.kv_heads, heads.head_dim, generator=random)
         return cls(query, keys.to(heads.cache_dtype), values.to(heads.cache_dtype))
 
     @classmethod
-    def cancelling(cls, heads: Heads, new: int, past: int, seed: int) -> "Request":
+    def cancelling(cls, heads: AttentionShape, new: int, past: int, seed: int) -> "Request":
         """The sums of the first two splits are large and cancel each other, so the order of additions shows."""
         request = cls.random(heads, new, past, seed)
         first, second = slice(SPLIT_KEYS), slice(SPLIT_KEYS, 2 * SPLIT_KEYS)
@@ -69,7 +69,7 @@ class Request:
 class Batch:
     """Requests in one paged cache. What no token sees under `window` is NaN there, and poison in the tables."""
 
-    heads: Heads
+    heads: AttentionShape
     requests: list[Request]
     seed: int = 0
     window: int = 0  # 0: all
@@ -101,13 +101,13 @@ class Batch:
         self.kv_lens = torch.tensor([len(r.keys) for r in self.requests], dtype=torch.int32)
 
 
-def batch(heads: Heads, lengths: list[tuple[int, int]], seed: int = 0, window: int = 0) -> Batch:
+def batch(heads: AttentionShape, lengths: list[tuple[int, int]], seed: int = 0, window: int = 0) -> Batch:
     """`lengths`: new tokens and past ones of each request."""
     requests = [Request.random(heads, *length, seed=seed + i) for i, length in enumerate(lengths)]
     return Batch(heads, requests, seed, window)
 
 
-def sinks_of(heads: Heads) -> Tensor:
+def sinks_of(heads: AttentionShape) -> Tensor:
     return torch.linspace(-2, 3, heads.num_heads)
 
 
@@ -120,7 +120,7 @@ def run(launcher: Any, batch: Batch, options: Options = PLAIN, arch: str = "") -
     heads, device, arch = batch.heads, device_of(launcher), arch or arch_of(launcher)
     query, keys, values, tables, row_starts, kv_lens = (tensor.to(device) for tensor in tensors)
     sizes = len(batch.requests), len(batch.query), options.max_slots
-    work = Plan.allocate(heads, arch, options.blocks, *sizes, device, options.window)
+    work = AttentionWork.allocate(heads, arch, options.blocks, *sizes, device, options.window)
     plan(launcher, work, row_starts, kv_lens, options.max_decode_rows)
     return attention(
         launcher,
@@ -140,7 +140,7 @@ def oracle(batch: Batch, options: Options = PLAIN) -> Tensor:
     return torch.cat([_oracle_of(batch.heads, request, options) for request in batch.requests])
 
 
-def _oracle_of(heads: Heads, request: Request, options: Options) -> Tensor:
+def _oracle_of(heads: AttentionShape, request: Request, options: Options) -> Tensor:
     key_scale, value_scale = options.scales
     scale, sinks = heads.head_dim**-0.5 * key_scale, sinks_of(heads) if options.sinks else None
     return (

@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import torch
 
-from paged_serve.workers.kernels.cuda.attention_kernels import Heads
+from paged_serve.workers.kernels.cuda.attention_kernels import AttentionShape
 
 from .attention_case import ALL_DECODE, ALL_PREFILL, PLAIN, Batch, Options, Request, assert_right, batch, run
 from .emulated import EmulatorLauncher
 
 BFLOAT16, FLOAT16, FP8 = torch.bfloat16, torch.float16, torch.float8_e4m3fn
-USUAL = Heads(BFLOAT16, BFLOAT16, 8, 2, 64, 16)
-NARROWED = Heads(FLOAT16, FP8, 4, 1, 80, 32)
+USUAL = AttentionShape(BFLOAT16, BFLOAT16, 8, 2, 64, 16)
+NARROWED = AttentionShape(FLOAT16, FP8, 4, 1, 80, 32)
 
 
 def check_attention(launcher: EmulatorLauncher, device: str = "cpu") -> None:

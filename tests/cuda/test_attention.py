@@ -5,18 +5,18 @@ from dataclasses import replace
 import pytest
 import torch
 
-from paged_serve.workers.kernels.cuda.attention_kernels import Heads, paged_kernel, prefill_shape
+from paged_serve.workers.kernels.cuda.attention_kernels import AttentionShape, paged_kernel, prefill_shape
 
 from .attention_case import ALL_DECODE, PLAIN, Options, assert_right, batch, run
 from .checks_attention import BFLOAT16, FLOAT16, FP8, USUAL, check_attention
 
 EDGES = (1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 511, 512, 513, 575, 577, 1023, 1024, 1025, 1100)
 KINDS = (  # each head dimension, group, block size, dtype and kind of cache at least once
-    Heads(BFLOAT16, BFLOAT16, 8, 2, 128, 16),
-    Heads(FLOAT16, FLOAT16, 3, 1, 96, 64),
-    Heads(BFLOAT16, FP8, 8, 1, 128, 16),
-    Heads(FLOAT16, FP8, 4, 1, 80, 32),
-    Heads(BFLOAT16, BFLOAT16, 2, 2, 256, 32),
+    AttentionShape(BFLOAT16, BFLOAT16, 8, 2, 128, 16),
+    AttentionShape(FLOAT16, FLOAT16, 3, 1, 96, 64),
+    AttentionShape(BFLOAT16, FP8, 8, 1, 128, 16),
+    AttentionShape(FLOAT16, FP8, 4, 1, 80, 32),
+    AttentionShape(BFLOAT16, BFLOAT16, 2, 2, 256, 32),
 )
 BATCH = [(1, 40), (3, 62), (1, 530), (70, 10)]  # new tokens, past tokens
 

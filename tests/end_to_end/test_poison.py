@@ -67,28 +67,28 @@ def read_all(clients: list[Client], prompts: list[list[int]]) -> list[tuple[list
 def test_63_of_64_streams_are_the_same_and_the_one_that_kills_costs_two_worker_groups(supervise):
     supervisor = supervise(worker="poisoned_worker")
     prompts = [[1 + index, 2, 3, 4] for index in range(NUM_STREAMS)]
-    culprit = 40
+    poison = 40
     with Client.connect(supervisor.run_dir) as client:
         undisturbed = read_all([client], prompts)
-        prompts[culprit] = [1, POISON]
+        prompts[poison] = [1, POISON]
         disturbed = read_all([client], prompts)
-        assert disturbed[culprit][1] == DEADLY
-        del undisturbed[culprit], disturbed[culprit]
+        assert disturbed[poison][1] == DEADLY
+        del undisturbed[poison], disturbed[poison]
         assert disturbed == undisturbed
         assert supervisor._recovery.engine_epoch == 2
-        assert read_all([client], prompts[:culprit]) == undisturbed[:culprit], "the service goes on"
+        assert read_all([client], prompts[:poison]) == undisturbed[:poison], "the service goes on"
 
 
 def test_63_of_64_streams_of_two_clients_are_the_same_and_the_one_that_kills_costs_two_cores(supervise):
     supervisor = supervise(engine_core="poisoned_core")
     prompts = [[1 + index, 2, 3, 4] for index in range(NUM_STREAMS)]
-    culprit = 40
+    poison = 40
     with Client.connect(supervisor.run_dir) as one, Client.connect(supervisor.run_dir) as other:
         undisturbed = read_all([one, other], prompts)
-        prompts[culprit] = [1, POISON]
+        prompts[poison] = [1, POISON]
         disturbed = read_all([one, other], prompts)
-        assert disturbed[culprit][1] == DEADLY_FOR_CORES
-        del undisturbed[culprit], disturbed[culprit]
+        assert disturbed[poison][1] == DEADLY_FOR_CORES
+        del undisturbed[poison], disturbed[poison]
         assert disturbed == undisturbed
         assert supervisor._recovery.engine_epoch == 2
         assert read_all([one], prompts[:8]) == undisturbed[:8], "the service goes on"
@@ -99,13 +99,13 @@ def test_any_number_that_kill_cores_in_the_midst_of_their_outputs_end_and_nobody
     prompts = [[1 + index, 2, 3, 4] for index in range(12)]
     with Client.connect(supervisor.run_dir) as one, Client.connect(supervisor.run_dir) as other:
         undisturbed = read_all([one, other], prompts)
-        for culprits in ((3,), (4, 7)):
-            for culprit in culprits:
-                prompts[culprit] = [1 + culprit, SLOW_POISON]
+        for poison_requests in ((3,), (4, 7)):
+            for poison in poison_requests:
+                prompts[poison] = [1 + poison, SLOW_POISON]
             disturbed = read_all([one, other], prompts)
             assert {i: error for i, (_, error) in enumerate(disturbed) if error} == dict.fromkeys(
-                culprits, DEADLY_FOR_CORES
+                poison_requests, DEADLY_FOR_CORES
             )
-            assert all(disturbed[i] == undisturbed[i] for i in range(12) if i not in culprits)
+            assert all(disturbed[i] == undisturbed[i] for i in range(12) if i not in poison_requests)
             prompts[3] = [4, 2, 3, 4]
         assert read_all([one], prompts[:4]) == undisturbed[:4], "the service goes on"

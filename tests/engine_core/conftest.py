@@ -74,7 +74,7 @@ class Driver:
         tenant="",
         weight=1.0,
         ttl=0.0,
-        trial_tokens=0,
+        isolation_tokens=0,
         **params,
     ):
         """Returns the request's id; `prompt` is a list of token ids or a length."""
@@ -93,7 +93,7 @@ class Driver:
             tenant,
             weight,
             ttl,
-            trial_tokens,
+            isolation_tokens,
         )
         self.take(self.engine.add_request(client, request, self.now))
         check_invariants(self.engine)

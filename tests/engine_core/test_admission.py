@@ -145,7 +145,7 @@ def test_what_was_accepted_before_a_restart_is_never_refused_as_overload(drive):
     assert all(driver.ends[stream].finish_reason is FinishReason.LENGTH for stream in begun)
 
 
-@pytest.mark.parametrize("claim", [{"resume": ([],)}, {"resume": ([9],)}, {"trial_tokens": 8}])
+@pytest.mark.parametrize("claim", [{"resume": ([],)}, {"resume": ([9],)}, {"isolation_tokens": 8}])
 @pytest.mark.parametrize("limit", ["draining", "full"])
 def test_no_claim_of_an_earlier_acceptance_passes_drain_or_limits_in_a_first_core(drive, claim, limit):
     driver = drive(max_num_seqs=1, max_num_queued_requests=2)

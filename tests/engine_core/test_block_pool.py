@@ -22,7 +22,7 @@ class PoolAgainstModel(RuleBasedStateMachine):
         self.owners = []
         self.names = {}  # block -> name
         self.cached = []  # free blocks with a name, oldest first
-        self.suspects = set()
+        self.invalid = set()
         self.tenants = {}  # block -> whose its contents are
         self.num_evicted = 0
         self.used_at = {}  # tenant -> num_evicted
@@ -76,7 +76,7 @@ class PoolAgainstModel(RuleBasedStateMachine):
         freed = [block for block in blocks if block not in self.counts and block in self.names]
         self.cached += freed
         self.used(freed)
-        self.suspects &= self.counts.keys()
+        self.invalid &= self.counts.keys()
 
     @precondition(lambda self: self.owners)
     @rule(data=st.data(), name=st.integers(0, 8))
@@ -105,36 +105,36 @@ class PoolAgainstModel(RuleBasedStateMachine):
             self.owners.append(found)
 
     @rule(blocks=st.sets(st.integers(0, NUM_BLOCKS - 1), max_size=4))
-    def forget(self, blocks):
-        self.pool.forget(blocks)
+    def drop(self, blocks):
+        self.pool.drop(blocks)
         self.used(block for block in blocks if block in self.cached)
         for block in blocks:
             self.names.pop(block, None)
         self.cached = [block for block in self.cached if block not in blocks]
 
     @rule(names=st.sets(st.integers(0, 8), max_size=3))
-    def suspect_names(self, names):
+    def invalidate_hashes(self, names):
         names = {b"%d" % name for name in names}
         blocks = {block for block, name in self.names.items() if name in names}
-        self.pool.suspect_names(names)
-        self.suspects |= blocks & self.counts.keys()
+        self.pool.invalidate_hashes(names)
+        self.invalid |= blocks & self.counts.keys()
         self.names = {block: name for block, name in self.names.items() if block not in blocks}
         self.cached = [block for block in self.cached if block not in blocks]
 
     @precondition(lambda self: self.owners)
     @rule(data=st.data())
-    def suspect(self, data):
+    def invalidate(self, data):
         blocks = data.draw(st.sampled_from(self.owners))
-        self.pool.suspect(blocks)
-        self.suspects |= set(blocks)
+        self.pool.invalidate(blocks)
+        self.invalid |= set(blocks)
         self.names = {block: name for block, name in self.names.items() if block not in blocks}
 
     @invariant()
-    def whoever_shares_gets_no_suspect(self):
+    def what_is_shared_is_valid(self):
         for blocks in self.owners:
-            trusted = blocks[: self.pool.num_trusted(blocks)]
-            assert not self.suspects & set(trusted)
-            assert trusted == blocks or blocks[len(trusted)] in self.suspects
+            trusted = blocks[: self.pool.num_valid(blocks)]
+            assert not self.invalid & set(trusted)
+            assert trusted == blocks or blocks[len(trusted)] in self.invalid
 
     @invariant()
     def books_balance(self):
@@ -184,20 +184,20 @@ def test_all_contents_can_be_forgotten_at_once():
     owned, free = pool.allocate(1), pool.allocate(1)
     pool.publish([*owned, *free], [b"one", b"two"])
     pool.release(free)
-    pool.forget_all()
+    pool.drop_all()
     assert pool.find([b"one"]) == pool.find([b"two"]) == []
-    assert (pool.num_free, pool.num_cached, pool.num_trusted(owned)) == (3, 0, 1)
+    assert (pool.num_free, pool.num_cached, pool.num_valid(owned)) == (3, 0, 1)
     pool.check([owned])
 
 
-def test_what_is_suspected_is_so_until_it_was_free():
+def test_what_is_invalid_is_so_until_it_was_free():
     pool = BlockPool(4)
     owned = pool.allocate(3)
-    assert pool.num_trusted(owned) == 3
-    pool.suspect(owned[1:])
-    assert pool.num_trusted(owned) == 1
+    assert pool.num_valid(owned) == 3
+    pool.invalidate(owned[1:])
+    assert pool.num_valid(owned) == 1
     pool.release(owned)
-    assert pool.num_trusted(pool.allocate(4)) == 4
+    assert pool.num_valid(pool.allocate(4)) == 4
 
 
 def test_a_shared_prefix_outlives_its_tail():
@@ -271,12 +271,12 @@ def test_check_sees_every_kind_of_damage():
             pool.check([owned[1:]])
 
     damaged(lambda pool, owned: pool._blank.pop())
-    damaged(lambda pool, owned: pool._suspects.add(owned[0]))
+    damaged(lambda pool, owned: pool._invalid.add(owned[0]))
     damaged(lambda pool, owned: pool._blank.append(pool._blank[0]))
     damaged(lambda pool, owned: pool._refcounts.__setitem__(owned[1], 2))
     damaged(lambda pool, owned: pool._blank.append(owned[1]))
-    damaged(lambda pool, owned: pool._name_by_block.pop(owned[0]))
-    damaged(lambda pool, owned: pool._block_by_name.pop(b"two"))
+    damaged(lambda pool, owned: pool._hash_by_block.pop(owned[0]))
+    damaged(lambda pool, owned: pool._block_by_hash.pop(b"two"))
 
 
 def test_releasing_what_nobody_owns_is_an_error():

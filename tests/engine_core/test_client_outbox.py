@@ -190,13 +190,13 @@ def test_the_largest_output_there_may_be_fits_a_frame(drive):
     prompt = Logprobs(bytes(4 * 21 * rows), bytes(4 * 21 * rows), bytes(4 * rows))
     own = Logprobs(bytes(4 * 21), bytes(4 * 21), bytes(4))
     for position in range(3000):
-        news = []
+        outputs = []
         for sequence, first in zip(sequences, (None, prompt), strict=True):
             sequence.output.append(7)
             first = first if position == 0 else None
             output = EngineCoreOutput(sequence.stream_id, position, pack_ids([7]), logprobs=own, prompt_logprobs=first)
-            news.append((sequence, output))
-        outbox.deliver(position, None, news)
+            outputs.append((sequence, output))
+        outbox.deliver(position, None, outputs)
     messages = outbox.acknowledge(256, 3000)
     frames = [len(msgspec.msgpack.encode(message)) for message in messages]
     assert 3_000_000 < max(frames) < MAX_FRAME_BYTES * 13 // 16

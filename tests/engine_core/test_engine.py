@@ -147,13 +147,13 @@ def test_each_client_is_told_its_own_streams_only(drive):
 
 def test_logprobs_travel_beside_their_tokens_and_others_stay_in_columns(drive):
     driver = drive()
-    loud = driver.add([1, 2, 3], max_tokens=6, logprobs=2)
+    detailed = driver.add([1, 2, 3], max_tokens=6, logprobs=2)
     quiet = driver.add([4, 5, 6], max_tokens=6)
     driver.run()
     outputs = [o for _, m in driver.messages for o in m.outputs]
-    assert sum(output.stream_id == loud for output in outputs) == 6
+    assert sum(output.stream_id == detailed for output in outputs) == 6
     for output in outputs:
-        if output.stream_id == loud:
+        if output.stream_id == detailed:
             [token] = unpack_ids(output.token_ids)
             assert unpack_ids(output.logprobs.token_ids).tolist() == [token] * 3
     assert sum(output.stream_id == quiet for output in outputs) == 2  # first and last

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from paged_serve.engine_core.simulation.outcomes import Tally
+from paged_serve.engine_core.simulation.outcomes import Outcomes
 from paged_serve.engine_core.simulation.simulator import simulate
 
 FAST_SECONDS = 20
@@ -13,13 +13,13 @@ NIGHTLY_STEPS = 1_000_000
 
 
 def test_any_world_ends_as_if_each_request_were_alone():
-    total, start = Tally(), time.monotonic()
+    total, start = Outcomes(), time.monotonic()
     for count, seed in enumerate((*SELDOM, *range(300))):
         if count >= 30 and time.monotonic() - start > FAST_SECONDS:
             break
         total.add(simulate(seed)[0])
     assert min(total.tokens, total.preemptions, total.aborts, total.worker_deaths, total.core_deaths) > 0
-    assert min(total.cached_tokens, total.silent_clients, total.adopted, total.nans, total.steps_behind) > 0
+    assert min(total.cached_tokens, total.silent_clients, total.reused, total.nans, total.steps_behind) > 0
     assert min(total.overloads, total.expired, total.poisoned, total.crashes, total.spoiled) > 0
     assert min(total.passes, total.paused, total.broken_workers, total.halts, total.retries) > 0
     assert min(total.slow_steps, total.clock_jumps, total.duplicates, total.late_aborts) > 0
@@ -33,7 +33,7 @@ def test_the_same_seed_leaves_the_same_trace(seed):
 @pytest.mark.nightly
 @pytest.mark.timeout(3600)
 def test_a_million_checked_steps():
-    total, seed = Tally(), 1_000_000
+    total, seed = Outcomes(), 1_000_000
     while total.steps < NIGHTLY_STEPS:
         total.add(simulate(seed)[0])
         seed += 1

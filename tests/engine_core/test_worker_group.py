@@ -4,7 +4,7 @@ import itertools
 import msgspec
 import pytest
 
-from paged_serve.engine_core.process.step_time_limits import ENOUGH, StepTimes
+from paged_serve.engine_core.process.step_time_limits import ENOUGH, StepTimeLimits
 from paged_serve.engine_core.process.worker_group import (
     GROUP_TRANSITIONS,
     GroupEvent,
@@ -26,7 +26,7 @@ def hello(rank, epoch=0):
 
 @pytest.mark.parametrize(("state", "event"), list(itertools.product(GroupState, GroupEvent)))
 def test_an_illegal_event_raises_and_changes_nothing(state, event):
-    group = WorkerGroup(2, StepTimes(1.0), 0, state)
+    group = WorkerGroup(2, StepTimeLimits(1.0), 0, state)
     before = dataclasses.replace(group)
     if (state, event) in GROUP_TRANSITIONS:
         group._fire(event)
@@ -38,7 +38,7 @@ def test_an_illegal_event_raises_and_changes_nothing(state, event):
 
 
 def test_ranks_become_ready_together():
-    group = WorkerGroup(2, StepTimes(1.0))
+    group = WorkerGroup(2, StepTimeLimits(1.0))
     assert group.admit(b"a", hello(0, 3)) == group.admit(b"b", hello(1, 3)) == ""
     assert group.epoch == 3
     assert not group.load(ready(1, 40))
@@ -60,19 +60,19 @@ def test_ranks_become_ready_together():
     ],
 )
 def test_who_does_not_belong_is_told_why(message, reason):
-    group = WorkerGroup(2, StepTimes(1.0))
+    group = WorkerGroup(2, StepTimeLimits(1.0))
     group.admit(b"a", hello(0))
     assert reason in group.admit(b"x", message)
     assert group.rank_of(b"x") is None
 
 
 def test_a_rank_may_say_hello_again():
-    group = WorkerGroup(1, StepTimes(1.0))
+    group = WorkerGroup(1, StepTimeLimits(1.0))
     assert group.admit(b"a", hello(0)) == group.admit(b"a", hello(0)) == ""
 
 
 def test_progress_is_one_bar_over_all_ranks():
-    group = WorkerGroup(2, StepTimes(1.0))
+    group = WorkerGroup(2, StepTimeLimits(1.0))
     group.progress(LoadProgress(0, 5, 10))
     assert group.progress(LoadProgress(1, 1, 20)) == (6, 30)
     assert group.progress(LoadProgress(0, 10, 10)) == (11, 30)
@@ -88,7 +88,7 @@ def test_a_bar_of_kernels_counts_no_bytes_of_weights():
 
 
 def test_a_steps_time_begins_when_the_one_before_was_answered():
-    group = WorkerGroup(1, StepTimes(10.0), 0, GroupState.READY)
+    group = WorkerGroup(1, StepTimeLimits(10.0), 0, GroupState.READY)
     assert group.deadline == float("inf")
     group.step_sent(1, 8, 100.0)
     group.step_sent(1, 8, 101.0)
@@ -100,14 +100,14 @@ def test_a_steps_time_begins_when_the_one_before_was_answered():
 
 
 def test_a_lost_group_is_not_waited_for():
-    group = WorkerGroup(1, StepTimes(10.0), 0, GroupState.READY)
+    group = WorkerGroup(1, StepTimeLimits(10.0), 0, GroupState.READY)
     group.step_sent(1, 8, 100.0)
     group.fail("it died")
     assert group.deadline == float("inf")
 
 
 def a_group_that_knows_its_steps(step_s: float) -> WorkerGroup:
-    group = WorkerGroup(1, StepTimes(300.0), 0, GroupState.READY)
+    group = WorkerGroup(1, StepTimeLimits(300.0), 0, GroupState.READY)
     for n in range(ENOUGH):
         group.step_sent(1, 8, now=float(n))
         group.step_answered(n + step_s)
@@ -143,7 +143,7 @@ def test_time_that_the_core_itself_did_not_get_is_nobodys_fault():
 
 
 def test_no_step_gets_more_than_the_configured_time():
-    group = WorkerGroup(1, StepTimes(10.0), 0, GroupState.READY)
+    group = WorkerGroup(1, StepTimeLimits(10.0), 0, GroupState.READY)
     group.step_sent(1, 8, now=100.0)
     assert group.grant_more()
     assert group.deadline == 110.0

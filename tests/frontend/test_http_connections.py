@@ -10,7 +10,7 @@ import psutil
 import pytest
 import uvicorn
 
-from paged_serve.frontend.http.connections.connection_limit import MAX_REFUSED, Places
+from paged_serve.frontend.http.connections.connection_limit import MAX_REFUSED, ConnectionLimit
 from paged_serve.frontend.http.connections.http_protocol import MAX_UNSENT_BYTES
 from paged_serve.frontend.http.server.uvicorn_server import uvicorn_config
 from paged_serve.frontend.open_files import OPEN_FILES, max_connections_for
@@ -35,10 +35,10 @@ class Application:
 
 
 @asynccontextmanager
-async def serving(application, places):
+async def serving(application, connection_limit):
     """(address, the server)"""
     listener = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn_config(application, places=places))
+    server = uvicorn.Server(uvicorn_config(application, connection_limit=connection_limit))
     task = asyncio.create_task(server._serve([listener]))
     try:
         yield listener.getsockname(), server
@@ -54,9 +54,9 @@ async def until(condition):
             await asyncio.sleep(0.005)
 
 
-def run(body, application_type=Application, max_connections=2, places=None):
+def run(body, application_type=Application, max_connections=2, connection_limit=None):
     async def main():
-        application, held = application_type(), places or Places(max_connections)
+        application, held = application_type(), connection_limit or ConnectionLimit(max_connections)
         async with serving(application, held) as (address, server), AsyncExitStack() as stack:
 
             async def connect():
@@ -91,17 +91,17 @@ def test_whoever_has_been_idle_for_longest_gives_way():
 
 
 def test_who_was_accepted_while_the_server_ends_is_left_to_its_successor():
-    places = Places()
+    connection_limit = ConnectionLimit()
 
     async def body(application, server, connect):
-        places.is_closed = True
+        connection_limit.is_closed = True
         reader, writer = await connect()
         writer.write(GET)
         with pytest.raises(ConnectionResetError):
             await reader.read()
-        assert application.num_waiting == places.num_held == 0
+        assert application.num_waiting == connection_limit.num_held == 0
 
-    run(body, places=places)
+    run(body, connection_limit=connection_limit)
 
 
 def test_one_that_is_asking_or_being_answered_is_never_closed_for_another():
@@ -136,13 +136,13 @@ def test_refusals_are_bounded_too():
         answers = [await asyncio.wait_for(_all_of(reader), 60) for reader, _ in others]
         assert sum(answer.startswith(b"HTTP/1.1 503") for answer in answers) >= MAX_REFUSED
         assert len(server.server_state.connections) <= 1 + MAX_REFUSED
-        places = server.config.http_protocol_class.keywords["places"]
-        await until(lambda: places.num_refused == 0)
-        assert places.num_held == 1
+        connection_limit = server.config.http_protocol_class.keywords["connection_limit"]
+        await until(lambda: connection_limit.num_refused == 0)
+        assert connection_limit.num_held == 1
         application.answers.set()
         await busy[0].readuntil(b"ok")
         busy[1].close()
-        await until(lambda: places.num_held == 0)
+        await until(lambda: connection_limit.num_held == 0)
 
     run(body, max_connections=1)
 

@@ -58,7 +58,7 @@ def test_who_comes_before_the_server_is_there_is_answered_by_it(start_frontend):
     assert frontend.get("/live") == (200, b"")
     with socket.create_connection(("127.0.0.1", frontend.port), timeout=60) as link:
         link.sendall(b"GET /ready HTTP/1.1\r\nHost: localhost\r\n")
-        frontend.get("/live")  # the porter has seen the other by now
+        frontend.get("/live")  # the early_health has seen the other by now
         frontend.tell(control.Welcome(frontend.config))
         link.sendall(b"\r\n")
         assert link.recv(4096).startswith(b"HTTP/1.1 503 ")

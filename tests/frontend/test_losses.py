@@ -13,7 +13,7 @@ from paged_serve.frontend.supervision.child_messages import Complaint
 from paged_serve.frontend.supervision.losses import Losses
 from paged_serve.frontend.supervision.processes import process_table
 from paged_serve.frontend.supervision.processes.child import Child, ChildEvent, ChildState, StartInfo
-from paged_serve.frontend.supervision.processes.hang_detector import HALTED_S, SilenceJudge
+from paged_serve.frontend.supervision.processes.hang_detector import HALTED_S, HangDetector
 from paged_serve.frontend.supervision.processes.process_table import ProcessTable
 from paged_serve.frontend.supervision.processes.restart_budget import RestartBudget
 from paged_serve.frontend.supervision.recovery import Recovery
@@ -76,7 +76,7 @@ class House:
             self.table,
             link,
             SimpleNamespace(read=lambda now, on_progress: [self.complaints.pop(0) for _ in self.complaints[:]]),
-            SilenceJudge(300.0, self.now),
+            HangDetector(300.0, self.now),
             self.recovery,
             SimpleNamespace(collect=lambda reason, now: None),
             shutdown,
@@ -223,7 +223,7 @@ def test_memory_is_named_as_the_cause_of_a_kill_where_the_kernel_tells_of_a_shor
     made = prepared(house, 2, ())
     for is_known in (False, True):
         [victim] = [child for child in made.table.of_role("worker") if child.index == 1]
-        made.recovery.memory_shortage = SimpleNamespace(is_known=is_known, struck=lambda: False)
+        made.recovery.out_of_memory = SimpleNamespace(is_known=is_known, struck=lambda: False)
         made.kill(("worker", 1))
         made.settle()
         assert "was killed by SIGKILL" in victim.obituary()

@@ -10,11 +10,11 @@ import pytest
 
 from paged_serve.frontend.supervision.processes import child as child_module
 from paged_serve.frontend.supervision.processes.child import ChildEvent, ChildState, StartInfo
-from paged_serve.frontend.supervision.processes.hang_detector import ASLEEP_S, HALTED_S, HANG_S, SilenceJudge
-from paged_serve.frontend.supervision.processes.out_of_memory import LOOK_EVERY_S, MemoryShortage
+from paged_serve.frontend.supervision.processes.hang_detector import ASLEEP_S, HALTED_S, HANG_S, HangDetector
+from paged_serve.frontend.supervision.processes.out_of_memory import LOOK_EVERY_S, OutOfMemory
 from paged_serve.frontend.supervision.processes.process_table import ProcessTable
 from paged_serve.frontend.supervision.processes.restart_budget import RestartBudget
-from paged_serve.frontend.supervision.processes.standby_workers import SETTLED_S, SpareKeeper
+from paged_serve.frontend.supervision.processes.standby_workers import SETTLED_S, StandbyWorkers
 from paged_serve.frontend.supervision.shutdown import TRANSITIONS, Phase, PhaseEvent, Shutdown, StopStep
 from paged_serve.protocol.state_machine import IllegalTransition, fire
 
@@ -51,7 +51,7 @@ class TestMemoryShortage:
     def test_it_is_told_once_and_only_what_happened_meanwhile(self, tmp_path):
         vmstat = tmp_path / "vmstat"
         vmstat.write_text("nr_free_pages 5\noom_kill 3\n")
-        shortage = MemoryShortage(vmstat)
+        shortage = OutOfMemory(vmstat)
         assert not shortage.struck()
         vmstat.write_text("nr_free_pages 5\noom_kill 4\n")
         assert shortage.struck()
@@ -60,7 +60,7 @@ class TestMemoryShortage:
     def test_one_of_long_ago_is_no_cause_of_what_happens_now(self, tmp_path):
         vmstat = tmp_path / "vmstat"
         vmstat.write_text("oom_kill 3\n")
-        shortage = MemoryShortage(vmstat)
+        shortage = OutOfMemory(vmstat)
         vmstat.write_text("oom_kill 4\n")
         shortage.tick(LOOK_EVERY_S)
         assert shortage.is_known
@@ -71,7 +71,7 @@ class TestMemoryShortage:
         assert not shortage.struck()
 
     def test_a_kernel_that_does_not_tell_has_none(self, tmp_path):
-        assert not MemoryShortage(tmp_path / "absent").struck()
+        assert not OutOfMemory(tmp_path / "absent").struck()
 
 
 class TestShutdown:
@@ -149,7 +149,7 @@ class FakeChild:
 
 class TestSilence:
     def found(self, child: FakeChild, silence_s: float) -> bool:
-        judge = SilenceJudge(step_timeout_s=300.0, now=0.0)
+        judge = HangDetector(step_timeout_s=300.0, now=0.0)
         times = [n / 4 for n in range(int(4 * silence_s))]  # turns, so that the judge does not think it has slept
         for now in times:
             judge.judge([], now)
@@ -190,7 +190,7 @@ class TestSilence:
 
     def test_after_our_own_sleep_everybody_gets_time_to_speak(self):
         child = FakeChild("frontend", ChildState.READY)
-        judge = SilenceJudge(step_timeout_s=300.0, now=0.0)
+        judge = HangDetector(step_timeout_s=300.0, now=0.0)
         assert judge.judge([child], 1000.0) == []
         assert child.last_heard == 1000.0
 
@@ -217,7 +217,7 @@ class FakeTable:
 class TestSpares:
     def test_they_come_one_after_the_other_once_the_service_is_at_rest(self):
         table = FakeTable()
-        keeper = SpareKeeper(table, num_ranks=2, now=0.0)
+        keeper = StandbyWorkers(table, num_ranks=2, now=0.0)
         keeper.tick(SETTLED_S - 0.1)
         assert table.of_role("spare") == []
         keeper.tick(SETTLED_S)
@@ -229,7 +229,7 @@ class TestSpares:
 
     def test_a_recovery_has_the_cores_for_itself(self):
         table = FakeTable()
-        keeper = SpareKeeper(table, num_ranks=1, now=0.0)
+        keeper = StandbyWorkers(table, num_ranks=1, now=0.0)
         table.children[1].state = ChildState.GREETED
         keeper.tick(100.0)
         table.children[1].state = ChildState.READY
@@ -240,7 +240,7 @@ class TestSpares:
 
     def test_six_that_die_within_a_minute_are_enough(self):
         table = FakeTable()
-        keeper = SpareKeeper(table, num_ranks=1, now=0.0)
+        keeper = StandbyWorkers(table, num_ranks=1, now=0.0)
         for second in range(10, 16):
             keeper.tick(float(second))
             [spare] = table.of_role("spare")

@@ -232,7 +232,7 @@ def test_losses_that_follow_each_other_are_one_report_and_whoever_asks_gets_anot
     os.kill(after["worker 0"], signal.SIGKILL)
     running.pids_after_change(after, {"worker 0"})
     running.wait_for_facts(worker="epoch 2", workers="epoch 2")
-    running.supervisor._wake_up.ask(REPORT_SIGNAL)
+    running.supervisor._signal_pipe.ask(REPORT_SIGNAL)
     first, second = bundles(tmp_path, 2)
     assert "was killed by SIGKILL" in first.reason
     assert second.reason == "asked for by SIGUSR1"

@@ -33,7 +33,7 @@ EVERY_TOKEN = ModelFacts(num_blocks=64, max_model_len=64, vocab_size=2**31 - 1, 
 
 
 @dataclass(slots=True)
-class Tally:
+class Outcomes:
     """What became of the frames; `behind` counts what the engine said to valid ones."""
 
     frames: int = 0
@@ -41,7 +41,7 @@ class Tally:
     refused: Counter[str] = field(default_factory=Counter)  # by type of error
     behind: Counter[str] = field(default_factory=Counter)
 
-    def add(self, other: "Tally") -> None:
+    def add(self, other: "Outcomes") -> None:
         self.frames += other.frames
         self.valid += other.valid
         self.refused.update(other.refused)
@@ -117,7 +117,7 @@ def counting(decode: Callable[[bytes], Any], refused: Counter[str]) -> Callable[
     return decode_and_count
 
 
-def fuzz_link(link: str, mutator: FrameMutator, count: int, tally: Tally) -> None:
+def fuzz_link(link: str, mutator: FrameMutator, count: int, tally: Outcomes) -> None:
     union = UNIONS[link]
     codec: _Codec[Any, Any] = _Codec(union, MAX_STEP_FRAME_BYTES)
     codec._decode = counting(codec._decode, tally.refused)
@@ -138,10 +138,10 @@ def fuzz_link(link: str, mutator: FrameMutator, count: int, tally: Tally) -> Non
     tally.frames += count
 
 
-def fuzz_round(seed: int, count: int = ROUND_FRAMES) -> Tally:
+def fuzz_round(seed: int, count: int = ROUND_FRAMES) -> Outcomes:
     """About `count` frames over all links; the same seed damages the same frames in the same way."""
     logging.getLogger("paged_serve.protocol.transport.channel").setLevel(logging.ERROR)  # it tells of refused frames
-    rng, tally = random.Random(seed), Tally()
+    rng, tally = random.Random(seed), Outcomes()
     donors = samples(list(UNIONS), rng)
     share = -(-count // len(UNIONS) // VARIANTS) * VARIANTS
     for number, link in enumerate(UNIONS):

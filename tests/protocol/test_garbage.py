@@ -19,7 +19,7 @@ from paged_serve.protocol.transport.authentication import USER, ZAP_DOMAIN
 from paged_serve.protocol.transport.channel import DealerChannel, RouterChannel, handshake_hello, identity
 from paged_serve.protocol.transport.run_dir import CONTROL_SOCKET, ENGINE_SOCKET, WORKERS_SOCKET, endpoint
 
-from .frame_fuzz import ROUND_FRAMES, Tally, fuzz_round, samples
+from .frame_fuzz import ROUND_FRAMES, Outcomes, fuzz_round, samples
 from .frame_mutator import FrameMutator, token_starts
 
 CI_COUNT = 20_000
@@ -224,7 +224,7 @@ def test_the_same_seed_damages_frames_in_the_same_way():
     "count", [100_000, pytest.param(NIGHTLY_FRAMES, marks=[pytest.mark.nightly, pytest.mark.timeout(0)])]
 )
 def test_no_damaged_frame_raises_and_what_decodes_is_valid(count):
-    total, started = Tally(), time.monotonic()
+    total, started = Outcomes(), time.monotonic()
     while total.frames < count:
         total.add(fuzz_round(total.frames, min(count, ROUND_FRAMES)))
     assert set(total.refused) == {"ValidationError", "DecodeError", "UnicodeDecodeError"}

@@ -1,16 +1,16 @@
-"""The core's process without its sockets: engine, client desk and worker link, led as engine_process.py does."""
+"""The core's process without its sockets: engine, client link and worker link, led as engine_process.py does."""
 
 import random
 from collections import deque
 
 from paged_serve.engine_core.engine.debug import check_invariants
 from paged_serve.engine_core.engine.engine import EngineCore, Outgoing
-from paged_serve.engine_core.process.client_link import ClientDesk
+from paged_serve.engine_core.process.client_link import ClientLink
 from paged_serve.engine_core.process.loop_clock import LoopClock
 from paged_serve.engine_core.requests.request import Sequence
 from paged_serve.engine_core.simulation.fake_group import FakeGroup
 from paged_serve.engine_core.simulation.fake_worker import WorkerDied
-from paged_serve.engine_core.simulation.links import SimulatedPorts, SimulatedWorkerLink, TickingClock
+from paged_serve.engine_core.simulation.links import SimulatedSockets, SimulatedWorkerLink, TickingClock
 from paged_serve.engine_core.simulation.scenario import Scenario
 from paged_serve.protocol.messages.engine_core import CoreFailure, EngineCoreRequest, FromEngineCore, ToEngineCore
 
@@ -69,10 +69,10 @@ class CoreHost:
         self._next_beat = now
         self._said: list[tuple[bytes, FromEngineCore]] = []
         self._full: set[bytes] = set()  # clients whose queue takes nothing
-        self._ports = SimulatedPorts(self._deliver)
+        self._ports = SimulatedSockets(self._deliver)
         self._clock = LoopClock(now)
-        self._desk = ClientDesk(self._ports, failures, TickingClock())
-        self._desk.open(self.engine, now)
+        self._client_link = ClientLink(self._ports, failures, TickingClock())
+        self._client_link.open(self.engine, now)
         self._link = SimulatedWorkerLink(scenario.facts.num_blocks, scenario.facts.vocab_size)
         self._group = self._start_group(0, now)
 
@@ -82,16 +82,16 @@ class CoreHost:
 
     def receive(self, client: bytes, message: ToEngineCore, now: float) -> list[tuple[bytes, FromEngineCore]]:
         self._ports.to_core.append((client, message))
-        self._desk.receive(now)
+        self._client_link.receive(now)
         return self._take_said()
 
     def turn(self, now: float) -> list[tuple[bytes, FromEngineCore]]:
         """What the loop does without being spoken to: steps, their answers, heartbeats, leases, deadlines."""
-        rng, engine, desk = self._rng, self.engine, self._desk
-        desk.excuse(self._clock.turn(now, MEAN_TURN_S))
+        rng, engine, client_link = self._rng, self.engine, self._client_link
+        client_link.excuse(self._clock.turn(now, MEAN_TURN_S))
         if self._hangs_since is not None and now - self._hangs_since > STEP_DEADLINE_S:
             self._replace_workers(now, from_outside=True)
-        desk.advance_trials(now)
+        client_link.advance_isolation(now)
         if now >= self._busy_until and rng.random() < 0.9:
             self._group.plan(engine, now)
         if self._group.has_work and self._hangs_since is None and rng.random() < 0.9:
@@ -101,21 +101,21 @@ class CoreHost:
                 self._replace_workers(now, from_outside=False)
         if self._group.answers and rng.random() < 0.9:
             for answer in self._group.answer(now):
-                desk.send(engine.apply(answer, now), now)
+                client_link.send(engine.apply(answer, now), now)
                 self._group.check_poison(engine, answer.step)
             for sequence in engine.scheduler.running:
                 engine.die_of(sequence, len(sequence.output))
-        desk.expire(now)
+        client_link.expire(now)
         check_invariants(engine)
         if now >= self._next_beat:
             self._next_beat = now + BEAT_S
-            desk.beat(engine, now, computes=True)
+            client_link.beat(engine, now, computes=True)
             check_invariants(engine)
         return self._take_said()
 
     def _take_said(self) -> list[tuple[bytes, FromEngineCore]]:
         check_invariants(self.engine)
-        assert not self._desk.num_failed, "a message failed by the core's own fault; the log has it"
+        assert not self._client_link.num_failed, "a message failed by the core's own fault; the log has it"
         said, self._said = self._said, []
         return said
 
@@ -146,7 +146,7 @@ class CoreHost:
         self._link.link.replace(epoch, from_outside)
         late = self._group
         from_outside = self._link.link.take_from_outside()
-        self._desk.send(self.engine.workers_replaced(epoch, now, from_outside=from_outside), now)
+        self._client_link.send(self.engine.workers_replaced(epoch, now, from_outside=from_outside), now)
         while late.answers:
             assert late.answer(now) == [], "an answer of dead workers counts"
         self._group = self._start_group(epoch, now)
@@ -154,10 +154,10 @@ class CoreHost:
         self._busy_until = now + self._rng.random()
         check_invariants(self.engine)
 
-    def forget(self, client: bytes, now: float) -> None:
+    def remove(self, client: bytes, now: float) -> None:
         """Its queue does not take what it is sent."""
         self._full.add(client)
-        self._desk.tell_beat(self.engine, [client], now, computes=True)
+        self._client_link.tell_beat(self.engine, [client], now, computes=True)
         self._full.discard(client)
         assert client not in self.engine.clients
         check_invariants(self.engine)

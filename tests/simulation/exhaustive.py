@@ -116,9 +116,9 @@ class Moment:
             tuple(_ids(group) for group in (scheduler.running, scheduler.waiting, scheduler._prefilled)),
             tuple(_key_of_step(step, scheduler.step) for step in scheduler.in_flight),
             (tuple(scheduler._leaves), tuple(scheduler._joins), tuple(sorted(scheduler.free_rows))),
-            tuple((s.stream_id, goal) for s, goal in scheduler.quarantine._suspects.items()),
-            (tuple(pool._refcounts), tuple(pool._blank), tuple(pool._cached), frozenset(pool._suspects)),
-            tuple(sorted(pool._name_by_block.items())),
+            tuple((s.stream_id, goal) for s, goal in scheduler.worker_poison._candidates.items()),
+            (tuple(pool._refcounts), tuple(pool._blank), tuple(pool._cached), frozenset(pool._candidates)),
+            tuple(sorted(pool._hash_by_block.items())),
             (repr(worker._slots), tuple(worker._poisoned), len(self.group.answers), engine.is_idle),
         )
 
@@ -181,7 +181,7 @@ def _key_of(sequence: Sequence, step: int) -> object:
     tables = tuple(map(tuple, sequence.block_ids))
     counts = (sequence.prefill_len, sequence.num_scheduled, sequence.num_applied, sequence.num_published)
     leader = sequence.request.leader
-    held = (leader.stream_id if leader else None, _ids(sequence.request.held))
+    held = (leader.stream_id if leader else None, _ids(sequence.request.followers))
     return sequence.state, sequence.row, tables, counts, joined, tuple(sequence.output), sequence.num_nans, held
 
 

@@ -87,7 +87,7 @@ class Reader:
     def read(self, rng: random.Random) -> None:
         for reading in self.readings:
             while rng.random() < 0.9 and (delta := reading.streams.take()) is not None:
-                assert reading.reasons[delta.index] is None, "news after the end"
+                assert reading.reasons[delta.index] is None, "outputs after the end"
                 reading.tokens[delta.index] += delta.token_ids
                 reading.reasons[delta.index] = delta.finish_reason
                 if delta.finish_reason is FinishReason.ERROR:
@@ -123,7 +123,7 @@ class Reader:
     def _judge_error(self, reading: Reading, index: int) -> None:
         """Only of those whose own doing it is, or who met values that are not finite twice."""
         if reading.given_up[index] == DEADLY:
-            assert reading.seeds[index] == self._scenario.poison, "an innocent was taken for the culprit"
+            assert reading.seeds[index] == self._scenario.poison, "an innocent was taken for the poison"
         elif reading.given_up[index] == DEADLY_FOR_CORES:
             deadly = [core_dies_of(self._core_poison, seed, seed % 4) for seed in reading.seeds]
             assert any(deadly), "an innocent was taken for who kills cores"

@@ -93,7 +93,7 @@ class World:
             except CoreDied:
                 self._note_seeds(self._core)
                 self.counts["core dies of a request"] += 1
-                self._failures = (*self._failures, CoreFailure(self._epoch, self._core.engine.trials.turn))[-16:]
+                self._failures = (*self._failures, CoreFailure(self._epoch, self._core.engine.core_poison.turn))[-16:]
                 self._kill_core(self._core)
         for reader in self._readers:
             if self.now >= reader.asleep_until:
@@ -159,7 +159,7 @@ class World:
                 self._dead_names.add(self._readers[index].name)
                 self._readers[index] = self._new_reader()
             case "client is forgotten" if core is not None and core.engine.clients:
-                core.forget(rng.choice(list(core.engine.clients)), self.now)
+                core.remove(rng.choice(list(core.engine.clients)), self.now)
             case "a slot is spoiled" if core is not None:
                 core.spoil_a_slot()
             case "clock jumps":

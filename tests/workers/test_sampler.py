@@ -259,11 +259,11 @@ def test_logprobs_are_those_of_the_raw_logits(count, temperature):
 
 def test_a_new_row_remembers_nothing_of_the_old_one():
     bench, fresh = Bench(64), Bench(64)
-    loud = SamplingParams(
+    detailed = SamplingParams(
         temperature=0.4, top_k=3, top_p=0.5, min_p=0.2, repetition_penalty=2.0, frequency_penalty=1.0, min_tokens=9,
         logit_bias={1: 60.0}, allowed_token_ids=(1, 2), bad_words_token_ids=((1,),), logprobs=3, prompt_logprobs=2,
     )  # fmt: skip
-    bench.put(0, loud, seed=5)
+    bench.put(0, detailed, seed=5)
     bench.sample(np.zeros((1, 64)), [0])
     for params in (SamplingParams(), SamplingParams(temperature=0.0), SamplingParams(repetition_penalty=1.2)):
         bench.put(0, params, seed=6, output=[4])

@@ -14,7 +14,7 @@ from ..sampling.passes import Passes
 from .attention import AttentionBackend
 from .embedding import Table, TiedTable
 from .linear import Linear
-from .ops import Heads, Ops
+from .ops import HeadLayout, Ops
 
 Forward = Callable[[InputBatch], Tensor]  # a model's `forward` over one cache
 
@@ -53,9 +53,9 @@ class Backend(Protocol):
         """`table` and `head` of the same weights, held once."""
         ...
 
-    def ops(self, heads: Heads) -> Ops: ...
+    def ops(self, heads: HeadLayout) -> Ops: ...
 
-    def attention(self, heads: Heads) -> AttentionBackend: ...
+    def attention(self, heads: HeadLayout) -> AttentionBackend: ...
 
 
 @runtime_checkable

@@ -12,7 +12,7 @@ from .rotary import Rotary
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Heads:
+class HeadLayout:
     """How a rank's projected token falls into heads: queries, then keys, then values."""
 
     num_heads: int

@@ -27,7 +27,7 @@ from ..layers.backend import Backend, PackingBackend
 from ..layers.embedding import OutputHead, VocabularyEmbedding
 from ..layers.linear import JoinedLinear, Linear
 from ..layers.norm import RMSNorm
-from ..layers.ops import Heads
+from ..layers.ops import HeadLayout
 from ..layers.rotary import Rotary
 from ..quantization.gptq import skip_zero_biases
 from ..quantization.source import MatrixSource
@@ -141,10 +141,10 @@ class Assembly:
             )
         return has_own
 
-    def _heads(self) -> Heads:
+    def _heads(self) -> HeadLayout:
         geometry, size = self._geometry, self._group.size
         rotary = Rotary(geometry.rope, geometry.head_dim, self._device)
-        return Heads(geometry.heads_of_rank(size), geometry.kv_heads_of_rank(size), geometry.head_dim, rotary)
+        return HeadLayout(geometry.heads_of_rank(size), geometry.kv_heads_of_rank(size), geometry.head_dim, rotary)
 
     def _layer(self, index: int) -> DecoderLayer:
         geometry, names = self._geometry, self._names

@@ -19,7 +19,7 @@ class TokenLogprobs:
 
 @dataclass(slots=True)
 class SequenceDelta:
-    """News of one sequence since its last delta; several steps' tokens when the reader was slower than the engine."""
+    """What came of one sequence since its last delta: tokens of several steps where the reader was slower."""
 
     index: int  # of the sequence, 0..n-1
     token_ids: list[int]

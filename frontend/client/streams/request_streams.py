@@ -93,7 +93,7 @@ class RequestStreams:
     terms: RequestTerms = field(default_factory=RequestTerms)
     expires_at: float = math.inf  # by the session's clock; no token may come first after it
     streams: list[Stream] = field(default_factory=list)
-    ready: deque[Stream] = field(default_factory=deque)  # those with news, each once
+    ready: deque[Stream] = field(default_factory=deque)  # those with note_output, each once
     num_unfinished: int = 0
     num_cached_tokens: int = 0
     sent_epoch: int | None = None  # the core that has it
@@ -101,12 +101,12 @@ class RequestStreams:
     num_deaths: int = 0  # of cores that may have died of it
     retry_at: float | None = None  # a core that had just started was too full to take it back
     error: PagedServeError | None = None  # ends the request once `ready` is empty
-    on_news: Callable[["RequestStreams"], None] | None = None
+    on_output: Callable[["RequestStreams"], None] | None = None
     waiter: Any = None  # the shell's
     untold: UntoldCount = field(default_factory=UntoldCount)  # of the table
 
     def take(self) -> SequenceDelta | None:
-        """The next news, or None: nothing yet, or (`done`) nothing any more."""
+        """The next note_output, or None: nothing yet, or (`done`) nothing any more."""
         if not self.ready:
             return None
         stream = self.ready.popleft()
@@ -137,9 +137,9 @@ class RequestStreams:
     def done(self) -> bool:
         return not self.ready and self.ended
 
-    def news(self, stream: Stream) -> None:
+    def note_output(self, stream: Stream) -> None:
         if not stream.queued:
             stream.queued = True
             self.ready.append(stream)
-        if self.on_news is not None:
-            self.on_news(self)
+        if self.on_output is not None:
+            self.on_output(self)

@@ -46,11 +46,11 @@ class StreamTable:
         prompt_token_ids: Sequence[int],
         sampling_params: SamplingParams,
         terms: RequestTerms | None = None,
-        on_news: Callable[[RequestStreams], None] | None = None,
+        on_output: Callable[[RequestStreams], None] | None = None,
     ) -> RequestStreams:
         """Take in a request; it owns sampling_params.n consecutive ids from now on."""
         packed = pack_ids(prompt_token_ids)
-        request = RequestStreams(0, packed, sampling_params, terms or RequestTerms(), on_news=on_news)
+        request = RequestStreams(0, packed, sampling_params, terms or RequestTerms(), on_output=on_output)
         request.untold = self.untold
         request.streams = [Stream(request, index) for index in range(sampling_params.n)]
         request.num_unfinished = sampling_params.n
@@ -69,7 +69,7 @@ class StreamTable:
         """Ids of the sequences that need no more tokens, though others of the request do."""
         return tuple(request.request_id + s.index for s in request.streams if s.last is not None)
 
-    def message(self, request: RequestStreams, now: float, trial_tokens: int = 0) -> EngineCoreRequest:
+    def message(self, request: RequestStreams, now: float, isolation_tokens: int = 0) -> EngineCoreRequest:
         """What the core needs to start it, or to go on behind the last token received."""
         received = tuple(pack_ids(stream.received) for stream in request.streams)
         terms = request.terms
@@ -83,7 +83,7 @@ class StreamTable:
             terms.tenant,
             terms.weight,
             max(request.expires_at - now, MIN_TTL_S) if request.may_expire else 0.0,
-            trial_tokens,
+            isolation_tokens,
         )
 
     def receive(self, message: EngineCoreOutputs) -> None:
@@ -105,7 +105,7 @@ class StreamTable:
         if request.num_unfinished == 0:
             self.requests.pop(request.request_id, None)
             self._ended_unread.add(request)
-        request.news(stream)
+        request.note_output(stream)
         stream.request = self._nobody.request  # else the two would live until a garbage collection
 
     def fail(self, request: RequestStreams, error: PagedServeError) -> None:
@@ -114,8 +114,8 @@ class StreamTable:
         for stream in request.streams:
             stream.request = self._nobody.request
         request.error = error
-        if request.on_news is not None:
-            request.on_news(request)
+        if request.on_output is not None:
+            request.on_output(request)
 
     def abort(self, stream: Stream, reason: FinishReason) -> None:
         """Deliver no further tokens; the engine's finish is still awaited."""
@@ -160,8 +160,8 @@ class StreamTable:
                     stream.queued = True
                     request = stream.request
                     request.ready.append(stream)
-                    if request.on_news is not None:
-                        request.on_news(request)
+                    if request.on_output is not None:
+                        request.on_output(request)
             elif len(received) < first + advance:
                 complete = False
                 if final:
@@ -197,7 +197,7 @@ class StreamTable:
             if output.finish_reason is not None:
                 self.finish(stream, output)
             else:
-                stream.request.news(stream)
+                stream.request.note_output(stream)
 
     def _store(self, stream: Stream, output: EngineCoreOutput, tokens: "array[int]", repeated: int) -> None:
         for packed in (output.logprobs, output.prompt_logprobs):

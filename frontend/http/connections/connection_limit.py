@@ -10,7 +10,7 @@ class Connection(Protocol):
         """Close; nothing is being asked or answered."""
 
 
-class Places:
+class ConnectionLimit:
     """Counts connections. `limit` None: as many as come."""
 
     def __init__(self, limit: int | None = None):

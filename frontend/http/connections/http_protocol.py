@@ -10,7 +10,7 @@ from ..exchange.errors import Headers, HttpError, error_body, retry_after
 from ..exchange.request import BODY_TAKEN, JSON
 from .close_delimited import close_delimited
 from .connection_buffers import ConnectionBuffers
-from .connection_limit import MAX_REFUSED, Places
+from .connection_limit import MAX_REFUSED, ConnectionLimit
 from .half_closed import HalfClosed
 from .request_host import fault_of_host, replace_host
 
@@ -34,9 +34,9 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     _in_head = True  # or between two requests
     _deaf = False  # what still comes is dropped
 
-    def __init__(self, *arguments: Any, places: Places, buffers: ConnectionBuffers, **options: Any):
+    def __init__(self, *arguments: Any, connection_limit: ConnectionLimit, buffers: ConnectionBuffers, **options: Any):
         super().__init__(*arguments, **options)
-        self._places = places
+        self._connection_limit = connection_limit
         self._buffers = buffers
         self._body_bytes = self._unsent_bytes = 0  # as the buffers know of them
         self._has_place = self._is_refused = False
@@ -45,17 +45,19 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
         transport.set_write_buffer_limits(MAX_UNSENT_BYTES)
-        if self._places.is_closed:  # accepted at the last moment: our successor will answer, not we
+        if self._connection_limit.is_closed:  # accepted at the last moment: our successor will answer, not we
             transport.abort()
             return
-        self._has_place = self._places.take()
+        self._has_place = self._connection_limit.take()
         if self._has_place:
-            self._places.idle(self)
+            self._connection_limit.idle(self)
             self._expect(HEADERS_WITHIN_S)
-        elif self._places.num_refused < MAX_REFUSED:
+        elif self._connection_limit.num_refused < MAX_REFUSED:
             self._is_refused = True
-            self._places.num_refused += 1
-            self._refuse(503, f"All {self._places.limit} connections of this server are busy (--max-connections).")
+            self._connection_limit.num_refused += 1
+            self._refuse(
+                503, f"All {self._connection_limit.limit} connections of this server are busy (--max-connections)."
+            )
         else:
             transport.abort()
 
@@ -64,9 +66,9 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._hold(0, 0)
         if self._half_closed is not None:
             self._half_closed.stop()
-        self._places.num_refused -= self._is_refused
+        self._connection_limit.num_refused -= self._is_refused
         if self._has_place:
-            self._places.give_back(self)
+            self._connection_limit.give_back(self)
         super().connection_lost(exc)
 
     def eof_received(self) -> bool:  # type: ignore[override]
@@ -106,7 +108,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self.scope[BODY_TAKEN] = self._body_taken  # type: ignore[literal-required]
-        self._places.busy(self)
+        self._connection_limit.busy(self)
         if self._is_answering():
             self._stop_listening()
         else:
@@ -203,7 +205,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     def _rest(self) -> None:
         """Between two requests: what there was of the last one is let go."""
         self.cycle = self.scope = self.headers = None  # type: ignore[assignment]
-        self._places.idle(self)
+        self._connection_limit.idle(self)
 
     def _is_answering(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete

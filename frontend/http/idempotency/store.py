@@ -7,14 +7,14 @@ from paged_serve.protocol.messages.config import ServerConfig
 from ...buffer_budget import BufferBudget
 from ..exchange.errors import HttpError
 from .keys import EventId, KeyedRequest
-from .stored_answer import KeptAnswer
+from .stored_answer import StoredAnswer
 
 ENTRY_BYTES = 4096  # an answer beside its events
 MAX_REMEMBERED = 1024  # ids of answers that are no longer kept
 REPEAT = "Repeat the POST with its Idempotency-Key and Last-Event-ID: the same events are made again."
 
 
-class KeptAnswers:
+class AnswerStore:
     """Of one frontend. An answer that nobody reads is kept for a grace period, made further or complete."""
 
     def __init__(self, server: ServerConfig, budget: BufferBudget | None = None):
@@ -22,9 +22,9 @@ class KeptAnswers:
         self._grace_s = server.resume_grace_s
         self._max_answer_bytes = server.resume_bytes_per_answer
         self._max_bytes = server.resume_bytes
-        self._by_key: dict[tuple[bytes, str], KeptAnswer] = {}
-        self._by_id: dict[tuple[bytes, str], KeptAnswer] = {}
-        self._unread: dict[KeptAnswer, asyncio.TimerHandle] = {}  # in the order in which their readers left
+        self._by_key: dict[tuple[bytes, str], StoredAnswer] = {}
+        self._by_id: dict[tuple[bytes, str], StoredAnswer] = {}
+        self._unread: dict[StoredAnswer, asyncio.TimerHandle] = {}  # in the order in which their readers left
         self._gone: dict[tuple[bytes, str], None] = {}
         self.num_bytes = 0
         self._budget = budget or BufferBudget(server.max_buffered_bytes)
@@ -36,7 +36,7 @@ class KeptAnswers:
     def has_key(self, caller: bytes, key: str) -> bool:
         return (caller, key) in self._by_key
 
-    def of_request(self, request: KeyedRequest, after: EventId | None) -> KeptAnswer | None:
+    def of_request(self, request: KeyedRequest, after: EventId | None) -> StoredAnswer | None:
         """The answer to this very request if it has what comes `after`. HttpError 422 for another request's key."""
         answer = self._by_key.get((request.caller, request.key))
         if answer is None:
@@ -53,7 +53,7 @@ class KeptAnswers:
             return answer if answer.first == 0 else None
         return answer if answer.answer_id == after.answer_id and answer.first <= after.number else None
 
-    def of_id(self, caller: bytes, answer_id: str, after: int | None) -> KeptAnswer:
+    def of_id(self, caller: bytes, answer_id: str, after: int | None) -> StoredAnswer:
         """`after` None: whatever it still has. Raises HttpError 404 when it is not known here, 410 when it was."""
         answer = self._by_id.get((caller, answer_id))
         if answer is None and (caller, answer_id) in self._gone:
@@ -64,18 +64,18 @@ class KeptAnswers:
             raise HttpError(410, f"The events up to {answer.first} are no longer kept. {REPEAT}")
         return answer
 
-    def begin(self, request: KeyedRequest, answer_id: str, *, streams: bool, first: int) -> KeptAnswer:
+    def begin(self, request: KeyedRequest, answer_id: str, *, streams: bool, first: int) -> StoredAnswer:
         """A new answer, in the place of an earlier one of the same key."""
         earlier = self._by_key.get((request.caller, request.key))
         if earlier is not None:
             self.forget(earlier, HttpError(409, "Another connection has asked for this answer anew."))
-        answer = KeptAnswer(self, request, answer_id, streams=streams, first=first)
+        answer = StoredAnswer(self, request, answer_id, streams=streams, first=first)
         self._by_key[request.caller, request.key] = self._by_id[request.caller, answer_id] = answer
         self._gone.pop((request.caller, answer_id), None)
         self.num_bytes += ENTRY_BYTES
         return answer
 
-    def forget(self, answer: KeptAnswer, error: HttpError | None = None) -> None:
+    def forget(self, answer: StoredAnswer, error: HttpError | None = None) -> None:
         """Give it up if it is still being made."""
         name = answer.request.caller, answer.answer_id
         if self._by_id.get(name) is not answer:
@@ -96,11 +96,11 @@ class KeptAnswers:
 
     # What an answer tells
 
-    def grew(self, answer: KeptAnswer, num_bytes: int) -> None:
+    def grew(self, answer: StoredAnswer, num_bytes: int) -> None:
         if self._by_id.get((answer.request.caller, answer.answer_id)) is answer:
             self.num_bytes += num_bytes
 
-    def has_room(self, answer: KeptAnswer) -> bool:
+    def has_room(self, answer: StoredAnswer) -> bool:
         """Make room as far as that is possible; False when its reader must read on first."""
         self.shed(max(0, self.num_bytes - self._max_bytes))
         if not self._is_over(answer):
@@ -111,20 +111,20 @@ class KeptAnswers:
         answer.drop_taken(self._max_answer_bytes // 4)
         return answer.all_taken or not self._is_over(answer)
 
-    def reader_came(self, answer: KeptAnswer) -> None:
+    def reader_came(self, answer: StoredAnswer) -> None:
         self._stop_waiting(answer)
 
-    def reader_left(self, answer: KeptAnswer) -> None:
+    def reader_left(self, answer: StoredAnswer) -> None:
         if self._grace_s and answer.error is None:
             self._unread[answer] = asyncio.get_running_loop().call_later(self._grace_s, self.forget, answer)
         else:
             self.forget(answer)
 
-    def _is_over(self, answer: KeptAnswer) -> bool:
+    def _is_over(self, answer: StoredAnswer) -> bool:
         is_much = answer.size > self._max_answer_bytes or self.num_bytes > self._max_bytes
         return is_much or not self._budget.has_room()
 
-    def _stop_waiting(self, answer: KeptAnswer) -> None:
+    def _stop_waiting(self, answer: StoredAnswer) -> None:
         timer = self._unread.pop(answer, None)
         if timer is not None:
             timer.cancel()

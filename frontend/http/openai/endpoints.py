@@ -27,7 +27,7 @@ class Writer(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class Endpoint:
     """What the two routes do differently."""
 
     prefix: str  # of the answers' ids
@@ -50,13 +50,13 @@ def _chat_writer(
     return ChatWriter(service, body, prompts[0], generation)
 
 
-COMPLETION = Kind("cmpl", CompletionRequest, _completion_prompts, CompletionWriter)
-CHAT_COMPLETION = Kind("chatcmpl", ChatCompletionRequest, _chat_prompts, _chat_writer)
+COMPLETION = Endpoint("cmpl", CompletionRequest, _completion_prompts, CompletionWriter)
+CHAT_COMPLETION = Endpoint("chatcmpl", ChatCompletionRequest, _chat_prompts, _chat_writer)
 
 
-async def decode(service: Service, kind: Kind, raw: bytes) -> tuple[SamplingFields, str, list[str]]:
+async def decode(service: Service, endpoint: Endpoint, raw: bytes) -> tuple[SamplingFields, str, list[str]]:
     """(body, model's name, warnings). Raises HttpError."""
-    body, warnings = await service.off_loop(len(raw), decode_body, kind.body, raw, service.config.server.lenient)
+    body, warnings = await service.off_loop(len(raw), decode_body, endpoint.body, raw, service.config.server.lenient)
     model = service.model_name(body.model)
     if body.stream_options is not None and not body.stream:
         raise HttpError(400, "stream_options needs stream to be true", "stream_options")

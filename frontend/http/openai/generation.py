@@ -17,7 +17,7 @@ from ...text.stop_strings import StopAutomaton
 from ..service import EngineRequest, Service
 from .answers import PromptTokensDetails, Usage
 from .output_memory import OutputMemory
-from .round_robin import Turns
+from .round_robin import RoundRobin
 
 MAX_BATCH_TOKENS = 128  # with twenty logprobs each they take 10 ms; then others have their turn
 
@@ -81,7 +81,7 @@ class Generation:
         ]
         self._num_unfinished = len(self._choices)
         self._failed = False
-        self._turns = Turns(len(self._choices)) if in_turn else None
+        self._turns = RoundRobin(len(self._choices)) if in_turn else None
         self._cached = [0] * len(prompts)
         self.prompt_logprobs: list[list[TokenLogprobs] | None] = [None] * len(prompts)
         self._pumps: list[asyncio.Task[None]] = []
@@ -209,7 +209,7 @@ class Generation:
         if pieces:
             yield pieces
 
-    def _batches_in_turn(self, turns: Turns, batch: list[tuple[int, SequenceDelta]]) -> Iterator[list[Piece]]:
+    def _batches_in_turn(self, turns: RoundRobin, batch: list[tuple[int, SequenceDelta]]) -> Iterator[list[Piece]]:
         for number, delta in batch:
             turns.add(number * self._n + delta.index, delta)
         while (turn := turns.take()) is not None:

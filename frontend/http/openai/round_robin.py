@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from ...client.streams.deltas import SequenceDelta
 
 
-class Turns:
+class RoundRobin:
     """Deltas in, as they come; deltas of one token out, in turn. The last one carries its choice's finish."""
 
     def __init__(self, num_choices: int):

@@ -10,7 +10,7 @@ from ..exchange.errors import HttpError
 from ..exchange.request import JSON, Call
 from ..exchange.sse import AnswerHead
 from ..idempotency.keys import idempotency_key
-from ..openai.endpoints import CHAT_COMPLETION, COMPLETION, Kind, check_patience, decode, generation_of
+from ..openai.endpoints import CHAT_COMPLETION, COMPLETION, Endpoint, check_patience, decode, generation_of
 from ..service import Service
 from .idempotent import create_once
 
@@ -25,9 +25,9 @@ async def create_chat_completion(service: Service, call: Call) -> None:
     await _create(service, call, CHAT_COMPLETION)
 
 
-async def _create(service: Service, call: Call, kind: Kind) -> None:
+async def _create(service: Service, call: Call, endpoint: Endpoint) -> None:
     if (key := idempotency_key(call.headers)) is not None:
-        await create_once(service, call, kind, key)
+        await create_once(service, call, endpoint, key)
         return
     if "last-event-id" in call.headers:
         raise HttpError(400, "Last-Event-ID needs the Idempotency-Key that the request had.", "Idempotency-Key")
@@ -36,24 +36,24 @@ async def _create(service: Service, call: Call, kind: Kind) -> None:
     raw = await call.body()
     async with call.until_disconnect():
         with admission.entered(tenant.name, tenant.weight):
-            answer = await _answer(service, call, kind, raw)
+            answer = await _answer(service, call, endpoint, raw)
         if answer:  # a slow reader holds memory, but no place
             with admission.reading():
                 await call.send(200, answer, JSON)
 
 
-async def _answer(service: Service, call: Call, kind: Kind, raw: bytes) -> bytes:
+async def _answer(service: Service, call: Call, endpoint: Endpoint, raw: bytes) -> bytes:
     """The whole answer; of a stream, which has been sent then, nothing."""
     created = int(time.time())
-    body, model, warnings = await decode(service, kind, raw)
+    body, model, warnings = await decode(service, endpoint, raw)
     check_patience(service, call, body)
-    prompts = await kind.prompts(service, body, raw, created)
+    prompts = await endpoint.prompts(service, body, raw, created)
     del raw
     generation = generation_of(service, call, body, prompts, call.lease)
     try:
         await generation.submit()
-        writer = kind.writer(service, body, prompts, generation)
-        head = AnswerHead(f"{kind.prefix}-{body.request_id or call.request_id}", model, warnings, created)
+        writer = endpoint.writer(service, body, prompts, generation)
+        head = AnswerHead(f"{endpoint.prefix}-{body.request_id or call.request_id}", model, warnings, created)
         streams = bool(body.stream)
         del body
         if not streams:

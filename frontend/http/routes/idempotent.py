@@ -15,14 +15,14 @@ from ..exchange.errors import HttpError
 from ..exchange.request import EVENTS, JSON, Call
 from ..exchange.sse import AnswerHead, numbered
 from ..idempotency.keys import EventId, KeyedRequest, last_event_id, request_digest
-from ..idempotency.stored_answer import KeptAnswer
-from ..openai.endpoints import Kind, Writer, check_patience, decode, generation_of
+from ..idempotency.stored_answer import StoredAnswer
+from ..openai.endpoints import Endpoint, Writer, check_patience, decode, generation_of
 from ..openai.generation import Generation
 from ..openai.schemas import SamplingFields
 from ..service import Service
 
 
-async def create_once(service: Service, call: Call, kind: Kind, key: str) -> None:
+async def create_once(service: Service, call: Call, endpoint: Endpoint, key: str) -> None:
     """Answer, or go on with an answer. Raises HttpError 422 when the key was another request's."""
     after = last_event_id(call.headers)
     with service.admission.reading():
@@ -30,31 +30,31 @@ async def create_once(service: Service, call: Call, kind: Kind, key: str) -> Non
             service.admission.check(call.tenant.name, call.tenant.weight)
         raw = await call.body()
         async with call.until_disconnect():
-            answer = await _found_or_begun(service, call, kind, key, raw, after)
+            answer = await _found_or_begun(service, call, endpoint, key, raw, after)
             del raw
             call.lease.resize(0)  # what is made has a lease of its own
             await _send(service, call, answer, after)
 
 
 async def _found_or_begun(
-    service: Service, call: Call, kind: Kind, key: str, raw: bytes, after: EventId | None
-) -> KeptAnswer:
-    body, model, warnings = await decode(service, kind, raw)
+    service: Service, call: Call, endpoint: Endpoint, key: str, raw: bytes, after: EventId | None
+) -> StoredAnswer:
+    body, model, warnings = await decode(service, endpoint, raw)
     request = KeyedRequest(call.caller, key, request_digest(service.fingerprint, call.path, key, raw))
-    _check_event_id(kind, request, body, after)
+    _check_event_id(endpoint, request, body, after)
     if (answer := service.kept.of_request(request, after)) is not None:
         return answer
     with ExitStack() as admitted:
         admitted.enter_context(service.admission.entered(call.tenant.name, call.tenant.weight))
         check_patience(service, call, body)
-        head = _head(kind, request, model, warnings, after)
-        prompts = await kind.prompts(service, body, raw, head.created)
+        head = _head(endpoint, request, model, warnings, after)
+        prompts = await endpoint.prompts(service, body, raw, head.created)
         if (answer := service.kept.of_request(request, after)) is not None:
             return answer  # another connection was quicker
         lease = admitted.enter_context(service.buffers.lease(call.tenant.name))
         generation = generation_of(service, call, body, prompts, lease, in_turn=True)
         streams = bool(body.stream)
-        events = _events(generation, kind.writer(service, body, prompts, generation), head, streams=streams)
+        events = _events(generation, endpoint.writer(service, body, prompts, generation), head, streams=streams)
         first = 0 if after is None else after.number
         answer = service.kept.begin(request, head.answer_id, streams=streams, first=first)
         answer.make(events, admitted.pop_all())
@@ -76,7 +76,7 @@ async def head_stream(service: Service, call: Call) -> None:
     await call.send_head(200, EVENTS if answer.streams else JSON)
 
 
-def _kept(service: Service, call: Call) -> tuple[KeptAnswer, EventId | None]:
+def _kept(service: Service, call: Call) -> tuple[StoredAnswer, EventId | None]:
     """The stream that is asked for and the event to go on behind. Raises HttpError 400, 404 or 410."""
     answer_id, after = call.scope["path_params"]["id"], last_event_id(call.headers)
     if after is not None and after.answer_id != answer_id:
@@ -92,12 +92,12 @@ async def delete_stream(service: Service, call: Call) -> None:
     await call.send(204, b"", [])
 
 
-def _check_event_id(kind: Kind, request: KeyedRequest, body: SamplingFields, after: EventId | None) -> None:
+def _check_event_id(endpoint: Endpoint, request: KeyedRequest, body: SamplingFields, after: EventId | None) -> None:
     if after is None:
         return
     if not body.stream:
         raise HttpError(400, "Last-Event-ID is for streams; this request does not ask for one.", "Last-Event-ID")
-    if after.answer_id != request.answer_id(kind.prefix, after.created):
+    if after.answer_id != request.answer_id(endpoint.prefix, after.created):
         raise HttpError(
             422,
             "Last-Event-ID is not of this request: it had another body or Idempotency-Key, or the server another model "
@@ -106,11 +106,13 @@ def _check_event_id(kind: Kind, request: KeyedRequest, body: SamplingFields, aft
         )
 
 
-def _head(kind: Kind, request: KeyedRequest, model: str, warnings: list[str], after: EventId | None) -> AnswerHead:
+def _head(
+    endpoint: Endpoint, request: KeyedRequest, model: str, warnings: list[str], after: EventId | None
+) -> AnswerHead:
     if after is not None:
         return AnswerHead(after.answer_id, model, warnings, after.created)
     created = int(time.time())
-    return AnswerHead(request.answer_id(kind.prefix, created), model, warnings, created)
+    return AnswerHead(request.answer_id(endpoint.prefix, created), model, warnings, created)
 
 
 async def _events(
@@ -131,7 +133,7 @@ async def _events(
         generation.close()
 
 
-async def _send(service: Service, call: Call, answer: KeptAnswer, after: EventId | None) -> None:
+async def _send(service: Service, call: Call, answer: StoredAnswer, after: EventId | None) -> None:
     number = 0 if after is None else after.number
     async with aclosing(answer.events_after(number)) as events:
         if answer.streams:

@@ -11,7 +11,7 @@ _MAX_HEAD_BYTES = 4096
 _ALIVE = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 
 
-class Porter:
+class EarlyHealth:
     """Holds the door, in a thread of its own, from a frontend's first moment until `leave`.
 
     An HTTP server's modules take ten times longer to import than these few, and people ask early.
@@ -23,7 +23,7 @@ class Porter:
         self._listener.setblocking(False)
         self._waiting: dict[socket.socket, None] = {}
         self._bell, self._ring = socket.socketpair()
-        self._thread = threading.Thread(target=self._hold_the_door, name="porter", daemon=True)
+        self._thread = threading.Thread(target=self._hold_the_door, name="early_health", daemon=True)
         self._thread.start()
 
     def leave(self) -> list[socket.socket]:

@@ -27,13 +27,13 @@ from ...client.async_client import AsyncClient
 from ...listen import open_unix
 from ...open_files import max_connections_for, raise_open_files_limit
 from ..connections.connection_buffers import ConnectionBuffers
-from ..connections.connection_limit import Places
+from ..connections.connection_limit import ConnectionLimit
 from ..connections.http_protocol import LimitedHttpProtocol
 from ..exchange.access_log import configure_access_log
 from ..idempotency.siblings import REPLACED_WITHIN_S, PassedOn, Siblings
 from .admin_server import AdminServer
 from .app import Application
-from .early_health import Porter
+from .early_health import EarlyHealth
 from .supervisor_watch import SupervisorWatch
 from .throughput_log import ThroughputLog
 from .uvicorn_server import UvicornServer, uvicorn_config
@@ -51,15 +51,15 @@ CONNECT_WITHIN_S = 1e9  # the supervisor decides when a start has failed
 
 
 class _Server(UvicornServer):
-    """Takes over from the porter."""
+    """Takes over from EarlyHealth."""
 
-    def __init__(self, config: uvicorn.Config, porter: Porter):
+    def __init__(self, config: uvicorn.Config, early_health: EarlyHealth):
         super().__init__(config)
-        self._porter = porter
+        self._early_health = early_health
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        for link in self._porter.leave():
+        for link in self._early_health.leave():
             await asyncio.get_running_loop().connect_accepted_socket(self._new_connection, link)
 
     def _new_connection(self) -> LimitedHttpProtocol:
@@ -69,7 +69,7 @@ class _Server(UvicornServer):
 
 
 class FrontendProcess:
-    def __init__(self, child: ChildProcess, porter: Porter):
+    def __init__(self, child: ChildProcess, early_health: EarlyHealth):
         assert child.http_fd is not None, "a frontend is started with --http-fd"
         self._child = child
         self._client: AsyncClient | None = None
@@ -90,11 +90,13 @@ class FrontendProcess:
         self._socket = socket.socket(fileno=child.http_fd)
         self._socket.setblocking(False)
         max_connections = server.max_connections or max_connections_for(raise_open_files_limit(), server.num_frontends)
-        self._places = Places(max_connections)
+        self._connection_limit = ConnectionLimit(max_connections)
         buffers = ConnectionBuffers(self._buffers)
-        self._server = _Server(uvicorn_config(self._app, server.root_path, self._places, buffers), porter)
+        self._server = _Server(
+            uvicorn_config(self._app, server.root_path, self._connection_limit, buffers), early_health
+        )
         self._sibling_server = UvicornServer(
-            uvicorn_config(PassedOn(self._app), places=Places(max_connections), buffers=buffers)
+            uvicorn_config(PassedOn(self._app), connection_limit=ConnectionLimit(max_connections), buffers=buffers)
         )
         if server.num_frontends > 1:
             self._app.siblings = Siblings(child.run_dir, child.index, server.num_frontends)
@@ -212,7 +214,7 @@ class FrontendProcess:
         """Only this process ends, by a signal. Readers ask again after a break; after an error they may not."""
         for listener in self._server.servers:
             listener.close()  # who comes now waits for our successor
-        self._places.is_closed = True
+        self._connection_limit.is_closed = True
         for server in (self._server, self._sibling_server):
             connections: Any = server.server_state.connections
             for connection in list(connections):
@@ -231,8 +233,8 @@ def _load_text(
     return text, make_routers
 
 
-def serve(porter: Porter, child: ChildProcess) -> None:
-    """The process's body, for run_child. `porter` answers until the server does."""
-    process = FrontendProcess(child, porter)
+def serve(early_health: EarlyHealth, child: ChildProcess) -> None:
+    """The process's body, for run_child. `early_health` answers until the server does."""
+    process = FrontendProcess(child, early_health)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(process.run())

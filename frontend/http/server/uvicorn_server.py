@@ -10,7 +10,7 @@ import uvicorn
 
 from ...buffer_budget import DEFAULT_MAX_BYTES, BufferBudget
 from ..connections.connection_buffers import ConnectionBuffers
-from ..connections.connection_limit import Places
+from ..connections.connection_limit import ConnectionLimit
 from ..connections.http_protocol import LimitedHttpProtocol
 
 DATE_EVERY_S = 1.0  # the Date header's resolution
@@ -18,12 +18,18 @@ KEEP_ALIVE_S = 65  # above the usual 60 s of proxies, so that they and not we cl
 
 
 def uvicorn_config(
-    app: Any, root_path: str = "", places: Places | None = None, buffers: ConnectionBuffers | None = None
+    app: Any,
+    root_path: str = "",
+    connection_limit: ConnectionLimit | None = None,
+    buffers: ConnectionBuffers | None = None,
 ) -> uvicorn.Config:
-    places, buffers = places or Places(), buffers or ConnectionBuffers(BufferBudget(DEFAULT_MAX_BYTES))
+    connection_limit, buffers = (
+        connection_limit or ConnectionLimit(),
+        buffers or ConnectionBuffers(BufferBudget(DEFAULT_MAX_BYTES)),
+    )
     return uvicorn.Config(
         app,
-        http=partial(LimitedHttpProtocol, places=places, buffers=buffers),  # type: ignore[arg-type]
+        http=partial(LimitedHttpProtocol, connection_limit=connection_limit, buffers=buffers),  # type: ignore[arg-type]
         ws="none",
         lifespan="off",
         log_config=None,

@@ -10,7 +10,7 @@ HALTED_S = 0.5  # the same for any process that a signal has stopped: two heartb
 SLEPT_S = 1.5  # a look that comes so late says that we have slept ourselves
 
 
-class SilenceJudge:
+class HangDetector:
     """Looks at all children once a turn. Times are `time.monotonic` seconds."""
 
     def __init__(self, step_timeout_s: float, now: float):

@@ -5,7 +5,7 @@ from pathlib import Path
 LOOK_EVERY_S = 5.0
 
 
-class MemoryShortage:
+class OutOfMemory:
     """Of the last `LOOK_EVERY_S` to twice that. The kernel counts for the whole machine, containers included."""
 
     def __init__(self, vmstat: Path = Path("/proc/vmstat"), now: float = 0.0):

@@ -11,7 +11,7 @@ log = logging.getLogger(__name__)
 SETTLED_S = 2.0  # after a start or a recovery the cores are for the requests that waited
 
 
-class SpareKeeper:
+class StandbyWorkers:
     """Decides when a spare is started. Its death costs nobody anything; too many of them, and there is none any more.
 
     Times are `time.monotonic` seconds.

@@ -15,13 +15,13 @@ from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.control import (
     Drain,
     Drained,
+    IsolatesCandidates,
     Progress,
     Promote,
     Ready,
     State,
     Stop,
     TellState,
-    TriesSuspects,
     WorkersLost,
     WorkersReplaced,
 )
@@ -67,7 +67,7 @@ def body(child: ChildProcess) -> None:
         sys.stderr.flush()
         os._exit(7)
     if behaviour.startswith("faults in turn"):
-        child.control.send(TriesSuspects(int(behaviour.split()[-1])))
+        child.control.send(IsolatesCandidates(int(behaviour.split()[-1])))
     if behaviour.startswith("faults"):
         time.sleep(0.2)  # the libzmq thread sends Ready meanwhile
         os.kill(os.getpid(), signal.SIGSEGV)

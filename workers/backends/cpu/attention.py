@@ -13,7 +13,7 @@ from ...kv.kv_cache import KVCache
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PagedPlan:
+class AttentionMetadata:
     """Where each request's tokens and keys are; the kernel does the rest."""
 
     block_tables: Tensor  # [rows, max_blocks] i32
@@ -31,10 +31,12 @@ class CpuPagedAttention:
         self._pool = pool
         self._buffers = buffers
 
-    def plan(self, batch: InputBatch, cache: KVCache, num_heads: int) -> PagedPlan:
-        return PagedPlan(batch.block_tables, batch.row_starts, batch.kv_lens)
+    def plan(self, batch: InputBatch, cache: KVCache, num_heads: int) -> AttentionMetadata:
+        return AttentionMetadata(batch.block_tables, batch.row_starts, batch.kv_lens)
 
-    def attend(self, plan: PagedPlan, cache: KVCache, layer: int, query: Tensor, scale: float, window: int) -> Tensor:
+    def attend(
+        self, plan: AttentionMetadata, cache: KVCache, layer: int, query: Tensor, scale: float, window: int
+    ) -> Tensor:
         tokens, heads, head_dim = query.shape
         out = self._buffers.take("mixed", tokens, heads * head_dim, query.dtype).view(query.shape)
         where = plan.block_tables, plan.row_starts, plan.kv_lens

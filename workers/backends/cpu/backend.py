@@ -19,7 +19,7 @@ from ...layers.attention import AttentionBackend
 from ...layers.backend import Forward
 from ...layers.embedding import Table, TiedTable
 from ...layers.linear import Linear
-from ...layers.ops import Heads, Ops
+from ...layers.ops import HeadLayout, Ops
 from ...layers.rotary import Rotary
 from ...sampling.passes import Passes
 from .attention import CpuPagedAttention
@@ -79,11 +79,11 @@ class CpuBackend:
         table = self.packed(weight)
         return TiedPackedTable(self._pool, self._buffers, table, ROW_DTYPES[table.format][0])
 
-    def ops(self, heads: Heads) -> Ops:
+    def ops(self, heads: HeadLayout) -> Ops:
         self._rotary = heads.rotary
         return CpuOps(self._pool, self._buffers, heads)
 
-    def attention(self, heads: Heads) -> AttentionBackend:
+    def attention(self, heads: HeadLayout) -> AttentionBackend:
         if heads.head_dim > MAX_HEAD_DIM:
             raise ConfigError(
                 f"config.json: head_dim={heads.head_dim} is more than the {MAX_HEAD_DIM} of the CPU kernels; "

@@ -8,11 +8,11 @@ from ...kernels.cpu.elementwise import rms_norm, rotate_and_cache, silu_mul
 from ...kernels.cpu.library import Pool
 from ...kv.kv_cache import KVCache
 from ...layers.norm import RMSNorm
-from ...layers.ops import Heads, KernelStep
+from ...layers.ops import HeadLayout, KernelStep
 
 
 class CpuOps:
-    def __init__(self, pool: Pool, buffers: Buffers, heads: Heads):
+    def __init__(self, pool: Pool, buffers: Buffers, heads: HeadLayout):
         self._pool = pool
         self._buffers = buffers
         self._heads = heads

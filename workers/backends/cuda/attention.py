@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ...batch.input_batch import InputBatch
 from ...kernels.cuda import attention as kernels
-from ...kernels.cuda.attention_kernels import Heads
+from ...kernels.cuda.attention_kernels import AttentionShape
 from ...kernels.cuda.kernel import Launcher
 from ...kv.kv_cache import KVCache
 from .fixed_rows import empty_rows
@@ -16,11 +16,11 @@ MAX_SLOTS = 4096  # rows' sums over a split, of all requests of a step; a reques
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class CudaPlan:
+class AttentionMetadata:
     """One step's work, by window, listed on the device when a layer first asks."""
 
     batch: InputBatch
-    by_window: dict[int, kernels.Plan]
+    by_window: dict[int, kernels.AttentionWork]
 
 
 class CudaPagedAttention:
@@ -36,12 +36,14 @@ class CudaPagedAttention:
         self._launcher = launcher
         self._arch = arch
         self._multiprocessors = multiprocessors
-        self._plans: dict[tuple[Heads, int, int, int], kernels.Plan] = {}
+        self._plans: dict[tuple[AttentionShape, int, int, int], kernels.AttentionWork] = {}
 
-    def plan(self, batch: InputBatch, cache: KVCache, num_heads: int) -> CudaPlan:
-        return CudaPlan(batch, {})
+    def plan(self, batch: InputBatch, cache: KVCache, num_heads: int) -> AttentionMetadata:
+        return AttentionMetadata(batch, {})
 
-    def attend(self, plan: CudaPlan, cache: KVCache, layer: int, query: Tensor, scale: float, window: int) -> Tensor:
+    def attend(
+        self, plan: AttentionMetadata, cache: KVCache, layer: int, query: Tensor, scale: float, window: int
+    ) -> Tensor:
         keys, values, batch = cache.keys[layer], cache.values[layer], plan.batch
         if window not in plan.by_window:
             plan.by_window[window] = self._listed(batch, query, keys, window)
@@ -61,16 +63,16 @@ class CudaPagedAttention:
             out=empty_rows(query.flatten(1), heads * head_dim).view(tokens, heads, head_dim),
         )
 
-    def _listed(self, batch: InputBatch, query: Tensor, keys: Tensor, window: int) -> kernels.Plan:
+    def _listed(self, batch: InputBatch, query: Tensor, keys: Tensor, window: int) -> kernels.AttentionWork:
         _, num_heads, head_dim = query.shape
         _, kv_heads, block_size, _ = keys.shape
-        heads = Heads(query.dtype, keys.dtype, num_heads, kv_heads, head_dim, block_size)
+        heads = AttentionShape(query.dtype, keys.dtype, num_heads, kv_heads, head_dim, block_size)
         requests, tokens = _rounded_up(len(batch.kv_lens)), _rounded_up(len(query))
         key = heads, requests, tokens, window
         if key not in self._plans:
             parts = next((made for (known, *_), made in self._plans.items() if known == heads), None)
             blocks = max(1, 2 * self._multiprocessors // kv_heads)
-            self._plans[key] = kernels.Plan.allocate(
+            self._plans[key] = kernels.AttentionWork.allocate(
                 heads, self._arch, blocks, requests, tokens, MAX_SLOTS, query.device, window, parts
             )
         listed = self._plans[key]

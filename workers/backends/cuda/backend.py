@@ -13,7 +13,7 @@ from ...kernels.cuda.quantize import quantize_rows_kernel
 from ...layers.attention import AttentionBackend
 from ...layers.embedding import Table, TiedTable, TorchTable
 from ...layers.linear import Linear, RowParallelLinear
-from ...layers.ops import Heads, Ops
+from ...layers.ops import HeadLayout, Ops
 from .attention import CudaPagedAttention
 from .fixed_rows import FixedRowsLinear
 from .fp8_linear import Fp8Linear, multiplies
@@ -83,10 +83,10 @@ class CudaBackend:
         assert isinstance(weight, Tensor), type(weight)
         return TiedFixedRowsTable(weight)
 
-    def ops(self, heads: Heads) -> Ops:
+    def ops(self, heads: HeadLayout) -> Ops:
         return CudaOps(self.launcher, heads)
 
-    def attention(self, heads: Heads) -> AttentionBackend:
+    def attention(self, heads: HeadLayout) -> AttentionBackend:
         return CudaPagedAttention(self.launcher, self.arch, self._multiprocessors)
 
 

@@ -21,7 +21,7 @@ class FixedRowsLinear:
         self.bias = bias  # [out]
 
     def __call__(self, x: Tensor) -> Tensor:
-        rows = padded_rows(len(x))
+        rows = round_up_product_rows(len(x))
         wide = whole_rows(x, rows)
         out = torch.empty((rows, self.weight.shape[0]), dtype=x.dtype, device=x.device)
         for start in range(0, rows, PRODUCT_ROWS):
@@ -33,13 +33,13 @@ class FixedRowsLinear:
         return out[: len(x)]
 
 
-def padded_rows(num_rows: int) -> int:
+def round_up_product_rows(num_rows: int) -> int:
     return -(-num_rows // PRODUCT_ROWS) * PRODUCT_ROWS
 
 
 def empty_rows(like: Tensor, columns: int) -> Tensor:
     """[len(like), columns], with room behind it so that a product need not copy it."""
-    return like.new_empty((padded_rows(len(like)), columns))[: len(like)]
+    return like.new_empty((round_up_product_rows(len(like)), columns))[: len(like)]
 
 
 def whole_rows(x: Tensor, rows: int) -> Tensor:

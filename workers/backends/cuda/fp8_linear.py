@@ -9,7 +9,7 @@ from torch import Tensor
 from ...checkpoint.weight_forms import Fp8Weight
 from ...kernels.cuda.kernel import Launcher
 from ...kernels.cuda.quantize import quantize_rows
-from .fixed_rows import PRODUCT_ROWS, padded_rows
+from .fixed_rows import PRODUCT_ROWS, round_up_product_rows
 
 SIZES_MULTIPLE = 16  # of inputs and outputs, which the library asks for
 
@@ -24,7 +24,7 @@ class Fp8Linear:
         self._scales = weight.scales.unsqueeze(0)
 
     def __call__(self, x: Tensor) -> Tensor:
-        (outputs, inputs), rows = self.weight.shape, padded_rows(len(x))
+        (outputs, inputs), rows = self.weight.shape, round_up_product_rows(len(x))
         codes = torch.empty((rows, inputs), dtype=torch.float8_e4m3fn, device=x.device)
         scales = torch.empty((rows, 1), dtype=torch.float32, device=x.device)
         quantize_rows(self._launcher, x, codes[: len(x)], scales[: len(x)])

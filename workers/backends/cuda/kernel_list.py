@@ -23,7 +23,7 @@ def kernels_for(model: Model, cached: torch.dtype, block_size: int) -> list[Kern
     backend, geometry, dtype = model.backend, model.geometry, model.dtype
     assert isinstance(backend, CudaBackend), backend
     heads, kv_heads = geometry.heads_of_rank(model.tp_size), geometry.kv_heads_of_rank(model.tp_size)
-    shape = attention_kernels.Heads(dtype, cached, heads, kv_heads, geometry.head_dim, block_size)
+    shape = attention_kernels.AttentionShape(dtype, cached, heads, kv_heads, geometry.head_dim, block_size)
     wanted = [
         rms_norm_kernel(dtype, geometry.hidden_size),
         gated_activation_kernel(dtype, geometry.intermediate_size // model.tp_size, "silu"),

@@ -8,12 +8,12 @@ from ...kernels.cuda.kernel import Launcher
 from ...kernels.cuda.rotate import rotate_and_cache
 from ...kv.kv_cache import KVCache
 from ...layers.norm import RMSNorm
-from ...layers.ops import Heads, KernelStep
+from ...layers.ops import HeadLayout, KernelStep
 from .fixed_rows import empty_rows
 
 
 class CudaOps:
-    def __init__(self, launcher: Launcher, heads: Heads):
+    def __init__(self, launcher: Launcher, heads: HeadLayout):
         self._launcher = launcher
         self._heads = heads
 

@@ -9,7 +9,7 @@ from ...layers.attention import AttentionBackend
 from ...layers.backend import Forward
 from ...layers.embedding import Table, TiedTable, TorchTable
 from ...layers.linear import Linear, Product, RowParallelLinear, TorchLinear, linear
-from ...layers.ops import Heads, Ops
+from ...layers.ops import HeadLayout, Ops
 from ...sampling.numpy_passes import NumpyPasses
 from ...sampling.passes import Passes
 from .attention import TorchOracle
@@ -59,10 +59,10 @@ class TorchBackend:
         assert isinstance(weight, Tensor), "not accepted"
         return TorchTable(weight, self._product)
 
-    def ops(self, heads: Heads) -> Ops:
+    def ops(self, heads: HeadLayout) -> Ops:
         return TorchOps(heads)
 
-    def attention(self, heads: Heads) -> AttentionBackend:
+    def attention(self, heads: HeadLayout) -> AttentionBackend:
         return TorchOracle()
 
     def sampling(self, vocab_size: int) -> Passes:
@@ -83,5 +83,5 @@ class SingleRowsBackend(TorchBackend):
         kept = super().accepted(weight, dtype)
         return aligned(kept) if isinstance(kept, Tensor) else kept
 
-    def attention(self, heads: Heads) -> AttentionBackend:
+    def attention(self, heads: HeadLayout) -> AttentionBackend:
         return SingleTokenAttention()

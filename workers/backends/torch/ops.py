@@ -9,7 +9,7 @@ from ...batch.input_batch import InputBatch
 from ...kv.kv_cache import KVCache
 from ...layers.activation import silu_mul
 from ...layers.norm import RMSNorm
-from ...layers.ops import Heads
+from ...layers.ops import HeadLayout
 from ...layers.rotary import rotate
 
 
@@ -26,7 +26,7 @@ class TorchStep:
 
 
 class TorchOps:
-    def __init__(self, heads: Heads):
+    def __init__(self, heads: HeadLayout):
         self._heads = heads
 
     def start_step(self, batch: InputBatch, cache: KVCache) -> TorchStep:

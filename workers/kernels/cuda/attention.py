@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .attention_kernels import Heads, decode_shape, merge_kernel, paged_kernel, plan_kernel, prefill_shape
+from .attention_kernels import AttentionShape, decode_shape, merge_kernel, paged_kernel, plan_kernel, prefill_shape
 from .kernel import Launcher
 
 SPLIT_KEYS = 512  # attention_work.cuh
@@ -52,10 +52,10 @@ class AttentionMergeParams(ctypes.Structure):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Plan:
+class AttentionWork:
     """The work of one step in memory of the device, for layers of one window."""
 
-    heads: Heads
+    heads: AttentionShape
     arch: str
     blocks: int  # of the grid per KV head: twice the multiprocessors / KV heads fills the device
     decode: Tensor  # [any, 6] i32: Work of attention_work.cuh
@@ -69,7 +69,7 @@ class Plan:
     @classmethod
     def allocate(
         cls,
-        heads: Heads,
+        heads: AttentionShape,
         arch: str,
         blocks: int,
         max_requests: int,
@@ -77,8 +77,8 @@ class Plan:
         max_slots: int,
         device: torch.device | str,
         window: int = 0,
-        parts: "Plan | None" = None,
-    ) -> "Plan":
+        parts: "AttentionWork | None" = None,
+    ) -> "AttentionWork":
         """For steps of at most so many requests and tokens.
 
         A slot holds what one row sums over one split, `4 * head_dim + 8` bytes a KV head; a request that finds none
@@ -99,7 +99,7 @@ class Plan:
 
 
 def plan(
-    launcher: Launcher, plan: Plan, row_starts: Tensor, kv_lens: Tensor, max_decode_rows: int = DECODE_ROWS
+    launcher: Launcher, plan: AttentionWork, row_starts: Tensor, kv_lens: Tensor, max_decode_rows: int = DECODE_ROWS
 ) -> None:
     """Lists the work of requests that own tokens row_starts[r]:row_starts[r + 1], the last of kv_lens[r] positions.
 
@@ -119,7 +119,7 @@ def plan(
 
 def attention(
     launcher: Launcher,
-    plan: Plan,
+    plan: AttentionWork,
     query: Tensor,
     keys: Tensor,
     values: Tensor,
@@ -170,7 +170,7 @@ def attention(
     return out
 
 
-def _check_lengths(plan: Plan, row_starts: Tensor, kv_lens: Tensor) -> None:
+def _check_lengths(plan: AttentionWork, row_starts: Tensor, kv_lens: Tensor) -> None:
     assert row_starts.dtype == kv_lens.dtype == torch.int32
     assert row_starts.is_contiguous()
     assert kv_lens.is_contiguous()
@@ -178,7 +178,13 @@ def _check_lengths(plan: Plan, row_starts: Tensor, kv_lens: Tensor) -> None:
 
 
 def _check(
-    plan: Plan, query: Tensor, keys: Tensor, values: Tensor, block_tables: Tensor, sinks: Tensor | None, out: Tensor
+    plan: AttentionWork,
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    block_tables: Tensor,
+    sinks: Tensor | None,
+    out: Tensor,
 ) -> None:
     heads = plan.heads
     assert query.shape == out.shape

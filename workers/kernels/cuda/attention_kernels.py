@@ -16,7 +16,7 @@ KV_NAMES = SCALARS | {torch.float8_e4m3fn: "fp8"}
 
 
 @dataclass(frozen=True, slots=True)
-class Heads:
+class AttentionShape:
     """What attention is specialised for, besides the device."""
 
     dtype: torch.dtype  # of queries and results: bfloat16 or float16
@@ -54,18 +54,18 @@ class Shape:
         return 32 * self.row_warps * self.sharing
 
 
-def decode_shape(heads: Heads) -> Shape:
+def decode_shape(heads: AttentionShape) -> Shape:
     """Few rows, so that the warps share them; memory decides, and as much as fits is under way."""
     return Shape(1, 4, slots=6 if heads.cache_dtype == heads.dtype else 8)
 
 
-def prefill_shape(heads: Heads, arch: str) -> Shape:
+def prefill_shape(heads: AttentionShape, arch: str) -> Shape:
     """Rows of its own for each warp; two warps share them where one cannot hold their sums in registers."""
     shape = Shape(4, 1, slots=4) if heads.head_dim <= 128 else Shape(4, 2, slots=4)
     return shape if _ring(heads, shape, arch)[0] >= 2 else decode_shape(heads)
 
 
-def _fixed_bytes(heads: Heads, shape: Shape) -> int:
+def _fixed_bytes(heads: AttentionShape, shape: Shape) -> int:
     """Shared memory besides the ring: queries or sums, what warps tell each other, widened fp8."""
     warp_pairs = -(-heads.head_dim // 16 // shape.sharing)
     front = max(shape.rows * heads.stride, 2 * warp_pairs * shape.threads * 16)
@@ -73,11 +73,11 @@ def _fixed_bytes(heads: Heads, shape: Shape) -> int:
     return front + exchange + (TILE_KEYS * heads.stride if heads.cache_dtype != heads.dtype else 0)
 
 
-def _slot_bytes(heads: Heads) -> int:
+def _slot_bytes(heads: AttentionShape) -> int:
     return TILE_KEYS * (heads.head_dim * heads.cache_dtype.itemsize // 16 | 1) * 16
 
 
-def _ring(heads: Heads, shape: Shape, arch: str) -> tuple[int, int]:
+def _ring(heads: AttentionShape, shape: Shape, arch: str) -> tuple[int, int]:
     """Slots, and blocks that fit on a multiprocessor: two, or one where two would have less than two slots."""
     for blocks in (2, 1):
         free = SHARED_KIB.get(arch, LEAST_SHARED_KIB) * 1024 // blocks - RESERVED_BYTES - _fixed_bytes(heads, shape)
@@ -86,7 +86,7 @@ def _ring(heads: Heads, shape: Shape, arch: str) -> tuple[int, int]:
     return 0, 0
 
 
-def paged_kernel(heads: Heads, shape: Shape, arch: str) -> Kernel:
+def paged_kernel(heads: AttentionShape, shape: Shape, arch: str) -> Kernel:
     """For `arch`, whose shared memory says how many slots there are."""
     ring, blocks = _ring(heads, shape, arch)
     assert ring >= 2, (heads, shape, arch)
@@ -99,7 +99,7 @@ def paged_kernel(heads: Heads, shape: Shape, arch: str) -> Kernel:
     return Kernel("paged_attention.cu", "paged_attention", defines, shape.threads, shared)
 
 
-def merge_kernel(heads: Heads) -> Kernel:
+def merge_kernel(heads: AttentionShape) -> Kernel:
     defines = ("SCALAR", SCALARS[heads.dtype]), ("HEAD_DIM", heads.head_dim)
     return Kernel("attention_merge.cu", "attention_merge", defines, MERGE_THREADS)
 
@@ -109,7 +109,7 @@ def plan_kernel() -> Kernel:
     return Kernel("attention_plan.cu", "attention_plan", (), PLAN_THREADS, shared)
 
 
-def kernels_of(heads: Heads, arch: str) -> list[Kernel]:
+def kernels_of(heads: AttentionShape, arch: str) -> list[Kernel]:
     """All that attention launches for a model with such heads."""
     shapes = decode_shape(heads), prefill_shape(heads, arch)
     paged = dict.fromkeys(paged_kernel(heads, shape, arch) for shape in shapes)
@@ -119,7 +119,7 @@ def kernels_of(heads: Heads, arch: str) -> list[Kernel]:
 def production_kernels(arch: str = "sm_90a") -> list[Kernel]:
     """Every head dimension, dtype, kind of cache and size of block; not each with each."""
     bf16, fp16, fp8 = torch.bfloat16, torch.float16, torch.float8_e4m3fn
-    heads = [Heads(bf16, bf16, 32, 8, dim, 16) for dim in (64, 80, 96, 128, 256)]
-    heads += [Heads(bf16, fp8, 32, 4, dim, 32) for dim in (128, 256)]
-    heads += [Heads(fp16, fp8, 8, 8, 64, 64)]
+    heads = [AttentionShape(bf16, bf16, 32, 8, dim, 16) for dim in (64, 80, 96, 128, 256)]
+    heads += [AttentionShape(bf16, fp8, 32, 4, dim, 32) for dim in (128, 256)]
+    heads += [AttentionShape(fp16, fp8, 8, 8, 64, 64)]
     return list(dict.fromkeys(kernel for each in heads for kernel in kernels_of(each, arch)))

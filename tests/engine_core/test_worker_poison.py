@@ -34,7 +34,7 @@ def run(driver, poison=None) -> int:
 
 
 def alone_in_flight(driver) -> int:
-    """The stream that a suspect's plan is for."""
+    """The stream that a candidate's plan is for."""
     [stream] = {sequence.stream_id for plan in driver.scheduler.in_flight for sequence in plan.sequences()}
     return stream
 
@@ -50,7 +50,7 @@ def test_63_of_64_end_right_and_the_one_that_kills_costs_two_worker_groups(drive
         driver.add([i + 1] * 5, max_tokens=12, seed=i)
     replace_workers(driver, POISON)
     assert run(driver, POISON) == 2
-    assert driver.engine.num_culprits == 1
+    assert driver.engine.num_poison_requests == 1
     for i, stream in enumerate(streams):
         if i == POISON:
             assert driver.ends[stream].finish_reason is FinishReason.ERROR
@@ -72,10 +72,10 @@ def test_two_that_kill_cost_two_groups_each(drive):
 def test_a_long_prompt_that_kills_in_its_last_chunk_is_found_too(drive):
     driver = drive(num_blocks=64, max_num_batched_tokens=8)
     kept = driver.add([3] * 5, max_tokens=30, seed=1)
-    culprit = driver.add([4] * 40, max_tokens=5, seed=POISON)
+    poison = driver.add([4] * 40, max_tokens=5, seed=POISON)
     replace_workers(driver, POISON)
     assert run(driver, POISON) == 2
-    assert driver.ends[culprit].finish_reason is FinishReason.ERROR
+    assert driver.ends[poison].finish_reason is FinishReason.ERROR
     assert len(driver.tokens[kept]) == 30
 
 
@@ -84,7 +84,7 @@ def test_workers_that_die_now_and_then_harm_nobody(drive, from_outside):
     driver = drive()
     streams = [driver.add([i + 1] * 5, max_tokens=20, seed=i) for i in range(4)]
     for _ in range(12):
-        driver.step(12)  # by themselves once all suspects are cleared
+        driver.step(12)  # by themselves once all candidates are cleared
         driver.plan()
         replace_workers(driver, from_outside=from_outside)
         if driver.engine.is_idle:
@@ -93,7 +93,7 @@ def test_workers_that_die_now_and_then_harm_nobody(drive, from_outside):
     assert all(len(driver.tokens[stream]) == 20 for stream in streams)
 
 
-def test_deaths_from_outside_make_no_suspects_however_many_they_are(drive):
+def test_deaths_from_outside_make_no_candidates_however_many_they_are(drive):
     driver = drive()
     stream = driver.add([1] * 5, max_tokens=20, seed=1)
     for _ in range(10):
@@ -114,7 +114,7 @@ def test_each_suspect_is_alone_in_flight_until_it_has_the_tokens_of_all_steps_th
     for stream in streams:
         for before in range(len(driver.tokens[stream]), len(driver.tokens[stream]) + num_in_flight):
             assert driver.plan() is not None
-            assert driver.plan() is None, "nothing is planned ahead of a suspect's token"
+            assert driver.plan() is None, "nothing is planned ahead of a candidate's token"
             assert alone_in_flight(driver) == stream
             driver.execute()
             driver.apply()
@@ -144,11 +144,11 @@ def test_who_comes_later_waits_until_the_suspects_are_through(drive):
 
 def test_a_suspect_that_is_aborted_holds_nobody_up(drive):
     driver = drive()
-    suspect, other = (driver.add([i + 1] * 5, max_tokens=20, seed=i) for i in range(2))
+    candidate, other = (driver.add([i + 1] * 5, max_tokens=20, seed=i) for i in range(2))
     driver.plan()
     replace_workers(driver)
     driver.plan()
-    driver.abort(suspect)
+    driver.abort(candidate)
     driver.execute()
     driver.run()
     assert len(driver.tokens[other]) == 20

@@ -2,14 +2,14 @@
 
 import pytest
 
-from paged_serve.frontend.client.dispatch import DEADLY, MAX_TRIAL_TOKENS, TRIAL_TOKENS
+from paged_serve.frontend.client.dispatch import DEADLY, ISOLATION_TOKENS, MAX_ISOLATION_TOKENS
 from paged_serve.protocol.messages.engine_core import (
     AbortRequests,
+    CandidatesWithheld,
     CoreFailure,
     EngineCoreRequest,
     EngineFailed,
-    SuspectsHeld,
-    SuspectsTurn,
+    IsolationTurn,
     Welcome,
 )
 from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
@@ -29,12 +29,12 @@ def lose_core(link, epoch, *failures, known=False):
 
 
 def requests_in(messages):
-    return [(m.request_id, m.trial_tokens) for m in messages if isinstance(m, EngineCoreRequest)]
+    return [(m.request_id, m.isolation_tokens) for m in messages if isinstance(m, EngineCoreRequest)]
 
 
 def take_turn(link, epoch, turn):
     """What is sent in it."""
-    link.hear(SuspectsTurn(epoch, turn))
+    link.hear(IsolationTurn(epoch, turn))
     return link.new()
 
 
@@ -62,29 +62,29 @@ def test_after_a_cores_own_death_its_requests_wait_for_their_turns_and_new_ones_
     link.hear(EngineFailed("gone"))
     link.session.submit([9], PARAMS)
     held, *sent = lose_core(link, 2, (1, 0))
-    assert held == SuspectsHeld(2), "before anything else is sent"
+    assert held == CandidatesWithheld(2), "before anything else is sent"
     assert requests_in(sent) == [(3, 0)]
-    assert requests_in(take_turn(link, 2, 1)) == [(1, TRIAL_TOKENS)]
-    advance(link, 2, requests[0], TRIAL_TOKENS - 1)
-    assert SuspectsHeld not in link.kinds()
+    assert requests_in(take_turn(link, 2, 1)) == [(1, ISOLATION_TOKENS)]
+    advance(link, 2, requests[0], ISOLATION_TOKENS - 1)
+    assert CandidatesWithheld not in link.kinds()
     advance(link, 2, requests[0], 1)
-    assert link.new() == [SuspectsHeld(1)]
-    assert requests_in(take_turn(link, 2, 2)) == [(2, TRIAL_TOKENS)]
+    assert link.new() == [CandidatesWithheld(1)]
+    assert requests_in(take_turn(link, 2, 2)) == [(2, ISOLATION_TOKENS)]
     link.hear(output(2, 2, 0, [7], FinishReason.STOP))
-    assert link.new() == [SuspectsHeld(0)]
+    assert link.new() == [CandidatesWithheld(0)]
 
 
 def test_who_is_on_trial_when_a_core_dies_ends_with_an_error_and_the_others_go_on():
-    link, (culprit, cleared, waiting) = start(3)
+    link, (poison, cleared, waiting) = start(3)
     lose_core(link, 2, (1, 0))
     take_turn(link, 2, 1)
     said = lose_core(link, 3, (1, 0), (2, 1))
-    assert [culprit.take().finish_reason, culprit.done] == [FinishReason.ERROR, True]
-    assert culprit.streams[0].last.error == DEADLY
-    assert said == [SuspectsHeld(2)], "who was held back still is"
-    assert requests_in(take_turn(link, 3, 1)) == [(cleared.request_id, TRIAL_TOKENS)]
-    advance(link, 3, cleared, TRIAL_TOKENS)
-    assert link.new() == [SuspectsHeld(1)]
+    assert [poison.take().finish_reason, poison.done] == [FinishReason.ERROR, True]
+    assert poison.streams[0].last.error == DEADLY
+    assert said == [CandidatesWithheld(2)], "who was held back still is"
+    assert requests_in(take_turn(link, 3, 1)) == [(cleared.request_id, ISOLATION_TOKENS)]
+    advance(link, 3, cleared, ISOLATION_TOKENS)
+    assert link.new() == [CandidatesWithheld(1)]
     said = lose_core(link, 4, (1, 0), (2, 1), (3, 2))
     assert requests_in(said) == [(cleared.request_id, 0)], "it was not its turn"
     assert (cleared.error, waiting.error) == (None, None)
@@ -95,8 +95,8 @@ def test_who_is_on_trial_when_a_core_dies_of_something_else_is_tried_again(failu
     link, [request] = start(1)
     lose_core(link, 2, (1, 0))
     take_turn(link, 2, 1)
-    assert lose_core(link, 4, *failures) == [SuspectsHeld(1)]
-    assert requests_in(take_turn(link, 4, 1)) == [(request.request_id, TRIAL_TOKENS)]
+    assert lose_core(link, 4, *failures) == [CandidatesWithheld(1)]
+    assert requests_in(take_turn(link, 4, 1)) == [(request.request_id, ISOLATION_TOKENS)]
     assert request.error is None
 
 
@@ -105,13 +105,13 @@ def test_every_death_makes_the_trials_longer_up_to_a_bound():
     lengths = []
     for epoch in range(2, 7):
         lose_core(link, epoch, *((past, 0) for past in range(1, epoch)))
-        [(_, trial_tokens)] = requests_in(take_turn(link, epoch, 1))
-        lengths.append(trial_tokens)
-        advance(link, epoch, request, 400 if trial_tokens > 400 else trial_tokens)
-        if trial_tokens > 100:
+        [(_, isolation_tokens)] = requests_in(take_turn(link, epoch, 1))
+        lengths.append(isolation_tokens)
+        advance(link, epoch, request, 400 if isolation_tokens > 400 else isolation_tokens)
+        if isolation_tokens > 100:
             break
-        assert SuspectsHeld in link.kinds()
-    assert lengths == [TRIAL_TOKENS, TRIAL_TOKENS**2, MAX_TRIAL_TOKENS]
+        assert CandidatesWithheld in link.kinds()
+    assert lengths == [ISOLATION_TOKENS, ISOLATION_TOKENS**2, MAX_ISOLATION_TOKENS]
 
 
 def test_a_suspect_that_is_aborted_while_it_waits_needs_no_turn():
@@ -119,17 +119,17 @@ def test_a_suspect_that_is_aborted_while_it_waits_needs_no_turn():
     lose_core(link, 2, (1, 0))
     link.session.abort(first)
     assert first.take().finish_reason is FinishReason.ABORT
-    assert requests_in(take_turn(link, 2, 1)) == [(second.request_id, TRIAL_TOKENS)]
+    assert requests_in(take_turn(link, 2, 1)) == [(second.request_id, ISOLATION_TOKENS)]
     link.session.abort(second)
     link.hear(output(2, second.request_id, 0, [], FinishReason.ABORT))
-    assert SuspectsHeld(0) in link.new()
+    assert CandidatesWithheld(0) in link.new()
 
 
 def test_a_turn_that_nobody_needs_any_more_is_given_back():
     link, [request] = start(1)
     lose_core(link, 2, (1, 0))
     link.session.abort(request)
-    assert take_turn(link, 2, 1) == [SuspectsHeld(0)]
+    assert take_turn(link, 2, 1) == [CandidatesWithheld(0)]
 
 
 def test_a_client_that_was_forgotten_in_its_turn_waits_for_another():
@@ -138,8 +138,8 @@ def test_a_client_that_was_forgotten_in_its_turn_waits_for_another():
     take_turn(link, 2, 1)
     link.hear(Welcome(2, **LIMITS, known=False, failures=(CoreFailure(1, 0),)))
     said = link.new()
-    assert said == [AbortRequests((1,)), SuspectsHeld(1)]
-    assert requests_in(take_turn(link, 2, 2)) == [(request.request_id, TRIAL_TOKENS)]
+    assert said == [AbortRequests((1,)), CandidatesWithheld(1)]
+    assert requests_in(take_turn(link, 2, 2)) == [(request.request_id, ISOLATION_TOKENS)]
 
 
 def test_all_sequences_of_a_request_are_tried_and_end_together():
@@ -148,8 +148,8 @@ def test_all_sequences_of_a_request_are_tried_and_end_together():
     link.new()
     lose_core(link, 2, (1, 0))
     take_turn(link, 2, 1)
-    link.hear(output(2, 1, 0, list(range(TRIAL_TOKENS))))
-    assert SuspectsHeld not in link.kinds()
+    link.hear(output(2, 1, 0, list(range(ISOLATION_TOKENS))))
+    assert CandidatesWithheld not in link.kinds()
     lose_core(link, 3, (1, 0), (2, 1))
     assert [stream.last.finish_reason for stream in request.streams] == [FinishReason.ERROR] * 2
-    assert request.take().token_ids == list(range(TRIAL_TOKENS)), "what came before stays"
+    assert request.take().token_ids == list(range(ISOLATION_TOKENS)), "what came before stays"

@@ -9,8 +9,8 @@ import pytest
 
 from paged_serve.frontend.http.exchange.errors import HttpError
 from paged_serve.frontend.http.idempotency.keys import EventId, KeyedRequest
-from paged_serve.frontend.http.idempotency.store import ENTRY_BYTES, MAX_REMEMBERED, KeptAnswers
-from paged_serve.frontend.http.idempotency.stored_answer import EVENT_OVERHEAD_BYTES, KeptAnswer
+from paged_serve.frontend.http.idempotency.store import ENTRY_BYTES, MAX_REMEMBERED, AnswerStore
+from paged_serve.frontend.http.idempotency.stored_answer import EVENT_OVERHEAD_BYTES, StoredAnswer
 from paged_serve.protocol.messages.config import ServerConfig
 
 ID = "cmpl-" + "0" * 32
@@ -43,13 +43,13 @@ class Source:
             self.closed = True
 
 
-def begin(kept: KeptAnswers, source: Source, key: str = "k", *, first: int = 0, admitted: ExitStack | None = None):
+def begin(kept: AnswerStore, source: Source, key: str = "k", *, first: int = 0, admitted: ExitStack | None = None):
     answer = kept.begin(KeyedRequest(b"", key, "d"), f"{ID}{key}", streams=True, first=first)
     answer.make(source.batches(), admitted or ExitStack())
     return answer
 
 
-def check(kept: KeptAnswers) -> None:
+def check(kept: AnswerStore) -> None:
     answers = [*kept._by_id.values()]
     assert {*kept._by_key.values()} == {*answers}
     assert kept.num_bytes == sum(answer.size + ENTRY_BYTES for answer in answers)
@@ -65,7 +65,7 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-async def read(answer: KeptAnswer, after: int, until: int | None = None) -> bytes:
+async def read(answer: StoredAnswer, after: int, until: int | None = None) -> bytes:
     """The events after one, until there are that many, or to the end."""
     found = b""
     async with contextlib.aclosing(answer.events_after(after)) as events:
@@ -87,7 +87,7 @@ def run(test):
 
 @run
 async def test_a_reader_that_leaves_finds_all_events_when_it_comes_back():
-    kept, source = KeptAnswers(ServerConfig()), Source(5)
+    kept, source = AnswerStore(ServerConfig()), Source(5)
     answer = begin(kept, source)
     reader = answer.events_after(0)
     source.allow(2)
@@ -108,7 +108,7 @@ async def test_a_reader_that_leaves_finds_all_events_when_it_comes_back():
 
 @run
 async def test_nobody_comes_back_within_the_grace_period():
-    kept, source, admitted, left = KeptAnswers(ServerConfig(resume_grace_s=0.01)), Source(5), ExitStack(), []
+    kept, source, admitted, left = AnswerStore(ServerConfig(resume_grace_s=0.01)), Source(5), ExitStack(), []
     admitted.callback(left.append, True)
     answer = begin(kept, source, admitted=admitted)
     source.allow(1)
@@ -125,7 +125,7 @@ async def test_nobody_comes_back_within_the_grace_period():
 
 @run
 async def test_without_a_grace_period_it_ends_with_its_reader():
-    kept, source = KeptAnswers(ServerConfig(resume_grace_s=0)), Source(5)
+    kept, source = AnswerStore(ServerConfig(resume_grace_s=0)), Source(5)
     answer = begin(kept, source)
     source.allow(1)
     await read(answer, 0, until=1)
@@ -136,7 +136,7 @@ async def test_without_a_grace_period_it_ends_with_its_reader():
 
 @run
 async def test_the_later_of_two_readers_goes_on():
-    kept, source = KeptAnswers(ServerConfig()), Source(3)
+    kept, source = AnswerStore(ServerConfig()), Source(3)
     answer = begin(kept, source)
     earlier = asyncio.create_task(read(answer, 0))
     await settle()
@@ -152,7 +152,7 @@ async def test_the_later_of_two_readers_goes_on():
 
 @run
 async def test_a_slow_reader_stops_the_making_and_loses_nothing():
-    kept, source = KeptAnswers(ServerConfig(resume_bytes_per_answer=1000)), Source(200)
+    kept, source = AnswerStore(ServerConfig(resume_bytes_per_answer=1000)), Source(200)
     answer = begin(kept, source)
     source.allow(200)
     found, reader = b"", answer.events_after(0)
@@ -171,7 +171,7 @@ async def test_a_slow_reader_stops_the_making_and_loses_nothing():
 
 @run
 async def test_what_nobody_reads_ends_at_the_bound():
-    kept, source = KeptAnswers(ServerConfig(resume_bytes_per_answer=1000)), Source(200)
+    kept, source = AnswerStore(ServerConfig(resume_bytes_per_answer=1000)), Source(200)
     answer = begin(kept, source)
     source.allow(1)
     await read(answer, 0, until=1)
@@ -184,7 +184,7 @@ async def test_what_nobody_reads_ends_at_the_bound():
 
 @run
 async def test_of_many_the_one_goes_first_whose_reader_left_first():
-    kept = KeptAnswers(ServerConfig(resume_bytes=3 * ENTRY_BYTES + 2000))
+    kept = AnswerStore(ServerConfig(resume_bytes=3 * ENTRY_BYTES + 2000))
     sources = [Source(10) for _ in range(4)]
     for number, source in enumerate(sources):
         source.allow(1)
@@ -201,7 +201,7 @@ async def test_an_answer_that_failed_is_made_anew():
         yield [event(1)]
         raise HttpError(500, "no")
 
-    kept = KeptAnswers(ServerConfig())
+    kept = AnswerStore(ServerConfig())
     answer = kept.begin(KeyedRequest(b"", "k", "d"), ID, streams=True, first=0)
     answer.make(fails(), ExitStack())
     with pytest.raises(HttpError, match="no"):
@@ -212,7 +212,7 @@ async def test_an_answer_that_failed_is_made_anew():
 
 @run
 async def test_callers_do_not_see_each_other_and_a_key_is_for_one_request():
-    kept, source = KeptAnswers(ServerConfig()), Source(1)
+    kept, source = AnswerStore(ServerConfig()), Source(1)
     answer = begin(kept, source)
     assert kept.of_request(KeyedRequest(b"other", "k", "e"), None) is None
     with pytest.raises(HttpError, match="There is no stream") as unknown:
@@ -226,7 +226,7 @@ async def test_callers_do_not_see_each_other_and_a_key_is_for_one_request():
 
 @run
 async def test_no_more_names_are_remembered_than_some():
-    kept = KeptAnswers(ServerConfig())
+    kept = AnswerStore(ServerConfig())
     for number in range(MAX_REMEMBERED + 10):
         kept.forget(begin(kept, Source(0), str(number)))
     assert len(kept._gone) == MAX_REMEMBERED
@@ -235,7 +235,7 @@ async def test_no_more_names_are_remembered_than_some():
 async def _random_traffic(rng: random.Random) -> None:
     """Readers come, read a part, leave and come back; some answers are made again, some forgotten."""
     per_answer = rng.choice([300, 2000, 1 << 20])
-    kept = KeptAnswers(ServerConfig(resume_bytes_per_answer=per_answer, resume_bytes=rng.choice([12000, 1 << 20])))
+    kept = AnswerStore(ServerConfig(resume_bytes_per_answer=per_answer, resume_bytes=rng.choice([12000, 1 << 20])))
     lengths = [rng.randint(0, 60) for _ in range(4)]
 
     async def client(key: str, length: int) -> None:

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from paged_serve.frontend.http.server.early_health import MAX_WAITING, Porter
+from paged_serve.frontend.http.server.early_health import MAX_WAITING, EarlyHealth
 
 LIVE = b"GET /live HTTP/1.1\r\nHost: localhost\r\n\r\n"
 NOT_FOR_THE_PORTER = [
@@ -26,10 +26,10 @@ def listener():
 
 
 @pytest.fixture
-def porter(listener):
-    porter = Porter(listener.fileno())
-    yield porter
-    close_all(porter.leave())
+def early_health(listener):
+    early_health = EarlyHealth(listener.fileno())
+    yield early_health
+    close_all(early_health.leave())
 
 
 def close_all(links: list[socket.socket]) -> None:
@@ -50,23 +50,23 @@ def answer_to(link: socket.socket) -> bytes:
     return answer
 
 
-def test_live_is_answered_as_often_as_it_is_asked(listener, porter):
+def test_live_is_answered_as_often_as_it_is_asked(listener, early_health):
     for _ in range(3):
         with call(listener, LIVE) as link:
             assert answer_to(link).startswith(b"HTTP/1.1 200 OK\r\n")
 
 
 def test_all_others_wait_unread_for_the_server(listener):
-    porter = Porter(listener.fileno())
+    early_health = EarlyHealth(listener.fileno())
     callers = [call(listener, data) for data in NOT_FOR_THE_PORTER]
     with call(listener, LIVE) as link:  # accepted after them, so they have been seen
         assert answer_to(link)
-    waiting = porter.leave()
+    waiting = early_health.leave()
     assert [link.recv(4096) for link in waiting] == NOT_FOR_THE_PORTER
     close_all([*waiting, *callers])
 
 
-def test_callers_who_say_nothing_or_hang_up_keep_nobody_from_an_answer(listener, porter):
+def test_callers_who_say_nothing_or_hang_up_keep_nobody_from_an_answer(listener, early_health):
     call(listener).close()
     call(listener, LIVE).close()
     with call(listener), call(listener, LIVE) as link:
@@ -74,11 +74,11 @@ def test_callers_who_say_nothing_or_hang_up_keep_nobody_from_an_answer(listener,
 
 
 def test_when_too_many_wait_the_rest_stay_in_the_queue(listener):
-    porter = Porter(listener.fileno())
+    early_health = EarlyHealth(listener.fileno())
     callers = [call(listener) for _ in range(MAX_WAITING - 1)]
     callers += [last := call(listener, LIVE), *(call(listener) for _ in range(5))]
     assert answer_to(last)
-    waiting = porter.leave()
+    waiting = early_health.leave()
     assert len(waiting) == MAX_WAITING - 1
     listener.settimeout(10)
     in_queue = [listener.accept()[0] for _ in range(5)]
@@ -86,14 +86,15 @@ def test_when_too_many_wait_the_rest_stay_in_the_queue(listener):
 
 
 def test_the_socket_stays_open_when_the_porter_leaves(listener):
-    Porter(listener.fileno()).leave()
+    EarlyHealth(listener.fileno()).leave()
     with call(listener), listener.accept()[0]:
         pass
 
 
 def test_a_frontend_imports_next_to_nothing_before_the_porter_is_there():
-    porter = "from paged_serve.frontend.http.server.early_health import Porter"
-    code = f"import json, sys; before = {{*sys.modules}}; {porter}; print(json.dumps([*({{*sys.modules}} - before)]))"
+    early_health = "from paged_serve.frontend.http.server.early_health import EarlyHealth"
+    code = f"import json, sys; before = {{*sys.modules}}; {early_health}\n"
+    code += "print(json.dumps([*({*sys.modules} - before)]))"
     environment = {**os.environ, "PYTHONPATH": os.getcwd()}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
     heavy = {"asyncio", "argparse", "click", "logging", "msgspec", "pathlib", "ssl", "uvicorn", "uvloop", "zmq"}

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from paged_serve.frontend.client.streams.deltas import SequenceDelta, TokenLogprobs
-from paged_serve.frontend.http.openai.round_robin import Turns
+from paged_serve.frontend.http.openai.round_robin import RoundRobin
 from paged_serve.protocol.messages.sampling_params import FinishReason
 
 
@@ -16,7 +16,7 @@ def delta(choice: int, tokens: list[int], *, ends: bool) -> SequenceDelta:
 
 def order(lengths: list[int], rng: random.Random) -> list[tuple[int, list[int], bool]]:
     """What comes out for choices of these lengths, whose tokens arrive in random portions."""
-    turns, sent, found = Turns(len(lengths)), [0] * len(lengths), []
+    turns, sent, found = RoundRobin(len(lengths)), [0] * len(lengths), []
     while any(had < length for had, length in zip(sent, lengths, strict=True)):
         choice = rng.choice([c for c, length in enumerate(lengths) if sent[c] < length])
         count = rng.randint(1, lengths[choice] - sent[choice])
@@ -48,7 +48,7 @@ def test_no_timing_changes_the_order_and_nobody_waits_for_a_choice_that_has_ende
 
 
 def test_what_a_stop_string_has_cut_is_left_out():
-    turns = Turns(2)
+    turns = RoundRobin(2)
     turns.add(0, delta(0, [1, 2, 3], ends=False))
     assert turns.take()[1].token_ids == [1]
     turns.end(0)

@@ -13,19 +13,19 @@ from paged_serve.engine_core.process.step_time_limits import (
     RATIO,
     REMEMBERED,
     Histogram,
-    StepTimes,
+    StepTimeLimits,
 )
 
 
-def learned(num_tokens: int, seconds: float, count: int = ENOUGH) -> StepTimes:
-    times = StepTimes(longest_s=300.0)
+def learned(num_tokens: int, seconds: float, count: int = ENOUGH) -> StepTimeLimits:
+    times = StepTimeLimits(longest_s=300.0)
     for _ in range(count):
         times.add(num_tokens, seconds)
     return times
 
 
 def test_who_knows_nothing_waits_as_long_as_configured():
-    assert StepTimes(300.0).allowed_s(8) == 300.0
+    assert StepTimeLimits(300.0).allowed_s(8) == 300.0
     assert learned(8, 0.01, count=ENOUGH - 1).allowed_s(8) == 300.0
 
 

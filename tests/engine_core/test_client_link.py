@@ -7,21 +7,21 @@ import pytest
 
 from paged_serve.engine_core.admission.admission import ModelFacts
 from paged_serve.engine_core.engine.engine import CLIENT_LEASE_S, EngineCore
-from paged_serve.engine_core.process.client_link import ClientDesk
-from paged_serve.engine_core.process.client_sockets import ClientPorts
+from paged_serve.engine_core.process.client_link import ClientLink
+from paged_serve.engine_core.process.client_sockets import ClientSockets
 from paged_serve.engine_core.process.invalid_requests import rejection
 from paged_serve.engine_core.process.loop_clock import TIMER_S, LoopClock
-from paged_serve.engine_core.simulation.links import SimulatedPorts
+from paged_serve.engine_core.simulation.links import SimulatedSockets
 from paged_serve.protocol.errors import ProtocolError
 from paged_serve.protocol.messages.config import Config, SchedulerConfig
 from paged_serve.protocol.messages.engine_core import (
     AbortRequests,
+    CandidatesWithheld,
     ClientHeartbeat,
     EngineCoreRequest,
     EngineHeartbeat,
     RejectReason,
     RequestRejected,
-    SuspectsHeld,
     ToEngineCore,
     Welcome,
 )
@@ -39,12 +39,12 @@ class Desk:
     def __init__(self, failures=(), **scheduler):
         self.said = []
         self.too_large = ()
-        self.ports = SimulatedPorts(self._deliver)
-        self.desk = ClientDesk(self.ports, failures, Clock())
+        self.ports = SimulatedSockets(self._deliver)
+        self.client_link = ClientLink(self.ports, failures, Clock())
         self.engine = EngineCore(
             Config(scheduler=SchedulerConfig(**scheduler)), ModelFacts(100, 1000, 1000, frozenset({0})), len(failures)
         )
-        self.desk.open(self.engine, 0.0)
+        self.client_link.open(self.engine, 0.0)
         self.say(handshake_hello("client", 0, 0))
         assert isinstance(self.said.pop()[1], Welcome)
 
@@ -56,7 +56,7 @@ class Desk:
 
     def say(self, *messages, now=0.0, client=CLIENT):
         self.ports.to_core.extend((client, message) for message in messages)
-        self.desk.receive(now)
+        self.client_link.receive(now)
 
 
 def request(number, **fields):
@@ -64,30 +64,30 @@ def request(number, **fields):
 
 
 def test_a_turn_ends_after_two_milliseconds_and_the_rest_comes_in_the_next():
-    desk = Desk()
-    desk.say(*(request(number) for number in range(1, 21)))
-    taken = len(desk.engine.clients[CLIENT].streams)
+    client_link = Desk()
+    client_link.say(*(request(number) for number in range(1, 21)))
+    taken = len(client_link.engine.clients[CLIENT].streams)
     assert 1 <= taken <= 4
-    while desk.ports.to_core:
-        before = len(desk.ports.to_core)
-        desk.desk.receive(0.0)
-        assert before - len(desk.ports.to_core) <= 4
-    assert len(desk.engine.clients[CLIENT].streams) == 20
+    while client_link.ports.to_core:
+        before = len(client_link.ports.to_core)
+        client_link.client_link.receive(0.0)
+        assert before - len(client_link.ports.to_core) <= 4
+    assert len(client_link.engine.clients[CLIENT].streams) == 20
 
 
 def test_what_was_kept_during_trials_is_let_in_little_by_little_too():
-    desk = Desk(failures=(object(),))
-    desk.say(SuspectsHeld(1))
-    desk.desk.advance_trials(0.0)
-    while len(desk.engine.trials._kept) < 20:
-        desk.say(request(1 + len(desk.engine.trials._kept)))
-    desk.say(SuspectsHeld(0))
-    assert desk.desk.has_work, "no socket will wake the loop"
-    desk.desk.advance_trials(0.0)
-    assert 1 <= len(desk.engine.clients[CLIENT].streams) <= 4
-    while desk.desk.has_work:
-        desk.desk.advance_trials(0.0)
-    assert len(desk.engine.clients[CLIENT].streams) == 20
+    client_link = Desk(failures=(object(),))
+    client_link.say(CandidatesWithheld(1))
+    client_link.client_link.advance_isolation(0.0)
+    while len(client_link.engine.core_poison._kept) < 20:
+        client_link.say(request(1 + len(client_link.engine.core_poison._kept)))
+    client_link.say(CandidatesWithheld(0))
+    assert client_link.client_link.has_work, "no socket will wake the loop"
+    client_link.client_link.advance_isolation(0.0)
+    assert 1 <= len(client_link.engine.clients[CLIENT].streams) <= 4
+    while client_link.client_link.has_work:
+        client_link.client_link.advance_isolation(0.0)
+    assert len(client_link.engine.clients[CLIENT].streams) == 20
 
 
 class OnePort:
@@ -99,7 +99,7 @@ class OnePort:
 
 
 def test_no_port_keeps_the_other_from_being_read_though_a_turn_takes_one_message():
-    ports = ClientPorts.__new__(ClientPorts)
+    ports = ClientSockets.__new__(ClientSockets)
     ports._ports = {b"l": OnePort(b"a", 50), b"r": OnePort(b"b", 50)}
     ports._order = deque(ports._ports)
     taken = [next(ports.receive())[0] for _ in range(20)]
@@ -108,27 +108,27 @@ def test_no_port_keeps_the_other_from_being_read_though_a_turn_takes_one_message
 
 
 def test_a_halt_of_the_core_is_no_clients_silence():
-    desk, clock = Desk(), LoopClock(0.0)
-    desk.say(ClientHeartbeat(), now=5.0)
+    client_link, clock = Desk(), LoopClock(0.0)
+    client_link.say(ClientHeartbeat(), now=5.0)
     assert clock.turn(5.0, 5.0) == 0.0
     now = 5.0 + CLIENT_LEASE_S + 10.0
-    desk.desk.excuse(clock.turn(now, 0.25))
-    desk.desk.beat(desk.engine, now, computes=True)
-    assert CLIENT in desk.engine.clients
-    desk.desk.excuse(clock.turn(now + CLIENT_LEASE_S + TIMER_S, CLIENT_LEASE_S))
-    desk.desk.beat(desk.engine, now + CLIENT_LEASE_S + 2 * TIMER_S + 0.3, computes=True)
-    assert CLIENT not in desk.engine.clients, "its own silence is"
+    client_link.client_link.excuse(clock.turn(now, 0.25))
+    client_link.client_link.beat(client_link.engine, now, computes=True)
+    assert CLIENT in client_link.engine.clients
+    client_link.client_link.excuse(clock.turn(now + CLIENT_LEASE_S + TIMER_S, CLIENT_LEASE_S))
+    client_link.client_link.beat(client_link.engine, now + CLIENT_LEASE_S + 2 * TIMER_S + 0.3, computes=True)
+    assert CLIENT not in client_link.engine.clients, "its own silence is"
 
 
 def test_a_message_too_large_for_a_frame_costs_its_client_its_place_and_nobody_else():
-    desk = Desk()
-    desk.say(handshake_hello("client", 1, 0), client=b"lother")
-    desk.too_large = RequestRejected
-    desk.say(request(1, priority=3))
-    assert desk.engine.clients.keys() == {b"lother"}
+    client_link = Desk()
+    client_link.say(handshake_hello("client", 1, 0), client=b"lother")
+    client_link.too_large = RequestRejected
+    client_link.say(request(1, priority=3))
+    assert client_link.engine.clients.keys() == {b"lother"}
     for now in (1.0, 1.25):
-        desk.desk.beat(desk.engine, now, computes=True)
-    client, message = desk.said[-1]
+        client_link.client_link.beat(client_link.engine, now, computes=True)
+    client, message = client_link.said[-1]
     assert client == b"lother"
     assert isinstance(message, EngineHeartbeat)
 
@@ -169,8 +169,8 @@ def test_what_is_no_request_with_an_id_gets_no_answer(message, changes):
 
 
 def test_the_answer_reaches_only_a_client_that_is_known():
-    desk = Desk()
+    client_link = Desk()
     rejected = RequestRejected(77, RejectReason.INVALID, "temperature is 3")
-    desk.ports.rejections.extend([(CLIENT, rejected), (b"lstranger", rejected)])
-    desk.desk.receive(0.0)
-    assert desk.said == [(CLIENT, rejected)]
+    client_link.ports.rejections.extend([(CLIENT, rejected), (b"lstranger", rejected)])
+    client_link.client_link.receive(0.0)
+    assert client_link.said == [(CLIENT, rejected)]

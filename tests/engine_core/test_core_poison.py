@@ -1,0 +1,135 @@
+"""Turns: one candidate at a time, nobody beside it, and nothing that was said meanwhile is lost."""
+
+import pytest
+
+from paged_serve.engine_core.admission.core_poison import IDLE_TURN_S, CorePoison
+from paged_serve.engine_core.scheduling.worker_poison import WorkerPoison
+from paged_serve.protocol.messages.engine_core import AbortRequests, EngineCoreRequest, RejectReason
+from paged_serve.protocol.messages.message import pack_ids
+from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
+
+A, B = b"a", b"b"
+
+
+def request(request_id, isolation_tokens=0, ttl_s=0.0):
+    return EngineCoreRequest(
+        request_id, pack_ids([1]), SamplingParams(), isolation_tokens=isolation_tokens, ttl_s=ttl_s
+    )
+
+
+def taken(core_poison, now):
+    return iter(lambda: core_poison.take_kept(now), None)
+
+
+@pytest.fixture
+def core_poison():
+    return CorePoison(WorkerPoison(), max_kept=2)
+
+
+def test_clients_take_turns_and_each_turn_has_a_number_that_is_known_before(core_poison):
+    assert (core_poison.turn, core_poison.next_turn(0.0)) == (0, None)
+    core_poison.candidates_withheld(A, 2)
+    core_poison.candidates_withheld(B, 1)
+    assert (core_poison.turn, core_poison.next_turn(0.0), core_poison.turn) == (1, A, 1)
+    assert core_poison.next_turn(0.0) is None
+    core_poison.candidates_withheld(A, 1)
+    assert (core_poison.turn, core_poison.next_turn(0.0), core_poison.turn) == (2, B, 2)
+    core_poison.candidates_withheld(B, 0)
+    assert (core_poison.turn, core_poison.next_turn(0.0)) == (3, A)
+    core_poison.candidates_withheld(A, 0)
+    assert (core_poison.turn, core_poison.is_over) == (0, True)
+
+
+def test_only_the_suspect_in_its_turn_gets_in_and_the_others_when_all_is_over(core_poison):
+    core_poison.candidates_withheld(A, 1)
+    core_poison.next_turn(0.0)
+    assert core_poison.admits(A, request(1, isolation_tokens=8))
+    for client, message in ((A, request(2)), (B, request(1, isolation_tokens=8))):
+        assert not core_poison.admits(client, message)
+        assert core_poison.keep(client, message, 0.0) == []
+    assert core_poison.take_kept(0.0) is None
+    [(client, rejected)] = core_poison.keep(B, request(3), 0.0)
+    assert (client, rejected.request_id, rejected.reason) == (B, 3, RejectReason.OVERLOADED)
+    core_poison.candidates_withheld(A, 0)
+    assert [(client, message.request_id) for client, message in taken(core_poison, 0.0)] == [(A, 2), (B, 1)]
+    assert core_poison.is_over
+
+
+def test_an_abort_of_what_is_kept_is_said_again_behind_it(core_poison):
+    abort = AbortRequests((7,))
+    core_poison.candidates_withheld(A, 1)
+    core_poison.aborted(B, abort, 0.0)
+    core_poison.keep(B, request(7), 0.0)
+    core_poison.aborted(B, abort, 0.0)
+    core_poison.candidates_withheld(A, 0)
+    assert [type(message) for _, message in taken(core_poison, 0.0)] == [EngineCoreRequest, AbortRequests]
+
+
+def test_who_waits_here_has_less_time_left(core_poison):
+    core_poison.candidates_withheld(A, 1)
+    core_poison.keep(B, request(1, ttl_s=5.0), 10.0)
+    core_poison.keep(B, request(2, ttl_s=1.0), 10.0)
+    core_poison.candidates_withheld(A, 0)
+    assert [message.ttl_s for _, message in taken(core_poison, 12.0)] == [3.0, 0.001]
+
+
+@pytest.mark.parametrize("when", ["in line", "in its turn"])
+def test_a_client_that_is_gone_holds_nobody_up(core_poison, when):
+    core_poison.candidates_withheld(A, 1)
+    core_poison.keep(A, request(1), 0.0)
+    if when == "in its turn":
+        core_poison.next_turn(0.0)
+    core_poison.remove(A)
+    assert core_poison.is_over
+
+
+def test_a_client_that_does_nothing_with_its_turn_gets_no_other(core_poison):
+    core_poison.candidates_withheld(A, 1)
+    core_poison.candidates_withheld(B, 1)
+    assert core_poison.next_turn(0.0) == A
+    assert core_poison.next_turn(IDLE_TURN_S) is None
+    assert core_poison.next_turn(IDLE_TURN_S + 0.1) == B
+    core_poison.candidates_withheld(A, 1)
+    core_poison.candidates_withheld(B, 0)
+    assert core_poison.is_over
+
+
+def test_a_suspect_runs_alone_until_its_client_is_content(drive):
+    driver = drive()
+    running = driver.add([1] * 5, max_tokens=20, seed=1)
+    driver.step(3)
+    core_poison, client = driver.engine.core_poison, next(iter(driver.engine.clients))
+    core_poison.candidates_withheld(client, 1)
+    assert core_poison.next_turn(driver.now) == client
+    before = len(driver.tokens[running])
+    candidate = driver.add([2] * 5, max_tokens=20, seed=2, isolation_tokens=8)
+    late = driver.add([3] * 5, max_tokens=20, seed=3)
+    for _ in range(20):
+        driver.step()
+    assert len(driver.tokens[candidate]) == 8, "it goes no further than it must"
+    assert (len(driver.tokens[running]), driver.tokens.get(late, [])) == (before, [])
+    core_poison.candidates_withheld(client, 0)
+    for kept_by, message in taken(core_poison, driver.now):
+        driver.take(driver.engine.add_request(kept_by, message, driver.now))
+    driver.run()
+    assert [len(driver.tokens[stream]) for stream in (running, candidate, late)] == [20, 20, 20]
+    assert driver.ends[late].finish_reason is FinishReason.LENGTH
+
+
+def test_what_is_kept_is_bounded_in_bytes_too():
+    core_poison = CorePoison(WorkerPoison(), max_kept=1000, max_kept_bytes=1 << 20)
+    core_poison.candidates_withheld(A, 1)
+    large = EngineCoreRequest(1, bytes(300_000), SamplingParams())
+    many_ids = EngineCoreRequest(2, pack_ids([1]), SamplingParams(allowed_token_ids=tuple(range(20_000))))
+    assert [len(core_poison.keep(B, large, 0.0)) for _ in range(4)] == [0, 0, 0, 1]
+    assert core_poison.keep(B, many_ids, 0.0), "ids in a tuple take ten times their bytes on the wire"
+    core_poison.remove(B)
+    assert core_poison.keep(A, many_ids, 0.0) == []
+
+
+def test_an_abort_is_kept_for_the_streams_that_are_kept_alone(core_poison):
+    core_poison.candidates_withheld(A, 1)
+    core_poison.keep(B, request(7), 0.0)
+    core_poison.aborted(B, AbortRequests(tuple(range(60_000))), 0.0)
+    core_poison.candidates_withheld(A, 0)
+    assert [message for _, message in taken(core_poison, 0.0)][1] == AbortRequests((7,))
