@@ -4,8 +4,8 @@
 
 On a server of its own, the built-in demo model unless an option names another; clients and attackers are processes of
 this machine and take their share of it. A load of --rate runs alone and beside the attackers in turns, the other one
-first in every second round, so that whatever drifts meets both. Spare workers are off: one that starts takes a core for
-seconds. A quarter of each run is not counted at its beginning.
+first in every second round, so that whatever drifts meets both. Standby workers are off: one that starts takes a core
+for seconds. A quarter of each run is not counted at its beginning.
 
 idle    10,000 idle and 1,000 slow connections, which send a byte of a request's headers each second and come again when
         they are closed. Told: p99 of the time to first token (target +10 %), and the frontend's memory for each idle
@@ -209,7 +209,7 @@ def main() -> None:
     options, serve_options = parser.parse_known_args()
     options.output_tokens = OUTPUT_TOKENS
     raise_open_files_limit()
-    queue = ["--max-num-seqs", "128", "--max-num-queued-requests", "1024", "--no-spare-workers"]
+    queue = ["--max-num-seqs", "128", "--max-num-queued-requests", "1024", "--no-standby-workers"]
     with serving([*queue, *serve_options], []) as running:
         result = uvloop.run(in_turns(running, options, *KINDS[options.kind]))
     if options.kind == "idle":

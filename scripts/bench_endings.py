@@ -23,7 +23,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from resumed_streams import Stream
-from server_under_test import Server, wait_for_spares, wait_ready
+from server_under_test import Server, wait_for_standbys, wait_ready
 
 from paged_serve.frontend.bench.load.http_connection import ConnectionPool
 from paged_serve.frontend.bench.processes import children_of, is_alive
@@ -151,7 +151,7 @@ def one_run(name: str) -> End:
         server = Server(folder, ["--dump-dir", "none", *options])
         try:
             asyncio.run(wait_ready(server))
-            asyncio.run(wait_for_spares(server, 1))
+            asyncio.run(wait_for_standbys(server, 1))
             found = end(server)
             if found.exit_code != expected_code:
                 raise SystemExit(f"{name}: exit code {found.exit_code}, not {expected_code}\n{server.said()}")

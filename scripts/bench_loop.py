@@ -89,7 +89,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=5)
     options, serve_options = parser.parse_known_args()
-    with serving(["--no-spare-workers", "--max-num-queued-requests", "4096", *serve_options], []) as running:
+    with serving(["--no-standby-workers", "--max-num-queued-requests", "4096", *serve_options], []) as running:
         host, port = running.url.removeprefix("http://").split(":")
         found = measure((host, int(port)), options.repeats)
     for name, status, wait_s in sorted(found, key=lambda entry: -entry[2]):

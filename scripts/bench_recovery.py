@@ -7,7 +7,7 @@ Idempotency-Key, so that they go on behind their last event when a frontend dies
 SIGKILL, or SIGSTOP, once a number of tokens has come that is drawn from the seed. Victims: worker, engine-core,
 frontend (there are two of them then) and, for SIGSTOP alone, supervisor. A round's stall is the longest time between
 two tokens of one stream, over all streams. What bounds it: how fast the loss is noticed, how much of a process's start
-was done beforehand (a spare's imports), loading and warming up, and computing anew all the tokens that the streams had.
+was done beforehand (a standby worker's imports), loading and warming up, and computing anew all tokens of the streams.
 Every stream is compared with the same stream undisturbed, token by token: what it lacks is lost, what it has too many
 is doubled. One JSON line ends the table. A hundred kills of worker and core:
 
@@ -31,13 +31,13 @@ from typing import Any
 import psutil
 import uvloop
 from resumed_streams import Stream
-from server_under_test import READY_POLL_S, Server, is_halted, is_ready, wait_for_spares, wait_ready
+from server_under_test import READY_POLL_S, Server, is_halted, is_ready, wait_for_standbys, wait_ready
 
 from paged_serve.frontend.bench.load.http_connection import ConnectionPool
 
 ROUND_TIMEOUT_S = 120.0
 LAST_LOOK_S = 1.0
-USES_A_SPARE = ("worker", "engine-core")
+USES_A_STANDBY = ("worker", "engine-core")
 SERVER_OPTIONS = ("--max-restarts", "100000", "--dump-dir", "none")
 
 
@@ -129,14 +129,14 @@ async def measure(server: Server, options: argparse.Namespace) -> dict[str, list
     undisturbed = Round()
     judge(expected, expected, undisturbed)
     results: dict[str, list[Round]] = {"undisturbed": [undisturbed]}
-    num_spares = 1
+    num_standbys = 1
     for name, count in [("SIGKILL", options.kills), ("SIGSTOP", options.halts)]:
         for _ in range(count):
             for role in options.victims:
                 if (name, role) == ("SIGKILL", "supervisor"):  # everything ends then: scripts/bench_endings.py
                     continue
-                await wait_for_spares(server, num_spares)
-                num_spares += role in USES_A_SPARE
+                await wait_for_standbys(server, num_standbys)
+                num_standbys += role in USES_A_STANDBY
                 number = getattr(signal, name)
                 found = await one_round(server, options, role, number, rng, expected)
                 results.setdefault(f"{name} {role}", []).append(found)

@@ -14,7 +14,7 @@ from paged_serve.frontend.bench.processes import children_of, processes_of
 
 READY_POLL_S = 0.02
 START_TIMEOUT_S = 120.0
-SPARE_TIMEOUT_S = 30.0
+STANDBY_TIMEOUT_S = 30.0
 
 
 class Server:
@@ -40,8 +40,8 @@ class Server:
         return found
 
     @property
-    def num_warm_spares(self) -> int:
-        """Spare workers that have ever become warm."""
+    def num_warm_standbys(self) -> int:
+        """Standby workers that have ever become warm."""
         return self.said().count("waits to be needed")
 
     def said(self) -> str:
@@ -85,8 +85,8 @@ async def wait_ready(server: Server) -> None:
         await asyncio.sleep(READY_POLL_S)
 
 
-async def wait_for_spares(server: Server, count: int) -> None:
-    """Until so many have ever become warm; none comes where spares are switched off."""
-    deadline = time.monotonic() + SPARE_TIMEOUT_S
-    while server.num_warm_spares < count and time.monotonic() < deadline:
+async def wait_for_standbys(server: Server, count: int) -> None:
+    """Until so many have ever become warm; none comes where standby workers are switched off."""
+    deadline = time.monotonic() + STANDBY_TIMEOUT_S
+    while server.num_warm_standbys < count and time.monotonic() < deadline:
         await asyncio.sleep(0.1)

@@ -14,7 +14,7 @@ def processes_of(supervisor_pid: int) -> dict[str, int]:
     for pid in children_of(supervisor_pid):
         words = _words(pid)
         role = next((_ROLES[word] for word in words if word in _ROLES), None)
-        if role == "spare" and _has_name(pid, "worker"):  # it has become one
+        if role == "standby" and _has_name(pid, "worker"):  # it has become one
             role = "worker"
         if role is not None:
             index = words[words.index(b"--index") + 1].decode()

@@ -71,7 +71,7 @@ def server(flags: dict[str, Any]) -> Iterator[tuple[HttpClient, str]]:
             log_level=quiet,
             wake_supervisor=False,  # ctrl-Z of a person who chats is meant
         )
-        alone = msgspec.structs.replace(config.parallel, spare_workers=False)
+        alone = msgspec.structs.replace(config.parallel, standby_workers=False)
         config = msgspec.structs.replace(config, server=own, parallel=alone)
         bar = LoadingBar()
         supervisor = Supervisor(config, open_http_socket(own))

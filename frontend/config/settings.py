@@ -187,8 +187,8 @@ SETTINGS = (
     ),
     Setting(
         "Devices",
-        "parallel.spare_workers",
-        ("--spare-workers",),
+        "parallel.standby_workers",
+        ("--standby-workers",),
         "Keep a started worker for each rank, without a model, that replaces one that dies.",
     ),
     Setting("Server", "server.host", ("--host",), "Address to listen on; a public one needs an API key.", "HOST"),

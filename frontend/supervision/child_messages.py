@@ -126,7 +126,7 @@ class ChildMessages:
                 child.fire(ChildEvent.DRAINED)
             case Failed(reason=reason, refused=refused):
                 child.failure = reason
-                return [Complaint(child, refused and child.role != "spare")]
+                return [Complaint(child, refused and child.role != "standby")]
             case State(json=state):
                 self._recorder.core_told(state)
             case PoisonEnded():

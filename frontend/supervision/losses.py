@@ -91,7 +91,7 @@ class Losses:
         """The one way to declare a child lost."""
         if self._shutdown.is_over or not self._processes.is_current(child):
             return
-        if child.role != "spare":
+        if child.role != "standby":
             self._recorder.collect(child.obituary(), now)
         self._give_up_if(self._recovery.child_lost(child, now, draining=self._shutdown.is_draining), now)
 

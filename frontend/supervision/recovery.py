@@ -23,12 +23,12 @@ RESTARTS_PER_POISON = 2  # as engine_core/scheduling/worker_poison.py and engine
 class Recovery:
     """Replaces whole units: a frontend alone, the worker group as one, the core always together with its workers."""
 
-    def __init__(self, processes: ProcessTable, link: "ControlLink", spares: StandbyWorkers, budget: RestartBudget):
+    def __init__(self, processes: ProcessTable, link: "ControlLink", standbys: StandbyWorkers, budget: RestartBudget):
         self.engine_epoch = 0  # of the worker group; a core starts with the group's and is told of later ones
         self.core_failures: tuple[CoreFailure, ...] = ()  # the latest; each new core is told
         self._processes = processes
         self._link = link
-        self._spares = spares
+        self._standbys = standbys
         self._budget = budget
         self.out_of_memory = OutOfMemory()
 
@@ -41,8 +41,8 @@ class Recovery:
                 return self.engine_lost(child.obituary(), now, core_too=True)
             case "frontend":
                 return self._frontend_lost(child, now, draining=draining)
-            case "spare":
-                self._spares.lost(child, now)
+            case "standby":
+                self._standbys.lost(child, now)
                 return ""
             case _:
                 assert_never(child.role)

@@ -40,7 +40,7 @@ class ShutdownSteps:
 
     def _take(self, step: StopStep, child: Child) -> None:
         match step:
-            case _ if child.role == "spare":  # it has nothing to finish, and may not listen while it imports
+            case _ if child.role == "standby":  # it has nothing to finish, and may not listen while it imports
                 child.signal(signal.SIGKILL)
             case StopStep.ASK_FRONTENDS if child.role != "frontend":
                 pass

@@ -1,6 +1,6 @@
 """The parent of all: starts every process, knows each one's epoch, replaces what dies, and leaves nothing behind.
 
-    worker lost        the whole group is killed, and spares or new processes are the next epoch's; the core requeues
+    worker lost        the group is killed; standby workers or new processes are the next epoch's; the core requeues
     engine core lost   it and the workers are killed and started with the next epoch; the clients resume
     frontend lost      it is started again on the same listening socket
     start refused      starting again will not help: everything ends, exit code 2
@@ -101,10 +101,10 @@ class Supervisor:
         self._link = ControlLink(self.run_dir)
         resources.callback(self._link.close)
         now = time.monotonic()
-        self._spares = StandbyWorkers(self._processes, self._num_spares(), now)
+        self._standbys = StandbyWorkers(self._processes, self._num_standbys(), now)
         server = self.config.server
         budget = RestartBudget(server.max_restarts, server.restart_window_s)
-        self._recovery = Recovery(self._processes, self._link, self._spares, budget)
+        self._recovery = Recovery(self._processes, self._link, self._standbys, budget)
         self._recorder = FlightRecorder(
             self.config, self.run_dir, self._processes, lambda child, question: self._link.send(child.peer, question)
         )
@@ -125,10 +125,10 @@ class Supervisor:
         )
         self._shutdown_steps = ShutdownSteps(self._processes, self._link)
 
-    def _num_spares(self) -> int:
-        """Programs that use the engine alone do not pay for spares."""
+    def _num_standbys(self) -> int:
+        """Programs that use the engine alone do not pay for standby workers."""
         parallel = self.config.parallel
-        wanted = parallel.spare_workers and "spare" in self._modules and self._http_socket is not None
+        wanted = parallel.standby_workers and "standby" in self._modules and self._http_socket is not None
         return parallel.tensor_parallel_size if wanted else 0
 
     @property
@@ -183,10 +183,10 @@ class Supervisor:
         self._losses.find_silent(now)
         self._recovery.out_of_memory.tick(now)
         if not self._shutdown.is_over:
-            for spare in self._processes.spawn_missing(now):
-                self._link.send(spare.peer, Promote(spare.epoch))
+            for standby in self._processes.spawn_missing(now):
+                self._link.send(standby.peer, Promote(standby.epoch))
         if self._shutdown.phase is Phase.SERVING:
-            self._spares.tick(now)
+            self._standbys.tick(now)
         self._recorder.tick(now)
         self._advance(now)
 

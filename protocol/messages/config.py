@@ -77,7 +77,7 @@ class ParallelConfig(_Layer, frozen=True):
     threads_per_rank: PositiveInt | None = None  # CPU; None: cores / ranks
     pin_threads: Literal["auto", "always", "never"] = "auto"  # each to a core; auto: if the ranks fill them all
     step_timeout_s: Annotated[float, Meta(gt=0, le=1e9)] = 300.0
-    spare_workers: bool = True  # one a rank, with its imports done, for when a group must be replaced
+    standby_workers: bool = True  # one a rank, with its imports done, for when a group must be replaced
 
 
 class ServerConfig(_Layer, frozen=True):

@@ -32,7 +32,7 @@ class WorkersReplaced(Message, frozen=True):
 
 
 class Promote(Message, frozen=True):
-    """To a spare: join the worker group of this epoch as the rank that it was started for."""
+    """To a standby worker: join the worker group of this epoch as the rank that it was started for."""
 
     epoch: Epoch
 

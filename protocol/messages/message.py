@@ -127,9 +127,18 @@ def struct_types(*unions: Any) -> list[type[msgspec.Struct]]:
     return list(found)
 
 
+def _with_whole_numbers(node: Any) -> Any:
+    """1000.0 as 1000: annotations are cached by equality, so the order of imports decides which of them a type has."""
+    if isinstance(node, dict):
+        return {key: _with_whole_numbers(value) for key, value in node.items()}
+    if isinstance(node, list | tuple):
+        return [_with_whole_numbers(value) for value in node]
+    return int(node) if isinstance(node, float) and node.is_integer() else node
+
+
 def schema_hash(*unions: Any) -> str:
     """16 hex digits that change whenever any message definition in `unions` changes."""
-    definitions = msgspec.json.schema_components(unions)
+    definitions = [_with_whole_numbers(part) for part in msgspec.json.schema_components(unions)]
     # The schema of a positional struct lacks the names; without them, swapped neighbours of one type look the same.
     names = [(cls.__qualname__, cls.__struct_fields__) for cls in struct_types(*unions)]
     return hashlib.sha256(msgspec.json.encode((definitions, names), order="sorted")).hexdigest()[:16]

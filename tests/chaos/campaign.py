@@ -29,7 +29,7 @@ from .orders import draw_orders
 from .transports import transports
 
 EVERYTHING = (
-    *(f"{who}:{name}" for who in (*CHILDREN, "spare", HELPER) for name in SIGNALS),
+    *(f"{who}:{name}" for who in (*CHILDREN, "standby", HELPER) for name in SIGNALS),
     *("supervisor:SIGSTOP", "supervisor:SIGSTOP+SIGCONT"),
 )
 NUM_ORDERS = 32
@@ -95,7 +95,7 @@ async def _break(campaign: Campaign, server: ServerProcess, ledger: Ledger, end:
             return
         await asyncio.sleep(pause_s)
         victims = _victims(server, kinds, rng)
-        if not victims:  # still on its way back from the last fault, or a spare that is not there yet
+        if not victims:  # still on its way back from the last fault, or a standby worker that is not there yet
             continue
         kind = " & ".join(sorted(victims.values()))
         ledger.faults.append(Fault(kind, time.monotonic(), next(iter(victims)).pid))

@@ -91,9 +91,9 @@ def check_no_file_is_left(server: ServerProcess) -> None:
 
 
 def _role(child: psutil.Process) -> str:
-    """By its name; until it has given itself one, by its module. A spare that was promoted is a worker by name."""
+    """By its name, or by its module until it has one. A promoted standby worker is a worker by name."""
     role, words = child.name().rpartition("-")[0], child.cmdline()
-    if role in (*CHILDREN, "spare"):
+    if role in (*CHILDREN, "standby"):
         return role
     return HELPER if HELPER_MODULE in words else next((ROLES[word] for word in words if word in ROLES), "")
 

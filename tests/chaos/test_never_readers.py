@@ -53,7 +53,7 @@ asyncio.run(main(sys.argv[1], *map(int, sys.argv[2:])))
 
 @pytest.fixture
 def server(tmp_path_factory) -> Iterator[ServerProcess]:
-    options = ("--max-num-queued-requests", "1024", "--num-blocks", "4096", "--no-spare-workers")
+    options = ("--max-num-queued-requests", "1024", "--num-blocks", "4096", "--no-standby-workers")
     server = ServerProcess(tmp_path_factory.mktemp("t"), *options)
     try:
         server.wait_ready()

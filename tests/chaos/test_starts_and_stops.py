@@ -63,7 +63,7 @@ def test_many_that_start_at_once_share_a_temporary_directory_and_nothing_else(tm
     run_dirs = tmp_path_factory.mktemp("t")
     count = min(STARTS, psutil.virtual_memory().available // SERVER_BYTES)
     servers = [
-        ServerProcess(tmp_path_factory.mktemp(f"s{number}"), "--no-spare-workers", run_dirs=run_dirs)
+        ServerProcess(tmp_path_factory.mktemp(f"s{number}"), "--no-standby-workers", run_dirs=run_dirs)
         for number in range(count)
     ]
     try:

@@ -54,7 +54,7 @@ def serve_through(server: ServerProcess, *all_strikes: tuple[Strike, ...]) -> No
 
 
 def test_halted_ranks_and_after_a_loss_of_the_core_a_halted_core_with_a_rank(start):
-    serve_through(start(2, "--no-spare-workers"), HALTED_RANKS, CORE_LOSS, HALTED_ENGINE)
+    serve_through(start(2, "--no-standby-workers"), HALTED_RANKS, CORE_LOSS, HALTED_ENGINE)
 
 
 @pytest.mark.nightly

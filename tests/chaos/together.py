@@ -19,7 +19,7 @@ CHAT = {"messages": [{"role": "user", "content": "What is the capital of France?
 
 def children_of(tensor_parallel_size: int) -> tuple[str, ...]:
     """One process of each kind, and each rank."""
-    return (*(f"worker {rank}" for rank in range(tensor_parallel_size)), "engine-core", "frontend", "spare", HELPER)
+    return (*(f"worker {rank}" for rank in range(tensor_parallel_size)), "engine-core", "frontend", "standby", HELPER)
 
 
 def mixed(children: Sequence[str], count: int) -> Iterator[tuple[Strike, ...]]:

@@ -18,7 +18,7 @@ PROMPT = {"model": "demo", "prompt": "Once upon a time", "max_tokens": 48, "temp
 ROLES = {
     "paged_serve.engine_core.process": "engine-core",
     "paged_serve.workers.process": "worker",
-    "paged_serve.workers.process.standby": "spare",
+    "paged_serve.workers.process.standby": "standby",
     "paged_serve.frontend.http.server": "frontend",
 }
 
@@ -72,13 +72,13 @@ class ServerProcess:
                 found["worker" if child.name().startswith("worker") else role] = child
         return found
 
-    def wait_for_spare(self) -> psutil.Process:
-        """The spare worker, once it is warm."""
+    def wait_for_standby(self) -> psutil.Process:
+        """The standby worker, once it is warm."""
         deadline = time.monotonic() + 60
         while "waits to be needed" not in self.said():
             assert time.monotonic() < deadline, self.said()
             time.sleep(0.02)
-        return self.children()["spare"]
+        return self.children()["standby"]
 
     @contextmanager
     def ask(self, method: str, path: str, body: dict | None = None) -> Iterator[http.client.HTTPResponse]:

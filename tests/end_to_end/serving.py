@@ -98,9 +98,9 @@ class Server:
         raise AssertionError("no child names a run directory")
 
     def children(self, module: str = "") -> list[psutil.Process]:
-        """Those that run `module`; a spare worker has none until it is promoted."""
+        """Those that run `module`; a standby worker has none until it is promoted."""
         children = psutil.Process(self.process.pid).children(recursive=True)
-        return [child for child in children if not is_spare(child) and module in " ".join(_command_line(child))]
+        return [child for child in children if not is_standby(child) and module in " ".join(_command_line(child))]
 
     def stop(self) -> int:
         """SIGTERM; the exit code."""
@@ -113,7 +113,7 @@ class Server:
         self.process.wait(STOP_TIMEOUT_S)
 
 
-def is_spare(process: psutil.Process) -> bool:
+def is_standby(process: psutil.Process) -> bool:
     """A worker in waiting; once promoted it bears a worker's name."""
     try:
         return "paged_serve.workers.process.standby" in process.cmdline() and not process.name().startswith("worker")

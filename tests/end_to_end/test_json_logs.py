@@ -28,7 +28,7 @@ def ready_line(stream: IO[str], lines: list[dict[str, Any]]) -> dict[str, Any]:
 
 def test_a_server_says_everything_in_json() -> None:
     lines = list[dict[str, Any]]()
-    options = ("--port", "0", "--threads", "1", "--num-blocks", "64", "--max-model-len", "128", "--no-spare-workers")
+    options = ("--port", "0", "--threads", "1", "--num-blocks", "64", "--max-model-len", "128", "--no-standby-workers")
     with start(*options, "--log-level", "debug") as process:
         assert process.stderr is not None
         facts = ready_line(process.stderr, lines)["facts"]

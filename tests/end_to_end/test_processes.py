@@ -51,16 +51,16 @@ def test_a_stream_goes_on_with_the_same_bytes_after_a_kill(server, role):
     assert "".join([*received, *stream]) == undisturbed
 
 
-def test_a_spare_takes_a_killed_workers_place(start):
+def test_a_standby_takes_a_killed_workers_place(start):
     server = start()
     server.wait_ready()
     undisturbed = server.complete(max_tokens=96)
-    spare = server.wait_for_spare()
+    standby = server.wait_for_standby()
     stream = server.stream(max_tokens=96)
     received = [next(stream)]
     server.children()["worker"].kill()
     assert "".join([*received, *stream]) == undisturbed
-    assert server.children()["worker"] == spare
+    assert server.children()["worker"] == standby
 
 
 def test_a_killed_frontend_is_back_on_the_same_port(server):

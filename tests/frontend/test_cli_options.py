@@ -51,7 +51,7 @@ EXAMPLES = {  # a valid value of each setting for each of three sources
     "cache.share_prefixes": (True, False, True),
     "server.public_metrics": (True, False, True),
     "server.wake_supervisor": (True, False, True),
-    "parallel.spare_workers": (True, False, True),
+    "parallel.standby_workers": (True, False, True),
     "scheduler.max_unacknowledged_bytes": (20 << 20, 30 << 20, 40 << 20),
     "server.access_log": (False, True, False),
     "server.max_buffered_bytes": (20 << 20, 30 << 20, 40 << 20),

@@ -22,7 +22,7 @@ def changed(section: str, field: str, value: object) -> Config:
     [
         ("parallel", "tensor_parallel_size", 4),
         ("parallel", "threads_per_rank", 3),
-        ("parallel", "spare_workers", False),
+        ("parallel", "standby_workers", False),
         ("cache", "num_blocks", 700),
         ("cache", "block_size", 32),
         ("cache", "enable_prefix_caching", False),

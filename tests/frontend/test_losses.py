@@ -67,9 +67,9 @@ class House:
         for slot in self.slots:
             self.table.spawn(slot, 0, self.now)
         link = SimpleNamespace(send=lambda peer, message: self.told.append(message), has_message_within=lambda s: False)
-        spares = SimpleNamespace(lost=lambda spare, now: None)
+        standbys = SimpleNamespace(lost=lambda standby, now: None)
         self.budget = RestartBudget(limit=1000, window_s=1e9)
-        self.recovery = Recovery(self.table, link, spares, self.budget)
+        self.recovery = Recovery(self.table, link, standbys, self.budget)
         shutdown = Shutdown(drain_timeout_s=1.0)
         shutdown.fire(PhaseEvent.READY)
         self.losses = Losses(

@@ -168,7 +168,7 @@ class TestSilence:
         assert not self.found(FakeChild(role, state), patience_s - 0.1)
         assert self.found(FakeChild(role, state), patience_s + 0.1)
 
-    @pytest.mark.parametrize("role", ["frontend", "engine-core", "spare"])
+    @pytest.mark.parametrize("role", ["frontend", "engine-core", "standby"])
     def test_one_whose_threads_all_sleep_is_found_sooner(self, role):
         assert not self.found(FakeChild(role, ChildState.READY, at_work=False), ASLEEP_S - 0.1)
         assert self.found(FakeChild(role, ChildState.READY, at_work=False), ASLEEP_S + 0.1)
@@ -196,7 +196,7 @@ class TestSilence:
 
 
 class FakeTable:
-    """What the keeper of spares looks at and asks for."""
+    """What the keeper of standby workers looks at and asks for."""
 
     def __init__(self):
         self.children = [FakeChild("engine-core", ChildState.READY), FakeChild("worker", ChildState.READY)]
@@ -206,26 +206,26 @@ class FakeTable:
         return [child for child in self.children if child.role in roles]
 
     def spawn(self, slot: tuple[str, int], epoch: int, now: float) -> None:
-        spare = FakeChild(slot[0], ChildState.SPAWNED)
-        spare.index = slot[1]
-        self.children.append(spare)
+        standby = FakeChild(slot[0], ChildState.SPAWNED)
+        standby.index = slot[1]
+        self.children.append(standby)
 
     def dismiss(self, child: FakeChild) -> None:
         self.children.remove(child)
 
 
-class TestSpares:
+class TestStandbyWorkers:
     def test_they_come_one_after_the_other_once_the_service_is_at_rest(self):
         table = FakeTable()
         keeper = StandbyWorkers(table, num_ranks=2, now=0.0)
         keeper.tick(SETTLED_S - 0.1)
-        assert table.of_role("spare") == []
+        assert table.of_role("standby") == []
         keeper.tick(SETTLED_S)
         keeper.tick(SETTLED_S + 100)
-        [first] = table.of_role("spare")
+        [first] = table.of_role("standby")
         first.state = ChildState.READY
         keeper.tick(SETTLED_S + 101)
-        assert [spare.index for spare in table.of_role("spare")] == [0, 1]
+        assert [standby.index for standby in table.of_role("standby")] == [0, 1]
 
     def test_a_recovery_has_the_cores_for_itself(self):
         table = FakeTable()
@@ -234,35 +234,35 @@ class TestSpares:
         keeper.tick(100.0)
         table.children[1].state = ChildState.READY
         keeper.tick(100.0 + SETTLED_S - 0.1)
-        assert table.of_role("spare") == []
+        assert table.of_role("standby") == []
         keeper.tick(100.0 + SETTLED_S)
-        assert len(table.of_role("spare")) == 1
+        assert len(table.of_role("standby")) == 1
 
     def test_six_that_die_within_a_minute_are_enough(self):
         table = FakeTable()
         keeper = StandbyWorkers(table, num_ranks=1, now=0.0)
         for second in range(10, 16):
             keeper.tick(float(second))
-            [spare] = table.of_role("spare")
-            keeper.lost(spare, float(second))
+            [standby] = table.of_role("standby")
+            keeper.lost(standby, float(second))
         keeper.tick(1000.0)
-        assert table.of_role("spare") == []
+        assert table.of_role("standby") == []
 
 
 class TestChildren:
-    def test_a_spare_that_is_not_warm_yet_is_no_help_and_gives_its_core_back(self, monkeypatch):
+    def test_a_standby_that_is_not_warm_yet_is_no_help_and_gives_its_core_back(self, monkeypatch):
         monkeypatch.syspath_prepend(str(Path(__file__).parent / "fakes"))
-        modules = {"worker": "fake_sleeper", "spare": "fake_sleeper"}
+        modules = {"worker": "fake_sleeper", "standby": "fake_sleeper"}
         table = ProcessTable(StartInfo("/nowhere", {"PYTHONPATH": ":".join(sys.path)}, -1, modules))
         table.spawn(("worker", 0), 0, 0.0)
-        table.spawn(("spare", 0), 0, 0.0)
-        worker, spare = table.living.values()
+        table.spawn(("standby", 0), 0, 0.0)
+        worker, standby = table.living.values()
         table.replace([worker], 1)
         worker.process.wait(60)
         table.reap({worker.pidfd})
         assert table.spawn_missing(1.0) == []
         assert [(child.role, child.epoch) for child in table.living.values()] == [("worker", 1)]
-        assert spare.process.wait(60) == -signal.SIGKILL
+        assert standby.process.wait(60) == -signal.SIGKILL
         for child in table.unfinished():
             table.abandon(child)
 

@@ -111,63 +111,63 @@ def test_a_core_whose_loop_stands_still_is_replaced(start, monkeypatch):
 
 
 @pytest.fixture
-def start_with_spares(start, monkeypatch):
-    """Spares are started as soon as the service is ready."""
-    monkeypatch.setitem(MODULES, "spare", "fake_spare")
+def start_with_standbys(start, monkeypatch):
+    """Standby workers are started as soon as the service is ready."""
+    monkeypatch.setitem(MODULES, "standby", "fake_standby")
     monkeypatch.setattr("paged_serve.frontend.supervision.processes.standby_workers.SETTLED_S", 0.0)
     return start
 
 
-def warm_spares(running: Running) -> dict[str, int]:
-    """Process ids once there is a warm spare for each rank."""
+def warm_standbys(running: Running) -> dict[str, int]:
+    """Process ids once there is a warm standby worker for each rank."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
-        spares = [child for child in list(running.supervisor._processes.living.values()) if child.role == "spare"]
-        if len(spares) == 2 and all(spare.state is ChildState.READY for spare in spares):
+        standbys = [child for child in list(running.supervisor._processes.living.values()) if child.role == "standby"]
+        if len(standbys) == 2 and all(standby.state is ChildState.READY for standby in standbys):
             return running.supervisor.pids
         time.sleep(0.01)
-    raise AssertionError("there are no spares")
+    raise AssertionError("there are no standby workers")
 
 
-def test_warm_spares_become_the_workers_and_new_spares_come(start_with_spares):
-    running = start_with_spares()
-    before = warm_spares(running)
+def test_warm_standbys_become_the_workers_and_new_standbys_come(start_with_standbys):
+    running = start_with_standbys()
+    before = warm_standbys(running)
     os.kill(before["worker 1"], signal.SIGKILL)
     after = running.pids_after_change(before, {"worker 0", "worker 1"})
-    assert (after["worker 0"], after["worker 1"]) == (before["spare 0"], before["spare 1"])
-    running.wait_for_facts(worker="epoch 1, once a spare", workers="epoch 1")
-    assert warm_spares(running).items() >= {(n, after[n]) for n in ("worker 0", "worker 1", "engine-core")}
+    assert (after["worker 0"], after["worker 1"]) == (before["standby 0"], before["standby 1"])
+    running.wait_for_facts(worker="epoch 1, once a standby worker", workers="epoch 1")
+    assert warm_standbys(running).items() >= {(n, after[n]) for n in ("worker 0", "worker 1", "engine-core")}
 
 
-def test_a_spare_that_dies_is_replaced_and_nobody_else_is(start_with_spares):
-    running = start_with_spares()
-    before = warm_spares(running)
-    os.kill(before["spare 0"], signal.SIGKILL)
-    running.pids_after_change(before, {"spare 0"})
-    after = warm_spares(running)
-    assert {name for name in before if before[name] != after[name]} == {"spare 0"}
+def test_a_standby_that_dies_is_replaced_and_nobody_else_is(start_with_standbys):
+    running = start_with_standbys()
+    before = warm_standbys(running)
+    os.kill(before["standby 0"], signal.SIGKILL)
+    running.pids_after_change(before, {"standby 0"})
+    after = warm_standbys(running)
+    assert {name for name in before if before[name] != after[name]} == {"standby 0"}
 
 
-def test_a_halted_spare_is_replaced_and_nobody_else_is(start_with_spares):
-    running = start_with_spares()
-    before = warm_spares(running)
-    os.kill(before["spare 1"], signal.SIGSTOP)
-    running.pids_after_change(before, {"spare 1"})
-    after = warm_spares(running)
-    assert {name for name in before if before[name] != after[name]} == {"spare 1"}
+def test_a_halted_standby_is_replaced_and_nobody_else_is(start_with_standbys):
+    running = start_with_standbys()
+    before = warm_standbys(running)
+    os.kill(before["standby 1"], signal.SIGSTOP)
+    running.pids_after_change(before, {"standby 1"})
+    after = warm_standbys(running)
+    assert {name for name in before if before[name] != after[name]} == {"standby 1"}
 
 
 @pytest.mark.parametrize("behaviour", ["crash", "refuse", "exit"])
-def test_spares_that_never_get_warm_are_given_up_and_the_service_goes_on(start_with_spares, behaviour, caplog):
-    running = start_with_spares(spare=behaviour)
+def test_standbys_that_never_get_warm_are_given_up_and_the_service_goes_on(start_with_standbys, behaviour, caplog):
+    running = start_with_standbys(standby=behaviour)
     assert running.ready.wait(60)
     before = running.supervisor.pids
     deadline = time.monotonic() + 60
-    while "no spare workers from here on" not in caplog.text:
+    while "no standby workers from here on" not in caplog.text:
         assert time.monotonic() < deadline
         time.sleep(0.01)
     after = running.supervisor.pids
-    assert {name: after[name] for name in before if "spare" not in name}.items() <= before.items()
+    assert {name: after[name] for name in before if "standby" not in name}.items() <= before.items()
     os.kill(after["worker 0"], signal.SIGKILL)
     running.pids_after_change(after, {"worker 0", "worker 1"})
 

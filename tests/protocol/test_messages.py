@@ -1,6 +1,8 @@
 """Every message survives the wire, and nothing that breaks a bound does."""
 
 import random
+import subprocess
+import sys
 from typing import Annotated, Any, get_args
 
 import msgspec
@@ -179,6 +181,15 @@ def test_token_ids_pack_to_four_little_endian_bytes_each():
 
 def message_type(fields: list[tuple[Any, ...]], name: str = "Probe") -> Any:
     return msgspec.defstruct(name, fields, bases=(Message,), frozen=True)
+
+
+def test_the_schema_hash_does_not_depend_on_what_was_imported_first():
+    """Equal annotations share one object, and 1000 equals 1000.0."""
+    first = "from typing import Annotated; from msgspec import Meta\n"
+    first += "kept = [Annotated[float, Meta(ge=0, le=86400)], Annotated[float, Meta(ge=0.001, le=1000)]]\n"
+    program = "from paged_serve.protocol.messages.handshake import protocol_hash; print(protocol_hash())"
+    hashes = {subprocess.check_output([sys.executable, "-c", head + program]) for head in ("", first)}
+    assert hashes == {f"{protocol_hash()}\n".encode()}
 
 
 def test_the_schema_hash_sees_every_change_of_a_field():

@@ -72,7 +72,7 @@ class Report:
 def run(soak: Soak, server: ServerProcess) -> Report:
     """Serve, watch, stop. Raises when the server itself fails."""
     server.wait_ready()
-    server.wait_for_spare()
+    server.wait_for_standby()
     report = asyncio.run(_run(soak, server))
     server.process.terminate()
     if code := wait_ended(server):

@@ -66,4 +66,4 @@ def wait_for_promotion(child: ChildProcess) -> bool:
 
 if __name__ == "__main__":
     gc.disable()  # as in a worker: until it is ready, everything that is made stays
-    run_child("spare", main)
+    run_child("standby", main)

@@ -16,12 +16,12 @@ from paged_serve.protocol.state_machine import fire
 if TYPE_CHECKING:
     from paged_serve.protocol.messages.control import Progress
 
-Role = Literal["engine-core", "worker", "frontend", "spare"]
+Role = Literal["engine-core", "worker", "frontend", "standby"]
 MODULES: dict[Role, str] = {
     "engine-core": "paged_serve.engine_core.process",
     "worker": "paged_serve.workers.process",
     "frontend": "paged_serve.frontend.http.server",
-    "spare": "paged_serve.workers.process.standby",
+    "standby": "paged_serve.workers.process.standby",
 }
 
 # As return codes; 0: somebody has asked it to stop, by SIGTERM.
@@ -40,7 +40,7 @@ class ChildEvent(enum.Enum):
     HELLO = enum.auto()
     READY = enum.auto()
     DRAINED = enum.auto()
-    PROMOTED = enum.auto()  # a spare has become a worker
+    PROMOTED = enum.auto()  # a standby worker has become a worker
     DEATH = enum.auto()
 
 
@@ -142,7 +142,7 @@ class Child:
         self.pidfd = self.lifeline_fd = -1
 
     def promote(self, epoch: int) -> None:
-        """A warm spare becomes its rank's worker; it must be told."""
+        """A warm standby worker becomes its rank's worker; it must be told."""
         self.fire(ChildEvent.PROMOTED)
         self.role, self.epoch = "worker", epoch
 

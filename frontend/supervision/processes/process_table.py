@@ -81,20 +81,20 @@ class ProcessTable:
     def spawn_missing(self, now: float) -> list[Child]:
         """Start what is missing in each role that nobody still leaves: a device's memory is free only then.
 
-        A warm spare becomes the worker that is missing; those are returned, to be told.
+        A warm standby worker becomes the worker that is missing; those are returned, to be told.
         """
         leaving, promoted = {child.role for child in self._doomed}, []
         for slot in [slot for slot in self._missing if slot[0] not in leaving]:
             epoch = self._missing.pop(slot)
-            spare = self.living.get(("spare", slot[1])) if slot[0] == "worker" else None
-            if spare is not None and spare.state is ChildState.READY:
-                del self.living["spare", spare.index]
-                spare.promote(epoch)
-                self.living[slot] = spare
-                promoted.append(spare)
+            standby = self.living.get(("standby", slot[1])) if slot[0] == "worker" else None
+            if standby is not None and standby.state is ChildState.READY:
+                del self.living["standby", standby.index]
+                standby.promote(epoch)
+                self.living[slot] = standby
+                promoted.append(standby)
                 continue
-            if spare is not None:  # it would only keep a core from the one that is needed now
-                self.dismiss(spare)
+            if standby is not None:  # it would only keep a core from the one that is needed now
+                self.dismiss(standby)
             self.spawn(slot, epoch, now)
         return promoted
 

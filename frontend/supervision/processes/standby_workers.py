@@ -12,13 +12,13 @@ SETTLED_S = 2.0  # after a start or a recovery the cores are for the requests th
 
 
 class StandbyWorkers:
-    """Decides when a spare is started. Its death costs nobody anything; too many of them, and there is none any more.
+    """Decides when a standby worker is started. Its death costs nothing; after too many no more are started.
 
     Times are `time.monotonic` seconds.
     """
 
     def __init__(self, processes: ProcessTable, num_ranks: int, now: float):
-        """`num_ranks`: how many spares to keep, one a rank; 0 for none."""
+        """`num_ranks`: how many standby workers to keep, one a rank; 0 for none."""
         self._processes = processes
         self._num_ranks = num_ranks
         self._budget = RestartBudget(limit=5, window_s=60.0)
@@ -29,26 +29,26 @@ class StandbyWorkers:
         children = self._processes.of_role("worker", "engine-core")
         if not self._processes.is_complete or any(child.state is not ChildState.READY for child in children):
             self._unsettled_at = now
-        spares = self._processes.of_role("spare")
-        if now - self._unsettled_at < SETTLED_S or any(spare.state is not ChildState.READY for spare in spares):
+        standbys = self._processes.of_role("standby")
+        if now - self._unsettled_at < SETTLED_S or any(standby.state is not ChildState.READY for standby in standbys):
             return
-        missing = set(range(self._num_ranks)) - {spare.index for spare in spares}
+        missing = set(range(self._num_ranks)) - {standby.index for standby in standbys}
         if missing:
             self._start(min(missing), now)
 
-    def lost(self, spare: Child, now: float) -> None:
-        self._processes.dismiss(spare)
-        self._give_up_if(self._budget.spend(spare.obituary(), now))
+    def lost(self, standby: Child, now: float) -> None:
+        self._processes.dismiss(standby)
+        self._give_up_if(self._budget.spend(standby.obituary(), now))
         if self._num_ranks:
-            log.warning("lost a spare, which nobody needed yet reason=%s", spare.obituary())
+            log.warning("lost a standby worker that was not needed yet reason=%s", standby.obituary())
 
     def _start(self, index: int, now: float) -> None:
         try:
-            self._processes.spawn(("spare", index), 0, now)
+            self._processes.spawn(("standby", index), 0, now)
         except OSError as error:
             self._give_up_if(str(error))
 
     def _give_up_if(self, reason: str) -> None:
         if reason:
             self._num_ranks = 0
-            log.warning("no spare workers from here on reason=%s", reason)
+            log.warning("no standby workers from here on reason=%s", reason)

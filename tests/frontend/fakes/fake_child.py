@@ -87,7 +87,7 @@ def obey(child: ChildProcess, behaviour: str) -> None:
             case WorkersReplaced(epoch=epoch, from_outside=from_outside):
                 child.control.send(Ready({"workers": f"epoch {epoch}", "from-outside": str(from_outside)}))
             case Promote(epoch=epoch):
-                child.control.send(Ready({"worker": f"epoch {epoch}, once a spare"}))
+                child.control.send(Ready({"worker": f"epoch {epoch}, once a standby worker"}))
             case TellState():
                 child.control.send(State(b'{"audit": "", "blocks": {}, "running": []}'))
             case _:

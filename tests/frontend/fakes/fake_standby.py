@@ -1,3 +1,3 @@
 from fake_child import main
 
-main("spare")
+main("standby")
