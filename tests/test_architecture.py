@@ -1,6 +1,7 @@
 """The house's walls: which room may import what, how its folders are laid out, no file too long to read, no pickle."""
 
 import ast
+import re
 
 import house
 import pytest
@@ -46,6 +47,16 @@ def test_a_folder_is_a_chapter(folder):
     assert folder.num_files <= MAX_FILES or folder.path in CATALOGUES, f"{folder.path} has {folder.num_files} files"
     assert len(folder.floors) <= MAX_FLOORS, f"{folder.path}: a tower of imports: " + " -> ".join(folder.floors)
     assert not folder.circles, f"{folder.path} has circles of imports: {folder.circles}"
+
+
+def test_the_map_of_the_docs_names_every_folder_and_only_what_exists():
+    page = (ROOT / "docs/architecture.md").read_text()
+    named = set(re.findall(rf"`((?:{'|'.join(ROOMS)})/[a-z_/]+)/`", page))
+    assert (
+        {folder.path for folder in FOLDERS if folder.num_files} - {*ROOMS} <= named <= {each.path for each in FOLDERS}
+    )
+    for path in re.findall(rf"`((?:{'|'.join(ROOMS)})/[a-z_/]+\.py)`", page):
+        assert (ROOT / path).is_file(), f"docs/architecture.md names {path}"
 
 
 @pytest.mark.parametrize("room", ROOMS)
