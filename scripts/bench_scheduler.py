@@ -19,7 +19,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from paged_serve.engine_core.admission.admission import ModelFacts
+from paged_serve.engine_core.admission.validation import ModelFacts
 from paged_serve.engine_core.engine.engine import EngineCore
 from paged_serve.engine_core.kv.block_pool import BlockPool
 from paged_serve.protocol.block_hash import chain_blocks, chain_root

@@ -13,6 +13,10 @@ class Shares(Protocol):
 
     @property
     def tenants(self) -> Mapping[str, Tenant]: ...
+    def of(self, name: str, weight: float) -> Tenant:
+        """The tenant of this name; its newest request says what it weighs."""
+        ...
+
     @property
     def virtual_time(self) -> float: ...
     def served_as_of(self, tenant: Tenant) -> float:

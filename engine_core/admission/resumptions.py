@@ -1,22 +1,21 @@
 """How many requests may come as accepted before, by a former core or by this one, and pass the queue's limits."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 
 @dataclass(slots=True)
 class Resumptions:
     """A client says of a request that it was accepted once; no more are believed than can have been lost.
 
-    `most`: as many as a core can have had. One that follows another begins with so many; later as many are granted as
-    were lost with clients. What comes beyond is treated as new.
+    `most`: as many as a core can have had. A core that follows another begins with so many; later as many are granted
+    as were lost with clients. What comes beyond is treated as new.
     """
 
     most: int
-    after_restart: bool
-    left: int = field(init=False)
+    left: int = 0
 
-    def __post_init__(self) -> None:
-        self.left = self.most if self.after_restart else 0
+    def follow_a_core(self) -> None:
+        self.left = self.most
 
     def lost(self, count: int) -> None:
         """So many requests of a client that is given up; it may come back with them."""

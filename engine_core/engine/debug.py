@@ -139,8 +139,8 @@ def dump_state(engine: EngineCore) -> dict[str, Any]:
         "epoch": engine.epoch,
         "worker_epoch": engine.worker_epoch,
         "step": scheduler.step,
-        "draining": engine.draining,
-        "isolation_turn": engine.core_poison.turn,
+        "draining": engine.admission.draining,
+        "isolation_turn": engine.admission.core_poison.turn,
         "in_flight": [
             {"step": plan.step, "decode_rows": len(plan.decode), "chunks": len(plan.chunks)}
             for plan in scheduler.in_flight

@@ -7,13 +7,12 @@ Every method that may have something to tell returns it as (client, message) pai
 import logging
 import math
 
-from paged_serve.protocol.errors import InvalidRequest, Overloaded, ProtocolError
+from paged_serve.protocol.errors import ProtocolError
 from paged_serve.protocol.messages.config import Config
 from paged_serve.protocol.messages.engine_core import (
     AbortRequests,
     EngineCoreOutputs,
     EngineCoreRequest,
-    RejectReason,
     RequestRejected,
     SchedulerStats,
     TenantStats,
@@ -21,17 +20,12 @@ from paged_serve.protocol.messages.engine_core import (
 from paged_serve.protocol.messages.sampling_params import FinishReason
 from paged_serve.protocol.messages.worker import ModelRunnerOutput, SchedulerOutput
 
-from ..admission.abandoned_requests import AbandonedRequests
-from ..admission.admission import Admission, ModelFacts
-from ..admission.capacity import Capacity
-from ..admission.core_poison import CorePoison
-from ..admission.deadlines import Deadlines, expiry
-from ..admission.forecast import Forecast
-from ..admission.resumptions import Resumptions
+from ..admission.admission import Admission, Admitted
+from ..admission.deadlines import expiry
+from ..admission.validation import ModelFacts
 from ..kv.kv_cache import KVCache
 from ..requests.request import Sequence
 from ..requests.stopping import finish_reason
-from ..requests.tenant import Tenant
 from ..scheduling.scheduler import Scheduler
 from ..scheduling.scheduler_output import plan_message
 from .client_outbox import ClientOutbox
@@ -51,14 +45,13 @@ Outgoing = list[tuple[bytes, EngineCoreOutputs | RequestRejected]]
 
 
 class EngineCore:
-    """All requests from the door to their end. `epoch` is this engine's incarnation, as clients see it."""
+    """All requests from admission to their end. `epoch` is this engine's incarnation, as clients see it."""
 
     def __init__(self, config: Config, facts: ModelFacts, epoch: int = 0, num_groups: int = 1):
         self.config = config
         self.facts = facts
         self.epoch = epoch
         self.worker_epoch = 0
-        self.draining = False
         self.num_poison_requests = 0  # requests that were found to kill workers
         cache = config.cache
         self.kv_cache = KVCache(facts.num_blocks, cache.block_size, num_groups, cache.enable_prefix_caching)
@@ -68,21 +61,12 @@ class EngineCore:
         self.counters = StepCounters()
         self.clients: dict[bytes, ClientOutbox] = {}
         self.unacknowledged = UnacknowledgedBudget(config.scheduler.max_unacknowledged_bytes)
-        self.deadlines = Deadlines()
-        self.forecast = Forecast(self.scheduler)
-        self._capacity = Capacity(self.scheduler, config.scheduler, self.forecast)
         self._waits: tuple[float, tuple[TenantStats, ...]] = (0.0, ())
         self._waits_s = -math.inf  # when they were predicted
         self._last_apply_s: float | None = None  # while steps follow each other without a gap
-        self._admission = Admission(
-            facts, self.kv_cache, config.model.seed, config.scheduler.policy == "priority", config.server.max_logprobs
-        )
-        self._num_arrivals = 0
-        self.core_poison = CorePoison(self.scheduler.worker_poison, config.scheduler.max_num_queued_requests)
-        self.abandoned = AbandonedRequests()
-        self._resumptions = Resumptions(
-            most=2 * (config.scheduler.max_num_seqs + config.scheduler.max_num_queued_requests), after_restart=epoch > 0
-        )
+        self.admission = Admission(config, facts, self.kv_cache, self.scheduler, self.scheduler.worker_poison)
+        if epoch:
+            self.admission.resumptions.follow_a_core()
 
     @property
     def is_idle(self) -> bool:
@@ -92,7 +76,9 @@ class EngineCore:
     def is_drained(self) -> bool:
         """Nothing is left to compute, or to tell a client that reads slowly; one that reads no more loses its lease."""
         return (
-            self.is_idle and self.core_poison.is_over and not any(outbox.is_behind for outbox in self.clients.values())
+            self.is_idle
+            and self.admission.core_poison.is_over
+            and not any(outbox.is_behind for outbox in self.clients.values())
         )
 
     # Clients
@@ -107,13 +93,9 @@ class EngineCore:
     def remove_client(self, client: bytes, now: float) -> None:
         """The client is gone: what it asked for is over, until somebody asks the same again."""
         outbox = self.clients.pop(client, None)
-        self.core_poison.remove(client)
+        sequences = [] if outbox is None else list(outbox.streams.values())
+        self.admission.client_removed(client, list(dict.fromkeys(sequence.request for sequence in sequences)), now)
         if outbox is not None:
-            sequences = list(outbox.streams.values())
-            requests = dict.fromkeys(sequence.request for sequence in sequences)
-            self._resumptions.lost(len(requests))
-            for request in requests:
-                self.abandoned.keep(request, now)
             self.scheduler.finish(sequences)
             self._remove_deadlines(sequences)
             outbox.close()
@@ -160,44 +142,23 @@ class EngineCore:
 
     def add_request(self, client: bytes, message: EngineCoreRequest, now: float) -> Outgoing:
         """Queue a request, or refuse it whole."""
-        if not self.core_poison.admits(client, message):
-            return [*self.core_poison.keep(client, message, now)]
         outbox = self.clients[client]
-        if (running := outbox.running(message)) is not None:
-            self.core_poison.isolate(running, message)
-            return []
-        tenant = self.scheduler.shares.of(message.tenant, message.weight)
-        try:
-            self._check_room(outbox, tenant, message)
-            request = self._admission.accept(client, message, tenant, self._num_arrivals, now)
-        except InvalidRequest as refusal:
-            rejected = RequestRejected(message.request_id, RejectReason.INVALID, refusal.message, refusal.param or "")
-            return [(client, rejected)]
-        except Overloaded as refusal:
-            rejected = RequestRejected(
-                message.request_id,
-                RejectReason.DRAINING if refusal.draining else RejectReason.OVERLOADED,
-                refusal.message,
-                retry_after_s=refusal.retry_after_s,
-            )
-            return [(client, rejected)]
-        asked, message = message, self.abandoned.reuse(request, message, now)
-        self._num_arrivals += 1
-        self.deadlines.add(request)
-        self.forecast.arrived(request, now)
+        answer = self.admission.admit(client, message, outbox, now)
+        if not isinstance(answer, Admitted):
+            return [*answer]
         ended: dict[Sequence, FinishReason] = {}
-        for sequence in request.sequences:
+        for sequence in answer.request.sequences:
             outbox.streams[sequence.stream_id] = sequence
             self.scheduler.add(sequence)
             if sequence.output and (reason := finish_reason(sequence)) is not None:
                 ended[sequence] = reason  # its last token was delivered before the restart, its end was not told
-        self.core_poison.isolate(request, message)
-        reused = [] if message is asked else outbox.deliver(self.scheduler.step, None, reused_outputs(request))
+        self.admission.core_poison.isolate(answer.request, answer.message)
+        reused = outbox.deliver(self.scheduler.step, None, reused_outputs(answer.request)) if answer.is_reused else []
         return [*((client, outputs) for outputs in reused), *self._end_early(client, ended, now)]
 
     def abort(self, client: bytes, message: AbortRequests, now: float) -> Outgoing:
         """End streams of this client. Those that are over already are ignored: abort races with finish."""
-        self.core_poison.aborted(client, message, now)
+        self.admission.core_poison.aborted(client, message, now)
         streams = self.clients[client].streams
         sequences = [streams[stream_id] for stream_id in message.stream_ids if stream_id in streams]
         return self._end_early(client, dict.fromkeys(sequences, message.finish_reason), now)
@@ -205,12 +166,12 @@ class EngineCore:
     @property
     def next_deadline_s(self) -> float:
         """When `expire` should be called next; infinity: never."""
-        return self.deadlines.next_s
+        return self.admission.deadlines.next_s
 
     def expire(self, now: float) -> Outgoing:
         """Drop what has waited longer than it may, before anything is computed for it."""
         outgoing: Outgoing = []
-        for request in self.deadlines.take_expired(now):
+        for request in self.admission.deadlines.take_expired(now):
             sequences = request.live
             self.scheduler.finish(sequences)
             self.clients[request.client].remove([sequence.stream_id for sequence in sequences])
@@ -222,7 +183,7 @@ class EngineCore:
     def stats(self, now: float) -> SchedulerStats:
         """Figures of this moment; waits are predicted once in STATS_INTERVAL_S for all who ask."""
         if now - self._waits_s >= STATS_INTERVAL_S:
-            self._waits, self._waits_s = self._capacity.waits(), now
+            self._waits, self._waits_s = self.admission.capacity.waits(), now
         return self.counters.snapshot(self.scheduler, *self._waits)
 
     def plan(self, now: float) -> SchedulerOutput | None:
@@ -235,8 +196,8 @@ class EngineCore:
         if plan.admitted:
             self.counters.admitted(plan.admitted)
             for sequence in plan.admitted:
-                self.forecast.admitted(sequence)
-                self.deadlines.remove(sequence.request)
+                self.admission.forecast.admitted(sequence)
+                self.admission.deadlines.remove(sequence.request)
                 sequence.scheduled_s = now if sequence.scheduled_s is None else sequence.scheduled_s
         return plan_message(plan, self.worker_epoch)
 
@@ -257,7 +218,7 @@ class EngineCore:
         in_flight.popleft()
         self.counters.applied(plan, len(results.quiet_tokens) + len(results.detailed), output.step_s)
         step_s = output.step_s if self._last_apply_s is None else now - self._last_apply_s
-        self.forecast.step(plan.num_tokens - len(plan.decode), len(plan.decode), step_s, now)
+        self.admission.forecast.step(plan.num_tokens - len(plan.decode), len(plan.decode), step_s, now)
         self._last_apply_s = now if in_flight else None
         outputs = step_outputs(results, now)
         self._end(list(results.ended))
@@ -281,19 +242,6 @@ class EngineCore:
         self.num_poison_requests += 1
         return self._end_early(poison.request.client, {poison: FinishReason.ERROR}, now, DEADLY)
 
-    def _check_room(self, outbox: ClientOutbox, tenant: Tenant, message: EngineCoreRequest) -> None:
-        """A request that comes again after a restart was accepted once and is not refused now, if it can have been."""
-        if any(message.request_id + index in outbox.streams for index in range(message.sampling_params.n)):
-            raise InvalidRequest(f"a stream of request_id {message.request_id} is already in use", "request_id")
-        was_accepted = any(message.resume_token_ids) or (message.isolation_tokens and self.core_poison.under_way)
-        if was_accepted and self._resumptions.take():
-            return
-        if self.draining:
-            raise Overloaded("the server is shutting down", draining=True)
-        self._capacity.check(tenant, message)
-        if outbox.num_ended_pending >= self.config.scheduler.max_num_queued_requests:
-            raise Overloaded(f"{outbox.num_ended_pending} ended streams wait until this client reads its outputs")
-
     # Telling
 
     def _deliver(
@@ -315,14 +263,14 @@ class EngineCore:
         for sequence in sequences:
             del self.clients[sequence.request.client].streams[sequence.stream_id]
             if sequence.first_token_s is not None:
-                self.forecast.ended(sequence)
+                self.admission.forecast.ended(sequence)
         self.scheduler.finish(sequences)
         self._remove_deadlines(sequences)
 
     def _remove_deadlines(self, ended: list[Sequence]) -> None:
         for sequence in ended:
             if sequence.request.deadline_s < math.inf and not sequence.request.live:
-                self.deadlines.remove(sequence.request)
+                self.admission.deadlines.remove(sequence.request)
 
     def _end_early(self, client: bytes, ended: dict[Sequence, FinishReason], now: float, error: str = "") -> Outgoing:
         """End sequences of one client between steps."""

@@ -62,7 +62,7 @@ class ClientLink:
     @property
     def has_work(self) -> bool:
         """Messages wait here that no socket tells of."""
-        return self._engine is not None and self._engine.core_poison.has_ready
+        return self._engine is not None and self._engine.admission.core_poison.has_ready
 
     def open(self, engine: EngineCore, now: float) -> None:
         """Let in those who wait."""
@@ -102,12 +102,12 @@ class ClientLink:
         if engine is None:
             return
         ends = self._clock() + SECONDS_PER_TURN
-        while (kept := engine.core_poison.take_kept(now)) is not None:
+        while (kept := engine.admission.core_poison.take_kept(now)) is not None:
             self._take_in(engine, *kept, now)
             if self._clock() >= ends:
                 break
-        if not engine.scheduler.in_flight and (holder := engine.core_poison.next_turn(now)) is not None:
-            self._tell(holder, IsolationTurn(engine.epoch, engine.core_poison.turn), now)
+        if not engine.scheduler.in_flight and (holder := engine.admission.core_poison.next_turn(now)) is not None:
+            self._tell(holder, IsolationTurn(engine.epoch, engine.admission.core_poison.turn), now)
 
     def send(self, outgoing: Iterable[tuple[bytes, FromEngineCore]], now: float) -> None:
         for client, message in outgoing:
@@ -173,7 +173,7 @@ class ClientLink:
             case UtilityCall():
                 self._tell(client, answer_call(engine, message, now, is_remote=is_remote(client)), now)
             case CandidatesWithheld(count=count) if self._failures:
-                engine.core_poison.candidates_withheld(client, count)
+                engine.admission.core_poison.candidates_withheld(client, count)
             case ClientHeartbeat() | CandidatesWithheld():
                 pass
             case _:

@@ -19,7 +19,7 @@ from paged_serve.protocol.process.lifecycle import FAREWELL_S, ChildProcess
 from paged_serve.protocol.transport.channel import RouterChannel
 from paged_serve.protocol.transport.run_dir import WORKERS_SOCKET, endpoint
 
-from ..admission.admission import ModelFacts, fitting_model_len
+from ..admission.validation import ModelFacts, fitting_model_len
 from ..engine.debug import describe, dump_state
 from ..engine.engine import EngineCore
 from .client_link import ClientLink
@@ -106,7 +106,7 @@ class EngineProcess:
                 case control.Drain():
                     self._draining = True
                     if self._engine is not None:
-                        self._engine.draining = True
+                        self._engine.admission.draining = True
                     log.info("draining")
                 case control.WorkersReplaced(epoch=epoch, from_outside=from_outside):
                     self._link.replace(epoch, from_outside)
@@ -127,7 +127,7 @@ class EngineProcess:
 
     def _advance_isolation(self, now: float) -> None:
         """The supervisor hears of them first: it judges how we end."""
-        turn = 0 if self._engine is None else self._engine.core_poison.turn
+        turn = 0 if self._engine is None else self._engine.admission.core_poison.turn
         if turn != self._turn_told and self._child.control.send(control.IsolatesCandidates(turn)):
             if not (turn and self._turn_told):
                 log.info("requests that may have killed a core are tried one by one%s", "" if turn else ": done")
@@ -151,7 +151,7 @@ class EngineProcess:
             ),
             self._child.epoch,
         )
-        engine.draining = self._draining
+        engine.admission.draining = self._draining
         for_people = self._link.facts_for_people(engine) | self._ports.facts_for_people()
         self._child.control.send(control.Ready(for_people))
         log.info("ready %s", " ".join(f"{name}={value}" for name, value in for_people.items()))

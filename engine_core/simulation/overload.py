@@ -19,7 +19,7 @@ from paged_serve.protocol.messages.message import pack_ids
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 from paged_serve.protocol.messages.worker import ModelRunnerOutput, SchedulerOutput
 
-from ..admission.admission import ModelFacts
+from ..admission.validation import ModelFacts
 from ..engine.debug import check_invariants
 from ..engine.engine import EngineCore, Outgoing
 from ..requests.request import Sequence
@@ -144,7 +144,7 @@ class Overload:
             ttl_s=source.ttl_s,
         )
         tenant = self.engine.scheduler.shares.of(source.tenant, source.weight)
-        asked.foretold_s = self.engine.forecast.first_token_s(tenant, len(prompt) // 4)
+        asked.foretold_s = self.engine.admission.forecast.first_token_s(tenant, len(prompt) // 4)
         self._take(self.engine.add_request(CLIENT, message, at_s))
 
     def _execute(self, plan: SchedulerOutput) -> ModelRunnerOutput:

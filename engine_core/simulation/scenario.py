@@ -9,7 +9,7 @@ from paged_serve.protocol.messages.engine_core import EngineCoreRequest
 from paged_serve.protocol.messages.message import pack_ids
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 
-from ..admission.admission import ModelFacts
+from ..admission.validation import ModelFacts
 
 EOS = 0
 TENANTS = (("", 1.0), ("a", 1.0), ("b", 2.0), ("c", 0.25))

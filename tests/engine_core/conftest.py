@@ -5,7 +5,7 @@ from collections import defaultdict, deque
 
 import pytest
 
-from paged_serve.engine_core.admission.admission import ModelFacts
+from paged_serve.engine_core.admission.validation import ModelFacts
 from paged_serve.engine_core.engine.debug import check_invariants
 from paged_serve.engine_core.engine.engine import EngineCore
 from paged_serve.engine_core.simulation.fake_worker import FakeWorker

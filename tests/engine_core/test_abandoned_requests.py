@@ -44,7 +44,7 @@ def test_who_asks_again_goes_on_where_the_lost_client_stood(drive, n):
         assert driver.ends[again + index].finish_reason is FinishReason.LENGTH
     counters = driver.engine.counters
     assert counters.prompt_tokens + counters.generation_tokens - num_computed <= n * (12 - min(had) + 8)
-    assert len(driver.engine.abandoned) == driver.engine.abandoned.num_tokens == 0
+    assert len(driver.engine.admission.abandoned) == driver.engine.admission.abandoned.num_tokens == 0
 
 
 @pytest.mark.parametrize(
@@ -64,14 +64,14 @@ def test_another_question_adopts_nothing(drive, other):
     ask_and_lose(driver)
     request_id = driver.add(other.pop("prompt", 10), **{**PARAMS, **other})
     assert driver.tokens[request_id] == []
-    assert len(driver.engine.abandoned) == 1
+    assert len(driver.engine.admission.abandoned) == 1
 
 
 @pytest.mark.parametrize("params", [{"logprobs": 0}, {"prompt_logprobs": 0}, {"skip_reading_prefix_cache": True}])
 def test_what_cannot_be_told_again_is_computed_again(drive, params):
     driver = drive()
     ask_and_lose(driver, **params)
-    assert len(driver.engine.abandoned) == 0
+    assert len(driver.engine.admission.abandoned) == 0
     request_id = driver.add(10, **PARAMS, **params)
     driver.run()
     assert driver.tokens[request_id] == alone(drive, **params)
@@ -93,7 +93,7 @@ def test_they_are_kept_for_a_while(drive):
     driver.now += abandoned_requests.KEPT_S
     request_id = driver.add(10, **PARAMS)
     assert driver.tokens[request_id] == []
-    assert len(driver.engine.abandoned) == driver.engine.abandoned.num_tokens == 0
+    assert len(driver.engine.admission.abandoned) == driver.engine.admission.abandoned.num_tokens == 0
 
 
 def test_the_oldest_go_when_they_are_too_many(drive, monkeypatch):
@@ -101,7 +101,7 @@ def test_the_oldest_go_when_they_are_too_many(drive, monkeypatch):
     monkeypatch.setattr(abandoned_requests, "MAX_KEPT_TOKENS", 40)
     for prompt in (10, 11, 12):
         ask_and_lose(driver, prompt)
-    kept = driver.engine.abandoned
+    kept = driver.engine.admission.abandoned
     assert len(kept) == 2
     assert kept.num_tokens <= 40
     assert not driver.tokens[driver.add(10, **PARAMS)]
@@ -117,11 +117,11 @@ def test_a_refused_request_destroys_nothing_that_the_next_may_begin_with(drive, 
         driver.step(2)
         driver.add(6, max_tokens=30)
     running = driver.add(9, max_tokens=30) if why == "in use" else None
-    driver.engine.draining = why == "draining"
+    driver.engine.admission.draining = why == "draining"
     driver.add(10, request_id=running, priority=int(why == "invalid"), **PARAMS)
     assert len(driver.rejections) == 1
-    assert len(driver.engine.abandoned) == 1
-    driver.engine.draining = False
+    assert len(driver.engine.admission.abandoned) == 1
+    driver.engine.admission.draining = False
     driver.run()
     assert driver.tokens[driver.add(10, **PARAMS)], "told at once"
 
@@ -131,14 +131,14 @@ def test_an_abort_is_final(drive):
     request_id = driver.add(10, **PARAMS)
     driver.step(6)
     driver.abort(request_id, client=CLIENT)
-    assert len(driver.engine.abandoned) == 0
+    assert len(driver.engine.admission.abandoned) == 0
 
 
 def test_a_suspect_is_tried_beyond_what_it_adopts(drive):
     driver = drive()
     ask_and_lose(driver, steps=20, max_tokens=40)
-    driver.engine.core_poison.candidates_withheld(CLIENT, 1)
-    assert driver.engine.core_poison.next_turn(driver.now) == CLIENT
+    driver.engine.admission.core_poison.candidates_withheld(CLIENT, 1)
+    assert driver.engine.admission.core_poison.next_turn(driver.now) == CLIENT
     candidate = driver.add(10, isolation_tokens=8, **{**PARAMS, "max_tokens": 40})
     had = len(driver.tokens[candidate])
     assert had > 8

@@ -2,7 +2,7 @@
 
 import pytest
 
-from paged_serve.engine_core.admission import admission
+from paged_serve.engine_core.admission import validation
 from paged_serve.protocol.messages.engine_core import RejectReason
 from paged_serve.protocol.messages.message import unpack_ids
 from paged_serve.protocol.messages.sampling_params import FinishReason
@@ -137,7 +137,7 @@ def test_a_request_larger_than_the_queue_is_taken_when_the_queue_is_empty(drive)
 
 def test_what_was_accepted_before_a_restart_is_never_refused_as_overload(drive):
     driver = drive(max_num_seqs=1, max_num_queued_requests=1, epoch=1)
-    driver.engine.draining = True
+    driver.engine.admission.draining = True
     begun = [driver.add([index], max_tokens=3, resume=([9],)) for index in range(4)]
     assert not driver.rejections
     driver.tokens.update({stream: [9] for stream in begun})
@@ -149,7 +149,7 @@ def test_what_was_accepted_before_a_restart_is_never_refused_as_overload(drive):
 @pytest.mark.parametrize("limit", ["draining", "full"])
 def test_no_claim_of_an_earlier_acceptance_passes_drain_or_limits_in_a_first_core(drive, claim, limit):
     driver = drive(max_num_seqs=1, max_num_queued_requests=2)
-    driver.engine.draining = limit == "draining"
+    driver.engine.admission.draining = limit == "draining"
     for _ in range(100):
         driver.add(4, max_tokens=3, **claim)
     assert driver.scheduler.num_live == (0 if limit == "draining" else 3)
@@ -158,7 +158,7 @@ def test_no_claim_of_an_earlier_acceptance_passes_drain_or_limits_in_a_first_cor
 
 def test_after_a_restart_no_more_claims_are_believed_than_a_core_can_have_had(drive):
     driver = drive(max_num_seqs=1, max_num_queued_requests=1, epoch=1)
-    driver.engine.draining = True
+    driver.engine.admission.draining = True
     for index in range(100):
         driver.add([index], max_tokens=3, resume=([9],))
     assert driver.scheduler.num_live == 2 * (1 + 1)
@@ -171,7 +171,7 @@ def test_a_client_that_was_given_up_may_come_back_with_what_it_had(drive):
     driver.step(2)
     driver.engine.remove_client(CLIENT, driver.now)
     driver.engine.add_client(CLIENT, driver.now)
-    driver.engine.draining = True
+    driver.engine.admission.draining = True
     for index in range(5):
         driver.add([index], max_tokens=30, resume=([9],), request_id=5000 + index)
     assert driver.scheduler.num_live == 3
@@ -179,7 +179,7 @@ def test_a_client_that_was_given_up_may_come_back_with_what_it_had(drive):
 
 def test_draining_refuses_with_its_own_reason(drive):
     driver = drive()
-    driver.engine.draining = True
+    driver.engine.admission.draining = True
     driver.add(4)
     assert refusal(driver).reason is RejectReason.DRAINING
 
@@ -220,7 +220,7 @@ def test_the_first_of_n_sequences_is_the_one_of_n_1_and_the_others_differ(drive)
 @pytest.mark.parametrize("field", ["prompt", "resume"])
 def test_what_is_too_long_is_refused_before_its_ids_are_read(drive, monkeypatch, field):
     read = []
-    monkeypatch.setattr(admission, "unpack_ids", lambda ids: read.append(ids) or unpack_ids(ids))
+    monkeypatch.setattr(validation, "unpack_ids", lambda ids: read.append(ids) or unpack_ids(ids))
     driver = drive(max_model_len=32)
     long = [1] * 1000
     driver.add(**({"prompt": long} if field == "prompt" else {"prompt": [1], "resume": (long,)}))

@@ -5,7 +5,7 @@ from collections import deque
 import msgspec
 import pytest
 
-from paged_serve.engine_core.admission.admission import ModelFacts
+from paged_serve.engine_core.admission.validation import ModelFacts
 from paged_serve.engine_core.engine.engine import CLIENT_LEASE_S, EngineCore
 from paged_serve.engine_core.process.client_link import ClientLink
 from paged_serve.engine_core.process.client_sockets import ClientSockets
@@ -79,8 +79,8 @@ def test_what_was_kept_during_trials_is_let_in_little_by_little_too():
     client_link = Desk(failures=(object(),))
     client_link.say(CandidatesWithheld(1))
     client_link.client_link.advance_isolation(0.0)
-    while len(client_link.engine.core_poison._kept) < 20:
-        client_link.say(request(1 + len(client_link.engine.core_poison._kept)))
+    while len(client_link.engine.admission.core_poison._kept) < 20:
+        client_link.say(request(1 + len(client_link.engine.admission.core_poison._kept)))
     client_link.say(CandidatesWithheld(0))
     assert client_link.client_link.has_work, "no socket will wake the loop"
     client_link.client_link.advance_isolation(0.0)

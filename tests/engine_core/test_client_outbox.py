@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from paged_serve.engine_core.admission import admission
+from paged_serve.engine_core.admission import validation
 from paged_serve.engine_core.engine import client_outbox
 from paged_serve.engine_core.engine.unacknowledged import UnacknowledgedBudget
 from paged_serve.protocol.messages.engine_core import MAX_UNACKNOWLEDGED_FRAMES, EngineCoreOutput, Logprobs
@@ -186,7 +186,7 @@ def test_the_largest_output_there_may_be_fits_a_frame(drive):
     outbox = driver.engine.clients[CLIENT]
     outbox.credit = 0
     sequences = [driver.sequence(driver.add([index + 1], max_tokens=None)) for index in range(2)]
-    rows = admission.MAX_PROMPT_LOGPROBS_BYTES // (8 * 22)
+    rows = validation.MAX_PROMPT_LOGPROBS_BYTES // (8 * 22)
     prompt = Logprobs(bytes(4 * 21 * rows), bytes(4 * 21 * rows), bytes(4 * rows))
     own = Logprobs(bytes(4 * 21), bytes(4 * 21), bytes(4))
     for position in range(3000):

@@ -98,7 +98,7 @@ def test_a_suspect_runs_alone_until_its_client_is_content(drive):
     driver = drive()
     running = driver.add([1] * 5, max_tokens=20, seed=1)
     driver.step(3)
-    core_poison, client = driver.engine.core_poison, next(iter(driver.engine.clients))
+    core_poison, client = driver.engine.admission.core_poison, next(iter(driver.engine.clients))
     core_poison.candidates_withheld(client, 1)
     assert core_poison.next_turn(driver.now) == client
     before = len(driver.tokens[running])

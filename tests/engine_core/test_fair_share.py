@@ -120,7 +120,7 @@ def test_stats_tell_who_is_full_and_how_long_whom_it_takes(drive):
     driver = drive(max_num_seqs=1, max_num_queued_requests=4, max_model_len=200, num_blocks=200)
     driver.add(4, tenant="greedy", max_tokens=150)
     driver.step(10)
-    driver.engine.forecast.step(0, 1, 1.0, driver.now)  # a step of a second
+    driver.engine.admission.forecast.step(0, 1, 1.0, driver.now)  # a step of a second
     for tenant in ("greedy", "greedy", "greedy", "modest"):
         driver.add(4, tenant=tenant, max_tokens=150)
     stats = driver.engine.stats(driver.now + STATS_INTERVAL_S)

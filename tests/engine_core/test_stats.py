@@ -32,8 +32,8 @@ def test_waits_are_predicted_once_an_interval_for_all_clients(drive):
     asked = []
     for number in range(5):
         driver.engine.add_client(b"client %d" % number, driver.now)
-    predicted = driver.engine._capacity.waits
-    driver.engine._capacity.waits = lambda: asked.append(None) or predicted()
+    predicted = driver.engine.admission.capacity.waits
+    driver.engine.admission.capacity.waits = lambda: asked.append(None) or predicted()
     later = driver.now + STATS_INTERVAL_S
     for number in range(10):
         driver.engine.stats(later + number * STATS_INTERVAL_S / 20)
@@ -47,8 +47,8 @@ def test_all_at_once_are_predicted_as_each_alone(drive):
     for number, tenant in enumerate(driver.scheduler.shares.tenants.values()):
         tenant.service += 30 * (number % 5)
     tenants = list(driver.scheduler.shares.tenants.values())
-    alone = [driver.engine.forecast.queue_s(tenant) for tenant in tenants]
-    together = driver.engine.forecast.queue_times(tenants)
+    alone = [driver.engine.admission.forecast.queue_s(tenant) for tenant in tenants]
+    together = driver.engine.admission.forecast.queue_times(tenants)
     assert max(alone) > 0
     assert all(abs(a - b) <= 0.05 * max(a, b) for a, b in zip(alone, together, strict=True))
     assert forecast.ROUNDS > 1

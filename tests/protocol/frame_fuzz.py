@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 import msgspec
 
-from paged_serve.engine_core.admission.admission import ModelFacts
+from paged_serve.engine_core.admission.validation import ModelFacts
 from paged_serve.engine_core.engine.debug import check_invariants
 from paged_serve.engine_core.engine.engine import EngineCore
 from paged_serve.protocol.errors import ProtocolError

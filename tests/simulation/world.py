@@ -93,7 +93,10 @@ class World:
             except CoreDied:
                 self._note_seeds(self._core)
                 self.counts["core dies of a request"] += 1
-                self._failures = (*self._failures, CoreFailure(self._epoch, self._core.engine.core_poison.turn))[-16:]
+                self._failures = (
+                    *self._failures,
+                    CoreFailure(self._epoch, self._core.engine.admission.core_poison.turn),
+                )[-16:]
                 self._kill_core(self._core)
         for reader in self._readers:
             if self.now >= reader.asleep_until:

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from paged_serve.engine_core.admission.admission import ModelFacts
+from paged_serve.engine_core.admission.validation import ModelFacts
 from paged_serve.engine_core.engine.engine import EngineCore, Outgoing
 from paged_serve.protocol.messages.config import Config
 from paged_serve.protocol.messages.engine_core import AbortRequests, EngineCoreOutputs, EngineCoreRequest, Logprobs

@@ -1,0 +1,197 @@
+"""The door: what comes in is checked here once, completely, so that nothing later can fail because of a request."""
+
+import hashlib
+from dataclasses import dataclass
+
+import msgspec
+
+from paged_serve.protocol.block_hash import TOKEN_BYTES, chain_blocks, chain_root
+from paged_serve.protocol.errors import ConfigError, InvalidRequest
+from paged_serve.protocol.messages.config import Config
+from paged_serve.protocol.messages.engine_core import EngineCoreRequest
+from paged_serve.protocol.messages.message import MAX_FRAME_BYTES, unpack_ids
+from paged_serve.protocol.messages.sampling_params import SamplingParams
+
+from ..kv.kv_cache import KVCache
+from ..requests.order import queue_order
+from ..requests.request import Request, Sequence
+from ..requests.tenant import Tenant
+
+MAX_PROMPT_LOGPROBS_BYTES = MAX_FRAME_BYTES * 3 // 4  # of all sequences of a request
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """What the workers said of the model once its weights were loaded."""
+
+    num_blocks: int
+    max_model_len: int  # tokens, prompt and output
+    vocab_size: int
+    eos_token_ids: frozenset[int]
+    arithmetic: str = ""  # as in protocol.worker.WorkerReady
+
+
+def fitting_model_len(config: Config, num_blocks: int, max_model_len: int) -> int:
+    """The context that the cache can hold for one sequence. Raises ConfigError when a longer one was asked for."""
+    capacity = num_blocks * config.cache.block_size
+    if config.model.max_model_len is not None and max_model_len > capacity:
+        raise ConfigError(
+            f"max_model_len={max_model_len} needs {-(-max_model_len // config.cache.block_size)} KV blocks of "
+            f"{config.cache.block_size} tokens; there are {num_blocks}. Lower --max-model-len to {capacity}, or raise "
+            f"--kv-cache-memory-bytes or --num-blocks"
+        )
+    return min(max_model_len, capacity)
+
+
+@dataclass(frozen=True, slots=True)
+class Validation:
+    """Makes requests of messages. Every refusal is an InvalidRequest with the numbers in it."""
+
+    facts: ModelFacts
+    kv_cache: KVCache
+    seed: int  # of the server; requests without a seed derive theirs from it
+    use_priority: bool
+    max_logprobs: int
+
+    def request(self, client: bytes, message: EngineCoreRequest, tenant: Tenant, arrival: int, now: float) -> Request:
+        """The request with all its sequences, none of them queued yet. `arrival` counts requests."""
+        params = message.sampling_params
+        if message.priority and not self.use_priority:
+            raise InvalidRequest(f"priority is {message.priority}, but this server's policy is fcfs", "priority")
+        prompt_len = self._check_prompt(message.prompt_token_ids)
+        params.check_vocabulary(self.facts.vocab_size)
+        self._check_logprobs(params, prompt_len)
+        token_limit = self._token_limit(prompt_len, params.max_tokens)
+        outputs = self._resumed_outputs(message, token_limit - prompt_len)
+        root = chain_root(self.kv_cache.block_size, message.cache_salt)
+        params_bytes = len(_encode(params))
+        request = Request(
+            client, message.request_id, message.prompt_token_ids, params, params_bytes, now, root, tenant, arrival
+        )
+        if message.ttl_s:
+            request.deadline_s = now + message.ttl_s
+        seed = self._seed(message)
+        eos_ids = frozenset() if params.ignore_eos else self.facts.eos_token_ids
+        stop_ids = eos_ids.union(params.stop_token_ids) if params.stop_token_ids else eos_ids
+        self._check_a_token_is_left(params, stop_ids)
+        names = []
+        if self.kv_cache.prefix_cache.enabled:
+            names = chain_blocks(root, message.prompt_token_ids, self.kv_cache.block_size)
+        for index, output in enumerate(outputs):
+            order = queue_order(message.priority if self.use_priority else 0, arrival, index)
+            sequence = Sequence(
+                request, index, _sequence_seed(seed, index), order, output, token_limit, stop_ids, eos_ids, names[:]
+            )
+            request.sequences.append(sequence)
+        return request
+
+    def _check_prompt(self, prompt: bytes) -> int:
+        """The prompt's length in tokens."""
+        if not prompt:
+            raise InvalidRequest("the prompt is empty; send at least one token", "prompt")
+        prompt_len, limit = len(prompt) // TOKEN_BYTES, self.facts.max_model_len
+        if prompt_len >= limit:
+            raise InvalidRequest(
+                f"the prompt has {prompt_len} tokens; prompt and output together may have {limit} "
+                f"(max_model_len). Shorten it to {limit - 1} or raise max_model_len",
+                "prompt",
+            )
+        self._check_ids(prompt, "prompt")
+        return prompt_len
+
+    def _check_ids(self, ids: bytes, param: str) -> None:
+        if not ids:
+            return
+        unsigned = memoryview(unpack_ids(ids)).cast("B").cast("I")  # a negative id becomes a large one
+        if (highest := max(unsigned)) >= self.facts.vocab_size:
+            token = highest - (highest >> 31 << 32)
+            raise InvalidRequest(
+                f"{param} names token {token}; the vocabulary is 0..{self.facts.vocab_size - 1}", param
+            )
+
+    def _check_logprobs(self, params: SamplingParams, prompt_len: int) -> None:
+        for name in ("logprobs", "prompt_logprobs"):
+            wanted = getattr(params, name)
+            count = self.facts.vocab_size if wanted == -1 else wanted or 0
+            if count > self.max_logprobs:
+                raise InvalidRequest(f"{name} is {wanted}; this server gives at most {self.max_logprobs}", name)
+        if params.prompt_logprobs is None:
+            return
+        num_bytes = params.n * prompt_len * (count + 2) * 8  # each sequence's first output brings them
+        if num_bytes > MAX_PROMPT_LOGPROBS_BYTES:
+            raise InvalidRequest(
+                f"prompt_logprobs={params.prompt_logprobs} for n={params.n} and {prompt_len} prompt tokens takes "
+                f"{num_bytes} bytes; at most {MAX_PROMPT_LOGPROBS_BYTES} are allowed",
+                "prompt_logprobs",
+            )
+
+    def _check_a_token_is_left(self, params: SamplingParams, stop_ids: frozenset[int]) -> None:
+        """Rules that together forbid every token would leave nothing to sample."""
+        forbidden = {word[0] for word in params.bad_words_token_ids if len(word) == 1}
+        if params.min_tokens:
+            forbidden |= stop_ids
+        allowed = params.allowed_token_ids
+        if not forbidden or (
+            len(forbidden) < self.facts.vocab_size if allowed is None else not forbidden.issuperset(allowed)
+        ):
+            return
+        raise InvalidRequest(
+            f"no token is left to generate: allowed_token_ids, bad_words and min_tokens={params.min_tokens} (which "
+            f"forbids the {len(stop_ids)} tokens that end the output) exclude each other",
+            "allowed_token_ids",
+        )
+
+    def _token_limit(self, prompt_len: int, max_tokens: int | None) -> int:
+        """Tokens that a sequence may have. The last one needs no room in the cache: nothing is computed from it."""
+        cache, limit = self.kv_cache, self.facts.max_model_len
+        if max_tokens is None:
+            limit = min(limit, max(cache.capacity_tokens + 1, prompt_len + 1))
+        else:
+            limit = min(limit, prompt_len + max_tokens)
+        needed = cache.num_blocks_for(limit - 1)
+        if needed > cache.pool.num_blocks:
+            raise InvalidRequest(
+                f"{prompt_len} prompt tokens and up to {limit - prompt_len} output tokens need {needed} KV blocks; "
+                f"there are {cache.pool.num_blocks}. Lower max_tokens, shorten the prompt, or enlarge the cache",
+                "max_tokens",
+            )
+        return limit
+
+    def _resumed_outputs(self, message: EngineCoreRequest, max_output: int) -> list[list[int]]:
+        n, resumed = message.sampling_params.n, message.resume_token_ids
+        if not resumed:
+            return [[] for _ in range(n)]
+        if len(resumed) != n:
+            raise InvalidRequest(f"resume_token_ids has {len(resumed)} entries for n={n}", "resume_token_ids")
+        for ids in resumed:
+            if len(ids) // TOKEN_BYTES > max_output:
+                raise InvalidRequest(
+                    f"resume_token_ids has {len(ids) // TOKEN_BYTES} tokens; the output may have {max_output}",
+                    "resume_token_ids",
+                )
+            self._check_ids(ids, "resume_token_ids")
+        return [unpack_ids(ids).tolist() for ids in resumed]
+
+    def _seed(self, message: EngineCoreRequest) -> int:
+        """The given seed, or one derived from the server's seed and the question, so that asking again repeats."""
+        params = message.sampling_params
+        if params.seed is not None and params.seed >= 0:
+            return params.seed
+        digest = hashlib.sha256(self.seed.to_bytes(8, "little"))
+        biases = sorted((params.logit_bias or {}).items())  # in whatever order the client listed them
+        digest.update(_encode((msgspec.structs.replace(params, logit_bias=None) if biases else params, biases)))
+        digest.update(message.prompt_token_ids)
+        return _positive_int63(digest.digest())
+
+
+def _sequence_seed(seed: int, index: int) -> int:
+    """The first sequence of n has the request's own seed, so it equals the one of n=1."""
+    if index == 0:
+        return seed
+    return _positive_int63(hashlib.sha256(f"sequence {index} of seed {seed}".encode()).digest())
+
+
+def _positive_int63(digest: bytes) -> int:
+    return int.from_bytes(digest[:8], "little") >> 1
