@@ -59,7 +59,7 @@ def test_who_asks_again_goes_on_where_the_lost_client_stood(drive, n):
         {"resume": [[7]]},
     ],
 )
-def test_another_question_adopts_nothing(drive, other):
+def test_another_request_reuses_nothing(drive, other):
     driver = drive()
     ask_and_lose(driver)
     request_id = driver.add(other.pop("prompt", 10), **{**PARAMS, **other})
@@ -77,7 +77,7 @@ def test_what_cannot_be_told_again_is_computed_again(drive, params):
     assert driver.tokens[request_id] == alone(drive, **params)
 
 
-def test_two_equal_requests_adopt_one_each(drive):
+def test_two_equal_requests_reuse_one_each(drive):
     driver = drive()
     ask_and_lose(driver)
     first, second = driver.add(10, **PARAMS), driver.add(10, **PARAMS)
@@ -134,7 +134,7 @@ def test_an_abort_is_final(drive):
     assert len(driver.engine.admission.abandoned) == 0
 
 
-def test_a_suspect_is_tried_beyond_what_it_adopts(drive):
+def test_a_candidate_is_computed_beyond_what_it_reuses(drive):
     driver = drive()
     ask_and_lose(driver, steps=20, max_tokens=40)
     driver.engine.admission.core_poison.candidates_withheld(CLIENT, 1)

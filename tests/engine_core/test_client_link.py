@@ -35,7 +35,7 @@ from .test_worker_link import Clock
 CLIENT = b"lclient"
 
 
-class Desk:
+class LinkUnderTest:
     def __init__(self, failures=(), **scheduler):
         self.said = []
         self.too_large = ()
@@ -64,7 +64,7 @@ def request(number, **fields):
 
 
 def test_a_turn_ends_after_two_milliseconds_and_the_rest_comes_in_the_next():
-    client_link = Desk()
+    client_link = LinkUnderTest()
     client_link.say(*(request(number) for number in range(1, 21)))
     taken = len(client_link.engine.clients[CLIENT].streams)
     assert 1 <= taken <= 4
@@ -75,8 +75,8 @@ def test_a_turn_ends_after_two_milliseconds_and_the_rest_comes_in_the_next():
     assert len(client_link.engine.clients[CLIENT].streams) == 20
 
 
-def test_what_was_kept_during_trials_is_let_in_little_by_little_too():
-    client_link = Desk(failures=(object(),))
+def test_what_was_kept_during_isolation_is_admitted_little_by_little_too():
+    client_link = LinkUnderTest(failures=(object(),))
     client_link.say(CandidatesWithheld(1))
     client_link.client_link.advance_isolation(0.0)
     while len(client_link.engine.admission.core_poison._kept) < 20:
@@ -108,7 +108,7 @@ def test_no_port_keeps_the_other_from_being_read_though_a_turn_takes_one_message
 
 
 def test_a_halt_of_the_core_is_no_clients_silence():
-    client_link, clock = Desk(), LoopClock(0.0)
+    client_link, clock = LinkUnderTest(), LoopClock(0.0)
     client_link.say(ClientHeartbeat(), now=5.0)
     assert clock.turn(5.0, 5.0) == 0.0
     now = 5.0 + CLIENT_LEASE_S + 10.0
@@ -121,7 +121,7 @@ def test_a_halt_of_the_core_is_no_clients_silence():
 
 
 def test_a_message_too_large_for_a_frame_costs_its_client_its_place_and_nobody_else():
-    client_link = Desk()
+    client_link = LinkUnderTest()
     client_link.say(handshake_hello("client", 1, 0), client=b"lother")
     client_link.too_large = RequestRejected
     client_link.say(request(1, priority=3))
@@ -169,7 +169,7 @@ def test_what_is_no_request_with_an_id_gets_no_answer(message, changes):
 
 
 def test_the_answer_reaches_only_a_client_that_is_known():
-    client_link = Desk()
+    client_link = LinkUnderTest()
     rejected = RequestRejected(77, RejectReason.INVALID, "temperature is 3")
     client_link.ports.rejections.extend([(CLIENT, rejected), (b"lstranger", rejected)])
     client_link.client_link.receive(0.0)

@@ -40,7 +40,7 @@ def test_clients_take_turns_and_each_turn_has_a_number_that_is_known_before(core
     assert (core_poison.turn, core_poison.is_over) == (0, True)
 
 
-def test_only_the_suspect_in_its_turn_gets_in_and_the_others_when_all_is_over(core_poison):
+def test_only_the_candidate_in_its_turn_is_admitted_and_the_others_when_all_is_over(core_poison):
     core_poison.candidates_withheld(A, 1)
     core_poison.next_turn(0.0)
     assert core_poison.admits(A, request(1, isolation_tokens=8))
@@ -94,7 +94,7 @@ def test_a_client_that_does_nothing_with_its_turn_gets_no_other(core_poison):
     assert core_poison.is_over
 
 
-def test_a_suspect_runs_alone_until_its_client_is_content(drive):
+def test_a_candidate_runs_alone_until_its_client_gives_the_turn_back(drive):
     driver = drive()
     running = driver.add([1] * 5, max_tokens=20, seed=1)
     driver.step(3)

@@ -330,7 +330,7 @@ def test_what_an_aborted_sequence_leaves_in_the_cache_is_struck_when_its_last_st
     assert driver.engine.kv_cache.pool.num_cached == 0, "what may be poisoned can still be found"
 
 
-def test_nobody_shares_suspect_blocks_with_a_sibling_that_had_them_before(drive):
+def test_no_sequence_shares_invalid_blocks_with_a_sibling_that_had_them_before(drive):
     driver = drive()
     driver.add(9, max_tokens=10)
     advance(driver)

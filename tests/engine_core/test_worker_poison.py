@@ -103,7 +103,7 @@ def test_deaths_from_outside_make_no_candidates_however_many_they_are(drive):
     assert len(driver.tokens[stream]) == 20
 
 
-def test_each_suspect_is_alone_in_flight_until_it_has_the_tokens_of_all_steps_that_were(drive):
+def test_each_candidate_is_alone_in_flight_until_it_has_the_tokens_of_all_steps_that_were(drive):
     driver = drive(pipeline_depth=3)
     streams = [driver.add([i + 1] * 5, max_tokens=20, seed=i) for i in range(3)]
     driver.step(4)
@@ -126,7 +126,7 @@ def test_each_suspect_is_alone_in_flight_until_it_has_the_tokens_of_all_steps_th
     assert all(len(driver.tokens[stream]) == 20 for stream in streams)
 
 
-def test_who_comes_later_waits_until_the_suspects_are_through(drive):
+def test_later_requests_wait_until_the_candidates_are_cleared(drive):
     driver = drive()
     driver.add([1] * 5, max_tokens=20, seed=1)
     driver.plan()
@@ -142,7 +142,7 @@ def test_who_comes_later_waits_until_the_suspects_are_through(drive):
     driver.run()
 
 
-def test_a_suspect_that_is_aborted_holds_nobody_up(drive):
+def test_an_aborted_candidate_holds_nothing_up(drive):
     driver = drive()
     candidate, other = (driver.add([i + 1] * 5, max_tokens=20, seed=i) for i in range(2))
     driver.plan()
@@ -154,7 +154,7 @@ def test_a_suspect_that_is_aborted_holds_nobody_up(drive):
     assert len(driver.tokens[other]) == 20
 
 
-def test_siblings_of_one_request_are_suspects_one_by_one(drive):
+def test_siblings_of_one_request_are_candidates_one_by_one(drive):
     lonely, driver = drive(), drive()
     requests = [each.add([1] * 9, max_tokens=10, seed=1, n=3) for each in (lonely, driver)]
     lonely.run()
@@ -166,7 +166,7 @@ def test_siblings_of_one_request_are_suspects_one_by_one(drive):
     assert [driver.tokens[stream] for stream in streams] == [lonely.tokens[stream] for stream in streams]
 
 
-def test_the_next_suspect_waits_for_the_steps_of_one_that_was_aborted(drive):
+def test_the_next_candidate_waits_for_the_steps_of_an_aborted_one(drive):
     driver = drive(pipeline_depth=3, max_num_batched_tokens=16)
     long = driver.add(20, max_tokens=4)
     short = driver.add([9, 9, 9], max_tokens=4)
@@ -181,7 +181,7 @@ def test_the_next_suspect_waits_for_the_steps_of_one_that_was_aborted(drive):
     assert alone_in_flight(driver) == short
 
 
-def test_a_suspect_may_need_every_block_there_is(drive):
+def test_a_candidate_may_need_every_block_there_is(drive):
     driver = drive(num_blocks=4, block_size=4, prefix_caching=False)
     stream = driver.add(15, max_tokens=2)
     driver.plan()

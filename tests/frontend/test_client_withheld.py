@@ -74,7 +74,7 @@ def test_after_a_cores_own_death_its_requests_wait_for_their_turns_and_new_ones_
     assert link.new() == [CandidatesWithheld(0)]
 
 
-def test_who_is_on_trial_when_a_core_dies_ends_with_an_error_and_the_others_go_on():
+def test_the_isolated_request_of_a_core_that_dies_ends_with_an_error_and_the_others_go_on():
     link, (poison, cleared, waiting) = start(3)
     lose_core(link, 2, (1, 0))
     take_turn(link, 2, 1)
@@ -91,7 +91,7 @@ def test_who_is_on_trial_when_a_core_dies_ends_with_an_error_and_the_others_go_o
 
 
 @pytest.mark.parametrize("failures", [[(1, 0)], [(1, 0), (2, 7)], [(1, 0), (3, 1)]])
-def test_who_is_on_trial_when_a_core_dies_of_something_else_is_tried_again(failures):
+def test_the_isolated_request_of_a_core_that_was_killed_is_isolated_again(failures):
     link, [request] = start(1)
     lose_core(link, 2, (1, 0))
     take_turn(link, 2, 1)
@@ -100,7 +100,7 @@ def test_who_is_on_trial_when_a_core_dies_of_something_else_is_tried_again(failu
     assert request.error is None
 
 
-def test_every_death_makes_the_trials_longer_up_to_a_bound():
+def test_every_death_makes_the_isolation_longer_up_to_a_bound():
     link, [request] = start(1)
     lengths = []
     for epoch in range(2, 7):
@@ -114,7 +114,7 @@ def test_every_death_makes_the_trials_longer_up_to_a_bound():
     assert lengths == [ISOLATION_TOKENS, ISOLATION_TOKENS**2, MAX_ISOLATION_TOKENS]
 
 
-def test_a_suspect_that_is_aborted_while_it_waits_needs_no_turn():
+def test_a_candidate_that_is_aborted_while_it_waits_needs_no_turn():
     link, (first, second) = start(2)
     lose_core(link, 2, (1, 0))
     link.session.abort(first)

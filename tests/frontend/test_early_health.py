@@ -85,13 +85,13 @@ def test_when_too_many_wait_the_rest_stay_in_the_queue(listener):
     close_all([*callers, *waiting, *in_queue])
 
 
-def test_the_socket_stays_open_when_the_porter_leaves(listener):
+def test_the_socket_stays_open_when_early_health_ends(listener):
     EarlyHealth(listener.fileno()).leave()
     with call(listener), listener.accept()[0]:
         pass
 
 
-def test_a_frontend_imports_next_to_nothing_before_the_porter_is_there():
+def test_a_frontend_imports_next_to_nothing_before_it_answers_live():
     early_health = "from paged_serve.frontend.http.server.early_health import EarlyHealth"
     code = f"import json, sys; before = {{*sys.modules}}; {early_health}\n"
     code += "print(json.dumps([*({*sys.modules} - before)]))"

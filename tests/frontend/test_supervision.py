@@ -36,7 +36,7 @@ class TestRestartBudget:
         budget = RestartBudget(limit=0, window_s=60.0)
         assert budget.spend("the only one", now=0.0) == "gave up after 0 restarts in 60 s: the only one"
 
-    def test_restarts_that_found_a_culprit_are_given_back(self):
+    def test_restarts_that_found_a_poison_request_are_given_back(self):
         budget = RestartBudget(limit=2, window_s=60.0)
         for second in range(20):
             assert budget.spend("again", now=float(second)) == ""

@@ -14,14 +14,15 @@ ENGINE, OUTBOX, DECODE = (
     "engine_core/engine/client_outbox.py",
     "engine_core/scheduling/decode_set.py",
 )
-HASH, REQUEST, NEWS = "protocol/block_hash.py", "engine_core/requests/request.py", "engine_core/engine/outputs.py"
-RESULTS, STOPPING, QUARANTINE = (
+HASH, REQUEST, OUTPUTS = "protocol/block_hash.py", "engine_core/requests/request.py", "engine_core/engine/outputs.py"
+RESULTS, STOPPING, WORKER_POISON = (
     "engine_core/engine/step_results.py",
     "engine_core/requests/stopping.py",
     "engine_core/scheduling/worker_poison.py",
 )
-TRIALS, SUSPECTS = "engine_core/admission/core_poison.py", "frontend/client/dispatch.py"
-ORPHANS = "engine_core/admission/abandoned_requests.py"
+CORE_POISON, WITHHELD = "engine_core/admission/core_poison.py", "frontend/client/dispatch.py"
+ADMISSION = "engine_core/admission/admission.py"
+ABANDONED = "engine_core/admission/abandoned_requests.py"
 SESSION, STREAMS = "frontend/client/session.py", "frontend/client/streams/stream_table.py"
 DISPATCH = "frontend/client/dispatch.py"
 
@@ -49,7 +50,7 @@ MUTATIONS = [
         "-(-num_tokens // self._block_size)\n        if end > start",
         "half a block is published",
     ),
-    (CACHE, "            self.pool.candidate(blocks)\n", "            pass\n", "what is poisoned can still be found"),
+    (CACHE, "            self.pool.invalidate(blocks)\n", "            pass\n", "what is poisoned can still be found"),
     (CACHE, "if not sequence.num_nans:\n", "if True:\n", "what is poisoned is found again after its release"),
     (
         REQUEST,
@@ -73,7 +74,7 @@ MUTATIONS = [
     ),
     (ENGINE, "if output.epoch != self.worker_epoch:", "if False:", "answers of dead workers count"),
     (ENGINE, "        scheduler.restart()\n", "", "nobody is requeued when workers die"),
-    (NEWS, "position=len(output) - 1,", "position=len(output),", "positions are one too high"),
+    (OUTPUTS, "position=len(output) - 1,", "position=len(output),", "positions are one too high"),
     (
         ENGINE,
         "            self.scheduler.finish(sequences)\n            self._remove",
@@ -81,8 +82,8 @@ MUTATIONS = [
         "a dead client's streams run on",
     ),
     (
-        ENGINE,
-        "        if (running := outbox.running(message)) is not None:",
+        ADMISSION,
+        "        if (running := own.running(message)) is not None:",
         "        if (running := None) is not None:",
         "a repeated request is refused",
     ),
@@ -112,7 +113,7 @@ MUTATIONS = [
         "passes are not counted",
     ),
     (DECODE, "prompt_len + 1  # in", "prompt_len  # in", "decode positions are one too low"),
-    (QUARANTINE, "if alone is not None and len", "if False and len", "poison is never found"),
+    (WORKER_POISON, "if alone is not None and len", "if False and len", "poison is never found"),
     (
         DISPATCH,
         "            if request.sent_epoch != self.epoch and",
@@ -126,34 +127,39 @@ MUTATIONS = [
         "a client that was forgotten waits for ever",
     ),
     (
-        SUSPECTS,
+        WITHHELD,
         "turns.get(request.sent_epoch) == 0",
         "False",
         "nobody is ever suspected of killing cores",
     ),
     (
-        SUSPECTS,
-        "self._isolated if self._trial in turns.items() else None",
-        "self._isolated if self._trial[0] in turns else None",
+        WITHHELD,
+        "self._isolated if self._isolation in turns.items() else None",
+        "self._isolated if self._isolation[0] in turns else None",
         "whoever was on trial once is convicted by any death",
     ),
-    (SUSPECTS, "        self._isolated = None\n        return True", "        return True", "a trial never ends"),
-    (TRIALS, "        if client == self._holder:\n            self._end_turn()\n", "", "a dead client keeps the turn"),
-    (TRIALS, "came = self._kept.popleft()", "came = self._kept[0]", "what was kept is said again and again"),
+    (WITHHELD, "        self._isolated = None\n        return True", "        return True", "a trial never ends"),
     (
-        ORPHANS,
+        CORE_POISON,
+        "        if client == self._holder:\n            self._end_turn()\n",
+        "",
+        "a dead client keeps the turn",
+    ),
+    (CORE_POISON, "came = self._kept.popleft()", "came = self._kept[0]", "what was kept is said again and again"),
+    (
+        ABANDONED,
         "for sequence in request.sequences)\n        abandoned",
         "for sequence in request.sequences[::-1])\n        abandoned",
         "siblings reuse each other's",
     ),
     (
-        ORPHANS,
+        OUTPUTS,
         "EngineCoreOutput(sequence.stream_id, 0,",
         "EngineCoreOutput(sequence.stream_id, 1,",
         "reused tokens begin at the second place",
     ),
     (
-        ORPHANS,
+        ABANDONED,
         "if each.key == key)",
         "if True)",
         "an answer to another key about the same prompt is reused",

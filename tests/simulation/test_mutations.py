@@ -8,7 +8,6 @@ from .planted import CAUGHT, copy_sources, plant, run
 LIMIT_S = 600
 
 
-@pytest.mark.nightly
 def test_every_bug_still_finds_its_place(tmp_path):
     copy_sources(tmp_path)
     for mutation in MUTATIONS:

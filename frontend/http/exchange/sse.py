@@ -29,7 +29,7 @@ class Frames:
         self._head = b"data: " + shared[:-1] + b',"choices":['
 
     def chunk(self, choice: msgspec.Struct, **more: Any) -> bytes:
-        """One choice's news; `more` are further top-level fields."""
+        """What one choice adds; `more` are further top-level fields."""
         return self._head + _encode(choice) + b"]" + _tail(more)
 
     def without_choice(self, **more: Any) -> bytes:

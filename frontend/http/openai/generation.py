@@ -114,7 +114,7 @@ class Generation:
         return left if timeout_s else 0.0
 
     async def batches(self) -> AsyncGenerator[list[Piece], None]:
-        """All news there is, again and again, until every choice has finished.
+        """All that has come, again and again, until every choice has finished.
 
         Raises InvalidRequest or Overloaded when the engine refuses, EngineDead when it cannot go on, RequestFailed
         when it gives this request up.
