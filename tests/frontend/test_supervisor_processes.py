@@ -188,10 +188,13 @@ def test_a_fatal_end_is_no_success(start):
     ("modules", "absent"),
     [
         (
-            "supervisor supervision.control_link listen",
+            "supervision.supervisor supervision.control_link listen",
             {"torch", "numpy", "starlette", "uvicorn", "tokenizers", "huggingface_hub", "asyncio"},
         ),
-        ("cli.serve cli.banner supervisor listen model_folder", {"zmq", "argparse"}),  # what comes before the children
+        (
+            "cli.serve cli.banner supervision.supervisor listen config.model_folder",  # what comes before the children
+            {"zmq", "argparse"},
+        ),
     ],
 )
 def test_a_supervisor_is_small_and_smaller_before_it_starts_its_children(modules, absent):

@@ -165,7 +165,9 @@ def test_no_error_of_the_engine_shows_its_text_before_or_within_an_answer(server
 
 # Texts of exceptions that are meant for clients: what a JSON library says of the client's own body, and what the
 # operator's template says by raise_exception; the sizes in our own words when a request is too large for a frame.
-MEANT = {"text/strict_json.py", "text/chat_template.py", "client_checks.py", "client_session.py"}
+MEANT = {
+    *("conversation/strict_json.py", "conversation/chat_template.py", "client/request_terms.py", "client/session.py"),
+}
 TOLD = {"HttpError", "InvalidRequest", "Overloaded", "RequestExpired"}
 
 
