@@ -136,11 +136,11 @@ def _memory_mb(supervisor_pid: int) -> dict[str, float]:
 
 
 def _end_ms(server: subprocess.Popen[bytes], number: int) -> float:
-    everybody = processes_of(server.pid).values()
+    processes = processes_of(server.pid).values()
     began = time.monotonic()
     os.kill(server.pid, number)
     server.wait()
-    while any(map(is_alive, everybody)):
+    while any(map(is_alive, processes)):
         time.sleep(POLL_S / 4)
     return _ms_since(began)
 

@@ -215,7 +215,7 @@ class Supervisor:
 
     def _begin_stop(self, now: float, *, at_once: bool) -> None:
         self._shutdown.begin_stop(now, at_once=at_once)
-        self._processes.forget_missing()
+        self._processes.drop_missing()
 
     def _give_up(self, reason: str, exit_code: int, now: float) -> None:
         self.reason, self.exit_code = reason, exit_code

@@ -91,7 +91,7 @@ def flight_path(run_dir: str, name: str, pid: int, kind: str) -> Path:
     return Path(run_dir) / FLIGHT_DIR / f"{name}.{pid}.{kind}"
 
 
-class Flight:
+class FlightRecord:
     """This process's record. The interpreter keeps the number of the stacks' descriptor alone: keep this object."""
 
     def __init__(self, ring: LineRing | None = None, stacks: IO[bytes] | None = None):
@@ -103,7 +103,7 @@ class Flight:
             self._ring.add(line)
 
 
-def record_flight(run_dir: str, name: str) -> Flight:
+def record_flight(run_dir: str, name: str) -> FlightRecord:
     """Begin to record this process; without a record where no file can be made. From here on STACKS_SIGNAL does not
     end it."""
     signal.signal(STACKS_SIGNAL, signal.SIG_IGN)
@@ -113,9 +113,9 @@ def record_flight(run_dir: str, name: str) -> Flight:
         stacks = flight_path(run_dir, name, os.getpid(), "stacks").open("wb", buffering=0)
     except OSError as error:
         log.warning("what this process does is not recorded: %s", error)
-        return Flight()
+        return FlightRecord()
     os.fchmod(stacks.fileno(), 0o600)
     faulthandler.enable(stacks)
     faulthandler.register(STACKS_SIGNAL, stacks, all_threads=True)
     CopyLog(ring.add).__enter__()  # until this process ends
-    return Flight(ring, stacks)
+    return FlightRecord(ring, stacks)

@@ -20,7 +20,7 @@ from ..messages.message import MAX_LONG_TEXT, Refused
 from ..transport.authentication import read_secret
 from ..transport.channel import DealerChannel, handshake_hello, identity, new_context
 from ..transport.run_dir import CONTROL_SOCKET, endpoint
-from .flight_record import Flight, record_flight
+from .flight_record import FlightRecord, record_flight
 from .lifeline import arm_lifeline
 from .log import configure_logging
 
@@ -53,7 +53,7 @@ class ChildProcess:
     config: Config
     context: "Context"
     control: DealerChannel[control.FromChild, control.ToChild]
-    flight: Flight
+    flight: FlightRecord
     core_failures: tuple[CoreFailure, ...] = ()  # of the cores before this one
     stop_requested: bool = False
     report_asked: bool = False  # by SIGUSR1, which is the supervisor's affair

@@ -51,7 +51,7 @@ class FakeCore:
         self.epoch, self.script, self.heartbeat_s = epoch, script or (lambda core, peer, message: None), heartbeat_s
         self.received: list[tuple[bytes, ToEngineCore]] = []
         self.error: BaseException | None = None
-        self._news = threading.Condition()
+        self._grown = threading.Condition()
         self._commands: queue.Queue = queue.Queue()
         self._wake_read, self._wake_write = os.pipe()
         self._context = new_context()
@@ -79,8 +79,8 @@ class FakeCore:
 
     def wait_for(self, kind, count=1, timeout_s=60.0):
         """The messages of `kind` so far, once there are `count`."""
-        with self._news:
-            ok = self._news.wait_for(lambda: len(self.all(kind)) >= count or self.error, timeout_s)
+        with self._grown:
+            ok = self._grown.wait_for(lambda: len(self.all(kind)) >= count or self.error, timeout_s)
         assert ok, f"{len(self.all(kind))} of {count} {kind.__name__} came; all: {self.received[-5:]}"
         assert self.error is None, self.error
         return self.all(kind)
@@ -128,9 +128,9 @@ class FakeCore:
             self._channel.send(peer, Refused(self.refusal) if self.refusal else Welcome(self.epoch, **LIMITS))
         elif peer not in self._peers:
             return  # a message for the core before this one
-        with self._news:
+        with self._grown:
             self.received.append((peer, message))
-            self._news.notify_all()
+            self._grown.notify_all()
         self.script(self, peer, message)
 
 

@@ -228,7 +228,7 @@ async def test_callers_do_not_see_each_other_and_a_key_is_for_one_request():
 async def test_no_more_names_are_remembered_than_some():
     kept = AnswerStore(ServerConfig())
     for number in range(MAX_REMEMBERED + 10):
-        kept.forget(begin(kept, Source(0), str(number)))
+        kept.remove(begin(kept, Source(0), str(number)))
     assert len(kept._gone) == MAX_REMEMBERED
 
 
@@ -261,7 +261,7 @@ async def _random_traffic(rng: random.Random) -> None:
     await asyncio.gather(*(client(str(number), length) for number, length in enumerate(lengths)))
     check(kept)
     for answer in [*kept._by_id.values()]:
-        kept.forget(answer)
+        kept.remove(answer)
     assert kept.num_bytes == 0
 
 

@@ -68,14 +68,14 @@ class AnswerStore:
         """A new answer, in the place of an earlier one of the same key."""
         earlier = self._by_key.get((request.caller, request.key))
         if earlier is not None:
-            self.forget(earlier, HttpError(409, "Another connection has asked for this answer anew."))
+            self.remove(earlier, HttpError(409, "Another connection has asked for this answer anew."))
         answer = StoredAnswer(self, request, answer_id, streams=streams, first=first)
         self._by_key[request.caller, request.key] = self._by_id[request.caller, answer_id] = answer
         self._gone.pop((request.caller, answer_id), None)
         self.num_bytes += ENTRY_BYTES
         return answer
 
-    def forget(self, answer: StoredAnswer, error: HttpError | None = None) -> None:
+    def remove(self, answer: StoredAnswer, error: HttpError | None = None) -> None:
         """Give it up if it is still being made."""
         name = answer.request.caller, answer.answer_id
         if self._by_id.get(name) is not answer:
@@ -92,7 +92,7 @@ class AnswerStore:
         """Forget answers without a reader, the longest unread first. The Pool's part of a budget."""
         enough = self.num_bytes - num_bytes
         while self.num_bytes > enough and self._unread:
-            self.forget(next(iter(self._unread)))
+            self.remove(next(iter(self._unread)))
 
     # What an answer tells
 
@@ -106,7 +106,7 @@ class AnswerStore:
         if not self._is_over(answer):
             return True
         if not answer.has_reader:
-            self.forget(answer)
+            self.remove(answer)
             return False
         answer.drop_taken(self._max_answer_bytes // 4)
         return answer.all_taken or not self._is_over(answer)
@@ -116,9 +116,9 @@ class AnswerStore:
 
     def reader_left(self, answer: StoredAnswer) -> None:
         if self._grace_s and answer.error is None:
-            self._unread[answer] = asyncio.get_running_loop().call_later(self._grace_s, self.forget, answer)
+            self._unread[answer] = asyncio.get_running_loop().call_later(self._grace_s, self.remove, answer)
         else:
-            self.forget(answer)
+            self.remove(answer)
 
     def _is_over(self, answer: StoredAnswer) -> bool:
         is_much = answer.size > self._max_answer_bytes or self.num_bytes > self._max_bytes

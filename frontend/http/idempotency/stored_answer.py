@@ -46,7 +46,7 @@ class StoredAnswer:
         self._keeper = keeper
         self._events: list[bytes] = []
         self._reader: object | None = None
-        self._news = asyncio.Event()
+        self._grown = asyncio.Event()
         self._room = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -65,7 +65,7 @@ class StoredAnswer:
             admitted.close()
             self._task = None  # a cancelled one keeps its frames, and they keep the answer
             self.done = True
-            self._news.set()
+            self._grown.set()
 
         self._task = asyncio.create_task(self._make(batches))
         self._task.add_done_callback(ended)
@@ -77,13 +77,13 @@ class StoredAnswer:
         if self._task is not None:
             self._task.cancel()
         self._reader = None
-        self._news.set()
+        self._grown.set()
 
     async def events_after(self, number: int) -> AsyncGenerator[bytes, None]:
         """Whatever there is at a time, joined. A later reader ends this one with HttpError 409."""
         self._reader = reader = object()
         self.taken = number
-        self._news.set()
+        self._grown.set()
         self._room.set()
         self._keeper.reader_came(self)
         try:
@@ -99,8 +99,8 @@ class StoredAnswer:
                     self._check_end()
                     return
                 else:
-                    self._news.clear()
-                    await self._news.wait()
+                    self._grown.clear()
+                    await self._grown.wait()
             raise self.error or HttpError(409, "Another connection has taken over this answer.")
         finally:
             if self._reader is reader:
@@ -145,7 +145,7 @@ class StoredAnswer:
             if self.last > self.first:
                 self._events.append(event)
                 self._grow(len(event) + EVENT_OVERHEAD_BYTES)
-        self._news.set()
+        self._grown.set()
 
     def _grow(self, num_bytes: int) -> None:
         self.size += num_bytes

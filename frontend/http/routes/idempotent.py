@@ -88,7 +88,7 @@ async def delete_stream(service: Service, call: Call) -> None:
     """End it, as a closed connection ends a request without a key."""
     answer_id = call.scope["path_params"]["id"]
     answer = service.kept.of_id(call.caller, answer_id, None)
-    service.kept.forget(answer, HttpError(410, f"The stream {answer_id} was deleted."))
+    service.kept.remove(answer, HttpError(410, f"The stream {answer_id} was deleted."))
     await call.send(204, b"", [])
 
 

@@ -98,7 +98,7 @@ class ProcessTable:
             self.spawn(slot, epoch, now)
         return promoted
 
-    def forget_missing(self) -> None:
+    def drop_missing(self) -> None:
         self._missing.clear()
 
     def reap(self, readable: Iterable[int]) -> list[Child]:

@@ -1,0 +1,69 @@
+"""docs/glossary.md is kept: its terms exist, and retired words do not come back as names."""
+
+import ast
+import re
+from collections.abc import Iterator
+
+import pytest
+from house import ROOMS, ROOT, sources
+
+RETIRED = {  # word of an identifier or file name: the term
+    **dict.fromkeys(("orphan", "orphans", "adopt", "adopts", "adopted"), "abandoned request, reuse"),
+    **dict.fromkeys(("quarantine", "culprit", "culprits"), "poison request"),
+    **dict.fromkeys(("suspect", "suspects", "suspected"), "candidate, or invalidate for a block"),
+    **dict.fromkeys(("trial", "trials"), "isolation"),
+    **dict.fromkeys(("spare", "spares"), "standby worker"),
+    **dict.fromkeys(("porter",), "early health"),
+    **dict.fromkeys(("desk", "clerk"), "client link"),
+    **dict.fromkeys(("tally",), "outcomes"),
+    **dict.fromkeys(("news", "loud"), "output, detailed"),
+    **dict.fromkeys(("reception",), "child messages"),
+    **dict.fromkeys(("forget", "forgets"), "remove, or drop"),
+    **dict.fromkeys(("whoever", "somebody", "everybody"), "the thing's own name"),
+}
+ORDINARY: set[tuple[str, str]] = set()  # (file, word): where it is ordinary English
+GLOSSARY = ROOT / "docs/glossary.md"
+
+
+def names(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Every name that a file gives or uses."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                yield node.lineno, node.name
+            case ast.Name():
+                yield node.lineno, node.id
+            case ast.Attribute():
+                yield node.lineno, node.attr
+            case ast.arg() | ast.keyword() if node.arg:
+                yield node.lineno, node.arg
+
+
+def words(name: str) -> list[str]:
+    return re.findall(r"[a-z]+", re.sub(r"([a-z])([A-Z])", r"\1_\2", name).lower())
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_no_retired_word_is_a_name(room):
+    found = []
+    for path in sources(room):
+        where = path.relative_to(ROOT).as_posix()
+        for line, name in [(1, path.stem), *names(ast.parse(path.read_text()))]:
+            found += [
+                f"{where}:{line}: {name}: say {RETIRED[word]}"
+                for word in words(name)
+                if word in RETIRED and (where, word) not in ORDINARY
+            ]
+    assert not found, "\n".join(sorted(set(found)))
+
+
+def test_the_glossary_is_short_and_its_terms_are_in_the_code():
+    page = GLOSSARY.read_text()
+    assert page.count("\n") <= 60
+    code = "\n".join(f"{path.name}\n{path.read_text()}" for room in ROOMS for path in sources(room))
+    spelled = set(re.findall(r"[A-Za-z_]+(?:\.py)?", code))
+    in_code = [
+        term for row in re.findall(r"^\|.*\| (`.*`) \|$", page, re.MULTILINE) for term in re.findall(r"`(.*?)`", row)
+    ]
+    assert len(in_code) > 40
+    assert not [term for term in in_code if term not in spelled]
