@@ -11,7 +11,7 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
 import paged_serve
-from paged_serve.frontend.offline import llm as llm_module
+from paged_serve.frontend.offline import local_engine
 from paged_serve.frontend.offline.llm import LLM
 from paged_serve.protocol.errors import ConfigError, EngineDead, InvalidRequest
 from paged_serve.protocol.messages.engine_core import (
@@ -84,7 +84,7 @@ def model(tmp_path_factory):
 @pytest.fixture
 def start(model, monkeypatch):
     """start(script) -> an LLM over a core that follows the script."""
-    monkeypatch.setattr(llm_module, "Supervisor", FakeSupervisor)
+    monkeypatch.setattr(local_engine, "Supervisor", FakeSupervisor)
     started = []
 
     def start(script=None, **options):
@@ -98,7 +98,7 @@ def start(model, monkeypatch):
 
 
 def core_of(llm):
-    return llm._supervisor.core
+    return llm._engine.supervisor.core
 
 
 def text_of(ids):
@@ -380,8 +380,8 @@ def test_the_engines_end_is_told_with_its_reason(start):
         pass
 
     llm = start(script)
-    llm._supervisor.reason = "worker 0 ran out of memory"
-    threading.Timer(0.3, llm._supervisor.stop).start()
+    llm._engine.supervisor.reason = "worker 0 ran out of memory"
+    threading.Timer(0.3, llm._engine.supervisor.stop).start()
     with pytest.raises(EngineDead, match="out of memory"):
         llm.generate([[5]], params())
 
@@ -399,7 +399,7 @@ def test_figures_and_the_prefix_cache_are_asked_for(start):
 
 def test_closing_ends_the_engine_and_its_thread(start):
     with start() as llm:
-        run_dir = llm._supervisor.run_dir
+        run_dir = llm._engine.supervisor.run_dir
     llm.close()
     assert not any(thread.name in ("supervisor", "fake-core") for thread in threading.enumerate())
     with pytest.raises(EngineDead):
