@@ -15,10 +15,8 @@ def text_threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(WORK_THREADS, "text")
 
 
-async def off_loop(
-    threads: ThreadPoolExecutor, size: int, function: Callable[..., Result], *args: object
-) -> Result:
-    """`function(*args)`, in a thread if the `size` of its work, in characters, is large: other streams go on meanwhile."""
+async def off_loop(threads: ThreadPoolExecutor, size: int, function: Callable[..., Result], *args: object) -> Result:
+    """`function(*args)`; in a thread if it works on many characters, its `size`, so that other streams go on."""
     if size <= INLINE_CHARS:
         return function(*args)
     return await asyncio.get_running_loop().run_in_executor(threads, function, *args)
