@@ -113,6 +113,11 @@ class LLM:
         """What the engine takes: the size of its vocabulary, the longest context."""
         return self._client.limits
 
+    @property
+    def run_dir(self) -> str:
+        """Where `Client.connect` finds this engine, in other processes of this user, too."""
+        return self._engine.run_dir
+
     def get_tokenizer(self) -> Tokenizer:
         return self._text.tokenizer
 
