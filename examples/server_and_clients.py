@@ -46,7 +46,8 @@ def main(*model: str) -> None:
             )
             print("chat:  ", answer.choices[0].message.content)
             stream = client.completions.create(model=name, prompt="The capital of Peru is", temperature=0, stream=True)
-            print("stream:", [chunk.choices[0].text for chunk in stream])
+            pieces = [chunk.choices[0].text for chunk in stream]
+            print("stream:", "".join(pieces), f"in {len(pieces)} pieces")
 
         body = json.dumps({"model": name, "prompt": "The capital of France is", "temperature": 0, "max_tokens": 8})
         request = urllib.request.Request(f"{url}/v1/completions", body.encode(), {"Content-Type": "application/json"})

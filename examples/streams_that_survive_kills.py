@@ -61,18 +61,19 @@ def main(*model: str) -> None:
     try:
         wait_ready(server, url)
         undisturbed = "".join(stream(url))
-        disturbed, longest_pause_s, last = "", 0.0, time.monotonic()
-        for number, text in enumerate(stream(url)):
-            if number == 20:
-                os.kill(worker_of(server), signal.SIGKILL)
+        disturbed, killed_after, longest_pause_s, last = "", 0, 0.0, time.monotonic()
+        for text in stream(url):
             longest_pause_s, last = max(longest_pause_s, time.monotonic() - last), time.monotonic()
             disturbed += text
+            if not killed_after and len(disturbed) > 40:
+                os.kill(worker_of(server), signal.SIGKILL)
+                killed_after = len(disturbed)
     finally:
         server.terminate()
         server.wait()
-    print(f"worker killed; the longest pause was {longest_pause_s:.2f} s; {len(disturbed)} characters")
+    print(f"worker killed after {killed_after} characters; the longest pause was {longest_pause_s:.2f} s")
     print("the same bytes" if disturbed == undisturbed else "OTHER BYTES")
-    sys.exit(disturbed != undisturbed)
+    sys.exit(disturbed != undisturbed or killed_after in (0, len(disturbed)))
 
 
 if __name__ == "__main__":

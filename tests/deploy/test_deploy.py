@@ -179,9 +179,10 @@ os.execv(sys.argv[2], sys.argv[2:])
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
-def test_within_the_units_system_calls_a_server_starts_renders_and_stops(tmp_path):
+def test_within_the_units_system_calls_a_server_starts_renders_and_stops(tmp_path, short_folder):
     calls = ",".join(sorted(allowed_calls()))
-    server = ServerProcess(tmp_path, within=[sys.executable, "-c", CONFINED, calls])
+    within = [sys.executable, "-c", CONFINED, calls]
+    server = ServerProcess(tmp_path, within=within, run_dirs=short_folder)
     try:
         server.wait_ready()
         chat = {"model": "demo", "messages": [{"role": "user", "content": "What is the capital of Italy?"}]}
