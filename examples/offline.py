@@ -25,5 +25,5 @@ def main(model: str = "") -> None:
         print("three samples:", [sample.text for sample in output.outputs])
 
 
-if __name__ == "__main__":  # the engine's processes import this file's modules, not this block
+if __name__ == "__main__":
     main(*sys.argv[1:])

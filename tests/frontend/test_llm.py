@@ -1,14 +1,11 @@
 """LLM over a fake engine: the real client, tokenizer and text, and a supervisor that starts no process."""
 
-import json
 import threading
 from array import array
 from collections import Counter
 from pathlib import Path
 
 import pytest
-import tokenizers
-from tokenizers import decoders, models, pre_tokenizers
 
 import paged_serve
 from paged_serve.frontend.offline import local_engine
@@ -27,58 +24,15 @@ from paged_serve.protocol.messages.engine_core import (
 )
 from paged_serve.protocol.messages.message import pack_ids, unpack_ids
 from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
-from paged_serve.protocol.transport.run_dir import make_run_dir, remove_run_dir
 
-from .fake_core import FakeCore, expected, generate, output
+from .fake_core import expected, generate, output
+from .fake_supervisor import FakeSupervisor, write_model_of_numbers
 from .http_server import Server
-
-
-class FakeSupervisor:
-    script = staticmethod(generate())
-    made: "list[FakeSupervisor]" = []  # noqa: RUF012
-
-    def __init__(self, config, http_socket=None):
-        assert http_socket is None
-        self.config, self.reason, self.exit_code = config, "", 0
-        self._stop = threading.Event()
-        self.made.append(self)
-
-    def start(self):
-        self.run_dir = make_run_dir()
-        self.core = FakeCore(self.run_dir, script=self.script)
-
-    def wait_ready(self, timeout_s, on_progress=None):
-        return {}
-
-    def run(self):
-        self._stop.wait()
-        self.core.kill()
-        remove_run_dir(self.run_dir)
-        return self.exit_code
-
-    def stop(self):
-        self._stop.set()
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    """A folder whose tokenizer reads and writes the ids themselves: "5 6 7" is [5, 6, 7]."""
-    folder = tmp_path_factory.mktemp("model")
-    tokenizer = tokenizers.Tokenizer(models.WordLevel({f"Ġ{i}": i for i in range(1000)}, unk_token="Ġ0"))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.save(str(folder / "tokenizer.json"))
-    (folder / "tokenizer_config.json").write_text("{}")
-    (folder / "config.json").write_text("{}")
-    (folder / "model.safetensors").write_bytes(b"")
-    (folder / "generation_config.json").write_text(
-        json.dumps({"temperature": 0.25, "top_k": 7, "max_new_tokens": 5, "eos_token_id": 2})
-    )
-    (folder / "chat_template.jinja").write_text(
-        "{% for m in messages %} {{ m['content'] }}{% endfor %}{% if tools %} {{ tools | length }}{% endif %}"
-        "{% if add_generation_prompt %} 7{% endif %}"
-    )
-    return str(folder)
+    return write_model_of_numbers(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture
