@@ -30,6 +30,10 @@ wheel *options:
 test *options:
     {{python}} -m pytest -q {{options}}
 
+# every program of examples/, with the demo model
+examples *options:
+    {{python}} -m pytest -q tests/examples {{options}}
+
 # the long runs: fuzz, chaos, big simulations
 nightly *options:
     {{python}} -m pytest -q -m nightly --timeout 7200 {{options}}

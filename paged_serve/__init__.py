@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from paged_serve.frontend.client.async_client import AsyncClient
     from paged_serve.frontend.client.sync_client import Client
+    from paged_serve.frontend.offline.async_llm import AsyncLLM
     from paged_serve.frontend.offline.llm import LLM, CompletionOutput, RequestOutput
     from paged_serve.protocol.messages.sampling_params import SamplingParams
 
@@ -24,6 +25,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "AsyncClient": "frontend.client.async_client",
+    "AsyncLLM": "frontend.offline.async_llm",
     "Client": "frontend.client.sync_client",
     "CompletionOutput": "frontend.offline.llm",
     "ConfigError": "protocol.errors",
@@ -41,6 +43,7 @@ _HOMES = {
 __all__ = [
     "LLM",
     "AsyncClient",
+    "AsyncLLM",
     "Client",
     "CompletionOutput",
     "ConfigError",

@@ -3,6 +3,7 @@ import os
 import signal
 import sys
 import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +17,13 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # Servers of tests lose processes; what they report about it is not for the one who runs the tests.
 _STATE = tempfile.TemporaryDirectory(prefix="paged-serve-tests-")
 os.environ["XDG_STATE_HOME"] = _STATE.name
+
+
+@pytest.fixture
+def short_folder():
+    """For TMPDIR: paths of sockets end at 100 bytes, and tmp_path may have most of them."""
+    with tempfile.TemporaryDirectory(prefix="ps-") as folder:
+        yield Path(folder)
 
 
 def pytest_addoption(parser):

@@ -1,6 +1,5 @@
 """What every route works with: the loaded model's text side, the client, and who may do what now."""
 
-import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +17,7 @@ from ..client.streams.deltas import SequenceDelta
 from ..conversation.model_files import model_template, sampling_defaults
 from ..conversation.prompt_encoder import PromptEncoder
 from ..conversation.template_renderer import TemplateRenderer
+from ..text.off_loop import off_loop, text_threads
 from ..text.tokenizer import Tokenizer
 from .exchange.errors import HttpError
 from .exchange.fingerprint import fingerprint
@@ -25,8 +25,6 @@ from .exchange.metrics import Metrics
 from .idempotency.store import AnswerStore
 
 Result = TypeVar("Result")
-WORK_THREADS = 4  # each may take 150 bytes a token while it tokenizes
-INLINE_CHARS = 8192  # longer texts are tokenized in a thread: 1 ms of the loop at most
 
 
 class EngineRequest(Protocol):
@@ -104,7 +102,7 @@ class Service:
     fingerprint: str
     index: int = 0  # of this frontend
     run_dir: str = ""  # where the other frontends are found
-    workers: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(WORK_THREADS, "text"))
+    workers: ThreadPoolExecutor = field(default_factory=text_threads)
     started_at: int = field(default_factory=lambda: int(time.time()))
 
     @classmethod
@@ -156,6 +154,4 @@ class Service:
 
     async def off_loop(self, size: int, function: Callable[..., Result], *args: Any) -> Result:
         """Small work here, large work in a thread: other streams go on meanwhile."""
-        if size <= INLINE_CHARS:
-            return function(*args)
-        return await asyncio.get_running_loop().run_in_executor(self.workers, function, *args)
+        return await off_loop(self.workers, size, function, *args)

@@ -1,6 +1,6 @@
 """What LLM gives back, in the field's names, and how it grows from deltas."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from paged_serve.protocol.messages.engine_core import RequestTimes
 from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
@@ -102,6 +102,22 @@ class OutputBuilder:
             sequence.stop_reason = delta.error if new.finish_reason is FinishReason.ERROR else new.stop_reason
             output.finished = all(other.finished() for other in output.outputs)
         return new.hit_stop_string
+
+    def snapshot(self) -> RequestOutput:
+        """The output as it is now, which stays so while this one grows."""
+        output = self.output
+        return replace(output, outputs=[_copy(sequence) for sequence in output.outputs])
+
+    def abort(self) -> None:
+        """End what has not ended: the engine was never given it."""
+        for sequence in self.output.outputs:
+            sequence.finish_reason = sequence.finish_reason or FinishReason.ABORT.api_name
+        self.output.finished = True
+
+
+def _copy(sequence: CompletionOutput) -> CompletionOutput:
+    logprobs = None if sequence.logprobs is None else [*sequence.logprobs]
+    return replace(sequence, token_ids=[*sequence.token_ids], logprobs=logprobs)
 
 
 def _total(times: RequestTimes) -> float:

@@ -45,7 +45,7 @@ with LLM(num_blocks=64, threads=1) as llm:
     assert say(llm) == before
     if os.fork() == 0:
         time.sleep(600)
-    print(llm._supervisor.run_dir, flush=True)
+    print(llm._engine.supervisor.run_dir, flush=True)
     time.sleep(600)
 """
 

@@ -154,7 +154,7 @@ def test_more_prompts_than_rows_all_come_back_in_order(llm):
 
 
 def test_other_programs_find_the_engine_and_get_the_same_tokens(llm):
-    run_dir = llm._supervisor.run_dir
+    run_dir = llm._engine.supervisor.run_dir
     assert run_dir in find_run_dirs()
     prompt = llm.get_tokenizer().encode("The sea")
     with Client.connect(run_dir) as client:
@@ -176,7 +176,7 @@ def test_other_programs_find_the_engine_and_get_the_same_tokens(llm):
 def test_killing_a_process_in_the_middle_changes_no_byte(llm, victim):
     params = SamplingParams(max_tokens=900, temperature=1.0, seed=5, ignore_eos=True)
     undisturbed = tokens(llm.generate(PROMPTS[:3], params))
-    pid = next(pid for name, pid in llm._supervisor.pids.items() if name.startswith(victim))
+    pid = next(pid for name, pid in llm._engine.supervisor.pids.items() if name.startswith(victim))
     epoch = llm._client.limits.epoch
     running = [llm._client.submit(llm.get_tokenizer().encode(prompt), params) for prompt in PROMPTS[:3]]
     begun = [next(request).token_ids for request in running]  # all of them run
@@ -187,13 +187,13 @@ def test_killing_a_process_in_the_middle_changes_no_byte(llm, victim):
         for ids, request in zip(begun, running, strict=True)
     ]
     assert (llm._client.limits.epoch != epoch) == (victim == "engine-core")
-    assert pid not in llm._supervisor.pids.values()
+    assert pid not in llm._engine.supervisor.pids.values()
     assert disturbed == undisturbed
 
 
 def test_nothing_is_left_after_close():
     with LLM(max_num_seqs=2, num_blocks=64, threads=1) as llm:
-        pids, run_dir = list(llm._supervisor.pids.values()), llm._supervisor.run_dir
+        pids, run_dir = list(llm._engine.supervisor.pids.values()), llm._engine.supervisor.run_dir
         assert len(pids) == 2
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
     assert not Path(run_dir).exists()
@@ -204,7 +204,7 @@ import json, signal
 signal.signal(signal.SIGINT, signal.default_int_handler)  # as from a terminal, wherever the tests were started
 from paged_serve import LLM, SamplingParams
 llm = LLM(max_num_seqs=2, num_blocks=64, threads=1)
-print(json.dumps([llm._supervisor.run_dir, list(llm._supervisor.pids.values())]), flush=True)
+print(json.dumps([llm._engine.supervisor.run_dir, list(llm._engine.supervisor.pids.values())]), flush=True)
 params = SamplingParams(max_tokens=900, ignore_eos=True)
 while True:
     llm.generate(["The sea"] * 20, params)

@@ -1,17 +1,14 @@
 """LLM over a fake engine: the real client, tokenizer and text, and a supervisor that starts no process."""
 
-import json
 import threading
 from array import array
 from collections import Counter
 from pathlib import Path
 
 import pytest
-import tokenizers
-from tokenizers import decoders, models, pre_tokenizers
 
 import paged_serve
-from paged_serve.frontend.offline import llm as llm_module
+from paged_serve.frontend.offline import local_engine
 from paged_serve.frontend.offline.llm import LLM
 from paged_serve.protocol.errors import ConfigError, EngineDead, InvalidRequest
 from paged_serve.protocol.messages.engine_core import (
@@ -27,64 +24,21 @@ from paged_serve.protocol.messages.engine_core import (
 )
 from paged_serve.protocol.messages.message import pack_ids, unpack_ids
 from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
-from paged_serve.protocol.transport.run_dir import make_run_dir, remove_run_dir
 
-from .fake_core import FakeCore, expected, generate, output
+from .fake_core import expected, generate, output
+from .fake_supervisor import FakeSupervisor, write_model_of_numbers
 from .http_server import Server
-
-
-class FakeSupervisor:
-    script = staticmethod(generate())
-    made: "list[FakeSupervisor]" = []  # noqa: RUF012
-
-    def __init__(self, config, http_socket=None):
-        assert http_socket is None
-        self.config, self.reason, self.exit_code = config, "", 0
-        self._stop = threading.Event()
-        self.made.append(self)
-
-    def start(self):
-        self.run_dir = make_run_dir()
-        self.core = FakeCore(self.run_dir, script=self.script)
-
-    def wait_ready(self, timeout_s, on_progress=None):
-        return {}
-
-    def run(self):
-        self._stop.wait()
-        self.core.kill()
-        remove_run_dir(self.run_dir)
-        return self.exit_code
-
-    def stop(self):
-        self._stop.set()
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    """A folder whose tokenizer reads and writes the ids themselves: "5 6 7" is [5, 6, 7]."""
-    folder = tmp_path_factory.mktemp("model")
-    tokenizer = tokenizers.Tokenizer(models.WordLevel({f"Ġ{i}": i for i in range(1000)}, unk_token="Ġ0"))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.save(str(folder / "tokenizer.json"))
-    (folder / "tokenizer_config.json").write_text("{}")
-    (folder / "config.json").write_text("{}")
-    (folder / "model.safetensors").write_bytes(b"")
-    (folder / "generation_config.json").write_text(
-        json.dumps({"temperature": 0.25, "top_k": 7, "max_new_tokens": 5, "eos_token_id": 2})
-    )
-    (folder / "chat_template.jinja").write_text(
-        "{% for m in messages %} {{ m['content'] }}{% endfor %}{% if tools %} {{ tools | length }}{% endif %}"
-        "{% if add_generation_prompt %} 7{% endif %}"
-    )
-    return str(folder)
+    return write_model_of_numbers(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture
 def start(model, monkeypatch):
     """start(script) -> an LLM over a core that follows the script."""
-    monkeypatch.setattr(llm_module, "Supervisor", FakeSupervisor)
+    monkeypatch.setattr(local_engine, "Supervisor", FakeSupervisor)
     started = []
 
     def start(script=None, **options):
@@ -98,7 +52,7 @@ def start(model, monkeypatch):
 
 
 def core_of(llm):
-    return llm._supervisor.core
+    return llm._engine.supervisor.core
 
 
 def text_of(ids):
@@ -380,8 +334,8 @@ def test_the_engines_end_is_told_with_its_reason(start):
         pass
 
     llm = start(script)
-    llm._supervisor.reason = "worker 0 ran out of memory"
-    threading.Timer(0.3, llm._supervisor.stop).start()
+    llm._engine.supervisor.reason = "worker 0 ran out of memory"
+    threading.Timer(0.3, llm._engine.supervisor.stop).start()
     with pytest.raises(EngineDead, match="out of memory"):
         llm.generate([[5]], params())
 
@@ -399,7 +353,7 @@ def test_figures_and_the_prefix_cache_are_asked_for(start):
 
 def test_closing_ends_the_engine_and_its_thread(start):
     with start() as llm:
-        run_dir = llm._supervisor.run_dir
+        run_dir = llm._engine.supervisor.run_dir
     llm.close()
     assert not any(thread.name in ("supervisor", "fake-core") for thread in threading.enumerate())
     with pytest.raises(EngineDead):

@@ -13,10 +13,9 @@ from ...admission import (
 )
 from ...conversation.conversation import ConversationFields, TemplateInput, template_input
 from ...conversation.prompt_encoder import without
+from ...text.off_loop import LONG
 from ..service import Service
 from . import fields, schemas
-
-LONG = 1 << 20  # characters, for what takes as long as so many: a second tokenizer may have to be made
 
 
 def split_prompt(prompt: schemas.Prompt, max_model_len: int) -> list[str | list[int]]:

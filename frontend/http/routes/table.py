@@ -11,9 +11,10 @@ from paged_serve.protocol.messages.config import ServerConfig
 from ...admission import check_token_ids
 from ...conversation.strict_json import decode_body
 from ...conversation.unknown_fields import check_number_of_nodes
+from ...text.off_loop import LONG
 from ..exchange.request import Call
 from ..openai import answers, schemas
-from ..openai.prompts import LONG, chat_tokens
+from ..openai.prompts import chat_tokens
 from ..service import Service
 from .admin import METRICS
 from .generate import create_chat_completion, create_completion

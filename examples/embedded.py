@@ -1,0 +1,76 @@
+"""A web application of one's own with the engine inside: one event loop for the routes and for AsyncLLM.
+
+Run it:
+
+    python examples/embedded.py              # asks itself once, and ends
+    python examples/embedded.py 8080         # serves on that port: curl -N 'http://127.0.0.1:8080/complete?prompt=The%20sea'
+"""
+
+import asyncio
+import sys
+import urllib.parse
+import urllib.request
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from paged_serve import AsyncLLM, InvalidRequest, SamplingParams
+
+llm = AsyncLLM()  # nothing starts yet
+
+
+@asynccontextmanager
+async def lifespan(app: Starlette) -> AsyncIterator[None]:
+    """The engine starts and ends with the application."""
+    async with llm:
+        yield
+
+
+async def complete(request: Request) -> Response:
+    """The completion as it grows. A client that leaves ends its request."""
+    query = request.query_params
+    try:
+        params = SamplingParams(temperature=float(query.get("temperature", 0)), max_tokens=32)
+    except InvalidRequest as error:
+        return JSONResponse({"error": error.message, "field": error.param}, 400)
+
+    async def pieces() -> AsyncIterator[str]:
+        told = 0
+        async for output in llm.generate(query.get("prompt", ""), params):
+            text = output.outputs[0].text
+            yield text[told:]
+            told = len(text)
+
+    return StreamingResponse(pieces(), media_type="text/plain")
+
+
+app = Starlette(routes=[Route("/complete", complete)], lifespan=lifespan)
+
+
+def ask(port: int, **query: str) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/complete?{urllib.parse.urlencode(query)}") as response:
+        return response.read().decode()
+
+
+async def ask_itself() -> None:
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning"))
+    serving = asyncio.create_task(server.serve())
+    while not server.started and not serving.done():
+        await asyncio.sleep(0.05)
+    if server.started:
+        port = server.servers[0].sockets[0].getsockname()[1]
+        print(await asyncio.to_thread(ask, port, prompt="The capital of France is"))
+        server.should_exit = True
+    await serving
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        uvicorn.run(app, port=int(sys.argv[1]))
+    else:
+        asyncio.run(ask_itself())

@@ -1,0 +1,240 @@
+"""AsyncLLM: LLM for programs with an event loop, asyncio's or uvloop's.
+
+    async with AsyncLLM(model="folder-or-hub-name") as llm:
+        async for output in llm.generate("Once upon a time", SamplingParams(max_tokens=64)):
+            print(output.outputs[0].text, output.finished)
+
+Any number of requests run at once and each has the outputs that `LLM.generate` would give it, to the byte. One event
+loop uses it. Whichever way a reader leaves its `async for`, the request is aborted.
+"""
+
+import asyncio
+import itertools
+import json
+import weakref
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+from paged_serve.protocol.errors import EngineDead, InvalidRequest
+from paged_serve.protocol.forks import in_forked_child
+from paged_serve.protocol.messages.engine_core import Utility, Welcome
+from paged_serve.protocol.messages.sampling_params import SamplingParams
+
+from ..client.async_client import AsyncClient
+from ..config.llm_options import config_of
+from ..text.off_loop import LONG, off_loop, text_threads
+from ..text.tokenizer import Tokenizer
+from .generation import Generation
+from .in_flight import InFlightLimit
+from .local_engine import CONNECT_TIMEOUT_S, LocalEngine, max_in_flight
+from .model_text import ChatOptions, ModelText
+from .outputs import OutputBuilder, RequestOutput
+from .prompts import Prompt, check_no_lora, parse_prompts, prepared
+
+MakePrompt = Callable[[], Awaitable[Prompt]]
+
+
+class AsyncLLM:
+    """A running engine, or one that its first use starts. The keyword arguments are those of LLM.
+
+    `async with`, `start` and whatever comes first raise ConfigError when the model or an option does not fit, and
+    EngineDead when the engine cannot start. Reading, starting and tokenizing what is long happen in threads.
+    """
+
+    def __init__(self, model: str = "", **options: Any):
+        self._model, self._options = model, options
+        self._starting: asyncio.Task[None] | None = None
+        self._is_shut_down = False
+        self._generations: dict[str, Generation] = {}
+        self._request_ids = map(str, itertools.count())
+        self._threads = text_threads()
+
+    async def start(self) -> None:
+        """Returns when the engine takes requests; the first use does it, too."""
+        if self._is_shut_down:
+            raise EngineDead("this AsyncLLM was shut down; make another")
+        loop = asyncio.get_running_loop()
+        if self._starting is None:
+            self._starting = loop.create_task(self._start())
+        elif self._starting.get_loop() is not loop:
+            raise EngineDead("this AsyncLLM belongs to the event loop that started it; make another in this one")
+        await asyncio.shield(self._starting)
+
+    def generate(
+        self,
+        prompt: Any,
+        sampling_params: SamplingParams | None = None,
+        request_id: str | None = None,
+        *,
+        priority: int = 0,
+        lora_request: None = None,
+    ) -> AsyncGenerator[RequestOutput, None]:
+        """Complete one prompt: each output has all that came so far, and the last one has `finished` set.
+
+        A prompt is a text, a list of token ids, or {"prompt": …} or {"prompt_token_ids": …}. Without `sampling_params`
+        the model's defaults. `request_id` is for `abort`; without one it is a number. Iteration raises InvalidRequest
+        for what cannot be served, EngineDead when the engine has ended.
+        """
+
+        async def make() -> Prompt:
+            check_no_lora(lora_request)
+            prompts = parse_prompts(prompt)
+            if len(prompts) != 1:
+                raise InvalidRequest(
+                    f"prompt is a list of {len(prompts)} prompts; AsyncLLM takes one: call generate for each", "prompt"
+                )
+            return prompts[0]
+
+        return self._outputs(make, sampling_params, request_id, priority)
+
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        sampling_params: SamplingParams | None = None,
+        request_id: str | None = None,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        chat_template: str | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        priority: int = 0,
+        lora_request: None = None,
+    ) -> AsyncGenerator[RequestOutput, None]:
+        """Answer one conversation, as `generate` completes a prompt; it is held to what LLM.chat takes."""
+        options = ChatOptions(tools, add_generation_prompt, continue_final_message, chat_template, chat_template_kwargs)
+
+        async def make() -> Prompt:
+            check_no_lora(lora_request)
+            return await off_loop(self._threads, LONG, self._text.chat_prompt, messages, options)
+
+        return self._outputs(make, sampling_params, request_id, priority)
+
+    async def abort(self, request_id: str | Iterable[str]) -> None:
+        """End requests: what each has is its last output. Unknown ids are ignored, as a request may just have ended."""
+        for each in [request_id] if isinstance(request_id, str) else request_id:
+            if (generation := self._generations.get(each)) is not None:
+                generation.abort()
+
+    async def check_health(self) -> None:
+        """Raises EngineDead when the engine has ended; while it is being restarted it has not."""
+        await self.start()
+        if self._client.failure is not None:
+            raise EngineDead(self._engine.why(self._client.failure))
+
+    async def get_metrics(self) -> dict[str, Any]:
+        """The engine's figures now, as LLM.get_metrics gives them."""
+        await self.start()
+        metrics: dict[str, Any] = json.loads(await self._client.utility(Utility.STATS))
+        return metrics
+
+    async def reset_prefix_cache(self) -> bool:
+        """Forget what prompts shared; True when done."""
+        await self.start()
+        await self._client.utility(Utility.RESET_PREFIX_CACHE)
+        return True
+
+    async def get_facts(self) -> dict[str, str]:
+        """What runs here, in figures for people."""
+        await self.start()
+        return self._engine.supervisor.facts()
+
+    async def get_tokenizer(self) -> Tokenizer:
+        await self.start()
+        return self._text.tokenizer
+
+    async def get_default_sampling_params(self) -> SamplingParams:
+        """What generate uses when it is given none; a copy, whose fields may be set."""
+        await self.start()
+        return self._text.changeable_default_params()
+
+    async def get_limits(self) -> Welcome:
+        """What the engine takes: the size of its vocabulary, the longest context."""
+        await self.start()
+        return self._client.limits
+
+    async def shutdown(self) -> None:
+        """End the engine; no process is left then. Safe to call twice; what runs ends with EngineDead."""
+        self._is_shut_down = True
+        if self._starting is None:
+            return
+        self._starting.cancel()
+        await asyncio.gather(self._starting, return_exceptions=True)
+        if not self._starting.cancelled() and self._starting.exception() is None:
+            await self._client.close()
+            self._limit.lift()
+            await asyncio.to_thread(self._finalizer)
+            await asyncio.to_thread(self._text.close)
+        self._threads.shutdown(wait=False)
+
+    async def __aenter__(self) -> "AsyncLLM":
+        try:
+            await self.start()
+        except BaseException:
+            await self.shutdown()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.shutdown()
+
+    async def _start(self) -> None:
+        config = await asyncio.to_thread(config_of, self._model, self._options)
+        self._text = await asyncio.to_thread(ModelText, config)
+        engine = LocalEngine(config)
+        starting = asyncio.ensure_future(asyncio.to_thread(engine.start))
+        try:
+            await asyncio.shield(starting)
+            self._client = await AsyncClient.connect(engine.run_dir, timeout_s=CONNECT_TIMEOUT_S)
+        except BaseException:
+            engine.stop()  # a start under way, too
+            await asyncio.gather(starting, return_exceptions=True)
+            await asyncio.to_thread(engine.end)
+            raise
+        self.config, self._engine = config, engine
+        self._limit = InFlightLimit(max_in_flight(config))
+        self._finalizer = weakref.finalize(self, engine.end)
+        in_forked_child(self, lambda llm: llm._finalizer.detach())
+
+    async def _outputs(
+        self, make_prompt: MakePrompt, sampling_params: SamplingParams | None, request_id: str | None, priority: int
+    ) -> AsyncGenerator[RequestOutput, None]:
+        await self.start()
+        generation = self._begin(request_id)
+        try:
+            params = await self._prepared(sampling_params or self._text.default_params)
+            prompt = await make_prompt()
+            ids = await self._token_ids(prompt) if await generation.enter(params.n, priority) else []
+            generation.submit(prompt, params, priority, OutputBuilder(self._text.tokenizer, prompt.text, ids, params))
+            while not (output := await generation.next()).finished:
+                yield output
+            yield output
+        except EngineDead as error:
+            raise EngineDead(self._engine.why(error)) from None
+        finally:
+            generation.end()
+            del self._generations[generation.request_id]
+
+    def _begin(self, request_id: str | None) -> Generation:
+        if request_id is None:
+            request_id = next(number for number in self._request_ids if number not in self._generations)
+        if request_id in self._generations:
+            raise InvalidRequest(
+                f"request_id {request_id[:200]!r} is that of a request that runs; give another", "request_id"
+            )
+        generation = self._generations[request_id] = Generation(request_id, self._client, self._limit)
+        return generation
+
+    async def _prepared(self, params: SamplingParams) -> SamplingParams:
+        size = sum(map(len, params.bad_words))
+        return await off_loop(self._threads, size, prepared, params, self._text.tokenizer)
+
+    async def _token_ids(self, prompt: Prompt) -> list[int]:
+        if prompt.token_ids is not None:
+            return prompt.token_ids
+        text, encoder = prompt.text or "", self._text.encoder
+        size = LONG if encoder.may_take_long([text]) else len(text)
+        return await off_loop(self._threads, size, encoder.encode_prompt, text)

@@ -1,0 +1,40 @@
+"""How many sequences AsyncLLM has in the engine at once, and which request enters next."""
+
+import asyncio
+import heapq
+import sys
+from itertools import count
+
+
+class InFlightLimit:
+    """Requests enter while fewer than `max_sequences` are in flight; the rest waits by priority, then by arrival."""
+
+    def __init__(self, max_sequences: int):
+        self._max_sequences = max_sequences
+        self._num_sequences = 0
+        self._arrivals = count()
+        self._waiting: list[tuple[int, int, int, asyncio.Future[bool]]] = []  # priority, arrival, sequences, entry
+
+    def entry(self, num_sequences: int, priority: int) -> "asyncio.Future[bool]":
+        """True once the request may enter; then it must `leave`. A caller that gives up cancels it, or sets False."""
+        entry: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._waiting, (priority, next(self._arrivals), num_sequences, entry))
+        self._fill()
+        return entry
+
+    def leave(self, num_sequences: int) -> None:
+        """As many sequences as entered together."""
+        self._num_sequences -= num_sequences
+        self._fill()
+
+    def lift(self) -> None:
+        """Let all enter: the client is closed and tells each so."""
+        self._max_sequences = sys.maxsize
+        self._fill()
+
+    def _fill(self) -> None:
+        while self._waiting and self._num_sequences < self._max_sequences:
+            _, _, num_sequences, entry = heapq.heappop(self._waiting)
+            if not entry.done():
+                self._num_sequences += num_sequences
+                entry.set_result(True)

@@ -1,0 +1,266 @@
+"""AsyncLLM with the demo model over real processes: the bytes of LLM, also beside aborts and kills."""
+
+import asyncio
+import os
+import signal
+import threading
+import time
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+
+from paged_serve import LLM, AsyncLLM, ConfigError, EngineDead, InvalidRequest, SamplingParams
+
+OPTIONS = {"max_num_seqs": 8, "num_blocks": 512, "threads": 1}
+PARAMS = [
+    SamplingParams(max_tokens=24, temperature=0),
+    SamplingParams(max_tokens=24, temperature=1.0, seed=7, logprobs=2),
+    SamplingParams(max_tokens=16, temperature=1.0, seed=3, n=2),
+    SamplingParams(max_tokens=24, temperature=0, stop=["e"], prompt_logprobs=1),
+]
+PROMPTS = [f"{start} {number}" for number in range(8) for start in ("The sea", "A tree", "Once upon a time", "x")]
+LONG_RUN = SamplingParams(max_tokens=1500, temperature=1.0, seed=5, ignore_eos=True)
+CHAT = [{"role": "user", "content": "What is the capital of France?"}]
+
+
+@pytest.fixture(scope="module")
+def loop():
+    """One event loop for the file, in a thread: `loop(coroutine)` is its result."""
+    running = asyncio.new_event_loop()
+    thread = threading.Thread(target=running.run_forever)
+    thread.start()
+    yield lambda coroutine: asyncio.run_coroutine_threadsafe(coroutine, running).result(100)
+    running.call_soon_threadsafe(running.stop)
+    thread.join()
+    running.close()
+
+
+@pytest.fixture(scope="module")
+def llm(loop):
+    """A running AsyncLLM."""
+    engine = AsyncLLM(**OPTIONS)
+    loop(engine.start())
+    yield engine
+    loop(engine.shutdown())
+
+
+@pytest.fixture(scope="module")
+def expected():
+    """What LLM says to PROMPTS, and to a chat."""
+    with LLM(**OPTIONS) as llm:
+        params = [PARAMS[number % len(PARAMS)] for number in range(len(PROMPTS))]
+        return [*map(said, llm.generate(PROMPTS, params))], said(llm.chat(CHAT, PARAMS[0])[0])
+
+
+def said(output):
+    sequences = [(s.text, s.token_ids, s.logprobs, s.finish_reason, s.stop_reason) for s in output.outputs]
+    return output.prompt, output.prompt_token_ids, output.prompt_logprobs, sequences
+
+
+async def all_outputs(outputs):
+    return [output async for output in outputs]
+
+
+async def last(outputs):
+    return (await all_outputs(outputs))[-1]
+
+
+async def until_idle(llm):
+    deadline = time.monotonic() + 30
+    while (metrics := await llm.get_metrics())["num_running"] or metrics["num_waiting"]:
+        assert time.monotonic() < deadline, metrics
+        await asyncio.sleep(0.01)
+
+
+def test_32_requests_at_once_say_what_llm_says(loop, llm, expected):
+    async def run():
+        requests = [llm.generate(prompt, PARAMS[number % len(PARAMS)]) for number, prompt in enumerate(PROMPTS)]
+        return await asyncio.gather(*map(last, requests), last(llm.chat(CHAT, PARAMS[0])))
+
+    *completions, chat = loop(run())
+    assert [said(output) for output in completions] == expected[0]
+    assert said(chat) == expected[1]
+    assert all(output.finished and output.metrics.decode_s >= 0 for output in completions)
+
+
+def test_outputs_grow_to_the_last_which_alone_is_finished(loop, llm):
+    outputs = loop(all_outputs(llm.generate("The sea", SamplingParams(max_tokens=40, temperature=0, ignore_eos=True))))
+    assert [output.finished for output in outputs] == [False] * (len(outputs) - 1) + [True]
+    lengths = [len(output.outputs[0].token_ids) for output in outputs]
+    assert lengths == [*sorted(set(lengths[:-1])), 40]
+    whole = outputs[-1].outputs[0]
+    for output in outputs:
+        assert whole.text.startswith(output.outputs[0].text)
+        assert whole.token_ids[: len(output.outputs[0].token_ids)] == output.outputs[0].token_ids
+        assert output.request_id == outputs[0].request_id
+        assert output.prompt == "The sea"
+
+
+def test_leaving_early_by_break_close_or_cancellation_frees_the_rows(loop, llm):
+    async def run():
+        async for _ in llm.generate("The sea", LONG_RUN):
+            break
+        async with aclosing(llm.generate("The sea", LONG_RUN)) as outputs:
+            await anext(outputs)
+        task = asyncio.create_task(last(llm.generate("The sea", LONG_RUN)))
+        while not (await llm.get_metrics())["num_running"]:
+            await asyncio.sleep(0.01)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await until_idle(llm)
+        return task.cancelled()
+
+    assert loop(run())
+
+
+def test_an_aborted_request_ends_with_what_it_has(loop, llm):
+    async def run():
+        outputs = []
+        async for output in llm.generate("The sea", LONG_RUN, "mine"):
+            outputs.append(output)
+            await llm.abort(["mine", "one that never was"])
+        await until_idle(llm)
+        return outputs
+
+    *_, before, aborted = loop(run())
+    assert (aborted.request_id, aborted.finished, aborted.outputs[0].finish_reason) == ("mine", True, "abort")
+    assert aborted.outputs[0].token_ids[: len(before.outputs[0].token_ids)] == before.outputs[0].token_ids
+    assert len(aborted.outputs[0].token_ids) < 1500
+
+
+def test_a_request_aborted_while_it_waits_ends_at_once(loop, llm):
+    async def run():
+        running = [asyncio.create_task(last(llm.generate("The sea", LONG_RUN, f"r{n}"))) for n in range(40)]
+        while len(llm._generations) < 40:
+            await asyncio.sleep(0.01)
+        await llm.abort(f"r{number}" for number in reversed(range(40)))
+        return await asyncio.gather(*running)
+
+    outputs = loop(run())
+    assert {output.outputs[0].finish_reason for output in outputs} == {"abort"}
+    assert outputs[39].outputs[0].token_ids == []
+
+
+def test_an_unknown_request_id_is_no_error_and_one_in_use_is(loop, llm):
+    async def run():
+        await llm.abort("unknown")
+        async with aclosing(llm.generate("The sea", LONG_RUN, "twice")) as first:
+            await anext(first)
+            with pytest.raises(InvalidRequest, match="'twice' is that of a request that runs") as refused:
+                await last(llm.generate("The sea", LONG_RUN, "twice"))
+            return refused.value.param, (await anext(first)).request_id
+
+    assert loop(run()) == ("request_id", "twice")
+
+
+@pytest.mark.parametrize(
+    ("prompt", "changes", "param", "words"),
+    [
+        ("x", {"temperature": 9}, "temperature", "temperature"),
+        ([10**6], {}, "prompt_token_ids", "vocabulary"),
+        (["one", "two"], {}, "prompt", "list of 2 prompts"),
+        ("x", {"max_tokens": 2, "min_tokens": 3}, "min_tokens", "min_tokens"),
+    ],
+)
+def test_what_cannot_be_served_is_raised_by_the_iteration_and_names_the_field(loop, llm, prompt, changes, param, words):
+    async def run():
+        params = await llm.get_default_sampling_params()
+        for name, value in changes.items():
+            setattr(params, name, value)
+        with pytest.raises(InvalidRequest, match=words) as refused:
+            await last(llm.generate(prompt, params))
+        await until_idle(llm)
+        return refused.value.param
+
+    assert loop(run()) == param
+
+
+def test_the_loop_goes_round_while_a_long_prompt_is_tokenized(loop, llm):
+    async def run():
+        longest, stop = 0.0, asyncio.Event()
+
+        async def watch():
+            nonlocal longest
+            while not stop.is_set():
+                began = time.perf_counter()
+                await asyncio.sleep(0.001)
+                longest = max(longest, time.perf_counter() - began)
+
+        watcher = asyncio.create_task(watch())
+        began = time.perf_counter()
+        with pytest.raises(InvalidRequest, match="tokens"):
+            await last(llm.generate("many words of a long text " * 40_000))
+        took = time.perf_counter() - began
+        stop.set()
+        await watcher
+        return longest, took
+
+    longest, took = loop(run())
+    assert longest < took / 2, (longest, took)
+
+
+@pytest.mark.parametrize("victim", ["worker", "engine-core"])
+def test_a_process_killed_in_the_middle_is_a_pause(loop, llm, victim):
+    params = SamplingParams(max_tokens=300, temperature=1.0, seed=5, ignore_eos=True)
+
+    async def tokens(killed):
+        received = []
+        async for output in llm.generate("A sailor named Frank", params):
+            received = output.outputs[0].token_ids
+            if len(received) > 20 and killed:
+                os.kill(killed.pop(), signal.SIGKILL)
+        return received
+
+    pid = next(pid for name, pid in llm._engine.supervisor.pids.items() if name.startswith(victim))
+    undisturbed = loop(tokens([]))
+    assert loop(tokens([pid])) == undisturbed
+    assert pid not in llm._engine.supervisor.pids.values()
+    loop(llm.check_health())
+
+
+def test_after_shutdown_nothing_is_left_and_each_request_is_told():
+    async def run():
+        async with AsyncLLM(max_num_seqs=1, num_blocks=128, threads=1) as llm:
+            running = [asyncio.create_task(last(llm.generate("The sea", LONG_RUN))) for _ in range(8)]
+            await anext(llm.generate("The sea", PARAMS[0]))
+            engine = llm._engine
+            pids = [*engine.supervisor.pids.values()]
+        ends = await asyncio.gather(*running, return_exceptions=True)
+        with pytest.raises(EngineDead, match="was shut down"):
+            await llm.get_metrics()
+        return ends, pids, engine.run_dir
+
+    ends, pids, run_dir = asyncio.run(run())
+    assert [type(end) for end in ends] == [EngineDead] * 8
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+    assert not Path(run_dir).exists()
+
+
+def test_a_start_that_is_cancelled_or_refused_leaves_no_process():
+    async def run():
+        llm = AsyncLLM(num_blocks=64)
+        entering = asyncio.create_task(llm.__aenter__())
+        while not any("paged_serve.workers" in line for line in map(command_line, children())):
+            await asyncio.sleep(0.005)
+        entering.cancel()
+        await asyncio.gather(entering, return_exceptions=True)
+        assert entering.cancelled()
+        with pytest.raises(ConfigError, match="did you mean max_num_seqs"):
+            async with AsyncLLM(maxnum_seqs=4):
+                pass
+
+    before = set(children())
+    asyncio.run(run())
+    assert set(children()) <= before
+
+
+def children():
+    return [pid for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()]
+
+
+def command_line(pid):
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""

@@ -1,0 +1,47 @@
+"""Every program of examples/ runs as its docstring says, with the demo model, and leaves no process."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+PROGRAMS = sorted((ROOT / "examples").glob("*.py"))
+SAYS = {  # what each has to print, as regular expressions
+    "async_engine": [r"The capital of Japan is Tokyo\.", r"The capital of Italy is Rome\.\n", r"aborted: abort after"],
+    "chat": [r"assistant: The capital of Italy is Rome\.", r"assistant: The capital of Peru is Lima\."],
+    "embedded": [r"^ ?Paris\.$"],
+    "offline": [r"The capital of Japan is Tokyo\.", r"three samples: \["],
+    "quantized": [r"bfloat16 .* MB of weights: .*Rome", r"int8 .* MB of weights: .*Rome", r"relative RMS"],
+    "server_and_clients": [r"chat: .* Rome\.", r"stream:  Lima\. in \d+ pieces", r"HTTP: .*Paris"],
+    "streams_that_survive_kills": [
+        r"worker killed after \d+ characters; the longest pause was \d",
+        r"^the same bytes$",
+    ],
+    "tensor_parallel": [r"one rank and two say the same: True"],
+    "zeromq_client": [r"Paris", r"the same tokens: True"],
+}
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: path.stem)
+def test_a_program_runs_and_says_what_it_is_there_to_say(program, tmp_path, short_folder):
+    small = {"PAGED_SERVE_NUM_BLOCKS": "256", "PAGED_SERVE_STANDBY_WORKERS": "false"}
+    environment = {**os.environ, **small, "PYTHONPATH": str(ROOT), "TMPDIR": str(short_folder)}
+    command = [sys.executable, "-W", "error", str(program)]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    for expression in SAYS[program.stem]:
+        assert re.search(expression, done.stdout, re.MULTILINE), f"{expression!r} is not in:\n{done.stdout}"
+    assert not list(short_folder.glob("paged-serve-*/run-*")), "a run directory is left: its engine was not ended"
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: path.stem)
+def test_a_program_says_how_it_is_run_and_is_on_the_page(program):
+    name = f"examples/{program.name}"
+    assert f"    python {name}" in program.read_text().partition('\n"""\n')[0]
+    assert f"(../{name})" in (ROOT / "docs" / "llm.md").read_text()
