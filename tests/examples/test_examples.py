@@ -32,7 +32,7 @@ def test_a_program_runs_and_says_what_it_is_there_to_say(program, tmp_path, shor
     environment = {**os.environ, **small, "PYTHONPATH": str(ROOT), "TMPDIR": str(short_folder)}
     command = [sys.executable, "-W", "error", str(program)]
     done = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=100, check=False
     )
     assert done.returncode == 0, done.stderr
     for expression in SAYS[program.stem]:
