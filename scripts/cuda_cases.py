@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import torch
+from cache_views import reading_view, writing_view
 from cuda_timing import Call, copies_of
 from torch import Tensor
 from torch.nn.functional import rms_norm as torch_rms_norm
@@ -88,11 +89,11 @@ def paged_call(setting: Setting, heads: AttentionShape, batch: int, new: int, le
     grid = -(-2 * setting.multiprocessors // KV_HEADS)
     slots = batch * -(-length // SPLIT_KEYS) * heads.group if new == 1 else 1
     work = AttentionWork.allocate(heads, setting.arch, grid, batch, batch * new, slots, setting.device)
-    plan(setting.launcher, work, row_starts, kv_lens)
+    view = reading_view(keys, values, tables, row_starts, kv_lens)
+    plan(setting.launcher, work, view)
     out = torch.empty_like(query)
-    inputs = query, keys, values, tables, row_starts, kv_lens
     return lambda: attention(
-        setting.launcher, work, *inputs, scale=HEAD_DIM**-0.5, prefills=new * heads.group > 64, out=out
+        setting.launcher, work, query, view, 0, scale=HEAD_DIM**-0.5, prefills=new * heads.group > 64, out=out
     )
 
 
@@ -146,7 +147,8 @@ def rotation_call(setting: Setting, tokens: int) -> Call:
     places = torch.arange(tokens, device=setting.device)
     shape = -(-tokens // BLOCK_SIZE), KV_HEADS, BLOCK_SIZE, HEAD_DIM
     keys, values = (random(setting, *shape) for _ in range(2))
-    return lambda: rotate_and_cache(setting.launcher, projected, angles, places, places, keys, values, query)
+    view = writing_view(places, places, keys, values)
+    return lambda: rotate_and_cache(setting.launcher, projected, angles, view, 0, query)
 
 
 def norm_call(setting: Setting, tokens: int) -> Call:

@@ -11,6 +11,7 @@ from itertools import cycle
 
 import numpy as np
 import torch
+from cache_views import reading_view, writing_view
 from torch import Tensor
 
 from paged_serve.workers.checkpoint.packed_weight import PackedWeight, WeightFormat
@@ -136,16 +137,17 @@ def attention_case(pool: Pool, cache: Tensor, kind: str, rows: int, context: int
     cache = cache.view(dtype)  # any values will do
     blocks = torch.randperm(NUM_BLOCKS, generator=torch.Generator().manual_seed(0)).int()
     times = -(-rows * context // (NUM_BLOCKS * BLOCK_SIZE))
-    turns = cycle(blocks.repeat(times).view(-1, rows, context // BLOCK_SIZE))
+    tables_in_turn = blocks.repeat(times).view(-1, rows, context // BLOCK_SIZE)
     query = torch.randn(rows * tokens, HEADS, HEAD_DIM).to(dtype)
     out = torch.empty_like(query)
     starts = torch.arange(0, rows * tokens + 1, tokens, dtype=torch.int32)
     lens = torch.full((rows,), context, dtype=torch.int32)
+    views = cycle(reading_view(*cache, tables, starts, lens) for tables in tables_in_turn)
     seen = rows * (tokens * (context - tokens) + tokens * (tokens + 1) // 2)
     return Case(
         f"attention {kind}{' fp16' if dtype == torch.float16 else ''}",
         f"{rows} x {context}",
-        lambda: attention(pool, query, *cache, next(turns), starts, lens, HEAD_DIM**-0.5, out=out),
+        lambda: attention(pool, query, next(views), 0, HEAD_DIM**-0.5, out=out),
         rows * context * cache[:, 0, :, 0].nbytes,
         4 * HEAD_DIM * HEADS * seen,
         "fp32" if dtype == torch.float16 else "bf16",
@@ -168,9 +170,11 @@ def elementwise_cases(pool: Pool, cache: Tensor, rows: int) -> Iterator[Case]:
 
     projected = torch.randn(rows, (HEADS + 2 * KV_HEADS) * HEAD_DIM).bfloat16()
     slots = torch.randperm(NUM_BLOCKS * BLOCK_SIZE)[:rows].contiguous()
-    places = (torch.rand(rows, HEAD_DIM), torch.arange(rows), slots, cache[0], cache[1])
+    view = writing_view(torch.arange(rows), slots, cache[0], cache[1])
     query, norm_weight = torch.empty((rows, HEADS, HEAD_DIM), dtype=torch.bfloat16), torch.ones(HEAD_DIM)
-    rotate = partial(rotate_and_cache, pool, projected, *places, query, norm_weight, norm_weight, 1e-6)
+    rotate = partial(
+        rotate_and_cache, pool, projected, torch.rand(rows, HEAD_DIM), view, 0, query, *[norm_weight] * 2, 1e-6
+    )
     yield Case("rotate_and_cache", f"{rows} x {projected.shape[1]}", rotate, 2 * projected.nbytes)
 
 

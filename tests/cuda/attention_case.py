@@ -10,6 +10,7 @@ from paged_serve.workers.kernels.cuda.attention import DECODE_ROWS, SPLIT_KEYS, 
 from paged_serve.workers.kernels.cuda.attention_kernels import AttentionShape
 
 from ..kernel_oracles import attended
+from ..workers.cache_views import reading_view
 from . import operations
 from .executors import arch_of, device_of
 
@@ -113,24 +114,23 @@ def sinks_of(heads: AttentionShape) -> Tensor:
 
 def run(launcher: Any, batch: Batch, options: Options = PLAIN, arch: str = "") -> Tensor:
     """[tokens, heads, head_dim]; what was not written is NaN. Kernels are for the launcher's `arch` or another."""
-    tensors = batch.query, batch.keys, batch.values, batch.tables, batch.row_starts, batch.kv_lens
+    tensors = batch.keys, batch.values, batch.tables, batch.row_starts, batch.kv_lens
     if isinstance(launcher, operations.CpuKernels):
         shown = {"window": options.window, "cap": options.cap, "sinks": options.sinks}
-        return operations.attention(launcher, *tensors, **shown)
+        return operations.attention(launcher, batch.query, reading_view(*tensors), **shown)
     heads, device, arch = batch.heads, device_of(launcher), arch or arch_of(launcher)
-    query, keys, values, tables, row_starts, kv_lens = (tensor.to(device) for tensor in tensors)
+    query, view = batch.query.to(device), reading_view(*(tensor.to(device) for tensor in tensors))
     sizes = len(batch.requests), len(batch.query), options.max_slots
     work = AttentionWork.allocate(heads, arch, options.blocks, *sizes, device, options.window)
-    plan(launcher, work, row_starts, kv_lens, options.max_decode_rows)
+    plan(launcher, work, view, options.max_decode_rows)
     return attention(
         launcher,
         work,
-        *(query, keys, values, tables, row_starts, kv_lens),
+        *(query, view, 0),
         scale=heads.head_dim**-0.5,
         cap=options.cap,
         sinks=sinks_of(heads).to(device) if options.sinks else None,
-        key_scale=options.scales[0],
-        value_scale=options.scales[1],
+        code_scales=options.scales,
         prefills=any(len(r.query) * heads.group > options.max_decode_rows for r in batch.requests),
         out=torch.full_like(query, torch.nan),
     ).cpu()

@@ -12,6 +12,7 @@ from paged_serve.workers.kernels.cuda.quantize import quantize_rows
 from paged_serve.workers.layers.rotary import rotate
 
 from ..kernel_oracles import gated, normalised, turned
+from ..workers.cache_views import writing_view
 from .operations import CpuKernels, gated_activation, rms_norm, rotate_and_cache
 from .small_floats import FORMATS, ROUNDING
 
@@ -128,8 +129,9 @@ class Rotation:
         query = untouched(self.dtype, self.device, len(projected), self.heads, self.head_dim)
         keys, values = untouched(self.cached, self.device, *cache), untouched(self.cached, self.device, *cache)
         indices = self.positions[tokens].to(self.device), self.slots[tokens].to(self.device)
-        arrays = keys[1:-1], values[1:-1], query[1:-1]
-        rotate_and_cache(launcher, projected, self.angles.to(self.device), *indices, *arrays, *on, EPS, self.scales)
+        view = writing_view(*indices, keys[1:-1], values[1:-1])
+        angles = self.angles.to(self.device)
+        rotate_and_cache(launcher, projected, angles, view, query[1:-1], *on, EPS, self.scales)
         query, keys, values = (inner_of(guarded) for guarded in (query, keys, values))
         return query, *(cache.transpose(1, 2).flatten(0, 1) for cache in (keys, values))
 

@@ -3,7 +3,7 @@
 The executor `cpu` is a CpuKernels in place of a Launcher. What its kernels do not know skips the test, by name.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -15,6 +15,7 @@ from paged_serve.workers.kernels.cpu import elementwise as cpu_elementwise
 from paged_serve.workers.kernels.cpu.library import Pool
 from paged_serve.workers.kernels.cpu.parameters import DTYPE_CODES
 from paged_serve.workers.kernels.cuda import elementwise, rotate
+from paged_serve.workers.kv.cache_view import CacheView
 
 from .emulated import Stats
 
@@ -48,35 +49,33 @@ def gated_activation(executor: Any, gate_up: Tensor, function: elementwise.Activ
     return cpu_elementwise.silu_mul(executor.pool, gate_up, *out)
 
 
-def rotate_and_cache(executor: Any, projected: Tensor, *rest: Any) -> Tensor:
+def rotate_and_cache(
+    executor: Any, projected: Tensor, angles: Tensor, view: CacheView, query: Tensor, *rest: Any
+) -> Tensor:
     """As the wrapper of csrc/cuda. The CPU's batches have no padding: tokens without a slot are left out there."""
     if not isinstance(executor, CpuKernels):
-        return rotate.rotate_and_cache(executor, projected, *rest)
-    angles, positions, slots, keys, values, query, *norms, _ = rest
-    known(projected.dtype in CPU_DTYPES and keys.dtype == projected.dtype, f"{keys.dtype} cache of {projected.dtype}")
-    used = slots >= 0
-    turned = query[used]
-    where = angles, positions[used], slots[used], keys, values, turned
-    query[used] = cpu_elementwise.rotate_and_cache(executor.pool, projected[used], *where, *norms)
+        return rotate.rotate_and_cache(executor, projected, angles, view, 0, query, *rest)
+    *norms, _ = rest
+    dtype = view.cache.keys[0].dtype
+    known(projected.dtype in CPU_DTYPES and dtype == projected.dtype, f"{dtype} cache of {projected.dtype}")
+    used = view.slots >= 0
+    kept = replace(view, positions=view.positions[used], slots=view.slots[used])
+    query[used] = cpu_elementwise.rotate_and_cache(executor.pool, projected[used], angles, kept, 0, query[used], *norms)
     return query
 
 
 def attention(
     executor: CpuKernels,
     query: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    tables: Tensor,
-    row_starts: Tensor,
-    kv_lens: Tensor,
+    view: CacheView,
     *,
     window: int,
     cap: float,
     sinks: bool,
 ) -> Tensor:
     """Of csrc/cpu; that of csrc/cuda takes a plan of the step's work as well (attention_case.py)."""
-    known(query.dtype in CPU_DTYPES and keys.dtype == query.dtype, f"{keys.dtype} cache of {query.dtype}")
+    dtype = view.cache.keys[0].dtype
+    known(query.dtype in CPU_DTYPES and dtype == query.dtype, f"{dtype} cache of {query.dtype}")
     known(not sinks, "attention sinks")
     scale, out = query.shape[2] ** -0.5, torch.full_like(query, torch.nan)
-    arrays = query, keys, values, tables, row_starts, kv_lens
-    return cpu_attention.attention(executor.pool, *arrays, scale, window, cap, out=out)
+    return cpu_attention.attention(executor.pool, query, view, 0, scale, window, cap, out=out)

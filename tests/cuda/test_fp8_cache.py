@@ -47,7 +47,7 @@ class RoundingOps:
 
     def rotate_and_cache(self, step, layer, *rest):
         query = self._ops.rotate_and_cache(step, layer, *rest)
-        for tensor in (step.cache.keys[layer], step.cache.values[layer]):
+        for tensor in (step.view.cache.keys[layer], step.view.cache.values[layer]):
             tensor.copy_(tensor.to(FP8))
         return query
 

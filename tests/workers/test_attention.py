@@ -6,12 +6,12 @@ import torch
 from paged_serve.workers.backends.torch.attention import TorchOracle
 from paged_serve.workers.backends.torch.attention_tiles import BATCH_WORK, TILE_KEYS, tile_batches
 from paged_serve.workers.backends.torch.single_tokens import SingleTokenAttention
-from paged_serve.workers.batch.input_batch import InputBatch
+from paged_serve.workers.kv.cache_view import CacheView
 from paged_serve.workers.kv.kv_cache import KVCache
 
 
 def random_step(rows, block_size, kv_heads, head_dim, seed=0):
-    """A cache and a batch for rows of (tokens already there, new tokens). Whatever nobody wrote is NaN."""
+    """A view of a cache for rows of (tokens already there, new tokens). Whatever nobody wrote is NaN."""
     generator = torch.Generator().manual_seed(seed)
     blocks_of = [-(-(old + new) // block_size) for old, new in rows]
     ids = torch.randperm(sum(blocks_of) + 3, generator=generator).tolist()
@@ -28,15 +28,14 @@ def random_step(rows, block_size, kv_heads, head_dim, seed=0):
     def slot(row, position):
         return tables[row][position // block_size] * block_size + position % block_size
 
-    batch = InputBatch(
-        token_ids=torch.zeros(starts[-1], dtype=torch.int64),
+    view = CacheView(
+        cache=cache,
         positions=torch.tensor(positions),
         row_starts=torch.tensor(starts, dtype=torch.int32),
         kv_lens=torch.tensor([old + new for old, new in rows], dtype=torch.int32),
         longest=max(old + new for old, new in rows),
         block_tables=torch.tensor([t + [2**30] * (max(blocks_of) - len(t)) for t in tables], dtype=torch.int32),
         slots=torch.tensor([slot(row, position) for row, position in zip(owners, positions, strict=True)]),
-        logit_tokens=torch.tensor([0]),
         num_decode_rows=0,
     )
     for row, (old, _) in enumerate(rows):
@@ -45,7 +44,7 @@ def random_step(rows, block_size, kv_heads, head_dim, seed=0):
             if offset == 0:
                 cache.values[0][block] = 0
             cache.keys[0][block, :, offset], cache.values[0][block, :, offset] = kv[row][:, position]
-    return batch, cache, kv
+    return view, kv
 
 
 def by_definition(query, kv, rows, scale, window):
@@ -66,26 +65,27 @@ def by_definition(query, kv, rows, scale, window):
 @pytest.mark.parametrize("backend", [TorchOracle, SingleTokenAttention])
 def test_attention_is_what_its_definition_says(backend, block_size, heads, kv_heads, head_dim, window):
     rows = [(0, 1), (31, 1), (32, 1), (200, 1), (0, 5), (0, 100), (47, 66), (15, 17), (64, 2)]
-    batch, cache, kv = random_step(rows, block_size, kv_heads, head_dim)
-    query = torch.randn(len(batch.token_ids), heads, head_dim, generator=torch.Generator().manual_seed(1))
+    view, kv = random_step(rows, block_size, kv_heads, head_dim)
+    cache = view.cache
+    query = torch.randn(len(view.positions), heads, head_dim, generator=torch.Generator().manual_seed(1))
     new = torch.cat([row[:, old:] for row, (old, _) in zip(kv, rows, strict=True)], 1)
     attention = backend()
-    plan = attention.plan(batch, cache, heads)
-    blocks, offsets = batch.slots // block_size, batch.slots % block_size
+    plan = attention.plan(view, heads)
+    blocks, offsets = view.slots // block_size, view.slots % block_size
     cache.keys[0].transpose(1, 2)[blocks, offsets], cache.values[0].transpose(1, 2)[blocks, offsets] = new
-    found = attention.attend(plan, cache, 0, query, 0.2, window)
+    found = attention.attend(plan, 0, query, 0.2, window)
     torch.testing.assert_close(found.double(), by_definition(query, kv, rows, 0.2, window), rtol=1e-5, atol=1e-5)
 
 
 def test_a_window_visits_only_its_own_tiles_and_memory_stays_bounded():
-    batch, _, _ = random_step([(5000, 1), (3000, 1), (2000, 64)], 16, 1, 1)
-    assert [len(tiles.strip_of_tile) for tiles in tile_batches(batch, 16, 1, TILE_KEYS)] == [4, 6]
-    for tiles in tile_batches(batch, 16, 1, 0):
+    view, _ = random_step([(5000, 1), (3000, 1), (2000, 64)], 16, 1, 1)
+    assert [len(tiles.strip_of_tile) for tiles in tile_batches(view, 1, TILE_KEYS)] == [4, 6]
+    for tiles in tile_batches(view, 1, 0):
         most_of_one = tiles.tiles_at and len(tiles.tiles_at) * tiles.strip_tokens
         assert len(tiles.strip_of_tile) * tiles.strip_tokens <= BATCH_WORK + most_of_one
 
 
 def test_every_token_is_in_one_strip():
-    batch, _, _ = random_step([(9, 1), (3, 1), (0, 130), (40, 64), (0, 7)], 16, 1, 1)
-    seen = torch.cat([tiles.tokens.flatten() for tiles in tile_batches(batch, 16, 2, 0)])
-    assert sorted(set(seen.tolist())) == list(range(len(batch.token_ids)))
+    view, _ = random_step([(9, 1), (3, 1), (0, 130), (40, 64), (0, 7)], 16, 1, 1)
+    seen = torch.cat([tiles.tokens.flatten() for tiles in tile_batches(view, 2, 0)])
+    assert sorted(set(seen.tolist())) == list(range(len(view.positions)))

@@ -11,6 +11,7 @@ from paged_serve.workers.kernels.cpu import library as cpu
 from paged_serve.workers.kernels.cpu.attention import attention, cached
 
 from ..kernel_oracles import attended
+from .cache_views import reading_view
 
 FLOATS = [(dtype, dtype) for dtype in (torch.bfloat16, torch.float16, torch.float32)]  # of queries, and of the cache
 CODED = [(torch.bfloat16, torch.int8), (torch.float16, torch.int8)]
@@ -46,18 +47,14 @@ class Case:
             [self.query[starts[row] + a : starts[row] + b] for row, (a, b) in zip(rows, spans, strict=True)]
         )
         counts = [0, *(b - a for a, b in spans)]
-        return attention(
-            pool,
-            query,
+        view = reading_view(
             *self.cache,
             self.tables[rows],
             torch.tensor(counts).cumsum(0).int(),
             torch.tensor([self.rows[row][0] + b for row, (_, b) in zip(rows, spans, strict=True)]).int(),
-            self.scale,
-            self.window,
-            self.cap,
-            scales=self.scales,
+            self.scales,
         )
+        return attention(pool, query, view, 0, self.scale, self.window, self.cap)
 
     def exact(self) -> tuple[Tensor, Tensor]:
         """What the definition gives in float64, and the same of absolute values: the size of what is added up."""

@@ -9,6 +9,7 @@ from paged_serve.workers.kernels.cpu.elementwise import rms_norm, rotate_and_cac
 from paged_serve.workers.layers.rotary import Rotary
 
 from ..kernel_oracles import gated, normalised, turned
+from .cache_views import writing_view
 
 DTYPES = [torch.bfloat16, torch.float16, torch.float32]
 SIZES = [1, 2, 15, 16, 17, 63, 64, 65, 100, 129, 1024]
@@ -94,7 +95,7 @@ def test_rotation_fills_the_query_and_the_cache_and_nothing_else(
     shape = blocks, kv_heads, block_size, cached(head_dim)
     keys, values = (torch.full(shape, torch.nan, dtype=dtype) for _ in "kv")
     query = torch.empty(tokens, heads, head_dim, dtype=dtype)
-    rotate_and_cache(cpu_pools[1], projected, table, positions, slots, keys, values, query, *norm, eps)
+    rotate_and_cache(cpu_pools[1], projected, table, writing_view(positions, slots, keys, values), 0, query, *norm, eps)
 
     parts = projected.view(tokens, -1, head_dim).split([heads, kv_heads, kv_heads], 1)
     slotted = [cache[slots // block_size, :, slots % block_size] for cache in (keys, values)]
@@ -124,8 +125,8 @@ def test_an_int8_cache_gets_codes_and_scales(cpu_pools, head_dim, dtype):
         codes = torch.full((2, blocks, kv_heads, block_size, cached(head_dim)), 99, dtype=torch.int8)
         scales = torch.full(codes.shape[:-1], torch.nan)
         query = torch.empty(tokens, 5, head_dim, dtype=dtype)
-        where = positions, places, codes[0], codes[1], query, norm, norm, 1e-6
-        rotate_and_cache(pool, projected, table, *where, scales=(scales[0], scales[1]))
+        view = writing_view(positions, places, codes[0], codes[1], (scales[0], scales[1]))
+        rotate_and_cache(pool, projected, table, view, 0, query, norm, norm, 1e-6)
         parts = projected.view(tokens, -1, head_dim).split([5, kv_heads, kv_heads], 1)
         keys, _ = rotated_by_definition(parts[1], norm, 1e-6, table[positions])
         for index, exact in enumerate((keys, parts[2].double())):
@@ -157,7 +158,8 @@ def test_rows_keep_their_bits_in_any_company(cpu_pools, size, dtype):
         keys, values = (torch.empty(10, 1, 16, cached(size), dtype=dtype) for _ in "kv")
         query = torch.empty(len(rows), 2, size, dtype=dtype)
         slots = places[: len(rows)].contiguous()
-        rotate_and_cache(pool, projected[rows], table, rows, slots, keys, values, query, weight, weight, 1e-6)
+        view = writing_view(rows, slots, keys, values)
+        rotate_and_cache(pool, projected[rows], table, view, 0, query, weight, weight, 1e-6)
         return torch.cat([query.flatten(1), keys.view(160, -1)[slots], values.view(160, -1)[slots]], 1)
 
     assert_rows_keep_their_bits(cpu_pools, count, rotated)

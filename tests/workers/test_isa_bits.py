@@ -22,6 +22,7 @@ from paged_serve.workers.kernels.cpu.packing import pack
 from paged_serve.workers.kernels.cpu.sampling import draw_tokens, scan_logits, token_logprobs
 from paged_serve.workers.layers.rotary import Rotary
 
+from .cache_views import reading_view, writing_view
 from .portable_numbers import KINDS, assert_same_bits, integers, normals, numbers
 
 FLOATS = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
@@ -160,7 +161,8 @@ def test_rotation_and_the_cache(agree, head_dim, norms, dtypes, kind):
         scales = torch.zeros(cache.shape[:-1])
         query = torch.empty(tokens, heads, head_dim, dtype=computed)
         both = (scales[0], scales[1]) if dtype == torch.int8 else None
-        rotate_and_cache(pool, projected, table, positions, slots, *cache, query, *norm, 1e-6, scales=both)
+        view = writing_view(positions, slots, *cache, both)
+        rotate_and_cache(pool, projected, table, view, 0, query, *norm, 1e-6)
         return query, cache, scales
 
     agree(run)
@@ -205,8 +207,8 @@ def test_attention(agree, group, head_dim, options, rows, dtypes, kind):
         tables[row, :count] = torch.arange(first[row], first[row] + count)
     starts = torch.tensor([0, *(new for _, new in rows)]).cumsum(0).int()
     both = None if scales is None else (scales[0], scales[1])
-    where = tables, starts, torch.tensor(lengths).int(), head_dim**-0.5
-    agree(attention, query, *cache, *where, scales=both, **options)
+    view = reading_view(*cache, tables, starts, torch.tensor(lengths).int(), both)
+    agree(attention, query, view, 0, head_dim**-0.5, **options)
 
 
 def summed(pool: cpu.Pool, parts: Tensor, bias: Tensor, dtype: torch.dtype) -> Tensor:

@@ -5,8 +5,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from ..batch.input_batch import InputBatch
-from ..kv.kv_cache import KVCache
+from ..kv.cache_view import CacheView
 
 
 class AttentionBackend(Protocol):
@@ -19,14 +18,14 @@ class AttentionBackend(Protocol):
     head_multiple: int  # elements; zeros fill up a head in the cache to a multiple of it
     coded_cache: torch.dtype | None  # what a cache may hold instead of the model's dtype, if it is 16 bits wide
 
-    def plan(self, batch: InputBatch, cache: KVCache, num_heads: int) -> Any:
+    def plan(self, view: CacheView, num_heads: int) -> Any:
         """What all layers of one step share; built once per step, before any layer writes. Opaque to the caller.
 
         May prepare the blocks that this step starts to fill: they hold what their last owner left.
         """
         ...
 
-    def attend(self, plan: Any, cache: KVCache, layer: int, query: Tensor, scale: float, window: int) -> Tensor:
+    def attend(self, plan: Any, layer: int, query: Tensor, scale: float, window: int) -> Tensor:
         """`query` [tokens, heads, head_dim] over what the cache holds of each token's request, itself included.
 
         Query head h reads KV head h // (heads / kv_heads). A token sees the last `window` positions, or all when 0.

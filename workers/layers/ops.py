@@ -5,8 +5,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from ..batch.input_batch import InputBatch
-from ..kv.kv_cache import KVCache
+from ..kv.cache_view import CacheView
 from .norm import RMSNorm
 from .rotary import Rotary
 
@@ -25,16 +24,14 @@ class HeadLayout:
 class KernelStep:
     """What a step's calls of our kernels share: where its keys and values go, and the angles of positions."""
 
-    cache: KVCache
-    positions: Tensor  # [tokens] i64
-    slots: Tensor  # [tokens] i64
+    view: CacheView
     angles: Tensor  # [positions, head_dim] float32, up to the step's largest at least
 
 
 class Ops(Protocol):
     """A row's bits depend on that row alone. A result is valid until the same operation is called again."""
 
-    def start_step(self, batch: InputBatch, cache: KVCache) -> Any:
+    def start_step(self, view: CacheView) -> Any:
         """What all layers of one step share; opaque to the caller."""
         ...
 

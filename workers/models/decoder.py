@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ..batch.input_batch import InputBatch
 from ..checkpoint.geometry import Geometry
+from ..kv.cache_view import CacheView
 from ..kv.kv_cache import KVCache
 from ..layers.attention import AttentionBackend
 from ..layers.backend import Backend
@@ -60,14 +61,15 @@ class Model:
     def forward(self, batch: InputBatch, cache: KVCache) -> Tensor:
         """Hidden states after the last layer, normalised: [tokens, hidden]. Writes the tokens' K and V to `cache`."""
         ops, attention, scale = self.ops, self.attention, 1.0 / math.sqrt(self.geometry.head_dim)
-        plan = attention.plan(batch, cache, self.geometry.heads_of_rank(self.tp_size))
-        step = ops.start_step(batch, cache)
+        view = CacheView.of(batch, cache)
+        plan = attention.plan(view, self.geometry.heads_of_rank(self.tp_size))
+        step = ops.start_step(view)
         norms = [*(layer.attention_norm for layer in self.layers), self.final_norm]
         hidden = self.embedding(batch.token_ids)
         normed = ops.norm(hidden, norms[0])
         for index, layer in enumerate(self.layers):
             query = ops.rotate_and_cache(step, index, layer.qkv(normed), layer.query_norm, layer.key_norm)
-            mixed = attention.attend(plan, cache, index, query, scale, layer.window)
+            mixed = attention.attend(plan, index, query, scale, layer.window)
             normed = ops.add_norm(hidden, layer.output(mixed.flatten(1)), layer.mlp_norm)
             gated = ops.silu_mul(layer.gate_up(normed))
             normed = ops.add_norm(hidden, layer.down(gated), norms[index + 1])

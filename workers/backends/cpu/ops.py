@@ -2,11 +2,10 @@
 
 from torch import Tensor
 
-from ...batch.input_batch import InputBatch
 from ...kernels.cpu.buffers import Buffers
 from ...kernels.cpu.elementwise import rms_norm, rotate_and_cache, silu_mul
 from ...kernels.cpu.library import Pool
-from ...kv.kv_cache import KVCache
+from ...kv.cache_view import CacheView
 from ...layers.norm import RMSNorm
 from ...layers.ops import HeadLayout, KernelStep
 
@@ -17,8 +16,8 @@ class CpuOps:
         self._buffers = buffers
         self._heads = heads
 
-    def start_step(self, batch: InputBatch, cache: KVCache) -> KernelStep:
-        return KernelStep(cache, batch.positions, batch.slots, self._heads.rotary.table(batch.longest))
+    def start_step(self, view: CacheView) -> KernelStep:
+        return KernelStep(view, self._heads.rotary.table(view.longest))
 
     def norm(self, hidden: Tensor, norm: RMSNorm) -> Tensor:
         return rms_norm(self._pool, hidden, norm.weight, norm.eps, None, self._normed(hidden))
@@ -35,15 +34,12 @@ class CpuOps:
             self._pool,
             projected,
             step.angles,
-            step.positions,
-            step.slots,
-            step.cache.keys[layer],
-            step.cache.values[layer],
+            step.view,
+            layer,
             query.view(-1, heads.num_heads, heads.head_dim),
             None if query_norm is None else query_norm.weight,
             None if key_norm is None else key_norm.weight,
             0.0 if query_norm is None else query_norm.eps,
-            step.cache.scales_of(layer),
         )
 
     def silu_mul(self, gate_up: Tensor) -> Tensor:

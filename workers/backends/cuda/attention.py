@@ -5,11 +5,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ...batch.input_batch import InputBatch
 from ...kernels.cuda import attention as kernels
 from ...kernels.cuda.attention_kernels import AttentionShape
 from ...kernels.cuda.kernel import Launcher
-from ...kv.kv_cache import KVCache
+from ...kv.cache_view import CacheView
 from .fixed_rows import empty_rows
 
 MAX_SLOTS = 4096  # rows' sums over a split, of all requests of a step; a request that finds none free is not split
@@ -19,7 +18,7 @@ MAX_SLOTS = 4096  # rows' sums over a split, of all requests of a step; a reques
 class AttentionMetadata:
     """One step's work, by window, listed on the device when a layer first asks."""
 
-    batch: InputBatch
+    view: CacheView
     by_window: dict[int, kernels.AttentionWork]
 
 
@@ -38,36 +37,31 @@ class CudaPagedAttention:
         self._multiprocessors = multiprocessors
         self._plans: dict[tuple[AttentionShape, int, int, int], kernels.AttentionWork] = {}
 
-    def plan(self, batch: InputBatch, cache: KVCache, num_heads: int) -> AttentionMetadata:
-        return AttentionMetadata(batch, {})
+    def plan(self, view: CacheView, num_heads: int) -> AttentionMetadata:
+        return AttentionMetadata(view, {})
 
-    def attend(
-        self, plan: AttentionMetadata, cache: KVCache, layer: int, query: Tensor, scale: float, window: int
-    ) -> Tensor:
-        keys, values, batch = cache.keys[layer], cache.values[layer], plan.batch
+    def attend(self, plan: AttentionMetadata, layer: int, query: Tensor, scale: float, window: int) -> Tensor:
+        view = plan.view
         if window not in plan.by_window:
-            plan.by_window[window] = self._listed(batch, query, keys, window)
+            plan.by_window[window] = self._listed(view, query, window)
         tokens, heads, head_dim = query.shape
-        prefills = batch.num_decode_rows < len(batch.kv_lens)
         return kernels.attention(
             self._launcher,
             plan.by_window[window],
             query,
-            keys,
-            values,
-            batch.block_tables,
-            batch.row_starts,
-            batch.kv_lens,
+            view,
+            layer,
             scale,
-            prefills=prefills,
+            prefills=view.num_decode_rows < len(view.kv_lens),
             out=empty_rows(query.flatten(1), heads * head_dim).view(tokens, heads, head_dim),
         )
 
-    def _listed(self, batch: InputBatch, query: Tensor, keys: Tensor, window: int) -> kernels.AttentionWork:
+    def _listed(self, view: CacheView, query: Tensor, window: int) -> kernels.AttentionWork:
         _, num_heads, head_dim = query.shape
+        keys = view.cache.keys[0]  # as those of every layer
         _, kv_heads, block_size, _ = keys.shape
         heads = AttentionShape(query.dtype, keys.dtype, num_heads, kv_heads, head_dim, block_size)
-        requests, tokens = _rounded_up(len(batch.kv_lens)), _rounded_up(len(query))
+        requests, tokens = _rounded_up(len(view.kv_lens)), _rounded_up(len(query))
         key = heads, requests, tokens, window
         if key not in self._plans:
             parts = next((made for (known, *_), made in self._plans.items() if known == heads), None)
@@ -76,7 +70,7 @@ class CudaPagedAttention:
                 heads, self._arch, blocks, requests, tokens, MAX_SLOTS, query.device, window, parts
             )
         listed = self._plans[key]
-        kernels.plan(self._launcher, listed, batch.row_starts, batch.kv_lens)
+        kernels.plan(self._launcher, listed, view)
         return listed
 
 

@@ -2,11 +2,10 @@
 
 from torch import Tensor
 
-from ...batch.input_batch import InputBatch
 from ...kernels.cuda.elementwise import gated_activation, rms_norm
 from ...kernels.cuda.kernel import Launcher
 from ...kernels.cuda.rotate import rotate_and_cache
-from ...kv.kv_cache import KVCache
+from ...kv.cache_view import CacheView
 from ...layers.norm import RMSNorm
 from ...layers.ops import HeadLayout, KernelStep
 from .fixed_rows import empty_rows
@@ -17,8 +16,8 @@ class CudaOps:
         self._launcher = launcher
         self._heads = heads
 
-    def start_step(self, batch: InputBatch, cache: KVCache) -> KernelStep:
-        return KernelStep(cache, batch.positions, batch.slots, self._heads.rotary.table(batch.longest))
+    def start_step(self, view: CacheView) -> KernelStep:
+        return KernelStep(view, self._heads.rotary.table(view.longest))
 
     def norm(self, hidden: Tensor, norm: RMSNorm) -> Tensor:
         return rms_norm(self._launcher, hidden, norm.weight, norm.eps, None, empty_rows(hidden, hidden.shape[1]))
@@ -34,10 +33,8 @@ class CudaOps:
             self._launcher,
             projected,
             step.angles,
-            step.positions,
-            step.slots,
-            step.cache.keys[layer],
-            step.cache.values[layer],
+            step.view,
+            layer,
             projected.new_empty((len(projected), heads.num_heads, heads.head_dim)),
             None if query_norm is None else query_norm.weight,
             None if key_norm is None else key_norm.weight,

@@ -13,8 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...batch.input_batch import InputBatch
-from ...kv.kv_cache import KVCache
+from ...kv.cache_view import CacheView
 from .attention_tiles import PAGE_KEYS, TILE_KEYS, TileBatch, tile_batches
 
 
@@ -22,7 +21,7 @@ from .attention_tiles import PAGE_KEYS, TILE_KEYS, TileBatch, tile_batches
 class StepPlan:
     """Per window which queries meet which tiles."""
 
-    batch: InputBatch
+    view: CacheView
     group_size: int  # query heads per KV head
     tiles: dict[int, list[TileBatch]]  # by window, filled when a layer first asks
 
@@ -33,17 +32,19 @@ class TorchOracle:
     head_multiple = 1
     coded_cache: torch.dtype | None = None
 
-    def plan(self, batch: InputBatch, cache: KVCache, num_heads: int) -> StepPlan:
-        started = batch.slots[batch.slots % cache.block_size == 0] // cache.block_size
+    def plan(self, view: CacheView, num_heads: int) -> StepPlan:
+        cache = view.cache
+        started = view.slots[view.slots % cache.block_size == 0] // cache.block_size
         if len(started):
             # A hidden key still weighs 0 times its value, which must not be an infinity of the block's last owner.
             for values in cache.values:
                 values[started] = 0
-        return StepPlan(batch, num_heads // cache.keys[0].shape[1], {})
+        return StepPlan(view, num_heads // cache.keys[0].shape[1], {})
 
-    def attend(self, plan: StepPlan, cache: KVCache, layer: int, query: Tensor, scale: float, window: int) -> Tensor:
+    def attend(self, plan: StepPlan, layer: int, query: Tensor, scale: float, window: int) -> Tensor:
+        cache = plan.view.cache
         if window not in plan.tiles:
-            plan.tiles[window] = tile_batches(plan.batch, cache.block_size, plan.group_size, window)
+            plan.tiles[window] = tile_batches(plan.view, plan.group_size, window)
         result = torch.zeros_like(query)  # padding has no keys
         for tiles in plan.tiles[window]:
             _attend_tiles(tiles, cache.keys[layer], cache.values[layer], query, scale, result)

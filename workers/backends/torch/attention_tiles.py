@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ...batch.input_batch import InputBatch
+from ...kv.cache_view import CacheView
 
 TILE_KEYS = 32  # keys that are visited together; tile t holds positions [32 t, 32 t + 32) whatever the block size
 PAGE_KEYS = 16  # keys that are gathered together; every block size is a multiple
@@ -44,10 +44,10 @@ class TileBatch:
     tiles_at: list[int]
 
 
-def strips_of(batch: InputBatch, window: int) -> list[Strip]:
+def strips_of(view: CacheView, window: int) -> list[Strip]:
     """Cuts every row's tokens of this step into strips; a row of padding, which has no keys, into none."""
-    strips, starts = [], batch.row_starts.tolist()
-    for row, kv_len in enumerate(batch.kv_lens.tolist()):
+    strips, starts = [], view.row_starts.tolist()
+    for row, kv_len in enumerate(view.kv_lens.tolist()):
         if kv_len == 0:
             continue
         start, end = starts[row], starts[row + 1]
@@ -61,10 +61,10 @@ def strips_of(batch: InputBatch, window: int) -> list[Strip]:
     return strips
 
 
-def tile_batches(batch: InputBatch, block_size: int, group_size: int, window: int) -> list[TileBatch]:
+def tile_batches(view: CacheView, group_size: int, window: int) -> list[TileBatch]:
     """Every strip of the step, in batches of one padded length."""
     by_length: dict[int, list[Strip]] = {}
-    for strip in strips_of(batch, window):
+    for strip in strips_of(view, window):
         by_length.setdefault(1 << (strip.num_tokens - 1).bit_length(), []).append(strip)
     batches = []
     for length, strips in sorted(by_length.items()):
@@ -74,15 +74,13 @@ def tile_batches(batch: InputBatch, block_size: int, group_size: int, window: in
             while count < len(strips) and tiles * max(length, 16) < BATCH_WORK:
                 tiles += strips[count].last_tile - strips[count].first_tile + 1
                 count += 1
-            batches.append(_tile_batch(batch, block_size, group_size, window, length, strips[:count]))
+            batches.append(_tile_batch(view, group_size, window, length, strips[:count]))
             strips = strips[count:]
     return batches
 
 
-def _tile_batch(
-    batch: InputBatch, block_size: int, group_size: int, window: int, length: int, strips: list[Strip]
-) -> TileBatch:
-    device = batch.positions.device
+def _tile_batch(view: CacheView, group_size: int, window: int, length: int, strips: list[Strip]) -> TileBatch:
+    device = view.positions.device
     most = strips[0].last_tile - strips[0].first_tile + 1
     tiles_at = [sum(s.last_tile - s.first_tile + 1 > place for s in strips) for place in range(most)]
     rows, first_tokens, counts, positions, first_tiles = torch.tensor(
@@ -105,17 +103,17 @@ def _tile_batch(
         strip_tokens=length,
         num_queries=length * group_size,
         strip_of_tile=strip_of_tile,
-        pages=_pages(batch, block_size, rows[strip_of_tile], keys_from),
+        pages=_pages(view, rows[strip_of_tile], keys_from),
         hidden=hidden.unsqueeze(1),
         tiles_at=tiles_at,
     )
 
 
-def _pages(batch: InputBatch, block_size: int, rows: Tensor, keys_from: Tensor) -> Tensor:
+def _pages(view: CacheView, rows: Tensor, keys_from: Tensor) -> Tensor:
     """Pages of each tile; past a row's last one that page repeats, so that a foreign block is never read."""
-    pages_per_block = block_size // PAGE_KEYS
-    last_page = (batch.kv_lens.to(rows.device, torch.int64)[rows] - 1) // PAGE_KEYS
+    pages_per_block = view.cache.block_size // PAGE_KEYS
+    last_page = (view.kv_lens.to(rows.device, torch.int64)[rows] - 1) // PAGE_KEYS
     wanted = keys_from.unsqueeze(1) // PAGE_KEYS + torch.arange(TILE_KEYS // PAGE_KEYS, device=rows.device)
     page = torch.minimum(wanted, last_page.unsqueeze(1))
-    blocks = batch.block_tables[rows.unsqueeze(1), page // pages_per_block].long()
+    blocks = view.block_tables[rows.unsqueeze(1), page // pages_per_block].long()
     return (blocks * pages_per_block + page % pages_per_block).flatten()

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ...batch.input_batch import InputBatch
+from ...kv.cache_view import CacheView
 from ...kv.kv_cache import KVCache
 from ...layers.activation import silu_mul
 from ...layers.norm import RMSNorm
@@ -29,11 +29,12 @@ class TorchOps:
     def __init__(self, heads: HeadLayout):
         self._heads = heads
 
-    def start_step(self, batch: InputBatch, cache: KVCache) -> TorchStep:
-        cosine, sine = self._heads.rotary.table(batch.longest)[batch.positions].unsqueeze(1).chunk(2, dim=-1)
-        is_kept = batch.slots >= 0
+    def start_step(self, view: CacheView) -> TorchStep:
+        cache = view.cache
+        cosine, sine = self._heads.rotary.table(view.longest)[view.positions].unsqueeze(1).chunk(2, dim=-1)
+        is_kept = view.slots >= 0
         cached = slice(None) if bool(is_kept.all()) else is_kept.nonzero()[:, 0]
-        slots = batch.slots[cached]
+        slots = view.slots[cached]
         blocks = torch.div(slots, cache.block_size, rounding_mode="floor")
         return TorchStep(cache, cosine, sine, cached, blocks, slots - blocks * cache.block_size)
 

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ...batch.input_batch import InputBatch
-from ...kv.kv_cache import KVCache
+from ...kv.cache_view import CacheView
 
 TILE_KEYS = 64  # tile t holds positions [64 t, 64 t + 64), whatever the block size
 
@@ -20,6 +19,7 @@ TILE_KEYS = 64  # tile t holds positions [64 t, 64 t + 64), whatever the block s
 class SingleTokenPlan:
     """Where each request's tokens and keys are."""
 
+    view: CacheView
     rows: list[tuple[int, int, int]]  # first token, end of tokens, kv_len
     slots: list[Tensor]  # of each row: [tiles * TILE_KEYS] i64, where its positions lie; past the last one it repeats
 
@@ -30,20 +30,18 @@ class SingleTokenAttention:
     head_multiple = 1
     coded_cache: torch.dtype | None = None
 
-    def plan(self, batch: InputBatch, cache: KVCache, num_heads: int) -> SingleTokenPlan:
-        starts, kv_lens = batch.row_starts.tolist(), batch.kv_lens.tolist()
+    def plan(self, view: CacheView, num_heads: int) -> SingleTokenPlan:
+        starts, kv_lens, block_size = view.row_starts.tolist(), view.kv_lens.tolist(), view.cache.block_size
         rows = list(zip(starts, starts[1:], kv_lens, strict=False))
         slots = []
         for row, kv_len in enumerate(kv_lens):
             positions = torch.arange(-(-kv_len // TILE_KEYS) * TILE_KEYS).clamp_(max=kv_len - 1)
-            blocks = batch.block_tables[row, positions // cache.block_size].long()
-            slots.append(blocks * cache.block_size + positions % cache.block_size)
-        return SingleTokenPlan(rows, slots)
+            blocks = view.block_tables[row, positions // block_size].long()
+            slots.append(blocks * block_size + positions % block_size)
+        return SingleTokenPlan(view, rows, slots)
 
-    def attend(
-        self, plan: SingleTokenPlan, cache: KVCache, layer: int, query: Tensor, scale: float, window: int
-    ) -> Tensor:
-        keys, values = cache.keys[layer], cache.values[layer]
+    def attend(self, plan: SingleTokenPlan, layer: int, query: Tensor, scale: float, window: int) -> Tensor:
+        keys, values = plan.view.cache.keys[layer], plan.view.cache.values[layer]
         kv_heads = keys.shape[1]
         queries = (query.float() * scale).view(len(query), kv_heads, -1, query.shape[2])
         result = torch.zeros_like(query)  # padding has no keys

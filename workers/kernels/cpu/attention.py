@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from ...kv.cache_view import CacheView
 from .library import Pool
 from .parameters import AttentionParams, packer
 
@@ -16,7 +17,6 @@ KERNEL_OF = {  # by the dtypes of the query and of the cache
 HEAD_MULTIPLE = 16  # elements of a head in the cache, of which those past the model's are zeros
 MAX_HEAD_DIM = 1024
 PARAMS = packer(AttentionParams)
-Scales = tuple[Tensor, Tensor]  # of int8 keys and of values, each [num_blocks, kv_heads, block_size] float32
 
 
 def cached(head_dim: int) -> int:
@@ -27,25 +27,21 @@ def cached(head_dim: int) -> int:
 def attention(
     pool: Pool,
     query: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    block_tables: Tensor,
-    row_starts: Tensor,
-    kv_lens: Tensor,
+    view: CacheView,
+    layer: int,
     scale: float,
     window: int = 0,
     cap: float = 0.0,
     out: Tensor | None = None,
-    scales: Scales | None = None,
 ) -> Tensor:
-    """`query` [tokens, heads, head_dim] over `keys` and `values` [num_blocks, kv_heads, block_size, cached(head_dim)].
+    """`query` [tokens, heads, head_dim] over a layer's keys and values, whose heads have cached(head_dim) elements.
 
-    Row r owns tokens row_starts[r]:row_starts[r + 1], the last of its kv_lens[r] positions; position p lies in block
-    block_tables[r, p // block_size]. These three are int32, on the CPU. A token sees the positions up to its own, of
-    them the last `window` if that is not 0. Scores are multiplied by `scale`, then become cap * tanh(score / cap)
-    unless `cap` is 0. What no token sees may hold anything. Returns [tokens, heads, head_dim] in the query's dtype,
-    which is that of the cache, or of 16 bits where keys and values are int8 codes; these come with `scales`.
+    A token sees the positions up to its own, of them the last `window` if that is not 0. Scores are multiplied by
+    `scale`, then become cap * tanh(score / cap) unless `cap` is 0. What no token sees may hold anything. Returns
+    [tokens, heads, head_dim] in the query's dtype, which is that of the cache, or of 16 bits where it holds int8 codes.
     """
+    keys, values, scales = view.cache.keys[layer], view.cache.values[layer], view.cache.scales_of(layer)
+    block_tables, row_starts, kv_lens = view.block_tables, view.row_starts, view.kv_lens
     if out is None:
         out = torch.empty(query.shape, dtype=query.dtype)
     _, kv_heads, block_size, cached_dim = keys.shape

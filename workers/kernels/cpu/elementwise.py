@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ...kv.cache_view import CacheView
 from .attention import cached
 from .library import Pool
 from .parameters import DTYPE_CODES, NormParams, RotateParams, SiluMulParams, packer
@@ -43,23 +44,21 @@ def rotate_and_cache(
     pool: Pool,
     projected: Tensor,
     angles: Tensor,
-    positions: Tensor,
-    slots: Tensor,
-    keys: Tensor,
-    values: Tensor,
+    view: CacheView,
+    layer: int,
     query: Tensor,
     query_norm: Tensor | None = None,
     key_norm: Tensor | None = None,
     eps: float = 0.0,
-    scales: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:
-    """Fills `query` [tokens, heads, head_dim], and slots of `keys` and `values` [blocks, kv_heads, size, cached(dim)].
+    """Fills `query` [tokens, heads, head_dim], and the tokens' slots of a layer's keys and values.
 
-    `projected` [tokens, (heads + 2 kv_heads) * head_dim] holds queries, keys and values of tokens at `positions`, whose
-    place in the cache is `slots` (both [tokens] i64). `angles` [positions, head_dim] float32 are a Rotary's table; the
-    norms are [head_dim] float32. In an int8 cache each head of a token becomes codes in -127..127, and one of the
-    `scales` of keys and of values, both [blocks, kv_heads, size] float32. Zeros follow a head in its slot.
+    `projected` [tokens, (heads + 2 kv_heads) * head_dim] holds queries, keys and values. `angles` [positions, head_dim]
+    float32 are a Rotary's table; the norms are [head_dim] float32. In an int8 cache each head of a token becomes codes
+    in -127..127 and a scale. Zeros follow a head in its slot, which has cached(head_dim) elements.
     """
+    keys, values, scales = view.cache.keys[layer], view.cache.values[layer], view.cache.scales_of(layer)
+    positions, slots = view.positions, view.slots
     tokens, heads, head_dim = query.shape
     kv_heads, block_size = keys.shape[1:3]
     _check(projected.dtype, (tokens, (heads + 2 * kv_heads) * head_dim), projected)

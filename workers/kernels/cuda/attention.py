@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ...kv.cache_view import CacheView
 from .attention_kernels import AttentionShape, decode_shape, merge_kernel, paged_kernel, plan_kernel, prefill_shape
 from .kernel import Launcher
 
@@ -98,14 +99,12 @@ class AttentionWork:
         return cls(heads, arch, blocks, *lists, sums, tops, window)
 
 
-def plan(
-    launcher: Launcher, plan: AttentionWork, row_starts: Tensor, kv_lens: Tensor, max_decode_rows: int = DECODE_ROWS
-) -> None:
-    """Lists the work of requests that own tokens row_starts[r]:row_starts[r + 1], the last of kv_lens[r] positions.
+def plan(launcher: Launcher, plan: AttentionWork, view: CacheView, max_decode_rows: int = DECODE_ROWS) -> None:
+    """Lists the work of the requests of `view`, whose tensors lie on the device.
 
-    Both are int32 on the device. Requests of up to `max_decode_rows` rows (tokens * group) are cut into splits; results
-    do not depend on it.
+    Requests of up to `max_decode_rows` rows (tokens * group) are cut into splits; results do not depend on it.
     """
+    row_starts, kv_lens = view.row_starts, view.kv_lens
     heads, requests = plan.heads, len(kv_lens)
     _check_lengths(plan, row_starts, kv_lens)
     lists = (plan.decode, plan.prefill, plan.merges, plan.counts)
@@ -121,27 +120,25 @@ def attention(
     launcher: Launcher,
     plan: AttentionWork,
     query: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    block_tables: Tensor,
-    row_starts: Tensor,
-    kv_lens: Tensor,
+    view: CacheView,
+    layer: int,
     scale: float,
     cap: float = 0.0,
     sinks: Tensor | None = None,
-    key_scale: float = 1.0,
-    value_scale: float = 1.0,
+    code_scales: tuple[float, float] = (1.0, 1.0),
     prefills: bool = True,
     out: Tensor | None = None,
 ) -> Tensor:
-    """`query` [tokens, heads, head_dim] over `keys` and `values` [num_blocks, kv_heads, block_size, head_dim].
+    """`query` [tokens, heads, head_dim] over a layer's keys and values; `view` is that of `plan`.
 
-    Position p of request r lies in block block_tables[r, p // block_size]; `row_starts` and `kv_lens` are those of
-    `plan`. A token sees the positions up to its own, of them the last `plan.window` if that is not 0. Scores are
-    multiplied by `scale`, then become cap * tanh(score / cap) unless `cap` is 0; `sinks` [heads] float32 join the
-    denominators. fp8 keys and values count `key_scale` and `value_scale` times. What no token sees may hold anything.
-    `prefills` False promises that no request has more rows than plan() cuts. Returns [tokens, heads, head_dim].
+    A token sees the positions up to its own, of them the last `plan.window` if that is not 0. Scores are multiplied by
+    `scale`, then become cap * tanh(score / cap) unless `cap` is 0; `sinks` [heads] float32 join the denominators. fp8
+    keys count the first of `code_scales` times, values the second. What no token sees may hold anything. `prefills`
+    False promises that no request has more rows than plan() cuts. Returns [tokens, heads, head_dim].
     """
+    keys, values = view.cache.keys[layer], view.cache.values[layer]
+    block_tables, row_starts, kv_lens = view.block_tables, view.row_starts, view.kv_lens
+    key_scale, value_scale = code_scales
     out = torch.empty(query.shape, dtype=query.dtype, device=query.device) if out is None else out
     _check(plan, query, keys, values, block_tables, sinks, out)
     _check_lengths(plan, row_starts, kv_lens)

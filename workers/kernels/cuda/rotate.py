@@ -5,6 +5,7 @@ import ctypes
 import torch
 from torch import Tensor
 
+from ...kv.cache_view import CacheView
 from .kernel import SCALARS, Kernel, Launcher
 
 CACHED = {**SCALARS, torch.float8_e4m3fn: "fp8"}
@@ -23,26 +24,25 @@ def rotate_and_cache(
     launcher: Launcher,
     projected: Tensor,
     angles: Tensor,
-    positions: Tensor,
-    slots: Tensor,
-    keys: Tensor,
-    values: Tensor,
+    view: CacheView,
+    layer: int,
     query: Tensor,
     query_norm: Tensor | None = None,
     key_norm: Tensor | None = None,
     eps: float = 0.0,
-    scales: tuple[float, float] = (1.0, 1.0),
+    code_scales: tuple[float, float] = (1.0, 1.0),
 ) -> Tensor:
-    """Fills `query` [tokens, heads, head_dim], and the slots of `keys` and `values` [blocks, kv_heads, size, head_dim].
+    """Fills `query` [tokens, heads, head_dim], and the tokens' slots of a layer's keys and values.
 
-    `projected` [tokens, (heads + 2 kv_heads) * head_dim] holds queries, keys and values of tokens at `positions`, whose
-    place in the cache is `slots` (both [tokens] i64); nothing is written for a token whose slot is negative. `angles`
-    [positions, head_dim] float32 are a Rotary's table; the norms are [head_dim] float32. The cache is of the dtype of
-    `projected`, or of float8_e4m3fn: a key is then its code times the first of `scales`, a value times the second.
+    `projected` [tokens, (heads + 2 kv_heads) * head_dim] holds queries, keys and values; nothing is cached of a token
+    whose slot is negative. `angles` [positions, head_dim] float32 are a Rotary's table; the norms are [head_dim]
+    float32. The cache is of the dtype of `projected`, or of float8_e4m3fn: a key is then its code times the first of
+    `code_scales`, a value times the second.
     """
+    keys, values, positions, slots = view.cache.keys[layer], view.cache.values[layer], view.positions, view.slots
     tokens, heads, head_dim = query.shape
     blocks, kv_heads, block_size = keys.shape[:3]
-    assert scales == (1.0, 1.0) or keys.dtype == torch.float8_e4m3fn, scales
+    assert code_scales == (1.0, 1.0) or keys.dtype == torch.float8_e4m3fn, code_scales
     assert keys.dtype in (projected.dtype, torch.float8_e4m3fn), keys.dtype
     _check(projected, projected.dtype, tokens, (heads + 2 * kv_heads) * head_dim)
     _check(query, projected.dtype, tokens, heads, head_dim)
@@ -58,7 +58,7 @@ def rotate_and_cache(
     pointers = [None if tensor is None else tensor.data_ptr() for tensor in tensors]
     kernel = rotate_and_cache_kernel(projected.dtype, keys.dtype, head_dim, heads, kv_heads, block_size)
     if tokens:
-        params = RopeKvWriteParams(*pointers, eps, *(1.0 / scale for scale in scales))
+        params = RopeKvWriteParams(*pointers, eps, *(1.0 / scale for scale in code_scales))
         launcher.launch(kernel, (tokens, 1, 1), params)
     return query
 

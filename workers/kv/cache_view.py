@@ -1,0 +1,36 @@
+"""What a step's attention and cache writes are told of the paged cache, in one object a step."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from ..batch.input_batch import InputBatch
+from .kv_cache import KVCache
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CacheView:
+    """A cache, and where the step's requests and tokens lie in it. Row r owns tokens row_starts[r]:row_starts[r + 1],
+    the last of its kv_lens[r] positions; its position p lies in block block_tables[r, p // block_size]."""
+
+    cache: KVCache
+    block_tables: Tensor  # [rows, max_blocks] i32; entries past a row's last block are not read
+    row_starts: Tensor  # [rows + 1] i32
+    kv_lens: Tensor  # [rows] i32, this step's tokens included
+    positions: Tensor  # [tokens] i64
+    slots: Tensor  # [tokens] i64 = block_id * block_size + offset: where each token's K and V go; negative: nowhere
+    longest: int  # of kv_lens, or more
+    num_decode_rows: int  # the first rows; each has exactly one token
+
+    @classmethod
+    def of(cls, batch: InputBatch, cache: KVCache) -> "CacheView":
+        return cls(
+            cache=cache,
+            block_tables=batch.block_tables,
+            row_starts=batch.row_starts,
+            kv_lens=batch.kv_lens,
+            positions=batch.positions,
+            slots=batch.slots,
+            longest=batch.longest,
+            num_decode_rows=batch.num_decode_rows,
+        )
