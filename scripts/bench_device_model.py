@@ -31,13 +31,14 @@ from paged_serve.workers.backends.cuda.sampler import DeviceSampler
 from paged_serve.workers.checkpoint.safetensors_files import Checkpoint
 from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
 from paged_serve.workers.kv.kv_cache import KVCache
+from paged_serve.workers.layers.decode_step import EagerDecodeStep
 from paged_serve.workers.models.assembly import Assembly
 from paged_serve.workers.models.decoder import Model
 from paged_serve.workers.models.loading import read_model
 from paged_serve.workers.quantization.source import matrix_source
 from paged_serve.workers.runner.cuda_device import GraphPool
 from paged_serve.workers.runner.cuda_graphs import CudaGraphs, ladder
-from paged_serve.workers.runner.device_runner import DeviceRunner, EagerDecodeStep
+from paged_serve.workers.runner.model_runner import ModelRunner
 
 COMMON = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "dtype": "bfloat16", "rms_norm_eps": 1e-5}
 LARGE = {"vocab_size": 128256, "hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8}
@@ -99,7 +100,7 @@ class Bench:
         for tensor in (*cache.keys, *cache.values):
             tensor.view(torch.uint8).zero_()
         scheduler = SchedulerConfig(max_num_seqs=rows, max_num_batched_tokens=chunk)
-        self.runner = DeviceRunner(
+        self.runner = ModelRunner(
             model,
             cache,
             TensorParallelGroup(),

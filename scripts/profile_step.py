@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from paged_serve.protocol.messages.config import ModelConfig
+from paged_serve.protocol.messages.config import ModelConfig, SchedulerConfig
 from paged_serve.protocol.messages.message import pack_ids
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 from paged_serve.protocol.messages.worker import Chunk, NewRow, SchedulerOutput
@@ -27,6 +27,7 @@ from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
 from paged_serve.workers.kernels.cpu import library as cpu
 from paged_serve.workers.kv.kv_cache import KVCache
 from paged_serve.workers.models.loading import load_model
+from paged_serve.workers.runner.host_steps import host_runner
 from paged_serve.workers.runner.model_runner import ModelRunner
 
 BLOCK_SIZE, CHUNK = 16, 512
@@ -75,7 +76,8 @@ def runner_with_rows(model: Any, rows: int, context: int, steps: int, params: Sa
     length = context + steps + 3  # the first token, the step that joins, and one to spare
     blocks = -(-length // BLOCK_SIZE)
     cache = KVCache.allocate(model.geometry, rows * blocks, BLOCK_SIZE)
-    runner = ModelRunner(model, cache, TensorParallelGroup(), num_rows=rows, max_model_len=length)
+    scheduler = SchedulerConfig(max_num_seqs=rows)
+    runner = host_runner(model, cache, TensorParallelGroup(), scheduler, length)
     rng = np.random.default_rng(0)
     for row in range(rows):
         tokens = rng.integers(0, model.geometry.vocab_size, context).tolist()

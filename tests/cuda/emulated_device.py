@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_leaves
 
 from paged_serve.workers.distributed.rank_links import RankLinks
 from paged_serve.workers.kernels.cuda.kernel import Grid, Kernel, Launcher
+from paged_serve.workers.runner.completions import PassedEvent
 
 Call = Callable[[], object]
 WAITING = {  # what reads a device's memory on the host
@@ -147,13 +148,6 @@ class EmulatedPool:
         return replay
 
 
-class Passed:
-    """A point that a stream has passed."""
-
-    def synchronize(self) -> None:
-        pass
-
-
 class EmulatedDevice:
     """A CudaDevice, whose memory is not looked at."""
 
@@ -161,8 +155,8 @@ class EmulatedDevice:
         self.stream = stream or Stream()
         self._pools: list[EmulatedPool] = []
 
-    def mark(self) -> Passed:
-        return Passed()
+    def mark(self) -> PassedEvent:
+        return PassedEvent()
 
     def graph_pool(self) -> EmulatedPool:
         self._pools.append(EmulatedPool(self.stream))

@@ -6,14 +6,15 @@ import torch
 from paged_serve.protocol.messages.config import ModelConfig
 from paged_serve.workers.backends.cuda.backend import CudaBackend
 from paged_serve.workers.backends.torch.backend import TorchBackend
-from paged_serve.workers.batch.input_batch import build_step
+from paged_serve.workers.batch.device_rows import DeviceRows
+from paged_serve.workers.batch.input_batch import step_arrays
 from paged_serve.workers.batch.request_rows import RequestRows
 from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
 from paged_serve.workers.kv.kv_cache import KVCache
 from paged_serve.workers.models.loading import load_model
 from paged_serve.workers.runner.cuda_graphs import ladder
 
-from ..workers.test_device_runner import Chunk, new_row
+from ..workers.test_steps_in_flight import Chunk, new_row
 from ..workers.tiny_model import write_tiny_model
 from .emulated import EmulatorLauncher
 
@@ -43,12 +44,15 @@ def logits_of(model, lengths: list[int]) -> torch.Tensor:
     cache = KVCache.allocate(model.geometry, 64, 16)
     for tensor in (*cache.keys, *cache.values):
         tensor.fill_(float("nan"))
-    rows = RequestRows(4, 256, 16, model.geometry.vocab_size)
+    rows, device_rows = RequestRows(4, 256, 16, model.geometry.vocab_size), DeviceRows(4, 256, 16, 256, "cpu", 1)
     for row, length in enumerate(lengths):
         rows.reset(new_row(row, length))
+        device_rows.reset(new_row(row, length))
+    device_rows.update()
     chunks = [Chunk(row, length) for row, length in enumerate(lengths)]
-    step = build_step(rows, rows.length[:0], chunks)
-    return model.logits(model.forward(step.batch, cache))
+    arrays = step_arrays(rows, rows.length[:0], chunks)
+    batch = device_rows.batch(device_rows.stage(arrays, len(chunks)), arrays.longest)
+    return model.logits(model.forward(batch, cache))
 
 
 def test_logits_are_as_near_to_the_truth_as_those_of_plain_torch(folder, launcher):

@@ -13,10 +13,10 @@ from paged_serve.protocol.messages.config import ModelConfig
 from paged_serve.workers.backends.cuda.backend import CudaBackend
 from paged_serve.workers.backends.cuda.sampler import DeviceSampler
 from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
+from paged_serve.workers.layers.decode_step import EagerDecodeStep
 from paged_serve.workers.models.decoder import Model
 from paged_serve.workers.models.loading import load_model
 from paged_serve.workers.process.rank import DEMO_MODEL
-from paged_serve.workers.runner.device_runner import EagerDecodeStep
 
 from ..workers.one_process import NotWaiting
 from ..workers.random_workload import CHECKPOINTS, MAX_MODEL_LEN

@@ -16,10 +16,10 @@ from paged_serve.workers.backends.cuda.sampler import DeviceSampler
 from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
 from paged_serve.workers.kv.kv_cache import KVCache
 from paged_serve.workers.models.loading import load_model
-from paged_serve.workers.runner.device_runner import DeviceRunner
+from paged_serve.workers.runner.model_runner import ModelRunner
 
 from ..workers.ranks import on_ranks
-from ..workers.test_device_runner import new_row
+from ..workers.test_steps_in_flight import new_row
 from ..workers.tiny_model import write_tiny_model
 from .emulated import EmulatorLauncher
 from .test_cuda_backend import MODELS
@@ -53,7 +53,7 @@ def take_steps(model, cache, group=ALONE):
     """A prompt too long for the shape of decode, decode beside a chunk, every way to sample, log-probabilities."""
     sampler = DeviceSampler(model.backend.launcher, model.geometry.vocab_size, model.device)
     sizes = {"num_rows": 4, "max_model_len": 256, "max_tokens": 256, "steps_in_flight": 2}
-    runner = DeviceRunner(model, cache, group, sampler, **sizes)
+    runner = ModelRunner(model, cache, group, sampler, **sizes)
     rows = new_row(0, 70, ALL_OF_IT), new_row(1, 3, SamplingParams(temperature=0.0))
     for plan in (
         SchedulerOutput(0, 1, new_rows=rows, chunks=(Chunk(0, 70),)),

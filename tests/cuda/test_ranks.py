@@ -21,10 +21,10 @@ from paged_serve.workers.models.loading import load_model
 from paged_serve.workers.runner.cuda_graphs import ladder
 from paged_serve.workers.runner.cuda_memory import cuda_budget
 from paged_serve.workers.runner.cuda_steps import cuda_steps
-from paged_serve.workers.runner.device_runner import DeviceRunner
+from paged_serve.workers.runner.model_runner import ModelRunner
 
 from ..workers.ranks import Ranks
-from ..workers.test_device_runner import BLOCK_SIZE, MAX_LEN, NUM_ROWS, STEADY, new_row, numbered
+from ..workers.test_steps_in_flight import BLOCK_SIZE, MAX_LEN, NUM_ROWS, STEADY, new_row, numbered
 from ..workers.tiny_model import write_tiny_model
 from .emulated import EmulatorLauncher
 from .emulated_device import (
@@ -152,7 +152,7 @@ def without_graphs(ranks, group):
     model = ranks.model(group)
     sampler = DeviceSampler(model.backend.launcher, model.geometry.vocab_size, "cpu")
     sizes = {"num_rows": NUM_ROWS, "max_model_len": MAX_LEN, "max_tokens": 64, "steps_in_flight": 1}
-    runner = DeviceRunner(model, new_cache(model, group), group, sampler, **sizes)
+    runner = ModelRunner(model, new_cache(model, group), group, sampler, **sizes)
     return [told(runner.execute(plan)) for plan in PLANS]
 
 

@@ -15,13 +15,14 @@ from paged_serve.protocol.messages.sampling_params import FinishReason
 from paged_serve.protocol.messages.worker import ModelRunnerOutput, SchedulerOutput
 from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
 from paged_serve.workers.kv.kv_cache import KVCache
+from paged_serve.workers.layers.decode_step import DecodeStep, EagerDecodeStep
 from paged_serve.workers.models.decoder import Model
-from paged_serve.workers.runner.device_runner import DecodeStep, DeviceRunner, EagerDecodeStep, PendingStep
-from paged_serve.workers.runner.model_runner import ModelRunner
+from paged_serve.workers.runner.host_steps import host_runner
+from paged_serve.workers.runner.model_runner import ModelRunner, PendingStep
 from paged_serve.workers.sampling.device_sampler import DeviceSampling
+from paged_serve.workers.sampling.host_sampling import HostSampling
 from paged_serve.workers.sampling.sampler import Sampler
 
-from .host_sampling import HostSampling
 from .ranks import SharedModel
 
 CLIENT = b"client:0"
@@ -62,9 +63,7 @@ class OneProcess:
         return self.runner_of(self.model, TensorParallelGroup())
 
     def runner_of(self, model: Model, group: TensorParallelGroup) -> Any:
-        num_rows = self.config.scheduler.max_num_seqs
-        cache = self.new_cache(model, group)
-        return ModelRunner(model, cache, group, num_rows=num_rows, max_model_len=self.max_model_len)
+        return host_runner(model, self.new_cache(model, group), group, self.config.scheduler, self.max_model_len)
 
     def new_cache(self, model: Model, group: TensorParallelGroup) -> KVCache:
         """It holds what a failed request may have left behind."""
@@ -138,7 +137,7 @@ class OneProcess:
 
 
 class NotWaiting(OneProcess):
-    """With the runner of devices, which learns a step's tokens after later steps were started."""
+    """Steps are started before the tokens of those before them are learned, as on a device."""
 
     decode_step: DecodeStep = EagerDecodeStep()
 
@@ -146,9 +145,9 @@ class NotWaiting(OneProcess):
         self.started: deque[PendingStep] = deque()
         super().__init__(*args, **kwargs)
 
-    def runner_of(self, model: Model, group: TensorParallelGroup) -> DeviceRunner:
+    def runner_of(self, model: Model, group: TensorParallelGroup) -> ModelRunner:
         scheduler = self.config.scheduler
-        return DeviceRunner(
+        return ModelRunner(
             model,
             self.new_cache(model, group),
             group,

@@ -35,7 +35,7 @@ class PagedLoop:
 
     def step(self, work: list[tuple[LoopRow, int]]) -> Tensor:
         """Computes the next n tokens of each row, first those with one token; returns all tokens' logits, packed."""
-        return self.model.logits(self.hidden(work))
+        return self.model.logits(self.hidden(work)).clone()
 
     def hidden(self, work: list[tuple[LoopRow, int]]) -> Tensor:
         """The same, but their hidden states."""

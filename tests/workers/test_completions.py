@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from paged_serve.workers.runner.completions import Completions
+from paged_serve.workers.runner.completions import Completions, PassedEvent
 
 
 class Event:
@@ -16,6 +16,9 @@ class Event:
     def fail(self, error):
         self._error = error
         self.passed.set()
+
+    def query(self):
+        return self.passed.is_set()
 
     def synchronize(self):
         assert self.passed.wait(60)
@@ -64,3 +67,23 @@ def test_what_waiting_raised_is_raised_in_its_turn_and_later_events_are_still_wa
         completions.take()
     assert is_readable(completions, 60)
     assert completions.take()
+
+
+def test_an_event_that_has_passed_is_told_at_once_and_without_a_thread(completions):
+    before = threading.active_count()
+    for _ in range(3):
+        completions.watch(PassedEvent())
+        assert completions.take()
+        assert not completions.take()
+    assert threading.active_count() == before
+
+
+def test_an_event_that_has_passed_is_told_after_those_before_it(completions):
+    first = Event()
+    completions.watch(first)
+    completions.watch(PassedEvent())
+    assert not completions.take()
+    first.passed.set()
+    for _ in range(2):
+        assert is_readable(completions, 60)
+        assert completions.take()

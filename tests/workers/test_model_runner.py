@@ -14,6 +14,7 @@ from paged_serve.workers.kv.kv_cache import KVCache
 from paged_serve.workers.models.loading import load_model
 from paged_serve.workers.runner.model_runner import ModelRunner
 
+from .host_runners import new_host_runner
 from .planner import Planner, Request, Whims
 from .tiny_model import VOCAB_SIZE, write_tiny_model
 
@@ -36,7 +37,7 @@ def load(folder, pool):
 
 def new_runner(model) -> ModelRunner:
     cache = KVCache.allocate(model.geometry, NUM_BLOCKS, BLOCK_SIZE)
-    return ModelRunner(model, cache, TensorParallelGroup(), num_rows=NUM_ROWS, max_model_len=MAX_LEN)
+    return new_host_runner(model, cache, NUM_ROWS, MAX_LEN)
 
 
 def new_planner(model, seed: int) -> Planner:
@@ -155,11 +156,11 @@ def test_a_step_without_work_answers_nothing(model):
 
 def test_logits_that_are_not_finite_are_told_and_the_neighbour_goes_on(model):
     class Poisoned:
-        geometry, backend = model.geometry, model.backend
+        geometry, backend, device = model.geometry, model.backend, model.device
         forward = staticmethod(model.forward)
         broken = False
 
-        def logits(self, hidden):
+        def logits(self, hidden, out=None):
             logits = model.logits(hidden).clone()
             if self.broken:
                 logits[0, 3] = float("nan")

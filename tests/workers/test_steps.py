@@ -1,4 +1,4 @@
-"""Steps on a device: started at once, told when the device is through, in their order."""
+"""Steps are started at once, and told when the device is through, in their order: on the CPU at once."""
 
 import select
 
@@ -6,11 +6,12 @@ import pytest
 
 from paged_serve.protocol.messages.message import pack_ids
 from paged_serve.protocol.messages.worker import Chunk, SchedulerOutput
-from paged_serve.workers.runner.device_runner import EagerDecodeStep
-from paged_serve.workers.runner.steps import DeviceSteps, HostSteps
+from paged_serve.workers.layers.decode_step import EagerDecodeStep
+from paged_serve.workers.runner.completions import PassedEvent
+from paged_serve.workers.runner.steps import Steps
 
 from .test_completions import Event
-from .test_device_runner import model, new_row, numbered, runner, waiting  # noqa: F401  fixtures
+from .test_steps_in_flight import model, new_row, new_runner, numbered, runner, waiting  # noqa: F401  fixtures
 
 START = SchedulerOutput(0, 0, new_rows=(new_row(0, 9),), chunks=(Chunk(0, 9),))
 PLANS = numbered([START, SchedulerOutput(0, 0, decode_joins=pack_ids([0])), SchedulerOutput(0, 0)])
@@ -27,14 +28,14 @@ def steps(runner, events):  # noqa: F811
         events.append(Event())
         return events[-1]
 
-    return DeviceSteps(runner, mark)
+    return Steps(runner, mark)
 
 
 def test_a_step_is_told_when_the_device_has_passed_it(steps, events, waiting):  # noqa: F811
     for plan in PLANS:
         steps.launch(plan)
     assert steps.take() is None
-    expected = HostSteps(waiting)
+    expected = Steps(waiting, PassedEvent)
     for plan, event in zip(PLANS, events, strict=True):
         assert steps.take() is None
         event.passed.set()
@@ -45,23 +46,20 @@ def test_a_step_is_told_when_the_device_has_passed_it(steps, events, waiting):  
     assert steps.take() is None
 
 
-def test_every_size_is_prepared_once_in_the_order_that_all_ranks_have(steps, runner):  # noqa: F811
+def test_every_size_is_prepared_once_in_the_order_that_all_ranks_have(model):  # noqa: F811
     prepared, told = [], []
 
     class Sizes(EagerDecodeStep):
         sizes = (4, 2, 1)
 
-        def prepare(self, num_rows, run):
-            runner._logits.zero_()
-            run()
-            written = runner._logits.any(dim=1)
-            assert written[:num_rows].all()
-            assert not written[num_rows:].any()
-            prepared.append(num_rows)
+        def prepare(self, num_rows, inputs, logits):
+            prepared.append((num_rows, logits(inputs())))
 
-    runner._decode_step = Sizes()
+    steps = Steps(new_runner(model, decode_step=Sizes()), PassedEvent)
     steps.prepare(lambda *progress: told.append(progress))
-    assert prepared == [4, 2, 1]
+    assert [num_rows for num_rows, _ in prepared] == [4, 2, 1]
+    assert [tuple(logits.shape) for _, logits in prepared] == [(n, model.geometry.vocab_size) for n in (4, 2, 1)]
+    assert len({logits.data_ptr() for _, logits in prepared}) == 1
     assert told == [(1, 3), (2, 3), (3, 3)]
 
 

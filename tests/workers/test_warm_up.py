@@ -15,6 +15,7 @@ from paged_serve.workers.models.loading import load_model
 from paged_serve.workers.process.warm_up import warm_up
 from paged_serve.workers.runner.model_runner import ModelRunner
 
+from .host_runners import new_host_runner
 from .tiny_model import write_tiny_model
 
 
@@ -24,7 +25,7 @@ def make_runner(tmp_path):
 
     def make(max_model_len: int) -> ModelRunner:
         cache = KVCache.allocate(model.geometry, 4, 16)
-        return ModelRunner(model, cache, TensorParallelGroup(), num_rows=2, max_model_len=max_model_len)
+        return new_host_runner(model, cache, 2, max_model_len)
 
     return make
 

@@ -1,4 +1,7 @@
-"""What a device must remember of the rows, so that a step can start before the host knows the last one's tokens."""
+"""What a device remembers of the rows, so that a step can start before the host knows the last one's tokens.
+
+The CPU is a device as well: its steps read the same tensors, which lie beside the host's rows.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +22,10 @@ NO_SLOT = -1  # where the padding of a batch has its keys and values written: no
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StagedStep:
-    """A step's arrays on the device. Those of the decode set lie at the same addresses in all steps of as many rows."""
+    """A step's arrays on the device, in the order in which they are staged.
+
+    Those of the decode set lie at the same addresses in all steps of as many rows.
+    """
 
     token_ids: Tensor  # [tokens] i64; those of decode rows mean nothing
     positions: Tensor  # [tokens] i64
@@ -32,9 +38,9 @@ class StagedStep:
     num_decode_rows: int
 
 
-STAGED = ("token_ids", "positions", "slots", "rows", "logit_tokens", "sampled_rows", "row_starts", "kv_lens")
+NUM_STAGED = 8  # arrays
 STAGED_BYTES_OF_TOKEN, STAGED_BYTES_OF_ROW = 3 * 8, 3 * 8 + 2 * 4
-STAGED_BYTES_BETWEEN = 4 + len(STAGED) * ALIGNMENT
+STAGED_BYTES_BETWEEN = 4 + NUM_STAGED * ALIGNMENT
 
 
 class DeviceRows:
@@ -46,7 +52,9 @@ class DeviceRows:
         max_blocks = -(-max_len // block_size)
         self.last_token = torch.zeros(num_rows, dtype=torch.int64, device=device)
         self.block_table = torch.zeros((num_rows, max_blocks), dtype=torch.int32, device=device)
-        self._max_len = max_len  # every batch's `longest`: what is made for it, the rotary table, stays where it is
+        # What `batch` gathers, at the same addresses in all steps of as many rows.
+        self._token_ids = torch.zeros_like(self.last_token)
+        self._block_tables = torch.zeros_like(self.block_table)
         self._max_blocks = max_blocks
         largest = STAGED_BYTES_OF_TOKEN * max(num_rows, max_tokens) + STAGED_BYTES_OF_ROW * num_rows
         self._steps = Staging(device, largest + STAGED_BYTES_BETWEEN, steps_in_flight)  # graphs read it: it never grows
@@ -92,35 +100,34 @@ class DeviceRows:
     def stage(self, arrays: StepArrays, num_rows: int) -> StagedStep:
         """`arrays` on the device. The decode set gets as many rows as asked; those beyond its own see no keys."""
         tokens, more = len(arrays.token_ids), num_rows - len(arrays.rows)
-        assert more == 0 or (more > 0 and tokens == arrays.num_decode_rows), "only the decode set is padded"
-        sampled_rows = arrays.rows[arrays.is_sampled]
-        staged = (
-            np.pad(arrays.token_ids, (0, more)),
-            np.pad(arrays.positions, (0, more)),
-            np.pad(arrays.slots, (0, more), constant_values=NO_SLOT),
-            np.pad(arrays.rows, (0, more)),
-            np.concatenate((arrays.logit_tokens, np.arange(tokens, tokens + more))),
-            np.pad(sampled_rows, (0, more)),
-            np.concatenate((arrays.row_starts, np.arange(tokens + 1, tokens + 1 + more, dtype=np.int32))),
-            np.pad(arrays.kv_lens, (0, more)),
+        if more:
+            assert tokens == arrays.num_decode_rows, "only the decode set is padded"
+            staged = _padded(arrays, more)
+        else:
+            of_tokens, of_rows = (arrays.token_ids, arrays.positions, arrays.slots), (arrays.row_starts, arrays.kv_lens)
+            staged = *of_tokens, arrays.rows, arrays.logit_tokens, arrays.sampled_rows, *of_rows
+        token_ids, positions, slots, rows, logit_tokens, sampled_rows, row_starts, kv_lens = self._steps.put(staged)
+        num_decode_rows = arrays.num_decode_rows + more
+        return StagedStep(
+            token_ids, positions, slots, rows, logit_tokens, sampled_rows, row_starts, kv_lens, num_decode_rows
         )
-        tensors = dict(zip(STAGED, self._steps.put(staged), strict=True))
-        return StagedStep(**tensors, num_decode_rows=arrays.num_decode_rows + more)
 
-    def batch(self, step: StagedStep) -> InputBatch:
+    def batch(self, step: StagedStep, longest: int) -> InputBatch:
         """With what only the device knows; nothing here waits for it, so that a graph may begin with it."""
-        token_ids, decode_rows = step.token_ids, step.rows[: step.num_decode_rows]
-        if len(token_ids) == len(decode_rows):
-            token_ids = self.last_token.index_select(0, decode_rows)
-        elif len(decode_rows):
-            token_ids = torch.cat((self.last_token.index_select(0, decode_rows), token_ids[len(decode_rows) :]))
+        num_rows, num_decode_rows = len(step.rows), step.num_decode_rows
+        token_ids = step.token_ids
+        if num_decode_rows == num_rows:
+            token_ids = torch.index_select(self.last_token, 0, step.rows, out=self._token_ids[:num_rows])
+        elif num_decode_rows:
+            known = self.last_token.index_select(0, step.rows[:num_decode_rows])
+            token_ids = torch.cat((known, token_ids[num_decode_rows:]))
         return InputBatch(
             token_ids=token_ids,
             positions=step.positions,
             row_starts=step.row_starts,
             kv_lens=step.kv_lens,
-            longest=self._max_len,
-            block_tables=self.block_table.index_select(0, step.rows),
+            longest=longest,
+            block_tables=torch.index_select(self.block_table, 0, step.rows, out=self._block_tables[:num_rows]),
             slots=step.slots,
             logit_tokens=step.logit_tokens,
             num_decode_rows=step.num_decode_rows,
@@ -129,6 +136,21 @@ class DeviceRows:
     def feed(self, rows: Tensor, token_ids: Tensor) -> None:
         """The tokens that were sampled for `rows`, both [n] i64: their next steps start from them."""
         self.last_token.index_copy_(0, rows, token_ids)
+
+
+def _padded(arrays: StepArrays, more: int) -> tuple[NDArray[np.integer[Any]], ...]:
+    """The arrays of a StagedStep, with `more` rows of a token each that see no keys."""
+    tokens = len(arrays.token_ids)
+    return (
+        np.pad(arrays.token_ids, (0, more)),
+        np.pad(arrays.positions, (0, more)),
+        np.pad(arrays.slots, (0, more), constant_values=NO_SLOT),
+        np.pad(arrays.rows, (0, more)),
+        np.concatenate((arrays.logit_tokens, np.arange(tokens, tokens + more))),
+        np.pad(arrays.sampled_rows, (0, more)),
+        np.concatenate((arrays.row_starts, np.arange(tokens + 1, tokens + 1 + more, dtype=np.int32))),
+        np.pad(arrays.kv_lens, (0, more)),
+    )
 
 
 def _last_of_each(

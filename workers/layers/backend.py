@@ -1,22 +1,19 @@
 """What a process computes with: the makers of everything that holds weights, touches the KV cache or visits logits."""
 
-from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from ..batch.input_batch import InputBatch
 from ..checkpoint.packed_weight import PackedWeight
 from ..checkpoint.weight_forms import Weight
 from ..distributed.tensor_parallel import TensorParallelGroup
 from ..sampling.passes import Passes
 from .attention import AttentionBackend
+from .decode_step import DecodeStep
 from .embedding import Table, TiedTable
 from .linear import Linear
 from .ops import HeadLayout, Ops
-
-Forward = Callable[[InputBatch], Tensor]  # a model's `forward` over one cache
 
 
 class Backend(Protocol):
@@ -69,10 +66,10 @@ class PackingBackend(Backend, Protocol):
 
 @runtime_checkable
 class HostBackend(Backend, Protocol):
-    """One whose steps the host waits for (ModelRunner), and samples."""
+    """One whose logits the host samples."""
 
     def sampling(self, vocab_size: int) -> Passes: ...
 
-    def recorded(self, forward: Forward) -> Forward:
-        """`forward` for steps of DecodeInputs; it may have what it did for so many rows done again, without Python."""
+    def decode_step(self) -> DecodeStep:
+        """For one runner; it may have what was done for so many rows done again, without Python."""
         ...

@@ -77,5 +77,5 @@ class Model:
 
     @torch.inference_mode()
     def logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
-        """[n, hidden] -> [n, vocab] float32, on every rank; in `out` if it is given."""
+        """[n, hidden] -> [n, vocab] float32, on every rank; in `out` if it is given, else valid until the next call."""
         return self.output_head(hidden, out)

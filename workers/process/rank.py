@@ -23,8 +23,8 @@ from ..kv.kv_cache import KVCache
 from ..models.decoder import Model
 from ..models.loading import device_of, load_model
 from ..runner.cuda_device import CudaDevice
-from ..runner.model_runner import ModelRunner
-from ..runner.steps import HostSteps, Steps
+from ..runner.host_steps import host_steps
+from ..runner.steps import Steps
 from .arithmetic import arithmetic
 from .machine import remedy, why_slow
 from .warm_up import warm_up
@@ -130,10 +130,7 @@ class Rank:
             from ..runner.cuda_steps import cuda_steps
 
             return cuda_steps(model, cache, self._group, scheduler, longest, CudaDevice())
-        num_rows = scheduler.max_num_seqs
-        return HostSteps(
-            ModelRunner(model, cache, self._group, num_rows=num_rows, max_model_len=longest, device=model.device)
-        )
+        return host_steps(model, cache, self._group, scheduler, longest)
 
     @property
     def steps(self) -> Steps:

@@ -134,8 +134,7 @@ class WorkerProcess:
     def _create_kv_cache(self, num_blocks: int) -> None:
         rank = self._loaded()
         rank.create_kv_cache(num_blocks, partial(self._progress, "graphs"))
-        if rank.steps.fd is not None:
-            self._poller.register(rank.steps.fd, zmq.POLLIN)
+        self._poller.register(rank.steps.fd, zmq.POLLIN)
         gc.freeze()  # what lives now lives for ever; later collections need not look at it
         gc.enable()
         self._send(KVCacheReady(self._child.index))

@@ -10,22 +10,44 @@ from typing import Protocol
 class DeviceEvent(Protocol):
     """A point on a device's stream, such as torch.cuda.Event."""
 
+    def query(self) -> bool:
+        """Whether the device has passed it."""
+        ...
+
     def synchronize(self) -> None:
         """Returns once the device has passed it."""
         ...
 
 
+class PassedEvent:
+    """A point on the CPU, where what was started is through."""
+
+    def query(self) -> bool:
+        return True
+
+    def synchronize(self) -> None:
+        pass
+
+
 class Completions:
-    """A thread that waits for events in their order, so that the loop need not; `fd` is readable while some are due."""
+    """Events in their order, and a thread that waits for those that were not passed when they came, so that the loop
+    need not. `fd` is readable while some are due."""
 
     def __init__(self) -> None:
         self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC | os.EFD_SEMAPHORE)
         self._events: queue.SimpleQueue[DeviceEvent | None] = queue.SimpleQueue()
         self._outcomes: deque[Exception | None] = deque()  # of events, in their order; None: passed
-        self._thread = threading.Thread(target=self._wait_for_each, name="completions", daemon=True)
-        self._thread.start()
+        self._num_due = 0  # watched, and not yet told by `take`
+        self._thread: threading.Thread | None = None
 
     def watch(self, event: DeviceEvent) -> None:
+        self._num_due += 1
+        if self._num_due == 1 and event.query():  # with others before it the thread keeps their order
+            self._tell(None)
+            return
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._wait_for_each, name="completions", daemon=True)
+            self._thread.start()
         self._events.put(event)
 
     def take(self) -> bool:
@@ -33,18 +55,22 @@ class Completions:
 
         Raises what waiting for it raised: the device has failed.
         """
+        if not self._outcomes:
+            return False
         try:
             os.eventfd_read(self.fd)
         except BlockingIOError:
             return False
+        self._num_due -= 1
         if (failure := self._outcomes.popleft()) is not None:
             raise failure
         return True
 
     def close(self) -> None:
         """Waits for the events that were watched."""
-        self._events.put(None)
-        self._thread.join()
+        if self._thread is not None:
+            self._events.put(None)
+            self._thread.join()
         os.close(self.fd)
 
     def _wait_for_each(self) -> None:
@@ -54,5 +80,8 @@ class Completions:
                 event.synchronize()
             except Exception as error:  # whatever it is, it is the loop's, which `take` raises it in
                 failure = error
-            self._outcomes.append(failure)
-            os.eventfd_write(self.fd, 1)
+            self._tell(failure)
+
+    def _tell(self, failure: Exception | None) -> None:
+        self._outcomes.append(failure)
+        os.eventfd_write(self.fd, 1)

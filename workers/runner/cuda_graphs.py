@@ -1,7 +1,10 @@
 """A decode step as one CUDA graph for each of a ladder of batch sizes: the launches of a step cost the host nothing."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
+from torch import Tensor
+
+from ..layers.decode_step import Inputs, Logits
 from .cuda_device import GraphPool, Replay
 
 SMALL = (1, 2, 4)
@@ -26,18 +29,23 @@ class CudaGraphs:
         self._ladder = ladder
         self._pool = pool
         self._replays: dict[int, Replay] = {}
+        self._logits: dict[int, Tensor] = {}  # where each leaves its result
 
     @property
     def sizes(self) -> Sequence[int]:
         """The largest first: smaller ones find room in its memory."""
         return self._ladder[::-1]
 
-    def prepare(self, num_rows: int, run: Callable[[], None]) -> None:
+    def prepare(self, num_rows: int, inputs: Inputs, logits: Logits) -> None:
+        def run() -> None:
+            self._logits[num_rows] = logits(inputs())
+
         run()
         self._replays[num_rows] = self._pool.capture(run)
 
     def padded(self, num_rows: int) -> int:
         return next(size for size in self._ladder if size >= num_rows)
 
-    def __call__(self, num_rows: int, run: Callable[[], None]) -> None:
+    def __call__(self, num_rows: int, inputs: Inputs, logits: Logits) -> Tensor:
         self._replays[num_rows]()
+        return self._logits[num_rows]

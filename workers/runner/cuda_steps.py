@@ -10,8 +10,8 @@ from ..kv.kv_cache import KVCache
 from ..layers.model import Model
 from .cuda_device import CudaDevice
 from .cuda_graphs import CudaGraphs, ladder
-from .device_runner import DeviceRunner
-from .steps import DeviceSteps
+from .model_runner import ModelRunner
+from .steps import Steps
 
 if TYPE_CHECKING:
     from paged_serve.protocol.messages.config import SchedulerConfig
@@ -24,9 +24,9 @@ def cuda_steps(
     scheduler: "SchedulerConfig",
     max_model_len: int,
     device: CudaDevice,
-) -> DeviceSteps:
+) -> Steps:
     sizes = ladder(scheduler.max_num_seqs)
-    return DeviceSteps(cuda_runner(model, cache, group, scheduler, max_model_len, device, sizes), device.mark)
+    return Steps(cuda_runner(model, cache, group, scheduler, max_model_len, device, sizes), device.mark)
 
 
 def cuda_runner(
@@ -37,10 +37,10 @@ def cuda_runner(
     max_model_len: int,
     device: CudaDevice,
     sizes: Sequence[int],
-) -> DeviceRunner:
+) -> ModelRunner:
     """With graphs of decode steps of `sizes` rows, ascending; they are still to be prepared."""
     assert isinstance(model.backend, CudaBackend), model.backend
-    return DeviceRunner(
+    return ModelRunner(
         model,
         cache,
         group,

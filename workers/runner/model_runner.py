@@ -1,99 +1,211 @@
-"""One step of one rank: deltas in, tokens out."""
+"""One step of one rank: deltas in, tokens out. It does not wait for the device, which the CPU is as well.
+
+A step starts before the host has seen the last one's tokens: the device keeps what the next step needs of the last one
+(DeviceRows). The host's rows count a token when it is started and learn it when it is there; a step whose sampling
+needs earlier tokens on the host (bad words of several tokens) waits for them. On the CPU a step is through when it has
+started.
+"""
 
 import time
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from paged_serve.protocol.messages.worker import Chunk, ModelRunnerOutput, SchedulerOutput
+from paged_serve.protocol.messages.worker import Chunk, ModelRunnerOutput, RowPromptLogprobs, SchedulerOutput
 
-from ..batch.input_batch import DecodeInputs, Step, build_step
+from ..batch.device_rows import DeviceRows
+from ..batch.input_batch import InputBatch, StepArrays, step_arrays
 from ..batch.request_rows import RequestRows
+from ..batch.staging import HostCopy
 from ..distributed.tensor_parallel import TensorParallelGroup
 from ..kv.kv_cache import KVCache
-from ..layers.backend import HostBackend
+from ..layers.decode_step import DecodeStep, EagerDecodeStep
 from ..layers.model import Model
-from ..sampling.sampler import SampledTokens, Sampler
+from ..sampling.device_sampler import DeviceSampling, PendingSample
+from ..sampling.sampler import SampledTokens
 from .step_output import PromptLogprobs, row_logprobs
+
+NO_TOKENS = np.zeros(0, np.int64)
+
+
+@dataclass(slots=True, eq=False)
+class PendingStep:
+    """A step that was started. `result` waits for it; steps must be asked in the order they were started."""
+
+    plan: SchedulerOutput
+    started: float
+    rows: NDArray[np.int64]  # those that get a token
+    places: NDArray[np.int64]  # of those tokens in their rows
+    generations: NDArray[np.int64]  # of the rows when the step was started
+    sample: PendingSample | None  # None: no row gets a token
+    prompt_logprobs: tuple[RowPromptLogprobs, ...]
+    sampled: SampledTokens | None = None  # once it is known
+
+    def output(self) -> ModelRunnerOutput:
+        assert self.sampled is not None, "the step's tokens are not known yet"
+        return ModelRunnerOutput(
+            epoch=self.plan.epoch,
+            step=self.plan.step,
+            token_ids=self.sampled.token_ids.astype("<i4").tobytes(),
+            step_s=time.perf_counter() - self.started,
+            logprobs=row_logprobs(self.sampled),
+            prompt_logprobs=self.prompt_logprobs,
+            nan_indices=self.sampled.bad.astype("<i4").tobytes(),
+        )
 
 
 class ModelRunner:
-    """Executes plans in the order they were made. All ranks hold equal rows; rank 0 samples for all of them."""
+    """Starts plans in the order they were made. All ranks hold equal rows; rank 0 samples for all of them."""
 
     def __init__(
         self,
         model: Model,
         cache: KVCache,
         group: TensorParallelGroup,
+        sampling: DeviceSampling,
         *,
         num_rows: int,
         max_model_len: int,
-        device: str = "cpu",
+        max_tokens: int,
+        steps_in_flight: int,
+        decode_step: DecodeStep | None = None,
     ):
         self._model = model
         self._cache = cache
         self._group = group
-        self._device = device
-        vocab_size, backend = model.geometry.vocab_size, model.backend
-        assert isinstance(backend, HostBackend), backend
-        self._rows = RequestRows(num_rows, max_model_len, cache.block_size, vocab_size)
-        self._decode_inputs = DecodeInputs(self._rows, device)
-        self._decode = backend.recorded(partial(model.forward, cache=cache))
-        self._sampler = Sampler(backend.sampling(vocab_size))
-        self._prompt_logprobs = PromptLogprobs(model.logits, self._sampler, self._rows)
+        self._sampling = sampling
+        self._decode_step = decode_step or EagerDecodeStep()
+        self._rows = RequestRows(num_rows, max_model_len, cache.block_size, model.geometry.vocab_size)
+        self._device_rows = DeviceRows(
+            num_rows, max_model_len, cache.block_size, max_tokens, model.device, steps_in_flight
+        )
+        self._max_model_len = max_model_len
+        # Of every decode step, whatever its number of rows: graphs of all sizes write the same memory.
+        self._logits = self._empty_logits(num_rows) if self._decode_step.sizes else None
+        self._prompt_logprobs = PromptLogprobs(model.logits, sampling, self._rows)
+        self._unknown: deque[PendingStep] = deque()  # started, their tokens not yet in the host's rows
+
+    def execute(self, plan: SchedulerOutput) -> ModelRunnerOutput:
+        """Start a step and wait for it."""
+        return self.result(self.launch(plan))
 
     @torch.inference_mode()
-    def execute(self, plan: SchedulerOutput) -> ModelRunnerOutput:
-        """Run one step; the answer of ranks other than 0 has the tokens but no logprobs."""
+    def launch(self, plan: SchedulerOutput) -> PendingStep:
+        """Put the step on the device's stream. Waits for earlier steps only if this one samples by their tokens."""
         started = time.perf_counter()
-        self._rows.apply(plan)
-        step = self._step(plan.chunks)
-        hidden = self._forward(step)
-        num_decode_rows, starts = step.batch.num_decode_rows, step.batch.row_starts.numpy()
-        prompt_logprobs = self._prompt_logprobs.find(plan.chunks, num_decode_rows, starts, hidden)
-        sampled = self._sample(step, hidden)
-        self._advance(step, sampled)
-        return ModelRunnerOutput(
-            epoch=plan.epoch,
-            step=plan.step,
-            token_ids=sampled.token_ids.astype("<i4").tobytes(),
-            step_s=time.perf_counter() - started,
-            logprobs=row_logprobs(sampled),
-            prompt_logprobs=prompt_logprobs,
-            nan_indices=sampled.bad.astype("<i4").tobytes(),
+        self._device_rows.apply(plan, self._rows.apply(plan))
+        arrays = step_arrays(self._rows, self._rows.decode_set, plan.chunks)
+        sampled_rows = arrays.sampled_rows
+        if self._sampling.needs_tokens(sampled_rows, self._rows):
+            self._learn_all()
+        logits, rows_on_device, prompt_logprobs = self._forward(plan.chunks, arrays)
+        sample = self._sample(logits, sampled_rows, rows_on_device) if len(sampled_rows) else None
+        places = self._rows.length[sampled_rows]
+        step = PendingStep(
+            plan, started, sampled_rows, places, self._rows.generation[sampled_rows], sample, prompt_logprobs
         )
+        self._rows.num_computed[arrays.rows] = arrays.kv_lens
+        self._rows.length[sampled_rows] += 1
+        self._unknown.append(step)
+        return step
 
-    def _step(self, chunks: Sequence[Chunk]) -> Step:
+    def result(self, step: PendingStep) -> ModelRunnerOutput:
+        """Wait for `step` and those before it. Ranks other than 0 answer tokens, but no logprobs."""
+        while step.sampled is None:
+            self._learn(self._unknown.popleft())
+        return step.output()
+
+    @torch.inference_mode()
+    def prepare(self, on_progress: Callable[[int, int], None]) -> None:
+        """Take decode steps of padding alone, one of each size that has to be prepared, before the first plan.
+
+        Ranks exchange sums in these steps, so all ranks of a group must do it at the same point of their work.
+        `on_progress(prepared, of)` is called after each.
+        """
+        padding, sizes = step_arrays(self._rows, NO_TOKENS, ()), self._decode_step.sizes
+        for count, num_rows in enumerate(sizes, start=1):
+            inputs, _ = self._staged_decode(padding, num_rows)
+            self._decode_step.prepare(num_rows, inputs, self._decode_logits)
+            on_progress(count, len(sizes))
+
+    def _forward(
+        self, chunks: Sequence[Chunk], arrays: StepArrays
+    ) -> tuple[Tensor, Tensor, tuple[RowPromptLogprobs, ...]]:
+        """Logits [sampled, vocab], whose they are [sampled], and what chunks asked of their prompts."""
+        self._device_rows.update()
+        num_rows = len(arrays.rows)
+        if num_rows == 0:
+            return torch.empty(0), torch.empty(0), ()
         if chunks:
-            return build_step(self._rows, self._rows.decode_set, chunks, self._device)
-        return self._decode_inputs.step(self._rows.decode_set)
+            return self._forward_chunks(chunks, arrays)
+        inputs, rows = self._staged_decode(arrays, self._decode_step.padded(num_rows))
+        logits = self._decode_step(len(rows), inputs, self._decode_logits)
+        return (logits, rows, ()) if len(rows) == num_rows else (logits[:num_rows], rows[:num_rows], ())
 
-    def _forward(self, step: Step) -> Tensor:
-        """[tokens, hidden]; writes the tokens' K and V."""
-        if len(step.rows) == 0:
-            return torch.empty((0, self._model.geometry.hidden_size), device=self._device)
-        if step.batch.num_decode_rows == len(step.rows):
-            return self._decode(step.batch)
-        return self._model.forward(step.batch, self._cache)
+    def _forward_chunks(
+        self, chunks: Sequence[Chunk], arrays: StepArrays
+    ) -> tuple[Tensor, Tensor, tuple[RowPromptLogprobs, ...]]:
+        """As _forward, of a step that is not the decode set's alone."""
+        step = self._device_rows.stage(arrays, len(arrays.rows))
+        hidden = self._model.forward(self._device_rows.batch(step, arrays.longest), self._cache)
+        # First, because logits are valid until the model gives the next ones.
+        found = self._prompt_logprobs.find(chunks, arrays.num_decode_rows, arrays.row_starts, hidden)
+        ends = hidden[step.logit_tokens]
+        return self._model.logits(ends) if len(ends) else ends, step.sampled_rows, found
 
-    def _sample(self, step: Step, hidden: Tensor) -> SampledTokens:
+    def _staged_decode(self, arrays: StepArrays, num_rows: int) -> tuple[Callable[[], InputBatch], Tensor]:
+        """What gathers the inputs of `num_rows`, and whose they are, [num_rows]."""
+        step = self._device_rows.stage(arrays, num_rows)
+        # What is made for the longest row, the rotary table, must stay where prepared steps read it.
+        longest = self._max_model_len if self._decode_step.sizes else arrays.longest
+        return partial(self._device_rows.batch, step, longest), step.sampled_rows
+
+    def _decode_logits(self, batch: InputBatch) -> Tensor:
+        """[rows, vocab] float32; for prepared steps the first rows of memory that all of them share."""
+        out = None if self._logits is None else self._logits[: len(batch.kv_lens)]
+        return self._model.logits(self._model.forward(batch, self._cache), out=out)
+
+    def _empty_logits(self, num_rows: int) -> Tensor:
+        shape = num_rows, self._model.geometry.vocab_size
+        return torch.empty(shape, dtype=torch.float32, device=self._model.device)
+
+    def _sample(self, logits: Tensor, rows: NDArray[np.int64], rows_on_device: Tensor) -> PendingSample:
         """The same tokens on every rank; the rest of the answer on rank 0 alone."""
-        if len(step.sampled_rows) == 0:
-            return SampledTokens(np.zeros(0, np.int64), np.zeros(0, np.int64), {})
-        ends = hidden if len(step.sampled_rows) == len(hidden) else hidden[step.batch.logit_tokens]
-        logits = self._model.logits(ends)  # on every rank: the vocabulary may be sharded
+        sample: PendingSample
         if self._group.rank == 0:
-            sampled = self._sampler.sample(logits, step.sampled_rows, self._rows)
+            sample = self._sampling.launch(logits, rows, self._rows)
+            self._group.broadcast(sample.token_ids)
         else:
-            sampled = SampledTokens(np.empty(len(step.sampled_rows), np.int64), np.zeros(0, np.int64), {})
-        if self._group.size > 1:
-            token_ids = torch.from_numpy(sampled.token_ids).to(self._device)
-            sampled.token_ids[:] = self._group.broadcast(token_ids).numpy(force=True)
-        return sampled
+            token_ids = torch.empty(len(rows), dtype=torch.int64, device=logits.device)
+            sample = RemoteSample(self._group.broadcast(token_ids))
+        self._device_rows.feed(rows_on_device, sample.token_ids)
+        return sample
 
-    def _advance(self, step: Step, sampled: SampledTokens) -> None:
-        self._rows.num_computed[step.rows] = step.batch.kv_lens.numpy()
-        self._rows.append_tokens(step.sampled_rows, sampled.token_ids)
+    def _learn_all(self) -> None:
+        while self._unknown:
+            self._learn(self._unknown.popleft())
+
+    def _learn(self, step: PendingStep) -> None:
+        """Take a step's tokens into the rows that are still the same requests'."""
+        empty = SampledTokens(NO_TOKENS, NO_TOKENS, {})
+        step.sampled = empty if step.sample is None else step.sample.result()
+        same = self._rows.generation[step.rows] == step.generations
+        self._rows.fill(step.rows[same], step.places[same], step.sampled.token_ids[same])
+
+
+class RemoteSample:
+    """What another rank sampled."""
+
+    def __init__(self, token_ids: Tensor):
+        self.token_ids = token_ids
+        self._on_host = HostCopy(token_ids)
+
+    def result(self) -> SampledTokens:
+        [token_ids] = self._on_host.wait()
+        return SampledTokens(token_ids, NO_TOKENS, {})

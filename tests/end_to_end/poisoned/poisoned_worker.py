@@ -5,11 +5,11 @@ import signal
 
 from paged_serve.protocol.messages.message import unpack_ids
 from paged_serve.workers.process.worker_process import main
-from paged_serve.workers.runner.steps import HostSteps
+from paged_serve.workers.runner.steps import Steps
 
 POISON = 777
 
-launch = HostSteps.launch
+launch = Steps.launch
 
 
 def launch_or_die(self, plan):
@@ -18,5 +18,5 @@ def launch_or_die(self, plan):
     launch(self, plan)
 
 
-HostSteps.launch = launch_or_die
+Steps.launch = launch_or_die
 main()

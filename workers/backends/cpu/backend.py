@@ -16,7 +16,7 @@ from ...kernels.cpu.library import Pool
 from ...kernels.cpu.loading import packed
 from ...kernels.cpu.packing import OCTET
 from ...layers.attention import AttentionBackend
-from ...layers.backend import Forward
+from ...layers.decode_step import DecodeStep
 from ...layers.embedding import Table, TiedTable
 from ...layers.linear import Linear
 from ...layers.ops import HeadLayout, Ops
@@ -69,7 +69,7 @@ class CpuBackend:
         return PackedShare(self._pool, self._buffers, weight, bias, segments, group)
 
     def head(self, weight: Weight) -> Linear:
-        return PackedHead(self._pool, self.packed(weight))
+        return PackedHead(self._pool, self._buffers, self.packed(weight))
 
     def table(self, weight: Weight) -> Table:
         table = self.packed(weight)
@@ -94,8 +94,8 @@ class CpuBackend:
     def sampling(self, vocab_size: int) -> Passes:
         return CpuPasses(self._pool)
 
-    def recorded(self, forward: Forward) -> Forward:
-        return RecordedForward(forward, self._pool, self._places)
+    def decode_step(self) -> DecodeStep:
+        return RecordedForward(self._pool, self._places)
 
     def _places(self, batch: InputBatch) -> tuple[int, ...]:
         """Where everything lies that a step of `batch` reads and writes, but for weights and cache, which stay."""

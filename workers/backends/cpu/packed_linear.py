@@ -54,14 +54,16 @@ class PackedShare:
 
 
 class PackedHead:
-    """A product whose results are float32 whatever its operands are, in memory of their own."""
+    """A product whose results are float32 whatever its operands are, in memory that no other product takes."""
 
-    def __init__(self, pool: Pool, weight: PackedWeight):
+    def __init__(self, pool: Pool, buffers: Buffers, weight: PackedWeight):
         self.weight = weight
         self._pool = pool
+        self._buffers = buffers
 
     def __call__(self, x: Tensor) -> Tensor:
-        return gemm(self._pool, x, self.weight, out_dtype=torch.float32)
+        out = self._buffers.take("logits", len(x), self.weight.outputs, torch.float32)
+        return gemm(self._pool, x, self.weight, out=out, buffers=self._buffers)
 
 
 class PackedTable:
@@ -84,4 +86,4 @@ class TiedPackedTable(PackedTable, PackedHead):
 
     def __init__(self, pool: Pool, buffers: Buffers, weight: PackedWeight, dtype: torch.dtype):
         PackedTable.__init__(self, pool, buffers, weight, dtype)
-        PackedHead.__init__(self, pool, weight)
+        PackedHead.__init__(self, pool, buffers, weight)

@@ -4,7 +4,7 @@ Python between the kernels of a step costs 25 us a kernel: its objects have left
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,10 +15,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ...batch.input_batch import InputBatch
 from ...kernels.cpu.library import Pool
 from ...kernels.cpu.program import Program, noted
+from ...layers.decode_step import Inputs, Logits
 
 log = logging.getLogger(__name__)
 
-VIEWS = {torch.ops.aten.view.default, torch.ops.aten.flatten.using_ints, torch.ops.aten.slice.Tensor}
+ATEN = torch.ops.aten
+VIEWS = {ATEN.view.default, ATEN.flatten.using_ints, ATEN.slice.Tensor, ATEN.alias.default, ATEN.to.dtype}
 
 Places = tuple[int, ...]
 
@@ -29,11 +31,11 @@ class Recording:
 
     places: Places
     program: Program
-    hidden: Tensor  # where it leaves its result
+    logits: Tensor  # where it leaves its result
 
 
 class RecordedForward:
-    """A forward pass over the decode set, which runs through Python once for each number of rows.
+    """The DecodeStep of our CPU kernels, which runs through Python once for each number of rows.
 
     Meanwhile the kernels' parameters are noted: addresses and sizes, and nothing that grows with the contexts, because
     attention plans by itself from kv_lens. So the same calls do any later step whose memory lies at the same `places`.
@@ -41,36 +43,43 @@ class RecordedForward:
     Python.
     """
 
-    def __init__(self, forward: Callable[[InputBatch], Tensor], pool: Pool, places: Callable[[InputBatch], Places]):
-        self._forward = forward
+    sizes: Sequence[int] = ()  # none before the first step: the first of so many rows is noted
+
+    def __init__(self, pool: Pool, places: Callable[[InputBatch], Places]):
         self._pool = pool
         self._places = places
         self._recordings: dict[int, Recording] = {}  # by number of rows
         self._is_recordable = True
 
-    def __call__(self, batch: InputBatch) -> Tensor:
-        """[rows, hidden], valid until the next step."""
-        if not (self._is_recordable and self._pool.runs_programs):
-            return self._forward(batch)
-        recording = self._recordings.get(len(batch.kv_lens))
-        if recording is None or recording.places != self._places(batch):
-            return self._record(batch)
-        recording.program.run()
-        return recording.hidden
+    def prepare(self, num_rows: int, inputs: Inputs, logits: Logits) -> None:
+        raise AssertionError("it has no sizes")
 
-    def _record(self, batch: InputBatch) -> Tensor:
+    def padded(self, num_rows: int) -> int:
+        return num_rows
+
+    def __call__(self, num_rows: int, inputs: Inputs, logits: Logits) -> Tensor:
+        batch = inputs()
+        if not (self._is_recordable and self._pool.runs_programs):
+            return logits(batch)
+        recording = self._recordings.get(num_rows)
+        if recording is None or recording.places != self._places(batch):
+            return self._record(batch, logits)
+        recording.program.run()
+        return recording.logits
+
+    def _record(self, batch: InputBatch, logits: Logits) -> Tensor:
         before = self._places(batch)
         with noted(self._pool) as calls, TorchWatch() as watch:
-            hidden = self._forward(batch)
+            result = logits(batch)
         if before != self._places(batch):
-            return hidden  # buffers were made meanwhile, by torch: the next such step will tell
+            return result  # buffers were made meanwhile, by torch: the next such step will tell
         if watch.computed:
             self._is_recordable = False
             self._recordings.clear()
             log.debug("decode steps run through Python torch_computes=%s", ",".join(sorted(watch.computed)))
         else:
-            self._recordings[len(batch.kv_lens)] = Recording(before, Program(self._pool, calls), hidden)
-        return hidden
+            self._recordings[len(batch.kv_lens)] = Recording(before, Program(self._pool, calls), result)
+        return result
 
 
 class TorchWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types for it
@@ -87,7 +96,7 @@ class TorchWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch h
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        # Flattening copies what is not contiguous.
+        # Flattening copies what is not contiguous, and `to` what is of another dtype.
         if func not in VIEWS or result.untyped_storage().data_ptr() != args[0].untyped_storage().data_ptr():
             self.computed.add(str(func))
         return result

@@ -6,7 +6,7 @@ from torch import Tensor
 from ...checkpoint.weight_forms import Fp8Weight, GroupedWeight, Int8Weight, StoredWeight, Weight
 from ...distributed.tensor_parallel import TensorParallelGroup
 from ...layers.attention import AttentionBackend
-from ...layers.backend import Forward
+from ...layers.decode_step import DecodeStep, EagerDecodeStep
 from ...layers.embedding import Table, TiedTable, TorchTable
 from ...layers.linear import Linear, Product, RowParallelLinear, TorchLinear, linear
 from ...layers.ops import HeadLayout, Ops
@@ -68,8 +68,8 @@ class TorchBackend:
     def sampling(self, vocab_size: int) -> Passes:
         return NumpyPasses(vocab_size)
 
-    def recorded(self, forward: Forward) -> Forward:
-        return forward
+    def decode_step(self) -> DecodeStep:
+        return EagerDecodeStep()
 
 
 class SingleRowsBackend(TorchBackend):

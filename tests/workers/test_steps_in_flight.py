@@ -1,4 +1,4 @@
-"""The runner that does not wait for the device, against the one that does."""
+"""Steps that are started before the last one's tokens are known, against the same steps one at a time."""
 
 import numpy as np
 import pytest
@@ -16,12 +16,13 @@ from paged_serve.workers.batch.request_rows import RequestRows
 from paged_serve.workers.batch.staging import Staging
 from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
 from paged_serve.workers.kv.kv_cache import KVCache
+from paged_serve.workers.layers.decode_step import EagerDecodeStep
 from paged_serve.workers.models.loading import load_model
-from paged_serve.workers.runner.device_runner import DeviceRunner, EagerDecodeStep
 from paged_serve.workers.runner.model_runner import ModelRunner
+from paged_serve.workers.sampling.host_sampling import HostSampling
 from paged_serve.workers.sampling.sampler import Sampler
 
-from .host_sampling import HostSampling
+from .host_runners import new_host_runner
 from .tiny_model import write_tiny_model
 
 NUM_ROWS, MAX_LEN, BLOCK_SIZE = 4, 256, 16
@@ -40,14 +41,18 @@ def new_cache(model):
 
 @pytest.fixture
 def waiting(model):
-    return ModelRunner(model, new_cache(model), TensorParallelGroup(), num_rows=NUM_ROWS, max_model_len=MAX_LEN)
+    return new_host_runner(model, new_cache(model), NUM_ROWS, MAX_LEN)
+
+
+def new_runner(model, **options):
+    sampling = HostSampling(Sampler(model.backend.sampling(model.geometry.vocab_size)))
+    sizes = {"num_rows": NUM_ROWS, "max_model_len": MAX_LEN, "max_tokens": 64, "steps_in_flight": 3}
+    return ModelRunner(model, new_cache(model), TensorParallelGroup(), sampling, **sizes, **options)
 
 
 @pytest.fixture
 def runner(model):
-    sampling = HostSampling(Sampler(model.backend.sampling(model.geometry.vocab_size)))
-    sizes = {"num_rows": NUM_ROWS, "max_model_len": MAX_LEN, "max_tokens": 64, "steps_in_flight": 3}
-    return DeviceRunner(model, new_cache(model), TensorParallelGroup(), sampling, **sizes)
+    return new_runner(model)
 
 
 def new_row(row: int, length: int, params: SamplingParams = PARAMS) -> NewRow:
@@ -107,8 +112,8 @@ def test_rows_of_padding_change_nothing(tmp_path, backend):
         tensor.fill_(7.0)
     sampling = HostSampling(Sampler(model.backend.sampling(model.geometry.vocab_size)))
     sizes = {"num_rows": NUM_ROWS, "max_model_len": MAX_LEN, "max_tokens": 64, "steps_in_flight": 3}
-    waiting = ModelRunner(model, caches[0], group, num_rows=NUM_ROWS, max_model_len=MAX_LEN)
-    runner = DeviceRunner(model, caches[1], group, sampling, **sizes, decode_step=PaddedDecodeStep())
+    waiting = new_host_runner(model, caches[0], NUM_ROWS, MAX_LEN)
+    runner = ModelRunner(model, caches[1], group, sampling, **sizes, decode_step=PaddedDecodeStep())
     start = SchedulerOutput(0, 0, new_rows=(new_row(1, 20), new_row(0, 5)), chunks=(Chunk(1, 20), Chunk(0, 5)))
     same_both_ways(waiting, runner, [start, SchedulerOutput(0, 0, decode_joins=pack_ids([0, 1])), STEADY, STEADY])
     assert all((tensor[-1] == 7.0).all() for tensor in (*caches[1].keys, *caches[1].values))

@@ -1,17 +1,17 @@
-"""The host's sampler behind the calls of a device's."""
+"""The host's sampler as a runner's DeviceSampling: it waits for logits, and its tokens are there at once."""
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from paged_serve.workers.batch.request_rows import RequestRows
-from paged_serve.workers.sampling.logprobs import TokenLogprobs
-from paged_serve.workers.sampling.sampler import SampledTokens, Sampler
+from ..batch.request_rows import RequestRows
+from .logprobs import TokenLogprobs
+from .sampler import SampledTokens, Sampler
 
 
 class HostSample:
-    """It is there already."""
+    """A PendingSample that is no longer pending."""
 
     def __init__(self, sampled: SampledTokens, device: torch.device):
         self.token_ids = torch.from_numpy(sampled.token_ids).to(device)
@@ -22,7 +22,7 @@ class HostSample:
 
 
 class HostSampling:
-    """The host's Sampler, which waits for logits, where a device's would be."""
+    """For logits on the CPU, and on devices without a sampler of their own."""
 
     def __init__(self, sampler: Sampler):
         self._sampler = sampler

@@ -1,0 +1,41 @@
+"""The steps of a model whose logits the host samples: on the CPU, or by torch on a CUDA device without our kernels."""
+
+from typing import TYPE_CHECKING
+
+from ..distributed.tensor_parallel import TensorParallelGroup
+from ..kv.kv_cache import KVCache
+from ..layers.backend import HostBackend
+from ..layers.model import Model
+from ..sampling.host_sampling import HostSampling
+from ..sampling.sampler import Sampler
+from .completions import PassedEvent
+from .model_runner import ModelRunner
+from .steps import Steps
+
+if TYPE_CHECKING:
+    from paged_serve.protocol.messages.config import SchedulerConfig
+
+
+def host_steps(
+    model: Model, cache: KVCache, group: TensorParallelGroup, scheduler: "SchedulerConfig", max_model_len: int
+) -> Steps:
+    """A step is through when it was launched: its tokens were sampled from logits that the host has waited for."""
+    return Steps(host_runner(model, cache, group, scheduler, max_model_len), PassedEvent)
+
+
+def host_runner(
+    model: Model, cache: KVCache, group: TensorParallelGroup, scheduler: "SchedulerConfig", max_model_len: int
+) -> ModelRunner:
+    backend = model.backend
+    assert isinstance(backend, HostBackend), backend
+    return ModelRunner(
+        model,
+        cache,
+        group,
+        HostSampling(Sampler(backend.sampling(model.geometry.vocab_size))),
+        num_rows=scheduler.max_num_seqs,
+        max_model_len=max_model_len,
+        max_tokens=scheduler.max_num_batched_tokens,
+        steps_in_flight=scheduler.pipeline_depth,
+        decode_step=backend.decode_step(),
+    )
