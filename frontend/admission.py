@@ -190,7 +190,7 @@ class Admission:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
-        """Somebody takes an answer that was let in before: never refused, but a stop waits for it."""
+        """A connection takes an answer that was admitted before: never refused, but a stop waits for it."""
         self.num_reading += 1
         try:
             yield

@@ -126,7 +126,7 @@ def open_unix(path: str) -> socket.socket:
 def _remove_if_nobody_listens(path: str) -> None:
     """A killed server leaves its socket file behind; a living one answers."""
     if not (os.path.lexists(path) and stat.S_ISSOCK(os.lstat(path).st_mode)):
-        return  # nothing there, or no socket: bind will say so, and we remove nobody's file
+        return  # nothing there, or no socket: bind will say so, and no file is removed
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         try:
             probe.connect(path)

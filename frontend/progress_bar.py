@@ -10,7 +10,7 @@ from paged_serve.protocol.process.log import in_json
 log = logging.getLogger(__name__)
 
 BAR_CELLS = 30
-PLAIN_LINE_S = 3.0  # until a line of progress, and between two, where nobody watches
+PLAIN_LINE_S = 3.0  # until a line of progress, and between two, where stderr is no terminal
 
 
 class LoadingBar:

@@ -29,7 +29,7 @@ class Overloaded(PagedServeError):
 
 
 class RequestExpired(PagedServeError, TimeoutError):
-    """The request's own time limit ended before its first token (HTTP 504); nothing was computed, and nobody waits."""
+    """The request's own time limit ended before its first token (HTTP 504); nothing was computed."""
 
     def __init__(self, message: str, param: str | None = "timeout"):
         super().__init__(message)

@@ -23,6 +23,7 @@ RETIRED = {  # word of an identifier or file name: the term
 }
 ORDINARY: set[tuple[str, str]] = set()  # (file, word): where it is ordinary English
 GLOSSARY = ROOT / "docs/glossary.md"
+PERSONS = re.compile(r"\b(whoever|whomever|nobody|somebody|everybody|anybody)\b", re.IGNORECASE)
 
 
 def names(tree: ast.Module) -> Iterator[tuple[int, str]]:
@@ -55,6 +56,20 @@ def test_no_retired_word_is_a_name(room):
                 if word in RETIRED and (where, word) not in ORDINARY
             ]
     assert not found, "\n".join(sorted(set(found)))
+
+
+def test_no_person_stands_for_a_thing():
+    """The subject of a sentence is the process, the request, the block. docs/log.md is history."""
+    files = [path for room in ROOMS for path in sources(room)]
+    files += [path for ending in ("h", "cpp", "cu", "cuh") for path in (ROOT / "csrc").rglob(f"*.{ending}")]
+    files += [path for path in (ROOT / "docs").glob("*.md") if path.name != "log.md"] + [ROOT / "README.md"]
+    found = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+        for path in files
+        for number, line in enumerate(path.read_text().splitlines(), start=1)
+        if PERSONS.search(line)
+    ]
+    assert not found, "name the thing:\n" + "\n".join(found)
 
 
 def test_the_glossary_is_short_and_its_terms_are_in_the_code():

@@ -31,7 +31,7 @@ alignas(64) constexpr auto KEY_AT = [] {
   return keys;
 }();
 
-// What stands in for keys and values that nobody may look at: past the end, or before every window.
+// What stands in for keys and values that may not be read: past the end, or before every window.
 alignas(64) constexpr char ZEROS[STREAM_KEYS * MAX_HEAD_DIM * sizeof(float)] = {};
 
 // Words of float16 as they lie in the cache, and the words of rows that are widened: see `piece` in attention_products.h.
@@ -104,7 +104,7 @@ template <class Kv> struct Sizes {
 struct Half {
   const char* keys[STREAMS];
   const char* values[STREAMS];
-  int64_t rows[STREAMS];  // the first key's row of the cache; -1: nobody sees the stream, it stands for zeros
+  int64_t rows[STREAMS];  // the first key's row of the cache; -1: no row sees the stream, it stands for zeros
 };
 struct Tile {
   Half halves[2];

@@ -40,7 +40,7 @@ template <class Kv> inline F32 weight_of(F32 x) {
 
 // A row of scores[TILE_KEYS] becomes weights[TILE_KEYS] of keys [from, to) of the tile, zeros elsewhere; `top` and
 // `totals` [WIDE] go on. Returns what older sums are to be multiplied by. Only the first `halves` of the tile are read
-// and written: nobody sees the rest. The scales of codes, by position, are null without codes.
+// and written: the rest is not seen. The scales of codes, by position, are null without codes.
 template <class Kv, bool MASKED>
 inline float weigh(float* scores, int halves, int from, int to, const Scale& scale, float& top, float* totals,
                    typename Kv::Row* weights, const float* key_scales, const float* value_scales) {

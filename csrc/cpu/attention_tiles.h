@@ -1,5 +1,5 @@
 // Where the tiles of a unit's keys and values lie in the paged cache, what of them must not be looked at, and which come
-// next: memory is asked for two halves of tiles ahead, whoever they belong to.
+// next: memory is asked for two halves of tiles ahead, whatever row they belong to.
 #pragma once
 #include "attention_plan.h"
 

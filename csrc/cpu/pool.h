@@ -1,4 +1,4 @@
-// A persistent fork-join pool. `run` hands out ranges of items in order to whoever is free; which thread computes an
+// A persistent fork-join pool. `run` hands out ranges of items in order to threads that are free; which thread computes an
 // item must not matter to its bits. Idle workers spin for a while, because the next kernel of a step comes within
 // microseconds, and then sleep. Items are computed without denormals (float_mode.h), by workers and caller alike.
 #pragma once

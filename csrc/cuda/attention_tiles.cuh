@@ -85,7 +85,7 @@ class HalfTiles {
   }
   DEVICE const unsigned char* arrived() {
     copy_wait<RING - 2>();
-    __syncthreads();  // everybody's copies are there, and everybody is done with the slot that is filled next
+    __syncthreads();  // all copies are there, and all threads are done with the slot that is filled next
     ask();
     const unsigned char* half = ring_ + read_ * SLOT_BYTES;
     read_ = read_ + 1 == RING ? 0 : read_ + 1;

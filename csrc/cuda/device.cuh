@@ -34,7 +34,7 @@ typedef unsigned long long uint64_t;
 
 constexpr uint32_t ALL_LANES = 0xffffffffu;
 constexpr float LOG2_E = 1.4426950408889634f;
-constexpr float MASKED = -1e30f;  // a score that nobody sees; finite, so that differences of two are no NaN
+constexpr float MASKED = -1e30f;  // the score of a hidden key; finite, so that differences of two are no NaN
 
 // ---- 16-bit and 8-bit floats -------------------------------------------------------------------------------------
 

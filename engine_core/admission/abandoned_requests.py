@@ -1,4 +1,4 @@
-"""What was computed for clients that are lost, for whoever asks the same next.
+"""What was computed for clients that are lost, for the next equal request.
 
 An answer is a function of the key, so the client that repeats a key after its frontend's death need not wait
 until all is computed anew: its request begins with the outputs that the lost one had. Their KV blocks are, as a rule,

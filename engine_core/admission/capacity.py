@@ -15,7 +15,7 @@ from ..requests.tenant import Tenant
 from .backlog import Backlog
 from .forecast import Forecast
 
-LONGEST_WAIT_S, SHORTEST_WAIT_S = 3600.0, 0.1  # that anybody is told
+LONGEST_WAIT_S, SHORTEST_WAIT_S = 3600.0, 0.1  # that a client is told
 UNKNOWN_WAIT_S = 1.0  # before the first step
 TOLD_TO_HURRY_S = 0.5  # a queue that may drain sooner is not called full: who hears of it does so some 100 ms later
 

@@ -59,7 +59,7 @@ class CorePoison:
 
     @property
     def is_over(self) -> bool:
-        """Nobody waits for anything here."""
+        """Nothing waits here."""
         return not self.under_way and not self._kept
 
     def candidates_withheld(self, client: bytes, count: int) -> None:

@@ -23,7 +23,7 @@ class Deadlines:
         return self._requests[0].deadline_s if self._requests else math.inf
 
     def add(self, request: Request) -> None:
-        """Whoever has a token already has met it."""
+        """A request that has a token has met it."""
         if request.deadline_s < math.inf and not any(sequence.output for sequence in request.sequences):
             insort(self._requests, request, key=_moment)
 

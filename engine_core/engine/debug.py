@@ -62,7 +62,7 @@ def _check_tenants(scheduler: Scheduler, live: list[Sequence]) -> None:
 
 
 def _check_leads(engine: EngineCore) -> None:
-    """Nobody will have to wait for ever: a batch costs no more than all rows at their longest."""
+    """No tenant waits for ever: a batch costs no more than all rows at their longest."""
     shares, rows = engine.scheduler.shares, engine.scheduler.max_num_rows
     longest = MAX_LEAD_BATCHES * rows * max(FIRST_COST, OUTPUT_TOKEN_COST * engine.facts.max_model_len)
     for tenant in shares.tenants.values():
@@ -81,11 +81,11 @@ def _check_places(engine: EngineCore) -> None:
     for sequence in scheduler.running:
         assert sequence.state is SequenceState.RUNNING, f"stream {sequence.stream_id} is {sequence.state.name}"
     owners = {sequence for sequence in live if sequence.block_ids}
-    assert owners == set(scheduler.running), "somebody who does not run has blocks, or somebody who runs has none"
+    assert owners == set(scheduler.running), "a sequence that does not run has blocks, or one that runs has none"
     queued = [sequence for sequence in live if sequence.state is SequenceState.WAITING]
     assert len(queued) == scheduler.num_queued, "num_queued is wrong"
     assert sum(sequence.num_tokens for sequence in queued) == scheduler.num_queued_tokens, "num_queued_tokens is wrong"
-    assert scheduler.worker_poison.sequences() <= set(live), "somebody who has ended is a candidate"
+    assert scheduler.worker_poison.sequences() <= set(live), "a sequence that has ended is a candidate"
     for sequence in held:
         assert sequence.request.leader in scheduler.running, f"stream {sequence.stream_id} waits in vain"
 

@@ -91,7 +91,7 @@ class EngineCore:
         self.clients[client].heard_s = now
 
     def remove_client(self, client: bytes, now: float) -> None:
-        """The client is gone: what it asked for is over, until somebody asks the same again."""
+        """The client is gone: what it asked for is over, until an equal request comes."""
         outbox = self.clients.pop(client, None)
         sequences = [] if outbox is None else list(outbox.streams.values())
         self.admission.client_removed(client, list(dict.fromkeys(sequence.request for sequence in sequences)), now)
@@ -282,7 +282,7 @@ class EngineCore:
         return [(client, message) for message in messages]
 
     def _recompute_or_fail(self, sequence: Sequence, outputs: dict[bytes, list[StreamOutput]], now: float) -> None:
-        """Its blocks may be poisoned: nobody may find them, and it starts over without the cache, once."""
+        """Its blocks may hold NaN: they are not found any more, and it starts over without the cache, once."""
         self.kv_cache.invalidate(sequence)
         sequence.num_nans += 1
         if sequence.num_nans <= MAX_NANS:

@@ -1,4 +1,4 @@
-"""A line for each step as it is sent and answered, for whoever must find out what the engine did last."""
+"""A line for each step as it is sent and answered, to find out what the engine did last."""
 
 import logging
 import time

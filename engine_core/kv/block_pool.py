@@ -39,7 +39,7 @@ class BlockPool:
         """
         assert 0 <= count <= self.num_free, f"{count} blocks wanted, {self.num_free} free"
         tenants = tenants if len(tenants) == count else [*tenants] * count
-        self._cached.hold_all(tenants)  # before somebody has to give some up for them
+        self._cached.hold_all(tenants)  # before blocks are evicted for them
         start = max(0, len(self._blank) - count)
         taken = self._blank[start:]
         del self._blank[start:]
@@ -93,7 +93,7 @@ class BlockPool:
         return blocks[:end]  # type: ignore[return-value]
 
     def hash_of(self, block: int) -> bytes | None:
-        """None: nobody can find what it holds."""
+        """None: what it holds cannot be found."""
         return self._hash_by_block.get(block)
 
     def num_free_among(self, blocks: Iterable[int]) -> int:
@@ -106,7 +106,7 @@ class BlockPool:
         return num_once - sum(self._refcounts[block] == 1 for block in besides.intersection(blocks))
 
     def num_valid(self, blocks: Sequence[int]) -> int:
-        """How many of `blocks`, from the first on, somebody else may share, too."""
+        """How many of `blocks`, from the first on, other sequences may share."""
         if not self._invalid:
             return len(blocks)
         return next((index for index, block in enumerate(blocks) if block in self._invalid), len(blocks))

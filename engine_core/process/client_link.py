@@ -149,7 +149,7 @@ class ClientLink:
         self._tell(client, welcome(engine, known, self._failures), now)
 
     def _take_in(self, engine: EngineCore, client: bytes, message: FromClient, now: float) -> None:
-        """What one message does to us must not end everybody's loop."""
+        """What one message does must not end the loop."""
         if client not in engine.clients:
             return
         try:

@@ -1,7 +1,7 @@
 """The engine core's process: the only loop of this room. Links in, the engine, links out.
 
 The loop sleeps in poll until a link has outputs or a heartbeat is due. Each turn it takes what came, plans what can be
-planned, and keeps everybody's clock: the supervisor's, the clients' and the workers'.
+planned, and keeps all clocks: the supervisor's, the clients' and the workers'.
 """
 
 import gc

@@ -64,7 +64,7 @@ class StepTimeLimits:
             self.patience = max(1.0, self.patience / 2.0)
 
     def usual_s(self, num_tokens: int) -> float | None:
-        """What all but one in a thousand steps of about so many tokens take; None when nobody knows.
+        """What all but one in a thousand steps of about so many tokens take; None when it is not known.
 
         Of a class that is not known yet the next smaller one tells: twice the tokens take at most twice the time. If
         there is none, the next larger one.

@@ -131,7 +131,7 @@ class WorkerLink:
     def replace(self, epoch: int, from_outside: bool | None = None) -> None:
         """Wait for the group of `epoch`, unless that or a later one is here already.
 
-        `from_outside`: whether the group before was ended by somebody else than a request, if that is known.
+        `from_outside`: whether the group before was ended by something else than a request, if that is known.
         """
         if self._from_outside is None:  # of several losses the first one counts: nothing ran at the others
             self._from_outside = from_outside

@@ -62,7 +62,7 @@ class Request:
 
     @property
     def sharer(self) -> "Sequence | None":
-        """A running sequence whose blocks hold the whole prompt; asked only while nobody computes it."""
+        """A running sequence whose blocks hold the whole prompt; asked only while no sequence computes it."""
         if len(self.sequences) == 1:
             return None
         return next((sequence for sequence in self.sequences if sequence.state is SequenceState.RUNNING), None)

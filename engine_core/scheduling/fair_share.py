@@ -4,7 +4,7 @@ Service is counted as in Sheng et al., "Fairness in Serving Large Language Model
 a tenant, an output token as much as two of a prompt, divided by its weight. The virtual time is the service that each
 would have had if all with something alive had always had their shares (generalized processor sharing, Parekh and
 Gallager 1993). What a tenant has had beyond it is its lead; a pause saves nothing up. Leads are told apart by thirds of
-a batch, a batch being what a whole set of rows costs from the first token to the last: among equals whoever came first
+a batch, a batch being what a whole set of rows costs from the first token to the last: among equals the first to come
 is served first. From two thirds on a tenant is ahead, and what it runs is preempted for those that are not.
 Outputs are charged as they are planned, so no length must be known.
 """
@@ -16,7 +16,7 @@ from ..requests.tenant import OUTPUT_TOKEN_COST, PROMPT_TOKEN_COST, Rate, Tenant
 
 STAGES_OF_BATCH = 3  # a lead is told in so many parts of a batch
 AHEAD_STAGE = 2
-MAX_LEAD_BATCHES = 2.0  # what is beyond is forgiven: it was nobody else's loss
+MAX_LEAD_BATCHES = 2.0  # what is beyond is forgiven: no other tenant lost it
 LEAD_FADES_BATCHES = 6.0  # while each is given so much, a lead falls to 1/e by itself: equals differ by chance
 FIRST_COST, KEEP_COST = 100.0, 0.95  # of a sequence: until one has ended; one counts half after 14 more
 ARRIVALS_OVER_BATCHES = 2.0  # rows returned, in sets of all rows: older arrivals count for little
@@ -139,7 +139,7 @@ class FairShares:
         return self._max_num_rows * max(1.0, self._ended_cost / self._num_ended)
 
     def _remove_idle(self) -> None:
-        """Those that had least lose nothing by it: whoever comes back starts at the virtual time at least."""
+        """Those that had least lose nothing by it: a tenant that comes back starts at the virtual time at least."""
         idle = sorted((tenant for tenant in self.tenants.values() if not tenant.num_live), key=lambda t: t.service)
         for tenant in idle[: max(1, len(idle) // 2)]:
             del self.tenants[tenant.name]

@@ -1,4 +1,4 @@
-"""One planned step: what it computes, and which of its results nobody wants any more."""
+"""One planned step: what it computes, and which of its results are not wanted any more."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field

@@ -118,7 +118,7 @@ class Scheduler:
         self.decode_set = self.decode_set.joined(joining, step)
 
     def _extend_block_tables(self, plan: ScheduledStep) -> bool:
-        """A block for each row that has filled its last one; True when that needed somebody else's blocks."""
+        """A block for each row that has filled its last one; True when that needed another sequence's blocks."""
         due, preempted, groups = self.block_due.take(plan.step), False, self.kv_cache.num_groups
         if len(due) * groups > self.kv_cache.pool.num_free:
             due.sort(key=order_of)
@@ -196,7 +196,7 @@ class Scheduler:
         return None
 
     def _isolate(self, candidate: Sequence) -> bool:
-        """Have nobody but `candidate` run; False while something is in flight that must be answered first."""
+        """Have `candidate` alone run; False while something is in flight that must be answered first."""
         if self.running == [candidate]:
             return candidate.num_scheduled < candidate.prefill_len or not self.in_flight
         if self.in_flight:

@@ -163,7 +163,7 @@ class SimulatedClient:
 
     def _expire(self, message: RequestRejected) -> None:
         assert message.reason is RejectReason.EXPIRED, f"rejected after it was accepted: {message}"
-        assert self.deadlines[message.request_id] < math.inf, "nobody has set a time limit"
+        assert self.deadlines[message.request_id] < math.inf, "no time limit was set"
         first = self.streams[message.request_id]
         for index in range(first.request.sampling_params.n):
             stream = self.streams[message.request_id + index]

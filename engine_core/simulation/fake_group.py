@@ -96,7 +96,7 @@ class FakeGroup:
     def execute(self) -> int:
         """The oldest plan's answer is on its way; returns how many of its results are not finite.
 
-        WorkerDied as by a crash in mid-step: whoever calls replaces the group.
+        WorkerDied as by a crash in mid-step: the caller replaces the group.
         """
         plan, background = self._plans.popleft()
         answer = self._worker.execute(plan, background)
@@ -104,7 +104,7 @@ class FakeGroup:
         return len(unpack_ids(answer.nan_indices))
 
     def check_poison(self, engine: EngineCore, applied_step: int) -> None:
-        """Nobody can find a block that the engine knows to be poisoned."""
+        """A block that the engine knows to be poisoned cannot be found."""
         for block in self._worker.reported(applied_step):
             assert engine.kv_cache.pool.hash_of(block) is None, "a poisoned block can be found"
 

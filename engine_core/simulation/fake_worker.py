@@ -1,7 +1,7 @@
 """A worker without a model, for simulations: honest about rows, blocks and slots, exact about what it reads.
 
 Its KV slots hold a hash of all tokens up to the slot's own, its blocks the salt under which they were written. A step
-that reads a slot which somebody else has written, or nobody, raises AssertionError. The next token is a function of
+that reads a slot which another has written, or none, raises AssertionError. The next token is a function of
 (all tokens, seed, position), so any slip shows. A slot may be poisoned, too: what is computed from it is not finite and
 poisons what it writes, and once that was reported and the engine has heard of it, no new row may read it.
 """

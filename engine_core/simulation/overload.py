@@ -30,7 +30,7 @@ EOS = 0
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Somebody who sends, in the mean `per_s` requests a second, from the moment `begins_s` on."""
+    """A sender of, in the mean, `per_s` requests a second, from the moment `begins_s` on."""
 
     tenant: str
     per_s: float
@@ -107,7 +107,7 @@ class Overload:
         return self
 
     def _turn(self, seconds: float) -> bool:
-        """Until the next event: a step ends or somebody asks."""
+        """Until the next event: a step ends or a request comes."""
         engine = self.engine
         while (plan := engine.plan(self.now)) is not None:
             self._plans.append(plan)

@@ -44,7 +44,7 @@ class SimulatedLinks(SimulatedSockets):
         self.record((name, message))
         if isinstance(message, Welcome | EngineHeartbeat):
             return True
-        assert isinstance(message, EngineCoreOutputs | RequestRejected), f"nobody has asked for {message}"
+        assert isinstance(message, EngineCoreOutputs | RequestRejected), f"{message} was not asked for"
         self.num_expired += isinstance(message, RequestRejected) and message.reason is RejectReason.EXPIRED
         inbox = self._clients[name].inbox
         inbox.append(message)

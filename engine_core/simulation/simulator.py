@@ -121,7 +121,7 @@ class Simulation:
 
     def _finish(self) -> None:
         pool = self._engine.kv_cache.pool
-        assert pool.num_free == pool.num_blocks, "blocks are still owned though nobody lives"
+        assert pool.num_free == pool.num_blocks, "blocks are still owned though nothing lives"
         for client in self._speaking():
             assert not client.unfinished(), f"streams {client.unfinished()} were never told their end"
         streams = [stream for client in self._clients for stream in client.streams.values()]
@@ -131,7 +131,7 @@ class Simulation:
         self.outcomes.poisoned = sum(client.num_poisoned for client in self._clients)
         assert 2 * self.outcomes.errors <= self.outcomes.nans, "a stream failed without two bad results"
         num_deadly = sum(stream.seed == self.scenario.poison for stream in streams) * (1 + self.outcomes.core_deaths)
-        assert self.outcomes.crashes <= 2 * num_deadly, "somebody has killed three worker groups"
+        assert self.outcomes.crashes <= 2 * num_deadly, "one request has killed three worker groups"
         self._count_core()
         self.outcomes.passes += self._group.num_passes
 
@@ -200,7 +200,7 @@ class Simulation:
         for stream_id in stream_ids:
             stream = client.streams[stream_id]
             stream.abort_reason = reason if stream.abort_reason is None else stream.abort_reason
-        message = AbortRequests((*stream_ids, 7), reason)  # 7 is nobody's
+        message = AbortRequests((*stream_ids, 7), reason)  # 7 is no stream's
         reasons = {client.streams[stream_id].abort_reason for stream_id in stream_ids}
         if reasons == {reason} and self._happens(0.3):
             self._late_aborts.append((client, message))

@@ -131,7 +131,7 @@ class AsyncClient:
 
         `server`: None for the newest one of this user on this host, its run directory, or the tcp:// address of one
         elsewhere; that needs the file of our secret `key` and of its public `server_key`.
-        `away_s`: how long a restart of the engine may take. Raises EngineDead when nobody answers for `timeout_s`.
+        `away_s`: how long a restart of the engine may take. Raises EngineDead when no engine answers for `timeout_s`.
         """
         keys = (key, server_key) if key or server_key else None
         client = cls(Wire.connect(AsyncDealerChannel, server, keys, role, index, timeout_s, away_s, context))

@@ -146,7 +146,7 @@ class Dispatch:
             self._finish_aborted(request)
 
     def core_is_away(self) -> None:
-        """Nobody is there to confirm aborts."""
+        """No core is there to confirm aborts."""
         for request in list(self.table.requests.values()):
             self._finish_aborted(request)
 
@@ -252,7 +252,7 @@ class Dispatch:
             request.sent_epoch, request.resumed = None, True
 
     def _finish_aborted(self, request: RequestStreams) -> None:
-        """Nobody is there to confirm the aborts of this request."""
+        """No core is there to confirm the aborts of this request."""
         for stream in request.streams:
             if stream.aborted is not None and stream.last is None:
                 position = len(stream.received)
@@ -261,7 +261,7 @@ class Dispatch:
                 self.table.finish(stream, EngineCoreOutput(stream_id, position, b"", stream.aborted))
 
     def _expire(self, now: float, *, ready: bool) -> None:
-        """While no core has them, nobody else ends requests whose time is over."""
+        """While no core has them, only this ends requests whose time is over."""
         for request in list(self.table.requests.values()):
             is_away = not ready or request.sent_epoch is None
             if is_away and now >= request.expires_at and request.may_expire:

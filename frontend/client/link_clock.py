@@ -6,7 +6,7 @@ HEARTBEAT_S = 1.0  # between our signs of life; the core drops a client after 10
 PROBE_AFTER_S = 0.6  # the core speaks every 250 ms; after this silence Hello is said again, as often
 UNPLUGGED_AFTER_S = 0.1  # of silence on a link that takes no message
 SILENT_AFTER_S = 2.0  # then the engine counts as away
-LAPSE_S = 5.0  # whoever slept for so long, half the core's lease, asks at once whether it is still known
+LAPSE_S = 5.0  # after a sleep of so long, half the core's lease, the client asks at once whether it is still known
 
 
 @dataclass(slots=True)

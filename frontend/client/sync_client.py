@@ -1,8 +1,8 @@
 """The client without asyncio.
 
-One thread reads the socket at a time: whoever waits for a delta, and between deltas a thread of the client's own, which
-wakes twice a second. A program may pause between two tokens for as long as it likes: that thread keeps the engine's
-10 s lease, takes in what has arrived (it merges, so nothing piles up) and follows a restart of the engine.
+One thread reads the socket at a time: one that waits for a delta, and between deltas a thread of the client's own,
+which wakes twice a second. A program may pause between two tokens for as long as it likes: that thread keeps the
+engine's 10 s lease, takes in what has arrived (it merges, so nothing piles up) and follows a restart of the engine.
 """
 
 import threading
@@ -124,7 +124,7 @@ class Client:
 
         `server`: None for the newest one of this user on this host, its run directory, or the tcp:// address of one
         elsewhere; that needs the file of our secret `key` and of its public `server_key`.
-        `away_s`: how long a restart of the engine may take. Raises EngineDead when nobody answers for `timeout_s`.
+        `away_s`: how long a restart of the engine may take. Raises EngineDead when no engine answers for `timeout_s`.
         """
         keys = (key, server_key) if key or server_key else None
         client = cls(Wire.connect(DealerChannel, server, keys, role, index, timeout_s, away_s, context))
@@ -224,7 +224,7 @@ class Client:
         self.close()
 
     def keep(self) -> None:
-        """One turn of the client's own thread; when somebody else holds the lock, that one does the same work."""
+        """One turn of the client's own thread; when another thread holds the lock, that one does the same work."""
         if self._lock.acquire(blocking=False):
             try:
                 self._pump(0.0, FRAMES_PER_KEEP)

@@ -34,7 +34,7 @@ SIZE_UNITS = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "K": 2**10, "M": 
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """The configuration, and the origin of each of its values by key ("default" where nobody set it)."""
+    """The configuration, and the origin of each of its values by key ("default" where it was not set)."""
 
     config: Config
     origins: dict[str, str]

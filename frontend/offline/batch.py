@@ -90,7 +90,7 @@ class Batch:
         )
         self._running[request.streams] = _Running(job, request, request.streams, builder)
         self._in_flight += job.params.n
-        if request.done:  # refused at once; nobody will tell
+        if request.done:  # refused at once; no delta will come
             self._with_output.append(request.streams)
 
     def _read(self, results: dict[int, RequestOutput]) -> None:

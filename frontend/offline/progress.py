@@ -11,7 +11,7 @@ DRAW_EVERY_S = 0.1
 
 
 class ProgressBar:
-    """A context; silent where nobody watches."""
+    """A context; silent where stderr is no terminal."""
 
     def __init__(self, num_prompts: int, enabled: bool):
         self._total = num_prompts

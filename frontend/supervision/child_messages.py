@@ -51,7 +51,7 @@ class Complaint:
 
 
 class ChildMessages:
-    """Keeps what children say in their Child; what somebody must act on is returned."""
+    """Keeps what children report in their Child; what must be acted on is returned."""
 
     def __init__(
         self,

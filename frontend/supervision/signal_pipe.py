@@ -13,7 +13,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, REPORT_SIGNAL)
 
 
 class Request(enum.IntEnum):
-    """What somebody asks of the loop, as one byte; below are signal numbers, which the kernel writes as they are."""
+    """What threads ask of the loop, as one byte; below are signal numbers, which the kernel writes as they are."""
 
     DRAIN = 254
     STOP = 255

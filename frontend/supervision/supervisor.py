@@ -245,7 +245,7 @@ class Supervisor:
         return self._processes.is_complete and all(child.state is ChildState.READY for child in told)
 
     def _abandon_all(self) -> None:
-        """Somebody is left only when a start failed, or after an error of our own."""
+        """A process is left only when a start failed, or after an error of our own."""
         for child in self._processes.unfinished():
             self._processes.abandon(child)
 

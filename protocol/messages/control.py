@@ -89,11 +89,11 @@ class PoisonEnded(Message, frozen=True):
 class IsolatesCandidates(Message, frozen=True):
     """From the core: whose turn it is, or will be next, to be computed alone, as a core may have died of it."""
 
-    turn: Count  # as in IsolationTurn; 0: nobody's, all is as usual
+    turn: Count  # as in IsolationTurn; 0: none, all is as usual
 
 
 class ReportAsked(Message, frozen=True):
-    """Somebody has sent SIGUSR1 to this process instead of the supervisor."""
+    """SIGUSR1 came to this process instead of the supervisor."""
 
 
 class State(Message, frozen=True):

@@ -73,7 +73,7 @@ class EngineCoreRequest(Message, frozen=True):
     resume_token_ids: Annotated[
         tuple[TokenBytes, ...], Meta(max_length=MAX_N)
     ] = ()  # per sequence: output already delivered
-    tenant: ShortText = ""  # whose it is: tenants share the engine fairly; a digest, never a key; "": nobody's
+    tenant: ShortText = ""  # whose it is: tenants share the engine fairly; a digest, never a key; "": no key's
     weight: Weight = 1.0  # the tenant's share beside others'
     ttl_s: Ttl = 0.0  # may wait so long for its first token; 0: for ever; sent again, it is what is left
     isolation_tokens: IsolationTokens = (
@@ -126,7 +126,7 @@ class CoreFailure(Record, frozen=True):
     """A core that ended by a fault of its own, not by a signal from outside: a request may have done it."""
 
     epoch: Epoch
-    turn: Count  # it was trying candidates: whose turn this was did it, and nobody else; 0: it tried none
+    turn: Count  # it was trying candidates: the request of this turn did it; 0: it tried none
 
 
 class Welcome(Message, frozen=True):

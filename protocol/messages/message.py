@@ -24,7 +24,7 @@ Step = Annotated[int, Meta(ge=0, le=2**62)]
 Epoch = Annotated[int, Meta(ge=0, le=2**31 - 1)]  # counts restarts of the process or group at the link's other end
 Seconds = Annotated[float, Meta(ge=0.0, le=1e12)]
 ShortText = Annotated[str, Meta(max_length=256)]
-MAX_LONG_TEXT = 16384  # characters; who sends what somebody else wrote cuts it
+MAX_LONG_TEXT = 16384  # characters; a sender cuts what others wrote
 LongText = Annotated[str, Meta(max_length=MAX_LONG_TEXT)]
 TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 TokenIds = Annotated[tuple[TokenId, ...], Meta(max_length=1024)]  # a few, by name; many travel as TokenBytes

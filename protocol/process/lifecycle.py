@@ -66,7 +66,7 @@ class ChildProcess:
         Raises ConfigError when the supervisor refuses, ProtocolError when it does not answer.
         """
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # ctrl-C reaches the whole group; the supervisor decides
-        signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # until there is somebody to tell
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # until the supervisor is connected
         options = _parse(role, argv)
         arm_lifeline(options.lifeline_fd)
         name_process(f"{role}-{options.index}")

@@ -29,13 +29,13 @@ class ClientKeys:
 
 
 def server_keys(secret_file: str, clients_folder: str) -> ServerKeys:
-    """Raises ConfigError when a file is missing, unreadable, open to other users, or nobody would be let in."""
+    """Raises ConfigError when a file is missing, unreadable, open to other users, or would let no client in."""
     if not os.path.isdir(clients_folder):
         raise ConfigError(f"there is no folder {clients_folder!r} of clients' public keys; name it with --client-keys")
     files = sorted(Path(clients_folder).glob(f"*{PUBLIC_SUFFIX}"))
     if not files:
         raise ConfigError(
-            f"{clients_folder} has no *{PUBLIC_SUFFIX} file, so nobody could connect; `paged-serve keygen` makes them"
+            f"{clients_folder} has no *{PUBLIC_SUFFIX} file, so no client can connect; `paged-serve keygen` makes them"
         )
     from zmq.utils import z85  # late, like all of zmq.auth here: most servers have no such socket
 

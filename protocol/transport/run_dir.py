@@ -73,7 +73,7 @@ def _make_run_dir(parent: Path) -> str:
 
 
 def find_run_dirs() -> list[str]:
-    """Directories of this user's living servers, newest first. Living: somebody listens on the control socket."""
+    """Directories of this user's living servers, newest first. Living: a process listens on the control socket."""
     living = [path for path in _control_sockets() if _listening(path)]
     return [str(path.parent) for path in sorted(living, key=_made_at, reverse=True)]
 
@@ -96,7 +96,7 @@ def remove_run_dir(path: str) -> None:
 def remove_dead_run_dirs() -> list[str]:
     """Clear what servers that were killed left behind: directories with a control socket that no process holds.
 
-    Their lock tells, not whether somebody listens: a server that starts beside us binds before it listens.
+    Their lock tells, not whether a process listens: a server that starts beside us binds before it listens.
     """
     dead = [str(path.parent) for path in _control_sockets() if not _is_held(path.parent)]
     for path in dead:
@@ -127,7 +127,7 @@ def _check_room(parent: Path) -> None:
 
 
 def _only_ours(path: Path) -> bool:
-    found = path.lstat()  # not stat: somebody else's link must not lead us anywhere
+    found = path.lstat()  # not stat: a link of another user must not be followed
     return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
 
 

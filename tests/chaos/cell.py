@@ -26,7 +26,7 @@ from .transports import NUM_TRANSPORTS, transports
 HALT_S = 0.3  # of SIGSTOP with SIGCONT: shorter than what counts as a hang
 LONG_HALT_S = 4.0  # of a supervisor while no frontend may be there to continue it
 OPTIONS = ("--max-restarts", "1000000", "--num-blocks", "600", "--max-num-batched-tokens", "128")
-NOBODY = ""
+NO_KEY = ""
 PHASES = ("loading", "idle", "prefill", "decode", "draining")
 
 
@@ -89,7 +89,7 @@ def judge(cell: Cell, load: Load) -> None:
 async def run_while_serving(server: ServerProcess, cell: Cell, orders: list[Order], expected: Expected) -> None:
     """The phases idle, prefill and decode; the server goes on unless the supervisor was hit."""
     async with loading(server, orders, expected) as load:
-        if cell.phase == "idle" and cell.who != NOBODY:
+        if cell.phase == "idle" and cell.who != NO_KEY:
             await strike(server, cell)
             if cell.ends_server:
                 return

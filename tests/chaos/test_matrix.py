@@ -10,7 +10,7 @@ import pytest
 from paged_serve.frontend.config.model_folder import demo_model_folder
 
 from ..end_to_end.server_process import ServerProcess
-from .cell import NOBODY, OPTIONS, Cell, check_end, loading, run_draining, run_while_serving, strike
+from .cell import NO_KEY, OPTIONS, Cell, check_end, loading, run_draining, run_while_serving, strike
 from .faults import CHILDREN, PROCESSES, SIGNALS, check_no_file_is_left, wait_ended
 from .load import Expected
 from .orders import Order, draw_orders
@@ -69,7 +69,7 @@ async def compute_expected(server: ServerProcess, orders: list[Order], expected:
 
 
 async def serve_all(server: ServerProcess, orders: list[Order], expected: Expected) -> None:
-    await run_while_serving(server, Cell("idle", NOBODY, ""), orders, expected)
+    await run_while_serving(server, Cell("idle", NO_KEY, ""), orders, expected)
 
 
 @pytest.mark.nightly

@@ -12,7 +12,7 @@ import pytest
 from paged_serve.frontend.config.model_folder import demo_model_folder
 
 from ..end_to_end.server_process import ServerProcess
-from .cell import NOBODY, OPTIONS, Cell, check_end, judge, loading, run_while_serving, until_all_have_begun
+from .cell import NO_KEY, OPTIONS, Cell, check_end, judge, loading, run_while_serving, until_all_have_begun
 from .faults import CHILDREN, process_of
 from .load import Expected, Load
 from .orders import draw_orders
@@ -34,7 +34,7 @@ def server(tmp_path_factory) -> Iterator[ServerProcess]:
         server.wait_ready()
         yield server
         server.process.terminate()
-        check_end(server, Cell("idle", NOBODY, ""))
+        check_end(server, Cell("idle", NO_KEY, ""))
     finally:
         server.close()
 
@@ -96,7 +96,7 @@ async def serve_through(server: ServerProcess, expected: Expected, end: Callable
         with end(server, who):
             await asyncio.sleep(3.0)
         await asking
-    await run_while_serving(server, Cell("idle", NOBODY, ""), orders, expected)
+    await run_while_serving(server, Cell("idle", NO_KEY, ""), orders, expected)
     return load
 
 

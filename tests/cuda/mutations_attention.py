@@ -10,7 +10,7 @@ MUTATIONS = (
     # Races and copies.
     (
         TILES,
-        "__syncthreads();  // everybody's copies are there, and everybody is done with the slot that is filled next",
+        "__syncthreads();  // all copies are there, and all threads are done with the slot that is filled next",
         "",
         "no barrier between copies and their use",
     ),

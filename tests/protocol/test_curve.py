@@ -92,7 +92,7 @@ def test_secret_files_are_for_their_owner_alone(keys):
         ("server.key", "friends", "no secret key"),
         ("none.key_secret", "friends", "cannot read the key"),
         ("server.key_secret", "nowhere", "no folder"),
-        ("server.key_secret", "empty", "nobody could connect"),
+        ("server.key_secret", "empty", "no client can connect"),
         ("server.key_secret", "broken", r"broken/a.key"),
     ],
 )

@@ -103,7 +103,7 @@ class Moment:
 
     def check_end(self) -> None:
         pool = self.engine.kv_cache.pool
-        assert pool.num_free == pool.num_blocks, "blocks are still owned though nobody lives"
+        assert pool.num_free == pool.num_blocks, "blocks are still owned though nothing lives"
         assert not self.client.unfinished(), "a stream was never told its end"
 
     def key(self) -> object:

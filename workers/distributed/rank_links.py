@@ -125,12 +125,12 @@ def _connect(path: str, rank: int, deadline: float) -> socket.socket:
         except (FileNotFoundError, ConnectionRefusedError) as error:
             peer.close()
             if time.monotonic() > deadline:
-                raise RankLost(f"rank {rank} found nobody at {path}") from error
+                raise RankLost(f"rank {rank} found no other rank at {path}") from error
         time.sleep(RETRY_S)
 
 
 def _accept(listener: socket.socket) -> tuple[int, socket.socket]:
-    """(its rank, the link). Of this user, or nobody."""
+    """(its rank, the link). Of this user, or refused."""
     try:
         peer, _ = listener.accept()
         _, uid, _ = _CREDENTIALS.unpack(peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))

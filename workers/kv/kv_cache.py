@@ -39,7 +39,7 @@ class KVCache:
     ) -> "KVCache":
         """In the model's dtype, e4m3, or int8 with scales; ConfigError when the memory cannot be had.
 
-        Not filled: backends read only slots that were written, and pages that nobody touches cost nothing.
+        Not filled: backends read only slots that were written, and pages that are not touched cost nothing.
         """
         dtype = dtype or geometry.dtype
         shape = (num_blocks, geometry.kv_heads_of_rank(tp_size), block_size, geometry.cached_head_dim)

@@ -11,7 +11,7 @@ NO_STEP = 0  # the core counts from 1
 
 
 def warm_up(execute: Callable[[SchedulerOutput], ModelRunnerOutput], max_model_len: int) -> None:
-    """Take an invented request through a prefill, a decode step and its end. Row 0 and block 0 are anybody's then.
+    """Take an invented request through a prefill, a decode step and its end. Row 0 and block 0 are free then.
 
     Every rank of a group does it, as it does any step.
     """

@@ -1,4 +1,4 @@
-"""How much of a CUDA device's memory is left for the KV cache: measured, because libraries keep what nobody counts."""
+"""How much of a CUDA device's memory is left for the KV cache: measured, because libraries keep some uncounted."""
 
 import torch
 
@@ -30,7 +30,7 @@ def cuda_budget(config: Config, model: Model, group: TensorParallelGroup, device
 
 
 def kv_budget(share: float, total: int, taken: int) -> int:
-    """Of a device of `total` bytes we may have `share`; `taken` are in use by anybody, or will be during a step."""
+    """Of a device of `total` bytes we may have `share`; `taken` are in use, or will be during a step."""
     budget = int(total * share) - taken
     if budget <= 0:
         needed = (int(total * share) - budget) / total

@@ -55,7 +55,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._reader is None:
-            self.close()  # nobody asked
+            self.close()  # unasked
             return
         self._now = time.perf_counter()  # before any work: what we do with the data is not the server's time
         try:

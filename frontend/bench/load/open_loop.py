@@ -76,7 +76,7 @@ class LoadGenerator:
         """Timelines in the order of the requests; `times` are seconds after the start, ascending.
 
         A request's latency counts from its time. Only when all may go at once, but a bound holds them back, it counts
-        from the moment when a place is free: then nobody has meant them to be sent earlier (a closed loop).
+        from the moment when a place is free: then they were not meant to be sent earlier (a closed loop).
         """
         encoded = [self._server.encode(request, self._pool.host) for request in requests]
         closed_loop = self._is_bounded and math.isclose(times[-1], times[0])

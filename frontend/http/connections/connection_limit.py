@@ -1,4 +1,4 @@
-"""How many connections one frontend holds, and who goes when there are too many: whoever has been idle for longest."""
+"""How many connections one frontend holds, and which is closed when there are too many: the one idle for longest."""
 
 from typing import Protocol
 
@@ -15,7 +15,7 @@ class ConnectionLimit:
 
     def __init__(self, limit: int | None = None):
         self.limit = limit
-        self.is_closed = False  # nobody is let in any more
+        self.is_closed = False  # no connection is accepted any more
         self.num_held = 0
         self.num_refused = 0  # of those that wait for their refusal to be read
         self._idle: dict[Connection, None] = {}  # between two requests; the longest idle first

@@ -82,7 +82,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         return True
 
     def leave(self) -> None:
-        """Somebody else needs the place."""
+        """Another connection needs the place."""
         self._expect(None)
         self.transport.close()
 
@@ -115,7 +115,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             self._expect(HEADERS_WITHIN_S)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._in_head:  # trailers are nobody's
+        if self._in_head:  # trailers are not used
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
@@ -188,7 +188,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._expect(None)
         self._in_head, self._framing_bytes = True, 0
         super().on_message_complete()
-        if self.parser.should_upgrade():  # we answer as if nobody had asked for that, and nothing may come behind
+        if self.parser.should_upgrade():  # answered as if that had not been asked for, and nothing may come behind
             self._stop_listening()
         if not self._is_answering():
             self._rest()

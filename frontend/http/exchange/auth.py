@@ -1,4 +1,4 @@
-"""Who may speak to the server: API keys over the whole application, and no web page of somebody else's."""
+"""Which requests are let in: API keys over the whole application, and no web page of another origin."""
 
 import hashlib
 import hmac
@@ -20,7 +20,7 @@ class Tenant:
     weight: float = 1.0
 
 
-NOBODY = Tenant("")  # in particular
+NO_KEY = Tenant("")  # where the server has no keys
 
 
 class Guard:
@@ -46,7 +46,7 @@ class Guard:
         origin = headers.get("origin", "")
         if origin and (not host or origin.lower().partition("://")[2] != host):
             raise HttpError(403, "Requests from web pages of other origins are refused.")
-        return self._check_key(headers.get("authorization", "")) if self._tenants else NOBODY
+        return self._check_key(headers.get("authorization", "")) if self._tenants else NO_KEY
 
     def _check_key(self, authorization: str) -> Tenant:
         scheme, _, key = authorization.partition(" ")
@@ -63,7 +63,7 @@ class Guard:
 
 
 def _name(secret: str, key: str) -> str:
-    """Whoever reads it in a dump cannot even try out keys: he lacks the run's secret."""
+    """Read in a dump it does not even let keys be tried out: that takes the run's secret."""
     return hmac.new(secret.encode(), b"tenant of paged-serve " + key.encode(), hashlib.sha256).hexdigest()[:32]
 
 

@@ -74,7 +74,7 @@ def http_error(error: Exception, request_id: str) -> HttpError:
 
 
 def retry_after(seconds: float) -> Headers:
-    """Whole seconds for everybody, never fewer than predicted; milliseconds for those that read them."""
+    """Whole seconds, never fewer than predicted; milliseconds for clients that read them."""
     milliseconds = math.ceil(1000 * seconds)
     return [
         (b"retry-after", str(max(1, math.ceil(milliseconds / 1000))).encode()),

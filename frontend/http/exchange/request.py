@@ -15,7 +15,7 @@ from paged_serve.protocol.errors import PagedServeError
 
 from ...buffer_budget import DEFAULT_MAX_BYTES, LARGEST_SHARE, BufferBudget, Lease
 from ...client.request_terms import MAX_TIMEOUT_S
-from .auth import NOBODY, Tenant
+from .auth import NO_KEY, Tenant
 from .body import MAX_BODY_BYTES, read_body
 from .errors import HttpError, error_body, http_error
 from .memory_costs import DECODED_PER_BYTE
@@ -57,7 +57,7 @@ class Call:
     request_id: str = field(init=False)
     path: str = field(init=False)  # without the --root-path that a proxy has taken away
     arrival: float = field(default_factory=time.monotonic)
-    tenant: Tenant = NOBODY
+    tenant: Tenant = NO_KEY
     lease: Lease = field(default_factory=_own_lease)  # for the memory that it takes
     status: int = 0  # 0: none has been sent
     _body_taken: Callable[[], None] = field(init=False)
@@ -167,7 +167,7 @@ class Call:
 
     @contextlib.asynccontextmanager
     async def until_disconnect(self) -> AsyncIterator[None]:
-        """Leaves its block as soon as nobody waits for the answer any more. Enter it when the body has been read."""
+        """Leaves its block as soon as no client waits for the answer. Enter it when the body has been read."""
         task = asyncio.current_task()
         assert task is not None
         left = False

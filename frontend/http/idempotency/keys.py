@@ -46,7 +46,7 @@ class EventId:
 
 
 def request_digest(fingerprint: str, path: str, key: str, body: bytes) -> str:
-    """`fingerprint` is the model's, so that nobody goes on with one model where another began."""
+    """`fingerprint` is the model's, so that no answer goes on with one model where another began."""
     digest = hashlib.sha256()
     for part in (fingerprint.encode(), path.encode(), key.encode(), body):
         digest.update(b"%d:" % len(part) + part)

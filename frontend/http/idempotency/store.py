@@ -15,7 +15,7 @@ REPEAT = "Repeat the POST with its Idempotency-Key and Last-Event-ID: the same e
 
 
 class AnswerStore:
-    """Of one frontend. An answer that nobody reads is kept for a grace period, made further or complete."""
+    """Of one frontend. An unread answer is kept for a grace period, made further or complete."""
 
     def __init__(self, server: ServerConfig, budget: BufferBudget | None = None):
         """`budget`: of all that the frontend holds."""

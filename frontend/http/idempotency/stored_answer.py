@@ -1,4 +1,4 @@
-"""One answer that outlives connections: made by a task of its own, kept for whoever comes back for it."""
+"""One answer that outlives connections: made by a task of its own, kept for the client that comes back."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""One HTTP request's sequences, from the engine's deltas to pieces of text, until each has ended or nobody listens."""
+"""One HTTP request's sequences, from the engine's deltas to pieces of text, until each has ended or is not read."""
 
 import asyncio
 import contextlib
@@ -142,7 +142,7 @@ class Generation:
             prompt_tokens=prompt_tokens,
             completion_tokens=completion_tokens,
             total_tokens=prompt_tokens + completion_tokens,
-            # what others have asked before is told to nobody whose answer may have to be made again, byte for byte
+            # what others asked before is not shown in an answer that may have to be made again, byte for byte
             prompt_tokens_details=None if self._turns else PromptTokensDetails(cached_tokens=sum(self._cached)),
         )
 

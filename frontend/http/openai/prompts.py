@@ -22,7 +22,7 @@ def split_prompt(prompt: schemas.Prompt, max_model_len: int) -> list[str | list[
     """One entry a prompt: a text, or its tokens. A list of integers is one prompt, any other list one prompt each."""
     if isinstance(prompt, str):
         return [prompt]
-    if isinstance(prompt[0], int):  # millions are refused by their number, before anybody looks at each
+    if isinstance(prompt[0], int):  # millions are refused by their number, before each is looked at
         fitting_max_tokens(len(prompt), None, None, max_model_len, "prompt")
     elif len(prompt) > fields.MAX_PROMPTS:
         raise InvalidRequest(f"prompt has {len(prompt)} prompts; at most {fields.MAX_PROMPTS} are accepted", "prompt")

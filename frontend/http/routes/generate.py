@@ -1,4 +1,4 @@
-"""The two routes that generate: read, check, submit, answer; abort when nobody waits any more."""
+"""The two routes that generate: read, check, submit, answer; abort when no client waits any more."""
 
 import time
 from collections.abc import AsyncGenerator

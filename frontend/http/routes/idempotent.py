@@ -1,8 +1,8 @@
 """Requests with an Idempotency-Key: one answer however often they come, which goes on when their connection breaks.
 
 The answer is a function of the request and the answer's id: one token an event, choices in turn, nothing that tells
-of others. So whoever repeats the request with the id of the last event that he has gets exactly the events after it,
-from this frontend's memory or made again.
+of others. So a client that repeats the request with the id of its last event gets exactly the events after it, from
+this frontend's memory or made again.
 """
 
 import time

@@ -145,7 +145,7 @@ ROUTES = (
 
 
 def public_routes(server: ServerConfig) -> tuple[RouteSpec, ...]:
-    """What is served to everybody."""
+    """What is served on the public port."""
     return (*ROUTES, METRICS) if server.public_metrics else ROUTES
 
 

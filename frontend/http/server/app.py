@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_OPEN_PROBES = ("/live", "/health")  # which tell no more than that somebody is there: a status without a word
+_OPEN_PROBES = ("/live", "/health")  # which tell no more than that a server is there: a status without a word
 _PROBES = (*_OPEN_PROBES, "/ready")
 _RETRY_SOON = [(b"retry-after", b"1")]
 

@@ -1,4 +1,4 @@
-"""Answers /live while the HTTP server is still being imported; whoever else comes waits for it, unread."""
+"""Answers /live while the HTTP server is still being imported; all other requests wait for it, unread."""
 
 import contextlib
 import os

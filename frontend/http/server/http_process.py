@@ -141,7 +141,7 @@ class FrontendProcess:
         return self._client.stats if self._client is not None and self._engine_ready() else None
 
     def _progress_is_made(self) -> bool:
-        """There are workers, and somebody to replace them."""
+        """There are workers, and a supervisor to replace them."""
         return self._client is not None and self._client.computes and not is_stopped(os.getppid())
 
     async def _serve(self) -> None:
@@ -175,7 +175,7 @@ class FrontendProcess:
         self._app.router, self._admin.router = make_routers(
             text, self._client, self._admission, child.index, child.run_dir, self._buffers
         )
-        gc.freeze()  # what lives now lives for ever; a collection that looks at it holds everybody up
+        gc.freeze()  # what lives now lives for ever; a collection that looks at it holds up all requests
         gc.set_threshold(*gc.get_threshold()[:2], YOUNG_COLLECTIONS_PER_FULL)
         child.control.send(control.Ready(text.facts() | self._admin.facts()))
         log.info("ready max_model_len=%d", self._client.limits.max_model_len)

@@ -1,4 +1,4 @@
-"""Nobody supervises the supervisor but its children: one that a signal has halted is continued."""
+"""The supervisor is watched by its children: one that a signal has halted is continued."""
 
 import contextlib
 import logging
@@ -9,7 +9,7 @@ from paged_serve.protocol.process.lifeline import is_halted
 
 log = logging.getLogger(__name__)
 
-WAKE_AFTER_S = 1.0  # whoever halts it for less, and continues it, is not interfered with
+WAKE_AFTER_S = 1.0  # a shorter halt is not interfered with
 
 
 class SupervisorWatch:

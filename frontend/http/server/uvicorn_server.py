@@ -56,6 +56,6 @@ class UvicornServer(uvicorn.Server):
 
     @property
     def has_unsent_bytes(self) -> bool:
-        """Whether somebody has not taken the whole of an answer yet: it would end with this process."""
+        """Whether a client has not taken the whole of an answer yet: it would end with this process."""
         connections: Any = self.server_state.connections
         return any(connection.has_unsent_bytes for connection in connections)

@@ -128,7 +128,7 @@ def _blocks(bundle: Bundle) -> list[str]:
         lines.append(f"the audit finds: {state['audit']}" if state["audit"] else "the audit finds nothing wrong")
     elif sent := _step_lines(bundle, "sent"):
         lines.append(
-            f"{sent[-1]['free']:.0f} of {sent[-1]['blocks']:.0f} were free at the last step; nobody could audit them"
+            f"{sent[-1]['free']:.0f} of {sent[-1]['blocks']:.0f} were free at the last step; they could not be audited"
         )
     else:
         lines.append("nothing is known")

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 MAX_EVENTS = 512
 MAX_TEXT_BYTES = 3 << 20  # of lines and stacks, over all processes
-QUIET_S = 10.0  # between two bundles that nobody asked for
+QUIET_S = 10.0  # between two bundles that were not asked for
 STACKS_WITHIN_S = 0.05  # recovery waits for them
 STATE_WITHIN_S = 1.0  # recovery does not wait for it
 
@@ -57,7 +57,7 @@ class FlightRecorder:
         self.events.append(f"{datetime.now(UTC).astimezone().isoformat('T', 'milliseconds')[:23]} {event}")
 
     def collect(self, reason: str, now: float, *, asked: bool = False) -> None:
-        """Look at every process before anybody is killed. Nothing happens soon after another time unless `asked`."""
+        """Look at every process before any is killed. Nothing happens soon after another time unless `asked`."""
         self._remove_old_records()
         if self._folder is None or not (asked or now >= self._quiet_until):
             return

@@ -24,7 +24,7 @@ MODULES: dict[Role, str] = {
     "standby": "paged_serve.workers.process.standby",
 }
 
-# As return codes; 0: somebody has asked it to stop, by SIGTERM.
+# As return codes; 0: it was asked to stop, by SIGTERM.
 OUTSIDE = {0, -signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP, -signal.SIGQUIT}
 
 

@@ -18,7 +18,7 @@ class ProcessTable:
     """Bookkeeping of children, without any opinion on why one is replaced."""
 
     def __init__(self, start: StartInfo):
-        self.living: dict[Slot, Child] = {}  # includes a child that ended until somebody replaces it
+        self.living: dict[Slot, Child] = {}  # includes a child that ended until it is replaced
         self._start = start
         self._doomed: list[Child] = []
         self._missing: dict[Slot, int] = {}  # slot -> epoch to start it with
@@ -34,14 +34,14 @@ class ProcessTable:
         return not self._doomed and all(child.state is ChildState.DEAD for child in self.living.values())
 
     def is_current(self, child: Child) -> bool:
-        """Nobody has replaced or dismissed it yet."""
+        """It has not been replaced or dismissed yet."""
         return self.living.get((child.role, child.index)) is child
 
     def of_role(self, *roles: Role) -> list[Child]:
         return [child for child in self.living.values() if child.role in roles]
 
     def unfinished(self) -> list[Child]:
-        """Everybody whose process still exists."""
+        """All children whose process still exists."""
         return [child for child in (*self.living.values(), *self._doomed) if child.state is not ChildState.DEAD]
 
     def handles(self) -> list[int]:
@@ -70,7 +70,7 @@ class ProcessTable:
         self._missing |= {slot: epoch for slot in self._missing if slot[0] == role}
 
     def dismiss(self, child: Child) -> None:
-        """Kill this one and expect nobody in its place."""
+        """Kill this one and expect none in its place."""
         del self.living[child.role, child.index]
         if child.state is ChildState.DEAD:
             self._by_peer.pop(child.peer, None)
@@ -79,7 +79,7 @@ class ProcessTable:
             self._doomed.append(child)
 
     def spawn_missing(self, now: float) -> list[Child]:
-        """Start what is missing in each role that nobody still leaves: a device's memory is free only then.
+        """Start what is missing in each role that no process still leaves: a device's memory is free only then.
 
         A warm standby worker becomes the worker that is missing; those are returned, to be told.
         """

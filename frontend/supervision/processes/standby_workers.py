@@ -1,4 +1,4 @@
-"""Workers in waiting: one a rank, started when the service is at rest, so that nobody waits for their imports."""
+"""Standby workers: one a rank, started when the service is at rest, so that a replacement need not import."""
 
 import logging
 

@@ -4,8 +4,8 @@ the first token, in the order of ids, at which the cumulative weight exceeds the
 host's sampler adds weights in float, a device adds them as integers: the two give the same token unless the number
 lies within about 10^-7 of a border between two. Devices agree with each other in every bit.
 
-Nothing here waits for the device, so that the next step can be launched from `PendingTokens.token_ids` before anybody
-has read them. The device counts new tokens for the penalties itself. Only bad words of several tokens are looked up by
+Nothing here waits for the device, so that the next step can be launched from `PendingTokens.token_ids` before they
+are read. The device counts new tokens for the penalties itself. Only bad words of several tokens are looked up by
 the host: `needs_tokens` tells whether it must know the previous step's tokens first.
 """
 

@@ -181,6 +181,6 @@ def raw_records(indices: NDArray[np.int64], counts: NDArray[np.int64], vocab_siz
 
 
 def _copy_to(target: Tensor, source: NDArray[np.generic]) -> None:
-    """Without waiting: torch gives pinned memory to nobody else before what was copied from it is there."""
+    """Without waiting: torch does not reuse pinned memory before what was copied from it is there."""
     staged = torch.empty(target.shape, dtype=target.dtype, pin_memory=target.is_cuda)
     target.copy_(staged.copy_(torch.from_numpy(source)), non_blocking=True)

@@ -1,6 +1,6 @@
 """Copies KV blocks on the device: a shared block that is about to be written gets a copy of its own.
 
-No step calls it yet: the engine shares full blocks alone, which nobody writes. A fork in the midst of a block (beams)
+No step calls it yet: the engine shares full blocks alone, which are not written. A fork in the midst of a block (beams)
 would need it. It is tested as all kernels are.
 """
 
