@@ -1,1 +1,1 @@
-"""The command line. Nothing heavy is imported before it is needed: `--help` answers in a blink."""
+"""The command line. Nothing heavy is imported before it is needed, so `--help` answers at once."""

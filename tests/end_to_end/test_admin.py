@@ -30,7 +30,7 @@ def admin(server):
     return re.search(r"admin +(http://127.0.0.1:\d+)", server.output())[1]
 
 
-def test_whoever_is_asked_tells_the_figures_of_all_frontends(server, admin):
+def test_each_frontend_tells_the_figures_of_all(server, admin):
     for number in range(8):
         assert server.post("/v1/completions", {"prompt": f"{number}", "max_tokens": 2, "ignore_eos": True})[0] == 200
     for text in (server.metrics(), ask(f"{admin}/metrics")[1]):

@@ -34,7 +34,7 @@ def server(keys):
         yield server
 
 
-def test_a_listed_key_gets_the_tokens_that_everybody_gets(server, keys):
+def test_a_listed_key_gets_the_same_tokens(server, keys):
     address = re.search(r"tcp://127.0.0.1:\d+", server.output())[0]
     credentials = {"key": str(keys / "clients" / "me.key_secret"), "server_key": str(keys / "server.key")}
     with Client.connect(server.run_dir) as local, Client.connect(address, **credentials) as remote:

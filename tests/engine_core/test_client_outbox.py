@@ -101,7 +101,7 @@ def test_a_client_that_never_reads_is_refused_more(slow):
     assert "until this client reads" in world.unread[-1][1].message
 
 
-def test_large_news_is_told_in_frames_of_bounded_size(slow, monkeypatch):
+def test_large_outputs_are_sent_in_frames_of_bounded_size(slow, monkeypatch):
     monkeypatch.setattr(client_outbox, "MAX_OUTPUT_BYTES", 2000)
     world = slow(1, vocab_size=100)
     streams = [world.driver.add([i + 1] * 3, max_tokens=40, seed=i, logprobs=5) for i in range(4)]

@@ -23,7 +23,7 @@ def members(drive, count, clients):
 
 @pytest.mark.parametrize("clients", [[b"client:0"], [b"client:0", b"client:1"], [b"client:0", b"b", b"c"]])
 @pytest.mark.parametrize("seed", range(5))
-def test_random_joins_and_leaves_tell_everybody_the_right_token(drive, clients, seed):
+def test_random_joins_and_leaves_give_each_row_its_token(drive, clients, seed):
     rng, sequences = random.Random(seed), members(drive, 20, clients)
     decode, joined_at, snapshots = DecodeSet(), {}, []
     for step in range(1, 60):

@@ -153,7 +153,7 @@ def test_blocks_that_two_own_are_no_room_when_one_of_them_stays(drive):
     assert {first, shared, large} <= driver.ends.keys()
 
 
-def test_what_somebody_reads_already_goes_on_in_every_row(drive):
+def test_what_is_read_already_goes_on_in_every_row(drive):
     driver = drive(max_num_seqs=8)
     occupy(driver, "greedy", 8, max_tokens=40)
     driver.plans.clear()

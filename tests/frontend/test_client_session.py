@@ -134,7 +134,7 @@ def test_a_queue_that_is_full_for_a_moment_is_no_sign_of_anything():
     assert link.session.ready
 
 
-def test_a_core_without_workers_says_so_and_a_new_welcome_forgets_it():
+def test_a_core_without_workers_says_so_until_a_new_welcome():
     link = Link()
     assert link.session.computes
     link.hear(EngineHeartbeat(0, None, computes=False))

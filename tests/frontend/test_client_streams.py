@@ -197,7 +197,7 @@ def test_outputs_of_the_same_frame_may_come_before_its_columns():
     assert not table.broken
 
 
-def test_a_repetition_is_no_news():
+def test_a_repetition_changes_nothing():
     table = StreamTable()
     request = table.add([1], SamplingParams())
     table.receive(output(1, 1, 0, [5, 6]))

@@ -75,7 +75,7 @@ async def ask(connection):
     return await connection[0].readuntil(b"\r\n\r\nok")
 
 
-def test_whoever_has_been_idle_for_longest_gives_way():
+def test_the_connection_idle_for_longest_is_closed():
     async def body(application, server, connect):
         application.answers.set()
         first, second = await connect(), await connect()

@@ -188,7 +188,7 @@ class TestSilence:
     def test_the_dead_are_not_silent(self):
         assert not self.found(FakeChild("worker", ChildState.DEAD, halted=True), 1000.0)
 
-    def test_after_our_own_sleep_everybody_gets_time_to_speak(self):
+    def test_after_a_sleep_of_the_supervisor_each_child_gets_time_to_speak(self):
         child = FakeChild("frontend", ChildState.READY)
         judge = HangDetector(step_timeout_s=300.0, now=0.0)
         assert judge.judge([child], 1000.0) == []

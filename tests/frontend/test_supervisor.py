@@ -221,7 +221,7 @@ def test_any_process_may_be_asked_for_a_report_of_all(start, tmp_path, name):
     assert running.supervisor.pids == before
 
 
-def test_losses_that_follow_each_other_are_one_report_and_whoever_asks_gets_another(start, tmp_path, monkeypatch):
+def test_losses_that_follow_each_other_are_one_report_and_a_request_makes_another(start, tmp_path, monkeypatch):
     monkeypatch.setattr("paged_serve.frontend.supervision.flight_recorder.recorder.QUIET_S", 1e9)
     running = start(reporting(tmp_path))
     assert running.ready.wait(60)

@@ -87,7 +87,7 @@ def test_living_servers_are_found_newest_first(temporary):
     assert Path(silent).exists()
 
 
-def test_a_server_that_somebody_else_planted_is_not_found(temporary):
+def test_a_server_planted_by_another_user_is_not_found(temporary):
     path = run_dir.make_run_dir()
     with listen(path):
         assert run_dir.find_run_dirs() == [path]

@@ -117,7 +117,7 @@ class Moment:
             tuple(_key_of_step(step, scheduler.step) for step in scheduler.in_flight),
             (tuple(scheduler._leaves), tuple(scheduler._joins), tuple(sorted(scheduler.free_rows))),
             tuple((s.stream_id, goal) for s, goal in scheduler.worker_poison._candidates.items()),
-            (tuple(pool._refcounts), tuple(pool._blank), tuple(pool._cached), frozenset(pool._candidates)),
+            (tuple(pool._refcounts), tuple(pool._blank), tuple(pool._cached), frozenset(pool._invalid)),
             tuple(sorted(pool._hash_by_block.items())),
             (repr(worker._slots), tuple(worker._poisoned), len(self.group.answers), engine.is_idle),
         )

@@ -130,15 +130,15 @@ MUTATIONS = [
         WITHHELD,
         "turns.get(request.sent_epoch) == 0",
         "False",
-        "nobody is ever suspected of killing cores",
+        "no request is ever a candidate after a core's death",
     ),
     (
         WITHHELD,
         "self._isolated if self._isolation in turns.items() else None",
         "self._isolated if self._isolation[0] in turns else None",
-        "whoever was on trial once is convicted by any death",
+        "a request that was isolated once is taken for poison at any death",
     ),
-    (WITHHELD, "        self._isolated = None\n        return True", "        return True", "a trial never ends"),
+    (WITHHELD, "        self._isolated = None\n        return True", "        return True", "an isolation never ends"),
     (
         CORE_POISON,
         "        if client == self._holder:\n            self._end_turn()\n",

@@ -33,7 +33,7 @@ def test_a_program_does_again_what_its_calls_did(cpu_pools):
         assert not torch.equal(again, other)
 
 
-def test_no_program_runs_while_somebody_watches_each_kernel(cpu_pools):
+def test_no_program_runs_while_each_kernel_is_watched(cpu_pools):
     pool, x = cpu_pools[0], torch.ones(2, 16)
     functions, seen = pool.functions, []
     with pool.watched(lambda name, kernel: lambda *arguments: (seen.append(name), kernel(*arguments))):

@@ -17,9 +17,9 @@ LOAD = """
 import json, sys
 from paged_serve.protocol.messages.config import ModelConfig
 from paged_serve.workers.distributed.allocator import keep_freed_memory
-from paged_serve.workers.kernels import cpu
+from paged_serve.workers.kernels.cpu import library as cpu
 from paged_serve.workers.distributed.memory import peak_resident_bytes, resident_bytes
-from paged_serve.workers.models import load_model
+from paged_serve.workers.models.loading import load_model
 from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
 import torch
 

@@ -71,7 +71,7 @@ def test_a_silent_rank_is_given_up(meet):
 
 
 def test_who_waits_alone_gives_up(tmp_path):
-    for rank, words in ((0, "not all ranks"), (1, "nobody")):
+    for rank, words in ((0, "not all ranks"), (1, "no other rank")):
         with pytest.raises(RankLost, match=words):
             RankLinks.join(rank, 2, str(tmp_path / f"place{rank}"), 0.2)
     assert list(tmp_path.iterdir()) == []
