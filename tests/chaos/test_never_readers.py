@@ -36,7 +36,7 @@ WITHIN_S = 600.0
 
 HALTED_CLIENTS = """
 import asyncio, sys
-from paged_serve.frontend.client import AsyncClient
+from paged_serve.frontend.client.async_client import AsyncClient
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 
 async def main(run_dir, clients, requests, max_tokens):
