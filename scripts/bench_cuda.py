@@ -14,6 +14,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,6 +25,9 @@ from cuda_timing import EagerTimer, GraphTimer, Timer
 from paged_serve.frontend.bench.report.tables import number
 from paged_serve.workers.kernels.cuda.elementwise import rms_norm
 from paged_serve.workers.kernels.cuda.requirements import architecture
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
 from tests.cuda.executors import DEVICES, launcher_of
 
 Row = dict[str, Any]

@@ -8,6 +8,7 @@ import argparse
 import asyncio
 import json
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import MutableMapping
@@ -15,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from tests.frontend.http_server import Server, make_model_folder
 
