@@ -1,8 +1,8 @@
 """What was computed for clients that are lost, for the next equal request.
 
-An answer is a function of the key, so the client that repeats a key after its frontend's death need not wait
-until all is computed anew: its request begins with the outputs that the lost one had. Their KV blocks are, as a rule,
-still in the prefix cache. No outputs are kept of requests for logprobs, which are told once, nor of those that want
+An answer is a function of the request, so a client that repeats one after its frontend's death need not wait until
+all is computed anew: it begins with the outputs that the lost one had. Their KV blocks are, as a rule, still in the
+prefix cache. No outputs are kept of requests for logprobs, which are told once, nor of those that want
 their prompt computed.
 """
 
@@ -19,7 +19,7 @@ from ..requests.request import Request
 
 KEPT_S = 30.0  # what a frontend takes to come back, and its clients to ask again
 MAX_KEPT_TOKENS = 1 << 22  # 16 MB
-RequestKey = tuple[str, bytes, bytes, SamplingParams]  # all that an answer depends on, and who asked
+RequestKey = tuple[str, bytes, bytes, SamplingParams]  # all that an answer depends on, and the tenant
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -35,18 +35,18 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class CorePoison:
-    """The turn, the line of clients who wait for it, and what they and others have said meanwhile."""
+    """The turn, the clients in line for it, and the messages that came meanwhile."""
 
     worker_poison: Isolation
     max_kept: int  # requests
     max_kept_bytes: int = 1 << 26
     _line: dict[bytes, None] = field(default_factory=dict)
-    _holder: bytes | None = None  # whose turn it is
+    _holder: bytes | None = None  # the client whose turn it is
     _num_turns: int = 0
     _idle_since: float = 0.0  # nothing could be computed in this turn
     _kept: deque[tuple[bytes, Kept, float]] = field(default_factory=deque)  # with when it came
     _kept_bytes: int = 0
-    _idlers: set[bytes] = field(default_factory=set)  # who have let a turn pass
+    _idlers: set[bytes] = field(default_factory=set)  # clients that have let a turn pass
 
     @property
     def under_way(self) -> bool:
@@ -63,7 +63,7 @@ class CorePoison:
         return not self.under_way and not self._kept
 
     def candidates_withheld(self, client: bytes, count: int) -> None:
-        """What a client says when it has candidates, and whenever a turn of its own is over."""
+        """From a client that has candidates, and whenever a turn of its own is over."""
         if client == self._holder:
             self._end_turn()
         if count and client not in self._idlers:

@@ -76,13 +76,13 @@ class Validation:
         eos_ids = frozenset() if params.ignore_eos else self.facts.eos_token_ids
         stop_ids = eos_ids.union(params.stop_token_ids) if params.stop_token_ids else eos_ids
         self._check_a_token_is_left(params, stop_ids)
-        names = []
+        hashes = []
         if self.kv_cache.prefix_cache.enabled:
-            names = chain_blocks(root, message.prompt_token_ids, self.kv_cache.block_size)
+            hashes = chain_blocks(root, message.prompt_token_ids, self.kv_cache.block_size)
         for index, output in enumerate(outputs):
             order = queue_order(message.priority if self.use_priority else 0, arrival, index)
             sequence = Sequence(
-                request, index, _sequence_seed(seed, index), order, output, token_limit, stop_ids, eos_ids, names[:]
+                request, index, _sequence_seed(seed, index), order, output, token_limit, stop_ids, eos_ids, hashes[:]
             )
             request.sequences.append(sequence)
         return request

@@ -216,7 +216,7 @@ class EngineCore:
         plan = in_flight[0]
         results = apply_results(plan, output, self.kv_cache)
         in_flight.popleft()
-        self.counters.applied(plan, len(results.quiet_tokens) + len(results.detailed), output.step_s)
+        self.counters.applied(plan, len(results.plain_tokens) + len(results.detailed), output.step_s)
         step_s = output.step_s if self._last_apply_s is None else now - self._last_apply_s
         self.admission.forecast.step(plan.num_tokens - len(plan.decode), len(plan.decode), step_s, now)
         self._last_apply_s = now if in_flight else None
@@ -247,7 +247,7 @@ class EngineCore:
     def _deliver(
         self, step: int, results: StepResults, outputs: dict[bytes, list[StreamOutput]], now: float
     ) -> Outgoing:
-        columns = results.quiet.columns(step, results.quiet_tokens)
+        columns = results.plain.columns(step, results.plain_tokens)
         outgoing: Outgoing = []
         for client in dict.fromkeys((*columns, *outputs)):
             outbox = self.clients[client]

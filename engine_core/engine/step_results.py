@@ -1,4 +1,4 @@
-"""Gives each sequence the token that its step sampled, and finds out who ends with it."""
+"""Gives each sequence the token that its step sampled, and finds those that end with it."""
 
 from array import array
 from dataclasses import dataclass, field
@@ -21,8 +21,8 @@ from ..scheduling.scheduled_step import ScheduledStep
 class StepResults:
     """What one step brought, sorted by how it is told."""
 
-    quiet: DecodeSet  # its plain rows have one more token and nothing else to say
-    quiet_tokens: "array[int]"
+    plain: DecodeSet  # its rows have one more token and nothing else to say
+    plain_tokens: "array[int]"
     detailed: list[Sequence] = field(default_factory=list)  # one more token, and more to say
     ended: dict[Sequence, FinishReason] = field(default_factory=dict)  # all of them detailed
     logprobs: dict[Sequence, Logprobs] = field(default_factory=dict)
@@ -34,26 +34,26 @@ def apply_results(plan: ScheduledStep, output: ModelRunnerOutput, kv_cache: KVCa
 
     Raises ProtocolError, and changes nothing, when the answer does not fit the plan.
     """
-    tokens, candidate = unpack_ids(output.token_ids), set(unpack_ids(output.nan_indices))
+    tokens, bad = unpack_ids(output.token_ids), set(unpack_ids(output.nan_indices))  # bad: not finite
     num_decode = len(plan.decode)
     sampling = [chunk for chunk in plan.chunks if chunk.samples]
     if len(tokens) != num_decode + len(sampling):
         raise ProtocolError(f"step {plan.step} brought {len(tokens)} tokens instead of {num_decode + len(sampling)}")
-    if not all(0 <= index < len(tokens) for index in (*candidate, *(entry.index for entry in output.logprobs))):
+    if not all(0 <= index < len(tokens) for index in (*bad, *(entry.index for entry in output.logprobs))):
         raise ProtocolError(f"step {plan.step} speaks of tokens that it did not bring")
     chunk_tokens = tokens[num_decode:]
     del tokens[num_decode:]
 
-    for index in candidate & plan.discarded:  # who was aborted or preempted meanwhile has left its blocks to others
+    for index in bad & plan.discarded:  # aborted or preempted meanwhile, its blocks are others' by now
         kv_cache.prefix_cache.invalidate_hashes(plan.decode.sequences[index])
-    results = _apply_decode(plan, tokens, {index for index in candidate if index < num_decode})
+    results = _apply_decode(plan, tokens, {index for index in bad if index < num_decode})
     _apply_prompt_logprobs(plan, output)
     for index, (chunk, token) in enumerate(zip(sampling, chunk_tokens, strict=True), start=num_decode):
         if chunk.discarded:
-            if index in candidate:
+            if index in bad:
                 kv_cache.prefix_cache.invalidate_hashes(chunk.sequence)
             continue
-        if index in candidate:
+        if index in bad:
             results.not_finite.append(chunk.sequence)  # the caller strikes its blocks from the cache
         else:
             chunk.sequence.output.append(token)
@@ -70,19 +70,19 @@ def apply_results(plan: ScheduledStep, output: ModelRunnerOutput, kv_cache: KVCa
     return results
 
 
-def _apply_decode(plan: ScheduledStep, tokens: "array[int]", candidate: set[int]) -> StepResults:
+def _apply_decode(plan: ScheduledStep, tokens: "array[int]", bad: set[int]) -> StepResults:
     """The steady path: no row is visited but by `append`, unless it ends or has logprobs."""
     decode = plan.decode
-    not_finite = [decode.sequences[index] for index in candidate - plan.discarded]
-    decode, tokens = _without(decode, tokens, plan.discarded | candidate)
+    not_finite = [decode.sequences[index] for index in bad - plan.discarded]
+    decode, tokens = _without(decode, tokens, plan.discarded | bad)
     for append, token in zip(decode.appends, tokens, strict=True):
         append(token)
     ended = _ended(plan, decode, tokens)
     detailed = list(ended)
     if sum(decode.num_plain.values()) < len(decode):
         detailed += [sequence for sequence in decode.sequences if not sequence.plain and sequence not in ended]
-    quiet, tokens = _without(decode, tokens, {index for s in ended if (index := decode.index(s)) is not None})
-    return StepResults(quiet, tokens, detailed, ended, {}, not_finite)
+    plain, tokens = _without(decode, tokens, {index for s in ended if (index := decode.index(s)) is not None})
+    return StepResults(plain, tokens, detailed, ended, {}, not_finite)
 
 
 def _without(decode: DecodeSet, tokens: "array[int]", indices: set[int]) -> tuple[DecodeSet, "array[int]"]:
@@ -95,7 +95,7 @@ def _without(decode: DecodeSet, tokens: "array[int]", indices: set[int]) -> tupl
 
 
 def _ended(plan: ScheduledStep, decode: DecodeSet, tokens: "array[int]") -> dict[Sequence, FinishReason]:
-    """Who of `decode` ends with the token that was just appended."""
+    """Those of `decode` that end with the token just appended."""
     candidates = [sequence for sequence in plan.last if decode.index(sequence) is not None]
     if not decode.stop_ids.isdisjoint(tokens):
         stop_ids = decode.stop_ids

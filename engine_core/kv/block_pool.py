@@ -1,6 +1,6 @@
-"""Who owns which KV block, and which free blocks still hold something worth finding again.
+"""Which sequences own which KV blocks, and which free blocks can still be found.
 
-A block is in exactly one of three places: owned (refcount > 0), cached (free, but its contents have a name and can be
+A block is in exactly one of three places: owned (refcount > 0), cached (free, but found by its hash and
 shared again), or blank (free, contents worthless). Blank blocks are handed out first, then cached ones.
 """
 
@@ -11,17 +11,17 @@ from .evictor import Evictor
 
 
 class BlockPool:
-    """Reference counts and content names of `num_blocks` blocks. All KV groups draw from one pool."""
+    """Reference counts and hashes of `num_blocks` blocks. All KV groups draw from one pool."""
 
     def __init__(self, num_blocks: int):
         self.num_blocks = num_blocks
         self._refcounts = [0] * num_blocks
         self._blank = list(range(num_blocks - 1, -1, -1))  # a stack; the lowest id leaves first
         self._cached = Evictor(num_blocks)
-        self._tenants = [""] * num_blocks  # who had it allocated, in whose share it is until it is blank
+        self._tenants = [""] * num_blocks  # for which it was allocated, in whose share it is until it is blank
         self._block_by_hash: dict[bytes, int] = {}
         self._hash_by_block: dict[int, bytes] = {}
-        self._invalid: set[int] = set()  # owned; what they hold may be poisoned
+        self._invalid: set[int] = set()  # owned; what they hold may be NaN
 
     @property
     def num_free(self) -> int:
@@ -65,30 +65,30 @@ class BlockPool:
         self._cached.remove(free)
 
     def release(self, blocks: Iterable[int]) -> None:
-        """Take one owner from each block. Of those that become free, the first is forgotten first."""
-        refcounts, names = self._refcounts, self._hash_by_block
+        """Take one owner from each block. Of those that become free, the first is evicted first."""
+        refcounts, hashes = self._refcounts, self._hash_by_block
         for block in blocks:
             assert refcounts[block] > 0, f"block {block} is released but has no owner"
             refcounts[block] -= 1
             if refcounts[block]:
                 continue
             self._invalid.discard(block)
-            if block in names:
+            if block in hashes:
                 self._cached.add(block, self._tenants[block])
             else:
                 self._blank.append(block)
                 self._cached.hold(self._tenants[block], -1)
 
-    def publish(self, blocks: Sequence[int], names: Sequence[bytes]) -> None:
-        """Name the contents of owned blocks. Of two blocks with equal contents the first keeps the name."""
-        for block, name in zip(blocks, names, strict=True):
-            if name not in self._block_by_hash and block not in self._hash_by_block:
-                self._block_by_hash[name] = block
-                self._hash_by_block[block] = name
+    def publish(self, blocks: Sequence[int], hashes: Sequence[bytes]) -> None:
+        """Let owned blocks be found by their hashes. Of two blocks with equal contents the first is."""
+        for block, block_hash in zip(blocks, hashes, strict=True):
+            if block_hash not in self._block_by_hash and block not in self._hash_by_block:
+                self._block_by_hash[block_hash] = block
+                self._hash_by_block[block] = block_hash
 
-    def find(self, names: Sequence[bytes]) -> list[int]:
-        """Blocks that hold the longest known prefix of `names`. They gain no owner yet."""
-        blocks = list(map(self._block_by_hash.get, names))
+    def find(self, hashes: Sequence[bytes]) -> list[int]:
+        """Blocks that hold the longest known prefix of `hashes`. They gain no owner yet."""
+        blocks = list(map(self._block_by_hash.get, hashes))
         end = blocks.index(None) if None in blocks else len(blocks)
         return blocks[:end]  # type: ignore[return-value]
 
@@ -117,16 +117,16 @@ class BlockPool:
         self._invalid.update(block for block in blocks if self._refcounts[block])
         self.drop(blocks)
 
-    def invalidate_hashes(self, names: Iterable[bytes]) -> None:
-        self.invalidate(block for name in names if (block := self._block_by_hash.get(name)) is not None)
+    def invalidate_hashes(self, hashes: Iterable[bytes]) -> None:
+        self.invalidate(block for block_hash in hashes if (block := self._block_by_hash.get(block_hash)) is not None)
 
     def drop(self, blocks: Iterable[int]) -> None:
         """The contents of these blocks are found no more, whether owned or not."""
         for block in blocks:
-            name = self._hash_by_block.pop(block, None)
-            if name is None:
+            block_hash = self._hash_by_block.pop(block, None)
+            if block_hash is None:
                 continue
-            del self._block_by_hash[name]
+            del self._block_by_hash[block_hash]
             if block in self._cached:
                 self._cached.remove([block])
                 self._cached.hold(self._tenants[block], -1)
@@ -146,7 +146,7 @@ class BlockPool:
         assert len(free) == len(set(free)), "a block is free twice"
         assert not expected.keys() & set(free), "an owned block is free"
         assert len(free) + len(expected) == self.num_blocks, "a block is neither free nor owned"
-        assert self._invalid <= expected.keys(), "a free block is a invalidate"
-        assert all(block in self._hash_by_block for block in self._cached), "a cached block has no name"
-        assert not any(block in self._hash_by_block for block in self._blank), "a blank block has a name"
-        assert {block: name for name, block in self._block_by_hash.items()} == self._hash_by_block, "names differ"
+        assert self._invalid <= expected.keys(), "a free block is invalid"
+        assert all(block in self._hash_by_block for block in self._cached), "a cached block has no hash"
+        assert not any(block in self._hash_by_block for block in self._blank), "a blank block has a hash"
+        assert {block: key for key, block in self._block_by_hash.items()} == self._hash_by_block, "hashes differ"

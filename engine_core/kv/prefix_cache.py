@@ -19,11 +19,11 @@ class PrefixCache:
 
     def hash_blocks(self, sequence: Sequence, num_tokens: int) -> None:
         """Extend the sequence's hashes to all full blocks among its first `num_tokens` tokens."""
-        names = sequence.block_hashes
-        start, end = len(names) * self._block_size, num_tokens - num_tokens % self._block_size
+        hashes = sequence.block_hashes
+        start, end = len(hashes) * self._block_size, num_tokens - num_tokens % self._block_size
         if self.enabled and end > start:
-            parent = names[-1] if names else sequence.request.chain_root
-            names += chain_blocks(parent, sequence.token_bytes(start, end), self._block_size)
+            parent = hashes[-1] if hashes else sequence.request.chain_root
+            hashes += chain_blocks(parent, sequence.token_bytes(start, end), self._block_size)
 
     def find(self, sequence: Sequence, sibling: Sequence | None, limit: int) -> list[list[int]]:
         """Per group, the blocks of the longest prefix that exists already, at most `limit` long.
@@ -32,8 +32,8 @@ class PrefixCache:
         """
         found: list[list[int]] = [[] for _ in range(self._num_groups)]
         if self.enabled and sequence.may_read_cache:
-            names = sequence.block_hashes[:limit]
-            found = [self._pool.find(_group_hashes(names, group)) for group in range(self._num_groups)]
+            hashes = sequence.block_hashes[:limit]
+            found = [self._pool.find(_group_hashes(hashes, group)) for group in range(self._num_groups)]
         length = min(map(len, found))
         if sibling is not None and not sequence.num_nans:
             num_common = min(limit, sequence.request.num_shareable_tokens(self._block_size) // self._block_size)
@@ -59,5 +59,5 @@ class PrefixCache:
             self._pool.invalidate_hashes(_group_hashes(sequence.block_hashes, group))
 
 
-def _group_hashes(names: Items[bytes], group: int) -> Items[bytes]:
-    return names if group == 0 else [name + bytes((group,)) for name in names]
+def _group_hashes(hashes: Items[bytes], group: int) -> Items[bytes]:
+    return hashes if group == 0 else [block_hash + bytes((group,)) for block_hash in hashes]

@@ -22,38 +22,39 @@ from paged_serve.protocol.messages.sampling_params import FinishReason
 from .streams.request_streams import RequestStreams, Stream
 from .streams.stream_table import StreamTable
 
+log = logging.getLogger(__name__)
+
+DEADLY = "the engine core died whenever it computed this request"
 ISOLATION_TOKENS = 8  # times as many at each further death: a core may have been that much ahead of what we received
-
-
 MAX_ISOLATION_TOKENS = 512
 
 
 class WithheldRequests:
-    """Requests of one client that a dead core may have died of: held back until their turn, then tried one at a time.
+    """Requests of one client that a dead core may have died of: withheld until their turn, then isolated one at a time.
 
     See engine_core/admission/core_poison.py: what survives a core is here. Those that end otherwise, by an abort or a
     time limit, are candidates no more.
     """
 
     def __init__(self) -> None:
-        self._held: dict[RequestStreams, None] = {}  # in the order in which they are tried
+        self._requests: dict[RequestStreams, None] = {}  # in the order in which they are tried
         self._isolated: RequestStreams | None = None
         self._isolation = (-1, 0)  # its epoch and turn
         self._isolation_tokens = 0
         self._goals: list[int] = []  # tokens of each sequence that clear it
 
     def __contains__(self, request: RequestStreams) -> bool:
-        """Whether it is held back."""
-        return request in self._held
+        """Whether it is withheld."""
+        return request in self._requests
 
     @property
-    def num_held(self) -> int:
-        for request in [request for request in self._held if request.ended]:
-            del self._held[request]
-        return len(self._held)
+    def num_withheld(self) -> int:
+        for request in [request for request in self._requests if request.ended]:
+            del self._requests[request]
+        return len(self._requests)
 
     def judge(self, requests: Iterable[RequestStreams], failures: Iterable[CoreFailure]) -> RequestStreams | None:
-        """Another core is there, and knows how former ones ended: returns who killed one, if that is known now."""
+        """Another core is there, and knows how former ones ended: returns the poison, if it is known now."""
         turns: dict[int | None, int] = {failure.epoch: failure.turn for failure in failures}
         poison = self._isolated if self._isolation in turns.items() else None
         if poison is None:
@@ -62,17 +63,17 @@ class WithheldRequests:
         for request in requests:
             if request is not poison and turns.get(request.sent_epoch) == 0:
                 request.num_deaths += 1
-                self._held[request] = None
-        for request in self._held:
+                self._requests[request] = None
+        for request in self._requests:
             request.sent_epoch, request.retry_at, request.resumed = None, None, True
         return poison if poison is not None and not poison.ended else None
 
     def begin_isolation(self, epoch: int, turn: int) -> RequestStreams | None:
         """It is our turn: the request to send now; None: there is none any more."""
-        if not self.num_held:
+        if not self.num_withheld:
             return None
-        request = self._isolated = next(iter(self._held))
-        del self._held[request]
+        request = self._isolated = next(iter(self._requests))
+        del self._requests[request]
         self._isolation = epoch, turn
         self._isolation_tokens = min(ISOLATION_TOKENS**request.num_deaths, MAX_ISOLATION_TOKENS)
         self._goals = [len(stream.received) + self._isolation_tokens for stream in request.streams]
@@ -86,7 +87,7 @@ class WithheldRequests:
         """Its isolation came to nothing; its turn comes again."""
         request, self._isolated = self._isolated, None
         if request is not None and not request.ended:
-            self._held = {request: None, **self._held}
+            self._requests = {request: None, **self._requests}
         return request
 
     def end_isolation_if_over(self) -> bool:
@@ -104,11 +105,6 @@ class WithheldRequests:
         )
 
 
-log = logging.getLogger(__name__)
-
-DEADLY = "the engine core died whenever it computed this request"
-
-
 @dataclass(slots=True)
 class Dispatch:
     """Sends requests, and sends them again: to a new core, to one that was too full, to one that has forgotten us."""
@@ -116,7 +112,7 @@ class Dispatch:
     outbox: deque[ToEngineCore]  # the session's
     table: StreamTable = field(default_factory=StreamTable)
     epoch: int = -1  # of the core that was last heard of
-    _candidates: WithheldRequests = field(default_factory=WithheldRequests)
+    _withheld: WithheldRequests = field(default_factory=WithheldRequests)
     _strays: list[int] = field(default_factory=list)  # ended here while the core was away; it may still run them
 
     def send(self, request: RequestStreams, now: float) -> None:
@@ -124,7 +120,7 @@ class Dispatch:
         request.resumed |= request.sent_epoch is not None
         request.sent_epoch = self.epoch
         request.retry_at = None
-        self.outbox.append(self.table.message(request, now, self._candidates.isolation_tokens(request)))
+        self.outbox.append(self.table.message(request, now, self._withheld.isolation_tokens(request)))
         if finished := self.table.finished_ids(request):
             self.outbox.append(AbortRequests(finished))
 
@@ -157,7 +153,7 @@ class Dispatch:
             self._finish_aborted(request)
             request.retry_at = None
         self._strays.clear()
-        poison = self._candidates.judge(self.table.requests.values(), welcome.failures)
+        poison = self._withheld.judge(self.table.requests.values(), welcome.failures)
         if poison is not None:
             self._give_up(poison)
         self._tell_candidates()  # first: then nothing else is computed beside them
@@ -168,7 +164,7 @@ class Dispatch:
         if self._strays:
             self.outbox.append(AbortRequests(tuple(self._strays)))
             self._strays.clear()
-        if forgotten and (tried := self._candidates.put_back()) is not None:
+        if forgotten and (tried := self._withheld.put_back()) is not None:
             self._leave(tried)
         if forgotten:
             self._tell_candidates()
@@ -181,15 +177,15 @@ class Dispatch:
         """The core computes nothing but one of our candidates now."""
         if message.epoch != self.epoch:
             return
-        if (request := self._candidates.begin_isolation(message.epoch, message.turn)) is None:
+        if (request := self._withheld.begin_isolation(message.epoch, message.turn)) is None:
             self.outbox.append(CandidatesWithheld(0))
         else:
             self.send(request, now)
 
     def end_turn_if_over(self) -> None:
         """To be called after all that may have ended it, and now and then."""
-        if self._candidates.end_isolation_if_over():
-            self.outbox.append(CandidatesWithheld(self._candidates.num_held))
+        if self._withheld.end_isolation_if_over():
+            self.outbox.append(CandidatesWithheld(self._withheld.num_withheld))
 
     def reject(self, message: RequestRejected, now: float) -> None:
         """The core does not take it, or not now."""
@@ -230,12 +226,12 @@ class Dispatch:
 
     def _send_missing(self, now: float) -> None:
         for request in list(self.table.requests.values()):
-            if request.sent_epoch != self.epoch and request.retry_at is None and request not in self._candidates:
+            if request.sent_epoch != self.epoch and request.retry_at is None and request not in self._withheld:
                 self.send(request, now)
 
     def _tell_candidates(self) -> None:
-        if num_held := self._candidates.num_held:
-            self.outbox.append(CandidatesWithheld(num_held))
+        if num_withheld := self._withheld.num_withheld:
+            self.outbox.append(CandidatesWithheld(num_withheld))
 
     def _send_anew(self, request: RequestStreams, now: float) -> None:
         """Under new ids, which nothing that the core still sends can meet."""
