@@ -20,7 +20,7 @@ check *options:
 
 # write the golden logprobs anew, from the portable kernels: after a change of arithmetic that is meant
 golden:
-    {{python}} -m tests.workers.golden
+    {{python}} -m tests.workers.order_of_sums.golden
 
 # an sdist and a wheel for any Linux on x86-64, into dist/
 wheel *options:

@@ -1,11 +1,11 @@
 """The promise over many random workloads, by instruction set and by what the products are of.
 
 `python scripts/random_workloads.py --isa avx2 --dtype int8 --count 1000`. Each is one number, as in
-tests/workers/test_random_workloads.py, with the instruction set and the form given here in the place of those that the
-number draws: a small server, requests, mishaps, and all that each request is told held, bit for bit, against what it is
-told alone. Without --isa every one that this machine runs, without --dtype every form, COUNT workloads for each pair.
-`--limit-s` ends it early. Prints a line for each pair; the first difference ends it with an exception that names the
-number.
+tests/workers/invariance/test_random_workloads.py, with the instruction set and the form given here in place of those
+that the number draws: a small server, requests, mishaps, and all that each request is told held, bit for bit, against
+what it is told alone. Without --isa every one that this machine runs, without --dtype every form, COUNT workloads for
+each pair. `--limit-s` ends it early. Prints a line for each pair; the first difference ends it with an exception that
+names the number.
 """
 
 import argparse
@@ -22,9 +22,9 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from paged_serve.workers.kernels.cpu import library as cpu
-from tests.workers.random_workload import Form, draw_workload
-from tests.workers.test_random_workloads import run_workload
-from tests.workers.workload_models import Models
+from tests.workers.invariance.random_workload import Form, draw_workload
+from tests.workers.invariance.test_random_workloads import run_workload
+from tests.workers.invariance.workload_models import Models
 
 COUNTED = ("requests", "streams", "tokens", "steps", "preemptions", "aborts", "restarts", "cached tokens")
 

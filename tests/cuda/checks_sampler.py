@@ -13,7 +13,7 @@ from paged_serve.workers.kernels.cuda.sampling import MAY_BE_MASKED, ROW, STATE,
 from paged_serve.workers.sampling.numpy_passes import NumpyPasses
 from paged_serve.workers.sampling.sampler import Sampler
 
-from ..workers import sampling_oracle as oracle
+from ..workers.sampling import sampling_oracle as oracle
 
 BLOCKS = Blocks(threads=64, slice_tokens=1024)  # small, so that small vocabularies are cut up too
 VOCAB_SIZE = 1300

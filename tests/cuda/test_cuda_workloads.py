@@ -1,6 +1,6 @@
 """Whole workloads on our CUDA kernels, which the emulator runs: alone and in any company, bit for bit the same.
 
-The house and its requests are those of tests/workers/test_random_workloads.py, with the runner that does not wait.
+The engine and its requests are those of tests/workers/invariance/test_random_workloads.py; the runner does not wait.
 """
 
 from collections import Counter
@@ -18,9 +18,9 @@ from paged_serve.workers.models.decoder import Model
 from paged_serve.workers.models.loading import load_model
 from paged_serve.workers.process.rank import DEMO_MODEL
 
+from ..workers.invariance.random_workload import CHECKPOINTS, MAX_MODEL_LEN
+from ..workers.invariance.test_random_workloads import run_workload
 from ..workers.one_process import NotWaiting
-from ..workers.random_workload import CHECKPOINTS, MAX_MODEL_LEN
-from ..workers.test_random_workloads import run_workload
 from ..workers.tiny_model import write_tiny_model
 from .emulated import EmulatorLauncher
 

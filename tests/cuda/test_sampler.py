@@ -1,4 +1,4 @@
-"""The device's sampler in the emulator. tests/workers/test_sampler.py runs it on its cases too, beside the host's."""
+"""The device's sampler in the emulator; tests/workers/sampling/test_sampler.py runs it on its cases as well."""
 
 import numpy as np
 import pytest

@@ -60,7 +60,7 @@ def run(mutation: tuple[str, str, str, str] | None, limit_s: float) -> tuple[int
 def check() -> int:
     from paged_serve.engine_core.simulation.simulator import simulate
 
-    from ..frontend.test_client_simulation import test_streams_are_exact_whatever_breaks
+    from ..frontend.client.test_client_simulation import test_streams_are_exact_whatever_breaks
     from .world import World
 
     logging.disable(logging.CRITICAL)

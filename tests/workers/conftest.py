@@ -10,7 +10,7 @@ from paged_serve.workers.kernels.cpu import library as cpu
 from paged_serve.workers.kernels.cpu import packing
 
 from .emulation.emulated import load_emulated
-from .row_variant import row_variant_torch
+from .invariance.row_variant import row_variant_torch
 
 EMULATED = "emulated"
 

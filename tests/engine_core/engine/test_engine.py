@@ -1,0 +1,398 @@
+"""A request's life as its client sees it."""
+
+import pytest
+
+from paged_serve.engine_core.engine.engine import CLIENT_LEASE_S
+from paged_serve.engine_core.process.utility_calls import answer_call
+from paged_serve.protocol.errors import ProtocolError
+from paged_serve.protocol.messages.engine_core import MAX_UTILITY_BYTES, Utility, UtilityCall
+from paged_serve.protocol.messages.message import pack_ids, unpack_ids, unpack_int64
+from paged_serve.protocol.messages.sampling_params import FinishReason
+from paged_serve.protocol.messages.worker import ModelRunnerOutput, RowLogprobs
+
+from ..conftest import CLIENT, EOS
+
+OTHER = b"client:1"
+
+
+def with_token(token, index=0):
+    """Changes what the workers answer: sampled token `index` becomes `token`."""
+
+    def change(answer):
+        ids = unpack_ids(answer.token_ids)
+        ids[index] = token
+        return ModelRunnerOutput(answer.epoch, answer.step, pack_ids(ids), answer.step_s)
+
+    return change
+
+
+def not_finite(index):
+    def change(answer):
+        return ModelRunnerOutput(
+            answer.epoch, answer.step, answer.token_ids, answer.step_s, nan_indices=pack_ids([index])
+        )
+
+    return change
+
+
+def advance(driver, change=lambda answer: answer):
+    driver.plan()
+    driver.execute()
+    driver.apply(change)
+
+
+# How sequences end
+
+
+@pytest.mark.parametrize(
+    ("params", "reason", "stop_token_id"),
+    [
+        ({"ignore_eos": False}, FinishReason.STOP, None),
+        ({"ignore_eos": True, "stop_token_ids": (EOS,)}, FinishReason.STOP, EOS),
+        ({"ignore_eos": False, "stop_token_ids": (EOS,)}, FinishReason.STOP, None),
+        ({"ignore_eos": True}, None, None),
+        ({"ignore_eos": False, "min_tokens": 3}, None, None),
+        ({"ignore_eos": False, "min_tokens": 2}, FinishReason.STOP, None),
+        ({"ignore_eos": True, "max_tokens": 3}, FinishReason.LENGTH, None),
+        ({"ignore_eos": False, "max_tokens": 3}, FinishReason.STOP, None),
+    ],
+)
+def test_the_third_token_ends_the_sequence_or_not(drive, params, reason, stop_token_id):
+    driver = drive()
+    stream = driver.add(5, **params)
+    advance(driver)
+    advance(driver)
+    assert not driver.ends
+    advance(driver, with_token(EOS))
+    if reason is None:
+        assert not driver.ends
+        return
+    end = driver.ends[stream]
+    assert (end.finish_reason, end.stop_token_id) == (reason, stop_token_id)
+    assert unpack_ids(end.token_ids).tolist() == [EOS]
+    assert driver.engine.is_idle
+
+
+def test_a_first_token_may_be_the_last(drive):
+    driver = drive(pipeline_depth=2)
+    by_length, by_stop = driver.add([1, 2], max_tokens=1), driver.add([3, 4], stop_token_ids=(77,))
+    advance(driver, with_token(77, index=1))
+    driver.run()
+    assert driver.ends[by_length].finish_reason is FinishReason.LENGTH
+    assert driver.ends[by_stop].finish_reason is FinishReason.STOP
+    assert len(driver.tokens[by_length]) == len(driver.tokens[by_stop]) == 1
+
+
+def test_what_was_sampled_past_the_end_is_not_told(drive):
+    driver = drive(pipeline_depth=3)
+    stream = driver.add(5, stop_token_ids=(77,))
+    for _ in range(3):
+        driver.plan()
+        driver.execute()
+    driver.apply()
+    driver.apply(with_token(77))
+    assert len(driver.tokens[stream]) == 2
+    driver.run()
+    assert len(driver.tokens[stream]) == 2
+
+
+def test_times_add_up_and_say_where_they_went(drive):
+    driver = drive(max_num_seqs=1)
+    driver.add(4, max_tokens=5)
+    waiting = driver.add(4, max_tokens=5)
+    driver.run()
+    times = driver.ends[waiting].times
+    assert times.queued_s > 0
+    assert times.prefill_s > 0
+    assert times.decode_s > 0
+    assert times.queued_s + times.prefill_s + times.decode_s == pytest.approx(driver.now)
+
+
+# What is told
+
+
+def test_a_steady_step_is_told_in_columns_that_repeat_and_the_workers_bytes(drive):
+    driver = drive(max_num_seqs=4)
+    streams = [driver.add([i + 1] * 3, max_tokens=20) for i in range(4)]
+    for _ in range(3):
+        advance(driver)
+    driver.plan()
+    driver.execute()
+    answer = driver.answers[0]
+    driver.apply()
+    before, after = driver.messages[-2][1], driver.messages[-1][1]
+    assert after.outputs == ()
+    assert unpack_int64(after.columns.stream_ids).tolist() == streams
+    assert after.columns.token_ids == answer.token_ids
+    assert after.columns.stream_ids is before.columns.stream_ids
+    assert after.columns.first_positions is before.columns.first_positions
+    assert after.columns.advance == before.columns.advance + 1
+
+
+def test_each_client_is_told_its_own_streams_only(drive):
+    driver = drive()
+    driver.engine.add_client(OTHER, 0.0)
+    mine = [driver.add([1, 2, i], max_tokens=9, seed=i) for i in range(3)]
+    other = [driver.add([3, 4, i], max_tokens=9, seed=i, client=OTHER) for i in range(2)]
+    driver.run()
+    for client, streams in ((CLIENT, mine), (OTHER, other)):
+        told = set()
+        for receiver, message in driver.messages:
+            if receiver == client:
+                told |= {output.stream_id for output in message.outputs}
+                told |= set(unpack_int64(message.columns.stream_ids)) if message.columns else set()
+        assert told == set(streams)
+    assert all(len(driver.tokens[stream]) == 9 for stream in mine + other)
+
+
+def test_logprobs_travel_beside_their_tokens_and_others_stay_in_columns(drive):
+    driver = drive()
+    detailed = driver.add([1, 2, 3], max_tokens=6, logprobs=2)
+    quiet = driver.add([4, 5, 6], max_tokens=6)
+    driver.run()
+    outputs = [o for _, m in driver.messages for o in m.outputs]
+    assert sum(output.stream_id == detailed for output in outputs) == 6
+    for output in outputs:
+        if output.stream_id == detailed:
+            [token] = unpack_ids(output.token_ids)
+            assert unpack_ids(output.logprobs.token_ids).tolist() == [token] * 3
+    assert sum(output.stream_id == quiet for output in outputs) == 2  # first and last
+
+
+def test_prompt_logprobs_come_whole_with_the_first_output_of_each_sequence(drive):
+    driver = drive(max_num_batched_tokens=5)
+    stream = driver.add(13, max_tokens=3, n=2, seed=1, prompt_logprobs=1)
+    driver.run()
+    for index in range(2):
+        logprobs = driver.firsts[stream + index].prompt_logprobs
+        assert unpack_ids(logprobs.ranks).tolist() == list(range(1, 13))
+
+
+def test_prompt_logprobs_are_whole_after_preemption_in_mid_prompt(drive):
+    driver = drive(max_num_batched_tokens=5)
+    stream = driver.add(13, max_tokens=3, prompt_logprobs=0)
+    advance(driver)
+    driver.scheduler.preempt(driver.sequence(stream))
+    driver.add([50, 51], max_tokens=2)
+    driver.run()
+    assert unpack_ids(driver.firsts[stream].prompt_logprobs.ranks).tolist() == list(range(1, 13))
+
+
+def test_stats_come_at_most_every_100_ms(drive):
+    driver = drive()
+    driver.add(5, max_tokens=40)
+    driver.run()  # 10 ms a step
+    told = [message.stats for _, message in driver.messages if message.stats is not None]
+    assert len(told) == 4
+    assert told[-1].num_running == 1
+    assert told[-1].num_blocks == 64
+
+
+# Abort and silence
+
+
+@pytest.mark.parametrize("reason", [FinishReason.ABORT, FinishReason.STOP])
+@pytest.mark.parametrize("steps", [0, 1, 2, 5])
+@pytest.mark.parametrize("depth", [1, 3])
+def test_an_abort_ends_a_stream_at_any_moment(drive, reason, steps, depth):
+    driver = drive(pipeline_depth=depth, max_num_batched_tokens=8)
+    stream, other = driver.add(12, max_tokens=20, seed=1), driver.add(12, max_tokens=20, seed=2)
+    for _ in range(steps):
+        driver.plan()
+        driver.execute()
+        if len(driver.answers) == depth:
+            driver.apply()
+    driver.abort(stream, 12345, reason=reason)
+    driver.abort(stream, reason=reason)
+    assert driver.ends[stream].finish_reason is reason
+    assert driver.ends[stream].stop_token_id is None
+    told = len(driver.tokens[stream])
+    driver.run()
+    assert len(driver.tokens[stream]) == told
+    assert len(driver.tokens[other]) == 20
+
+
+def test_one_client_cannot_abort_anothers_stream(drive):
+    driver = drive()
+    driver.engine.add_client(OTHER, 0.0)
+    stream = driver.add(5, max_tokens=3)
+    driver.abort(stream, client=OTHER)
+    driver.run()
+    assert driver.ends[stream].finish_reason is FinishReason.LENGTH
+
+
+def test_a_silent_clients_requests_end_with_its_lease(drive):
+    driver = drive(pipeline_depth=2)
+    driver.engine.add_client(OTHER, 0.0)
+    driver.add(5, max_tokens=30, client=OTHER, n=2, seed=1)
+    mine = driver.add(5, max_tokens=10)
+    driver.plan()
+    driver.execute()
+    driver.engine.heard_from(CLIENT, CLIENT_LEASE_S)
+    assert driver.engine.expired_clients(CLIENT_LEASE_S) == []
+    assert driver.engine.expired_clients(CLIENT_LEASE_S + 0.1) == [OTHER]
+    driver.engine.remove_client(OTHER, driver.now)
+    driver.run()
+    assert len(driver.tokens[mine]) == 10
+    assert driver.engine.kv_cache.pool.num_free == driver.facts.num_blocks
+
+
+# Restarts
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_replaced_workers_change_no_token_and_repeat_none(drive, depth):
+    lonely = drive(max_num_batched_tokens=8)
+    streams = [lonely.add([i] * 10, max_tokens=15, seed=i) for i in (1, 2, 3)]
+    lonely.run()
+    driver = drive(max_num_batched_tokens=8, pipeline_depth=depth)
+    for i in (1, 2, 3):
+        driver.add([i] * 10, max_tokens=15, seed=i)
+    for steps in (1, 2, 4, 7):
+        for _ in range(steps):
+            driver.step()
+        stale = list(driver.answers)
+        driver.plans.clear()
+        driver.answers.clear()
+        epoch = driver.engine.worker_epoch + 1
+        driver.take(driver.engine.workers_replaced(epoch, driver.now, from_outside=True))
+        driver.worker = type(driver.worker)(driver.facts.num_blocks, 4, driver.facts.vocab_size, epoch)
+        assert all(driver.engine.apply(answer, driver.now) == [] for answer in stale)
+        assert driver.engine.kv_cache.pool.num_cached == 0
+    driver.run()
+    assert [driver.tokens[stream] for stream in streams] == [lonely.tokens[stream] for stream in streams]
+    assert all(driver.ends[stream].times.num_preemptions == 0 for stream in streams)
+
+
+@pytest.mark.parametrize("told", [0, 1, 7, 14])
+def test_a_new_core_goes_on_behind_what_was_delivered(drive, told):
+    first = drive()
+    stream = first.add(10, max_tokens=15, seed=4)
+    whole = first.run().tokens[stream]
+    driver = drive(epoch=1)
+    driver.tokens[stream] = whole[:told]
+    driver.add(10, max_tokens=15, seed=4, resume=(whole[:told],))
+    driver.run()
+    assert driver.tokens[stream] == whole
+    assert driver.ends[stream].finish_reason is FinishReason.LENGTH
+    assert {message.epoch for _, message in driver.messages} == {1}
+
+
+@pytest.mark.parametrize(
+    ("resume", "params", "reason"),
+    [
+        ([5, 6, 7], {"max_tokens": 3}, FinishReason.LENGTH),
+        ([5, 6, 7], {"stop_token_ids": (7,)}, FinishReason.STOP),
+        ([5, EOS], {"ignore_eos": False}, FinishReason.STOP),
+    ],
+)
+def test_what_had_ended_already_ends_at_once(drive, resume, params, reason):
+    driver = drive()
+    driver.tokens[1000] = list(resume)
+    stream = driver.add(4, resume=(resume,), **params)
+    assert driver.ends[stream].finish_reason is reason
+    assert driver.tokens[stream] == resume
+    assert driver.engine.is_idle
+
+
+# Workers that answer wrongly
+
+
+def test_a_token_from_logits_that_were_not_finite_is_not_told_and_computed_again(drive):
+    lonely = drive()
+    stream = lonely.add(9, max_tokens=10, seed=1)
+    lonely.run()
+    driver = drive(pipeline_depth=2)
+    driver.add(9, max_tokens=10, seed=1)
+    for _ in range(6):
+        driver.plan()
+        driver.execute()
+        if len(driver.answers) == 2:
+            driver.apply()
+    driver.apply(not_finite(0))
+    assert driver.engine.kv_cache.pool.num_cached == 0, "what may be poisoned can still be found"
+    driver.run()
+    assert driver.tokens[stream] == lonely.tokens[stream]
+
+
+@pytest.mark.parametrize("steps", [0, 6])
+def test_what_an_aborted_sequence_leaves_in_the_cache_is_struck_when_its_last_step_was_not_finite(drive, steps):
+    driver = drive(pipeline_depth=2, max_num_batched_tokens=8)
+    stream = driver.add(14, max_tokens=10)
+    advance(driver)  # the first chunk, which fills two blocks
+    for _ in range(steps):
+        advance(driver)
+    driver.plan()
+    driver.execute()
+    driver.abort(stream)
+    assert driver.engine.kv_cache.pool.num_cached
+    driver.apply(not_finite(0))
+    assert driver.engine.kv_cache.pool.num_cached == 0, "what may be poisoned can still be found"
+
+
+def test_no_sequence_shares_invalid_blocks_with_a_sibling_that_had_them_before(drive):
+    driver = drive()
+    driver.add(9, max_tokens=10)
+    advance(driver)
+    both = driver.add([*range(1, 10), 50, 51, 52, 53], max_tokens=10, n=2)
+    first = driver.plan().new_rows[0]
+    assert first.num_computed_tokens == 8, "the story is told without sharing"
+    driver.execute()
+    driver.apply(not_finite(0))
+    computed = {row.row: row.num_computed_tokens for row in driver.plan().new_rows}
+    assert computed[driver.sequence(both + 1).row] == 0
+
+
+def test_a_sequence_that_was_not_finite_trusts_no_blocks_but_its_own(drive):
+    driver = drive()
+    stream = driver.add(9, max_tokens=10, n=2, seed=1)
+    for _ in range(3):
+        advance(driver)
+    advance(driver, not_finite(1))
+    again = driver.plan().new_rows[0]
+    assert (driver.sequence(stream + 1).row, again.num_computed_tokens) == (again.row, 0)
+
+
+def test_twice_not_finite_ends_with_an_error_and_harms_nobody_else(drive):
+    driver = drive()
+    bad, good = driver.add([1] * 6, max_tokens=10), driver.add([2] * 6, max_tokens=10)
+    advance(driver, not_finite(0))
+    advance(driver, not_finite(1))  # the good one decodes first now
+    assert driver.ends[bad].finish_reason is FinishReason.ERROR
+    assert "not finite" in driver.ends[bad].error
+    driver.run()
+    assert len(driver.tokens[good]) == 10
+    assert driver.engine.kv_cache.pool.num_free == driver.facts.num_blocks
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda answer: ModelRunnerOutput(answer.epoch, answer.step + 1, answer.token_ids, 0.0),
+        lambda answer: ModelRunnerOutput(answer.epoch, answer.step, answer.token_ids + pack_ids([1]), 0.0),
+        lambda answer: ModelRunnerOutput(answer.epoch, answer.step, b"", 0.0),
+        not_finite(-1),
+        not_finite(1),
+        lambda answer: ModelRunnerOutput(
+            answer.epoch, answer.step, answer.token_ids, 0.0, (RowLogprobs(1, pack_ids([1]), pack_ids([1]), 1),)
+        ),
+    ],
+)
+def test_an_answer_that_does_not_fit_is_the_workers_fault_and_changes_nothing(drive, change):
+    driver = drive()
+    stream = driver.add(5, max_tokens=4)
+    driver.plan()
+    driver.execute()
+    with pytest.raises(ProtocolError):
+        driver.engine.apply(change(driver.answers[0]), 0.0)
+    driver.run()
+    assert len(driver.tokens[stream]) == 4
+
+
+def test_a_state_too_large_to_tell_is_an_error_instead_of_silence(drive):
+    driver = drive(max_num_queued_requests=10_000, max_num_seqs=1)
+    for _ in range(80):
+        driver.add([1], n=100, seed=1)
+    answer = answer_call(driver.engine, UtilityCall(1, Utility.DUMP_STATE), driver.now, is_remote=False)
+    assert f"at most {MAX_UTILITY_BYTES}" in answer.error
+    assert answer.result == b"{}"

@@ -1,0 +1,402 @@
+"""The session under a clock of the test's own: what it says, and when."""
+
+import msgspec
+import pytest
+
+from paged_serve.frontend.client.request_terms import RequestTerms
+from paged_serve.frontend.client.session import ClientSession
+from paged_serve.protocol.errors import EngineDead, InvalidRequest, Overloaded, ProtocolError, RequestExpired
+from paged_serve.protocol.messages.engine_core import (
+    AbortRequests,
+    ClientHeartbeat,
+    EngineCoreRequest,
+    EngineFailed,
+    EngineHeartbeat,
+    OutputsReceived,
+    RejectReason,
+    RequestRejected,
+    Utility,
+    UtilityCall,
+    Welcome,
+)
+from paged_serve.protocol.messages.message import Hello, unpack_ids
+from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
+from paged_serve.protocol.transport.channel import handshake_hello
+
+from ..fake_core import LIMITS, output
+
+PARAMS = SamplingParams(max_tokens=8)
+
+
+class Link:
+    """A session, a clock, and everything that was said."""
+
+    def __init__(self, welcome=True, **options):
+        options = {"timeout_s": 60.0, "away_s": 10.0, **options}
+        self.now = 100.0
+        self.session = ClientSession(handshake_hello("client", 0, 0), self.now, **options)
+        self.said = []
+        if welcome:
+            self.hear(Welcome(1, **LIMITS))
+            self.new()
+
+    def hear(self, message):
+        self.session.receive(message, self.now)
+
+    def new(self):
+        """What the session says now."""
+        start = len(self.said)
+        self.session.flush(lambda message: self.said.append(message) or True)
+        return self.said[start:]
+
+    def pass_time(self, seconds, hearing=True):
+        end = self.now + seconds
+        while self.now < end:
+            self.now += 0.25
+            if hearing:
+                self.hear(EngineHeartbeat(0))
+            self.session.tick(self.now)
+
+    def kinds(self):
+        return [type(message) for message in self.new()]
+
+
+def test_hello_comes_first_and_again_each_second_until_welcome():
+    link = Link(welcome=False)
+    link.session.submit([1], PARAMS)
+    assert link.kinds() == [Hello]
+    for _ in range(3):
+        link.pass_time(1.0, hearing=False)
+        assert link.kinds() == [Hello]
+    link.hear(Welcome(1, **LIMITS))
+    assert link.kinds() == [EngineCoreRequest]
+
+
+def test_the_first_welcome_has_a_time_limit():
+    link = Link(welcome=False, timeout_s=3.0)
+    request = link.session.submit([1], PARAMS)
+    link.pass_time(2.5, hearing=False)
+    assert link.session.error is None
+    link.pass_time(1.0, hearing=False)
+    assert isinstance(request.error, EngineDead)
+    assert isinstance(link.session.submit([1], PARAMS).error, EngineDead)
+
+
+def test_the_lease_is_kept_once_a_second():
+    link = Link()
+    link.pass_time(10.0)
+    assert link.new() == [ClientHeartbeat()]  # what could not be said does not pile up
+    for _ in range(10):
+        link.pass_time(1.0)
+        assert link.new() == [ClientHeartbeat()]
+
+
+def test_credits_go_back_together_or_when_idle():
+    link = Link()
+    link.session.submit([1], SamplingParams(max_tokens=None))
+    link.new()
+    for position in range(40):
+        link.hear(output(1, 1, position, [5]))
+    assert link.new() == [OutputsReceived(32)]
+    link.hear(EngineHeartbeat(1))
+    assert link.new() == [OutputsReceived(8)]
+
+
+def test_frames_of_another_epoch_earn_no_credit():
+    link = Link()
+    for position in range(40):
+        link.hear(output(0, 1, position, [5]))
+    link.hear(EngineHeartbeat(1))
+    assert link.new() == []
+
+
+def test_silence_is_probed_then_believed_then_final():
+    link = Link()
+    link.pass_time(1.5, hearing=False)
+    assert (link.session.ready, Hello in link.kinds()) == (True, True)
+    link.pass_time(1.0, hearing=False)
+    assert (link.session.ready, link.session.error) == (False, None)
+    link.pass_time(8.0, hearing=False)
+    assert isinstance(link.session.error, EngineDead)
+
+
+def test_a_core_whose_end_of_the_link_is_gone_is_away_at_once():
+    link = Link()
+    link.now += 0.2
+    link.session.unplugged(link.now)
+    assert (link.session.ready, link.kinds()) == (False, [Hello])
+
+
+def test_a_queue_that_is_full_for_a_moment_is_no_sign_of_anything():
+    link = Link()
+    link.now += 0.05
+    link.session.unplugged(link.now)
+    assert link.session.ready
+
+
+def test_a_core_without_workers_says_so_until_a_new_welcome():
+    link = Link()
+    assert link.session.computes
+    link.hear(EngineHeartbeat(0, None, computes=False))
+    assert (link.session.ready, link.session.computes) == (True, False)
+    link.hear(Welcome(2, **LIMITS))
+    assert link.session.computes
+
+
+def test_our_own_sleep_is_not_the_engines_silence():
+    link = Link()
+    link.now += 4.0  # the process was stopped
+    link.session.tick(link.now)
+    assert link.session.ready
+
+
+def test_the_same_core_after_a_silence_is_not_asked_twice():
+    link = Link()
+    link.session.submit([1], PARAMS)
+    link.new()
+    link.pass_time(3.0, hearing=False)
+    link.hear(Welcome(1, **LIMITS))
+    assert EngineCoreRequest not in link.kinds()
+
+
+def test_a_new_core_gets_every_unfinished_request_with_what_was_received():
+    link = Link()
+    requests = [link.session.submit([p], SamplingParams(n=2, max_tokens=8)) for p in (1, 2)]
+    link.hear(output(1, 1, 0, [5, 6]))
+    link.hear(output(1, 2, 0, [7], FinishReason.STOP))
+    link.hear(output(1, 3, 0, [], FinishReason.STOP))
+    link.hear(output(1, 4, 0, [], FinishReason.STOP))
+    link.hear(EngineFailed("gone"))
+    link.new()
+    link.hear(Welcome(2, **LIMITS))
+    again, abort = link.new()
+    assert again.request_id == requests[0].request_id
+    assert [list(unpack_ids(ids)) for ids in again.resume_token_ids] == [[5, 6], [7]]
+    assert abort == AbortRequests((2,))  # that one has ended; only its sister needs more
+
+
+def test_requests_taken_while_the_core_is_away_are_sent_to_the_next():
+    link = Link()
+    link.hear(EngineFailed("gone"))
+    link.session.submit([1], PARAMS)
+    assert link.kinds() == [Hello]
+    link.hear(Welcome(2, **LIMITS))
+    assert link.kinds() == [EngineCoreRequest]
+
+
+def test_an_abort_nobody_can_confirm_ends_the_stream_here():
+    link = Link()
+    requests = [link.session.submit([1], PARAMS) for _ in range(3)]
+    link.new()
+    link.session.abort(requests[0], finish_reason=FinishReason.STOP)
+    assert requests[0].take() is None  # the core will confirm
+    link.hear(EngineFailed("gone"))
+    assert requests[0].take().finish_reason == FinishReason.STOP
+    link.session.abort(requests[1])
+    assert requests[1].take().finish_reason == FinishReason.ABORT
+    link.new()
+    link.hear(Welcome(2, **LIMITS))
+    assert [message.request_id for message in link.new()] == [requests[2].request_id]
+
+
+def test_a_full_new_core_is_asked_again_later():
+    link = Link()
+    accepted = link.session.submit([1], PARAMS)
+    link.hear(EngineFailed("gone"))
+    link.new()
+    link.hear(Welcome(2, **LIMITS))
+    link.new()
+    link.hear(RequestRejected(accepted.request_id, RejectReason.OVERLOADED, "full", retry_after_s=2.0))
+    assert accepted.error is None
+    link.pass_time(1.75)
+    assert EngineCoreRequest not in link.kinds()
+    link.pass_time(0.5)
+    assert EngineCoreRequest in link.kinds()
+    link.hear(RequestRejected(accepted.request_id, RejectReason.OVERLOADED, "full", retry_after_s=2.0))
+    link.session.abort(accepted)
+    assert accepted.take().finish_reason == FinishReason.ABORT
+
+
+def test_calls_do_not_outlive_the_core_that_they_asked():
+    link = Link()
+    pending = link.session.call(Utility.STATS)
+    assert link.kinds() == [UtilityCall]
+    link.hear(EngineFailed("gone"))
+    link.hear(Welcome(2, **LIMITS))
+    with pytest.raises(EngineDead):
+        pending.answer()
+    assert UtilityCall not in link.kinds()
+
+
+def test_a_message_that_cannot_be_sent_now_keeps_its_place():
+    link = Link()
+    for prompt in ([1], [2]):
+        link.session.submit(prompt, PARAMS)
+    link.session.flush(lambda message: False)
+    assert link.session.backlog
+    assert [list(unpack_ids(message.prompt_token_ids)) for message in link.new()] == [[1], [2]]
+    assert not link.session.backlog
+
+
+def test_a_request_too_large_for_the_link_fails_alone():
+    link = Link()
+    large, small = (link.session.submit([p], PARAMS) for p in (1, 2))
+
+    def send(message):
+        if message.request_id == 1:
+            raise ProtocolError("5 MB")
+        return True
+
+    link.session.flush(send)
+    assert isinstance(large.error, InvalidRequest)
+    assert small.error is None
+
+
+def test_a_frame_whose_columns_do_not_fit_is_counted_and_its_loss_repaired():
+    link = Link()
+    request = link.session.submit([1], PARAMS)
+    link.new()
+    broken = output(1, 1, 0, [5])
+    msgspec.structs.force_setattr(broken.outputs[0], "token_ids", b"\0\0\0")  # which no decoder lets through
+    link.hear(broken)
+    assert link.session.num_invalid == 1
+    link.hear(output(1, 1, 1, [6]))
+    abort, again = link.new()
+    assert abort == AbortRequests((1,))
+    assert (again.request_id, again.resume_token_ids) == (2, ())
+    link.hear(output(1, 2, 0, [5, 6], FinishReason.STOP))
+    assert request.take().token_ids == [5, 6]
+
+
+def a_link_that_was_away(who, seconds):
+    link = Link(away_s=60.0)
+    request = link.session.submit([1], PARAMS)
+    link.hear(output(1, 1, 0, [5]))
+    link.new()
+    if who == "client":
+        link.now += seconds
+        link.session.tick(link.now)
+    else:
+        link.pass_time(seconds, hearing=False)
+    assert not link.session.ready
+    assert link.kinds() == [Hello]
+    return link, request
+
+
+@pytest.mark.parametrize(("who_was_away", "seconds"), [("client", 20.0), ("core", 20.0), ("core", 2.5)])
+def test_a_core_that_has_forgotten_us_is_asked_anew(who_was_away, seconds):
+    link, request = a_link_that_was_away(who_was_away, seconds)
+    link.hear(Welcome(1, **LIMITS, known=False))
+    abort, again = (message for message in link.new() if isinstance(message, (AbortRequests, EngineCoreRequest)))
+    assert abort == AbortRequests((1,))
+    assert (again.request_id, list(unpack_ids(again.resume_token_ids[0]))) == (2, [5])
+    link.hear(output(1, 2, 1, [6], FinishReason.STOP))
+    assert request.take().token_ids == [5, 6]
+
+
+@pytest.mark.parametrize(("who_was_away", "seconds"), [("client", 20.0), ("core", 20.0), ("core", 2.5)])
+def test_a_core_that_still_knows_us_just_goes_on(who_was_away, seconds):
+    link, request = a_link_that_was_away(who_was_away, seconds)
+    link.hear(Welcome(1, **LIMITS))
+    assert EngineCoreRequest not in link.kinds()
+    link.hear(output(1, 1, 1, [6], FinishReason.STOP))
+    assert request.take().token_ids == [5, 6]
+
+
+def test_a_request_that_broke_the_core_is_not_blamed_on_the_client():
+    link = Link()
+    request = link.session.submit([1], PARAMS)
+    link.hear(RequestRejected(1, RejectReason.FAILED, "the engine failed to take this request; its log says why"))
+    assert isinstance(request.error, EngineDead)
+
+
+def test_a_question_to_a_core_that_has_forgotten_us_is_answered_with_an_error():
+    link = Link()
+    pending = link.session.call(Utility.STATS)
+    link.hear(Welcome(1, **LIMITS, known=False))
+    with pytest.raises(EngineDead, match="forgotten"):
+        pending.answer()
+
+
+def test_what_was_aborted_meanwhile_is_not_asked_anew():
+    link = Link()
+    request = link.session.submit([1], PARAMS)
+    link.new()
+    link.session.abort(request)
+    link.pass_time(8.0, hearing=False)
+    link.hear(Welcome(1, **LIMITS))
+    assert EngineCoreRequest not in link.kinds()
+    assert (request.take().finish_reason, link.session.table.requests) == (FinishReason.ABORT, {})
+
+
+def test_what_ended_here_while_the_core_was_away_is_aborted_there_too():
+    link = Link()
+    request = link.session.submit([1], PARAMS)
+    link.pass_time(3.0, hearing=False)
+    link.new()
+    link.session.abort(request)
+    assert request.take().finish_reason == FinishReason.ABORT
+    link.hear(Welcome(1, **LIMITS))
+    assert AbortRequests((1,)) in link.new()
+
+
+def test_a_time_limit_travels_as_what_is_left_of_it():
+    link = Link()
+    request = link.session.submit([1], PARAMS, RequestTerms(timeout_s=5.0, tenant="t", weight=2.0), now=link.now)
+    (message,) = link.new()
+    assert (message.ttl_s, message.tenant, message.weight) == (5.0, "t", 2.0)
+    link.pass_time(2.0)
+    link.hear(EngineFailed("gone"))
+    link.pass_time(1.0)
+    link.hear(Welcome(2, **LIMITS))
+    again = link.new()[-1]
+    assert (type(again), again.ttl_s, again.tenant, again.weight) == (EngineCoreRequest, 2.0, "t", 2.0)
+    link.hear(output(2, request.request_id, 0, [5]))
+    link.hear(EngineFailed("gone"))
+    link.pass_time(9.0)
+    link.hear(Welcome(3, **LIMITS))
+    assert link.new()[-1].ttl_s == 0.0  # it had its first token in time
+
+
+def test_a_time_limit_ends_while_the_core_is_away():
+    link = Link()
+    terms = RequestTerms(timeout_s=5.0)
+    silent, begun = (link.session.submit([p], PARAMS, terms, now=link.now) for p in (1, 2))
+    link.hear(output(1, begun.request_id, 0, [5]))
+    link.hear(EngineFailed("gone"))
+    link.pass_time(4.5)
+    assert silent.error is None
+    link.pass_time(1.0)
+    assert isinstance(silent.error, RequestExpired)
+    assert silent.error.message.startswith("timeout=5: the engine is away")
+    assert begun.error is None
+    link.new()
+    link.hear(Welcome(1, **LIMITS))  # the same core: it has what nobody waits for
+    assert AbortRequests((silent.request_id,)) in link.new()
+
+
+def test_while_the_core_is_there_it_alone_ends_requests():
+    link = Link()
+    request = link.session.submit([1], PARAMS, RequestTerms(timeout_s=1.0), now=link.now)
+    link.pass_time(5.0)
+    assert request.error is None
+    link.hear(RequestRejected(request.request_id, RejectReason.EXPIRED, "timeout=1: it waited", "timeout"))
+    assert isinstance(request.error, RequestExpired)
+    assert (request.error.message, request.error.param) == ("timeout=1: it waited", "timeout")
+
+
+def test_requests_whose_readers_are_slow_are_shed_the_largest_first():
+    link = Link()
+    requests = [link.session.submit([1], PARAMS) for _ in range(3)]
+    finished, large, small = (request.request_id for request in requests)
+    for stream_id, count in ((finished, 200), (large, 900), (small, 10)):
+        link.hear(output(1, stream_id, 0, [5] * count, FinishReason.LENGTH if stream_id == finished else None))
+    untold = link.session.table.untold
+    assert untold.num_bytes == 4 * 1110
+    link.new()
+    link.session.shed(4 * 1000, Overloaded("too slow", 1.0))
+    assert untold.num_bytes == 4 * 10
+    assert [type(request.error) for request in requests] == [Overloaded, Overloaded, type(None)]
+    assert [request.take() is None for request in requests] == [True, True, False]
+    assert [message.stream_ids for message in link.new() if isinstance(message, AbortRequests)] == [(large,)]
+    assert untold.num_bytes == 0

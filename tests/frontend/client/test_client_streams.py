@@ -1,0 +1,320 @@
+"""The stream table: any sequence of valid frames yields exactly the tokens, once, in order."""
+
+import contextlib
+import gc
+from array import array
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paged_serve.frontend.client.streams.stream_table import StreamTable
+from paged_serve.protocol.errors import EngineDead
+from paged_serve.protocol.messages.engine_core import EngineCoreOutput, EngineCoreOutputs, Logprobs, TokenColumns
+from paged_serve.protocol.messages.message import pack_ids, pack_int64, unpack_ids
+from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
+
+from ..fake_core import columns, output
+
+
+def logprobs_of(ids):
+    """Two columns a token: the token itself, then its neighbour, with figures that follow from them."""
+    flat = [value for token in ids for value in (token, token + 1)]
+    return Logprobs(pack_ids(flat), array("f", [-value / 2 for value in flat]).tobytes(), pack_ids([1] * len(ids)))
+
+
+class Truth:
+    """A stream as the engine knows it, and what the reader has been given of it."""
+
+    def __init__(self, stream_id, index, length):
+        self.stream_id, self.index = stream_id, index
+        self.tokens = [100 * stream_id + position for position in range(length)]
+        self.sent = 0
+        self.finished = False
+        self.read, self.read_logprobs, self.reasons = [], [], []
+
+
+class Engine:
+    """Sends the truths of one request in frames of every kind that the protocol allows."""
+
+    def __init__(self, data, table):
+        self.data, self.table = data, table
+        self.logprobs = data.draw(st.booleans(), label="logprobs")
+        n = data.draw(st.integers(1, 4), label="n")
+        params = SamplingParams(n=n, max_tokens=None, logprobs=1 if self.logprobs else None)
+        self.request = table.add([1, 2], params)
+        lengths = data.draw(st.lists(st.integers(0, 12), min_size=n, max_size=n), label="lengths")
+        self.truths = [Truth(self.request.request_id + i, i, length) for i, length in enumerate(lengths)]
+
+    def output(self, truth):
+        """New tokens behind a repetition of some that were sent, perhaps with the finish."""
+        start = self.data.draw(st.integers(0, truth.sent))
+        end = self.data.draw(st.integers(truth.sent, len(truth.tokens)))
+        truth.sent = end
+        ids = truth.tokens[start:end]
+        finish = None
+        if end == len(truth.tokens) and self.data.draw(st.booleans()):
+            truth.finished, finish = True, FinishReason.STOP
+        logprobs = logprobs_of(ids) if self.logprobs else None
+        return EngineCoreOutput(truth.stream_id, start, pack_ids(ids), finish, logprobs=logprobs)
+
+    def columns(self):
+        """The next token of some streams that have one; None when there is none, or tokens carry logprobs."""
+        able = [truth for truth in self.truths if truth.sent < len(truth.tokens)]
+        if not able or self.logprobs:
+            return None
+        chosen = self.data.draw(st.lists(st.sampled_from(able), unique=True, min_size=1))
+        advance = self.data.draw(st.integers(0, min(truth.sent for truth in chosen)))
+        rows = [(truth.stream_id, truth.sent - advance, truth.tokens[truth.sent]) for truth in chosen]
+        for truth in chosen:
+            truth.sent += 1
+        return columns(1, advance, [*rows, (999_999, 0, 5)]).columns  # and one that this client has never known
+
+    def frame(self):
+        open_truths = [truth for truth in self.truths if not truth.finished]
+        first = self.columns() if self.data.draw(st.booleans()) else None
+        chosen = self.data.draw(st.lists(st.sampled_from(open_truths), unique=True)) if open_truths else []
+        return EngineCoreOutputs(1, 0, first, tuple(self.output(truth) for truth in chosen))
+
+    def read(self):
+        while (delta := self.request.take()) is not None:
+            truth = self.truths[delta.index]
+            truth.read += delta.token_ids
+            truth.read_logprobs += delta.logprobs or []
+            truth.reasons += [delta.finish_reason] if delta.finish_reason is not None else []
+
+    def close(self):
+        outputs = tuple(
+            EngineCoreOutput(
+                t.stream_id,
+                t.sent,
+                pack_ids(t.tokens[t.sent :]),
+                FinishReason.STOP,
+                logprobs=logprobs_of(t.tokens[t.sent :]) if self.logprobs else None,
+            )
+            for t in self.truths
+            if not t.finished
+        )
+        return EngineCoreOutputs(1, 0, outputs=outputs)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_any_sequence_of_valid_frames_yields_exactly_the_tokens(data):
+    table = StreamTable()
+    engines = [Engine(data, table) for _ in range(data.draw(st.integers(1, 3), label="requests"))]
+    history = []
+    for _ in range(data.draw(st.integers(0, 15), label="frames")):
+        action = data.draw(st.sampled_from(["send", "repeat", "read"]))
+        engine = data.draw(st.sampled_from(engines))
+        if action == "send":
+            history.append(engine.frame())
+            table.receive(history[-1])
+        elif action == "repeat" and history:
+            table.receive(data.draw(st.sampled_from(history)))
+        elif action == "read":
+            engine.read()
+    for engine in engines:
+        table.receive(engine.close())
+        engine.read()
+        assert engine.request.done
+        for truth in engine.truths:
+            assert truth.read == truth.tokens
+            assert truth.reasons == [FinishReason.STOP]
+            if engine.logprobs:
+                assert [entry.token_ids for entry in truth.read_logprobs] == [[t, t + 1] for t in truth.tokens]
+                assert [entry.logprobs for entry in truth.read_logprobs] == [
+                    [-t / 2, -(t + 1) / 2] for t in truth.tokens
+                ]
+    assert not table.broken
+    assert not table.requests
+    assert not table.streams
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_a_lost_frame_never_yields_a_wrong_token_and_resuming_completes_the_stream(data):
+    table = StreamTable()
+    length = data.draw(st.integers(1, 15))
+    tokens = [7 * position for position in range(length)]
+    request = table.add([1], SamplingParams(max_tokens=None))
+    lost = data.draw(st.sets(st.integers(0, length - 1)))
+    as_columns = data.draw(st.booleans())
+    for position in (p for p in range(length) if p not in lost):
+        frame = (
+            columns(1, position, [(1, 0, tokens[position])])
+            if as_columns
+            else output(1, 1, position, [tokens[position]])
+        )
+        table.receive(frame)
+    table.receive(output(1, 1, length, [], FinishReason.STOP))
+    assert bool(table.broken) == bool(lost)
+    if lost:
+        table.renumber(request)
+        assert table.stream_ids(request) == (2,)
+        resume = unpack_ids(table.message(request, 0.0).resume_token_ids[0]) if min(lost) else []
+        assert list(resume) == tokens[: min(lost)]
+        table.receive(output(1, 1, 0, tokens, FinishReason.STOP))  # late news of the old stream says nothing
+        table.receive(output(1, 2, len(resume), tokens[len(resume) :], FinishReason.STOP))
+    read = []
+    while (delta := request.take()) is not None:
+        read += delta.token_ids
+    assert (read, request.done) == (tokens, True)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_columns_of_any_bytes_raise_nothing_but_value_error(data):
+    table = StreamTable()
+    requests = [table.add([1], SamplingParams()) for _ in range(3)]
+    for _ in range(5):
+        table.receive(columns(1, 0, [(1, 0, 4)]))
+        anything = st.binary(max_size=40)
+        ids = data.draw(anything | st.just(pack_int64([1, 2])))
+        firsts, tokens = (data.draw(anything | st.just(pack_ids([0, 0]))) for _ in range(2))
+        advance = data.draw(st.sampled_from([0, 1, 2**62]))
+        with contextlib.suppress(ValueError):
+            table.receive(EngineCoreOutputs(1, 0, TokenColumns(ids, firsts, advance, tokens)))
+    assert len(requests[0].streams[0].received) >= 1
+
+
+def test_columns_go_on_to_reach_others_when_a_stream_ends_between_two_equal_frames():
+    table = StreamTable()
+    first, second = (table.add([1], SamplingParams()) for _ in range(2))
+    table.receive(columns(1, 0, [(1, 0, 4), (2, 0, 5)]))
+    table.receive(output(1, 1, 1, [], FinishReason.STOP))
+    table.receive(columns(1, 1, [(1, 0, 6), (2, 0, 7)]))
+    assert (first.take().token_ids, second.take().token_ids) == ([4], [5, 7])
+    assert first.done
+
+
+def test_outputs_of_the_same_frame_may_come_before_its_columns():
+    table = StreamTable()
+    request = table.add([1], SamplingParams())
+    frame = columns(1, 2, [(1, 0, 30)])
+    table.receive(EngineCoreOutputs(1, 0, frame.columns, output(1, 1, 0, [10, 20]).outputs))
+    assert request.take().token_ids == [10, 20, 30]
+    assert not table.broken
+
+
+def test_a_repetition_changes_nothing():
+    table = StreamTable()
+    request = table.add([1], SamplingParams())
+    table.receive(output(1, 1, 0, [5, 6]))
+    assert request.take().token_ids == [5, 6]
+    for position, ids in ((0, [5, 6]), (0, [5]), (2, [])):
+        table.receive(output(1, 1, position, ids))
+        assert request.take() is None
+
+
+def test_facts_of_the_first_output_are_told_once_and_kept():
+    table = StreamTable()
+    request = table.add([1, 2, 3], SamplingParams(prompt_logprobs=1))
+    frame = output(1, 1, 0, [5], prompt_logprobs=logprobs_of([2, 3]), num_cached_tokens=2)
+    table.receive(frame)
+    first = request.take()
+    table.receive(output(2, 1, 1, [6], prompt_logprobs=logprobs_of([2, 3]), num_cached_tokens=3))  # after a restart
+    second = request.take()
+    assert [entry.token_ids for entry in first.prompt_logprobs] == [[2, 3], [3, 4]]
+    assert second.prompt_logprobs is None
+    assert (first.num_cached_tokens, second.num_cached_tokens) == (2, 2)
+
+
+def test_what_came_before_an_error_is_still_delivered():
+    table = StreamTable()
+    request = table.add([1], SamplingParams())
+    table.receive(output(1, 1, 0, [5]))
+    table.fail(request, EngineDead("gone"))
+    assert request.ended
+    assert not request.done
+    assert request.take().token_ids == [5]
+    assert request.done
+
+
+def test_a_resumed_request_names_the_sequences_that_need_nothing_more():
+    table = StreamTable()
+    request = table.add([1], SamplingParams(n=3))
+    table.receive(output(1, 1, 0, [5, 6], FinishReason.STOP))
+    table.receive(output(1, 2, 0, [7]))
+    assert [list(unpack_ids(ids)) for ids in table.message(request, 0.0).resume_token_ids] == [[5, 6], [7], []]
+    assert table.finished_ids(request) == (1,)
+
+
+@pytest.mark.parametrize("wrong", [pack_ids([1, 2, 3]), b"\0" * 7])
+def test_logprobs_that_do_not_fit_their_tokens_change_nothing(wrong):
+    table = StreamTable()
+    request = table.add([1], SamplingParams(logprobs=1))
+    with pytest.raises(ValueError, match=r"logprobs|bytes"):
+        table.receive(output(1, 1, 0, [5, 6], logprobs=Logprobs(wrong, wrong, pack_ids([1, 1]))))
+    assert request.take() is None
+    assert len(request.streams[0].received) == 0
+
+
+def test_an_aborted_stream_ends_as_aborted_even_when_its_own_end_came_first():
+    table = StreamTable()
+    request = table.add([1], SamplingParams())
+    table.abort(request.streams[0], FinishReason.ABORT)
+    table.receive(output(1, 1, 0, [5], FinishReason.LENGTH))
+    delta = request.take()
+    assert (delta.token_ids, delta.finish_reason) == ([], FinishReason.ABORT)
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_an_ended_request_leaves_no_work_for_the_garbage_collector(ends):
+    """A full collection beside ten thousand connections holds a frontend up for 0.15 s."""
+    table = StreamTable()
+    gc.collect()
+    for _ in range(10):
+        request = table.add([1, 2], SamplingParams(n=2))
+        ids = table.stream_ids(request)
+        if ends:
+            for stream_id in ids:
+                table.receive(output(0, stream_id, 0, [5], FinishReason.LENGTH))
+        else:
+            table.fail(request, EngineDead("gone"))
+        while request.take() is not None:
+            pass
+        assert request.done
+        del request
+    assert gc.collect() == 0
+
+
+def test_cached_tokens_are_those_that_were_cached_before_the_request_came():
+    """The siblings of the first sequence find the blocks that it has just had computed."""
+    table = StreamTable()
+    request = table.add([1] * 90, SamplingParams(n=3, temperature=1.0))
+    table.receive(output(1, 2, 0, [5], num_cached_tokens=80))
+    table.receive(output(1, 1, 0, [5], num_cached_tokens=16))
+    table.receive(output(1, 3, 0, [5], num_cached_tokens=80))
+    told = {}
+    while (delta := request.take()) is not None:
+        told[delta.index] = delta.num_cached_tokens
+    assert told == {0: 16, 1: 16, 2: 16}
+
+
+def test_logprobs_wait_packed_and_come_in_portions():
+    table = StreamTable()
+    request = table.add([1], SamplingParams(logprobs=1))
+    ids = [*range(300)]
+    table.receive(output(1, 1, 0, ids[:200], logprobs=logprobs_of(ids[:200])))
+    table.receive(output(1, 1, 200, ids[200:], FinishReason.LENGTH, logprobs=logprobs_of(ids[200:])))
+    assert table.untold.num_bytes == request.untold_bytes > 300 * 24
+    deltas = []
+    while (delta := request.take()) is not None:
+        deltas.append(delta)
+    assert [len(delta.token_ids) for delta in deltas] == [128, 128, 44]
+    assert [token for delta in deltas for token in delta.token_ids] == ids
+    assert [entry.token_ids[0] for delta in deltas for entry in delta.logprobs] == ids
+    assert [delta.finish_reason for delta in deltas] == [None, None, FinishReason.LENGTH]
+    assert table.untold.num_bytes == request.untold_bytes == 0
+
+
+def test_what_waits_for_a_reader_that_has_gone_is_freed():
+    table = StreamTable()
+    request = table.add([1], SamplingParams(logprobs=1, prompt_logprobs=1))
+    table.receive(output(1, 1, 0, [5, 6], logprobs=logprobs_of([5, 6]), prompt_logprobs=logprobs_of([2])))
+    assert table.untold.num_bytes > 0
+    table.abort(request.streams[0], FinishReason.ABORT)
+    table.drop_untold(request)
+    assert table.untold.num_bytes == 0
+    assert request.take() is None

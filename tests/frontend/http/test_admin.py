@@ -1,0 +1,32 @@
+"""The operator's side: apart from everybody's, one text of many frontends, and no page of another origin."""
+
+import pytest
+
+from paged_serve.frontend.http.routes.admin import merged
+
+from ..http_server import Server, make_model_folder
+
+ENGINE = b'# HELP paged:steps Steps\n# TYPE paged:steps gauge\npaged:steps{engine="0"} 5.0\n'
+OWN = b'# HELP paged:ok Good\n# TYPE paged:ok counter\npaged:ok{frontend="%d"} %d.0\n'
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return make_model_folder(tmp_path_factory.mktemp("model"))
+
+
+def test_each_family_stands_together_and_the_engine_is_told_once():
+    texts = [ENGINE + OWN % (0, 1), b"", ENGINE.replace(b"5.0", b"4.0") + OWN % (1, 2)]
+    own = OWN % (0, 1) + b'paged:ok{frontend="1"} 2.0\n'
+    assert merged(texts) == ENGINE + own
+
+
+def test_the_public_routes_have_no_figures_unless_asked_for(folder):
+    response = Server(folder).ask("GET", "/metrics")
+    assert (response.status_code, "--public-metrics" in response.text) == (404, True)
+    assert "/metrics" not in Server(folder).ask("GET", "/openapi.json").json()["paths"]
+    public = Server(folder, options={"public_metrics": True})
+    assert "paged:num_requests_running" in public.ask("GET", "/metrics").text
+    assert "/metrics" in public.ask("GET", "/openapi.json").json()["paths"]
+    for path in ("/stats", "/state", "/check", "/reset_prefix_cache"):
+        assert public.ask("GET", path).status_code == public.ask("POST", path).status_code == 404

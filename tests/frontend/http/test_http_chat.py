@@ -1,0 +1,247 @@
+"""Chat over a fake engine: messages in, answers and tool calls out, streamed and whole alike."""
+
+import json
+
+import msgspec
+import pytest
+
+from paged_serve.frontend.conversation.conversation import conversation_input
+from paged_serve.frontend.parsers.hermes import ParsedCall, ToolCallParser
+
+from ..http_server import Server
+
+
+def test_a_chat_has_the_fields_shape(folder):
+    server = Server(folder, "hello")
+    answer = server.chat(content=[{"type": "text", "text": "a"}, {"type": "text", "text": "b"}], request_id="r")
+    assert answer["id"] == "chatcmpl-r"
+    assert answer["object"] == "chat.completion"
+    assert answer["choices"] == [
+        {
+            "index": 0,
+            "message": {"role": "assistant", "content": "hello"},
+            "logprobs": None,
+            "finish_reason": "stop",
+            "stop_reason": None,
+        }
+    ]
+    assert server.tokenizer.decode(server.engine.requests[0].prompt_token_ids) == "<user>a\nb<assistant>"
+
+
+def test_a_chat_stream_begins_with_the_role(folder):
+    chunks = Server(folder, "hey").stream("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}]})
+    assert chunks[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+    assert chunks[0]["object"] == "chat.completion.chunk"
+    assert "".join(c["choices"][0]["delta"].get("content", "") for c in chunks) == "hey"
+    assert chunks[-1]["choices"][0]["finish_reason"] == "stop"
+
+
+def test_chat_logprobs_give_bytes(folder):
+    content = Server(folder, "é").chat(logprobs=True, top_logprobs=1)["choices"][0]["logprobs"]["content"]
+    assert content[0] == {
+        "token": "�",
+        "logprob": -0.5,
+        "bytes": [0xC3],
+        "top_logprobs": [{"token": "�", "logprob": -0.5, "bytes": [0xC3]}],
+    }
+
+
+def test_template_options_reach_the_template(folder):
+    server = Server(folder)
+    server.chat(add_generation_prompt=False, chat_template_kwargs={"shout": True})
+    assert server.tokenizer.decode(server.engine.requests[0].prompt_token_ids) == "<user>hi!"
+
+
+ENDED = (
+    "{% for m in messages %}<{{ m.role }}>{{ m.content | trim }}</>{% endfor %}"
+    "{% if add_generation_prompt %}<go>{% endif %}"
+)
+TALK = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "He"}]
+
+
+def test_the_last_message_is_continued(folder, tmp_path):
+    (tmp_path / "ended.jinja").write_text(ENDED)
+    server = Server(folder, "llo", {"chat_template": str(tmp_path / "ended.jinja")})
+    for fields in ({}, {"add_generation_prompt": False}, {"add_generation_prompt": None}):
+        answer = server.chat(messages=TALK, continue_final_message=True, **fields)
+        assert answer["choices"][0]["message"]["content"] == "llo"
+        assert server.tokenizer.decode(server.engine.requests[-1].prompt_token_ids) == "<user>hi</><assistant>He"
+    tokens = server.good("/tokenize", {"messages": TALK, "continue_final_message": True})["tokens"]
+    assert tokens == server.engine.requests[-1].prompt_token_ids
+    server.chat(messages=TALK, continue_final_message=False)
+    assert server.tokenizer.decode(server.engine.requests[-1].prompt_token_ids).endswith("He</><go>")
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"add_generation_prompt": True}, "continue_final_message"),
+        ({"chat_template_kwargs": {"continue_final_message": True}}, "chat_template_kwargs"),
+        ({"chat_template_kwargs": {"moment": 1}}, "chat_template_kwargs"),
+    ],
+)
+def test_how_a_message_cannot_be_continued(folder, fields, param):
+    body = {"messages": TALK, "continue_final_message": True, **fields}
+    answer = Server(folder).ask("POST", "/v1/chat/completions", body)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+
+
+TOOL = {"type": "function", "function": {"name": "sum", "parameters": {"type": "object", "properties": {}}}}
+CALL = 'Sure.\n<tool_call>\n{"name": "sum", "arguments": {"a": 1,  "b": "é"}}\n</tool_call>'
+
+
+def test_tool_calls_are_parsed(folder):
+    server = Server(folder, CALL)
+    server.engine.limits = msgspec.structs.replace(server.engine.limits, max_model_len=512)
+    choice = server.chat(tools=[TOOL])["choices"][0]
+    (call,) = choice["message"]["tool_calls"]
+    assert (choice["message"]["content"], choice["finish_reason"]) == ("Sure.", "tool_calls")
+    assert call["function"] == {"name": "sum", "arguments": '{"a": 1,  "b": "é"}'}
+    assert call["id"].startswith("call_")
+    assert server.tokenizer.decode(server.engine.requests[0].prompt_token_ids) == "<user>hisum<assistant>"
+
+
+def test_tool_calls_are_streamed(folder):
+    chunks = Server(folder, CALL).stream(
+        "/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}], "tools": [TOOL]}
+    )
+    deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
+    assert "".join(delta.get("content", "") for delta in deltas) == "Sure."
+    (call,) = [call for delta in deltas for call in delta.get("tool_calls", [])]
+    assert (call["index"], call["type"], call["function"]["name"]) == (0, "function", "sum")
+    assert chunks[-1]["choices"][0]["finish_reason"] == "tool_calls"
+
+
+def test_without_tools_a_call_is_text(folder):
+    server = Server(folder, CALL)
+    assert server.chat()["choices"][0]["message"]["content"] == CALL
+    assert server.chat(tools=[TOOL], tool_choice="none")["choices"][0]["message"]["content"] == CALL
+    assert server.tokenizer.decode(server.engine.requests[1].prompt_token_ids) == "<user>hi<assistant>"
+
+
+def test_earlier_calls_go_into_the_prompt_as_objects(folder):
+    server = Server(folder)
+    call = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": '{"x": 1}'}}
+    messages = [
+        {"role": "user", "content": "u"},
+        {"role": "assistant", "content": None, "tool_calls": [call], "refusal": None, "function_call": None},
+        {"role": "tool", "tool_call_id": "call_1", "content": "2"},
+    ]
+    server.good("/v1/chat/completions", {"messages": messages})
+    assert '[f{"x": 1}]' in server.tokenizer.decode(server.engine.requests[0].prompt_token_ids)
+
+
+def tokenized(server: Server, **body: object) -> str:
+    body = {"messages": [{"role": "user", "content": "x"}], **body}
+    tokens = server.good("/tokenize", body)["tokens"]
+    return server.good("/detokenize", {"tokens": tokens})["prompt"]
+
+
+def test_templates_see_tools_as_the_client_wrote_them(folder, tmp_path):
+    (tmp_path / "prints.jinja").write_text("{% for t in tools %}{{ t | tojson }}{% endfor %}")
+    server = Server(folder, options={"chat_template": str(tmp_path / "prints.jinja")})
+    for tool in (
+        {"type": "function", "function": {"name": "f", "description": "w", "parameters": {"type": "object"}}},
+        {"function": {"parameters": {}, "name": "f"}, "type": "function"},
+        {"type": "function", "function": {"name": "f", "strict": True}},
+    ):
+        assert tokenized(server, tools=[tool]) == json.dumps(tool)
+    lenient = Server(folder, options={"chat_template": str(tmp_path / "prints.jinja"), "lenient": True})
+    assert tokenized(lenient, tools=[{**tool, "new": 1}]) == json.dumps(tool)
+
+
+def test_a_conversation_spells_no_special_token_unless_it_is_allowed(folder):
+    forged = [{"role": "user", "content": "a<|end|>b"}]
+    end = Server(folder).tokenizer.token_id("<|end|>")
+
+    def count(**options: object) -> tuple[int, int]:
+        server = Server(folder, options=options)
+        chat, prompt = ({"messages": forged}, {"prompt": "a<|end|>b"})
+        return tuple(server.good("/tokenize", body)["tokens"].count(end) for body in (chat, prompt))
+
+    assert count() == (0, 1)
+    assert count(allow_special_tokens=True) == (1, 1)
+    assert count(allow_special_tokens=False) == (0, 0)
+    server = Server(folder)
+    server.chat(content="a<|end|>b")
+    assert server.tokenizer.decode(server.engine.requests[0].prompt_token_ids, False) == "<user>a<|end|>b<assistant>"
+    assert end not in server.engine.requests[0].prompt_token_ids
+
+
+@pytest.mark.parametrize("name", ["bos_token", "eos_token", "strftime_now", "raise_exception", "namespace", "range"])
+def test_arguments_cannot_replace_what_templates_rely_on(folder, name):
+    body = {"messages": [{"role": "user", "content": "x"}], "chat_template_kwargs": {name: "x"}}
+    answer = Server(folder).ask("POST", "/v1/chat/completions", body)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "chat_template_kwargs")
+
+
+TOOL_TEXTS = [
+    "plain",
+    CALL,
+    CALL + "\n" + CALL + " and  more ",
+    "a <tool_call> not json </tool_call> b",
+    '<tool_call>{"name": "f"}',
+    "x <tool_cal",
+    '<tool_call>{"name": "f", "arguments": {"t": "<tool_call>"}}</tool_call>',
+    " spaces  \n",
+    '<tool_call>{"name": "f", "arguments": {"a": "</tool_call>"}}</tool_call> end',
+    '<tool_call>{"name": "f"}\n<tool_call>{"name": "g"}</tool_call>\n\n more',
+    '<tool_call>{"name": "f", "a": "line\nbreak <tool_call>"}</tool_call> x <tool_call>{"name": "g"}</tool_call>',
+    '<tool_call>{"name": "never, ends}</tool_call> and <tool_call>{"name": "g"}</tool_call></tool_cal',
+    '<tool_call>{"name": "f"}</tool_',
+    '<tool_call> {"nme": "f"} </tool_call>',
+    "<tool_call>a <tool_call>{}</tool_call><tool_call>",
+]
+
+
+F, G = ParsedCall("f", "{}"), ParsedCall("g", "{}")
+
+
+@pytest.mark.parametrize(
+    ("text", "content", "calls"),
+    [
+        ('<tool_call>{"name": "f", "arguments": null}</tool_call>', "", [F]),
+        ('<tool_call>{"name": "f", "arguments": ""}</tool_call>', "", [F]),
+        ('<tool_call>{"name": "f", "arguments": "{\\"a\\": 1}"}</tool_call>', "", [ParsedCall("f", '{"a": 1}')]),
+        ('<tool_call>{"name": "f", "parameters": {"a": 1}}</tool_call>', "", [ParsedCall("f", '{"a": 1}')]),
+        ('<tool_call>{"name": "f", "arguments": null, "parameters": {}}</tool_call>', "", [F]),
+        (
+            'a <tool_call>{"name": "f", "arguments": {"a": "</tool_call>"}}</tool_call> b',
+            "ab",
+            [ParsedCall("f", '{"a": "</tool_call>"}')],
+        ),
+        ('<tool_call>{"name": "f"}\n<tool_call>\n{"name": "g"}</tool_call>', "", [F, G]),
+        ('<tool_call>{"name": "f"} more', "more", [F]),
+        ('<tool_call>{"name": "f"}</tool_c', "", [F]),
+        ('<tool_call>{"name": "a\nb"}</tool_call><tool_call>{"name": "g"}</tool_call>', None, [G]),
+        ('<tool_call>{"name": "a</tool_call><tool_call>{"name": "g"}</tool_call>', None, [G]),
+        *(
+            (f'<tool_call>{{"name": "f", "arguments": {wrong}}}</tool_call>', None, [])
+            for wrong in ('"abc"', "[]", "1", "[" * 70 + "]" * 70, '"[1]"', '{"a":' * 70 + "1" + "}" * 70)
+        ),
+    ],
+)
+def test_a_call_is_given_out_as_it_can_come_back_or_not_at_all(text, content, calls):
+    found, given = ToolCallParser().push(text, final=True)
+    assert given == calls
+    if content is not None:
+        assert found == content
+    elif not calls:
+        assert found == text
+    for call in given:
+        function = {"name": call.name, "arguments": call.arguments}
+        message = {"role": "assistant", "content": None, "tool_calls": [{"id": "c", "function": function}]}
+        (back,) = conversation_input([message], None).messages
+        assert isinstance(json.loads(back["tool_calls"][0]["function"]["arguments"]), dict)
+
+
+@pytest.mark.parametrize("text", TOOL_TEXTS)
+@pytest.mark.parametrize("size", [1, 2, 3, 7])
+def test_any_division_gives_the_same_calls(text, size):
+    whole = ToolCallParser().push(text, final=True)
+    parser, content, calls = ToolCallParser(), "", []
+    for start in range(0, len(text), size):
+        more, found = parser.push(text[start : start + size])
+        content, calls = content + more, calls + found
+    more, found = parser.push("", final=True)
+    assert (content + more, calls + found) == whole

@@ -1,0 +1,323 @@
+"""What surrounds generation: probes, keys, metrics, refusals with their status, and readers that go away."""
+
+import asyncio
+import contextlib
+import json
+import re
+
+import msgspec
+import pytest
+
+from paged_serve.frontend.http.exchange.metrics import Metrics
+from paged_serve.protocol.errors import EngineDead, InvalidRequest, Overloaded, RequestExpired
+from paged_serve.protocol.messages.config import CacheConfig
+from paged_serve.protocol.messages.sampling_params import FinishReason
+
+from ..fake_engine import STATS
+from ..http_server import Server, joined
+
+
+def test_models_versions_and_health(folder):
+    server = Server(folder, options={"port": 1})
+    (model,) = server.ask("GET", "/v1/models").json()["data"]
+    assert (model["id"], model["object"], model["max_model_len"]) == ("tiny", "model", 64)
+    assert server.ask("GET", "/v1/models/tiny").json() == model
+    assert server.ask("GET", "/version").json()["version"]
+    for path in ("/live", "/health", "/ready"):
+        assert server.ask("GET", path).status_code == 200
+    server.engine.ready = False
+    assert [server.ask("GET", path).status_code for path in ("/live", "/health", "/ready")] == [200, 503, 503]
+
+
+def test_before_the_model_is_loaded_only_liveness_is_answered(folder):
+    server = Server(folder)
+    server.app.router, server.engine.ready = None, False
+    assert [server.ask("GET", path).status_code for path in ("/live", "/health", "/ready")] == [200, 503, 503]
+    response = server.ask("POST", "/v1/completions", {"prompt": "x"})
+    assert (response.status_code, response.headers["retry-after"]) == (503, "1")
+    assert response.json()["error"]["type"] == "ServiceUnavailableError"
+
+
+def test_request_ids_are_echoed_and_cleaned(folder):
+    server = Server(folder)
+    response = server.ask("POST", "/v1/completions", {"prompt": "x"}, **{"x-request-id": "abc-1"})
+    assert (response.headers["x-request-id"], response.json()["id"]) == ("abc-1", "cmpl-abc-1")
+    assert server.ask("GET", "/live", **{"x-request-id": "a\tb{}"}).headers["x-request-id"].isalnum()
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "kind"),
+    [
+        (InvalidRequest("too long", "prompt"), 400, "BadRequestError"),
+        (Overloaded("full", 2.0), 429, "RateLimitError"),
+        (Overloaded("drains", 2.0, draining=True), 503, "ServiceUnavailableError"),
+        (EngineDead("socket /run/x failed"), 500, "InternalServerError"),
+        (RequestExpired("timeout=1: it waited 1 s"), 504, "DeadlineExceededError"),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_the_engine_refuses_gets_its_status_even_in_a_stream(folder, error, status, kind, stream):
+    server = Server(folder)
+    server.engine.refusal = error
+    for prompt in ("x", ["x", "y"]):
+        response = server.ask("POST", "/v1/completions", {"prompt": prompt, "stream": stream})
+        assert (response.status_code, response.json()["error"]["type"]) == (status, kind)
+        assert "/run" not in response.text
+        assert ("retry-after" in response.headers) == (status in (429, 503))
+    assert server.admission.num_active == 0
+
+
+def test_an_engine_error_in_a_stream_is_its_last_event(folder):
+    server = Server(folder, "hello")
+    server.engine.fails_after = 3
+    chunks = server.stream("/v1/completions", {"prompt": "x", "max_tokens": 60})
+    assert joined(chunks[:-1]) == "he"
+    assert chunks[-1]["error"]["code"] == 500
+    assert "/dev" not in json.dumps(chunks)
+    response = server.ask("POST", "/v1/completions", {"prompt": "x", "max_tokens": 60})
+    assert response.status_code == 500
+    assert response.headers["x-should-retry"] == "false", "it would fail again"
+    assert "/dev" not in response.text
+
+
+def test_draining_refuses_new_requests_and_tells_when_none_is_left(folder):
+    server = Server(folder)
+    server.admission.draining = True
+    response = server.ask("POST", "/v1/completions", {"prompt": "x"})
+    assert (response.status_code, response.headers["retry-after"]) == (503, "5")
+    assert server.ask("GET", "/ready").status_code == 503
+    assert server.ask("GET", "/health").status_code == 200
+    assert server.admission.drained
+
+
+def test_more_than_the_engine_would_take_is_told_to_come_back(folder):
+    server = Server(folder)
+    with contextlib.ExitStack() as held:
+        for _ in range(8):
+            held.enter_context(server.admission.entered())
+        refused = server.ask("POST", "/v1/completions", {"prompt": "a"})
+        assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
+    assert server.ask("POST", "/v1/completions", {"prompt": "a"}).status_code == 200
+
+
+def test_the_time_to_come_back_is_never_less_than_predicted(folder):
+    server = Server(folder)
+    for seconds, whole, milliseconds in ((0.2, "1", "200"), (2.0, "2", "2000"), (2.1, "3", "2100")):
+        server.engine.refusal = Overloaded("full", seconds)
+        headers = server.ask("POST", "/v1/completions", {"prompt": "x"}).headers
+        assert (headers["retry-after"], headers["retry-after-ms"]) == (whole, milliseconds)
+
+
+def test_a_time_limit_comes_in_the_body_or_in_a_header(folder):
+    server = Server(folder)
+    ask = {"prompt": "x", "max_tokens": 1}
+    assert server.ask("POST", "/v1/completions", ask, **{"x-request-timeout": "30"}).status_code == 200
+    assert (
+        server.ask("POST", "/v1/completions", {**ask, "timeout": 60}, **{"x-request-timeout": "30"}).status_code == 200
+    )
+    assert server.ask("POST", "/v1/completions", ask).status_code == 200
+    header, body, none = (request.timeout_s for request in server.engine.requests)
+    assert 0 < header <= 30 < body <= 60
+    assert none == 0
+    for wrong in ("0", "-1", "soon", "nan", "inf", "86401", ""):
+        answer = server.ask("POST", "/v1/completions", ask, **{"x-request-timeout": wrong})
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "timeout")
+    for wrong in (0, -1, 86401, "1"):
+        answer = server.ask("POST", "/v1/completions", {**ask, "timeout": wrong})
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "timeout")
+
+
+def test_clients_are_told_not_to_ask_again_when_their_time_is_over(folder):
+    server = Server(folder)
+    server.engine.refusal = RequestExpired("timeout=1: it waited 1 s")
+    answer = server.ask("POST", "/v1/completions", {"prompt": "x"})
+    assert answer.headers["x-should-retry"] == "false"
+    assert answer.json()["error"]["param"] == "timeout"
+    assert 'reason="expired"} 1.0' in server.metrics()
+
+
+def test_each_key_has_prefixes_of_its_own_unless_they_are_shared(folder):
+    def salts(share=False, **options):
+        server = Server(folder, options=options, cache=CacheConfig(share_prefixes=share))
+        for key, salt in (("one", ""), ("one", ""), ("two", ""), ("one", "s"), ("two", "s")):
+            body = {"prompt": "a", "cache_salt": salt} if salt else {"prompt": "a"}
+            assert server.ask("POST", "/v1/completions", body, authorization=f"Bearer {key}").status_code == 200
+        return [request.cache_salt for request in server.engine.requests]
+
+    first, again, other, salted, other_salted = salts(api_keys=("one", "two"))
+    assert first == again
+    assert len({"", first, other, salted, other_salted}) == 5
+    assert salts() == salts(share=True, api_keys=("one", "two")) == ["", "", "", "s", "s"]
+
+
+def test_each_key_is_a_tenant_of_its_weight_whose_name_is_not_the_key(folder):
+    server = Server(folder, options={"api_keys": ("one", "two=2", "three"), "api_key_weights": (1.0, 3.0)})
+    for key in ("one", "two=2", "three", "two=2"):
+        answer = server.ask("POST", "/v1/completions", {"prompt": "x"}, authorization=f"Bearer {key}")
+        assert answer.status_code == 200
+    one, two, three, again = server.engine.requests
+    assert [request.weight for request in (one, two, three)] == [1.0, 3.0, 1.0]
+    assert len({one.tenant, two.tenant, three.tenant}) == 3
+    assert again.tenant == two.tenant
+    assert "two" not in two.tenant
+    assert len(two.tenant) == 32
+    keyless = Server(folder)
+    keyless.complete()
+    assert (keyless.engine.requests[0].tenant, keyless.engine.requests[0].weight) == ("", 1.0)
+
+
+def test_metrics_have_the_fields_names(folder):
+    server = Server(folder, options={"metrics_compat": "vllm"})
+    server.complete()
+    text = server.metrics()
+    for line in (
+        'paged:num_requests_running{engine="0",model_name="tiny"} 1.0',
+        'paged:num_requests_waiting{engine="0",model_name="tiny"} 2.0',
+        'paged:kv_cache_usage_perc{engine="0",model_name="tiny"} 0.25',
+        'paged:generation_tokens_total{engine="0",model_name="tiny"} 20.0',
+        'paged:request_success_total{engine="0",finished_reason="stop",frontend="0",model_name="tiny"} 1.0',
+        'paged:time_to_first_token_seconds_count{engine="0",frontend="0",model_name="tiny"} 1.0',
+        'vllm:request_generation_tokens_sum{engine="0",frontend="0",model_name="tiny"} 6.0',
+        'paged:request_prefill_time_seconds_sum{engine="0",frontend="0",model_name="tiny"} 0.1',
+    ):
+        assert line in text
+    assert "vllm:" not in Server(folder).metrics()
+
+
+def test_metrics_under_the_other_servers_name_are_all_names_of_that_server(folder):
+    server = Server(folder, options={"metrics_compat": "vllm"})
+    server.complete()
+    server.ask("POST", "/v1/completions", {})  # a refusal is counted too
+    text = server.metrics()
+    assert set(re.findall(r"^# TYPE vllm:(\w+)", text, re.M)) == {
+        *("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc"),
+        *("prompt_tokens_total", "generation_tokens_total", "num_preemptions_total"),
+        *("prefix_cache_queries_total", "prefix_cache_hits_total"),
+        *("request_success_total", "admission_rejections_total"),
+        *("time_to_first_token_seconds", "inter_token_latency_seconds", "request_time_per_output_token_seconds"),
+        *("e2e_request_latency_seconds", "request_queue_time_seconds", "request_prefill_time_seconds"),
+        *("request_decode_time_seconds", "request_inference_time_seconds"),
+        *("request_prompt_tokens", "request_generation_tokens", "request_params_n", "request_params_max_tokens"),
+        "request_num_preemptions",
+    }
+    assert "paged:iteration_tokens" in text
+    assert "vllm:iteration_tokens" not in text  # there it is a histogram of another name
+
+
+def test_each_frontend_labels_what_it_has_counted_itself(folder):
+    text = {index: Metrics("tiny", index=index).exposition(STATS).decode() for index in (0, 3)}
+    assert 'paged:request_params_n_count{engine="0",frontend="3",model_name="tiny"}' in text[3]
+    engine_wide = [line for line in text[0].splitlines() if "frontend=" not in line and not line.startswith("#")]
+    assert len(engine_wide) == 10
+    assert all(line in text[3] for line in engine_wide)
+
+
+def test_a_silent_stream_gets_comments_that_readers_skip(folder):
+    server = Server(folder, options={"sse_keep_alive_interval_s": 0.02})
+    server.engine.pause_s = 0.05
+    body = {"prompt": "abc", "max_tokens": 60, "stream": True}
+    text = server.ask("POST", "/v1/completions", body).text
+    frames = text.split("\n\n")
+    assert frames[0] == ": ping"  # before the first token too
+    assert frames.count(": ping") >= 6
+    assert frames[-2:] == ["data: [DONE]", ""]
+    chunks = [json.loads(frame[6:]) for frame in frames if frame.startswith("data: {")]
+    assert joined(chunks) == "hello"
+    server.engine.pause_s = 0.0
+    assert ": ping" not in server.ask("POST", "/v1/completions", body).text
+
+
+def test_a_refusal_keeps_its_status_beside_the_pings(folder):
+    server = Server(folder, options={"sse_keep_alive_interval_s": 0.01})
+    server.engine.refusal = Overloaded("full", 3.0)
+    assert server.ask("POST", "/v1/completions", {"prompt": "abc", "stream": True}).status_code == 429
+    server.engine.pause_s = 0.05  # one that comes after the first ping is the stream's last event
+    text = server.ask("POST", "/v1/completions", {"prompt": "abc", "stream": True}).text
+    assert text.startswith(": ping\n\n")
+    assert json.loads(text.split("\n\n")[-3][6:])["error"]["code"] == 429
+    assert text.endswith("data: [DONE]\n\n")
+
+
+def test_keys_guard_everything_but_liveness(folder):
+    server = Server(folder, options={"api_keys": ("one", "two")})
+    for path in ("/v1/models", "//v1/models", "/metrics", "/openapi.json", "/ready", "/nothing", "/LIVE", "/live/"):
+        for authorization in ("", "Bearer wrong", "Bearer ", "Basic one", "one", "Bearer one two"):
+            response = server.ask("GET", path, authorization=authorization)
+            assert response.status_code == 401, path
+            assert response.json()["error"]["code"] == 401
+    assert server.ask("GET", "/live").status_code == 200
+    for key in ("Bearer one", "bearer two"):
+        assert server.ask("GET", "/v1/models", authorization=key, host="any.name").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"host": "localhost:8000"}, 200),
+        ({"host": "127.0.0.1:8000"}, 200),
+        ({"host": "[::1]:8000"}, 200),
+        ({"host": "evil.example"}, 403),
+        ({"host": "localhost", "origin": "http://evil.example"}, 403),
+        ({"host": "localhost:8000", "origin": "http://localhost:8000"}, 200),
+    ],
+)
+def test_a_local_server_is_nobody_elses(folder, headers, status):
+    assert Server(folder).ask("GET", "/v1/models", **headers).status_code == status
+
+
+@pytest.mark.parametrize(
+    ("served_on", "host", "status"),
+    [("127.0.0.2", "127.0.0.2:8000", 200), ("0:0:0:0:0:0:0:1", "evil.example", 403), ("::1", "[::1]", 200)],
+)
+def test_every_spelling_of_this_machine_is_local(folder, served_on, host, status):
+    assert Server(folder, options={"host": served_on}).ask("GET", "/v1/models", host=host).status_code == status
+
+
+def run_until_gone(server: Server, path: str, body: dict, events_before: int) -> list[dict]:
+    """Send a request, take some answers, go away; the messages that were sent."""
+
+    async def talk() -> list[dict]:
+        sent, gone, given = [], asyncio.Event(), []
+
+        async def receive():
+            if not given:
+                given.append(1)
+                return {"type": "http.request", "body": json.dumps(body).encode(), "more_body": False}
+            await gone.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message):
+            sent.append(message)
+            if len(sent) > events_before:
+                gone.set()
+                await asyncio.sleep(0.01)
+
+        if not events_before:
+            asyncio.get_running_loop().call_later(0.02, gone.set)
+        headers = [(b"host", b"localhost")]
+        scope = {"type": "http", "method": "POST", "path": path, "headers": headers, "query_string": b""}
+        await asyncio.wait_for(server.app(scope, receive, send), 5)
+        return sent
+
+    return asyncio.run(talk())
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("prompt", ["x", ["x", "y"]])
+def test_who_goes_away_frees_every_sequence(folder, stream, prompt):
+    server = Server(folder, "x" * 10**5, ends=False)
+    server.engine.limits = msgspec.structs.replace(server.engine.limits, max_model_len=10**7)
+    body = {"prompt": prompt, "n": 2, "stream": stream, "max_tokens": 10**6}
+    sent = run_until_gone(server, "/v1/completions", body, 3 if stream else 0)
+    assert all((None, FinishReason.ABORT) in request.aborted for request in server.engine.requests)
+    assert bool(sent) == stream
+    assert server.admission.num_active == 0
+
+
+def test_the_page_is_one_file_that_asks_nobody_else(folder):
+    response = Server(folder).ask("GET", "/")
+    assert response.headers["content-type"] == "text/html; charset=utf-8"
+    assert "default-src 'none'" in response.headers["content-security-policy"]
+    assert "http://" not in response.text
+    assert "https://" not in response.text
+    assert "innerHTML" not in response.text

@@ -1,0 +1,225 @@
+"""AsyncLLM over a fake engine: what waits, in which order, what is refused, and what is told of the engine's end."""
+
+import asyncio
+import threading
+
+import pytest
+
+from paged_serve import AsyncLLM
+from paged_serve.frontend.offline import generation, local_engine
+from paged_serve.frontend.offline.in_flight import InFlightLimit
+from paged_serve.protocol.errors import EngineDead, InvalidRequest, Overloaded
+from paged_serve.protocol.messages.engine_core import AbortRequests, EngineCoreRequest, RejectReason, RequestRejected
+from paged_serve.protocol.messages.message import pack_ids, unpack_ids
+from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
+
+from ..fake_core import expected, generate, output
+from ..fake_supervisor import FakeSupervisor, write_model_of_numbers
+
+PARAMS = SamplingParams(max_tokens=4)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return write_model_of_numbers(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture
+def run(folder, monkeypatch):
+    """run(body, script) -> what `body(llm)` returns, with an AsyncLLM over a core that follows the script."""
+    monkeypatch.setattr(local_engine, "Supervisor", FakeSupervisor)
+
+    def run(body, script=None, **options):
+        monkeypatch.setattr(FakeSupervisor, "script", staticmethod(script or generate()))
+
+        async def main():
+            async with AsyncLLM(folder, **options) as llm:
+                return await asyncio.wait_for(body(llm), 60)
+
+        return asyncio.run(main())
+
+    return run
+
+
+def core_of(llm):
+    return llm._engine.supervisor.core
+
+
+async def last(outputs):
+    return [each async for each in outputs][-1]
+
+
+def prompts_sent(llm):
+    return [[*unpack_ids(request.prompt_token_ids)] for request in core_of(llm).all(EngineCoreRequest)]
+
+
+def test_each_output_stays_as_it_was_given(run):
+    async def body(llm):
+        return [each async for each in llm.generate([5, 6], SamplingParams(max_tokens=50, n=2))]
+
+    outputs = run(body, generate(pause_s=0.002))
+    assert len(outputs) > 2
+    for index in range(2):
+        whole = expected([5, 6], index, 50)
+        lengths = [len(output.outputs[index].token_ids) for output in outputs]
+        assert lengths == sorted(lengths)
+        assert all(output.outputs[index].token_ids == whole[: lengths[i]] for i, output in enumerate(outputs))
+    assert [each.finished for each in outputs][-2:] == [False, True]
+
+
+def test_an_engine_that_is_full_is_asked_again(run):
+    refusals = iter([True, True, False])
+
+    def script(core, peer, message):
+        if isinstance(message, EngineCoreRequest) and next(refusals, False):
+            core.send(RequestRejected(message.request_id, RejectReason.OVERLOADED, "full", retry_after_s=0.01), peer)
+        else:
+            generate()(core, peer, message)
+
+    async def body(llm):
+        return (await last(llm.generate([5], PARAMS))).outputs[0].token_ids, prompts_sent(llm)
+
+    assert run(body, script) == (expected([5], 0, 4), [[5]] * 3)
+
+
+def test_a_request_aborted_before_it_is_asked_again_ends_at_once(run, monkeypatch):
+    monkeypatch.setattr(generation, "MIN_RETRY_S", 50.0)
+
+    def script(core, peer, message):
+        if isinstance(message, EngineCoreRequest):
+            core.send(RequestRejected(message.request_id, RejectReason.OVERLOADED, "full", retry_after_s=50), peer)
+
+    async def body(llm):
+        ends = asyncio.create_task(last(llm.generate([5], PARAMS, "mine")))
+        while not core_of(llm).all(EngineCoreRequest):
+            await asyncio.sleep(0.005)
+        await llm.abort("mine")
+        return await ends
+
+    aborted = run(body, script)
+    assert (aborted.finished, aborted.outputs[0].finish_reason, aborted.outputs[0].token_ids) == (True, "abort", [])
+
+
+def test_an_engine_that_drains_is_not_asked_again(run):
+    def script(core, peer, message):
+        if isinstance(message, EngineCoreRequest):
+            core.send(RequestRejected(message.request_id, RejectReason.DRAINING, "drains"), peer)
+
+    async def body(llm):
+        with pytest.raises(Overloaded):
+            await last(llm.generate([5], PARAMS))
+
+    run(body, script)
+
+
+def test_what_does_not_fit_in_flight_waits_by_priority_then_by_arrival(run):
+    def script(core, peer, message):
+        if isinstance(message, AbortRequests):
+            core.send(output(1, message.stream_ids[0], 0, [], FinishReason.ABORT), peer)
+        elif isinstance(message, EngineCoreRequest) and message.prompt_token_ids != first:
+            generate()(core, peer, message)
+
+    first = None
+
+    async def body(llm):
+        nonlocal first
+        first = pack_ids([1])
+        runs = [asyncio.create_task(last(llm.generate([1], PARAMS, f"first{n}"))) for n in range(4)]
+        waits = [([2], 0), ([3], 5), ([4], -1), ([5], 0)]
+        runs += [asyncio.create_task(last(llm.generate(ids, PARAMS, priority=rank))) for ids, rank in waits]
+        cancelled = asyncio.create_task(last(llm.generate([6], PARAMS)))
+        while len(prompts_sent(llm)) < 4 or len(llm._limit._waiting) < 5:
+            await asyncio.sleep(0.005)
+        cancelled.cancel()
+        await llm.abort("first0")
+        for each in runs[4:]:
+            await each
+        await llm.abort(f"first{n}" for n in range(4))
+        await asyncio.gather(*runs)
+        return prompts_sent(llm)
+
+    assert run(body, script, max_num_seqs=1) == [[1]] * 4 + [[4], [2], [5], [3]]
+
+
+@pytest.mark.parametrize("gives_up", ["cancels", "sets false", "had entered"])
+def test_an_entry_that_is_given_up_leaves_its_room_to_the_next(gives_up):
+    async def main():
+        limit = InFlightLimit(2)
+        held, second, third = limit.entry(2, 0), limit.entry(2, 0), limit.entry(1, 0)
+        assert held.result()
+        assert not second.done()
+        if gives_up == "cancels":
+            second.cancel()
+        elif gives_up == "sets false":
+            second.set_result(False)
+        limit.leave(2)
+        if gives_up == "had entered":
+            assert second.result()
+            assert not third.done()
+            limit.leave(2)
+        assert third.result()
+        return limit._num_sequences
+
+    assert asyncio.run(main()) == 1
+
+
+def test_the_engines_end_is_told_with_its_reason_to_what_runs_and_to_what_waits(run):
+    def script(core, peer, message):
+        pass
+
+    async def body(llm):
+        supervisor = llm._engine.supervisor
+        running = [asyncio.create_task(last(llm.generate([5], PARAMS))) for _ in range(6)]
+        while len(prompts_sent(llm)) < 4:
+            await asyncio.sleep(0.005)
+        supervisor.reason = "worker 0 ran out of memory"
+        threading.Timer(0.05, supervisor.stop).start()
+        ends = await asyncio.gather(*running, return_exceptions=True)
+        with pytest.raises(EngineDead, match="out of memory"):
+            await llm.check_health()
+        return ends
+
+    ends = run(body, script, max_num_seqs=1)
+    assert [type(end) for end in ends] == [EngineDead] * 6
+    assert all("out of memory" in str(end) for end in ends)
+
+
+def test_an_event_loop_that_did_not_start_it_is_refused(folder, monkeypatch):
+    monkeypatch.setattr(local_engine, "Supervisor", FakeSupervisor)
+    llm = AsyncLLM(folder)
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(last(llm.generate([5], PARAMS)))
+    with pytest.raises(EngineDead, match="belongs to the event loop that started it"):
+        asyncio.run(last(llm.generate([5], PARAMS)))
+    loop.run_until_complete(llm.shutdown())
+    loop.run_until_complete(loop.shutdown_default_executor())
+    loop.close()
+
+
+def test_what_is_refused_before_the_engine_sees_it_names_its_field(run):
+    async def body(llm):
+        for prompt, options, field in [
+            ([[1], [2]], {}, "prompt"),
+            (5, {}, "prompts"),
+            ([1], {"lora_request": object()}, "lora_request"),
+        ]:
+            with pytest.raises(InvalidRequest) as refused:
+                await last(llm.generate(prompt, PARAMS, **options))
+            assert refused.value.param == field
+        with pytest.raises(InvalidRequest) as refused:
+            await last(llm.chat([{"role": "narrator", "content": "x"}], PARAMS))
+        assert refused.value.param.startswith("messages")
+        return llm._generations, llm._limit._num_sequences, prompts_sent(llm)
+
+    assert run(body) == ({}, 0, [])
+
+
+def test_chats_with_templates_of_their_own_may_run_at_once(run):
+    async def body(llm):
+        def chat(number):
+            template = f"{number % 2}:" + "{{ messages[0]['content'] }}"
+            return last(llm.chat([{"role": "user", "content": "x"}], PARAMS, chat_template=template))
+
+        return [each.prompt for each in await asyncio.gather(*map(chat, range(4)))]
+
+    assert run(body) == ["0:x", "1:x"] * 2

@@ -1,0 +1,393 @@
+"""LLM over a fake engine: the real client, tokenizer and text, and a supervisor that starts no process."""
+
+import threading
+from array import array
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import paged_serve
+from paged_serve.frontend.offline import local_engine
+from paged_serve.frontend.offline.llm import LLM
+from paged_serve.protocol.errors import ConfigError, EngineDead, InvalidRequest
+from paged_serve.protocol.messages.engine_core import (
+    AbortRequests,
+    EngineCoreRequest,
+    Logprobs,
+    RejectReason,
+    RequestRejected,
+    RequestTimes,
+    Utility,
+    UtilityCall,
+    UtilityResult,
+)
+from paged_serve.protocol.messages.message import pack_ids, unpack_ids
+from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
+
+from ..fake_core import expected, generate, output
+from ..fake_supervisor import FakeSupervisor, write_model_of_numbers
+from ..http_server import Server
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return write_model_of_numbers(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture
+def start(model, monkeypatch):
+    """start(script) -> an LLM over a core that follows the script."""
+    monkeypatch.setattr(local_engine, "Supervisor", FakeSupervisor)
+    started = []
+
+    def start(script=None, **options):
+        monkeypatch.setattr(FakeSupervisor, "script", staticmethod(script or generate()))
+        started.append(LLM(model, **options))
+        return started[-1]
+
+    yield start
+    for llm in started:
+        llm.close()
+
+
+def core_of(llm):
+    return llm._engine.supervisor.core
+
+
+def text_of(ids):
+    return "".join(f" {token}" for token in ids)
+
+
+def params(max_tokens=4, **fields):
+    return SamplingParams(max_tokens=max_tokens, **fields)
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        "5 6 7",
+        [5, 6, 7],
+        {"prompt": "5 6 7"},
+        {"prompt_token_ids": [5, 6, 7]},
+        {"prompt": "x", "prompt_token_ids": [5, 6, 7]},
+    ],
+)
+def test_every_spelling_of_a_prompt_is_understood(start, prompt):
+    (one,) = start().generate(prompt, params())
+    (same,) = start().generate([prompt], params())
+    for result in (one, same):
+        assert result.prompt_token_ids == [5, 6, 7]
+        assert result.outputs[0].token_ids == expected([5, 6, 7], 0, 4)
+        assert result.outputs[0].text == text_of(expected([5, 6, 7], 0, 4))
+        assert (result.outputs[0].finish_reason, result.finished) == ("length", True)
+
+
+def test_results_come_in_the_order_of_the_prompts(start):
+    llm = start()
+    lengths = [9, 1, 5, 3] * 5
+    outputs = llm.generate([[i] for i in range(20)], [params(length) for length in lengths])
+    assert [result.outputs[0].token_ids for result in outputs] == [
+        expected([i], 0, length) for i, length in enumerate(lengths)
+    ]
+    assert [result.request_id for result in outputs] == [str(i) for i in range(20)]
+
+
+def test_n_sequences_stand_in_order(start):
+    (result,) = start().generate([[5]], params(n=3))
+    assert [sequence.index for sequence in result.outputs] == [0, 1, 2]
+    assert [sequence.token_ids for sequence in result.outputs] == [expected([5], i, 4) for i in range(3)]
+
+
+def test_no_prompts_are_no_outputs(start):
+    assert start().generate([]) == []
+
+
+def test_the_models_own_parameters_are_the_default(start):
+    llm = start()
+    llm.generate([[5]])
+    (request,) = core_of(llm).all(EngineCoreRequest)
+    assert request.sampling_params == SamplingParams(temperature=0.25, top_k=7, max_tokens=5)
+    assert llm.get_default_sampling_params() == request.sampling_params
+
+
+def test_never_more_in_flight_than_the_bound(start):
+    llm = start(max_num_seqs=2)
+    held = Counter()
+
+    def script(core, peer, message):
+        if isinstance(message, EngineCoreRequest):
+            held["now"] += 1
+            held["most"] = max(held["most"], held["now"])
+            generate()(core, peer, message)
+            held["now"] -= 1
+
+    core_of(llm).script = script
+    sizes = []
+    submit = llm._client.submit
+
+    def counted(*args, **fields):
+        sizes.append(len(llm._client._session.table.requests))
+        return submit(*args, **fields)
+
+    llm._client.submit = counted
+    outputs = llm.generate([[i] for i in range(100)], params())
+    assert [result.outputs[0].token_ids for result in outputs] == [expected([i], 0, 4) for i in range(100)]
+    assert max(sizes) < 8
+
+
+def test_a_full_engine_is_asked_again(start):
+    refusals = iter([True, True, False, True])
+
+    def script(core, peer, message):
+        if isinstance(message, EngineCoreRequest):
+            if next(refusals, False):
+                core.send(
+                    RequestRejected(message.request_id, RejectReason.OVERLOADED, "full", retry_after_s=0.05), peer
+                )
+            else:
+                generate()(core, peer, message)
+
+    outputs = start(script).generate([[i] for i in range(5)], params())
+    assert [result.outputs[0].token_ids for result in outputs] == [expected([i], 0, 4) for i in range(5)]
+
+
+def test_a_stop_string_cuts_the_text_and_stops_the_engine(start):
+    def script(core, peer, message):
+        if isinstance(message, EngineCoreRequest):
+            core.send(output(1, message.request_id, 0, [10, 11, 12]), peer)
+        if isinstance(message, AbortRequests):
+            times = RequestTimes(0.5, 0.25, 0.125, 0)
+            core.send(output(1, message.stream_ids[0], 9, [], message.finish_reason, times=times), peer)
+
+    llm = start(script)
+    (result,) = llm.generate([[5]], params(100, stop=["11"]))
+    sequence = result.outputs[0]
+    assert (sequence.text, sequence.token_ids) == (" 10 ", [10, 11])
+    assert (sequence.finish_reason, sequence.stop_reason) == ("stop", "11")
+    assert result.metrics == RequestTimes(0.5, 0.25, 0.125, 0)
+    assert core_of(llm).all(AbortRequests) == [AbortRequests((1,), FinishReason.STOP)]
+
+
+def test_logprobs_are_told_by_token(start):
+    def logprobs(rows, ranks):
+        ids = [token for row in rows for token, _ in row]
+        values = [value for row in rows for _, value in row]
+        return Logprobs(pack_ids(ids), array("f", values).tobytes(), pack_ids(ranks))
+
+    def script(core, peer, message):
+        if isinstance(message, EngineCoreRequest):
+            sampled = logprobs([[(10, -3.0), (11, -0.5), (12, -1.0)], [(11, -0.25), (11, -0.25), (10, -2.0)]], [5, 1])
+            prompt = logprobs([[(6, -4.0), (9, -0.5)]], [3])
+            finish = FinishReason.STOP
+            core.send(
+                output(1, 1, 0, [10, 11], finish, logprobs=sampled, prompt_logprobs=prompt, stop_token_id=11), peer
+            )
+
+    llm = start(script)
+    (result,) = llm.generate([[5, 6]], params(logprobs=2, prompt_logprobs=1, stop_token_ids=[11]))
+    first, second = result.outputs[0].logprobs
+    assert [(token, entry.logprob, entry.rank, entry.decoded_token) for token, entry in first.items()] == [
+        (10, -3.0, 5, " 10"),
+        (11, -0.5, 1, " 11"),
+        (12, -1.0, 2, " 12"),
+    ]
+    assert [(token, entry.rank) for token, entry in second.items()] == [(11, 1), (10, 2)]
+    assert result.outputs[0].cumulative_logprob == -3.25
+    assert [list(entry) if entry else None for entry in result.prompt_logprobs] == [None, [6, 9]]
+    assert (result.outputs[0].stop_reason, result.outputs[0].text) == (11, " 10")
+    (request,) = core_of(llm).all(EngineCoreRequest)
+    assert request.sampling_params.skip_reading_prefix_cache
+
+
+def test_bad_words_become_tokens(start):
+    llm = start()
+    llm.generate([[5]], params(bad_words=["8"]))
+    (request,) = core_of(llm).all(EngineCoreRequest)
+    assert (8,) in request.sampling_params.bad_words_token_ids
+
+
+TOOL = {"type": "function", "function": {"name": "f"}}
+
+
+def test_chats_are_rendered_by_the_models_template(start):
+    llm = start()
+    talk = [{"role": "user", "content": "5"}, {"role": "assistant", "content": "6"}]
+    (one,) = llm.chat(talk, params())
+    many = llm.chat([talk, talk[:1]], params(), add_generation_prompt=False, tools=[TOOL] * 3)
+    assert (one.prompt, one.prompt_token_ids) == (" 5 6 7", [5, 6, 7])
+    assert [result.prompt_token_ids for result in many] == [[5, 6, 3], [5, 3]]
+    (other,) = llm.chat(talk, params(), chat_template="9", chat_template_kwargs={"deep": True})
+    assert other.prompt_token_ids == [9]
+    (more,) = llm.chat(talk, params(), add_generation_prompt=False, continue_final_message=True)
+    assert more.prompt_token_ids == [5, 6]
+    with pytest.raises(InvalidRequest, match="are both true; give one"):
+        llm.chat(talk, params(), continue_final_message=True)
+
+
+@pytest.mark.parametrize(
+    ("messages", "options", "words"),
+    [
+        ([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}], {}, "expected one of text"),
+        ([{"role": "user", "contnt": "hi"}], {}, "did you mean 'content'"),
+        ([{"role": "robot", "content": "hi"}], {}, "expected one of system"),
+        ([{"role": "user"}], {}, "content is required for the role 'user'"),
+        ([{"role": "user", "content": object()}], {}, "cannot be written as JSON"),
+        ([], {}, "expected array of length >= 1"),
+        ("hi", {}, "expected array, got str"),
+        ([{"role": "user", "content": "5"}], {"chat_template_kwargs": {"messages": 1}}, "cannot set 'messages'"),
+        ([{"role": "user", "content": "5"}], {"chat_template_kwargs": {"bos_token": "x"}}, "cannot set 'bos_token'"),
+        (
+            [{"role": "user", "content": "5"}],
+            {"chat_template_kwargs": {"strftime_now": 1}},
+            "cannot set 'strftime_now'",
+        ),
+        ([{"role": "user", "content": "5"}], {"tools": [{"type": "function"}]}, "function is required"),
+        ([{"role": "user", "content": "5"}], {"lora_request": 1}, "lora_request"),
+    ],
+)
+def test_a_chat_is_refused_in_the_words_of_http(start, folder, messages, options, words):
+    with pytest.raises(InvalidRequest, match=words) as refused:
+        start().chat(messages, params(), **options)
+    if "lora_request" not in options and words != "cannot be written as JSON":
+        answer = Server(folder).ask("POST", "/v1/chat/completions", {"messages": messages, **options})
+        assert answer.status_code == 400
+        assert answer.json()["error"]["message"] == str(refused.value)
+        assert answer.json()["error"]["param"] == refused.value.param
+
+
+def test_contents_of_parts_are_one_text_and_special_tokens_are_text(start):
+    llm = start()
+    (result,) = llm.chat(
+        [{"role": "user", "content": [{"type": "text", "text": "5"}, {"type": "text", "text": " 6"}]}], params()
+    )
+    assert result.prompt == " 5\n 6 7"
+
+
+def test_default_parameters_may_be_changed_and_are_checked_when_they_are_used(start):
+    llm = start()
+    mine = llm.get_default_sampling_params()
+    mine.max_tokens, mine.stop = 3, ["x"]
+    llm.generate([[5]], mine, lora_request=None)
+    (request,) = core_of(llm).all(EngineCoreRequest)
+    assert (request.sampling_params.max_tokens, request.sampling_params.top_k) == (3, 7)
+    assert llm.get_default_sampling_params().max_tokens == 5
+    mine.top_p = 2.0
+    with pytest.raises(InvalidRequest, match="top_p"):
+        llm.generate([[5]], mine)
+
+
+def test_errors_are_where_the_program_looks():
+    assert paged_serve.InvalidRequest is InvalidRequest
+    assert issubclass(paged_serve.EngineDead, paged_serve.PagedServeError)
+    assert all(getattr(paged_serve, name) for name in paged_serve.__all__)
+
+
+def test_what_cannot_be_served_is_refused_and_nothing_goes_on(start):
+    def script(core, peer, message):
+        if isinstance(message, EngineCoreRequest):
+            core.send(output(1, message.request_id, 0, [1]), peer)
+
+    llm = start(script)
+    with pytest.raises(InvalidRequest, match="vocabulary"):
+        llm.generate([[5], [1000]], params())
+    assert core_of(llm).wait_for(AbortRequests)[0].stream_ids == (1,)
+    for prompts, fields in (
+        (7, {}),
+        ([None], {}),
+        ({"text": "5"}, {}),
+        ([[5], [6]], {"sampling_params": [params()]}),
+        ([[5], [6]], {"priority": [1]}),
+    ):
+        with pytest.raises(InvalidRequest):
+            llm.generate(prompts, **fields)
+
+
+def test_an_interruption_aborts_and_leaves_the_llm_usable(start):
+    def script(core, peer, message):
+        if isinstance(message, EngineCoreRequest):
+            if list(unpack_ids(message.prompt_token_ids)) == [5]:
+                core.send(output(1, message.request_id, 0, [1]), peer)
+            else:
+                generate()(core, peer, message)
+
+    llm = start(script)
+    wait = llm._client.wait
+
+    def interrupted(timeout_s):
+        wait(timeout_s)
+        if core_of(llm).all(EngineCoreRequest):
+            llm._client.wait = wait
+            raise KeyboardInterrupt
+
+    llm._client.wait = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        llm.generate([[5]] * 3, params())
+    aborted = core_of(llm).wait_for(AbortRequests, 3)
+    assert sorted(stream_id for message in aborted for stream_id in message.stream_ids) == [1, 2, 3]
+    (result,) = llm.generate([[6]], params())
+    assert result.outputs[0].token_ids == expected([6], 0, 4)
+
+
+def test_the_engines_end_is_told_with_its_reason(start):
+    def script(core, peer, message):
+        pass
+
+    llm = start(script)
+    llm._engine.supervisor.reason = "worker 0 ran out of memory"
+    threading.Timer(0.3, llm._engine.supervisor.stop).start()
+    with pytest.raises(EngineDead, match="out of memory"):
+        llm.generate([[5]], params())
+
+
+def test_figures_and_the_prefix_cache_are_asked_for(start):
+    def script(core, peer, message):
+        if isinstance(message, UtilityCall):
+            core.send(UtilityResult(message.call_id, b'{"num_running": 3}'), peer)
+
+    llm = start(script)
+    assert llm.get_metrics() == {"num_running": 3}
+    assert llm.reset_prefix_cache()
+    assert [call.utility for call in core_of(llm).all(UtilityCall)] == [Utility.STATS, Utility.RESET_PREFIX_CACHE]
+
+
+def test_closing_ends_the_engine_and_its_thread(start):
+    with start() as llm:
+        run_dir = llm._engine.supervisor.run_dir
+    llm.close()
+    assert not any(thread.name in ("supervisor", "fake-core") for thread in threading.enumerate())
+    with pytest.raises(EngineDead):
+        llm.generate([[5]], params())
+    assert not Path(run_dir).exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"max_num_sequences": 3}, "did you mean max_num_seqs"),
+        ({"gpu_memory_utilization": 1.5}, "gpu_memory_utilization=1.5"),
+        ({"trust_remote_code": True}, "never run"),
+        ({"dtype": "int3"}, "dtype='int3'"),
+        ({"max_model_len": 0}, "max_model_len=0"),
+    ],
+)
+def test_options_are_refused_not_ignored(start, options, reason):
+    with pytest.raises(ConfigError, match=reason):
+        start(**options)
+
+
+def test_options_reach_the_configuration(start):
+    llm = start(
+        dtype="half",
+        max_model_len=64,
+        enable_prefix_caching=False,
+        num_gpu_blocks_override=9,
+        served_model_name="me",
+        enforce_eager=True,
+        seed=3,
+    )
+    config = llm.config
+    assert (config.model.dtype, config.model.max_model_len, config.model.seed) == ("float16", 64, 3)
+    assert (config.cache.enable_prefix_caching, config.cache.num_blocks) == (False, 9)
+    assert config.model.served_model_names == ("me",)
+    assert llm.get_tokenizer().encode("5") == [5]

@@ -1,0 +1,80 @@
+"""The bytes that files of packed weights hold, form by form: whatever changes them takes a new LAYOUT.
+
+A file outlives the program that wrote it, and its key has LAYOUT for what decides its bytes in the code. To change the
+bytes: raise LAYOUT in workers/kernels/cpu/packing.py, put the digests that the test prints in the place of those here.
+"""
+
+import hashlib
+
+import pytest
+import torch
+
+from paged_serve.workers.backends.cpu.backend import CpuBackend
+from paged_serve.workers.checkpoint.weight_forms import GroupedWeight, Int8Weight, StoredWeight
+from paged_serve.workers.kernels.cpu.loading import int4_from_floats, int8_from_floats
+from paged_serve.workers.kernels.cpu.packing import LAYOUT
+
+from ..portable_numbers import integers, normals
+
+OUTPUTS, INPUTS, GROUP = 70, 96, 32  # more than one panel, the last one not whole
+DIGESTS_OF = 2  # the LAYOUT whose bytes these are
+DIGESTS = {
+    "bfloat16": "1052e24384eb79c1",
+    "bfloat16 of an odd number of inputs": "c4d1039429f6281a",
+    "float16": "095ac65951144de9",
+    "float32": "81eff65070765c56",
+    "two parts": "1052e24384eb79c1",
+    "int8": "c4e90d9b97324706",
+    "int4": "2641438cfa4873bd",
+    "int4 with zero points": "ffee998f50371042",
+    "int4, a rank's share of a group": "066658ba2e4e9a8e",
+    "int8 on load": "6685ff1131792711",
+    "int4 on load": "6c12c88f529cf90a",
+}
+
+
+def floats():
+    return normals((OUTPUTS, INPUTS), 1)
+
+
+def grouped(zeros, groups=INPUTS // GROUP):
+    codes = integers(0, 16, (OUTPUTS, INPUTS), 2).byte()
+    scales = normals((OUTPUTS, groups), 3).half().float()
+    points = integers(0, 16, (OUTPUTS, groups), 4).byte() if zeros else None
+    return GroupedWeight(codes, scales, points, bits=4)
+
+
+SHARED_BY_TWO = "int4, a rank's share of a group"
+FORMS = {
+    "bfloat16": lambda pool: StoredWeight((floats(),), torch.bfloat16),
+    "bfloat16 of an odd number of inputs": lambda pool: StoredWeight((floats()[:, :95],), torch.bfloat16),
+    "float16": lambda pool: StoredWeight((floats(),), torch.float16),
+    "float32": lambda pool: StoredWeight((floats(),), torch.float32),
+    "two parts": lambda pool: StoredWeight((floats()[:30].bfloat16(), floats()[30:]), torch.bfloat16),
+    "int8": lambda pool: Int8Weight(
+        integers(-127, 128, (OUTPUTS, INPUTS), 5).to(torch.int8), normals((OUTPUTS,), 6).abs()
+    ),
+    "int4": lambda pool: grouped(zeros=False),
+    "int4 with zero points": lambda pool: grouped(zeros=True),
+    SHARED_BY_TWO: lambda pool: grouped(zeros=True, groups=1),
+    "int8 on load": lambda pool: int8_from_floats(pool, floats(), slice(None))[0],
+    "int4 on load": lambda pool: int4_from_floats(pool, floats(), GROUP)[0],
+}
+
+
+def digest_of(weight):
+    """Of all that a file keeps of a weight."""
+    scales = b"" if weight.scales is None else weight.scales.numpy().tobytes()
+    rest = (weight.format, weight.data.dtype, *weight.data.shape, weight.group_size, weight.scale_unit)
+    data = weight.data.contiguous().view(torch.uint8).numpy().tobytes()
+    return hashlib.sha256(data + scales + repr((*map(str, rest), weight.has_zeros)).encode()).hexdigest()[:16]
+
+
+def test_packed_bytes_change_with_the_layout_alone(cpu_pools):
+    pool, backend, found = cpu_pools[0], CpuBackend(cpu_pools[0]), {}
+    for form, make in FORMS.items():
+        found[form] = digest_of(backend.packed(make(pool), num_ranks=2 if form == SHARED_BY_TWO else None))
+    if LAYOUT != DIGESTS_OF:
+        pytest.fail(f"LAYOUT is {LAYOUT}: set DIGESTS_OF to it, and DIGESTS to {found}")
+    changed = [form for form in found if found[form] != DIGESTS.get(form)]
+    assert not changed, f"other bytes under the LAYOUT of files that hold the old ones: raise it; now they are {found}"

@@ -1,0 +1,153 @@
+"""The promise as a property of whole workloads: alone and in any company, bit for bit the same.
+
+A number makes each of them (random_workload.py). The real engine core plans for the real model runner on the CPU
+kernels: requests come and go, share prefixes, are cut into chunks, preempted, aborted, and computed again after their
+worker died. Then each is computed alone in a fresh engine with room for everything.
+"""
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from paged_serve.engine_core.engine.debug import check_invariants
+from paged_serve.protocol.messages.config import CacheConfig, Config, SchedulerConfig
+from paged_serve.protocol.messages.engine_core import EngineCoreRequest
+from paged_serve.protocol.messages.sampling_params import FinishReason
+from paged_serve.workers.kernels.cpu import library as cpu
+from paged_serve.workers.models.decoder import Model
+
+from ..one_process import NotWaiting, OneProcess, Told
+from ..ranks import SharedModel
+from .random_workload import MAX_MODEL_LEN, Workload, draw_workload
+from .workload_models import Models
+
+SLICE = (*range(14), 52, 55)  # 52: two threads share the attention of a long prompt; 55: four ranks, int8
+NIGHTLY = range(1000)
+MAX_TICKS = 20_000
+ALONE = Config(
+    cache=CacheConfig(block_size=64, enable_prefix_caching=False),
+    scheduler=SchedulerConfig(
+        max_num_seqs=1, max_num_batched_tokens=MAX_MODEL_LEN, policy="priority", pipeline_depth=1
+    ),
+)
+
+
+@pytest.fixture(scope="module")
+def load(tmp_path_factory, chosen_isa):
+    """Gives the model of a ModelChoice; each is loaded once."""
+    if not cpu.runnable_isas():
+        pytest.skip("the kernels are not built")
+    models = Models(tmp_path_factory.mktemp("models"), chosen_isa)
+    yield models.load
+    models.close()
+
+
+def alone(model: Model, request: EngineCoreRequest, house_type: type[OneProcess] = OneProcess) -> dict[int, Told]:
+    """What each sequence of the request is told when nobody else is there, not even its siblings."""
+    house = house_type(model, ALONE, num_blocks=MAX_MODEL_LEN // 64 + 1, max_model_len=MAX_MODEL_LEN)
+    house.add(request)
+    while not house.is_idle:
+        for act in (house.plan, house.execute, house.apply, house.read):
+            act()
+    return house.told
+
+
+def together(
+    model: Model | SharedModel, workload: Workload, house_type: type[OneProcess] = OneProcess
+) -> tuple[dict[int, Told], Counter[str]]:
+    """What everybody is told, and what befell them."""
+    rng, tally = random.Random(workload.seed), Counter[str]()
+    house = house_type(model, workload.config, workload.num_blocks, MAX_MODEL_LEN)
+    house.engine.clients[b"client:0"].credit = workload.client_credit
+    last_arrival = max(tick for tick, _ in workload.arrivals)
+    for tick in range(MAX_TICKS):
+        for _, request in (arrival for arrival in workload.arrivals if arrival[0] == tick):
+            house.add(request)
+        if tick in workload.restart_ticks:
+            tally["restarts"] += not house.engine.is_idle
+            house.replace_workers()
+        if tick in workload.abort_ticks and (live := list(house.engine.clients[b"client:0"].streams)):
+            house.abort(rng.choice(live))
+        for act in (house.plan, house.execute, house.apply):
+            if rng.random() < 0.8:
+                act()
+        if rng.random() < workload.client_pace:
+            house.read()
+        if tick > last_arrival and house.is_idle:
+            break
+    else:
+        raise AssertionError(f"not all has ended after {MAX_TICKS} ticks")
+    check_invariants(house.engine)
+    scheduler, pool = house.engine.scheduler, house.engine.kv_cache.pool
+    assert pool.num_free == pool.num_blocks
+    tally["steps"] = scheduler.step
+    tally["preemptions"] = scheduler.num_preemptions
+    tally["cached tokens"] = house.engine.counters.prefix_cache_hits
+    return house.told, tally
+
+
+def cut_short(told: Told, count: int) -> Told:
+    """What is told of a sequence that is aborted after `count` tokens."""
+    parts = [column[: len(column) * count // len(told.token_ids)] for column in told.logprobs]
+    return Told(told.token_ids[:count], parts, told.prompt_logprobs if count else None, FinishReason.ABORT)
+
+
+def run_workload(
+    load,
+    seed: int,
+    house_type: type[OneProcess] = OneProcess,
+    alone_type: type[OneProcess] = OneProcess,
+    draw: Callable[[int], Workload] = draw_workload,
+) -> Counter[str]:
+    workload = draw(seed)
+    try:
+        single = load(replace(workload.choice, threads=1, ranks=1))
+        shared = load(workload.choice if house_type is OneProcess else replace(workload.choice, ranks=1))
+        found, tally = together(shared, workload, house_type)
+        for _, request in workload.arrivals:
+            for stream_id, wanted in alone(single, request, alone_type).items():
+                got = found[stream_id]
+                is_aborted = got.finish_reason is FinishReason.ABORT
+                tally["aborts"] += is_aborted
+                assert got == (cut_short(wanted, len(got.token_ids)) if is_aborted else wanted), request.sampling_params
+    except BaseException as error:
+        error.add_note(f"{workload.choice} {workload.config.cache} {workload.config.scheduler} {workload.num_blocks=}")
+        if draw is draw_workload:
+            test = f"{Path(__file__)}::{test_no_request_of_a_workload_is_told_another_byte.__name__}[{seed}]"
+            error.add_note(f"to repeat: python -m pytest -m nightly '{test}'")
+        raise
+    tally.update(workloads=1, requests=len(workload.arrivals), streams=len(found), ranks=workload.choice.ranks)
+    tally[workload.choice.dtype] += 1
+    tally["tokens"] += sum(len(told.token_ids) for told in found.values())
+    return tally
+
+
+def test_no_request_of_a_slice_of_workloads_is_told_another_byte(load):
+    total = sum((run_workload(load, seed) for seed in SLICE), Counter[str]())
+    assert total["ranks"] > total["workloads"], "no model was shared by ranks"
+    assert total["float16"], "no model was computed in float16"
+    for event in ("cached tokens", "preemptions", "aborts", "restarts"):
+        assert total[event], f"there were no {event}, so the slice shows nothing of them"
+
+
+def test_nor_is_one_whose_steps_start_before_the_last_ones_tokens_are_known(load):
+    total = sum((run_workload(load, seed, NotWaiting) for seed in (*range(8), 52)), Counter[str]())
+    for event in ("cached tokens", "preemptions", "aborts", "restarts"):
+        assert total[event], f"there were no {event}, so the slice shows nothing of them"
+
+
+@pytest.fixture(scope="module")
+def total():
+    total = Counter[str]()
+    yield total
+    print(dict(total))
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("seed", NIGHTLY)
+def test_no_request_of_a_workload_is_told_another_byte(load, total, seed):
+    total += run_workload(load, seed)

@@ -1,0 +1,249 @@
+"""Paged attention of every built instruction set: near its float64 definition, and every token by itself."""
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from paged_serve.workers.kernels.cpu import library as cpu
+from paged_serve.workers.kernels.cpu.attention import attention, cached
+
+from ...kernel_oracles import attended
+from ..cache_views import reading_view
+
+FLOATS = [(dtype, dtype) for dtype in (torch.bfloat16, torch.float16, torch.float32)]  # of queries, and of the cache
+CODED = [(torch.bfloat16, torch.int8), (torch.float16, torch.int8)]
+WEIGHT_ERRORS = {torch.bfloat16: 2.0**-8, torch.float16: 3e-6, torch.float32: 2.0**-24}  # relative, of a softmax's
+NO_BLOCK = 2**30  # what stands in a table past its row's last block: reading it would crash
+
+
+@dataclass
+class Case:
+    """Rows of (tokens already there, new tokens) in a cache whose unwritten slots, or their scales, hold NaN."""
+
+    rows: list[tuple[int, int]]
+    query: Tensor  # [tokens, heads, head_dim]
+    kv: list[Tensor]  # of each row, [2, its length, kv_heads, head_dim]
+    cache: Tensor  # [2, num_blocks, kv_heads, block_size, cached(head_dim)]
+    tables: Tensor  # [rows, max_blocks]
+    scale: float
+    scales: tuple[Tensor, Tensor] | None  # of an int8 cache, each [num_blocks, kv_heads, block_size]
+    window: int = 0
+    cap: float = 0.0
+
+    @property
+    def starts(self) -> list[int]:
+        return torch.tensor([0, *(new for _, new in self.rows)]).cumsum(0).tolist()
+
+    def run(self, pool: cpu.Pool) -> Tensor:
+        return self.run_chunk(pool, list(range(len(self.rows))), [(0, new) for _, new in self.rows])
+
+    def run_chunk(self, pool: cpu.Pool, rows: list[int], spans: list[tuple[int, int]]) -> Tensor:
+        """Only tokens span[0]:span[1] of the new ones of each of `rows`."""
+        starts = self.starts
+        query = torch.cat(
+            [self.query[starts[row] + a : starts[row] + b] for row, (a, b) in zip(rows, spans, strict=True)]
+        )
+        counts = [0, *(b - a for a, b in spans)]
+        view = reading_view(
+            *self.cache,
+            self.tables[rows],
+            torch.tensor(counts).cumsum(0).int(),
+            torch.tensor([self.rows[row][0] + b for row, (_, b) in zip(rows, spans, strict=True)]).int(),
+            self.scales,
+        )
+        return attention(pool, query, view, 0, self.scale, self.window, self.cap)
+
+    def exact(self) -> tuple[Tensor, Tensor]:
+        """What the definition gives in float64, and the same of absolute values: the size of what is added up."""
+        results, sizes = [], []
+        for (_, new), (keys, values), start in zip(self.rows, self.kv, self.starts, strict=False):
+            query, options = self.query[start : start + new], (self.scale, self.window, self.cap)
+            results.append(attended(query, keys, values, *options))
+            sizes.append(attended(query, keys, values.abs(), *options))
+        return torch.cat(results), torch.cat(sizes)
+
+
+def make_case(rows, dtypes, group=2, kv_heads=2, head_dim=32, block_size=16, seed=0, **options) -> Case:
+    generator = torch.Generator().manual_seed(seed)
+    counts = [-(-(old + new) // block_size) for old, new in rows]
+    computed, held = dtypes
+    cache = torch.full((2, sum(counts) + 3, kv_heads, block_size, cached(head_dim)), torch.nan, dtype=computed)
+    ids = torch.randperm(sum(counts) + 3, generator=torch.Generator().manual_seed(seed)).int()
+    tables = torch.full((len(rows), max(counts)), NO_BLOCK, dtype=torch.int32)
+    kv = []
+    for row, ((old, new), count) in enumerate(zip(rows, counts, strict=True)):
+        tables[row, :count], ids = ids[:count], ids[count:]
+        kv.append(torch.randn(2, old + new, kv_heads, head_dim, generator=generator).to(computed))
+        slots = torch.arange(old + new)
+        filled = functional.pad(kv[row], (0, cached(head_dim) - head_dim))
+        cache[:, tables[row, slots // block_size].long(), :, slots % block_size] = filled.transpose(0, 1)
+    query = torch.randn(sum(new for _, new in rows), group * kv_heads, head_dim, generator=generator).to(computed)
+    scales = None
+    if held == torch.int8:
+        cache, both = coded(cache)
+        scales = both[0], both[1]
+        kv = [codes.double() * factors.unsqueeze(-1).double() for codes, factors in map(coded, kv)]
+    return Case(rows, query, kv, cache, tables, head_dim**-0.5, scales, **options)
+
+
+def coded(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Codes [..., head_dim] int8 and their scales [...]; where x is NaN any code will do."""
+    scales = x.float().abs().amax(-1) / 127
+    return (x.float() / scales.unsqueeze(-1)).nan_to_num(77).round().to(torch.int8), scales
+
+
+def assert_near(found: Tensor, case: Case) -> None:
+    """Within what the weights' rounding, float32 sums and the final rounding can lose."""
+    exact, size = case.exact()
+    stored = torch.finfo(found.dtype)
+    longest = max(old + new for old, new in case.rows)
+    score = 2.0**-24 * (case.query.shape[2] + 8) * 8  # error of a score of any size met here
+    lost = size * (WEIGHT_ERRORS[found.dtype] + 2 * score + 2.0**-24 * longest**0.5 * 4)
+    allowed = lost + exact.abs().clamp(min=stored.smallest_normal) * stored.eps / 2 * 1.01
+    assert ((found.double() - exact).abs() <= allowed).all()
+
+
+@pytest.fixture(scope="module")
+def cpu_pools(pools_of_each_order):
+    return pools_of_each_order
+
+
+EDGES = [(0, 1), (6, 1), (7, 1), (8, 1), (15, 1), (16, 1), (62, 1), (63, 1), (64, 1), (65, 1), (127, 1), (200, 1)]
+CHUNKS = [(0, 2), (0, 64), (0, 65), (1, 63), (3, 126), (50, 33), (63, 2), (64, 64), (130, 70)]
+
+
+@pytest.mark.parametrize("dtypes", FLOATS + CODED, ids=str)
+@pytest.mark.parametrize("rows", [EDGES, CHUNKS, [*EDGES, *CHUNKS]], ids=["decode", "chunks", "both"])
+@pytest.mark.parametrize("head_dim", [16, 20, 32, 34, 48, 64, 80, 96, 128, 256, 272])
+def test_attention_is_what_its_definition_says(cpu_pools, rows, head_dim, dtypes):
+    case = make_case(rows, dtypes, head_dim=head_dim)
+    for pool in cpu_pools:
+        assert_near(case.run(pool), case)
+
+
+@pytest.mark.parametrize("dtypes", FLOATS + CODED, ids=str)
+@pytest.mark.parametrize("window", [0, 1, 7, 8, 33, 64, 100])
+def test_a_window_hides_what_lies_before_it(cpu_pools, window, dtypes):
+    case = make_case([*EDGES[::3], *CHUNKS, (1200, 1), (1000, 90)], dtypes, group=3, head_dim=64, window=window)
+    for pool in cpu_pools:
+        assert_near(case.run(pool), case)
+
+
+@pytest.mark.parametrize("dtypes", FLOATS + CODED, ids=str)
+def test_what_lies_before_every_window_may_be_anything(cpu_pools, dtypes):
+    case = make_case([(100, 1), (60, 5), (90, 40)], dtypes, head_dim=64, window=20)
+    expected = case.run(cpu_pools[0])
+    for (old, _), table in zip(case.rows, case.tables, strict=True):
+        unseen = torch.arange(old + 1 - case.window)
+        for held in case.scales or case.cache:
+            held[table[unseen // 16].long(), :, unseen % 16] = torch.nan
+    assert torch.equal(case.run(cpu_pools[0]), expected)
+
+
+@pytest.mark.parametrize("dtypes", FLOATS + CODED, ids=str)
+@pytest.mark.parametrize("cap", [0.5, 5.0, 50.0])
+def test_a_cap_bends_the_scores(cpu_pools, cap, dtypes):
+    case = make_case([(5, 1), (200, 1), (100, 70)], dtypes, group=2, head_dim=64, cap=cap)
+    case.scale *= 8
+    assert_near(case.run(cpu_pools[0]), case)
+
+
+@pytest.mark.parametrize("dtypes", FLOATS + CODED, ids=str)
+@pytest.mark.parametrize("group", [1, 2, 3, 4, 5, 6, 7, 8, 17, 40])
+def test_any_number_of_queries_shares_a_key(cpu_pools, group, dtypes):
+    case = make_case([(0, 1), (70, 1), (20, 3), (10, 60)], dtypes, group=group, kv_heads=1 if group > 8 else 2)
+    assert_near(case.run(cpu_pools[0]), case)
+
+
+RANGES = [(1023, 1), (1024, 1), (2500, 1), (3100, 3), (1000, 100), (2040, 20)]
+
+
+@pytest.mark.long_in_software
+@pytest.mark.parametrize("dtypes", FLOATS + CODED, ids=str)
+@pytest.mark.parametrize("options", [{}, {"window": 1500}, {"window": 500}], ids=str)
+def test_long_sequences_are_summed_range_by_range(cpu_pools, options, dtypes):
+    for rows in (RANGES, RANGES[2:3], RANGES[4:5]):
+        case = make_case(rows, dtypes, kv_heads=1, group=4, head_dim=64, **options)
+        whole = case.run(cpu_pools[0])
+        assert_near(whole, case)
+        assert torch.equal(case.run(cpu_pools[1]), whole)
+
+
+INVARIANT = [
+    {"group": 1, "head_dim": 64},
+    {"group": 2, "head_dim": 128},
+    {"group": 4, "head_dim": 80, "window": 33},
+    {"group": 5, "head_dim": 48},
+    {"group": 7, "head_dim": 32, "cap": 3.0},
+    {"group": 8, "head_dim": 256, "window": 100},
+    {"group": 3, "head_dim": 20},
+    {"group": 2, "head_dim": 272},
+]
+
+
+@pytest.mark.long_in_software
+@pytest.mark.parametrize("dtypes", FLOATS + CODED, ids=str)
+@pytest.mark.parametrize("options", INVARIANT, ids=str)
+def test_a_token_has_the_same_bits_in_any_chunk_alone_and_beside_others(cpu_pools, options, dtypes):
+    case = make_case([(0, 150), (1010, 30), (0, 40)], dtypes, **options)
+    whole = case.run(cpu_pools[0]).split([new for _, new in case.rows])
+    for row, (_, new) in enumerate(case.rows):
+        for size in (1, 3, 8, 29, 64):
+            for start in range(0, new, max(size, 7)):
+                span = (start, min(start + size, new))
+                pool = cpu_pools[start % 2]
+                assert torch.equal(case.run_chunk(pool, [row], [span]), whole[row][slice(*span)]), (row, span)
+    spans = [(140, 141), (3, 30), (39, 40)]
+    beside = case.run_chunk(cpu_pools[1], [2, 0, 1], [spans[2], spans[0], spans[1]])
+    assert torch.equal(beside, torch.cat([whole[2][39:40], whole[0][140:141], whole[1][3:30]]))
+
+
+@pytest.mark.parametrize("dtypes", FLOATS + CODED, ids=str)
+def test_the_size_of_blocks_changes_no_bit(cpu_pools, dtypes):
+    rows = [(0, 100), (130, 1), (1050, 2)]
+    expected = make_case(rows, dtypes, head_dim=64).run(cpu_pools[0])
+    for block_size in (32, 48, 64, 256):
+        assert torch.equal(make_case(rows, dtypes, head_dim=64, block_size=block_size).run(cpu_pools[0]), expected)
+
+
+@pytest.mark.parametrize("dtypes", FLOATS, ids=str)
+def test_nan_and_infinity_stay_with_the_tokens_that_see_them(cpu_pools, dtypes):
+    case = make_case([(0, 160), (0, 100), (80, 1)], dtypes, head_dim=64)
+    expected = case.run(cpu_pools[0])
+    blocks = case.tables[0].long()
+    case.cache[0, blocks[50 // 16], 0, 50 % 16] = torch.nan
+    case.cache[1, blocks[140 // 16], 1, 140 % 16, 5] = torch.inf
+    found = case.run(cpu_pools[0])
+    assert found[50:160, :2].isnan().all()
+    assert found[140:160, 2:, 5].isinf().all()
+    unharmed = torch.ones_like(found, dtype=torch.bool)
+    unharmed[50:160, :2] = False
+    unharmed[128:160, 2:, 5] = False  # 0 times infinity: it also harms tokens of its own request in its own tile
+    assert torch.equal(found[unharmed], expected[unharmed])
+
+
+@pytest.mark.parametrize("dtypes", CODED, ids=str)
+def test_a_scale_that_is_nan_or_infinite_stays_with_the_tokens_that_see_it(cpu_pools, dtypes):
+    case = make_case([(0, 160), (0, 100), (80, 1)], dtypes, head_dim=64)
+    expected = case.run(cpu_pools[0])
+    blocks = case.tables[0].long()
+    case.scales[0][blocks[50 // 16], 0, 50 % 16] = torch.nan
+    case.scales[1][blocks[140 // 16], 1, 140 % 16] = torch.inf
+    found = case.run(cpu_pools[0])
+    assert found[50:160, :2].isnan().all()
+    assert not found[140:160, 2:].isfinite().any()
+    unharmed = torch.ones_like(found, dtype=torch.bool)
+    unharmed[50:160, :2] = unharmed[140:160, 2:] = False
+    assert torch.equal(found[unharmed], expected[unharmed])
+
+
+def test_queries_and_results_may_lie_apart(cpu_pools):
+    case = make_case([(3, 5), (40, 1)], FLOATS[0])
+    expected = case.run(cpu_pools[0])
+    wide = torch.full((6, 10, 32), 3.0, dtype=torch.bfloat16)
+    wide[:, 2:6] = case.query
+    case.query = wide[:, 2:6]
+    assert torch.equal(case.run(cpu_pools[0]), expected)

@@ -1,0 +1,165 @@
+"""The kernels between the products: near float64, and every row by itself, on every built instruction set."""
+
+import pytest
+import torch
+
+from paged_serve.workers.checkpoint.geometry import RopeScaling
+from paged_serve.workers.kernels.cpu.attention import cached
+from paged_serve.workers.kernels.cpu.elementwise import rms_norm, rotate_and_cache, silu_mul
+from paged_serve.workers.layers.rotary import Rotary
+
+from ...kernel_oracles import gated, normalised, turned
+from ..cache_views import writing_view
+
+DTYPES = [torch.bfloat16, torch.float16, torch.float32]
+SIZES = [1, 2, 15, 16, 17, 63, 64, 65, 100, 129, 1024]
+
+
+def random(*shape, dtype=torch.float32, seed=0, scale=1.0):
+    return (scale * torch.randn(shape, generator=torch.Generator().manual_seed(seed))).to(dtype)
+
+
+def assert_near(found, exact, operations):
+    """Within `operations` float32 roundings of the magnitude, and one to the dtype that was stored."""
+    stored = torch.finfo(found.dtype)
+    size = operations * 2.0**-24 * exact.abs() + stored.eps / 2 * exact.abs().clamp(min=stored.smallest_normal)
+    error = (found.double() - exact).abs()
+    assert (error <= 1.01 * size).all(), (error / size).max()
+
+
+def assert_rows_keep_their_bits(cpu_pools, count, operation):
+    """`operation(pool, rows)` gives each row the same bits in any company and on any number of threads."""
+    whole = operation(cpu_pools[0], torch.arange(count))
+    generator = torch.Generator().manual_seed(7)
+    for size in (1, 2, 5, 17, count):
+        rows = torch.randperm(count, generator=generator)[:size]
+        for pool in cpu_pools:
+            assert torch.equal(operation(pool, rows), whole[rows]), (size, pool.num_threads)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("size", SIZES)
+def test_a_norm_is_what_its_definition_says(cpu_pools, size, dtype):
+    hidden, weight = random(7, size, dtype=dtype, scale=3.0), random(size, seed=1)
+    assert_near(rms_norm(cpu_pools[0], hidden, weight, 1e-5), normalised(hidden, weight, 1e-5), 8 + size / 64)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_a_residual_is_added_where_it_lies_before_the_norm(cpu_pools, dtype):
+    hidden, delta, weight = random(300, 130, dtype=dtype), random(300, 130, dtype=dtype, seed=1), random(130, seed=2)
+    expected = hidden + delta
+    normed = rms_norm(cpu_pools[1], hidden, weight, 1e-6, delta)
+    assert torch.equal(hidden, expected)
+    assert torch.equal(normed, rms_norm(cpu_pools[0], expected, weight, 1e-6))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("size", SIZES)
+def test_the_gate_is_what_its_definition_says(cpu_pools, size, dtype):
+    gate_up = random(9, 2 * size, dtype=dtype, scale=5.0)
+    assert_near(silu_mul(cpu_pools[0], gate_up), gated(gate_up), 8)
+
+
+def test_the_gate_saturates_and_nan_stays_nan(cpu_pools):
+    gate = torch.tensor([-1e30, -200.0, -88.0, 88.0, 200.0, 1e30, torch.nan, 1.0])
+    up = torch.tensor([1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, torch.nan])
+    found = silu_mul(cpu_pools[0], torch.cat([gate, up]).unsqueeze(0))[0]
+    assert (found[1:3].abs() < 1e-35).all()
+    assert torch.equal(found[3:6], gate[3:6])
+    assert found[6:].isnan().all()
+
+
+def rotated_by_definition(heads, norm, eps, angles):
+    """[tokens, heads, head_dim] in float64, and the size of what was added; `angles` are the tokens'."""
+    x = heads.double() if norm is None else normalised(heads, norm, eps)
+    low, high = x.abs().chunk(2, 2)
+    cosine, sine = angles.double().abs().unsqueeze(1).chunk(2, 2)
+    return turned(x, angles), torch.cat([low * cosine + high * sine, high * cosine + low * sine], 2)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "head_dim", "block_size"), [(4, 2, 2, 16), (3, 3, 20, 48), (7, 1, 24, 16), (16, 8, 128, 64)]
+)
+@pytest.mark.parametrize("norms", [True, False])
+def test_rotation_fills_the_query_and_the_cache_and_nothing_else(
+    cpu_pools, norms, heads, kv_heads, head_dim, block_size, dtype
+):
+    tokens, blocks, eps = 37, 11, 1e-6
+    generator = torch.Generator().manual_seed(3)
+    projected = random(tokens, (heads + 2 * kv_heads) * head_dim, dtype=dtype, scale=2.0)
+    norm = [random(head_dim, seed=4), random(head_dim, seed=5)] if norms else [None, None]
+    positions = torch.randint(0, 3000, (tokens,), generator=generator)
+    slots = torch.randperm(blocks * block_size, generator=generator)[:tokens]
+    table = Rotary(RopeScaling("default"), head_dim).table(3000)
+    shape = blocks, kv_heads, block_size, cached(head_dim)
+    keys, values = (torch.full(shape, torch.nan, dtype=dtype) for _ in "kv")
+    query = torch.empty(tokens, heads, head_dim, dtype=dtype)
+    rotate_and_cache(cpu_pools[1], projected, table, writing_view(positions, slots, keys, values), 0, query, *norm, eps)
+
+    parts = projected.view(tokens, -1, head_dim).split([heads, kv_heads, kv_heads], 1)
+    slotted = [cache[slots // block_size, :, slots % block_size] for cache in (keys, values)]
+    written = [heads[..., :head_dim] for heads in slotted]
+    assert all((heads[..., head_dim:] == 0).all() for heads in slotted)
+    for found, part, weight in ((query, parts[0], norm[0]), (written[0], parts[1], norm[1])):
+        exact, magnitude = rotated_by_definition(part, weight, eps, table[positions])
+        error = (found.double() - exact).abs()
+        rounding = torch.finfo(dtype).eps / 2 * magnitude.clamp(min=torch.finfo(dtype).smallest_normal)
+        assert (error <= (2.0**-24 * (12 + head_dim / 64) * magnitude + rounding) * 1.01).all()
+    assert torch.equal(written[1], parts[2])
+    untouched = torch.ones(blocks * block_size, dtype=torch.bool).index_fill_(0, slots, False)
+    for cache in (keys, values):
+        assert cache.transpose(1, 2).flatten(0, 1)[untouched].isnan().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("head_dim", [16, 34, 80, 128, 256, 300])
+def test_an_int8_cache_gets_codes_and_scales(cpu_pools, head_dim, dtype):
+    """A key's codes come from its float32 values: a 16-bit cache's own rounding must not show in them."""
+    tokens, kv_heads, block_size, blocks = 33, 3, 16, 5
+    projected = random(tokens, (5 + 2 * kv_heads) * head_dim, dtype=dtype)
+    places = torch.randperm(blocks * block_size, generator=torch.Generator().manual_seed(4))[:tokens]
+    positions, norm = torch.arange(tokens) * 7, random(head_dim, seed=2)
+    table = Rotary(RopeScaling("default"), head_dim).table(300)
+    for pool in cpu_pools:
+        codes = torch.full((2, blocks, kv_heads, block_size, cached(head_dim)), 99, dtype=torch.int8)
+        scales = torch.full(codes.shape[:-1], torch.nan)
+        query = torch.empty(tokens, 5, head_dim, dtype=dtype)
+        view = writing_view(positions, places, codes[0], codes[1], (scales[0], scales[1]))
+        rotate_and_cache(pool, projected, table, view, 0, query, norm, norm, 1e-6)
+        parts = projected.view(tokens, -1, head_dim).split([5, kv_heads, kv_heads], 1)
+        keys, _ = rotated_by_definition(parts[1], norm, 1e-6, table[positions])
+        for index, exact in enumerate((keys, parts[2].double())):
+            slotted = codes[index, places // block_size, :, places % block_size].double()
+            found = slotted[..., :head_dim]
+            assert (slotted[..., head_dim:] == 0).all()
+            factors = scales[index, places // block_size, :, places % block_size].double()
+            torch.testing.assert_close(factors, exact.abs().amax(-1) / 127, rtol=2e-6, atol=0)
+            assert (found.abs().amax(-1) == 127).all()
+            assert ((found * factors.unsqueeze(-1) - exact).abs() <= 0.5001 * factors.unsqueeze(-1)).all()
+        untouched = torch.ones(blocks * block_size, dtype=torch.bool).index_fill_(0, places, False)
+        assert (codes.transpose(2, 3).flatten(1, 2)[:, untouched] == 99).all()
+        assert scales.transpose(2, 3).flatten(1, 2)[:, untouched].isnan().all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("size", [2, 34, 96, 1024])
+def test_rows_keep_their_bits_in_any_company(cpu_pools, size, dtype):
+    count = 150
+    hidden, delta, weight = random(count, size, dtype=dtype), random(count, size, dtype=dtype, seed=1), random(size)
+    assert_rows_keep_their_bits(cpu_pools, count, lambda pool, r: rms_norm(pool, hidden[r], weight, 1e-6, delta[r]))
+    gate_up = random(count, 2 * size, dtype=dtype, scale=4.0)
+    assert_rows_keep_their_bits(cpu_pools, count, lambda pool, r: silu_mul(pool, gate_up[r]))
+    projected, table = random(count, 4 * size, dtype=dtype), Rotary(RopeScaling("default"), size).table(count)
+    places = torch.randperm(count, generator=torch.Generator().manual_seed(2))
+
+    def rotated(pool, rows):
+        """Queries of two heads, the key and the value of one, side by side."""
+        keys, values = (torch.empty(10, 1, 16, cached(size), dtype=dtype) for _ in "kv")
+        query = torch.empty(len(rows), 2, size, dtype=dtype)
+        slots = places[: len(rows)].contiguous()
+        view = writing_view(rows, slots, keys, values)
+        rotate_and_cache(pool, projected[rows], table, view, 0, query, weight, weight, 1e-6)
+        return torch.cat([query.flatten(1), keys.view(160, -1)[slots], values.view(160, -1)[slots]], 1)
+
+    assert_rows_keep_their_bits(cpu_pools, count, rotated)

@@ -1,0 +1,17 @@
+"""The kernels' own tests, once more with every access and every shared word watched."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[3] / "scripts" / "sanitize_kernels.py"
+
+
+@pytest.mark.nightly
+def test_the_sanitizers_find_nothing_in_the_kernels(cpu_library):
+    if cpu_library.isa != "portable":
+        pytest.skip("once is enough: the script builds and tests every instruction set")
+    done = subprocess.run([sys.executable, str(SCRIPT)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]

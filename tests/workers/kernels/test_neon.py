@@ -1,0 +1,80 @@
+"""The NEON kernels under qemu: every call of the kernels' own tests has the bits that it has on this machine."""
+
+import os
+import platform
+import runpy
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from check_spills import spills
+
+from paged_serve.workers.kernels.cpu import library as cpu
+
+HERE, ROOT = Path(__file__).parent, Path(__file__).parents[3]
+EMULATION = HERE.parent / "emulation"
+CROSS, QEMU, ARM_ROOT = "aarch64-linux-gnu-g++", "qemu-aarch64", "/usr/aarch64-linux-gnu"
+TESTS = ("gemm", "quantized_gemm", "segments", "attention", "elementwise", "sampling", "program")
+NOT_OF_KERNELS = "unknown_instruction or best_library or other_structs or accumulators or chosen or another_order"
+needed = (CROSS, QEMU, "aarch64-linux-gnu-objdump", "g++")
+pytestmark = [
+    pytest.mark.nightly,
+    pytest.mark.timeout(3600),
+    pytest.mark.skipif(platform.machine() != "x86_64", reason="another machine's kernels are compared with x86's"),
+    pytest.mark.skipif(not all(map(shutil.which, needed)), reason="apt install g++ g++-aarch64-linux-gnu qemu-user"),
+    pytest.mark.skipif(
+        not cpu.runnable_isas(), reason="the kernels are not built: python setup.py build_ext --inplace"
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """With the driver, for the emulated machine, and the heap, for this one."""
+    built = tmp_path_factory.mktemp("neon")
+    flags = ["-std=c++20", "-O2", "-Wall", "-Wextra", "-pthread"]
+    heap = ["-shared", "-fPIC", "-fvisibility=hidden", EMULATION / "shared_heap.cpp", "-o", built / "shared_heap.so"]
+    subprocess.run([CROSS, *flags, EMULATION / "driver.cpp", "-o", built / "driver"], check=True)
+    subprocess.run(["g++", *flags, *heap], check=True)
+    return built
+
+
+@pytest.fixture(scope="module", params=["neon", "neon_dotprod"])
+def library(request, folder):
+    """Built as setup.py builds it on such a machine."""
+    setup, path = runpy.run_path(str(ROOT / "setup.py"), run_name="flags"), folder / f"_cpu_{request.param}.so"
+    flags = [*setup["FLAGS"], *setup["WARNINGS"], *setup["FLAGS_BY_MACHINE"]["aarch64"][request.param], "-fPIC"]
+    sources = sorted((ROOT / "csrc" / "cpu").glob("*.cpp"))
+    objects = [folder / f"{request.param}-{source.stem}.o" for source in sources]
+
+    def compile_one(source, target):
+        subprocess.run([CROSS, *flags, "-c", source, "-o", target], check=True)
+
+    with ThreadPoolExecutor(2) as compilers:
+        list(compilers.map(compile_one, sources, objects))
+    subprocess.run([CROSS, "-shared", "-pthread", *objects, "-o", path], check=True)
+    return path
+
+
+@pytest.mark.parametrize("subject", TESTS)
+def test_every_call_has_the_bits_of_this_machine(folder, library, subject):
+    environment = {
+        **os.environ,
+        "LD_PRELOAD": str(folder / "shared_heap.so"),
+        "PAGED_SERVE_TEST_DRIVER": f"{QEMU} -L {ARM_ROOT} {folder / 'driver'}",
+        "PAGED_SERVE_TEST_EMULATED": str(library),
+        "PYTHONMALLOC": "malloc",  # all of Python's memory is that of the heap
+    }
+    tests = [str(HERE / f"test_cpu_{subject}.py"), "-k", f"not ({NOT_OF_KERNELS})", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", "-q", "--timeout", "1800", *tests]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    assert "passed" in done.stdout
+    assert "skipped" not in done.stdout, done.stdout[-400:]
+
+
+def test_no_product_keeps_its_accumulators_on_the_stack(library):
+    assert spills(library) == {}

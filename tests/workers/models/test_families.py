@@ -1,0 +1,67 @@
+"""Every family says what transformers says."""
+
+import pytest
+import torch
+
+from ..checkpoints import (
+    VARIANTS,
+    ours,
+    random_tokens,
+    reference,
+    reference_greedy,
+    reference_logits,
+    transformers_model,
+)
+from ..paged_loop import PagedLoop
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_float32_logits_agree_with_transformers(variant, tmp_path, pools):
+    expected_model = reference(variant, tmp_path)
+    prompt = random_tokens(150)
+    expected = reference_logits(expected_model, prompt)
+    for pool in pools:
+        loop = PagedLoop(ours(tmp_path, pool=pool))
+        found = loop.prefill(loop.row(prompt), chunk=64)
+        assert (found - expected).abs().max() < 1e-4 * expected.abs().max()
+
+
+@pytest.mark.parametrize("variant", ["llama-3.1", "mistral-sliding", "qwen2-upper-layers-slide", "qwen3"])
+def test_greedy_text_agrees_with_transformers_over_256_tokens(variant, tmp_path, pools):
+    expected = reference_greedy(reference(variant, tmp_path), random_tokens(70), 256)
+    for pool in pools:
+        assert PagedLoop(ours(tmp_path, pool=pool)).greedy(random_tokens(70), 256, chunk=48) == expected
+    assert len(set(expected)) > 7, "text that repeats itself proves little"
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("variant", ["llama-3.1", "mistral-sliding", "qwen2-yarn", "qwen3"])
+def test_half_precision_is_nearer_to_float32_than_transformers_is(variant, dtype, tmp_path, pools):
+    """Both round the same weights' products to the same format; we round less often, since norms, rotation, softmax and
+    the gate stay in float32 until their end. So transformers' own distance is a bound without a tuned tolerance."""
+    prompt = random_tokens(120)
+    exact = reference_logits(reference(variant, tmp_path, dtype), prompt)
+    half_logits = reference_logits(transformers_model(tmp_path, dtype), prompt)
+    for pool in pools:
+        loop = PagedLoop(ours(tmp_path, pool=pool))
+        found = loop.prefill(loop.row(prompt))
+        assert loop.model.dtype == dtype
+        assert (found - exact).square().mean() < (half_logits - exact).square().mean()
+
+
+def test_a_checkpoint_in_shards_is_the_same_model(tmp_path):
+    reference("qwen2", tmp_path / "one")
+    reference("qwen2", tmp_path / "shards", max_shard_size="40KB")
+    assert len(list((tmp_path / "shards").glob("*.safetensors"))) > 2
+    logits = []
+    for name in ("one", "shards"):
+        loop = PagedLoop(ours(tmp_path / name))
+        logits.append(loop.prefill(loop.row(random_tokens(40))))
+    assert torch.equal(*logits)
+
+
+def test_a_wanted_dtype_overrides_the_checkpoints(tmp_path):
+    reference("llama", tmp_path, torch.bfloat16)
+    assert ours(tmp_path).dtype == torch.bfloat16
+    assert ours(tmp_path, "float32").dtype == torch.float32
+    assert ours(tmp_path, "float16").layers[0].qkv.weight.dtype == torch.float16

@@ -1,0 +1,255 @@
+"""Every kernel gives the same bits on every instruction set that this machine runs: the promise of docs/determinism.md.
+
+Numbers include denormals, zeros of both signs, and what overflows.
+"""
+
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from paged_serve.workers.checkpoint.geometry import RopeScaling
+from paged_serve.workers.checkpoint.weight_forms import GroupedWeight, Int8Weight, Weight
+from paged_serve.workers.kernels.cpu import library as cpu
+from paged_serve.workers.kernels.cpu.attention import attention, cached
+from paged_serve.workers.kernels.cpu.elementwise import rms_norm, rotate_and_cache, silu_mul
+from paged_serve.workers.kernels.cpu.gemm import embed_rows, gemm, quantize_rows, sum_parts
+from paged_serve.workers.kernels.cpu.packing import pack
+from paged_serve.workers.kernels.cpu.sampling import draw_tokens, scan_logits, token_logprobs
+from paged_serve.workers.layers.rotary import Rotary
+
+from ..cache_views import reading_view, writing_view
+from ..portable_numbers import KINDS, assert_same_bits, integers, normals, numbers
+
+FLOATS = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+BESIDE_FP16 = ("int8 beside fp16", "int4 beside fp16", "int4 with zeros beside fp16")
+FORMS = (*FLOATS, "int8", "int4", "int4 with zeros", *BESIDE_FP16)
+SHAPES = [  # rows, outputs, inputs
+    *[(1, 64, 64), (1, 70, 33), (2, 3, 1), (3, 63, 7), (4, 65, 129), (5, 100, 200), (6, 64, 257), (7, 130, 96)],
+    *[(13, 1, 95), (19, 190, 512), (25, 64, 1030), (66, 257, 31)],
+]
+SIZES = [1, 2, 7, 8, 15, 16, 17, 24, 31, 33, 63, 64, 65, 79, 100, 127, 129, 200, 1000, 1024]
+DTYPES = list(FLOATS.values())
+CACHES = [*((dtype, dtype) for dtype in DTYPES), (torch.bfloat16, torch.int8), (torch.float16, torch.int8)]
+
+
+@pytest.fixture(scope="module")
+def agree():
+    """Runs something on every instruction set, alone and on three threads, and compares all results with the first."""
+    if len(cpu.runnable_isas()) < 2:
+        pytest.skip("one instruction set at most is built")
+    pools = [
+        cpu.Pool(cpu.load_library(isa), [-1] * count, summation="dot")
+        for isa in cpu.runnable_isas()
+        for count in (1, 3)
+    ]
+
+    def compare(run: Callable[..., Tensor | tuple[Tensor, ...]], *arguments: Any, **options: Any) -> None:
+        found = [run(pool, *arguments, **options) for pool in pools]
+        results = [each if isinstance(each, tuple) else (each,) for each in found]
+        for result in results[1:]:
+            for one, expected in zip(result, results[0], strict=True):
+                assert_same_bits(one, expected)
+
+    yield compare
+    for pool in pools:
+        pool.close()
+
+
+def seed_of(*names: object) -> int:
+    return zlib.crc32(repr(names).encode())
+
+
+def weight_of(form: str, kind: str, outputs: int, inputs: int, seed: int) -> Weight:
+    if form in FLOATS:
+        return numbers(kind, (outputs, inputs), seed).to(FLOATS[form])
+    if "int8" in form:
+        codes = integers(-128, 128, (outputs, inputs), seed).to(torch.int8)
+        return Int8Weight(codes, normals((outputs,), seed + 1).abs() + 0.01)
+    codes = integers(0, 16, (outputs, inputs), seed).to(torch.uint8)
+    scales = (normals((outputs, inputs // 8), seed + 1) * 0.01).bfloat16().float()
+    scales[:, ::5] *= 2.0**-18  # of which some are subnormal as float16
+    zeros = integers(0, 17, tuple(scales.shape), seed + 2).to(torch.uint8) if "zeros" in form else None
+    return GroupedWeight(codes, scales, zeros, bits=4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_products(agree, shape, form, kind):
+    rows, outputs, inputs = shape
+    inputs = -(-inputs // 8) * 8 if "int4" in form else inputs
+    seed = seed_of(shape, form, kind)
+    packed = pack(weight_of(form, kind, outputs, inputs, seed))
+    x = numbers(kind, (rows, inputs), seed + 5).to(FLOATS.get(form.split()[-1], torch.bfloat16))
+    bias = numbers(kind, (outputs,), seed + 6)
+    for out_dtype in {x.dtype, torch.float32}:
+        residual = numbers(kind, (rows, outputs), seed + 7).to(out_dtype)
+        agree(gemm, x, packed, out_dtype=out_dtype)
+        agree(gemm, x, packed, bias, residual, out_dtype=out_dtype)
+    if inputs % 32 == 0:
+        agree(gemm, x, packed, bias, segments=4)
+
+
+@pytest.mark.parametrize("group_size", [8, 24, 32, 40, 64, 128])
+@pytest.mark.parametrize(
+    ("kind", "dtype"), [("plain", "bf16"), ("wide", "bf16"), ("plain", "fp16"), ("halves", "fp16")]
+)
+def test_int4_groups(agree, group_size, kind, dtype):
+    weight = weight_of("int4 with zeros", kind, 70, 16 * group_size, group_size)
+    grouped = GroupedWeight(weight.codes, weight.scales[:, :16].contiguous(), weight.zeros[:, :16].contiguous(), bits=4)
+    x = numbers(kind, (9, 16 * group_size), group_size).to(FLOATS[dtype])
+    agree(gemm, x, pack(grouped))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("size", SIZES)
+def test_what_is_quantized(agree, size, dtype, kind):
+    x = numbers(kind, (9, size), seed_of(size, kind)).to(dtype)
+    x[4] = 0
+
+    def run(pool: cpu.Pool) -> tuple[Tensor, ...]:
+        rows = quantize_rows(pool, x)
+        return rows.codes[:, :size], rows.scales, rows.sums
+
+    agree(run)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("size", SIZES)
+def test_norms_and_gates(agree, size, dtype, kind):
+    seed = seed_of(size, dtype, kind)
+    hidden, delta, gate_up = (numbers(kind, (7, n), seed + i).to(dtype) for i, n in enumerate((size, size, 2 * size)))
+    weight = normals((size,), seed + 9)
+
+    def add_norm(pool: cpu.Pool) -> tuple[Tensor, ...]:
+        summed = hidden.clone()
+        return rms_norm(pool, summed, weight, 1e-6, delta), summed
+
+    agree(add_norm)
+    agree(rms_norm, hidden, weight, 1e-6)
+    agree(silu_mul, gate_up)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_gates_everywhere(agree, dtype):
+    gates = torch.arange(-120, 120, 0.01)
+    agree(silu_mul, torch.stack([gates, normals((len(gates),), 0)]).flatten()[None].to(dtype))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtypes", CACHES, ids=str)
+@pytest.mark.parametrize("norms", [False, True])
+@pytest.mark.parametrize("head_dim", [2, 16, 20, 34, 80, 128, 256, 272])
+def test_rotation_and_the_cache(agree, head_dim, norms, dtypes, kind):
+    computed, dtype = dtypes
+    tokens, heads, kv_heads, blocks, block_size = 21, 3, 2, 3, 16
+    seed = seed_of(head_dim, norms, dtypes, kind)
+    projected = numbers(kind, (tokens, (heads + 2 * kv_heads) * head_dim), seed).to(computed)
+    norm = [normals((head_dim,), seed + 1), normals((head_dim,), seed + 2)] if norms else [None, None]
+    positions, slots = integers(0, 2000, (tokens,), seed + 3), torch.arange(tokens) * 2
+    table = Rotary(RopeScaling("default"), head_dim).table(2000)
+
+    def run(pool: cpu.Pool) -> tuple[Tensor, ...]:
+        cache = torch.ones((2, blocks, kv_heads, block_size, cached(head_dim)), dtype=dtype)
+        scales = torch.zeros(cache.shape[:-1])
+        query = torch.empty(tokens, heads, head_dim, dtype=computed)
+        both = (scales[0], scales[1]) if dtype == torch.int8 else None
+        view = writing_view(positions, slots, *cache, both)
+        rotate_and_cache(pool, projected, table, view, 0, query, *norm, 1e-6)
+        return query, cache, scales
+
+    agree(run)
+
+
+EDGES = [(0, 1), (7, 1), (15, 1), (63, 1), (64, 1), (130, 1), (1100, 1)]
+CHUNKS = [(0, 2), (0, 65), (3, 126), (50, 33), (1000, 40)]
+
+
+@pytest.mark.parametrize("kind", ["plain", "wide", "halves"])
+@pytest.mark.parametrize("dtypes", CACHES, ids=str)
+@pytest.mark.parametrize("rows", [EDGES, CHUNKS], ids=["decode", "chunks"])
+@pytest.mark.parametrize(
+    ("group", "head_dim", "options"),
+    [
+        (1, 64, {}),
+        (2, 128, {}),
+        (3, 16, {}),
+        (4, 80, {"window": 40}),
+        (7, 48, {"cap": 5.0}),
+        (8, 256, {"window": 100}),
+        (2, 20, {}),
+    ],
+)
+def test_attention(agree, group, head_dim, options, rows, dtypes, kind):
+    kv_heads, block_size, (computed, dtype) = 2, 16, dtypes
+    seed, lengths = seed_of(group, head_dim, rows, dtypes, kind), [old + new for old, new in rows]
+    blocks = [-(-length // block_size) for length in lengths]
+    shape = (2, sum(blocks), kv_heads, block_size, cached(head_dim))
+    query = normals((sum(new for _, new in rows), group * kv_heads, head_dim), seed).to(computed)
+    if dtype == torch.int8:
+        cache, scales = integers(-127, 128, shape, seed + 1).to(torch.int8), normals(shape[:-1], seed + 2).abs() / 50
+    else:
+        # An infinite value reaches tokens before it as 0 times infinity: which ones depends on the instruction set.
+        largest = torch.finfo(dtype).max
+        cache, scales = numbers(kind, shape, seed + 1).clamp_(-largest, largest).to(dtype), None
+        cache[0] = normals(shape[1:], seed + 2).to(dtype) * 3  # scores of any size would leave one weight alone
+    cache[..., head_dim:] = 0
+    tables = torch.zeros((len(rows), max(blocks)), dtype=torch.int32)
+    first = np.cumsum([0, *blocks])
+    for row, count in enumerate(blocks):
+        tables[row, :count] = torch.arange(first[row], first[row] + count)
+    starts = torch.tensor([0, *(new for _, new in rows)]).cumsum(0).int()
+    both = None if scales is None else (scales[0], scales[1])
+    view = reading_view(*cache, tables, starts, torch.tensor(lengths).int(), both)
+    agree(attention, query, view, 0, head_dim**-0.5, **options)
+
+
+def summed(pool: cpu.Pool, parts: Tensor, bias: Tensor, dtype: torch.dtype) -> Tensor:
+    return sum_parts(pool, parts, bias, torch.empty(parts.shape[1:], dtype=dtype))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_embeddings_and_sums_of_parts(agree, kind):
+    ids = integers(0, 150, (40,), 3)
+    for form in (*FLOATS, "int8"):
+        table = pack(weight_of(form, kind, 150, 90, 4))
+        for out_dtype in DTYPES:
+            agree(embed_rows, ids, table, out_dtype)
+    for count in (1, 2, 3, 4, 7):
+        parts, bias = numbers(kind, (count, 9, 77), count), numbers(kind, (77,), 50)
+        for out_dtype in DTYPES:
+            agree(summed, parts, bias, out_dtype)
+
+
+@pytest.mark.parametrize("vocab_size", [1, 2, 15, 33, 255, 257, 1000, 4099])
+@pytest.mark.parametrize("spread", [0.01, 1.0, 9.0])
+def test_sampling(agree, vocab_size, spread):
+    count = 60
+    logits = (normals((count, vocab_size), vocab_size) * spread).numpy()
+    logits[::7] = np.round(logits[::7])  # ties
+    logits[3, ::2] = 1e-41  # denormals: as many zeros
+    rows = np.arange(count)
+    columns = (
+        np.resize(np.array([0.3, 1.0, 1.7], np.float32), count),
+        np.resize(np.array([-np.inf, -3.0, -np.inf, -0.5], np.float32), count),
+        np.resize(np.array([0, 5, 0, 0, 50]), count),
+        np.resize(np.array([1.0, 0.9, 0.999, 0.3, 0.6, 1.0, 0.97]), count),
+    )
+    uniform = integers(0, 2**53, (count,), 9).numpy() / 2.0**53
+    tokens, counts = integers(0, vocab_size, (count,), 8).numpy(), np.resize(np.arange(6), count)
+
+    def run(pool: cpu.Pool) -> tuple[Tensor, ...]:
+        best, finite = scan_logits(pool, logits)
+        drawn = draw_tokens(pool, logits, rows, rows, *columns, uniform)
+        ids, values, ranks = token_logprobs(pool, logits, rows, tokens, counts)
+        written = np.arange(ids.shape[1]) <= np.minimum(counts, vocab_size)[:, None]
+        return tuple(map(torch.from_numpy, (best, finite, drawn, ids[written], values[written], ranks)))
+
+    agree(run)

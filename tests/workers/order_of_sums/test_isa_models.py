@@ -1,0 +1,61 @@
+"""Whole models say the same on every instruction set: tokens, logprobs and ranks of served requests, bit for bit."""
+
+from collections.abc import Callable
+
+import pytest
+
+from paged_serve.protocol.messages.config import ModelConfig
+from paged_serve.protocol.messages.message import unpack_ids
+from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
+from paged_serve.workers.kernels.cpu import library as cpu
+from paged_serve.workers.models.decoder import Model
+from paged_serve.workers.models.loading import load_model
+from paged_serve.workers.process.rank import DEMO_MODEL
+
+from ..invariance.random_workload import CHECKPOINTS, MAX_MODEL_LEN, draw_workload
+from ..invariance.test_random_workloads import alone
+from ..tiny_model import write_tiny_model
+
+SEEDS = range(4)  # of workloads, whose requests are computed one by one
+DEMO_SEEDS = range(1)  # of the demo model, whose steps take longest
+MODELS = [
+    *(
+        (checkpoint, quantization, "auto")
+        for checkpoint in ("llama", "mistral", "qwen3", "demo")
+        for quantization in ("auto", "int8", "int4")
+    ),
+    *(("llama", quantization, "float16") for quantization in ("auto", "int8", "int4")),
+    *(("qwen3", "auto", "float16"), ("demo", "auto", "float16"), ("llama-float32", "auto", "auto")),
+]
+
+
+@pytest.fixture(scope="module")
+def load(tmp_path_factory):
+    """The model of a checkpoint on one instruction set."""
+    if len(cpu.runnable_isas()) < 2:
+        pytest.skip("one instruction set at most is built")
+    pools = []
+
+    def load_on(isa: str, checkpoint: str, quantization: str, dtype: str) -> Model:
+        home = str(DEMO_MODEL)
+        if checkpoint != "demo":
+            folder = tmp_path_factory.mktemp(checkpoint)
+            home = write_tiny_model(folder, max_position_embeddings=MAX_MODEL_LEN, **CHECKPOINTS[checkpoint])
+        pools.append(cpu.Pool(cpu.load_library(isa), [-1], summation="dot"))
+        config = ModelConfig(device="cpu", quantization=quantization, dtype=dtype)
+        return load_model(home, config, TensorParallelGroup(), lambda done, total: None, pools[-1])
+
+    yield load_on
+    for pool in pools:
+        pool.close()
+
+
+@pytest.mark.parametrize(("checkpoint", "quantization", "dtype"), MODELS)
+def test_requests_are_told_the_same(load: Callable[..., Model], checkpoint: str, quantization: str, dtype: str) -> None:
+    models = [load(isa, checkpoint, quantization, dtype) for isa in cpu.runnable_isas()]
+    for seed in DEMO_SEEDS if checkpoint == "demo" else SEEDS:
+        for _, request in draw_workload(seed).arrivals:
+            if max(unpack_ids(request.prompt_token_ids)) >= models[0].geometry.vocab_size:
+                continue  # drawn for the demo model's larger vocabulary
+            first, *others = (alone(model, request) for model in models)
+            assert all(other == first for other in others), request.sampling_params

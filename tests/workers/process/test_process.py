@@ -1,0 +1,257 @@
+"""A real worker process between a supervisor and a core that this test plays."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from paged_serve.protocol.messages import control, worker
+from paged_serve.protocol.messages.config import CacheConfig, Config, ModelConfig, ParallelConfig, SchedulerConfig
+from paged_serve.protocol.messages.message import MAX_STEP_FRAME_BYTES, Hello, Refused, pack_ids, unpack_ids
+from paged_serve.protocol.messages.sampling_params import SamplingParams
+from paged_serve.protocol.process.lifeline import lifeline_pipe
+from paged_serve.protocol.transport.authentication import Authenticator, read_secret
+from paged_serve.protocol.transport.channel import RouterChannel, check_hello, new_context
+from paged_serve.protocol.transport.run_dir import (
+    CONTROL_SOCKET,
+    WORKERS_SOCKET,
+    endpoint,
+    make_run_dir,
+    remove_run_dir,
+)
+
+from ..tiny_model import write_tiny_model
+
+ROOT = Path(__file__).parents[3]
+DEADLINE_S = 60.0
+
+
+class House:
+    """A run directory with both sockets bound, and the workers started in it."""
+
+    def __init__(self, config: Config):
+        self.config = config
+        self.run_dir = make_run_dir()
+        self.context = new_context()
+        self.authenticator = Authenticator(self.context, read_secret(self.run_dir))
+        self.control = RouterChannel(self.context, endpoint(self.run_dir, CONTROL_SOCKET), control.FromChild)
+        self.workers = RouterChannel(
+            self.context,
+            endpoint(self.run_dir, WORKERS_SOCKET),
+            worker.ToCoreFromWorker,
+            max_frame_bytes=MAX_STEP_FRAME_BYTES,
+        )
+        self.lifeline, self._kept_open = lifeline_pipe()
+        self.processes: list[subprocess.Popen] = []
+        self.peers: dict[int, bytes] = {}  # rank -> its end of the workers' socket
+        self.supervised: list[bytes] = []
+        self.said: list = []  # what workers told the supervisor, but Hello and Heartbeat
+
+    def start(self, rank: int) -> None:
+        command = [sys.executable, "-m", "paged_serve.workers.process", "--run-dir", self.run_dir, "--index", str(rank)]
+        self.processes.append(
+            subprocess.Popen(
+                [*command, "--epoch", "4", "--lifeline-fd", str(self.lifeline)], pass_fds=(self.lifeline,), cwd=ROOT
+            )
+        )
+
+    def next_message(self):
+        """The next thing any worker tells the core, meanwhile playing the supervisor."""
+        deadline = time.monotonic() + DEADLINE_S
+        while time.monotonic() < deadline:
+            self.supervise()
+            if (received := self.workers.receive()) is not None:
+                return received
+            self.workers.socket.poll(20)
+        raise AssertionError(f"a worker was silent for {DEADLINE_S} s; exit codes {[p.poll() for p in self.processes]}")
+
+    def supervise(self) -> None:
+        while (received := self.control.receive()) is not None:
+            peer, message = received
+            if isinstance(message, Hello):
+                self.supervised.append(peer)
+                assert self.control.send(peer, control.Welcome(self.config))
+            elif not isinstance(message, control.Heartbeat):
+                self.said.append(message)
+
+    def expect(self, kind: type):
+        """The next message but LoadProgress, which must be of this kind; and who sent it."""
+        while True:
+            peer, message = self.next_message()
+            if not isinstance(message, worker.LoadProgress):
+                assert isinstance(message, kind), message
+                return peer, message
+
+    def welcome(self) -> None:
+        peer, hello = self.expect(Hello)
+        assert check_hello(hello) == ""
+        assert (hello.role, hello.epoch) == ("worker", 4)
+        self.peers[hello.index] = peer
+        assert self.workers.send(peer, worker.Welcome(4))
+
+    def to_all(self, message) -> None:
+        for peer in self.peers.values():
+            assert self.workers.send(peer, message)
+
+    def load_all(self) -> list[worker.WorkerReady]:
+        """From Hello to a KV cache of 32 blocks on every rank."""
+        for _ in self.processes:
+            self.welcome()
+        ready = [self.expect(worker.WorkerReady)[1] for _ in self.processes]
+        self.to_all(worker.CreateKVCache(32))
+        for _ in self.processes:
+            self.expect(worker.KVCacheReady)
+        return ready
+
+    def exit_codes(self) -> list[int]:
+        deadline = time.monotonic() + DEADLINE_S
+        while any(process.poll() is None for process in self.processes) and time.monotonic() < deadline:
+            self.supervise()
+            self.control.socket.poll(20)
+        self.supervise()
+        return [process.poll() for process in self.processes]
+
+    def close(self) -> None:
+        for process in self.processes:
+            process.kill()
+            process.wait()
+        self.control.close()
+        self.workers.close()
+        self.authenticator.close()
+        self.context.term()
+        os.close(self.lifeline)
+        os.close(self._kept_open)
+        remove_run_dir(self.run_dir)
+
+
+@pytest.fixture
+def houses(tmp_path):
+    """Makes houses for the tiny model (or another folder), and clears them away."""
+    made = []
+
+    def make(folder: str | None = None, ranks: int = 1, **model) -> House:
+        folder = write_tiny_model(tmp_path) if folder is None else folder
+        config = Config(
+            model=ModelConfig(model=folder, **{"device": "cpu", **model}),
+            cache=CacheConfig(num_blocks=32),
+            scheduler=SchedulerConfig(max_num_seqs=4),
+            parallel=ParallelConfig(tensor_parallel_size=ranks, threads_per_rank=1),
+        )
+        made.append(House(config))
+        for rank in range(ranks):
+            made[-1].start(rank)
+        return made[-1]
+
+    yield make
+    for house in made:
+        house.close()
+
+
+def new_row(row: int, prompt: list[int], params: SamplingParams) -> worker.NewRow:
+    return worker.NewRow(row, pack_ids(prompt), len(prompt), 0, (pack_ids([row]),), 7, (2,), params)
+
+
+def first_plans() -> list[worker.SchedulerOutput]:
+    rows = (new_row(0, [5, 6, 7], SamplingParams(logprobs=2)), new_row(2, [8, 9], SamplingParams(temperature=0.0)))
+    chunks = (worker.Chunk(0, 3), worker.Chunk(2, 2))
+    return [
+        worker.SchedulerOutput(4, 0, rows, chunks=chunks),
+        worker.SchedulerOutput(4, 1, decode_joins=pack_ids([2, 0])),
+        worker.SchedulerOutput(4, 2),
+    ]
+
+
+def test_a_worker_loads_executes_and_stops_when_told(houses):
+    house = houses()
+    (ready,) = house.load_all()
+    assert (ready.rank, ready.num_blocks, ready.vocab_size, ready.device) == (0, 32, 300, "cpu")
+    for plan in first_plans():  # two in flight, as in life
+        house.to_all(plan)
+    outputs = [house.expect(worker.ModelRunnerOutput)[1] for _ in range(3)]
+    assert [output.step for output in outputs] == [0, 1, 2]
+    assert [len(unpack_ids(output.token_ids)) for output in outputs] == [2, 2, 2]
+    assert all(output.epoch == 4 and output.logprobs[0].index == 0 for output in outputs)
+    assert [type(message) for message in house.said] == [control.Ready]
+    house.to_all(worker.Shutdown())
+    assert house.exit_codes() == [0]
+
+
+def test_the_supervisor_stops_a_worker_by_message_and_by_signal(houses):
+    by_message, by_signal = houses(), houses()
+    for house in (by_message, by_signal):
+        house.load_all()
+    by_message.control.send(by_message.supervised[0], control.Stop())
+    by_signal.processes[0].terminate()
+    assert by_message.exit_codes() == by_signal.exit_codes() == [0]
+
+
+@pytest.mark.parametrize(
+    ("folder", "model", "expected"),
+    [("/nonexistent", {}, "/nonexistent"), (None, {"device": "cuda"}, "CUDA"), (None, {"max_model_len": 9999}, "9999")],
+)
+def test_what_cannot_work_is_refused_with_the_reason(houses, folder, model, expected):
+    house = houses(folder, **model)
+    house.welcome()
+    _, failed = house.expect(worker.WorkerFailed)
+    assert failed.refused
+    assert expected in failed.reason
+    assert house.exit_codes() == [2]
+    assert house.said == [control.Failed(failed.reason, refused=True)]
+
+
+@pytest.mark.parametrize(("stale", "exit_code"), [(True, 1), (False, 2)])
+def test_a_worker_whose_group_is_over_is_lost_and_any_other_that_the_core_refuses_is_refused(houses, stale, exit_code):
+    house = houses()
+    peer, _ = house.expect(Hello)
+    assert house.workers.send(peer, Refused("worker group 4; group 5 is in use", stale))
+    assert house.exit_codes() == [exit_code]
+    [failed] = house.said
+    assert "group 5 is in use" in failed.reason
+    assert failed.refused is not stale
+
+
+def test_a_broken_plan_ends_the_worker_with_the_reason(houses):
+    house = houses()
+    house.load_all()
+    house.to_all(worker.SchedulerOutput(4, 0, chunks=(worker.Chunk(1, 5),)))  # the row has no tokens
+    _, failed = house.expect(worker.WorkerFailed)
+    assert not failed.refused
+    assert "AssertionError" in failed.reason
+    assert house.exit_codes() == [1]
+
+
+def test_a_plan_that_cannot_be_read_ends_the_worker_at_once(houses):
+    house = houses()
+    house.load_all()
+    house.workers.socket.send_multipart((house.peers[0], b"no plan"))
+    _, failed = house.expect(worker.WorkerFailed)
+    assert "cannot be read" in failed.reason
+    assert house.exit_codes() == [1]
+
+
+def test_a_core_that_ends_first_on_a_normal_stop_is_no_error(houses):
+    house = houses()
+    house.load_all()
+    os.kill(house.processes[0].pid, signal.SIGSTOP)
+    house.to_all(first_plans()[0])
+    house.workers.socket.close(linger=1000)  # the plan still leaves
+    house.control.send(house.supervised[0], control.Stop())
+    os.kill(house.processes[0].pid, signal.SIGCONT)
+    assert house.exit_codes() == [0]
+
+
+def test_two_ranks_answer_as_one(houses, tmp_path):
+    alone, pair = houses(), houses(str(tmp_path), ranks=2)
+    outputs = []
+    for house in (alone, pair):
+        house.load_all()
+        for plan in first_plans():
+            house.to_all(plan)
+        outputs.append([house.expect(worker.ModelRunnerOutput)[1].token_ids for _ in range(3)])
+    assert outputs[0] == outputs[1]
+    pair.to_all(worker.Shutdown())
+    assert pair.exit_codes() == [0, 0]

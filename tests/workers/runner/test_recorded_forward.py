@@ -1,0 +1,244 @@
+"""Steps whose kernels run in one call: the same bits as through Python, and really without Python."""
+
+from collections import Counter
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+import torch
+from msgspec import structs
+
+from paged_serve.protocol.messages.config import ModelConfig
+from paged_serve.protocol.messages.message import pack_ids
+from paged_serve.protocol.messages.sampling_params import SamplingParams
+from paged_serve.protocol.messages.worker import Chunk, ModelRunnerOutput, NewRow, SchedulerOutput
+from paged_serve.workers.backends.cpu.recorded_forward import TorchWatch
+from paged_serve.workers.backends.torch.attention import TorchOracle
+from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
+from paged_serve.workers.kv.kv_cache import KVCache
+from paged_serve.workers.layers import rotary
+from paged_serve.workers.models.loading import load_model
+from paged_serve.workers.process.rank import DEMO_MODEL
+from paged_serve.workers.runner.model_runner import ModelRunner
+
+from ..checkpoints import reference
+from ..host_runners import new_host_runner
+from ..invariance.planner import Planner, Request, Whims
+from ..tiny_model import write_tiny_model
+
+NUM_ROWS, BLOCK_SIZE = 8, 16
+ALL_LOGPROBS = SamplingParams(temperature=0.0, logprobs=-1)  # the bits of every logit
+AROUND = {"scan_logits", "token_logprobs"}  # what a step calls from Python beside the layers and the output head
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return write_tiny_model(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(scope="module")
+def make_model(folder, make_pool):
+    """Each model with a pool and buffers of its own, so that none finds another's results in them."""
+
+    def make(path=folder, threads=1, quantization="auto"):
+        pool = make_pool(threads)
+        if pool is None:
+            pytest.skip("the kernels are not built")
+        config = ModelConfig(device="cpu", quantization=quantization)
+        return load_model(str(path), config, TensorParallelGroup(), lambda done, total: None, pool), pool
+
+    return make
+
+
+def new_runner(model, max_len: int = 256) -> ModelRunner:
+    cache = KVCache.allocate(model.geometry, NUM_ROWS * max_len // BLOCK_SIZE, BLOCK_SIZE)
+    return new_host_runner(model, cache, NUM_ROWS, max_len)
+
+
+def kernel_by_kernel(pool):
+    return pool.watched(lambda name, kernel: kernel)
+
+
+@contextmanager
+def counting(pool, *, programs=True):
+    calls = Counter()
+
+    def watch(name, kernel):
+        def call(*arguments):
+            calls[name] += 1
+            kernel(*arguments)
+
+        return call
+
+    with pool.watched(watch, programs=programs):
+        yield calls
+
+
+def prefill(row: int, length: int, max_len: int = 256) -> SchedulerOutput:
+    """A whole prompt in one chunk, with blocks for all that may follow."""
+    blocks = max_len // BLOCK_SIZE
+    new = NewRow(
+        row=row,
+        token_ids=pack_ids((7 * row + 3 * i) % 290 for i in range(length)),
+        prompt_len=length,
+        num_computed_tokens=0,
+        block_ids=(pack_ids(range(row * blocks, (row + 1) * blocks)),),
+        seed=row,
+        eos_token_ids=(),
+        sampling_params=ALL_LOGPROBS,
+    )
+    return SchedulerOutput(1, 1, (new,), chunks=(Chunk(row, length),))
+
+
+def join(*rows: int) -> SchedulerOutput:
+    return SchedulerOutput(1, 1, decode_joins=pack_ids(rows))
+
+
+STEADY = SchedulerOutput(1, 1)
+
+
+def programs_run(runner: ModelRunner, pool, plans: list[SchedulerOutput]) -> list[int]:
+    """In each step."""
+    seen = []
+    for plan in plans:
+        with counting(pool) as calls:
+            runner.execute(plan)
+        seen.append(calls["run_program"])
+    return seen
+
+
+def said(output: ModelRunnerOutput) -> tuple[object, ...]:
+    return output.token_ids, output.logprobs, output.nan_indices
+
+
+def same_both_ways(make, plans: list[SchedulerOutput], max_len: int = 256) -> None:
+    """`plans` through one model as it is and through its twin kernel by kernel."""
+    (model, _), (twin, pool) = make(), make()
+    runner, other = new_runner(model, max_len), new_runner(twin, max_len)
+    for plan in plans:
+        with kernel_by_kernel(pool):
+            expected = other.execute(plan)
+        assert said(runner.execute(plan)) == said(expected)
+
+
+def test_any_traffic_gets_the_same_bytes(make_model):
+    """Row sets change, chunks come between, blocks are added, the context grows past what memory was made for."""
+    requests = [
+        Request(tuple((5 * i + j) % 300 for j in range(1 + 11 * i)), params, seed=i, num_output=24)
+        for i, params in enumerate([SamplingParams(logprobs=-1), SamplingParams(temperature=0.0, logprobs=3)] * 2)
+    ]
+    results = []
+    for plain in (False, True):
+        model, pool = make_model()
+        planner = Planner(new_runner(model), num_rows=NUM_ROWS, num_blocks=128, block_size=BLOCK_SIZE, seed=2)
+        with kernel_by_kernel(pool) if plain else counting(pool) as calls:
+            results.append(planner.play(requests, Whims(admit=0.1, chunk=1, whole_chunk=0.3, preempt=0.01, pause=0.01)))
+        assert plain or calls["run_program"] > planner.step / 4
+    assert results[0] == results[1]
+
+
+def test_a_context_grows_past_every_boundary(make_model, monkeypatch):
+    """Blocks of 16 tokens, attention's tiles of 32 keys, and angles that are made for some positions at once."""
+    monkeypatch.setattr(rotary, "POSITIONS_AT_ONCE", 48)
+    same_both_ways(make_model, [prefill(0, 3), join(0), *[STEADY] * 120])
+
+
+def test_threads_come_to_share_a_long_context(make_model, tmp_path):
+    """Attention gives each thread a range of keys from some length on: its plan is made anew in every step."""
+    path = write_tiny_model(tmp_path, max_position_embeddings=2048)
+    plans = [prefill(0, 1018, 2048), join(0), *[STEADY] * 12]
+    same_both_ways(lambda: make_model(path, threads=2), plans, 2048)
+
+
+@pytest.mark.parametrize("quantization", ["int8", "int4"])
+def test_quantized_weights(make_model, quantization):
+    plans = [prefill(0, 9), join(0), STEADY, prefill(3, 14), join(3), *[STEADY] * 20]
+    same_both_ways(lambda: make_model(DEMO_MODEL, quantization=quantization), plans)
+
+
+@pytest.mark.parametrize(
+    ("quantization", "head"),
+    [("auto", {"gemm_bf16"}), ("int8", {"quantize_rows", "gemm_int8"}), ("int4", {"quantize_rows", "gemm_int8"})],
+)
+def test_one_call_runs_the_layers_and_the_output_head(make_model, quantization, head):
+    model, pool = make_model(DEMO_MODEL, quantization=quantization)
+    runner = new_runner(model)
+    for plan in (prefill(0, 9), join(0)):
+        runner.execute(plan)
+    with counting(pool) as calls:
+        runner.execute(STEADY)
+    assert calls == Counter({"run_program"} | AROUND)
+    with counting(pool, programs=False) as calls:
+        runner.execute(STEADY)
+    assert calls["run_program"] == 0
+    assert calls["attention_bf16"] == model.geometry.num_layers
+    assert head <= calls.keys()
+
+
+def test_each_number_of_rows_goes_through_python_once(make_model):
+    model, pool = make_model()
+    leave = SchedulerOutput(1, 1, decode_leaves=pack_ids([0]))
+    first, second = prefill(0, 4), prefill(1, 3)
+    both = structs.replace(first, new_rows=(*first.new_rows, *second.new_rows), chunks=(*first.chunks, *second.chunks))
+    plans = [both, join(0), STEADY, join(1), STEADY, leave, join(0)]
+    assert programs_run(new_runner(model), pool, plans) == [0, 0, 1, 0, 1, 1, 1]
+
+
+def test_memory_that_has_moved_is_not_used_again(make_model):
+    """A large chunk makes the buffers grow: what was noted before points to memory that was given back."""
+    model, pool = make_model()
+    plans = [prefill(0, 4), join(0), STEADY, prefill(1, 200), STEADY, STEADY]
+    assert programs_run(new_runner(model), pool, plans) == [0, 0, 1, 0, 0, 1]
+
+
+def test_a_first_step_that_makes_the_buffers_is_no_verdict(make_model):
+    """Torch allocates them."""
+    model, pool = make_model()
+    first = structs.replace(prefill(0, 1), chunks=(), decode_joins=pack_ids([0]))
+    assert programs_run(new_runner(model), pool, [first, STEADY, STEADY]) == [0, 0, 1]
+
+
+def test_heads_of_any_size_are_computed_by_kernels(make_model, tmp_path):
+    """Of 24 elements here, which the cache fills up with zeros."""
+    reference("llama-multi-query", tmp_path)
+    model, pool = make_model(tmp_path)
+    assert programs_run(new_runner(model), pool, [prefill(0, 4), join(0), STEADY, STEADY]) == [0, 0, 1, 1]
+    assert model.geometry.cached_head_dim == 32
+    assert model.geometry.kv_bytes_per_block(16, 1, torch.bfloat16) == 2 * model.geometry.num_layers * 32 * 2 * 16
+
+
+def test_a_model_in_which_torch_computes_stays_in_python(make_model, caplog):
+    model, pool = make_model()
+    runner = new_runner(replace(model, attention=TorchOracle()))
+    with caplog.at_level("DEBUG"):
+        assert programs_run(runner, pool, [prefill(0, 4), join(0), STEADY, STEADY]) == [0, 0, 0, 0]
+    assert [record.message.split(" torch_computes=")[0] for record in caplog.records] == [
+        "decode steps run through Python"  # told once: it is not tried again
+    ]
+
+
+@pytest.mark.parametrize(
+    "compute",
+    [
+        lambda x: x + 1,
+        lambda x: x[:, torch.arange(2)],
+        lambda x: x.t().flatten(),
+        lambda x: torch.cat([x, x]),
+        lambda x: torch.empty(3),
+        lambda x: torch.tensor([1, 2]),
+        lambda x: x.zero_(),
+        lambda x: int(x[0, 0]),
+    ],
+)
+def test_torchs_own_work_is_noticed(compute):
+    x = torch.ones(4, 6)
+    with torch.inference_mode(), TorchWatch() as watch:
+        compute(x)
+    assert watch.computed
+
+
+def test_views_are_no_work():
+    x = torch.ones(4, 6)
+    with torch.inference_mode(), TorchWatch() as watch:
+        x[1:].view(-1, 3).flatten(1)[:2].contiguous().data_ptr()
+    assert not watch.computed
