@@ -56,7 +56,7 @@ class BuildKernels(build_ext):
     def build_extension(self, ext: Extension) -> None:
         """With object files of its own, so that libraries are compiled beside one another."""
         folder, library = Path(self.build_temp, ext.name), self.get_ext_fullpath(ext.name)
-        flags = {"extra_postargs": ext.extra_compile_args, "depends": ext.depends}
+        flags = {"extra_postargs": ext.extra_compile_args, "depends": ext.depends, "include_dirs": ext.include_dirs}
         objects = self.compiler.compile(ext.sources, output_dir=str(folder), **flags)
         self.compiler.link_shared_object(objects, library, extra_postargs=ext.extra_link_args, target_lang="c++")
 
@@ -72,8 +72,9 @@ def kernels() -> list[Extension]:
     return [
         Extension(
             f"paged_serve.csrc._cpu_{isa}",
-            sorted(f"{KERNELS}/{path.name}" for path in (ROOT / KERNELS).glob("*.cpp")),
-            depends=sorted(f"{KERNELS}/{path.name}" for path in (ROOT / KERNELS).glob("*.h")),
+            sorted(str(path.relative_to(ROOT)) for path in (ROOT / KERNELS).rglob("*.cpp")),
+            depends=sorted(str(path.relative_to(ROOT)) for path in (ROOT / KERNELS).rglob("*.h")),
+            include_dirs=[KERNELS],
             extra_compile_args=[*FLAGS, *WARNINGS, *FLAGS_BY_ISA[isa]],
             extra_link_args=["-pthread"],
             language="c++",

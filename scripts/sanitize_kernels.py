@@ -1,9 +1,9 @@
 """The kernel tests under the compiler's sanitizers: memory and undefined behaviour, then threads.
 
 Builds the libraries of csrc/cpu anew into a folder of their own: for every instruction set with AddressSanitizer and
-UndefinedBehaviorSanitizer, and the portable one with ThreadSanitizer. Runs tests/workers/test_cpu_*.py on both, with
-every packed weight in plain heap memory, so that a read past its end is seen. Arguments go to pytest. Takes two
-minutes; the nightly tests run it.
+UndefinedBehaviorSanitizer, and the portable one with ThreadSanitizer. Runs tests/workers/kernels/test_cpu_*.py on
+both, with every packed weight in plain heap memory, so that a read past its end is seen. Arguments go to pytest. Takes
+two minutes; the nightly tests run it.
 """
 
 import os
@@ -15,8 +15,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-SOURCES = sorted(map(str, (ROOT / "csrc" / "cpu").glob("*.cpp")))
-TESTS = sorted(map(str, (ROOT / "tests" / "workers").glob("test_cpu_*.py")))
+CSRC = ROOT / "csrc" / "cpu"
+SOURCES = sorted(map(str, CSRC.rglob("*.cpp")))
+TESTS = sorted(map(str, (ROOT / "tests" / "workers" / "kernels").glob("test_cpu_*.py")))
 SETUP = runpy.run_path(str(ROOT / "setup.py"), run_name="flags")
 MEMORY = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 THREADS = ["-fsanitize=thread"]
@@ -30,7 +31,7 @@ OPTIONS = {
 def build(isa: str, folder: Path, sanitizer: list[str]) -> None:
     how = ["-O1", "-g1", "-fPIC", "-fno-omit-frame-pointer", "-w", "-shared"]
     flags = [*SETUP["FLAGS"], *SETUP["FLAGS_BY_ISA"][isa], *how, *sanitizer]
-    subprocess.run(["g++", *flags, *SOURCES, "-o", str(folder / f"_cpu_{isa}.so")], check=True)
+    subprocess.run(["g++", *flags, f"-I{CSRC}", *SOURCES, "-o", str(folder / f"_cpu_{isa}.so")], check=True)
 
 
 def runtime(name: str) -> str:

@@ -39,7 +39,7 @@ API void gemm_bf16_tile(Pool*, const GemmParams*);  // in tile order, see tiles.
 API void gemm_fp32(Pool*, const GemmParams*);  // x and weight float; y is float
 API void gemm_fp16(Pool*, const GemmParams*);  // x and weight float16
 
-// Rows of activations to int8, one scale a row: x = codes * scale, codes in -127..127. gemm_int8.cpp.
+// Rows of activations to int8, one scale a row: x = codes * scale, codes in -127..127. gemm/int8.cpp.
 struct QuantizeParams {
   int8_t* codes;   // [rows, codes_stride], zeros from `inputs` to the next multiple of 16
   float* scales;   // [rows]; NaN for a row that holds one
@@ -51,7 +51,7 @@ struct QuantizeParams {
 };
 API void quantize_rows(Pool*, const QuantizeParams*);
 
-// y = (codes * weight^T) * scales, then bias and residual as in GemmParams. gemm_int8.cpp.
+// y = (codes * weight^T) * scales, then bias and residual as in GemmParams. gemm/int8.cpp.
 struct GemmInt8Params {
   GemmParams gemm;             // x: codes of quantize_rows; weight: words of four unsigned bytes, each code + 128
   const float* x_scales;       // [rows, segments]: each segment of a row was quantised as a row of its own
@@ -61,7 +61,7 @@ struct GemmInt8Params {
 API void gemm_int8(Pool*, const GemmInt8Params*);
 API void gemm_int8_tile(Pool*, const GemmInt8Params*);  // the same bits; what gemm_int8 is where there is AMX
 
-// y = x * dequantized(weight)^T, then bias and residual as in GemmParams. gemm_int4.cpp has the layout of the weight.
+// y = x * dequantized(weight)^T, then bias and residual as in GemmParams. gemm/int4.cpp has the layout of the weight.
 struct GemmInt4Params {
   GemmParams gemm;          // inputs a multiple of 8
   float* group_sums;        // [rows, groups] to work in, or null: no zero points, code 8 stands for zero
@@ -192,7 +192,7 @@ struct AttentionParams {
   float cap;                    // scores become cap * tanh(score / cap); 0: they stay
 };
 API void attention_bf16(Pool*, const AttentionParams*);
-API void attention_bf16_tile(Pool*, const AttentionParams*);  // in tile order, see attention_tile_order.h
+API void attention_bf16_tile(Pool*, const AttentionParams*);  // in tile order, see attention/tile_order.h
 API void attention_int8_tile(Pool*, const AttentionParams*);
 API void attention_fp32(Pool*, const AttentionParams*);
 API void attention_fp16(Pool*, const AttentionParams*);
@@ -216,7 +216,7 @@ struct PackParams {
 API void pack_rows(Pool*, const PackParams*);
 
 struct PackInt4Params {
-  void* panels;            // see gemm_int4.cpp
+  void* panels;            // see gemm/int4.cpp
   const uint8_t* codes;    // [outputs, inputs], 0 to 15
   const uint16_t* scales;  // [outputs, groups] float16, multiples of the unit
   const uint8_t* zeros;    // [outputs, groups], or null

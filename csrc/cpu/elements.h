@@ -1,7 +1,7 @@
 // Elements of arrays by their type, for code that is written once for all of them.
 #pragma once
 #include "api.h"
-#include "isa.h"
+#include "isa/isa.h"
 
 struct Bfloat16 {
   uint16_t bits;

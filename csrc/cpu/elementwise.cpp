@@ -10,9 +10,9 @@
 #include <cmath>
 #include <type_traits>
 
-#include "heads.h"
+#include "attention/heads.h"
 #include "pool.h"
-#include "quantize.h"
+#include "gemm/quantize.h"
 
 namespace {
 

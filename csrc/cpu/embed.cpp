@@ -10,7 +10,7 @@
 
 #include "elements.h"
 #include "pool.h"
-#include "tile.h"
+#include "tiles/tile.h"
 
 namespace {
 

@@ -1,6 +1,6 @@
 // What a library says about itself, so that a loader can choose one and check that it speaks the same structs.
 #include "api.h"
-#include "isa.h"
+#include "isa/isa.h"
 #include "machine.h"
 
 #if defined(__x86_64__) && defined(__linux__)

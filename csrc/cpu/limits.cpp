@@ -7,10 +7,10 @@
 //            words before they are multiplied counts, too. The loader chooses between two libraries by it.
 // Floor      these are the floors: 32 GB/s and 231 Gflop/s (bfloat16) for one core of Zen 4.
 #include "api.h"
-#include "float_mode.h"
+#include "isa/float_mode.h"
 #include "pool.h"
-#include "tile.h"
-#include "tiles.h"
+#include "tiles/tile.h"
+#include "tiles/tiles.h"
 
 namespace {
 

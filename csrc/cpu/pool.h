@@ -6,7 +6,7 @@
 #include <memory>
 #include <type_traits>
 
-#include "float_mode.h"
+#include "isa/float_mode.h"
 
 constexpr int ITEMS_PER_THREAD = 4;  // at least, of a kernel's work, so that threads end at about the same time
 

@@ -4,7 +4,7 @@
 //            awake, and no interpreter reads its objects from cold caches
 // Floor      two loads and an indirect call, 5 ns a kernel; from Python the same takes 25 us
 #include "api.h"
-#include "float_mode.h"
+#include "isa/float_mode.h"
 
 void run_program(Pool* pool, const ProgramParams* p) {
   const FlushDenormals meanwhile;  // the kernels find it so: the register is written once a step

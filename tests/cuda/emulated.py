@@ -102,13 +102,14 @@ class EmulatorLauncher:
     def _build(self, kernel: Kernel) -> Path:
         assert COMPILER, "the emulator needs g++"
         options = [*self._options, *kernel.options]
-        sources = {path.name: path.read_bytes() for path in included(self._folder / kernel.file)}
+        sources = {path.name: path.read_bytes() for path in included(self._folder, kernel.file)}
         key = hashlib.sha256(repr((sorted(sources.items()), kernel.file, options)).encode()).hexdigest()[:24]
         path = CACHE / f"{kernel.function}-{key}.so"
         if not path.exists():
             CACHE.mkdir(parents=True, exist_ok=True)
             temporary = path.with_suffix(f".{os.getpid()}")
-            command = [COMPILER, *options, f"-I{EMULATOR}", str(self._folder / kernel.file), "-o", str(temporary)]
+            folders = [f"-I{EMULATOR}", f"-I{self._folder}"]
+            command = [COMPILER, *options, *folders, str(self._folder / kernel.file), "-o", str(temporary)]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode:
                 raise EmulatorError(f"{kernel.file} does not compile: {done.stderr[:2000]}")
@@ -116,13 +117,13 @@ class EmulatorLauncher:
         return path
 
 
-def included(source: Path) -> set[Path]:
-    """`source` and all that it includes, itself or through others, of its own folder and of the emulator's."""
-    found, left = set(), [source]
+def included(folder: Path, name: str) -> set[Path]:
+    """A source of `folder` and all that it includes, itself or through others, of `folder` and of the emulator's."""
+    found, left = set(), [folder / name]
     while left:
         if (path := left.pop()) in found:
             continue
         found.add(path)
         names = re.findall(r'^#include "(.+)"', path.read_text(), re.MULTILINE)
-        left += [file for name in names for file in (source.parent / name, EMULATOR / name) if file.exists()]
+        left += [file for name in names for file in (folder / name, EMULATOR / name) if file.exists()]
     return found

@@ -3,8 +3,8 @@
 check_attention must notice each of MUTATIONS; EQUIVALENT ones change no result, for the reason given.
 """
 
-KERNEL, TILES, SOFTMAX = "paged_attention.cu", "attention_tiles.cuh", "attention_softmax.cuh"
-EXCHANGE, PLAN, MERGE = "attention_exchange.cuh", "attention_plan.cu", "attention_merge.cu"
+KERNEL, TILES, SOFTMAX = "attention/paged_attention.cu", "attention/tiles.cuh", "attention/softmax.cuh"
+EXCHANGE, PLAN, MERGE = "attention/exchange.cuh", "attention/plan.cu", "attention/merge.cu"
 
 MUTATIONS = (
     # Races and copies.

@@ -13,7 +13,7 @@ from paged_serve.workers.kernels import cuda
 from paged_serve.workers.kernels.cuda.kernel import FOLDER, Kernel
 
 TENSOR_CORES = ("HMMA", "LDSM", "LDGSTS")  # products, matrix loads and asynchronous copies
-SOURCES = {path.name: path.read_text() for path in sorted(FOLDER.glob("*.cu*"))}
+SOURCES = {str(path.relative_to(FOLDER)): path.read_text() for path in sorted(FOLDER.rglob("*.cu*"))}
 STRUCTS = {  # the name of the struct of parameters of each kernel
     function: struct
     for source in SOURCES.values()
@@ -57,7 +57,7 @@ ARCHITECTURES = ("sm_80", "sm_89", "sm_90a", "sm_100")
 ATTENTION_REGISTERS = {
     (kv, int(head_dim), arch): dict(zip(("decode", "prefill"), map(int, pair.split("/")), strict=True))
     for kv, head_dim, figures in re.findall(
-        r"^//   (bf16|fp8) +(\d+) +((?:\d+ / \d+ +){4})", SOURCES["paged_attention.cu"], re.MULTILINE
+        r"^//   (bf16|fp8) +(\d+) +((?:\d+ / \d+ +){4})", SOURCES["attention/paged_attention.cu"], re.MULTILINE
     )
     for arch, pair in zip(ARCHITECTURES, re.findall(r"\d+ / \d+", figures), strict=True)
 }

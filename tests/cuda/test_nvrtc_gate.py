@@ -58,7 +58,7 @@ def test_the_table_of_attentions_registers_has_every_variant_and_no_other():
     off = {f"{arch} {title(kernel)}": (resources(kernel, arch).registers, attention_registers(kernel, arch))
            for arch, kernel in variants
            if abs(resources(kernel, arch).registers - attention_registers(kernel, arch)) > SLACK_REGISTERS}  # fmt: skip
-    assert not off, "found, and in the comment of paged_attention.cu"
+    assert not off, "found, and in the comment of attention/paged_attention.cu"
 
 
 def _kv(kernel: Kernel) -> str:

@@ -4,7 +4,7 @@ int8: symmetric, one scale an output, the largest weight at 127. fp8: likewise, 
 int4: symmetric groups of neighbouring inputs. A group's largest weight lies one of STEPS from zero, whichever leaves
 the least squared error once the step has been fitted to the codes. Three tries come within 1 % of sixteen;
 on Gaussian weights in groups of 32 they leave 8.2 % relative error, the plain rule of the largest at 7 leaves 9.7 %.
-csrc/cpu/quantize_weights.cpp does the same on a pool's threads, to the same bits.
+csrc/cpu/weights/quantize_weights.cpp does the same on a pool's threads, to the same bits.
 """
 
 import math

@@ -128,7 +128,7 @@ def _compare(name: str, before: bytes, expected: bytes, found: bytes) -> None:
     if name in (
         "quantize_rows",
         "rotate_and_cache",
-    ):  # a NaN's code, which means nothing beside its scale: see quantize.h
+    ):  # a NaN's code, which means nothing beside its scale: see gemm/quantize.h
         codes, other = (np.frombuffer(content, np.uint8) for content in (expected, found))
         same = (codes == other) | ((codes == NAN_CODE) & (other == 0))
         differs &= ~same.reshape(-1, 2).all(axis=1)

@@ -47,11 +47,12 @@ def library(request, folder):
     """Built as setup.py builds it on such a machine."""
     setup, path = runpy.run_path(str(ROOT / "setup.py"), run_name="flags"), folder / f"_cpu_{request.param}.so"
     flags = [*setup["FLAGS"], *setup["WARNINGS"], *setup["FLAGS_BY_MACHINE"]["aarch64"][request.param], "-fPIC"]
-    sources = sorted((ROOT / "csrc" / "cpu").glob("*.cpp"))
+    csrc = ROOT / "csrc" / "cpu"
+    sources = sorted(csrc.rglob("*.cpp"))
     objects = [folder / f"{request.param}-{source.stem}.o" for source in sources]
 
     def compile_one(source, target):
-        subprocess.run([CROSS, *flags, "-c", source, "-o", target], check=True)
+        subprocess.run([CROSS, *flags, f"-I{csrc}", "-c", source, "-o", target], check=True)
 
     with ThreadPoolExecutor(2) as compilers:
         list(compilers.map(compile_one, sources, objects))

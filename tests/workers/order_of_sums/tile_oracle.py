@@ -1,4 +1,4 @@
-"""The tile order of summation, number by number: what csrc/cpu/tiles.h defines, in numpy."""
+"""The tile order of summation, number by number: what csrc/cpu/tiles/tiles.h defines, in numpy."""
 
 import numpy as np
 import torch
@@ -56,7 +56,7 @@ def product(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def position_of_key(key: int) -> int:
-    """Where in its half of a tile a key stands: csrc/cpu/attention.h."""
+    """Where in its half of a tile a key stands: csrc/cpu/attention/attention.h."""
     stream, index = divmod(key, 8)
     return index // 2 * 16 + 2 * stream + index % 2
 

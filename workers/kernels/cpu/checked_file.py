@@ -1,4 +1,4 @@
-"""Stretches of files read on a pool's threads, each megabyte with a checksum; see csrc/cpu/read_file.cpp."""
+"""Stretches of files read on a pool's threads, each megabyte with a checksum; see csrc/cpu/weights/read_file.cpp."""
 
 import ctypes
 import hashlib

@@ -27,7 +27,7 @@ SAME_VECTORS = ("avx512", "avx512fma")  # products by VDPBF16PS, or by fp32 FMA
 READ_BYTES = 1 << 20  # what limits.cpp reads at least
 PRODUCT_TIMES, PRODUCT_SAMPLES = 100, 9  # together a millisecond for two libraries
 PEAK_FORMATS = ("bf16", "fp32", "int8", "amx_bf16", "amx_int8")
-TILE_ORDER = {  # what stands in for kernels that add bfloat16 products, see csrc/cpu/tiles.h
+TILE_ORDER = {  # what stands in for kernels that add bfloat16 products, see csrc/cpu/tiles/tiles.h
     "gemm_bf16": "gemm_bf16_tile",
     "gemm_int4": "gemm_int4_tile",
     "attention_bf16": "attention_bf16_tile",

@@ -13,7 +13,7 @@ from .library import Pool
 from .packing import OCTET, PANEL, scale_unit
 from .parameters import PackInt4Params, PackParams, PackPart, QuantizeWeightsParams, packer
 
-ELEMENTS = {torch.bfloat16: 0, torch.float16: 1, torch.float32: 2, torch.int8: 3}  # as stored_elements.h says
+ELEMENTS = {torch.bfloat16: 0, torch.float16: 1, torch.float32: 2, torch.int8: 3}  # as weights/stored_elements.h says
 FORMATS = {
     torch.bfloat16: WeightFormat.BF16,
     torch.float16: WeightFormat.FP16,

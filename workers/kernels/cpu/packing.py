@@ -1,4 +1,4 @@
-"""Weights in the order in which the kernels read them: panels of 64 outputs, K innermost, see csrc/cpu/tile.h."""
+"""Weights in the order in which the kernels read them: panels of 64 outputs, K innermost, see csrc/cpu/tiles/tile.h."""
 
 import torch
 from torch import Tensor
@@ -114,7 +114,7 @@ def scale_unit(scales: Tensor) -> float:
 
 
 def octet_words(codes: Tensor) -> Tensor:
-    """[outputs, inputs] of 0..15 -> [outputs, inputs / 8] i32 in the order of nibbles that gemm_int4.cpp describes."""
+    """[outputs, inputs] of 0..15 -> [outputs, inputs / 8] i32 in the order of nibbles that gemm/int4.cpp describes."""
     octets = codes.view(len(codes), -1, OCTET)
     low, high = octets[:, :, [0, 4, 1, 5]], octets[:, :, [2, 6, 3, 7]]
     return (low | (high << 4)).contiguous().view(torch.int32).squeeze(2)

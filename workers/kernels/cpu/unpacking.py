@@ -1,4 +1,4 @@
-"""Codes out of the 32-bit words of quantized checkpoints, on all threads of a pool; see csrc/cpu/unpack_codes.cpp."""
+"""Codes out of the 32-bit words of quantized checkpoints, on a pool's threads: csrc/cpu/weights/unpack_codes.cpp."""
 
 from enum import IntEnum
 

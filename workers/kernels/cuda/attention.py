@@ -15,7 +15,7 @@ from ...kv.cache_view import CacheView
 from .attention_kernels import AttentionShape, decode_shape, merge_kernel, paged_kernel, plan_kernel, prefill_shape
 from .kernel import Launcher
 
-SPLIT_KEYS = 512  # attention_work.cuh
+SPLIT_KEYS = 512  # attention/work.cuh
 DECODE_ROWS = 64  # of a request; more are computed in larger tiles whose keys are not split
 LOG2_E = 1.4426950408889634
 
@@ -59,7 +59,7 @@ class AttentionWork:
     heads: AttentionShape
     arch: str
     blocks: int  # of the grid per KV head: twice the multiprocessors / KV heads fills the device
-    decode: Tensor  # [any, 6] i32: Work of attention_work.cuh
+    decode: Tensor  # [any, 6] i32: Work of attention/work.cuh
     prefill: Tensor  # [any, 6] i32
     merges: Tensor  # [any, 5] i32: Merge
     counts: Tensor  # [3] i32: Counts

@@ -6,7 +6,7 @@ import torch
 
 from .kernel import SCALARS, Kernel
 
-TILE_KEYS = 64  # attention_work.cuh
+TILE_KEYS = 64  # attention/work.cuh
 PLAN_THREADS, MERGE_THREADS = 256, 128
 SHARED_KIB = {"sm_80": 164, "sm_87": 164, "sm_90a": 228, "sm_100": 228, "sm_103": 228}  # of a multiprocessor
 LEAST_SHARED_KIB = 100  # of the others
@@ -96,17 +96,17 @@ def paged_kernel(heads: AttentionShape, shape: Shape, arch: str) -> Kernel:
         *(("ROW_WARPS", shape.row_warps), ("SHARING", shape.sharing), ("RING", ring), ("MIN_BLOCKS", blocks)),
     )
     shared = _fixed_bytes(heads, shape) + ring * _slot_bytes(heads)
-    return Kernel("paged_attention.cu", "paged_attention", defines, shape.threads, shared)
+    return Kernel("attention/paged_attention.cu", "paged_attention", defines, shape.threads, shared)
 
 
 def merge_kernel(heads: AttentionShape) -> Kernel:
     defines = ("SCALAR", SCALARS[heads.dtype]), ("HEAD_DIM", heads.head_dim)
-    return Kernel("attention_merge.cu", "attention_merge", defines, MERGE_THREADS)
+    return Kernel("attention/merge.cu", "attention_merge", defines, MERGE_THREADS)
 
 
 def plan_kernel() -> Kernel:
     shared = PLAN_THREADS // 32 * 4 + PLAN_THREADS * 40
-    return Kernel("attention_plan.cu", "attention_plan", (), PLAN_THREADS, shared)
+    return Kernel("attention/plan.cu", "attention_plan", (), PLAN_THREADS, shared)
 
 
 def kernels_of(heads: AttentionShape, arch: str) -> list[Kernel]:

@@ -21,7 +21,7 @@ class Kernel:
     source asserts that it is what it needs.
     """
 
-    file: str  # "rms_norm.cu"
+    file: str  # below csrc/cuda: "sampler/cut.cu"
     function: str
     defines: tuple[tuple[str, int | str], ...]
     threads: int

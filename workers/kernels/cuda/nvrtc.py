@@ -36,8 +36,8 @@ class CubinCache:
     def __init__(self, folder: Path, sources: Path = FOLDER):
         self._folder = folder
         self._sources = sources
-        files = sorted([*sources.glob("*.cu"), *sources.glob("*.cuh")])
-        self._digest = hashlib.sha256(b"".join(path.name.encode() + b"\0" + path.read_bytes() for path in files))
+        names = sorted(str(path.relative_to(sources)) for path in sources.rglob("*.cu*"))
+        self._digest = hashlib.sha256(b"".join(name.encode() + b"\0" + (sources / name).read_bytes() for name in names))
 
     def path(self, kernel: Kernel, arch: str) -> Path:
         """The file of its cubin, compiled now unless it is there."""

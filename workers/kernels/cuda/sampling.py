@@ -1,4 +1,4 @@
-"""The passes of the sampler over logits on a device; csrc/cuda/sampler.cuh tells what they do and in which order."""
+"""The passes of the sampler over logits on a device; csrc/cuda/sampler/sampler.cuh has what they do, in which order."""
 
 import ctypes
 from dataclasses import dataclass
@@ -66,8 +66,9 @@ class Blocks:
 
     def kernel(self, function: str) -> Kernel:
         scratch = self.threads // 32 * 8 + 16
-        shared = {"sampler_cut": BINS * 8 + scratch, "sampler_adjust": 0, "sampler_count": 4}.get(function, scratch)
-        return Kernel(f"{function}.cu", function, (("SLICE", self.slice_tokens),), self.threads, shared)
+        shared = {"cut": BINS * 8 + scratch, "adjust": 0, "count": 4}.get(function, scratch)
+        slices = (("SLICE", self.slice_tokens),)
+        return Kernel(f"sampler/{function}.cu", f"sampler_{function}", slices, self.threads, shared)
 
 
 FUNCTIONS = ("adjust", "scan", "cut", "draw", "count", "rank", "gather")
@@ -75,7 +76,7 @@ FUNCTIONS = ("adjust", "scan", "cut", "draw", "count", "rank", "gather")
 
 def production_kernels() -> list[Kernel]:
     """Every kernel as the sampler launches it; vocabulary and rows are parameters."""
-    return [Blocks().kernel(f"sampler_{function}") for function in FUNCTIONS]
+    return [Blocks().kernel(function) for function in FUNCTIONS]
 
 
 class Workspace:
@@ -100,7 +101,7 @@ class SamplerKernels:
         self._blocks = blocks or Blocks()
         self._vocab_size = vocab_size
         self._slices = -(-vocab_size // self._blocks.slice_tokens)
-        self._kernels = {function: self._blocks.kernel(f"sampler_{function}") for function in FUNCTIONS}
+        self._kernels = {function: self._blocks.kernel(function) for function in FUNCTIONS}
         self._device = device
         self._workspace = Workspace(0, vocab_size, self._blocks, device)
 

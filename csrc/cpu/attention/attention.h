@@ -1,0 +1,127 @@
+// What the parts of paged attention agree on: the order of keys within a tile, where a tile's keys lie in the paged
+// cache, and the scratch memory of a thread.
+//
+// A tile is 128 consecutive keys, counted from key 0 of the sequence. Each half of it is read as 8 streams of 8 keys,
+// all of them at once, because a core reads eight places of memory in turn faster than one after another (attention.cpp
+// has figures). So every sum over the keys of a half runs through the streams in turn:
+//
+//   position p = 16 i + 2 s + b   holds key   8 s + 2 i + b     stream s = 0..7, pair i = 0..3, b = 0, 1
+//
+// A stream's keys lie in one block, since every block size is a multiple of 16: the order is the same for all.
+#pragma once
+#include <array>
+
+#include "arena.h"
+#include "elements.h"
+#include "attention/heads.h"
+#include "tiles/tile.h"
+
+constexpr int HALF_KEYS = PANEL;  // a panel of the scores' product
+constexpr int TILE_KEYS = 2 * HALF_KEYS;
+constexpr int STREAMS = 8;
+constexpr int STREAM_KEYS = HALF_KEYS / STREAMS;
+constexpr int PAIRS = STREAM_KEYS / 2;  // of a stream
+constexpr int RANGE_TILES = 8;          // keys that are summed on their own before they join the rest
+
+constexpr int key_at(int position) { return position % 16 / 2 * STREAM_KEYS + position / 16 * 2 + position % 2; }
+
+alignas(64) constexpr auto KEY_AT = [] {
+  std::array<int32_t, HALF_KEYS> keys{};
+  for (int p = 0; p < HALF_KEYS; p++) keys[p] = key_at(p);
+  return keys;
+}();
+
+// What stands in for keys and values that may not be read: past the end, or before every window.
+alignas(64) constexpr char ZEROS[STREAM_KEYS * MAX_HEAD_DIM * sizeof(float)] = {};
+
+// Words of float16 as they lie in the cache, and the words of rows that are widened: see `piece` in products.h.
+struct Fp16Words : Fp32 {
+  using Weights = Halves;
+  using Row = Halves;
+  static Weights weights(I32 w) { return {(I32)from_fp16(even_halves(w)), (I32)from_fp16(odd_halves(w))}; }
+  static Acc dot(Acc acc, Weights w, Row x) { return Fp32::dot(Fp32::dot(acc, w.odd, x.odd), w.even, x.even); }
+};
+
+// What a cache holds (Stored), as what it is multiplied (Element), and what queries and weights are then (Row). Words are
+// multiplied from panels by F, straight from the cache by Direct.
+struct KvBf16 {
+  using Stored = Bfloat16;
+  using Element = Bfloat16;
+  using Row = Bfloat16;
+  using Computed = KvBf16;
+  using F = Bf16;
+  using Direct = Bf16;
+};
+struct KvWideBf16 : KvBf16 {  // the same bits
+  using Row = WideBfloat16;
+  using Computed = KvWideBf16;
+  using F = WideBf16;
+};
+struct KvFp32 {
+  using Stored = float;
+  using Element = float;
+  using Row = float;
+  using Computed = KvFp32;
+  using F = Fp32;
+  using Direct = Fp32;
+};
+struct KvFp16 {  // weights stay float: a sum over the keys loses nothing to them
+  using Stored = Float16;
+  using Element = Float16;
+  using Row = float;
+  using Computed = KvFp16;
+  using F = Fp16;
+  using Direct = Fp16Words;
+};
+struct KvInt8 : KvBf16 {  // codes with a scale a key and a value, see attention/int8.h
+  using Stored = int8_t;
+};
+struct KvWideInt8 : KvWideBf16 {
+  using Stored = int8_t;
+};
+struct KvInt8Fp16 : KvFp16 {
+  using Stored = int8_t;
+};
+template <class Kv> constexpr bool IS_CODED = sizeof(typename Kv::Stored) < sizeof(typename Kv::Element);
+template <class Kv> constexpr int PER_WORD = WORD_BYTES / (int)sizeof(typename Kv::Element);
+template <class Kv> constexpr int ROW_WORD = PER_WORD<Kv> * (int)sizeof(typename Kv::Row);  // bytes of a word of a row
+template <class Kv> constexpr bool IS_WIDENED = sizeof(typename Kv::Row) > sizeof(typename Kv::Element);
+template <class Kv> constexpr int HALF_WORDS = HALF_KEYS / PER_WORD<Kv>;  // of a row of weights over half a tile
+
+// Lengths that follow from the head's size.
+template <class Kv> struct Sizes {
+  int head_dim;      // as the model has it
+  int row_dim;       // as the cache has it, and products
+  int words;         // of a query, key or value, in all of row_dim
+  size_t row_bytes;  // of the same
+  int columns;       // of an output row in scratch: whole panels
+  explicit Sizes(int dim)
+      : head_dim(dim), row_dim(cached_dim(dim)), words(row_dim / PER_WORD<Kv>),
+        row_bytes(row_dim * sizeof(typename Kv::Element)), columns((dim + PANEL - 1) / PANEL * PANEL) {}
+};
+
+// Where the streams of a half begin, each 8 rows end to end.
+struct Half {
+  const char* keys[STREAMS];
+  const char* values[STREAMS];
+  int64_t rows[STREAMS];  // the first key's row of the cache; -1: no row sees the stream, it stands for zeros
+};
+struct Tile {
+  Half halves[2];
+};
+
+// Hands out parts of an arena; with a null base it only counts.
+class Carver {
+ public:
+  explicit Carver(void* base) : base_((char*)base) {}
+  template <class T> T* take(size_t count) {
+    T* part = base_ ? (T*)(base_ + used_) : nullptr;
+    used_ += (count * sizeof(T) + 63) / 64 * 64;
+    return part;
+  }
+  size_t used() const { return used_; }
+
+ private:
+  char* base_;
+  size_t used_ = 0;
+};

@@ -1,0 +1,45 @@
+// An int8 cache as attention multiplies it: codes become bfloat16 or float16, in which they are exact, a tile at a time; their scales
+// join the scores and the weights (attention/softmax.h). A key's bits depend on that key alone, as everywhere.
+//
+// Floor   half the bytes of a bfloat16 cache are read, but each code is converted once a tile and KV head: some 4000
+//         instructions of AVX512 for 128 keys and values of 128, about as long as reading them takes
+#pragma once
+#include "attention/attention.h"
+
+// A tile's keys and values as rows, [TILE_KEYS, row_dim] each, and their scales by position, 0 where no token looks.
+template <class Element> struct Expansion {
+  Element *keys, *values;
+  float *key_scales, *value_scales;  // [TILE_KEYS]
+};
+
+template <class Element> void expand_stream(Element* out, const char* codes, int count, const char* ahead) {
+  for (int i = 0; i < count; i += LANES) {
+    if (i % 64 == 0) prefetch<2>(ahead + i);
+    put(out + i, load_s8(codes + i), LANES);
+  }
+}
+
+// `next`: the tile to ask memory for meanwhile.
+template <class Element>
+Tile expand(const Tile& tile, const Tile& next, const AttentionParams& p, const Expansion<Element>& to) {
+  Tile expanded = tile;
+  const int count = STREAM_KEYS * cached_dim(p.head_dim);
+  for (int s = 0; s < 2 * STREAMS; s++) {
+    Half &half = expanded.halves[s / STREAMS];
+    const Half& ahead = next.halves[s / STREAMS];
+    const int stream = s % STREAMS, first = s / STREAMS * HALF_KEYS;
+    const int64_t row = half.rows[stream];
+    if (row >= 0) {
+      expand_stream(to.keys + s * count, half.keys[stream], count, ahead.keys[stream]);
+      expand_stream(to.values + s * count, half.values[stream], count, ahead.values[stream]);
+      half.keys[stream] = (const char*)(to.keys + s * count);
+      half.values[stream] = (const char*)(to.values + s * count);
+    }
+    for (int key = 0; key < STREAM_KEYS; key++) {
+      const int position = first + key / 2 * 2 * STREAMS + 2 * stream + key % 2;
+      to.key_scales[position] = row < 0 ? 0 : p.key_scales[row + key];
+      to.value_scales[position] = row < 0 ? 0 : p.value_scales[row + key];
+    }
+  }
+  return expanded;
+}

@@ -1,0 +1,89 @@
+// What attention does in one call: units of tokens, each over a span of keys, which threads take one KV head at a time.
+//
+// A unit of few rows (a decode step) reads tiles straight from the cache; the rows of a large one share the repacking
+// of each tile. Keys are always summed in ranges counted from key 0, so that threads may share a long sequence: then
+// each range is a unit of its own, and its sums wait as a part, to be joined with the others in order.
+#pragma once
+#include <algorithm>
+#include <vector>
+
+#include "attention/attention.h"
+
+constexpr int DIRECT_ROWS = 16;   // up to here tiles are read straight from the cache
+constexpr int PANEL_ROWS = 256;   // of one unit beyond that
+constexpr int RANGE_KEYS = RANGE_TILES * TILE_KEYS;
+
+// Consecutive tokens of one request. A row is a query: row m is of token m / group.
+struct Unit {
+  int request;
+  int first_token;  // of the batch
+  int tokens;
+  int position;     // of the first token
+  int rows;
+  int seen_from, seen_to;       // keys that any of the tokens sees
+  int first_range, last_range;  // inclusive
+  int part;                     // where the sums wait to be joined; -1: they are the whole
+
+  bool direct() const { return rows <= DIRECT_ROWS; }
+  bool whole() const { return part < 0; }
+  int first_tile(int range) const { return std::max(range * RANGE_TILES, seen_from / TILE_KEYS); }
+  int last_tile(int range) const { return std::min((range + 1) * RANGE_TILES - 1, (seen_to - 1) / TILE_KEYS); }
+  int halves(int tile) const { return seen_to - tile * TILE_KEYS > HALF_KEYS ? 2 : 1; }  // that are looked at
+  int64_t cost() const { return (int64_t)(seen_to - seen_from) * std::max(rows, 8); }
+};
+
+struct Plan {
+  std::vector<Unit> units;  // the longest first
+  std::vector<int> order;   // of items, item = unit * kv_heads + KV head: those of the first thread, of the second, ...
+  int parts = 0;
+
+  Plan(const AttentionParams& p, int threads) {
+    for (int request = 0; request < p.rows; request++) cut_request(p, request);
+    std::sort(units.begin(), units.end(), [](const Unit& a, const Unit& b) {
+      return a.cost() != b.cost() ? a.cost() > b.cost() : a.first_token < b.first_token;
+    });
+    if (threads > 1 && (int)units.size() * p.kv_heads < ITEMS_PER_THREAD * threads) cut_ranges();
+    // Dealt in turn, so that each thread has as many long ones, and knows what it reads next.
+    const int items = (int)units.size() * p.kv_heads;
+    order.reserve(items);
+    for (int t = 0; t < threads; t++)
+      for (int item = t; item < items; item += threads) order.push_back(item);
+  }
+
+  bool decodes() const { return units.empty() || units[0].direct(); }
+  // Whether the unit's part is the first of its tokens'.
+  bool leads(size_t unit) const { return !units[unit].whole() && (unit == 0 || !continues(unit - 1)); }
+  // Whether the next unit's part is of the same tokens.
+  bool continues(size_t unit) const {
+    return unit + 1 < units.size() && units[unit].first_token == units[unit + 1].first_token;
+  }
+
+ private:
+  // Units of many rows end where positions are a multiple of their length, so that few tiles are seen in part.
+  void cut_request(const AttentionParams& p, int request) {
+    const int start = p.row_starts[request], count = p.row_starts[request + 1] - start;
+    int step = 1;
+    while (step * 2 * p.group <= PANEL_ROWS) step *= 2;
+    for (int done = 0, tokens; done < count; done += tokens) {
+      const int position = p.kv_lens[request] - count + done, left = count - done;
+      tokens = left * p.group <= DIRECT_ROWS ? left : std::min(left, step - position % step);
+      const int from = p.window ? std::max(0, position - p.window + 1) : 0, to = position + tokens;
+      units.push_back({request, start + done, tokens, position, tokens * p.group, from, to, from / RANGE_KEYS,
+                       (to - 1) / RANGE_KEYS, -1});
+    }
+  }
+
+  void cut_ranges() {
+    std::vector<Unit> cut;
+    for (const Unit& unit : units) {
+      const bool whole = !unit.direct() || unit.first_range == unit.last_range;
+      for (int range = unit.first_range; range <= (whole ? unit.first_range : unit.last_range); range++) {
+        cut.push_back(unit);
+        if (whole) continue;
+        cut.back().first_range = cut.back().last_range = range;
+        cut.back().part = parts++;
+      }
+    }
+    units = std::move(cut);
+  }
+};

@@ -1,0 +1,61 @@
+// What a thread of attention works in: the queries of a unit, a tile's panels, scores and weights of a block of rows, and what
+// has been summed so far.
+#pragma once
+#include "attention/int8.h"
+#include "attention/products.h"
+#include "attention/tile_order.h"
+
+// What has been summed for some rows, whose number is not kept here.
+struct Sums {
+  float* values;  // [rows][columns]: weighted values, not normalised
+  float* top;     // [rows]: the highest score
+  float* total;   // [rows]: the sum of the weights
+};
+
+// Bytes of a row of queries, and of a panel of half a tile's keys.
+template <class Kv, bool TILED> size_t query_bytes(const Sizes<typename Kv::Computed>& size) {
+  return TILED ? head_pieces(size.words) * PIECE_ROW_BYTES : size.row_dim * sizeof(typename Kv::Row);
+}
+template <class Kv, bool TILED> size_t half_panel(const Sizes<typename Kv::Computed>& size) {
+  return TILED ? head_pieces(size.words) * PIECE_BYTES : size.words * STEP_BYTES;
+}
+
+// Rows that are looked at together: from panels, and at most.
+template <class Kv> constexpr int PANEL_BLOCK = MOST_ROWS<typename Kv::F>;
+template <class Kv, bool TILED> constexpr int LARGEST_BLOCK = TILED ? PAIR_ROWS : std::max(PANEL_BLOCK<Kv>, DIRECT_BLOCK);
+
+// Valid until the thread makes another.
+template <class Kv, bool TILED> struct Scratch {
+  using Element = typename Kv::Element;
+  static constexpr size_t COLUMN_BYTES = TILE_KEYS * sizeof(Element);  // of a tile's values
+
+  char *query, *keys, *values, *copies;  // queries; a tile's panels; values in place of those that must not be seen
+  float *scores, *totals, *keep;         // of a block of rows; [rows][WIDE] of the range's weights
+  typename Kv::Row* weights;
+  Expansion<Element> expansion;  // of codes
+  Sums range, all;
+  TileRegisters<Bf16Tiles>* registers;  // in tile order
+
+  Scratch(int rows, const Sizes<typename Kv::Computed>& size) {
+    constexpr int BLOCK = LARGEST_BLOCK<Kv, TILED>;
+    thread_local Arena arena;
+    size_t bytes = 0;
+    for (int pass = 0; pass < 2; pass++) {
+      Carver carve(pass ? arena.reserve(bytes) : nullptr);
+      keys = carve.take<char>(2 * half_panel<Kv, TILED>(size));
+      values = carve.take<char>((size_t)size.columns * COLUMN_BYTES);
+      copies = carve.take<char>(2 * STREAM_KEYS * size.row_bytes);
+      scores = carve.take<float>(BLOCK * TILE_KEYS);
+      weights = carve.take<typename Kv::Row>(BLOCK * TILE_KEYS);
+      keep = carve.take<float>(BLOCK);
+      query = carve.take<char>(rows * query_bytes<Kv, TILED>(size));
+      if constexpr (IS_CODED<Kv>)
+        expansion = {carve.take<Element>(TILE_KEYS * size.row_dim), carve.take<Element>(TILE_KEYS * size.row_dim),
+                     carve.take<float>(TILE_KEYS), carve.take<float>(TILE_KEYS)};
+      totals = carve.take<float>(rows * WIDE);
+      for (Sums* sums : {&range, &all})
+        *sums = {carve.take<float>((size_t)rows * size.columns), carve.take<float>(rows), carve.take<float>(rows)};
+      bytes = carve.used();
+    }
+  }
+};

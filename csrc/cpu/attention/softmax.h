@@ -1,0 +1,98 @@
+// The online softmax of attention: scores of one tile become weights, and older sums learn by how much to shrink.
+//
+// Weights are powers of two: a score is multiplied by scale * log2(e). The highest score of an empty range is LOWEST,
+// and its sums are zeros. Tiles that a row does not see change nothing: their weights are exact zeros, and the
+// factor of older sums is exactly 1.
+#pragma once
+#include <cfloat>
+
+#include "attention/attention.h"
+
+constexpr float LOWEST = -FLT_MAX;
+constexpr int WEIGH_UNROLL = WIDE_VECTORS == 1 ? 2 : 1;  // with 16 registers, what four vectors need does not fit
+
+struct Scale {
+  float before;  // what makes a product the argument of `capped`
+  float cap;     // in powers of two; 0: none
+  float after;   // what makes a product, or a capped score, a power of two
+  Scale(float scale, float cap_)
+      : before(cap_ > 0 ? 2 * LOG2E * scale / cap_ : 1), cap(LOG2E * cap_), after(cap_ > 0 ? 1 : LOG2E * scale) {}
+
+ private:
+  static constexpr float LOG2E = 1.44269504088896341f;
+};
+
+// cap * tanh(x): x is given as 2 * log2(e) * x.
+inline F32 capped(F32 doubled, float cap) {
+  const F32 shrunk = exp2(-abs(doubled));  // e^(-2|x|)
+  const F32 magnitude = splat(cap) * ((splat(1.0f) - shrunk) / (splat(1.0f) + shrunk));
+  return (F32)((I32)magnitude | ((I32)doubled & splat((int32_t)0x80000000)));
+}
+
+// 2^x for x <= 0: 3e-6 relative beside values of 16 bits, full precision beside float.
+template <class Kv> inline F32 weight_of(F32 x) {
+  if constexpr (PER_WORD<Kv> == 1) return exp2(x);
+  const F32 whole = round(x), part = x - whole;
+  F32 power = splat(9.582853169e-3f);
+  for (float c : {5.590642504e-2f, 2.402409861e-1f, 6.931241934e-1f, 1.0f}) power = fma(power, part, splat(c));
+  return scaled(power, whole);
+}
+
+// A row of scores[TILE_KEYS] becomes weights[TILE_KEYS] of keys [from, to) of the tile, zeros elsewhere; `top` and
+// `totals` [WIDE] go on. Returns what older sums are to be multiplied by. Only the first `halves` of the tile are read
+// and written: the rest is not seen. The scales of codes, by position, are null without codes.
+template <class Kv, bool MASKED>
+inline float weigh(float* scores, int halves, int from, int to, const Scale& scale, float& top, float* totals,
+                   typename Kv::Row* weights, const float* key_scales, const float* value_scales) {
+  const auto seen = [&](int position) {
+    const I32 key = load_words(KEY_AT.data() + position % HALF_KEYS) + position / HALF_KEYS * HALF_KEYS;
+    return (key >= splat(from)) & (key < splat(to));
+  };
+  F32 high = splat(LOWEST);
+  Wide total;
+  const int positions = halves * HALF_KEYS;
+#pragma GCC unroll 2
+  for (int position = 0; position < positions; position += LANES) {
+    F32 x = load(scores + position);
+    if constexpr (IS_CODED<Kv>) store(scores + position, x *= load(key_scales + position));
+    if (scale.cap > 0) store(scores + position, x = capped(x * splat(scale.before), scale.cap));
+    if constexpr (MASKED) x = seen(position) ? x : splat(LOWEST);
+    high = max(high, x);
+  }
+  const float before = top, here = highest(high);
+  float keep = 1;
+  if (here > before) {
+    top = here;
+    keep = exp2(splat(before * scale.after - here * scale.after))[0];
+  }
+  const F32 shift = splat(-top * scale.after);
+#pragma GCC unroll WEIGH_UNROLL
+  for (int first = 0; first < positions; first += WIDE) EACH(v, WIDE_VECTORS) {
+      const int position = first + v * LANES;
+      F32 weight = weight_of<Kv>(fma(load(scores + position), splat(scale.after), shift));
+      if constexpr (MASKED) weight = (F32)((I32)weight & seen(position));
+      total.part[v] += weight;
+      if constexpr (IS_CODED<Kv>) weight *= load(value_scales + position);
+      if constexpr (IS_CODED<Kv> && MASKED) weight = (F32)((I32)weight & seen(position));  // 0 times NaN is NaN
+      put(weights + position, weight, LANES);
+    }
+  EACH(v, WIDE_VECTORS) store(totals + v * LANES, fma(load(totals + v * LANES), splat(keep), total.part[v]));
+  return keep;
+}
+
+// Adds the sums of a later range to those of all before it; a total of 0 means that nothing was seen.
+inline void join(float* sums, float& top, float& total, const float* part, float part_top, float part_total,
+                 int columns, const Scale& scale) {
+  if (part_total == 0) return;
+  if (total == 0) {
+    std::memcpy(sums, part, columns * sizeof(float));
+    top = part_top, total = part_total;
+    return;
+  }
+  const float high = part_top > top ? part_top : top;
+  const float old_share = exp2(splat((top - high) * scale.after))[0];
+  const float new_share = exp2(splat((part_top - high) * scale.after))[0];
+  for (int c = 0; c < columns; c += LANES)
+    store(sums + c, fma(load(part + c), splat(new_share), load(sums + c) * splat(old_share)));
+  top = high, total = total * old_share + part_total * new_share;
+}

@@ -1,0 +1,65 @@
+// The two products of attention in tile order (tiles.h), for bfloat16; one way for any number of rows.
+//
+// Order of additions   a score is the sum of pieces of 32 elements of the head, the last filled up with zeros, from 0; the
+//                      sums of weighted values are multiplied by what they shrink by, then go on through pieces of 32
+//                      positions, see attention.h.
+//
+// Keys and values are repacked into panels for few rows (decode) as well, which costs a core about a fourth of the time in
+// which it reads them from memory.
+#pragma once
+#include "attention/products.h"
+#include "gemm/tile_product.h"
+
+constexpr int VALUE_PIECES = HALF_KEYS / (2 * PIECE_WORDS);  // of half a tile
+
+inline int head_pieces(int words) { return ceil_div(words, PIECE_WORDS); }
+
+// The blocks of 16 of `rows` rows that follow `first`, a multiple of 32. `bytes` of a row; the pieces of each block of
+// `pieces` lie end to end if PACKED, else those of each row.
+template <bool PACKED> inline TilePair blocks_of(const char* at, int rows, int first, size_t bytes) {
+  const auto block = [&](int from) {
+    const int count = std::clamp(rows - from, 0, TILE_ROWS);
+    const size_t row_bytes = PACKED ? PIECE_ROW_BYTES : bytes, piece_bytes = PACKED ? count * PIECE_ROW_BYTES : PIECE_ROW_BYTES;
+    return TileRows{at + from * bytes, row_bytes, piece_bytes, count};
+  };
+  return {block(first), block(first + TILE_ROWS)};
+}
+
+// Where a row of PACKED blocks begins.
+inline char* packed_row(char* at, int rows, int row, size_t bytes, size_t& piece_bytes) {
+  const int first = row / TILE_ROWS * TILE_ROWS;
+  piece_bytes = std::min(TILE_ROWS, rows - first) * PIECE_ROW_BYTES;
+  return at + first * bytes + (row - first) * PIECE_ROW_BYTES;
+}
+
+inline void pack_query_row(char* to, size_t piece_bytes, const char* query, size_t row_bytes) {
+  for (size_t byte = 0; byte < row_bytes; byte += PIECE_ROW_BYTES, to += piece_bytes) {
+    const size_t count = std::min(PIECE_ROW_BYTES, row_bytes - byte);
+    std::memcpy(to, query + byte, count);
+    std::memset(to + count, 0, PIECE_ROW_BYTES - count);
+  }
+}
+
+// keys -> panel[head_pieces][PIECE_WORDS][HALF_KEYS] words by position.
+template <class Kv> void pack_tile_keys(char* panel, const Sizes<Kv>& size, const char* const* keys) {
+  pack_keys<Kv, true>(panel, size, keys);
+  const int filled = head_pieces(size.words) * PIECE_WORDS - size.words;
+  std::memset(panel + size.words * STEP_BYTES, 0, filled * STEP_BYTES);
+}
+
+// scores[rows][TILE_KEYS] of a half, from its panel of keys.
+inline void tile_scores(TileRegisters<Bf16Tiles>& t, float* scores, const TilePair& query, const char* panel, int pieces) {
+  multiply_pair(t, scores, TILE_KEYS, false, query, PanelPart{panel, pieces, nullptr}, 0, pieces, -1, 0);
+}
+
+// sums[rows][columns] = keep * sums + weights times `halves` halves of a tile's panels of values.
+inline void tile_values(TileRegisters<Bf16Tiles>& t, float* sums, int columns, const float* keep, const TilePair& weights,
+                        const char* panels, int halves) {
+  for (int m = 0; m < weights[0].rows + weights[1].rows; m++) {
+    if (keep[m] == 1) continue;
+    float* row = sums + (size_t)m * columns;
+    for (int c = 0; c < columns; c += LANES) store(row + c, load(row + c) * splat(keep[m]));
+  }
+  for (int c = 0; c < columns; c += PANEL, panels += 2 * VALUE_PIECES * PIECE_BYTES)
+    multiply_pair(t, sums + c, columns, true, weights, PanelPart{panels, 2 * VALUE_PIECES, nullptr}, 0, halves * VALUE_PIECES, -1, 0);
+}

@@ -1,0 +1,114 @@
+// Where the tiles of a unit's keys and values lie in the paged cache, what of them must not be looked at, and which come
+// next: memory is asked for two halves of tiles ahead, whatever row they belong to.
+#pragma once
+#include "attention/plan.h"
+
+template <class Kv> class Tiles {
+ public:
+  Tiles(const AttentionParams& p, const Sizes<typename Kv::Computed>& size) : p_(p), size_(size) {}
+
+  // Streams without a key that the unit sees are zeros: their table entry may be anything.
+  Tile locate(const Unit& unit, int head, int tile) const {
+    Tile found;
+    const int32_t* table = p_.block_tables + (int64_t)unit.request * p_.table_stride;
+    for (int s = 0; s < 2 * STREAMS; s++) {
+      Half& half = found.halves[s / STREAMS];
+      const int key = tile * TILE_KEYS + s * STREAM_KEYS;
+      half.keys[s % STREAMS] = half.values[s % STREAMS] = ZEROS;
+      half.rows[s % STREAMS] = -1;
+      if (key >= unit.seen_to || key + STREAM_KEYS <= unit.seen_from) continue;
+      const int64_t block = (int64_t)table[key / p_.block_size] * p_.kv_heads + head;
+      const int64_t row = half.rows[s % STREAMS] = block * p_.block_size + key % p_.block_size;
+      const int64_t offset = row * size_.row_dim * (int64_t)sizeof(typename Kv::Stored);
+      half.keys[s % STREAMS] = (const char*)p_.keys + offset;
+      half.values[s % STREAMS] = (const char*)p_.values + offset;
+    }
+    return found;
+  }
+
+  // Values that no token sees may be anything, and 0 times NaN is NaN: in streams that are seen in part, of which there
+  // are two at most, they are replaced by zeros in copies. Keys may stay: their scores are never used.
+  void hide(const Unit& unit, int tile, Tile& found, char* copies) const {
+    const int from = unit.seen_from - tile * TILE_KEYS, to = unit.seen_to - tile * TILE_KEYS;
+    if (from <= 0 && to >= TILE_KEYS) return;
+    for (int s = 0; s < 2 * STREAMS; s++) {
+      const int first = s * STREAM_KEYS, end = first + STREAM_KEYS;
+      const bool starts = first < from && from < end, ends = first < to && to < end;
+      if (!starts && !ends) continue;
+      const char*& values = found.halves[s / STREAMS].values[s % STREAMS];
+      for (int i = 0; i < STREAM_KEYS; i++) {
+        char* copy = copies + i * size_.row_bytes;
+        if (first + i < from || first + i >= to) std::memset(copy, 0, size_.row_bytes);
+        else std::memcpy(copy, values + i * size_.row_bytes, size_.row_bytes);
+      }
+      values = copies;
+      copies += STREAM_KEYS * size_.row_bytes;
+    }
+  }
+
+ private:
+  const AttentionParams& p_;
+  const Sizes<typename Kv::Computed> size_;
+};
+
+// One tile of one item.
+struct Step {
+  int tile = 0;
+  int halves = 2;  // that any of the unit's tokens looks at
+  Tile at;
+};
+
+// The tiles of items, one after another; after the last come zeros.
+template <class Kv> class Walk {
+ public:
+  // From item order[begin] on.
+  Walk(const Tiles<Kv>& tiles, const Plan& plan, int kv_heads, int begin)
+      : tiles_(tiles), plan_(plan), kv_heads_(kv_heads), position_(begin), tile_(first_tile()) {
+    for (Step& step : steps_) locate(step);
+  }
+
+  Step& now() { return steps_[now_]; }
+  const Step& now() const { return steps_[now_]; }
+  const Step& next() const { return steps_[(now_ + 1) % 3]; }
+
+  void advance() {
+    locate(steps_[now_]);
+    now_ = (now_ + 1) % 3;
+  }
+
+  // What is looked at two halves after half `h` of this tile.
+  const Half& later(int h) const {
+    const Step &here = steps_[now_], &next = steps_[(now_ + 1) % 3], &after = steps_[(now_ + 2) % 3];
+    const int i = h + 2 - here.halves;
+    return i < next.halves ? next.at.halves[i] : after.at.halves[i - next.halves];
+  }
+
+ private:
+  bool over() const { return position_ >= (int)plan_.order.size(); }
+  const Unit& unit() const { return plan_.units[plan_.order[position_] / kv_heads_]; }
+  int first_tile() const { return over() ? 0 : unit().first_tile(unit().first_range); }
+
+  void locate(Step& step) {
+    if (over()) {
+      step = Step{};
+      for (Half& half : step.at.halves) {
+        std::fill_n(half.keys, STREAMS, ZEROS);
+        std::fill_n(half.values, STREAMS, ZEROS);
+      }
+      return;
+    }
+    step.tile = tile_;
+    step.halves = unit().halves(tile_);
+    step.at = tiles_.locate(unit(), plan_.order[position_] % kv_heads_, tile_);
+    if (tile_++ < unit().last_tile(unit().last_range)) return;
+    position_++;
+    tile_ = first_tile();
+  }
+
+  const Tiles<Kv>& tiles_;
+  const Plan& plan_;
+  const int kv_heads_;
+  int position_, tile_;  // of what is located next
+  int now_ = 0;
+  Step steps_[3];
+};

@@ -1,0 +1,160 @@
+// What every matrix product shares: the walk over panels and blocks of rows, the plan of prefetches, the epilogue.
+//
+// Threads share the panels of the outputs, each a span of its own, so that the panel that is prefetched is the one it
+// takes next; a panel is taken through all rows while it lies in cache. K is never split. Rows are, when there are too few
+// panels to keep every thread busy, and at the end, where a thread that has finished helps another.
+#pragma once
+#include <algorithm>
+
+#include "arena.h"
+#include "elements.h"
+#include "pool.h"
+#include "tiles/tile.h"
+
+constexpr int NEAR_BYTES = 8192;    // how far ahead a panel is prefetched that is passed only once
+constexpr int CHUNK_WORDS = 256;    // of K, that a panel passed a few times is cut into: 64 KB
+constexpr int MAX_CHUNKED_BLOCKS = 3;
+constexpr int FEWEST_WIDENED = 16384;  // inputs that are worth another thread
+constexpr size_t WIDENED_BYTES = 32 << 20;  // of rows, for which the weights are read once
+constexpr int FEWEST_SLAB_ROWS = 64;
+
+inline int ceil_div(int a, int b) { return (a + b - 1) / b; }
+inline int share(int total, int part, int parts) { return (int)((int64_t)total * part / parts); }
+
+// Calls body(panel, first_row, count) for every panel and every share of the rows. A thread takes whole panels of its
+// own, with fewer panels than ITEMS_PER_THREAD shares of them, at most `most_cuts`; one that helps another takes shares.
+template <class Body> void for_panels(Pool* pool, int rows, int outputs, int most_cuts, bool divisible, Body body) {
+  const int panels = ceil_div(outputs, PANEL), wanted = ITEMS_PER_THREAD * pool->size();
+  const int cuts = pool->size() == 1 ? 1 : std::clamp(ceil_div(wanted, panels), 1, most_cuts);
+  const int shares = pool->size() > 1 && cuts == 1 && divisible ? 2 : cuts;
+  pool->run_spans(panels * shares, shares / cuts, [&](int begin, int end) {
+    for (int item = begin, past; item < end; item = past) {
+      past = item % shares || cuts > 1 ? item + 1 : std::min(item + shares, end);
+      const int first = share(rows, item % shares, shares), last = share(rows, (past - 1) % shares + 1, shares);
+      body(item / shares, first, last - first);
+    }
+  });
+}
+
+template <class F, class Body> void for_panels(Pool* pool, int rows, int outputs, Body body) {
+  for_panels(pool, rows, outputs, ceil_div(rows, 4 * MOST_ROWS<F>), rows > MOST_ROWS<F>, body);
+}
+
+// Calls body(integral_constant<rows>, first_row, block, blocks) for blocks of at most MOST_ROWS rows, as even as can be.
+template <class F, class Body> void for_blocks(int rows, Body body) {
+  const int blocks = ceil_div(rows, MOST_ROWS<F>);
+  for (int b = 0; b < blocks; b++) {
+    const int from = share(rows, b, blocks), to = share(rows, b + 1, blocks);
+    with_rows<MOST_ROWS<F>>(to - from, [&](auto n) { body(n, from, b, blocks); });
+  }
+}
+
+// How many of the four cache lines a word takes of a panel pass number `pass` of `passes` prefetches, and after which.
+struct Prefetch {
+  int lines, first;
+};
+inline Prefetch plan(int pass, int passes) {
+  if (passes == 1) return {4, 0};
+  if (passes == 2) return {2, 2 * pass};
+  if (passes == 3) return pass == 0 ? Prefetch{2, 0} : Prefetch{1, pass + 1};
+  return {pass < 4, pass};
+}
+
+// out[ROWS][PANEL] = x * panel, or +=, over `words` words of K; block number `block` of `blocks`. If this is
+// the only pass over the panel, it is prefetched a little ahead; if not, what comes after `words` words is, in equal
+// parts by each of the first passes, so that memory and arithmetic overlap at any number of rows.
+template <class F, int ROWS, Start START, class Out>
+void block_product(Out* out, const char* x, size_t x_stride, const char* panel, int words, int block, int blocks) {
+  constexpr int N = STRIPS<ROWS>;
+  for (int s = 0; s < N; s++) {
+    const Prefetch p = plan(block * N + s, blocks * N);
+    const char* ahead = panel + (p.lines == 4 ? NEAR_BYTES : words * (STEP_BYTES + p.first * 64));
+    const auto run = [&](auto lines) {
+      strip_product<F, ROWS, lines, START>(out + s * STRIP<ROWS> * LANES, PANEL, nullptr, x, x_stride,
+                                         panel + s * STRIP<ROWS> * sizeof(I32), words, ahead);
+    };
+    if (p.lines == 4) run(std::integral_constant<int, 4>{});
+    else if (p.lines == 2) run(std::integral_constant<int, 2>{});
+    else if (p.lines == 1) run(std::integral_constant<int, 1>{});
+    else run(std::integral_constant<int, 0>{});
+  }
+}
+
+// x [rows] times one panel. done(integral_constant<rows>, first_row, out) gets each finished block, out[rows][PANEL].
+// A panel that is passed a few times is taken in chunks of K, so that it comes from memory evenly and is passed again
+// while it is near; the accumulators wait in memory. With many passes its way is hidden anyway.
+template <class F, class Out, class Done>
+void panel_product(const char* x, size_t x_stride, int rows, const char* panel, int words, Done done) {
+  alignas(64) Out out[MAX_CHUNKED_BLOCKS * MOST_ROWS<F> * PANEL];
+  const int blocks = ceil_div(rows, MOST_ROWS<F>);
+  if (blocks == 1 || blocks > MAX_CHUNKED_BLOCKS) {
+    for_blocks<F>(rows, [&](auto n, int row, int block, int) {
+      block_product<F, n, Start::ZERO>(out, x + row * x_stride, x_stride, panel, words, block, blocks);
+      done(n, row, out);
+    });
+    return;
+  }
+  for (int k = 0; k == 0 || k < words; k += CHUNK_WORDS) {  // of a single bfloat16 input no whole word: zeros
+    const int count = std::min(CHUNK_WORDS, words - k);
+    for_blocks<F>(rows, [&](auto n, int row, int block, int) {
+      const auto part = k ? block_product<F, n, Start::ADD, Out> : block_product<F, n, Start::ZERO, Out>;
+      part(out + row * PANEL, x + row * x_stride + (size_t)k * WordLayout<F>::X_BYTES, x_stride, panel + k * STEP_BYTES, count, block, blocks);
+    });
+  }
+  for_blocks<F>(rows, [&](auto n, int row, int, int) { done(n, row, out + row * PANEL); });
+}
+
+template <bool WHOLE, class Y, class Value>
+inline void finish_as(const GemmParams& p, int rows, int first_row, int first_output, Value value) {
+  const int width = WHOLE ? PANEL : std::min(PANEL, p.outputs - first_output);
+  for (int m = 0; m < rows; m++) {
+    const int64_t at = (first_row + m) * p.y_stride + first_output;
+    for (int c = 0; c < width; c += LANES) {
+      const int n = WHOLE ? LANES : std::min(LANES, width - c);
+      F32 y = value(m, c, n);
+      if (p.bias) y += get(p.bias + first_output + c, n);
+      if (p.residual) y += get((const Y*)p.residual + at + c, n);
+      put((Y*)p.y + at + c, y, n);
+    }
+  }
+}
+
+// Rounds a tile into y. `value(m, c, n)` is its row m from column c on, of which n lanes count; bias and residual are
+// added to that.
+template <class Value> void finish(const GemmParams& p, int rows, int first_row, int first_output, Value value) {
+  const bool whole = first_output + PANEL <= p.outputs;
+  with_element(p.y_dtype, [&](auto y) {
+    whole ? finish_as<true, decltype(y)>(p, rows, first_row, first_output, value)
+          : finish_as<false, decltype(y)>(p, rows, first_row, first_output, value);
+  });
+}
+
+// Memory of the calling thread for rows as a product wants them.
+inline Arena& row_arena() {
+  thread_local Arena arena;
+  return arena;
+}
+
+// Calls body(product, first_row) for the product of some rows after another, which are widened to float as those of Fp16
+// and WideBf16 in tile.h, with a zero after an odd number of inputs. They are as many as fit WIDENED_BYTES.
+template <class Element, class Body> void for_widened(Pool* pool, const GemmParams& p, Body body) {
+  const int inputs = (p.inputs + 1) / 2 * 2, stride = inputs + (int)(64 / sizeof(float));  // rows lie in unlike sets of a cache
+  const int most = std::max(FEWEST_SLAB_ROWS, (int)(WIDENED_BYTES / (stride * sizeof(float))));
+  const int slabs = ceil_div(p.rows, most);
+  for (int slab = 0; slab < slabs; slab++) {
+    const int first = share(p.rows, slab, slabs), rows = share(p.rows, slab + 1, slabs) - first;
+    float* wide = (float*)row_arena().reserve((size_t)rows * stride * sizeof(float));
+    pool->run(rows, std::max(1, std::max(FEWEST_WIDENED / inputs, rows / (4 * pool->size()))), [&](int begin, int end) {
+      for (int m = begin; m < end; m++) {
+        const Element* x = (const Element*)p.x + (first + m) * p.x_stride;
+        float* to = wide + (int64_t)m * stride;
+        for (int i = 0; i < inputs; i += LANES) put(to + i, get(x + i, p.inputs - i), inputs - i);
+      }
+    });
+    const int64_t y_bytes = first * p.y_stride * (p.y_dtype == DTYPE_FP32 ? sizeof(float) : sizeof(uint16_t));
+    GemmParams part = p;
+    part.x = wide, part.x_stride = stride, part.inputs = inputs, part.rows = rows;
+    part.y = (char*)p.y + y_bytes, part.residual = p.residual ? (const char*)p.residual + y_bytes : nullptr;
+    body(part, first);
+  }
+}

@@ -1,0 +1,151 @@
+// gemm_int4: y = x * weight^T with 4-bit weights in groups along K and 16-bit activations (weight-only).
+//
+// Algorithm  within a group, products of x with the codes (less 8 where there are no zero points) are summed in float in
+//            the order of K; then y += (sum - zero * sum of x over the group) * scale, group after group of a segment.
+//            Codes are small integers, exact in bfloat16, so the dot instructions of tile.h serve. For few rows they are
+//            taken from registers, for rows of float16, which are first widened, as float; many rows share a panel of
+//            bfloat16 (int4_slabs.h).
+// Shapes     x       [rows, inputs]          bfloat16 or float16
+//            weight  [panels, groups, ...]   for each group of each panel of 64 outputs
+//                      scales [64]           float16, in multiples of scale_unit
+//                      zeros  [64]           uint8, only with zero points
+//                      octets [group_size / 8][64] of 32 bits: eight inputs of an output. Nibble j of the low half is
+//                                            input 2j, of the high half input 2j + 1; so bits 4j give word j of bfloat16
+// Tile       few rows: all x INT4_STRIP vectors of outputs; the sums over groups stay in the first-level cache. Many:
+//            SLAB_BLOCKS blocks of MOST_ROWS x 64 outputs, a group of K
+// Floor      one row: weight bytes / read bandwidth; from about four rows on 2 * rows * outputs * inputs flop
+// Achieved   one core of Zen 4: 1 row 0.78 of reading; 4 rows 0.72 of the bfloat16 peak, 16 rows 0.87, 512 rows 0.91
+#include "gemm/int4_slabs.h"
+
+namespace {
+
+constexpr int FEW_ROWS = REGISTERS == 16 ? 2 : MOST_ROWS<Bf16>;  // which take codes from registers
+constexpr int SLAB_BLOCKS = 20;  // of rows, that pass an expanded group: at most 30 KB of sums
+
+// Narrower than a strip of tile.h: the packed codes wait in registers too.
+template <int ROWS> constexpr int INT4_STRIP = ROWS == 1 || (ROWS == 2 && REGISTERS == 32) ? 4 : 2;
+
+// How eight inputs of 32 bits meet words of bfloat16, and of widened float16.
+struct Bf16Rows {
+  using F = Bf16;
+  Int4Codes codes;
+  Bf16::Weights word(I32 packed, int j, int) const { return codes.word(packed, j); }
+};
+struct Fp16Rows {
+  using F = Fp16;
+  I32 zero;
+  explicit Fp16Rows(int zero_code) : zero(splat(zero_code)) {}
+  I32 word(I32 packed, int j, int part) const {
+    const I32 code = (packed >> (part == 0 ? 16 + 4 * j : 4 * j)) & 15;  // the odd input first
+    return (I32)to_float(code - zero);
+  }
+};
+
+// One strip of one group: out[ROWS][strip] += scale * (x * codes - zero * sums). `sums` is null without zero points.
+template <class Codes, int ROWS, bool AHEAD>
+[[gnu::noipa]] void add_group(float* out, const char* x, size_t x_stride, const char* group, int strip,
+                              const Int4Layout& layout, const Codes& codes, const float* sums) {
+  using F = typename Codes::F;
+  using Words = WordLayout<F>;
+  constexpr int N = INT4_STRIP<ROWS>;
+  F32 part[ROWS][N] = {};
+  const char* lanes = group + layout.codes_at + strip * N * sizeof(I32);
+  const Codes table = codes;
+  for (int c = 0; c < layout.octets; c++, lanes += STEP_BYTES, x += OCTET_WORDS * Words::X_BYTES) {
+    if constexpr (AHEAD) EACH(line, 4) prefetch<1>(lanes + NEAR_BYTES + line * 64);
+    EACH(j, OCTET_WORDS) EACH(half, Words::PARTS) {
+      const auto word = [&](int v) { return table.word(load_words(lanes + v * sizeof(I32)), j, half); };
+      step<F, ROWS, N>(part, x + j * Words::X_BYTES + Words::x(half), x_stride, word, [](int) {});
+    }
+  }
+  add_scaled(out, part, group, strip * N * LANES, layout, sums);
+}
+
+// out[ROWS][PANEL] = x * panel over groups [first, past).
+template <class Codes, int ROWS>
+void few_rows(float* out, int first, int past, const char* x, size_t x_stride, const char* panel, const Int4Layout& layout,
+              const Codes& codes, const float* sums) {
+  std::fill_n(out, ROWS * PANEL, 0.0f);
+  panel += first * layout.group_bytes;
+  for (int g = first; g < past; g++, panel += layout.group_bytes)
+    for (int strip = 0; strip < PANEL_VECTORS / INT4_STRIP<ROWS>; strip++) {
+      const auto add = strip == 0 ? add_group<Codes, ROWS, true> : add_group<Codes, ROWS, false>;
+      add(out, x + (size_t)g * layout.octets * OCTET_WORDS * WordLayout<typename Codes::F>::X_BYTES, x_stride, panel, strip, layout, codes, sums ? sums + g : nullptr);
+    }
+}
+
+// y of up to FEW_ROWS rows. `p` is params.gemm, or what is left of it when its rows are widened.
+template <class Element, class Codes>
+void gemm_few(Pool* pool, const GemmInt4Params& params, const GemmParams& p, const Codes& codes) {
+  const Int4Layout layout = layout_of(params);
+  for_panels<Bf16>(pool, p.rows, p.outputs, [&](int index, int first_row, int count) {
+    const char* panel = (const char*)p.weight + index * layout.panel_bytes;
+    const char* x = (const char*)((const Element*)p.x + first_row * p.x_stride);
+    const float* sums = params.group_sums ? params.group_sums + (int64_t)first_row * layout.groups : nullptr;
+    const F32 unit = splat(params.scale_unit);
+    with_rows<FEW_ROWS>(count, [&](auto rows) {
+      alignas(64) float out[rows * PANEL];
+      SegmentSums<rows> segments;
+      for (int s = 0; s < p.segments; s++) {
+        const int first = layout.groups / p.segments * s, past = first + layout.groups / p.segments;
+        few_rows<Codes, rows>(out, first, past, x, p.x_stride * sizeof(Element), panel, layout, codes, sums);
+        segments.take(s, 0, rows, PANEL, [&](int m, int c, int) { return load(out + m * PANEL + c) * unit; });
+      }
+      finish(p, rows, first_row, index * PANEL, [&](int m, int c, int) { return segments.total(p.segments, m, c); });
+    });
+  });
+}
+
+// One strip of sums[ROWS][PANEL] += what rows have of a group, whose codes are expanded.
+template <class F, int ROWS>
+[[gnu::noipa]] void add_expanded(float* sums, const char* x, size_t x_stride, const char* words, const char* group, int strip,
+                                 const Int4Layout& layout, const float* of_x) {
+  constexpr int N = STRIP<ROWS>;
+  F32 product[ROWS][N] = {};
+  tile<F, ROWS>(product, x, x_stride, words + strip * N * sizeof(I32), layout.octets * OCTET_WORDS);
+  EACH(m, ROWS) EACH(v, N) opaque(product[m][v]);  // else gcc 12 allots registers for what follows, and spills above
+  add_scaled(sums, product, group, strip * N * LANES, layout, of_x);
+}
+
+// y of any number of rows, of which the first is number `offset` of all.
+template <class F, class Element>
+void gemm_many(Pool* pool, const GemmInt4Params& params, const GemmParams& p, int offset) {
+  constexpr int SLAB_ROWS = SLAB_BLOCKS * MOST_ROWS<F>;
+  const Int4Layout layout = layout_of(params);
+  const Int4Codes codes(params.group_sums ? 0 : 8);
+  const size_t x_stride = p.x_stride * sizeof(Element), group_bytes = layout.octets * OCTET * sizeof(Element);
+  for_panels<F>(pool, p.rows, p.outputs, [&](int index, int first_row, int count) {
+    thread_local Arena arena;
+    char* words = (char*)arena.reserve(layout.octets * OCTET_WORDS * STEP_BYTES);
+    multiply_slabs<SLAB_ROWS>(params, p, layout, index, first_row, count, [&](float* sums, int first, int rows, const char* group, int g) {
+      const char* x = (const char*)p.x + first * x_stride + g * group_bytes;
+      const float* of_x = params.group_sums ? params.group_sums + (int64_t)(offset + first) * layout.groups + g : nullptr;
+      expand_codes(words, group + layout.codes_at, layout.octets, codes);
+      for_blocks<F>(rows, [&](auto n, int row, int, int) {
+        const float* of_rows = of_x ? of_x + (int64_t)row * layout.groups : nullptr;
+        for (int strip = 0; strip < STRIPS<n>; strip++)
+          add_expanded<F, n>(sums + row * PANEL, x + row * x_stride, x_stride, words, group, strip, layout, of_rows);
+      });
+    });
+  });
+}
+
+}  // namespace
+
+void gemm_int4(Pool* pool, const GemmInt4Params* params) {
+  const GemmParams& p = params->gemm;
+  const bool is_fp16 = params->x_dtype == DTYPE_FP16, are_few = p.rows <= FEW_ROWS;
+  const int zero = params->group_sums ? 0 : 8;
+  if (params->group_sums) {
+    const Int4Layout layout = layout_of(*params);
+    if (is_fp16) sum_groups<Float16>(pool, p, layout, params->group_size, params->group_sums);
+    else sum_groups<Bfloat16>(pool, p, layout, params->group_size, params->group_sums);
+  }
+  const auto many = [&](const GemmParams& wide, int first) { gemm_many<WideBf16, float>(pool, *params, wide, first); };
+  if (are_few && is_fp16)
+    for_widened<Float16>(pool, p, [&](const GemmParams& wide, int) { gemm_few<float>(pool, *params, wide, Fp16Rows(zero)); });
+  else if (are_few) gemm_few<Bfloat16>(pool, *params, p, Bf16Rows{Int4Codes(zero)});
+  else if (is_fp16) for_widened<Float16>(pool, p, many);
+  else if (WIDENS_BF16) for_widened<Bfloat16>(pool, p, many);
+  else gemm_many<Bf16, Bfloat16>(pool, *params, p, 0);
+}

@@ -1,0 +1,54 @@
+// Products over K in segments, each summed on its own from 0; the segments' sums are added as (0 + 1) + (2 + 3).
+//
+// Two processes with two segments each, or four with one, add the same numbers in the same order as one with all four:
+// sums of tensor-parallel ranks have the bits of one rank's. A segment's chain restarts in registers, so what it costs
+// is a pass over a tile of sums in the nearest cache for each segment.
+#pragma once
+#include "gemm/gemm.h"
+
+constexpr int SLAB_BLOCKS = 8;  // of rows, that pass a panel segment by segment before the next: at most 48 KB of sums
+
+// Two sums of [rows][PANEL]: of segments 0 and 1, and of 2 and 3.
+template <int ROWS> struct SegmentSums {
+  alignas(64) float pairs[2][ROWS * PANEL];
+
+  // Takes `rows` rows of a segment, from `first` on; value(m, c, n) is row m's from column c on, of which n lanes count.
+  template <class Value> void take(int segment, int first, int rows, int width, Value value) {
+    float* sum = pairs[segment / 2] + first * PANEL;
+    for (int m = 0; m < rows; m++)
+      for (int c = 0; c < width; c += LANES) {
+        const F32 part = value(m, c, std::min(LANES, width - c));
+        float* at = sum + m * PANEL + c;
+        store(at, segment % 2 ? load(at) + part : part);
+      }
+  }
+
+  F32 total(int segments, int m, int c) const {
+    const F32 sum = load(pairs[0] + m * PANEL + c);
+    return segments > 2 ? sum + load(pairs[1] + m * PANEL + c) : sum;
+  }
+};
+
+// Where the segments of a product lie.
+struct SegmentPlan {
+  size_t x_stride, x_step;  // bytes from a row of x to the next, and from a segment to the next
+  int words;                // of K, of a segment
+};
+
+// x [rows] times one panel into y. value(out, row, segment, m, c, n) is what row + m has of a segment, of its products `out`.
+template <class F, class Out, class Value>
+void segmented_product(const GemmParams& p, const SegmentPlan& plan, const char* x, int first_row, int rows,
+                       int first_output, const char* panel, Value value) {
+  SegmentSums<SLAB_BLOCKS * MOST_ROWS<F>> sums;
+  const int blocks = ceil_div(rows, MOST_ROWS<F>), slabs = ceil_div(blocks, SLAB_BLOCKS), width = std::min(PANEL, p.outputs - first_output);
+  for (int slab = 0; slab < slabs; slab++) {
+    const int from = share(rows, share(blocks, slab, slabs), blocks);
+    const int count = share(rows, share(blocks, slab + 1, slabs), blocks) - from;
+    for (int s = 0; s < p.segments; s++)
+      panel_product<F, Out>(x + from * plan.x_stride + s * plan.x_step, plan.x_stride, count, panel + s * plan.words * STEP_BYTES,
+                            plan.words, [&](auto n, int row, const Out* out) {
+        sums.take(s, row, n, width, [&](int m, int c, int lanes) { return value(out, first_row + from + row, s, m, c, lanes); });
+      });
+    finish(p, count, first_row + from, first_output, [&](int m, int c, int) { return sums.total(p.segments, m, c); });
+  }
+}

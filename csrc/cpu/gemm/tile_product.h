@@ -1,0 +1,261 @@
+// Products in tile order: how rows are laid out for tiles.h, how blocks of tiles pass a panel, and the walk over panels.
+//
+// Rows are repacked once a product, pieces of K of 16 rows end to end: a tile is then consecutive memory, whatever the
+// stride of x (one that is a multiple of 2 KB would put a tile's rows into two sets of a cache), the last piece is filled
+// up with zeros, and nothing past a row's end is read. Weights are read as they lie.
+//
+// A thread takes a panel through SLAB_ROWS rows, CHUNK_PIECES of K at a time: a chunk of 64 outputs, 32 KB, stays in the
+// first-level cache while the rows pass, two blocks of 16 against two columns of 16 outputs at once, so that each tile
+// that is read is multiplied twice; the sums wait in memory. Up to 16 rows pass four columns at once. A tile is read as
+// soon as the last dot that needs its register is issued, before the other dots of the piece.
+//
+// No machine with AMX was at hand when this was written: these sizes follow from those of its caches, and its instructions
+// were not timed.
+#pragma once
+#include <array>
+
+#include "gemm/segments.h"
+#include "tiles/tiles.h"
+
+constexpr int SLAB_ROWS = 128;
+constexpr int CHUNK_PIECES = 8;
+constexpr int PAIR_ROWS = 2 * TILE_ROWS;
+constexpr int PIECE_LINES = PIECE_BYTES / 64;
+constexpr int PACK_BYTES = 1 << 16;  // of rows that are worth another thread
+
+// Up to 16 rows as a product reads them.
+struct TileRows {
+  const char* at;
+  size_t row_bytes, piece_bytes;  // from a row to the next, from a piece to the next
+  int rows;
+  const char* piece(int i) const { return at + i * piece_bytes; }
+};
+
+using TilePair = std::array<TileRows, 2>;  // the second may have no rows
+
+// One part of K of a panel; a last piece that is not whole is copied and filled up with zeros.
+struct PanelPart {
+  const char* words;
+  int whole;  // pieces
+  const char* tail;
+  int pieces() const { return whole + (tail != nullptr); }
+  const char* piece(int i) const { return i < whole ? words + i * PIECE_BYTES : tail; }
+};
+
+inline PanelPart panel_part(const char* panel, int words, char (&copy)[PIECE_BYTES]) {
+  const int whole = words / PIECE_WORDS, rest = words % PIECE_WORDS;
+  if (!rest) return {panel, whole, nullptr};
+  std::memcpy(copy, panel + whole * PIECE_BYTES, rest * STEP_BYTES);
+  std::memset(copy + rest * STEP_BYTES, 0, PIECE_BYTES - rest * STEP_BYTES);
+  return {panel, whole, copy};
+}
+
+// Rows of x in blocks of 16, of each the pieces of one part of K after another.
+class PackedRows {
+ public:
+  PackedRows(int rows, int parts, size_t part_bytes)
+      : rows_(rows), parts_(parts), pieces_((int)((part_bytes + PIECE_ROW_BYTES - 1) / PIECE_ROW_BYTES)), part_bytes_(part_bytes) {}
+
+  size_t bytes() const { return (size_t)rows_ * parts_ * pieces_ * PIECE_ROW_BYTES; }
+
+  // x: rows `stride` bytes apart, parts of a row `step` bytes.
+  void pack(Pool* pool, char* to, const char* x, size_t stride, size_t step) {
+    data_ = to;
+    const int blocks = ceil_div(rows_, TILE_ROWS);
+    pool->run(blocks, std::max(1, (int)(PACK_BYTES * (size_t)blocks / bytes())), [&](int begin, int end) {
+      for (int b = begin; b < end; b++) pack_block(b, to, x + (size_t)b * TILE_ROWS * stride, stride, step);
+    });
+  }
+
+  TileRows block(int block, int part) const {
+    const int rows = std::min(TILE_ROWS, rows_ - block * TILE_ROWS);
+    return {data_ + offset(block, part, rows), PIECE_ROW_BYTES, rows * PIECE_ROW_BYTES, rows};
+  }
+
+ private:
+  size_t offset(int block, int part, int rows) const {
+    return (size_t)(block * TILE_ROWS * parts_ + rows * part) * pieces_ * PIECE_ROW_BYTES;
+  }
+
+  void pack_block(int block, char* data, const char* x, size_t stride, size_t step) const {
+    const int rows = std::min(TILE_ROWS, rows_ - block * TILE_ROWS);
+    char* to = data + offset(block, 0, rows);
+    for (int part = 0; part < parts_; part++)
+      for (int i = 0; i < pieces_; i++)
+        for (int m = 0; m < rows; m++, to += PIECE_ROW_BYTES) {
+          const char* from = x + m * stride + part * step + i * PIECE_ROW_BYTES;
+          const size_t left = part_bytes_ - i * PIECE_ROW_BYTES;
+          if (left >= PIECE_ROW_BYTES) std::memcpy(to, from, PIECE_ROW_BYTES);
+          else std::memcpy(to, from, left), std::memset(to + left, 0, PIECE_ROW_BYTES - left);
+        }
+  }
+
+  int rows_, parts_, pieces_;
+  size_t part_bytes_;
+  const char* data_ = nullptr;
+};
+
+// What a pass over pieces of a panel asks memory for: `lines` cache lines a piece, `distance` bytes past the piece.
+struct PieceAhead {
+  size_t distance = 0;
+  int lines = 0, level = 2;
+  // The `part`th of four.
+  void fetch(const char* piece, int part) const {
+    const char* from = piece + distance;
+    for (int line = lines * part / 4; line < lines * (part + 1) / 4; line++)
+      level == 1 ? prefetch<1>(from + line * 64) : prefetch<2>(from + line * 64);
+  }
+};
+
+template <int SUMS, class T> inline void begin_sums(TileRegisters<T>& t, bool add, const typename T::Sum* from, size_t stride) {
+  if (add) t.template load<SUMS>(from, stride);
+  else t.template zero<SUMS>();
+}
+
+// out[up to 16][PANEL] = or += one block of rows times pieces [first, past) of a panel.
+template <class T>
+void multiply_one(TileRegisters<T>& t, typename T::Sum* out, size_t stride, bool add, const TileRows& x, const PanelPart& panel,
+                  int first, int past, const PieceAhead& ahead) {
+  t.one(x.rows);
+  begin_sums<0>(t, add, out, stride), begin_sums<1>(t, add, out + TILE_OUTPUTS, stride);
+  begin_sums<2>(t, add, out + 2 * TILE_OUTPUTS, stride), begin_sums<3>(t, add, out + 3 * TILE_OUTPUTS, stride);
+  for (int i = first; i < past; i++) {
+    const char* words = panel.piece(i);
+    t.template load_rows<4>(x.piece(i), x.row_bytes);
+    t.template load_words<5>(words);
+    t.template load_words<6>(words + TILE_COLUMN_BYTES);
+    t.template load_words<7>(words + 2 * TILE_COLUMN_BYTES);
+    ahead.fetch(words, 0);
+    t.template dot<0, 4, 5>();
+    t.template load_words<5>(words + 3 * TILE_COLUMN_BYTES);
+    ahead.fetch(words, 1);
+    t.template dot<1, 4, 6>();
+    ahead.fetch(words, 2);
+    t.template dot<2, 4, 7>();
+    ahead.fetch(words, 3);
+    t.template dot<3, 4, 5>();
+  }
+  t.template store<0>(out, stride), t.template store<1>(out + TILE_OUTPUTS, stride);
+  t.template store<2>(out + 2 * TILE_OUTPUTS, stride), t.template store<3>(out + 3 * TILE_OUTPUTS, stride);
+}
+
+// The same for 16 rows and up to 16 more: two columns of a panel, from `column` on.
+template <class T>
+void multiply_two(TileRegisters<T>& t, typename T::Sum* out, size_t stride, bool add, const TilePair& x,
+                  const PanelPart& panel, int column, int first, int past, const PieceAhead& ahead) {
+  typename T::Sum* lower = out + TILE_ROWS * stride;
+  t.two(x[1].rows);
+  begin_sums<0>(t, add, out, stride), begin_sums<1>(t, add, out + TILE_OUTPUTS, stride);
+  begin_sums<2>(t, add, lower, stride), begin_sums<3>(t, add, lower + TILE_OUTPUTS, stride);
+  const auto words = [&](int i) { return panel.piece(i) + column * WORD_BYTES; };
+  t.template load_rows<4>(x[0].piece(first), x[0].row_bytes);
+  t.template load_words<6>(words(first));
+  t.template load_words<7>(words(first) + TILE_COLUMN_BYTES);
+  t.template load_rows<5>(x[1].piece(first), x[1].row_bytes);
+  for (int i = first; i < past; i++) {
+    const char* here = panel.piece(i);
+    const int next = i + 1;
+    ahead.fetch(here, 0);
+    t.template dot<0, 4, 6>();
+    ahead.fetch(here, 1);
+    t.template dot<1, 4, 7>();
+    if (next < past) t.template load_rows<4>(x[0].piece(next), x[0].row_bytes);
+    ahead.fetch(here, 2);
+    t.template dot<2, 5, 6>();
+    if (next < past) t.template load_words<6>(words(next));
+    ahead.fetch(here, 3);
+    t.template dot<3, 5, 7>();
+    if (next < past) t.template load_words<7>(words(next) + TILE_COLUMN_BYTES), t.template load_rows<5>(x[1].piece(next), x[1].row_bytes);
+  }
+  t.template store<0>(out, stride), t.template store<1>(out + TILE_OUTPUTS, stride);
+  t.template store<2>(lower, stride), t.template store<3>(lower + TILE_OUTPUTS, stride);
+}
+
+// out[up to 32][PANEL] = or += the rows of one or two blocks times pieces [first, past). The pass is number `pass` of
+// `passes` over these pieces, counted by 32 outputs; negative where nothing is to be asked for.
+template <class T>
+void multiply_pair(TileRegisters<T>& t, typename T::Sum* out, size_t stride, bool add, const TilePair& x,
+                   const PanelPart& panel, int first, int past, int pass, int passes) {
+  if (!x[1].rows) {
+    const PieceAhead near{NEAR_BYTES, PIECE_LINES, 1};
+    return multiply_one(t, out, stride, add, x[0], panel, first, past, passes == 2 && pass == 0 ? near : PieceAhead{});
+  }
+  const int parts = std::min(passes, 4);
+  for (int half = 0; half < 2; half++) {
+    const int part = pass < 0 ? parts : pass + half, lines = part < parts ? PIECE_LINES / parts : 0;
+    const PieceAhead ahead{CHUNK_PIECES * PIECE_BYTES + (size_t)part * lines * 64, lines, 2};
+    multiply_two(t, out + half * 2 * TILE_OUTPUTS, stride, add, x, panel, half * 2 * TILE_OUTPUTS, first, past, ahead);
+  }
+}
+
+// Which rows of a product, and of them which part of K from which piece on.
+struct Slab {
+  const PackedRows& x;
+  int part, first_row, rows;  // first_row is a multiple of 32
+  int first_piece = 0;
+
+  TilePair pair(int i) const {
+    const int left = rows - i * PAIR_ROWS;
+    return {block(i * 2), left > TILE_ROWS ? block(i * 2 + 1) : TileRows{}};
+  }
+
+ private:
+  TileRows block(int i) const {
+    TileRows found = x.block(first_row / TILE_ROWS + i, part);
+    found.at += first_piece * found.piece_bytes;
+    return found;
+  }
+};
+
+// out[rows][PANEL] = or += a slab times pieces [first, past) of a panel. `cold`: these come from memory, and what lies
+// behind them is asked for meanwhile.
+template <class T>
+void multiply_chunk(TileRegisters<T>& t, typename T::Sum* out, bool add, const Slab& slab, const PanelPart& panel, int first,
+                    int past, bool cold) {
+  const int pairs = ceil_div(slab.rows, PAIR_ROWS);
+  for (int i = 0; i < pairs; i++)
+    multiply_pair(t, out + i * PAIR_ROWS * PANEL, PANEL, add, slab.pair(i), panel, first, past, cold ? 2 * i : -1, 2 * pairs);
+}
+
+// out[rows][PANEL] = a slab times the whole part of a panel.
+template <class T> void multiply_slab(TileRegisters<T>& t, typename T::Sum* out, const Slab& slab, const PanelPart& panel, bool cold) {
+  for (int first = 0; first < panel.pieces(); first += CHUNK_PIECES)
+    multiply_chunk(t, out, first > 0, slab, panel, first, std::min(first + CHUNK_PIECES, panel.pieces()), cold);
+}
+
+// Calls body(panel, first_row, count) like for_panels; rows are cut at multiples of 32.
+template <class Body> void for_tile_panels(Pool* pool, int rows, int outputs, Body body) {
+  const int pairs = ceil_div(rows, PAIR_ROWS);
+  for_panels(pool, pairs, outputs, pairs, pairs > 1, [&](int panel, int first, int count) {
+    body(panel, first * PAIR_ROWS, std::min(count * PAIR_ROWS, rows - first * PAIR_ROWS));
+  });
+}
+
+// y = x * weight^T. `words` of K and `x_bytes` of a row a segment, whose segments are `x_step` bytes apart.
+// values(panel)(out, row, segment, m, c, n) as in segmented_product.
+template <class T, class Values>
+void tile_gemm(Pool* pool, const GemmParams& p, int words, size_t x_stride, size_t x_bytes, size_t x_step, Values values) {
+  if (p.rows == 0) return;
+  PackedRows x(p.rows, p.segments, x_bytes);
+  x.pack(pool, (char*)row_arena().reserve(x.bytes()), (const char*)p.x, x_stride, x_step);
+  for_tile_panels(pool, p.rows, p.outputs, [&](int index, int first_row, int count) {
+    TileRegisters<T> registers;
+    alignas(64) typename T::Sum out[SLAB_ROWS * PANEL];
+    alignas(64) char tail[PIECE_BYTES];
+    SegmentSums<SLAB_ROWS> sums;
+    const auto value = values(index);
+    const char* panel = (const char*)p.weight + (size_t)index * p.segments * words * STEP_BYTES;
+    for (int from = 0; from < count; from += SLAB_ROWS) {
+      const int row = first_row + from, rows = std::min(SLAB_ROWS, count - from);
+      for (int s = 0; s < p.segments; s++) {
+        const PanelPart part = panel_part(panel + (size_t)s * words * STEP_BYTES, words, tail);
+        multiply_slab(registers, out, {x, s, row, rows}, part, from == 0);
+        const auto segment = [&](int m, int c, int n) { return value(out, row, s, m, c, n); };
+        if (p.segments == 1) finish(p, rows, row, index * PANEL, segment);
+        else sums.take(s, 0, rows, std::min(PANEL, p.outputs - index * PANEL), segment);
+      }
+      if (p.segments > 1)
+        finish(p, rows, row, index * PANEL, [&](int m, int c, int) { return sums.total(p.segments, m, c); });
+    }
+  });
+}

@@ -1,0 +1,41 @@
+// a * b + c rounded once, without an instruction for it. Included by isa/portable.h, whose vectors it uses.
+//
+// Algorithm  a product of floats is exact in double. Its sum with c, rounded to double, is then rounded to float as the exact
+//            sum would be, unless it lies in the middle of two floats of 24 bits, where the exact one may lie on either side.
+//            There it is rounded to odd: two-sum gives what was lost, and a sum that lost something becomes the neighbour
+//            with an odd last bit on that side. All of this holds for results that underflow, too.
+#pragma once
+
+typedef double F64x4 __attribute__((vector_size(32)));
+typedef int64_t I64x4 __attribute__((vector_size(32)));
+typedef int64_t I64x2 __attribute__((vector_size(16)));
+
+inline bool is_zero(I32 x) { return (((I64x2)x)[0] | ((I64x2)x)[1]) == 0; }
+
+[[gnu::noinline]] static F32 odd_sum(F64x4 product, F64x4 addend, F64x4 sum) {
+  const F64x4 of_product = sum - addend, of_addend = sum - of_product;
+  const F64x4 lost = (product - of_product) + (addend - of_addend);
+  const I64x4 bits = (I64x4)sum, even = (bits & 1) - 1;
+  const I64x4 is_inexact = (F64x4)((I64x4)lost & INT64_MAX) > 0.0;  // not of an infinite sum, where it is NaN
+  const I64x4 outwards = ((bits ^ (I64x4)lost) >> 63) | 1;            // 1 or -1: same signs lie further from zero
+  return __builtin_convertvector((F64x4)(bits + (outwards & is_inexact & even)), F32);
+}
+
+inline F32 fused(F32 a, F32 b, F32 c) {
+  const F64x4 product = __builtin_convertvector(a, F64x4) * __builtin_convertvector(b, F64x4);
+  const F64x4 addend = __builtin_convertvector(c, F64x4), sum = product + addend;
+  const I32 front = (I32)__builtin_shufflevector(sum, sum, 0, 1), back = (I32)__builtin_shufflevector(sum, sum, 2, 3);
+  const I32 low_bits = __builtin_shuffle(front, back, I32{0, 2, 4, 6}) & 0x1fffffff;  // little-endian
+  if (__builtin_expect(is_zero(low_bits == 0x10000000), 1)) return __builtin_convertvector(sum, F32);
+  return odd_sum(product, addend, sum);
+}
+
+// The same for factors of at most 12 significant bits. Their product is a float unless it leaves the range of normal
+// ones; and where the rounded sum is neither tiny nor infinite, a tiny product cannot have mattered.
+inline F32 fused_bf16(F32 a, F32 b, F32 c) {
+  const F32 sum = a * b + c;
+  const I32 magnitude = (I32)sum & 0x7fffffff;
+  const I32 is_strange = (magnitude < 0x0d800000) | (magnitude >= 0x7f800000);  // below 2^-100, or not finite
+  if (__builtin_expect(is_zero(is_strange), 1)) return sum;
+  return fused(a, b, c);
+}

@@ -1,0 +1,167 @@
+// What is kept of a row's distribution: weights, their mass tile by tile, and the cut of min-p, top-k and top-p.
+#pragma once
+#include "sampling/rows.h"
+
+namespace sampling {
+
+constexpr float LEAST_EXPONENT = -87.0f;  // below it a weight is zero
+constexpr int FIRST_LOOK = 64;            // tokens among which top-p usually ends
+constexpr int FEW = 256;                  // tokens that are sorted rather than halved again
+constexpr int32_t ABOVE_ONE = 0x3f800001;  // the bits of the next float after 1
+
+// How logits become weights: exp((logit - top) / temperature), zero if that is less than min-p of the maximum.
+struct Weights {
+  float top, temperature, least;
+
+  F32 exponent(F32 x) const { return (x - splat(top)) / splat(temperature); }
+  F32 operator()(F32 x) const {
+    const F32 e = exponent(x);
+    return e < splat(least) ? splat(0.0f) : exp(e);
+  }
+  float operator()(float x) const {
+    alignas(64) float lanes[LANES];
+    store(lanes, (*this)(splat(x)));
+    return lanes[0];
+  }
+};
+
+// Weights of a tile's kept tokens, zeros elsewhere: out[TILE].
+inline void tile_weights(const Row& row, const Weights& weights, const Cut& cut, int t, float* out) {
+  const int from = row.start(t), size = row.size(t);
+  const F32 border = splat(cut.logit);
+  for (int i = 0; i < TILE; i += LANES) {
+    if (i >= size) {
+      store(out + i, splat(0.0f));
+      continue;
+    }
+    const F32 x = get(row.logits + from + i, size - i);
+    const I32 is_early = lane_numbers() + splat((int32_t)(from + i)) <= splat(cut.token);
+    const I32 is_kept = (x > border) | ((x == border) & is_early);
+    store(out + i, (F32)((I32)weights(x) & is_kept));
+  }
+}
+
+// The sum of a tile, in two chains of 16 lanes.
+struct TileSums {
+  static constexpr int VECTORS = 2 * WIDE_VECTORS, STEP = 2 * WIDE;
+  Wide chains[2];
+
+  void add(int vector, F32 x) { chains[vector / WIDE_VECTORS].part[vector % WIDE_VECTORS] += x; }
+  float total() const {
+    Wide both;
+    EACH(v, WIDE_VECTORS) both.part[v] = chains[0].part[v] + chains[1].part[v];
+    return sum(both);
+  }
+};
+
+inline float tile_sum(const float* weights) {
+  TileSums sums;
+  for (int i = 0; i < TILE; i += sums.STEP)
+    EACH(v, sums.VECTORS) sums.add(v, load(weights + i + v * LANES));
+  return sums.total();
+}
+
+// Fills row.sums with the mass of what the cut keeps; returns all of it.
+inline double sum_tiles(Row& row, const Weights& weights, const Cut& cut) {
+  alignas(64) float tile[TILE];
+  double total = 0.0;
+  for (int t = 0; t < row.tiles; t++) {
+    if (row.maxima[t] >= cut.logit) {
+      tile_weights(row, weights, cut, t, tile);
+      total += tile_sum(tile);
+    }
+    row.sums[t] = total;
+  }
+  return total;
+}
+
+inline Cut cut_at(const Row& row, Key key) { return {row.logits[token_of(key)], token_of(key)}; }
+
+// How many of `keys`, in rank order, it takes until `mass` plus theirs reaches the goal; 0 if they never do.
+inline int prefix(const Row& row, const Weights& weights, const std::vector<Key>& keys, double mass, double goal) {
+  for (size_t i = 0; i < keys.size(); i++)
+    if ((mass += weights(row.logits[token_of(keys[i])])) >= goal) return (int)i + 1;
+  return 0;
+}
+
+struct Mass {
+  double sum = 0.0;
+  int count = 0;
+};
+
+// Of the weights that are at least `least`; they are not negative, so that they compare as their bits do.
+inline Mass mass_from(const Row& row, int32_t least) {
+  Mass mass;
+  const I32 border = splat(least);
+  I32 count = splat((int32_t)0);
+  for (int t = 0; t < row.tiles; t++) {
+    TileSums sums;
+    for (int i = 0; i < TILE; i += sums.STEP) EACH(v, sums.VECTORS) {
+        const I32 bits = load_words(row.weights.data() + row.start(t) + i + v * LANES), is_kept = bits >= border;
+        sums.add(v, (F32)(bits & is_kept));
+        count -= is_kept;
+      }
+    mass.sum += sums.total();
+  }
+  mass.count = sum(count);
+  return mass;
+}
+
+// Puts the tokens whose weights have bits in [low, high) into row.best.
+inline void collect(Row& row, int32_t low, int32_t high) {
+  constexpr int STEP = 4 * LANES;
+  row.best.clear();
+  for (int from = 0; from < row.vocab; from += STEP) {
+    I32 inside = splat((int32_t)0);
+    EACH(v, 4) {
+      const I32 bits = load_words(row.weights.data() + from + v * LANES);
+      inside |= (bits >= splat(low)) & (bits < splat(high));
+    }
+    if (sum(inside) == 0) continue;
+    for (int i = from; i < std::min(from + STEP, row.vocab); i++) {
+      const int32_t bits = word_at(&row.weights[i]);
+      if (bits >= low && bits < high) row.best.push_back(key_of(row.logits[i], i));
+    }
+  }
+}
+
+// The cut of top-p where the distribution is flat: the range of weights in which the goal is reached is halved until few
+// tokens are in it, and only these are put into order.
+inline Cut cut_by_halving(Row& row, const Weights& weights, double goal) {
+  row.weights.resize((size_t)row.tiles * TILE);
+  for (int t = 0; t < row.tiles; t++) tile_weights(row, weights, {}, t, row.weights.data() + row.start(t));
+  int32_t low = 0, high = ABOVE_ONE;  // what is from low on reaches the goal, what is from high on does not
+  Mass above, within = {0.0, row.tiles * TILE};
+  while (within.count - above.count > FEW && high - low > 1) {
+    const int32_t middle = low + (high - low) / 2;
+    const Mass found = mass_from(row, middle);
+    if (found.sum >= goal) low = middle, within = found;
+    else high = middle, above = found;
+  }
+  collect(row, low, high);
+  std::sort(row.best.begin(), row.best.end());
+  const int count = prefix(row, weights, row.best, above.sum, goal);
+  return count ? cut_at(row, row.best[count - 1]) : Cut{};
+}
+
+inline Cut cut_of(Row& row, const Weights& weights, int64_t top_k, double top_p) {
+  Cut cut;
+  if (top_k > 0 && top_k < row.vocab) {
+    find_best(row, (int)top_k);
+    cut = cut_at(row, row.best.back());
+    if (top_p < 1.0) {
+      double mass = 0.0;
+      for (const Key key : row.best) mass += weights(row.logits[token_of(key)]);
+      const int count = prefix(row, weights, row.best, 0.0, top_p * mass);
+      if (count) cut = cut_at(row, row.best[count - 1]);
+    }
+  } else if (top_p < 1.0) {
+    const double goal = top_p * sum_tiles(row, weights, cut);
+    find_best(row, std::min(FIRST_LOOK, row.vocab));
+    const int count = prefix(row, weights, row.best, 0.0, goal);
+    cut = count ? cut_at(row, row.best[count - 1]) : cut_by_halving(row, weights, goal);
+  }
+  return cut;
+}
+
+}  // namespace sampling

@@ -1,0 +1,112 @@
+// A row of logits as tiles: their maxima, and the best tokens in rank order. sampling.cpp tells the whole.
+#pragma once
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "api.h"
+#include "isa/isa.h"
+
+namespace sampling {
+
+constexpr int TILE = 256;
+constexpr float INF = std::numeric_limits<float>::infinity();
+
+// A place in rank order, as an integer that ascends with it: the logit's bits turned so that they descend, then the id.
+using Key = uint64_t;
+
+inline Key key_of(float logit, int token) {
+  logit += 0.0f;  // -0 and 0 are equal
+  uint32_t bits;
+  std::memcpy(&bits, &logit, sizeof bits);
+  const uint32_t ascending = bits & 0x80000000 ? ~bits : bits | 0x80000000;
+  return (Key)~ascending << 32 | (uint32_t)token;
+}
+inline int token_of(Key key) { return (int)(uint32_t)key; }
+
+// The last token that stays in the draw.
+struct Cut {
+  float logit = -INF;
+  int32_t token = std::numeric_limits<int32_t>::max();
+};
+
+// One row, and what was found out about it. The vectors are scratch memory that a thread keeps.
+struct Row {
+  const float* logits;
+  int vocab, tiles;
+  float top = -INF;
+  std::vector<float> maxima;   // [tiles]
+  std::vector<double> sums;    // [tiles], of the weights up to and including each
+  std::vector<Key> best;       // in rank order, as far as they were asked for
+  std::vector<float> ordered;  // scratch of nth_maximum
+  std::vector<float> weights;  // [tiles * TILE], scratch of cut_by_halving
+
+  int start(int tile) const { return tile * TILE; }
+  int size(int tile) const { return std::min(TILE, vocab - tile * TILE); }
+};
+
+inline F32 get(const float* p, int n) {
+  if (n >= LANES) return load(p);
+  float filled[LANES];
+  for (int i = 0; i < LANES; i++) filled[i] = i < n ? p[i] : -INF;
+  return load(filled);
+}
+
+inline I32 lane_numbers() {
+  I32 lanes;
+  for (int i = 0; i < LANES; i++) lanes[i] = i;
+  return lanes;
+}
+
+// Finds the maxima; false if some logit is not finite.
+inline bool scan(Row& row, const float* logits, int vocab) {
+  row.logits = logits, row.vocab = vocab, row.tiles = (vocab + TILE - 1) / TILE, row.top = -INF;
+  row.maxima.resize(row.tiles), row.sums.resize(row.tiles);
+  F32 strange = splat(0.0f);  // NaN as soon as one is not finite
+  for (int t = 0; t < row.tiles; t++) {
+    const float* tile = logits + row.start(t);
+    const int size = row.size(t);
+    F32 high = splat(-INF);
+    for (int i = 0; i < size; i += LANES) {
+      const F32 x = get(tile + i, size - i), own = i + LANES <= size ? x : load_n(tile + i, size - i);
+      high = max(x, high);
+      strange += own - own;
+    }
+    row.maxima[t] = highest(high);
+    row.top = std::max(row.top, row.maxima[t]);
+  }
+  return sum(strange) == 0.0f;
+}
+
+inline int argmax(const Row& row) {
+  int t = 0;
+  while (t < row.tiles - 1 && row.maxima[t] < row.top) t++;
+  const float *tile = row.logits + row.start(t), *end = tile + row.size(t), *found = std::find(tile, end, row.top);
+  return found == end ? 0 : (int)(found - row.logits);  // in a row of NaN there is none
+}
+
+// The n-th largest maximum of a tile: at least n tokens are as large.
+inline float nth_maximum(Row& row, int n) {
+  row.ordered.assign(row.maxima.begin(), row.maxima.end());
+  std::nth_element(row.ordered.begin(), row.ordered.begin() + (n - 1), row.ordered.end(), std::greater<float>());
+  return row.ordered[n - 1];
+}
+
+// Puts the n best tokens into row.best, in rank order.
+inline void find_best(Row& row, int n) {
+  const float least = n <= row.tiles ? nth_maximum(row, n) : -INF;
+  row.best.clear();
+  for (int t = 0; t < row.tiles; t++) {
+    if (row.maxima[t] < least) continue;
+    const int from = row.start(t), to = from + row.size(t);
+    for (int i = from; i < to; i++)
+      if (row.logits[i] >= least) row.best.push_back(key_of(row.logits[i], i));
+  }
+  n = std::min(n, (int)row.best.size());
+  std::nth_element(row.best.begin(), row.best.begin() + (n - 1), row.best.end());
+  std::sort(row.best.begin(), row.best.begin() + n);
+  row.best.resize(n);
+}
+
+}  // namespace sampling

@@ -1,0 +1,281 @@
+// out = softmax(scale * Q K^T, masked) V over the paged cache, for decode steps, chunks of prompts and verification alike.
+//
+// Grid (any, kv_heads): blocks loop over a list of work that plan.cu wrote; an item is up to 16 * ROW_WARPS rows of
+// one request (row = token * GROUP + query head) for one KV head. Keys pass in tiles of 64 through shared memory; scores,
+// weights and sums stay in the registers of mma.m16n8k16.
+//
+// The same bits for every shape. A row's scores are whole products (over dims in steps of 16), its weights and their totals
+// are one function of the tile's scores, and its sums go on through keys in steps of 16, whichever warp does it: tiles begin
+// at multiples of 64, sums anew at multiples of 512, where parts are joined in order, by this kernel in shared memory (a
+// block that has all keys) or by merge.cu (a block per split). What is masked leaves top, total and sums as they
+// are. The shapes differ in who does what: for decode (ROW_WARPS 1, SHARING 4) four warps share 16 rows, each scoring 16 keys
+// of a tile and summing a quarter of the dims; for prefill (4, 1) a warp has 16 rows to itself; with 256 dims (4, 2).
+// What it costs: in decode two barriers a tile more than with a softmax per warp, and 2.5 KB of shared memory; in prefill a
+// pass through shared memory of 4 * HEAD_DIM bytes a row every 512 keys, about 4 % [E], in the space of the queries.
+//
+// Floors on an H200, bf16: decode reads 4 * kv_heads * HEAD_DIM bytes a cached token (batch 32 of 4,096 tokens, 8 x 128:
+// 125 us at 4.3 TB/s); with two blocks a multiprocessor up to 170 KB are under way, about 40 are needed. Prefill does
+// 2 * heads * HEAD_DIM * queries * keys operations when causal (8,192 tokens, 32 x 128: 0.70 ms at 790 TFLOP/s); with 16 rows
+// a warp, matrix loads of shared memory bound it at 475 TFLOP/s [E]. No figure of it on a device exists yet.
+//
+// Registers, decode / prefill (NVRTC 13.0; no stack, no spills anywhere). The compile gate holds every variant to this
+// table, and the table to what is compiled. SCALAR is bf16, in the row of fp8 and 64 dims fp16.
+//
+//   KV    HEAD_DIM   sm_80       sm_89       sm_90a      sm_100       shared KB on sm_90a, blocks a multiprocessor
+//   bf16     64       89 / 168    89 / 168    87 / 168   113 / 204     61 / 52, 2
+//   bf16     80      101 / 173   103 / 172   103 / 175   148 / 238     77 / 64, 2
+//   bf16     96      106 / 189   110 / 189   108 / 187   157 / 244     89 / 76, 2
+//   bf16    128      123 / 243   123 / 216   120 / 217   162 / 254    113 / 100, 2
+//   bf16    256      183 / 238   179 / 179   179 / 247   226 / 254     85 / 206, 2 / 1
+//   fp8      64       94 / 168    96 / 168    96 / 167   109 / 185     56 / 45, 2
+//   fp8     128      125 / 249   123 / 217   125 / 228   146 / 214    100 / 85, 2
+//   fp8     256      189 / 255   187 / 187   189 / 245   212 / 250    103 / 175, 2 / 1
+//
+// -D SCALAR: bf16 or fp16. KV: SCALAR or fp8. HEAD_DIM: a multiple of 16. GROUP: query heads of a KV head. BLOCK_SIZE: 16,
+// 32 or 64. ROW_WARPS, SHARING: the shape. RING: half tiles in shared memory. THREADS, SHARED_BYTES.
+#include "attention/exchange.cuh"
+#include "attention/tiles.cuh"
+
+struct PagedAttentionParams {
+  void* out;                // [tokens, heads, HEAD_DIM] SCALAR
+  const void* query;        // the same
+  const void* keys;         // [blocks, kv_heads, BLOCK_SIZE, HEAD_DIM] KV
+  const void* values;       // the same
+  float* part_sums;         // [slots, kv_heads, HEAD_DIM]
+  float2* part_tops;        // [slots, kv_heads] top, total
+  const float* sinks;       // [heads], or null
+  const int* block_tables;  // [requests, table_stride]
+  const int* row_starts;    // [requests + 1] first token of each
+  const int* kv_lens;       // [requests], the request's new tokens included
+  const Work* work;
+  const int* num_work;
+  int64_t out_stride, query_stride;  // elements from token to token
+  int table_stride, window;          // window 0: all
+  float to_log2;                     // times a score, or a capped one: an exponent of 2
+  float value_scale;
+  float before_cap, cap;  // 2 * log2(e) * scale / cap; 0: no cap
+};
+
+constexpr int QUERY_BYTES = ROWS * STRIDE, SUMS = 2 * WARP_PAIRS, TOTAL_BYTES = SUMS * THREADS * 16;
+constexpr int FRONT_BYTES = QUERY_BYTES > TOTAL_BYTES ? QUERY_BYTES : TOTAL_BYTES;
+static_assert(THREADS == 32 * ROW_WARPS * SHARING);
+static_assert(SHARED_BYTES == FRONT_BYTES + EXCHANGE_BYTES + RING * SLOT_BYTES + WIDE_BYTES);
+
+// Where this thread stands, and what its block works on.
+struct Item {
+  const PagedAttentionParams& p;
+  const Work& work;
+  int kv_head, first_token, past;  // past: the position of the request's first new token
+  int lane, row_warp, share;       // warps with the same row_warp share rows
+
+  DEVICE Item(const PagedAttentionParams& p, const Work& work)
+      : p(p), work(work), kv_head(blockIdx.y), lane(threadIdx.x % 32), row_warp(threadIdx.x / 32 % ROW_WARPS),
+        share(threadIdx.x / 32 / ROW_WARPS) {
+    first_token = p.row_starts[work.request];
+    past = p.kv_lens[work.request] - (p.row_starts[work.request + 1] - first_token);
+  }
+  DEVICE int row_of(int half) const { return row_warp * 16 + lane / 4 + half * 8; }  // of the item, for a lane's two rows
+  DEVICE int position(int row) const { return past + (work.first_row + row) / GROUP; }
+  DEVICE int head(int row) const { return kv_head * GROUP + (work.first_row + row) % GROUP; }
+  DEVICE int64_t at(int row, int64_t stride) const {
+    return (first_token + (work.first_row + row) / GROUP) * stride + head(row) * HEAD_DIM;
+  }
+  DEVICE Source source() const {
+    const int64_t block = int64_t(gridDim.y) * BLOCK_SIZE * HEAD_DIM, head = int64_t(kv_head) * BLOCK_SIZE * HEAD_DIM;
+    return {static_cast<const KV*>(p.keys) + head, static_cast<const KV*>(p.values) + head,
+            p.block_tables + int64_t(work.request) * p.table_stride, block, work.from, work.to};
+  }
+};
+
+using Query = uint32_t[PAIRS][4];
+using Scores = float[2 * MINE][4];  // matrices of 8 keys; a lane has columns 2 * (lane % 4) and the next
+using Sums = float[SUMS][4];
+
+DEVICE void copy_query(unsigned char* shared, const Item& item) {
+  const SCALAR* query = static_cast<const SCALAR*>(item.p.query);
+#pragma unroll
+  for (int i = threadIdx.x; i < ROWS * HEAD_DIM / 8; i += THREADS) {
+    const int row = i / (HEAD_DIM / 8), chunk = i % (HEAD_DIM / 8);
+    const bool valid = row < item.work.rows;
+    const int64_t at = valid ? item.at(row, item.p.query_stride) + chunk * 8 : 0;
+    copy_async16(shared + row * STRIDE + chunk * 16, query + at, valid);
+  }
+}
+DEVICE void load_query(Query& query, const unsigned char* shared, const Item& item) {
+  const unsigned char* row = shared + (item.row_warp * 16 + item.lane % 16) * STRIDE + item.lane / 16 * 16;
+#pragma unroll
+  for (int k = 0; k < PAIRS; k++) load_matrices(query[k], row + k * 32);
+}
+
+// Of this warp's rows and its part of the tile's keys.
+DEVICE void score(Scores& scores, const Query& query, const unsigned char* keys, const Item& item) {
+  const int key = item.share * WARP_KEYS + item.lane % 8 + item.lane / 16 * 8;
+  const unsigned char* row = keys + key * STRIDE + item.lane / 8 % 2 * 16;
+#pragma unroll
+  for (int k = 0; k < PAIRS; k++)
+#pragma unroll
+    for (int t = 0; t < WARP_KEYS / 16; t++) {
+      uint32_t b[4];  // keys 0-7, dims 0-7 | 8-15, then keys 8-15
+      load_matrices(b, row + t * 16 * STRIDE + k * 32);
+      multiply_add<SCALAR>(scores[2 * t], query[k], b[0], b[1]);
+      multiply_add<SCALAR>(scores[2 * t + 1], query[k], b[2], b[3]);
+    }
+}
+
+// `first_key` of this warp's part.
+DEVICE void cap_and_mask(Scores& scores, int first_key, const Item& item) {
+  if (item.p.cap > 0.f)
+#pragma unroll
+    for (int t = 0; t < 2 * MINE; t++)
+#pragma unroll
+      for (int e = 0; e < 4; e++) scores[t][e] = capped(scores[t][e], item.p.before_cap, item.p.cap);
+  const int first = item.position(item.row_warp * 16), last = item.position(item.row_warp * 16 + 15);
+  if (first_key + WARP_KEYS - 1 <= first && sight_of(last, item.p.window).sees(first_key)) return;  // all see all
+#pragma unroll
+  for (int i = 0; i < 2; i++) {
+    const Sight sight = sight_of(item.position(item.row_of(i)), item.p.window);
+#pragma unroll
+    for (int t = 0; t < 2 * MINE; t++)
+#pragma unroll
+      for (int e = 0; e < 2; e++)
+        if (!sight.sees(first_key + t * 8 + item.lane % 4 * 2 + e)) scores[t][2 * i + e] = MASKED;
+  }
+}
+
+// The weights of this warp's keys, ready to be multiplied; `keep` is what older sums are to be multiplied by.
+DEVICE void weigh(Weights& weights, Scores& scores, float (&keep)[2], Softmax<MINE>& softmax, Exchange& exchange,
+                  float to_log2) {
+  float high[2];
+  softmax.find_high(high, scores);
+  exchange.join_highs(high);
+  softmax.weigh(scores, high, to_log2, keep);
+#pragma unroll
+  for (int s = 0; s < MINE; s++)
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+      weights[s][i] = pack2<SCALAR>(scores[2 * s + i / 2][i % 2 * 2], scores[2 * s + i / 2][i % 2 * 2 + 1]);
+  exchange.tell_weights(weights);
+}
+
+// sums = keep * sums + weights * values, for this warp's dims.
+DEVICE void add_values(Sums& sums, const float (&keep)[2], const Weights& mine, const Exchange& exchange,
+                       const unsigned char* values, const Item& item) {
+  const unsigned char* row = values + item.lane % 16 * STRIDE + item.lane / 16 * 16;
+#pragma unroll
+  for (int d = 0; d < SUMS; d++)
+#pragma unroll
+    for (int e = 0; e < 4; e++) sums[d][e] *= keep[e / 2];
+#pragma unroll
+  for (int step = 0; step < STEPS; step++) {
+    uint32_t a[4];
+    exchange.weights(a, mine, step);
+#pragma unroll
+    for (int d = 0; d < WARP_PAIRS; d++) {
+      const int pair = item.share + d * SHARING;
+      if (PAIRS % SHARING && pair >= PAIRS) break;
+      uint32_t b[4];  // dims 0-7, keys 0-7 | 8-15, then dims 8-15
+      load_matrices_transposed(b, row + step * 16 * STRIDE + pair * 32);
+      multiply_add<SCALAR>(sums[2 * d], a, b[0], b[1]);
+      multiply_add<SCALAR>(sums[2 * d + 1], a, b[2], b[3]);
+    }
+  }
+}
+
+// The splits before the current one, joined. Sums lie in shared memory, where the queries were; each thread has its own.
+struct Total {
+  float4* sums;
+  float top[2] = {MASKED, MASKED}, total[2] = {0.f, 0.f};
+  bool empty = true;
+
+  // `part` becomes the total with it.
+  DEVICE void join_into(Sums& part, Softmax<MINE>& softmax, Exchange& exchange, float to_log2) {
+    float part_total[2];
+    softmax.add_lanes();
+    exchange.join_totals(part_total, softmax.total);
+    Shares shares[2];
+#pragma unroll
+    for (int i = 0; i < 2; i++) shares[i] = join(top[i], total[i], softmax.top[i], part_total[i], to_log2);
+    if (empty) return;
+#pragma unroll
+    for (int d = 0; d < SUMS; d++) {
+      const float4 old = sums[d * THREADS + threadIdx.x];
+      part[d][0] = shares[0].join(old.x, part[d][0]), part[d][1] = shares[0].join(old.y, part[d][1]);
+      part[d][2] = shares[1].join(old.z, part[d][2]), part[d][3] = shares[1].join(old.w, part[d][3]);
+    }
+  }
+  DEVICE void close_split(Sums& part, Softmax<MINE>& softmax, Exchange& exchange, float to_log2) {
+    join_into(part, softmax, exchange, to_log2);
+#pragma unroll
+    for (int d = 0; d < SUMS; d++) {
+      sums[d * THREADS + threadIdx.x] = make_float4(part[d][0], part[d][1], part[d][2], part[d][3]);
+#pragma unroll
+      for (int e = 0; e < 4; e++) part[d][e] = 0.f;
+    }
+    softmax = Softmax<MINE>{};
+    empty = false;
+  }
+};
+
+DEVICE void store(const Sums& sums, const Total& total, const Item& item) {
+  const PagedAttentionParams& p = item.p;
+#pragma unroll
+  for (int i = 0; i < 2; i++) {
+    const int row = item.row_of(i);
+    if (row >= item.work.rows) continue;
+    const float* sink = p.sinks ? p.sinks + item.head(row) : nullptr;
+    const float scale = normaliser(total.top[i], total.total[i], sink, p.to_log2, p.value_scale);
+    SCALAR* out = static_cast<SCALAR*>(p.out) + item.at(row, p.out_stride);
+    const int64_t slot = int64_t(item.work.slot + row) * gridDim.y + item.kv_head;
+    if (item.work.slot >= 0 && item.share == 0 && item.lane % 4 == 0)
+      p.part_tops[slot] = make_float2(total.top[i], total.total[i]);
+#pragma unroll
+    for (int d = 0; d < SUMS; d++) {
+      const int pair = item.share + d / 2 * SHARING, dim = pair * 16 + d % 2 * 8 + item.lane % 4 * 2;
+      if (PAIRS % SHARING && pair >= PAIRS) break;
+      const float x = sums[d][2 * i], y = sums[d][2 * i + 1];
+      if (item.work.slot >= 0) *reinterpret_cast<float2*>(p.part_sums + slot * HEAD_DIM + dim) = make_float2(x, y);
+      else *reinterpret_cast<uint32_t*>(out + dim) = pack2<SCALAR>(finished(x, scale), finished(y, scale));
+    }
+  }
+}
+
+DEVICE void attend(const Item& item, unsigned char* shared) {
+  const float to_log2 = item.p.to_log2;
+  const Source source = item.source();
+  Exchange exchange(shared + FRONT_BYTES, item.row_warp, item.share, item.lane);
+  HalfTiles tiles(source, shared + FRONT_BYTES + EXCHANGE_BYTES);
+  copy_query(shared, item);
+  tiles.start();
+  Query query;
+  copy_wait<RING - 2>();
+  __syncthreads();
+  load_query(query, shared, item);
+
+  Sums sums = {};
+  Softmax<MINE> softmax;
+  Total total{reinterpret_cast<float4*>(shared)};
+  const int first_tile = source.from / TILE_KEYS * TILE_KEYS;
+  for (int key = first_tile; key < source.to; key += TILE_KEYS) {
+    const unsigned char* keys = tiles.keys(item.share);
+    if (key % SPLIT_KEYS == 0 && key > first_tile) total.close_split(sums, softmax, exchange, to_log2);
+    Scores scores = {};
+    score(scores, query, keys, item);
+    cap_and_mask(scores, key + item.share * WARP_KEYS, item);
+    Weights weights;
+    float keep[2];
+    weigh(weights, scores, keep, softmax, exchange, to_log2);
+    const unsigned char* values = tiles.values(item.share);  // its barrier makes the weights of others visible
+    add_values(sums, keep, weights, exchange, values, item);
+  }
+  total.join_into(sums, softmax, exchange, to_log2);
+  store(sums, total, item);
+}
+
+KERNEL(paged_attention, PagedAttentionParams) {
+  DYNAMIC_SHARED(shared);
+  const int num_work = *p.num_work;
+  for (int i = blockIdx.x; i < num_work; i += gridDim.x) {
+    attend(Item(p, p.work[i]), shared);
+    __syncthreads();  // the next item overwrites what others may still read
+  }
+}

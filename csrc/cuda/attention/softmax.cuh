@@ -1,0 +1,89 @@
+// The online softmax of attention. Every operation on a row stands here, once: decode, prefill and the merge of splits
+// inline the same functions, and so give a row the same bits.
+//
+// Scores stay in their own unit; `to_log2` makes differences of two an exponent of 2. What a row does not see changes
+// nothing: a masked key weighs +0, and a tile or split that is masked as a whole multiplies older sums by exactly 1. Only
+// the sign of a sum that is 0 may follow from what is masked; finished() makes it +.
+#pragma once
+#include "attention/work.cuh"
+
+// The high score to subtract; nothing where a row has seen no key yet.
+DEVICE float shift_of(float high) { return high == MASKED ? 0.f : high; }
+
+// cap * tanh(x), of `score * before` = 2 * log2(e) * x; to 1e-7 of cap. tanh_approx would be off by 0.02 for a cap of 50.
+DEVICE float capped(float score, float before, float cap) {
+  return fmaf(-2.f * cap, reciprocal_approx(1.f + exp2_approx(score * before)), cap);
+}
+
+// The keys that a row sees: [low, low + span).
+struct Sight {
+  int low;
+  uint32_t span;
+  DEVICE bool sees(int key) const { return uint32_t(key - low) < span; }
+};
+DEVICE Sight sight_of(int position, int window) {
+  const int low = window > 0 ? max(0, position - window + 1) : 0;
+  return {low, uint32_t(position + 1 - low)};
+}
+
+// How much the sums so far, and those that join them, count.
+struct Shares {
+  float old, added;
+  DEVICE float join(float sum, float part) const { return fmaf(part, added, sum * old); }
+};
+DEVICE Shares join(float& top, float& total, float part_top, float part_total, float to_log2) {
+  const float high = fmaxf(top, part_top), shift = shift_of(high);
+  const Shares shares{exp2_approx((top - shift) * to_log2), exp2_approx((part_top - shift) * to_log2)};
+  top = high, total = shares.join(total, part_total);
+  return shares;
+}
+
+// What a row's sums are to be multiplied by at the end. A sink is one more score, of a key without a value.
+DEVICE float normaliser(float top, float total, const float* sink, float to_log2, float value_scale) {
+  if (sink) total += exp2_approx(*sink * LOG2_E - top * to_log2);
+  return total > 0.f ? value_scale * reciprocal_approx(total) : 0.f;
+}
+DEVICE float finished(float sum, float normaliser) { return fmaf(sum, normaliser, 0.f); }
+
+// Of the two rows whose scores a lane holds, lane / 4 and lane / 4 + 8 of its warp's 16, over STEPS times 16 keys of a
+// tile. Each step has a total of its own, so that the warps which share rows need not add theirs before a split ends.
+template <int STEPS>
+struct Softmax {
+  float top[2] = {MASKED, MASKED};
+  float total[2][STEPS] = {};  // of this lane's keys, until add_lanes()
+
+  // The highest of this warp's scores and of all before.
+  DEVICE void find_high(float (&high)[2], const float (&scores)[2 * STEPS][4]) const {
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+      high[i] = top[i];
+#pragma unroll
+      for (int t = 0; t < 2 * STEPS; t++) high[i] = fmaxf(high[i], fmaxf(scores[t][2 * i], scores[t][2 * i + 1]));
+      high[i] = quad_max(high[i]);
+    }
+  }
+  // Scores become weights; `keep` is what older sums are to be multiplied by.
+  DEVICE void weigh(float (&scores)[2 * STEPS][4], const float (&high)[2], float to_log2, float (&keep)[2]) {
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+      const float shift = shift_of(high[i]), offset = shift * to_log2;
+      keep[i] = exp2_approx((top[i] - shift) * to_log2);
+      top[i] = high[i];
+#pragma unroll
+      for (int s = 0; s < STEPS; s++) {
+        float sum = 0.f;
+#pragma unroll
+        for (int t = 2 * s; t < 2 * s + 2; t++)
+#pragma unroll
+          for (int e = 2 * i; e < 2 * i + 2; e++) sum += scores[t][e] = exp2_approx(fmaf(scores[t][e], to_log2, -offset));
+        total[i][s] = fmaf(total[i][s], keep[i], sum);
+      }
+    }
+  }
+  DEVICE void add_lanes() {
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+#pragma unroll
+      for (int s = 0; s < STEPS; s++) total[i][s] = quad_sum(total[i][s]);
+  }
+};

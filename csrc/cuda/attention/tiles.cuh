@@ -1,0 +1,111 @@
+// Keys and values on their way from the paged cache to shared memory: half tiles K0 V0 K1 V1 ... through a ring of
+// slots, copied asynchronously RING - 1 ahead.
+//
+// A row of shared memory is an odd number of 16-byte chunks long, so that the eight rows of a matrix lie in different
+// banks for every HEAD_DIM. An fp8 half is widened to SCALAR after it came, by the warps that read it.
+#pragma once
+#include "attention/work.cuh"
+
+constexpr int ELEMENTS = 16 / sizeof(KV);                         // of a chunk of the cache
+constexpr int CHUNKS = HEAD_DIM / ELEMENTS;                       // of a row of the cache
+constexpr int COPIED_STRIDE = (CHUNKS | 1) * 16;                  // bytes from row to row, as copied
+constexpr int STRIDE = (HEAD_DIM / 8 | 1) * 16;                   // and as multiplied
+constexpr int SLOT_BYTES = TILE_KEYS * COPIED_STRIDE;
+constexpr bool WIDENS = sizeof(KV) == 1;
+constexpr int WIDE_BYTES = WIDENS ? TILE_KEYS * STRIDE : 0;
+constexpr int PAIRS = HEAD_DIM / 16;                              // of 8 dims; a warp multiplies whole pairs
+constexpr int WARP_PAIRS = (PAIRS + SHARING - 1) / SHARING;       // pairs of one warp: warp w has w, w + SHARING, ...
+constexpr int WARP_KEYS = TILE_KEYS / SHARING;                    // keys whose scores one warp computes
+static_assert(HEAD_DIM % 16 == 0 && TILE_KEYS % BLOCK_SIZE == 0 && RING >= 2 && WARP_KEYS % 16 == 0);
+
+struct Source {
+  const KV* keys;    // of this KV head in block 0
+  const KV* values;
+  const int* table;  // of this request
+  int64_t block_elements;
+  int from, to;  // what is not in here is not read, but stands for zeros: its block may not exist, or hold anything
+};
+
+DEVICE void copy_half(unsigned char* slot, const KV* cache, const Source& source, int first_key) {
+#pragma unroll
+  for (int i = threadIdx.x; i < TILE_KEYS * CHUNKS; i += THREADS) {
+    const int row = i / CHUNKS, chunk = i % CHUNKS, key = first_key + row;
+    const bool valid = key >= source.from && key < source.to;
+    int64_t at = 0;
+    if (valid) at = source.table[key / BLOCK_SIZE] * source.block_elements + key % BLOCK_SIZE * HEAD_DIM + chunk * ELEMENTS;
+    copy_async16(slot + row * COPIED_STRIDE + chunk * 16, cache + at, valid);
+  }
+}
+
+// 16 elements of one row.
+DEVICE void widen16(unsigned char* to, const unsigned char* from) {
+  const uint4 bytes = *reinterpret_cast<const uint4*>(from);
+  const uint32_t fours[4] = {bytes.x, bytes.y, bytes.z, bytes.w};
+  uint32_t wide[8];
+#pragma unroll
+  for (int i = 0; i < 8; i++) wide[i] = widen2<SCALAR>(uint16_t(fours[i / 2] >> i % 2 * 16));
+  reinterpret_cast<uint4*>(to)[0] = make_uint4(wide[0], wide[1], wide[2], wide[3]);
+  reinterpret_cast<uint4*>(to)[1] = make_uint4(wide[4], wide[5], wide[6], wide[7]);
+}
+
+class HalfTiles {
+ public:
+  DEVICE HalfTiles(const Source& source, unsigned char* ring)
+      : source_(source), ring_(ring), next_key_(source.from / TILE_KEYS * TILE_KEYS) {}
+
+  DEVICE void start() {
+#pragma unroll 1
+    for (int i = 0; i < RING - 1; i++) ask();
+  }
+  // The keys of the next tile, complete for this warp. What the call before returned is free from now on.
+  DEVICE const unsigned char* keys(int warp_of_row) {
+    const unsigned char* half = arrived();
+    if constexpr (!WIDENS) return half;
+    else if constexpr (ROW_WARPS > 1) return widened(half, 0, TILE_KEYS, 0, 1, threadIdx.x, THREADS);
+    else return widened(half, warp_of_row * WARP_KEYS, WARP_KEYS, 0, 1, threadIdx.x % 32, 32);
+  }
+  // The values of the same tile.
+  DEVICE const unsigned char* values(int warp_of_row) {
+    const unsigned char* half = arrived();
+    if constexpr (!WIDENS) return half;
+    else if constexpr (ROW_WARPS > 1) return widened(half, 0, TILE_KEYS, 0, 1, threadIdx.x, THREADS);
+    else return widened(half, 0, TILE_KEYS, warp_of_row, SHARING, threadIdx.x % 32, 32);
+  }
+
+ private:
+  // Closes a group in any case, so that arrived() can count them.
+  DEVICE void ask() {
+    if (next_key_ < source_.to) {
+      copy_half(ring_ + filled_ * SLOT_BYTES, asks_values_ ? source_.values : source_.keys, source_, next_key_);
+      next_key_ += asks_values_ ? TILE_KEYS : 0;
+      asks_values_ = !asks_values_;
+    }
+    copy_commit();
+    filled_ = filled_ + 1 == RING ? 0 : filled_ + 1;
+  }
+  DEVICE const unsigned char* arrived() {
+    copy_wait<RING - 2>();
+    __syncthreads();  // all copies are there, and all threads are done with the slot that is filled next
+    ask();
+    const unsigned char* half = ring_ + read_ * SLOT_BYTES;
+    read_ = read_ + 1 == RING ? 0 : read_ + 1;
+    return half;
+  }
+  // Rows [first_row, first_row + rows), pairs first_pair, first_pair + pair_step, ...
+  DEVICE const unsigned char* widened(const unsigned char* half, int first_row, int rows, int first_pair, int pair_step,
+                                      int thread, int threads) {
+    unsigned char* wide = ring_ + RING * SLOT_BYTES;
+    for (int i = thread; i < (PAIRS - first_pair + pair_step - 1) / pair_step * rows; i += threads) {
+      const int row = first_row + i % rows, pair = first_pair + i / rows * pair_step;
+      widen16(wide + row * STRIDE + pair * 32, half + row * COPIED_STRIDE + pair * 16);
+    }
+    if (threads == 32) __syncwarp();
+    else __syncthreads();
+    return wide;
+  }
+
+  const Source& source_;
+  unsigned char* const ring_;
+  int next_key_, filled_ = 0, read_ = 0;
+  bool asks_values_ = false;
+};
