@@ -102,7 +102,7 @@ def _check_rows(scheduler: Scheduler) -> None:
     rows = [*scheduler.free_rows, *(sequence.row for sequence in scheduler.running)]
     assert sorted(rows) == list(range(scheduler.max_num_rows)), "a row is lost or used twice"
     for sequence in scheduler.running:
-        held = len(sequence.block_ids[0]) * scheduler.kv_cache.block_size
+        held = len(sequence.block_ids) * scheduler.kv_cache.block_size
         assert held >= sequence.num_kv_applied, f"stream {sequence.stream_id} has more tokens than room"
         assert sequence.num_tokens <= sequence.token_limit, f"stream {sequence.stream_id} is over its limit"
     unplanned = [sequence for sequence in scheduler.running if sequence.num_scheduled < sequence.prefill_len]
@@ -191,7 +191,7 @@ def _sequence_state(sequence: Sequence) -> dict[str, Any]:
         "prompt_tokens": sequence.request.prompt_len,
         "output_tokens": len(sequence.output),
         "token_limit": sequence.token_limit,
-        "blocks": sum(map(len, sequence.block_ids)),
+        "blocks": len(sequence.block_ids),
         "decoding": bool(sequence.joined_step),
         "preemptions": sequence.num_preemptions,
     }

@@ -47,14 +47,14 @@ Outgoing = list[tuple[bytes, EngineCoreOutputs | RequestRejected]]
 class EngineCore:
     """All requests from admission to their end. `epoch` is this engine's incarnation, as clients see it."""
 
-    def __init__(self, config: Config, facts: ModelFacts, epoch: int = 0, num_groups: int = 1):
+    def __init__(self, config: Config, facts: ModelFacts, epoch: int = 0):
         self.config = config
         self.facts = facts
         self.epoch = epoch
         self.worker_epoch = 0
         self.num_poison_requests = 0  # requests that were found to kill workers
         cache = config.cache
-        self.kv_cache = KVCache(facts.num_blocks, cache.block_size, num_groups, cache.enable_prefix_caching)
+        self.kv_cache = KVCache(facts.num_blocks, cache.block_size, cache.enable_prefix_caching)
         self.scheduler = Scheduler(
             self.kv_cache, config.scheduler.max_num_seqs, config.scheduler.max_num_batched_tokens
         )

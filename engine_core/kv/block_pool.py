@@ -11,7 +11,7 @@ from .evictor import Evictor
 
 
 class BlockPool:
-    """Reference counts and hashes of `num_blocks` blocks. All KV groups draw from one pool."""
+    """Reference counts and hashes of `num_blocks` blocks."""
 
     def __init__(self, num_blocks: int):
         self.num_blocks = num_blocks

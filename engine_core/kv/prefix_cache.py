@@ -1,7 +1,5 @@
 """The prefix cache: full blocks are found again by the chain of hashes over their tokens and all tokens before them."""
 
-from collections.abc import Sequence as Items
-
 from paged_serve.protocol.block_hash import chain_blocks
 
 from ..requests.request import Sequence
@@ -9,13 +7,12 @@ from .block_pool import BlockPool
 
 
 class PrefixCache:
-    """Finds and publishes the full blocks of sequences in `pool`, in each of `num_groups` KV groups."""
+    """Finds and publishes the full blocks of sequences in `pool`."""
 
-    def __init__(self, pool: BlockPool, block_size: int, num_groups: int, enabled: bool):
+    def __init__(self, pool: BlockPool, block_size: int, enabled: bool):
         self.enabled = enabled
         self._pool = pool
         self._block_size = block_size  # tokens
-        self._num_groups = num_groups
 
     def hash_blocks(self, sequence: Sequence, num_tokens: int) -> None:
         """Extend the sequence's hashes to all full blocks among its first `num_tokens` tokens."""
@@ -25,22 +22,20 @@ class PrefixCache:
             parent = hashes[-1] if hashes else sequence.request.chain_root
             hashes += chain_blocks(parent, sequence.token_bytes(start, end), self._block_size)
 
-    def find(self, sequence: Sequence, sibling: Sequence | None, limit: int) -> list[list[int]]:
-        """Per group, the blocks of the longest prefix that exists already, at most `limit` long.
+    def find(self, sequence: Sequence, sibling: Sequence | None, limit: int) -> list[int]:
+        """The blocks of the longest prefix that exists already, at most `limit` long.
 
         `sibling` runs and has planned the common prompt.
         """
-        found: list[list[int]] = [[] for _ in range(self._num_groups)]
+        found: list[int] = []
         if self.enabled and sequence.may_read_cache:
-            hashes = sequence.block_hashes[:limit]
-            found = [self._pool.find(_group_hashes(hashes, group)) for group in range(self._num_groups)]
-        length = min(map(len, found))
+            found = self._pool.find(sequence.block_hashes[:limit])
         if sibling is not None and not sequence.num_nans:
             num_common = min(limit, sequence.request.num_shareable_tokens(self._block_size) // self._block_size)
-            num_common = min(num_common, *map(self._pool.num_valid, sibling.block_ids))
-            if num_common > length:
-                found, length = [blocks[:num_common] for blocks in sibling.block_ids], num_common
-        return [blocks[:length] for blocks in found]
+            num_common = min(num_common, self._pool.num_valid(sibling.block_ids))
+            if num_common > len(found):
+                found = sibling.block_ids[:num_common]
+        return found
 
     def publish(self, sequence: Sequence, num_tokens: int) -> None:
         """Let others find the full blocks among the first `num_tokens` tokens, whose results were applied."""
@@ -49,15 +44,9 @@ class PrefixCache:
         start, end = sequence.num_published, num_tokens // self._block_size
         if end > start:
             self.hash_blocks(sequence, num_tokens)
-            for group, blocks in enumerate(sequence.block_ids):
-                self._pool.publish(blocks[start:end], _group_hashes(sequence.block_hashes[start:end], group))
+            self._pool.publish(sequence.block_ids[start:end], sequence.block_hashes[start:end])
             sequence.num_published = end
 
     def invalidate_hashes(self, sequence: Sequence) -> None:
         """As `KVCache.invalidate`, for a sequence without blocks, or with others: what it left behind may hold NaN."""
-        for group in range(self._num_groups):
-            self._pool.invalidate_hashes(_group_hashes(sequence.block_hashes, group))
-
-
-def _group_hashes(hashes: Items[bytes], group: int) -> Items[bytes]:
-    return hashes if group == 0 else [block_hash + bytes((group,)) for block_hash in hashes]
+        self._pool.invalidate_hashes(sequence.block_hashes)

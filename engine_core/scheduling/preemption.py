@@ -58,13 +58,13 @@ def choose_victims(
     candidates = _candidates(sequence, running, just_admitted, shares)
     if not candidates:
         return []
-    num_missing, shared = kv_cache.shortage(sequence, sequence.request.sharer, len(running) * kv_cache.num_groups)
-    if num_missing > sum(kv_cache.num_groups * (len(victim.block_ids[0]) + 1) for victim in candidates):
+    num_missing, shared = kv_cache.shortage(sequence, sequence.request.sharer, len(running))
+    if num_missing > sum(len(victim.block_ids) + 1 for victim in candidates):
         return []  # without a look at each block
     victims: list[Sequence] = []
     for victim in candidates:
         victims.append(victim)
-        num_missing -= kv_cache.num_owned_alone(victim, shared) + kv_cache.num_groups  # and its part of the watermark
+        num_missing -= kv_cache.num_owned_alone(victim, shared) + 1  # its part of the watermark
         if num_missing <= 0:
             return victims
     return []

@@ -26,8 +26,8 @@ class ScheduledStep:
     step: int
     decode: DecodeSet = field(default_factory=DecodeSet)
     admitted: list[Sequence] = field(default_factory=list)
-    extended: list[Sequence] = field(default_factory=list)  # received new_blocks[group][i]
-    new_blocks: list[list[int]] = field(default_factory=list)
+    extended: list[Sequence] = field(default_factory=list)  # received new_blocks[i]
+    new_blocks: list[int] = field(default_factory=list)
     leaves: list[int] = field(default_factory=list)  # rows
     joins: list[int] = field(default_factory=list)  # rows
     chunks: list[ScheduledChunk] = field(default_factory=list)
@@ -51,9 +51,7 @@ class ScheduledStep:
         self.chunks = [chunk for chunk in self.chunks if chunk.sequence is not sequence]
         if sequence in self.extended:
             index = self.extended.index(sequence)
-            del self.extended[index]
-            for blocks in self.new_blocks:
-                del blocks[index]
+            del self.extended[index], self.new_blocks[index]
         return sum(chunk.end - chunk.start for chunk in withdrawn) + bool(sequence.joined_step)
 
     def discard(self, sequence: Sequence) -> None:

@@ -119,11 +119,11 @@ class Scheduler:
 
     def _extend_block_tables(self, plan: ScheduledStep) -> bool:
         """A block for each row that has filled its last one; True when that needed another sequence's blocks."""
-        due, preempted, groups = self.block_due.take(plan.step), False, self.kv_cache.num_groups
-        if len(due) * groups > self.kv_cache.pool.num_free:
+        due, preempted = self.block_due.take(plan.step), False
+        if len(due) > self.kv_cache.pool.num_free:
             due.sort(key=order_of)
             for count, sequence in enumerate(due, start=1):
-                while sequence.state is SequenceState.RUNNING and self.kv_cache.pool.num_free < count * groups:
+                while sequence.state is SequenceState.RUNNING and self.kv_cache.pool.num_free < count:
                     assert len(self.running) > 1, f"stream {sequence.stream_id} does not fit in an empty cache"
                     self.preempt(self.running[-1])
                     preempted = True
@@ -157,7 +157,7 @@ class Scheduler:
             num_carried += sequence.prefill_len * TOKEN_BYTES + sequence.request.params_bytes
 
     def _find_room(self, sequence: Sequence) -> bool:
-        watermark = len(self.running) * self.kv_cache.num_groups  # each may fill a block before one is preempted
+        watermark = len(self.running)  # each may fill a block before one is preempted
         return bool(self.free_rows) and self.kv_cache.admit(sequence, sequence.request.sharer, watermark)
 
     def _is_row_reserved(self, sequence: Sequence) -> bool:
@@ -303,7 +303,7 @@ class Scheduler:
             sequence.fire(SequenceEvent.PREEMPT)
             self._give_row_back(sequence)
             self._release_followers(sequence)
-            sequence.block_ids = ()
+            sequence.block_ids = []
             self._enqueue(sequence)
         self.running, self.prefilling, self._prefilled, self._leaves = [], [], [], []
         self.decode_set = DecodeSet()

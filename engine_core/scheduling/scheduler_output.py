@@ -1,7 +1,7 @@
 """Turns a scheduled step into the message that the workers need: only what changed since the step before."""
 
 from paged_serve.protocol.messages.message import pack_ids
-from paged_serve.protocol.messages.worker import Chunk, NewBlocks, NewRow, SchedulerOutput
+from paged_serve.protocol.messages.worker import Chunk, NewRow, SchedulerOutput
 
 from ..requests.request import Sequence
 from .scheduled_step import ScheduledStep
@@ -13,7 +13,8 @@ def plan_message(plan: ScheduledStep, epoch: int) -> SchedulerOutput:
         epoch=epoch,
         step=plan.step,
         new_rows=tuple(map(_new_row, plan.admitted)),
-        new_blocks=_new_blocks(plan),
+        extended_rows=pack_ids([sequence.row for sequence in plan.extended]),
+        extended_block_ids=pack_ids(plan.new_blocks),
         decode_leaves=pack_ids(plan.leaves),
         decode_joins=pack_ids(plan.joins),
         chunks=tuple(Chunk(chunk.row, chunk.end - chunk.start) for chunk in plan.chunks),
@@ -27,15 +28,8 @@ def _new_row(sequence: Sequence) -> NewRow:
         token_ids=sequence.token_bytes(0, sequence.num_tokens),
         prompt_len=request.prompt_len,
         num_computed_tokens=sequence.num_applied,  # nothing of its own is computed yet: what it shares
-        block_ids=tuple(map(pack_ids, sequence.block_ids)),
+        block_ids=pack_ids(sequence.block_ids),
         seed=sequence.seed,
         eos_token_ids=tuple(sorted(sequence.eos_ids)),
         sampling_params=request.params,
     )
-
-
-def _new_blocks(plan: ScheduledStep) -> tuple[NewBlocks, ...]:
-    if not plan.extended:
-        return ()
-    rows = pack_ids([sequence.row for sequence in plan.extended])
-    return tuple(NewBlocks(group, rows, pack_ids(blocks)) for group, blocks in enumerate(plan.new_blocks))

@@ -87,7 +87,7 @@ class SimulatedClient:
         facts, params = self._scenario.facts, request.sampling_params
         prompt_len = len(request.prompt_token_ids) // 4
         block_size = self._scenario.config.cache.block_size
-        capacity = facts.num_blocks // self._scenario.num_groups * block_size + 1
+        capacity = facts.num_blocks * block_size + 1
         if params.max_tokens is None:
             token_limit = min(facts.max_model_len, capacity)
         else:

@@ -58,7 +58,7 @@ class FakeRow:
     tokens: list[int]
     prefixes: list[int]  # hash of tokens[: i + 1]
     num_computed: int
-    block_ids: list[list[int]]  # per KV group
+    block_ids: list[int]
     new_row: NewRow
     salt: str
 
@@ -123,15 +123,14 @@ class FakeWorker:
                 prefix = extend_hash(prefix, token)
                 prefixes.append(prefix)
             assert new_row.num_computed_tokens < len(tokens), "nothing is left to compute"
-            blocks = [unpack_ids(ids).tolist() for ids in new_row.block_ids]
+            blocks = unpack_ids(new_row.block_ids).tolist()
             salt = background.salts.get(new_row.row, "")
             row = FakeRow(tokens, prefixes, new_row.num_computed_tokens, blocks, new_row, salt)
             self._rows[new_row.row] = row
             for slot in self._poison_of(row):
                 assert self._poisoned[slot] > background.applied_step, "a poisoned block reaches another sequence"
-        for new_blocks in plan.new_blocks:
-            for index, block in zip(unpack_ids(new_blocks.rows), unpack_ids(new_blocks.block_ids), strict=True):
-                self._rows[index].block_ids[new_blocks.group].append(block)
+        for index, block in zip(unpack_ids(plan.extended_rows), unpack_ids(plan.extended_block_ids), strict=True):
+            self._rows[index].block_ids.append(block)
         for index in unpack_ids(plan.decode_leaves):
             self._decode_set.remove(index)
         joins = unpack_ids(plan.decode_joins).tolist()
@@ -142,29 +141,27 @@ class FakeWorker:
         """Every slot before the first new token holds exactly this row's tokens, written in an earlier step."""
         size, slots, end = self.block_size, self._slots, row.num_computed
         assert row.num_computed + num_tokens <= len(row.tokens), "a row computes tokens that it does not have"
-        for table in row.block_ids:
-            assert len(table) * size >= row.num_computed + num_tokens, "a row writes beyond its blocks"
-            used = table[: -(-end // size)]
-            assert all(self._salts[block] == row.salt for block in used), "a block of another salt"
-            for index in range(end // size):
-                assert slots[table[index]] == row.prefixes[index * size : index * size + size], "a block is not ours"
-            if rest := end % size:
-                assert slots[table[end // size]][:rest] == row.prefixes[end - rest : end], "the last block is not ours"
+        table = row.block_ids
+        assert len(table) * size >= row.num_computed + num_tokens, "a row writes beyond its blocks"
+        assert all(self._salts[block] == row.salt for block in table[: -(-end // size)]), "a block of another salt"
+        for index in range(end // size):
+            assert slots[table[index]] == row.prefixes[index * size : index * size + size], "a block is not ours"
+        if rest := end % size:
+            assert slots[table[end // size]][:rest] == row.prefixes[end - rest : end], "the last block is not ours"
 
     def _write(self, row: FakeRow, num_tokens: int, written: set[tuple[int, int]]) -> None:
-        for table in row.block_ids:
-            for position in range(row.num_computed, row.num_computed + num_tokens):
-                block, offset = table[position // self.block_size], position % self.block_size
-                assert (block, offset) not in written, "two rows write one slot in one step"
-                written.add((block, offset))
-                self._slots[block][offset] = row.prefixes[position]
-                self._salts[block] = row.salt
-                self._poisoned.pop((block, offset), None)
+        for position in range(row.num_computed, row.num_computed + num_tokens):
+            block, offset = row.block_ids[position // self.block_size], position % self.block_size
+            assert (block, offset) not in written, "two rows write one slot in one step"
+            written.add((block, offset))
+            self._slots[block][offset] = row.prefixes[position]
+            self._salts[block] = row.salt
+            self._poisoned.pop((block, offset), None)
         row.num_computed += num_tokens
 
     def _poison_of(self, row: FakeRow) -> list[tuple[int, int]]:
         """Poisoned slots among those that the row has computed, or was given as computed."""
-        used = {block: index for table in row.block_ids for index, block in enumerate(table)}
+        used = {block: index for index, block in enumerate(row.block_ids)}
         return [
             (block, offset)
             for block, offset in self._poisoned
@@ -173,9 +170,8 @@ class FakeWorker:
 
     def _spoil_last(self, row: FakeRow, num_tokens: int) -> None:
         """What the row has just written is not finite."""
-        for table in row.block_ids:
-            for position in range(row.num_computed - num_tokens, row.num_computed):
-                self.spoil(table[position // self.block_size], position % self.block_size)
+        for position in range(row.num_computed - num_tokens, row.num_computed):
+            self.spoil(row.block_ids[position // self.block_size], position % self.block_size)
 
     def _sample(self, plan: SchedulerOutput, work: list[tuple[int, int]], ill: set[int]) -> ModelRunnerOutput:
         tokens: list[int] = []

@@ -22,7 +22,6 @@ class Scenario:
     seed: int
     config: Config
     facts: ModelFacts
-    num_groups: int
     num_clients: int
     num_requests: int
     client_credit: int  # messages that a client leaves unacknowledged
@@ -47,7 +46,6 @@ def draw_scenario(seed: int) -> Scenario:
     """Tiny pools, tiny blocks and short contexts, so that everything collides with everything."""
     rng = random.Random(seed)
     block_size: Any = rng.choice((1, 2, 4, 8))
-    num_groups = rng.choice((1, 1, 2))
     max_model_len = rng.randint(8, 64)
     blocks_of_longest = max_model_len // block_size + 1
     config = Config(
@@ -62,7 +60,7 @@ def draw_scenario(seed: int) -> Scenario:
         ),
     )
     facts = ModelFacts(
-        num_blocks=num_groups * (blocks_of_longest + rng.choice((-1, 0, 2, blocks_of_longest, 3 * blocks_of_longest))),
+        num_blocks=blocks_of_longest + rng.choice((-1, 0, 2, blocks_of_longest, 3 * blocks_of_longest)),
         max_model_len=max_model_len,
         vocab_size=rng.choice((8, 40, 500)),
         eos_token_ids=frozenset({EOS}),
@@ -71,7 +69,6 @@ def draw_scenario(seed: int) -> Scenario:
         seed=seed,
         config=config,
         facts=facts,
-        num_groups=num_groups,
         num_clients=rng.randint(1, 3),
         num_requests=rng.randint(5, 40),
         client_credit=rng.choice((1, 3, 256)),

@@ -325,7 +325,7 @@ class Simulation:
                 self._say(client, AbortRequests(tuple(over), reason))
 
     def _start_core(self, epoch: int) -> EngineCore:
-        engine = EngineCore(self.scenario.config, self.scenario.facts, epoch, self.scenario.num_groups)
+        engine = EngineCore(self.scenario.config, self.scenario.facts, epoch)
         engine.scheduler.max_passes = self.scenario.max_passes
         facts = self.scenario.facts
         self._worker_link = SimulatedWorkerLink(facts.num_blocks, facts.vocab_size)

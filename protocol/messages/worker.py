@@ -5,7 +5,7 @@ what changed. The *decode set* is the rows that take one token each step, ascend
 step to step. In every step a worker, in this order:
 
 1. resets each row in `new_rows`;
-2. appends the blocks of `new_blocks`;
+2. appends `extended_block_ids` to the block tables of `extended_rows`;
 3. removes `decode_leaves` from the decode set, then adds `decode_joins`;
 4. runs one forward pass over the decode set (each row: its one token not yet computed) and then `chunks` (each row:
    its next `num_tokens` tokens);
@@ -41,8 +41,6 @@ from .message import (
 )
 from .sampling_params import SamplingParams
 
-MAX_KV_GROUPS = 8
-
 Row = Annotated[int, Meta(ge=0, le=MAX_ROWS - 1)]
 
 
@@ -53,31 +51,18 @@ class NewRow(Record, frozen=True):
     token_ids: TokenBytes  # prompt, then output known so far
     prompt_len: Count  # of token_ids; output position p is sampled from token prompt_len + p - 1
     num_computed_tokens: Count  # already in the KV cache (prefix hit), < len(token_ids)
-    block_ids: Annotated[tuple[Bytes, ...], Meta(max_length=MAX_KV_GROUPS)]  # per KV group, int32, in order of position
+    block_ids: Bytes  # int32, in order of position
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)]  # Philox key; the counter is the output position
     eos_token_ids: TokenIds  # masked while output is shorter than min_tokens; empty with ignore_eos
     sampling_params: SamplingParams
 
     def __post_init__(self) -> None:
-        check_int32(self.token_ids, *self.block_ids)
+        check_int32(self.token_ids, self.block_ids)
         num_tokens = len(self.token_ids) // 4
         if not (self.num_computed_tokens < num_tokens and self.prompt_len <= num_tokens):
             raise ValueError(
                 f"{num_tokens} tokens, of these {self.prompt_len} prompt and {self.num_computed_tokens} computed"
             )
-
-
-class NewBlocks(Record, frozen=True):
-    """Blocks appended to rows in one KV group; rows[i] receives block_ids[i]; a row may stand several times."""
-
-    group: Annotated[int, Meta(ge=0, le=MAX_KV_GROUPS - 1)]
-    rows: Bytes  # int32
-    block_ids: Bytes  # int32
-
-    def __post_init__(self) -> None:
-        check_int32(self.rows)
-        if len(self.rows) != len(self.block_ids):
-            raise ValueError(f"{len(self.rows)} bytes of rows, {len(self.block_ids)} of block ids")
 
 
 class Chunk(Record, frozen=True):
@@ -105,13 +90,16 @@ class SchedulerOutput(Message, frozen=True):
     epoch: Epoch
     step: Step
     new_rows: Annotated[tuple[NewRow, ...], Meta(max_length=MAX_ROWS)] = ()
-    new_blocks: Annotated[tuple[NewBlocks, ...], Meta(max_length=MAX_KV_GROUPS)] = ()
+    extended_rows: Bytes = b""  # int32; a row may stand several times
+    extended_block_ids: Bytes = b""  # int32; one appended to the block table of each of `extended_rows`
     decode_leaves: Bytes = b""  # int32 rows
     decode_joins: Bytes = b""  # int32 rows
     chunks: Annotated[tuple[Chunk, ...], Meta(max_length=MAX_ROWS)] = ()
 
     def __post_init__(self) -> None:
-        check_int32(self.decode_leaves, self.decode_joins)
+        check_int32(self.extended_rows, self.extended_block_ids, self.decode_leaves, self.decode_joins)
+        if len(self.extended_rows) != len(self.extended_block_ids):
+            raise ValueError(f"{len(self.extended_rows)} bytes of rows, {len(self.extended_block_ids)} of block ids")
 
 
 class Shutdown(Message, frozen=True):
@@ -134,7 +122,6 @@ class WorkerReady(Message, frozen=True):
     device: ShortText
     weights_bytes: Step
     load_s: Seconds
-    sliding_window: Count = 0  # tokens; 0: full attention
     arithmetic: ShortText = ""  # in words, what bits depend on beside model and request; equal on all ranks
 
 

@@ -7,7 +7,6 @@ computes in the same steps.
 import torch
 
 from paged_serve.workers.checkpoint.fp8_codes import fp8_codes, fp8_scales
-from paged_serve.workers.kernels.cuda.block_copy import copy_blocks, planes_of
 from paged_serve.workers.kernels.cuda.quantize import quantize_rows
 from paged_serve.workers.layers.rotary import rotate
 
@@ -89,18 +88,6 @@ def check_quantized_rows(launcher, dtype, rows, size, device="cpu"):
     assert torch.equal(bits(found), bits(rounded(wide / expected_scales, FP8)))
     assert torch.equal(found_scales[:, 0], fp8_scales(hidden))
     assert torch.equal(bits(found), bits(fp8_codes(hidden, found_scales[:, 0])))
-
-
-def check_block_copy(launcher, block_bytes, num_planes, device="cpu"):
-    random = torch.Generator().manual_seed(block_bytes)
-    planes = [torch.randint(256, (7, block_bytes), generator=random).byte() for _ in range(num_planes)]
-    pairs = [(3, 0), (3, 5), (1, 4)]
-    copies = [plane.clone().to(device) for plane in planes]
-    copy_blocks(launcher, torch.tensor(pairs, dtype=torch.int32, device=device), planes_of(copies), block_bytes)
-    for plane, copy in zip(planes, copies, strict=True):
-        for source, target in pairs:
-            plane[target] = plane[source]
-        assert torch.equal(copy.cpu(), plane)
 
 
 class Rotation:
@@ -206,5 +193,4 @@ def check_elementwise(launcher, device="cpu"):
     check_rotation(launcher, BF16, FP8, 256, 31, 2, 16, 3, False, device)
     for activation in ("silu", "gelu_tanh", "gelu_erf"):
         check_activation(launcher, BF16, 2, 264, activation, device)
-    check_block_copy(launcher, 16 * 1100, 3, device)
     check_quantized_rows(launcher, BF16, 4, 4104, device)

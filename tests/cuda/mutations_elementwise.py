@@ -66,19 +66,6 @@ MUTATIONS = [
     ("activation.cu", "exp2_approx(-2.f * LOG2_E * y)", "exp2_approx(-LOG2_E * y)", "half the slope of GELU"),
     ("activation.cu", "x * SQRT_HALF", "x", "erf of x itself"),
     ("activation.cu", "if (at >= PACKS) return;", "if (at > PACKS) return;", "one pack past the row"),
-    (
-        "block_copy.cu",
-        "plane + int64_t(pair[0]) * PACKS",
-        "plane + int64_t(pair[1]) * PACKS",
-        "a block copied to itself",
-    ),
-    ("block_copy.cu", "p.planes[blockIdx.z]", "p.planes[0]", "only the first plane"),
-    (
-        "block_copy.cu",
-        "if (first + i * THREADS < PACKS) to[",
-        "if (first + i * THREADS <= PACKS) to[",
-        "into the next block",
-    ),
     ("quantize_rows.cu", "fmaxf(peak, fabsf(hidden[e]))", "fmaxf(peak, hidden[e])", "the largest by its sign"),
     ("quantize_rows.cu", "  __syncthreads();\n#pragma", "#pragma", "maxima read before they are written"),
     ("quantize_rows.cu", "peak = warp_max(peak);", "", "one lane's maximum"),
@@ -86,5 +73,4 @@ MUTATIONS = [
     ("quantize_rows.cu", "fmaxf(peak / LARGEST, LEAST_SCALE)", "peak / LARGEST", "a row of zeros divided by zero"),
     ("quantize_rows.cu", "hidden[e] /= scale;", "hidden[e] *= 1.f / scale;", "two roundings for one"),
     ("quantize_rows.cu", "p.scales[blockIdx.x] = scale", "p.scales[blockIdx.x] = 1.f / scale", "the inverse stored"),
-    ("block_copy.cu", "UNROLLED = 4;", "UNROLLED = 2;", "fewer packs a thread than the grid is made for"),
 ]

@@ -33,7 +33,6 @@ class Limits:
 LIMITS = {
     "attention_merge": Limits(56),  # 128 threads: 9 blocks
     "attention_plan": Limits(48),  # one block in all
-    "block_copy": Limits(32),  # 256 threads: 8
     "gated_activation": Limits(40),  # 256 threads: 6
     "paged_attention": Limits(255, TENSOR_CORES),  # and by variant, below
     "quantize_rows": Limits(40),  # 512 threads: 3

@@ -33,7 +33,6 @@ class Driver:
         block_size=4,
         max_model_len=64,
         vocab_size=100_000,
-        num_groups=1,
         prefix_caching=True,
         eos=(EOS,),
         is_nan=lambda: False,
@@ -45,7 +44,7 @@ class Driver:
             scheduler=SchedulerConfig(**{"pipeline_depth": 1, **scheduler}),
         )
         self.facts = ModelFacts(num_blocks, max_model_len, vocab_size, frozenset(eos))
-        self.engine = EngineCore(self.config, self.facts, epoch, num_groups)
+        self.engine = EngineCore(self.config, self.facts, epoch)
         self.worker = FakeWorker(num_blocks, block_size, vocab_size, 0, is_nan)
         self.plans = deque()  # sent, not executed
         self.answers = deque()

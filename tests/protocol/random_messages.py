@@ -9,7 +9,7 @@ from msgspec import inspect
 
 from paged_serve.protocol.messages.engine_core import EngineCoreRequest, Logprobs, TokenColumns
 from paged_serve.protocol.messages.sampling_params import SamplingParams
-from paged_serve.protocol.messages.worker import NewBlocks, NewRow, RowLogprobs, RowPromptLogprobs
+from paged_serve.protocol.messages.worker import NewRow, RowLogprobs, RowPromptLogprobs, SchedulerOutput
 
 
 def column(rng: random.Random, rows: int, code: str = "i") -> bytes:
@@ -56,8 +56,8 @@ def constrained(cls: Any, values: dict[str, Any], rng: random.Random) -> dict[st
         values |= {"ranks": column(rng, rows)}
     elif cls is RowLogprobs:
         values |= {name: column(rng, k + 1) for name in ("token_ids", "logprobs")}
-    elif cls is NewBlocks:
-        values |= {"rows": column(rng, rows), "block_ids": column(rng, rows)}
+    elif cls is SchedulerOutput:
+        values |= {"extended_rows": column(rng, rows), "extended_block_ids": column(rng, rows)}
     elif cls is NewRow:
         values |= {"token_ids": column(rng, 5), "prompt_len": rng.randint(0, 5)}
         values |= {"num_computed_tokens": rng.randint(0, 4)}

@@ -27,7 +27,7 @@ class WatchedEngine(EngineCore):
     """Notes what gets in, and dies of some of it."""
 
     def __init__(self, scenario: Scenario, epoch: int, poison: int):
-        super().__init__(scenario.config, scenario.facts, epoch, scenario.num_groups)
+        super().__init__(scenario.config, scenario.facts, epoch)
         self.scheduler.max_passes = scenario.max_passes
         self.taken: deque[tuple[bytes, EngineCoreRequest, list[int]]] = deque()  # and the seeds
         self.salts: dict[tuple[bytes, int], str] = {}

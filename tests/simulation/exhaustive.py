@@ -58,7 +58,7 @@ class Scope:
         )
         config = Config(cache=CacheConfig(block_size=self.block_size), scheduler=scheduler)
         facts = ModelFacts(self.num_blocks, self.num_blocks * self.block_size, 50, frozenset())
-        return Scenario(0, config, facts, 1, 1, len(self.requests), 256, 1.0, 0, 0, 0, 0, 0, (("", 1.0),), 0, None)
+        return Scenario(0, config, facts, 1, len(self.requests), 256, 1.0, 0, 0, 0, 0, 0, (("", 1.0),), 0, None)
 
 
 class Moment:
@@ -178,7 +178,7 @@ def _key_of_step(step: ScheduledStep, last: int) -> object:
 
 def _key_of(sequence: Sequence, step: int) -> object:
     joined = sequence.joined_step - step if sequence.joined_step else None
-    tables = tuple(map(tuple, sequence.block_ids))
+    tables = tuple(sequence.block_ids)
     counts = (sequence.prefill_len, sequence.num_scheduled, sequence.num_applied, sequence.num_published)
     leader = sequence.request.leader
     held = (leader.stream_id if leader else None, _ids(sequence.request.followers))

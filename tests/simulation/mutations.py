@@ -50,7 +50,7 @@ MUTATIONS = [
         "-(-num_tokens // self._block_size)\n        if end > start",
         "half a block is published",
     ),
-    (CACHE, "            self.pool.invalidate(blocks)\n", "            pass\n", "what is poisoned can still be found"),
+    (CACHE, "        self.pool.invalidate(sequence.block_ids)\n", "        pass\n", "what is poisoned can still be found"),
     (CACHE, "if not sequence.num_nans:\n", "if True:\n", "what is poisoned is found again after its release"),
     (
         REQUEST,
@@ -59,7 +59,7 @@ MUTATIONS = [
         "poison is read again by who suffered from it",
     ),
     (HASH, ".encode() + cache_salt.encode()", ".encode()", "salts mix"),
-    (CACHE, "- sum(map(self.pool.num_free_among, shared))", "", "free blocks counted twice"),
+    (CACHE, " - self.pool.num_free_among(shared)", "", "free blocks counted twice"),
     (
         RESULTS,
         "if chunk.discarded:\n            if index in bad",

@@ -69,7 +69,7 @@ class Reader:
         if reading is None:  # it has got other ids, or has ended, while this was under way
             return
         prompt_len, block_size = len(message.prompt_token_ids) // 4, self._scenario.config.cache.block_size
-        capacity = facts.num_blocks // self._scenario.num_groups * block_size + 1
+        capacity = facts.num_blocks * block_size + 1
         limit = capacity if params.max_tokens is None else prompt_len + params.max_tokens
         limit = min(facts.max_model_len, limit)
         expected = [lonely_output(message, seed, limit, facts.vocab_size) for seed in seeds]

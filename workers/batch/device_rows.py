@@ -3,7 +3,6 @@
 The CPU is a device as well: its steps read the same tensors, which lie beside the host's rows.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from paged_serve.protocol.messages.worker import NewBlocks, NewRow, SchedulerOutput
+from paged_serve.protocol.messages.worker import NewRow, SchedulerOutput
 
 from .input_batch import InputBatch, StepArrays
 from .staging import ALIGNMENT, Staging
@@ -64,25 +63,25 @@ class DeviceRows:
         self._reset_rows: list[int] = []
         self._reset_tokens: list[int] = []
 
-    def apply(self, plan: SchedulerOutput, places: Sequence[NDArray[np.int64]]) -> None:
+    def apply(self, plan: SchedulerOutput, places: NDArray[np.int64]) -> None:
         """As RequestRows.apply, which returned the `places`."""
         for new_row in plan.new_rows:
             self.reset(new_row)
-        for new_blocks, where in zip(plan.new_blocks, places, strict=True):
-            self.append_blocks(new_blocks, where)
+        if len(places):
+            self.append_blocks(plan, places)
 
     def reset(self, new: NewRow) -> None:
         """As RequestRows.reset."""
-        blocks = np.frombuffer(new.block_ids[0], "<i4")
+        blocks = np.frombuffer(new.block_ids, "<i4")
         self._places.append(new.row * self._max_blocks + np.arange(len(blocks)))
         self._blocks.append(blocks)
         self._reset_rows.append(new.row)
         self._reset_tokens.append(int.from_bytes(new.token_ids[-4:], "little"))
 
-    def append_blocks(self, new: NewBlocks, places: NDArray[np.int64]) -> None:
+    def append_blocks(self, plan: SchedulerOutput, places: NDArray[np.int64]) -> None:
         """As RequestRows.append_blocks, which says the `places` [blocks] where they go."""
         self._places.append(places)
-        self._blocks.append(np.frombuffer(new.block_ids, "<i4"))
+        self._blocks.append(np.frombuffer(plan.extended_block_ids, "<i4"))
 
     def update(self) -> None:
         """Put on the stream what `reset` and `append_blocks` were told."""

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from paged_serve.protocol.messages.worker import NewBlocks, NewRow, SchedulerOutput
+from paged_serve.protocol.messages.worker import NewRow, SchedulerOutput
 
 from .sampling_columns import SamplingColumns
 
@@ -28,11 +28,11 @@ class RequestRows:
         self.sampling = SamplingColumns(num_rows, vocab_size)
         self.decode_set = np.zeros(0, np.int64)  # rows that take one token a step, ascending
 
-    def apply(self, plan: SchedulerOutput) -> list[NDArray[np.int64]]:
-        """Take in what `plan` says is new. Returns for each of its `new_blocks` where they went, as `append_blocks`."""
+    def apply(self, plan: SchedulerOutput) -> NDArray[np.int64]:
+        """Take in what `plan` says is new. Returns where its blocks went, as `append_blocks`."""
         for new_row in plan.new_rows:
             self.reset(new_row)
-        places = [self.append_blocks(new_blocks) for new_blocks in plan.new_blocks]
+        places = self.append_blocks(plan)
         if plan.decode_leaves:
             self.decode_set = np.setdiff1d(self.decode_set, np.frombuffer(plan.decode_leaves, "<i4"))
         if plan.decode_joins:
@@ -43,7 +43,7 @@ class RequestRows:
         """Take over the whole state of `new`; what the row held before is forgotten."""
         row = new.row
         token_ids = np.frombuffer(new.token_ids, "<i4")
-        blocks = np.frombuffer(new.block_ids[0], "<i4")
+        blocks = np.frombuffer(new.block_ids, "<i4")
         self.token_ids[row, : len(token_ids)] = token_ids
         self.length[row] = len(token_ids)
         self.prompt_len[row] = new.prompt_len
@@ -54,13 +54,12 @@ class RequestRows:
         self.prompt_logprobs[row] = new.sampling_params.prompt_logprobs
         self.sampling.reset(row, new.sampling_params, new.seed, token_ids, new.prompt_len, new.eos_token_ids)
 
-    def append_blocks(self, new: NewBlocks) -> NDArray[np.int64]:
-        """Append the blocks of one step; only KV group 0 exists. Returns each one's place in the flat block table."""
-        assert new.group == 0, f"KV group {new.group} is unknown"
-        rows = np.frombuffer(new.rows, "<i4").tolist()
+    def append_blocks(self, plan: SchedulerOutput) -> NDArray[np.int64]:
+        """Append the blocks of one step. Returns each one's place in the flat block table."""
+        rows, blocks = (np.frombuffer(ids, "<i4").tolist() for ids in (plan.extended_rows, plan.extended_block_ids))
         places = np.empty(len(rows), np.int64)
         per_row = self.block_table.shape[1]
-        for index, (row, block) in enumerate(zip(rows, np.frombuffer(new.block_ids, "<i4").tolist(), strict=True)):
+        for index, (row, block) in enumerate(zip(rows, blocks, strict=True)):
             places[index] = row * per_row + self.num_blocks[row]
             self.block_table[row, self.num_blocks[row]] = block
             self.num_blocks[row] += 1

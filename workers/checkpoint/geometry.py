@@ -54,11 +54,6 @@ class Geometry:
     dtype: torch.dtype
     head_multiple: int = 1  # elements; a head in the KV cache is filled up with zeros to a multiple of it
 
-    @property
-    def sliding_window(self) -> int:
-        """Tokens that must stay in the cache if every layer slides, else 0."""
-        return max(self.sliding_windows) if all(self.sliding_windows) else 0
-
     def heads_of_rank(self, tp_size: int) -> int:
         return self.num_heads // tp_size
 

@@ -90,7 +90,6 @@ class Rank:
             device=self._model.device,
             weights_bytes=self._model.weights_bytes,
             load_s=self._load_s,
-            sliding_window=geometry.sliding_window,
             arithmetic=arithmetic(self._model, size, self._pool),
         )
 

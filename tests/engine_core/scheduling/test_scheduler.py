@@ -23,7 +23,7 @@ def test_a_steady_step_is_a_message_of_a_few_bytes(drive):
         driver.add(20, max_tokens=30)
     driver.step(3)
     steady = driver.plan()
-    assert (steady.new_rows, steady.new_blocks, steady.chunks) == ((), (), ())
+    assert (steady.new_rows, steady.extended_rows, steady.chunks) == ((), b"", ())
     assert len(msgspec.msgpack.encode(steady)) < 50
 
 
@@ -308,19 +308,6 @@ def test_blocks_are_found_only_after_their_results_were_applied(drive):
     assert driver.sequence(stream).num_cached_tokens == 0
 
 
-def test_every_group_has_a_table_of_its_own(drive):
-    driver = drive(num_groups=2, num_blocks=40)
-    stream = driver.add(10, max_tokens=12)
-    driver.step(5)
-    tables = driver.sequence(stream).block_ids
-    assert len(tables) == 2
-    assert not set(tables[0]) & set(tables[1])
-    driver.run()
-    again = driver.add(10, max_tokens=1)
-    driver.run()
-    assert driver.firsts[again].num_cached_tokens == 8
-
-
 def test_a_row_leaves_the_set_with_the_plan_after_its_last_token(drive):
     driver = drive(pipeline_depth=3)
     driver.add(4, max_tokens=3)
@@ -375,7 +362,7 @@ def test_the_cost_of_a_steady_plan_does_not_grow_with_the_rows(drive):
         sys.setprofile(profile)
         plan = driver.engine.plan(0.0)
         sys.setprofile(None)
-        assert not plan.new_blocks
+        assert not plan.extended_rows
         return count
 
     assert calls(8) == calls(128)

@@ -34,7 +34,7 @@ from paged_serve.protocol.messages.message import (
     unpack_int64,
 )
 from paged_serve.protocol.messages.sampling_params import BOUNDS, SamplingParams
-from paged_serve.protocol.messages.worker import ModelRunnerOutput, NewBlocks, NewRow, RowLogprobs, SchedulerOutput
+from paged_serve.protocol.messages.worker import ModelRunnerOutput, NewRow, RowLogprobs, SchedulerOutput
 from paged_serve.protocol.transport.channel import check_hello, handshake_hello, identity
 
 MESSAGES = [(link, cls) for link, union in UNIONS.items() for cls in get_args(union)]
@@ -152,10 +152,10 @@ def test_columns_that_do_not_fit_together_are_refused():
         lambda: Logprobs(eight, eight, b""),
         lambda: Logprobs(bytes(12), bytes(12), eight),
         lambda: RowLogprobs(0, eight, four, 1),
-        lambda: NewBlocks(0, eight, four),
-        lambda: NewRow(0, eight, 3, 0, (), 0, (), SamplingParams()),
-        lambda: NewRow(0, eight, 2, 2, (), 0, (), SamplingParams()),
-        lambda: NewRow(0, eight, 2, 0, (b"abc",), 0, (), SamplingParams()),
+        lambda: SchedulerOutput(0, 0, extended_rows=eight, extended_block_ids=four),
+        lambda: NewRow(0, eight, 3, 0, b"", 0, (), SamplingParams()),
+        lambda: NewRow(0, eight, 2, 2, b"", 0, (), SamplingParams()),
+        lambda: NewRow(0, eight, 2, 0, b"abc", 0, (), SamplingParams()),
         lambda: SchedulerOutput(0, 0, decode_joins=b"abc"),
         lambda: ModelRunnerOutput(0, 0, b"abc", 0.0),
     ):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from paged_serve.protocol.messages.message import pack_ids, unpack_ids
 from paged_serve.protocol.messages.sampling_params import SamplingParams
-from paged_serve.protocol.messages.worker import Chunk, ModelRunnerOutput, NewBlocks, NewRow, SchedulerOutput
+from paged_serve.protocol.messages.worker import Chunk, ModelRunnerOutput, NewRow, SchedulerOutput
 from paged_serve.workers.runner.model_runner import ModelRunner
 
 
@@ -89,11 +89,13 @@ class Planner:
         chunks = self.choose_chunks(whims)
         decodes = sorted((one for one in self.running if one.decoding), key=lambda one: one.row)
         work = [(one, 1) for one in decodes] + chunks
+        rows, blocks = self.grow(work)
         plan = SchedulerOutput(
             epoch=1,
             step=self.step,
             new_rows=tuple(new_rows),
-            new_blocks=self.grow(work),
+            extended_rows=rows,
+            extended_block_ids=blocks,
             decode_leaves=pack_ids(row for row in leaves if row not in joins),
             decode_joins=pack_ids(joins),
             chunks=tuple(Chunk(one.row, count) for one, count in chunks),
@@ -129,7 +131,7 @@ class Planner:
         self.running.append(one)
         prompt_len = len(request.prompt)
         return NewRow(
-            one.row, pack_ids(tokens), prompt_len, computed, (pack_ids(blocks),), request.seed, (2,), request.params
+            one.row, pack_ids(tokens), prompt_len, computed, pack_ids(blocks), request.seed, (2,), request.params
         )
 
     def choose_chunks(self, whims: Whims) -> list[tuple[Running, int]]:
@@ -140,14 +142,14 @@ class Planner:
                 chunks.append((one, left if self.rng.random() < whims.whole_chunk else self.rng.randint(1, left)))
         return chunks
 
-    def grow(self, work: list[tuple[Running, int]]) -> tuple[NewBlocks, ...]:
+    def grow(self, work: list[tuple[Running, int]]) -> tuple[bytes, bytes]:
         rows, blocks = [], []
         for one, count in work:
             while len(one.blocks) * self.block_size < one.num_computed + count:
                 one.blocks.append(self.free_blocks.pop(self.rng.randrange(len(self.free_blocks))))
                 rows.append(one.row)
                 blocks.append(one.blocks[-1])
-        return (NewBlocks(0, pack_ids(rows), pack_ids(blocks)),) if rows else ()
+        return pack_ids(rows), pack_ids(blocks)
 
     def apply(self, work: list[tuple[Running, int]], output: ModelRunnerOutput) -> None:
         assert output.nan_indices == b""
