@@ -50,7 +50,12 @@ MUTATIONS = [
         "-(-num_tokens // self._block_size)\n        if end > start",
         "half a block is published",
     ),
-    (CACHE, "        self.pool.invalidate(sequence.block_ids)\n", "        pass\n", "what is poisoned can still be found"),
+    (
+        CACHE,
+        "        self.pool.invalidate(sequence.block_ids)\n",
+        "        pass\n",
+        "what is poisoned can still be found",
+    ),
     (CACHE, "if not sequence.num_nans:\n", "if True:\n", "what is poisoned is found again after its release"),
     (
         REQUEST,
