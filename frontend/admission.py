@@ -123,7 +123,7 @@ class Admission:
 
     What the engine would refuse is refused here, before anything is read: its figures, some 100 ms old, say whose share
     of the queue is full. The limit of this frontend holds while the engine is away, when accepted requests wait here.
-    A frontend that is full is full for those who fill it, as the engine's queue is.
+    A full frontend is full for the tenants that fill it, as the engine's queue is.
     """
 
     def __init__(self, max_active: int, stats: Callable[[], SchedulerStats | None] = lambda: None) -> None:

@@ -1,7 +1,7 @@
 """Whether there is room in the queue for one more request, and when there will be.
 
-A queue that is full is full for those who fill it: each tenant may always have its share of the limits, so all tenants
-together at most double them. One that has the queue to itself may use all of it.
+A full queue is full for the tenants that fill it: each tenant may always have its share of the limits, so all tenants
+together at most double them. A tenant that has the queue to itself may use all of it.
 """
 
 from heapq import nsmallest
@@ -17,7 +17,7 @@ from .forecast import Forecast
 
 LONGEST_WAIT_S, SHORTEST_WAIT_S = 3600.0, 0.1  # that a client is told
 UNKNOWN_WAIT_S = 1.0  # before the first step
-TOLD_TO_HURRY_S = 0.5  # a queue that may drain sooner is not called full: who hears of it does so some 100 ms later
+TOLD_TO_HURRY_S = 0.5  # a queue that may drain sooner is not called full: clients learn of it some 100 ms later
 
 
 class Capacity:

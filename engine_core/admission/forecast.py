@@ -16,7 +16,7 @@ KEEP_STEP = 0.98  # a step counts half after 34 more
 KEEP_SEQUENCE = 0.95  # an ended sequence counts half after 14 more
 ALIKE = 1e-4  # steps that differ by less than this part do not tell what costs what
 MAX_NOTED = 256  # steps
-ROUNDS = 8  # of asking who else comes during a wait of so long
+ROUNDS = 8  # of asking which others arrive during a wait of that length
 
 
 class StepPace:
@@ -32,7 +32,7 @@ class StepPace:
         self._new: list[tuple[int, int, float]] = []
 
     def observe(self, prompt_tokens: int, rows: int, seconds: float) -> None:
-        """One step. It is only noted: who wants prices does the sums."""
+        """One step. It is only noted; the sums are done when prices are asked for."""
         self._new.append((prompt_tokens, rows, seconds))
         if len(self._new) == MAX_NOTED:
             self._add_new()

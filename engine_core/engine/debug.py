@@ -114,7 +114,7 @@ def _check_decode_set(scheduler: Scheduler) -> None:
     assert decode.rows == sorted(set(decode.rows)), "the decode set is out of order"
     assert decode.rows == [sequence.row for sequence in decode.sequences], "the decode set names a wrong row"
     members = {sequence for sequence in scheduler.running if sequence.joined_step}
-    assert set(decode.sequences) == members, "the decode set is not who decodes"
+    assert set(decode.sequences) == members, "the decode set is not the set of sequences that decode"
     assert decode.stream_ids.tolist() == [sequence.stream_id for sequence in decode.sequences]
     for sequence, first in zip(decode.sequences, decode.first_positions, strict=True):
         position = sequence.prefill_len - sequence.request.prompt_len + 1 + scheduler.step - sequence.joined_step
@@ -133,7 +133,7 @@ def _check_calendars(scheduler: Scheduler) -> None:
 
 
 def dump_state(engine: EngineCore) -> dict[str, Any]:
-    """The engine as plain data, for people: what runs, what waits, what is in flight, who owns how many blocks."""
+    """The engine as plain data: what runs, what waits, what is in flight, how many blocks each stream owns."""
     scheduler, pool, now = engine.scheduler, engine.kv_cache.pool, engine.scheduler.shares.virtual_time
     return {
         "epoch": engine.epoch,

@@ -181,7 +181,7 @@ class EngineCore:
     # Steps
 
     def stats(self, now: float) -> SchedulerStats:
-        """Figures of this moment; waits are predicted once in STATS_INTERVAL_S for all who ask."""
+        """Figures of this moment; waits are predicted once in STATS_INTERVAL_S, for all clients."""
         if now - self._waits_s >= STATS_INTERVAL_S:
             self._waits, self._waits_s = self.admission.capacity.waits(), now
         return self.counters.snapshot(self.scheduler, *self._waits)

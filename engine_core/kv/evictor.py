@@ -1,8 +1,8 @@
 """Free blocks whose contents can still be found, and which of them goes when the room is needed.
 
 The tenant with most blocks, those it uses and those it has left, loses the least recently used of the latter. So
-a tenant that floods the cache pushes out its own prefixes and not those of others, who keep up to an equal share each
-for as long as they come back for it.
+a tenant that floods the cache evicts its own prefixes and not those of others: each keeps up to an equal share for as
+long as it comes back for it.
 """
 
 import heapq

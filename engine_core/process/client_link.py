@@ -65,7 +65,7 @@ class ClientLink:
         return self._engine is not None and self._engine.admission.core_poison.has_ready
 
     def open(self, engine: EngineCore, now: float) -> None:
-        """Let in those who wait."""
+        """Let in the clients that wait."""
         self._engine = engine
         for client in self._early:
             self._welcome(engine, client, now)

@@ -137,7 +137,7 @@ class EngineProcess:
     # Workers
 
     def _begin(self, now: float) -> EngineCore:
-        """The first worker group is ready: make the engine, and let in those who wait."""
+        """The first worker group is ready: make the engine, and let in the clients that wait."""
         facts = self._link.group.facts
         assert self._link.num_blocks is not None
         engine = self._engine = EngineCore(

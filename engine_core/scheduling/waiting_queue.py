@@ -30,7 +30,7 @@ class WaitingQueue:
 
     @property
     def tenants(self) -> Collection[Tenant]:
-        """Those of whom something waits."""
+        """Tenants with a waiting sequence."""
         return self._waiting.keys()
 
     def add(self, sequence: Sequence) -> None:

@@ -127,7 +127,7 @@ class SimulatedClient:
         return again
 
     def asked_again(self, rng: random.Random, now: float) -> list[EngineCoreRequest]:
-        """What those who waited for its answers ask elsewhere; a part of them another thing about the same prompt."""
+        """Its unanswered requests, asked again elsewhere; part of them with another question about the same prompt."""
         again = []
         for request in self.unfinished_requests(now):
             params = request.sampling_params

@@ -1,4 +1,4 @@
-"""More load than an engine can bear, in virtual time: what it foretells beside what then happens, and who got how much.
+"""More load than an engine can bear, in virtual time: forecasts beside what then happens, and each tenant's share.
 
 The workers are a clock: a step takes what its tokens cost, and every sequence ends at a length drawn beforehand. So a
 minute of overload takes seconds, and the same seed gives the same figures anywhere.

@@ -250,7 +250,7 @@ class Simulation:
             self.outcomes.halts += seconds > CLIENT_LEASE_S
 
     def _lose(self, lost: SimulatedClient) -> None:
-        """Either its lease must end, or a send to it fails, and who waited for its answers asks another client."""
+        """Either its lease must end, or a send to it fails; its requests are asked again of another client."""
         lost.is_silent = True
         self.outcomes.silent_clients += 1
         if self._rng.random() < 0.2:

@@ -1,4 +1,4 @@
-"""`paged-serve config show`: what `serve` would run with, and who decided it."""
+"""`paged-serve config show`: what `serve` would run with, and where each value comes from."""
 
 from typing import Any
 

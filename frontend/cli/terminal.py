@@ -69,7 +69,7 @@ def server(flags: dict[str, Any]) -> Iterator[tuple[HttpClient, str]]:
             api_keys=(),
             num_frontends=1,
             log_level=quiet,
-            wake_supervisor=False,  # ctrl-Z of a person who chats is meant
+            wake_supervisor=False,  # here ctrl-Z is meant
         )
         alone = msgspec.structs.replace(config.parallel, standby_workers=False)
         config = msgspec.structs.replace(config, server=own, parallel=alone)

@@ -228,7 +228,7 @@ SETTINGS = (
         "Server",
         "server.client_keys",
         ("--client-keys",),
-        "Folder with the public keys (*.key) of those who may come.",
+        "Folder with the public keys (*.key) of the clients that may connect.",
         "FOLDER",
     ),
     Setting(

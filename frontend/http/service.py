@@ -1,4 +1,4 @@
-"""What every route works with: the loaded model's text side, the client, and who may do what now."""
+"""What every route works with: the loaded model's text side, the client, and what may be done now."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence

@@ -219,7 +219,7 @@ class Supervisor:
 
     def _give_up(self, reason: str, exit_code: int, now: float) -> None:
         self.reason, self.exit_code = reason, exit_code
-        if exit_code != 2:  # a refusal is for the person who started us, who gets it in one line
+        if exit_code != 2:  # a refusal is printed in one line, for the terminal
             log.error("ending reason=%s", reason)
         self._begin_stop(now, at_once=True)
 

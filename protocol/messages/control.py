@@ -97,7 +97,7 @@ class ReportAsked(Message, frozen=True):
 
 
 class State(Message, frozen=True):
-    """From the core: what runs and waits, who owns how many blocks, and what an audit of it all says. For people."""
+    """From the core: what runs and waits, how many blocks each stream owns, and what an audit of it all says."""
 
     json: Annotated[bytes, Meta(max_length=1 << 20)]  # numbers and names alone; "" where it would be too long
 

@@ -224,7 +224,7 @@ class SchedulerStats(Record, frozen=True):
     num_preemptions: Step
     last_step_s: Seconds
     last_step_tokens: Count
-    wait_s: Seconds = 0.0  # predicted, for a tenant of whom nothing waits
+    wait_s: Seconds = 0.0  # predicted, for a tenant without a waiting sequence
     tenants: Annotated[tuple[TenantStats, ...], Meta(max_length=MAX_TENANT_STATS)] = ()  # the longest queues first
 
 

@@ -221,7 +221,7 @@ class RouterChannel(Generic[Sends, Receives]):
         return True
 
     def receive(self) -> tuple[bytes, Receives] | None:
-        """The next message and who sent it; None when there is none (or after many invalid ones: poll again)."""
+        """The next message and its sender; None when there is none (or after many invalid ones: poll again)."""
         return _take_valid(self.socket, self._codec, expected=2, invalid=self._invalid)
 
     def close(self) -> None:

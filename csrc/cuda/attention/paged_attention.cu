@@ -8,7 +8,7 @@
 // are one function of the tile's scores, and its sums go on through keys in steps of 16, whichever warp does it: tiles begin
 // at multiples of 64, sums anew at multiples of 512, where parts are joined in order, by this kernel in shared memory (a
 // block that has all keys) or by merge.cu (a block per split). What is masked leaves top, total and sums as they
-// are. The shapes differ in who does what: for decode (ROW_WARPS 1, SHARING 4) four warps share 16 rows, each scoring 16 keys
+// are. The shapes divide the work differently: for decode (ROW_WARPS 1, SHARING 4) four warps share 16 rows, each scoring 16 keys
 // of a tile and summing a quarter of the dims; for prefill (4, 1) a warp has 16 rows to itself; with 256 dims (4, 2).
 // What it costs: in decode two barriers a tile more than with a softmax per warp, and 2.5 KB of shared memory; in prefill a
 // pass through shared memory of 4 * HEAD_DIM bytes a row every 512 keys, about 4 % [E], in the space of the queries.

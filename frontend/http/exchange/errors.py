@@ -43,7 +43,7 @@ class ErrorAnswer(msgspec.Struct, frozen=True):
 
 
 class HttpError(Exception):
-    """Ends a request with this status; the message is written for the person who sent it."""
+    """Ends a request with this status; the message is written for its sender."""
 
     def __init__(self, status: int, message: str, param: str | None = None, headers: Headers | None = None):
         super().__init__(message)

@@ -213,7 +213,7 @@ class FrontendProcess:
     def _break_connections(self) -> None:
         """Only this process ends, by a signal. Readers ask again after a break; after an error they may not."""
         for listener in self._server.servers:
-            listener.close()  # who comes now waits for our successor
+            listener.close()  # connections that come now wait for our successor
         self._connection_limit.is_closed = True
         for server in (self._server, self._sibling_server):
             connections: Any = server.server_state.connections

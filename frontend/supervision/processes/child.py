@@ -164,12 +164,12 @@ class Child:
         return code in OUTSIDE if code is not None else self.is_stopped()
 
     def obituary(self) -> str:
-        """Who ended and why, for people: its own words first, then how the kernel saw it."""
-        who = f"{self.name} (pid {self.process.pid})"
+        """How it ended and why, in words: its own first, then how the kernel saw it."""
+        process = f"{self.name} (pid {self.process.pid})"
         if self.failure:
-            return f"{who}: {self.failure}"
+            return f"{process}: {self.failure}"
         code = self.process.returncode
         if code is not None and code < 0:
             hint = "; the kernel has just ended processes because memory ran out" if self.memory_ran_out else ""
-            return f"{who} was killed by {signal.Signals(-code).name}{hint}"
-        return f"{who} ended with exit code {code}"
+            return f"{process} was killed by {signal.Signals(-code).name}{hint}"
+        return f"{process} ended with exit code {code}"

@@ -1,4 +1,4 @@
-"""Hung is not dead: who has been silent for too long. Children speak from their own loops, four times a second."""
+"""Finds children that are alive and hang: silent for too long. Their own loops send a beat four times a second."""
 
 from collections.abc import Collection
 
@@ -19,7 +19,7 @@ class HangDetector:
 
     def judge(self, children: Collection[Child], now: float) -> list[Child]:
         """Those that hang, each with the reason in `failure`."""
-        if now - self._last_look > SLEPT_S:  # it was us who slept; what they said meanwhile is still unread
+        if now - self._last_look > SLEPT_S:  # the supervisor itself slept; messages of that time are still unread
             for child in children:
                 child.last_heard = now
         self._last_look = now

@@ -1,4 +1,4 @@
-"""What a kernel is before it is compiled, and who launches it."""
+"""What a kernel is before it is compiled, and what launches it."""
 
 import ctypes
 from collections.abc import Callable, Iterable
