@@ -112,7 +112,7 @@ def open_unix(path: str) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     previous_mask = os.umask(0o177)  # this user alone may connect
     try:
-        _remove_if_nobody_listens(path)
+        _remove_if_abandoned(path)
         listener.bind(path)
         listener.listen(BACKLOG)
     except OSError as error:
@@ -123,7 +123,7 @@ def open_unix(path: str) -> socket.socket:
     return listener
 
 
-def _remove_if_nobody_listens(path: str) -> None:
+def _remove_if_abandoned(path: str) -> None:
     """A killed server leaves its socket file behind; a living one answers."""
     if not (os.path.lexists(path) and stat.S_ISSOCK(os.lstat(path).st_mode)):
         return  # nothing there, or no socket: bind will say so, and no file is removed

@@ -51,12 +51,12 @@ def until_gone(pids: list[int], since: float) -> float:
 
 
 def end_by(server: Server, number: int) -> End:
-    """Signal the supervisor, and see how long anybody is left."""
-    everybody = [pid for pid in server.everybody() if pid != server.process.pid]
+    """Signal the supervisor, and see how long any process is left."""
+    processes = [pid for pid in server.processes() if pid != server.process.pid]
     began = time.perf_counter()
     server.process.send_signal(number)
     code = server.process.wait(GONE_WITHIN_S)
-    return End(until_gone(everybody, began), code)
+    return End(until_gone(processes, began), code)
 
 
 def killed(server: Server) -> End:
@@ -96,11 +96,11 @@ def drained(server: Server) -> End:
 
 def out_of_budget(server: Server) -> End:
     """The supervisor gives up by itself; counted from the signal to the worker."""
-    everybody = [pid for pid in server.everybody() if pid != server.process.pid]
+    processes = [pid for pid in server.processes() if pid != server.process.pid]
     began = time.perf_counter()
     server.victim("worker").kill()
     code = server.process.wait(GONE_WITHIN_S)
-    return End(until_gone(everybody, began), code)
+    return End(until_gone(processes, began), code)
 
 
 ENDINGS: dict[str, tuple[Callable[[Server], End], tuple[str, ...], int]] = {  # how, server options, exit code

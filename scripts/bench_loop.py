@@ -1,4 +1,4 @@
-"""How long does one request, whatever it asks, keep a frontend from everybody else?
+"""How long does one request, whatever it asks, keep a frontend from all others?
 
     python scripts/bench_loop.py [--repeats 5] [serve options]
 

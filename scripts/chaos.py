@@ -30,7 +30,7 @@ def parse() -> Campaign:
         "--pairs", type=float, default=0.5, help="share of the faults that strike two processes at once"
     )
     parser.add_argument("--frontends", type=int, default=1)
-    parser.add_argument("--only", action="append", choices=EVERYTHING, metavar="WHO:SIGNAL", help="repeatable")
+    parser.add_argument("--only", action="append", choices=EVERYTHING, metavar="ROLE:SIGNAL", help="repeatable")
     given = parser.parse_args()
     kinds = tuple(given.only) if given.only else EVERYTHING
     return Campaign(

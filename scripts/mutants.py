@@ -82,7 +82,7 @@ def functions(tree: ast.Module) -> Iterator[tuple[ast.FunctionDef, str]]:
 
 
 def changeable(node: ast.AST) -> Iterator[Any]:
-    """`node` and what is in it, without what nobody need notice."""
+    """`node` and what is in it, without what no test need notice."""
     is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
     if isinstance(node, UNTOUCHED) or is_text or (isinstance(node, ast.keyword) and node.arg == "strict"):
         return

@@ -3,7 +3,7 @@
 `python scripts/mutate.py [--only block_pool] [--limit-s 150 --first 200]`. Every mutant (mutants.py) is planted in a
 child of a process that has imported everything and collected all tests; the child runs them, quickest first, then a few
 lives, and ends at the first failure. A mutant that takes more than CPU_LIMIT_S of processor time is found, too. Prints
-those that nobody noticed, and the score. Ends with 1 when that is below 95 %.
+those that no test noticed, and the score. Ends with 1 when that is below 95 %.
 """
 
 import argparse

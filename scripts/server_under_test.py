@@ -31,7 +31,7 @@ class Server:
         pids = processes_of(self.process.pid)
         return psutil.Process([pid for name, pid in pids.items() if name.startswith(role)][-1])
 
-    def everybody(self) -> list[int]:
+    def processes(self) -> list[int]:
         """All processes of this server, helpers of helpers included."""
         found, todo = [], [self.process.pid]
         while todo:

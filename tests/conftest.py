@@ -14,7 +14,7 @@ TEARDOWN_S = 120
 # A shell starts background jobs with SIGINT ignored, and so would our servers be: they must see it as from a terminal.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Servers of tests lose processes; what they report about it is not for the one who runs the tests.
+# Servers of tests lose processes; their reports do not belong in the user's folder.
 _STATE = tempfile.TemporaryDirectory(prefix="paged-serve-tests-")
 os.environ["XDG_STATE_HOME"] = _STATE.name
 

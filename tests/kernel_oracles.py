@@ -1,4 +1,4 @@
-"""What kernels must answer, in float64, whoever runs them: csrc/cuda in the emulator or on a device, csrc/cpu."""
+"""What kernels must answer, in float64, wherever they run: csrc/cuda in the emulator or on a device, csrc/cpu."""
 
 import torch
 from torch import Tensor

@@ -75,7 +75,7 @@ def test_every_file_can_be_read_in_one_sitting(room):
 
 
 @pytest.mark.parametrize("room", ROOMS)
-def test_nobody_reads_the_environment_behind_the_configurations_back(room):
+def test_no_file_reads_the_environment_behind_the_configurations_back(room):
     allowed = {
         "frontend/config/options.py",
         "protocol/process/log.py",
@@ -93,7 +93,7 @@ def test_nobody_reads_the_environment_behind_the_configurations_back(room):
 
 
 @pytest.mark.parametrize("room", ROOMS)
-def test_nobody_decides_by_the_clock_on_the_wall(room):
+def test_no_file_decides_by_the_clock_on_the_wall(room):
     """It may jump. These tell it to people, or let the removal of old files wait."""
     tells = {
         *("engine_core/engine/step_log.py", "protocol/transport/run_dir.py", "frontend/cli/doctor.py"),

@@ -60,7 +60,7 @@ def json_request(words: Words, keys: list[str]) -> str:
 
 
 def whole_request(words: Words, asked: str, single: bool) -> str:
-    """A request that somebody wrote by hand, in its own grammar; one key takes no plural."""
+    """A request written by hand, in its own grammar; one key takes no plural."""
     rng = words.rng
     pattern = expand(rng, rng.choice(WHOLE_REQUESTS)).replace(" ,", ",")
     while single and _PLURAL.search(pattern):

@@ -1,4 +1,4 @@
-"""Tool calling: known tools asked for in many ways, and functions that nobody has seen before."""
+"""Tool calling: known tools asked for in many ways, and functions not seen before."""
 
 import json
 import random

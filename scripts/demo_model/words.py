@@ -51,7 +51,7 @@ def is_held_out_number(n: int) -> bool:
 class Words:
     """Draws values from one random stream; `held_out` draws only values that training never shows.
 
-    Training mixes unknown words into sentences and requests, so that the model does not lean on single words. Nobody
+    Training mixes unknown words into sentences and requests, so that the model does not lean on single words. No user
     writes like that, so the evaluation leaves this noise out: with `held_out`, `is_noisy` is always false.
     """
 

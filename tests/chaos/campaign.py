@@ -29,7 +29,7 @@ from .orders import draw_orders
 from .transports import transports
 
 EVERYTHING = (
-    *(f"{who}:{name}" for who in (*CHILDREN, "standby", HELPER) for name in SIGNALS),
+    *(f"{role}:{name}" for role in (*CHILDREN, "standby", HELPER) for name in SIGNALS),
     *("supervisor:SIGSTOP", "supervisor:SIGSTOP+SIGCONT"),
 )
 NUM_ORDERS = 32
@@ -38,7 +38,7 @@ MAX_TOKENS = 200
 
 @dataclass(frozen=True, slots=True)
 class Campaign:
-    """`kinds`: WHO:SIGNAL; `every_s`: mean time between faults, each drawn from half to one and a half of it;
+    """`kinds`: ROLE:SIGNAL; `every_s`: mean time between faults, each drawn from half to one and a half of it;
     `pairs`: share of the faults that strike two processes at one moment."""
 
     seed: int
@@ -112,7 +112,7 @@ def _victims(server: ServerProcess, kinds: list[str], rng: random.Random) -> dic
     """A process for each kind, none twice; without those of which there is none now."""
     victims: dict[psutil.Process, str] = {}
     for kind in kinds:
-        who = kind.partition(":")[0]
-        if free := [process for process in processes_of(server, who) if process not in victims]:
+        role = kind.partition(":")[0]
+        if free := [process for process in processes_of(server, role) if process not in victims]:
             victims[rng.choice(free)] = kind
     return victims

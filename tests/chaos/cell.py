@@ -35,25 +35,25 @@ class Cell:
     """`signal` is a name, or SIGSTOP+SIGCONT."""
 
     phase: str
-    who: str
+    role: str
     signal: str
 
     def __str__(self) -> str:
-        return f"{self.phase} {self.who} {self.signal}"
+        return f"{self.phase} {self.role} {self.signal}"
 
     @property
     def ends_all(self) -> bool:
         """Nothing is promised beyond leaving nothing behind."""
         at_once = ("SIGKILL", "SIGSEGV") + (("SIGTERM",) if self.phase in ("loading", "draining") else ())
-        return self.who == "supervisor" and self.signal in at_once
+        return self.role == "supervisor" and self.signal in at_once
 
     @property
     def ends_server(self) -> bool:
-        return self.who == "supervisor" and not self.signal.startswith("SIGSTOP")
+        return self.role == "supervisor" and not self.signal.startswith("SIGSTOP")
 
     @property
     def breaks_connections(self) -> bool:
-        return self.who == "frontend" and self.signal != "SIGSTOP+SIGCONT"
+        return self.role == "frontend" and self.signal != "SIGSTOP+SIGCONT"
 
 
 @contextlib.asynccontextmanager
@@ -68,12 +68,12 @@ async def loading(server: ServerProcess, orders: list[Order], expected: Expected
 
 async def strike(server: ServerProcess, cell: Cell) -> None:
     wait_for_process(server, CHILDREN[0])  # its signal handlers are there before its children
-    victim = wait_for_process(server, cell.who)
+    victim = wait_for_process(server, cell.role)
     send(victim, cell.signal)
     if cell.signal == "SIGSTOP+SIGCONT":
         await asyncio.sleep(HALT_S)
         resume(victim)
-    elif cell.signal == "SIGSTOP" and cell.who == "supervisor" and cell.phase in ("loading", "draining"):
+    elif cell.signal == "SIGSTOP" and cell.role == "supervisor" and cell.phase in ("loading", "draining"):
         await asyncio.sleep(LONG_HALT_S)
         resume(victim)
 
@@ -89,11 +89,11 @@ def judge(cell: Cell, load: Load) -> None:
 async def run_while_serving(server: ServerProcess, cell: Cell, orders: list[Order], expected: Expected) -> None:
     """The phases idle, prefill and decode; the server goes on unless the supervisor was hit."""
     async with loading(server, orders, expected) as load:
-        if cell.phase == "idle" and cell.who != NO_KEY:
+        if cell.phase == "idle" and cell.role != NO_KEY:
             await strike(server, cell)
             if cell.ends_server:
                 return
-        asking = asyncio.create_task(load.once(again=cell.who != "supervisor"))
+        asking = asyncio.create_task(load.once(again=cell.role != "supervisor"))
         if cell.phase == "prefill":
             await asyncio.sleep(0.01)  # sent, and too little time for 128 tokens a step to be over
         elif cell.phase == "decode":
@@ -111,7 +111,7 @@ async def run_draining(server: ServerProcess, cell: Cell, orders: list[Order], e
         asking = asyncio.create_task(load.once(again=False))
         await until_all_have_begun(load, asking, NUM_TRANSPORTS * len(orders))
         server.process.send_signal(signal.SIGTERM)
-        if cell.who == "supervisor" or server.process.poll() is None:
+        if cell.role == "supervisor" or server.process.poll() is None:
             await strike(server, cell)
         await asking
         judge(cell, load)
@@ -124,10 +124,10 @@ async def until_all_have_begun(load: Load, asking: "asyncio.Task[None]", count: 
 
 
 def check_end(server: ServerProcess, cell: Cell) -> None:
-    """After the server was told to end, or was ended: nobody and nothing is left, and the exit code says how it was."""
+    """After the end of the server, asked for or not: no process and no file is left, and the exit code tells how."""
     code = wait_ended(server)
     sudden = {"SIGKILL": -signal.SIGKILL, "SIGSEGV": -signal.SIGSEGV}
-    if cell.who == "supervisor" and cell.signal in sudden:
+    if cell.role == "supervisor" and cell.signal in sudden:
         assert code == sudden[cell.signal], server.said()
         return  # the next server on this machine clears the run directory
     assert code == 0, server.said()

@@ -29,28 +29,28 @@ def run_dir(server: ServerProcess) -> Path:
     return path
 
 
-def processes_of(server: ServerProcess, who: str) -> list[psutil.Process]:
-    """Those that are not on their way out. `who`: a role, or a role and an index, as "worker 1"."""
-    if who == "supervisor":
+def processes_of(server: ServerProcess, role: str) -> list[psutil.Process]:
+    """Those that are not on their way out. `role`: a role, or a role and an index, as "worker 1"."""
+    if role == "supervisor":
         return [psutil.Process(server.process.pid)]
     found = []
     for child in _children(server):
         with contextlib.suppress(psutil.NoSuchProcess):
-            is_meant = who in (_role(child), child.name().replace("-", " "))
+            is_meant = role in (_role(child), child.name().replace("-", " "))
             if is_meant and child.status() != psutil.STATUS_ZOMBIE:
                 found.append(child)
     return found
 
 
-def process_of(server: ServerProcess, who: str) -> psutil.Process | None:
+def process_of(server: ServerProcess, role: str) -> psutil.Process | None:
     """Of several, which are equal, any; None while there is none."""
-    return next(iter(processes_of(server, who)), None)
+    return next(iter(processes_of(server, role)), None)
 
 
-def wait_for_process(server: ServerProcess, who: str) -> psutil.Process:
+def wait_for_process(server: ServerProcess, role: str) -> psutil.Process:
     deadline = time.monotonic() + GONE_WITHIN_S
-    while (found := process_of(server, who)) is None:
-        assert time.monotonic() < deadline, f"there is no {who}:\n{server.said()}"
+    while (found := process_of(server, role)) is None:
+        assert time.monotonic() < deadline, f"there is no {role}:\n{server.said()}"
         time.sleep(0.005)
     return found
 

@@ -11,7 +11,7 @@ NEAR_S = 0.5  # a silence that covers any of the time so long after a fault is t
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What was done to whom, and when (`time.monotonic` seconds)."""
+    """What was done to which process, and when (`time.monotonic` seconds)."""
 
     kind: str
     at: float

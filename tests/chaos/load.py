@@ -88,8 +88,8 @@ class Load:
         ledger, order = self.ledger, attempt.order
         whole = self._expected[way.name, order.number]
         try:
-            async with contextlib.aclosing(way.ask(attempt)) as news:  # type: ignore[type-var]
-                async for _ in news:
+            async with contextlib.aclosing(way.ask(attempt)) as received:  # type: ignore[type-var]
+                async for _ in received:
                     self.num_begun += attempt.num_outputs == 1
                     if leave_after is not None and attempt.num_tokens >= leave_after:
                         break

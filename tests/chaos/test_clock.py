@@ -1,4 +1,4 @@
-"""The wall's clock jumps by an hour, back and forth, whenever anybody looks: nothing is decided by it."""
+"""The wall's clock jumps by an hour, back and forth, at every look: nothing is decided by it."""
 
 import re
 import signal

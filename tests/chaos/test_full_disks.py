@@ -42,7 +42,7 @@ def folder(tmp_path_factory) -> Path:
 
 
 def fill(folder: Path) -> None:
-    with contextlib.suppress(OSError):  # somebody else took a part of it meanwhile
+    with contextlib.suppress(OSError):  # another process took a part of it meanwhile
         (folder / "full").write_bytes(bytes(free_bytes(folder)))
     assert free_bytes(folder) == 0
 
@@ -52,20 +52,20 @@ def free_bytes(folder: str | Path) -> int:
     return found.f_bavail * found.f_frsize
 
 
-def test_a_full_run_directory_ends_nobody_and_who_is_replaced_lives_without_a_record(folder):
+def test_a_full_run_directory_ends_no_process_and_a_replaced_one_lives_without_a_record(folder):
     server = ServerProcess(folder, within=within(folder, SIZE))
     try:
         server.wait_ready()
         undisturbed = server.complete(max_tokens=96)
         fill(Path(f"/proc/{server.process.pid}/root{folder}"))
-        everybody = server.children()
+        processes = server.children()
         for _ in range(10):  # steps enough to write all of the core's ring
             assert server.complete(n=8, max_tokens=200, ignore_eos=True)
-        assert {role: server.children()[role] for role in everybody} == everybody
+        assert {role: server.children()[role] for role in processes} == processes
         stream = server.stream(max_tokens=96)
         received = [next(stream)]
         for role in ("worker", "engine-core"):
-            everybody[role].kill()
+            processes[role].kill()
         assert "".join([*received, *stream]) == undisturbed
         assert "is not recorded" in server.said()
         server.process.terminate()

@@ -19,9 +19,9 @@ pytestmark = pytest.mark.skipif(not demo_model_folder().is_dir(), reason="needs 
 
 SERVING = ("idle", "prefill", "decode")
 NEEDS_ONE_OF_ITS_OWN = [
-    *(Cell("loading", who, signal) for who, signal in product(PROCESSES, SIGNALS)),
+    *(Cell("loading", role, signal) for role, signal in product(PROCESSES, SIGNALS)),
     *(Cell(phase, "supervisor", signal) for phase, signal in product(SERVING, SIGNALS)),
-    *(Cell("draining", who, signal) for who, signal in product(PROCESSES, SIGNALS)),
+    *(Cell("draining", role, signal) for role, signal in product(PROCESSES, SIGNALS)),
 ]
 
 

@@ -1,4 +1,4 @@
-"""500 clients that ask and never read: what they cost is bounded, and nobody else notices."""
+"""500 clients that ask and never read: what they cost is bounded, and no other client notices."""
 
 import asyncio
 import contextlib
@@ -41,8 +41,8 @@ from paged_serve.protocol.messages.sampling_params import SamplingParams
 
 async def main(run_dir, clients, requests, max_tokens):
     params = SamplingParams(max_tokens=max_tokens, logprobs=5, ignore_eos=True)
-    everybody = [await AsyncClient.connect(run_dir) for _ in range(clients)]
-    asked = [client.submit([5, 6, 7], params) for client in everybody for _ in range(requests)]
+    readers = [await AsyncClient.connect(run_dir) for _ in range(clients)]
+    asked = [client.submit([5, 6, 7], params) for client in readers for _ in range(requests)]
     await anext(asked[0])
     print("asked", flush=True)
     await asyncio.Event().wait()
@@ -62,9 +62,9 @@ def server(tmp_path_factory) -> Iterator[ServerProcess]:
         server.close()
 
 
-def memory(server: ServerProcess, who: str, field: str) -> int:
+def memory(server: ServerProcess, role: str, field: str) -> int:
     """Bytes that it holds (VmRSS), or held at most (VmHWM)."""
-    process = process_of(server, who)
+    process = process_of(server, role)
     assert process is not None
     [kilobytes] = re.findall(rf"^{field}:\s+(\d+) kB", Path(f"/proc/{process.pid}/status").read_text(), re.MULTILINE)
     return int(kilobytes) << 10
@@ -108,7 +108,7 @@ def text_of(answer: bytes) -> str:
 
 def test_over_http_each_costs_what_is_kept_for_it_and_may_still_read(server):
     undisturbed = server.complete(max_tokens=MAX_TOKENS, ignore_eos=True)
-    core, frontend = (memory(server, who, "VmRSS") for who in ("engine-core", "frontend"))
+    core, frontend = (memory(server, role, "VmRSS") for role in ("engine-core", "frontend"))
     with unread_streams(server) as connections:
         asyncio.run(wait_until_all_is_computed(server))
         assert memory(server, "engine-core", "VmHWM") - core < CORE_BYTES

@@ -1,4 +1,4 @@
-"""Files, disk and memory of running processes come to their end: who is served goes on, and who comes later too."""
+"""Files, disk and memory of running processes come to their end: running requests go on, and later ones are served."""
 
 import asyncio
 import contextlib
@@ -23,7 +23,7 @@ pytestmark = [
     pytest.mark.nightly,
 ]
 
-SPARE_FILES = 3
+FREE_FILES = 3
 MORE_CONNECTIONS = 60
 
 
@@ -57,51 +57,51 @@ def limited(process: psutil.Process, kind: int, value: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def no_more_files(server: ServerProcess, who: str) -> Iterator[None]:
-    process = process_of(server, who)
+def no_more_files(server: ServerProcess, role: str) -> Iterator[None]:
+    process = process_of(server, role)
     assert process is not None
-    with limited(process, resource.RLIMIT_NOFILE, process.num_fds() + SPARE_FILES), contextlib.ExitStack() as opened:
+    with limited(process, resource.RLIMIT_NOFILE, process.num_fds() + FREE_FILES), contextlib.ExitStack() as opened:
         for _ in range(MORE_CONNECTIONS):
             opened.enter_context(socket.create_connection(("127.0.0.1", server.port)))
         yield
 
 
 @contextlib.contextmanager
-def no_more_disk(server: ServerProcess, who: str) -> Iterator[None]:
-    """Nobody can make a file longer, logs among them; and one must be replaced meanwhile."""
-    everybody = [psutil.Process(server.process.pid), *psutil.Process(server.process.pid).children()]
+def no_more_disk(server: ServerProcess, role: str) -> Iterator[None]:
+    """No process can make a file longer, logs among them; and one must be replaced meanwhile."""
+    processes = [psutil.Process(server.process.pid), *psutil.Process(server.process.pid).children()]
     with contextlib.ExitStack() as limits:
-        for process in everybody:
+        for process in processes:
             limits.enter_context(limited(process, resource.RLIMIT_FSIZE, 0))
-        victim = process_of(server, who)
+        victim = process_of(server, role)
         assert victim is not None
         victim.kill()
         yield
 
 
 @contextlib.contextmanager
-def no_more_memory(server: ServerProcess, who: str) -> Iterator[None]:
+def no_more_memory(server: ServerProcess, role: str) -> Iterator[None]:
     """It may get no more address space than it has."""
-    process = process_of(server, who)
+    process = process_of(server, role)
     assert process is not None
     with limited(process, resource.RLIMIT_AS, process.memory_info().vms):
         yield
 
 
-async def serve_through(server: ServerProcess, expected: Expected, end: Callable, who: str) -> Load:
+async def serve_through(server: ServerProcess, expected: Expected, end: Callable, role: str) -> Load:
     orders = draw_orders(seed=2, count=6, max_tokens=120)
     async with loading(server, orders, expected) as load:
         asking = asyncio.create_task(load.once())
         await until_all_have_begun(load, asking, NUM_TRANSPORTS * len(orders))
-        with end(server, who):
+        with end(server, role):
             await asyncio.sleep(3.0)
         await asking
     await run_while_serving(server, Cell("idle", NO_KEY, ""), orders, expected)
     return load
 
 
-@pytest.mark.parametrize("who", CHILDREN)
+@pytest.mark.parametrize("role", CHILDREN)
 @pytest.mark.parametrize("end", [no_more_files, no_more_disk, no_more_memory], ids=lambda end: end.__name__)
-def test_the_service_outlives_the_end_of_a_resource(server, expected, end, who):
-    load = asyncio.run(serve_through(server, expected, end, who))
+def test_the_service_outlives_the_end_of_a_resource(server, expected, end, role):
+    load = asyncio.run(serve_through(server, expected, end, role))
     judge(Cell("decode", "frontend", "SIGKILL"), load)  # a process may be replaced; nothing may be lost

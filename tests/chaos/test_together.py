@@ -25,7 +25,7 @@ HALTED_ENGINE: tuple[Strike, ...] = (("engine-core", "SIGSTOP"), ("worker 0", "S
 
 def told(value: object) -> str:
     if isinstance(value, tuple):
-        return " and ".join(f"{who} {name}" for who, name in value)
+        return " and ".join(f"{role} {name}" for role, name in value)
     return f"tp{value}"
 
 

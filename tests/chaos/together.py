@@ -12,7 +12,7 @@ from .load import Expected
 from .orders import Order
 from .transports import NUM_TRANSPORTS
 
-Strike = tuple[str, str]  # (who, signal)
+Strike = tuple[str, str]  # (role, signal)
 SIGNALS = ("SIGKILL", "SIGSTOP", "SIGSEGV")
 CHAT = {"messages": [{"role": "user", "content": "What is the capital of France?"}], "temperature": 0, "max_tokens": 24}
 
@@ -32,7 +32,7 @@ def mixed(children: Sequence[str], count: int) -> Iterator[tuple[Strike, ...]]:
 def alike(children: Sequence[str], count: int) -> Iterator[tuple[Strike, ...]]:
     """`count` of them at once, by the same signal."""
     for victims, signal in itertools.product(itertools.combinations(children, count), SIGNALS):
-        yield tuple((who, signal) for who in victims)
+        yield tuple((role, signal) for role in victims)
 
 
 async def run_strikes(
@@ -40,7 +40,7 @@ async def run_strikes(
 ) -> None:
     """All that was accepted ends to the byte, and nothing is left of it in the engine."""
     async with loading(server, orders, expected) as load:
-        victims = [(wait_for_process(server, who), signal) for who, signal in strikes]
+        victims = [(wait_for_process(server, role), signal) for role, signal in strikes]
         asking = asyncio.create_task(load.once())
         await until_all_have_begun(load, asking, NUM_TRANSPORTS * len(orders))
         for victim, signal in victims:
@@ -49,8 +49,8 @@ async def run_strikes(
         ledger, told = load.ledger, f"{strikes}\n{load.ledger.report()}"
         assert not ledger.wrong, told
         assert not ledger.lost, told
-        assert not ledger.broken or any(who == "frontend" for who, _ in strikes), told
-    if any(who == HELPER for who, _ in strikes):
+        assert not ledger.broken or any(role == "frontend" for role, _ in strikes), told
+    if any(role == HELPER for role, _ in strikes):
         await asyncio.to_thread(check_chat, server)
     await check_nothing_is_left(server)
 

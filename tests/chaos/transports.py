@@ -23,7 +23,7 @@ NOTICEABLE_S = 0.05
 
 
 class Refused(Exception):
-    """Not taken: 429, 503, or nobody listens. Asking again later is right."""
+    """Not taken: 429, 503, or no server listens. Asking again later is right."""
 
 
 class Broken(Exception):

@@ -14,7 +14,7 @@ from ..workers.cache_views import reading_view
 from . import operations
 from .executors import arch_of, device_of
 
-POISON = 1 << 30  # a block that nobody may ask for
+POISON = 1 << 30  # a block that no kernel may read
 # Of weights and results; scores and sums are float32. Outputs are about 1, weights at most 1.
 TOLERANCE = {torch.bfloat16: 2.0**-7, torch.float16: 2.0**-10}
 

@@ -165,7 +165,7 @@ def _check_untouched(found, used, places):
     for cache in caches:
         others = torch.ones(len(cache), dtype=torch.bool)
         others[places] = False
-        assert (bits(cache[others]) == UNTOUCHED).all(), "slots of nobody were written"
+        assert (bits(cache[others]) == UNTOUCHED).all(), "slots of no token were written"
 
 
 def _check_close(found, expected, scale):

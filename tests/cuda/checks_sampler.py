@@ -70,7 +70,7 @@ def check_sampler(launcher, device="cpu"):
 
 
 def check_steps(launcher, device="cpu", num_steps=4):
-    """Steps launched before anybody knows the tokens of earlier ones, against the host's sampler, which does."""
+    """Steps launched before the tokens of earlier ones are known, against the host's sampler, which knows them."""
     requests = [*REQUESTS, *OF_TWO_LOGITS]
     random = np.random.default_rng(0)
     sampler, host = DeviceSampler(launcher, VOCAB_SIZE, device, BLOCKS), Sampler(NumpyPasses(VOCAB_SIZE))

@@ -1,4 +1,4 @@
-"""Who runs the kernels: `--executor emulator`, `cpu` (csrc/cpu, for tests that are marked cpu_kernels) or `cuda`.
+"""What runs the kernels: `--executor emulator`, `cpu` (csrc/cpu, for tests that are marked cpu_kernels) or `cuda`.
 
 Without the option the first two. `pytest tests/cuda --executor cuda` runs on a device what else the emulator runs, and
 nothing but that.
@@ -16,7 +16,7 @@ CPU_KERNELS = "csrc"  # in a test's id
 
 
 def pytest_addoption(parser):
-    parser.addoption("--executor", choices=[*DEVICES, "cpu"], help="who runs the CUDA kernels, or those of csrc/cpu")
+    parser.addoption("--executor", choices=[*DEVICES, "cpu"], help="what runs the CUDA kernels, or those of csrc/cpu")
 
 
 def executor_of(config):

@@ -1,4 +1,4 @@
-"""Who runs the kernels in tests: the emulator on tensors of the CPU, or a CUDA device on its own.
+"""What runs the kernels in tests: the emulator on tensors of the CPU, or a CUDA device on its own.
 
 `python -m tests.cuda.executors cuda` runs the check of every family of kernels, as under compute-sanitizer.
 """

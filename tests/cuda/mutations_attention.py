@@ -130,6 +130,6 @@ EQUIVALENT = (
         KERNEL,
         "item.work.slot >= 0 && item.share == 0 && item",
         "item.work.slot >= 0 && item",
-        "all who share rows write the same",
+        "all warps that share rows write the same",
     ),
 )

@@ -1,4 +1,4 @@
-"""A token's bits are a function of its query and its request's keys alone, whoever computes them and how."""
+"""A token's bits are a function of its query and its request's keys alone, wherever and however it is computed."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What a worker compiles before its first step is what its steps launch: nothing is missing, nothing is for nobody."""
+"""What a worker compiles before its first step is what its steps launch: nothing is missing, nothing is superfluous."""
 
 from collections import Counter
 from threading import Lock

@@ -42,7 +42,7 @@ def run(*arguments: object, preload: str = "") -> tuple[int, str]:
 
 def must_be_caught(family: str, number: int) -> None:
     code, output = run(family, number)
-    assert code == CAUGHT or code < 0, f"nobody noticed {mutations(family)[number]}\n{output}"
+    assert code == CAUGHT or code < 0, f"no check noticed {mutations(family)[number]}\n{output}"
 
 
 def asan() -> str:

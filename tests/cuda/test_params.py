@@ -1,6 +1,6 @@
 """Each kernel's struct of parameters, as C++ declares it, against its mirror in Python: names, order, types.
 
-That the sizes agree is asserted by whoever launches a kernel, and for device code by test_nvrtc_gate.py.
+That the sizes agree is asserted where a kernel is launched, and for device code by test_nvrtc_gate.py.
 """
 
 import ctypes

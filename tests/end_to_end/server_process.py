@@ -115,11 +115,11 @@ class ServerProcess:
 
     def signal_and_time(self, number: int) -> float:
         """Signal the supervisor; seconds until the last process is gone."""
-        everybody = [psutil.Process(self.process.pid), *psutil.Process(self.process.pid).children(recursive=True)]
+        processes = [psutil.Process(self.process.pid), *psutil.Process(self.process.pid).children(recursive=True)]
         began = time.monotonic()
         self.process.send_signal(number)
         self.process.wait(40)
-        while any(map(is_alive, everybody)):
+        while any(map(is_alive, processes)):
             assert time.monotonic() < began + 40
             time.sleep(0.001)
         return time.monotonic() - began

@@ -44,7 +44,7 @@ class Server:
         return self.log.read()
 
     def get(self, path: str) -> tuple[int, str]:
-        """Status and body; 0 when nobody answers."""
+        """Status and body; 0 without an answer."""
         try:
             with urllib.request.urlopen(self.url + path, timeout=60) as answer:
                 return answer.status, answer.read().decode()

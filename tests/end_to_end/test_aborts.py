@@ -1,4 +1,4 @@
-"""Abort at random moments, thousands of times: no block is left behind and nobody else notices."""
+"""Abort at random moments, thousands of times: no block is left behind and no other stream notices."""
 
 import json
 import random

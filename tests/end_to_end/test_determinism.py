@@ -20,7 +20,7 @@ from .serving import Server, serving
 
 VOCAB_SIZE: int = json.loads((demo_model_folder() / "config.json").read_bytes())["vocab_size"]
 LONGEST_PROMPT = 100
-# 256 tokens in all, of which each step computes 40: prompts are cut into chunks, and who came late gives way.
+# 256 tokens in all, of which each step computes 40: prompts are cut into chunks, and late requests are preempted.
 CROWDED = ("--num-blocks", "16", "--max-num-batched-tokens", "40", "--max-num-seqs", "16")
 
 

@@ -58,20 +58,20 @@ def test_an_engine_outlives_the_forks_of_its_program_and_not_the_program(tmp_pat
         stdout=subprocess.PIPE,
         text=True,
     )
-    everybody = []
+    processes = []
     try:
         assert Path(process.stdout.readline().strip()).is_dir()
-        everybody = psutil.Process(process.pid).children(recursive=True)
-        fork = next(child for child in everybody if "-c" in child.cmdline())
+        processes = psutil.Process(process.pid).children(recursive=True)
+        fork = next(child for child in processes if "-c" in child.cmdline())
         process.kill()
         process.wait()
         deadline = time.monotonic() + 60
-        while any(is_alive(child) for child in everybody if child != fork):
-            assert time.monotonic() < deadline, everybody
+        while any(is_alive(child) for child in processes if child != fork):
+            assert time.monotonic() < deadline, processes
             time.sleep(0.01)
         assert is_alive(fork)
     finally:
-        for child in filter(is_alive, everybody):
+        for child in filter(is_alive, processes):
             os.kill(child.pid, signal.SIGKILL)
         process.kill()
         process.communicate()

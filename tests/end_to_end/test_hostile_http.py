@@ -1,4 +1,4 @@
-"""Raw sockets of people who mean harm, or of programs that are wrong, while others stream: nobody else notices."""
+"""Raw sockets of attackers, or of programs that are wrong, while others stream: the others notice nothing."""
 
 import asyncio
 import json

@@ -86,7 +86,7 @@ def test_a_hub_name_is_downloaded_once_and_only_what_is_needed(hub, tmp_path):
     assert (folder / "model.safetensors").read_bytes() == (DEMO / "model.safetensors").read_bytes()
     assert (folder / "chat_template.jinja").exists()
     assert not (folder / "pytorch_model.bin").exists()
-    again = find("org/tiny", "http://127.0.0.1:9", tmp_path)  # nobody there: the cache serves
+    again = find("org/tiny", "http://127.0.0.1:9", tmp_path)  # no server there: the cache serves
     assert again.stdout == done.stdout, again.stderr
 
 

@@ -94,7 +94,7 @@ def test_63_of_64_streams_of_two_clients_are_the_same_and_the_one_that_kills_cos
         assert read_all([one], prompts[:8]) == undisturbed[:8], "the service goes on"
 
 
-def test_any_number_that_kill_cores_in_the_midst_of_their_outputs_end_and_nobody_else_does(supervise):
+def test_any_number_that_kill_cores_in_the_midst_of_their_outputs_end_and_no_others_do(supervise):
     supervisor = supervise(engine_core="poisoned_core")
     prompts = [[1 + index, 2, 3, 4] for index in range(12)]
     with Client.connect(supervisor.run_dir) as one, Client.connect(supervisor.run_dir) as other:

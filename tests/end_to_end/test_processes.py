@@ -71,7 +71,7 @@ def test_a_killed_frontend_is_back_on_the_same_port(server):
     assert server.complete_when_ready() == before
 
 
-def test_records_of_those_who_are_gone_do_not_pile_up(start):
+def test_records_of_processes_that_ended_do_not_pile_up(start):
     server = start("--max-restarts", "100")
     server.wait_ready()
     for _ in range(4):
@@ -99,13 +99,13 @@ def test_a_halted_supervisor_is_continued_and_the_stream_goes_on(server):
     stream = server.stream(max_tokens=96)
     received = [next(stream)]
     os.kill(supervisor.pid, signal.SIGSTOP)
-    server.children()["worker"].kill()  # which nobody replaces until the supervisor goes on
+    server.children()["worker"].kill()  # which is not replaced until the supervisor goes on
     assert "".join([*received, *stream]) == undisturbed
     assert supervisor.status() != psutil.STATUS_STOPPED
     assert "the supervisor (pid" in server.said()
 
 
-def test_who_asks_is_told_what_all_processes_do_and_nothing_of_what_was_asked(start, tmp_path):
+def test_a_report_says_what_all_processes_do_and_nothing_of_what_was_asked(start, tmp_path):
     server = start("--dump-dir", str(tmp_path))
     server.wait_ready()
     answer = server.complete(max_tokens=96)
@@ -133,8 +133,8 @@ def test_a_signal_ends_an_idle_server_and_leaves_nothing(start):
     server = start()
     server.wait_ready()
     server.complete()
-    everybody = [psutil.Process(server.process.pid), *server.children().values()]
-    assert set().union(*map(shared_memory, everybody)) == set()
+    processes = [psutil.Process(server.process.pid), *server.children().values()]
+    assert set().union(*map(shared_memory, processes)) == set()
     server.signal_and_time(signal.SIGTERM)
     assert server.process.returncode == 0
     assert [path.name for path in server.temporary.glob("paged-serve-*/*")] == []

@@ -29,7 +29,7 @@ def random_message() -> RandomMessage:
 
 
 class Link:
-    """A bound ROUTER with an authenticator, as the engine core has for its clients, and whoever connects to it."""
+    """A bound ROUTER with an authenticator, as the engine core has for its clients, and what connects to it."""
 
     def __init__(self, run_dir: str):
         self.run_dir = run_dir

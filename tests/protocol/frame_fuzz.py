@@ -56,18 +56,18 @@ class Outcomes:
 class Behind:
     """The engine that valid messages reach; it lives as long as a batch."""
 
-    def __init__(self, tally: Counter[str]):
-        self._tally = tally
+    def __init__(self, outcomes: Counter[str]):
+        self._outcomes = outcomes
         self.engine = EngineCore(CONFIG, EVERY_TOKEN)
         self.engine.add_client(CLIENT, 0.0)
 
     def take(self, message: Any) -> None:
         match message:
             case Hello():
-                self._tally["hellos refused" if check_hello(message) else "hellos accepted"] += 1
+                self._outcomes["hellos refused" if check_hello(message) else "hellos accepted"] += 1
             case EngineCoreRequest():
                 refused = self.engine.add_request(CLIENT, message, 0.0)
-                self._tally["requests refused" if refused else "requests accepted"] += 1
+                self._outcomes["requests refused" if refused else "requests accepted"] += 1
             case AbortRequests():
                 self.engine.abort(CLIENT, message, 0.0)
             case OutputsReceived(frames=frames):
@@ -87,9 +87,9 @@ class Behind:
         try:
             engine.apply(msgspec.structs.replace(message, epoch=0, step=plan.step), 0.0)
         except ProtocolError:
-            self._tally["answers refused"] += 1
+            self._outcomes["answers refused"] += 1
         else:
-            self._tally["answers accepted"] += 1
+            self._outcomes["answers accepted"] += 1
         check_invariants(engine)
 
     def end(self) -> None:
@@ -117,35 +117,35 @@ def counting(decode: Callable[[bytes], Any], refused: Counter[str]) -> Callable[
     return decode_and_count
 
 
-def fuzz_link(link: str, mutator: FrameMutator, count: int, tally: Outcomes) -> None:
+def fuzz_link(link: str, mutator: FrameMutator, count: int, outcomes: Outcomes) -> None:
     union = UNIONS[link]
     codec: _Codec[Any, Any] = _Codec(union, MAX_STEP_FRAME_BYTES)
-    codec._decode = counting(codec._decode, tally.refused)
+    codec._decode = counting(codec._decode, outcomes.refused)
     encode, decode_again = msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder(union).decode
     for start in range(0, count, BATCH_FRAMES):
-        behind = Behind(tally.behind)
+        behind = Behind(outcomes.behind)
         for frame in mutator.mutate(min(BATCH_FRAMES, count - start)):
             try:
                 message = codec.decode([frame])
                 if message is not None:
-                    tally.valid += 1
+                    outcomes.valid += 1
                     assert decode_again(encode(message)) == message, "it changes on its way"
                     behind.take(message)
             except BaseException as error:
                 error.add_note(f"{link}: {frame!r}")
                 raise
         behind.end()
-    tally.frames += count
+    outcomes.frames += count
 
 
 def fuzz_round(seed: int, count: int = ROUND_FRAMES) -> Outcomes:
     """About `count` frames over all links; the same seed damages the same frames in the same way."""
     logging.getLogger("paged_serve.protocol.transport.channel").setLevel(logging.ERROR)  # it tells of refused frames
-    rng, tally = random.Random(seed), Outcomes()
+    rng, outcomes = random.Random(seed), Outcomes()
     donors = samples(list(UNIONS), rng)
     share = -(-count // len(UNIONS) // VARIANTS) * VARIANTS
     for number, link in enumerate(UNIONS):
         mutator = FrameMutator(samples([link], rng), donors, seed * len(UNIONS) + number)
-        fuzz_link(link, mutator, share, tally)
-    assert tally.valid + sum(tally.refused.values()) == tally.frames
-    return tally
+        fuzz_link(link, mutator, share, outcomes)
+    assert outcomes.valid + sum(outcomes.refused.values()) == outcomes.frames
+    return outcomes

@@ -71,7 +71,7 @@ class Exchange:
     received: bytearray = field(default_factory=bytearray)
 
     def send(self) -> bool:
-        """True once all is sent. We end our half then, so that nobody waits for the rest of a request."""
+        """True once all is sent. We end our half then, so that no side waits for the rest of a request."""
         self.num_sent += self.link.send(self.data[self.num_sent :])
         if self.num_sent < len(self.data):
             return False

@@ -119,7 +119,7 @@ def test_shared_prefixes_are_seen_by_their_times():
 
 @pytest.mark.nightly
 @pytest.mark.timeout(0)
-def test_nobody_can_tell_by_the_time_what_another_key_has_asked():
+def test_the_time_does_not_tell_what_another_key_has_asked():
     found = measure(SAMPLES)
     print(f"the AUC of {SAMPLES} guesses is {found:.3f}")
     assert 1 - MAX_AUC <= found <= MAX_AUC

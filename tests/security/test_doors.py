@@ -22,7 +22,7 @@ CI_COUNT = 10_000
 NIGHTLY_COUNT = int(os.environ.get("PAGED_SERVE_TEST_DOOR_COUNT", 1_000_000))
 OPEN = {"/live", "/health"}
 
-# A route that is added here is one that somebody has thought about: who may ask it, and what it tells.
+# A route that is added here has had its review: which keys may ask it, and what it tells.
 PUBLIC = {
     ("POST", "/v1/completions"),
     ("POST", "/v1/chat/completions"),
@@ -136,7 +136,7 @@ def folder(tmp_path_factory):
 
 
 def answer(application: Application, scope: dict) -> tuple[int, bytes]:
-    """(status, body); without a loop, as nothing is waited for before somebody has shown a key."""
+    """(status, body); without a loop, as nothing is waited for before a key was shown."""
     sent: list[dict] = []
 
     async def receive() -> dict:
@@ -198,7 +198,7 @@ def test_no_spelling_of_a_request_passes_without_a_key(folder, root_path, count)
 
 @pytest.mark.parametrize("key", KEYS)
 def test_the_right_key_opens_the_same_doors(folder, key):
-    """Or else the test above would pass on a server that refuses everybody."""
+    """Or else the test above would pass on a server that refuses all."""
     server = Server(folder, options={"api_keys": KEYS})
     for path in ("/ready", "/v1/models", "/version", "/openapi.json", "/"):
         assert server.ask("GET", path, authorization=f"Bearer {key}").status_code == 200
@@ -243,7 +243,7 @@ def test_websockets_are_not_answered_at_all(folder):
 
 
 def test_a_tenants_name_depends_on_a_secret_that_dumps_do_not_show():
-    """Else whoever reads a dump could try out keys."""
+    """Else the reader of a dump could try out keys."""
     server, headers = ServerConfig(api_keys=KEYS), {"authorization": "Bearer two"}
     names = [Guard(server, secret).check(headers).name for secret in ("a", "b", "a")]
     assert names[0] == names[2] != names[1]

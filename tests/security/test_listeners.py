@@ -44,7 +44,7 @@ def test_every_socket_file_lies_where_only_its_user_can_go(server):
 
 
 def test_no_socket_of_ours_has_an_abstract_name(server):
-    """Those have no file, hence no permissions: anybody on the machine may connect."""
+    """Those have no file, hence no permissions: any user of the machine may connect."""
     with open("/proc/net/unix") as file:
         names = [line.split()[-1] for line in file if len(line.split()) == 8]
     assert not [name for name in names if name.startswith("@") and "paged" in name]

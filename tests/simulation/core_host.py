@@ -164,7 +164,7 @@ class CoreHost:
 
     def check_all_free(self) -> None:
         pool = self.engine.kv_cache.pool
-        assert self.engine.scheduler.num_live == 0, "a sequence lives on that nobody waits for"
+        assert self.engine.scheduler.num_live == 0, "a sequence lives on without a reader"
         assert pool.num_free == pool.num_blocks, "blocks are still owned though nothing lives"
 
     def _start_group(self, epoch: int, now: float) -> FakeGroup:

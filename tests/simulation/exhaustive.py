@@ -2,7 +2,7 @@
 
 Breadth first. A moment is the list of events that leads to it, and is reached by living them anew; two that look alike
 in everything that the engine, its workers and the client know are one. In each the books balance and the tokens are
-right; from each something can happen until all is over, and then nobody owns a block.
+right; from each something can happen until all is over, and then no block has an owner.
 """
 
 from collections import deque

@@ -61,7 +61,7 @@ MUTATIONS = [
         REQUEST,
         "logprobs_missing or self.num_nans)",
         "logprobs_missing)",
-        "poison is read again by who suffered from it",
+        "poison is read again by the sequence that suffered from it",
     ),
     (HASH, ".encode() + cache_salt.encode()", ".encode()", "salts mix"),
     (CACHE, " - self.pool.num_free_among(shared)", "", "free blocks counted twice"),
@@ -78,7 +78,7 @@ MUTATIONS = [
         "a row that has gone",
     ),
     (ENGINE, "if output.epoch != self.worker_epoch:", "if False:", "answers of dead workers count"),
-    (ENGINE, "        scheduler.restart()\n", "", "nobody is requeued when workers die"),
+    (ENGINE, "        scheduler.restart()\n", "", "nothing is requeued when workers die"),
     (OUTPUTS, "position=len(output) - 1,", "position=len(output),", "positions are one too high"),
     (
         ENGINE,

@@ -1,4 +1,4 @@
-"""A client program: the real session, its link, and readers who know what each of their streams must say."""
+"""A client program: the real session, its link, and readers that know what each of their streams must say."""
 
 import random
 from collections import deque
@@ -121,11 +121,11 @@ class Reader:
         return reading.has_expired and reading.streams.terms.timeout_s > 0
 
     def _judge_error(self, reading: Reading, index: int) -> None:
-        """Only of those whose own doing it is, or who met values that are not finite twice."""
+        """Only of requests whose own doing it is, or that met values that are not finite twice."""
         if reading.given_up[index] == DEADLY:
             assert reading.seeds[index] == self._scenario.poison, "an innocent was taken for the poison"
         elif reading.given_up[index] == DEADLY_FOR_CORES:
             deadly = [core_dies_of(self._core_poison, seed, seed % 4) for seed in reading.seeds]
-            assert any(deadly), "an innocent was taken for who kills cores"
+            assert any(deadly), "an innocent request was taken for the poison"
         else:
             assert reading.given_up[index] == NOT_FINITE, reading.given_up[index]

@@ -1,4 +1,4 @@
-"""Worlds in which some requests kill engine cores: they end with an error, and nobody else does, whatever breaks."""
+"""Worlds in which some requests kill engine cores: they end with an error, and no others do, whatever breaks."""
 
 import math
 import time
@@ -16,7 +16,7 @@ POISON = 11
 
 @pytest.fixture(autouse=True)
 def _turns_may_not_be_idle(monkeypatch):
-    """The remedy for a turn that nobody gives back would hide it."""
+    """The remedy for a turn that is not given back would hide it."""
     monkeypatch.setattr(core_poison, "IDLE_TURN_S", math.inf)
 
 
@@ -30,7 +30,7 @@ def run(seed: int) -> Counter[str]:
     return Counter(world.counts)
 
 
-def test_who_kills_cores_ends_alone():
+def test_a_request_that_kills_cores_ends_alone():
     total, start = Counter[str](), time.monotonic()
     for seed in range(60):
         if seed >= 10 and time.monotonic() - start > FAST_SECONDS:

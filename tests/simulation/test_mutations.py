@@ -28,4 +28,4 @@ def test_without_a_bug_every_seed_holds():
 @pytest.mark.parametrize("number", range(len(MUTATIONS)))
 def test_every_planted_bug_is_caught(number):
     code, output = run(MUTATIONS[number], LIMIT_S)
-    assert code == CAUGHT, f"nobody noticed {MUTATIONS[number]}\n{output}"
+    assert code == CAUGHT, f"no simulation noticed {MUTATIONS[number]}\n{output}"

@@ -116,7 +116,7 @@ class Mixture:
         self._compare(attempt, "resumed")
 
     async def _come_and_go(self, _: httpx.AsyncClient) -> None:
-        """A client library of its own for one request, of a tenant that nobody has heard of."""
+        """A client library of its own for one request, of a tenant not heard of before."""
         async with await AsyncClient.connect(str(self._run_dir)) as client:
             attempt = Attempt(self._rng.choice(self._orders))
             client.submit([5, 6, 7], attempt.order.params, tenant=f"tenant {self._rng.random()}")  # dropped at once
@@ -141,14 +141,14 @@ class Mixture:
             await writer.wait_closed()
 
     async def _leave(self, client: httpx.AsyncClient) -> None:
-        """An answer that nobody waits for, with a key or without."""
+        """An answer without a reader, with a key or without."""
         headers = {"idempotency-key": str(self._rng.random())} if self._rng.random() < 0.5 else {}
         with contextlib.suppress(httpx.TimeoutException):
             body = PROMPT | {"max_tokens": 200, "stream": self._rng.random() < 0.5}
             await client.post("/v1/completions", json=body, headers=headers, timeout=self._rng.uniform(0.001, 0.2))
 
     async def _be_new(self, client: httpx.AsyncClient) -> None:
-        """What nobody has sent before: names, keys, salts, routes, texts."""
+        """What was not sent before: names, keys, salts, routes, texts."""
         new = f"new-{self._rng.random()}"
         chat = CHAT | {"chat_template_kwargs": {"mood": new}}
         statuses = [
@@ -164,8 +164,8 @@ class Mixture:
 
     async def _read_some(self, way: HttpTransport | EngineTransport, attempt: Attempt) -> None:
         leave_after = attempt.num_tokens + self._rng.randint(1, 40)
-        async with contextlib.aclosing(way.ask(attempt)) as news:  # type: ignore[type-var]
-            async for _ in news:
+        async with contextlib.aclosing(way.ask(attempt)) as received:  # type: ignore[type-var]
+            async for _ in received:
                 if attempt.num_tokens >= leave_after:
                     return
 

@@ -41,7 +41,7 @@ class Told:
 
 
 class OneProcess:
-    """Who does what when is the caller's choice: `plan`, `execute`, `apply`, `read` each do one thing, if they can."""
+    """What happens when is the caller's choice: `plan`, `execute`, `apply`, `read` each do one thing, if they can."""
 
     cache_dtype: torch.dtype | None = None  # None: the model's
 

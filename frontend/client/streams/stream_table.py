@@ -36,7 +36,7 @@ class StreamTable:
         self.untold = UntoldCount()
         self._ended_unread: weakref.WeakSet[RequestStreams] = weakref.WeakSet()  # all of which may be taken by now
         self._next_id = 1
-        self._nobody = Stream(RequestStreams(0, b"", SamplingParams()), 0)  # takes tokens of unknown streams
+        self._unknown = Stream(RequestStreams(0, b"", SamplingParams()), 0)  # takes tokens of unknown streams
         self._column_ids: bytes | None = None  # the columns below, as they came; None: a stream has gone since
         self._column_firsts = b""
         self._columns: list[tuple[Stream, int]] = []
@@ -106,13 +106,13 @@ class StreamTable:
             self.requests.pop(request.request_id, None)
             self._ended_unread.add(request)
         request.note_output(stream)
-        stream.request = self._nobody.request  # else the two would live until a garbage collection
+        stream.request = self._unknown.request  # else the two would live until a garbage collection
 
     def fail(self, request: RequestStreams, error: PagedServeError) -> None:
         """End the whole request: its reader gets what came before, then `error`."""
         self._remove(request)
         for stream in request.streams:
-            stream.request = self._nobody.request
+            stream.request = self._unknown.request
         request.error = error
         if request.on_output is not None:
             request.on_output(request)
@@ -171,11 +171,11 @@ class StreamTable:
 
     def _resolve(self, columns: TokenColumns) -> None:
         ids, firsts = unpack_int64(columns.stream_ids), unpack_ids(columns.first_positions)
-        found = [self.streams.get(stream_id, self._nobody) for stream_id in ids]
-        known = [self._nobody if stream.aborted is not None else stream for stream in found]
+        found = [self.streams.get(stream_id, self._unknown) for stream_id in ids]
+        known = [self._unknown if stream.aborted is not None else stream for stream in found]
         never = -2 << 62  # a position that no `advance` brings to 0
         self._columns = [
-            (stream, never if stream is self._nobody else first) for stream, first in zip(known, firsts, strict=True)
+            (stream, never if stream is self._unknown else first) for stream, first in zip(known, firsts, strict=True)
         ]
         self._column_ids, self._column_firsts = columns.stream_ids, columns.first_positions
 

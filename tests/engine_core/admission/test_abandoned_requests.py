@@ -1,4 +1,4 @@
-"""What a lost client's requests had computed begins the answers to those who ask the same."""
+"""What a lost client's requests had computed begins the answers to equal requests."""
 
 import pytest
 
@@ -28,7 +28,7 @@ def alone(drive, **more):
 
 
 @pytest.mark.parametrize("n", [1, 3])
-def test_who_asks_again_goes_on_where_the_lost_client_stood(drive, n):
+def test_an_equal_request_goes_on_where_the_lost_client_stood(drive, n):
     driver = drive()
     ask_and_lose(driver, n=n)
     num_computed = driver.engine.counters.prompt_tokens + driver.engine.counters.generation_tokens

@@ -1,4 +1,4 @@
-"""Turns: one candidate at a time, nobody beside it, and nothing that was said meanwhile is lost."""
+"""Turns: one candidate at a time, no other request beside it, and no message of that time is lost."""
 
 import pytest
 
@@ -65,7 +65,7 @@ def test_an_abort_of_what_is_kept_is_said_again_behind_it(core_poison):
     assert [type(message) for _, message in taken(core_poison, 0.0)] == [EngineCoreRequest, AbortRequests]
 
 
-def test_who_waits_here_has_less_time_left(core_poison):
+def test_time_spent_waiting_here_counts_against_the_limit(core_poison):
     core_poison.candidates_withheld(A, 1)
     core_poison.keep(B, request(1, ttl_s=5.0), 10.0)
     core_poison.keep(B, request(2, ttl_s=1.0), 10.0)
@@ -74,7 +74,7 @@ def test_who_waits_here_has_less_time_left(core_poison):
 
 
 @pytest.mark.parametrize("when", ["in line", "in its turn"])
-def test_a_client_that_is_gone_holds_nobody_up(core_poison, when):
+def test_a_lost_client_holds_up_no_other(core_poison, when):
     core_poison.candidates_withheld(A, 1)
     core_poison.keep(A, request(1), 0.0)
     if when == "in its turn":

@@ -51,7 +51,7 @@ def test_so_is_that_of_each_of_several_tenants(seed):
 
 @pytest.mark.parametrize("seed", range(2))
 def test_limits_that_can_be_met_are_and_the_rest_is_refused_at_once(seed):
-    """Whoever is let in has its first token in time; nearly nobody waits in vain."""
+    """What is admitted has its first token in time; hardly a request waits in vain."""
     world = Overload(seed, (Source("", 80, ttl_s=2.0),)).run(40)
     refused, expired = world.rejected(RejectReason.OVERLOADED), world.rejected(RejectReason.EXPIRED)
     served = [asked for asked in world.asked.values() if asked.first_token_s is not None]

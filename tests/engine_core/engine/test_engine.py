@@ -353,7 +353,7 @@ def test_a_sequence_that_was_not_finite_trusts_no_blocks_but_its_own(drive):
     assert (driver.sequence(stream + 1).row, again.num_computed_tokens) == (again.row, 0)
 
 
-def test_twice_not_finite_ends_with_an_error_and_harms_nobody_else(drive):
+def test_twice_not_finite_ends_with_an_error_and_harms_no_other(drive):
     driver = drive()
     bad, good = driver.add([1] * 6, max_tokens=10), driver.add([2] * 6, max_tokens=10)
     advance(driver, not_finite(0))

@@ -45,7 +45,7 @@ class PoolAgainstModel(RuleBasedStateMachine):
         wanted = Counter(tenants * (count if len(tenants) == 1 else 1))
         evicted = self.to_be_evicted(max(0, count - num_blank), wanted)
         assert set(evicted) <= set(blocks)
-        assert not set(blocks) & set(self.cached), "another went than the oldest of whoever has most"
+        assert not set(blocks) & set(self.cached), "another went than the oldest of the tenant that has most"
         for block in evicted:
             del self.names[block]
         self.tenants.update(zip(blocks, tenants * (count if len(tenants) == 1 else 1), strict=True))
@@ -218,7 +218,7 @@ def leave(pool: BlockPool, tenant: str, count: int, first: int = 0) -> list[byte
     return names
 
 
-def test_who_floods_the_cache_pushes_out_his_own():
+def test_a_tenant_that_floods_the_cache_evicts_its_own_blocks():
     pool = BlockPool(32)
     mine, yours = leave(pool, "mine", 10), leave(pool, "yours", 10)
     for i in range(100):
@@ -231,7 +231,7 @@ def test_who_floods_the_cache_pushes_out_his_own():
     assert pool.num_cached == 32
 
 
-def test_nobody_keeps_more_than_an_equal_share_against_others():
+def test_no_tenant_keeps_more_than_an_equal_share_against_others():
     pool = BlockPool(32)
     first = leave(pool, "first", 32)
     for i in range(8):
@@ -240,7 +240,7 @@ def test_nobody_keeps_more_than_an_equal_share_against_others():
     assert len(pool.find([f"second {i}".encode() for i in range(16, 32)])) == 16
 
 
-def test_what_nobody_comes_back_for_is_not_kept_for_ever():
+def test_blocks_that_are_never_found_again_are_evicted_in_time():
     pool = BlockPool(32)
     left = leave(pool, "left", 10)
     for i in range(8 * 32 // 4 + 4):
@@ -279,7 +279,7 @@ def test_check_sees_every_kind_of_damage():
     damaged(lambda pool, owned: pool._block_by_hash.pop(b"two"))
 
 
-def test_releasing_what_nobody_owns_is_an_error():
+def test_releasing_a_block_without_an_owner_is_an_error():
     pool = BlockPool(2)
     with pytest.raises(AssertionError, match="no owner"):
         pool.release([1])

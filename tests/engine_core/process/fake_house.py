@@ -68,7 +68,7 @@ class FakeRank(threading.Thread):
         super().__init__(name=f"rank-{rank}")
         self.run_dir, self.block_size, self.epoch, self.rank = run_dir, block_size, epoch, rank
         self.num_blocks, self.deaf_after = num_blocks, deaf_after
-        self.garbles = garbles  # the number of the step whose answer nobody can read
+        self.garbles = garbles  # the number of the step whose answer cannot be read
         self.refused = None
         self.error = None
         self.num_steps = 0

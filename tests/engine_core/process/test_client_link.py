@@ -120,7 +120,7 @@ def test_a_halt_of_the_core_is_no_clients_silence():
     assert CLIENT not in client_link.engine.clients, "its own silence is"
 
 
-def test_a_message_too_large_for_a_frame_costs_its_client_its_place_and_nobody_else():
+def test_a_message_too_large_for_a_frame_costs_its_client_its_place_and_no_other():
     client_link = LinkUnderTest()
     client_link.say(handshake_hello("client", 1, 0), client=b"lother")
     client_link.too_large = RequestRejected

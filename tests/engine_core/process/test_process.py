@@ -176,7 +176,7 @@ def test_a_worker_of_a_former_group_is_refused(house, ranks):
     assert late.refused.stale
 
 
-def test_a_stranger_on_the_workers_socket_replaces_nobody(house, ranks):
+def test_a_stranger_on_the_workers_socket_replaces_no_worker(house, ranks):
     start(house, ranks)
     house.wait_for(control.Ready)
     context = new_context()
@@ -271,7 +271,7 @@ def test_a_vanished_clients_requests_end(house, ranks):
 def test_a_client_that_asks_more_than_it_reads_is_told_of_every_request(house, ranks):
     start(house, ranks)
     house.wait_for(control.Ready)
-    with Client.connect(house.run_dir) as client, client._lock:  # nobody reads
+    with Client.connect(house.run_dir) as client, client._lock:  # no thread reads
         session, wire, asked = client._session, client._wire, []
         while len(asked) < 8000:
             asked.append(session.submit([1] * 255, SamplingParams(max_tokens=1)))

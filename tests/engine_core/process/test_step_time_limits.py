@@ -24,7 +24,7 @@ def learned(num_tokens: int, seconds: float, count: int = ENOUGH) -> StepTimeLim
     return times
 
 
-def test_who_knows_nothing_waits_as_long_as_configured():
+def test_without_observations_the_configured_limit_holds():
     assert StepTimeLimits(300.0).allowed_s(8) == 300.0
     assert learned(8, 0.01, count=ENOUGH - 1).allowed_s(8) == 300.0
 

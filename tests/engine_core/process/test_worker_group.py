@@ -59,7 +59,7 @@ def test_ranks_become_ready_together():
         (msgspec.structs.replace(hello(1), protocol_version=99), "protocol version 99"),
     ],
 )
-def test_who_does_not_belong_is_told_why(message, reason):
+def test_a_worker_that_does_not_belong_is_refused_with_the_reason(message, reason):
     group = WorkerGroup(2, StepTimeLimits(1.0))
     group.admit(b"a", hello(0))
     assert reason in group.admit(b"x", message)
@@ -135,7 +135,7 @@ def test_workers_that_are_at_work_get_more_time_once():
     assert group.grant_more()
 
 
-def test_time_that_the_core_itself_did_not_get_is_nobodys_fault():
+def test_time_that_the_core_itself_did_not_get_does_not_count():
     group = a_group_that_knows_its_steps(0.001)
     group.step_sent(1, 8, now=1000.0)
     group.excuse(20.0)

@@ -1,4 +1,4 @@
-"""Tenants: equal shares by tokens, or by weight; nobody notices alone; nobody loses for having paused."""
+"""Tenants: equal shares by tokens, or by weight; a tenant alone notices nothing; a pause costs nothing."""
 
 import pytest
 
@@ -40,7 +40,7 @@ def test_a_newcomer_does_not_wait_for_the_whole_queue_of_another(drive):
     assert [stream for stream in order if stream in greedy] == greedy  # FCFS within a tenant
 
 
-def test_who_paused_starts_where_the_others_are(drive):
+def test_a_tenant_that_paused_starts_where_the_others_are(drive):
     """Else a pause would buy a monopoly."""
     driver = drive(max_num_seqs=1)
     driver.add(4, max_tokens=1, tenant="pauses")
@@ -91,7 +91,7 @@ def test_all_that_always_wait_get_shares_by_weight(seed):
     assert heavy == pytest.approx(3 * light, rel=0.1)
 
 
-def test_who_wants_less_than_its_share_gets_all_of_it():
+def test_a_tenant_that_wants_less_than_its_share_gets_all_of_it():
     sources = (Source("greedy", 300, **SHORT), Source("modest", 2, **SHORT))
     world = Overload(7, sources, max_num_seqs=8, max_model_len=128, checks=True).run(40)
     modest = [asked for asked in world.asked.values() if asked.source.tenant == "modest"]
@@ -102,7 +102,7 @@ def test_who_wants_less_than_its_share_gets_all_of_it():
     assert waits[len(waits) // 2] * 5 < others[len(others) // 2]
 
 
-def test_a_full_queue_is_full_for_those_who_fill_it(drive):
+def test_a_full_queue_is_full_for_the_tenants_that_fill_it(drive):
     driver = drive(max_num_seqs=1, max_num_queued_requests=10)
     for _ in range(12):
         driver.add(4, tenant="greedy")
@@ -116,7 +116,7 @@ def test_a_full_queue_is_full_for_those_who_fill_it(drive):
     assert len(driver.rejections) == 3
 
 
-def test_stats_tell_who_is_full_and_how_long_whom_it_takes(drive):
+def test_stats_tell_which_tenants_are_full_and_how_long_each_waits(drive):
     driver = drive(max_num_seqs=1, max_num_queued_requests=4, max_model_len=200, num_blocks=200)
     driver.add(4, tenant="greedy", max_tokens=150)
     driver.step(10)
@@ -139,7 +139,7 @@ def test_idle_tenants_are_forgotten_those_that_had_least_first():
     assert "0" not in shares.tenants
 
 
-def test_a_lead_is_bounded_for_who_only_has_prompts_read_too():
+def test_a_lead_is_bounded_for_a_tenant_that_only_has_prompts_read():
     shares = FairShares(4)
     reader, other = (shares.of(name, 1.0) for name in ("reader", "other"))
     for tenant in (reader, other):
@@ -174,7 +174,7 @@ def p99_of_the_others(greedy_times, seed, each=8.0):
 
 @pytest.mark.parametrize("seeds", [range(1, 4), pytest.param(range(1, 9), marks=pytest.mark.nightly)], ids=["3", "8"])
 @pytest.mark.timeout(900)
-def test_one_greedy_key_of_ten_harms_nobody(seeds):
+def test_one_greedy_key_of_ten_harms_no_other(seeds):
     """At 84 % of what the engine can do, with the fifth that is promised; in virtual time, so the same anywhere."""
     fair = [p99_of_the_others(1, seed) for seed in seeds]
     greedy = [p99_of_the_others(10, seed) for seed in seeds]

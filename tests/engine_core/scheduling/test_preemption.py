@@ -15,7 +15,7 @@ def occupy(driver, tenant, count, **options):
     return streams
 
 
-def test_a_full_engine_makes_room_for_who_is_not_ahead_and_nothing_else_is_lost(drive):
+def test_a_full_engine_makes_room_for_a_tenant_that_is_not_ahead_and_nothing_else_is_lost(drive):
     driver = drive(max_num_seqs=3, pipeline_depth=2)
     greedy = occupy(driver, "greedy", 3, max_tokens=40)
     waiting = driver.add(8, max_tokens=4, tenant="greedy")
@@ -40,7 +40,7 @@ def test_blocks_too_are_given_back(drive):
     driver.run()
 
 
-def test_who_is_ahead_itself_takes_nothing(drive):
+def test_a_tenant_that_is_ahead_itself_takes_nothing(drive):
     driver = drive(max_num_seqs=2)
     occupy(driver, "first", 2, max_tokens=40)
     shares = driver.scheduler.shares
@@ -51,7 +51,7 @@ def test_who_is_ahead_itself_takes_nothing(drive):
     driver.run()
 
 
-def test_a_better_priority_gives_way_to_nobody(drive):
+def test_a_better_priority_is_preempted_for_no_tenant(drive):
     driver = drive(max_num_seqs=2, policy="priority")
     occupy(driver, "greedy", 2, max_tokens=40, priority=-1)
     driver.add(8, max_tokens=4, tenant="modest")
@@ -74,7 +74,7 @@ def test_a_sequence_gives_way_a_few_times_and_then_ends(drive):
     assert greedy in driver.ends
 
 
-def test_who_gave_way_waits_for_its_turn_and_is_not_stopped_at_once_again(drive):
+def test_what_was_preempted_waits_for_its_turn_and_is_not_stopped_at_once_again(drive):
     """It goes on before its own tenant's newer requests, but not before those of others."""
     driver = drive(max_num_seqs=1)
     [greedy] = occupy(driver, "greedy", 1, max_tokens=20)

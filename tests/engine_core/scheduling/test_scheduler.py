@@ -1,4 +1,4 @@
-"""Who runs, who waits, who gives way."""
+"""Which sequences run, which wait, which are preempted."""
 
 import msgspec
 import pytest
@@ -150,7 +150,7 @@ def test_no_more_give_way_than_are_in_the_way(drive):
     assert [sequence.request.arrival for sequence in driver.scheduler.running] == [2, 1]
 
 
-def test_nobody_is_admitted_in_a_step_that_preempted(drive):
+def test_nothing_is_admitted_in_a_step_that_preempted(drive):
     driver = drive(num_blocks=10, block_size=4, policy="priority", prefix_caching=False)
     driver.add(22, max_tokens=18, priority=5)
     driver.add(8, max_tokens=20, priority=0)
@@ -204,7 +204,7 @@ def test_n_sequences_compute_the_common_prompt_once(drive, prefix_caching, depth
     stream = driver.add(22, n=4, seed=1, max_tokens=6)
     driver.run()
     computed = driver.engine.counters.prompt_tokens
-    assert computed == 22 + 3 * 2  # 5 full blocks of 4 are shared, the other 2 tokens are everybody's own
+    assert computed == 22 + 3 * 2  # 5 full blocks of 4 are shared, the other 2 tokens are each one's own
     assert all(len(driver.tokens[stream + index]) == 6 for index in range(4))
 
 

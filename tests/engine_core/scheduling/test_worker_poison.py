@@ -80,7 +80,7 @@ def test_a_long_prompt_that_kills_in_its_last_chunk_is_found_too(drive):
 
 
 @pytest.mark.parametrize("from_outside", [True, False])
-def test_workers_that_die_now_and_then_harm_nobody(drive, from_outside):
+def test_workers_that_die_now_and_then_harm_no_request(drive, from_outside):
     driver = drive()
     streams = [driver.add([i + 1] * 5, max_tokens=20, seed=i) for i in range(4)]
     for _ in range(12):

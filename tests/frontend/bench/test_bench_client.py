@@ -119,7 +119,7 @@ def test_failures_are_counted_by_kind_with_an_example(answer, kind, detail):
     assert any(note.startswith(f"FAILED 2 of 2, {kind}") for note in notes(result, 0))
 
 
-def test_nobody_there_is_a_failure_like_others():
+def test_a_refused_connection_is_a_failure_like_others():
     async def main():
         async with server_of(silence) as (url, _):
             pass

@@ -217,7 +217,7 @@ class TestBanner:
         assert "secret" not in text
 
 
-def test_loading_is_told_in_few_lines_where_nobody_watches(capsys, monkeypatch):
+def test_loading_is_told_in_few_lines_without_a_terminal(capsys, monkeypatch):
     clock = 0.0
     monkeypatch.setattr("time.monotonic", lambda: clock)
     bar = LoadingBar(sys.stderr)

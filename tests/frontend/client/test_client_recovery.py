@@ -92,7 +92,7 @@ def test_a_core_that_dies_and_comes_back_loses_and_doubles_nothing(run_dir, star
     assert [len(unpack_ids(ids)) for ids in again[0].resume_token_ids] == [10, 10]  # 20 frames went to the first
 
 
-def test_the_plain_client_follows_a_restart_even_while_nobody_reads(run_dir, start_core):
+def test_the_plain_client_follows_a_restart_even_while_no_stream_is_read(run_dir, start_core):
     first = start_core(script=generate(frames_left=[10]))
     with Client.connect(run_dir, timeout_s=60) as client:
         request = client.submit(PROMPT, SamplingParams(max_tokens=20))
@@ -141,7 +141,7 @@ def test_silence_is_noticed_and_nothing_is_lost_when_it_ends(run_dir, start_core
     assert with_client(run_dir, body) == ([2], 1)
 
 
-def test_nobody_there_is_told_in_time(run_dir):
+def test_an_absent_core_is_reported_in_time(run_dir):
     started = time.monotonic()
     with pytest.raises(EngineDead, match=r"no answer .* 0.5 s"):
         Client.connect(run_dir, timeout_s=0.5)

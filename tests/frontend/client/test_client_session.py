@@ -184,7 +184,7 @@ def test_requests_taken_while_the_core_is_away_are_sent_to_the_next():
     assert link.kinds() == [EngineCoreRequest]
 
 
-def test_an_abort_nobody_can_confirm_ends_the_stream_here():
+def test_an_abort_that_no_core_can_confirm_ends_the_stream_here():
     link = Link()
     requests = [link.session.submit([1], PARAMS) for _ in range(3)]
     link.new()
@@ -268,12 +268,12 @@ def test_a_frame_whose_columns_do_not_fit_is_counted_and_its_loss_repaired():
     assert request.take().token_ids == [5, 6]
 
 
-def a_link_that_was_away(who, seconds):
+def a_link_that_was_away(side, seconds):
     link = Link(away_s=60.0)
     request = link.session.submit([1], PARAMS)
     link.hear(output(1, 1, 0, [5]))
     link.new()
-    if who == "client":
+    if side == "client":
         link.now += seconds
         link.session.tick(link.now)
     else:
@@ -283,9 +283,9 @@ def a_link_that_was_away(who, seconds):
     return link, request
 
 
-@pytest.mark.parametrize(("who_was_away", "seconds"), [("client", 20.0), ("core", 20.0), ("core", 2.5)])
-def test_a_core_that_has_forgotten_us_is_asked_anew(who_was_away, seconds):
-    link, request = a_link_that_was_away(who_was_away, seconds)
+@pytest.mark.parametrize(("side", "seconds"), [("client", 20.0), ("core", 20.0), ("core", 2.5)])
+def test_a_core_that_has_forgotten_us_is_asked_anew(side, seconds):
+    link, request = a_link_that_was_away(side, seconds)
     link.hear(Welcome(1, **LIMITS, known=False))
     abort, again = (message for message in link.new() if isinstance(message, (AbortRequests, EngineCoreRequest)))
     assert abort == AbortRequests((1,))
@@ -294,9 +294,9 @@ def test_a_core_that_has_forgotten_us_is_asked_anew(who_was_away, seconds):
     assert request.take().token_ids == [5, 6]
 
 
-@pytest.mark.parametrize(("who_was_away", "seconds"), [("client", 20.0), ("core", 20.0), ("core", 2.5)])
-def test_a_core_that_still_knows_us_just_goes_on(who_was_away, seconds):
-    link, request = a_link_that_was_away(who_was_away, seconds)
+@pytest.mark.parametrize(("side", "seconds"), [("client", 20.0), ("core", 20.0), ("core", 2.5)])
+def test_a_core_that_still_knows_us_just_goes_on(side, seconds):
+    link, request = a_link_that_was_away(side, seconds)
     link.hear(Welcome(1, **LIMITS))
     assert EngineCoreRequest not in link.kinds()
     link.hear(output(1, 1, 1, [6], FinishReason.STOP))
@@ -371,7 +371,7 @@ def test_a_time_limit_ends_while_the_core_is_away():
     assert silent.error.message.startswith("timeout=5: the engine is away")
     assert begun.error is None
     link.new()
-    link.hear(Welcome(1, **LIMITS))  # the same core: it has what nobody waits for
+    link.hear(Welcome(1, **LIMITS))  # the same core: it has what no reader waits for
     assert AbortRequests((silent.request_id,)) in link.new()
 
 

@@ -81,7 +81,7 @@ def test_the_isolated_request_of_a_core_that_dies_ends_with_an_error_and_the_oth
     said = lose_core(link, 3, (1, 0), (2, 1))
     assert [poison.take().finish_reason, poison.done] == [FinishReason.ERROR, True]
     assert poison.streams[0].last.error == DEADLY
-    assert said == [CandidatesWithheld(2)], "who was held back still is"
+    assert said == [CandidatesWithheld(2)], "a withheld request still is"
     assert requests_in(take_turn(link, 3, 1)) == [(cleared.request_id, ISOLATION_TOKENS)]
     advance(link, 3, cleared, ISOLATION_TOKENS)
     assert link.new() == [CandidatesWithheld(1)]
@@ -125,7 +125,7 @@ def test_a_candidate_that_is_aborted_while_it_waits_needs_no_turn():
     assert CandidatesWithheld(0) in link.new()
 
 
-def test_a_turn_that_nobody_needs_any_more_is_given_back():
+def test_a_turn_that_is_not_needed_any_more_is_given_back():
     link, [request] = start(1)
     lose_core(link, 2, (1, 0))
     link.session.abort(request)

@@ -1,4 +1,4 @@
-"""The operator's side: apart from everybody's, one text of many frontends, and no page of another origin."""
+"""The operator's side: apart from the users', one text of many frontends, and no page of another origin."""
 
 import pytest
 

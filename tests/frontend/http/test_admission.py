@@ -1,4 +1,4 @@
-"""The frontend's door: what the engine would refuse is refused here, unread; who fills it does not close it to all."""
+"""What the engine would refuse the frontend refuses, unread; a client that fills it does not close it to others."""
 
 import contextlib
 
@@ -17,7 +17,7 @@ def with_queues(*queues, wait_s=0.0):
     return msgspec.structs.replace(STATS, tenants=queues, wait_s=wait_s)
 
 
-def test_a_frontend_that_is_full_is_full_for_those_who_fill_it():
+def test_a_full_frontend_is_full_for_the_tenants_that_fill_it():
     admission = Admission(max_active=4)
     with contextlib.ExitStack() as held:
         for _ in range(4):

@@ -107,7 +107,7 @@ async def test_a_reader_that_leaves_finds_all_events_when_it_comes_back():
 
 
 @run
-async def test_nobody_comes_back_within_the_grace_period():
+async def test_no_reader_comes_back_within_the_grace_period():
     kept, source, admitted, left = AnswerStore(ServerConfig(resume_grace_s=0.01)), Source(5), ExitStack(), []
     admitted.callback(left.append, True)
     answer = begin(kept, source, admitted=admitted)
@@ -170,7 +170,7 @@ async def test_a_slow_reader_stops_the_making_and_loses_nothing():
 
 
 @run
-async def test_what_nobody_reads_ends_at_the_bound():
+async def test_an_unread_answer_ends_at_the_bound():
     kept, source = AnswerStore(ServerConfig(resume_bytes_per_answer=1000)), Source(200)
     answer = begin(kept, source)
     source.allow(1)

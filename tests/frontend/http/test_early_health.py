@@ -1,4 +1,4 @@
-"""Who answers before there is a server, and what becomes of those who came too early for it."""
+"""What answers before there is a server, and what becomes of requests that came too early for it."""
 
 import json
 import os
@@ -11,7 +11,7 @@ import pytest
 from paged_serve.frontend.http.server.early_health import MAX_WAITING, EarlyHealth
 
 LIVE = b"GET /live HTTP/1.1\r\nHost: localhost\r\n\r\n"
-NOT_FOR_THE_PORTER = [
+NOT_FOR_EARLY_HEALTH = [
     b"GET /ready HTTP/1.1\r\nHost: localhost\r\n\r\n",
     b"GET /lively HTTP/1.1\r\nHost: localhost\r\n\r\n",
     b'POST /v1/completions HTTP/1.1\r\nContent-Length: 15\r\n\r\n{"prompt": "x"}',
@@ -58,15 +58,15 @@ def test_live_is_answered_as_often_as_it_is_asked(listener, early_health):
 
 def test_all_others_wait_unread_for_the_server(listener):
     early_health = EarlyHealth(listener.fileno())
-    callers = [call(listener, data) for data in NOT_FOR_THE_PORTER]
+    callers = [call(listener, data) for data in NOT_FOR_EARLY_HEALTH]
     with call(listener, LIVE) as link:  # accepted after them, so they have been seen
         assert answer_to(link)
     waiting = early_health.leave()
-    assert [link.recv(4096) for link in waiting] == NOT_FOR_THE_PORTER
+    assert [link.recv(4096) for link in waiting] == NOT_FOR_EARLY_HEALTH
     close_all([*waiting, *callers])
 
 
-def test_callers_who_say_nothing_or_hang_up_keep_nobody_from_an_answer(listener, early_health):
+def test_callers_that_say_nothing_or_hang_up_keep_no_other_from_an_answer(listener, early_health):
     call(listener).close()
     call(listener, LIVE).close()
     with call(listener), call(listener, LIVE) as link:

@@ -1,4 +1,4 @@
-"""How many connections a frontend holds, who goes when there are too many, and what one of them may cost."""
+"""How many connections a frontend holds, which are closed when there are too many, and what one of them may cost."""
 
 import asyncio
 import resource
@@ -90,7 +90,7 @@ def test_the_connection_idle_for_longest_is_closed():
     run(body)
 
 
-def test_who_was_accepted_while_the_server_ends_is_left_to_its_successor():
+def test_a_connection_accepted_while_the_server_ends_is_left_to_its_successor():
     connection_limit = ConnectionLimit()
 
     async def body(application, server, connect):
@@ -180,7 +180,7 @@ class Endless:
             await asyncio.sleep(0)
 
 
-def test_who_does_not_read_holds_a_bounded_number_of_bytes():
+def test_a_client_that_does_not_read_holds_a_bounded_number_of_bytes():
     async def body(application, server, connect):
         connection = await connect()
         connection[1].transport.pause_reading()

@@ -53,7 +53,7 @@ def test_alive_at_once_ready_with_the_engine_and_gone_on_stop(start_frontend, st
     assert frontend.process.wait(60) == 0
 
 
-def test_who_comes_before_the_server_is_there_is_answered_by_it(start_frontend):
+def test_a_request_before_the_server_is_there_is_answered_by_it(start_frontend):
     frontend = start_frontend(welcome=False)  # without a configuration there is no server yet
     assert frontend.get("/live") == (200, b"")
     with socket.create_connection(("127.0.0.1", frontend.port), timeout=60) as link:

@@ -88,7 +88,7 @@ def test_an_answer_with_a_key_tells_nothing_that_depends_on_others(folder):
     assert answer.json()["usage"]["prompt_tokens_details"] is None
 
 
-def test_only_who_has_asked_may_read_or_delete(folder):
+def test_only_the_key_that_asked_may_read_or_delete(folder):
     server = Server(folder, "hello", {"api_keys": ("one", "two")})
 
     async def talk() -> None:
@@ -136,7 +136,7 @@ def test_a_key_means_one_route(folder):
     asyncio.run(talk())
 
 
-def test_a_drain_waits_for_who_still_reads(folder):
+def test_a_drain_waits_for_clients_that_still_read(folder):
     server = Server(folder, "hello")
 
     async def talk() -> None:
@@ -224,7 +224,7 @@ def test_what_is_refused(folder, headers, body, status, says):
     assert server.admission.num_active == server.admission.num_reading == 0
 
 
-def test_who_comes_while_a_frontend_is_replaced_waits_for_it(folder):
+def test_a_request_while_a_frontend_is_replaced_waits_for_it(folder):
     server = Server(folder, "hello")
     replaced = Application(server.app.router._service.config.server, server.admission, lambda: True, patience_s=600)
     router, server.app = server.app.router, replaced

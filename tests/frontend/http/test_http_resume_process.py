@@ -68,7 +68,7 @@ def test_a_stream_goes_on_without_its_client_even_while_the_server_drains(start_
     assert tokens == [[65], [66], [67], [68]]
 
 
-def test_a_stream_to_which_nobody_comes_back_is_aborted(start_frontend, start_core):
+def test_a_stream_to_which_no_client_comes_back_is_aborted(start_frontend, start_core):
     frontend, core = start_frontend(resume_grace_s=0.1), start_core()
     frontend.wait_for(control.Ready)
     with asked(frontend) as link:

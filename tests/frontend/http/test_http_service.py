@@ -261,7 +261,7 @@ def test_keys_guard_everything_but_liveness(folder):
         ({"host": "localhost:8000", "origin": "http://localhost:8000"}, 200),
     ],
 )
-def test_a_local_server_is_nobody_elses(folder, headers, status):
+def test_a_local_server_answers_no_foreign_page(folder, headers, status):
     assert Server(folder).ask("GET", "/v1/models", **headers).status_code == status
 
 
@@ -304,7 +304,7 @@ def run_until_gone(server: Server, path: str, body: dict, events_before: int) ->
 
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("prompt", ["x", ["x", "y"]])
-def test_who_goes_away_frees_every_sequence(folder, stream, prompt):
+def test_a_client_that_leaves_frees_every_sequence(folder, stream, prompt):
     server = Server(folder, "x" * 10**5, ends=False)
     server.engine.limits = msgspec.structs.replace(server.engine.limits, max_model_len=10**7)
     body = {"prompt": prompt, "n": 2, "stream": stream, "max_tokens": 10**6}
@@ -314,7 +314,7 @@ def test_who_goes_away_frees_every_sequence(folder, stream, prompt):
     assert server.admission.num_active == 0
 
 
-def test_the_page_is_one_file_that_asks_nobody_else(folder):
+def test_the_page_is_one_file_that_asks_no_other_host(folder):
     response = Server(folder).ask("GET", "/")
     assert response.headers["content-type"] == "text/html; charset=utf-8"
     assert "default-src 'none'" in response.headers["content-security-policy"]

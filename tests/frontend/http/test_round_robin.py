@@ -34,7 +34,7 @@ def order(lengths: list[int], rng: random.Random) -> list[tuple[int, list[int], 
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_no_timing_changes_the_order_and_nobody_waits_for_a_choice_that_has_ended(seed):
+def test_no_timing_changes_the_order_and_no_token_waits_for_a_choice_that_has_ended(seed):
     rng = random.Random(seed)
     lengths = [rng.randint(1, 12) for _ in range(rng.randint(1, 6))]
     expected = [

@@ -1,4 +1,4 @@
-"""Who is halted is continued; who is halted for a moment, or by a debugger, is not interfered with."""
+"""A halted process is continued; one halted for a moment, or by a debugger, is left alone."""
 
 import ctypes
 import os
@@ -78,7 +78,7 @@ def test_a_debuggers_halt_is_left_alone(sleeper):
     assert not libc.ptrace(PTRACE_DETACH, sleeper.pid, None, None)
 
 
-def test_one_that_is_gone_is_nobodys_business(sleeper):
+def test_a_process_that_has_ended_is_left_alone(sleeper):
     watch = SupervisorWatch(sleeper.pid, wake=True)
     sleeper.kill()
     watch.look(1.0)

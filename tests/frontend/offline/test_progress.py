@@ -34,5 +34,5 @@ def test_a_terminal_sees_a_bar_and_keeps_the_last_line(monkeypatch):
 
 
 @pytest.mark.parametrize(("stream", "enabled"), [(io.StringIO(), True), (Terminal(), False)])
-def test_nobody_else_sees_anything(monkeypatch, stream, enabled):
+def test_only_a_terminal_sees_anything(monkeypatch, stream, enabled):
     assert drawn(monkeypatch, stream, enabled=enabled) == ""

@@ -1,4 +1,4 @@
-"""The supervisor's parts, one by one: time comes in as an argument, so nobody waits."""
+"""The supervisor's parts, one by one: time comes in as an argument, so no test waits."""
 
 import itertools
 import select
@@ -114,7 +114,7 @@ class TestShutdown:
         assert shutdown.steps_due(100.0, frontends_gone=True) == [StopStep.ASK_FRONTENDS, StopStep.ASK_ALL]
         assert shutdown.steps_due(100.6, frontends_gone=True) == []
 
-    def test_in_a_hurry_nobody_is_asked(self):
+    def test_in_a_hurry_no_child_is_asked(self):
         shutdown = self.serving()
         shutdown.begin_stop(100.0, at_once=True)
         assert shutdown.steps_due(100.0, frontends_gone=False) == [StopStep.KILL]
@@ -271,7 +271,7 @@ class TestChildren:
             if (ChildState.DEAD, event) in child_module.TRANSITIONS:
                 assert fire(child_module.TRANSITIONS, ChildState.DEAD, event, "worker 0") is ChildState.DEAD
 
-    def test_a_successor_starts_only_when_nobody_of_its_role_is_left(self, monkeypatch):
+    def test_a_successor_starts_only_when_none_of_its_role_is_left(self, monkeypatch):
         monkeypatch.syspath_prepend(str(Path(__file__).parent / "fakes"))
         start = StartInfo("/nowhere", {"PYTHONPATH": ":".join(sys.path)}, -1, {"worker": "fake_sleeper"})
         table = ProcessTable(start)
@@ -284,7 +284,7 @@ class TestChildren:
         assert select.select(table.handles(), [], [], 5.0)[0]
         for child in group:
             child.process.wait(60)
-        assert table.reap({child.pidfd for child in group}) == []  # nobody died unasked
+        assert table.reap({child.pidfd for child in group}) == []  # none died unasked
         table.spawn_missing(2.0)
         assert [(child.index, child.epoch) for child in table.of_role("worker")] == [(0, 1), (1, 1)]
         for child in table.unfinished():

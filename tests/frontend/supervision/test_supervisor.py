@@ -1,4 +1,4 @@
-"""The supervisor against small real children: who is replaced, when it gives up, how it ends."""
+"""The supervisor against small real children: which are replaced, when it gives up, how it ends."""
 
 import os
 import signal
@@ -139,7 +139,7 @@ def test_warm_standbys_become_the_workers_and_new_standbys_come(start_with_stand
     assert warm_standbys(running).items() >= {(n, after[n]) for n in ("worker 0", "worker 1", "engine-core")}
 
 
-def test_a_standby_that_dies_is_replaced_and_nobody_else_is(start_with_standbys):
+def test_a_standby_that_dies_is_replaced_and_no_other_is(start_with_standbys):
     running = start_with_standbys()
     before = warm_standbys(running)
     os.kill(before["standby 0"], signal.SIGKILL)
@@ -148,7 +148,7 @@ def test_a_standby_that_dies_is_replaced_and_nobody_else_is(start_with_standbys)
     assert {name for name in before if before[name] != after[name]} == {"standby 0"}
 
 
-def test_a_halted_standby_is_replaced_and_nobody_else_is(start_with_standbys):
+def test_a_halted_standby_is_replaced_and_no_other_is(start_with_standbys):
     running = start_with_standbys()
     before = warm_standbys(running)
     os.kill(before["standby 1"], signal.SIGSTOP)
@@ -239,7 +239,7 @@ def test_losses_that_follow_each_other_are_one_report_and_a_request_makes_anothe
     assert len(second.processes) == 4
 
 
-def test_who_wants_no_reports_gets_none(start, tmp_path, monkeypatch):
+def test_without_a_folder_for_reports_there_are_none(start, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     running = start(reporting(Path("none")))
     assert running.ready.wait(60)
@@ -369,7 +369,7 @@ def test_what_a_child_has_started_ends_with_it(start):
         assert time.monotonic() < deadline
 
 
-def test_a_stranger_who_knows_the_secret_is_still_refused(start):
+def test_a_stranger_that_knows_the_secret_is_still_refused(start):
     running = start()
     assert running.ready.wait(60)
     before = running.supervisor.pids

@@ -33,7 +33,7 @@ def test_restarts_that_find_a_request_that_kills_cores_are_given_back(start):
     assert len(running.supervisor.facts()["engine-core-failures"].split("), (")) == 8
 
 
-def test_cores_that_die_whomever_they_try_are_not_borne_for_ever(start):
+def test_cores_that_die_whatever_they_isolate_are_not_borne_for_ever(start):
     running = start(engine_core=["faults", "faults in turn 1"])
     assert running.ended() == 1
     assert "gave up after 5 restarts" in running.supervisor.reason

@@ -1,4 +1,4 @@
-"""Children with real parents: nobody outlives the supervisor, and everybody says why it ends."""
+"""Children with real parents: none outlives the supervisor, and each says why it ends."""
 
 import os
 import signal

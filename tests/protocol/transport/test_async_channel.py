@@ -178,7 +178,7 @@ def test_a_cut_is_told_though_the_server_is_back_already(link, run):
         await asyncio.sleep(0)
         assert dealer.takes_messages()
         link.router.close()
-        while not dealer._was_cut:  # seen by the loop, without anybody asking
+        while not dealer._was_cut:  # seen by the loop, without a call
             await asyncio.sleep(0.001)
         link.router = RouterChannel(link.context, link.endpoint, ToEngineCore)
         link.opened.append(link.router)

@@ -81,7 +81,7 @@ def test_a_peer_without_a_password_delivers_nothing(link, kind):
         assert link.deliver(timeout_s=0.1) is None
 
 
-def test_without_an_authenticator_nobody_comes_in(link):
+def test_without_an_authenticator_no_peer_comes_in(link):
     link.authenticator.close()
     dealer = link.dealer()
     assert not dealer.wait_connected(0.2)
@@ -94,7 +94,7 @@ def test_nothing_is_queued_for_a_peer_that_is_not_there(link):
 
 
 def test_sending_to_an_unknown_or_departed_peer_is_reported(link):
-    assert not link.router.send(b"nobody", EngineHeartbeat(0))
+    assert not link.router.send(b"unknown", EngineHeartbeat(0))
     dealer, peer = connected(link)
     dealer.close()
     wait_until(lambda: not link.router.send(peer, EngineHeartbeat(0)))

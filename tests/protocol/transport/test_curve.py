@@ -1,4 +1,4 @@
-"""Keys on TCP: who is on the list comes in, nobody else does, and files that do not serve are refused by name."""
+"""Keys on TCP: clients on the list come in, others do not, and files that do not serve are refused by name."""
 
 import os
 from pathlib import Path
@@ -16,7 +16,7 @@ NAME = identity("client", 0, 0)
 
 @pytest.fixture
 def keys(tmp_path):
-    """A folder with the keys of a server, of a friend who is on its list, and of a stranger."""
+    """A folder with the keys of a server, of a friend on its list, and of a stranger."""
     for folder, name in (("", "server"), ("", "other-server"), ("", "stranger"), ("friends", "friend")):
         make_keys(str(tmp_path / folder), name)
     (tmp_path / "friends" / "friend.key_secret").rename(tmp_path / "friend.key_secret")
@@ -61,7 +61,7 @@ def test_a_friend_comes_in_and_is_answered(keys, port, dealer):
 
 
 @pytest.mark.parametrize(("own", "server"), [("stranger", "server"), ("friend", "other-server")])
-def test_neither_a_stranger_nor_who_expects_another_server_comes_in(keys, dealer, own, server):
+def test_neither_a_stranger_nor_a_client_of_another_server_comes_in(keys, dealer, own, server):
     assert not dealer(client_keys(str(keys / f"{own}.key_secret"), str(keys / f"{server}.key"))).wait_connected(0.3)
 
 

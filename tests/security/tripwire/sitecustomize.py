@@ -62,7 +62,7 @@ def watch(event, arguments):
     while frame is not None:
         frames.append(frame.f_code.co_filename)
         frame = frame.f_back
-    asking = frames[:2]  # who it is that runs code, not whoever has imported it
+    asking = frames[:2]  # the frame that runs code, not the one that imported it
     if not frames or allowed_by(frames, IMPORTS) or allowed_by(asking, (*STARTS, *DECLARATIONS)):
         return
     if allowed_by(frames, ("/template_process.py", "/chat_template.py")) and allowed_by(asking, TEMPLATES):

@@ -174,7 +174,7 @@ def test_a_damaged_file_is_said_once_and_made_anew(damage, tmp_path, checkpoint,
 
 
 @pytest.mark.parametrize("writes", [0, 1, 9])
-def test_a_full_disk_leaves_nothing_and_stops_nobody(writes, tmp_path, checkpoint, load, monkeypatch, caplog):
+def test_a_full_disk_leaves_nothing_and_stops_no_load(writes, tmp_path, checkpoint, load, monkeypatch, caplog):
     real, left = os.pwrite, iter(range(writes))
 
     def pwrite(file, data, at):

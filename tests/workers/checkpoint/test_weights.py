@@ -122,7 +122,7 @@ def test_a_number_beyond_the_dtypes_range_is_refused_by_the_tensors_name(folder,
 
 @pytest.fixture(params=["kernels", "torch", "torch row by row"])
 def computes(request, make_pool):
-    """Arguments of `ours`: who computes, and so who looks at weights."""
+    """Arguments of `ours`: what computes, and so what looks at weights."""
     if request.param != "kernels":
         return {"backend": TorchBackend() if request.param == "torch" else SingleRowsBackend()}
     if (pool := make_pool(2)) is None:

@@ -70,7 +70,7 @@ def test_a_silent_rank_is_given_up(meet):
         ranks[0].exchange([memoryview(bytearray(8)), memoryview(bytearray(8))])
 
 
-def test_who_waits_alone_gives_up(tmp_path):
+def test_a_rank_that_waits_alone_gives_up(tmp_path):
     for rank, words in ((0, "not all ranks"), (1, "no other rank")):
         with pytest.raises(RankLost, match=words):
             RankLinks.join(rank, 2, str(tmp_path / f"place{rank}"), 0.2)

@@ -1,6 +1,6 @@
 """Torch as it is on some processors: a product's order of additions depends on how many rows stand beside a row.
 
-On those with AMX, for one, the library takes a kernel by the number of rows, so that plain torch, which serves nobody's
+On those with AMX, for one, the library takes a kernel by the number of rows, so that plain torch, which serves no
 promise, cannot pass for exact because it happens to be so on the processor that runs the tests. One row alone, and a
 batch of products of one shape, are added in one order everywhere.
 """

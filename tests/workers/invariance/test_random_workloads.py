@@ -47,7 +47,7 @@ def load(tmp_path_factory, chosen_isa):
 
 
 def alone(model: Model, request: EngineCoreRequest, house_type: type[OneProcess] = OneProcess) -> dict[int, Told]:
-    """What each sequence of the request is told when nobody else is there, not even its siblings."""
+    """What each sequence of the request is told when nothing else runs, not even its siblings."""
     house = house_type(model, ALONE, num_blocks=MAX_MODEL_LEN // 64 + 1, max_model_len=MAX_MODEL_LEN)
     house.add(request)
     while not house.is_idle:
@@ -59,8 +59,8 @@ def alone(model: Model, request: EngineCoreRequest, house_type: type[OneProcess]
 def together(
     model: Model | SharedModel, workload: Workload, house_type: type[OneProcess] = OneProcess
 ) -> tuple[dict[int, Told], Counter[str]]:
-    """What everybody is told, and what befell them."""
-    rng, tally = random.Random(workload.seed), Counter[str]()
+    """What each request is told, and what befell it."""
+    rng, outcomes = random.Random(workload.seed), Counter[str]()
     house = house_type(model, workload.config, workload.num_blocks, MAX_MODEL_LEN)
     house.engine.clients[b"client:0"].credit = workload.client_credit
     last_arrival = max(tick for tick, _ in workload.arrivals)
@@ -68,7 +68,7 @@ def together(
         for _, request in (arrival for arrival in workload.arrivals if arrival[0] == tick):
             house.add(request)
         if tick in workload.restart_ticks:
-            tally["restarts"] += not house.engine.is_idle
+            outcomes["restarts"] += not house.engine.is_idle
             house.replace_workers()
         if tick in workload.abort_ticks and (live := list(house.engine.clients[b"client:0"].streams)):
             house.abort(rng.choice(live))
@@ -84,10 +84,10 @@ def together(
     check_invariants(house.engine)
     scheduler, pool = house.engine.scheduler, house.engine.kv_cache.pool
     assert pool.num_free == pool.num_blocks
-    tally["steps"] = scheduler.step
-    tally["preemptions"] = scheduler.num_preemptions
-    tally["cached tokens"] = house.engine.counters.prefix_cache_hits
-    return house.told, tally
+    outcomes["steps"] = scheduler.step
+    outcomes["preemptions"] = scheduler.num_preemptions
+    outcomes["cached tokens"] = house.engine.counters.prefix_cache_hits
+    return house.told, outcomes
 
 
 def cut_short(told: Told, count: int) -> Told:
@@ -107,12 +107,12 @@ def run_workload(
     try:
         single = load(replace(workload.choice, threads=1, ranks=1))
         shared = load(workload.choice if house_type is OneProcess else replace(workload.choice, ranks=1))
-        found, tally = together(shared, workload, house_type)
+        found, outcomes = together(shared, workload, house_type)
         for _, request in workload.arrivals:
             for stream_id, wanted in alone(single, request, alone_type).items():
                 got = found[stream_id]
                 is_aborted = got.finish_reason is FinishReason.ABORT
-                tally["aborts"] += is_aborted
+                outcomes["aborts"] += is_aborted
                 assert got == (cut_short(wanted, len(got.token_ids)) if is_aborted else wanted), request.sampling_params
     except BaseException as error:
         error.add_note(f"{workload.choice} {workload.config.cache} {workload.config.scheduler} {workload.num_blocks=}")
@@ -120,10 +120,10 @@ def run_workload(
             test = f"{Path(__file__)}::{test_no_request_of_a_workload_is_told_another_byte.__name__}[{seed}]"
             error.add_note(f"to repeat: python -m pytest -m nightly '{test}'")
         raise
-    tally.update(workloads=1, requests=len(workload.arrivals), streams=len(found), ranks=workload.choice.ranks)
-    tally[workload.choice.dtype] += 1
-    tally["tokens"] += sum(len(told.token_ids) for told in found.values())
-    return tally
+    outcomes.update(workloads=1, requests=len(workload.arrivals), streams=len(found), ranks=workload.choice.ranks)
+    outcomes[workload.choice.dtype] += 1
+    outcomes["tokens"] += sum(len(told.token_ids) for told in found.values())
+    return outcomes
 
 
 def test_no_request_of_a_slice_of_workloads_is_told_another_byte(load):

@@ -11,7 +11,7 @@ from paged_serve.workers.kv.kv_cache import KVCache
 
 
 def random_step(rows, block_size, kv_heads, head_dim, seed=0):
-    """A view of a cache for rows of (tokens already there, new tokens). Whatever nobody wrote is NaN."""
+    """A view of a cache for rows of (tokens already there, new tokens). What was not written is NaN."""
     generator = torch.Generator().manual_seed(seed)
     blocks_of = [-(-(old + new) // block_size) for old, new in rows]
     ids = torch.randperm(sum(blocks_of) + 3, generator=generator).tolist()

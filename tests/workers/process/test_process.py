@@ -79,7 +79,7 @@ class House:
                 self.said.append(message)
 
     def expect(self, kind: type):
-        """The next message but LoadProgress, which must be of this kind; and who sent it."""
+        """The next message but LoadProgress, which must be of this kind; and its sender."""
         while True:
             peer, message = self.next_message()
             if not isinstance(message, worker.LoadProgress):
