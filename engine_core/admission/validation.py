@@ -1,4 +1,4 @@
-"""The door: what comes in is checked here once, completely, so that nothing later can fail because of a request."""
+"""Checks a request once, completely, so that nothing later can fail because of it."""
 
 import hashlib
 from dataclasses import dataclass

@@ -39,7 +39,7 @@ class BlockPool:
         """
         assert 0 <= count <= self.num_free, f"{count} blocks wanted, {self.num_free} free"
         tenants = tenants if len(tenants) == count else [*tenants] * count
-        self._cached.hold_all(tenants)  # before blocks are evicted for them
+        self._cached.count_each(tenants)  # before blocks are evicted for them
         start = max(0, len(self._blank) - count)
         taken = self._blank[start:]
         del self._blank[start:]
@@ -77,7 +77,7 @@ class BlockPool:
                 self._cached.add(block, self._tenants[block])
             else:
                 self._blank.append(block)
-                self._cached.hold(self._tenants[block], -1)
+                self._cached.count(self._tenants[block], -1)
 
     def publish(self, blocks: Sequence[int], hashes: Sequence[bytes]) -> None:
         """Let owned blocks be found by their hashes. Of two blocks with equal contents the first is."""
@@ -129,7 +129,7 @@ class BlockPool:
             del self._block_by_hash[block_hash]
             if block in self._cached:
                 self._cached.remove([block])
-                self._cached.hold(self._tenants[block], -1)
+                self._cached.count(self._tenants[block], -1)
                 self._blank.append(block)
 
     def drop_all(self) -> None:

@@ -9,7 +9,7 @@ import heapq
 from collections import Counter, OrderedDict
 from collections.abc import Iterator, Sequence
 
-KEPT_FOR_TURNOVERS = 8  # of all blocks: what a tenant has left behind longer ago goes first
+KEPT_FOR_TURNOVERS = 8  # of all blocks: what a tenant left longer ago is evicted first
 
 
 class Evictor:
@@ -32,19 +32,19 @@ class Evictor:
     def __iter__(self) -> Iterator[int]:
         return iter(self._tenant_of)
 
-    def hold_all(self, tenants: Sequence[str]) -> None:
+    def count_each(self, tenants: Sequence[str]) -> None:
         """One more block for each of them."""
         if tenants and tenants.count(tenants[0]) == len(tenants):
-            self.hold(tenants[0], len(tenants))
+            self.count(tenants[0], len(tenants))
             return
         for tenant, count in Counter(tenants).items():
-            self.hold(tenant, count)
+            self.count(tenant, count)
 
-    def hold(self, tenant: str, count: int) -> None:
-        """`count` more blocks are this tenant's, or fewer."""
-        held = self.num_owned_by.get(tenant, 0) + count
-        if held:
-            self.num_owned_by[tenant] = held
+    def count(self, tenant: str, change: int) -> None:
+        """`change` more blocks are this tenant's, or fewer."""
+        num_owned = self.num_owned_by.get(tenant, 0) + change
+        if num_owned:
+            self.num_owned_by[tenant] = num_owned
         else:
             del self.num_owned_by[tenant]
 
@@ -70,7 +70,7 @@ class Evictor:
         if len(self._by_tenant) == 1:
             [(tenant, blocks)] = self._by_tenant.items()
             taken = [blocks.popitem(last=False)[0] for _ in range(count)]
-            self.hold(tenant, -count)
+            self.count(tenant, -count)
             if not blocks:
                 self._drop(tenant)
         else:
@@ -89,7 +89,7 @@ class Evictor:
             is_fresh, size, tenant = order[0]
             blocks = self._by_tenant[tenant]
             taken.append(blocks.popitem(last=False)[0])
-            self.hold(tenant, -1)
+            self.count(tenant, -1)
             if blocks:
                 heapq.heapreplace(order, (is_fresh, size + 1, tenant))
             else:

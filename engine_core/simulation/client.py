@@ -1,4 +1,4 @@
-"""A client that believes nothing: it knows what each of its streams must say and checks every message."""
+"""A client that knows what each of its streams must say, and checks every message."""
 
 import math
 import random
@@ -39,7 +39,7 @@ class Stream:
     has_expired: bool = False
 
 
-def lonely_output(
+def output_alone(
     request: EngineCoreRequest, seed: int, token_limit: int, vocab_size: int
 ) -> tuple[list[int], FinishReason]:
     """A sequence's output, computed with no engine at all."""
@@ -93,7 +93,7 @@ class SimulatedClient:
         else:
             token_limit = min(facts.max_model_len, prompt_len + params.max_tokens)
         for index, seed in enumerate(seeds):
-            output, reason = lonely_output(request, seed, token_limit, facts.vocab_size)
+            output, reason = output_alone(request, seed, token_limit, facts.vocab_size)
             self.streams[request.request_id + index] = Stream(request, index, seed, output, reason)
 
     @property
@@ -143,14 +143,14 @@ class SimulatedClient:
             self._expire(message)
             return 0
         assert message.epoch == self.epoch, "a message from a former core"
-        told = [output.stream_id for output in message.outputs]
+        named = [output.stream_id for output in message.outputs]
         if message.columns is not None:
             columns = message.columns
             ids, first_positions = unpack_int64(columns.stream_ids), unpack_ids(columns.first_positions)
-            told += ids
+            named += ids
             for stream_id, first, token in zip(ids, first_positions, unpack_ids(columns.token_ids), strict=True):
                 self._receive(self.streams[stream_id], first + columns.advance, [token])
-        assert len(told) == len(set(told)), "a stream is told twice in one message"
+        assert len(named) == len(set(named)), "a stream is named twice in one message"
         for output in message.outputs:
             self._check_output(self.streams[output.stream_id], output)
         return 1

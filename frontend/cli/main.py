@@ -72,16 +72,16 @@ def main() -> NoReturn:
     from paged_serve.protocol.errors import ConfigError, InvalidRequest, PagedServeError
     from paged_serve.protocol.process.log import in_json
 
-    from ..last_words import tell_end
+    from ..end_message import print_end
 
     try:
         status = cli.main(prog_name="paged-serve", standalone_mode=not in_json())
         sys.exit(status if isinstance(status, int) else 0)
     except PagedServeError as error:
-        tell_end(str(error))
+        print_end(str(error))
         sys.exit(2 if isinstance(error, (ConfigError, InvalidRequest)) else 1)
     except click.ClickException as error:  # with JSON lines: else click has written it
-        tell_end(error.format_message())
+        print_end(error.format_message())
         sys.exit(error.exit_code)
     except click.Abort:
         sys.exit(1)

@@ -13,7 +13,7 @@ from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.config import Config
 
 from ..config.options import GroupedCommand, config_options, resolve
-from ..last_words import tell_end
+from ..end_message import print_end
 from ..open_files import raise_open_files_limit
 
 log = logging.getLogger(__name__)
@@ -42,10 +42,10 @@ def serve(config: Config) -> int:
 
     configure_logging("supervisor", config.server.log_level)
     http_socket = open_http_socket(config.server)
-    with ExitStack() as unless_found:
-        unless_found.callback(close_http_socket, http_socket, config.server)
+    with ExitStack() as on_refusal:
+        on_refusal.callback(close_http_socket, http_socket, config.server)
         config, is_demo = with_local_model(config)
-        unless_found.pop_all()
+        on_refusal.pop_all()
     raise_open_files_limit()
     url = http_url(config.server, http_socket)
     supervisor = Supervisor(config, http_socket)
@@ -65,7 +65,7 @@ def serve(config: Config) -> int:
         exit_code = supervisor.run(bar, show_banner)
     bar.clear()
     if exit_code:
-        tell_end(supervisor.reason)
+        print_end(supervisor.reason)
     return exit_code
 
 

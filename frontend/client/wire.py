@@ -19,7 +19,7 @@ BACKLOG_TICK_S = 0.02  # while something could not be sent
 AWAY_S = 300.0  # how long a restart of the engine may take before its requests fail
 UTILITY_TIMEOUT_S = 30.0
 LOOK_EVERY_S = 1.0
-LAST_WORDS_S = 0.1  # for the aborts of `close` to leave
+LINGER_S = 0.1  # for the aborts of `close` to leave
 
 
 class Channel(Protocol):
@@ -120,6 +120,6 @@ class Wire(Generic[C]):
         self.flush()
         self._closed = True
         self.session.fail(EngineDead("the client is closed"))
-        self.channel.close(LAST_WORDS_S)
+        self.channel.close(LINGER_S)
         if self._context is not None:
             self._context.term()

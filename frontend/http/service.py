@@ -87,6 +87,8 @@ class TextSide:
 
 @dataclass(slots=True)
 class Service:
+    """One for each frontend process; handlers are functions of it and an exchange."""
+
     config: Config
     engine: Engine
     tokenizer: Tokenizer
@@ -94,7 +96,7 @@ class Service:
     template: TemplateRenderer | None
     admission: Admission
     metrics: Metrics
-    kept: AnswerStore
+    answers: AnswerStore
     buffers: BufferBudget
     model_names: tuple[str, ...]
     longest_token_chars: int
@@ -126,7 +128,7 @@ class Service:
             template=text.template,
             admission=admission,
             metrics=Metrics(names[0], config.server.metrics_compat, index),
-            kept=AnswerStore(config.server, buffers),
+            answers=AnswerStore(config.server, buffers),
             buffers=buffers,
             model_names=names,
             longest_token_chars=text.longest_token_chars,

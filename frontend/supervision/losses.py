@@ -20,7 +20,7 @@ from .shutdown import Shutdown
 if TYPE_CHECKING:
     from .control_link import ControlLink
 
-LAST_WORDS_S = 0.1  # a Failed may still be on its way when its process has ended
+LAST_MESSAGE_S = 0.1  # a Failed may still be on its way when its process has ended
 
 GiveUp = Callable[[str, int, float], None]  # why, exit code, now
 
@@ -59,7 +59,7 @@ class Losses:
             if child.process.returncode == -signal.SIGKILL:
                 child.memory_ran_out = self._recovery.out_of_memory.is_known
             if not child.failure and child.process.returncode > 0:
-                self._hear_last_words(now, child)
+                self._await_last_message(now, child)
             self._lost(child, now)
 
     def find_silent(self, now: float) -> None:
@@ -69,7 +69,9 @@ class Losses:
 
     def _act_on(self, complaint: Complaint, now: float) -> None:
         if complaint.lost_workers is not None:
-            self._hear_last_words(now, None)  # the lost may tell that they refuse, and starting again will not help
+            self._await_last_message(
+                now, None
+            )  # a lost child may say that it refuses, and starting again will not help
             epoch, reason = complaint.lost_workers.epoch, complaint.lost_workers.reason
             if epoch == self._recovery.engine_epoch and not self._shutdown.is_over:
                 self._recorder.collect(f"worker group {epoch} was lost: {reason}", now)
@@ -79,8 +81,8 @@ class Losses:
         else:
             self._lost(complaint.child, now)
 
-    def _hear_last_words(self, now: float, speaker: Child | None) -> None:
-        deadline = time.monotonic() + LAST_WORDS_S
+    def _await_last_message(self, now: float, speaker: Child | None) -> None:
+        deadline = time.monotonic() + LAST_MESSAGE_S
         while not self._shutdown.is_over and (left_s := deadline - time.monotonic()) > 0:
             if speaker is not None and speaker.failure:
                 break

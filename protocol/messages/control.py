@@ -25,7 +25,7 @@ class Stop(Message, frozen=True):
 
 
 class WorkersReplaced(Message, frozen=True):
-    """To the core: the worker group of this epoch is being started; forget the one before."""
+    """To the core: the worker group of this epoch is being started; the one before is gone."""
 
     epoch: Epoch
     from_outside: bool = False  # the group before was ended by a signal from outside: no request is to blame
@@ -69,7 +69,7 @@ class Drained(Message, frozen=True):
 
 
 class Failed(Message, frozen=True):
-    """The dying gasp: why this process is about to end. `refused`: starting again will not help."""
+    """Why this process is about to end. `refused`: starting again will not help."""
 
     reason: LongText
     refused: bool = False
@@ -87,7 +87,7 @@ class PoisonEnded(Message, frozen=True):
 
 
 class IsolatesCandidates(Message, frozen=True):
-    """From the core: whose turn it is, or will be next, to be computed alone, as a core may have died of it."""
+    """From the core: a request is, or will be next, computed alone, because a core may have died of it."""
 
     turn: Count  # as in IsolationTurn; 0: none, all is as usual
 

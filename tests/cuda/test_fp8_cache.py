@@ -94,7 +94,7 @@ def test_the_cache_is_as_small_as_promised_and_refused_where_nothing_reads_it(mo
     assert cache_dtype(Config(), model) == model.dtype
     halved, whole = (model.geometry.kv_bytes_per_block(16, 1, dtype) for dtype in (FP8, model.dtype))
     assert 2 * halved == whole
-    with pytest.raises(ConfigError, match=r"kv_cache_dtype=int8 takes the CPU kernels .*; use kv_cache_dtype=fp8$"):
+    with pytest.raises(ConfigError, match=r"kv_cache_dtype=int8 needs the CPU kernels .*; use kv_cache_dtype=fp8$"):
         cache_dtype(Config(cache=CacheConfig(kv_cache_dtype="int8")), model)
-    with pytest.raises(ConfigError, match=r"takes the CUDA kernels .* on cpu in bfloat16; use kv_cache_dtype=auto$"):
+    with pytest.raises(ConfigError, match=r"needs the CUDA kernels .* on cpu in bfloat16; use kv_cache_dtype=auto$"):
         cache_dtype(CONFIG, load(folder, TorchBackend()))

@@ -10,7 +10,7 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
 from paged_serve.frontend.admission import Admission
-from paged_serve.frontend.http.exchange.request import Call
+from paged_serve.frontend.http.exchange.exchange import Exchange
 from paged_serve.frontend.http.routes.router import make_routers
 from paged_serve.frontend.http.server.app import Application
 from paged_serve.frontend.http.service import TextSide
@@ -80,7 +80,7 @@ class Server:
             async def send(event: dict) -> None:
                 sent.append(event)
 
-            await self.admin.handle(Call(scope, None, send))
+            await self.admin.handle(Exchange(scope, None, send))
             return sent[-1]["body"]
 
         return asyncio.run(exposition()).decode()

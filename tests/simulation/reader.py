@@ -5,7 +5,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from paged_serve.engine_core.engine.engine import DEADLY, NOT_FINITE
-from paged_serve.engine_core.simulation.client import lonely_output
+from paged_serve.engine_core.simulation.client import output_alone
 from paged_serve.engine_core.simulation.scenario import Scenario, draw_params, draw_prompt
 from paged_serve.frontend.client.dispatch import DEADLY as DEADLY_FOR_CORES
 from paged_serve.frontend.client.request_terms import RequestTerms
@@ -72,7 +72,7 @@ class Reader:
         capacity = facts.num_blocks * block_size + 1
         limit = capacity if params.max_tokens is None else prompt_len + params.max_tokens
         limit = min(facts.max_model_len, limit)
-        expected = [lonely_output(message, seed, limit, facts.vocab_size) for seed in seeds]
+        expected = [output_alone(message, seed, limit, facts.vocab_size) for seed in seeds]
         assert not reading.expected or reading.expected == expected, "a request has other seeds after a restart"
         reading.expected, reading.seeds = expected, seeds
 

@@ -16,7 +16,7 @@ class Coding(NamedTuple):
     """A cache of 8 bits an element."""
 
     dtype: torch.dtype
-    models: tuple[torch.dtype, ...]  # whose caches may be so
+    models: tuple[torch.dtype, ...]  # dtypes of models whose caches may be coded so
     needs: str
 
 
@@ -56,11 +56,11 @@ def cache_dtype(config: Config, model: CachedModel) -> torch.dtype:
         return coding.dtype
     dtype = str(model.dtype).removeprefix("torch.")
     if readable == coding.dtype:
-        found, remedy = f"this one is {dtype}", "auto or dtype=bfloat16"
+        found, remedy = f"this model is {dtype}", "auto or dtype=bfloat16"
     else:
-        found = f"those are not what computes here, on {model.device} in {dtype}"
+        found = f"this server computes on {model.device} in {dtype}"
         remedy = next((other for other, known in CODINGS.items() if known.dtype == readable), "auto")
-    raise ConfigError(f"kv_cache_dtype={name} takes {coding.needs}; {found}; use kv_cache_dtype={remedy}")
+    raise ConfigError(f"kv_cache_dtype={name} needs {coding.needs}; {found}; use kv_cache_dtype={remedy}")
 
 
 def max_model_len(config: Config, geometry: Geometry) -> int:

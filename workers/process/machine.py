@@ -34,19 +34,19 @@ def install_command() -> str:
     """Gets a compiler on Debian and its like, and builds what is installed now again, from where it came."""
     source = "paged-serve"
     try:
-        told = json.loads(metadata.distribution("paged-serve").read_text("direct_url.json") or "{}")
+        origin = json.loads(metadata.distribution("paged-serve").read_text("direct_url.json") or "{}")
     except (metadata.PackageNotFoundError, ValueError):
-        told = {}
-    url = urlparse(told.get("url", ""))
+        origin = {}
+    url = urlparse(origin.get("url", ""))
     if url.scheme == "file" and not url.path.endswith(".whl"):
-        editable = "--editable " if told.get("dir_info", {}).get("editable") else ""
+        editable = "--editable " if origin.get("dir_info", {}).get("editable") else ""
         source = editable + shlex.quote(unquote(url.path))
     # A wheel that pip has kept was built without a compiler, too.
     return f"apt-get install g++ && pip install --force-reinstall --no-deps --no-cache-dir {source}"
 
 
 def report() -> list[tuple[str, str]]:
-    """Labels and lines for people."""
+    """Labels and values of `paged-serve doctor`'s first lines."""
     built = [isa for isa in ISAS if library_path(isa).exists()]
     best = load_library("portable").machine_isa if "portable" in built else "unknown without a library"
     absent = [isa for isa in ISAS if isa not in built]

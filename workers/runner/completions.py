@@ -1,4 +1,4 @@
-"""Wakes a loop that polls file descriptors when the device has come to a point."""
+"""Wakes a loop that polls file descriptors when the device has reached a point."""
 
 import os
 import queue
@@ -37,13 +37,13 @@ class Completions:
         self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC | os.EFD_SEMAPHORE)
         self._events: queue.SimpleQueue[DeviceEvent | None] = queue.SimpleQueue()
         self._outcomes: deque[Exception | None] = deque()  # of events, in their order; None: passed
-        self._num_due = 0  # watched, and not yet told by `take`
+        self._num_due = 0  # watched, and not yet reported by `take`
         self._thread: threading.Thread | None = None
 
     def watch(self, event: DeviceEvent) -> None:
         self._num_due += 1
         if self._num_due == 1 and event.query():  # with others before it the thread keeps their order
-            self._tell(None)
+            self._report(None)
             return
         if self._thread is None:
             self._thread = threading.Thread(target=self._wait_for_each, name="completions", daemon=True)
@@ -51,7 +51,7 @@ class Completions:
         self._events.put(event)
 
     def take(self) -> bool:
-        """Whether the device has passed the next of the watched events; each is told once, in their order.
+        """Whether the device has passed the next of the watched events; each is reported once, in their order.
 
         Raises what waiting for it raised: the device has failed.
         """
@@ -78,10 +78,10 @@ class Completions:
             failure: Exception | None = None
             try:
                 event.synchronize()
-            except Exception as error:  # whatever it is, it is the loop's, which `take` raises it in
+            except Exception as error:  # whatever it is, `take` raises it in the loop
                 failure = error
-            self._tell(failure)
+            self._report(failure)
 
-    def _tell(self, failure: Exception | None) -> None:
+    def _report(self, failure: Exception | None) -> None:
         self._outcomes.append(failure)
         os.eventfd_write(self.fd, 1)

@@ -16,7 +16,7 @@ class _Delta(msgspec.Struct):
     reasoning_content: str | None = None
     tool_calls: msgspec.Raw | None = None
 
-    def says_something(self) -> bool:
+    def has_output(self) -> bool:
         return bool(self.content or self.reasoning or self.reasoning_content or self.tool_calls)
 
 
@@ -25,8 +25,8 @@ class _Choice(msgspec.Struct):
     delta: _Delta | None = None
     finish_reason: str | None = None
 
-    def says_something(self) -> bool:
-        return bool(self.text) or (self.delta is not None and self.delta.says_something())
+    def has_output(self) -> bool:
+        return bool(self.text) or (self.delta is not None and self.delta.has_output())
 
 
 class _PromptDetails(msgspec.Struct):
@@ -59,7 +59,7 @@ class Answer:
         self._streamed = streamed
         self._status = 0
         self._rest = b""  # the beginning of an event, or all of an answer that is no stream
-        self._complete = False  # a finish reason or the stream's last word has come
+        self._complete = False  # a finish reason or the end of the stream has come
         self._failure: tuple[str, str] | None = None
 
     def begin(self, status: int) -> None:
@@ -82,7 +82,7 @@ class Answer:
         elif not self._streamed:
             self._take_chunk(self._rest, now)
         if self._failure is None and not self._complete:
-            self._failure = ("cut short", "the answer ended before its last word")
+            self._failure = ("cut short", "the answer ended before its final event")
         if self._failure is not None:
             self.fail(*self._failure, now)
             return
@@ -120,7 +120,7 @@ class Answer:
             self._count(chunk.usage)
         brought_output = False
         for choice in chunk.choices or ():
-            brought_output = brought_output or choice.says_something()
+            brought_output = brought_output or choice.has_output()
             if choice.finish_reason:
                 self._complete = True
                 brought_output = brought_output or not self.timeline.chunks  # tokens without a text

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ..exchange.request import Receive, Scope, Send
+from ..exchange.exchange import Receive, Scope, Send
 
 ASGI = Any
 

@@ -7,7 +7,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from ...buffer_budget import RETRY_AFTER_S
 from ..exchange.access_log import log_refused
 from ..exchange.errors import Headers, HttpError, error_body, retry_after
-from ..exchange.request import BODY_TAKEN, JSON
+from ..exchange.exchange import BODY_TAKEN, JSON
 from .close_delimited import close_delimited
 from .connection_buffers import ConnectionBuffers
 from .connection_limit import MAX_REFUSED, ConnectionLimit
@@ -19,7 +19,7 @@ MAX_FRAMING_BYTES = 1 << 20  # of a request's chunk lines and trailers: a body m
 HEADERS_WITHIN_S = 10.0
 BODY_WITHIN_S = 60.0  # 4 MB at half a megabit a second
 MAX_UNSENT_BYTES = 4 << 10  # of an answer, beside what the kernel holds; with more its maker waits until they are taken
-LAST_WORDS_S = 1.0  # a close while the peer still sends would take the refusal away from it
+LINGER_S = 1.0  # a close while the peer still sends would take the refusal away from it
 
 
 class LimitedHttpProtocol(HttpToolsProtocol):
@@ -243,5 +243,5 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         lines = b"".join(b"%s: %s\r\n" % each for each in named)
         self.transport.write(b"HTTP/1.1 %d Refused\r\n%s\r\n%s" % (status, lines, body))
         self.transport.write_eof()
-        self._deadline = self.loop.call_later(LAST_WORDS_S, self.transport.close)
+        self._deadline = self.loop.call_later(LINGER_S, self.transport.close)
         return None

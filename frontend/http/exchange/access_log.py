@@ -4,7 +4,7 @@ import logging
 import time
 from typing import Any
 
-from .request import Call
+from .exchange import Exchange
 
 log = logging.getLogger("http.access")
 CLIENT_LEFT = 499  # no answer was begun: nginx's number
@@ -16,18 +16,18 @@ def configure_access_log(enabled: bool) -> None:
     log.disabled = not enabled
 
 
-def log_answered(call: Call) -> None:
+def log_answered(exchange: Exchange) -> None:
     """Of probes at debug."""
-    level = logging.DEBUG if call.path in PROBES else logging.INFO
+    level = logging.DEBUG if exchange.path in PROBES else logging.INFO
     if log.isEnabledFor(level):
-        duration_ms = 1000 * (time.monotonic() - call.arrival)
+        duration_ms = 1000 * (time.monotonic() - exchange.arrival)
         fields = {
-            "method": call.scope["method"],
-            "path": call.path[:MAX_PATH_CHARS],
-            "status": call.status or CLIENT_LEFT,
+            "method": exchange.scope["method"],
+            "path": exchange.path[:MAX_PATH_CHARS],
+            "status": exchange.status or CLIENT_LEFT,
             "duration_ms": round(duration_ms, 1),
-            "client": client_name(call.scope.get("client")),
-            "request_id": call.request_id,
+            "client": client_name(exchange.scope.get("client")),
+            "request_id": exchange.request_id,
         }
         _log(level, fields)
 

@@ -1,4 +1,4 @@
-"""What the parts of a request take in memory, in bytes, from above: a lease is asked for before they are made."""
+"""What the parts of a request take in memory: upper bounds in bytes, for the lease that is asked for before."""
 
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 

@@ -18,7 +18,7 @@ import httptools
 from paged_serve.protocol.transport.run_dir import FRONTEND_SOCKET
 
 from ..exchange.errors import HttpError
-from ..exchange.request import Call, Receive, Scope, Send
+from ..exchange.exchange import Exchange, Receive, Scope, Send
 from .keys import owner_of_key, owner_of_stream
 
 PASSED_ON = "paged_serve.passed_on"  # in a scope: by the frontend that was asked, to the key's owner
@@ -55,28 +55,28 @@ class Siblings:
         self._index = index
         self._count = count
 
-    def owner_of(self, call: Call) -> int | None:
-        """The frontend that must answer this call; None: this one."""
-        if self._count == 1 or PASSED_ON in call.scope:
+    def owner_of(self, exchange: Exchange) -> int | None:
+        """The frontend that must answer this exchange; None: this one."""
+        if self._count == 1 or PASSED_ON in exchange.scope:
             return None
         owner = None
-        if call.scope["method"] == "POST" and call.path in KEYED_PATHS:
-            owner = owner_of_key(call.headers.get("idempotency-key", ""), self._count)
-        elif call.scope["method"] in ("GET", "HEAD", "DELETE") and call.path.startswith(STREAMS):
-            owner = owner_of_stream(call.path.removeprefix(STREAMS), self._count)
+        if exchange.scope["method"] == "POST" and exchange.path in KEYED_PATHS:
+            owner = owner_of_key(exchange.headers.get("idempotency-key", ""), self._count)
+        elif exchange.scope["method"] in ("GET", "HEAD", "DELETE") and exchange.path.startswith(STREAMS):
+            owner = owner_of_stream(exchange.path.removeprefix(STREAMS), self._count)
         return None if owner == self._index else owner
 
-    async def pass_on(self, call: Call, owner: int) -> None:
+    async def pass_on(self, exchange: Exchange, owner: int) -> None:
         """Have the owner answer. Raises HttpError 503 when there is none in time, or when its answer breaks off."""
-        request = _request(call, await call.body())
-        call.lease.resize(len(request))  # it is not decoded here
+        request = _request(exchange, await exchange.body())
+        exchange.lease.resize(len(request))  # it is not decoded here
         path = f"{self._run_dir}/{FRONTEND_SOCKET.format(owner)}"
         deadline = time.monotonic() + REPLACED_WITHIN_S
-        async with call.until_disconnect():
+        async with exchange.until_disconnect():
             times_sent = 0
-            while (outcome := await _send(call, path, request)) is not Outcome.ANSWERED:
+            while (outcome := await _send(exchange, path, request)) is not Outcome.ANSWERED:
                 times_sent += outcome is Outcome.BROKE_OFF
-                if call.started or times_sent == MAX_TIMES_SENT or time.monotonic() > deadline:
+                if exchange.started or times_sent == MAX_TIMES_SENT or time.monotonic() > deadline:
                     raise HttpError(503, "The frontend that keeps this answer has ended.", headers=_RETRY_SOON)
                 await asyncio.sleep(CONNECT_EVERY_S)
 
@@ -113,24 +113,27 @@ class _Answer:
         self.is_whole = True
 
     def take_body(self) -> bytes:
-        """What has come since the last call."""
+        """What has come since the last exchange."""
         body = b"".join(self._body)
         self._body.clear()
         return body
 
 
-def _request(call: Call, body: bytes) -> bytes:
-    headers = [(name, value) for name, value in call.scope["headers"] if name not in OURS]
+def _request(exchange: Exchange, body: bytes) -> bytes:
+    headers = [(name, value) for name, value in exchange.scope["headers"] if name not in OURS]
     headers += [
-        (b"x-request-id", call.request_id.encode()),
+        (b"x-request-id", exchange.request_id.encode()),
         (b"content-length", str(len(body)).encode()),
         (b"connection", b"close"),
     ]
-    lines = [f"{call.scope['method']} {call.path} HTTP/1.1".encode(), *(b": ".join(header) for header in headers)]
+    lines = [
+        f"{exchange.scope['method']} {exchange.path} HTTP/1.1".encode(),
+        *(b": ".join(header) for header in headers),
+    ]
     return b"\r\n".join([*lines, b"", body])
 
 
-async def _send(call: Call, path: str, request: bytes) -> Outcome:
+async def _send(exchange: Exchange, path: str, request: bytes) -> Outcome:
     """Send the request to the frontend that listens at `path`, and its answer to the client as it comes."""
     try:
         reader, writer = await asyncio.open_unix_connection(path, limit=READ_BYTES)
@@ -138,27 +141,27 @@ async def _send(call: Call, path: str, request: bytes) -> Outcome:
         return Outcome.AWAY
     try:
         writer.write(request)
-        return Outcome.ANSWERED if await _pass_back(call, reader) else Outcome.BROKE_OFF
+        return Outcome.ANSWERED if await _pass_back(exchange, reader) else Outcome.BROKE_OFF
     except OSError:
         return Outcome.BROKE_OFF
     finally:
         writer.transport.abort()
 
 
-async def _pass_back(call: Call, reader: asyncio.StreamReader) -> bool:
+async def _pass_back(exchange: Exchange, reader: asyncio.StreamReader) -> bool:
     """Whether the whole answer came."""
     answer = _Answer()
     parser: Any = httptools.HttpResponseParser(answer)
     while not answer.is_whole and (data := await reader.read(READ_BYTES)):
         parser.feed_data(data)
-        answer.is_whole |= answer.has_head and call.scope["method"] == "HEAD"  # its length is that of another body
-        if answer.has_head and not call.started:
-            call.status = parser.get_status_code()
+        answer.is_whole |= answer.has_head and exchange.scope["method"] == "HEAD"  # its length is that of another body
+        if answer.has_head and not exchange.started:
+            exchange.status = parser.get_status_code()
             headers = [header for header in answer.headers if header[0] not in NOT_AGAIN]
-            start = {"type": "http.response.start", "status": call.status, "headers": headers}
-            await call.send_event(start)
+            start = {"type": "http.response.start", "status": exchange.status, "headers": headers}
+            await exchange.send_event(start)
         if body := answer.take_body():
-            await call.send_event({"type": "http.response.body", "body": body, "more_body": True})
+            await exchange.send_event({"type": "http.response.body", "body": body, "more_body": True})
     if answer.is_whole:
-        await call.send_event({"type": "http.response.body", "body": b"", "more_body": False})
+        await exchange.send_event({"type": "http.response.body", "body": b"", "more_body": False})
     return answer.is_whole

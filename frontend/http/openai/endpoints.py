@@ -11,7 +11,7 @@ from ...buffer_budget import Lease
 from ...client.request_terms import RequestTerms
 from ...conversation.strict_json import decode_body
 from ..exchange.errors import HttpError
-from ..exchange.request import Call
+from ..exchange.exchange import Exchange
 from ..exchange.sse import AnswerHead
 from ..service import Service
 from .chat import ChatWriter, chat_prompt
@@ -63,20 +63,26 @@ async def decode(service: Service, endpoint: Endpoint, raw: bytes) -> tuple[Samp
     return body, model, warnings
 
 
-def _cache_salt(service: Service, call: Call, asked: str) -> str:
+def _cache_salt(service: Service, exchange: Exchange, asked: str) -> str:
     """Each key's prefixes are its own: how soon a first token comes would tell one caller what another has asked."""
-    if not call.tenant.name or service.config.cache.share_prefixes:
+    if not exchange.tenant.name or service.config.cache.share_prefixes:
         return asked
-    return hashlib.sha256(f"{call.tenant.name} {asked}".encode()).hexdigest()
+    return hashlib.sha256(f"{exchange.tenant.name} {asked}".encode()).hexdigest()
 
 
-def check_patience(service: Service, call: Call, body: SamplingFields) -> None:
+def check_patience(service: Service, exchange: Exchange, body: SamplingFields) -> None:
     """Raises Overloaded when the request's time limit cannot be met."""
-    service.admission.check_patience(call.tenant.name, body.timeout or call.timeout_s() or 0.0)
+    service.admission.check_patience(exchange.tenant.name, body.timeout or exchange.timeout_s() or 0.0)
 
 
 def generation_of(
-    service: Service, call: Call, body: SamplingFields, prompts: list[Prompt], lease: Lease, *, in_turn: bool = False
+    service: Service,
+    exchange: Exchange,
+    body: SamplingFields,
+    prompts: list[Prompt],
+    lease: Lease,
+    *,
+    in_turn: bool = False,
 ) -> Generation:
     """`lease`: for all that the generation takes, from now on. Raises Overloaded or InvalidRequest."""
     shows_prompt = bool(body.return_token_ids or getattr(body, "echo", False))
@@ -88,9 +94,9 @@ def generation_of(
     )
     terms = RequestTerms(
         priority=body.priority or 0,
-        cache_salt=_cache_salt(service, call, body.cache_salt or ""),
-        tenant=call.tenant.name,
-        weight=call.tenant.weight,
-        timeout_s=body.timeout or call.timeout_s() or 0.0,
+        cache_salt=_cache_salt(service, exchange, body.cache_salt or ""),
+        tenant=exchange.tenant.name,
+        weight=exchange.tenant.weight,
+        timeout_s=body.timeout or exchange.timeout_s() or 0.0,
     )
-    return Generation(service, prompts, terms, call.arrival, memory, in_turn)
+    return Generation(service, prompts, terms, exchange.arrival, memory, in_turn)

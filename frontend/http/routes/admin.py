@@ -11,7 +11,7 @@ from paged_serve.protocol.errors import PagedServeError
 from paged_serve.protocol.messages.engine_core import SchedulerStats, Utility
 from paged_serve.protocol.transport.run_dir import ADMIN_SOCKET
 
-from ..exchange.request import Call
+from ..exchange.exchange import Exchange
 from ..service import Service
 from .route_spec import RouteSpec
 
@@ -22,17 +22,17 @@ _TEXT = [(b"content-type", b"text/plain; version=0.0.4; charset=utf-8")]
 _JSON = [(b"content-type", b"application/json")]
 
 
-async def metrics(service: Service, call: Call) -> None:
+async def metrics(service: Service, exchange: Exchange) -> None:
     """The figures of all frontends, whichever of them was asked."""
     others = [other for other in range(service.config.server.num_frontends) if other != service.index]
     stats, told = await asyncio.gather(
         _engine_stats(service), asyncio.gather(*(_own_metrics_of(service.run_dir, other) for other in others))
     )
-    await call.send(200, merged([service.metrics.exposition(stats), *told]), _TEXT)
+    await exchange.send(200, merged([service.metrics.exposition(stats), *told]), _TEXT)
 
 
-async def own_metrics(service: Service, call: Call) -> None:
-    await call.send(200, service.metrics.exposition(await _engine_stats(service)), _TEXT)
+async def own_metrics(service: Service, exchange: Exchange) -> None:
+    await exchange.send(200, service.metrics.exposition(await _engine_stats(service)), _TEXT)
 
 
 async def _engine_stats(service: Service) -> SchedulerStats | None:
@@ -72,20 +72,20 @@ def merged(expositions: Iterable[bytes]) -> bytes:
     return b"".join(line for family in families.values() for line in family.values())
 
 
-async def stats(service: Service, call: Call) -> None:
-    await call.send(200, await service.engine.utility(Utility.STATS), _JSON)
+async def stats(service: Service, exchange: Exchange) -> None:
+    await exchange.send(200, await service.engine.utility(Utility.STATS), _JSON)
 
 
-async def state(service: Service, call: Call) -> None:
-    await call.send(200, await service.engine.utility(Utility.DUMP_STATE), _JSON)
+async def state(service: Service, exchange: Exchange) -> None:
+    await exchange.send(200, await service.engine.utility(Utility.DUMP_STATE), _JSON)
 
 
-async def check(service: Service, call: Call) -> None:
-    await call.send(200, await service.engine.utility(Utility.CHECK_INVARIANTS), _JSON)
+async def check(service: Service, exchange: Exchange) -> None:
+    await exchange.send(200, await service.engine.utility(Utility.CHECK_INVARIANTS), _JSON)
 
 
-async def reset_prefix_cache(service: Service, call: Call) -> None:
-    await call.send(200, await service.engine.utility(Utility.RESET_PREFIX_CACHE), _JSON)
+async def reset_prefix_cache(service: Service, exchange: Exchange) -> None:
+    await exchange.send(200, await service.engine.utility(Utility.RESET_PREFIX_CACHE), _JSON)
 
 
 METRICS = RouteSpec("GET", "/metrics", metrics, "Figures for Prometheus")

@@ -12,7 +12,7 @@ from contextlib import ExitStack, aclosing
 import msgspec
 
 from ..exchange.errors import HttpError
-from ..exchange.request import EVENTS, JSON, Call
+from ..exchange.exchange import EVENTS, JSON, Exchange
 from ..exchange.sse import AnswerHead, numbered
 from ..idempotency.keys import EventId, KeyedRequest, last_event_id, request_digest
 from ..idempotency.stored_answer import StoredAnswer
@@ -22,74 +22,74 @@ from ..openai.schemas import SamplingFields
 from ..service import Service
 
 
-async def create_once(service: Service, call: Call, endpoint: Endpoint, key: str) -> None:
+async def create_once(service: Service, exchange: Exchange, endpoint: Endpoint, key: str) -> None:
     """Answer, or go on with an answer. Raises HttpError 422 when the key was another request's."""
-    after = last_event_id(call.headers)
+    after = last_event_id(exchange.headers)
     with service.admission.reading():
-        if not service.kept.has_key(call.caller, key):  # a full server refuses it unread
-            service.admission.check(call.tenant.name, call.tenant.weight)
-        raw = await call.body()
-        async with call.until_disconnect():
-            answer = await _found_or_begun(service, call, endpoint, key, raw, after)
+        if not service.answers.has_key(exchange.caller, key):  # a full server refuses it unread
+            service.admission.check(exchange.tenant.name, exchange.tenant.weight)
+        raw = await exchange.body()
+        async with exchange.until_disconnect():
+            answer = await _found_or_begun(service, exchange, endpoint, key, raw, after)
             del raw
-            call.lease.resize(0)  # what is made has a lease of its own
-            await _send(service, call, answer, after)
+            exchange.lease.resize(0)  # what is made has a lease of its own
+            await _send(service, exchange, answer, after)
 
 
 async def _found_or_begun(
-    service: Service, call: Call, endpoint: Endpoint, key: str, raw: bytes, after: EventId | None
+    service: Service, exchange: Exchange, endpoint: Endpoint, key: str, raw: bytes, after: EventId | None
 ) -> StoredAnswer:
     body, model, warnings = await decode(service, endpoint, raw)
-    request = KeyedRequest(call.caller, key, request_digest(service.fingerprint, call.path, key, raw))
+    request = KeyedRequest(exchange.caller, key, request_digest(service.fingerprint, exchange.path, key, raw))
     _check_event_id(endpoint, request, body, after)
-    if (answer := service.kept.of_request(request, after)) is not None:
+    if (answer := service.answers.of_request(request, after)) is not None:
         return answer
     with ExitStack() as admitted:
-        admitted.enter_context(service.admission.entered(call.tenant.name, call.tenant.weight))
-        check_patience(service, call, body)
+        admitted.enter_context(service.admission.entered(exchange.tenant.name, exchange.tenant.weight))
+        check_patience(service, exchange, body)
         head = _head(endpoint, request, model, warnings, after)
         prompts = await endpoint.prompts(service, body, raw, head.created)
-        if (answer := service.kept.of_request(request, after)) is not None:
+        if (answer := service.answers.of_request(request, after)) is not None:
             return answer  # another connection was quicker
-        lease = admitted.enter_context(service.buffers.lease(call.tenant.name))
-        generation = generation_of(service, call, body, prompts, lease, in_turn=True)
+        lease = admitted.enter_context(service.buffers.lease(exchange.tenant.name))
+        generation = generation_of(service, exchange, body, prompts, lease, in_turn=True)
         streams = bool(body.stream)
         events = _events(generation, endpoint.writer(service, body, prompts, generation), head, streams=streams)
         first = 0 if after is None else after.number
-        answer = service.kept.begin(request, head.answer_id, streams=streams, first=first)
+        answer = service.answers.begin(request, head.answer_id, streams=streams, first=first)
         answer.make(events, admitted.pop_all())
         return answer
 
 
-async def get_stream(service: Service, call: Call) -> None:
+async def get_stream(service: Service, exchange: Exchange) -> None:
     """Go on behind `Last-Event-ID` with a stream that this frontend keeps."""
-    await call.body()
-    answer, after = _kept(service, call)
-    async with call.until_disconnect():
+    await exchange.body()
+    answer, after = _kept(service, exchange)
+    async with exchange.until_disconnect():
         with service.admission.reading():
-            await _send(service, call, answer, after)
+            await _send(service, exchange, answer, after)
 
 
-async def head_stream(service: Service, call: Call) -> None:
+async def head_stream(service: Service, exchange: Exchange) -> None:
     """What `get_stream` would begin with. A safe method: it takes the stream from no reader and keeps it no longer."""
-    answer, _ = _kept(service, call)
-    await call.send_head(200, EVENTS if answer.streams else JSON)
+    answer, _ = _kept(service, exchange)
+    await exchange.send_head(200, EVENTS if answer.streams else JSON)
 
 
-def _kept(service: Service, call: Call) -> tuple[StoredAnswer, EventId | None]:
+def _kept(service: Service, exchange: Exchange) -> tuple[StoredAnswer, EventId | None]:
     """The stream that is asked for and the event to go on behind. Raises HttpError 400, 404 or 410."""
-    answer_id, after = call.scope["path_params"]["id"], last_event_id(call.headers)
+    answer_id, after = exchange.scope["path_params"]["id"], last_event_id(exchange.headers)
     if after is not None and after.answer_id != answer_id:
         raise HttpError(400, f"Last-Event-ID is of the stream {after.answer_id}.", "Last-Event-ID")
-    return service.kept.of_id(call.caller, answer_id, 0 if after is None else after.number), after
+    return service.answers.of_id(exchange.caller, answer_id, 0 if after is None else after.number), after
 
 
-async def delete_stream(service: Service, call: Call) -> None:
+async def delete_stream(service: Service, exchange: Exchange) -> None:
     """End it, as a closed connection ends a request without a key."""
-    answer_id = call.scope["path_params"]["id"]
-    answer = service.kept.of_id(call.caller, answer_id, None)
-    service.kept.remove(answer, HttpError(410, f"The stream {answer_id} was deleted."))
-    await call.send(204, b"", [])
+    answer_id = exchange.scope["path_params"]["id"]
+    answer = service.answers.of_id(exchange.caller, answer_id, None)
+    service.answers.remove(answer, HttpError(410, f"The stream {answer_id} was deleted."))
+    await exchange.send(204, b"", [])
 
 
 def _check_event_id(endpoint: Endpoint, request: KeyedRequest, body: SamplingFields, after: EventId | None) -> None:
@@ -133,11 +133,11 @@ async def _events(
         generation.close()
 
 
-async def _send(service: Service, call: Call, answer: StoredAnswer, after: EventId | None) -> None:
+async def _send(service: Service, exchange: Exchange, answer: StoredAnswer, after: EventId | None) -> None:
     number = 0 if after is None else after.number
     async with aclosing(answer.events_after(number)) as events:
         if answer.streams:
-            await call.send_events(events, service.config.server.sse_keep_alive_interval_s)
+            await exchange.send_events(events, service.config.server.sse_keep_alive_interval_s)
         else:
             async for event in events:
-                await call.send(200, event, JSON)
+                await exchange.send(200, event, JSON)

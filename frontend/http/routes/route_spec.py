@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 import msgspec
 
-from ..exchange.request import Call
+from ..exchange.exchange import Exchange
 from ..service import Service
 
-Handler = Callable[[Service, Call], Awaitable[None]]
+Handler = Callable[[Service, Exchange], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)

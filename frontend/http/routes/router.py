@@ -9,7 +9,7 @@ from starlette.exceptions import HTTPException
 from ...admission import Admission
 from ...buffer_budget import BufferBudget
 from ..exchange.errors import HttpError
-from ..exchange.request import Call
+from ..exchange.exchange import Exchange
 from ..service import Engine, Service, TextSide
 from .admin import ADMIN_ROUTES
 from .route_spec import RouteSpec
@@ -19,7 +19,7 @@ ELSEWHERE = {"/metrics": "figures are served on the admin socket; see --admin-po
 
 
 class _Endpoint:
-    """What the path matcher finds: it only notes the match, so that handlers see our Call and nothing else."""
+    """What the path matcher finds: it only notes the match, so that handlers see our Exchange and nothing else."""
 
     def __init__(self) -> None:
         self.by_method: dict[str, RouteSpec] = {}
@@ -40,20 +40,20 @@ class Router:
         ]
         self._matcher = starlette.routing.Router(matched, redirect_slashes=False)
 
-    async def handle(self, call: Call) -> None:
+    async def handle(self, exchange: Exchange) -> None:
         """Raises HttpError 404 or 405 when no route fits, else what the handler raises."""
-        call.scope["app"] = self  # has the matcher raise instead of answering itself
-        path = call.path[:200]
+        exchange.scope["app"] = self  # has the matcher raise instead of answering itself
+        path = exchange.path[:200]
         try:
-            await self._matcher(call.scope, call.receive, call.send_event)
+            await self._matcher(exchange.scope, exchange.receive, exchange.send_event)
         except HTTPException as error:
             if error.status_code == 405:
                 allowed = [(name.lower().encode(), value.encode()) for name, value in (error.headers or {}).items()]
-                raise HttpError(405, f"{path} does not take {call.scope['method']}.", headers=allowed) from None
+                raise HttpError(405, f"{path} does not take {exchange.scope['method']}.", headers=allowed) from None
             hint = ELSEWHERE.get(path, "/openapi.json lists what there is")
             raise HttpError(404, f"There is no {path} here; {hint}.") from None
-        spec: RouteSpec = call.scope["paged_serve.route"]
-        await spec.handler(self._service, call)
+        spec: RouteSpec = exchange.scope["paged_serve.route"]
+        await spec.handler(self._service, exchange)
 
     def count_refusal(self, status: int) -> None:
         self._service.metrics.rejected(status)

@@ -12,7 +12,7 @@ from ...admission import check_token_ids
 from ...conversation.strict_json import decode_body
 from ...conversation.unknown_fields import check_number_of_nodes
 from ...text.off_loop import LONG
-from ..exchange.request import Call
+from ..exchange.exchange import Exchange
 from ..openai import answers, schemas
 from ..openai.prompts import chat_tokens
 from ..service import Service
@@ -25,18 +25,20 @@ from .route_spec import RouteSpec
 MAX_LISTED_TOKENS = 1 << 18  # or as many as the model takes
 
 
-async def list_models(service: Service, call: Call) -> None:
-    await call.send_json(answers.ModelList(object="list", data=[_model(service, name) for name in service.model_names]))
+async def list_models(service: Service, exchange: Exchange) -> None:
+    await exchange.send_json(
+        answers.ModelList(object="list", data=[_model(service, name) for name in service.model_names])
+    )
 
 
-async def get_model(service: Service, call: Call) -> None:
-    name = call.scope["path_params"]["model"]
-    await call.send_json(_model(service, service.model_name(name)))
+async def get_model(service: Service, exchange: Exchange) -> None:
+    name = exchange.scope["path_params"]["model"]
+    await exchange.send_json(_model(service, service.model_name(name)))
 
 
-async def tokenize(service: Service, call: Call) -> None:
+async def tokenize(service: Service, exchange: Exchange) -> None:
     """A text, or a conversation as the model would see it, to token ids."""
-    raw, lenient = await call.body(), service.config.server.lenient
+    raw, lenient = await exchange.body(), service.config.server.lenient
     if await service.off_loop(len(raw), _has_messages, raw):
         chat, _ = await service.off_loop(len(raw), decode_body, schemas.TokenizeChatRequest, raw, lenient)
         service.model_name(chat.model)
@@ -52,11 +54,11 @@ async def tokenize(service: Service, call: Call) -> None:
     answer = answers.Tokens(count=len(ids), max_model_len=service.max_model_len, tokens=ids)
     if names:
         answer.token_strs = await service.off_loop(len(ids), lambda: [*map(service.tokenizer.token_text, ids)])
-    await call.send_json(answer)
+    await exchange.send_json(answer)
 
 
-async def detokenize(service: Service, call: Call) -> None:
-    raw, lenient = await call.body(), service.config.server.lenient
+async def detokenize(service: Service, exchange: Exchange) -> None:
+    raw, lenient = await exchange.body(), service.config.server.lenient
     body, _ = await service.off_loop(len(raw), decode_body, schemas.DetokenizeRequest, raw, lenient)
     service.model_name(body.model)
 
@@ -65,14 +67,14 @@ async def detokenize(service: Service, call: Call) -> None:
         check_token_ids(body.tokens, service.engine.limits.vocab_size, "tokens")
         return service.tokenizer.decode(body.tokens, skip_special_tokens=False)
 
-    await call.send_json(answers.Text(prompt=await service.off_loop(len(body.tokens), decode)))
+    await exchange.send_json(answers.Text(prompt=await service.off_loop(len(body.tokens), decode)))
 
 
-async def version(service: Service, call: Call) -> None:
-    await call.send_json(answers.Version(version=__version__))
+async def version(service: Service, exchange: Exchange) -> None:
+    await exchange.send_json(answers.Version(version=__version__))
 
 
-async def openapi(service: Service, call: Call) -> None:
+async def openapi(service: Service, exchange: Exchange) -> None:
     limits = service.engine.limits
     text = document(
         public_routes(service.config.server),
@@ -80,17 +82,19 @@ async def openapi(service: Service, call: Call) -> None:
         limits.vocab_size,
         limits.max_model_len,
     )
-    await call.send(200, text, [(b"content-type", b"application/json")])
+    await exchange.send(200, text, [(b"content-type", b"application/json")])
 
 
-async def page(service: Service, call: Call) -> None:
+async def page(service: Service, exchange: Exchange) -> None:
     """A chat in the browser: one file, no other host."""
     policy = (
         b"default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; "
         b"frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
     )
     text = Path(__file__).with_name("page.html").read_bytes()
-    await call.send(200, text, [(b"content-type", b"text/html; charset=utf-8"), (b"content-security-policy", policy)])
+    await exchange.send(
+        200, text, [(b"content-type", b"text/html; charset=utf-8"), (b"content-security-policy", policy)]
+    )
 
 
 ROUTES = (

@@ -11,7 +11,7 @@ from paged_serve.protocol.transport.run_dir import ADMIN_SOCKET
 from ...listen import open_http_socket, open_unix
 from ..exchange.auth import Guard
 from ..exchange.errors import HttpError, http_error
-from ..exchange.request import Call, Receive, Scope, Send
+from ..exchange.exchange import Exchange, Receive, Scope, Send
 from .uvicorn_server import UvicornServer, uvicorn_config
 
 if TYPE_CHECKING:
@@ -55,16 +55,16 @@ class AdminServer:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        call = Call(scope, receive, send)
+        exchange = Exchange(scope, receive, send)
         try:
             if scope["client"]:  # it came over TCP
-                self._guard.check(call.headers)
+                self._guard.check(exchange.headers)
             if self.router is None:
                 raise HttpError(503, "The server is starting: it loads the model.")
-            await self.router.handle(call)
+            await self.router.handle(exchange)
         except Exception as error:  # the border of one request
-            answer = http_error(error, call.request_id)
+            answer = http_error(error, exchange.request_id)
             if answer.status == 500:
-                log.error("failed request=%s: %s", call.request_id, error, exc_info=True)
-            if not call.started:
-                await call.send_error(answer)
+                log.error("failed request=%s: %s", exchange.request_id, error, exc_info=True)
+            if not exchange.started:
+                await exchange.send_error(answer)

@@ -15,7 +15,7 @@ from ..exchange.access_log import log_answered
 from ..exchange.auth import Guard
 from ..exchange.body import Disconnected
 from ..exchange.errors import HttpError, http_error
-from ..exchange.request import Call, Receive, Scope, Send
+from ..exchange.exchange import Exchange, Receive, Scope, Send
 from ..idempotency.siblings import PASSED_ON, REPLACED_WITHIN_S, Siblings
 
 if TYPE_CHECKING:
@@ -65,36 +65,36 @@ class Application:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        call = Call(scope, receive, send)
-        with self._buffers.lease() as call.lease:
+        exchange = Exchange(scope, receive, send)
+        with self._buffers.lease() as exchange.lease:
             try:
-                await self._answer(call)
+                await self._answer(exchange)
             except Exception as error:  # the border of one request: whatever went wrong in it stays in it
-                await self._answer_error(call, error)
+                await self._answer_error(exchange, error)
                 error.__traceback__ = None  # a kept answer keeps its error, which would keep the frames that hold both
             finally:
                 if PASSED_ON not in scope:  # else the frontend that was asked tells of it
-                    log_answered(call)
+                    log_answered(exchange)
 
-    async def _answer(self, call: Call) -> None:
-        path = call.path
+    async def _answer(self, exchange: Exchange) -> None:
+        path = exchange.path
         if path not in _OPEN_PROBES:
-            call.tenant = self._guard.check(call.headers)
-            call.lease.tenant = call.tenant.name
-        if path in _PROBES and call.scope["method"] not in ("GET", "HEAD"):
+            exchange.tenant = self._guard.check(exchange.headers)
+            exchange.lease.tenant = exchange.tenant.name
+        if path in _PROBES and exchange.scope["method"] not in ("GET", "HEAD"):
             raise HttpError(405, f"{path} takes GET only.", headers=[(b"allow", b"GET, HEAD")])
         if path == "/live":
-            return await call.send(200, b"", [])
+            return await exchange.send(200, b"", [])
         if path == "/health":
-            return await call.send(200 if self._engine_ready() else 503, b"", [])
+            return await exchange.send(200 if self._engine_ready() else 503, b"", [])
         if path == "/ready":
             self._check_ready()
-            return await call.send(200, b"", [])
-        if self.siblings is not None and (owner := self.siblings.owner_of(call)) is not None:
+            return await exchange.send(200, b"", [])
+        if self.siblings is not None and (owner := self.siblings.owner_of(exchange)) is not None:
             with self._admission.reading():
-                return await self.siblings.pass_on(call, owner)
-        router = self.router or await self._router_in_time(REPLACED_WITHIN_S if PASSED_ON in call.scope else 0.0)
-        return await router.handle(call)
+                return await self.siblings.pass_on(exchange, owner)
+        router = self.router or await self._router_in_time(REPLACED_WITHIN_S if PASSED_ON in exchange.scope else 0.0)
+        return await router.handle(exchange)
 
     async def _router_in_time(self, patience_s: float) -> "Router":
         with contextlib.suppress(TimeoutError):
@@ -114,14 +114,14 @@ class Application:
         if not self._progresses():
             raise HttpError(503, "A process of the engine is being replaced.", headers=_RETRY_SOON)
 
-    async def _answer_error(self, call: Call, error: Exception) -> None:
+    async def _answer_error(self, exchange: Exchange, error: Exception) -> None:
         if isinstance(error, Disconnected):
             return
-        answer = http_error(error, call.request_id)
+        answer = http_error(error, exchange.request_id)
         if answer.status == 500:
             unexpected = None if isinstance(error, PagedServeError) else error
-            log.error("failed request=%s: %s", call.request_id, error, exc_info=unexpected)
+            log.error("failed request=%s: %s", exchange.request_id, error, exc_info=unexpected)
         if self.router is not None and answer.status in (400, 429, 503, 504):
             self.router.count_refusal(answer.status)
-        if not call.started:  # otherwise the broken connection says it
-            await call.send_error(answer)
+        if not exchange.started:  # otherwise the broken connection says it
+            await exchange.send_error(answer)

@@ -11,7 +11,7 @@ import pytest
 from msgspec import structs
 
 from paged_serve.engine_core.process.step_time_limits import ENOUGH
-from paged_serve.engine_core.simulation.client import lonely_output
+from paged_serve.engine_core.simulation.client import output_alone
 from paged_serve.frontend.client.sync_client import Client
 from paged_serve.protocol.errors import InvalidRequest, Overloaded
 from paged_serve.protocol.messages import control
@@ -40,7 +40,7 @@ def config(**parallel):
 
 def expected(prompt=PROMPT, params=PARAMS):
     request = EngineCoreRequest(0, pack_ids(prompt), params)
-    return lonely_output(request, params.seed, len(prompt) + params.max_tokens, VOCAB_SIZE)[0]
+    return output_alone(request, params.seed, len(prompt) + params.max_tokens, VOCAB_SIZE)[0]
 
 
 def tokens_of(request):

@@ -102,7 +102,7 @@ def test_an_answer_without_a_length_ends_with_its_connection():
         (whole(500, "oh"), "HTTP 500", '"oh"'),
         (raw(b"HTTP/1.1 503 X\r\nContent-Length: 0\r\n\r\n"), "HTTP 503", ""),
         (streamed(text("a"), event({"error": {"message": "it broke"}}), DONE), "error in the stream", "it broke"),
-        (streamed(text("a")), "cut short", "before its last word"),
+        (streamed(text("a")), "cut short", "before its final event"),
         (streamed(text("a"), event(b"{")), "no OpenAI answer", "truncated"),
         (raw(HEAD + chunked(text("a"))), "connection lost", "closed by the server"),
         (raw(b""), "connection lost", "closed by the server"),

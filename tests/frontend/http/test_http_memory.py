@@ -159,7 +159,7 @@ def test_head_takes_a_stream_from_no_reader(folder):
         async with client_of(server) as client:
             body = {"prompt": "x", "max_tokens": 20, "stream": True}
             reading = asyncio.create_task(client.post("/v1/completions", json=body, headers={"Idempotency-Key": "k"}))
-            kept = server.app.router._service.kept
+            kept = server.app.router._service.answers
             while not len(kept):
                 await asyncio.sleep(0)
             ((_, answer_id),) = kept._by_id

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from paged_serve.frontend.http.exchange.errors import HttpError
-from paged_serve.frontend.http.exchange.request import Call
+from paged_serve.frontend.http.exchange.exchange import Exchange
 from paged_serve.frontend.http.idempotency import siblings as siblings_module
 from paged_serve.frontend.http.idempotency.keys import KeyedRequest, owner_of_key, owner_of_stream, request_digest
 from paged_serve.frontend.http.idempotency.siblings import MAX_TIMES_SENT, PASSED_ON, Siblings
@@ -17,7 +17,7 @@ KEY = next(key for key in map(str, range(100)) if owner_of_key(key, 2) == 1)
 KEYED = ((b"idempotency-key", KEY.encode()),)
 
 
-def call(method="POST", path="/v1/completions", headers=KEYED, **scope):
+def exchange(method="POST", path="/v1/completions", headers=KEYED, **scope):
     """And what is sent to its client."""
     events = []
     incoming = [{"type": "http.request", "body": BODY, "more_body": False}]
@@ -30,7 +30,7 @@ def call(method="POST", path="/v1/completions", headers=KEYED, **scope):
     async def send(event):
         events.append(event)
 
-    made = Call({"type": "http", "method": method, "path": path, "headers": [*headers], **scope}, receive, send)
+    made = Exchange({"type": "http", "method": method, "path": path, "headers": [*headers], **scope}, receive, send)
     return made, events
 
 
@@ -75,11 +75,11 @@ def test_a_key_and_the_ids_of_its_answers_have_one_owner():
     ],
 )
 def test_what_has_no_key_or_was_passed_on_already_is_answered_here(asked):
-    assert Siblings("/nowhere", 0, 2).owner_of(call(**asked)[0]) is None
+    assert Siblings("/nowhere", 0, 2).owner_of(exchange(**asked)[0]) is None
 
 
 def test_only_the_owner_answers_a_key():
-    assert [Siblings("/nowhere", index, 2).owner_of(call()[0]) for index in (0, 1)] == [1, None]
+    assert [Siblings("/nowhere", index, 2).owner_of(exchange()[0]) for index in (0, 1)] == [1, None]
 
 
 def test_an_answer_comes_back_as_it_is_and_the_request_arrives_whole(run_dir):
@@ -87,7 +87,7 @@ def test_an_answer_comes_back_as_it_is_and_the_request_arrives_whole(run_dir):
 
     async def run():
         headers = ((b"idempotency-key", KEY.encode()), (b"authorization", b"Bearer a"), (b"connection", b"keep-alive"))
-        asked, events = call(headers=headers)
+        asked, events = exchange(headers=headers)
         async with Owner(run_dir, head + b"3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n") as owner:
             await Siblings(run_dir, 0, 2).pass_on(asked, 1)
         return owner.requests, events
@@ -103,7 +103,7 @@ def test_an_answer_comes_back_as_it_is_and_the_request_arrives_whole(run_dir):
 
 def test_a_request_waits_for_an_owner_that_is_away(run_dir):
     async def run():
-        asked, events = call()
+        asked, events = exchange()
         passing = asyncio.create_task(Siblings(run_dir, 0, 2).pass_on(asked, 1))
         await asyncio.sleep(0)
         async with Owner(run_dir, b"HTTP/1.1 204 No Content\r\n\r\n"):
@@ -117,7 +117,7 @@ def test_a_request_that_ends_its_owner_is_sent_twice_and_then_refused(run_dir):
     async def run():
         async with Owner(run_dir) as owner:
             with pytest.raises(HttpError) as refused:
-                await Siblings(run_dir, 0, 2).pass_on(call()[0], 1)
+                await Siblings(run_dir, 0, 2).pass_on(exchange()[0], 1)
         return owner.requests, refused.value
 
     requests, refused = asyncio.run(run())
@@ -128,12 +128,12 @@ def test_a_request_that_ends_its_owner_is_sent_twice_and_then_refused(run_dir):
 def test_an_owner_that_stays_away_is_not_waited_for_for_ever(run_dir, monkeypatch):
     monkeypatch.setattr(siblings_module, "REPLACED_WITHIN_S", 0.1)
     with pytest.raises(HttpError, match="has ended"):
-        asyncio.run(Siblings(run_dir, 0, 2).pass_on(call()[0], 1))
+        asyncio.run(Siblings(run_dir, 0, 2).pass_on(exchange()[0], 1))
 
 
 def test_an_answer_that_breaks_off_is_not_made_to_look_whole(run_dir):
     async def run():
-        asked, events = call()
+        asked, events = exchange()
         async with Owner(run_dir, b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nabc"):
             with pytest.raises(HttpError):
                 await Siblings(run_dir, 0, 2).pass_on(asked, 1)

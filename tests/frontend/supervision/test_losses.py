@@ -192,7 +192,7 @@ def test_one_may_be_killed_and_the_other_halted(house, size, earlier):
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])
-def test_the_last_words_of_a_dismissed_child_are_no_second_loss(house, size):
+def test_the_last_message_of_a_dismissed_child_is_no_second_loss(house, size):
     made = prepared(house, size, ())
     workers = made.table.of_role("worker")
     made.halt(("worker", 0))

@@ -91,11 +91,11 @@ def test_a_block_takes_half_the_memory_and_a_little(model):
 
 
 def test_it_is_refused_where_nothing_reads_it(home, model, dtype, make_pool):
-    with pytest.raises(ConfigError, match=r"kv_cache_dtype=fp8 takes the CUDA kernels .*; use kv_cache_dtype=int8$"):
+    with pytest.raises(ConfigError, match=r"kv_cache_dtype=fp8 needs the CUDA kernels .*; use kv_cache_dtype=int8$"):
         cache_dtype(Config(cache=CacheConfig(kv_cache_dtype="fp8")), model)
     assert cache_dtype(CONFIG, model) == torch.int8
     assert cache_dtype(Config(), model) == model.dtype
-    with pytest.raises(ConfigError, match=rf"not what computes here, on cpu in {dtype}; use kv_cache_dtype=auto$"):
+    with pytest.raises(ConfigError, match=rf"this server computes on cpu in {dtype}; use kv_cache_dtype=auto$"):
         cache_dtype(CONFIG, ours(home, dtype))
-    with pytest.raises(ConfigError, match="this one is float32; use kv_cache_dtype=auto or dtype=bfloat16"):
+    with pytest.raises(ConfigError, match="this model is float32; use kv_cache_dtype=auto or dtype=bfloat16"):
         cache_dtype(CONFIG, ours(home, "float32", pool=make_pool()))

@@ -1,11 +1,11 @@
-"""Why a command ends, as its last line on stderr: for people, or as JSON where all lines are."""
+"""Why a command ends, as its last line on stderr: plain, or as JSON where all lines are."""
 
 import logging
 
 import click
 
 
-def tell_end(reason: str) -> None:
+def print_end(reason: str) -> None:
     from paged_serve.protocol.process.log import configure_logging, in_json
 
     if in_json():

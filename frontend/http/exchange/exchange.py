@@ -47,7 +47,7 @@ def _own_lease() -> Lease:
 
 
 @dataclass(slots=True)
-class Call:
+class Exchange:
     """Reads the body once; answers once."""
 
     scope: Scope
