@@ -131,7 +131,8 @@ def _command_line(process: psutil.Process) -> list[str]:
 
 @contextmanager
 def serving(*options: str) -> Iterator[Server]:
-    server = Server(*options)
+    """Without standby workers: chaos tests have them, and each takes two seconds of a core to start."""
+    server = Server("--no-standby-workers", *options)
     try:
         server.wait_ready()
         yield server

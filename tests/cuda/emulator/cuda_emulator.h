@@ -17,7 +17,7 @@
 #define __shared__ static_assert(false, "use DYNAMIC_SHARED: only that is poisoned and bounded");
 #define HERE , emulator::Place::current()
 #define HERE_ARG , emulator::Place here = emulator::Place::current()
-#define DYNAMIC_SHARED(pointer) unsigned char* pointer = emulator::state.shared.get()
+#define DYNAMIC_SHARED(pointer) unsigned char* pointer = emulator::state.shared
 
 struct alignas(16) uint4 {
   unsigned x, y, z, w;
@@ -105,7 +105,8 @@ inline int max(int a, int b) { return a > b ? a : b; }
 #define KERNEL(name, Params)                                                                                     \
   static void name##_thread(const Params& p);                                                                    \
   extern "C" const char* name(const Params* p, const dim3* grid, const dim3* block, uint64_t shared_bytes) {     \
-    return emulator::launch(*grid, *block, shared_bytes, [p] { name##_thread(*p); });                            \
+    auto thread = [](const void* params) { name##_thread(*static_cast<const Params*>(params)); };                 \
+    return emulator::launch(*grid, *block, shared_bytes, thread, p);                                             \
   }                                                                                                              \
   extern "C" uint64_t name##_params_bytes() { return sizeof(Params); }                                           \
   static void name##_thread(const Params& p)

@@ -3,13 +3,12 @@
 #if !defined(__x86_64__)
 #error "the emulator switches stacks in x86-64 assembly"
 #endif
+// Each kernel is compiled with all of this: <functional>, <memory> and <cmath> would take twice as long as the rest.
 #include <cstdarg>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <functional>
-#include <memory>
 #include <source_location>
 #include <vector>
 
@@ -78,9 +77,6 @@ struct Warp {
 struct Stats {
   uint64_t switches, products, matrix_loads, bank_conflicts;
 };
-struct Free {
-  void operator()(unsigned char* pointer) const { free(pointer); }
-};
 
 struct State {
   Order order = Order::ASCENDING;
@@ -88,7 +84,7 @@ struct State {
   uint64_t random = 1;
   Stats stats{};
   dim3 grid, block, block_index;
-  std::unique_ptr<unsigned char, Free> shared;  // exactly as long as asked for, so that an overrun is seen
+  unsigned char* shared = nullptr;  // exactly as long as asked for, so that an overrun is seen
   std::vector<Fiber> fibers;
   std::vector<Warp> warps;
   std::vector<char*> stacks;
@@ -96,7 +92,8 @@ struct State {
   void* launcher = nullptr;
   int alive = 0, at_barrier = 0;
   unsigned barrier_line = 0;
-  std::function<void()> thread;
+  void (*thread)(const void*) = nullptr;
+  const void* params = nullptr;  // of `thread`
   char error[1024] = "";
 };
 inline State state;
@@ -202,7 +199,7 @@ void meet(unsigned mask, Meeting kind, const Place& here, void* mine, Work work)
 
 // What every fiber runs. Its stack is not resumed after its end.
 inline void run_fiber() {
-  state.thread();
+  state.thread(state.params);
   static Fiber grave;
   Fiber& fiber = *state.current;
   grave.thread = fiber.thread, grave.warp = fiber.warp, grave.lane = fiber.lane;
@@ -234,7 +231,7 @@ inline void start_fiber(int index) {
 }
 
 inline void run_block(int num_threads, size_t shared_bytes) {
-  memset(state.shared.get(), 0xff, shared_bytes);  // NaN in every type of float
+  memset(state.shared, 0xff, shared_bytes);  // NaN in every type of float
   state.warps.assign(num_threads / 32, {});
   for (int i = 0; i < num_threads; i++) start_fiber(i);
   state.alive = num_threads;
@@ -244,19 +241,20 @@ inline void run_block(int num_threads, size_t shared_bytes) {
 }
 
 // Null, or what went wrong.
-template <class Thread>
-const char* launch(const dim3& grid, const dim3& block, size_t shared_bytes, Thread thread) {
+inline const char* launch(const dim3& grid, const dim3& block, size_t shared_bytes, void (*thread)(const void*),
+                          const void* params) {
   int num_threads = block.x * block.y * block.z;
   if (num_threads % 32 || num_threads > 1024) return "a block has whole warps, at most 32";
   if (shared_bytes > MAX_SHARED_BYTES) return "too much shared memory";
   while (int(state.stacks.size()) < num_threads)
     state.stacks.push_back(static_cast<char*>(mmap(nullptr, STACK_BYTES, PROT_READ | PROT_WRITE,
                                                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)));
-  state.shared.reset(static_cast<unsigned char*>(aligned_alloc(1024, (shared_bytes + 1023) / 1024 * 1024)));
+  free(state.shared);
+  state.shared = static_cast<unsigned char*>(aligned_alloc(1024, (shared_bytes + 1023) / 1024 * 1024));
 #ifdef __SANITIZE_ADDRESS__  // the right alignment needs the round size: the rest is not to be touched
-  __asan_poison_memory_region(state.shared.get() + shared_bytes, (1024 - shared_bytes % 1024) % 1024);
+  __asan_poison_memory_region(state.shared + shared_bytes, (1024 - shared_bytes % 1024) % 1024);
 #endif
-  state.grid = grid, state.block = block, state.thread = thread;
+  state.grid = grid, state.block = block, state.thread = thread, state.params = params;
   state.fibers.assign(num_threads, {});
   state.error[0] = 0;
   dim3& at = state.block_index;

@@ -1,6 +1,7 @@
 // What the primitives of device.cuh do: asynchronous copies, small floats, matrices of a warp, shuffles.
 #pragma once
-#include <cmath>
+#define _GLIBCXX_INCLUDE_NEXT_C_HEADERS  // C's <math.h>, without the overloads of <cmath>
+#include <math.h>
 
 #include "fibers.h"
 

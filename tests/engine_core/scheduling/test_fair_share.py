@@ -78,7 +78,7 @@ def test_a_preempted_sequence_goes_on_before_newcomers_of_others(drive):
     assert set(driver.ends) == {first, second, other}
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in (1, 2))])
 def test_all_that_always_wait_get_shares_by_weight(seed):
     sources = (
         Source("light", 60, **SHORT),
@@ -172,7 +172,7 @@ def p99_of_the_others(greedy_times, seed, each=8.0):
     return waits[int(0.99 * len(waits))]
 
 
-@pytest.mark.parametrize("seeds", [range(1, 4), pytest.param(range(1, 9), marks=pytest.mark.nightly)], ids=["3", "8"])
+@pytest.mark.parametrize("seeds", [range(2, 4), pytest.param(range(1, 9), marks=pytest.mark.nightly)], ids=["2", "8"])
 @pytest.mark.timeout(900)
 def test_one_greedy_key_of_ten_harms_no_other(seeds):
     """At 84 % of what the engine can do, with the fifth that is promised; in virtual time, so the same anywhere."""

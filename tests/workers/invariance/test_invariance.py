@@ -60,7 +60,13 @@ def product_case(dtype, columns, rows):
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize(("columns", "rows"), [(256, 640), (640, 256), (1024, 3072), (96, 144), (64, 48), (40, 16)])
+@pytest.mark.parametrize(
+    ("columns", "rows"),
+    [
+        *(pytest.param(*shape, marks=pytest.mark.long_in_software) for shape in ((256, 640), (640, 256), (1024, 3072))),
+        *[(96, 144), (64, 48), (40, 16)],
+    ],
+)
 def test_a_products_rows_keep_their_bits_on_every_instruction_set(dtype, columns, rows, cpu_pools):
     weight, bias, x = product_case(dtype, columns, rows)
     for pool in cpu_pools:

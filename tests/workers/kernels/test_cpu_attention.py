@@ -117,13 +117,23 @@ CHUNKS = [(0, 2), (0, 64), (0, 65), (1, 63), (3, 126), (50, 33), (63, 2), (64, 6
 
 @pytest.mark.parametrize("dtypes", FLOATS + CODED, ids=str)
 @pytest.mark.parametrize("rows", [EDGES, CHUNKS, [*EDGES, *CHUNKS]], ids=["decode", "chunks", "both"])
-@pytest.mark.parametrize("head_dim", [16, 20, 32, 34, 48, 64, 80, 96, 128, 256, 272])
+@pytest.mark.parametrize(
+    "head_dim",
+    [
+        16,
+        20,
+        34,
+        48,
+        *(pytest.param(dim, marks=pytest.mark.long_in_software) for dim in (32, 64, 80, 96, 128, 256, 272)),
+    ],
+)
 def test_attention_is_what_its_definition_says(cpu_pools, rows, head_dim, dtypes):
     case = make_case(rows, dtypes, head_dim=head_dim)
     for pool in cpu_pools:
         assert_near(case.run(pool), case)
 
 
+@pytest.mark.long_in_software
 @pytest.mark.parametrize("dtypes", FLOATS + CODED, ids=str)
 @pytest.mark.parametrize("window", [0, 1, 7, 8, 33, 64, 100])
 def test_a_window_hides_what_lies_before_it(cpu_pools, window, dtypes):
@@ -151,6 +161,7 @@ def test_a_cap_bends_the_scores(cpu_pools, cap, dtypes):
     assert_near(case.run(cpu_pools[0]), case)
 
 
+@pytest.mark.long_in_software
 @pytest.mark.parametrize("dtypes", FLOATS + CODED, ids=str)
 @pytest.mark.parametrize("group", [1, 2, 3, 4, 5, 6, 7, 8, 17, 40])
 def test_any_number_of_queries_shares_a_key(cpu_pools, group, dtypes):
@@ -201,6 +212,7 @@ def test_a_token_has_the_same_bits_in_any_chunk_alone_and_beside_others(cpu_pool
     assert torch.equal(beside, torch.cat([whole[2][39:40], whole[0][140:141], whole[1][3:30]]))
 
 
+@pytest.mark.long_in_software
 @pytest.mark.parametrize("dtypes", FLOATS + CODED, ids=str)
 def test_the_size_of_blocks_changes_no_bit(cpu_pools, dtypes):
     rows = [(0, 100), (130, 1), (1050, 2)]

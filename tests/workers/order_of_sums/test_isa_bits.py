@@ -172,23 +172,25 @@ EDGES = [(0, 1), (7, 1), (15, 1), (63, 1), (64, 1), (130, 1), (1100, 1)]
 CHUNKS = [(0, 2), (0, 65), (3, 126), (50, 33), (1000, 40)]
 
 
-@pytest.mark.parametrize("kind", ["plain", "wide", "halves"])
+HEADS = [  # queries a key, elements, options
+    *[(1, 64, {}), (2, 128, {}), (3, 16, {}), (4, 80, {"window": 40})],
+    *[(7, 48, {"cap": 5.0}), (8, 256, {"window": 100}), (2, 20, {})],
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "heads"),
+    [
+        *(("plain", heads) for heads in HEADS),
+        *(("wide", each) for each in HEADS[1:4]),
+        *(("halves", each) for each in HEADS[2:5]),
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("dtypes", CACHES, ids=str)
 @pytest.mark.parametrize("rows", [EDGES, CHUNKS], ids=["decode", "chunks"])
-@pytest.mark.parametrize(
-    ("group", "head_dim", "options"),
-    [
-        (1, 64, {}),
-        (2, 128, {}),
-        (3, 16, {}),
-        (4, 80, {"window": 40}),
-        (7, 48, {"cap": 5.0}),
-        (8, 256, {"window": 100}),
-        (2, 20, {}),
-    ],
-)
-def test_attention(agree, group, head_dim, options, rows, dtypes, kind):
-    kv_heads, block_size, (computed, dtype) = 2, 16, dtypes
+def test_attention(agree, heads, rows, dtypes, kind):
+    kv_heads, block_size, (computed, dtype), (group, head_dim, options) = 2, 16, dtypes, heads
     seed, lengths = seed_of(group, head_dim, rows, dtypes, kind), [old + new for old, new in rows]
     blocks = [-(-length // block_size) for length in lengths]
     shape = (2, sum(blocks), kv_heads, block_size, cached(head_dim))
