@@ -66,7 +66,7 @@ def test_the_table_of_attentions_registers_has_every_variant_and_no_other():
     assert named == set(ATTENTION_REGISTERS)
 
 
-@pytest.mark.parametrize(("arch",), of_each_arch((arch,) for arch in KERNELS))
+@pytest.mark.parametrize("arch", of_each_arch((arch,) for arch in KERNELS))
 def test_the_figures_of_that_table_are_those_of_this_compiler(arch):
     """So that a change for the better is written down as well."""
     off = {}
