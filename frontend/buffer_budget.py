@@ -1,8 +1,8 @@
 """How many bytes a frontend holds for its clients at most, whatever they send, ask for, or do not read.
 
 What a request itself needs (its body decoded, its prompt, its answer) is a lease, and is refused when there is no room.
-What waits for a client (bodies that are still coming, answers that are kept, outputs that a slow reader has yet to
-take) is a pool; above its guaranteed share a pool gives way: its largest entries end first.
+What waits for a client (bodies that are still coming, stored answers, outputs that a slow reader has yet to
+take) is a pool; a pool above its guaranteed share ends its largest entries when room is short.
 """
 
 from dataclasses import dataclass, field
@@ -76,7 +76,7 @@ class BufferBudget:
         return Lease(self, tenant)
 
     def has_room(self, num_bytes: int = 0) -> bool:
-        """Whether so many bytes more fit, after pools that have more than their guaranteed share have given way."""
+        """Whether so many bytes more fit, after pools above their guaranteed share have shrunk."""
         excess = self._excess(num_bytes)
         for pool in self._all_pools() if excess > 0 else ():
             surplus = pool.num_bytes - self._guaranteed

@@ -100,7 +100,7 @@ def churn(num_rows: int, steps: int, num_leaving: int) -> Bench:
     for step in range(lifetime + steps):
         for _ in range(num_leaving):
             bench.add(32, max_tokens=lifetime)
-        if step < lifetime:  # the first generation gives way to rows that end evenly
+        if step < lifetime:  # replace the first generation by rows that end evenly
             streams = list(bench.engine.clients[CLIENT].streams.values())[:num_leaving]
             bench.engine._end(streams)
         bench.step()

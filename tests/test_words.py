@@ -24,7 +24,10 @@ RETIRED = {  # word of an identifier or file name: the term
 }
 ORDINARY: set[tuple[str, str]] = set()  # (file, word): where it is ordinary English
 GLOSSARY = ROOT / "docs/glossary.md"
-PERSONS = re.compile(r"\b(whoever|whomever|nobody|somebody|everybody|anybody)\b", re.IGNORECASE)
+PERSONS = re.compile(r"\b(who|whom|whoever|whomever|nobody|somebody|everybody|anybody)\b", re.IGNORECASE)
+METAPHORS = re.compile(r"\b(give|gives|gave|given|giving) way\b|(give|gives|giving)_way|\b(orphan|culprit|quarantine)")
+OLD_NAMES = re.compile(r"\b(padded_rows|must_leave_rows|num_spare|wake_up|silence_judge|PagedPlan|CudaPlan)\b")
+QUOTED = ("scripts/demo_model/", "scripts/evaluate_demo_model.py", "tests/frontend/cli/test_cli_chat.py")  # prompts
 
 
 def names(tree: ast.Module) -> Iterator[tuple[int, str]]:
@@ -41,8 +44,9 @@ def names(tree: ast.Module) -> Iterator[tuple[int, str]]:
                 yield node.lineno, node.arg
 
 
-def words(name: str) -> list[str]:
-    return re.findall(r"[a-z]+", re.sub(r"([a-z])([A-Z])", r"\1_\2", name).lower())
+def words(text: str) -> set[str]:
+    """Identifiers are split at underscores and capitals."""
+    return {word.lower() for word in re.findall(r"[A-Z]+[a-z]*|[a-z]+", text)}
 
 
 @pytest.mark.parametrize("room", [*ROOMS, "tests", "scripts"])
@@ -50,7 +54,9 @@ def test_no_retired_word_is_a_name(room):
     found = []
     for path in sources(room):
         where = path.relative_to(ROOT).as_posix()
-        for line, name in [(1, path.stem), *names(ast.parse(path.read_text()))]:
+        text = path.read_text()
+        to_parse = not RETIRED.keys().isdisjoint(words(text))  # parsing all files takes seconds
+        for line, name in [(1, path.stem), *(names(ast.parse(text)) if to_parse else ())]:
             found += [
                 f"{where}:{line}: {name}: say {RETIRED[word]}"
                 for word in words(name)
@@ -68,7 +74,9 @@ def test_no_person_stands_for_a_thing():
         f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
         for path in files
         for number, line in enumerate(path.read_text().splitlines(), start=1)
-        if PERSONS.search(line)
+        if METAPHORS.search(line)
+        or OLD_NAMES.search(line)
+        or (PERSONS.search(line) and not path.relative_to(ROOT).as_posix().startswith(QUOTED))
     ]
     assert not found, "name the thing:\n" + "\n".join(found)
 

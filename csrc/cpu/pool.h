@@ -25,7 +25,7 @@ class Pool {
   template <class Fn> void run(int items, int grain, Fn&& fn) { deal(items, grain, false, fn); }
 
   // The same, but each thread takes consecutive items from its own share of them, as long as there are any: for items
-  // whose data lie side by side in memory. Who has finished takes the last items of others.
+  // whose data lie side by side in memory. A thread that has finished takes the last items of others.
   template <class Fn> void run_spans(int items, int grain, Fn&& fn) { deal(items, grain, true, fn); }
 
  private:

@@ -40,7 +40,7 @@ def apply_results(plan: ScheduledStep, output: ModelRunnerOutput, kv_cache: KVCa
     if len(tokens) != num_decode + len(sampling):
         raise ProtocolError(f"step {plan.step} brought {len(tokens)} tokens instead of {num_decode + len(sampling)}")
     if not all(0 <= index < len(tokens) for index in (*bad, *(entry.index for entry in output.logprobs))):
-        raise ProtocolError(f"step {plan.step} speaks of tokens that it did not bring")
+        raise ProtocolError(f"step {plan.step} refers to tokens that it did not bring")
     chunk_tokens = tokens[num_decode:]
     del tokens[num_decode:]
 

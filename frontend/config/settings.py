@@ -112,7 +112,7 @@ SETTINGS = (
     Setting(
         "Scheduling", "scheduler.max_num_batched_tokens", ("--max-num-batched-tokens",), "Tokens in one step.", "N"
     ),
-    Setting("Scheduling", "scheduler.policy", ("--scheduling-policy",), "Who comes first."),
+    Setting("Scheduling", "scheduler.policy", ("--scheduling-policy",), "Which waiting request comes first."),
     Setting("Scheduling", "scheduler.pipeline_depth", ("--pipeline-depth",), "Steps in flight.", "N"),
     Setting(
         "Scheduling",

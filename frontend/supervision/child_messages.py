@@ -1,4 +1,4 @@
-"""Who speaks on the control socket, and what it means: children greet, are ready, complain."""
+"""What arrives on the control socket, from which child, and what follows: children greet, are ready, complain."""
 
 import logging
 from collections.abc import Callable

@@ -93,7 +93,7 @@ class ServerConfig(_Layer, frozen=True):
     client_server_key: Text = ""  # the server's *.key_secret file
     client_keys: Text = ""  # folder with the *.key files of clients that may connect there
     max_connections: PositiveInt | None = None  # of each frontend; None: what the limit on open files allows
-    # of each frontend: bodies that come, requests, answers that are kept, outputs that wait for slow readers
+    # of each frontend: bodies that come, requests, stored answers, outputs that wait for slow readers
     max_buffered_bytes: Annotated[int, Meta(ge=16 << 20, le=1 << 50)] = 256 << 20
     root_path: Text = ""
     chat_template: Text = ""  # file; "" means the model's

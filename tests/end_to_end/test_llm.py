@@ -1,4 +1,4 @@
-"""LLM with the demo model over real processes: the same bytes alone, in company, twice, and after a kill."""
+"""LLM with the demo model over real processes: the same bytes alone, in a batch, twice, and after a kill."""
 
 import asyncio
 import json

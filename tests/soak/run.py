@@ -23,7 +23,7 @@ OPTIONS = ("--api-server-count", "2", "--num-blocks", "600", "--max-num-batched-
 MAX_BYTES_PER_HOUR = 1 << 20
 FREE_LISTS_BYTES = 4 << 20  # CPython keeps up to 2,000 tuples of each length below 20, and takes an hour to have them
 NUM_ORDERS, MAX_TOKENS = 24, 120
-REST_S = 8.0  # kept answers are forgotten, closed connections noticed
+REST_S = 8.0  # stored answers expire, closed connections are noticed
 REST_WITHIN_S = 120.0
 
 

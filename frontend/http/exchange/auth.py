@@ -37,7 +37,7 @@ class Guard:
         self._local_only = not server.api_keys and not server.uds and is_loopback(server.host)
 
     def check(self, headers: Mapping[str, str]) -> Tenant:
-        """Who asks. Raises HttpError 401 or 403."""
+        """The tenant whose key this is. Raises HttpError 401 or 403."""
         host = headers.get("host", "").lower()
         if self._local_only and host and not is_loopback(_without_port(host)):
             raise HttpError(

@@ -78,7 +78,7 @@ class Exchange:
 
     @property
     def caller(self) -> bytes:
-        """Who asks, so that what is kept for one is not found by another."""
+        """The tenant's name: under it answers are stored, so that no other tenant finds them."""
         return self.tenant.name.encode()
 
     def timeout_s(self) -> float | None:

@@ -1,4 +1,4 @@
-"""All answers that are kept, within bounds of time and bytes. Each can be made again, so nothing is lost with one."""
+"""All stored answers, within bounds of time and bytes. Each can be made again, so nothing is lost with one."""
 
 import asyncio
 

@@ -18,7 +18,7 @@ YIELD_EVERY_BATCHES = 64  # a reader that comes back after a while finds thousan
 
 
 class Keeper(Protocol):
-    """Who decides how much is kept, and for how long."""
+    """Decides how much is stored, and for how long."""
 
     def grew(self, answer: "StoredAnswer", num_bytes: int) -> None: ...
     def has_room(self, answer: "StoredAnswer") -> bool: ...

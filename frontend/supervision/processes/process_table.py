@@ -49,7 +49,7 @@ class ProcessTable:
         return [child.pidfd for child in self.unfinished()]
 
     def of_peer(self, peer: bytes) -> Child | None:
-        """Who speaks, be it with its last words; None for strangers."""
+        """The child that sent it, which may have ended since; None for a sender that is no child of ours."""
         return self._by_peer.get(peer)
 
     def introduce(self, child: Child, peer: bytes) -> None:

@@ -1,4 +1,4 @@
-"""What is refused at the door, and with which words."""
+"""Which requests admission refuses, and with which message."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Requests with a time limit: dropped before anything is computed for them, or let alone."""
+"""Requests with a time limit: dropped before anything is computed for them, or left to run."""
 
 import math
 

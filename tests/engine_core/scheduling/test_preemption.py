@@ -60,7 +60,7 @@ def test_a_better_priority_is_preempted_for_no_tenant(drive):
     driver.run()
 
 
-def test_a_sequence_gives_way_a_few_times_and_then_ends(drive):
+def test_a_sequence_is_preempted_a_few_times_and_then_ends(drive):
     driver = drive(max_num_seqs=1, max_model_len=64)
     [greedy] = occupy(driver, "greedy", 1, max_tokens=50)
     sequence = driver.sequence(greedy)

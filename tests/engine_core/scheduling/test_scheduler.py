@@ -121,7 +121,7 @@ def test_few_of_a_long_queue_are_looked_at_in_a_step(drive, monkeypatch):
     assert len(looked) <= 1 + scheduler.MAX_PASSERS_TRIED
 
 
-def test_out_of_blocks_the_latest_gives_way_and_the_first_never(drive):
+def test_out_of_blocks_the_latest_is_preempted_and_the_first_never(drive):
     driver = drive(num_blocks=12, block_size=4, prefix_caching=False)
     streams = [driver.add(8, max_tokens=30) for _ in range(3)]
     driver.run()
@@ -131,7 +131,7 @@ def test_out_of_blocks_the_latest_gives_way_and_the_first_never(drive):
     assert all(len(driver.tokens[stream]) == 30 for stream in streams)
 
 
-def test_under_priority_the_worst_gives_way(drive):
+def test_under_priority_the_worst_is_preempted(drive):
     driver = drive(num_blocks=12, block_size=4, policy="priority", prefix_caching=False)
     worst = driver.add(8, max_tokens=30, priority=3)
     streams = [worst, *(driver.add(8, max_tokens=30, priority=value) for value in (1, 2))]
@@ -141,7 +141,7 @@ def test_under_priority_the_worst_gives_way(drive):
     assert preempted[1] == 0
 
 
-def test_no_more_give_way_than_are_in_the_way(drive):
+def test_no_more_are_preempted_than_must_be(drive):
     driver = drive(num_blocks=6, block_size=4, policy="priority", prefix_caching=False)
     for priority in (3, 2, 1):  # the last to come is the first in order; all need their third block in one step
         driver.add(3, max_tokens=9, priority=priority)

@@ -1,4 +1,4 @@
-"""One budget in bytes a frontend: it is never exceeded, what gives way is what holds most, and others go on."""
+"""One budget in bytes a frontend: it is never exceeded, the largest entry ends first, and others go on."""
 
 import contextlib
 import random
@@ -13,7 +13,7 @@ MAX_BYTES = 32_000
 
 
 class Waiting:
-    """A pool of entries that give way, the largest first."""
+    """A pool of entries that can be ended, the largest first."""
 
     def __init__(self):
         self.entries: list[int] = []
@@ -58,7 +58,7 @@ def test_one_of_several_tenants_does_not_get_all():
     modest.resize(4_000)
 
 
-def test_a_pool_gives_way_down_to_its_guaranteed_share_and_the_largest_ends_first():
+def test_a_pool_shrinks_to_its_guaranteed_share_and_its_largest_entry_ends_first():
     budget, pool = BufferBudget(MAX_BYTES), Waiting()
     budget.pools.append(pool)
     pool.entries = [100] * 40 + [12_000, 12_000]
