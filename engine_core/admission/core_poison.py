@@ -113,7 +113,7 @@ class CorePoison:
         return [(client, rejected)]
 
     def aborted(self, client: bytes, message: AbortRequests, now: float) -> None:
-        """The engine has seen it, but not the requests that are kept: of those it will be told again behind them."""
+        """The engine has seen the abort but not the kept requests it names; it is kept behind them, and comes again."""
         own = [kept for name, kept, _ in self._kept if name == client and isinstance(kept, EngineCoreRequest)]
         streams = {kept.request_id + index for kept in own for index in range(kept.sampling_params.n)}
         ids = tuple(streams.intersection(message.stream_ids))

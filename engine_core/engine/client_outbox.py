@@ -49,14 +49,15 @@ class ClientOutbox:
         return sum(stream_id not in self.streams for stream_id in self._pending or ())
 
     def running(self, message: EngineCoreRequest) -> Request | None:
-        """What the client repeats, if it does: it had said this to us when it still took us for our predecessor."""
+        """The running request that `message` repeats; None: it is new. A client repeats what it may have sent to an
+        earlier core."""
         ids = range(message.request_id, message.request_id + message.sampling_params.n)
         known = {self.streams[stream_id].request for stream_id in ids if stream_id in self.streams}
         asked = message.request_id, message.prompt_token_ids, message.sampling_params
         return next((each for each in known if (each.request_id, each.prompt, each.params) == asked), None)
 
     def remove(self, stream_ids: list[int]) -> None:
-        """These have ended, and the client knows or is told otherwise."""
+        """These have ended, and the client knows or learns it by another message."""
         for stream_id in stream_ids:
             del self.streams[stream_id]
             if self._pending is not None and (entry := self._pending.pop(stream_id, None)) is not None:

@@ -40,7 +40,7 @@ _RETRY_SOON = [(b"retry-after", b"1")]
 
 
 class Outcome(enum.Enum):
-    """Of one attempt to have the owner answer."""
+    """The outcome of one attempt to have the owner answer."""
 
     ANSWERED = enum.auto()
     AWAY = enum.auto()  # it is being replaced: nothing was sent

@@ -1,4 +1,4 @@
-"""All stored answers, within bounds of time and bytes. Each can be made again, so nothing is lost with one."""
+"""All stored answers, within bounds of time and bytes. Each can be computed again, so dropping one loses nothing."""
 
 import asyncio
 
@@ -15,10 +15,10 @@ REPEAT = "Repeat the POST with its Idempotency-Key and Last-Event-ID: the same e
 
 
 class AnswerStore:
-    """Of one frontend. An unread answer is kept for a grace period, made further or complete."""
+    """The answers of one frontend. One without a reader is kept for a grace period, and goes on being computed."""
 
     def __init__(self, server: ServerConfig, budget: BufferBudget | None = None):
-        """`budget`: of all that the frontend holds."""
+        """`budget` bounds all that the frontend holds, these answers among it."""
         self._grace_s = server.resume_grace_s
         self._max_answer_bytes = server.resume_bytes_per_answer
         self._max_bytes = server.resume_bytes
@@ -37,7 +37,7 @@ class AnswerStore:
         return (caller, key) in self._by_key
 
     def of_request(self, request: KeyedRequest, after: EventId | None) -> StoredAnswer | None:
-        """The answer to this very request if it has what comes `after`. HttpError 422 for another request's key."""
+        """The answer to this request if it has the events after `after`. HttpError 422 for another request's key."""
         answer = self._by_key.get((request.caller, request.key))
         if answer is None:
             return None
@@ -54,7 +54,7 @@ class AnswerStore:
         return answer if answer.answer_id == after.answer_id and answer.first <= after.number else None
 
     def of_id(self, caller: bytes, answer_id: str, after: int | None) -> StoredAnswer:
-        """`after` None: whatever it still has. Raises HttpError 404 when it is not known here, 410 when it was."""
+        """`after` None: whatever it still has. Raises HttpError 404 for an unknown answer, 410 for a dropped one."""
         answer = self._by_id.get((caller, answer_id))
         if answer is None and (caller, answer_id) in self._gone:
             raise HttpError(410, f"The stream {answer_id} is no longer kept. {REPEAT}")
@@ -76,7 +76,7 @@ class AnswerStore:
         return answer
 
     def remove(self, answer: StoredAnswer, error: HttpError | None = None) -> None:
-        """Give it up if it is still being made."""
+        """Drop it; one that is not complete is not computed further."""
         name = answer.request.caller, answer.answer_id
         if self._by_id.get(name) is not answer:
             return
@@ -89,19 +89,19 @@ class AnswerStore:
         answer.give_up(error or HttpError(410, f"The stream {answer.answer_id} is no longer kept. {REPEAT}"))
 
     def shed(self, num_bytes: int) -> None:
-        """Forget answers without a reader, the longest unread first. The Pool's part of a budget."""
+        """Drop answers without a reader, the longest unread first. The Pool's part of a budget."""
         enough = self.num_bytes - num_bytes
         while self.num_bytes > enough and self._unread:
             self.remove(next(iter(self._unread)))
 
-    # What an answer tells
+    # What an answer reports
 
     def grew(self, answer: StoredAnswer, num_bytes: int) -> None:
         if self._by_id.get((answer.request.caller, answer.answer_id)) is answer:
             self.num_bytes += num_bytes
 
     def has_room(self, answer: StoredAnswer) -> bool:
-        """Make room as far as that is possible; False when its reader must read on first."""
+        """Make room as far as possible; False when the answer's reader must read on first."""
         self.shed(max(0, self.num_bytes - self._max_bytes))
         if not self._is_over(answer):
             return True

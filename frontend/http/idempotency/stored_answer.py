@@ -1,4 +1,4 @@
-"""One answer that outlives connections: made by a task of its own, kept for the client that comes back."""
+"""One answer that outlives connections: a separate task computes it, and it is stored for a client that comes back."""
 
 import asyncio
 import logging
@@ -71,7 +71,7 @@ class StoredAnswer:
         self._task.add_done_callback(ended)
 
     def give_up(self, error: Exception) -> None:
-        """Stop making it, and tell a reader why."""
+        """Stop computing it, and end its reader with the reason."""
         if not self.done:
             self.error = error
         if self._task is not None:
@@ -109,7 +109,7 @@ class StoredAnswer:
                 self._keeper.reader_left(self)
 
     def drop_taken(self, enough_bytes: int) -> None:
-        """Forget the oldest of the events that the reader has, until `enough_bytes` are free again."""
+        """Drop the oldest of the events that the reader has, until `enough_bytes` are free again."""
         count = dropped = 0
         while dropped < enough_bytes and self.first + count < min(self.taken, self.last):
             dropped += len(self._events[count]) + EVENT_OVERHEAD_BYTES

@@ -1,4 +1,4 @@
-"""What the two generating routes share, and what they do differently."""
+"""The two generating endpoints, chat and completions: what they share, and what differs."""
 
 import hashlib
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -28,7 +28,7 @@ class Writer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """What the two routes do differently."""
+    """A generating route: what its body is, how that becomes prompts, and how its answer is written."""
 
     prefix: str  # of the answers' ids
     body: type[SamplingFields]
