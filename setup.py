@@ -33,6 +33,14 @@ FLAGS_BY_MACHINE: dict[str, dict[str, list[str]]] = {
 }
 MACHINE = {"amd64": "x86_64", "arm64": "aarch64"}.get(platform.machine().lower(), platform.machine().lower())
 FLAGS_BY_ISA = FLAGS_BY_MACHINE.get(MACHINE, {"portable": []})
+AVX512_FEATURES = "avx512f avx512bw avx512vl avx512dq avx512_vnni avx2 fma f16c"
+FEATURES_BY_ISA = {  # as Linux names them
+    "amx": f"{AVX512_FEATURES} amx_tile amx_bf16 amx_int8",
+    "avx512": f"{AVX512_FEATURES} avx512_bf16",
+    "avx512fma": AVX512_FEATURES,
+    "avx2": "avx2 fma f16c",
+    "neon_dotprod": "asimddp",
+}
 # No contraction: a product and a sum are fused where the source says so, else rows of different tiles could differ.
 FLAGS = ["-std=c++20", "-O3", "-g0", "-ffp-contract=off", "-fno-math-errno", "-fvisibility=hidden", "-pthread"]
 # gcc 12 warns by the thousand about its own vector headers, and that the ABI of vectors depends on flags.
@@ -47,6 +55,8 @@ class BuildKernels(build_ext):
 
     def run(self) -> None:
         self.parallel = os.cpu_count()
+        if self.editable_mode:  # for this machine alone, while a wheel is for any
+            self.extensions = [ext for ext in self.extensions if runs_here(ext.name.partition("_cpu_")[2])]
         super().run()
         missing = [ext.name for ext in self.extensions if not Path(self.get_ext_fullpath(ext.name)).exists()]
         if missing:
@@ -59,6 +69,16 @@ class BuildKernels(build_ext):
         flags = {"extra_postargs": ext.extra_compile_args, "depends": ext.depends, "include_dirs": ext.include_dirs}
         objects = self.compiler.compile(ext.sources, output_dir=str(folder), **flags)
         self.compiler.link_shared_object(objects, library, extra_postargs=ext.extra_link_args, target_lang="c++")
+
+
+def runs_here(isa: str) -> bool:
+    """Whether this processor has what the library takes; true where that cannot be known."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return True
+    found = next((line.partition(":")[2].split() for line in lines if line.startswith(("flags", "Features"))), None)
+    return found is None or set(FEATURES_BY_ISA.get(isa, "").split()) <= set(found)
 
 
 class PlatformWheel(bdist_wheel):

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import runpy
 import subprocess
 import sys
 import zipfile
@@ -71,3 +72,9 @@ def answer(folder: Path, isa: str) -> str:
     told = subprocess.run([*command, *prompt], cwd="/", env=variables, capture_output=True, text=True, check=True)
     assert told.stdout.strip(), told.stderr
     return told.stdout
+
+
+@pytest.mark.skipif(not cpu.runnable_isas(), reason="the kernels are not built")
+def test_an_editable_install_builds_the_kernels_that_this_processor_runs():
+    setup = runpy.run_path(str(ROOT / "setup.py"), run_name="flags")
+    assert {isa for isa in setup["FLAGS_BY_ISA"] if setup["runs_here"](isa)} == set(cpu.runnable_isas())
