@@ -1,5 +1,6 @@
 """Flags, environment and file become one Config: precedence, spellings, refusals."""
 
+import itertools
 import json
 import typing
 
@@ -48,6 +49,7 @@ EXAMPLES = {  # a valid value of each setting for each of three sources
     "server.dump_dir": ("a", "b", "c"),
     "server.metrics_compat": ("vllm", "vllm", "vllm"),
     "server.lenient": (True, False, True),
+    "server.allow_special_tokens": (True, False, True),
     "cache.share_prefixes": (True, False, True),
     "server.public_metrics": (True, False, True),
     "server.wake_supervisor": (True, False, True),
@@ -81,27 +83,32 @@ def test_every_value_of_the_configuration_can_be_set():
     assert len(flags) == len(set(flags))
 
 
-@given(setting=st.sampled_from(SETTINGS), given_by=st.sets(st.sampled_from(["flag", "environment", "file"])))
-def test_a_flag_wins_over_the_environment_over_the_file_over_the_default(tmp_path_factory, setting, given_by):
+@pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.key)
+def test_a_flag_wins_over_the_environment_over_the_file_over_the_default(tmp_path, setting):
+    for given_by in itertools.product((False, True), repeat=3):
+        check_precedence(tmp_path, setting, *given_by)
+
+
+def check_precedence(folder, setting, by_flag, by_environment, by_file):
     flag, environment, in_file = EXAMPLES.get(setting.key, (1, 2, 3))
     flags, variables = {}, {}
-    if "flag" in given_by:
+    if by_flag:
         value = flag if isinstance(flag, bool) else str(flag)
         flags[setting.name.replace("-", "_")] = [value] if field_value(setting, 0) == (0,) else value
-    if "environment" in given_by:
+    if by_environment:
         variables[setting.environment] = str(environment)
-    if "file" in given_by:
-        path = tmp_path_factory.mktemp("config") / "config.json"
+    if by_file:
+        path = folder / "config.json"
         path.write_text(json.dumps({setting.name: in_file}))
         flags["config_file"] = str(path)
     resolved = resolve(flags, variables)
     expected, origin = (
         (field_value(setting, flag), f"flag --{setting.name}")
-        if "flag" in given_by
+        if by_flag
         else (field_value(setting, environment), f"environment {setting.environment}")
-        if "environment" in given_by
+        if by_environment
         else (field_value(setting, in_file), f"file {path}")
-        if "file" in given_by
+        if by_file
         else (value_of(Config(), setting.key), "default")
     )
     assert value_of(resolved.config, setting.key) == expected
