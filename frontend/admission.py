@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from paged_serve.protocol.errors import InvalidRequest, Overloaded
 from paged_serve.protocol.messages.engine_core import SchedulerStats
 from paged_serve.protocol.messages.sampling_params import MAX_ALLOWED_TOKEN_IDS, SamplingParams
+from paged_serve.protocol.messages.structured_outputs import MAX_GRAMMAR_CHARS
 
 MAX_SEQUENCES_PER_REQUEST = 256  # prompts x n
 MAX_TOKENS_PER_REQUEST = 1 << 20  # of all prompts, or of one as long as the model takes; in memory 40 MB
@@ -87,6 +88,13 @@ def check_num_named_tokens(params: SamplingParams, num_prompts: int) -> None:
                 f"at most {MAX_ALLOWED_TOKEN_IDS} may come in one request",
                 field,
             )
+    grammar = 0 if params.grammar is None else len(params.grammar.source)
+    if grammar * num_prompts > MAX_GRAMMAR_CHARS:
+        raise InvalidRequest(
+            f"structured_outputs makes a grammar of {grammar} characters for each of {num_prompts} prompts; "
+            f"at most {MAX_GRAMMAR_CHARS} may come in one request",
+            "structured_outputs",
+        )
 
 
 def check_num_prompt_logprobs(params: SamplingParams, num_tokens: int) -> None:

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from paged_serve.frontend.offline.async_llm import AsyncLLM
     from paged_serve.frontend.offline.llm import LLM, CompletionOutput, RequestOutput
     from paged_serve.protocol.messages.sampling_params import SamplingParams
+    from paged_serve.protocol.messages.structured_outputs import StructuredOutputsParams
 
     from .protocol.errors import (
         ConfigError,
@@ -39,6 +40,7 @@ _HOMES = {
     "RequestFailed": "protocol.errors",
     "RequestOutput": "frontend.offline.llm",
     "SamplingParams": "protocol.messages.sampling_params",
+    "StructuredOutputsParams": "protocol.messages.structured_outputs",
 }
 __all__ = [
     "LLM",
@@ -56,6 +58,7 @@ __all__ = [
     "RequestFailed",
     "RequestOutput",
     "SamplingParams",
+    "StructuredOutputsParams",
     "__version__",
 ]
 

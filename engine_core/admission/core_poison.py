@@ -28,6 +28,7 @@ Kept = EngineCoreRequest | AbortRequests
 MIN_TTL_S = 0.001
 RETRY_AFTER_S = 1.0
 MESSAGE_BYTES, ID_BYTES = 2048, 40  # of a message itself, and of a token or stream id in a tuple
+CHAR_BYTES = 4
 IDLE_TURN_S = 15.0  # more than a client's lease
 
 log = logging.getLogger(__name__)
@@ -159,7 +160,8 @@ def kept_bytes(message: Kept) -> int:
     ids = len(params.allowed_token_ids or ()) + len(params.stop_token_ids) + 2 * len(params.logit_bias or ())
     ids += sum(map(len, params.bad_words_token_ids))
     packed = len(message.prompt_token_ids) + sum(map(len, message.resume_token_ids))
-    return MESSAGE_BYTES + packed + ID_BYTES * ids
+    grammar = 0 if params.grammar is None else len(params.grammar.source) * CHAR_BYTES
+    return MESSAGE_BYTES + packed + grammar + ID_BYTES * ids
 
 
 def _aged(message: Kept, seconds: float) -> Kept:

@@ -62,6 +62,8 @@ class Validation:
             raise InvalidRequest(f"priority is {message.priority}, but this server's policy is fcfs", "priority")
         prompt_len = self._check_prompt(message.prompt_token_ids)
         params.check_vocabulary(self.facts.vocab_size)
+        if params.structured_outputs is not None:
+            raise InvalidRequest("structured_outputs is for frontends, which send `grammar`", "structured_outputs")
         self._check_logprobs(params, prompt_len)
         token_limit = self._token_limit(prompt_len, params.max_tokens)
         outputs = self._resumed_outputs(message, token_limit - prompt_len)

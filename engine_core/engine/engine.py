@@ -224,6 +224,8 @@ class EngineCore:
         self._end(list(results.ended))
         for sequence in results.not_finite:
             self._recompute_or_fail(sequence, outputs, now)
+        for sequence, reason in results.failed.items():
+            self._fail(sequence, reason, outputs, now)
         return self._deliver(plan.step, results, outputs, now)
 
     def workers_replaced(self, worker_epoch: int, now: float, *, from_outside: bool) -> Outgoing:
@@ -288,6 +290,9 @@ class EngineCore:
         if sequence.num_nans <= MAX_NANS:
             self.scheduler.preempt(sequence)
             return
-        message = ending(sequence, FinishReason.ERROR, now, NOT_FINITE)
+        self._fail(sequence, NOT_FINITE, outputs, now)
+
+    def _fail(self, sequence: Sequence, error: str, outputs: dict[bytes, list[StreamOutput]], now: float) -> None:
+        message = ending(sequence, FinishReason.ERROR, now, error)
         outputs.setdefault(sequence.request.client, []).append((sequence, message))
         self._end([sequence])

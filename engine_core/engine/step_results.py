@@ -27,6 +27,7 @@ class StepResults:
     ended: dict[Sequence, FinishReason] = field(default_factory=dict)  # all of them detailed
     logprobs: dict[Sequence, Logprobs] = field(default_factory=dict)
     not_finite: list[Sequence] = field(default_factory=list)  # their token means nothing and was not appended
+    failed: dict[Sequence, str] = field(default_factory=dict)  # nor was that of these; why the sampler had none
 
 
 def apply_results(plan: ScheduledStep, output: ModelRunnerOutput, kv_cache: KVCache) -> StepResults:
@@ -35,18 +36,21 @@ def apply_results(plan: ScheduledStep, output: ModelRunnerOutput, kv_cache: KVCa
     Raises ProtocolError, and changes nothing, when the answer does not fit the plan.
     """
     tokens, bad = unpack_ids(output.token_ids), set(unpack_ids(output.nan_indices))  # bad: not finite
+    reasons = {failure.index: failure.reason for failure in output.failures}
     num_decode = len(plan.decode)
     sampling = [chunk for chunk in plan.chunks if chunk.samples]
     if len(tokens) != num_decode + len(sampling):
         raise ProtocolError(f"step {plan.step} brought {len(tokens)} tokens instead of {num_decode + len(sampling)}")
-    if not all(0 <= index < len(tokens) for index in (*bad, *(entry.index for entry in output.logprobs))):
+    if not all(0 <= index < len(tokens) for index in (*bad, *reasons, *(entry.index for entry in output.logprobs))):
         raise ProtocolError(f"step {plan.step} refers to tokens that it did not bring")
     chunk_tokens = tokens[num_decode:]
     del tokens[num_decode:]
 
     for index in bad & plan.discarded:  # aborted or preempted meanwhile, its blocks are others' by now
         kv_cache.prefix_cache.invalidate_hashes(plan.decode.sequences[index])
-    results = _apply_decode(plan, tokens, {index for index in bad if index < num_decode})
+    decode_bad = {index for index in bad if index < num_decode}
+    decode_reasons = {index: reason for index, reason in reasons.items() if index < num_decode}
+    results = _apply_decode(plan, tokens, decode_bad, decode_reasons)
     _apply_prompt_logprobs(plan, output)
     for index, (chunk, token) in enumerate(zip(sampling, chunk_tokens, strict=True), start=num_decode):
         if chunk.discarded:
@@ -55,6 +59,8 @@ def apply_results(plan: ScheduledStep, output: ModelRunnerOutput, kv_cache: KVCa
             continue
         if index in bad:
             results.not_finite.append(chunk.sequence)  # the caller strikes its blocks from the cache
+        elif index in reasons:
+            results.failed[chunk.sequence] = reasons[index]
         else:
             chunk.sequence.output.append(token)
             results.detailed.append(chunk.sequence)
@@ -70,11 +76,12 @@ def apply_results(plan: ScheduledStep, output: ModelRunnerOutput, kv_cache: KVCa
     return results
 
 
-def _apply_decode(plan: ScheduledStep, tokens: "array[int]", bad: set[int]) -> StepResults:
+def _apply_decode(plan: ScheduledStep, tokens: "array[int]", bad: set[int], reasons: dict[int, str]) -> StepResults:
     """The steady path: no row is visited but by `append`, unless it ends or has logprobs."""
     decode = plan.decode
     not_finite = [decode.sequences[index] for index in bad - plan.discarded]
-    decode, tokens = _without(decode, tokens, plan.discarded | bad)
+    failed = {decode.sequences[index]: reason for index, reason in reasons.items() if index not in plan.discarded}
+    decode, tokens = _without(decode, tokens, plan.discarded | bad | reasons.keys())
     for append, token in zip(decode.appends, tokens, strict=True):
         append(token)
     ended = _ended(plan, decode, tokens)
@@ -82,7 +89,7 @@ def _apply_decode(plan: ScheduledStep, tokens: "array[int]", bad: set[int]) -> S
     if sum(decode.num_plain.values()) < len(decode):
         detailed += [sequence for sequence in decode.sequences if not sequence.plain and sequence not in ended]
     plain, tokens = _without(decode, tokens, {index for s in ended if (index := decode.index(s)) is not None})
-    return StepResults(plain, tokens, detailed, ended, {}, not_finite)
+    return StepResults(plain, tokens, detailed, ended, {}, not_finite, failed)
 
 
 def _without(decode: DecodeSet, tokens: "array[int]", indices: set[int]) -> tuple[DecodeSet, "array[int]"]:

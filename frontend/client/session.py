@@ -31,6 +31,7 @@ from paged_serve.protocol.messages.engine_core import (
 from paged_serve.protocol.messages.message import Hello, Refused
 from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
 
+from ..structured_outputs.in_process import with_grammar
 from .dispatch import Dispatch
 from .link_clock import SILENT_AFTER_S, UNPLUGGED_AFTER_S, LinkClock
 from .request_terms import RequestTerms, check_request
@@ -88,6 +89,12 @@ class ClientSession:
         Its time limit counts from `now`; None: from the last time that the session was told.
         """
         self.now = self.now if now is None else now
+        try:
+            sampling_params = with_grammar(sampling_params)
+        except InvalidRequest as error:
+            request = self.table.add((), sampling_params, terms, on_output)
+            self.table.fail(request, error)
+            return request
         try:
             request = self.table.add(prompt_token_ids, sampling_params, terms, on_output)
         except (OverflowError, TypeError):

@@ -3,28 +3,24 @@
 Sandboxed as it is, a template may still compute for hours or ask for all memory, and a thread cannot be stopped. Here
 the kernel does it: each rendering may take a second of processor time, and half a gigabyte.
 
-The link carries frames of JSON, each behind its length (uint32, little-endian): first the templates, which the empty
-object answers or the reason why they do not compile; then one rendering after the other.
+The link carries first the templates, which the empty object answers or the reason why they do not compile; then one
+rendering after the other.
 """
 
 import contextlib
-import signal
 import socket
-import sys
-from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 
 from paged_serve.protocol.errors import ConfigError, InvalidRequest
-from paged_serve.protocol.process.lifeline import arm_lifeline
 
+from ..helpers.confinement import forbid_system_calls
+from ..helpers.frames import receive_frame, send_frame
+from ..helpers.helper_main import MAX_MEMORY_BYTES, limited_time, run_helper
 from .chat_template import ChatTemplate
-from .confinement import forbid_new_privileges, forbid_system_calls, limit_resources
 
 MODULE = "paged_serve.frontend.conversation.template_process"
-MAX_MEMORY_BYTES = 512 << 20
-MAX_RENDER_CPU_S = 1.0
 MAX_TEXT_CHARS = 16 << 20
 SUBJECT = "the model's chat template"
 
@@ -54,26 +50,6 @@ class Rendered(msgspec.Struct, omit_defaults=True):
 
     text: str = ""
     refusal: str = ""
-
-
-def send_frame(link: socket.socket, message: msgspec.Struct) -> None:
-    data = msgspec.json.encode(message)
-    link.sendall(len(data).to_bytes(4, "little") + data)
-
-
-def receive_frame(link: socket.socket) -> bytes:
-    """Raises EOFError when the other side has closed."""
-    return _receive_exactly(link, int.from_bytes(_receive_exactly(link, 4), "little"))
-
-
-def _receive_exactly(link: socket.socket, size: int) -> bytes:
-    data = bytearray(size)
-    view = memoryview(data)
-    while view:
-        if not (count := link.recv_into(view)):
-            raise EOFError
-        view = view[count:]
-    return bytes(data)
 
 
 def render(template: ChatTemplate, rendering: Rendering) -> Rendered:
@@ -121,22 +97,14 @@ def serve(link: socket.socket) -> None:
     decode = msgspec.json.Decoder(Rendering).decode
     _warm_up()
     forbid_system_calls()
-    with _limited_time():
+    with limited_time():
         template, outcome = compiled(templates)
     send_frame(link, outcome)
     while template is not None:
         rendering = decode(receive_frame(link))
-        with _limited_time():
+        with limited_time():
             rendered = render(template, rendering)
         send_frame(link, rendered)
-
-
-@contextlib.contextmanager
-def _limited_time() -> Iterator[None]:
-    """Of the processor's; then SIGPROF, which ends the process."""
-    signal.setitimer(signal.ITIMER_PROF, MAX_RENDER_CPU_S)
-    yield
-    signal.setitimer(signal.ITIMER_PROF, 0.0)
 
 
 def _warm_up() -> None:
@@ -148,12 +116,7 @@ def _warm_up() -> None:
 
 
 def main() -> None:
-    arm_lifeline(int(sys.argv[1]))
-    limit_resources(MAX_MEMORY_BYTES)
-    forbid_new_privileges()
-    link = socket.socket(fileno=int(sys.argv[2]))
-    with link, contextlib.suppress(EOFError, ConnectionError):  # the frontend has ended
-        serve(link)
+    run_helper(serve)
 
 
 if __name__ == "__main__":

@@ -28,9 +28,9 @@ UNSUPPORTED = {
     *("audio", "chat_template", "documents", "function_call", "functions", "guided_choice"),
     *("guided_grammar", "guided_json", "guided_regex", "kv_transfer_params", "length_penalty", "logprob_token_ids"),
     *("metadata", "mm_processor_kwargs", "prediction", "prompt_embeds", "reasoning_effort", "repetition_detection"),
-    *("stream_interval", "structured_outputs", "suffix", "thinking_token_budget", "truncate_prompt_tokens"),
+    *("stream_interval", "suffix", "thinking_token_budget", "truncate_prompt_tokens"),
     *("truncation_side", "verbosity", "vllm_xargs", "web_search_options", "return_tokens_as_token_ids"),
-    *("skip_reading_prefix_cache", "allowed_tokens", "logits_processors", "response_format", "tools", "tool_choice"),
+    *("skip_reading_prefix_cache", "allowed_tokens", "logits_processors", "tools", "tool_choice"),
 }
 _fields_of = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 

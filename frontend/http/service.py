@@ -17,6 +17,8 @@ from ..client.streams.deltas import SequenceDelta
 from ..conversation.model_files import model_template, sampling_defaults
 from ..conversation.prompt_encoder import PromptEncoder
 from ..conversation.template_renderer import TemplateRenderer
+from ..structured_outputs.compiler import GrammarCompiler
+from ..structured_outputs.helper_messages import added_tokens
 from ..text.off_loop import off_loop, text_threads
 from ..text.tokenizer import Tokenizer
 from .exchange.errors import HttpError
@@ -94,6 +96,7 @@ class Service:
     tokenizer: Tokenizer
     encoder: PromptEncoder
     template: TemplateRenderer | None
+    grammars: GrammarCompiler
     admission: Admission
     metrics: Metrics
     answers: AnswerStore
@@ -126,6 +129,7 @@ class Service:
             tokenizer=text.tokenizer,
             encoder=PromptEncoder(text.tokenizer, config.server.allow_special_tokens),
             template=text.template,
+            grammars=GrammarCompiler(added_tokens(text.tokenizer)),
             admission=admission,
             metrics=Metrics(names[0], config.server.metrics_compat, index),
             answers=AnswerStore(config.server, buffers),

@@ -229,7 +229,7 @@ class AsyncLLM:
         return generation
 
     async def _prepared(self, params: SamplingParams) -> SamplingParams:
-        size = sum(map(len, params.bad_words))
+        size = sum(map(len, params.bad_words)) if params.structured_outputs is None else LONG
         return await off_loop(self._threads, size, prepared, params, self._text.tokenizer)
 
     async def _token_ids(self, prompt: Prompt) -> list[int]:

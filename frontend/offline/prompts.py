@@ -9,6 +9,8 @@ import msgspec
 from paged_serve.protocol.errors import InvalidRequest
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 
+from ..structured_outputs.helper_messages import added_tokens
+from ..structured_outputs.in_process import with_grammar
 from ..text.tokenizer import Tokenizer, words_to_token_ids
 
 _PROMPT_KEYS = {"prompt", "prompt_token_ids", "cache_salt"}
@@ -87,6 +89,7 @@ def prepared(params: SamplingParams, tokenizer: Tokenizer) -> SamplingParams:
     if params.bad_words:
         ids = words_to_token_ids(tokenizer, params.bad_words)
         params = msgspec.structs.replace(params, bad_words_token_ids=ids)
+    params = with_grammar(params, added_tokens(tokenizer))
     if params.prompt_logprobs is not None:  # cached prompt tokens are not computed, so they have no logprobs
         params = msgspec.structs.replace(params, skip_reading_prefix_cache=True)
     return params

@@ -82,6 +82,10 @@ class Tokenizer:
             entry.normalized for entry in added.values() if entry.content in self.special_spellings
         )
 
+    def added_token_ids(self, *, special: bool) -> dict[str, int]:
+        """Ids by text, of the special or of the other added tokens."""
+        return {entry.content: token for token, entry in self.added_tokens.items() if entry.special == special}
+
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         # A batch of one: only the library's batch functions let other threads run meanwhile.
         [encoding] = self._tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)

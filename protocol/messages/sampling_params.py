@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from ..errors import InvalidRequest
+from .structured_outputs import Grammar, StructuredOutputsParams
 
 MAX_N = 128
 MAX_STOP_STRINGS = 16
@@ -72,8 +73,8 @@ _BadWord = Annotated[tuple[_TokenId, ...], Meta(max_length=MAX_BAD_WORD_TOKENS)]
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """How to sample one request. Raises InvalidRequest naming the field, the value and the limit.
 
-    The engine reads token ids only: the frontend turns `stop` strings into its own search and `bad_words`
-    into `bad_words_token_ids` before it sends the request.
+    The engine reads token ids only: the frontend turns `stop` strings into its own search, `bad_words` into
+    `bad_words_token_ids` and `structured_outputs` into `grammar` before it sends the request.
     """
 
     n: int = 1  # sequences from one prompt
@@ -95,6 +96,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     bad_words_token_ids: Annotated[tuple[_BadWord, ...], Meta(max_length=2 * MAX_BAD_WORDS)] = ()  # by the frontend
     logit_bias: Annotated[dict[_TokenId, float], Meta(max_length=MAX_LOGIT_BIAS)] | None = None  # added, within ±100
     allowed_token_ids: Annotated[tuple[_TokenId, ...], Meta(max_length=MAX_ALLOWED_TOKEN_IDS)] | None = None
+    structured_outputs: StructuredOutputsParams | None = None
+    grammar: Grammar | None = None  # by the frontend
     logprobs: int | None = None  # top-k per output token beside the sampled one; -1: the whole vocabulary
     prompt_logprobs: int | None = None
     detokenize: bool = True
@@ -175,6 +178,18 @@ def _check(params: SamplingParams) -> None:
             raise InvalidRequest("allowed_token_ids is empty; leave it out or name one token", "allowed_token_ids")
     if params.logit_bias is not None:
         _check_logit_bias(params.logit_bias)
+    if params.structured_outputs is not None or params.grammar is not None:
+        _check_with_grammar(params)
+
+
+def _check_with_grammar(params: SamplingParams) -> None:
+    """A grammar says which tokens may come next and when the output ends; what would contradict it is refused."""
+    for name, kind in (("structured_outputs", StructuredOutputsParams), ("grammar", Grammar)):
+        if not isinstance(value := getattr(params, name), kind | None):
+            raise InvalidRequest(f"{name} is a {type(value).__name__}; it must be a {kind.__name__}", name)
+    for name in ("ignore_eos", "min_tokens", "allowed_token_ids"):
+        if getattr(params, name):
+            raise InvalidRequest(f"{name} contradicts structured_outputs; leave one of them out", name)
 
 
 def _check_length(field: str, entries: Sized, limit: int) -> None:

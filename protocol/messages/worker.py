@@ -169,6 +169,13 @@ class RowPromptLogprobs(Record, frozen=True):
         check_logprobs(self.token_ids, self.logprobs, len(self.ranks) // 4)
 
 
+class RowFailure(Record, frozen=True):
+    """Sampled token number `index` of the step's answer is none: the row's grammar cannot go on."""
+
+    index: Count
+    reason: ShortText
+
+
 class ModelRunnerOutput(Message, frozen=True):
     """Rank 0's answer to one SchedulerOutput; the order of tokens is fixed by the plan (see the module's text)."""
 
@@ -179,6 +186,7 @@ class ModelRunnerOutput(Message, frozen=True):
     logprobs: Annotated[tuple[RowLogprobs, ...], Meta(max_length=MAX_ROWS)] = ()
     prompt_logprobs: Annotated[tuple[RowPromptLogprobs, ...], Meta(max_length=MAX_ROWS)] = ()
     nan_indices: Bytes = b""  # int32 indices into token_ids whose logits were not finite: not to be emitted
+    failures: Annotated[tuple[RowFailure, ...], Meta(max_length=MAX_ROWS)] = ()
 
     def __post_init__(self) -> None:
         check_int32(self.token_ids, self.nan_indices)

@@ -170,7 +170,7 @@ def test_systemd_takes_the_unit_and_finds_it_confined(tmp_path):
 
 CONFINED = """
 import os, sys
-from paged_serve.frontend.conversation import confinement
+from paged_serve.frontend.helpers import confinement
 confinement.ALLOWED_CALLS = sys.argv[1].split(",")
 confinement.forbid_new_privileges()
 assert confinement.forbid_system_calls()

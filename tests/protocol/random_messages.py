@@ -9,6 +9,7 @@ from msgspec import inspect
 
 from paged_serve.protocol.messages.engine_core import EngineCoreRequest, Logprobs, TokenColumns
 from paged_serve.protocol.messages.sampling_params import SamplingParams
+from paged_serve.protocol.messages.structured_outputs import Grammar, StructuredOutputsParams
 from paged_serve.protocol.messages.worker import NewRow, RowLogprobs, RowPromptLogprobs, SchedulerOutput
 
 
@@ -40,6 +41,7 @@ def sampling_params(rng: random.Random) -> SamplingParams:
         bad_words_token_ids=(ids,) if ids else (),
         logit_bias=rng.choice([None, dict.fromkeys(ids, -0.5)]),
         allowed_token_ids=ids or None,
+        grammar=None if ids else rng.choice([None, Grammar("start: é", (1, 2))]),
         logprobs=rng.choice([None, 0, 20]),
         skip_special_tokens=rng.random() < 0.5,
     )
@@ -105,5 +107,8 @@ def struct_of(cls: Any, rng: random.Random) -> Any:
         return rng.choice(list(cls))
     if cls is SamplingParams:
         return sampling_params(rng)
+    if cls is StructuredOutputsParams:
+        kinds = ({"json": '{"type": "string"}'}, {"regex": "a+"}, {"choice": ("a", "b")}, {"json_object": True})
+        return cls(**rng.choice(kinds))
     fields = inspect.type_info(cls).fields  # type: ignore[attr-defined]
     return cls(**constrained(cls, {field.name: value_of(field.type, rng) for field in fields}, rng))

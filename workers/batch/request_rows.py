@@ -5,6 +5,7 @@ from numpy.typing import NDArray
 
 from paged_serve.protocol.messages.worker import NewRow, SchedulerOutput
 
+from .grammars import Grammars
 from .sampling_columns import SamplingColumns
 
 
@@ -15,7 +16,7 @@ class RequestRows:
     Rows of finished requests keep their old contents until a NewRow resets them.
     """
 
-    def __init__(self, num_rows: int, max_len: int, block_size: int, vocab_size: int):
+    def __init__(self, num_rows: int, max_len: int, block_size: int, vocab_size: int, grammars: Grammars | None = None):
         self.block_size = block_size  # tokens
         self.token_ids = np.zeros((num_rows, max_len), np.int32)  # prompt, then output
         self.length = np.zeros(num_rows, np.int64)
@@ -25,7 +26,7 @@ class RequestRows:
         self.block_table = np.zeros((num_rows, -(-max_len // block_size)), np.int32)
         self.num_blocks = np.zeros(num_rows, np.int64)
         self.prompt_logprobs: list[int | None] = [None] * num_rows  # how many, beside the prompt token itself
-        self.sampling = SamplingColumns(num_rows, vocab_size)
+        self.sampling = SamplingColumns(num_rows, vocab_size, grammars)
         self.decode_set = np.zeros(0, np.int64)  # rows that take one token a step, ascending
 
     def apply(self, plan: SchedulerOutput) -> NDArray[np.int64]:
@@ -74,10 +75,7 @@ class RequestRows:
     def fill(self, rows: NDArray[np.int64], places: NDArray[np.int64], token_ids: NDArray[np.int64]) -> None:
         """The tokens at these places of distinct rows, whose length counts them already, are known now."""
         self.token_ids[rows, places] = token_ids
-        for index in np.flatnonzero(self.sampling.adjusted[rows]):
-            penalties = self.sampling.penalties[rows[index]]
-            if penalties is not None:
-                penalties.append(int(token_ids[index]))
+        self.sampling.append(rows, token_ids)
 
     def output(self, row: int) -> NDArray[np.int32]:
         """The row's output tokens so far."""

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 
+from .grammars import Grammars, RowGrammar
 from .penalties import Penalties
 from .philox import uniforms
 from .token_constraints import Constraints
@@ -18,8 +19,9 @@ _BLOCK = 64  # random numbers made at once for a row: Philox costs the same for 
 class SamplingColumns:
     """One entry a row in each column; rare parameters are prepared objects, None where a row has none of them."""
 
-    def __init__(self, num_rows: int, vocab_size: int):
+    def __init__(self, num_rows: int, vocab_size: int, grammars: Grammars | None = None):
         self.vocab_size = vocab_size
+        self._grammars = grammars
         self.temperature = np.ones(num_rows, np.float32)
         self.greedy = np.ones(num_rows, np.bool_)
         self.log_min_p = np.full(num_rows, -np.inf, np.float32)  # -inf: off
@@ -27,9 +29,10 @@ class SamplingColumns:
         self.top_p = np.ones(num_rows, np.float64)
         self.seed = np.zeros(num_rows, np.int64)
         self.logprobs = np.full(num_rows, NO_LOGPROBS, np.int64)
-        self.adjusted = np.zeros(num_rows, np.bool_)  # has penalties or constraints
+        self.adjusted = np.zeros(num_rows, np.bool_)  # has penalties, constraints or a grammar
         self.penalties: list[Penalties | None] = [None] * num_rows
         self.constraints: list[Constraints | None] = [None] * num_rows
+        self.grammars: list[RowGrammar | None] = [None] * num_rows
         self._random = np.zeros((num_rows, _BLOCK), np.float64)
         self._random_block = np.full(num_rows, -1, np.int64)  # which positions / _BLOCK `_random` holds
 
@@ -52,8 +55,29 @@ class SamplingColumns:
         self.logprobs[row] = NO_LOGPROBS if params.logprobs is None else params.logprobs
         self.penalties[row] = Penalties.prepare(params, token_ids, prompt_len, self.vocab_size)
         self.constraints[row] = Constraints.prepare(params, eos_token_ids, self.vocab_size)
-        self.adjusted[row] = self.penalties[row] is not None or self.constraints[row] is not None
+        self.grammars[row] = None
+        if params.grammar is not None and self._grammars is not None:
+            self.grammars[row] = self._grammars.prepare(params.grammar, token_ids[prompt_len:].tolist())
+        self.adjusted[row] = any(each[row] is not None for each in (self.penalties, self.constraints, self.grammars))
         self._random_block[row] = -1
+
+    def append(self, rows: NDArray[np.int64], token_ids: NDArray[np.int64]) -> None:
+        """Count one output token of each of these distinct rows."""
+        for index in np.flatnonzero(self.adjusted[rows]):
+            for each in (self.penalties[rows[index]], self.grammars[rows[index]]):
+                if each is not None:
+                    each.append(int(token_ids[index]))
+
+    def start_masks(self, rows: NDArray[np.int64]) -> None:
+        """Begin to compute what the grammars of `rows` allow next; their tokens must be known."""
+        if self._grammars is not None and self.adjusted[rows].any():
+            found = (self.grammars[row] for row in rows.tolist())
+            self._grammars.start([each for each in found if each is not None])
+
+    def await_masks(self) -> None:
+        """Until they are there."""
+        if self._grammars is not None:
+            self._grammars.wait()
 
     def random(self, rows: NDArray[np.int64], positions: NDArray[np.int64]) -> NDArray[np.float64]:
         """The uniform number of each row's output position; both [n]."""

@@ -12,6 +12,7 @@ from paged_serve.protocol.messages.config import CacheConfig, Config
 from paged_serve.protocol.messages.worker import ModelRunnerOutput, WorkerReady
 
 from ..backends.torch.backend import TorchBackend
+from ..batch.grammars import Grammars
 from ..distributed.allocator import keep_freed_memory
 from ..distributed.cpu_quota import quota_of_cpus
 from ..distributed.memory import free_host_bytes, peak_resident_bytes, resident_bytes
@@ -37,11 +38,20 @@ DEMO_MODEL = Path(__file__).parents[2] / "demo_model"
 class Rank:
     """What a worker process owns once it has joined its group and loaded its weights."""
 
-    def __init__(self, config: Config, group: TensorParallelGroup, model: Model, pool: Pool | None, load_s: float):
+    def __init__(
+        self,
+        config: Config,
+        group: TensorParallelGroup,
+        model: Model,
+        pool: Pool | None,
+        grammars: Grammars | None,
+        load_s: float,
+    ):
         self._config = config
         self._group = group
         self._model = model
         self._pool = pool
+        self._grammars = grammars
         self._load_s = load_s
         self._steps: Steps | None = None
         self._num_blocks = 0
@@ -59,7 +69,8 @@ class Rank:
         model = load_model(folder, config.model, group, on_progress, pool)
         if model.quantization:
             log.info("quantized %s", " ".join(f'{name}="{value}"' for name, value in model.quantization.items()))
-        return cls(config, group, model, pool, time.monotonic() - started)
+        grammars = _grammars(config, folder, model) if index == 0 else None  # rank 0 samples for all
+        return cls(config, group, model, pool, grammars, time.monotonic() - started)
 
     def load_kernels(self, on_progress: Callable[[int, int], None]) -> None:
         """Have ready what is compiled for this model; `on_progress(loaded, of)` after each kernel."""
@@ -128,8 +139,8 @@ class Rank:
         if self._has_cuda_kernels:
             from ..runner.cuda_steps import cuda_steps
 
-            return cuda_steps(model, cache, self._group, scheduler, longest, CudaDevice())
-        return host_steps(model, cache, self._group, scheduler, longest)
+            return cuda_steps(model, cache, self._group, scheduler, longest, CudaDevice(), self._grammars)
+        return host_steps(model, cache, self._group, scheduler, longest, self._grammars)
 
     @property
     def steps(self) -> Steps:
@@ -180,6 +191,12 @@ def _create_pool(config: Config, index: int, folder: Path, device: str) -> Pool 
         return None
     pinned = pinned_cpus(config.parallel, index, num_threads, cpus, nodes_of_cpus())
     return Pool(library, pinned, pin_caller=True, summation=config.model.summation)
+
+
+def _grammars(config: Config, folder: str, model: Model) -> Grammars | None:
+    """None where there is no tokenizer: requests of tokens alone are served, those with a grammar refused."""
+    file = Path(config.model.tokenizer or folder) / "tokenizer.json"
+    return Grammars(file, model.geometry.vocab_size, model.geometry.eos_token_ids) if file.is_file() else None
 
 
 def _library(config: Config) -> Library | None:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from ..backends.cuda.backend import CudaBackend
 from ..backends.cuda.sampler import DeviceSampler
+from ..batch.grammars import Grammars
 from ..distributed.tensor_parallel import TensorParallelGroup
 from ..kv.kv_cache import KVCache
 from ..layers.model import Model
@@ -24,9 +25,10 @@ def cuda_steps(
     scheduler: "SchedulerConfig",
     max_model_len: int,
     device: CudaDevice,
+    grammars: Grammars | None = None,
 ) -> Steps:
     sizes = ladder(scheduler.max_num_seqs)
-    return Steps(cuda_runner(model, cache, group, scheduler, max_model_len, device, sizes), device.mark)
+    return Steps(cuda_runner(model, cache, group, scheduler, max_model_len, device, sizes, grammars), device.mark)
 
 
 def cuda_runner(
@@ -37,6 +39,7 @@ def cuda_runner(
     max_model_len: int,
     device: CudaDevice,
     sizes: Sequence[int],
+    grammars: Grammars | None = None,
 ) -> ModelRunner:
     """With graphs of decode steps of `sizes` rows, ascending; they are still to be prepared."""
     assert isinstance(model.backend, CudaBackend), model.backend
@@ -50,4 +53,5 @@ def cuda_runner(
         max_tokens=scheduler.max_num_batched_tokens,
         steps_in_flight=scheduler.pipeline_depth,
         decode_step=CudaGraphs(sizes, device.graph_pool()),
+        grammars=grammars,
     )

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from ..batch.grammars import Grammars
 from ..distributed.tensor_parallel import TensorParallelGroup
 from ..kv.kv_cache import KVCache
 from ..layers.backend import HostBackend
@@ -17,14 +18,24 @@ if TYPE_CHECKING:
 
 
 def host_steps(
-    model: Model, cache: KVCache, group: TensorParallelGroup, scheduler: "SchedulerConfig", max_model_len: int
+    model: Model,
+    cache: KVCache,
+    group: TensorParallelGroup,
+    scheduler: "SchedulerConfig",
+    max_model_len: int,
+    grammars: Grammars | None = None,
 ) -> Steps:
     """A step is through when it was launched: its tokens were sampled from logits that the host has waited for."""
-    return Steps(host_runner(model, cache, group, scheduler, max_model_len), PassedEvent)
+    return Steps(host_runner(model, cache, group, scheduler, max_model_len, grammars), PassedEvent)
 
 
 def host_runner(
-    model: Model, cache: KVCache, group: TensorParallelGroup, scheduler: "SchedulerConfig", max_model_len: int
+    model: Model,
+    cache: KVCache,
+    group: TensorParallelGroup,
+    scheduler: "SchedulerConfig",
+    max_model_len: int,
+    grammars: Grammars | None = None,
 ) -> ModelRunner:
     backend = model.backend
     assert isinstance(backend, HostBackend), backend
@@ -38,4 +49,5 @@ def host_runner(
         max_tokens=scheduler.max_num_batched_tokens,
         steps_in_flight=scheduler.pipeline_depth,
         decode_step=backend.decode_step(),
+        grammars=grammars,
     )

@@ -17,9 +17,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from paged_serve.protocol.messages.worker import Chunk, ModelRunnerOutput, RowPromptLogprobs, SchedulerOutput
+from paged_serve.protocol.messages.worker import (
+    Chunk,
+    ModelRunnerOutput,
+    RowFailure,
+    RowPromptLogprobs,
+    SchedulerOutput,
+)
 
 from ..batch.device_rows import DeviceRows
+from ..batch.grammars import Grammars
 from ..batch.input_batch import InputBatch, StepArrays, step_arrays
 from ..batch.request_rows import RequestRows
 from ..batch.staging import HostCopy
@@ -57,6 +64,7 @@ class PendingStep:
             logprobs=row_logprobs(self.sampled),
             prompt_logprobs=self.prompt_logprobs,
             nan_indices=self.sampled.bad.astype("<i4").tobytes(),
+            failures=tuple(RowFailure(index, reason) for index, reason in self.sampled.failures.items()),
         )
 
 
@@ -75,13 +83,14 @@ class ModelRunner:
         max_tokens: int,
         steps_in_flight: int,
         decode_step: DecodeStep | None = None,
+        grammars: Grammars | None = None,
     ):
         self._model = model
         self._cache = cache
         self._group = group
         self._sampling = sampling
         self._decode_step = decode_step or EagerDecodeStep()
-        self._rows = RequestRows(num_rows, max_model_len, cache.block_size, model.geometry.vocab_size)
+        self._rows = RequestRows(num_rows, max_model_len, cache.block_size, model.geometry.vocab_size, grammars)
         self._device_rows = DeviceRows(
             num_rows, max_model_len, cache.block_size, max_tokens, model.device, steps_in_flight
         )
@@ -104,6 +113,7 @@ class ModelRunner:
         sampled_rows = arrays.sampled_rows
         if self._sampling.needs_tokens(sampled_rows, self._rows):
             self._learn_all()
+            self._rows.sampling.start_masks(sampled_rows)
         logits, rows_on_device, prompt_logprobs = self._forward(plan.chunks, arrays)
         sample = self._sample(logits, sampled_rows, rows_on_device) if len(sampled_rows) else None
         places = self._rows.length[sampled_rows]

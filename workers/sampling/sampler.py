@@ -1,20 +1,21 @@
 """One token for each row of logits. The order of the steps matters, because they do not commute:
 
 1. log-probabilities, where asked for, from the raw logits: they describe the model, not the request's parameters;
-2. allowed tokens, bad words, min_tokens, logit_bias (`constraints`);
+2. the grammar, allowed tokens, bad words, min_tokens, logit_bias (`grammars`, `constraints`);
 3. repetition, frequency and presence penalties (`penalties`);
 4. greedy rows take the best token, the lowest id among equals, and are done;
 5. temperature, then min-p, then top-k, then top-p (`truncation`);
 6. a draw with the random number of (the request's seed, the output position) (`philox`, `draw`).
 
 A row's result depends on its own logits, parameters, tokens and seed, bit for bit. Logits that are not finite, and
-rules that leave no token to choose, give token 0 and the row's index in `bad`.
+rules that leave no token to choose, give token 0 and the row's index in `bad`; a grammar that cannot go on, token 0 and
+the reason in `failures`.
 
 All of it runs on the host. What visits whole rows of logits is behind `passes`: in numpy, or on our kernels; the rest
 depends on a row's few tokens and parameters.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +34,7 @@ class SampledTokens:
     token_ids: NDArray[np.int64]  # [n]
     bad: NDArray[np.int64]  # indices of rows whose token must not be emitted
     logprobs: dict[int, TokenLogprobs]  # by index, of the rows that asked
+    failures: dict[int, str] = field(default_factory=dict)  # by index, why a row's grammar allows no token
 
 
 class Sampler:
@@ -51,10 +53,12 @@ class Sampler:
         is_wanted = (columns.logprobs[rows] != NO_LOGPROBS) & finite
         adjusted, wanted = np.flatnonzero(is_adjusted), np.flatnonzero(is_wanted)
         raw = host[is_adjusted & is_wanted]
+        failures: dict[int, str] = {}
         if len(adjusted):
-            _adjust(host, adjusted, rows, state)
-            best[adjusted] = self._passes.scan(host[adjusted])[0]
+            failures = _adjust(host, adjusted, rows, state)
+            best[adjusted] = self._best(host, adjusted)
             bad[adjusted] = np.isneginf(host[adjusted, best[adjusted]])
+            bad[list(failures)] = True
         best[bad] = 0
         drawn = np.flatnonzero(~columns.greedy[rows] & ~bad)
         if len(drawn):
@@ -65,7 +69,15 @@ class Sampler:
             is_raw = columns.adjusted[rows[wanted]]
             logprobs = self._logprobs(host, wanted[~is_raw], wanted[~is_raw], best, rows, columns)
             logprobs |= self._logprobs(raw, np.arange(len(raw)), wanted[is_raw], best, rows, columns)
-        return SampledTokens(best, np.flatnonzero(bad), {i: logprobs[i] for i in sorted(logprobs) if not bad[i]})
+        logprobs = {i: logprobs[i] for i in sorted(logprobs) if not bad[i]}
+        bad[list(failures)] = False
+        return SampledTokens(best, np.flatnonzero(bad), logprobs, failures)
+
+    def _best(self, host: NDArray[np.float32], indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Each one's best token; where most rows are meant, all are read, which costs less than to copy most."""
+        if 2 * len(indices) > len(host):
+            return self._passes.scan(host)[0][indices]
+        return self._passes.scan(host[indices])[0]
 
     def _logprobs(
         self,
@@ -103,12 +115,22 @@ def _counts(asked: NDArray[np.int64], vocab_size: int) -> NDArray[np.int64]:
     return counts
 
 
-def _adjust(host: NDArray[np.float32], indices: NDArray[np.int64], rows: NDArray[np.int64], state: RequestRows) -> None:
-    """Steps 2 and 3, in place, for the rows at `indices`."""
+def _adjust(
+    host: NDArray[np.float32], indices: NDArray[np.int64], rows: NDArray[np.int64], state: RequestRows
+) -> dict[int, str]:
+    """Steps 2 and 3, in place, for the rows at `indices`. Returns why rows have no token, by index."""
+    columns, failures = state.sampling, dict[int, str]()
+    columns.await_masks()
     for index in indices.tolist():
         row = int(rows[index])
-        constraints, penalties = state.sampling.constraints[row], state.sampling.penalties[row]
+        grammar, constraints, penalties = columns.grammars[row], columns.constraints[row], columns.penalties[row]
+        if grammar is not None:
+            if grammar.failure:
+                failures[index] = grammar.failure
+                continue
+            grammar.apply(host[index])
         if constraints is not None:
             constraints.apply(host[index], state.output(row))
         if penalties is not None:
             penalties.apply(host[index])
+    return failures

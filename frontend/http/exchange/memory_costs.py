@@ -10,6 +10,7 @@ SHOWN_TOKEN_BYTES = 60  # of a prompt that the answer shows: as text, as number,
 OUTPUT_TOKEN_BYTES = 120  # with its text or number, in JSON too
 JOURNAL_TOKEN_BYTES = 8  # of an output that has been sent, for a restart of the engine
 LOGPROB_BYTES = 400  # of one log-probability with its token's text, in JSON too
+GRAMMAR_CHAR_BYTES = 8  # here, and encoded on its way
 NAMED_TOKEN_BYTES = 80  # of a logit bias, an allowed token, a token of a bad word
 
 
@@ -23,6 +24,8 @@ def prompt_bytes(num_tokens: int, params: SamplingParams, *, is_shown: bool) -> 
     named = len(params.allowed_token_ids or ()) + len(params.logit_bias or ())
     named += sum(map(len, params.bad_words_token_ids)) + len(params.stop_token_ids)
     size = params.n * SEQUENCE_BYTES + num_tokens * PROMPT_TOKEN_BYTES + named * NAMED_TOKEN_BYTES
+    if params.grammar is not None:
+        size += len(params.grammar.source) * GRAMMAR_CHAR_BYTES
     if is_shown:
         size += num_tokens * SHOWN_TOKEN_BYTES * params.n
     if params.prompt_logprobs is not None:

@@ -16,9 +16,11 @@ from ..exchange.sse import DONE, AnswerHead, Frames
 from ..service import Service
 from . import answers, logprobs
 from .generation import Generation, Piece, Prompt
-from .prompts import chat_tokens
-from .sampling_params import chat_params
-from .schemas import ChatCompletionRequest, without_prompt
+from .request.prompts import chat_tokens
+from .request.sampling_params import chat_params
+from .request.schemas import ChatCompletionRequest, without_prompt
+from .request.structured_outputs import grammar_of
+from .request.tool_choice import tool_choice_of
 
 
 async def chat_prompt(service: Service, body: ChatCompletionRequest, raw: bytes, moment: int) -> Prompt:
@@ -27,12 +29,13 @@ async def chat_prompt(service: Service, body: ChatCompletionRequest, raw: bytes,
     Raises InvalidRequest or HttpError for what cannot be served.
     """
     _check_support(body)
+    choice = tool_choice_of(body)
     asked_field = "max_completion_tokens" if body.max_completion_tokens is not None else "max_tokens"
     ids = await chat_tokens(
         service,
         body,
         raw,
-        use_tools=body.tool_choice != "none",
+        use_tools=choice.mode != "none",
         add_special_tokens=bool(body.add_special_tokens),
         moment=moment,
     )
@@ -40,25 +43,16 @@ async def chat_prompt(service: Service, body: ChatCompletionRequest, raw: bytes,
     max_tokens = fitting_max_tokens(
         len(ids), getattr(body, asked_field), default, service.max_model_len, "messages", asked_field
     )
-    params = await service.off_loop(len(raw), chat_params, service, body, max_tokens)
+    grammar, warnings = await grammar_of(service, body, choice.form())
+    params = await service.off_loop(len(raw), chat_params, service, body, max_tokens, grammar)
     params.check_vocabulary(service.engine.limits.vocab_size)
     check_num_prompt_logprobs(params, len(ids))
     if body.return_token_ids:  # in a stream each choice begins with the prompt's
         check_num_shown_prompt_tokens(len(ids) * params.n, "return_token_ids")
-    return Prompt(array("i", ids), params)
+    return Prompt(array("i", ids), params, warnings=warnings)
 
 
 def _check_support(body: ChatCompletionRequest) -> None:
-    if body.response_format is not None and body.response_format.type != "text":
-        raise InvalidRequest(
-            f"response_format {body.response_format.type!r} is not supported yet; only text is", "response_format"
-        )
-    if body.tool_choice not in (None, "none", "auto"):
-        raise InvalidRequest("tool_choice can be 'auto' or 'none'; forcing a call is not supported yet", "tool_choice")
-    if body.tool_choice == "auto" and not body.tools:
-        raise InvalidRequest("tool_choice is 'auto' but there are no tools", "tool_choice")
-    if body.parallel_tool_calls is False and body.tools:
-        raise InvalidRequest("parallel_tool_calls cannot be switched off; leave it out", "parallel_tool_calls")
     if body.max_tokens is not None and body.max_completion_tokens not in (None, body.max_tokens):
         raise InvalidRequest(
             f"max_tokens is {body.max_tokens} and max_completion_tokens is {body.max_completion_tokens}; give one",
@@ -69,12 +63,13 @@ def _check_support(body: ChatCompletionRequest) -> None:
 class _ChatChoice:
     """One choice's way from pieces to content and calls."""
 
-    def __init__(self, seed: str, index: int, parses_tools: bool):
+    def __init__(self, seed: str, index: int, parses_tools: bool, ends_with_calls: bool):
         self.index = index
         self.begun = False
         self._seed = seed
         self._parser = ToolCallParser() if parses_tools else None
         self._num_calls = 0
+        self._ends_with_calls = ends_with_calls
 
     def push(self, piece: Piece) -> tuple[str, list[answers.ToolCall], str | None]:
         """(content, calls, finish reason as users see it)."""
@@ -83,7 +78,7 @@ class _ChatChoice:
             return piece.text, [], reason
         content, parsed = self._parser.push(piece.text, final=piece.finish_reason is not None)
         calls = [self._call(call) for call in parsed]
-        if piece.finish_reason is FinishReason.STOP and self._num_calls:
+        if piece.finish_reason is FinishReason.STOP and self._num_calls and self._ends_with_calls:
             reason = "tool_calls"
         return content, calls, reason
 
@@ -104,13 +99,14 @@ class ChatWriter:
 
     def __init__(self, service: Service, body: ChatCompletionRequest, prompt: Prompt, generation: Generation):
         self._service = service
-        self._parses_tools = bool(body.tools) and body.tool_choice != "none"
+        self._tool_choice = tool_choice_of(body)
         self._body = without_prompt(body)
         self._prompt = prompt
         self._generation = generation
 
     def _choices(self, answer_id: str) -> list[_ChatChoice]:
-        return [_ChatChoice(answer_id, index, self._parses_tools) for index in range(self._prompt.params.n)]
+        parses, named = self._tool_choice.mode != "none", self._tool_choice.is_named
+        return [_ChatChoice(answer_id, index, parses, not named) for index in range(self._prompt.params.n)]
 
     async def answer(self, head: AnswerHead) -> answers.ChatCompletion:
         """Everything at once."""

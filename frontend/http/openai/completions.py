@@ -22,9 +22,10 @@ from ..service import Service
 from . import logprobs
 from .answers import Completion, CompletionChoice, CompletionLogprobs, Usage
 from .generation import Generation, Piece, Prompt
-from .prompts import prompts_tokens, split_prompt
-from .sampling_params import COMPLETION_MAX_TOKENS, completion_params
-from .schemas import CompletionRequest, without_prompt
+from .request.prompts import prompts_tokens, split_prompt
+from .request.sampling_params import COMPLETION_MAX_TOKENS, completion_params
+from .request.schemas import CompletionRequest, without_prompt
+from .request.structured_outputs import grammar_of
 
 
 async def completion_prompts(service: Service, body: CompletionRequest, size: int) -> list[Prompt]:
@@ -37,6 +38,7 @@ async def completion_prompts(service: Service, body: CompletionRequest, size: in
     given = split_prompt(body.prompt, service.max_model_len)
     check_num_sequences(len(given), body.n or 1)
     add_special = True if body.add_special_tokens is None else body.add_special_tokens
+    grammar, warnings = await grammar_of(service, body)
     prompts = []
     params: dict[int | None, SamplingParams] = {}  # by max_tokens: often one for all prompts
     for text, ids in zip(given, await prompts_tokens(service, given, add_special), strict=True):
@@ -44,11 +46,11 @@ async def completion_prompts(service: Service, body: CompletionRequest, size: in
             len(ids), body.max_tokens, COMPLETION_MAX_TOKENS, service.max_model_len, "prompt"
         )
         if max_tokens not in params:
-            params[max_tokens] = await service.off_loop(size, completion_params, service, body, max_tokens)
+            params[max_tokens] = await service.off_loop(size, completion_params, service, body, max_tokens, grammar)
             params[max_tokens].check_vocabulary(service.engine.limits.vocab_size)
             check_num_named_tokens(params[max_tokens], len(given))
         shown = text if body.echo and isinstance(text, str) else None
-        prompts.append(Prompt(array("i", ids), params[max_tokens], shown))
+        prompts.append(Prompt(array("i", ids), params[max_tokens], shown, warnings))
     num_shown = sum(len(prompt.token_ids) for prompt in prompts) * (body.n or 1)
     check_num_prompt_logprobs(prompts[0].params, num_shown)
     if body.echo or body.return_token_ids:

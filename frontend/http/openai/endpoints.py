@@ -18,7 +18,7 @@ from .chat import ChatWriter, chat_prompt
 from .completions import CompletionWriter, completion_prompts
 from .generation import Generation, Prompt
 from .output_memory import OutputMemory
-from .schemas import ChatCompletionRequest, CompletionRequest, SamplingFields
+from .request.schemas import ChatCompletionRequest, CompletionRequest, SamplingFields
 
 
 class Writer(Protocol):

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import time
 from array import array
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from dataclasses import dataclass
 
 from paged_serve.protocol.errors import EngineDead, PagedServeError, RequestExpired, RequestFailed
@@ -29,6 +29,7 @@ class Prompt:
     token_ids: "array[int]"
     params: SamplingParams
     text: str | None = None  # as it was given, if it was no list of tokens and the answer repeats it
+    warnings: Sequence[str] = ()  # of what its parameters do not enforce
 
 
 @dataclass(slots=True)

@@ -53,7 +53,12 @@ async def _answer(service: Service, exchange: Exchange, endpoint: Endpoint, raw:
     try:
         await generation.submit()
         writer = endpoint.writer(service, body, prompts, generation)
-        head = AnswerHead(f"{endpoint.prefix}-{body.request_id or exchange.request_id}", model, warnings, created)
+        head = AnswerHead(
+            f"{endpoint.prefix}-{body.request_id or exchange.request_id}",
+            model,
+            [*warnings, *prompts[0].warnings],
+            created,
+        )
         streams = bool(body.stream)
         del body
         if not streams:

@@ -18,7 +18,7 @@ from ..idempotency.keys import EventId, KeyedRequest, last_event_id, request_dig
 from ..idempotency.stored_answer import StoredAnswer
 from ..openai.endpoints import Endpoint, Writer, check_patience, decode, generation_of
 from ..openai.generation import Generation
-from ..openai.schemas import SamplingFields
+from ..openai.request.schemas import SamplingFields
 from ..service import Service
 
 
@@ -51,6 +51,7 @@ async def _found_or_begun(
         prompts = await endpoint.prompts(service, body, raw, head.created)
         if (answer := service.answers.of_request(request, after)) is not None:
             return answer  # another connection was quicker
+        head.warnings.extend(prompts[0].warnings)
         lease = admitted.enter_context(service.buffers.lease(exchange.tenant.name))
         generation = generation_of(service, exchange, body, prompts, lease, in_turn=True)
         streams = bool(body.stream)

@@ -11,7 +11,8 @@ from paged_serve import __version__
 from ...conversation.conversation import RESERVED_KWARGS
 from ..exchange.errors import ErrorAnswer
 from ..idempotency.keys import EVENT_ID_PATTERN, KEY_PATTERN
-from ..openai import answers, fields
+from ..openai import answers
+from ..openai.request import fields
 from .route_spec import RouteSpec
 
 _NULL = {"type": "null"}

@@ -13,8 +13,9 @@ from ...conversation.strict_json import decode_body
 from ...conversation.unknown_fields import check_number_of_nodes
 from ...text.off_loop import LONG
 from ..exchange.exchange import Exchange
-from ..openai import answers, schemas
-from ..openai.prompts import chat_tokens
+from ..openai import answers
+from ..openai.request import schemas
+from ..openai.request.prompts import chat_tokens
 from ..service import Service
 from .admin import METRICS
 from .generate import create_chat_completion, create_completion

@@ -1,5 +1,6 @@
 """A request's life as its client sees it."""
 
+import msgspec
 import pytest
 
 from paged_serve.engine_core.engine.engine import CLIENT_LEASE_S
@@ -8,7 +9,7 @@ from paged_serve.protocol.errors import ProtocolError
 from paged_serve.protocol.messages.engine_core import MAX_UTILITY_BYTES, Utility, UtilityCall
 from paged_serve.protocol.messages.message import pack_ids, unpack_ids, unpack_int64
 from paged_serve.protocol.messages.sampling_params import FinishReason
-from paged_serve.protocol.messages.worker import ModelRunnerOutput, RowLogprobs
+from paged_serve.protocol.messages.worker import ModelRunnerOutput, RowFailure, RowLogprobs
 
 from ..conftest import CLIENT, EOS
 
@@ -396,3 +397,30 @@ def test_a_state_too_large_to_tell_is_an_error_instead_of_silence(drive):
     answer = answer_call(driver.engine, UtilityCall(1, Utility.DUMP_STATE), driver.now, is_remote=False)
     assert f"at most {MAX_UTILITY_BYTES}" in answer.error
     assert answer.result == b"{}"
+
+
+@pytest.mark.parametrize("steps_before", [0, 3])
+def test_a_row_whose_grammar_cannot_go_on_ends_with_the_reason_and_harms_no_neighbour(drive, steps_before):
+    alone = drive()
+    kept = alone.add([2] * 6, max_tokens=10, seed=1)
+    alone.run()
+    driver = drive(pipeline_depth=2)
+    failing, other = driver.add([1] * 6, max_tokens=10), driver.add([2] * 6, max_tokens=10, seed=1)
+    for _ in range(steps_before):
+        driver.step()
+
+    def fail(answer):
+        return msgspec.structs.replace(answer, failures=(RowFailure(0, "no output satisfies the grammar"),))
+
+    driver.plan()
+    driver.execute()
+    driver.plan()
+    driver.apply(fail)
+    while driver.plans:
+        driver.execute()
+    driver.run()
+    assert driver.ends[failing].finish_reason is FinishReason.ERROR
+    assert driver.ends[failing].error == "no output satisfies the grammar"
+    assert len(driver.tokens[failing]) == steps_before
+    assert driver.tokens[other] == alone.tokens[kept]
+    assert driver.engine.is_idle

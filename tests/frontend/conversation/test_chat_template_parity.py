@@ -8,7 +8,7 @@ import pytest
 from paged_serve.frontend.conversation.chat_template import ChatTemplate
 from paged_serve.frontend.conversation.conversation import TemplateInput, conversation_input, template_input
 from paged_serve.frontend.conversation.strict_json import decode_body
-from paged_serve.frontend.http.openai.schemas import ChatCompletionRequest
+from paged_serve.frontend.http.openai.request.schemas import ChatCompletionRequest
 from paged_serve.protocol.errors import InvalidRequest
 
 from .chat_template_cases import (

@@ -16,7 +16,8 @@ import pytest
 from paged_serve.frontend.conversation.chat_template import ChatTemplate
 from paged_serve.frontend.conversation.conversation import TemplateInput
 from paged_serve.frontend.conversation.template_process import Templates
-from paged_serve.frontend.conversation.template_renderer import MAX_PROCESSES, TemplateRenderer
+from paged_serve.frontend.conversation.template_renderer import TemplateRenderer
+from paged_serve.frontend.helpers.helper_pool import MAX_PROCESSES
 from paged_serve.protocol.errors import ConfigError, InvalidRequest, PagedServeError
 
 SOURCE = """{{ bos }}{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}
@@ -32,7 +33,7 @@ def ask(renderer: TemplateRenderer, text: str, **kwargs) -> str:
 
 
 def pids(renderer: TemplateRenderer) -> list[int]:
-    return [process.pid for process in renderer._places.queue if process is not None]
+    return [process.pid for process in renderer.helpers.places.queue if process is not None]
 
 
 @pytest.fixture
@@ -102,7 +103,7 @@ def test_a_helper_has_no_environment_and_few_rights(renderer, monkeypatch):
 
 
 def test_a_confined_process_can_open_nothing():
-    program = "from paged_serve.frontend.conversation.confinement import *\n"
+    program = "from paged_serve.frontend.helpers.confinement import *\n"
     program += "forbid_new_privileges(); ok = forbid_system_calls()\n"
     program += "try: open('/proc/self/status')\nexcept PermissionError: print('refused')\nelse: print('opened', ok)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
@@ -116,7 +117,7 @@ def test_idle_helpers_end_but_for_one():
         (first,) = pids(renderer)
         os.kill(first, signal.SIGSTOP)
         slow = threads.submit(ask, renderer, "slow")
-        while renderer._places.qsize() == MAX_PROCESSES:
+        while renderer.helpers.places.qsize() == MAX_PROCESSES:
             pass
         assert ask(renderer, "hi") == "<user>hi>"
         os.kill(first, signal.SIGCONT)
@@ -134,7 +135,7 @@ def test_a_fork_leaves_the_helpers_alone(renderer):
     renderer.start()
     (pid,) = pids(renderer)
     if (child := os.fork()) == 0:
-        renderer._finalizer()
+        renderer.helpers.finalizer()
         os._exit(0)
     os.waitpid(child, 0)
     assert pids(renderer) == [pid]
@@ -163,7 +164,7 @@ def test_others_are_answered_while_one_takes_its_time(renderer):
     os.kill(pid, signal.SIGSTOP)
     with ThreadPoolExecutor(1) as threads:
         slow = threads.submit(ask, renderer, "slow")
-        while renderer._places.qsize() == MAX_PROCESSES:
+        while renderer.helpers.places.qsize() == MAX_PROCESSES:
             pass
         assert ask(renderer, "hi") == "^<user>hi>"
         assert not slow.done()
@@ -182,7 +183,7 @@ def test_a_helper_killed_from_outside_costs_the_request_nothing(renderer):
 def test_a_halted_helper_is_replaced(renderer):
     renderer.start()
     (pid,) = pids(renderer)
-    renderer._places.queue[-1].patience_s = 0.2  # only this one is given up so soon
+    renderer.helpers.places.queue[-1].patience_s = 0.2  # only this one is given up so soon
     os.kill(pid, signal.SIGSTOP)
     assert ask(renderer, "hi") == "^<user>hi>"
     assert pid not in pids(renderer)

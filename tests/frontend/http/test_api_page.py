@@ -10,7 +10,7 @@ import pytest
 from paged_serve.frontend.conversation import messages
 from paged_serve.frontend.http.exchange import errors
 from paged_serve.frontend.http.exchange.metrics import Metrics
-from paged_serve.frontend.http.openai import schemas
+from paged_serve.frontend.http.openai.request import schemas
 from paged_serve.frontend.http.routes.table import ROUTES
 from paged_serve.frontend.offline.outputs import CompletionOutput, RequestOutput
 

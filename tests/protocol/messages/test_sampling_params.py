@@ -77,7 +77,10 @@ def test_no_value_of_any_type_raises_anything_but_invalid_request(field, value):
         assert msgspec.msgpack.decode(msgspec.msgpack.encode(params), type=SamplingParams) == params
 
 
-@given(field=st.sampled_from(FIELDS), value=ANYTHING)
+NESTED = {"structured_outputs", "grammar"}  # a map or list on the wire, an object of their own in Python
+
+
+@given(field=st.sampled_from([field for field in FIELDS if field not in NESTED]), value=ANYTHING)
 @settings(max_examples=500)
 def test_the_wire_refuses_what_python_refuses(field, value):
     try:
@@ -142,7 +145,7 @@ def test_token_ids_outside_the_vocabulary_are_refused_by_name():
 
 def test_the_table_knows_every_field():
     listed = {*BOUNDS, *BOOLEANS, "stop", "stop_token_ids", "bad_words", "bad_words_token_ids"}
-    assert listed | {"logit_bias", "allowed_token_ids"} == set(FIELDS)
+    assert listed | {"logit_bias", "allowed_token_ids", *NESTED} == set(FIELDS)
 
 
 def test_finish_reasons_are_spelled_as_users_see_them():

@@ -2,6 +2,7 @@
 
 import math
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -10,10 +11,13 @@ from hypothesis import strategies as st
 
 from paged_serve.protocol.messages.message import pack_ids
 from paged_serve.protocol.messages.sampling_params import SamplingParams
+from paged_serve.protocol.messages.structured_outputs import Grammar
 from paged_serve.protocol.messages.worker import NewRow
 from paged_serve.workers.backends.cpu.sampling import CpuPasses
 from paged_serve.workers.backends.cuda.sampler import DeviceSampler
+from paged_serve.workers.batch.grammars import Grammars
 from paged_serve.workers.batch.request_rows import RequestRows
+from paged_serve.workers.process.rank import DEMO_MODEL
 from paged_serve.workers.sampling.numpy_passes import NumpyPasses
 from paged_serve.workers.sampling.sampler import Sampler
 
@@ -22,6 +26,7 @@ from ...cuda.emulated import COMPILER, EmulatorLauncher
 from . import sampling_oracle as oracle
 
 EOS = (2, 3)
+DEMO_VOCAB_SIZE = 1024
 PROMPT, OUTPUT = [5, 6, 7, 5], [8, 5, 9, 9]
 
 
@@ -50,8 +55,8 @@ class Bench:
 
     make_sampler = None
 
-    def __init__(self, vocab_size: int, num_rows: int = 16):
-        self.rows = RequestRows(num_rows, max_len=64, block_size=16, vocab_size=vocab_size)
+    def __init__(self, vocab_size: int, num_rows: int = 16, grammars: Grammars | None = None):
+        self.rows = RequestRows(num_rows, max_len=64, block_size=16, vocab_size=vocab_size, grammars=grammars)
         self.sampler = Bench.make_sampler(vocab_size)
 
     def put(self, row: int, params: SamplingParams, seed: int = 0, prompt=PROMPT, output=OUTPUT, eos=EOS) -> None:
@@ -59,6 +64,7 @@ class Bench:
         self.rows.reset(NewRow(row, ids, len(prompt), 0, pack_ids([1]), seed, eos, params))
 
     def sample(self, logits: np.ndarray, rows: list[int]):
+        self.rows.sampling.start_masks(np.array(rows))
         return self.sampler.sample(torch.from_numpy(logits.astype(np.float32)), np.array(rows), self.rows)
 
 
@@ -287,3 +293,65 @@ def test_counts_kept_step_by_step_are_those_of_a_recount():
         assert token.tolist() == recount.sample(logits.copy(), [0]).token_ids.tolist()
         bench.rows.append_tokens(np.array([0]), token)
         output.append(int(token[0]))
+
+
+@pytest.fixture(scope="module")
+def grammars():
+    return Grammars(DEMO_MODEL / "tokenizer.json", DEMO_VOCAB_SIZE, EOS)
+
+
+GRAMMAR = Grammar('{"grammars": [{"lark_grammar": "start: /[a-f]{1,3}/ \\" and \\" /[0-9]+/"}]}')
+GRAMMAR_PARAMS = [
+    SamplingParams(temperature=0.0, logprobs=4, grammar=GRAMMAR),
+    SamplingParams(temperature=1.5, repetition_penalty=1.4, frequency_penalty=0.5, grammar=GRAMMAR),
+    SamplingParams(top_k=9, top_p=0.8, bad_words_token_ids=((40,), (41,)), logit_bias={60: 4.0}, grammar=GRAMMAR),
+]
+
+
+@pytest.mark.parametrize("params", GRAMMAR_PARAMS)
+def test_a_grammar_allows_what_its_tokens_by_name_would(grammars, params):
+    """Beside a row without any: each token is that of a request that names what the mask allows."""
+    bench, named = Bench(DEMO_VOCAB_SIZE, grammars=grammars), Bench(DEMO_VOCAB_SIZE)
+    output: list[int] = []
+    bench.put(0, params, seed=7, output=output)
+    bench.put(1, SamplingParams(temperature=0.0), seed=8)
+    for step in range(30):
+        logits = np.stack([random_logits(step, DEMO_VOCAB_SIZE), random_logits(900 + step, DEMO_VOCAB_SIZE)])
+        sampled = bench.sample(logits.copy(), [0, 1])
+        bits = np.unpackbits(bench.rows.sampling.grammars[0].bits.view(np.uint8), bitorder="little")
+        by_name = msgspec.structs.replace(params, grammar=None, allowed_token_ids=tuple(np.flatnonzero(bits).tolist()))
+        named.put(0, by_name, seed=7, output=output)
+        expected = named.sample(logits[:1].copy(), [0])
+        assert sampled.token_ids[0] == expected.token_ids[0]
+        assert sampled.token_ids[1] == logits[1].argmax()
+        if params.logprobs:
+            assert sampled.logprobs[0].logprobs.tobytes() == expected.logprobs[0].logprobs.tobytes()
+        if sampled.token_ids[0] in EOS:
+            break
+        bench.rows.append_tokens(np.array([0, 1]), sampled.token_ids)
+        output.append(int(sampled.token_ids[0]))
+    assert sampled.token_ids[0] in EOS
+    assert not sampled.failures
+
+
+def test_a_grammar_that_cannot_go_on_is_reported_with_its_reason_and_harms_no_neighbour(grammars):
+    bench = Bench(DEMO_VOCAB_SIZE, grammars=grammars)
+    bench.put(0, SamplingParams(grammar=Grammar("nonsense"), logprobs=2))
+    bench.put(1, SamplingParams(temperature=0.0))
+    logits = np.stack([random_logits(1, DEMO_VOCAB_SIZE)] * 2)
+    sampled = bench.sample(logits.copy(), [0, 1])
+    assert list(sampled.failures) == [0]
+    assert sampled.failures[0]
+    assert not len(sampled.bad)
+    assert not sampled.logprobs
+    assert sampled.token_ids[1] == logits[1].argmax()
+
+
+def test_a_row_that_had_a_grammar_is_free_again(grammars):
+    bench, fresh = Bench(DEMO_VOCAB_SIZE, grammars=grammars), Bench(DEMO_VOCAB_SIZE)
+    bench.put(0, GRAMMAR_PARAMS[0], output=[])
+    bench.sample(random_logits(1, DEMO_VOCAB_SIZE)[None], [0])
+    for each in (bench, fresh):
+        each.put(0, SamplingParams(repetition_penalty=1.2), seed=3)
+    logits = random_logits(2, DEMO_VOCAB_SIZE)[None]
+    assert bench.sample(logits.copy(), [0]).token_ids == fresh.sample(logits.copy(), [0]).token_ids

@@ -5,8 +5,8 @@ host's sampler adds weights in float, a device adds them as integers: the two gi
 lies within about 10^-7 of a border between two. Devices agree with each other in every bit.
 
 Nothing here waits for the device, so that the next step can be launched from `PendingTokens.token_ids` before they
-are read. The device counts new tokens for the penalties itself. Only bad words of several tokens are looked up by
-the host: `needs_tokens` tells whether it must know the previous step's tokens first.
+are read. The device counts new tokens for the penalties itself. Only grammars and bad words of several tokens are
+followed by the host: `needs_tokens` tells whether it must know the previous step's tokens first.
 """
 
 import math
@@ -37,7 +37,10 @@ class DeviceSampler:
 
     def needs_tokens(self, rows: NDArray[np.int64], state: RequestRows) -> bool:
         """Whether `state` must hold the true tokens of these rows, rather than placeholders for the latest."""
-        constraints = (state.sampling.constraints[row] for row in rows.tolist())
+        columns = state.sampling
+        if any(columns.grammars[row] is not None for row in rows.tolist()):
+            return True
+        constraints = (columns.constraints[row] for row in rows.tolist())
         return any(one is not None and any(len(prefix) for prefix, _ in one.bad_words) for one in constraints)
 
     def sample(self, logits: Tensor, rows: NDArray[np.int64], state: RequestRows) -> SampledTokens:
@@ -59,7 +62,7 @@ class DeviceSampler:
         if len(records.adjustments) and records.adjustments["seen"].any():
             self._kernels.count(logits, sent.adjustments, sent.words, token_ids)
         logprobs = self._logprobs(raw, records.logprobs, sent.logprobs, token_ids) if len(records.logprobs) else None
-        return PendingTokens(token_ids, bad, logprobs)
+        return PendingTokens(token_ids, bad, logprobs, records.failures)
 
     def prompt_logprobs(self, logits: Tensor, tokens: NDArray[np.int64], count: int) -> TokenLogprobs:
         """Of prompt tokens [n], each under the logits [n, vocab] that its predecessor gave; not finite ones read 0."""
@@ -127,21 +130,24 @@ class PendingLogprobs:
 class PendingTokens:
     """What a launch will give. Tensors on the device can be read by whatever is launched later."""
 
-    def __init__(self, token_ids: Tensor, bad: Tensor, logprobs: PendingLogprobs | None):
+    def __init__(self, token_ids: Tensor, bad: Tensor, logprobs: PendingLogprobs | None, failures: dict[int, str]):
         self.token_ids = token_ids  # [n] int64
         self.bad = bad  # [n] uint8, 1 where the token must not be emitted
         self._logprobs = logprobs
+        self._failures = failures
         self._on_host = HostCopy(token_ids, bad)
 
     def result(self) -> SampledTokens:
         """Waits for this step, not for later ones."""
         token_ids, bad = self._on_host.wait()
+        bad[list(self._failures)] = 1
         logprobs = {}
         if self._logprobs is not None:
             for place, index in enumerate(self._logprobs.indices.tolist()):
                 if not bad[index]:
                     logprobs[index] = self._logprobs.result(place, int(token_ids[index]))
-        return SampledTokens(token_ids, np.flatnonzero(bad), logprobs)
+        bad[list(self._failures)] = 0
+        return SampledTokens(token_ids, np.flatnonzero(bad), logprobs, self._failures)
 
 
 def _logits_of(keys: NDArray[np.uint64]) -> NDArray[np.float64]:

@@ -7,6 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ...batch.grammars import RowGrammar
 from ...batch.penalties import Penalties
 from ...batch.request_rows import RequestRows
 from ...batch.sampling_columns import NO_LOGPROBS, SamplingColumns
@@ -24,6 +25,7 @@ class StepRecords:
     adjustments: Records  # those of the rows that have any
     words: NDArray[np.int32]  # which adjustments point into
     logprobs: Records  # rows of ROW, for those that want log-probabilities
+    failures: dict[int, str]  # by index, why a row's grammar allows no token
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +49,14 @@ class Residents:
         self._words = -(-vocab_size // 32)
         self._vocab_size = vocab_size
         self._device = device
-        self._masks: dict[int, tuple[Constraints, Tensor]] = {}  # by row
+        self._masks: dict[int, tuple[Constraints | RowGrammar, Tensor]] = {}  # by row
         self._seen: dict[int, Tensor] = {}  # [1 + capacity, 2] int32
         self._counted: dict[int, tuple[Penalties, int]] = {}  # whose tokens, and the output position that comes next
 
-    def mask(self, row: int, constraints: Constraints | None) -> int:
-        """The address of its bits of allowed tokens; 0 if all are."""
+    def mask(self, row: int, constraints: Constraints | None, grammar: RowGrammar | None) -> int:
+        """The address of its bits of allowed tokens; 0 if all are. No row has both a grammar and allowed tokens."""
+        if grammar is not None:
+            return self._step_mask(row, grammar)
         if constraints is None or constraints.forbidden is None:
             self._masks.pop(row, None)
             return 0
@@ -63,6 +67,16 @@ class Residents:
             _copy_to(mask, np.packbits(bits, bitorder="little").view(np.int32))
             self._masks[row] = constraints, mask
         return self._masks[row][1].data_ptr()
+
+    def _step_mask(self, row: int, grammar: RowGrammar) -> int:
+        """A grammar's bits are another step's each time; its memory is the row's."""
+        if not grammar.binds:
+            return 0
+        known = self._masks.get(row)
+        mask = torch.empty(self._words, dtype=torch.int32, device=self._device) if known is None else known[1]
+        self._masks[row] = grammar, mask
+        _copy_to(mask, grammar.bits)
+        return mask.data_ptr()
 
     def seen(self, row: int, penalties: Penalties | None, position: int, capacity: int) -> int:
         """The address of its seen tokens, as they are before the token at `position`; 0 if nothing is penalised."""
@@ -103,8 +117,14 @@ class RowRecords:
             found[name] = getattr(columns, name)[rows]
         found["flags"] = columns.greedy[rows] * GREEDY + columns.adjusted[rows] * MAY_BE_MASKED
         found["source"] = found["index"] = np.arange(len(rows))
+        columns.await_masks()
         adjustments, words = self._adjustments(rows, state)
-        return StepRecords(found, adjustments, words, logprob_records(rows, columns, self._vocab_size))
+        failures = {
+            index: grammar.failure
+            for index, row in enumerate(rows.tolist())
+            if (grammar := columns.grammars[row]) is not None and grammar.failure
+        }
+        return StepRecords(found, adjustments, words, logprob_records(rows, columns, self._vocab_size), failures)
 
     def send(self, records: StepRecords) -> SentRecords:
         """Copies unless nothing changed but that every position is one further."""
@@ -145,9 +165,9 @@ class RowRecords:
 
         for place, index in enumerate(indices.tolist()):
             row, record = int(rows[index]), found[place]
-            constraints, penalties = columns.constraints[row], columns.penalties[row]
+            constraints, penalties, grammar = columns.constraints[row], columns.penalties[row], columns.grammars[row]
             record["source"] = record["index"] = index
-            record["allowed"] = self._residents.mask(row, constraints)
+            record["allowed"] = self._residents.mask(row, constraints, grammar)
             if constraints is not None:
                 forbidden = np.array(constraints.forbidden_after(state.output(row)), np.int32)
                 record["forbidden"], record["num_forbidden"] = put(forbidden), len(forbidden)

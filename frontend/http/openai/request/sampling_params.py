@@ -4,9 +4,10 @@ from typing import Any
 
 from paged_serve.protocol.errors import InvalidRequest
 from paged_serve.protocol.messages.sampling_params import SamplingParams
+from paged_serve.protocol.messages.structured_outputs import Grammar
 
-from ...text.tokenizer import words_to_token_ids
-from ..service import Service
+from ....text.tokenizer import words_to_token_ids
+from ...service import Service
 from .schemas import ChatCompletionRequest, CompletionRequest, SamplingFields
 
 COMPLETION_MAX_TOKENS = 16
@@ -17,22 +18,26 @@ _SAME_NAME = (
 )
 
 
-def completion_params(service: Service, body: CompletionRequest, max_tokens: int | None) -> SamplingParams:
+def completion_params(
+    service: Service, body: CompletionRequest, max_tokens: int | None, grammar: Grammar | None
+) -> SamplingParams:
     """`max_tokens` is what fits; an echo without output still needs one token, which is then not shown."""
-    values: dict[str, Any] = {"logprobs": body.logprobs}
+    values: dict[str, Any] = {"logprobs": body.logprobs, "grammar": grammar}
     if body.echo and body.logprobs is not None and body.prompt_logprobs is None:
         values["prompt_logprobs"] = body.logprobs
     return _params(service, body, values, max(max_tokens or 1, 1))
 
 
-def chat_params(service: Service, body: ChatCompletionRequest, max_tokens: int | None) -> SamplingParams:
+def chat_params(
+    service: Service, body: ChatCompletionRequest, max_tokens: int | None, grammar: Grammar | None
+) -> SamplingParams:
     if body.top_logprobs and not body.logprobs:
         raise InvalidRequest(f"top_logprobs is {body.top_logprobs}; it needs logprobs to be true", "top_logprobs")
     logprobs = (body.top_logprobs or 0) if body.logprobs else None
     limit = service.config.server.max_logprobs
     if logprobs is not None and logprobs > limit:
         raise _too_many_logprobs("top_logprobs", logprobs, limit)
-    return _params(service, body, {"logprobs": logprobs}, max_tokens)
+    return _params(service, body, {"logprobs": logprobs, "grammar": grammar}, max_tokens)
 
 
 def _params(service: Service, body: SamplingFields, values: dict[str, Any], max_tokens: int | None) -> SamplingParams:

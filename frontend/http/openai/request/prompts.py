@@ -4,17 +4,17 @@ from collections.abc import Sequence
 
 from paged_serve.protocol.errors import InvalidRequest
 
-from ...admission import (
+from ....admission import (
     MAX_TOKENS_PER_REQUEST,
     check_text_can_fit,
     check_token_ids,
     fitting_max_tokens,
     too_many_tokens,
 )
-from ...conversation.conversation import ConversationFields, TemplateInput, template_input
-from ...conversation.prompt_encoder import without
-from ...text.off_loop import LONG
-from ..service import Service
+from ....conversation.conversation import ConversationFields, TemplateInput, template_input
+from ....conversation.prompt_encoder import without
+from ....text.off_loop import LONG
+from ...service import Service
 from . import fields, schemas
 
 

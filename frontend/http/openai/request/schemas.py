@@ -5,7 +5,9 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from msgspec import Meta
 
-from ...conversation.messages import Label, Messages, TemplateKwargs, Tools
+from paged_serve.protocol.messages.structured_outputs import StructuredOutputsParams
+
+from ....conversation.messages import Label, Messages, TemplateKwargs, Tools
 from . import fields
 
 Prompt = str | Annotated[list[str | fields.TokenId | list[fields.TokenId]], Meta(min_length=1)]
@@ -19,6 +21,45 @@ class _Body(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
+
+
+class JsonSchemaFormat(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """OpenAI's wrapping of a schema. It is enforced whether or not `strict` is set."""
+
+    name: Label
+    schema: dict[str, Any] | None = None  # none: any object
+    description: str | None = None
+    strict: bool | None = None
+
+
+class ResponseFormat(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The fields beside `type` are those of one type each."""
+
+    type: Literal["text", "json_object", "json_schema", "structural_tag"]
+    json_schema: JsonSchemaFormat | None = None
+    schema: dict[str, Any] | None = None  # of json_object, as llama.cpp's server takes it
+    structures: list[dict[str, Any]] | None = None
+    triggers: list[str] | None = None
+    format: dict[str, Any] | None = None
+
+
+class StructuredOutputs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The form of the output: one of `json` … `structural_tag`."""
+
+    json: dict[str, Any] | bool | str | None = None
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
+    json_object: bool | None = None
+    structural_tag: dict[str, Any] | str | None = None
+    disable_any_whitespace: bool | None = None
+    whitespace_pattern: str | None = None
+    disable_additional_properties: bool | None = None
+
+    def params(self) -> StructuredOutputsParams:
+        """Raises InvalidRequest."""
+        given = {name: value for name in self.__struct_fields__ if (value := getattr(self, name)) is not None}
+        return StructuredOutputsParams(**given)
 
 
 class SamplingFields(_Body, frozen=True, kw_only=True):
@@ -41,6 +82,8 @@ class SamplingFields(_Body, frozen=True, kw_only=True):
     bad_words: fields.BadWords | None = None
     logit_bias: fields.LogitBias | None = None
     allowed_token_ids: fields.AllowedTokenIds | None = None
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
     prompt_logprobs: fields.TopLogprobs | None = None
     skip_special_tokens: bool | None = None
     add_special_tokens: bool | None = None
@@ -61,14 +104,10 @@ class CompletionRequest(SamplingFields, frozen=True, kw_only=True):
     echo: bool | None = None
 
 
-class ResponseFormat(msgspec.Struct, frozen=True):
-    type: Literal["text", "json_object", "json_schema", "structural_tag"]
-
-
 class ChatCompletionRequest(SamplingFields, frozen=True, kw_only=True):
     messages: Messages
     tools: Tools | None = None
-    tool_choice: str | dict[str, Any] | None = None  # "none" or "auto"
+    tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
@@ -77,7 +116,6 @@ class ChatCompletionRequest(SamplingFields, frozen=True, kw_only=True):
     max_completion_tokens: fields.MaxTokens | None = None
     logprobs: bool | None = None
     top_logprobs: fields.TopLogprobs | None = None
-    response_format: ResponseFormat | None = None
     # Marks for the sender's own provider, like user; nothing here depends on them.
     safety_identifier: Label | None = None
     prompt_cache_key: Label | None = None
@@ -108,5 +146,8 @@ Body = TypeVar("Body", bound=SamplingFields)
 
 def without_prompt(body: Body) -> Body:
     """A copy for the time of the answer, without what has become the prompt and its parameters by then."""
-    large = ("prompt", "messages", "tools", "logit_bias", "allowed_token_ids", "bad_words", "chat_template_kwargs")
+    large = (
+        *("prompt", "messages", "tools", "logit_bias", "allowed_token_ids", "bad_words", "chat_template_kwargs"),
+        *("response_format", "structured_outputs"),
+    )
     return msgspec.structs.replace(body, **{name: None for name in large if hasattr(body, name)})

@@ -1,0 +1,73 @@
+"""The frontend's side of one helper, and the link to it."""
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from typing import TypeVar
+
+import msgspec
+
+from paged_serve.protocol.process.lifeline import is_stopped, lifeline_pipe
+
+from .frames import receive_frame, send_frame
+
+ANSWERS_WITHIN_S = 5.0  # by the wall; a halted process is replaced then, and one that gets no processor has longer
+STARVES_WITHIN_S = 60.0
+# With no environment, the program finds its modules where this one does.
+_PROGRAM = "import sys; sys.path[:] = sys.argv.pop().split({separator!r}); from {module} import main; main()"
+
+Answer = TypeVar("Answer")
+
+
+class HelperProcess:
+    """Runs `main` of a module, without an environment. Raises OSError when it cannot be started."""
+
+    def __init__(self, module: str):
+        ours, theirs = socket.socketpair()
+        lifeline_read, self._lifeline = lifeline_pipe()
+        inherited = (lifeline_read, theirs.fileno())
+        program = _PROGRAM.format(separator=os.pathsep, module=module)
+        try:
+            arguments = [*map(str, inherited), os.pathsep.join(sys.path)]
+            command = [sys.executable, "-I", "-c", program, *arguments]
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=2, pass_fds=inherited, env={})
+        except OSError:
+            ours.close()
+            os.close(self._lifeline)
+            raise
+        finally:
+            theirs.close()
+            os.close(lifeline_read)
+        self._link = ours
+        ours.settimeout(ANSWERS_WITHIN_S)
+        self.patience_s = ANSWERS_WITHIN_S
+        self.pid = self._process.pid
+        self.used_at = time.monotonic()
+
+    def ask(self, message: msgspec.Struct, answer: type[Answer]) -> Answer:
+        """Raises OSError (TimeoutError) or EOFError when there is no answer; close it then."""
+        send_frame(self._link, message)
+        self._await_answer()
+        return msgspec.json.decode(receive_frame(self._link), type=answer)
+
+    def _await_answer(self) -> None:
+        readable = select.poll()
+        readable.register(self._link, select.POLLIN)
+        gives_up_at = time.monotonic() + STARVES_WITHIN_S
+        while not readable.poll(1000 * self.patience_s):
+            if is_stopped(self.pid) or time.monotonic() >= gives_up_at:
+                raise TimeoutError
+
+    def close(self) -> bool:
+        """End it; True if it ended itself because an answer took all its processor time."""
+        self._link.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(0.1)  # it may be ending by itself, and how is what we want to know
+        self._process.kill()
+        os.close(self._lifeline)
+        return self._process.wait() == -signal.SIGPROF

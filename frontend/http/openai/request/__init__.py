@@ -1,0 +1,1 @@
+"""What a body asks for: its fields, and what becomes of them."""

@@ -1,0 +1,82 @@
+"""What form a body asks its output to have, in any of the field's spellings, as a grammar."""
+
+from typing import Any
+
+import msgspec
+
+from paged_serve.protocol.errors import InvalidRequest
+from paged_serve.protocol.messages.structured_outputs import Grammar, StructuredOutputsParams
+
+from ...service import Service
+from .schemas import ResponseFormat, SamplingFields
+
+
+async def grammar_of(
+    service: Service, body: SamplingFields, calls: StructuredOutputsParams | None = None
+) -> tuple[Grammar | None, list[str]]:
+    """None without a form; and what of the form is not enforced. `calls`: the form that its tool calls must have.
+
+    Raises InvalidRequest, by the field as the body has it, for what cannot be.
+    """
+    form, field = None, "structured_outputs"
+    if body.structured_outputs is not None:
+        form = body.structured_outputs.params()
+    if body.response_format is not None and (asked := _form(body.response_format)) is not None:
+        if form is not None:
+            raise InvalidRequest("response_format and structured_outputs are both given; give one", "response_format")
+        form, field = asked, "response_format"
+    if calls is not None:
+        if form is not None:
+            raise InvalidRequest(f"{field} and forced or strict tool calls exclude each other; leave one out", field)
+        form, field = calls, "tools"
+    if form is None:
+        return None, []
+    try:
+        return await service.grammars.compile(form)
+    except InvalidRequest as refused:
+        raise InvalidRequest(f"{field}: {refused}", field) from None
+
+
+def _form(given: ResponseFormat) -> StructuredOutputsParams | None:
+    """None: any text."""
+    _check_fields(given)
+    match given.type:
+        case "json_schema":
+            assert given.json_schema is not None
+            schema = given.json_schema.schema
+            return StructuredOutputsParams(json=_text({"type": "object"} if schema is None else schema))
+        case "json_object" if given.schema is not None:
+            return StructuredOutputsParams(json=_text(given.schema))
+        case "json_object":
+            return StructuredOutputsParams(json_object=True)
+        case "structural_tag":
+            return StructuredOutputsParams(structural_tag=_text(_without_none(given)))
+    return None
+
+
+_FIELDS = {
+    "text": (set(), set()),
+    "json_object": (set(), {"schema"}),
+    "json_schema": ({"json_schema"}, set()),
+    "structural_tag": (set(), {"structures", "triggers", "format"}),
+}  # by type: what must be given, what else may be
+
+
+def _check_fields(given: ResponseFormat) -> None:
+    needed, allowed = _FIELDS[given.type]
+    named = {name for name in given.__struct_fields__ if name != "type" and getattr(given, name) is not None}
+    if missing := needed - named:
+        raise InvalidRequest(f"response_format of type {given.type!r} needs {missing.pop()}", "response_format")
+    if more := named - needed - allowed:
+        raise InvalidRequest(
+            f"response_format of type {given.type!r} has {min(more)}, which is of another type", "response_format"
+        )
+
+
+def _text(value: dict[str, Any]) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _without_none(given: ResponseFormat) -> dict[str, Any]:
+    found: dict[str, Any] = msgspec.to_builtins(given)
+    return {name: value for name, value in found.items() if value is not None}

@@ -1,0 +1,90 @@
+"""Which tools an answer may call, must call, or may not: `tool_choice`, `parallel_tool_calls`, `strict`."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import msgspec
+
+from paged_serve.protocol.errors import InvalidRequest
+from paged_serve.protocol.messages.structured_outputs import StructuredOutputsParams
+
+from ....conversation.messages import Tool
+from ....parsers.hermes_grammar import CallableTool, calls_form
+from .schemas import ChatCompletionRequest
+
+Mode = Literal["none", "auto", "required"]
+FIELD = "tool_choice"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolChoice:
+    """What the answer may call."""
+
+    mode: Mode
+    tools: tuple[Tool, ...]  # that it may call
+    parallel: bool
+    is_named: bool = False  # one function was named, and its call ends with "stop"
+
+    def form(self) -> StructuredOutputsParams | None:
+        """What the output is held to; None where the model writes what it likes."""
+        if self.mode == "none" or not self.tools:
+            return None
+        is_strict = any(tool.function.strict for tool in self.tools)
+        if self.mode == "auto" and not is_strict and self.parallel:
+            return None
+        tools = [
+            CallableTool(tool.function.name, tool.function.parameters, bool(tool.function.strict))
+            for tool in self.tools
+        ]
+        form = calls_form(tools, self.mode, parallel=self.parallel)
+        return StructuredOutputsParams(structural_tag=msgspec.json.encode(form).decode())
+
+
+def tool_choice_of(body: ChatCompletionRequest) -> ToolChoice:
+    """Raises InvalidRequest."""
+    tools = tuple(body.tools or ())
+    parallel = body.parallel_tool_calls is not False
+    chosen = body.tool_choice
+    if isinstance(chosen, dict):
+        return _of_object(chosen, tools, parallel)
+    if chosen not in (None, "none", "auto", "required"):
+        raise InvalidRequest(
+            f"tool_choice is {chosen!r:.60}; it can be 'none', 'auto', 'required', or an object that names a function",
+            FIELD,
+        )
+    if chosen in ("auto", "required") and not tools:
+        raise InvalidRequest(f"tool_choice is {chosen!r} but there are no tools", FIELD)
+    return ToolChoice(chosen or ("auto" if tools else "none"), tools, parallel)  # type: ignore[arg-type]
+
+
+def _of_object(chosen: dict[str, Any], tools: tuple[Tool, ...], parallel: bool) -> ToolChoice:
+    match chosen:
+        case {"type": "function", "function": {"name": str(name), **other}, **more} if not other and not more:
+            return ToolChoice("required", _named([name], tools), False, is_named=True)
+        case {"type": "allowed_tools", "allowed_tools": {"mode": "auto" | "required" as mode, "tools": list(entries)}}:
+            names = [_name_of(entry) for entry in entries]
+            return ToolChoice(mode, _named(names, tools), parallel)
+    raise InvalidRequest(
+        f"tool_choice is {chosen!r:.200}; an object is "
+        '{"type": "function", "function": {"name": …}} or '
+        '{"type": "allowed_tools", "allowed_tools": {"mode": "auto" or "required", "tools": […]}}',
+        FIELD,
+    )
+
+
+def _name_of(entry: Any) -> str:
+    match entry:
+        case {"type": "function", "function": {"name": str(name)}} | {"type": "function", "name": str(name)}:
+            return name
+    raise InvalidRequest(f"tool_choice allows {entry!r:.100}, which names no function", FIELD)
+
+
+def _named(names: list[str], tools: tuple[Tool, ...]) -> tuple[Tool, ...]:
+    known = {tool.function.name: tool for tool in tools}
+    if missing := [name for name in names if name not in known]:
+        raise InvalidRequest(
+            f"tool_choice names the function {missing[0]!r:.100}; tools has {', '.join(sorted(known)) or 'none'}", FIELD
+        )
+    if not names:
+        raise InvalidRequest("tool_choice allows no tool; name one, or give 'none'", FIELD)
+    return tuple(known[name] for name in dict.fromkeys(names))

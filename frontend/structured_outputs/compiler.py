@@ -1,0 +1,82 @@
+"""Turns `structured_outputs` into `grammar`, in a process of its own, so that no schema can hold up other requests."""
+
+import asyncio
+import threading
+from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
+
+import msgspec
+
+from paged_serve.protocol.errors import InvalidRequest
+from paged_serve.protocol.messages.structured_outputs import Grammar, StructuredOutputsParams
+
+from ..helpers.helper_main import MAX_CPU_S
+from ..helpers.helper_pool import MAX_PROCESSES, HelperPool, OutOfTime
+from ..helpers.helper_process import HelperProcess
+from .helper_messages import AddedTokens, Compiled
+
+MODULE = "paged_serve.frontend.structured_outputs.grammar_process"
+MAX_KEPT = 256  # compiled forms, by the form
+MAX_KEPT_CHARS = 1 << 22
+_encode = msgspec.json.Encoder().encode
+
+
+class GrammarCompiler:
+    """For any number of callers; the first one starts a helper."""
+
+    def __init__(self, added_tokens: AddedTokens):
+        self._helpers = HelperPool(lambda: _started(added_tokens), "compiles grammars")
+        self._threads = ThreadPoolExecutor(MAX_PROCESSES, "grammar")
+        self._kept: OrderedDict[bytes, Compiled] = OrderedDict()
+        self._kept_chars = 0
+        self._lock = threading.Lock()  # of what is kept
+
+    async def compile(self, params: StructuredOutputsParams) -> tuple[Grammar, list[str]]:
+        """As `compile_now`, in a thread unless it was compiled before."""
+        if (found := self._kept.get(_encode(params))) is not None:
+            return Grammar(found.source), found.warnings
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self.compile_now, params)
+
+    def compile_now(self, params: StructuredOutputsParams) -> tuple[Grammar, list[str]]:
+        """The grammar, and what of the request it does not enforce.
+
+        Raises InvalidRequest for what cannot be enforced, its message a sentence about the form; PagedServeError when
+        no helper answers.
+        """
+        key = _encode(params)
+        found = self._kept.get(key)
+        if found is None:
+            found = self._ask(params)
+            self._keep(key, found)
+        return Grammar(found.source), found.warnings
+
+    def _ask(self, params: StructuredOutputsParams) -> Compiled:
+        try:
+            found = self._helpers.ask(params, Compiled)
+        except OutOfTime:
+            raise InvalidRequest(f"it takes more than {MAX_CPU_S:g} s to compile; give a smaller form") from None
+        if found.refusal:
+            raise InvalidRequest(found.refusal)
+        return found
+
+    def _keep(self, key: bytes, found: Compiled) -> None:
+        with self._lock:
+            self._kept_chars += len(key) + len(found.source) if key not in self._kept else 0
+            self._kept[key] = found
+            while len(self._kept) > MAX_KEPT or self._kept_chars > MAX_KEPT_CHARS:
+                old, compiled = self._kept.popitem(last=False)
+                self._kept_chars -= len(old) + len(compiled.source)
+
+    def close(self) -> None:
+        self._threads.shutdown()
+        self._helpers.close()
+
+
+def _started(added_tokens: AddedTokens) -> HelperProcess:
+    process = HelperProcess(MODULE)
+    try:
+        process.ask(added_tokens, Compiled)
+    except (OSError, EOFError):
+        process.close()
+        raise
+    return process

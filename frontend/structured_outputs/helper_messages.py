@@ -1,0 +1,28 @@
+"""What a frontend and the process that compiles grammars send each other."""
+
+from typing import Protocol
+
+import msgspec
+
+
+class AddedTokens(msgspec.Struct):
+    """The first frame: the tokenizer's added tokens, which a grammar may name. Ids by text."""
+
+    special: dict[str, int] = {}  # no text spells them
+    plain: dict[str, int] = {}  # text spells them, too
+
+
+class _Tokenizer(Protocol):
+    def added_token_ids(self, *, special: bool) -> dict[str, int]: ...
+
+
+def added_tokens(tokenizer: _Tokenizer) -> AddedTokens:
+    return AddedTokens(tokenizer.added_token_ids(special=True), tokenizer.added_token_ids(special=False))
+
+
+class Compiled(msgspec.Struct, omit_defaults=True):
+    """The answer to a StructuredOutputsParams: the grammar's source, or why there is none."""
+
+    source: str = ""
+    warnings: list[str] = []
+    refusal: str = ""

@@ -1,0 +1,1 @@
+"""JSON Schema, rewritten in the keywords that grammars are made of."""

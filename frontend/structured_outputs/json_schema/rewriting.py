@@ -1,0 +1,339 @@
+"""JSON Schema in the keywords that llguidance has, without weakening anything.
+
+llguidance refuses what it does not know (`not`, `if`, `uniqueItems`, `dependentRequired`, most of `oneOf` …). Much of
+it can be said with `anyOf`, `properties: {name: false}`, `pattern` and bounds; what cannot is refused by JSON Pointer
+and keyword. Semantics are those of JSON Schema 2020-12; a `format` without a grammar is an
+annotation, as the specification has it, and a warning says so.
+"""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from paged_serve.protocol.errors import InvalidRequest
+
+from .disjoint import disjoint
+from .finite import arrays_without_repetition, objects_of_size
+from .negation import ANNOTATIONS, negated
+from .schema_walk import Schema, children, look_up, pointer, resolved
+
+MAX_DEPTH = 64
+MAX_SUBSCHEMAS = 100_000
+FORMATS = frozenset(
+    ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri", "unknown")
+)
+REFUSED = {
+    "contains": "that some item fits cannot be said of an array of any length",
+    "minContains": "it goes with contains, which is not supported",
+    "maxContains": "it goes with contains, which is not supported",
+    "unevaluatedItems": "use items",
+    "$dynamicRef": "use $ref",
+    "$recursiveRef": "use $ref",
+}
+_APPLICATORS = ("$ref", "allOf", "anyOf", "oneOf", "if", "dependentSchemas", "not")
+
+
+class Unsupported(InvalidRequest):
+    """A part of a schema that no grammar is made of. `pointer` is its JSON Pointer, of the schema's root."""
+
+    def __init__(self, where: str, why: str):
+        self.pointer, self.why = where, why
+        super().__init__(f"the schema at {where or '/'}: {why}")
+
+
+class Rewriting:
+    """Of one schema: `schema()` is equal in meaning, and `warnings` says what of it is not enforced."""
+
+    def __init__(self, root: Schema):
+        self._root = _with_named_targets(root) if isinstance(root, dict) else root
+        self._num_subschemas = 0
+        self.warnings: list[str] = []
+
+    def schema(self) -> Schema:
+        """Raises Unsupported."""
+        return self._rewrite(self._root, "", 0)
+
+    def _rewrite(self, schema: Schema, where: str, depth: int) -> Schema:
+        self._num_subschemas += 1
+        if depth > MAX_DEPTH:
+            raise Unsupported(where, f"it is nested deeper than {MAX_DEPTH} levels")
+        if self._num_subschemas > MAX_SUBSCHEMAS:
+            raise Unsupported("", f"with its alternatives spelled out it has over {MAX_SUBSCHEMAS} parts")
+        if isinstance(schema, bool):
+            return schema
+        for name, why in REFUSED.items():
+            if name in schema:
+                raise Unsupported(pointer(where, name), f"{name} is not supported: {why}")
+        found, more = dict(schema), list[Schema]()
+        for name, rewrite in _REWRITES.items():
+            if name in found:
+                more += rewrite(self, found, where)
+        if more:
+            found["allOf"] = [*found.get("allOf", ()), *more]
+        for keys, part in children(found):
+            _put(found, keys, self._rewrite(part, pointer(where, *keys), depth + 1))
+        return found
+
+    # Each takes its keywords out of `found` and returns what must hold beside the rest.
+
+    def _not(self, found: dict[str, Any], where: str) -> list[Schema]:
+        return [self._negated(found.pop("not"), pointer(where, "not"), "not")]
+
+    def _negated(self, schema: Schema, where: str, keyword: str) -> Schema:
+        if (other := negated(self._root, schema)) is None:
+            raise Unsupported(where, f"{keyword} is supported for schemas that are easily said the other way round")
+        return other
+
+    def _if(self, found: dict[str, Any], where: str) -> list[Schema]:
+        condition, then, otherwise = (found.pop(name, True) for name in ("if", "then", "else"))
+        if then is True and otherwise is True:
+            return []
+        refused = self._negated(condition, pointer(where, "if"), "if")
+        return [{"anyOf": [{"allOf": [condition, then]}, {"allOf": [refused, otherwise]}]}]
+
+    def _then(self, found: dict[str, Any], where: str) -> list[Schema]:
+        del found["then"]  # without `if` it says nothing
+        return []
+
+    def _else(self, found: dict[str, Any], where: str) -> list[Schema]:
+        del found["else"]
+        return []
+
+    def _dependent_required(self, found: dict[str, Any], where: str) -> list[Schema]:
+        dependents = found.pop("dependentRequired")
+        return [_depends(name, {"required": names}) for name, names in dependents.items()]
+
+    def _dependent_schemas(self, found: dict[str, Any], where: str) -> list[Schema]:
+        return [_depends(name, part) for name, part in found.pop("dependentSchemas").items()]
+
+    def _dependencies(self, found: dict[str, Any], where: str) -> list[Schema]:
+        each = found.pop("dependencies").items()
+        return [_depends(name, {"required": part} if isinstance(part, list) else part) for name, part in each]
+
+    def _unique_items(self, found: dict[str, Any], where: str) -> list[Schema]:
+        if found.pop("uniqueItems") is not True or found.get("maxItems", 2) <= 1:
+            return []
+        items = resolved(self._root, found.get("items", True))
+        values = None
+        if isinstance(items, dict) and "prefixItems" not in found and set(items) <= {"type", "enum", *ANNOTATIONS}:
+            values = [False, True] if items.get("type") == "boolean" else items.get("enum")
+        if isinstance(values, list):
+            least, most = found.get("minItems", 0), found.get("maxItems")
+            arrays = arrays_without_repetition(values, least, most)
+            if arrays is not None:
+                for name in ("items", "minItems", "maxItems"):
+                    found.pop(name, None)
+                return [{"anyOf": arrays}] if arrays else [False]
+        raise Unsupported(
+            pointer(where, "uniqueItems"),
+            "uniqueItems is supported for items of a few enum values; leave it out, or list the values",
+        )
+
+    def _one_of(self, found: dict[str, Any], where: str) -> list[Schema]:
+        """Branches that exclude each other are alternatives; others exclude each other once that is written down."""
+        branches = found.pop("oneOf")
+        around: dict[str, Any] = {name: found[name] for name in ("type", "required", "properties") if name in found}
+        each = [_within(around, resolved(self._root, branch)) for branch in branches]
+        pairs = ((i, j) for i in range(len(each)) for j in range(i + 1, len(each)))
+        if all(disjoint(self._root, each[i], each[j]) for i, j in pairs):
+            return [{"anyOf": branches}]
+        exact: list[Schema] = []
+        for i, branch in enumerate(branches):
+            others = [
+                negated(self._root, other)
+                for j, other in enumerate(branches)
+                if j != i and not disjoint(self._root, each[i], each[j])
+            ]
+            if None in others or len(branches) > MAX_EXACT_BRANCHES:
+                raise Unsupported(
+                    pointer(where, "oneOf"),
+                    "oneOf is supported for branches that clearly exclude each other; give each a required property "
+                    "with a const of its own, or use anyOf",
+                )
+            exact.append({"allOf": [branch, *(other for other in others if other is not None)]})
+        return [{"anyOf": exact}]
+
+    def _num_properties(self, found: dict[str, Any], where: str) -> list[Schema]:
+        """Where all properties are named, their combinations are; other cases are llguidance's."""
+        properties, required = found.get("properties", {}), found.get("required", [])
+        is_finite = found.get("additionalProperties") is False and not found.get("patternProperties")
+        if not is_finite or set(properties) <= set(required) or not set(required) <= set(properties):
+            return []
+        least, most = found.get("minProperties", 0), found.get("maxProperties")
+        objects = objects_of_size(list(properties), required, least, most)
+        if objects is None:
+            return []
+        for name in ("minProperties", "maxProperties"):
+            found.pop(name, None)
+        not_objects = [name for name in _other_types(found) if name != "object"]
+        branches = [*objects, *([{"type": not_objects}] if not_objects else [])]
+        return [{"anyOf": branches}] if branches else [False]
+
+    def _property_names(self, found: dict[str, Any], where: str) -> list[Schema]:
+        names = resolved(self._root, found.pop("propertyNames"))
+        if names is True or (isinstance(names, dict) and set(names) <= {"type"} and names.get("type") == "string"):
+            return []
+        matches = _name_pattern(names)
+        if matches is None or found.get("patternProperties"):
+            raise Unsupported(
+                pointer(where, "propertyNames"),
+                "propertyNames is supported with enum, pattern, minLength and maxLength",
+            )
+        pattern, allows = matches
+        found["properties"] = {
+            name: part if allows(name) else False for name, part in found.get("properties", {}).items()
+        }
+        found["patternProperties"] = {pattern: found.get("additionalProperties", True)}
+        found["additionalProperties"] = False
+        return []
+
+    def _unevaluated_properties(self, found: dict[str, Any], where: str) -> list[Schema]:
+        value = found.pop("unevaluatedProperties")
+        if value is not True and any(name in found for name in _APPLICATORS):
+            raise Unsupported(
+                pointer(where, "unevaluatedProperties"),
+                "unevaluatedProperties is supported where no allOf, anyOf, oneOf, if or $ref stands beside it",
+            )
+        found.setdefault("additionalProperties", value)
+        return []
+
+    def _format(self, found: dict[str, Any], where: str) -> list[Schema]:
+        if isinstance(found["format"], str) and found["format"] not in FORMATS:
+            name = found.pop("format")
+            self.warnings.append(f"the schema at {where or '/'}: format {name!r:.60} is not enforced")
+        return []
+
+    def _exclusive(self, found: dict[str, Any], where: str) -> list[Schema]:
+        """Draft 4 has them as flags of minimum and maximum."""
+        for flag, bound in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
+            if isinstance(is_exclusive := found.get(flag), bool):
+                del found[flag]
+                if is_exclusive and bound in found:
+                    found[flag] = found.pop(bound)
+        return []
+
+    def _references(self, found: dict[str, Any], where: str) -> list[Schema]:
+        ref = found["$ref"]
+        if not isinstance(ref, str) or not ref.startswith("#"):
+            raise Unsupported(
+                pointer(where, "$ref"), f"$ref {ref!r:.100} is not within this schema; copy what it names"
+            )
+        if self._leads_back(ref):
+            raise Unsupported(pointer(where, "$ref"), f"$ref {ref!r:.100} leads back to itself")
+        return []
+
+    def _leads_back(self, ref: str) -> bool:
+        seen: set[str] = set()
+        target: Schema | None = {"$ref": ref}
+        while isinstance(target, dict) and isinstance(following := target.get("$ref"), str):
+            if following in seen:
+                return True
+            seen.add(following)
+            target = look_up(self._root, following)
+        return False
+
+
+MAX_EXACT_BRANCHES = 6
+_REWRITES: dict[str, Callable[[Rewriting, dict[str, Any], str], list[Schema]]] = {
+    "$ref": Rewriting._references,
+    "not": Rewriting._not,
+    "if": Rewriting._if,
+    "then": Rewriting._then,
+    "else": Rewriting._else,
+    "dependentRequired": Rewriting._dependent_required,
+    "dependentSchemas": Rewriting._dependent_schemas,
+    "dependencies": Rewriting._dependencies,
+    "uniqueItems": Rewriting._unique_items,
+    "oneOf": Rewriting._one_of,
+    "unevaluatedProperties": Rewriting._unevaluated_properties,
+    "minProperties": Rewriting._num_properties,
+    "maxProperties": Rewriting._num_properties,
+    "propertyNames": Rewriting._property_names,
+    "format": Rewriting._format,
+    "exclusiveMinimum": Rewriting._exclusive,
+    "exclusiveMaximum": Rewriting._exclusive,
+}
+
+
+def _depends(name: str, schema: Schema) -> Schema:
+    """If the property is there, `schema` holds."""
+    return {"anyOf": [{"properties": {name: False}}, {"allOf": [{"required": [name]}, schema]}]}
+
+
+def _other_types(schema: dict[str, Any]) -> list[str]:
+    named = schema.get("type", ["null", "boolean", "number", "string", "array", "object"])
+    return [named] if isinstance(named, str) else list(named)
+
+
+def _within(around: dict[str, Any], branch: Schema) -> Schema:
+    """The branch with what is said beside it, as far as that tells branches apart."""
+    if isinstance(branch, bool):
+        return branch
+    together = dict(branch)
+    together.setdefault("type", around.get("type"))
+    if together["type"] is None:
+        del together["type"]
+    together["required"] = [*branch.get("required", ()), *around.get("required", ())]
+    return together
+
+
+def _name_pattern(names: Schema) -> tuple[str, Callable[[str], bool]] | None:
+    """A regular expression of the names that a schema of names allows, and the same as a test."""
+    if not isinstance(names, dict) or not set(names) <= {"type", "enum", "const", "pattern", "minLength", "maxLength"}:
+        return None
+    given = [name for name in ("enum", "const", "pattern") if name in names]
+    lengths = {"minLength", "maxLength"} & set(names)
+    if len(given) + bool(lengths) != 1:
+        return None
+    if lengths:
+        pattern = rf"^[\s\S]{{{names.get('minLength', 0)},{names.get('maxLength', '')}}}$"
+    elif given == ["pattern"]:
+        pattern = names["pattern"]
+    else:
+        texts = names["enum"] if given == ["enum"] else [names["const"]]
+        pattern = "^(?:" + "|".join(re.escape(text) for text in texts if isinstance(text, str)) + ")$"
+    try:
+        compiled = re.compile(pattern)
+    except re.error:
+        return None
+    return pattern, lambda name: compiled.search(name) is not None
+
+
+def _with_named_targets(root: dict[str, Any]) -> dict[str, Any]:
+    """A copy in which every local reference leads to `$defs` or the root: rewriting moves everything else."""
+    targets: dict[str, str] = {}
+
+    def copied(value: Any) -> Any:
+        if isinstance(value, list):
+            return [copied(part) for part in value]
+        if not isinstance(value, dict):
+            return value
+        found = {name: copied(part) for name, part in value.items()}
+        if isinstance(ref := found.get("$ref"), str) and _moves(ref) and look_up(root, ref) is not None:
+            found["$ref"] = f"#/$defs/{targets.setdefault(ref, f'at{len(targets)}')}"
+        return found
+
+    whole: dict[str, Any] = copied(root)
+    named: dict[str, Any] = {}
+    while len(named) < len(targets):
+        for ref, name in list(targets.items()):
+            if name not in named:
+                named[name] = copied(look_up(root, ref))
+    if named:
+        whole["$defs"] = {**whole.get("$defs", {}), **named}
+    return whole
+
+
+def _moves(ref: str) -> bool:
+    return ref.startswith("#/") and not re.fullmatch(r"#/(\$defs|definitions)/[^/]+", ref)
+
+
+def _put(found: dict[str, Any], keys: tuple[str | int, ...], part: Schema) -> None:
+    """Replace a direct subschema, in copies of what held it."""
+    name = str(keys[0])
+    if len(keys) == 1:
+        found[name] = part
+        return
+    holder: Any = found[name].copy()
+    holder[keys[1]] = part
+    found[name] = holder

@@ -1,0 +1,60 @@
+"""JSON schemas as trees: where subschemas lie, JSON Pointers to them, local references."""
+
+from collections.abc import Iterator
+from typing import Any
+
+Schema = dict[str, Any] | bool
+SINGLE = ("additionalProperties", "additionalItems", "contains", "propertyNames", "not", "if", "then", "else")
+LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
+MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+
+
+def pointer(parent: str, *keys: str | int) -> str:
+    """RFC 6901: the JSON Pointer of a part of what `parent` points to."""
+    return parent + "".join("/" + str(key).replace("~", "~0").replace("/", "~1") for key in keys)
+
+
+def is_schema(value: object) -> bool:
+    return isinstance(value, dict | bool)
+
+
+def children(schema: dict[str, Any]) -> Iterator[tuple[tuple[str | int, ...], Schema]]:
+    """Each direct subschema, and the keys that lead to it."""
+    for name, value in schema.items():
+        if name in SINGLE or name in ("unevaluatedProperties", "unevaluatedItems"):
+            if is_schema(value):
+                yield (name,), value
+        elif name in LISTS or (name == "items" and isinstance(value, list)):
+            if isinstance(value, list):
+                yield from (((name, i), part) for i, part in enumerate(value) if is_schema(part))
+        elif name == "items" and is_schema(value):
+            yield (name,), value
+        elif (name in MAPS or name == "dependencies") and isinstance(value, dict):
+            yield from (((name, key), part) for key, part in value.items() if is_schema(part))
+
+
+def resolved(root: Schema, schema: Schema) -> Schema:
+    """What a local reference that stands alone means; the schema itself where there is none, or it leads nowhere."""
+    seen = set()
+    while isinstance(schema, dict) and isinstance(ref := schema.get("$ref"), str):
+        if len(schema) > 1 or ref in seen or (found := look_up(root, ref)) is None:
+            return schema
+        seen.add(ref)
+        schema = found
+    return schema
+
+
+def look_up(root: Schema, ref: str) -> Schema | None:
+    """The subschema at a local reference, "#" or "#/…"; None if there is none."""
+    if ref != "#" and not ref.startswith("#/"):
+        return None
+    found: Any = root
+    for key in ref[2:].split("/") if len(ref) > 1 else ():
+        name = key.replace("~1", "/").replace("~0", "~")
+        if isinstance(found, dict) and name in found:
+            found = found[name]
+        elif isinstance(found, list) and name.isdigit() and int(name) < len(found):
+            found = found[int(name)]
+        else:
+            return None
+    return found if isinstance(found, dict | bool) else None

@@ -1,0 +1,172 @@
+"""What a request asks for as a grammar for llguidance: `lowered` reads it, `check` compiles it once."""
+
+import json
+from typing import Any
+
+import msgspec
+from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
+from llguidance.gbnf_to_lark import GbnfToLarkError, any_to_lark
+
+from paged_serve.protocol.errors import InvalidRequest
+from paged_serve.protocol.messages.structured_outputs import MAX_GRAMMAR_CHARS, StructuredOutputsParams
+
+from .helper_messages import AddedTokens
+from .json_schema.rewriting import Rewriting, Unsupported
+from .json_schema.schema_walk import Schema, children, pointer
+from .structural_tag import structural_tag_grammar
+
+MAX_ERROR_CHARS = 300
+
+
+class Lowered(msgspec.Struct):
+    """A grammar's source (protocol Grammar), and what of the request it does not enforce."""
+
+    source: str
+    warnings: list[str] = []
+
+
+class _Bytes:
+    """A tokenizer of single bytes and the added tokens: enough to compile with, and made at once."""
+
+    bos_token_id = None
+
+    def __init__(self, added: AddedTokens):
+        named = {**added.plain, **added.special}
+        first_byte = max(named.values(), default=-1) + 1  # the added tokens have their own ids
+        self.tokens = [b""] * first_byte + [bytes([i]) for i in range(256)] + [b"<end>"]
+        for text, token in named.items():
+            self.tokens[token] = text.encode()
+        self.eos_token_id = len(self.tokens) - 1
+        self.special_token_ids = [*added.special.values(), self.eos_token_id]
+        self._first_byte = first_byte
+
+    def __call__(self, text: str | bytes) -> list[int]:
+        return [self._first_byte + byte for byte in (text.encode() if isinstance(text, str) else text)]
+
+
+def bytes_tokenizer(added: AddedTokens) -> LLTokenizer:
+    return LLTokenizer(TokenizerWrapper(_Bytes(added)), slices=[])
+
+
+def lowered(params: StructuredOutputsParams, added: AddedTokens | None = None) -> Lowered:
+    """`added`: the model's, which tags are written with. Raises InvalidRequest."""
+    if params.json is not None or params.json_object is not None:
+        return _json(params)
+    if params.regex is not None:
+        return _of({"lark_grammar": f"start: {_regex(params.regex)}"})
+    if params.choice is not None:
+        return _of({"lark_grammar": "start: " + " | ".join(map(_literal, params.choice))})
+    if params.structural_tag is not None:
+        grammar, warnings = structural_tag_grammar(params.structural_tag, added or AddedTokens())
+        return Lowered(_source({"lark_grammar": grammar}), warnings)
+    return _of({"lark_grammar": _lark(params.grammar or "")})
+
+
+def check(source: str, tokenizer: LLTokenizer) -> None:
+    """Compile it once. Raises InvalidRequest with what llguidance says, and where if it is a JSON schema."""
+    if not (error := _error(source, tokenizer)):
+        return
+    grammars = json.loads(source)["grammars"]
+    schema = grammars[0].get("json_schema") if len(grammars) == 1 else None
+    if isinstance(schema, dict):
+        raise Unsupported(_part_refused(schema, schema, "", tokenizer), error)
+    raise InvalidRequest(error)
+
+
+def _error(source: str, tokenizer: LLTokenizer) -> str:
+    """Why there is no output that the grammar allows."""
+    matcher = LLMatcher(tokenizer, source, log_level=0)
+    if not matcher.is_error():
+        matcher.compute_bitmask()
+    if not matcher.is_error():
+        return ""
+    error = " ".join(matcher.get_error().split())[:MAX_ERROR_CHARS]
+    return "no output can satisfy it" if error.startswith("NoExtension") else error
+
+
+def _part_refused(root: dict[str, Any], schema: Schema, where: str, tokenizer: LLTokenizer) -> str:
+    """The JSON Pointer of the deepest part that does not compile by itself."""
+    for keys, part in children(schema) if isinstance(schema, dict) else ():
+        if isinstance(part, dict) and keys[0] not in ("$defs", "definitions"):
+            shared: dict[str, Any] = {name: root[name] for name in ("$defs", "definitions", "$schema") if name in root}
+            alone = {**part, **shared}
+            if _error(_source({"json_schema": alone}), tokenizer):
+                return _part_refused(root, part, pointer(where, *keys), tokenizer)
+    return where
+
+
+def _json(params: StructuredOutputsParams) -> Lowered:
+    try:
+        given = json.loads(params.json or '{"type": "object"}')
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequest(f"json is no JSON: {error}") from None
+    if not isinstance(given, dict | bool):
+        raise InvalidRequest(f"json is {given!r:.100}; a JSON schema is an object")
+    rewriting = Rewriting(_closed(given) if params.disable_additional_properties else given)
+    try:
+        schema = rewriting.schema()
+    except InvalidRequest:
+        raise
+    except (TypeError, AttributeError, KeyError, ValueError, RecursionError) as error:
+        raise Unsupported(
+            "", f"a keyword's value has the wrong type ({type(error).__name__}: {error!s:.100})"
+        ) from None
+    options = _options(params)
+    if isinstance(schema, bool):
+        schema = {} if schema else {"enum": []}
+    schema.pop("x-guidance", None)  # llguidance's own options, which are the server's to set
+    whole = {"x-guidance": options, **schema} if options else schema
+    return Lowered(_source({"json_schema": whole}), rewriting.warnings)
+
+
+def _options(params: StructuredOutputsParams) -> dict[str, Any]:
+    if params.whitespace_pattern is not None:
+        return {"whitespace_pattern": params.whitespace_pattern}
+    return {"whitespace_flexible": False} if params.disable_any_whitespace else {}
+
+
+def _closed(schema: Schema) -> Schema:
+    """No object has properties that its schema does not name."""
+    if isinstance(schema, bool):
+        return schema
+    found = dict(schema)
+    for keys, part in children(schema):
+        holder: Any = found[str(keys[0])]
+        if len(keys) == 1:
+            found[str(keys[0])] = _closed(part)
+        else:
+            found[str(keys[0])] = holder = holder.copy()
+            holder[keys[1]] = _closed(part)
+    if "properties" in found:
+        found.setdefault("additionalProperties", False)
+    return found
+
+
+def _regex(pattern: str) -> str:
+    """As a Lark terminal: between slashes."""
+    return "/" + pattern.replace("\\/", "/").replace("/", "\\/").replace("\n", "\\n") + "/"
+
+
+def _literal(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _lark(grammar: str) -> str:
+    """GBNF and EBNF are told from Lark by `::=`."""
+    if "::=" not in grammar:
+        return grammar
+    try:
+        return str(any_to_lark(grammar))
+    except (GbnfToLarkError, RecursionError) as error:
+        raise InvalidRequest(f"grammar cannot be read as GBNF: {error!s:.200}") from None
+
+
+def _source(grammar: dict[str, Any]) -> str:
+    source = json.dumps({"grammars": [grammar]}, ensure_ascii=False, separators=(",", ":"))
+    if len(source) > MAX_GRAMMAR_CHARS:
+        raise InvalidRequest(f"it makes a grammar of {len(source)} characters; at most {MAX_GRAMMAR_CHARS} are allowed")
+    return source
+
+
+def _of(grammar: dict[str, Any]) -> Lowered:
+    return Lowered(_source(grammar))

@@ -1,0 +1,119 @@
+"""Forms become grammars in a confined process: what is refused, what takes too long, what dies."""
+
+import json
+import os
+import signal
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from paged_serve.frontend.structured_outputs.compiler import MAX_KEPT, GrammarCompiler
+from paged_serve.frontend.structured_outputs.helper_messages import AddedTokens
+from paged_serve.frontend.structured_outputs.lowering import lowered
+from paged_serve.protocol.errors import InvalidRequest
+from paged_serve.protocol.messages.structured_outputs import StructuredOutputsParams
+
+ADDED = AddedTokens(special={"<|end|>": 3}, plain={"<call>": 7})
+
+
+@pytest.fixture(scope="module")
+def compiler():
+    compiler = GrammarCompiler(ADDED)
+    yield compiler
+    compiler.close()
+
+
+def pid(compiler) -> int:
+    [found] = [process.pid for process in compiler._helpers.places.queue if process is not None]
+    return found
+
+
+def source(compiler, **form) -> dict:
+    grammar, warnings = compiler.compile_now(StructuredOutputsParams(**form))
+    assert not warnings
+    [found] = json.loads(grammar.source)["grammars"]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("form", "words"),
+    [
+        ({"regex": "("}, "unclosed group"),
+        ({"regex": "(?=a)b"}, "look-around"),
+        ({"grammar": "start: nothing"}, "nothing"),
+        ({"grammar": 'root ::= "a" | [0-9'}, "cannot be read as GBNF"),
+        ({"grammar": "start: <|none|>"}, "none"),
+        ({"json": '{"type": '}, "json is no JSON"),
+        ({"json": "[1]"}, "a JSON schema is an object"),
+        ({"json": {"type": "foo"}}, "the schema at /: Invalid type: foo"),
+        ({"json": {"properties": {"a": {"type": "string", "pattern": "("}}}}, "at /properties/a: .*unclosed"),
+        ({"json": {"properties": []}}, "properties must be an object|wrong type"),
+        ({"json": {"enum": []}}, "at /"),
+        ({"json": {"type": "string", "minLength": 3, "maxLength": 2}}, "at /"),
+        ({"structural_tag": {"type": "structural_tag"}}, "neither format nor structures"),
+        ({"structural_tag": {"format": {"type": "tag", "begin": "<a>"}}}, "format of type 'tag' lacks or misuses"),
+        ({"structural_tag": {"format": {"type": "sequence", "elements": [{"type": "x"}]}}}, r"format\.elements has"),
+    ],
+)
+def test_a_form_that_cannot_be_enforced_is_refused_with_the_reason(compiler, form, words):
+    with pytest.raises(InvalidRequest, match=words) as refused:
+        compiler.compile_now(StructuredOutputsParams(**form))
+    assert "\n" not in str(refused.value)
+    assert source(compiler, regex="ok")
+
+
+def test_added_tokens_stand_for_the_text_of_tags(compiler):
+    tag = {"type": "tag", "begin": "<call>\n", "content": {"type": "any_text"}, "end": "<|end|>"}
+    grammar = source(compiler, structural_tag={"type": "structural_tag", "format": tag})["lark_grammar"]
+    assert '<[7]> "\\n"' in grammar
+    assert "<[3]>" in grammar
+    assert "<call>" not in grammar
+
+
+def test_a_schemas_own_options_for_llguidance_are_dropped(compiler):
+    found = source(compiler, json={"type": "object", "x-guidance": {"lenient": True}}, disable_any_whitespace=True)
+    assert found["json_schema"]["x-guidance"] == {"whitespace_flexible": False}
+
+
+def test_objects_can_be_closed(compiler):
+    schema = {"properties": {"a": {"properties": {"b": {}}}, "c": {"properties": {}, "additionalProperties": True}}}
+    found = source(compiler, json=schema, disable_additional_properties=True)["json_schema"]
+    assert found["additionalProperties"] is False
+    assert found["properties"]["a"]["additionalProperties"] is False
+    assert found["properties"]["c"]["additionalProperties"] is True
+
+
+def test_what_takes_too_long_is_refused_and_the_next_is_answered(compiler):
+    branches = [{"required": [f"a{i}"], "properties": {f"b{i}": {"enum": list(range(i, i + 40))}}} for i in range(40)]
+    hostile = {"type": "object", "allOf": [{"anyOf": branches} for _ in range(3)]}
+    with pytest.raises(InvalidRequest, match=r"takes more than 1 s|too large|exceeded"):
+        compiler.compile_now(StructuredOutputsParams(json=hostile))
+    assert source(compiler, choice=["a"])
+
+
+def test_a_helper_that_is_killed_costs_its_request_nothing(compiler):
+    assert source(compiler, regex="before")
+    os.kill(pid(compiler), signal.SIGKILL)
+    assert source(compiler, regex="after")
+
+
+def test_a_form_that_was_compiled_is_remembered_and_old_ones_are_dropped(compiler):
+    first = compiler.compile_now(StructuredOutputsParams(regex="kept"))
+    os.kill(pid(compiler), signal.SIGSTOP)
+    assert compiler.compile_now(StructuredOutputsParams(regex="kept")) == first
+    os.kill(pid(compiler), signal.SIGCONT)
+    with ThreadPoolExecutor(8) as threads:
+        forms = [StructuredOutputsParams(regex=f"a{{{number}}}") for number in range(MAX_KEPT + 20)]
+        assert len(set(threads.map(lambda form: compiler.compile_now(form)[0].source, forms))) == len(forms)
+    assert len(compiler._kept) == MAX_KEPT
+    assert compiler._kept_chars == sum(len(key) + len(found.source) for key, found in compiler._kept.items())
+
+
+def test_a_lenient_schema_that_cannot_be_enforced_becomes_any_object_with_a_warning():
+    node = {"type": "json_schema", "json_schema": {"contains": {}}, "lenient": True}
+    found = lowered(StructuredOutputsParams(structural_tag={"format": node}))
+    assert '%json {\\"type\\": \\"object\\"}' in found.source
+    assert found.warnings == [
+        "the schema at /contains: contains is not supported: that some item fits cannot be said of an array of any "
+        "length; any object is accepted"
+    ]

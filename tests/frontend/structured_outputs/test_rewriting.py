@@ -1,0 +1,237 @@
+"""JSON schemas, rewritten for llguidance, held to a validator of JSON Schema: never an invalid output, few refusals."""
+
+import json
+import random
+
+import jsonschema_rs
+import pytest
+from llguidance import LLMatcher
+
+from paged_serve.frontend.structured_outputs.helper_messages import AddedTokens
+from paged_serve.frontend.structured_outputs.json_schema.rewriting import Rewriting, Unsupported
+from paged_serve.frontend.structured_outputs.lowering import bytes_tokenizer
+
+TOKENIZER = bytes_tokenizer(AddedTokens())
+
+
+def matcher_of(schema) -> LLMatcher:
+    rewritten = Rewriting(schema).schema()
+    matcher = LLMatcher(TOKENIZER, LLMatcher.grammar_from_json_schema(rewritten), log_level=0)
+    assert not matcher.is_error(), (schema, rewritten, matcher.get_error()[:200])
+    return matcher
+
+
+def accepts(matcher: LLMatcher, instance) -> bool:
+    text = json.dumps(instance, ensure_ascii=False).encode()
+    fresh = matcher.deep_copy()
+    return fresh.try_consume_tokens(list(text)) == len(text) and fresh.is_accepting()
+
+
+def check(schema, instances) -> None:
+    """The grammar and the validator agree about every instance."""
+    matcher, validator = matcher_of(schema), jsonschema_rs.validator_for(schema)
+    for instance in instances:
+        assert accepts(matcher, instance) == validator.is_valid(instance), (schema, instance)
+
+
+KIND = {"properties": {"kind": {"const": "a"}, "x": {"type": "integer"}}, "required": ["kind"]}
+OTHER = {"properties": {"kind": {"enum": ["b", "c"]}, "y": {"type": "string"}}, "required": ["kind"]}
+VALUES = [None, True, False, 0, 1, 2.5, -3, "", "a", "ab", "b\n", [], [1], ["a", "b"], {}, {"a": 1}, {"b": "x"}]
+OBJECTS = [
+    *({}, {"a": 1}, {"b": 1}, {"a": 1, "b": 1}, {"a": 1, "b": 1, "c": 1}, {"a": 1, "c": 1}, {"c": 1}, {"a": "x"}),
+    *({"kind": "a"}, {"kind": "b"}, {"kind": "a", "x": 1}, {"kind": "a", "x": "1"}, {"kind": "d"}),
+    *({"kind": "b", "y": "s"}, {"kind": "c", "y": 3}, "text", 5),
+]
+ARRAYS = [
+    [],
+    ["x"],
+    ["y"],
+    ["x", "y"],
+    ["y", "x"],
+    ["x", "x"],
+    ["x", "y", "z"],
+    ["z", "y", "x"],
+    ["x", "y", "x"],
+    ["q"],
+]
+CLOSED = {"type": "object", "properties": {"a": {}, "b": {}, "c": {}}, "additionalProperties": False}
+
+
+@pytest.mark.parametrize(
+    ("schema", "instances"),
+    [
+        ({"not": {"type": "string"}}, VALUES),
+        ({"not": {"type": ["object", "array", "number"]}}, VALUES),
+        ({"not": {"const": "a"}}, VALUES),
+        ({"type": "string", "not": {"enum": ["a", "abc", ""]}}, ["", "a", "ab", "abc", "abcd", "b", "é", "\n"]),
+        ({"not": {"enum": [1, True, None]}}, VALUES),
+        ({"type": "object", "not": {"required": ["a"]}}, OBJECTS),
+        ({"type": "object", "not": {"anyOf": [{"required": ["a"]}, {"required": ["b"]}]}}, OBJECTS),
+        ({"type": "integer", "not": {"minimum": 5}}, [3, 4, 5, 6, -1]),
+        ({"type": "string", "not": {"maxLength": 2}}, ["", "ab", "abc", "abcd"]),
+        ({"not": {"not": {"type": "string"}}}, VALUES),
+        ({"dependentRequired": {"a": ["b"]}, "type": "object"}, OBJECTS),
+        ({"dependencies": {"a": ["b"], "c": {"required": ["b"]}}, "type": "object"}, OBJECTS),
+        ({"dependentSchemas": {"a": {"properties": {"a": {"type": "integer"}}}}, "type": "object"}, OBJECTS),
+        ({"oneOf": [KIND, OTHER], "type": "object"}, OBJECTS),
+        ({"oneOf": [{"type": "string"}, {"type": "integer"}]}, VALUES),
+        ({"oneOf": [{"required": ["a"]}, {"required": ["b"]}], "type": "object"}, OBJECTS),
+        ({"oneOf": [{"$ref": "#/$defs/k"}, {"$ref": "#/$defs/o"}], "type": "object", "$defs": {"k": KIND, "o": OTHER}},
+         OBJECTS),
+        ({"oneOf": [{"type": "number", "maximum": 1}, {"type": "number", "minimum": 2}]}, [0, 1, 1.5, 2, 3, "a"]),
+        ({"type": "array", "items": {"enum": ["x", "y", "z"]}, "uniqueItems": True}, ARRAYS),
+        ({"type": "array", "items": {"enum": ["x", "y"]}, "uniqueItems": True, "minItems": 2}, ARRAYS),
+        ({"type": "array", "items": {"type": "string"}, "uniqueItems": True, "maxItems": 1}, ARRAYS),
+        ({**CLOSED, "minProperties": 1, "maxProperties": 2}, OBJECTS),
+        ({**CLOSED, "minProperties": 2, "required": ["b"]}, OBJECTS),
+        ({"if": {"required": ["a"]}, "then": {"required": ["b"]}, "type": "object"}, OBJECTS),
+        ({"if": {"properties": {"kind": {"const": "a"}}, "required": ["kind"]},
+          "then": {"properties": {"x": {"type": "integer"}}}, "else": {"required": ["y"]}, "type": "object"}, OBJECTS),
+        ({"type": "object", "propertyNames": {"enum": ["a", "b"]}}, OBJECTS),
+        ({"type": "object", "propertyNames": {"maxLength": 1}, "properties": {"kind": True}}, OBJECTS),
+        ({"type": "object", "properties": {"a": {}}, "unevaluatedProperties": False}, OBJECTS),
+        ({"$schema": "http://json-schema.org/draft-04/schema#", "type": "integer", "minimum": 3,
+          "exclusiveMinimum": True}, [2, 3, 4]),
+        ({"properties": {"a": {"oneOf": [{"const": 1}, {"const": "x"}]}, "b": {"$ref": "#/properties/a/oneOf/0"}},
+          "type": "object"}, [{"a": 1}, {"a": "x"}, {"a": 2}, {"b": 1}, {"b": "x"}, {}]),
+        (True, VALUES),
+    ],
+)  # fmt: skip
+def test_what_llguidance_lacks_is_said_in_other_keywords(schema, instances):
+    check(schema, instances)
+
+
+@pytest.mark.parametrize(
+    ("schema", "where", "keyword"),
+    [
+        ({"type": "array", "contains": {"type": "string"}}, "/contains", "contains"),
+        ({"properties": {"a/b": {"unevaluatedItems": False}}}, "/properties/a~1b/unevaluatedItems", "use items"),
+        ({"type": "array", "uniqueItems": True}, "/uniqueItems", "uniqueItems"),
+        ({"not": {"pattern": "a"}}, "/not", "not"),
+        ({"oneOf": [{"pattern": "a"}, {"pattern": "b"}]}, "/oneOf", "oneOf"),
+        ({"$ref": "https://example.com/schema"}, "/$ref", r"\$ref"),
+        ({"$ref": "#"}, "/$ref", "leads back"),
+        ({"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"}, "", "leads back"),
+        ({"allOf": [{"required": ["a"]}], "unevaluatedProperties": False}, "/unevaluatedProperties", "no allOf"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_said_is_refused_by_pointer_and_keyword(schema, where, keyword):
+    with pytest.raises(Unsupported, match=keyword) as refused:
+        Rewriting(schema).schema()
+    assert refused.value.pointer.startswith(where)
+
+
+def test_formats_without_a_grammar_are_annotations_and_said():
+    rewriting = Rewriting({"type": "object", "properties": {"a": {"type": "string", "format": "color"}}})
+    assert rewriting.schema()["properties"]["a"] == {"type": "string"}
+    assert rewriting.warnings == ["the schema at /properties/a: format 'color' is not enforced"]
+
+
+def test_a_schema_is_not_changed_by_rewriting_it():
+    schema = {
+        "type": "object",
+        "properties": {"a": {"not": {"const": 1}, "format": "x"}},
+        "dependentRequired": {"a": ["b"]},
+    }
+    before = json.dumps(schema)
+    Rewriting(schema).schema()
+    assert json.dumps(schema) == before
+
+
+def test_depth_and_size_are_bounded():
+    deep: dict = {}
+    for _ in range(80):
+        deep = {"items": deep}
+    with pytest.raises(Unsupported, match="deeper than 64"):
+        Rewriting(deep).schema()
+    wide = {f"p{i}": {"type": "object", "dependentRequired": {f"q{j}": ["r"] for j in range(400)}} for i in range(400)}
+    with pytest.raises(Unsupported, match="100000 parts"):
+        Rewriting({"properties": wide}).schema()
+
+
+LEAVES = [
+    {"type": "string"},
+    {"type": "integer"},
+    {"const": "a"},
+    {"enum": ["a", "b", 1]},
+    {"type": "null"},
+    {"minimum": 1},
+    {},
+]
+NAMES = ("a", "b", "c")
+
+
+def draw_schema(rng: random.Random, depth: int):
+    """Of the keywords that are rewritten, in random combinations."""
+    if depth == 0 or rng.random() < 0.2:
+        return rng.choice(LEAVES)
+    below = [draw_schema(rng, depth - 1) for _ in range(rng.randint(1, 3))]
+    match rng.randrange(9):
+        case 0:
+            return {"not": below[0]}
+        case 1:
+            return {rng.choice(("anyOf", "allOf", "oneOf")): below}
+        case 2:
+            return {"if": below[0], "then": below[-1]}
+        case 3:
+            return {"type": "object", "dependentRequired": {rng.choice(NAMES): [rng.choice(NAMES)]}}
+        case 4:
+            return {"type": "array", "items": {"enum": ["a", "b", 1][: rng.randint(1, 3)]}, "uniqueItems": True}
+        case 5:
+            return {"type": "array", "items": below[0], "maxItems": 2}
+        case 6:
+            more = {"minProperties": rng.randint(0, 2), "maxProperties": rng.randint(1, 3)}
+            return {
+                "type": "object",
+                "properties": dict.fromkeys(NAMES, below[0]),
+                "additionalProperties": False,
+                **more,
+            }
+        case _:
+            required = rng.sample(NAMES, rng.randint(0, 2))
+            properties = dict(zip(NAMES, below, strict=False))
+            return {"type": "object", "properties": properties, "required": required}
+
+
+def draw_instance(rng: random.Random, depth: int):
+    """Keys in the order of their names, as grammars want properties in the order of the schema."""
+    match rng.randrange(7 if depth else 5):
+        case 0:
+            return rng.choice(["a", "b", "c", ""])
+        case 1:
+            return rng.choice([0, 1, 2, -1])
+        case 2:
+            return None
+        case 3:
+            return rng.choice([True, False])
+        case 4:
+            return rng.choice([[], {}])
+        case 5:
+            return [draw_instance(rng, depth - 1) for _ in range(rng.randint(0, 3))]
+        case _:
+            return {name: draw_instance(rng, depth - 1) for name in NAMES if rng.random() < 0.5}
+
+
+@pytest.mark.parametrize("seed", [*range(4), *(pytest.param(i, marks=pytest.mark.nightly) for i in range(4, 100))])
+def test_no_invalid_output_is_accepted_whatever_the_schema(seed):
+    """What the grammar alone refuses has its properties in another order than the schema."""
+    rng, served, valid, missed = random.Random(seed), 0, 0, 0
+    for _ in range(150):
+        schema = draw_schema(rng, 3)
+        try:
+            rewritten = Rewriting(schema).schema()
+        except Unsupported:
+            continue
+        matcher = LLMatcher(TOKENIZER, LLMatcher.grammar_from_json_schema(rewritten), log_level=0)
+        if matcher.is_error():
+            continue
+        served += 1
+        validator = jsonschema_rs.validator_for(schema)
+        for _ in range(30):
+            instance = draw_instance(rng, 2)
+            is_valid, is_accepted = validator.is_valid(instance), accepts(matcher, instance)
+            assert is_valid or not is_accepted, (schema, instance)
+            valid += is_valid
+            missed += is_valid and not is_accepted
+    assert served > 60
+    assert missed <= 0.1 * valid

@@ -1,0 +1,125 @@
+"""A row's grammar: masks by the output alone, copies, failures, free text before it begins."""
+
+import json
+
+import numpy as np
+import pytest
+
+from paged_serve.protocol.errors import ConfigError
+from paged_serve.protocol.messages.structured_outputs import Grammar
+from paged_serve.workers.batch.grammars import MAX_COMPILED, Grammars
+from paged_serve.workers.process.rank import DEMO_MODEL
+
+VOCAB_SIZE, EOS = 1024, (2, 0)
+TOKENIZER = DEMO_MODEL / "tokenizer.json"
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": False}
+JSON = Grammar(json.dumps({"grammars": [{"json_schema": SCHEMA}]}))
+
+
+@pytest.fixture(scope="module")
+def grammars():
+    return Grammars(TOKENIZER, VOCAB_SIZE, EOS)
+
+
+def lark(grammar: str, **more) -> Grammar:
+    return Grammar(json.dumps({"grammars": [{"lark_grammar": grammar}]}), **more)
+
+
+def allowed(grammars, row) -> list[int]:
+    grammars.start([row])
+    grammars.wait()
+    logits = np.zeros(VOCAB_SIZE, np.float32)
+    row.apply(logits)
+    return np.flatnonzero(np.isfinite(logits)).tolist()
+
+
+def generated(grammars, row, rng, limit=200) -> list[int]:
+    """Tokens drawn among the allowed, until the end token."""
+    output = []
+    while len(output) < limit:
+        output.append(int(rng.choice(allowed(grammars, row))))
+        if output[-1] in EOS:
+            break
+        row.append(output[-1])
+    return output
+
+
+def test_a_row_that_returns_with_its_output_has_the_same_masks(grammars):
+    rng = np.random.default_rng(1)
+    for _ in range(5):
+        row = grammars.prepare(JSON, [])
+        output: list[int] = []
+        while not output or output[-1] not in EOS:
+            here = allowed(grammars, row)
+            assert allowed(grammars, grammars.prepare(JSON, output)) == here, output
+            output.append(int(rng.choice(here)))
+            row.append(output[-1])
+            assert len(output) < 300
+
+
+def test_rows_of_one_grammar_do_not_disturb_each_other(grammars):
+    rows = [grammars.prepare(JSON, []) for _ in range(8)]
+    alone = [generated(grammars, grammars.prepare(JSON, []), np.random.default_rng(seed)) for seed in range(8)]
+    rngs, outputs = [np.random.default_rng(seed) for seed in range(8)], [[] for _ in rows]
+    for _ in range(200):
+        running = [i for i, output in enumerate(outputs) if not output or output[-1] not in EOS]
+        grammars.start([rows[i] for i in running])
+        grammars.wait()
+        for i in running:
+            logits = np.zeros(VOCAB_SIZE, np.float32)
+            rows[i].apply(logits)
+            outputs[i].append(int(rngs[i].choice(np.flatnonzero(np.isfinite(logits)))))
+            rows[i].append(outputs[i][-1])
+    assert outputs == alone
+
+
+def test_only_end_tokens_follow_what_is_complete(grammars):
+    row = grammars.prepare(lark('start: "yes"'), [])
+    assert generated(grammars, row, np.random.default_rng(0))[-1] in EOS
+    assert allowed(grammars, row) == sorted(EOS)
+
+
+def test_the_output_is_free_until_the_token_that_the_grammar_comes_after(grammars):
+    row = grammars.prepare(lark('start: "no"', after=(7, 9)), [5, 6])
+    assert len(allowed(grammars, row)) == VOCAB_SIZE
+    row.append(9)
+    bound = allowed(grammars, row)
+    assert 0 < len(bound) < 10
+    assert bound == allowed(grammars, grammars.prepare(lark('start: "no"', after=(7, 9)), [5, 6, 9]))
+    assert bound == allowed(grammars, grammars.prepare(lark('start: "no"'), []))
+
+
+@pytest.mark.parametrize("source", ["nonsense", '{"grammars": []}', '{"grammars": [{"lark_grammar": "start: /(/"}]}'])
+def test_a_grammar_that_does_not_compile_fails_its_row_alone(grammars, source):
+    broken, whole = grammars.prepare(Grammar(source), []), grammars.prepare(JSON, [])
+    grammars.start([broken, whole])
+    grammars.wait()
+    assert broken.failure
+    assert "\n" not in broken.failure
+    assert not whole.failure
+    assert whole.bits.any()
+
+
+def test_an_output_that_the_grammar_does_not_allow_fails(grammars):
+    row = grammars.prepare(lark('start: "yes"'), [500])
+    assert row.failure
+    row.append(3)  # harmless
+
+
+def test_a_grammar_that_no_output_satisfies_fails(grammars):
+    row = grammars.prepare(lark("start: X\nX: /a+/ & /b+/"), [])
+    grammars.start([row])
+    grammars.wait()
+    assert row.failure
+
+
+def test_few_compiled_grammars_are_kept(grammars):
+    for number in range(2 * MAX_COMPILED):
+        grammars.prepare(lark(f'start: "{number}"'), [])
+    assert len(grammars._compiled) == MAX_COMPILED
+
+
+def test_a_tokenizer_that_cannot_be_read_refuses_the_start(tmp_path):
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(ConfigError, match=r"tokenizer\.json"):
+        Grammars(tmp_path / "tokenizer.json", VOCAB_SIZE, EOS)

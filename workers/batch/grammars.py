@@ -1,0 +1,124 @@
+"""Which tokens a grammar allows next: a matcher a row, advanced by the row's own output (llguidance: an Earley parser
+over lexemes that are derivatives of regular expressions).
+
+A mask depends on the grammar and the output alone, so a row that returns with its output after preemption or a restart
+has the masks that it would have had.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paged_serve.protocol.errors import ConfigError
+from paged_serve.protocol.messages.structured_outputs import Grammar
+
+from .grammar_tokenizer import tokenizer_for_grammars
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher
+
+MAX_COMPILED = 64  # grammars, which later rows begin with a copy of
+MAX_REASON_CHARS = 256
+NO_OUTPUT = "no output satisfies the grammar"
+
+
+@dataclass(slots=True)
+class RowGrammar:
+    """One row's matcher."""
+
+    matcher: "LLMatcher"
+    bits: NDArray[np.int32]  # [words] of the next token: bit i is set if token i is allowed
+    after: frozenset[int]  # as Grammar.after; empty once one of them has come
+    failure: str = ""  # why no token can follow
+
+    @property
+    def binds(self) -> bool:
+        """False while the output is still free."""
+        return not self.after
+
+    def append(self, token: int) -> None:
+        """Take the row's next output token."""
+        if not self.binds:
+            if token in self.after:
+                self.after = frozenset()
+        elif not self.failure and not self.matcher.consume_token(token):
+            self.failure = _reason(self.matcher)
+
+    def apply(self, logits: NDArray[np.float32]) -> None:
+        """Mask, in place, one row [vocab]."""
+        if self.binds:
+            allowed = np.unpackbits(self.bits.view(np.uint8), count=len(logits), bitorder="little")
+            np.copyto(logits, -np.inf, where=allowed == 0)
+
+
+class Grammars:
+    """Compiles for one model, and computes the masks of a step's rows beside its forward pass; on the sampling rank."""
+
+    def __init__(self, tokenizer_file: Path, vocab_size: int, eos_token_ids: Sequence[int]):
+        """Reads tokenizer.json, which takes seconds for a vocabulary of 128k tokens. Raises ConfigError."""
+        import llguidance.numpy  # here: a worker without a tokenizer does without
+
+        self._library = llguidance
+        try:
+            text = tokenizer_for_grammars(tokenizer_file)
+            self._tokenizer = llguidance.LLTokenizer(text, n_vocab=vocab_size, eos_token=list(eos_token_ids))
+        except ValueError as error:
+            raise ConfigError(f"structured outputs cannot read {tokenizer_file}: {error}") from None
+        self._words = -(-vocab_size // 32)
+        self._compiled: OrderedDict[str, LLMatcher] = OrderedDict()
+        self._executor = llguidance.LLExecutor(1)
+        self._thread = ThreadPoolExecutor(1, "grammar")
+        self._running: Future[None] | None = None
+
+    def prepare(self, grammar: Grammar, output: Sequence[int]) -> RowGrammar:
+        """For a row whose output so far is `output`."""
+        self.wait()
+        matcher = self._matcher(grammar.source)
+        row = RowGrammar(matcher, np.zeros(self._words, np.int32), frozenset(grammar.after))
+        if matcher.is_error():
+            row.failure = _reason(matcher)
+        for token in output:
+            row.append(token)
+        return row
+
+    def start(self, rows: Sequence[RowGrammar]) -> None:
+        """Compute the masks of `rows` in a thread."""
+        self.wait()
+        if bound := [row for row in rows if row.binds and not row.failure]:
+            self._running = self._thread.submit(self._fill, bound)
+
+    def wait(self) -> None:
+        """Until the masks that were started are there."""
+        if self._running is not None:
+            self._running.result()
+            self._running = None
+
+    def _fill(self, rows: list[RowGrammar]) -> None:
+        masks = np.zeros((len(rows), self._words), np.int32)
+        self._library.numpy.fill_next_token_bitmask_par(
+            self._executor, [(row.matcher, i) for i, row in enumerate(rows)], masks
+        )
+        for row, bits in zip(rows, masks, strict=True):
+            row.bits = bits
+            if row.matcher.is_error():
+                row.failure = _reason(row.matcher)
+
+    def _matcher(self, source: str) -> "LLMatcher":
+        """A matcher at its start; a grammar's first one takes milliseconds, a copy microseconds."""
+        compiled = self._compiled.pop(source, None) or self._library.LLMatcher(self._tokenizer, source, log_level=0)
+        self._compiled[source] = compiled
+        if len(self._compiled) > MAX_COMPILED:
+            self._compiled.popitem(last=False)
+        return compiled.deep_copy()
+
+
+def _reason(matcher: "LLMatcher") -> str:
+    """In a line; the rest of what llguidance writes describes its own state."""
+    reason = matcher.get_error().strip().split("\n")[0][:MAX_REASON_CHARS]
+    return NO_OUTPUT if reason.startswith("NoExtension") else reason
