@@ -43,7 +43,7 @@ FOLDERS = [folder for room in ROOMS for folder in house.folders(room)]
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.path)
-def test_a_folder_is_a_chapter(folder):
+def test_a_folder_has_few_files_few_floors_and_no_circle(folder):
     assert folder.num_files <= MAX_FILES or folder.path in CATALOGUES, f"{folder.path} has {folder.num_files} files"
     assert len(folder.floors) <= MAX_FLOORS, f"{folder.path}: a tower of imports: " + " -> ".join(folder.floors)
     assert not folder.circles, f"{folder.path} has circles of imports: {folder.circles}"
@@ -68,14 +68,14 @@ def test_a_package_itself_holds_no_code(room):
 
 
 @pytest.mark.parametrize("room", [*ROOMS, "scripts", "tests"])
-def test_every_file_can_be_read_in_one_sitting(room):
+def test_no_file_exceeds_the_length_limit(room):
     for path in sources(room):
         lines = path.read_text().count("\n")
         assert lines <= MAX_LINES, f"{path.relative_to(ROOT)} has {lines} lines; split it (aim under 300)"
 
 
 @pytest.mark.parametrize("room", ROOMS)
-def test_no_file_reads_the_environment_behind_the_configurations_back(room):
+def test_only_the_configuration_reads_the_environment(room):
     allowed = {
         "frontend/config/options.py",
         "protocol/process/log.py",
@@ -93,7 +93,7 @@ def test_no_file_reads_the_environment_behind_the_configurations_back(room):
 
 
 @pytest.mark.parametrize("room", ROOMS)
-def test_no_file_decides_by_the_clock_on_the_wall(room):
+def test_no_file_decides_by_the_wall_clock(room):
     """It may jump. These tell it to people, or let the removal of old files wait."""
     tells = {
         *("engine_core/engine/step_log.py", "protocol/transport/run_dir.py", "frontend/cli/doctor.py"),

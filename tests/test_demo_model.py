@@ -36,7 +36,7 @@ def test_weights_are_at_most_8_megabytes():
     assert (FOLDER / "model.safetensors").stat().st_size <= 8_000_000
 
 
-def test_heads_divide_by_four():
+def test_heads_are_divisible_by_four():
     config = json.loads((FOLDER / "config.json").read_text())
     assert config["architectures"] == ["LlamaForCausalLM"]
     assert config["num_attention_heads"] % 4 == 0

@@ -22,6 +22,6 @@ def test_every_test_that_the_page_names_exists():
     assert len(NAMED) > 50
 
 
-def test_every_row_has_a_test_or_says_that_it_is_open():
+def test_every_row_has_a_test_or_is_marked_open():
     assert [row for row in ROWS if "::test_" not in row and "**open**" not in row] == []
     assert [row for row in ROWS if row.count("|") != 5] == [], "a row has four columns"

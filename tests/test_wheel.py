@@ -52,7 +52,7 @@ def test_the_record_names_every_file_with_its_hash():
 
 @pytest.mark.nightly
 @pytest.mark.timeout(3600)
-def test_what_the_wheel_installs_answers_as_the_source_does(tmp_path):
+def test_an_installed_wheel_answers_as_the_source_does(tmp_path):
     """Compiles everything, and downloads setuptools."""
     script = [sys.executable, str(ROOT / "scripts/build_wheel.py"), "--into", str(tmp_path)]
     subprocess.run(script, check=True)

@@ -52,7 +52,7 @@ def free_bytes(folder: str | Path) -> int:
     return found.f_bavail * found.f_frsize
 
 
-def test_a_full_run_directory_ends_no_process_and_a_replaced_one_lives_without_a_record(folder):
+def test_a_full_run_directory_ends_no_process_and_a_replacement_runs_without_a_record(folder):
     server = ServerProcess(folder, within=within(folder, SIZE))
     try:
         server.wait_ready()

@@ -74,13 +74,13 @@ async def serve_all(server: ServerProcess, orders: list[Order], expected: Expect
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("cell", [Cell(*cell) for cell in product(SERVING, CHILDREN, SIGNALS)], ids=str)
-def test_streams_are_exact_whatever_happens_to_a_child(shared, cell, orders, expected):
+def test_streams_are_exact_after_every_signal_to_a_child(shared, cell, orders, expected):
     asyncio.run(run_while_serving(shared, cell, orders, expected))
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("cell", NEEDS_ONE_OF_ITS_OWN, ids=str)
-def test_a_server_of_its_own_for_each_fault(shared, start, cell, orders, expected):
+def test_streams_are_exact_on_a_fresh_server_for_each_fault(shared, start, cell, orders, expected):
     server = start()
     if cell.phase == "loading":
         asyncio.run(strike(server, cell))
@@ -96,7 +96,7 @@ def test_a_server_of_its_own_for_each_fault(shared, start, cell, orders, expecte
     check_end(server, cell)
 
 
-def test_a_server_bears_a_loss_of_each_and_another_one_while_it_drains(start, orders, expected):
+def test_a_server_survives_a_loss_of_each_child_and_another_while_it_drains(start, orders, expected):
     """The matrix in little, on a machine of any speed: what is asserted holds at whatever moment a strike comes."""
     server = start()
     server.wait_ready()

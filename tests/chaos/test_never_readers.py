@@ -106,7 +106,7 @@ def text_of(answer: bytes) -> str:
     return "".join(choice["text"] for event in events for choice in json.loads(event)["choices"])
 
 
-def test_over_http_each_costs_what_is_kept_for_it_and_may_still_read(server):
+def test_each_http_client_costs_only_its_stored_answer_and_may_still_read(server):
     undisturbed = server.complete(max_tokens=MAX_TOKENS, ignore_eos=True)
     core, frontend = (memory(server, role, "VmRSS") for role in ("engine-core", "frontend"))
     with unread_streams(server) as connections:
@@ -120,7 +120,7 @@ def test_over_http_each_costs_what_is_kept_for_it_and_may_still_read(server):
     asyncio.run(check_nothing_is_left(server))
 
 
-def test_over_zeromq_halted_clients_lose_their_lease(server):
+def test_halted_zeromq_clients_lose_their_lease(server):
     undisturbed = server.complete(max_tokens=96)
     core = memory(server, "engine-core", "VmRSS")
     counts = map(str, (CLIENTS // 10, 10, MAX_TOKENS))

@@ -102,6 +102,6 @@ async def serve_through(server: ServerProcess, expected: Expected, end: Callable
 
 @pytest.mark.parametrize("role", CHILDREN)
 @pytest.mark.parametrize("end", [no_more_files, no_more_disk, no_more_memory], ids=lambda end: end.__name__)
-def test_the_service_outlives_the_end_of_a_resource(server, expected, end, role):
+def test_the_service_survives_an_exhausted_resource(server, expected, end, role):
     load = asyncio.run(serve_through(server, expected, end, role))
     judge(Cell("decode", "frontend", "SIGKILL"), load)  # a process may be replaced; nothing may be lost

@@ -41,7 +41,7 @@ def stop(server: ServerProcess) -> None:
     assert "Traceback" not in server.said()
 
 
-def test_a_server_that_was_stopped_leaves_nothing_however_often(tmp_path_factory):
+def test_repeated_starts_and_stops_leave_nothing_behind(tmp_path_factory):
     run_dirs, texts = tmp_path_factory.mktemp("t"), set()
     ours = psutil.Process().num_fds()
     for cycle in range(CYCLES):
@@ -59,7 +59,7 @@ def test_a_server_that_was_stopped_leaves_nothing_however_often(tmp_path_factory
     assert psutil.Process().num_fds() == ours
 
 
-def test_many_that_start_at_once_share_a_temporary_directory_and_nothing_else(tmp_path_factory):
+def test_servers_that_start_at_once_share_only_the_temporary_directory(tmp_path_factory):
     run_dirs = tmp_path_factory.mktemp("t")
     count = min(STARTS, psutil.virtual_memory().available // SERVER_BYTES)
     servers = [

@@ -53,7 +53,7 @@ def serve_through(server: ServerProcess, *all_strikes: tuple[Strike, ...]) -> No
     check_no_file_is_left(server)
 
 
-def test_halted_ranks_and_after_a_loss_of_the_core_a_halted_core_with_a_rank(start):
+def test_streams_survive_halted_ranks_and_then_a_core_halted_with_a_rank(start):
     serve_through(start(2, "--no-standby-workers"), HALTED_RANKS, CORE_LOSS, HALTED_ENGINE)
 
 
@@ -62,7 +62,7 @@ def test_halted_ranks_and_after_a_loss_of_the_core_a_halted_core_with_a_rank(sta
 @pytest.mark.parametrize(
     ("size", "strikes"), [(size, pair) for size in SIZES for pair in mixed(children_of(size), 2)], ids=told
 )
-def test_every_pair_of_a_fresh_server(start, size, strikes):
+def test_streams_survive_every_pair_of_faults_on_a_fresh_server(start, size, strikes):
     serve_through(start(size), strikes)
 
 
@@ -70,7 +70,7 @@ def test_every_pair_of_a_fresh_server(start, size, strikes):
 @pytest.mark.timeout(36000)
 @pytest.mark.parametrize("count", [2, 3])
 @pytest.mark.parametrize("size", SIZES)
-def test_every_pair_and_triple_one_after_the_other(start, size, count):
+def test_streams_survive_every_pair_and_triple_of_faults_in_sequence(start, size, count):
     """After a loss of the core, and after all that came before."""
     sets = mixed(children_of(size), 2) if count == 2 else alike(children_of(size), 3)
     serve_through(start(size), CORE_LOSS, *sets)

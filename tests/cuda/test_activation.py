@@ -11,5 +11,5 @@ from .checks_elementwise import check_activation
 @pytest.mark.parametrize(
     ("activation", "dtype"), [("silu", torch.bfloat16), ("gelu_tanh", torch.float16), ("gelu_erf", torch.bfloat16)]
 )
-def test_the_gate_of_each_element_times_its_other_half(launcher, device, activation, dtype, rows, size):
+def test_each_element_is_the_activated_gate_times_its_other_half(launcher, device, activation, dtype, rows, size):
     check_activation(launcher, dtype, rows, size, activation, device)

@@ -21,14 +21,14 @@ KINDS = (  # each head dimension, group, block size, dtype and kind of cache at 
 BATCH = [(1, 40), (3, 62), (1, 530), (70, 10)]  # new tokens, past tokens
 
 
-def test_it_is_right_and_free_of_races_in_every_schedule(scheduled):
+def test_attention_is_correct_and_race_free_in_every_schedule(scheduled):
     check_attention(scheduled)
 
 
 @pytest.mark.cpu_kernels
 @pytest.mark.parametrize("heads", KINDS)
 @pytest.mark.parametrize("options", [PLAIN, Options(window=33, cap=8.0, sinks=True, scales=(0.25, 3.0))])
-def test_every_kind_of_head_gives_the_oracles_answer(launcher, heads, options):
+def test_every_head_layout_matches_the_oracle(launcher, heads, options):
     options = options if heads.cache_dtype == FP8 else replace(options, scales=(1.0, 1.0))
     cases = batch(heads, BATCH)
     assert_right(run(launcher, cases, options), cases, options)
@@ -36,21 +36,21 @@ def test_every_kind_of_head_gives_the_oracles_answer(launcher, heads, options):
 
 
 @pytest.mark.cpu_kernels
-def test_lengths_around_edges_of_blocks_tiles_and_splits(launcher):
+def test_lengths_at_the_edges_of_blocks_tiles_and_splits_match_the_oracle(launcher):
     cases = batch(USUAL, [(1, length - 1) for length in EDGES])
     assert_right(run(launcher, cases), cases)
 
 
 @pytest.mark.cpu_kernels
 @pytest.mark.parametrize("new", [1, 15, 16, 17, 63, 64, 65])
-def test_chunks_of_any_length(launcher, new):
+def test_chunks_of_any_length_match_the_oracle(launcher, new):
     cases = batch(USUAL, [(new, 0), (new, 1)])
     assert_right(run(launcher, cases), cases)
 
 
 @pytest.mark.cpu_kernels
 @pytest.mark.parametrize("window", [1, 2, 63, 64, 65, 511, 512, 513, 2000])
-def test_windows_around_edges_of_tiles_and_splits(launcher, window):
+def test_windows_at_the_edges_of_tiles_and_splits_match_the_oracle(launcher, window):
     cases = batch(USUAL, [(1, 1040), (2, 63), (18, 500)], window=window)
     assert_right(run(launcher, cases, Options(window=window)), cases, Options(window=window))
 
@@ -62,12 +62,12 @@ def test_requests_without_new_tokens_are_left_out(launcher):
 
 
 @pytest.mark.cpu_kernels
-def test_more_requests_than_threads_of_the_plan(launcher):
+def test_more_requests_than_threads_of_the_plan_match_the_oracle(launcher):
     cases = batch(replace(USUAL, num_heads=4, kv_heads=1), [(1, i % 3) for i in range(260)])
     assert_right(run(launcher, cases), cases)
 
 
-def test_where_registers_or_shared_memory_are_short_prefill_uses_the_shape_of_decode():
+def test_prefill_uses_the_decode_shape_where_registers_or_shared_memory_are_short():
     heads = KINDS[-1]
     assert prefill_shape(heads, "sm_89").rows == 16
     assert prefill_shape(heads, "sm_90a").rows == 64

@@ -55,7 +55,7 @@ def logits_of(model, lengths: list[int]) -> torch.Tensor:
     return model.logits(model.forward(batch, cache))
 
 
-def test_logits_are_as_near_to_the_truth_as_those_of_plain_torch(folder, launcher):
+def test_logits_are_as_accurate_as_those_of_plain_torch(folder, launcher):
     """Both round to bfloat16 after each operation, and add in different orders."""
     truth = logits_of(load(folder, TorchBackend(), "float32"), [5, 70])
     by_torch = logits_of(load(folder, TorchBackend()), [5, 70])
@@ -63,7 +63,7 @@ def test_logits_are_as_near_to_the_truth_as_those_of_plain_torch(folder, launche
     assert (found - truth).norm() < 1.2 * (by_torch - truth).norm()
 
 
-def test_the_ladder_reaches_every_number_of_rows_with_little_padding():
+def test_every_number_of_rows_has_a_graph_size_with_little_padding():
     for most in (1, 3, 7, 8, 100, 128):
         sizes = ladder(most)
         assert sizes[-1] == most

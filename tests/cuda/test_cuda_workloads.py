@@ -69,13 +69,13 @@ def load(tmp_path_factory):
     return lambda choice: named(choice.checkpoint.removesuffix("-float32"))
 
 
-def test_no_request_of_a_slice_of_workloads_is_told_another_byte(load):
+def test_a_slice_of_random_workloads_gives_each_request_the_same_bytes(load):
     total = sum((run_workload(load, seed, House, House) for seed in SLICE), Counter[str]())
     for event in ("cached tokens", "restarts"):
         assert total[event], f"there were no {event}, so the slice shows nothing of them"
 
 
-def test_nor_is_one_of_a_workload_whose_cache_is_fp8(load):
+def test_a_workload_with_an_fp8_cache_gives_each_request_the_same_bytes(load):
     assert run_workload(load, FP8_SEED, EightBitHouse, EightBitHouse)["tokens"]
 
 
@@ -83,5 +83,5 @@ def test_nor_is_one_of_a_workload_whose_cache_is_fp8(load):
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("house", [House, EightBitHouse])
 @pytest.mark.parametrize("seed", NIGHTLY)
-def test_no_request_of_a_workload_is_told_another_byte(load, seed, house):
+def test_a_random_workload_gives_each_request_the_same_bytes(load, seed, house):
     run_workload(load, seed, house, house)

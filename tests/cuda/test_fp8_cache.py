@@ -78,7 +78,7 @@ def test_neighbours_and_blocks_change_no_bit(model, alone):
         assert torch.equal(torch.cat([step[row] for step in steps]), alone[row])
 
 
-def test_logits_are_nearly_those_of_a_whole_cache_that_holds_e4m3_numbers(folder):
+def test_logits_are_near_those_of_a_full_precision_cache_of_e4m3_values(folder):
     """Keys are rounded once into codes, and twice on this way, which float16 seldom shows."""
     model = on_emulator(folder, "float16")
     rounding = replace(model, ops=RoundingOps(model.ops))
@@ -89,7 +89,7 @@ def test_logits_are_nearly_those_of_a_whole_cache_that_holds_e4m3_numbers(folder
     assert (found - expected).norm() < 0.3 * (found - whole).norm() < 0.1 * whole.norm()
 
 
-def test_the_cache_is_as_small_as_promised_and_refused_where_nothing_reads_it(model, folder):
+def test_the_cache_has_the_promised_size_and_is_refused_without_a_kernel_that_reads_it(model, folder):
     assert cache_dtype(CONFIG, model) == FP8
     assert cache_dtype(Config(), model) == model.dtype
     halved, whole = (model.geometry.kv_bytes_per_block(16, 1, dtype) for dtype in (FP8, model.dtype))

@@ -36,7 +36,7 @@ def weight():
 
 
 @pytest.mark.parametrize("biased", [False, True])
-def test_it_is_the_float64_product_of_its_codes(launcher, device, weight, biased):
+def test_an_fp8_product_is_the_float64_product_of_its_codes(launcher, device, weight, biased):
     x = (gaussian(9, INPUTS, seed=1) * torch.logspace(-3, 3, 9).unsqueeze(1)).to(BF16)
     x[4] = 0
     bias = gaussian(OUTPUTS, seed=2).to(BF16) if biased else None
@@ -55,7 +55,7 @@ def test_it_is_the_float64_product_of_its_codes(launcher, device, weight, biased
 
 
 @pytest.mark.parametrize("kind", [Fp8Linear, TorchFp8Linear])
-def test_a_rows_bits_are_its_own(launcher, device, weight, kind):
+def test_a_rows_bits_do_not_depend_on_other_rows(launcher, device, weight, kind):
     """However many rows there are, wherever it stands, whatever NaN stands beside it."""
     on_device = Fp8Weight(weight.codes.to(device), weight.scales.to(device))
     product = Fp8Linear(launcher, on_device) if kind is Fp8Linear else TorchFp8Linear(on_device)
@@ -78,7 +78,7 @@ def on_emulator(arch="sm_90a"):
     return CudaBackend(EmulatorLauncher(), arch, 2, device="cpu")
 
 
-def test_a_models_logits_are_as_near_as_plain_torchs(tmp_path):
+def test_a_models_logits_are_as_accurate_as_plain_torchs(tmp_path):
     """Near the float model of the same codes: both round activations, and after each operation."""
     folder = write_tiny_model(tmp_path)
 
@@ -98,7 +98,7 @@ def test_a_models_logits_are_as_near_as_plain_torchs(tmp_path):
     assert torch.equal(torch.cat([loop.step([(row, count)]) for count in (7, 1, 1, 15)]), found)
 
 
-def test_what_has_no_such_products_says_so(tmp_path):
+def test_a_device_or_dtype_without_fp8_products_is_refused(tmp_path):
     folder = write_tiny_model(tmp_path)
     with pytest.raises(ConfigError, match=r"takes sm_89 or later, and this GPU is sm_86; leave it out"):
         load(folder, on_emulator("sm_86"), "fp8")
@@ -108,7 +108,7 @@ def test_what_has_no_such_products_says_so(tmp_path):
     assert held.dtype == BF16
 
 
-def test_sizes_that_the_library_does_not_take_are_held_as_floats():
+def test_sizes_that_the_library_does_not_support_stay_float():
     odd = Fp8Weight(torch.ones(24, 16).to(torch.float8_e4m3fn), torch.full((24,), 3.0))
     held = on_emulator().accepted(odd, BF16)
     assert torch.equal(held, torch.full((24, 16), 3.0, dtype=BF16))

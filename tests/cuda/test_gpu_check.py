@@ -28,7 +28,7 @@ def test_all_parts_together_take_at_most_twenty_minutes():
     assert sum(part.limit_s for part in parts_for("cuda")) <= LIMIT_S
 
 
-def test_everything_that_wants_a_device_is_a_part():
+def test_every_program_that_can_use_a_device_is_a_part():
     """The kinds of check that a GPU is for, and every program of ours that can be told to use one."""
     commands = [" ".join(one.command) for one in parts_for("cuda")]
     for wanted in (
@@ -60,19 +60,19 @@ def cases_of_bench_cuda() -> list[str]:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="it would run")
-def test_without_a_device_it_says_so_runs_nothing_and_fails(tmp_path, capsys):
+def test_without_a_device_it_reports_that_runs_nothing_and_fails(tmp_path, capsys):
     assert main(["--out", str(tmp_path)]) == NO_DEVICE
     assert "torch finds no CUDA device here, so nothing was run" in capsys.readouterr().out
     assert not list(tmp_path.iterdir())
 
 
-def test_every_program_of_ours_that_a_part_runs_is_there():
+def test_every_program_that_a_part_runs_exists():
     for one in parts_for("cuda"):
         for word in one.command:
             assert not word.startswith(("scripts/", "tests/")) or (ROOT / word).exists(), word
 
 
-def test_what_fails_hangs_or_cannot_run_is_noted_and_the_next_begins(tmp_path):
+def test_a_part_that_fails_hangs_or_cannot_run_is_noted_and_the_next_begins(tmp_path):
     parts = [
         part("import sys; print('it broke'); sys.exit(3)", name="breaks"),
         part("import time; print('so far', flush=True); time.sleep(600)", name="hangs", limit_s=2),
@@ -90,12 +90,12 @@ def test_what_fails_hangs_or_cannot_run_is_noted_and_the_next_begins(tmp_path):
     assert "| kernel | µs |\n| --- | --- |\n| k | 12.3 |" in text
 
 
-def test_parts_that_the_time_does_not_suffice_for_are_not_run(tmp_path):
+def test_parts_that_exceed_the_remaining_time_are_not_run(tmp_path):
     report = check([part("print(1)"), part("print(2)")], "emulator", tmp_path, limit_s=0)
     assert [record["outcome"] for record in report["parts"]] == ["not run", "not run"]
 
 
-def test_a_program_that_does_not_end_when_asked_is_ended():
+def test_a_program_that_ignores_sigterm_is_killed():
     program = (
         "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(600)"
     )
@@ -104,12 +104,12 @@ def test_a_program_that_does_not_end_when_asked_is_ended():
     assert output in ("deaf\n", "")  # a busy machine may not have started it yet
 
 
-def test_a_part_that_was_ended_leaves_the_figures_that_it_had():
+def test_a_terminated_part_keeps_the_figures_it_had():
     assert figures_of('[{"a": 1}]\n[{"a": 1}, {"b": 2}]\nwarning: [\n[{"a"') == [{"a": 1}, {"b": 2}]
 
 
 @pytest.mark.nightly
-def test_ours_and_transformers_generate_as_many_tokens_each(tmp_path):
+def test_paged_serve_and_transformers_generate_the_same_number_of_tokens(tmp_path):
     assert main(["--executor", "emulator", "--only", "throughput", "--out", str(tmp_path)]) == 0
     (record,) = json.loads((tmp_path / "gpu_check.json").read_text())["parts"]
     ours, theirs, ratio = record["figures"]
@@ -119,11 +119,11 @@ def test_ours_and_transformers_generate_as_many_tokens_each(tmp_path):
 
 
 @pytest.mark.parametrize("output", ["", "no figures\n", '{"not": "a list"}\n', "[1"])
-def test_output_without_figures_has_none(output):
+def test_output_without_figures_gives_none(output):
     assert figures_of(output) == []
 
 
-def test_the_report_of_a_part_that_the_emulator_ran(tmp_path):
+def test_a_part_that_the_emulator_ran_has_a_report(tmp_path):
     assert main(["--executor", "emulator", "--only", "launch", "--out", str(tmp_path)]) == 0
     report = json.loads((tmp_path / "gpu_check.json").read_text())
     assert report["commit"]

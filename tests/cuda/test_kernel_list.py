@@ -67,7 +67,7 @@ def take_steps(model, cache, group=ALONE):
 @pytest.mark.parametrize("cached", [torch.bfloat16, FP8], ids=str)
 @pytest.mark.parametrize("family", MODELS)
 @pytest.mark.parametrize("tied", [False, True])
-def test_the_list_is_what_steps_launch(tmp_path, family, cached, quantization, tied):
+def test_the_kernel_list_is_what_steps_launch(tmp_path, family, cached, quantization, tied):
     folder = write_tiny_model(tmp_path, **MODELS[family], tie_word_embeddings=tied)
     backend = CudaBackend(launcher := RecordingLauncher(), "sm_90a", 2, device="cpu")
     config = ModelConfig(device="cpu", quantization=quantization)
@@ -81,7 +81,7 @@ def test_the_list_is_what_steps_launch(tmp_path, family, cached, quantization, t
     assert len(launcher.loaded) == len(set(launcher.loaded))
 
 
-def test_so_it_is_on_each_of_two_ranks(tmp_path):
+def test_the_kernel_list_of_each_of_two_ranks_is_what_its_steps_launch(tmp_path):
     """Rank 0 alone samples."""
     folder, one_at_a_time = write_tiny_model(tmp_path), Lock()
     config = ModelConfig(device="cpu", quantization="fp8")

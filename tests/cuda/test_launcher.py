@@ -73,7 +73,7 @@ def launcher(cupy, streams, tmp_path):
     return CudaLauncher(cupy, CubinCache(tmp_path), "sm_90a", lambda: streams[-1])
 
 
-def test_a_launch_hands_over_grid_block_shared_memory_stream_and_one_struct(launcher, cupy):
+def test_a_launch_passes_grid_block_shared_memory_stream_and_one_struct(launcher, cupy):
     kernel = rms_norm_kernel(torch.bfloat16, 1024)
     launcher.launch(kernel, (3, 2, 1), PARAMS)
     function = cupy.functions["rms_norm"]
@@ -85,7 +85,7 @@ def test_a_launch_hands_over_grid_block_shared_memory_stream_and_one_struct(laun
     assert argument.tobytes() == bytes(PARAMS)
 
 
-def test_the_stream_is_asked_for_at_every_launch(launcher, cupy, streams):
+def test_every_launch_uses_the_current_stream(launcher, cupy, streams):
     kernel = rms_norm_kernel(torch.bfloat16, 1024)
     for pointer in (7, 9, 7):
         streams.append(pointer)
@@ -94,7 +94,7 @@ def test_the_stream_is_asked_for_at_every_launch(launcher, cupy, streams):
     assert used == ["stream 7", "stream 9", "stream 7"]
 
 
-def test_loading_launches_nothing_and_is_done_once(launcher, cupy, tmp_path):
+def test_loading_launches_nothing_and_happens_once(launcher, cupy, tmp_path):
     kernels = [rms_norm_kernel(dtype, 1024) for dtype in (torch.bfloat16, torch.float16)]
     launcher.load_all([*kernels, *kernels])
     assert len(list(tmp_path.glob("rms_norm-sm_90a-*.cubin"))) == 2
@@ -105,14 +105,14 @@ def test_loading_launches_nothing_and_is_done_once(launcher, cupy, tmp_path):
     assert len(cupy.functions["rms_norm"].launches) == 1
 
 
-def test_progress_is_told_after_each_kernel(launcher):
+def test_progress_is_reported_after_each_kernel(launcher):
     kernels, told = [rms_norm_kernel(torch.bfloat16, size) for size in (64, 128, 256)], []
     launcher.load_all(kernels[:1])
     launcher.load_all(kernels, lambda *progress: told.append(progress))
     assert told == [(1, 2), (2, 2)]
 
 
-def test_what_does_not_compile_ends_the_loading(launcher):
+def test_a_kernel_that_does_not_compile_ends_the_loading(launcher):
     with pytest.raises(RuntimeError, match=r"rms_norm\.cu for sm_90a: .*static assertion failed"):
         launcher.load_all([rms_norm_kernel(torch.bfloat16, 64), rms_norm_kernel(torch.bfloat16, 63)])
 
@@ -129,7 +129,7 @@ def test_a_wrapper_with_no_rows_launches_nothing(launcher, cupy):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a null function would be launched")
-def test_cupy_itself_takes_what_we_hand_it():
+def test_cupy_accepts_the_arguments_of_a_launch():
     """CuPy converts arguments before it asks for a device: what it cannot convert is a TypeError."""
     import cupy
 
@@ -148,7 +148,7 @@ def test_cupy_itself_takes_what_we_hand_it():
     ("capability", "arch"),
     [((8, 0), "sm_80"), ((8, 6), "sm_86"), ((8, 9), "sm_89"), ((9, 0), "sm_90a"), ((12, 0), "sm_120")],
 )
-def test_an_architecture_is_named_as_nvrtc_has_it(capability, arch):
+def test_an_architecture_is_named_as_in_nvrtc(capability, arch):
     assert architecture("NVIDIA H200", capability) == arch
 
 
@@ -157,7 +157,7 @@ def test_a_gpu_that_is_too_old_is_refused():
         architecture("Tesla T4", (7, 5))
 
 
-def test_a_driver_loads_what_was_made_for_its_major_version_or_an_older_one():
+def test_a_driver_loads_code_for_its_major_version_or_an_older_one():
     check_driver(13000, (13, 2))
     check_driver(13000, (12, 9))
     with pytest.raises(ConfigError, match=r"CUDA 12\.8, too old for .*NVRTC 13\.0.*paged-serve\[cuda12\]"):
@@ -183,7 +183,7 @@ def test_without_cupy_the_extra_to_install_is_named(monkeypatch, torch_cuda, ext
         import_cupy(torch_cuda)
 
 
-def test_without_nvrtc_too(monkeypatch):
+def test_without_nvrtc_the_extra_to_install_is_named(monkeypatch):
     def missing():
         raise RuntimeError('Failure finding "libnvrtc.so.13 or libnvrtc.so.12"\nand a long story')
 
@@ -193,7 +193,7 @@ def test_without_nvrtc_too(monkeypatch):
         import_cupy("12.6")
 
 
-def test_cubins_are_kept_where_caches_are():
+def test_cubins_are_stored_in_the_cache_directory():
     assert cubin_folder(ModelConfig()) == Path.home() / ".cache" / "paged-serve" / "cubins"
     assert cubin_folder(ModelConfig(cache_dir="/scratch")) == Path("/scratch/paged-serve/cubins")
 

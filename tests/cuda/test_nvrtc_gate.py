@@ -60,14 +60,14 @@ def test_a_kernel_keeps_within_its_limits(arch, kernel):
     assert found.params_bytes == ctypes.sizeof(mirror(STRUCTS[kernel.function]))
 
 
-def test_the_table_of_attentions_registers_has_every_variant_and_no_other():
+def test_the_register_table_of_attention_has_exactly_the_compiled_variants():
     variants = [(arch, kernel) for arch, kernel in CASES if kernel.function == "paged_attention"]
     named = {(_kv(kernel), dict(kernel.defines)["HEAD_DIM"], arch) for arch, kernel in variants}
     assert named == set(ATTENTION_REGISTERS)
 
 
 @pytest.mark.parametrize("arch", of_each_arch((arch,) for arch in KERNELS))
-def test_the_figures_of_that_table_are_those_of_this_compiler(arch):
+def test_the_register_table_of_attention_matches_this_compiler(arch):
     """So that a change for the better is written down as well."""
     off = {}
     for kernel in KERNELS[arch]:

@@ -8,5 +8,5 @@ from .checks_elementwise import check_quantized_rows
 
 @pytest.mark.parametrize(("rows", "size"), [(3, 8), (4, 64), (4, 1000), (6, 2048), (4, 8200)])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_a_row_is_coded_in_units_of_its_largest(scheduled, device, dtype, rows, size):
+def test_a_row_is_quantized_in_units_of_its_largest_value(scheduled, device, dtype, rows, size):
     check_quantized_rows(scheduled, dtype, rows, size, device)

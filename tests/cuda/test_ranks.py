@@ -158,7 +158,7 @@ def without_graphs(ranks, group):
 
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("size", [2, 4])
-def test_ranks_whose_steps_are_graphs_tell_what_ranks_without_tell(start, size, seed):
+def test_ranks_with_graphs_give_the_bytes_of_ranks_without(start, size, seed):
     with start(size, seed) as ranks:
         expected = ranks.on_each(lambda group: without_graphs(ranks, group))
         found = ranks.on_each(lambda group: with_graphs(ranks, group))
@@ -169,7 +169,7 @@ def test_ranks_whose_steps_are_graphs_tell_what_ranks_without_tell(start, size, 
     assert len({unpack_ids(token_ids)[-1] for token_ids in tokens[0] if token_ids}) > 3
 
 
-def test_one_rank_with_graphs_tells_what_it_tells_without(emulator, folder):
+def test_one_rank_gives_the_same_bytes_with_and_without_graphs(emulator, folder):
     device, group = EmulatedDevice(), TensorParallelGroup()
 
     class One:
@@ -182,7 +182,7 @@ def test_one_rank_with_graphs_tells_what_it_tells_without(emulator, folder):
     assert with_graphs(One(), group) == without_graphs(One(), group)
 
 
-def test_a_rank_that_captures_when_it_suits_it_is_found_out(start):
+def test_a_rank_that_captures_out_of_turn_is_detected(start):
     """That these tests would see it: rank 0 takes a step of padding alone, the others the plan."""
 
     def work(group):
@@ -209,7 +209,7 @@ def test_a_rank_that_captures_when_it_suits_it_is_found_out(start):
         lambda x: torch.empty(3, pin_memory=True),
     ],
 )
-def test_what_a_capture_cannot_hold_is_refused(run):
+def test_an_operation_that_a_capture_cannot_hold_is_refused(run):
     with pytest.raises(CaptureError):
         EmulatedPool(Stream()).capture(lambda: run(torch.ones(3)))
 
@@ -246,7 +246,7 @@ class CountedDevice(EmulatedDevice):
         return 7_000
 
 
-def test_ranks_leave_the_cache_what_a_full_step_and_the_graphs_of_all_sizes_leave(start):
+def test_the_cache_of_a_rank_gets_the_memory_left_by_a_full_step_and_all_graphs(start):
     """Of 11 sizes two are tried; the trial leaves nothing behind, and ranks meet in the same exchanges in it."""
     rows = 64
     config = Config(scheduler=SchedulerConfig(max_num_seqs=rows, max_num_batched_tokens=rows))

@@ -24,7 +24,7 @@ BF16, FP16, FP8 = torch.bfloat16, torch.float16, torch.float8_e4m3fn
         (FP16, FP16, 1, 1, 16, 16, 40),
     ],
 )
-def test_a_token_is_turned_and_cached(
+def test_a_token_is_rotated_and_cached(
     scheduled, device, dtype, cached, heads, kv_heads, head_dim, block_size, tokens, norms
 ):
     check_rotation(scheduled, dtype, cached, head_dim, heads, kv_heads, block_size, tokens, norms, device)

@@ -48,23 +48,23 @@ def answer(sampled):
     )  # fmt: skip
 
 
-def test_steps_launched_ahead_are_the_hosts_in_any_order_of_warps(scheduled, device):
+def test_steps_launched_ahead_match_the_host_in_any_order_of_warps(scheduled, device):
     check_steps(scheduled, device)
 
 
-def test_random_numbers_and_faults_are_the_hosts(launcher, device):
+def test_random_numbers_and_faults_match_the_host(launcher, device):
     check_random_numbers(launcher, device)
     check_border_of_min_p(launcher, device)
 
 
 @pytest.mark.parametrize("vocab_size", [200, 513, 1024, 1500])
 @pytest.mark.parametrize("blocks", [BLOCKS, Blocks()])
-def test_what_stays_is_what_the_oracle_keeps(launcher, device, vocab_size, blocks):
+def test_the_kept_tokens_are_those_of_the_oracle(launcher, device, vocab_size, blocks):
     check_cuts(launcher, device, vocab_size=vocab_size, blocks=blocks)
 
 
 @pytest.mark.parametrize("vocab_size", [601, 5000])
-def test_a_row_has_the_same_bits_alone_and_however_the_work_is_done(emulator, vocab_size):
+def test_a_row_has_the_same_bits_alone_and_for_any_division_of_the_work(emulator, vocab_size):
     requests = REQUESTS * 2
     logits = torch.from_numpy(np.random.default_rng(2).normal(0, 3, (len(requests), vocab_size)).astype(np.float32))
     state, order = rows_of(requests, vocab_size), np.random.default_rng(3).permutation(len(requests))
@@ -79,7 +79,7 @@ def test_a_row_has_the_same_bits_alone_and_however_the_work_is_done(emulator, vo
 
 
 @pytest.mark.parametrize(("vocab_size", "blocks"), [(1, BLOCKS), (31, BLOCKS), (32000, Blocks()), (50257, BLOCKS)])
-def test_a_seed_gives_the_hosts_tokens(emulator, vocab_size, blocks):
+def test_a_seed_gives_the_tokens_of_the_host(emulator, vocab_size, blocks):
     """By chance of about 10^-7 a draw the two might differ: at these seeds they do not."""
     requests = [
         SamplingParams(logprobs=2),
@@ -100,7 +100,7 @@ def test_a_seed_gives_the_hosts_tokens(emulator, vocab_size, blocks):
         )
 
 
-def test_logprobs_of_a_prompt_are_the_hosts(emulator):
+def test_prompt_logprobs_match_the_host(emulator):
     random = np.random.default_rng(5)
     logits, tokens = tied_logits(random, 5, 700), random.integers(0, 700, 5)
     logits[2, 3], logits[4, 9] = np.inf, np.nan
@@ -129,7 +129,7 @@ def test_a_steady_step_copies_nothing(emulator):
     assert step() is not first
 
 
-def test_penalties_follow_the_host_where_it_goes_another_way(emulator):
+def test_penalties_follow_the_host_when_a_position_or_row_is_reused(emulator):
     """Sampled twice at one position, or a row taken over by another request: the counts are the host's."""
     params = SamplingParams(temperature=0.0, presence_penalty=2.0)
     state, rows = rows_of([params], 64), np.array([0])
@@ -146,7 +146,7 @@ def test_penalties_follow_the_host_where_it_goes_another_way(emulator):
     assert sampler.sample(logits.clone(), rows, state).token_ids[0] == 40
 
 
-def test_only_bad_words_of_several_tokens_need_the_hosts_tokens(emulator):
+def test_only_bad_words_of_several_tokens_need_tokens_on_the_host(emulator):
     requests = [
         SamplingParams(repetition_penalty=1.5, min_tokens=9, logit_bias={3: 1.0}, allowed_token_ids=(1, 3)),
         SamplingParams(bad_words_token_ids=((4,),)),

@@ -17,7 +17,7 @@ def test_every_primitive_has_a_case():
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_a_primitive_does_what_it_is_defined_to_do(scheduled, device, case):
+def test_a_primitive_matches_its_definition(scheduled, device, case):
     """And a device what the emulator does."""
     check_case(scheduled, case, device)
     if COMPILER:
@@ -25,7 +25,7 @@ def test_a_primitive_does_what_it_is_defined_to_do(scheduled, device, case):
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_another_result_does_not_agree(case):
+def test_a_wrong_result_fails_the_comparison(case):
     expected = DEFINITIONS[case.primitive](case, *case.inputs)
     assert agree(case, expected, expected)
     assert not agree(case, expected.roll(1, 0), expected)
@@ -41,7 +41,7 @@ def test_nan_stays_nan_when_it_is_widened(dtype):
 
 
 @pytest.mark.parametrize("dtype", FORMATS)
-def test_the_tables_are_those_of_torch(dtype):
+def test_the_tables_match_torch(dtype):
     layout = FORMATS[dtype]
     codes = torch.arange(layout.largest + 1).to(torch.uint8 if dtype.itemsize == 1 else torch.uint16).view(dtype)
     assert (codes.double().numpy() == layout.values[:-1]).all()

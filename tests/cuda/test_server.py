@@ -86,7 +86,7 @@ def answers(server):
     return [server.complete(**request) for request in REQUESTS]
 
 
-def test_a_server_of_two_emulated_ranks_tells_each_request_the_same_in_any_company(serve, folder):
+def test_two_emulated_ranks_give_each_request_the_same_bytes_in_any_batch(serve, folder):
     server = serve("--tp", "2")
     alone = answers(server)
     with ThreadPoolExecutor(len(REQUESTS)) as clients:
@@ -98,7 +98,7 @@ def test_a_server_of_two_emulated_ranks_tells_each_request_the_same_in_any_compa
 
 
 @pytest.mark.nightly
-def test_ranks_whose_sums_are_exact_tell_what_one_rank_tells_also_after_one_was_lost(serve):
+def test_ranks_with_exact_sums_give_the_bytes_of_one_rank_even_after_a_loss(serve):
     server, expected = serve("--tp", "2"), answers(serve())
     assert answers(server) == expected
     server.children()["worker"].kill()

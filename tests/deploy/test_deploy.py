@@ -49,7 +49,7 @@ def one(instructions, name):
 
 
 @pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.name)
-def test_an_image_is_made_of_files_that_exist_and_of_all_that_the_package_links_to(path):
+def test_an_image_copies_files_that_exist_and_all_that_the_package_links_to(path):
     copies = [i for i in dockerfile(path) if i.name == "COPY" and "from" not in i.flags]
     sources = {source for copy in copies for source in copy.plain[:-1]}
     assert all((ROOT / source).exists() for source in sources)
@@ -61,7 +61,7 @@ def test_an_image_is_made_of_files_that_exist_and_of_all_that_the_package_links_
 
 
 @pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.name)
-def test_an_image_runs_as_a_user_without_rights_with_options_that_serve_has(path):
+def test_an_image_runs_unprivileged_with_options_that_serve_has(path):
     instructions = dockerfile(path)
     assert {i.plain[0] for i in instructions if i.name == "FROM"} == {"python:3.12-slim"}
     assert one(instructions, "USER").plain == ["paged-serve"]
@@ -75,13 +75,13 @@ def test_an_image_runs_as_a_user_without_rights_with_options_that_serve_has(path
     assert url[2] in app._OPEN_PROBES, "with an API key every other route wants it"
 
 
-def test_the_images_differ_in_what_cuda_needs_alone():
+def test_the_images_differ_only_in_what_cuda_needs():
     cpu, cuda = (re.sub(r"#.*\n", "", path.read_text()).splitlines() for path in DOCKERFILES)
     assert set(cpu) - set(cuda) <= {line for line in cpu if "pip install" in line or line.startswith("ENTRYPOINT")}
     assert all(re.search("CUDA|NVIDIA|cuda", line) for line in set(cuda) - set(cpu))
 
 
-def test_compose_gives_the_image_options_that_serve_has_and_asks_a_route_that_it_answers():
+def test_compose_passes_options_that_serve_has_and_probes_a_route_that_exists():
     assert (DEPLOY / "compose" / SERVER["build"]["context"] / SERVER["build"]["dockerfile"]).samefile(DOCKERFILES[0])
     check_command("--host", "0.0.0.0", *SERVER["command"])
     [path] = re.findall(r"http://127\.0\.0\.1:8000(/\w+)", SERVER["healthcheck"]["test"][-1])
@@ -94,7 +94,7 @@ def test_compose_gives_the_image_options_that_serve_has_and_asks_a_route_that_it
             assert source in COMPOSE["volumes"] or source == "./models" or (DEPLOY / "compose" / source).is_file()
 
 
-def test_prometheus_asks_a_route_that_is_served_of_a_service_that_there_is():
+def test_prometheus_scrapes_an_existing_route_of_an_existing_service():
     [job] = SCRAPE["scrape_configs"]
     assert job["metrics_path"] in served_paths()
     assert "--public-metrics" in SERVER["command"]
@@ -129,7 +129,7 @@ def series():
 
 
 @pytest.mark.parametrize("rule", alerts(), ids=lambda rule: rule["alert"])
-def test_an_alert_reads_series_and_labels_that_metrics_prints(rule, series):
+def test_an_alert_reads_series_and_labels_that_exist(rule, series):
     names = re.findall(r"\bpaged:\w+", rule["expr"])
     assert names or rule["expr"].startswith("up{")
     assert set(names) <= set(series)
@@ -158,7 +158,7 @@ def test_the_unit_starts_stops_and_restarts_as_the_server_does():
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
-def test_systemd_takes_the_unit_and_finds_it_confined(tmp_path):
+def test_systemd_accepts_the_unit_and_rates_it_confined(tmp_path):
     here = tmp_path / UNIT_FILE.name
     here.write_text(UNIT_FILE.read_text().replace(SERVICE["ExecStart"][0].split()[0], sys.executable))
     verified = subprocess.run(["systemd-analyze", "verify", here], capture_output=True, text=True, check=False)
@@ -179,7 +179,7 @@ os.execv(sys.argv[2], sys.argv[2:])
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
-def test_within_the_units_system_calls_a_server_starts_renders_and_stops(tmp_path, short_folder):
+def test_a_server_starts_renders_and_stops_within_the_units_system_calls(tmp_path, short_folder):
     calls = ",".join(sorted(allowed_calls()))
     within = [sys.executable, "-c", CONFINED, calls]
     server = ServerProcess(tmp_path, within=within, run_dirs=short_folder)

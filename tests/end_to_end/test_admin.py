@@ -30,7 +30,7 @@ def admin(server):
     return re.search(r"admin +(http://127.0.0.1:\d+)", server.output())[1]
 
 
-def test_each_frontend_tells_the_figures_of_all(server, admin):
+def test_each_frontend_reports_the_metrics_of_all(server, admin):
     for number in range(8):
         assert server.post("/v1/completions", {"prompt": f"{number}", "max_tokens": 2, "ignore_eos": True})[0] == 200
     for text in (server.metrics(), ask(f"{admin}/metrics")[1]):
@@ -41,7 +41,7 @@ def test_each_frontend_tells_the_figures_of_all(server, admin):
     assert server.get("/metrics")[0] == 404
 
 
-def test_the_operator_may_look_at_the_engine_and_reset_its_cache(admin):
+def test_the_operator_can_inspect_the_engine_and_reset_its_cache(admin):
     assert json.loads(ask(f"{admin}/stats")[1])["num_running"] == 0
     assert ask(f"{admin}/check", "POST") == (200, "{}")
     assert ask(f"{admin}/state")[0] == 200

@@ -73,7 +73,7 @@ async def until_idle(llm):
         await asyncio.sleep(0.01)
 
 
-def test_32_requests_at_once_say_what_llm_says(loop, llm, expected):
+def test_32_concurrent_requests_give_the_output_of_llm(loop, llm, expected):
     async def run():
         requests = [llm.generate(prompt, PARAMS[number % len(PARAMS)]) for number, prompt in enumerate(PROMPTS)]
         return await asyncio.gather(*map(last, requests), last(llm.chat(CHAT, PARAMS[0])))
@@ -84,7 +84,7 @@ def test_32_requests_at_once_say_what_llm_says(loop, llm, expected):
     assert all(output.finished and output.metrics.decode_s >= 0 for output in completions)
 
 
-def test_outputs_grow_to_the_last_which_alone_is_finished(loop, llm):
+def test_outputs_grow_and_only_the_last_is_finished(loop, llm):
     outputs = loop(all_outputs(llm.generate("The sea", SamplingParams(max_tokens=40, temperature=0, ignore_eos=True))))
     assert [output.finished for output in outputs] == [False] * (len(outputs) - 1) + [True]
     lengths = [len(output.outputs[0].token_ids) for output in outputs]
@@ -163,7 +163,7 @@ def test_an_unknown_request_id_is_no_error_and_one_in_use_is(loop, llm):
         ("x", {"max_tokens": 2, "min_tokens": 3}, "min_tokens", "min_tokens"),
     ],
 )
-def test_what_cannot_be_served_is_raised_by_the_iteration_and_names_the_field(loop, llm, prompt, changes, param, words):
+def test_an_invalid_request_raises_in_the_iteration_and_names_the_field(loop, llm, prompt, changes, param, words):
     async def run():
         params = await llm.get_default_sampling_params()
         for name, value in changes.items():
@@ -176,7 +176,7 @@ def test_what_cannot_be_served_is_raised_by_the_iteration_and_names_the_field(lo
     assert loop(run()) == param
 
 
-def test_the_loop_goes_round_while_a_long_prompt_is_tokenized(loop, llm):
+def test_the_event_loop_runs_while_a_long_prompt_is_tokenized(loop, llm):
     async def run():
         longest, stop = 0.0, asyncio.Event()
 
@@ -201,7 +201,7 @@ def test_the_loop_goes_round_while_a_long_prompt_is_tokenized(loop, llm):
 
 
 @pytest.mark.parametrize("victim", ["worker", "engine-core"])
-def test_a_process_killed_in_the_middle_is_a_pause(loop, llm, victim):
+def test_a_killed_process_only_pauses_the_output(loop, llm, victim):
     params = SamplingParams(max_tokens=300, temperature=1.0, seed=5, ignore_eos=True)
 
     async def tokens(killed):
@@ -219,7 +219,7 @@ def test_a_process_killed_in_the_middle_is_a_pause(loop, llm, victim):
     loop(llm.check_health())
 
 
-def test_after_shutdown_nothing_is_left_and_each_request_is_told():
+def test_shutdown_ends_every_request_with_an_error_and_leaves_nothing():
     async def run():
         async with AsyncLLM(max_num_seqs=1, num_blocks=128, threads=1) as llm:
             running = [asyncio.create_task(last(llm.generate("The sea", LONG_RUN))) for _ in range(8)]

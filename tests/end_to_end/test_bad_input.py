@@ -96,7 +96,7 @@ def hostile_bodies() -> list[tuple[str, bytes]]:
 
 
 @pytest.mark.parametrize("step", [8, pytest.param(1, marks=pytest.mark.nightly)], ids=["every eighth", "all"])
-def test_two_hundred_hostile_bodies_cost_eight_streams_nothing_and_little_memory(server: Server, step: int):
+def test_two_hundred_hostile_bodies_disturb_no_stream_and_take_little_memory(server: Server, step: int):
     bodies = hostile_bodies()
     assert len(bodies) >= 200
     bodies = bodies[::step]

@@ -65,7 +65,7 @@ def test_texts_conversations_and_files_are_served_too(server, tmp_path, options)
     assert re.search(r"requests answered +6 ", text)
 
 
-def test_refusals_are_told_and_nothing_answered_is_a_failure(server):
+def test_refusals_are_reported_and_a_run_without_answers_fails(server):
     arguments = ["serve", "--base-url", server.url, *LOAD, "--vocab-size", "32000"]
     result = CliRunner().invoke(cli, ["bench", *arguments])
     assert result.exit_code == 1
@@ -102,6 +102,6 @@ def test_startup_is_measured_process_by_process(tmp_path):
     assert "all, PSS" in text
 
 
-def test_a_start_that_is_refused_is_told_in_the_servers_words(tmp_path):
+def test_a_refused_start_is_reported_with_the_servers_message(tmp_path):
     result = CliRunner().invoke(cli, ["bench", "startup", str(tmp_path / "nowhere"), "--num-starts", "1"])
     assert "nowhere" in str(result.exception)

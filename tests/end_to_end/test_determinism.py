@@ -145,7 +145,7 @@ def check_workload(seed: int, count: int, num_kills: int, *options: str) -> dict
 
 
 @pytest.mark.timeout(300)  # 15 s, but on a machine that is busy with other things
-def test_neither_company_nor_cuts_nor_preemption_nor_a_killed_worker_change_a_byte():
+def test_neighbours_chunks_preemption_and_a_killed_worker_change_no_byte():
     check_workload(seed=1, count=16, num_kills=1)
 
 
@@ -159,7 +159,7 @@ def check_ranks(seed: int, count: int, ranks: int, *options: str) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_two_ranks_tell_the_bytes_of_one():
+def test_two_ranks_give_the_bytes_of_one():
     check_ranks(seed=3, count=8, ranks=2)
 
 
@@ -167,7 +167,7 @@ def test_two_ranks_tell_the_bytes_of_one():
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("ranks", [2, 4])
 @pytest.mark.parametrize("options", [(), ("--quantization", "int8"), ("--quantization", "int4")], ids=" ".join)
-def test_any_number_of_ranks_tells_the_bytes_of_one(options, ranks):
+def test_any_number_of_ranks_gives_the_bytes_of_one(options, ranks):
     check_ranks(70 + ranks, 30, ranks, *options)
 
 
@@ -175,7 +175,7 @@ def test_any_number_of_ranks_tells_the_bytes_of_one(options, ranks):
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("tensor_parallel_size", [1, 2])
 @pytest.mark.parametrize("pipeline_depth", [1, 2, 3])
-def test_many_more_requests_at_every_depth_of_the_pipeline(pipeline_depth, tensor_parallel_size):
+def test_many_requests_give_the_same_bytes_at_every_pipeline_depth(pipeline_depth, tensor_parallel_size):
     options = ("--pipeline-depth", str(pipeline_depth), "--tensor-parallel-size", str(tensor_parallel_size))
     count = 200 if tensor_parallel_size == 1 else 40  # two ranks on few cores wait for each other at every layer
     check_workload(10 * tensor_parallel_size + pipeline_depth, count, 3, *options)
@@ -193,5 +193,5 @@ def test_many_more_requests_at_every_depth_of_the_pipeline(pipeline_depth, tenso
     ],
     ids=" ".join,
 )
-def test_quantized_models_too(options):
+def test_quantized_models_give_the_same_bytes(options):
     check_workload(50 + len(options), 40, 2, *options)

@@ -50,7 +50,7 @@ with LLM(num_blocks=64, threads=1) as llm:
 """
 
 
-def test_an_engine_outlives_the_forks_of_its_program_and_not_the_program(tmp_path_factory):
+def test_an_engine_survives_forks_of_its_program_and_ends_with_the_program(tmp_path_factory):
     process = subprocess.Popen(
         [sys.executable, "-c", PROGRAM],
         cwd=ROOT,

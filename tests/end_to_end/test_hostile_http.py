@@ -134,7 +134,7 @@ async def wait_until_idle(server: Server, descriptors: int) -> None:
 @pytest.mark.parametrize(
     ("rounds", "num_slow"), [(3, 100), pytest.param(100, 500, marks=pytest.mark.nightly)], ids=["short", "long"]
 )
-def test_streams_go_on_among_hostile_connections(rounds, num_slow):
+def test_streams_continue_among_hostile_connections(rounds, num_slow):
     async def check(server: Server) -> None:
         alone = [await stream(server, seed) for seed in range(2)]
         descriptors = num_descriptors(server)

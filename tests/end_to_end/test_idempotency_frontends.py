@@ -61,7 +61,7 @@ def test_a_stream_is_found_through_every_frontend_and_deleted_for_all(server):
         assert {ask(server, "GET", path).status for _ in range(NUM_TIMES)} == {410}
 
 
-def test_requests_beside_each_other_with_one_key_are_one_answer(server):
+def test_concurrent_requests_with_one_key_share_one_answer(server):
     """The latest reader has it; those before it are told so, and ask again."""
 
     def answer(key: str) -> bytes:
@@ -78,7 +78,7 @@ def test_requests_beside_each_other_with_one_key_are_one_answer(server):
 
 
 @pytest.mark.parametrize("owner", [0, 1])
-def test_a_stream_goes_on_when_its_owner_is_killed(server, owner):
+def test_a_stream_continues_when_its_owner_is_killed(server, owner):
     key = next(key for key in iter(lambda: uuid.uuid4().hex, "") if owner_of_key(key, 2) == owner)
     body = {**STORY, "max_tokens": 400, "ignore_eos": True, "stream": True}
     found: list[tuple[str, bytes]] = []

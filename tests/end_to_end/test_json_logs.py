@@ -26,7 +26,7 @@ def ready_line(stream: IO[str], lines: list[dict[str, Any]]) -> dict[str, Any]:
     raise AssertionError(f"the server has ended: {lines}")
 
 
-def test_a_server_says_everything_in_json() -> None:
+def test_everything_that_a_server_logs_is_json() -> None:
     lines = list[dict[str, Any]]()
     options = ("--port", "0", "--threads", "1", "--num-blocks", "64", "--max-model-len", "128", "--no-standby-workers")
     with start(*options, "--log-level", "debug") as process:
@@ -47,7 +47,7 @@ def test_a_server_says_everything_in_json() -> None:
     assert sum(message.startswith("step=") for message in steps) >= 4
 
 
-def test_a_refused_start_says_why_in_json() -> None:
+def test_a_refused_start_reports_the_reason_in_json() -> None:
     for options in (("/nowhere",), ("--no-such-option",)):
         with start(*options) as process:
             assert process.stderr is not None

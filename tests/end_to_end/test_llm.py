@@ -32,7 +32,7 @@ def tokens(outputs):
     return [sequence.token_ids for output in outputs for sequence in output.outputs]
 
 
-def test_greedy_twice_is_equal(llm):
+def test_greedy_output_is_reproducible(llm):
     first, second = (llm.generate(PROMPTS, GREEDY) for _ in range(2))
     assert [(o.outputs[0].text, o.outputs[0].token_ids) for o in first] == [
         (o.outputs[0].text, o.outputs[0].token_ids) for o in second
@@ -42,13 +42,13 @@ def test_greedy_twice_is_equal(llm):
 
 
 @pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
-def test_a_prompt_says_the_same_alone_and_in_a_batch(llm, params):
+def test_a_prompt_gives_the_same_output_alone_and_in_a_batch(llm, params):
     together = tokens(llm.generate(PROMPTS, params))
     llm.reset_prefix_cache()
     assert [tokens(llm.generate([prompt], params))[0] for prompt in PROMPTS] == together
 
 
-def test_without_kernels_a_prompt_says_the_same_alone_and_in_a_batch_and_the_facts_say_how_slow_that_is():
+def test_without_kernels_a_batch_changes_no_output_and_the_facts_state_the_slowdown():
     params = SamplingParams(max_tokens=8, temperature=0, logprobs=2)
     with LLM(max_num_seqs=8, num_blocks=256, cpu_isa="torch") as llm:
         together, facts = llm.generate(PROMPTS, params), llm.get_facts()
@@ -61,7 +61,7 @@ def test_without_kernels_a_prompt_says_the_same_alone_and_in_a_batch_and_the_fac
     assert [output.outputs[0].logprobs for output in together] == [output.outputs[0].logprobs for output in alone]
 
 
-def test_text_is_what_the_tokenizer_says_of_the_tokens(llm):
+def test_text_is_the_tokenizers_decoding_of_the_tokens(llm):
     (output,) = llm.generate(["The sea"], GREEDY)
     ids = output.outputs[0].token_ids
     shown = ids[:-1] if output.outputs[0].finish_reason == "stop" else ids
@@ -73,7 +73,7 @@ def test_a_prompt_of_tokens_is_the_same_as_its_text(llm):
     assert tokens(llm.generate([ids], GREEDY)) == tokens(llm.generate([PROMPTS[0]], GREEDY))
 
 
-def test_three_sequences_differ_and_repeat(llm):
+def test_three_sequences_differ_and_are_reproducible(llm):
     params = SamplingParams(n=3, max_tokens=16, temperature=1.0, seed=3)
     first, second = (llm.generate(["Hello, my name is"], params)[0] for _ in range(2))
     assert tokens([first]) == tokens([second])
@@ -82,7 +82,7 @@ def test_three_sequences_differ_and_repeat(llm):
     assert alone.outputs[0].token_ids == first.outputs[0].token_ids
 
 
-def test_requests_without_a_seed_repeat_too(llm):
+def test_requests_without_a_seed_are_reproducible(llm):
     params = SamplingParams(max_tokens=16, temperature=1.0)
     assert tokens(llm.generate(PROMPTS, params)) == tokens(llm.generate(PROMPTS, params))
 
@@ -104,14 +104,14 @@ def test_greedy_tokens_have_the_highest_logprob(llm):
     assert [next(iter(entry)) for entry in output.prompt_logprobs[1:]] == output.prompt_token_ids[1:]
 
 
-def test_logprobs_do_not_depend_on_company(llm):
+def test_logprobs_do_not_depend_on_the_batch(llm):
     params = SamplingParams(max_tokens=8, temperature=1.0, seed=1, logprobs=2)
     together = llm.generate(PROMPTS, params)
     alone = [llm.generate([prompt], params)[0] for prompt in PROMPTS]
     assert [o.outputs[0].logprobs for o in together] == [o.outputs[0].logprobs for o in alone]
 
 
-def test_a_second_question_with_the_same_beginning_finds_it_in_the_cache(llm):
+def test_a_second_prompt_with_the_same_prefix_hits_the_cache(llm):
     llm.reset_prefix_cache()
     ids = llm.get_tokenizer().encode("Once upon a time there was a sailor. " * 8)
     cold, warm = (llm.generate([ids], GREEDY)[0] for _ in range(2))
@@ -139,7 +139,7 @@ def test_a_chat_is_answered(llm):
     assert len(llm.chat([conversation] * 3, GREEDY, use_tqdm=False)) == 3
 
 
-def test_a_refused_prompt_leaves_nothing_running(llm):
+def test_a_refused_prompt_leaves_no_request_running(llm):
     with pytest.raises(InvalidRequest, match="vocabulary"):
         llm.generate([[1], [10**6]], SamplingParams(max_tokens=200, ignore_eos=True))
     (output,) = llm.generate(["The sea"], GREEDY)
@@ -173,7 +173,7 @@ def test_other_programs_find_the_engine_and_get_the_same_tokens(llm):
 
 
 @pytest.mark.parametrize("victim", ["worker", "engine-core"])
-def test_killing_a_process_in_the_middle_changes_no_byte(llm, victim):
+def test_killing_a_process_during_generation_changes_no_byte(llm, victim):
     params = SamplingParams(max_tokens=900, temperature=1.0, seed=5, ignore_eos=True)
     undisturbed = tokens(llm.generate(PROMPTS[:3], params))
     pid = next(pid for name, pid in llm._engine.supervisor.pids.items() if name.startswith(victim))

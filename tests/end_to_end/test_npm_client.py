@@ -23,7 +23,7 @@ def folder(tmp_path_factory):
 
 @pytest.mark.nightly
 @pytest.mark.skipif(bool(MISSING), reason=f"{' and '.join(MISSING)} not found")
-def test_sixty_four_concurrent_streams_of_the_npm_client_say_what_each_says_whole(folder, server):
+def test_sixty_four_concurrent_streams_of_the_npm_client_equal_their_whole_answers(folder, server):
     command = ["node", SCRIPT.name, server.url]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr

@@ -15,7 +15,7 @@ def client(server):
         yield client
 
 
-def test_sixty_four_concurrent_streams_say_what_each_says_alone(server, client):
+def test_sixty_four_concurrent_streams_equal_their_answers_alone(server, client):
     alone = {
         prompt: client.completions.create(model="demo", prompt=prompt, max_tokens=32, temperature=0).choices[0].text
         for prompt in PROMPTS
@@ -55,7 +55,7 @@ def test_the_demo_model_answers_a_chat_and_reports_its_usage(client):
     assert chunks[-1].usage.total_tokens == answer.usage.total_tokens
 
 
-def test_seeded_sampling_repeats_and_its_sequences_differ(client):
+def test_seeded_sampling_is_reproducible_and_its_sequences_differ(client):
     def sample() -> list[str]:
         answer = client.completions.create(model="demo", prompt="Once", max_tokens=24, temperature=1.0, seed=7, n=4)
         return [choice.text for choice in answer.choices]
@@ -102,7 +102,7 @@ WEATHER = {
 }
 
 
-def test_a_tool_is_called_and_its_answer_told_with_the_clients_own_objects(client):
+def test_a_tool_call_and_its_result_round_trip_with_the_clients_own_objects(client):
     tools = [{"type": "function", "function": WEATHER}]
     messages = [{"role": "user", "content": "What is the weather in Paris?"}]
     options = {"model": "demo", "tools": tools, "temperature": 0, "max_tokens": 60}
@@ -127,14 +127,14 @@ def test_the_raw_response_carries_the_request_id(client):
     assert raw.parse().id == "cmpl-mine-1"
 
 
-def test_a_bias_counts_without_a_seed(client):
+def test_a_logit_bias_applies_without_a_seed(client):
     answer = client.completions.create(
         model="demo", prompt="a", max_tokens=3, logit_bias={"50": 100}, extra_body={"return_token_ids": True}
     )
     assert answer.choices[0].token_ids == [50, 50, 50]
 
 
-def test_a_client_that_gives_up_frees_the_engine(server, client):
+def test_a_client_timeout_frees_the_engine(server, client):
     with pytest.raises(openai.APITimeoutError):
         client.with_options(timeout=0.3).completions.create(
             model="demo", prompt="a", max_tokens=1900, extra_body={"ignore_eos": True}
@@ -145,7 +145,7 @@ def test_a_client_that_gives_up_frees_the_engine(server, client):
         time.sleep(0.05)
 
 
-def test_an_answer_is_continued_from_its_beginning_as_vllm_users_ask_for_it(client):
+def test_continue_final_message_continues_an_answer(client):
     question = {"role": "user", "content": "What is the capital of France?"}
 
     def answer(messages: list, **extra) -> str:

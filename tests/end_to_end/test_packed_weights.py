@@ -48,7 +48,7 @@ def stream_with_a_kill(server: ServerProcess) -> str:
     return first + "".join(rest)
 
 
-def test_a_killed_workers_successor_reads_the_packed_file_and_makes_a_damaged_one_anew(server):
+def test_a_replacement_worker_reads_the_packed_file_and_rewrites_a_damaged_one(server):
     undisturbed = server.complete(**LONG)
     (path,) = (server.temporary / "packed").iterdir()
     whole = path.read_bytes()

@@ -64,7 +64,7 @@ def read_all(clients: list[Client], prompts: list[list[int]]) -> list[tuple[list
     return answers
 
 
-def test_63_of_64_streams_are_the_same_and_the_one_that_kills_costs_two_worker_groups(supervise):
+def test_63_of_64_streams_are_exact_and_the_poison_request_costs_two_worker_groups(supervise):
     supervisor = supervise(worker="poisoned_worker")
     prompts = [[1 + index, 2, 3, 4] for index in range(NUM_STREAMS)]
     poison = 40
@@ -79,7 +79,7 @@ def test_63_of_64_streams_are_the_same_and_the_one_that_kills_costs_two_worker_g
         assert read_all([client], prompts[:poison]) == undisturbed[:poison], "the service goes on"
 
 
-def test_63_of_64_streams_of_two_clients_are_the_same_and_the_one_that_kills_costs_two_cores(supervise):
+def test_63_of_64_streams_of_two_clients_are_exact_and_the_poison_request_costs_two_cores(supervise):
     supervisor = supervise(engine_core="poisoned_core")
     prompts = [[1 + index, 2, 3, 4] for index in range(NUM_STREAMS)]
     poison = 40
@@ -94,7 +94,7 @@ def test_63_of_64_streams_of_two_clients_are_the_same_and_the_one_that_kills_cos
         assert read_all([one], prompts[:8]) == undisturbed[:8], "the service goes on"
 
 
-def test_any_number_that_kill_cores_in_the_midst_of_their_outputs_end_and_no_others_do(supervise):
+def test_any_number_of_core_poison_requests_end_with_an_error_and_no_others_do(supervise):
     supervisor = supervise(engine_core="poisoned_core")
     prompts = [[1 + index, 2, 3, 4] for index in range(12)]
     with Client.connect(supervisor.run_dir) as one, Client.connect(supervisor.run_dir) as other:

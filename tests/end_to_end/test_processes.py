@@ -63,7 +63,7 @@ def test_a_standby_takes_a_killed_workers_place(start):
     assert server.children()["worker"] == standby
 
 
-def test_a_killed_frontend_is_back_on_the_same_port(server):
+def test_a_killed_frontend_is_replaced_on_the_same_port(server):
     before = server.complete()
     frontend = server.children()["frontend"]
     frontend.kill()
@@ -71,7 +71,7 @@ def test_a_killed_frontend_is_back_on_the_same_port(server):
     assert server.complete_when_ready() == before
 
 
-def test_records_of_processes_that_ended_do_not_pile_up(start):
+def test_flight_records_of_ended_processes_do_not_accumulate(start):
     server = start("--max-restarts", "100")
     server.wait_ready()
     for _ in range(4):
@@ -85,7 +85,7 @@ def test_records_of_processes_that_ended_do_not_pile_up(start):
     assert of_frontends == {str(gone.pid), str(server.children()["frontend"].pid)}
 
 
-def test_a_halted_worker_is_replaced_and_the_stream_goes_on(server):
+def test_a_halted_worker_is_replaced_and_the_stream_continues(server):
     undisturbed = server.complete(max_tokens=96)
     stream = server.stream(max_tokens=96)
     received = [next(stream)]
@@ -93,7 +93,7 @@ def test_a_halted_worker_is_replaced_and_the_stream_goes_on(server):
     assert "".join([*received, *stream]) == undisturbed
 
 
-def test_a_halted_supervisor_is_continued_and_the_stream_goes_on(server):
+def test_a_halted_supervisor_is_continued_and_the_stream_continues(server):
     undisturbed = server.complete(max_tokens=96)
     supervisor = psutil.Process(server.process.pid)
     stream = server.stream(max_tokens=96)
@@ -105,7 +105,7 @@ def test_a_halted_supervisor_is_continued_and_the_stream_goes_on(server):
     assert "the supervisor (pid" in server.said()
 
 
-def test_a_report_says_what_all_processes_do_and_nothing_of_what_was_asked(start, tmp_path):
+def test_a_report_describes_all_processes_and_no_request_contents(start, tmp_path):
     server = start("--dump-dir", str(tmp_path))
     server.wait_ready()
     answer = server.complete(max_tokens=96)
@@ -152,7 +152,7 @@ def test_a_signal_lets_a_running_stream_end(start):
 
 
 @pytest.mark.skipif(os.path.exists("/dev/nvidiactl"), reason="there is a CUDA device here")
-def test_a_device_that_is_not_there_is_refused_in_one_line(start):
+def test_a_missing_device_is_refused_in_one_line(start):
     server = start("--device", "cuda")
     assert server.process.wait(60) == 2
     *_, last = server.said().splitlines()

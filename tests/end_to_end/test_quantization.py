@@ -38,7 +38,7 @@ def gptq_folder(tmp_path_factory):
     ],
     ids=["int8", "int8-two-ranks", "gptq-two-ranks", "gptq", "int8-cache"],
 )
-def test_a_quantized_model_knows_its_capitals_alone_and_in_company(model, options, gptq_folder):
+def test_a_quantized_model_names_capitals_alone_and_in_a_batch(model, options, gptq_folder):
     if "kv_cache_dtype" in options and best_library() is None:
         pytest.skip("the kernels are not built")
     with LLM(gptq_folder if model else "", max_num_seqs=8, num_blocks=128, threads=1, **options) as llm:

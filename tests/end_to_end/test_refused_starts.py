@@ -41,11 +41,11 @@ def refused(output: tuple[int, str], *named: str) -> None:
         assert word in text, text
 
 
-def test_a_model_that_is_not_there(tmp_path):
+def test_a_missing_model_is_refused(tmp_path):
     refused(start(str(tmp_path / "nowhere")), "nowhere")
 
 
-def test_an_architecture_that_is_not_supported(model):
+def test_an_unsupported_architecture_is_refused(model):
     edit_config(model, architectures=["MambaForCausalLM"], model_type="mamba")
     refused(start(str(model), "--port", "0"), "MambaForCausalLM", "LlamaForCausalLM", "Qwen3ForCausalLM")
 
@@ -58,12 +58,12 @@ def test_an_architecture_that_is_not_supported(model):
         ("{{ 1 * (10**9999) }}", "does not compile"),
     ],
 )
-def test_a_chat_template_whose_compilation_computes(model, source, words):
+def test_a_chat_template_that_computes_when_compiled_is_refused(model, source, words):
     (model / "chat_template.jinja").write_text(source)
     refused(start(str(model), "--port", "0"), "chat template", words)
 
 
-def test_a_tokenizer_that_makes_terabytes_of_a_line(model):
+def test_a_tokenizer_that_expands_a_line_to_terabytes_is_refused(model):
     path = model / "tokenizer.json"
     grows = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 1000}
     nested = {"type": "Sequence", "normalizers": [grows] * 4}
@@ -71,19 +71,19 @@ def test_a_tokenizer_that_makes_terabytes_of_a_line(model):
     refused(start(str(model), "--port", "0"), "normalizer", "times as long")
 
 
-def test_ranks_that_do_not_divide_the_heads():
+def test_ranks_that_do_not_divide_the_heads_are_refused():
     refused(start("--tp", "3", "--port", "0"), "3", "heads")
 
 
-def test_a_device_that_is_not_there():
+def test_a_missing_device_is_refused():
     refused(start("--device", "cuda", "--tp", "2", "--port", "0"), "cuda")
 
 
-def test_a_share_of_a_device_that_the_model_is_not_on():
+def test_a_memory_share_of_an_unused_device_is_refused():
     refused(start("--device", "cpu", "--gpu-memory-utilization", "0.5", "--port", "0"), "0.5", "kv_cache_memory_bytes")
 
 
-def test_a_port_in_use():
+def test_a_port_in_use_is_refused():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -91,18 +91,18 @@ def test_a_port_in_use():
         refused(start("--port", str(port)), str(port), "--port")
 
 
-def test_truncated_weights(model):
+def test_truncated_weights_are_refused(model):
     weights = model / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:100_000])
     refused(start(str(model), "--port", "0"), "model.safetensors")
 
 
-def test_a_configuration_nested_without_end(model):
+def test_a_deeply_nested_configuration_is_refused(model):
     (model / "config.json").write_text('{"x":' + 100_000 * "[" + 100_000 * "]" + "}")
     refused(start(str(model), "--port", "0"), "config.json", "nested too deeply")
 
 
-def test_weights_that_are_not_numbers(model):
+def test_nan_weights_are_refused(model):
     weights = model / "model.safetensors"
     tensors = load_file(weights)
     name = "model.layers.1.mlp.up_proj.weight"
@@ -111,15 +111,15 @@ def test_weights_that_are_not_numbers(model):
     refused(start(str(model), "--port", "0"), name, "NaN")
 
 
-def test_an_open_door_without_a_key():
+def test_a_public_address_without_a_key_is_refused():
     refused(start("--host", "0.0.0.0", "--port", "0"), "--api-key")
 
 
-def test_an_option_that_does_not_exist():
+def test_an_unknown_option_is_refused():
     code, text = start("--temprature", "1")
     assert code == 2
     assert "--temprature" in text
 
 
-def test_a_cache_too_small_for_the_context_that_was_asked_for():
+def test_a_cache_too_small_for_the_requested_context_is_refused():
     refused(start("--num-blocks", "9", "--max-model-len", "500", "--port", "0"), "500", "32", "9", "144")

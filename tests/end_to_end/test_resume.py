@@ -138,7 +138,7 @@ def test_a_stream_that_is_cut_goes_on_by_get_and_by_post_with_the_same_bytes(ser
 
 
 @pytest.mark.parametrize("name", ["two choices with logprobs", "chat with tool calls"])
-def test_a_killed_frontend_loses_nothing_that_a_repeated_request_does_not_bring_back(server, name):
+def test_a_repeated_request_recovers_everything_that_a_killed_frontend_lost(server, name):
     path, body = CASES[name]
     streamed, key = {**body, "stream": True}, f"killed-{name.replace(' ', '-')}"
     begun = first_events(ask(server, "POST", path, streamed, Idempotency_Key=key), 2)
@@ -166,7 +166,7 @@ def ask_until_ready(server: Server, *request: str, **headers: str) -> http.clien
         time.sleep(0.02)
 
 
-def test_a_request_that_is_no_stream_is_answered_once(server):
+def test_a_request_without_streaming_is_answered_once(server):
     first = whole(ask(server, "POST", COMPLETION, STORY, Idempotency_Key="once"))
     assert whole(ask(server, "POST", COMPLETION, STORY, Idempotency_Key="once")) == first
     assert json.loads(first)["choices"][0]["text"] == answer_of(server, COMPLETION, STORY)[0][0]

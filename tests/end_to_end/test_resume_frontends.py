@@ -60,7 +60,7 @@ def texts_of_streams_under_a_kill(server: Server, rng: random.Random) -> list[st
 
 
 @pytest.mark.parametrize("num_kills", [1, pytest.param(30, marks=pytest.mark.nightly)])
-def test_every_stream_ends_with_its_own_text_though_a_frontend_is_killed(num_kills):
+def test_every_stream_is_exact_when_a_frontend_is_killed(num_kills):
     rng = random.Random(num_kills)
     with serving("--api-server-count", "2", "--max-restarts", "1000") as server:
         expected = [text_alone(server, body) for body in bodies()]
@@ -68,7 +68,7 @@ def test_every_stream_ends_with_its_own_text_though_a_frontend_is_killed(num_kil
             assert texts_of_streams_under_a_kill(server, rng) == expected
 
 
-def test_the_next_frontend_goes_on_where_the_core_had_come_for_the_last_one():
+def test_the_next_frontend_continues_from_the_tokens_that_the_core_had_computed():
     body = {**STORY, "temperature": 0.0, "max_tokens": 1500}
     with serving() as server, Client.connect(server.run_dir) as client:
         expected = text_alone(server, body)

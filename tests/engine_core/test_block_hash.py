@@ -13,16 +13,16 @@ def test_the_documented_encoding_is_the_real_one():
     assert chain_blocks(chain_root(2, "pepper"), pack_ids([1, 2, 3, 4, 5]), 2) == [first, second]
 
 
-def test_a_name_stands_for_the_whole_prefix():
+def test_a_block_hash_covers_the_whole_prefix():
     a, b = (chain_blocks(chain_root(2, ""), pack_ids(ids), 2) for ids in ([1, 2, 3, 4], [9, 2, 3, 4]))
     assert a[0] != b[0]
     assert a[1] != b[1]
 
 
-def test_salt_and_block_size_separate_worlds():
+def test_salt_and_block_size_separate_hashes():
     roots = {chain_root(size, salt) for size in (16, 32) for salt in ("", "a", "b")}
     assert len(roots) == 6
 
 
-def test_examples_in_docstrings():
+def test_docstring_examples_hold():
     assert doctest.testmod(block_hash).failed == 0

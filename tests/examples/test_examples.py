@@ -27,7 +27,7 @@ SAYS = {  # what each has to print, as regular expressions
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: path.stem)
-def test_a_program_runs_and_says_what_it_is_there_to_say(program, tmp_path, short_folder):
+def test_a_program_runs_and_prints_what_it_demonstrates(program, tmp_path, short_folder):
     small = {"PAGED_SERVE_NUM_BLOCKS": "256", "PAGED_SERVE_STANDBY_WORKERS": "false"}
     environment = {**os.environ, **small, "PYTHONPATH": str(ROOT), "TMPDIR": str(short_folder)}
     command = [sys.executable, "-W", "error", str(program)]
@@ -41,7 +41,7 @@ def test_a_program_runs_and_says_what_it_is_there_to_say(program, tmp_path, shor
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: path.stem)
-def test_a_program_says_how_it_is_run_and_is_on_the_page(program):
+def test_a_program_documents_its_command_and_is_on_the_page(program):
     name = f"examples/{program.name}"
     assert f"    python {name}" in program.read_text().partition('\n"""\n')[0]
     assert f"(../{name})" in (ROOT / "docs" / "llm.md").read_text()

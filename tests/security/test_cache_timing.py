@@ -100,7 +100,7 @@ def measure(count: int, *options: str) -> float:
         server.log.close()
 
 
-def test_the_measure_tells_order_from_disorder():
+def test_the_measure_distinguishes_order_from_disorder():
     rng = random.Random(1)
     assert auc([1, 2, 3], [4, 5]) == 1
     assert auc([4, 5], [1, 2, 3]) == 0
@@ -110,7 +110,7 @@ def test_the_measure_tells_order_from_disorder():
 
 @pytest.mark.nightly
 @pytest.mark.timeout(0)
-def test_shared_prefixes_are_seen_by_their_times():
+def test_shared_prefixes_are_visible_in_response_times():
     """Or the next test would show nothing."""
     found = measure(SAMPLES_TO_SEE_IT, "--share-prefixes")
     print(f"with --share-prefixes the AUC of {SAMPLES_TO_SEE_IT} guesses is {found:.3f}")
@@ -119,7 +119,7 @@ def test_shared_prefixes_are_seen_by_their_times():
 
 @pytest.mark.nightly
 @pytest.mark.timeout(0)
-def test_the_time_does_not_tell_what_another_key_has_asked():
+def test_response_times_do_not_reveal_prompts_of_another_key():
     found = measure(SAMPLES)
     print(f"the AUC of {SAMPLES} guesses is {found:.3f}")
     assert 1 - MAX_AUC <= found <= MAX_AUC

@@ -197,14 +197,14 @@ def test_no_spelling_of_a_request_passes_without_a_key(folder, root_path, count)
 
 
 @pytest.mark.parametrize("key", KEYS)
-def test_the_right_key_opens_the_same_doors(folder, key):
+def test_the_right_key_is_accepted_for_the_same_requests(folder, key):
     """Or else the test above would pass on a server that refuses all."""
     server = Server(folder, options={"api_keys": KEYS})
     for path in ("/ready", "/v1/models", "/version", "/openapi.json", "/"):
         assert server.ask("GET", path, authorization=f"Bearer {key}").status_code == 200
 
 
-def test_a_key_that_comes_twice_is_no_key(folder):
+def test_a_duplicate_key_is_refused(folder):
     server = Server(folder, options={"api_keys": KEYS})
     for first, second in ((b"Bearer two", b"Bearer wrong"), (b"Bearer wrong", b"Bearer two"), (b"Bearer two",) * 2):
         headers = [(b"host", b"localhost"), (b"authorization", first), (b"authorization", second)]
@@ -212,7 +212,7 @@ def test_a_key_that_comes_twice_is_no_key(folder):
         assert answer(server.app, scope)[0] == 401
 
 
-def test_the_routes_are_those_that_were_agreed_on(folder):
+def test_the_routes_are_those_that_were_reviewed(folder):
     assert {(spec.method, spec.path) for spec in public_routes(ServerConfig())} == PUBLIC
     with_metrics = public_routes(ServerConfig(public_metrics=True))
     assert {(spec.method, spec.path) for spec in with_metrics} == PUBLIC | {("GET", "/metrics")}
@@ -226,7 +226,7 @@ def test_the_routes_are_those_that_were_agreed_on(folder):
 
 
 @pytest.mark.parametrize("path", sorted({path for _, path in OPERATORS} | set(ELSEWHERE)))
-def test_the_users_port_has_no_operators_route(folder, path):
+def test_the_public_port_has_no_operator_route(folder, path):
     server = Server(folder)
     for method in ("GET", "POST", "PUT", "DELETE"):
         assert server.ask(method, path).status_code == 404

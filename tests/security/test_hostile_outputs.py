@@ -62,7 +62,7 @@ def tokenizer(tmp_path_factory) -> Tokenizer:
 
 
 @pytest.mark.parametrize("kind", OUTPUTS)
-def test_a_megabyte_is_read_as_its_parts_are(kind):
+def test_a_megabyte_parses_as_its_parts_do(kind):
     text = output(kind, MEGABYTE)
     content, num_calls = parse(text, MEGABYTE)
     assert num_calls == (text.count(CALL.removesuffix("</tool_call>")) if kind == "calls" else 0)
@@ -97,14 +97,14 @@ def seconds(work: Callable[[str, int], object], text: str, size: int) -> float:
 @pytest.mark.parametrize("work", [parse, cut])
 @pytest.mark.parametrize("size", [4, MEGABYTE], ids=["in pieces", "at once"])
 @pytest.mark.parametrize("kind", OUTPUTS)
-def test_four_times_the_output_takes_no_more_than_four_times_as_long(kind, size, work):
+def test_parsing_time_is_linear_in_the_output(kind, size, work):
     quarter, whole = (seconds(work, output(kind, length), size) for length in (MEGABYTE // 4, MEGABYTE))
     assert whole < 8 * quarter + 0.02, "16 times would be quadratic"
     print(f"{kind}, {work.__name__}, size {size}: {1e3 * quarter:.1f} ms, {1e3 * whole:.1f} ms")
 
 
 @pytest.mark.nightly
-def test_a_million_tokens_of_broken_characters_are_read_in_proportion_to_their_number(tokenizer):
+def test_a_million_tokens_of_broken_characters_are_decoded_in_linear_time(tokenizer):
     broken = [tokenizer.token_id(char) for char in "ðŁĺð"]  # beginnings of characters of four bytes
     assert None not in broken
 

@@ -22,7 +22,7 @@ def server() -> Iterator[Server]:
 @pytest.mark.parametrize(
     "count", [CI_COUNT, pytest.param(NIGHTLY_COUNT, marks=[pytest.mark.nightly, pytest.mark.timeout(0)])]
 )
-def test_no_bytes_make_a_server_error(server, count):
+def test_no_bytes_cause_a_server_error(server, count):
     started = time.monotonic()
     seen = fuzz(server, seed=count, count=count)
     assert seen.total() >= count

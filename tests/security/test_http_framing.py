@@ -49,7 +49,7 @@ def statuses(answer: bytes) -> list[int]:
         (b"POST /tokenize HTTP/1.0\r\n", LENGTH, b"\r\n", BODY),
     ],
 )
-def test_the_plain_forms_are_understood(server, parts):
+def test_the_plain_forms_are_accepted(server, parts):
     assert statuses(ask(server, *parts)) == [200]
 
 
@@ -96,7 +96,7 @@ def test_the_plain_forms_are_understood(server, parts):
         (b"CONNECT localhost:80 HTTP/1.1\r\n", HOST, b"\r\n"),
     ],
 )
-def test_what_could_be_understood_in_two_ways_is_refused_and_nothing_behind_it_is_read(server, parts):
+def test_ambiguous_framing_is_refused_and_nothing_behind_it_is_read(server, parts):
     answer = ask(server, *parts, b"GET /version HTTP/1.1\r\n", HOST, b"\r\n")
     assert statuses(answer) == [400]
     assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["code"] == 400
@@ -123,7 +123,7 @@ NAMES += [
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("target", [b"/v1/models", b"//v1/models", b"/v1/models?host=localhost"])
-def test_a_page_whose_name_was_bound_to_this_machine_reads_nothing(server, name, target):
+def test_a_page_with_a_rebound_host_name_reads_nothing(server, name, target):
     status = 400 if set(name) & set(b"@, \xc2") else 403  # no host at all, or another one's
     assert statuses(ask(server, b"GET " + target + b" HTTP/1.1\r\nhost: " + name + b"\r\n\r\n")) == [status]
 
@@ -147,7 +147,7 @@ def test_a_second_host_does_not_hide_the_first(server):
 @pytest.mark.parametrize(
     "origin", [b"http://evil.example", b"null", b"http://localhost.evil.example", b"http://localhost:1", b"file://"]
 )
-def test_no_page_of_another_origin_gets_an_answer_or_leave(server, origin):
+def test_pages_of_other_origins_get_no_answer_and_no_cors_permission(server, origin):
     for method in (b"POST /v1/completions", b"OPTIONS /v1/completions", b"GET /v1/models", b"POST /tokenize"):
         wish = b"origin: " + origin + b"\r\naccess-control-request-method: POST\r\n"
         answer = ask(server, method + b" HTTP/1.1\r\n", HOST, wish, LENGTH, b"\r\n", BODY)
@@ -168,7 +168,7 @@ def test_headers_are_bounded(server, lines, status):
     assert statuses(ask(server, START, HOST, CLOSE, lines, LENGTH, b"\r\n", BODY)) == [status]
 
 
-def test_an_answer_never_shows_what_was_sent_in_its_own_headers(server):
+def test_request_text_never_becomes_a_response_header(server):
     """A path or an id with a line break would make a header of its own."""
     for path, more in ((b"/%0d%0aset-cookie:%20x", b""), (b"/version", b"x-request-id: a b\r\n")):
         head, _, _ = ask(server, b"GET " + path + b" HTTP/1.1\r\n", HOST, more, CLOSE, b"\r\n").partition(b"\r\n\r\n")

@@ -35,7 +35,7 @@ def test_there_is_one_tcp_listener_and_it_is_the_http_port_on_loopback(server):
     assert listening(server) == {("127.0.0.1", server.port)}
 
 
-def test_every_socket_file_lies_where_only_its_user_can_go(server):
+def test_every_socket_file_is_in_a_directory_of_its_user_alone(server):
     [run_dir] = server.temporary.glob("paged-serve-*/run-*")
     for folder in (run_dir, run_dir.parent):
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
@@ -43,7 +43,7 @@ def test_every_socket_file_lies_where_only_its_user_can_go(server):
     assert list(run_dir.glob("*.sock"))
 
 
-def test_no_socket_of_ours_has_an_abstract_name(server):
+def test_no_socket_has_an_abstract_name(server):
     """Those have no file, hence no permissions: any user of the machine may connect."""
     with open("/proc/net/unix") as file:
         names = [line.split()[-1] for line in file if len(line.split()) == 8]

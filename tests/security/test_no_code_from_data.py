@@ -41,7 +41,7 @@ def calls(path: Path):
 
 
 @pytest.mark.parametrize("room", ROOMS)
-def test_no_source_calls_what_runs_data(room):
+def test_no_source_calls_a_function_that_executes_data(room):
     for path in sorted((ROOT / room).rglob("*.py")):
         for line, function in calls(path):
             where = f"{path.relative_to(ROOT)}:{line} calls {ast.unparse(function)}"
@@ -63,7 +63,7 @@ def test_no_source_calls_what_runs_data(room):
         "import marshal; marshal.loads(marshal.dumps(1))",
     ],
 )
-def test_the_tripwire_sees_it(tmp_path, code):
+def test_the_tripwire_detects_executed_data(tmp_path, code):
     script = tmp_path / "script.py"
     script.write_text(f"def receive():\n    {code}\nreceive()\n")
     environment = {**os.environ, "TRIPWIRE": str(tmp_path), "PYTHONPATH": str(TRIPWIRE)}
@@ -91,7 +91,7 @@ def wait_until_all_are_watched(server: ServerProcess, trips: Path) -> None:
         time.sleep(0.05)
 
 
-def test_a_server_in_use_never_makes_code_of_data(tmp_path_factory, monkeypatch):
+def test_a_server_in_use_never_executes_data(tmp_path_factory, monkeypatch):
     tmp_path = tmp_path_factory.mktemp("t")
     monkeypatch.setenv("TRIPWIRE", str(tmp_path / "trips"))
     (tmp_path / "trips").mkdir()

@@ -144,7 +144,7 @@ def test_no_template_leaves_the_sandbox():
     assert "evil" not in {text for _, text, _ in found}
 
 
-def test_the_watch_sees_what_a_template_without_walls_would_do():
+def test_the_watch_detects_what_a_template_without_a_sandbox_would_do():
     source = "{{ namespace(a=1).a }}{% set x %}{{ strftime_now('%Y') }}{% endset %}{{ x | length }}"
     [(outcome, text, events)] = render_all([source])
     assert (outcome, text, events) == ("rendered", "14", [])
@@ -196,7 +196,7 @@ BOMBS = [
 @pytest.mark.parametrize(
     "bombs", [BOMBS[2:3], pytest.param(BOMBS, marks=[pytest.mark.nightly, pytest.mark.timeout(0)])], ids=["some", "all"]
 )
-def test_what_never_ends_is_ended_and_the_next_is_answered(bombs):
+def test_an_endless_template_is_ended_and_the_next_is_answered(bombs):
     for source in bombs:
         renderer = TemplateRenderer(Templates({"default": "{% if much %}" + source + "{% endif %}fine"}))
 

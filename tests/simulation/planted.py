@@ -60,7 +60,7 @@ def run(mutation: tuple[str, str, str, str] | None, limit_s: float) -> tuple[int
 def check() -> int:
     from paged_serve.engine_core.simulation.simulator import simulate
 
-    from ..frontend.client.test_client_simulation import test_streams_are_exact_whatever_breaks
+    from ..frontend.client.test_client_simulation import test_streams_are_exact_under_every_fault
     from .world import World
 
     logging.disable(logging.CRITICAL)
@@ -72,7 +72,7 @@ def check() -> int:
         for seed in DEADLY_WORLDS:
             World(seed, 11).run()
         for seed in LINKS:
-            test_streams_are_exact_whatever_breaks(seed)
+            test_streams_are_exact_under_every_fault(seed)
     except Exception:
         traceback.print_exc()
         return CAUGHT

@@ -16,7 +16,7 @@ def _quiet():
     logging.disable(logging.NOTSET)
 
 
-def test_every_order_of_two_requests_and_a_result_that_is_not_finite():
+def test_every_order_of_two_requests_and_a_non_finite_result_holds_the_invariants():
     explored = explore(Scope((Asked(STORY, 4), Asked(STORY, 4)), aborts=0, crashes=0))
     assert explored.moments > 100
     assert explored.preemptions
@@ -34,5 +34,5 @@ def test_every_order_of_two_requests_and_a_result_that_is_not_finite():
     ],
     ids=["two", "siblings and one", "three, crashed and aborted", "three, not finite and aborted"],
 )
-def test_every_order_of_a_few_requests(scope):
+def test_every_order_of_a_few_requests_holds_the_invariants(scope):
     print(explore(scope))

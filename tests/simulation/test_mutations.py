@@ -8,7 +8,7 @@ from .planted import CAUGHT, copy_sources, plant, run
 LIMIT_S = 600
 
 
-def test_every_bug_still_finds_its_place(tmp_path):
+def test_every_planted_bug_still_applies_to_the_source(tmp_path):
     copy_sources(tmp_path)
     for mutation in MUTATIONS:
         source = (tmp_path / mutation[0]).read_text()
@@ -18,7 +18,7 @@ def test_every_bug_still_finds_its_place(tmp_path):
 
 @pytest.mark.nightly
 @pytest.mark.timeout(2 * LIMIT_S)
-def test_without_a_bug_every_seed_holds():
+def test_every_seed_passes_without_a_bug():
     code, output = run(None, LIMIT_S)
     assert code == 0, output
 

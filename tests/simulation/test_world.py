@@ -20,7 +20,7 @@ def run(seed: int) -> World:
     return world
 
 
-def test_every_stream_is_told_what_it_says_alone():
+def test_every_stream_gets_its_output_alone():
     total, start = Counter[str](), time.monotonic()
     for seed in range(60):
         if seed >= 10 and time.monotonic() - start > FAST_SECONDS:
@@ -36,7 +36,7 @@ def test_the_same_seed_leaves_the_same_trace(seed):
 
 @pytest.mark.nightly
 @pytest.mark.timeout(3600)
-def test_a_thousand_worlds():
+def test_a_thousand_simulations_end_as_expected():
     total = Counter[str]()
     for seed in range(1000, 2000):
         total.update(run(seed).counts)

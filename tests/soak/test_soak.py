@@ -18,7 +18,7 @@ pytestmark = [
 ]
 
 
-def test_nothing_grows_and_every_answer_is_as_it_was(tmp_path_factory):
+def test_no_figure_grows_and_no_answer_changes(tmp_path_factory):
     server = ServerProcess(tmp_path_factory.mktemp("t"), *OPTIONS)
     try:
         report = run(Soak(MINUTES, seed=1), server)

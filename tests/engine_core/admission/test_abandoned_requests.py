@@ -28,7 +28,7 @@ def alone(drive, **more):
 
 
 @pytest.mark.parametrize("n", [1, 3])
-def test_an_equal_request_goes_on_where_the_lost_client_stood(drive, n):
+def test_an_equal_request_continues_an_abandoned_one(drive, n):
     driver = drive()
     ask_and_lose(driver, n=n)
     num_computed = driver.engine.counters.prompt_tokens + driver.engine.counters.generation_tokens
@@ -59,7 +59,7 @@ def test_an_equal_request_goes_on_where_the_lost_client_stood(drive, n):
         {"resume": [[7]]},
     ],
 )
-def test_another_request_reuses_nothing(drive, other):
+def test_a_different_request_reuses_nothing(drive, other):
     driver = drive()
     ask_and_lose(driver)
     request_id = driver.add(other.pop("prompt", 10), **{**PARAMS, **other})
@@ -68,7 +68,7 @@ def test_another_request_reuses_nothing(drive, other):
 
 
 @pytest.mark.parametrize("params", [{"logprobs": 0}, {"prompt_logprobs": 0}, {"skip_reading_prefix_cache": True}])
-def test_what_cannot_be_told_again_is_computed_again(drive, params):
+def test_output_that_cannot_be_resent_is_computed_again(drive, params):
     driver = drive()
     ask_and_lose(driver, **params)
     assert len(driver.engine.admission.abandoned) == 0
@@ -87,7 +87,7 @@ def test_two_equal_requests_reuse_one_each(drive):
     assert driver.tokens[first] == driver.tokens[second] == alone(drive)
 
 
-def test_they_are_kept_for_a_while(drive):
+def test_abandoned_requests_are_kept_for_a_limited_time(drive):
     driver = drive()
     ask_and_lose(driver)
     driver.now += abandoned_requests.KEPT_S
@@ -96,7 +96,7 @@ def test_they_are_kept_for_a_while(drive):
     assert len(driver.engine.admission.abandoned) == driver.engine.admission.abandoned.num_tokens == 0
 
 
-def test_the_oldest_go_when_they_are_too_many(drive, monkeypatch):
+def test_the_oldest_abandoned_requests_are_dropped_first(drive, monkeypatch):
     driver = drive()
     monkeypatch.setattr(abandoned_requests, "MAX_KEPT_TOKENS", 40)
     for prompt in (10, 11, 12):
@@ -109,7 +109,7 @@ def test_the_oldest_go_when_they_are_too_many(drive, monkeypatch):
 
 
 @pytest.mark.parametrize("why", ["full", "draining", "invalid", "in use"])
-def test_a_refused_request_destroys_nothing_that_the_next_may_begin_with(drive, why):
+def test_a_refused_request_leaves_abandoned_output_for_the_next(drive, why):
     driver = drive(max_num_queued_requests=1, max_num_seqs=1)
     ask_and_lose(driver)
     if why == "full":

@@ -68,14 +68,14 @@ def test_a_bad_request_is_refused_with_the_numbers(drive, options, request_optio
         assert word in rejected.message
 
 
-def test_what_just_fits_is_accepted_and_ends(drive):
+def test_a_request_that_just_fits_is_accepted_and_finishes(drive):
     driver = drive(num_blocks=10, block_size=4, max_model_len=41)
     stream = driver.add(10, max_tokens=31)
     driver.run()
     assert len(driver.tokens[stream]) == 31
 
 
-def test_without_max_tokens_the_output_goes_as_far_as_context_and_cache_allow(drive):
+def test_without_max_tokens_the_output_is_bounded_by_context_and_cache(drive):
     roomy = drive(num_blocks=64, block_size=4, max_model_len=41)
     stream = roomy.add(10)
     roomy.run()
@@ -87,7 +87,7 @@ def test_without_max_tokens_the_output_goes_as_far_as_context_and_cache_allow(dr
     assert tight.ends[stream].finish_reason is FinishReason.LENGTH
 
 
-def test_a_stream_id_in_use_is_refused_and_the_stream_lives(drive):
+def test_a_stream_id_in_use_is_refused_and_its_stream_continues(drive):
     driver = drive()
     stream = driver.add(4, max_tokens=5, n=3, request_id=100, seed=1)
     driver.add(4, max_tokens=5, request_id=102)
@@ -105,7 +105,7 @@ def test_a_request_that_is_sent_twice_runs_once(drive):
     assert len(driver.tokens[stream]) == 5
 
 
-def test_a_full_queue_refuses_requests_until_it_moves(drive):
+def test_a_full_queue_refuses_requests_until_it_drains(drive):
     driver = drive(max_num_seqs=1, max_num_queued_requests=2)
     streams = [driver.add(4, max_tokens=2) for _ in range(3)]  # one will run at once
     driver.add(4)
@@ -128,14 +128,14 @@ def test_the_queue_is_bounded_in_tokens_too(drive):
     assert "with this request 21 tokens would wait; at most 20 may" in rejected.message
 
 
-def test_a_request_larger_than_the_queue_is_taken_when_the_queue_is_empty(drive):
+def test_a_request_larger_than_the_queue_is_accepted_when_the_queue_is_empty(drive):
     driver = drive(max_num_queued_requests=2, max_num_queued_tokens=10, max_num_seqs=2)
     stream = driver.add(20, n=6, max_tokens=2, seed=3)
     driver.run()
     assert all(len(driver.tokens[stream + index]) == 2 for index in range(6))
 
 
-def test_what_was_accepted_before_a_restart_is_never_refused_as_overload(drive):
+def test_a_request_accepted_before_a_restart_is_never_refused_as_overload(drive):
     driver = drive(max_num_seqs=1, max_num_queued_requests=1, epoch=1)
     driver.engine.admission.draining = True
     begun = [driver.add([index], max_tokens=3, resume=([9],)) for index in range(4)]
@@ -147,7 +147,7 @@ def test_what_was_accepted_before_a_restart_is_never_refused_as_overload(drive):
 
 @pytest.mark.parametrize("claim", [{"resume": ([],)}, {"resume": ([9],)}, {"isolation_tokens": 8}])
 @pytest.mark.parametrize("limit", ["draining", "full"])
-def test_no_claim_of_an_earlier_acceptance_passes_drain_or_limits_in_a_first_core(drive, claim, limit):
+def test_in_a_first_core_a_claim_of_acceptance_does_not_bypass_drain_or_limits(drive, claim, limit):
     driver = drive(max_num_seqs=1, max_num_queued_requests=2)
     driver.engine.admission.draining = limit == "draining"
     for _ in range(100):
@@ -156,7 +156,7 @@ def test_no_claim_of_an_earlier_acceptance_passes_drain_or_limits_in_a_first_cor
     assert len(driver.rejections) == 100 - driver.scheduler.num_live
 
 
-def test_after_a_restart_no_more_claims_are_believed_than_a_core_can_have_had(drive):
+def test_after_a_restart_claims_of_acceptance_are_bounded_by_the_capacity_of_a_core(drive):
     driver = drive(max_num_seqs=1, max_num_queued_requests=1, epoch=1)
     driver.engine.admission.draining = True
     for index in range(100):
@@ -164,7 +164,7 @@ def test_after_a_restart_no_more_claims_are_believed_than_a_core_can_have_had(dr
     assert driver.scheduler.num_live == 2 * (1 + 1)
 
 
-def test_a_client_that_was_given_up_may_come_back_with_what_it_had(drive):
+def test_a_client_that_was_dropped_may_return_with_its_requests(drive):
     driver = drive(max_num_seqs=1, max_num_queued_requests=3)
     for index in range(3):
         driver.add([index], max_tokens=30)
@@ -184,7 +184,7 @@ def test_draining_refuses_with_its_own_reason(drive):
     assert refusal(driver).reason is RejectReason.DRAINING
 
 
-def test_a_request_without_a_seed_repeats_when_it_is_asked_again(drive):
+def test_a_request_without_a_seed_gives_the_same_output_when_repeated(drive):
     outputs = []
     questions = [([5, 6], {}), ([5, 6], {}), ([5, 7], {}), ([5, 6], {"top_k": 3})]
     for prompt, params in questions:
@@ -197,7 +197,7 @@ def test_a_request_without_a_seed_repeats_when_it_is_asked_again(drive):
     assert outputs[0] != outputs[3]
 
 
-def test_the_order_of_biases_is_no_part_of_the_question(drive):
+def test_the_order_of_biases_does_not_change_the_output(drive):
     outputs = []
     for biases in ({5: 1.0, 6: 2.0}, {6: 2.0, 5: 1.0}, {5: 2.0, 6: 1.0}):
         driver = drive()
@@ -218,7 +218,7 @@ def test_the_first_of_n_sequences_is_the_one_of_n_1_and_the_others_differ(drive)
 
 
 @pytest.mark.parametrize("field", ["prompt", "resume"])
-def test_what_is_too_long_is_refused_before_its_ids_are_read(drive, monkeypatch, field):
+def test_a_prompt_that_is_too_long_is_refused_before_its_ids_are_read(drive, monkeypatch, field):
     read = []
     monkeypatch.setattr(validation, "unpack_ids", lambda ids: read.append(ids) or unpack_ids(ids))
     driver = drive(max_model_len=32)

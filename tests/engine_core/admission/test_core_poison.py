@@ -26,7 +26,7 @@ def core_poison():
     return CorePoison(WorkerPoison(), max_kept=2)
 
 
-def test_clients_take_turns_and_each_turn_has_a_number_that_is_known_before(core_poison):
+def test_clients_take_turns_and_turn_numbers_are_known_in_advance(core_poison):
     assert (core_poison.turn, core_poison.next_turn(0.0)) == (0, None)
     core_poison.candidates_withheld(A, 2)
     core_poison.candidates_withheld(B, 1)
@@ -40,7 +40,7 @@ def test_clients_take_turns_and_each_turn_has_a_number_that_is_known_before(core
     assert (core_poison.turn, core_poison.is_over) == (0, True)
 
 
-def test_only_the_candidate_in_its_turn_is_admitted_and_the_others_when_all_is_over(core_poison):
+def test_only_the_candidate_in_its_turn_is_admitted_and_the_others_after_isolation(core_poison):
     core_poison.candidates_withheld(A, 1)
     core_poison.next_turn(0.0)
     assert core_poison.admits(A, request(1, isolation_tokens=8))
@@ -55,7 +55,7 @@ def test_only_the_candidate_in_its_turn_is_admitted_and_the_others_when_all_is_o
     assert core_poison.is_over
 
 
-def test_an_abort_of_what_is_kept_is_said_again_behind_it(core_poison):
+def test_an_abort_of_a_held_request_is_repeated_behind_it(core_poison):
     abort = AbortRequests((7,))
     core_poison.candidates_withheld(A, 1)
     core_poison.aborted(B, abort, 0.0)
@@ -65,7 +65,7 @@ def test_an_abort_of_what_is_kept_is_said_again_behind_it(core_poison):
     assert [type(message) for _, message in taken(core_poison, 0.0)] == [EngineCoreRequest, AbortRequests]
 
 
-def test_time_spent_waiting_here_counts_against_the_limit(core_poison):
+def test_time_spent_held_counts_against_the_time_limit(core_poison):
     core_poison.candidates_withheld(A, 1)
     core_poison.keep(B, request(1, ttl_s=5.0), 10.0)
     core_poison.keep(B, request(2, ttl_s=1.0), 10.0)
@@ -74,7 +74,7 @@ def test_time_spent_waiting_here_counts_against_the_limit(core_poison):
 
 
 @pytest.mark.parametrize("when", ["in line", "in its turn"])
-def test_a_lost_client_holds_up_no_other(core_poison, when):
+def test_a_lost_client_delays_no_other(core_poison, when):
     core_poison.candidates_withheld(A, 1)
     core_poison.keep(A, request(1), 0.0)
     if when == "in its turn":
@@ -83,7 +83,7 @@ def test_a_lost_client_holds_up_no_other(core_poison, when):
     assert core_poison.is_over
 
 
-def test_a_client_that_does_nothing_with_its_turn_gets_no_other(core_poison):
+def test_a_client_that_does_not_use_its_turn_gets_no_other(core_poison):
     core_poison.candidates_withheld(A, 1)
     core_poison.candidates_withheld(B, 1)
     assert core_poison.next_turn(0.0) == A
@@ -94,7 +94,7 @@ def test_a_client_that_does_nothing_with_its_turn_gets_no_other(core_poison):
     assert core_poison.is_over
 
 
-def test_a_candidate_runs_alone_until_its_client_gives_the_turn_back(drive):
+def test_a_candidate_runs_alone_until_its_client_returns_the_turn(drive):
     driver = drive()
     running = driver.add([1] * 5, max_tokens=20, seed=1)
     driver.step(3)
@@ -116,7 +116,7 @@ def test_a_candidate_runs_alone_until_its_client_gives_the_turn_back(drive):
     assert driver.ends[late].finish_reason is FinishReason.LENGTH
 
 
-def test_what_is_kept_is_bounded_in_bytes_too():
+def test_held_messages_are_bounded_in_bytes():
     core_poison = CorePoison(WorkerPoison(), max_kept=1000, max_kept_bytes=1 << 20)
     core_poison.candidates_withheld(A, 1)
     large = EngineCoreRequest(1, bytes(300_000), SamplingParams())
@@ -127,7 +127,7 @@ def test_what_is_kept_is_bounded_in_bytes_too():
     assert core_poison.keep(A, many_ids, 0.0) == []
 
 
-def test_an_abort_is_kept_for_the_streams_that_are_kept_alone(core_poison):
+def test_an_abort_is_held_only_for_held_streams(core_poison):
     core_poison.candidates_withheld(A, 1)
     core_poison.keep(B, request(7), 0.0)
     core_poison.aborted(B, AbortRequests(tuple(range(60_000))), 0.0)

@@ -13,7 +13,7 @@ def expire(driver, now):
     check_invariants(driver.engine)
 
 
-def test_one_that_waits_too_long_is_dropped_and_told_so(drive):
+def test_a_request_that_waits_too_long_is_dropped_and_rejected_as_expired(drive):
     driver = drive(max_num_seqs=1)
     running, patient = driver.add(4, max_tokens=3), driver.add(4, max_tokens=3)
     driver.step()
@@ -31,7 +31,7 @@ def test_one_that_waits_too_long_is_dropped_and_told_so(drive):
     assert not driver.tokens[hasty]
 
 
-def test_one_that_is_computed_at_its_deadline_goes_on(drive):
+def test_a_request_in_computation_at_its_deadline_continues(drive):
     driver = drive(max_num_batched_tokens=4)
     stream = driver.add(10, max_tokens=3, ttl=1.0)
     driver.step()  # the first of three chunks
@@ -41,7 +41,7 @@ def test_one_that_is_computed_at_its_deadline_goes_on(drive):
     assert (driver.rejections, len(driver.tokens[stream])) == ([], 3)
 
 
-def test_one_that_was_preempted_goes_on_too(drive):
+def test_a_preempted_request_continues_past_its_deadline(drive):
     driver = drive(num_blocks=8, block_size=4, max_num_seqs=2)
     streams = [driver.add([i + 1] * 8, max_tokens=20, ttl=1.0) for i in range(2)]
     while not driver.scheduler.num_preemptions:
@@ -51,7 +51,7 @@ def test_one_that_was_preempted_goes_on_too(drive):
     assert [len(driver.tokens[stream]) for stream in streams] == [20, 20]
 
 
-def test_a_request_of_several_sequences_ends_whole(drive):
+def test_a_request_of_several_sequences_expires_as_a_whole(drive):
     driver = drive(max_num_seqs=1)
     driver.add(4, max_tokens=3)
     driver.step()
@@ -64,7 +64,7 @@ def test_a_request_of_several_sequences_ends_whole(drive):
     assert driver.ends[several + 1].finish_reason is FinishReason.ABORT
 
 
-def test_one_that_was_aborted_or_whose_client_has_gone_never_expires(drive):
+def test_an_aborted_or_abandoned_request_never_expires(drive):
     driver = drive(max_num_seqs=1)
     driver.engine.add_client(b"other", 0.0)
     driver.add(4, max_tokens=3)
@@ -77,7 +77,7 @@ def test_one_that_was_aborted_or_whose_client_has_gone_never_expires(drive):
     assert driver.rejections == []
 
 
-def test_one_with_tokens_from_an_earlier_engine_has_met_its_deadline(drive):
+def test_a_resumed_request_with_tokens_has_met_its_deadline(drive):
     driver = drive(max_num_seqs=1)
     driver.add(4, max_tokens=30)
     driver.step()
@@ -88,7 +88,7 @@ def test_one_with_tokens_from_an_earlier_engine_has_met_its_deadline(drive):
     assert len(driver.tokens[5]) == 4
 
 
-def test_a_client_that_is_behind_is_told_of_the_expiry_and_of_nothing_else(drive):
+def test_a_client_that_is_behind_receives_the_expiry_and_nothing_else(drive):
     driver = drive(max_num_seqs=1)
     busy = driver.add(4, max_tokens=6)
     driver.step()
@@ -105,7 +105,7 @@ def test_a_client_that_is_behind_is_told_of_the_expiry_and_of_nothing_else(drive
     assert set(driver.ends) == {busy}
 
 
-def test_a_limit_that_cannot_be_met_is_refused_at_once_with_the_time_to_come_back(drive):
+def test_a_time_limit_that_cannot_be_met_is_refused_at_once_with_retry_after(drive):
     driver = drive(max_num_seqs=1, max_model_len=200, num_blocks=200)
     driver.add(4, max_tokens=100)
     driver.step(20)  # steps of 1 ms

@@ -34,7 +34,7 @@ def median_error(found):
     [Source("", 80), Source("", 80, prompt=(400, 800), allowed=(20, 60)), Source("", 80, prompt=(8, 20))],
     ids=["mixed", "prompts", "outputs"],
 )
-def test_the_wait_of_a_flood_is_foretold(seed, source):
+def test_the_wait_in_a_flood_is_predicted(seed, source):
     world = Overload(seed, (source,)).run(40)
     found = errors(world)
     assert median_error(found) < 0.15
@@ -42,7 +42,7 @@ def test_the_wait_of_a_flood_is_foretold(seed, source):
 
 
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.nightly)])
-def test_so_is_that_of_each_of_several_tenants(seed):
+def test_the_wait_of_each_of_several_tenants_is_predicted(seed):
     sources = (Source("a", 80), Source("b", 20, weight=2.0), Source("c", 30))
     world = Overload(seed, sources).run(60)
     for source in sources:
@@ -50,7 +50,7 @@ def test_so_is_that_of_each_of_several_tenants(seed):
 
 
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.nightly)])
-def test_limits_that_can_be_met_are_and_the_rest_is_refused_at_once(seed):
+def test_time_limits_are_met_or_refused_at_once(seed):
     """What is admitted has its first token in time; hardly a request waits in vain."""
     world = Overload(seed, (Source("", 80, ttl_s=2.0),)).run(40)
     refused, expired = world.rejected(RejectReason.OVERLOADED), world.rejected(RejectReason.EXPIRED)
@@ -62,14 +62,14 @@ def test_limits_that_can_be_met_are_and_the_rest_is_refused_at_once(seed):
     assert all(asked.rejected.retry_after_s > 0 for asked in refused)
 
 
-def test_the_time_to_come_back_is_when_the_queue_of_now_has_been_served():
+def test_retry_after_is_when_the_present_queue_has_been_served():
     world = Overload(5, (Source("", 80),)).run(40)
     waits = [asked.first_token_s for asked in world.asked.values() if asked.first_token_s and asked.at_s > 10]
     told = [asked.rejected.retry_after_s for asked in world.rejected(RejectReason.OVERLOADED) if asked.at_s > 10]
     assert statistics.median(told) == pytest.approx(statistics.median(waits), rel=0.2)
 
 
-def test_an_engine_with_room_foretells_the_prompt_alone():
+def test_an_idle_engine_predicts_the_time_of_the_prompt_alone():
     world = Overload(1, (Source("", 1),)).run(60)
     [error] = [statistics.median((a.foretold_s - a.first_token_s) for a in world.asked.values() if a.at_s > 10)]
     assert abs(error) < 0.05
@@ -84,7 +84,7 @@ def test_a_pace_is_learned_from_steps_of_any_kind():
     assert 64 * output_s == pytest.approx(time.of(0, 64), rel=0.2)
 
 
-def test_a_pace_of_steps_all_alike_is_right_for_such_steps():
+def test_a_pace_learned_from_equal_steps_is_right_for_such_steps():
     pace = StepPace()
     assert pace.prices(8) == (0.0, 0.0)
     for _ in range(200):

@@ -45,7 +45,7 @@ def test_no_more_than_the_credit_is_ever_unacknowledged(slow):
 
 @pytest.mark.parametrize("logprobs", [None, 1])
 @pytest.mark.parametrize("credit", [1, 2, 5])
-def test_one_coalesced_output_a_stream_tells_what_was_missed(slow, credit, logprobs):
+def test_one_coalesced_output_per_stream_carries_what_was_missed(slow, credit, logprobs):
     world = slow(credit, vocab_size=100)
     streams = [world.driver.add([i + 1] * 3, max_tokens=20, seed=i, logprobs=logprobs) for i in range(3)]
     world.driver.step(12)
@@ -62,7 +62,7 @@ def test_one_coalesced_output_a_stream_tells_what_was_missed(slow, credit, logpr
     assert all(len(world.driver.tokens[stream]) == 20 for stream in streams)
 
 
-def test_after_it_has_caught_up_columns_go_on(slow):
+def test_columns_resume_once_a_client_has_caught_up(slow):
     world = slow(2)
     world.driver.add(5, max_tokens=30)
     world.driver.step(6)
@@ -74,7 +74,7 @@ def test_after_it_has_caught_up_columns_go_on(slow):
     assert world.unread[-1][1].columns is not None
 
 
-def test_an_end_that_could_not_be_told_is_kept(slow):
+def test_an_end_that_could_not_be_sent_is_kept(slow):
     world = slow(1)
     stream, aborted = world.driver.add([1, 2], max_tokens=4), world.driver.add([3, 4], max_tokens=40)
     world.driver.step(6)
@@ -92,7 +92,7 @@ def test_an_end_that_could_not_be_told_is_kept(slow):
     assert world.driver.engine.is_drained
 
 
-def test_a_client_that_never_reads_is_refused_more(slow):
+def test_requests_of_a_client_that_never_reads_are_refused(slow):
     world = slow(1, max_num_queued_requests=3)
     for _ in range(4):
         world.driver.add(3, max_tokens=2)
@@ -130,7 +130,7 @@ def test_catching_up_is_linear_in_the_streams(slow):
     assert lines(256) < 5 * lines(64)
 
 
-def test_what_is_held_for_a_client_that_never_acknowledges_is_bounded_and_nothing_is_lost(slow):
+def test_output_held_for_a_client_that_never_acknowledges_is_bounded_and_complete(slow):
     budget = 60_000
     world = slow(2, max_unacknowledged_bytes=budget, num_blocks=512, max_model_len=512, vocab_size=100)
     driver = world.driver
@@ -161,7 +161,7 @@ def test_what_is_held_for_a_client_that_never_acknowledges_is_bounded_and_nothin
     assert driver.engine.unacknowledged.num_bytes == 0
 
 
-def test_what_has_ended_is_held_packed_and_counted(slow):
+def test_output_of_ended_streams_is_held_packed_and_counted(slow):
     world = slow(1, max_num_queued_requests=100)
     for index in range(20):
         world.driver.add([index + 1], max_tokens=30)
@@ -173,14 +173,14 @@ def test_what_has_ended_is_held_packed_and_counted(slow):
 
 
 @pytest.mark.parametrize("num_clients", [1, 2, 3, 64])
-def test_no_division_of_the_budget_holds_more_than_the_budget(num_clients):
+def test_no_division_of_the_budget_exceeds_it(num_clients):
     budget = UnacknowledgedBudget(1_000_000)
     threshold = budget.threshold(num_clients)
     one_holds_all, each_other = threshold, threshold // num_clients
     assert one_holds_all + (num_clients - 1) * each_other <= budget.max_bytes
 
 
-def test_the_largest_output_there_may_be_fits_a_frame(drive):
+def test_the_largest_possible_output_fits_a_frame(drive):
     """A prompt's logprobs at their limit, behind other outputs and before thousands of tokens with logprobs."""
     driver = drive(vocab_size=100)
     outbox = driver.engine.clients[CLIENT]

@@ -58,7 +58,7 @@ def advance(driver, change=lambda answer: answer):
         ({"ignore_eos": False, "max_tokens": 3}, FinishReason.STOP, None),
     ],
 )
-def test_the_third_token_ends_the_sequence_or_not(drive, params, reason, stop_token_id):
+def test_a_sequence_ends_at_its_third_token_exactly_when_a_stop_condition_holds(drive, params, reason, stop_token_id):
     driver = drive()
     stream = driver.add(5, **params)
     advance(driver)
@@ -84,7 +84,7 @@ def test_a_first_token_may_be_the_last(drive):
     assert len(driver.tokens[by_length]) == len(driver.tokens[by_stop]) == 1
 
 
-def test_what_was_sampled_past_the_end_is_not_told(drive):
+def test_tokens_sampled_past_the_end_are_not_delivered(drive):
     driver = drive(pipeline_depth=3)
     stream = driver.add(5, stop_token_ids=(77,))
     for _ in range(3):
@@ -97,7 +97,7 @@ def test_what_was_sampled_past_the_end_is_not_told(drive):
     assert len(driver.tokens[stream]) == 2
 
 
-def test_times_add_up_and_say_where_they_went(drive):
+def test_the_times_of_all_phases_add_up(drive):
     driver = drive(max_num_seqs=1)
     driver.add(4, max_tokens=5)
     waiting = driver.add(4, max_tokens=5)
@@ -112,7 +112,7 @@ def test_times_add_up_and_say_where_they_went(drive):
 # What is told
 
 
-def test_a_steady_step_is_told_in_columns_that_repeat_and_the_workers_bytes(drive):
+def test_a_steady_step_is_sent_as_repeated_columns_and_the_workers_bytes(drive):
     driver = drive(max_num_seqs=4)
     streams = [driver.add([i + 1] * 3, max_tokens=20) for i in range(4)]
     for _ in range(3):
@@ -130,7 +130,7 @@ def test_a_steady_step_is_told_in_columns_that_repeat_and_the_workers_bytes(driv
     assert after.columns.advance == before.columns.advance + 1
 
 
-def test_each_client_is_told_its_own_streams_only(drive):
+def test_each_client_receives_only_its_own_streams(drive):
     driver = drive()
     driver.engine.add_client(OTHER, 0.0)
     mine = [driver.add([1, 2, i], max_tokens=9, seed=i) for i in range(3)]
@@ -160,7 +160,7 @@ def test_logprobs_travel_beside_their_tokens_and_others_stay_in_columns(drive):
     assert sum(output.stream_id == quiet for output in outputs) == 2  # first and last
 
 
-def test_prompt_logprobs_come_whole_with_the_first_output_of_each_sequence(drive):
+def test_prompt_logprobs_come_complete_with_the_first_output_of_each_sequence(drive):
     driver = drive(max_num_batched_tokens=5)
     stream = driver.add(13, max_tokens=3, n=2, seed=1, prompt_logprobs=1)
     driver.run()
@@ -169,7 +169,7 @@ def test_prompt_logprobs_come_whole_with_the_first_output_of_each_sequence(drive
         assert unpack_ids(logprobs.ranks).tolist() == list(range(1, 13))
 
 
-def test_prompt_logprobs_are_whole_after_preemption_in_mid_prompt(drive):
+def test_prompt_logprobs_are_complete_after_preemption_within_the_prompt(drive):
     driver = drive(max_num_batched_tokens=5)
     stream = driver.add(13, max_tokens=3, prompt_logprobs=0)
     advance(driver)
@@ -266,7 +266,7 @@ def test_replaced_workers_change_no_token_and_repeat_none(drive, depth):
 
 
 @pytest.mark.parametrize("told", [0, 1, 7, 14])
-def test_a_new_core_goes_on_behind_what_was_delivered(drive, told):
+def test_a_new_core_continues_after_the_delivered_tokens(drive, told):
     first = drive()
     stream = first.add(10, max_tokens=15, seed=4)
     whole = first.run().tokens[stream]
@@ -287,7 +287,7 @@ def test_a_new_core_goes_on_behind_what_was_delivered(drive, told):
         ([5, EOS], {"ignore_eos": False}, FinishReason.STOP),
     ],
 )
-def test_what_had_ended_already_ends_at_once(drive, resume, params, reason):
+def test_a_resumed_sequence_that_had_ended_ends_at_once(drive, resume, params, reason):
     driver = drive()
     driver.tokens[1000] = list(resume)
     stream = driver.add(4, resume=(resume,), **params)
@@ -299,7 +299,7 @@ def test_what_had_ended_already_ends_at_once(drive, resume, params, reason):
 # Workers that answer wrongly
 
 
-def test_a_token_from_logits_that_were_not_finite_is_not_told_and_computed_again(drive):
+def test_a_token_from_non_finite_logits_is_not_delivered_and_computed_again(drive):
     lonely = drive()
     stream = lonely.add(9, max_tokens=10, seed=1)
     lonely.run()
@@ -317,7 +317,7 @@ def test_a_token_from_logits_that_were_not_finite_is_not_told_and_computed_again
 
 
 @pytest.mark.parametrize("steps", [0, 6])
-def test_what_an_aborted_sequence_leaves_in_the_cache_is_struck_when_its_last_step_was_not_finite(drive, steps):
+def test_blocks_of_an_aborted_sequence_are_invalidated_when_its_last_step_was_not_finite(drive, steps):
     driver = drive(pipeline_depth=2, max_num_batched_tokens=8)
     stream = driver.add(14, max_tokens=10)
     advance(driver)  # the first chunk, which fills two blocks
@@ -344,7 +344,7 @@ def test_no_sequence_shares_invalid_blocks_with_a_sibling_that_had_them_before(d
     assert computed[driver.sequence(both + 1).row] == 0
 
 
-def test_a_sequence_that_was_not_finite_trusts_no_blocks_but_its_own(drive):
+def test_a_sequence_with_non_finite_logits_reuses_only_its_own_blocks(drive):
     driver = drive()
     stream = driver.add(9, max_tokens=10, n=2, seed=1)
     for _ in range(3):
@@ -354,7 +354,7 @@ def test_a_sequence_that_was_not_finite_trusts_no_blocks_but_its_own(drive):
     assert (driver.sequence(stream + 1).row, again.num_computed_tokens) == (again.row, 0)
 
 
-def test_twice_not_finite_ends_with_an_error_and_harms_no_other(drive):
+def test_non_finite_logits_at_a_second_try_end_the_sequence_with_an_error_and_no_other(drive):
     driver = drive()
     bad, good = driver.add([1] * 6, max_tokens=10), driver.add([2] * 6, max_tokens=10)
     advance(driver, not_finite(0))
@@ -379,7 +379,7 @@ def test_twice_not_finite_ends_with_an_error_and_harms_no_other(drive):
         ),
     ],
 )
-def test_an_answer_that_does_not_fit_is_the_workers_fault_and_changes_nothing(drive, change):
+def test_a_result_that_does_not_fit_its_step_is_a_worker_error_and_changes_nothing(drive, change):
     driver = drive()
     stream = driver.add(5, max_tokens=4)
     driver.plan()
@@ -390,7 +390,7 @@ def test_an_answer_that_does_not_fit_is_the_workers_fault_and_changes_nothing(dr
     assert len(driver.tokens[stream]) == 4
 
 
-def test_a_state_too_large_to_tell_is_an_error_instead_of_silence(drive):
+def test_a_state_too_large_to_send_is_answered_with_an_error(drive):
     driver = drive(max_num_queued_requests=10_000, max_num_seqs=1)
     for _ in range(80):
         driver.add([1], n=100, seed=1)

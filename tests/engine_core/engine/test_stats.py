@@ -17,7 +17,7 @@ def flooded(drive, num_tenants):
     return driver
 
 
-def test_the_figures_are_linear_in_the_tenants_that_wait(drive):
+def test_the_cost_of_stats_is_linear_in_the_waiting_tenants(drive):
     def lines(num_tenants):
         driver = flooded(drive, num_tenants)
         return count_lines(lambda: driver.engine.stats(driver.now + STATS_INTERVAL_S))
@@ -42,7 +42,7 @@ def test_waits_are_predicted_once_an_interval_for_all_clients(drive):
     assert len(asked) == 2
 
 
-def test_all_at_once_are_predicted_as_each_alone(drive):
+def test_waits_predicted_together_equal_waits_predicted_one_by_one(drive):
     driver = flooded(drive, 16)
     for number, tenant in enumerate(driver.scheduler.shares.tenants.values()):
         tenant.service += 30 * (number % 5)
@@ -54,7 +54,7 @@ def test_all_at_once_are_predicted_as_each_alone(drive):
     assert forecast.ROUNDS > 1
 
 
-def test_each_client_has_its_figures_at_most_every_tenth_of_a_second(drive):
+def test_each_client_gets_stats_at_most_every_100_ms(drive):
     driver = drive()
     driver.add(4, max_tokens=40)
     driver.run()

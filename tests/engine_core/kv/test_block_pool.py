@@ -162,7 +162,7 @@ def test_random_traffic_never_leaks_a_block(seed):
         pool.check(owners)
 
 
-def test_blank_blocks_go_before_anything_worth_finding():
+def test_blocks_without_contents_are_allocated_before_cached_ones():
     pool = BlockPool(4)
     story = pool.allocate(2)
     pool.publish(story, [b"one", b"two"])
@@ -171,7 +171,7 @@ def test_blank_blocks_go_before_anything_worth_finding():
     assert pool.find([b"one", b"two"]) == story
 
 
-def test_the_lowest_ids_leave_first():
+def test_the_lowest_ids_are_allocated_first():
     pool = BlockPool(6)
     assert pool.allocate(2) == [0, 1]
     pool.publish([1], [b"one"])
@@ -179,7 +179,7 @@ def test_the_lowest_ids_leave_first():
     assert pool.allocate(6) == [0, 2, 3, 4, 5, 1]
 
 
-def test_all_contents_can_be_forgotten_at_once():
+def test_all_contents_can_be_dropped_at_once():
     pool = BlockPool(4)
     owned, free = pool.allocate(1), pool.allocate(1)
     pool.publish([*owned, *free], [b"one", b"two"])
@@ -190,7 +190,7 @@ def test_all_contents_can_be_forgotten_at_once():
     pool.check([owned])
 
 
-def test_what_is_invalid_is_so_until_it_was_free():
+def test_an_invalid_block_stays_invalid_until_it_is_freed():
     pool = BlockPool(4)
     owned = pool.allocate(3)
     assert pool.num_valid(owned) == 3
@@ -251,7 +251,7 @@ def test_blocks_that_are_never_found_again_are_evicted_in_time():
     assert not pool.find(left)
 
 
-def test_what_runs_comes_before_what_may_be_found_again():
+def test_running_sequences_may_take_every_cached_block():
     pool = BlockPool(32)
     left = leave(pool, "left", 10)
     pool.allocate(22)
@@ -260,7 +260,7 @@ def test_what_runs_comes_before_what_may_be_found_again():
     assert not pool.find(left)
 
 
-def test_check_sees_every_kind_of_damage():
+def test_check_detects_every_kind_of_damage():
     def damaged(change):
         pool = BlockPool(4)
         owned = pool.allocate(2)

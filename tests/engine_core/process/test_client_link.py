@@ -75,7 +75,7 @@ def test_a_turn_ends_after_two_milliseconds_and_the_rest_comes_in_the_next():
     assert len(client_link.engine.clients[CLIENT].streams) == 20
 
 
-def test_what_was_kept_during_isolation_is_admitted_little_by_little_too():
+def test_messages_held_during_isolation_are_admitted_in_portions():
     client_link = LinkUnderTest(failures=(object(),))
     client_link.say(CandidatesWithheld(1))
     client_link.client_link.advance_isolation(0.0)
@@ -98,7 +98,7 @@ class OnePort:
         return self.left.pop(0) if self.left else None
 
 
-def test_no_port_keeps_the_other_from_being_read_though_a_turn_takes_one_message():
+def test_neither_port_starves_the_other_at_one_message_per_turn():
     ports = ClientSockets.__new__(ClientSockets)
     ports._ports = {b"l": OnePort(b"a", 50), b"r": OnePort(b"b", 50)}
     ports._order = deque(ports._ports)
@@ -107,7 +107,7 @@ def test_no_port_keeps_the_other_from_being_read_though_a_turn_takes_one_message
     assert len(list(ports.receive())) == 80
 
 
-def test_a_halt_of_the_core_is_no_clients_silence():
+def test_a_halt_of_the_core_does_not_count_as_client_silence():
     client_link, clock = LinkUnderTest(), LoopClock(0.0)
     client_link.say(ClientHeartbeat(), now=5.0)
     assert clock.turn(5.0, 5.0) == 0.0
@@ -120,7 +120,7 @@ def test_a_halt_of_the_core_is_no_clients_silence():
     assert CLIENT not in client_link.engine.clients, "its own silence is"
 
 
-def test_a_message_too_large_for_a_frame_costs_its_client_its_place_and_no_other():
+def test_a_message_too_large_for_a_frame_disconnects_only_its_client():
     client_link = LinkUnderTest()
     client_link.say(handshake_hello("client", 1, 0), client=b"lother")
     client_link.too_large = RequestRejected
@@ -154,7 +154,7 @@ def test_a_parameter_out_of_range_is_refused_by_name():
 
 
 @pytest.mark.parametrize("changes", [{"_2": b"12345"}, {"_3": {"temprature": 1.0}}, {"_4": "high"}, {"_8": -1.0}])
-def test_any_field_that_is_no_good_is_refused(changes):
+def test_any_invalid_field_is_refused(changes):
     rejected = invalid(**changes)
     assert (rejected.request_id, rejected.reason) == (77, RejectReason.INVALID)
     assert rejected.message
@@ -164,11 +164,11 @@ def test_any_field_that_is_no_good_is_refused(changes):
     ("message", "changes"),
     [(None, {"_1": "seventy-seven"}), (None, {"_1": -5}), (None, {"_0": "Unheard"}), (AbortRequests((1,)), {"_1": 5})],
 )
-def test_what_is_no_request_with_an_id_gets_no_answer(message, changes):
+def test_a_message_without_a_request_id_gets_no_answer(message, changes):
     assert invalid(message, **changes) is None
 
 
-def test_the_answer_reaches_only_a_client_that_is_known():
+def test_an_answer_is_sent_only_to_a_known_client():
     client_link = LinkUnderTest()
     rejected = RequestRejected(77, RejectReason.INVALID, "temperature is 3")
     client_link.ports.rejections.extend([(CLIENT, rejected), (b"lstranger", rejected)])

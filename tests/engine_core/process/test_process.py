@@ -77,7 +77,7 @@ def start(house, ranks, epoch=0, **options):
     return ranks[-1]
 
 
-def test_a_client_that_was_early_gets_its_tokens_once_the_workers_are_ready(house, ranks):
+def test_a_client_that_connected_early_gets_its_tokens_once_the_workers_are_ready(house, ranks):
     start(house, ranks)
     ready = house.wait_for(control.Ready)
     assert ready.facts["kv_blocks"] == "64"
@@ -89,7 +89,7 @@ def test_a_client_that_was_early_gets_its_tokens_once_the_workers_are_ready(hous
         assert ranks[0].error is None
 
 
-def test_a_quiet_client_hears_the_figures_too_and_that_nothing_runs_any_more(house, ranks):
+def test_an_idle_client_receives_stats_up_to_the_end_of_the_last_request(house, ranks):
     start(house, ranks)
     house.wait_for(control.Ready)
     with Client.connect(house.run_dir) as busy, Client.connect(house.run_dir) as quiet:
@@ -105,7 +105,7 @@ def test_a_quiet_client_hears_the_figures_too_and_that_nothing_runs_any_more(hou
         assert quiet.stats.generation_tokens == busy.stats.generation_tokens > len(expected())
 
 
-def test_the_supervisor_sees_loading_and_a_beating_heart(house, ranks):
+def test_the_supervisor_receives_loading_progress_and_heartbeats(house, ranks):
     start(house, ranks)
     assert house.wait_for(control.Progress) == control.Progress("loading weights", 5, 10)
     house.wait_for(control.Ready)
@@ -130,7 +130,7 @@ def test_streams_go_on_with_the_right_token_after_the_workers_die(house, ranks):
         assert client.computes
 
 
-def test_a_hang_is_found_by_what_steps_usually_take(run_dir, ranks):
+def test_a_hang_is_detected_by_the_usual_step_time(run_dir, ranks):
     house = FakeHouse(run_dir, config(step_timeout_s=1e6))
     try:
         start(house, ranks, deaf_after=2 * ENOUGH)
@@ -142,7 +142,7 @@ def test_a_hang_is_found_by_what_steps_usually_take(run_dir, ranks):
         house.close()
 
 
-def test_an_answer_that_cannot_be_read_costs_no_deadline(run_dir, ranks):
+def test_an_undecodable_result_replaces_the_group_without_waiting_for_the_time_limit(run_dir, ranks):
     house = FakeHouse(run_dir, config(step_timeout_s=60.0))
     try:
         start(house, ranks, garbles=3)
@@ -157,7 +157,7 @@ def test_an_answer_that_cannot_be_read_costs_no_deadline(run_dir, ranks):
         house.close()
 
 
-def test_workers_that_connect_before_the_supervisor_says_so_replace_the_group_too(house, ranks):
+def test_workers_that_connect_before_the_supervisors_message_replace_the_group(house, ranks):
     start(house, ranks, deaf_after=3)
     with Client.connect(house.run_dir) as client:
         request = client.submit(PROMPT, PARAMS)
@@ -176,7 +176,7 @@ def test_a_worker_of_a_former_group_is_refused(house, ranks):
     assert late.refused.stale
 
 
-def test_a_stranger_on_the_workers_socket_replaces_no_worker(house, ranks):
+def test_an_unknown_peer_on_the_workers_socket_replaces_no_worker(house, ranks):
     start(house, ranks)
     house.wait_for(control.Ready)
     context = new_context()
@@ -191,7 +191,7 @@ def test_a_stranger_on_the_workers_socket_replaces_no_worker(house, ranks):
         assert tokens_of(client.submit(PROMPT, PARAMS)) == expected()
 
 
-def test_two_ranks_are_one_group_with_the_smaller_ones_blocks(run_dir, ranks):
+def test_two_ranks_form_one_group_with_the_smaller_block_count(run_dir, ranks):
     house = FakeHouse(run_dir, config(tensor_parallel_size=2))
     try:
         start(house, ranks, rank=1, num_blocks=40)
@@ -204,7 +204,7 @@ def test_two_ranks_are_one_group_with_the_smaller_ones_blocks(run_dir, ranks):
         house.close()
 
 
-def test_refusals_come_back_with_numbers(house, ranks):
+def test_refusals_state_the_numbers(house, ranks):
     start(house, ranks)
     with Client.connect(house.run_dir) as client:
         with pytest.raises(InvalidRequest, match="256"):
@@ -225,7 +225,7 @@ def test_utilities_answer_in_json(house, ranks):
         assert msgspec.json.decode(client.utility(Utility.DUMP_STATE))["blocks"]["cached"] == 0
 
 
-def test_draining_finishes_what_was_accepted_and_takes_nothing_new(house, ranks):
+def test_draining_finishes_accepted_requests_and_refuses_new_ones(house, ranks):
     start(house, ranks)
     with Client.connect(house.run_dir) as client:
         request = client.submit(PROMPT, PARAMS)
@@ -240,7 +240,7 @@ def test_draining_finishes_what_was_accepted_and_takes_nothing_new(house, ranks)
         house.wait_for(control.Drained)
 
 
-def test_stop_ends_the_process_cleanly_and_the_clients_hear_of_it(house, ranks):
+def test_stop_ends_the_process_cleanly_and_notifies_the_clients(house, ranks):
     start(house, ranks)
     with Client.connect(house.run_dir) as client:
         house.tell(control.Stop())
@@ -256,7 +256,7 @@ def test_sigterm_is_a_stop(house, ranks):
     assert house.process.wait(60) == 0
 
 
-def test_a_vanished_clients_requests_end(house, ranks):
+def test_requests_of_a_lost_client_end(house, ranks):
     start(house, ranks)
     client = Client.connect(house.run_dir)
     client.submit(PROMPT, SamplingParams(max_tokens=200, ignore_eos=True))
@@ -268,7 +268,7 @@ def test_a_vanished_clients_requests_end(house, ranks):
             assert time.monotonic() < deadline, "the requests of a closed client still run"
 
 
-def test_a_client_that_asks_more_than_it_reads_is_told_of_every_request(house, ranks):
+def test_a_client_that_sends_more_than_it_reads_gets_an_answer_to_every_request(house, ranks):
     start(house, ranks)
     house.wait_for(control.Ready)
     with Client.connect(house.run_dir) as client, client._lock:  # no thread reads
@@ -282,7 +282,7 @@ def test_a_client_that_asks_more_than_it_reads_is_told_of_every_request(house, r
             client._pump(0.1, 1024)
 
 
-def test_a_client_that_says_hello_again_is_told_whether_it_is_known(house, ranks):
+def test_a_repeated_hello_is_answered_with_whether_the_client_is_known(house, ranks):
     start(house, ranks)
     house.wait_for(control.Ready)
     context = new_context()
@@ -300,7 +300,7 @@ def test_a_client_that_says_hello_again_is_told_whether_it_is_known(house, ranks
     assert welcomes == [False, True]
 
 
-def test_idle_it_is_small_and_sleeps(house, ranks):
+def test_an_idle_core_is_small_and_sleeps(house, ranks):
     start(house, ranks)
     house.wait_for(control.Ready)
     status = Path(f"/proc/{house.process.pid}/status").read_text()

@@ -29,31 +29,31 @@ def test_without_observations_the_configured_limit_holds():
     assert learned(8, 0.01, count=ENOUGH - 1).allowed_s(8) == 300.0
 
 
-def test_fast_steps_have_a_second():
+def test_fast_steps_have_a_limit_of_one_second():
     assert learned(8, 0.001).allowed_s(8) == FLOOR_S
 
 
-def test_slow_steps_have_eight_times_what_they_take():
+def test_slow_steps_have_a_limit_of_eight_times_their_duration():
     assert FACTOR * 2.0 <= learned(8, 2.0).allowed_s(8) <= FACTOR * 2.0 * RATIO
 
 
-def test_nothing_gets_more_than_configured():
+def test_no_limit_exceeds_the_configured_one():
     assert learned(8, 200.0).allowed_s(8) == 300.0
 
 
-def test_a_larger_step_gets_as_much_more_as_it_is_larger():
+def test_the_limit_grows_in_proportion_to_the_step():
     times = learned(8, 2.0)
     assert times.allowed_s(15) == times.allowed_s(8)
     assert times.allowed_s(16) == 2 * times.allowed_s(8)
     assert times.allowed_s(64) == 8 * times.allowed_s(8)
 
 
-def test_a_smaller_step_gets_no_less_when_nothing_smaller_is_known():
+def test_a_smaller_step_keeps_the_limit_of_the_smallest_known_one():
     times = learned(64, 2.0)
     assert times.allowed_s(1) == times.allowed_s(64)
 
 
-def test_each_class_has_its_own_times():
+def test_each_class_of_steps_has_its_own_limit():
     times = learned(1, 0.001)
     for _ in range(ENOUGH):
         times.add(2048, 3.0)
@@ -61,7 +61,7 @@ def test_each_class_has_its_own_times():
     assert times.allowed_s(2048) >= FACTOR * 3.0
 
 
-def test_one_slow_step_in_two_thousand_moves_nothing_and_one_in_a_hundred_does():
+def test_one_slow_step_in_a_hundred_raises_the_limit_and_one_in_two_thousand_does_not():
     times = learned(8, 1.0, count=2000)
     usual_s = times.usual_s(8)
     times.add(8, 100.0)
@@ -71,7 +71,7 @@ def test_one_slow_step_in_two_thousand_moves_nothing_and_one_in_a_hundred_does()
     assert times.usual_s(8) >= 100.0
 
 
-def test_each_breach_doubles_patience_up_to_what_is_configured():
+def test_each_breach_doubles_the_limit_up_to_the_configured_one():
     times, allowed = learned(8, 0.001), []
     for _ in range(12):
         allowed.append(times.allowed_s(8))
@@ -91,7 +91,7 @@ def test_the_quantile_is_right_within_a_bucket(seed):
     assert histogram.quantile_s(QUANTILE) <= max(1e-4, durations[-1]) * RATIO
 
 
-def test_what_is_long_ago_counts_less():
+def test_old_observations_count_less():
     times = learned(8, 10.0)
     for _ in range(20 * REMEMBERED):
         times.add(8, 0.001)
@@ -99,13 +99,13 @@ def test_what_is_long_ago_counts_less():
 
 
 @pytest.mark.parametrize("seconds", [0.0, 1e-9, 1e9])
-def test_no_duration_is_outside(seconds):
+def test_every_duration_falls_into_a_bucket(seconds):
     histogram = Histogram()
     histogram.add(seconds)
     assert histogram.quantile_s(QUANTILE) > 0
 
 
-def test_patience_falls_again_after_a_thousand_punctual_steps_in_a_row():
+def test_the_limit_falls_again_after_a_thousand_punctual_steps_in_a_row():
     times = learned(8, 0.001)
     for _ in range(3):
         times.was_late()

@@ -66,7 +66,7 @@ def test_a_worker_that_does_not_belong_is_refused_with_the_reason(message, reaso
     assert group.rank_of(b"x") is None
 
 
-def test_a_rank_may_say_hello_again():
+def test_a_rank_may_send_hello_again():
     group = WorkerGroup(1, StepTimeLimits(1.0))
     assert group.admit(b"a", hello(0)) == group.admit(b"a", hello(0)) == ""
 
@@ -78,7 +78,7 @@ def test_progress_is_one_bar_over_all_ranks():
     assert group.progress(LoadProgress(0, 10, 10)) == (11, 30)
 
 
-def test_a_bar_of_kernels_counts_no_bytes_of_weights():
+def test_progress_over_kernels_does_not_count_bytes_of_weights():
     group = WorkerGroup(2, 1.0)
     group.progress(LoadProgress(0, 500, 500))
     group.progress(LoadProgress(1, 100, 500))
@@ -87,7 +87,7 @@ def test_a_bar_of_kernels_counts_no_bytes_of_weights():
     assert group.progress(LoadProgress(1, 2, 8, "kernels")) == (3, 16)
 
 
-def test_a_steps_time_begins_when_the_one_before_was_answered():
+def test_a_steps_time_begins_with_the_result_of_the_one_before():
     group = WorkerGroup(1, StepTimeLimits(10.0), 0, GroupState.READY)
     assert group.deadline == float("inf")
     group.step_sent(1, 8, 100.0)
@@ -114,7 +114,7 @@ def a_group_that_knows_its_steps(step_s: float) -> WorkerGroup:
     return group
 
 
-def test_a_late_step_is_told_with_the_figures():
+def test_a_late_step_is_reported_with_the_figures():
     group = a_group_that_knows_its_steps(0.001)
     group.step_sent(1, 8, now=1000.0)
     assert group.deadline == 1001.0
@@ -123,7 +123,7 @@ def test_a_late_step_is_told_with_the_figures():
     )
 
 
-def test_workers_that_are_at_work_get_more_time_once():
+def test_busy_workers_get_more_time_once():
     group = a_group_that_knows_its_steps(0.001)
     group.step_sent(1, 8, now=1000.0)
     group.step_sent(1, 8, now=1000.0)
@@ -135,7 +135,7 @@ def test_workers_that_are_at_work_get_more_time_once():
     assert group.grant_more()
 
 
-def test_time_that_the_core_itself_did_not_get_does_not_count():
+def test_time_in_which_the_core_did_not_run_does_not_count():
     group = a_group_that_knows_its_steps(0.001)
     group.step_sent(1, 8, now=1000.0)
     group.excuse(20.0)

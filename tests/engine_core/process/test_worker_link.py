@@ -57,7 +57,7 @@ def answer(step, epoch=0):
     return worker.ModelRunnerOutput(epoch, step, pack_ids([1]), 0.1)
 
 
-def test_an_answer_that_comes_twice_ends_the_group_and_counts_once():
+def test_a_duplicate_result_ends_the_group_and_counts_once():
     house = House().bring_up()
     house.link.group.step_sent(1, 5, 0.0)
     assert house.say(0, answer(1), answer(1)) == [answer(1)]
@@ -78,7 +78,7 @@ def test_an_answer_that_comes_twice_ends_the_group_and_counts_once():
         (1, worker.WorkerFailed(0, "it was the other"), "speaks as rank 0"),
     ],
 )
-def test_what_no_worker_may_say_now_ends_the_group(rank, message, words):
+def test_a_message_that_is_illegal_in_this_state_ends_the_group(rank, message, words):
     house = House(ranks=2).bring_up()
     house.link.group.step_sent(1, 5, 0.0)
     assert house.say(rank, message) == []
@@ -86,7 +86,7 @@ def test_what_no_worker_may_say_now_ends_the_group(rank, message, words):
 
 
 @pytest.mark.parametrize("again", [ready(0), worker.KVCacheReady(0), ready(7)])
-def test_a_second_word_while_the_group_comes_up_ends_it(again):
+def test_a_second_message_while_the_group_starts_ends_it(again):
     house = House()
     house.say(0, handshake_hello("worker", 0, 0))
     house.say(0, ready(0), again, again)

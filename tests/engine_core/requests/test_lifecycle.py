@@ -21,10 +21,10 @@ def test_an_illegal_event_raises_and_changes_nothing(drive, state, event):
         assert {name: getattr(sequence, name) for name in sequence.__slots__} == before
 
 
-def test_nothing_leaves_finished():
+def test_no_event_leaves_the_finished_state():
     assert not any(state is SequenceState.FINISHED for state, _ in TRANSITIONS)
 
 
-def test_every_state_can_end():
+def test_every_state_can_finish():
     for state in set(SequenceState) - {SequenceState.FINISHED}:
         assert TRANSITIONS[state, SequenceEvent.FINISH] is SequenceState.FINISHED

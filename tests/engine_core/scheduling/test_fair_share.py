@@ -79,7 +79,7 @@ def test_a_preempted_sequence_goes_on_before_newcomers_of_others(drive):
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in (1, 2))])
-def test_all_that_always_wait_get_shares_by_weight(seed):
+def test_tenants_that_always_wait_get_shares_by_weight(seed):
     sources = (
         Source("light", 60, **SHORT),
         Source("heavy", 60, weight=3.0, **SHORT),
@@ -102,7 +102,7 @@ def test_a_tenant_that_wants_less_than_its_share_gets_all_of_it():
     assert waits[len(waits) // 2] * 5 < others[len(others) // 2]
 
 
-def test_a_full_queue_is_full_for_the_tenants_that_fill_it(drive):
+def test_a_full_queue_refuses_only_the_tenants_that_fill_it(drive):
     driver = drive(max_num_seqs=1, max_num_queued_requests=10)
     for _ in range(12):
         driver.add(4, tenant="greedy")
@@ -116,7 +116,7 @@ def test_a_full_queue_is_full_for_the_tenants_that_fill_it(drive):
     assert len(driver.rejections) == 3
 
 
-def test_stats_tell_which_tenants_are_full_and_how_long_each_waits(drive):
+def test_stats_name_the_full_tenants_and_the_wait_of_each(drive):
     driver = drive(max_num_seqs=1, max_num_queued_requests=4, max_model_len=200, num_blocks=200)
     driver.add(4, tenant="greedy", max_tokens=150)
     driver.step(10)
@@ -130,7 +130,7 @@ def test_stats_tell_which_tenants_are_full_and_how_long_each_waits(drive):
     assert greedy.wait_s > modest.wait_s > stats.wait_s > 0
 
 
-def test_idle_tenants_are_forgotten_those_that_had_least_first():
+def test_idle_tenants_are_dropped_the_least_served_first():
     shares = FairShares(1)
     for index in range(MAX_IDLE_TENANTS + 1):
         shares.of(str(index), 1.0).service = index
@@ -139,7 +139,7 @@ def test_idle_tenants_are_forgotten_those_that_had_least_first():
     assert "0" not in shares.tenants
 
 
-def test_a_lead_is_bounded_for_a_tenant_that_only_has_prompts_read():
+def test_the_lead_of_a_tenant_with_prompts_alone_is_bounded():
     shares = FairShares(4)
     reader, other = (shares.of(name, 1.0) for name in ("reader", "other"))
     for tenant in (reader, other):
@@ -153,7 +153,7 @@ def test_a_lead_is_bounded_for_a_tenant_that_only_has_prompts_read():
     assert not shares.is_ahead(other)
 
 
-def test_what_came_long_ago_is_no_rate():
+def test_old_arrivals_do_not_count_towards_the_rate():
     rate = Rate()
     rate.add(100.0, 5.0)
     assert rate.value(5.0) > 2 * rate.value(5.0 + RATE_OVER_S) > 0

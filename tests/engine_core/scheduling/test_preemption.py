@@ -30,7 +30,7 @@ def test_a_full_engine_makes_room_for_a_tenant_that_is_not_ahead_and_nothing_els
     assert [driver.tokens[stream] for stream in (*greedy, waiting, modest)] == [alone.tokens[s] for s in again]
 
 
-def test_blocks_too_are_given_back(drive):
+def test_preemption_also_returns_blocks(drive):
     driver = drive(num_blocks=16, block_size=4, max_num_seqs=8, max_model_len=40)
     occupy(driver, "greedy", 4, max_tokens=8)
     modest = driver.add(20, max_tokens=4, tenant="modest")
@@ -51,7 +51,7 @@ def test_a_tenant_that_is_ahead_itself_takes_nothing(drive):
     driver.run()
 
 
-def test_a_better_priority_is_preempted_for_no_tenant(drive):
+def test_a_sequence_of_better_priority_is_never_preempted_for_another_tenant(drive):
     driver = drive(max_num_seqs=2, policy="priority")
     occupy(driver, "greedy", 2, max_tokens=40, priority=-1)
     driver.add(8, max_tokens=4, tenant="modest")
@@ -74,7 +74,7 @@ def test_a_sequence_is_preempted_a_few_times_and_then_ends(drive):
     assert greedy in driver.ends
 
 
-def test_what_was_preempted_waits_for_its_turn_and_is_not_stopped_at_once_again(drive):
+def test_a_preempted_sequence_waits_for_its_turn_and_is_not_preempted_again_at_once(drive):
     """It goes on before its own tenant's newer requests, but not before those of others."""
     driver = drive(max_num_seqs=1)
     [greedy] = occupy(driver, "greedy", 1, max_tokens=20)
@@ -86,7 +86,7 @@ def test_what_was_preempted_waits_for_its_turn_and_is_not_stopped_at_once_again(
     assert order == [*others, greedy, newer]
 
 
-def test_a_tenant_that_is_ahead_leaves_a_row_to_one_that_came_lately(drive):
+def test_a_tenant_that_is_ahead_leaves_a_row_to_a_recent_one(drive):
     driver = drive(max_num_seqs=8)
     driver.add(8, max_tokens=1, tenant="modest")
     occupy(driver, "greedy", 6, max_tokens=40)
@@ -100,7 +100,7 @@ def test_a_tenant_that_is_ahead_leaves_a_row_to_one_that_came_lately(drive):
     driver.run()
 
 
-def test_no_row_stays_free_for_tenants_that_do_not_come(drive):
+def test_no_row_stays_reserved_for_absent_tenants(drive):
     driver = drive(max_num_seqs=8)
     driver.add(8, max_tokens=1, tenant="gone")
     for _ in range(60):
@@ -135,7 +135,7 @@ def test_nothing_is_preempted_for_a_sequence_that_would_not_fit_even_then(drive,
     assert len(driver.tokens[large]) == 4
 
 
-def test_blocks_that_two_own_are_no_room_when_one_of_them_stays(drive):
+def test_blocks_shared_with_a_remaining_sequence_do_not_count_as_room(drive):
     driver = drive(num_blocks=16, block_size=4, max_num_seqs=8, max_model_len=64)
     story = [5] * 24
     occupy(driver, "greedy", 1, max_tokens=30)
@@ -153,7 +153,7 @@ def test_blocks_that_two_own_are_no_room_when_one_of_them_stays(drive):
     assert {first, shared, large} <= driver.ends.keys()
 
 
-def test_what_is_read_already_goes_on_in_every_row(drive):
+def test_sequences_with_computed_prompts_resume_in_every_row(drive):
     driver = drive(max_num_seqs=8)
     occupy(driver, "greedy", 8, max_tokens=40)
     driver.plans.clear()

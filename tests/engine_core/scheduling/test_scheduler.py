@@ -54,7 +54,7 @@ def test_no_step_exceeds_its_tokens(drive):
         driver.apply()
 
 
-def test_first_come_first_served(drive):
+def test_requests_are_served_in_order_of_arrival(drive):
     driver = drive(max_num_seqs=1)
     streams = [driver.add([i + 1], max_tokens=2) for i in range(4)]
     driver.run()
@@ -69,7 +69,7 @@ def test_a_lower_priority_value_is_served_first_and_ties_go_by_arrival(drive):
 
 
 @pytest.mark.parametrize("policy", ["fcfs", "priority"])
-def test_small_requests_pass_one_that_does_not_fit_so_many_times_and_no_more(drive, policy):
+def test_small_requests_pass_one_that_does_not_fit_a_bounded_number_of_times(drive, policy):
     driver = drive(num_blocks=10, block_size=4, policy=policy, max_model_len=36)
     driver.add([1] * 16, max_tokens=20)
     driver.scheduler.max_passes = 3
@@ -83,7 +83,7 @@ def test_small_requests_pass_one_that_does_not_fit_so_many_times_and_no_more(dri
     assert list(driver.firsts).index(large) < list(driver.firsts).index(small[3])
 
 
-def test_what_has_passed_returns_its_blocks_when_the_first_fits_with_them(drive):
+def test_requests_that_passed_return_their_blocks_when_the_first_then_fits(drive):
     driver = drive(num_blocks=10, block_size=4, max_model_len=36, prefix_caching=False)
     first = driver.add([1] * 18, max_tokens=4)
     large = driver.add([2] * 28, max_tokens=4)
@@ -99,7 +99,7 @@ def test_what_has_passed_returns_its_blocks_when_the_first_fits_with_them(drive)
     assert driver.ends[passer].times.num_preemptions == 1
 
 
-def test_a_passer_is_found_behind_others_that_do_not_fit_and_across_tenants(drive):
+def test_a_request_that_fits_is_found_behind_others_and_across_tenants(drive):
     driver = drive(num_blocks=10, block_size=4, max_model_len=36)
     driver.add([1] * 16, max_tokens=20)
     for tenant in ("a", "b"):
@@ -110,7 +110,7 @@ def test_a_passer_is_found_behind_others_that_do_not_fit_and_across_tenants(driv
     driver.run()
 
 
-def test_few_of_a_long_queue_are_looked_at_in_a_step(drive, monkeypatch):
+def test_a_step_examines_few_requests_of_a_long_queue(drive, monkeypatch):
     driver = drive(num_blocks=10, block_size=4, max_model_len=36, max_num_seqs=64)
     driver.add([1] * 16, max_tokens=20)
     for _ in range(100):
@@ -121,7 +121,7 @@ def test_few_of_a_long_queue_are_looked_at_in_a_step(drive, monkeypatch):
     assert len(looked) <= 1 + scheduler.MAX_PASSERS_TRIED
 
 
-def test_out_of_blocks_the_latest_is_preempted_and_the_first_never(drive):
+def test_without_free_blocks_the_latest_sequence_is_preempted_and_the_first_never(drive):
     driver = drive(num_blocks=12, block_size=4, prefix_caching=False)
     streams = [driver.add(8, max_tokens=30) for _ in range(3)]
     driver.run()
@@ -131,7 +131,7 @@ def test_out_of_blocks_the_latest_is_preempted_and_the_first_never(drive):
     assert all(len(driver.tokens[stream]) == 30 for stream in streams)
 
 
-def test_under_priority_the_worst_is_preempted(drive):
+def test_the_sequence_of_worst_priority_is_preempted(drive):
     driver = drive(num_blocks=12, block_size=4, policy="priority", prefix_caching=False)
     worst = driver.add(8, max_tokens=30, priority=3)
     streams = [worst, *(driver.add(8, max_tokens=30, priority=value) for value in (1, 2))]
@@ -141,7 +141,7 @@ def test_under_priority_the_worst_is_preempted(drive):
     assert preempted[1] == 0
 
 
-def test_no_more_are_preempted_than_must_be(drive):
+def test_no_more_sequences_are_preempted_than_necessary(drive):
     driver = drive(num_blocks=6, block_size=4, policy="priority", prefix_caching=False)
     for priority in (3, 2, 1):  # the last to come is the first in order; all need their third block in one step
         driver.add(3, max_tokens=9, priority=priority)
@@ -175,7 +175,7 @@ def test_a_preempted_sequence_finds_its_own_blocks_again(drive):
     assert len(driver.tokens[stream]) == 20
 
 
-def test_what_was_preempted_before_its_first_token_tells_of_its_first_admission(drive):
+def test_a_sequence_preempted_before_its_first_token_reports_its_first_admission(drive):
     driver = drive(block_size=4, max_num_batched_tokens=8)
     stream = driver.add(14, max_tokens=4)
     driver.step()
@@ -290,7 +290,7 @@ def test_a_prompts_beginning_outlives_its_end_in_the_cache(drive):
     ("options", "second"),
     [({"prefix_caching": False}, {}), ({}, {"skip_reading_prefix_cache": True}), ({}, {"salt": "other"})],
 )
-def test_the_prefix_cache_can_be_left_aside(drive, options, second):
+def test_the_prefix_cache_can_be_disabled(drive, options, second):
     driver = drive(**options)
     driver.add(16, max_tokens=1)
     driver.run()

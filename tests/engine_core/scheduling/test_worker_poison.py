@@ -41,7 +41,7 @@ def alone_in_flight(driver) -> int:
 
 @pytest.mark.parametrize("caching", [True, False])
 @pytest.mark.parametrize("depth", [1, 2, 3])
-def test_63_of_64_end_right_and_the_one_that_kills_costs_two_worker_groups(drive, depth, caching):
+def test_63_of_64_requests_finish_and_the_poison_request_costs_two_worker_groups(drive, depth, caching):
     lonely = drive(**MANY)
     streams = [lonely.add([i + 1] * 5, max_tokens=12, seed=i) for i in range(64)]
     lonely.run()
@@ -59,7 +59,7 @@ def test_63_of_64_end_right_and_the_one_that_kills_costs_two_worker_groups(drive
             assert driver.tokens[stream] == lonely.tokens[stream]
 
 
-def test_two_that_kill_cost_two_groups_each(drive):
+def test_two_poison_requests_cost_two_worker_groups_each(drive):
     driver = drive(**MANY)
     for i in range(64):
         driver.add([i + 1] * 5, max_tokens=12, seed=POISON if i in (5, 50) else 100 + i)
@@ -69,7 +69,7 @@ def test_two_that_kill_cost_two_groups_each(drive):
     assert errors == [6000, 51000]
 
 
-def test_a_long_prompt_that_kills_in_its_last_chunk_is_found_too(drive):
+def test_a_poison_request_that_kills_in_its_last_chunk_is_found(drive):
     driver = drive(num_blocks=64, max_num_batched_tokens=8)
     kept = driver.add([3] * 5, max_tokens=30, seed=1)
     poison = driver.add([4] * 40, max_tokens=5, seed=POISON)
@@ -80,7 +80,7 @@ def test_a_long_prompt_that_kills_in_its_last_chunk_is_found_too(drive):
 
 
 @pytest.mark.parametrize("from_outside", [True, False])
-def test_workers_that_die_now_and_then_harm_no_request(drive, from_outside):
+def test_occasional_worker_deaths_harm_no_request(drive, from_outside):
     driver = drive()
     streams = [driver.add([i + 1] * 5, max_tokens=20, seed=i) for i in range(4)]
     for _ in range(12):
@@ -93,7 +93,7 @@ def test_workers_that_die_now_and_then_harm_no_request(drive, from_outside):
     assert all(len(driver.tokens[stream]) == 20 for stream in streams)
 
 
-def test_deaths_from_outside_make_no_candidates_however_many_they_are(drive):
+def test_external_kills_of_workers_make_no_candidates(drive):
     driver = drive()
     stream = driver.add([1] * 5, max_tokens=20, seed=1)
     for _ in range(10):
@@ -103,7 +103,7 @@ def test_deaths_from_outside_make_no_candidates_however_many_they_are(drive):
     assert len(driver.tokens[stream]) == 20
 
 
-def test_each_candidate_is_alone_in_flight_until_it_has_the_tokens_of_all_steps_that_were(drive):
+def test_each_candidate_runs_alone_until_it_has_passed_the_steps_in_flight_at_the_crash(drive):
     driver = drive(pipeline_depth=3)
     streams = [driver.add([i + 1] * 5, max_tokens=20, seed=i) for i in range(3)]
     driver.step(4)
@@ -142,7 +142,7 @@ def test_later_requests_wait_until_the_candidates_are_cleared(drive):
     driver.run()
 
 
-def test_an_aborted_candidate_holds_nothing_up(drive):
+def test_an_aborted_candidate_delays_nothing(drive):
     driver = drive()
     candidate, other = (driver.add([i + 1] * 5, max_tokens=20, seed=i) for i in range(2))
     driver.plan()

@@ -12,7 +12,7 @@ SELDOM = (446, 9)  # a core too full to take all back at once, outputs of a lost
 NIGHTLY_STEPS = 1_000_000
 
 
-def test_any_world_ends_as_if_each_request_were_alone():
+def test_every_simulation_gives_each_request_its_output_alone():
     total, start = Outcomes(), time.monotonic()
     for count, seed in enumerate((*SELDOM, *range(300))):
         if count >= 30 and time.monotonic() - start > FAST_SECONDS:
@@ -32,7 +32,7 @@ def test_the_same_seed_leaves_the_same_trace(seed):
 
 @pytest.mark.nightly
 @pytest.mark.timeout(3600)
-def test_a_million_checked_steps():
+def test_a_million_steps_hold_every_invariant():
     total, seed = Outcomes(), 1_000_000
     while total.steps < NIGHTLY_STEPS:
         total.add(simulate(seed)[0])

@@ -63,7 +63,7 @@ def test_every_way_to_cut_a_stream_gives_the_same_timeline():
         (event({"choices": None}), b"event: x\ndata:" + text("a")[6:], text("b"), DONE),
     ],
 )  # fmt: skip
-def test_other_servers_dialects_are_understood(events):
+def test_responses_of_other_servers_are_understood(events):
     (timeline,) = load(streamed(*events))
     assert (timeline.error, len(timeline.chunks)) == ("", 2)
 
@@ -73,7 +73,7 @@ def test_tokens_that_have_no_text_still_end_a_request():
     assert (timeline.error, timeline.num_tokens, len(timeline.chunks)) == ("", 4, 1)
 
 
-def test_without_usage_chunks_are_counted_and_the_table_says_so():
+def test_without_usage_chunks_are_counted_and_the_table_notes_it():
     timelines = load(streamed(*GOOD[:4], DONE))
     result = LoadResult.of(timelines, {})
     assert result.output_tokens == 4
@@ -129,7 +129,7 @@ def test_a_refused_connection_is_a_failure_like_others():
     assert timeline.error == "no connection"
 
 
-def test_a_slow_server_cannot_hide_the_wait_of_those_behind():
+def test_a_slow_server_cannot_hide_the_wait_of_later_requests():
     """One place, 60 ms each, a request every 20 ms: the k-th is answered 40 k + 60 ms after it was meant to be sent."""
 
     async def slow(body, writer):
@@ -142,14 +142,14 @@ def test_a_slow_server_cannot_hide_the_wait_of_those_behind():
     assert LoadResult.of(timelines, {}).send_lag_ms.max >= 40 * 5 - 2
 
 
-def test_a_closed_loop_counts_from_the_free_place():
+def test_a_closed_loop_measures_from_the_free_slot():
     timelines = load(streamed(*GOOD, pause_s=0.01), times=[0.0] * 5, max_concurrency=1)
     assert all(timeline.intended == timeline.sent for timeline in timelines)
     sent = [timeline.sent for timeline in timelines]
     assert all(later - earlier >= 0.05 for earlier, later in pairwise(sent))
 
 
-def test_no_more_are_out_than_may_be_and_connections_are_used_again():
+def test_concurrency_is_bounded_and_connections_are_reused():
     out, most, connections = 0, 0, set()
 
     async def count(body, writer):
@@ -166,7 +166,7 @@ def test_no_more_are_out_than_may_be_and_connections_are_used_again():
     assert len(connections) == 4
 
 
-def test_what_is_asked_is_what_an_openai_server_expects():
+def test_requests_are_what_an_openai_server_expects():
     chat = LoadRequest([{"role": "user", "content": "hi"}], 7)
 
     async def main():

@@ -55,11 +55,11 @@ class TestLoad:
         assert len(as_text(request).prompt.split()) == 40
 
     @pytest.mark.parametrize("text", ["", "x", "0", "5-4", "-3", "1-2-3"])
-    def test_lengths_that_mean_nothing_are_refused(self, text):
+    def test_invalid_lengths_are_refused(self, text):
         with pytest.raises(ValueError, match=r"must|neither"):
             Lengths.parse(text)
 
-    def test_a_file_of_prompts(self, tmp_path):
+    def test_prompts_are_read_from_a_file(self, tmp_path):
         path = tmp_path / "prompts.jsonl"
         path.write_text(
             '{"prompt": "a", "max_tokens": 3, "x": 1}\n\n{"prompt": [1, 2]}\n{"messages": [{"role": "user"}]}\n'
@@ -92,14 +92,14 @@ class TestArrivals:
         assert times == arrival_times(20_000, 50.0, "poisson", seed=1)
         assert times != arrival_times(20_000, 50.0, "poisson", seed=2)
 
-    def test_fixed_bursts_and_all_at_once(self):
+    def test_fixed_burst_and_simultaneous_arrivals_have_their_times(self):
         assert arrival_times(4, 2.0, "fixed", 0) == [0.0, 0.5, 1.0, 1.5]
         assert arrival_times(5, 2.0, "burst", 0, burst_size=2) == [0.0, 0.0, 1.0, 1.0, 2.0]
         assert arrival_times(3, math.inf, "poisson", 0) == [0.0] * 3
 
 
 class TestFigures:
-    def test_percentiles_are_numpys(self):
+    def test_percentiles_match_numpy(self):
         values = sorted(random.Random(0).random() for _ in range(101))
         assert [percentile(values, k / 10) for k in range(1, 10)] == pytest.approx(
             statistics.quantiles(values, n=10, method="inclusive")
@@ -108,7 +108,7 @@ class TestFigures:
         assert Spread.of([]) is None
         assert Spread.of([4, 1, 3, 2]) == Spread(2.5, 2.5, pytest.approx(3.7), pytest.approx(3.97), 4)
 
-    def test_hand_made_timelines(self):
+    def test_hand_made_timelines_give_the_expected_figures(self):
         result = LoadResult.of(HAND_MADE, {"ttft": 0.25})
         assert (result.num_requests, result.num_answered, result.errors) == (4, 3, {"HTTP 429": 1})
         assert result.duration_s == 9.0
@@ -122,7 +122,7 @@ class TestFigures:
         assert result.num_good == 2
         assert result.per_second(result.num_good) == pytest.approx(2 / 9)
 
-    def test_objectives(self):
+    def test_objectives_are_parsed_and_applied(self):
         objectives = parse_objectives(["ttft:250,tpot:120", "e2el:450"])
         assert objectives == {"ttft": 0.25, "tpot": 0.12, "e2el": 0.45}
         assert [is_good(timeline, {"tpot": 0.12}) for timeline in HAND_MADE] == [False, True, True, False]
@@ -132,7 +132,7 @@ class TestFigures:
             with pytest.raises(ValueError, match="must"):
                 parse_objectives([wrong])
 
-    def test_the_table_says_everything_and_failures_first_of_all(self):
+    def test_the_table_lists_every_figure_and_failures_first(self):
         text = load_table(LoadResult.of(HAND_MADE, {"ttft": 0.25}), {"ttft": 0.25}, max_concurrency=0)
         words = [row.split() for row in text.splitlines()]
         assert ["requests", "answered", "3", "0.33"] in words
@@ -142,10 +142,10 @@ class TestFigures:
         assert "4 of the prompt tokens came from the server's prefix cache" in text
         assert "behind schedule" in text
 
-    def test_a_load_without_a_single_answer_has_a_table_too(self):
+    def test_a_load_without_any_answer_has_a_table(self):
         assert "FAILED 1 of 1" in load_table(LoadResult.of(HAND_MADE[3:], {}), {}, 0)
 
-    def test_a_sweep_is_a_line_a_rate(self):
+    def test_a_sweep_has_one_line_per_rate(self):
         results = [LoadResult.of(HAND_MADE, {}), LoadResult.of(HAND_MADE[3:], {})]
         first, second = (row.split() for row in sweep_table([2.0, math.inf], results).splitlines()[1:3])
         assert (first[0], first[3], first[-1]) == ("2", "200", "1")
@@ -160,7 +160,7 @@ class TestFigures:
         empty = [LoadResult.of(HAND_MADE[3:], {})]
         xml.etree.ElementTree.fromstring(sweep_plot([2.0], empty))
 
-    def test_numbers_keep_three_figures(self):
+    def test_numbers_have_three_significant_digits(self):
         assert [number(v) for v in (None, 0.0, 1.234, 12.34, 123.4, 12345.6)] == [
             "-", "0.00", "1.23", "12.3", "123", "12,346"
         ]  # fmt: skip

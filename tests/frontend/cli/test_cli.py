@@ -46,7 +46,7 @@ def test_help_imports_nothing_heavy(arguments):
     assert not HEAVY & set(json.loads(done.stdout.splitlines()[-1]))
 
 
-def test_without_a_command_serve_is_meant():
+def test_serve_is_the_default_command():
     direct = CliRunner().invoke(cli, ["serve", "--prot", "1"])
     implied = CliRunner().invoke(cli, ["--prot", "1"])
     assert direct.exit_code == implied.exit_code == 2
@@ -54,7 +54,7 @@ def test_without_a_command_serve_is_meant():
     assert "'--port'" in implied.output
 
 
-def test_a_misspelt_command_is_no_model():
+def test_a_misspelt_command_is_not_taken_for_a_model():
     refused = CliRunner().invoke(cli, ["chta"])
     assert refused.exit_code == 2
     assert "Did you mean 'chat'?" in refused.output
@@ -69,7 +69,7 @@ def test_a_misspelt_command_is_no_model():
         (["serve", "--tp", "2x"], "tensor_parallel_size=2x: is not a whole number", "Expected"),
     ],
 )
-def test_what_is_wrong_is_told_in_plain_words(arguments, told, not_told):
+def test_errors_are_reported_in_plain_words(arguments, told, not_told):
     result = CliRunner().invoke(cli, arguments)
     text = result.output + str(result.exception)
     assert told in text
@@ -123,7 +123,7 @@ def test_completion_prints_a_script(shell):
         ),
     ],
 )
-def test_what_is_refused_gets_one_line_and_no_traceback(arguments, reason):
+def test_a_refusal_prints_one_line_and_no_traceback(arguments, reason):
     done = paged_serve(*arguments)
     assert done.returncode in (1, 2)
     assert "Traceback" not in done.stderr
@@ -138,12 +138,12 @@ class TestModelFolder:
             (folder / name).write_text(text)
         return folder
 
-    def test_a_folder_comes_back_absolute(self, tmp_path, monkeypatch):
+    def test_a_folder_is_made_absolute(self, tmp_path, monkeypatch):
         self.checkpoint(tmp_path / "model")
         monkeypatch.chdir(tmp_path)
         assert find_model_folder("model") == str(tmp_path / "model")
 
-    def test_nothing_means_the_demo_model(self, tmp_path, monkeypatch):
+    def test_no_model_means_the_demo_model(self, tmp_path, monkeypatch):
         folder = self.checkpoint(tmp_path / "demo")
         monkeypatch.setattr(model_folder, "demo_model_folder", lambda: folder)
         assert find_model_folder("") == str(folder)
@@ -158,14 +158,14 @@ class TestModelFolder:
             ("", {"config.json": "[]"}, "must hold a JSON object"),
         ],
     )
-    def test_a_folder_that_is_no_checkpoint_is_refused(self, tmp_path, missing, extra, message):
+    def test_a_folder_that_is_not_a_checkpoint_is_refused(self, tmp_path, missing, extra, message):
         folder = self.checkpoint(tmp_path / "model", **extra)
         if missing:
             (folder / missing).unlink()
         with pytest.raises(ConfigError, match=message):
             find_model_folder(str(folder))
 
-    def test_a_file_is_no_model(self, tmp_path):
+    def test_a_file_is_not_accepted_as_a_model(self, tmp_path):
         (tmp_path / "model.gguf").write_text("")
         with pytest.raises(ConfigError, match="is a file; give the folder"):
             find_model_folder(str(tmp_path / "model.gguf"))
@@ -174,7 +174,7 @@ class TestModelFolder:
 class TestBanner:
     CONFIG = Config(model=ModelConfig(model="/models/demo", served_model_names=("demo",)))
 
-    def test_it_is_a_box_and_a_line_to_copy(self):
+    def test_the_banner_is_a_box_and_a_command_to_copy(self):
         text = banner(self.CONFIG, {"device": "cpu"}, "http://127.0.0.1:8000", "/tmp/run", is_demo=True)
         *box, hint = text.splitlines()
         assert len({len(line) for line in box}) == 1
@@ -182,18 +182,18 @@ class TestBanner:
         assert hint.startswith("try: curl http://127.0.0.1:8000/v1/completions ")
         assert "quantization" not in text
 
-    def test_it_says_how_the_weights_are_quantized(self):
+    def test_the_banner_names_the_quantization_of_the_weights(self):
         text = banner(self.CONFIG, {"quantization": "28 matrices int8"}, "url", "/tmp/run", is_demo=True)
         assert "│ quantization   28 matrices int8 " in text
 
     @pytest.mark.parametrize("order", ["dot", "tile"])
-    def test_it_names_the_kernels_their_order_of_sums_and_their_threads(self, order):
+    def test_the_banner_names_the_kernels_their_order_of_sums_and_their_threads(self, order):
         facts = {"device": "cpu", "dtype": "bfloat16", "kernels": "avx2", "summation": order, "threads": "2"}
         wanted = f"runs on        cpu, bfloat16, 1 rank, avx2 kernels in {order} order on 2 threads "
         assert wanted in self.text_of(facts)
         assert "mend" not in self.text_of(facts)
 
-    def test_without_kernels_it_says_in_red_how_slow_that_is_and_what_mends_it(self):
+    def test_without_kernels_the_banner_shows_the_slowdown_and_its_remedy_in_red(self):
         facts = {
             "device": "cpu",
             "kernels": "torch",
@@ -208,7 +208,7 @@ class TestBanner:
     def text_of(self, facts, **options):
         return banner(self.CONFIG, facts, "url", "/tmp/run", is_demo=False, **options)
 
-    def test_the_line_to_copy_fits_a_unix_socket_and_a_key(self):
+    def test_the_command_to_copy_fits_a_unix_socket_and_a_key(self):
         server = ServerConfig(uds="/tmp/my socket", api_keys=("secret",))
         config = Config(model=self.CONFIG.model, server=server)
         text = banner(config, {}, "unix:/tmp/my socket", "/tmp/run", is_demo=False)
@@ -217,7 +217,7 @@ class TestBanner:
         assert "secret" not in text
 
 
-def test_loading_is_told_in_few_lines_without_a_terminal(capsys, monkeypatch):
+def test_loading_prints_few_lines_without_a_terminal(capsys, monkeypatch):
     clock = 0.0
     monkeypatch.setattr("time.monotonic", lambda: clock)
     bar = LoadingBar(sys.stderr)
@@ -228,7 +228,7 @@ def test_loading_is_told_in_few_lines_without_a_terminal(capsys, monkeypatch):
     assert capsys.readouterr().err.splitlines() == [f"loading weights {percent}%" for percent in (23, 47, 71, 95)]
 
 
-def test_once_loading_takes_long_each_end_and_beginning_is_told(capsys, monkeypatch):
+def test_slow_loading_prints_the_begin_and_end_of_each_phase(capsys, monkeypatch):
     clock = 0.0
     monkeypatch.setattr("time.monotonic", lambda: clock)
     bar = LoadingBar(sys.stderr)

@@ -90,7 +90,7 @@ def test_complete_prints_the_continuation_as_it_comes(server):
     assert body == {"model": "small", "prompt": "Hello", "max_tokens": 256, "temperature": 0.0, "stream": True}
 
 
-def test_an_answer_that_breaks_off_goes_on_behind_what_has_come(server):
+def test_an_interrupted_answer_resumes_after_the_received_text(server):
     server.words, server.breaks_after = ["One", " two", " three", " four"], [0, 2, 3, 3]
     result = CliRunner().invoke(cli, ["complete", "--url", server.url, "-p", "Count"])
     assert result.stdout == "One two three four\n"
@@ -100,7 +100,7 @@ def test_an_answer_that_breaks_off_goes_on_behind_what_has_come(server):
     assert not server.deleted
 
 
-def test_every_event_gives_hope_anew(server, monkeypatch):
+def test_every_event_resets_the_count_of_retries(server, monkeypatch):
     monkeypatch.setattr(http_client, "FIRST_PAUSE_S", 0.0)
     server.words = [f" {i}" for i in range(2 * http_client.MAX_TRIES)]
     server.breaks_after = [*range(1, len(server.words))]
@@ -108,7 +108,7 @@ def test_every_event_gives_hope_anew(server, monkeypatch):
     assert result.stdout == "".join(server.words) + "\n"
 
 
-def test_somewhere_hope_ends(server, monkeypatch):
+def test_retries_are_bounded(server, monkeypatch):
     monkeypatch.setattr(http_client, "FIRST_PAUSE_S", 0.0)
     server.breaks_after = [1] * (http_client.MAX_TRIES + 1)
     result = CliRunner().invoke(cli, ["complete", "--url", server.url, "-p", "Count"])
@@ -116,7 +116,7 @@ def test_somewhere_hope_ends(server, monkeypatch):
     assert len(server.keys) == http_client.MAX_TRIES + 1
 
 
-def test_without_numbers_it_cannot_go_on(server):
+def test_an_answer_without_event_ids_cannot_resume(server):
     server.numbers_events, server.breaks_after = False, [2]
     result = CliRunner().invoke(cli, ["complete", "--url", server.url, "-p", "Count"])
     assert result.stdout.startswith("Good day")
@@ -124,7 +124,7 @@ def test_without_numbers_it_cannot_go_on(server):
     assert len(server.keys) == 1
 
 
-def test_an_answer_that_is_left_is_ended_at_the_server(server):
+def test_closing_a_stream_deletes_it_at_the_server(server):
     events = HttpClient(server.url).stream("/v1/completions", {"prompt": "a"})
     next(events)
     events.close()
@@ -133,7 +133,7 @@ def test_an_answer_that_is_left_is_ended_at_the_server(server):
 
 @pytest.mark.parametrize("option", ["--url", "--base-url"])
 @pytest.mark.parametrize("path", ["", "/", "/v1", "/v1/"])
-def test_an_address_is_taken_as_other_clients_write_it(server, option, path):
+def test_an_address_is_accepted_as_other_clients_write_it(server, option, path):
     done = CliRunner().invoke(cli, ["complete", option, server.url + path, "-p", "Count"])
     assert (done.exit_code, server.asked[0][0]) == (0, "/v1/completions")
 
@@ -174,7 +174,7 @@ def test_a_refusal_ends_complete_but_not_a_chat(server):
     assert chatted.stderr.count("prompt is too long") == 2
 
 
-def test_no_server_and_no_address_are_told_apart(server):
+def test_an_unreachable_server_and_an_invalid_address_give_different_errors(server):
     url = server.url
     server.server_close()
     assert isinstance(CliRunner().invoke(cli, ["complete", "--url", url, "-p", "a"]).exception, EngineDead)

@@ -133,7 +133,7 @@ def check_precedence(folder, setting, by_flag, by_environment, by_file):
         ("block-size", "32", 32),
     ],
 )
-def test_people_may_spell_values_their_way(key, spelling, value):
+def test_a_value_has_several_spellings(key, spelling, value):
     setting = BY_NAME[key]
     assert value_of(resolve({}, {setting.environment: spelling}).config, setting.key) == value
 
@@ -151,7 +151,7 @@ def test_people_may_spell_values_their_way(key, spelling, value):
         ({"model_argument": "a", "model": "b"}, "the model is given twice: a and --model b"),
     ],
 )
-def test_a_wrong_value_is_refused_with_its_origin_and_what_is_right(flags, message):
+def test_a_wrong_value_is_refused_with_its_origin_and_the_allowed_values(flags, message):
     with pytest.raises(ConfigError) as refused:
         resolve(flags, {})
     assert str(refused.value) == message
@@ -171,7 +171,7 @@ def test_a_misspelt_variable_is_refused_by_name(name, words):
     assert str(refused.value).endswith(words)
 
 
-def test_what_kubernetes_tells_a_service_of_our_name_is_not_ours():
+def test_kubernetes_service_variables_are_ignored():
     told = {
         "PAGED_SERVE_SERVICE_HOST": "10.0.0.1",
         "PAGED_SERVE_SERVICE_PORT_HTTP": "8000",
@@ -181,13 +181,13 @@ def test_what_kubernetes_tells_a_service_of_our_name_is_not_ours():
     assert resolve({}, told).config == Config()
 
 
-def test_an_empty_key_is_no_key():
+def test_an_empty_key_counts_as_none():
     with pytest.raises(ConfigError):
         resolve({}, {"PAGED_SERVE_API_KEY": "key,"})
     assert resolve({}, {"PAGED_SERVE_API_KEY": ""}).config.server.api_keys == ()
 
 
-def test_other_servers_users_keep_their_key_but_ours_wins():
+def test_a_key_variable_of_another_server_is_accepted_but_ours_wins():
     assert resolve({}, {"VLLM_API_KEY": "theirs"}).config.server.api_keys == ("theirs",)
     both = {"VLLM_API_KEY": "theirs", "PAGED_SERVE_API_KEY": "ours"}
     assert resolve({}, both).config.server.api_keys == ("ours",)
@@ -234,7 +234,7 @@ def test_a_missing_file_is_refused():
 
 
 @given(st.dictionaries(st.sampled_from([setting.environment for setting in SETTINGS]), st.text(max_size=8)))
-def test_whatever_the_environment_holds_the_answer_is_a_valid_config_or_a_refusal(variables):
+def test_any_environment_gives_a_valid_config_or_a_refusal(variables):
     try:
         config = resolve({}, variables).config
     except ConfigError:

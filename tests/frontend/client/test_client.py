@@ -67,7 +67,7 @@ def test_each_of_n_sequences_gets_its_own_tokens(run_dir, start_core):
         assert reasons == [FinishReason.LENGTH] * n
 
 
-def test_the_request_says_what_was_asked(run_dir, start_core):
+def test_the_request_carries_every_argument(run_dir, start_core):
     core = start_core(script=generate())
     params = SamplingParams(max_tokens=1, temperature=0.5, seed=4)
     with Client.connect(run_dir, timeout_s=60) as client:
@@ -114,7 +114,7 @@ def test_a_slow_reader_gets_everything_since_its_last_read_in_one_delta(run_dir,
         (RejectReason.DRAINING, Overloaded, {"retry_after_s": 2.5, "draining": True}),
     ],
 )
-def test_a_rejection_is_raised_as_what_the_caller_can_do(run_dir, start_core, reason, error, facts):
+def test_a_rejection_raises_the_exception_of_its_reason(run_dir, start_core, reason, error, facts):
     def script(core, peer, message):
         if isinstance(message, EngineCoreRequest):
             core.send(RequestRejected(message.request_id, reason, "because", "top_k", 2.5), peer)
@@ -149,7 +149,7 @@ def test_a_rejection_is_raised_as_what_the_caller_can_do(run_dir, start_core, re
         ([1], {"timeout_s": 86401}, "timeout_s"),
     ],
 )
-def test_what_the_core_would_drop_unread_is_refused_at_once(run_dir, start_core, prompt, fields, param):
+def test_a_request_that_the_core_would_drop_unread_is_refused_at_once(run_dir, start_core, prompt, fields, param):
     core = start_core()
     with Client.connect(run_dir, timeout_s=60) as client:
         with pytest.raises(InvalidRequest) as raised:
@@ -160,7 +160,7 @@ def test_what_the_core_would_drop_unread_is_refused_at_once(run_dir, start_core,
     assert core.all(EngineCoreRequest) == []
 
 
-def test_the_reason_that_the_engine_gave_a_sequence_up_is_told(run_dir, start_core):
+def test_the_engines_reason_for_ending_a_sequence_is_delivered(run_dir, start_core):
     def script(core, peer, message):
         if isinstance(message, EngineCoreRequest):
             core.send(output(1, message.request_id, 0, [], FinishReason.ERROR, error="not finite"), peer)

@@ -70,7 +70,7 @@ def test_a_missing_token_makes_the_client_ask_again_from_there(run_dir, start_co
     assert [message.request_id for message in core.all(EngineCoreRequest)] == [1, 2]
 
 
-def test_a_core_that_dies_and_comes_back_loses_and_doubles_nothing(run_dir, start_core):
+def test_a_core_restart_loses_and_repeats_no_token(run_dir, start_core):
     first = start_core(script=generate(frames_left=[40]))
 
     async def body(client):
@@ -152,7 +152,7 @@ def test_an_absent_core_is_reported_in_time(run_dir):
         Client.connect(run_dir + "-not-there")
 
 
-def test_a_refusal_is_told(run_dir, start_core):
+def test_a_refusal_is_raised(run_dir, start_core):
     start_core().refusal = "message definitions differ"
     with pytest.raises(EngineDead, match="definitions differ"):
         Client.connect(run_dir, timeout_s=60)

@@ -110,7 +110,7 @@ def test_frames_of_another_epoch_earn_no_credit():
     assert link.new() == []
 
 
-def test_silence_is_probed_then_believed_then_final():
+def test_silence_leads_to_a_probe_then_absence_then_an_error():
     link = Link()
     link.pass_time(1.5, hearing=False)
     assert (link.session.ready, Hello in link.kinds()) == (True, True)
@@ -120,21 +120,21 @@ def test_silence_is_probed_then_believed_then_final():
     assert isinstance(link.session.error, EngineDead)
 
 
-def test_a_core_whose_end_of_the_link_is_gone_is_away_at_once():
+def test_a_core_whose_end_of_the_link_closed_is_absent_at_once():
     link = Link()
     link.now += 0.2
     link.session.unplugged(link.now)
     assert (link.session.ready, link.kinds()) == (False, [Hello])
 
 
-def test_a_queue_that_is_full_for_a_moment_is_no_sign_of_anything():
+def test_a_briefly_full_queue_does_not_count_as_absence():
     link = Link()
     link.now += 0.05
     link.session.unplugged(link.now)
     assert link.session.ready
 
 
-def test_a_core_without_workers_says_so_until_a_new_welcome():
+def test_a_core_without_workers_is_not_computing_until_a_new_welcome():
     link = Link()
     assert link.session.computes
     link.hear(EngineHeartbeat(0, None, computes=False))
@@ -143,14 +143,14 @@ def test_a_core_without_workers_says_so_until_a_new_welcome():
     assert link.session.computes
 
 
-def test_our_own_sleep_is_not_the_engines_silence():
+def test_a_pause_of_the_client_does_not_count_as_silence_of_the_engine():
     link = Link()
     link.now += 4.0  # the process was stopped
     link.session.tick(link.now)
     assert link.session.ready
 
 
-def test_the_same_core_after_a_silence_is_not_asked_twice():
+def test_requests_are_not_sent_twice_to_the_same_core_after_a_silence():
     link = Link()
     link.session.submit([1], PARAMS)
     link.new()
@@ -199,7 +199,7 @@ def test_an_abort_that_no_core_can_confirm_ends_the_stream_here():
     assert [message.request_id for message in link.new()] == [requests[2].request_id]
 
 
-def test_a_full_new_core_is_asked_again_later():
+def test_a_request_to_a_full_new_core_is_retried_later():
     link = Link()
     accepted = link.session.submit([1], PARAMS)
     link.hear(EngineFailed("gone"))
@@ -217,7 +217,7 @@ def test_a_full_new_core_is_asked_again_later():
     assert accepted.take().finish_reason == FinishReason.ABORT
 
 
-def test_calls_do_not_outlive_the_core_that_they_asked():
+def test_calls_fail_with_the_core_that_they_were_sent_to():
     link = Link()
     pending = link.session.call(Utility.STATS)
     assert link.kinds() == [UtilityCall]
@@ -284,7 +284,7 @@ def a_link_that_was_away(side, seconds):
 
 
 @pytest.mark.parametrize(("side", "seconds"), [("client", 20.0), ("core", 20.0), ("core", 2.5)])
-def test_a_core_that_has_forgotten_us_is_asked_anew(side, seconds):
+def test_requests_are_sent_again_to_a_core_that_does_not_know_the_client(side, seconds):
     link, request = a_link_that_was_away(side, seconds)
     link.hear(Welcome(1, **LIMITS, known=False))
     abort, again = (message for message in link.new() if isinstance(message, (AbortRequests, EngineCoreRequest)))
@@ -295,7 +295,7 @@ def test_a_core_that_has_forgotten_us_is_asked_anew(side, seconds):
 
 
 @pytest.mark.parametrize(("side", "seconds"), [("client", 20.0), ("core", 20.0), ("core", 2.5)])
-def test_a_core_that_still_knows_us_just_goes_on(side, seconds):
+def test_a_core_that_knows_the_client_continues_its_streams(side, seconds):
     link, request = a_link_that_was_away(side, seconds)
     link.hear(Welcome(1, **LIMITS))
     assert EngineCoreRequest not in link.kinds()
@@ -303,14 +303,14 @@ def test_a_core_that_still_knows_us_just_goes_on(side, seconds):
     assert request.take().token_ids == [5, 6]
 
 
-def test_a_request_that_broke_the_core_is_not_blamed_on_the_client():
+def test_a_request_that_the_core_failed_to_take_raises_engine_dead():
     link = Link()
     request = link.session.submit([1], PARAMS)
     link.hear(RequestRejected(1, RejectReason.FAILED, "the engine failed to take this request; its log says why"))
     assert isinstance(request.error, EngineDead)
 
 
-def test_a_question_to_a_core_that_has_forgotten_us_is_answered_with_an_error():
+def test_a_call_to_a_core_that_does_not_know_the_client_fails():
     link = Link()
     pending = link.session.call(Utility.STATS)
     link.hear(Welcome(1, **LIMITS, known=False))
@@ -318,7 +318,7 @@ def test_a_question_to_a_core_that_has_forgotten_us_is_answered_with_an_error():
         pending.answer()
 
 
-def test_what_was_aborted_meanwhile_is_not_asked_anew():
+def test_a_request_aborted_meanwhile_is_not_sent_again():
     link = Link()
     request = link.session.submit([1], PARAMS)
     link.new()
@@ -329,7 +329,7 @@ def test_what_was_aborted_meanwhile_is_not_asked_anew():
     assert (request.take().finish_reason, link.session.table.requests) == (FinishReason.ABORT, {})
 
 
-def test_what_ended_here_while_the_core_was_away_is_aborted_there_too():
+def test_a_request_that_ended_while_the_core_was_away_is_aborted_there():
     link = Link()
     request = link.session.submit([1], PARAMS)
     link.pass_time(3.0, hearing=False)
@@ -340,7 +340,7 @@ def test_what_ended_here_while_the_core_was_away_is_aborted_there_too():
     assert AbortRequests((1,)) in link.new()
 
 
-def test_a_time_limit_travels_as_what_is_left_of_it():
+def test_a_time_limit_is_sent_as_the_remaining_time():
     link = Link()
     request = link.session.submit([1], PARAMS, RequestTerms(timeout_s=5.0, tenant="t", weight=2.0), now=link.now)
     (message,) = link.new()
@@ -375,7 +375,7 @@ def test_a_time_limit_ends_while_the_core_is_away():
     assert AbortRequests((silent.request_id,)) in link.new()
 
 
-def test_while_the_core_is_there_it_alone_ends_requests():
+def test_only_the_core_expires_requests_while_it_is_connected():
     link = Link()
     request = link.session.submit([1], PARAMS, RequestTerms(timeout_s=1.0), now=link.now)
     link.pass_time(5.0)

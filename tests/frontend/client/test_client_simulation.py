@@ -168,7 +168,7 @@ class World:
 
 
 @pytest.mark.parametrize("seed", range(50))
-def test_streams_are_exact_whatever_breaks(seed):
+def test_streams_are_exact_under_every_fault(seed):
     world = World(seed)
     for _ in range(4):
         world.submit()

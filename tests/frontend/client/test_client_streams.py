@@ -178,7 +178,7 @@ def test_columns_of_any_bytes_raise_nothing_but_value_error(data):
     assert len(requests[0].streams[0].received) >= 1
 
 
-def test_columns_go_on_to_reach_others_when_a_stream_ends_between_two_equal_frames():
+def test_columns_still_reach_the_others_when_a_stream_ends_between_two_equal_frames():
     table = StreamTable()
     first, second = (table.add([1], SamplingParams()) for _ in range(2))
     table.receive(columns(1, 0, [(1, 0, 4), (2, 0, 5)]))
@@ -197,7 +197,7 @@ def test_outputs_of_the_same_frame_may_come_before_its_columns():
     assert not table.broken
 
 
-def test_a_repetition_changes_nothing():
+def test_a_repeated_frame_changes_nothing():
     table = StreamTable()
     request = table.add([1], SamplingParams())
     table.receive(output(1, 1, 0, [5, 6]))
@@ -207,7 +207,7 @@ def test_a_repetition_changes_nothing():
         assert request.take() is None
 
 
-def test_facts_of_the_first_output_are_told_once_and_kept():
+def test_facts_of_the_first_output_are_sent_once_and_kept():
     table = StreamTable()
     request = table.add([1, 2, 3], SamplingParams(prompt_logprobs=1))
     frame = output(1, 1, 0, [5], prompt_logprobs=logprobs_of([2, 3]), num_cached_tokens=2)
@@ -220,7 +220,7 @@ def test_facts_of_the_first_output_are_told_once_and_kept():
     assert (first.num_cached_tokens, second.num_cached_tokens) == (2, 2)
 
 
-def test_what_came_before_an_error_is_still_delivered():
+def test_tokens_before_an_error_are_still_delivered():
     table = StreamTable()
     request = table.add([1], SamplingParams())
     table.receive(output(1, 1, 0, [5]))
@@ -260,7 +260,7 @@ def test_an_aborted_stream_ends_as_aborted_even_when_its_own_end_came_first():
 
 
 @pytest.mark.parametrize("ends", [True, False])
-def test_an_ended_request_leaves_no_work_for_the_garbage_collector(ends):
+def test_an_ended_request_leaves_no_reference_cycle(ends):
     """A full collection beside ten thousand connections holds a frontend up for 0.15 s."""
     table = StreamTable()
     gc.collect()
@@ -309,7 +309,7 @@ def test_logprobs_wait_packed_and_come_in_portions():
     assert table.untold.num_bytes == request.untold_bytes == 0
 
 
-def test_what_waits_for_a_reader_that_has_gone_is_freed():
+def test_output_for_a_reader_that_has_gone_is_freed():
     table = StreamTable()
     request = table.add([1], SamplingParams(logprobs=1, prompt_logprobs=1))
     table.receive(output(1, 1, 0, [5, 6], logprobs=logprobs_of([5, 6]), prompt_logprobs=logprobs_of([2])))

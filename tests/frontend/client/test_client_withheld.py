@@ -51,12 +51,12 @@ def advance(link, epoch, request, num_tokens):
     link.hear(output(epoch, stream, start, list(range(start, start + num_tokens))))
 
 
-def test_after_a_death_from_outside_all_are_sent_at_once():
+def test_after_an_external_kill_all_requests_are_sent_at_once():
     link, _ = start(3)
     assert requests_in(lose_core(link, 2)) == [(1, 0), (2, 0), (3, 0)]
 
 
-def test_after_a_cores_own_death_its_requests_wait_for_their_turns_and_new_ones_do_not():
+def test_after_a_core_crash_its_requests_wait_for_their_turns_and_new_ones_do_not():
     link, requests = start(2)
     advance(link, 1, requests[0], 5)
     link.hear(EngineFailed("gone"))
@@ -125,14 +125,14 @@ def test_a_candidate_that_is_aborted_while_it_waits_needs_no_turn():
     assert CandidatesWithheld(0) in link.new()
 
 
-def test_a_turn_that_is_not_needed_any_more_is_given_back():
+def test_an_unneeded_turn_is_returned():
     link, [request] = start(1)
     lose_core(link, 2, (1, 0))
     link.session.abort(request)
     assert take_turn(link, 2, 1) == [CandidatesWithheld(0)]
 
 
-def test_a_client_that_was_forgotten_in_its_turn_waits_for_another():
+def test_a_client_that_was_dropped_in_its_turn_waits_for_another():
     link, [request] = start(1)
     lose_core(link, 2, (1, 0))
     take_turn(link, 2, 1)
@@ -142,7 +142,7 @@ def test_a_client_that_was_forgotten_in_its_turn_waits_for_another():
     assert requests_in(take_turn(link, 2, 2)) == [(request.request_id, ISOLATION_TOKENS)]
 
 
-def test_all_sequences_of_a_request_are_tried_and_end_together():
+def test_all_sequences_of_a_candidate_run_and_end_together():
     link = Link()
     request = link.session.submit([1], SamplingParams(n=2, max_tokens=400))
     link.new()

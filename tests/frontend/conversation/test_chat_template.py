@@ -62,19 +62,19 @@ def test_a_prompt_may_end_within_the_last_message(source, message, expected):
         ("{{ messages[-1].content[0].text }}", {"content": []}, "whose content is text"),
     ],
 )
-def test_a_message_that_cannot_go_on_is_refused(source, last, words):
+def test_a_message_that_cannot_be_continued_is_refused(source, last, words):
     with pytest.raises(InvalidRequest, match=words):
         ChatTemplate(source).render([HELLO[0], {"role": "assistant", **last}], continue_final_message=True)
 
 
-def test_a_template_is_told_the_moment_that_it_is_rendered_for():
+def test_a_template_receives_the_time_that_it_is_rendered_for():
     template = ChatTemplate(
         "{{ strftime_now('%Y') }}{% macro year() %}{{ strftime_now('%y') }}{% endmacro %}{{ year() }}"
     )
     assert template.render(HELLO, moment=1_000_000_000.0) == "200101"
 
 
-def test_a_template_may_refuse_the_messages_in_its_own_words():
+def test_a_template_may_refuse_the_messages_with_its_own_text():
     template = ChatTemplate("{{ raise_exception('roles must alternate') }}")
     with pytest.raises(InvalidRequest, match="roles must alternate") as refused:
         template.render(HELLO)
@@ -94,7 +94,7 @@ def test_a_template_may_refuse_the_messages_in_its_own_words():
         "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
     ],
 )
-def test_what_a_template_must_not_or_cannot_do_is_the_requests_error(source):
+def test_a_forbidden_or_failing_template_operation_is_an_error_of_the_request(source):
     with pytest.raises(InvalidRequest, match="cannot render these messages"):
         ChatTemplate(source).render(HELLO)
 

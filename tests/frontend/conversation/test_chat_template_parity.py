@@ -44,7 +44,7 @@ def over_http(case: dict[str, Any]) -> TemplateInput:
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
-def test_both_ways_write_what_transformers_writes(name):
+def test_http_and_llm_render_what_transformers_renders(name):
     template = ChatTemplate(TEMPLATES[name], VARIABLES)
     for title, case in CASES.items():
         for way, given in (
@@ -62,7 +62,7 @@ def test_both_ways_write_what_transformers_writes(name):
                 assert found is None
 
 
-def test_the_templates_are_many_and_write_tools():
+def test_all_templates_but_one_render_tools():
     assert len(TEMPLATES) >= 12
     with_tools = [name for name, found in EXPECTED.items() if "get_weather" in (found["asked"] or "")]
     assert len(with_tools) == len(TEMPLATES) - 1, "but for one, which writes calls alone"
@@ -95,7 +95,7 @@ def test_parts_are_joined_as_the_template_reads_them(name, joined):
         ("{{ messages[0].content + '' }}", "a\nb|ab"),
     ],
 )  # fmt: skip
-def test_a_template_is_given_the_contents_that_it_reads(source, expected):
+def test_a_template_receives_contents_in_the_form_that_it_reads(source, expected):
     template = ChatTemplate(source)
     contents = ([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}], "ab")
     found = [rendered(template, conversation_input([{"role": "user", "content": c}], None)) for c in contents]

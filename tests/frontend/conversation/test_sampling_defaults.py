@@ -45,7 +45,7 @@ def test_a_request_that_names_nothing_gets_the_models_values(recommending):
     assert sampled(server) == (0.6, 0.95, 20, 0.05, 1.1)
 
 
-def test_what_a_request_names_counts_and_null_is_not_named(recommending):
+def test_a_value_of_the_request_wins_and_null_counts_as_absent(recommending):
     server = Server(recommending(RECOMMENDED), "x" * 40)
     answer = server.chat(temperature=0, top_p=None, top_k=-1, max_tokens=12)
     assert answer["usage"]["completion_tokens"] == 12
@@ -53,18 +53,18 @@ def test_what_a_request_names_counts_and_null_is_not_named(recommending):
 
 
 @pytest.mark.parametrize("word", ["none", "vllm"])
-def test_the_file_can_be_left_out(recommending, word):
+def test_the_file_is_optional(recommending, word):
     config = ModelConfig(model=str(recommending(RECOMMENDED)), generation_config=word)
     assert sampling_defaults(config) == {}
 
 
-def test_zero_is_a_value_and_do_sample_is_not_looked_at(recommending):
+def test_zero_is_a_value_and_do_sample_is_ignored(recommending):
     assert sampling_defaults(ModelConfig(model=str(recommending({"temperature": 0.0})))) == {"temperature": 0.0}
     assert sampling_defaults(ModelConfig(model=str(recommending({"do_sample": False, "top_p": None})))) == {}
 
 
 @pytest.mark.parametrize("config", [{"temperature": 5}, {"top_p": 0}, {"top_k": 1.5}, {"min_p": "much"}])
-def test_a_value_out_of_bounds_refuses_the_start(recommending, config):
+def test_a_value_out_of_bounds_stops_the_start(recommending, config):
     folder = recommending(config)
     with pytest.raises(
         ConfigError, match=rf"generation_config.json: {next(iter(config))} is .*--generation-config none"

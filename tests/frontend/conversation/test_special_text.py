@@ -155,7 +155,7 @@ def test_published_templates_are_not_forged(bytewise, name):
     assert counts[0] == counts[1]
 
 
-def test_without_such_text_nothing_differs(tokenizer):
+def test_without_special_text_the_rendering_is_unchanged(tokenizer):
     encoder = PromptEncoder(tokenizer)
     texts = ["Hello", "a < b", "> quoted", "<think>x</think>", "|", "[x]", "im_end", "a<|", "|>b", "ſ  "]
     for text in texts:
@@ -168,7 +168,7 @@ def test_without_such_text_nothing_differs(tokenizer):
 @given_values(
     st.lists(st.sampled_from([*SPECIAL, "<", "|", ">", "a", " ", "\n", "im_end", "<|", "|>", "/s>", "[", "]"]))
 )
-def test_marks_break_every_spelling_and_take_nothing_away(pieces):
+def test_marks_break_every_spelling_and_remove_no_text(pieces):
     spellings, text, mark = SpecialSpellings(SPECIAL), "".join(pieces), chr(MARKS[0])
     marked = spellings.marked(text, mark)
     assert marked.replace(mark, "") == text
@@ -180,7 +180,7 @@ def test_marks_break_every_spelling_and_take_nothing_away(pieces):
             assert not any(spellings.spells(f"{before}{core}{after}") for after in (">", "|>", "d|>", "]", "s>"))
 
 
-def test_special_tokens_can_be_opened_for_all_or_closed_for_prompts_too(tokenizer):
+def test_special_tokens_can_be_allowed_for_all_or_forbidden_for_prompts(tokenizer):
     forged = [{"role": "user", "content": "<|im_end|>"}]
     opened, usual, closed = (PromptEncoder(tokenizer, allow) for allow in (True, None, False))
     assert special_tokens(tokenizer, chat(opened, forged)[1]).count("<|im_end|>") == 2
@@ -196,7 +196,7 @@ def test_special_tokens_can_be_opened_for_all_or_closed_for_prompts_too(tokenize
     assert closed.encode_prompt("ab") == tokenizer.encode("ab")
 
 
-def test_the_token_in_front_is_put_there_once(tmp_path):
+def test_the_bos_token_is_added_once(tmp_path):
     encoder = PromptEncoder(Tokenizer(str(sentence_pieces(tmp_path))), allow_special_tokens=False)
     assert encoder.encode_prompt("a</s>")[:1] == [1]
     assert encoder.encode_prompt("a</s>")[1:] == encoder.encode_prompt("a</s>", add_special_tokens=False)

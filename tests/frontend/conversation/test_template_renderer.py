@@ -43,7 +43,7 @@ def renderer():
     renderer.close()
 
 
-def test_it_says_what_the_template_says_here(renderer):
+def test_a_helper_renders_the_same_text_as_this_process(renderer):
     tools = [{"type": "function", "function": {"name": "f", "n": 2**70, "x": [1.5, None, "é\n\U0001f600"]}}]
     messages = [{"role": "user", "content": "a" * 100_000}]
     here = ChatTemplate(SOURCE, {"bos": "^"}).render(messages, tools=tools, add_generation_prompt=False)
@@ -54,7 +54,7 @@ def test_it_says_what_the_template_says_here(renderer):
     assert len(pids(renderer)) == 1
 
 
-def test_a_refusal_has_the_templates_own_words(renderer):
+def test_a_refusal_has_the_templates_own_text(renderer):
     with pytest.raises(InvalidRequest, match="refuses these messages: no way"):
         ask(renderer, "", refuses="way")
 
@@ -69,7 +69,7 @@ def test_a_refusal_has_the_templates_own_words(renderer):
         ("{% if %}", "does not compile: Expected"),
     ],
 )
-def test_a_template_that_cannot_serve_is_refused_at_the_start_and_costs_this_process_nothing(source, words):
+def test_an_unusable_template_is_refused_at_the_start_without_cost_to_this_process(source, words):
     renderer = TemplateRenderer(Templates({"default": source}))
     before = resource.getrusage(resource.RUSAGE_SELF)
     with pytest.raises(ConfigError, match=words):
@@ -81,7 +81,7 @@ def test_a_template_that_cannot_serve_is_refused_at_the_start_and_costs_this_pro
 
 
 @pytest.mark.parametrize("source", ["{{ '\\ud800' }}", "{{ raise_exception('\\ud800') }}", "{{ lipsum() }}"])
-def test_what_is_no_text_or_by_chance_is_a_refusal(source):
+def test_output_that_is_not_text_is_a_refusal(source):
     renderer = TemplateRenderer(Templates({"default": source}))
     with pytest.raises(InvalidRequest, match="chat template"):
         ask(renderer, "hi")
@@ -110,7 +110,7 @@ def test_a_confined_process_can_open_nothing():
     assert done.stdout.strip() == ("refused" if find_library("seccomp") else "opened False")
 
 
-def test_idle_helpers_end_but_for_one():
+def test_all_idle_helpers_but_one_end():
     renderer = TemplateRenderer(Templates({"default": SOURCE}), idle_s=0.1)
     with ThreadPoolExecutor(2) as threads:
         renderer.start()
@@ -151,14 +151,14 @@ def test_a_fork_leaves_the_helpers_alone(renderer):
         ({"fat": 20_000_000}, "20000008 characters"),
     ],
 )
-def test_too_much_is_refused_and_the_next_is_answered(renderer, options, words):
+def test_a_rendering_over_the_limits_is_refused_and_the_next_is_answered(renderer, options, words):
     with pytest.raises(InvalidRequest, match=words) as refused:
         ask(renderer, "", **options)
     assert refused.value.param == "messages"
     assert ask(renderer, "hi") == "^<user>hi>"
 
 
-def test_others_are_answered_while_one_takes_its_time(renderer):
+def test_a_slow_rendering_does_not_delay_others(renderer):
     renderer.start()
     (pid,) = pids(renderer)
     os.kill(pid, signal.SIGSTOP)
@@ -189,13 +189,13 @@ def test_a_halted_helper_is_replaced(renderer):
     assert pid not in pids(renderer)
 
 
-def test_helpers_that_cannot_live_are_the_servers_fault(renderer, monkeypatch):
+def test_helpers_that_cannot_start_are_a_server_error(renderer, monkeypatch):
     monkeypatch.setattr("sys.executable", "/bin/false")
     with pytest.raises(PagedServeError, match="again and again"):
         ask(renderer, "hi")
 
 
-def test_no_helper_is_left(renderer):
+def test_no_helper_remains_after_closing(renderer):
     renderer.start()
     (pid,) = pids(renderer)
     renderer.close()

@@ -15,13 +15,13 @@ def folder(tmp_path_factory):
     return make_model_folder(tmp_path_factory.mktemp("model"))
 
 
-def test_each_family_stands_together_and_the_engine_is_told_once():
+def test_each_metric_family_is_contiguous_and_the_engine_appears_once():
     texts = [ENGINE + OWN % (0, 1), b"", ENGINE.replace(b"5.0", b"4.0") + OWN % (1, 2)]
     own = OWN % (0, 1) + b'paged:ok{frontend="1"} 2.0\n'
     assert merged(texts) == ENGINE + own
 
 
-def test_the_public_routes_have_no_figures_unless_asked_for(folder):
+def test_public_routes_have_no_metrics_by_default(folder):
     response = Server(folder).ask("GET", "/metrics")
     assert (response.status_code, "--public-metrics" in response.text) == (404, True)
     assert "/metrics" not in Server(folder).ask("GET", "/openapi.json").json()["paths"]

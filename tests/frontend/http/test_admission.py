@@ -17,7 +17,7 @@ def with_queues(*queues, wait_s=0.0):
     return msgspec.structs.replace(STATS, tenants=queues, wait_s=wait_s)
 
 
-def test_a_full_frontend_is_full_for_the_tenants_that_fill_it():
+def test_a_full_frontend_refuses_only_the_tenants_that_fill_it():
     admission = Admission(max_active=4)
     with contextlib.ExitStack() as held:
         for _ in range(4):
@@ -35,7 +35,7 @@ def test_a_full_frontend_is_full_for_the_tenants_that_fill_it():
         pass
 
 
-def test_what_the_engine_has_no_room_for_is_refused_here():
+def test_the_frontend_refuses_requests_that_the_engine_has_no_room_for():
     admission = Admission(max_active=100, stats=lambda: stats)
     stats = with_queues(TenantStats("greedy", 50, 7.5, True), TenantStats("modest", 2, 3.0, False))
     with pytest.raises(Overloaded) as refused, admission.entered("greedy"):
@@ -51,7 +51,7 @@ def test_what_the_engine_has_no_room_for_is_refused_here():
 
 
 @pytest.mark.parametrize(("tenant", "wait_s"), [("waits", 5.0), ("new", 2.0)])
-def test_a_time_limit_that_cannot_be_met_is_refused_here(tenant, wait_s):
+def test_the_frontend_refuses_a_time_limit_that_cannot_be_met(tenant, wait_s):
     stats = with_queues(TenantStats("waits", 2, 5.0, False), wait_s=2.0)
     admission = Admission(max_active=100, stats=lambda: stats)
     admission.check_patience(tenant, 0.0)
@@ -61,7 +61,7 @@ def test_a_time_limit_that_cannot_be_met_is_refused_here(tenant, wait_s):
     assert refused.value.retry_after_s == wait_s - 1.0
 
 
-def test_over_http_nothing_of_a_refused_request_is_read(folder):
+def test_the_body_of_a_refused_http_request_is_not_read(folder):
     server = Server(folder)
     server.engine.stats = with_queues(TenantStats("", 50, 7.5, True))
     server.admission._stats = lambda: server.engine.stats

@@ -86,7 +86,7 @@ def run(test):
 
 
 @run
-async def test_a_reader_that_leaves_finds_all_events_when_it_comes_back():
+async def test_a_reader_that_returns_gets_all_events():
     kept, source = AnswerStore(ServerConfig()), Source(5)
     answer = begin(kept, source)
     reader = answer.events_after(0)
@@ -107,7 +107,7 @@ async def test_a_reader_that_leaves_finds_all_events_when_it_comes_back():
 
 
 @run
-async def test_no_reader_comes_back_within_the_grace_period():
+async def test_an_answer_without_a_reader_ends_after_the_grace_period():
     kept, source, admitted, left = AnswerStore(ServerConfig(resume_grace_s=0.01)), Source(5), ExitStack(), []
     admitted.callback(left.append, True)
     answer = begin(kept, source, admitted=admitted)
@@ -124,7 +124,7 @@ async def test_no_reader_comes_back_within_the_grace_period():
 
 
 @run
-async def test_without_a_grace_period_it_ends_with_its_reader():
+async def test_without_a_grace_period_an_answer_ends_with_its_reader():
     kept, source = AnswerStore(ServerConfig(resume_grace_s=0)), Source(5)
     answer = begin(kept, source)
     source.allow(1)
@@ -135,7 +135,7 @@ async def test_without_a_grace_period_it_ends_with_its_reader():
 
 
 @run
-async def test_the_later_of_two_readers_goes_on():
+async def test_the_later_of_two_readers_continues():
     kept, source = AnswerStore(ServerConfig()), Source(3)
     answer = begin(kept, source)
     earlier = asyncio.create_task(read(answer, 0))
@@ -151,7 +151,7 @@ async def test_the_later_of_two_readers_goes_on():
 
 
 @run
-async def test_a_slow_reader_stops_the_making_and_loses_nothing():
+async def test_a_slow_reader_pauses_the_generation_and_loses_nothing():
     kept, source = AnswerStore(ServerConfig(resume_bytes_per_answer=1000)), Source(200)
     answer = begin(kept, source)
     source.allow(200)
@@ -183,7 +183,7 @@ async def test_an_unread_answer_ends_at_the_bound():
 
 
 @run
-async def test_of_many_the_one_goes_first_whose_reader_left_first():
+async def test_the_answer_whose_reader_left_first_is_evicted_first():
     kept = AnswerStore(ServerConfig(resume_bytes=3 * ENTRY_BYTES + 2000))
     sources = [Source(10) for _ in range(4)]
     for number, source in enumerate(sources):
@@ -196,7 +196,7 @@ async def test_of_many_the_one_goes_first_whose_reader_left_first():
 
 
 @run
-async def test_an_answer_that_failed_is_made_anew():
+async def test_a_failed_answer_is_generated_again():
     async def fails():
         yield [event(1)]
         raise HttpError(500, "no")
@@ -225,7 +225,7 @@ async def test_callers_do_not_see_each_other_and_a_key_is_for_one_request():
 
 
 @run
-async def test_no_more_names_are_remembered_than_some():
+async def test_the_number_of_remembered_answers_is_bounded():
     kept = AnswerStore(ServerConfig())
     for number in range(MAX_REMEMBERED + 10):
         kept.remove(begin(kept, Source(0), str(number)))

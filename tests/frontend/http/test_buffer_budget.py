@@ -48,7 +48,7 @@ def test_a_lease_is_refused_before_the_budget_is_exceeded_and_stays_as_it_was():
     assert budget.num_bytes == 0
 
 
-def test_one_of_several_tenants_does_not_get_all():
+def test_one_of_several_tenants_does_not_get_the_whole_budget():
     budget = BufferBudget(MAX_BYTES, has_tenants=True)
     greedy, modest = [budget.lease("greedy") for _ in range(2)], budget.lease("modest")
     greedy[0].resize(8_000)
@@ -72,7 +72,7 @@ def test_a_pool_shrinks_to_its_guaranteed_share_and_its_largest_entry_ends_first
     assert pool.entries == [100] * 40
 
 
-def test_what_comes_unasked_has_its_share_kept_free():
+def test_unsolicited_outputs_have_a_reserved_share():
     budget = BufferBudget(MAX_BYTES)
     budget.outputs = Waiting()
     assert not budget.has_room(28_001)
@@ -91,7 +91,7 @@ class Sender:
         self.ended = True
 
 
-def test_of_bodies_that_do_not_come_whole_those_end_that_have_held_most_for_longest():
+def test_incomplete_bodies_that_held_most_for_longest_end_first():
     now = 0.0
     budget = BufferBudget(MAX_BYTES)
     buffers = ConnectionBuffers(budget, lambda: now)
@@ -111,7 +111,7 @@ def test_of_bodies_that_do_not_come_whole_those_end_that_have_held_most_for_long
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_whatever_is_asked_the_budget_holds(seed):
+def test_no_sequence_of_leases_exceeds_the_budget(seed):
     rng, budget = random.Random(seed), BufferBudget(MAX_BYTES, has_tenants=bool(seed % 2))
     pools = [Waiting(), Waiting()]
     budget.pools += [pools[0]]

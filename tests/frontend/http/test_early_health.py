@@ -50,13 +50,13 @@ def answer_to(link: socket.socket) -> bytes:
     return answer
 
 
-def test_live_is_answered_as_often_as_it_is_asked(listener, early_health):
+def test_live_is_answered_every_time(listener, early_health):
     for _ in range(3):
         with call(listener, LIVE) as link:
             assert answer_to(link).startswith(b"HTTP/1.1 200 OK\r\n")
 
 
-def test_all_others_wait_unread_for_the_server(listener):
+def test_other_requests_wait_unread_for_the_server(listener):
     early_health = EarlyHealth(listener.fileno())
     callers = [call(listener, data) for data in NOT_FOR_EARLY_HEALTH]
     with call(listener, LIVE) as link:  # accepted after them, so they have been seen
@@ -66,14 +66,14 @@ def test_all_others_wait_unread_for_the_server(listener):
     close_all([*waiting, *callers])
 
 
-def test_callers_that_say_nothing_or_hang_up_keep_no_other_from_an_answer(listener, early_health):
+def test_silent_and_closed_connections_delay_no_other_answer(listener, early_health):
     call(listener).close()
     call(listener, LIVE).close()
     with call(listener), call(listener, LIVE) as link:
         assert answer_to(link)
 
 
-def test_when_too_many_wait_the_rest_stay_in_the_queue(listener):
+def test_connections_over_the_limit_stay_in_the_listen_queue(listener):
     early_health = EarlyHealth(listener.fileno())
     callers = [call(listener) for _ in range(MAX_WAITING - 1)]
     callers += [last := call(listener, LIVE), *(call(listener) for _ in range(5))]

@@ -37,7 +37,7 @@ def changed(section: str, field: str, value: object) -> Config:
         ("model", "cache_dir", "/somewhere"),
     ],
 )
-def test_it_does_not_tell_what_changes_no_byte(section, field, value):
+def test_settings_that_change_no_byte_keep_the_fingerprint(section, field, value):
     assert fingerprint(changed(section, field, value), ARITHMETIC) == PLAIN
 
 
@@ -57,10 +57,10 @@ def test_it_does_not_tell_what_changes_no_byte(section, field, value):
         ("server", "allow_special_tokens", True),
     ],
 )
-def test_it_tells_settings_that_change_answers(section, field, value):
+def test_settings_that_change_answers_change_the_fingerprint(section, field, value):
     assert fingerprint(changed(section, field, value), ARITHMETIC) != PLAIN
 
 
 @pytest.mark.parametrize("arithmetic", ["cpu bfloat16 tile", "cpu float32", "cpu bfloat16 dot 3 ranks"])
-def test_it_tells_the_dtype_and_the_order_of_sums_that_the_workers_took(arithmetic):
+def test_the_workers_dtype_and_order_of_sums_change_the_fingerprint(arithmetic):
     assert fingerprint(Config(), arithmetic) != PLAIN

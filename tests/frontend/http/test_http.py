@@ -10,7 +10,7 @@ from paged_serve.protocol.messages.sampling_params import FinishReason
 from ..http_server import Server, joined
 
 
-def test_a_completion_has_the_fields_shape(folder):
+def test_a_completion_has_the_openai_shape(folder):
     server = Server(folder, "hello")
     answer = server.complete(request_id="r1")
     assert answer.pop("created") > 1e9
@@ -30,7 +30,7 @@ def test_a_completion_has_the_fields_shape(folder):
     assert server.engine.requests[0].prompt_token_ids == server.tokenizer.encode("abc")
 
 
-def test_a_stream_says_the_same_as_the_whole(folder):
+def test_a_stream_equals_the_whole_answer(folder):
     server = Server(folder, "naïve 🚀 café")
     chunks = server.stream("/v1/completions", {"prompt": "a", "max_tokens": 60})
     assert joined(chunks) == server.complete()["choices"][0]["text"] == "naïve 🚀 café"
@@ -39,7 +39,7 @@ def test_a_stream_says_the_same_as_the_whole(folder):
     assert len({chunk["id"] for chunk in chunks}) == 1
 
 
-def test_defaults_are_the_fields(folder):
+def test_defaults_match_the_openai_api(folder):
     server = Server(folder, "x" * 40)
     assert server.good("/v1/completions", {"prompt": "a"})["usage"]["completion_tokens"] == 16
     server.chat()
@@ -51,7 +51,7 @@ def test_defaults_are_the_fields(folder):
     ("prompt", "expected"),
     [("ab", ["ab"]), (["ab", "c"], ["ab", "c"]), ([65, 66], [None]), ([[65], [66, 67]], [None, None])],
 )
-def test_a_prompt_has_four_forms(folder, prompt, expected):
+def test_a_prompt_is_accepted_in_four_forms(folder, prompt, expected):
     server = Server(folder)
     answer = server.complete(prompt=prompt)
     assert [choice["index"] for choice in answer["choices"]] == list(range(len(expected)))
@@ -70,7 +70,7 @@ def test_choices_of_prompts_times_n_are_numbered_prompt_first(folder):
     assert whole["usage"]["completion_tokens"] == 16
 
 
-def test_a_stop_string_ends_the_sequence_and_tells_the_engine(folder):
+def test_a_stop_string_ends_the_sequence_and_aborts_it_in_the_engine(folder):
     server = Server(folder, "hello world", ends=False)
     answer = server.complete(stop="o w")
     assert answer["choices"][0] == {
@@ -92,7 +92,7 @@ def test_a_stop_token_is_named(folder):
     assert (choice["text"], choice["stop_reason"], choice["finish_reason"]) == ("hell", token, "stop")
 
 
-def test_length_ends_with_length(folder):
+def test_max_tokens_ends_with_finish_reason_length(folder):
     assert Server(folder, "hello", ends=False).complete(max_tokens=2)["choices"][0]["finish_reason"] == "length"
 
 
@@ -146,7 +146,7 @@ def test_prompt_logprobs_name_token_rank_and_text(folder):
     assert server.engine.requests[0].params.skip_reading_prefix_cache
 
 
-def test_usage_in_streams(folder):
+def test_streams_report_usage_on_request(folder):
     server = Server(folder, "hello")
     last = server.stream(
         "/v1/completions",
@@ -157,7 +157,7 @@ def test_usage_in_streams(folder):
     assert [chunk["usage"]["completion_tokens"] for chunk in last[:3]] == [1, 2, 3]
 
 
-def test_token_ids_on_request(folder):
+def test_token_ids_are_returned_on_request(folder):
     server = Server(folder, "hi", ends=False)
     choice = server.complete(return_token_ids=True)["choices"][0]
     assert choice["token_ids"] == server.tokenizer.encode("hi")
@@ -213,7 +213,7 @@ def test_tokenize_and_detokenize_are_inverse(folder):
     assert server.tokenizer.decode(chat["tokens"]) == "<user>x<assistant>"
 
 
-def test_lenient_servers_warn_instead(folder):
+def test_a_lenient_server_warns_of_unknown_fields(folder):
     server = Server(folder, options={"lenient": True})
     answer = server.complete(temprature=1, guided_json={})
     assert answer["warnings"] == [
@@ -234,7 +234,7 @@ def test_the_openapi_document_names_every_route(folder):
 
 
 @pytest.mark.parametrize(("burst", "per_delta"), [(1, 1), (3, 1), (1, 4), (4, 3)])
-def test_what_is_ready_goes_out_in_one_send(folder, burst, per_delta):
+def test_ready_chunks_are_sent_together(folder, burst, per_delta):
     server = Server(folder, "abcdefghijkl", ends=False)
     server.engine.burst, server.engine.per_delta = burst, per_delta
     sent = sent_messages(server, {"prompt": "x", "max_tokens": 12, "stream": True})
@@ -265,7 +265,7 @@ def sent_messages(server: Server, body: dict) -> list[dict]:
 
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("given", ["text", "tokens"])
-def test_an_echo_is_the_prompt_as_it_was_given_special_tokens_and_all(folder, stream, given):
+def test_an_echo_is_the_given_prompt_including_special_tokens(folder, stream, given):
     server = Server(folder)
     text = "<|end|>ab<|end|>c"
     ids = server.tokenizer.encode(text)

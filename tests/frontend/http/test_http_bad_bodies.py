@@ -271,19 +271,19 @@ def test_other_refusals_have_the_same_shape(server, method, path, body, status, 
     assert (response.status_code, error["code"], error["param"]) == (status, status, param)
 
 
-def test_brackets_and_colons_in_texts_are_no_structure(server):
+def test_brackets_and_colons_in_strings_do_not_count_as_structure(server):
     text = '[{":\\' * 30_000
     answer = server.ask("POST", T, {"prompt": text})
     assert answer.json()["count"] == len(text)
 
 
-def test_as_many_levels_as_allowed_are_let_through(server):
+def test_the_allowed_nesting_depth_is_accepted(server):
     fresh = Server(server.folder)
     fresh.engine.limits = msgspec.structs.replace(fresh.engine.limits, max_model_len=10_000)
     fresh.good(H, chat(tools=[tool(deep(64))], messages=[called(deep(64)), called(json.dumps(deep(64))), USER]))
 
 
-def test_what_a_prompt_is_shown_again_is_bounded_over_all_choices(server):
+def test_echoed_prompt_text_is_bounded_over_all_choices(server):
     fresh = Server(server.folder)
     fresh.engine.limits = msgspec.structs.replace(fresh.engine.limits, max_model_len=100_000)
     many = {"prompt": [5] * 9000, "n": 128, "temperature": 1, "max_tokens": 1}
@@ -320,7 +320,7 @@ def test_a_whole_number_may_be_written_with_a_point(server):
     fresh.good("/v1/chat/completions", chat(messages=[USER, {"role": "assistant", "tool_calls": [call]}]))
 
 
-def test_what_clients_send_without_meaning_is_let_through(server):
+def test_meaningless_fields_that_clients_send_are_accepted(server):
     fresh = Server(server.folder)
     assert "warnings" not in fresh.complete(**HARMLESS)
     fresh.good("/v1/chat/completions", chat(safety_identifier="s", prompt_cache_key="k", user="u"))

@@ -11,7 +11,7 @@ from paged_serve.frontend.parsers.hermes import ParsedCall, ToolCallParser
 from ..http_server import Server
 
 
-def test_a_chat_has_the_fields_shape(folder):
+def test_a_chat_has_the_openai_shape(folder):
     server = Server(folder, "hello")
     answer = server.chat(content=[{"type": "text", "text": "a"}, {"type": "text", "text": "b"}], request_id="r")
     assert answer["id"] == "chatcmpl-r"
@@ -80,7 +80,7 @@ def test_the_last_message_is_continued(folder, tmp_path):
         ({"chat_template_kwargs": {"moment": 1}}, "chat_template_kwargs"),
     ],
 )
-def test_how_a_message_cannot_be_continued(folder, fields, param):
+def test_a_message_that_cannot_be_continued_is_refused(folder, fields, param):
     body = {"messages": TALK, "continue_final_message": True, **fields}
     answer = Server(folder).ask("POST", "/v1/chat/completions", body)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
@@ -150,7 +150,7 @@ def test_templates_see_tools_as_the_client_wrote_them(folder, tmp_path):
     assert tokenized(lenient, tools=[{**tool, "new": 1}]) == json.dumps(tool)
 
 
-def test_a_conversation_spells_no_special_token_unless_it_is_allowed(folder):
+def test_a_conversation_encodes_no_special_token_unless_allowed(folder):
     forged = [{"role": "user", "content": "a<|end|>b"}]
     end = Server(folder).tokenizer.token_id("<|end|>")
 
@@ -169,7 +169,7 @@ def test_a_conversation_spells_no_special_token_unless_it_is_allowed(folder):
 
 
 @pytest.mark.parametrize("name", ["bos_token", "eos_token", "strftime_now", "raise_exception", "namespace", "range"])
-def test_arguments_cannot_replace_what_templates_rely_on(folder, name):
+def test_arguments_cannot_replace_variables_that_templates_rely_on(folder, name):
     body = {"messages": [{"role": "user", "content": "x"}], "chat_template_kwargs": {name: "x"}}
     answer = Server(folder).ask("POST", "/v1/chat/completions", body)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "chat_template_kwargs")
@@ -221,7 +221,7 @@ F, G = ParsedCall("f", "{}"), ParsedCall("g", "{}")
         ),
     ],
 )
-def test_a_call_is_given_out_as_it_can_come_back_or_not_at_all(text, content, calls):
+def test_a_tool_call_is_returned_only_in_a_form_that_can_be_sent_back(text, content, calls):
     found, given = ToolCallParser().push(text, final=True)
     assert given == calls
     if content is not None:
@@ -237,7 +237,7 @@ def test_a_call_is_given_out_as_it_can_come_back_or_not_at_all(text, content, ca
 
 @pytest.mark.parametrize("text", TOOL_TEXTS)
 @pytest.mark.parametrize("size", [1, 2, 3, 7])
-def test_any_division_gives_the_same_calls(text, size):
+def test_any_division_into_deltas_gives_the_same_calls(text, size):
     whole = ToolCallParser().push(text, final=True)
     parser, content, calls = ToolCallParser(), "", []
     for start in range(0, len(text), size):

@@ -104,7 +104,7 @@ def test_a_connection_accepted_while_the_server_ends_is_left_to_its_successor():
     run(body, connection_limit=connection_limit)
 
 
-def test_one_that_is_asking_or_being_answered_is_never_closed_for_another():
+def test_a_busy_connection_is_never_closed_for_another():
     async def body(application, server, connect):
         answered, asking = await connect(), await connect()
         answered[1].write(GET)
@@ -127,7 +127,7 @@ def test_one_that_is_asking_or_being_answered_is_never_closed_for_another():
     run(body)
 
 
-def test_refusals_are_bounded_too():
+def test_the_number_of_open_refusals_is_bounded():
     async def body(application, server, connect):
         busy = await connect()
         busy[1].write(GET)
@@ -196,7 +196,7 @@ def test_a_client_that_does_not_read_holds_a_bounded_number_of_bytes():
     run(body, Endless)
 
 
-def test_the_default_leaves_files_for_everything_else():
+def test_the_default_limit_leaves_open_files_for_everything_else():
     assert max_connections_for(1024) == 768
     assert max_connections_for(64) == 1
 
@@ -211,7 +211,7 @@ def test_more_connections_than_open_files_are_refused_at_the_start(monkeypatch):
     listen.open_http_socket(ServerConfig(port=0, max_connections=700)).close()
 
 
-def test_a_frontend_raises_its_limit_and_outlives_its_end(start_frontend, start_core):
+def test_a_frontend_raises_its_open_file_limit_and_survives_reaching_it(start_frontend, start_core):
     """Without a free file the loop must go on, and not spin on what it cannot accept."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 512), hard))  # as a shell may have it

@@ -78,7 +78,7 @@ def send_all(links, data):
             continue
 
 
-def test_bodies_that_never_end(start_frontend, start_core):
+def test_endless_bodies_stay_within_the_budget(start_frontend, start_core):
     flood = Flooded(start_frontend, start_core)
     data = b" " * (LARGEST_BODY - 1000)
     for _ in range(120):
@@ -91,7 +91,7 @@ def test_bodies_that_never_end(start_frontend, start_core):
 
 
 @pytest.mark.nightly
-def test_bodies_of_which_nothing_comes(start_frontend, start_core):
+def test_announced_bodies_that_never_arrive_stay_within_the_budget(start_frontend, start_core):
     flood = Flooded(start_frontend, start_core)
     for _ in range(1200):
         flood.connect()
@@ -100,7 +100,7 @@ def test_bodies_of_which_nothing_comes(start_frontend, start_core):
 
 
 @pytest.mark.nightly
-def test_whole_bodies_for_routes_that_take_none(start_frontend, start_core):
+def test_bodies_for_routes_without_a_body_stay_within_the_budget(start_frontend, start_core):
     flood = Flooded(start_frontend, start_core)
     data = b" " * 200_000
     for _ in range(150):
@@ -108,7 +108,7 @@ def test_whole_bodies_for_routes_that_take_none(start_frontend, start_core):
     flood.check()
 
 
-def test_bodies_that_become_much_when_they_are_decoded(start_frontend, start_core):
+def test_bodies_that_expand_when_decoded_stay_within_the_budget(start_frontend, start_core):
     """Half a million tokens each, of requests that the engine leaves waiting."""
 
     def script(core, peer, message):
@@ -124,7 +124,7 @@ def test_bodies_that_become_much_when_they_are_decoded(start_frontend, start_cor
     flood.check()
 
 
-def test_readers_that_do_not_read(start_frontend, start_core):
+def test_answers_to_clients_that_do_not_read_stay_within_the_budget(start_frontend, start_core):
     """Forty streams of a thousand tokens with twenty logprobs each, of which nothing is taken."""
     rows = 40
     one = Logprobs(pack_ids([500] * 21 * rows), b"\0\0\0\xbf" * 21 * rows, pack_ids([1] * rows))

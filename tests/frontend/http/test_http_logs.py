@@ -27,7 +27,7 @@ def lines(caplog):
     configure_access_log(True)
 
 
-def test_each_request_has_a_line_with_what_an_operator_asks_for(folder, lines, caplog):
+def test_each_request_has_an_access_line_with_its_figures(folder, lines, caplog):
     server = Server(folder)
     server.ask("POST", "/v1/completions?key=secret", {"prompt": "x"}, **{"x-request-id": "abc"})
     server.ask("GET", "/nowhere")
@@ -41,13 +41,13 @@ def test_each_request_has_a_line_with_what_an_operator_asks_for(folder, lines, c
     ]
 
 
-def test_the_lines_can_be_turned_off(folder, lines):
+def test_access_lines_can_be_turned_off(folder, lines):
     configure_access_log(False)
     Server(folder).ask("GET", "/version")
     assert lines() == []
 
 
-def test_what_never_became_a_request_has_a_line_too(lines):
+def test_malformed_bytes_have_an_access_line(lines):
     exchange(b"nonsense\r\n\r\n")
     (line,) = lines()
     assert re.fullmatch(r"status=400 client=127\.0\.0\.1:\d+", line)
@@ -74,7 +74,7 @@ def test_a_client_that_leaves_is_counted_and_logged(folder, lines, stream):
     assert "status=499" in line or stream == b"true"
 
 
-def test_a_scrape_has_the_figures_of_that_moment(folder):
+def test_a_scrape_reports_the_current_values(folder):
     """An engine at rest tells its own twice a second alone."""
     server = Server(folder)
     told = server.engine.stats
@@ -90,7 +90,7 @@ def test_a_scrape_has_the_figures_of_that_moment(folder):
     assert re.search(r"^paged:num_requests_running\{.*\} 1\.0$", server.metrics(), re.MULTILINE)
 
 
-def test_a_line_every_ten_seconds_while_there_is_work(caplog):
+def test_a_stats_line_is_logged_every_ten_seconds_while_there_is_work(caplog):
     caplog.set_level(logging.INFO)
     throughput = throughput_log.ThroughputLog()
     idle = msgspec.structs.replace(STATS, num_running=0, num_waiting=0)

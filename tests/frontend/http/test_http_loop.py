@@ -47,7 +47,7 @@ def longest_turn_s(server: Server, path: str, body: dict) -> float:
     MOST_WORK,
     ids=lambda value: "" if isinstance(value, str) else "+".join(value)[:60],
 )
-def test_one_request_does_not_hold_up_the_others(folder, path, body):
+def test_one_request_does_not_delay_the_others(folder, path, body):
     server = Server(folder)
     server.engine.limits = msgspec.structs.replace(server.engine.limits, max_model_len=2_000_000)
     if isinstance(body.get("prompt"), list) and not isinstance(body["prompt"][0], (str, list)):

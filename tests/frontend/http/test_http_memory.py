@@ -41,7 +41,7 @@ class Sender:
 
 
 @pytest.mark.parametrize("headers", [{}, {"idempotency_key": "k"}])
-def test_a_request_whose_body_does_not_come_holds_no_place(folder, headers):
+def test_a_request_without_its_body_holds_no_slot(folder, headers):
     server, body = Server(folder), b'{"prompt": "x"}'  # answers eight at a time
 
     async def talk() -> None:
@@ -101,7 +101,7 @@ LARGE = {"prompt": ["x"] * 64, "max_tokens": 350, "temperature": 0, "logprobs": 
 
 
 @pytest.mark.parametrize("headers", [{}, {"Idempotency-Key": "k"}])
-def test_an_answer_that_is_no_stream_ends_when_it_has_grown_too_large(folder, headers):
+def test_a_whole_answer_ends_when_it_has_grown_too_large(folder, headers):
     server = Server(folder, "abcdefgh" * 50, {"max_buffered_bytes": 64 << 20})
     server.engine.per_delta, server.engine.limits = 16, LONG
     refused = server.ask("POST", "/v1/completions", LARGE, **headers)
@@ -118,7 +118,7 @@ def test_an_answer_that_is_no_stream_ends_when_it_has_grown_too_large(folder, he
     assert buffers.num_leased == 0
 
 
-def test_an_answer_whose_length_is_known_is_refused_before_it_is_begun(folder):
+def test_a_too_large_answer_of_known_length_is_refused_at_once(folder):
     server = Server(folder, "abcdefgh" * 50, {"max_buffered_bytes": 64 << 20})
     server.engine.limits = LONG
     refused = server.ask("POST", "/v1/completions", LARGE | {"ignore_eos": True})
@@ -127,7 +127,7 @@ def test_an_answer_whose_length_is_known_is_refused_before_it_is_begun(folder):
     assert server.engine.requests == []
 
 
-def test_a_full_frontend_says_so_and_answers_again_later(folder):
+def test_a_full_frontend_refuses_requests_and_later_answers_again(folder):
     server = Server(folder)
     buffers = server.app.router._service.buffers
     leases = [server.app._buffers.lease() for _ in range(2)] + [buffers.lease() for _ in range(2)]
@@ -142,7 +142,7 @@ def test_a_full_frontend_says_so_and_answers_again_later(folder):
 
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/tokenize"])
-def test_a_compressed_body_is_refused_in_words_that_say_so(folder, path):
+def test_a_compressed_body_is_refused_with_the_reason(folder, path):
     refused = Server(folder).ask("POST", path, b"\x1f\x8b123", **{"content-encoding": "gzip"})
     assert refused.status_code == 415
     assert refused.headers["accept-encoding"] == "identity"
@@ -151,7 +151,7 @@ def test_a_compressed_body_is_refused_in_words_that_say_so(folder, path):
     assert plain.status_code == 200
 
 
-def test_head_takes_a_stream_from_no_reader(folder):
+def test_a_head_request_takes_a_stream_from_no_reader(folder):
     server = Server(folder, "hello " * 5)
     server.engine.pause_s = 0.01
 
@@ -178,7 +178,7 @@ def test_head_takes_a_stream_from_no_reader(folder):
 
 @pytest.mark.parametrize("fails", [False, True])
 @pytest.mark.parametrize("streams", [True, False])
-def test_a_keyed_request_that_ends_early_is_no_work_for_the_garbage_collector(folder, streams, fails):
+def test_a_keyed_request_that_ends_early_leaves_no_reference_cycle(folder, streams, fails):
     """A full collection comes once in millions of allocations: until then what it would find is held."""
     server = Server(folder, options={"resume_grace_s": 0})
     server.engine.pause_s, server.engine.limits, server.engine.fails_after = 0.001, LONG, 3 if fails else None

@@ -33,7 +33,7 @@ def say(text):
     return script
 
 
-def test_alive_at_once_ready_with_the_engine_and_gone_on_stop(start_frontend, start_core, folder):
+def test_a_frontend_is_alive_at_once_ready_with_the_engine_and_ends_on_stop(start_frontend, start_core, folder):
     say.folder = folder
     frontend = start_frontend()
     assert frontend.get("/live")[0] == 200
@@ -53,7 +53,7 @@ def test_alive_at_once_ready_with_the_engine_and_gone_on_stop(start_frontend, st
     assert frontend.process.wait(60) == 0
 
 
-def test_a_request_before_the_server_is_there_is_answered_by_it(start_frontend):
+def test_a_request_before_the_server_is_imported_is_answered_by_it(start_frontend):
     frontend = start_frontend(welcome=False)  # without a configuration there is no server yet
     assert frontend.get("/live") == (200, b"")
     with socket.create_connection(("127.0.0.1", frontend.port), timeout=60) as link:
@@ -94,7 +94,7 @@ def test_an_engine_without_workers_makes_it_unready_but_not_unhealthy(start_fron
     frontend.wait_for_status("/ready", 200)
 
 
-def test_draining_finishes_what_runs_and_refuses_the_rest(start_frontend, start_core):
+def test_draining_finishes_running_requests_and_refuses_the_rest(start_frontend, start_core):
     frontend, held = start_frontend(), []
     core = start_core(script=lambda core, peer, message: held.append(message))
     frontend.wait_for(control.Ready)
@@ -116,7 +116,7 @@ def test_draining_finishes_what_runs_and_refuses_the_rest(start_frontend, start_
     frontend.wait_for(control.Drained)
 
 
-def test_draining_waits_until_answers_have_left(start_frontend, start_core):
+def test_draining_waits_until_answers_are_sent(start_frontend, start_core):
     frontend = start_frontend()
     start_core()
     frontend.wait_for(control.Ready)
@@ -162,7 +162,7 @@ def test_a_closed_connection_aborts_its_request(start_frontend, start_core):
         (b"GET /live HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n", b"200"),
     ],
 )
-def test_bytes_that_no_client_should_send(start_once, data, status):
+def test_malformed_http_gets_its_status(start_once, data, status):
     head, _, body = start_once.raw(data).partition(b"\r\n\r\n")
     assert head.split()[1] == status
     if status != b"200":

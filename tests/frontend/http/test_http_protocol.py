@@ -77,7 +77,7 @@ def test_slow_requests_are_ended_and_slow_answers_are_not(monkeypatch):
     assert exchange(head, b"ab", b"cd").endswith(b"ok")
 
 
-def test_line_breaks_do_not_keep_a_connection(monkeypatch):
+def test_line_breaks_do_not_keep_a_connection_open(monkeypatch):
     monkeypatch.setattr(http_protocol, "HEADERS_WITHIN_S", 0.15)
     answer = exchange(GET % 1, b"", b"\r\n", application=Application(0.01), leave_after_s=2.0)
     assert answer.startswith(b"HTTP/1.1 200")
@@ -85,13 +85,13 @@ def test_line_breaks_do_not_keep_a_connection(monkeypatch):
 
 
 @pytest.mark.parametrize("bad", [b"nonsense\r\n\r\n", b"GET / HTTP/1.1\r\nx: " + b"a" * 40000 + b"\r\n\r\n"])
-def test_a_connection_that_served_before_is_told_what_is_wrong(bad):
+def test_a_reused_connection_receives_the_error(bad):
     answer = exchange(GET % 1, b"", bad, application=Application(0.01), leave_after_s=2.0)
     assert answer.startswith(b"HTTP/1.1 200")
     assert answer.count(b"HTTP/1.1 4") == 1
 
 
-def test_a_refusal_arrives_though_the_peer_goes_on_sending():
+def test_a_refusal_arrives_while_the_peer_is_still_sending():
     flood = b"GET / HTTP/1.1\r\nx: " + b"a" * (8 << 20)
     assert exchange(flood, b"a" * (1 << 20)).startswith(b"HTTP/1.1 431")
 
@@ -101,7 +101,7 @@ def test_a_refusal_arrives_though_the_peer_goes_on_sending():
     [[b"0\r\n", *[b"name: value\r\n" * 30_000] * 3], [b"1;" + b"x" * 1_200_000], [b"1\r\nx\r\n" * 220_000]],
     ids=["trailers", "chunk extensions", "tiny chunks"],
 )
-def test_a_body_cannot_grow_beside_itself(pieces):
+def test_chunk_extensions_and_trailers_cannot_grow_a_body(pieces):
     head = b"POST / HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n"
     application = Application()
     assert exchange(head, *pieces, application=application).startswith(b"HTTP/1.1 400")
@@ -109,7 +109,7 @@ def test_a_body_cannot_grow_beside_itself(pieces):
 
 
 @pytest.mark.parametrize("parts", [[GET % 1 + GET % 2], [GET % 1, GET % 2]], ids=["together", "one after the other"])
-def test_a_request_behind_another_is_not_begun_and_the_peer_is_told(parts):
+def test_a_pipelined_request_is_not_begun_and_the_connection_is_closed(parts):
     application = Application()
     answer = exchange(*parts, application=application)
     assert answer.endswith(b"\r\n\r\nok")
@@ -118,7 +118,7 @@ def test_a_request_behind_another_is_not_begun_and_the_peer_is_told(parts):
 
 
 @pytest.mark.parametrize("parts", [[GET % 1 + GET % 2], [GET % 1, GET % 2]], ids=["together", "one after the other"])
-def test_leaving_is_noticed_though_another_request_has_come(parts):
+def test_a_disconnect_is_noticed_behind_a_pipelined_request(parts):
     application = Application(delay_s=5.0)
     assert exchange(*parts, application=application, leave_after_s=0.1) == b""
     assert application.left == 1
@@ -128,7 +128,7 @@ HALF_CLOSED = b"POST /1 HTTP/1.1\r\nhost: localhost\r\ncontent-length: 2\r\n\r\n
 
 
 @pytest.mark.parametrize("request_bytes", [GET % 1, HALF_CLOSED, b"GET /1 HTTP/1.0\r\n\r\n"])
-def test_a_client_that_has_shut_its_sending_side_gets_its_answer(request_bytes):
+def test_a_half_closed_client_gets_its_answer(request_bytes):
     application = Application()
     answer = exchange(request_bytes, application=application, half_close=True)
     interim, final = b"HTTP/1.1 100 Continue\r\n\r\n", answer
@@ -140,12 +140,12 @@ def test_a_client_that_has_shut_its_sending_side_gets_its_answer(request_bytes):
     assert application.left == 0
 
 
-def test_half_a_request_is_no_request(monkeypatch):
+def test_an_incomplete_request_is_not_run(monkeypatch):
     application = Application(0.01)
     assert exchange(HALF_CLOSED[:-1], application=application, half_close=True) == b""
 
 
-def test_a_client_that_has_closed_is_noticed_though_its_end_looks_the_same():
+def test_a_full_close_is_distinguished_from_a_half_close():
     application = Application(delay_s=5.0)
     assert exchange(HALF_CLOSED, application=application, leave_after_s=0.05) == b""
     assert application.left == 1

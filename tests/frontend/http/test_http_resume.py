@@ -38,7 +38,7 @@ def after(stream: str, number: int) -> str:
 
 @pytest.mark.parametrize(("path", "body"), [("/v1/completions", COMPLETION), ("/v1/chat/completions", CHAT)])
 @pytest.mark.parametrize(("per_delta", "burst"), [(1, 1), (2, 3), (7, 1), (100, 5)])
-def test_another_frontend_goes_on_whatever_the_portions_of_the_engine(folder, path, body, per_delta, burst):
+def test_another_frontend_continues_an_answer_for_any_portions_of_the_engine(folder, path, body, per_delta, burst):
     body = {**body, "stream_options": {"include_usage": True, "continuous_usage_stats": True}}
     first, second = Server(folder, SAYS), Server(folder, SAYS)
     second.engine.per_delta, second.engine.burst = per_delta, burst
@@ -56,7 +56,7 @@ def test_another_frontend_goes_on_whatever_the_portions_of_the_engine(folder, pa
         assert rest.text == after(begun.text, number)
 
 
-def test_the_moment_of_an_answer_is_that_of_its_id(folder):
+def test_the_time_of_an_answer_is_that_of_its_id(folder):
     begun = Server(folder, SAYS).ask("POST", "/v1/completions", COMPLETION, **{"Idempotency-Key": "k"})
     digest = ids(begun.text)[0].partition(":")[0][-24:]
     long_ago = f"cmpl-{1_000_000_000:08x}{digest}:0"
@@ -67,7 +67,7 @@ def test_the_moment_of_an_answer_is_that_of_its_id(folder):
     assert ids(again.text)[0] == long_ago.replace(":0", ":1")
 
 
-def test_a_template_that_asks_for_the_date_is_told_that_of_the_answer(folder, tmp_path):
+def test_a_template_receives_the_date_of_the_answer(folder, tmp_path):
     (tmp_path / "dated.jinja").write_text("{{ strftime_now('%Y') }}{{ messages[0].content }}")
     server = Server(folder, "hello", {"chat_template": str(tmp_path / "dated.jinja")})
     begun = server.ask("POST", "/v1/chat/completions", CHAT, **{"Idempotency-Key": "k"})
@@ -83,12 +83,12 @@ def test_without_a_key_events_have_no_ids(folder):
     assert chunks[-1]["usage"]["prompt_tokens_details"] == {"cached_tokens": 1}
 
 
-def test_an_answer_with_a_key_tells_nothing_that_depends_on_others(folder):
+def test_an_answer_with_a_key_contains_nothing_that_depends_on_other_requests(folder):
     answer = Server(folder, "hello").ask("POST", "/v1/completions", {"prompt": "abc"}, **{"Idempotency-Key": "k"})
     assert answer.json()["usage"]["prompt_tokens_details"] is None
 
 
-def test_only_the_key_that_asked_may_read_or_delete(folder):
+def test_only_the_api_key_of_the_request_may_read_or_delete(folder):
     server = Server(folder, "hello", {"api_keys": ("one", "two")})
 
     async def talk() -> None:
@@ -107,7 +107,7 @@ def test_only_the_key_that_asked_may_read_or_delete(folder):
     asyncio.run(talk())
 
 
-def test_a_key_means_one_request(folder):
+def test_an_idempotency_key_belongs_to_one_request(folder):
     server = Server(folder, "hello")
 
     async def talk() -> None:
@@ -123,7 +123,7 @@ def test_a_key_means_one_request(folder):
     asyncio.run(talk())
 
 
-def test_a_key_means_one_route(folder):
+def test_an_idempotency_key_belongs_to_one_route(folder):
     server = Server(folder, "hello", {"lenient": True})  # so that the same body does for both
     body = {"prompt": "abc", **CHAT}
 
@@ -163,7 +163,7 @@ def test_a_drain_waits_for_clients_that_still_read(folder):
     asyncio.run(talk())
 
 
-def test_a_server_that_drains_or_is_full_answers_what_it_has_and_refuses_the_rest_unread(folder):
+def test_a_draining_or_full_server_serves_stored_answers_and_refuses_the_rest_unread(folder):
     server = Server(folder, "hello")
 
     async def talk() -> None:
@@ -184,7 +184,7 @@ def test_a_server_that_drains_or_is_full_answers_what_it_has_and_refuses_the_res
     asyncio.run(talk())
 
 
-def test_requests_at_the_same_moment_are_one(folder):
+def test_simultaneous_requests_with_one_key_run_once(folder):
     server = Server(folder, "hello")
     server.engine.pause_s = 0.001
 
@@ -216,7 +216,7 @@ EVENT = f"cmpl-{'0' * 32}:1"
         ({"Idempotency-Key": "k"}, {"prompt": "x", "stream_options": {}}, 400, "stream_options"),
     ],
 )
-def test_what_is_refused(folder, headers, body, status, says):
+def test_an_invalid_keyed_request_is_refused(folder, headers, body, status, says):
     server = Server(folder)
     answer = server.ask("POST", "/v1/completions", body, **headers)
     assert (answer.status_code, says in answer.json()["error"]["message"]) == (status, True), answer.text
@@ -241,7 +241,7 @@ def test_a_request_while_a_frontend_is_replaced_waits_for_it(folder):
     asyncio.run(talk())
 
 
-def test_streams_that_are_not_there(folder):
+def test_a_missing_stream_is_answered_with_404(folder):
     server = Server(folder)
     assert server.ask("GET", "/v1/streams/nothing").status_code == 404
     assert server.ask("DELETE", "/v1/streams/nothing").status_code == 404
@@ -250,7 +250,7 @@ def test_streams_that_are_not_there(folder):
     assert set(server.ask("POST", "/v1/streams/nothing").headers["allow"].split(", ")) == {"DELETE", "GET", "HEAD"}
 
 
-def test_an_engine_that_fails_is_told_and_the_next_try_is_a_new_one(folder):
+def test_an_engine_failure_is_reported_and_the_next_try_starts_anew(folder):
     server = Server(folder, "hello")
     server.engine.fails_after = 3
 

@@ -37,7 +37,7 @@ def first_event(link: socket.socket) -> tuple[str, bytes]:
     return event[4 : event.index(b"\n")].decode(), event
 
 
-def test_a_stream_goes_on_without_its_client_even_while_the_server_drains(start_frontend, start_core):
+def test_a_stream_continues_without_its_client_even_while_the_server_drains(start_frontend, start_core):
     frontend, core = start_frontend(resume_grace_s=600), start_core()
     frontend.wait_for(control.Ready)
     with asked(frontend) as link:
@@ -68,7 +68,7 @@ def test_a_stream_goes_on_without_its_client_even_while_the_server_drains(start_
     assert tokens == [[65], [66], [67], [68]]
 
 
-def test_a_stream_to_which_no_client_comes_back_is_aborted(start_frontend, start_core):
+def test_a_stream_without_a_returning_client_is_aborted(start_frontend, start_core):
     frontend, core = start_frontend(resume_grace_s=0.1), start_core()
     frontend.wait_for(control.Ready)
     with asked(frontend) as link:
@@ -79,7 +79,7 @@ def test_a_stream_to_which_no_client_comes_back_is_aborted(start_frontend, start
     assert frontend.get(f"/v1/streams/{event_id.partition(':')[0]}")[0] == 410
 
 
-def test_a_request_that_has_not_said_anything_yet_goes_on_too(start_frontend, start_core):
+def test_a_request_without_output_also_continues(start_frontend, start_core):
     frontend, core = start_frontend(resume_grace_s=600), start_core()
     frontend.wait_for(control.Ready)
     with asked(frontend) as link:

@@ -17,7 +17,7 @@ from ..fake_engine import STATS
 from ..http_server import Server, joined
 
 
-def test_models_versions_and_health(folder):
+def test_models_version_and_health_are_served(folder):
     server = Server(folder, options={"port": 1})
     (model,) = server.ask("GET", "/v1/models").json()["data"]
     assert (model["id"], model["object"], model["max_model_len"]) == ("tiny", "model", 64)
@@ -56,7 +56,7 @@ def test_request_ids_are_echoed_and_cleaned(folder):
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])
-def test_what_the_engine_refuses_gets_its_status_even_in_a_stream(folder, error, status, kind, stream):
+def test_an_engine_refusal_gets_its_status_even_in_a_stream(folder, error, status, kind, stream):
     server = Server(folder)
     server.engine.refusal = error
     for prompt in ("x", ["x", "y"]):
@@ -80,7 +80,7 @@ def test_an_engine_error_in_a_stream_is_its_last_event(folder):
     assert "/dev" not in response.text
 
 
-def test_draining_refuses_new_requests_and_tells_when_none_is_left(folder):
+def test_draining_refuses_new_requests_and_signals_when_none_is_left(folder):
     server = Server(folder)
     server.admission.draining = True
     response = server.ask("POST", "/v1/completions", {"prompt": "x"})
@@ -90,7 +90,7 @@ def test_draining_refuses_new_requests_and_tells_when_none_is_left(folder):
     assert server.admission.drained
 
 
-def test_more_than_the_engine_would_take_is_told_to_come_back(folder):
+def test_requests_beyond_the_engines_capacity_get_retry_after(folder):
     server = Server(folder)
     with contextlib.ExitStack() as held:
         for _ in range(8):
@@ -100,7 +100,7 @@ def test_more_than_the_engine_would_take_is_told_to_come_back(folder):
     assert server.ask("POST", "/v1/completions", {"prompt": "a"}).status_code == 200
 
 
-def test_the_time_to_come_back_is_never_less_than_predicted(folder):
+def test_retry_after_is_never_less_than_predicted(folder):
     server = Server(folder)
     for seconds, whole, milliseconds in ((0.2, "1", "200"), (2.0, "2", "2000"), (2.1, "3", "2100")):
         server.engine.refusal = Overloaded("full", seconds)
@@ -127,7 +127,7 @@ def test_a_time_limit_comes_in_the_body_or_in_a_header(folder):
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, "timeout")
 
 
-def test_clients_are_told_not_to_ask_again_when_their_time_is_over(folder):
+def test_an_expired_request_is_answered_with_x_should_retry_false(folder):
     server = Server(folder)
     server.engine.refusal = RequestExpired("timeout=1: it waited 1 s")
     answer = server.ask("POST", "/v1/completions", {"prompt": "x"})
@@ -150,7 +150,7 @@ def test_each_key_has_prefixes_of_its_own_unless_they_are_shared(folder):
     assert salts() == salts(share=True, api_keys=("one", "two")) == ["", "", "", "s", "s"]
 
 
-def test_each_key_is_a_tenant_of_its_weight_whose_name_is_not_the_key(folder):
+def test_each_key_is_a_tenant_with_its_weight_and_a_name_other_than_the_key(folder):
     server = Server(folder, options={"api_keys": ("one", "two=2", "three"), "api_key_weights": (1.0, 3.0)})
     for key in ("one", "two=2", "three", "two=2"):
         answer = server.ask("POST", "/v1/completions", {"prompt": "x"}, authorization=f"Bearer {key}")
@@ -166,7 +166,7 @@ def test_each_key_is_a_tenant_of_its_weight_whose_name_is_not_the_key(folder):
     assert (keyless.engine.requests[0].tenant, keyless.engine.requests[0].weight) == ("", 1.0)
 
 
-def test_metrics_have_the_fields_names(folder):
+def test_metrics_have_the_usual_names(folder):
     server = Server(folder, options={"metrics_compat": "vllm"})
     server.complete()
     text = server.metrics()
@@ -184,7 +184,7 @@ def test_metrics_have_the_fields_names(folder):
     assert "vllm:" not in Server(folder).metrics()
 
 
-def test_metrics_under_the_other_servers_name_are_all_names_of_that_server(folder):
+def test_metrics_with_the_vllm_prefix_are_all_vllm_names(folder):
     server = Server(folder, options={"metrics_compat": "vllm"})
     server.complete()
     server.ask("POST", "/v1/completions", {})  # a refusal is counted too
@@ -204,7 +204,7 @@ def test_metrics_under_the_other_servers_name_are_all_names_of_that_server(folde
     assert "vllm:iteration_tokens" not in text  # there it is a histogram of another name
 
 
-def test_each_frontend_labels_what_it_has_counted_itself(folder):
+def test_each_frontend_labels_its_own_counters(folder):
     text = {index: Metrics("tiny", index=index).exposition(STATS).decode() for index in (0, 3)}
     assert 'paged:request_params_n_count{engine="0",frontend="3",model_name="tiny"}' in text[3]
     engine_wide = [line for line in text[0].splitlines() if "frontend=" not in line and not line.startswith("#")]
@@ -261,7 +261,7 @@ def test_keys_guard_everything_but_liveness(folder):
         ({"host": "localhost:8000", "origin": "http://localhost:8000"}, 200),
     ],
 )
-def test_a_local_server_answers_no_foreign_page(folder, headers, status):
+def test_a_local_server_refuses_pages_of_other_origins(folder, headers, status):
     assert Server(folder).ask("GET", "/v1/models", **headers).status_code == status
 
 
@@ -314,7 +314,7 @@ def test_a_client_that_leaves_frees_every_sequence(folder, stream, prompt):
     assert server.admission.num_active == 0
 
 
-def test_the_page_is_one_file_that_asks_no_other_host(folder):
+def test_the_page_is_one_file_that_loads_from_no_other_host(folder):
     response = Server(folder).ask("GET", "/")
     assert response.headers["content-type"] == "text/html; charset=utf-8"
     assert "default-src 'none'" in response.headers["content-security-policy"]

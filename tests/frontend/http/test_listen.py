@@ -24,7 +24,7 @@ def connection(monkeypatch):
         yield accepted, peer
 
 
-def test_a_peer_that_never_reads_is_given_up(connection):
+def test_a_peer_that_never_reads_is_disconnected(connection):
     accepted, _ = connection
     poll = select.poll()
     poll.register(accepted, select.POLLOUT)
@@ -35,7 +35,7 @@ def test_a_peer_that_never_reads_is_given_up(connection):
     assert isinstance(OSError(accepted.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR), ""), TimeoutError)
 
 
-def test_a_peer_that_reads_late_but_reads_is_kept(connection):
+def test_a_peer_that_reads_late_is_kept(connection):
     accepted, peer = connection
     for _ in range(20):
         accepted.send(b"x" * 65536)
@@ -44,7 +44,7 @@ def test_a_peer_that_reads_late_but_reads_is_kept(connection):
     assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0
 
 
-def test_peers_that_wait_are_probed(connection):
+def test_waiting_peers_are_probed(connection):
     accepted, _ = connection
     assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
     assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == listen.PROBE_IDLE_AFTER_S

@@ -47,7 +47,7 @@ def test_no_timing_changes_the_order_and_no_token_waits_for_a_choice_that_has_en
         assert order(lengths, rng) == expected
 
 
-def test_what_a_stop_string_has_cut_is_left_out():
+def test_tokens_cut_by_a_stop_string_are_left_out():
     turns = RoundRobin(2)
     turns.add(0, delta(0, [1, 2, 3], ends=False))
     assert turns.take()[1].token_ids == [1]

@@ -74,7 +74,7 @@ def test_a_key_and_the_ids_of_its_answers_have_one_owner():
         {PASSED_ON: True},
     ],
 )
-def test_what_has_no_key_or_was_passed_on_already_is_answered_here(asked):
+def test_a_request_without_a_key_or_already_passed_on_is_answered_here(asked):
     assert Siblings("/nowhere", 0, 2).owner_of(exchange(**asked)[0]) is None
 
 
@@ -82,7 +82,7 @@ def test_only_the_owner_answers_a_key():
     assert [Siblings("/nowhere", index, 2).owner_of(exchange()[0]) for index in (0, 1)] == [1, None]
 
 
-def test_an_answer_comes_back_as_it_is_and_the_request_arrives_whole(run_dir):
+def test_a_passed_on_request_and_its_answer_arrive_unchanged(run_dir):
     head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ndate: now\r\ntransfer-encoding: chunked\r\n\r\n"
 
     async def run():
@@ -101,7 +101,7 @@ def test_an_answer_comes_back_as_it_is_and_the_request_arrives_whole(run_dir):
     assert [event["more_body"] for event in rest][-1] is False
 
 
-def test_a_request_waits_for_an_owner_that_is_away(run_dir):
+def test_a_request_waits_for_an_absent_owner(run_dir):
     async def run():
         asked, events = exchange()
         passing = asyncio.create_task(Siblings(run_dir, 0, 2).pass_on(asked, 1))
@@ -125,13 +125,13 @@ def test_a_request_that_ends_its_owner_is_sent_twice_and_then_refused(run_dir):
     assert refused.status == 503
 
 
-def test_an_owner_that_stays_away_is_not_waited_for_for_ever(run_dir, monkeypatch):
+def test_the_wait_for_an_absent_owner_is_bounded(run_dir, monkeypatch):
     monkeypatch.setattr(siblings_module, "REPLACED_WITHIN_S", 0.1)
     with pytest.raises(HttpError, match="has ended"):
         asyncio.run(Siblings(run_dir, 0, 2).pass_on(exchange()[0], 1))
 
 
-def test_an_answer_that_breaks_off_is_not_made_to_look_whole(run_dir):
+def test_a_truncated_answer_stays_truncated(run_dir):
     async def run():
         asked, events = exchange()
         async with Owner(run_dir, b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nabc"):

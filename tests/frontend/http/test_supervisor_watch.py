@@ -57,7 +57,7 @@ def test_two_halts_are_not_taken_for_one(sleeper):
     assert sleeper.status() == psutil.STATUS_STOPPED
 
 
-def test_it_is_left_alone_where_that_was_asked_for(sleeper):
+def test_a_halted_process_is_left_alone_when_waking_is_off(sleeper):
     watch = SupervisorWatch(sleeper.pid, wake=False)
     halt(sleeper)
     for now in range(10):

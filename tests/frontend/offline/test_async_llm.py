@@ -53,7 +53,7 @@ def prompts_sent(llm):
     return [[*unpack_ids(request.prompt_token_ids)] for request in core_of(llm).all(EngineCoreRequest)]
 
 
-def test_each_output_stays_as_it_was_given(run):
+def test_a_yielded_output_never_changes(run):
     async def body(llm):
         return [each async for each in llm.generate([5, 6], SamplingParams(max_tokens=50, n=2))]
 
@@ -67,7 +67,7 @@ def test_each_output_stays_as_it_was_given(run):
     assert [each.finished for each in outputs][-2:] == [False, True]
 
 
-def test_an_engine_that_is_full_is_asked_again(run):
+def test_a_request_to_a_full_engine_is_retried(run):
     refusals = iter([True, True, False])
 
     def script(core, peer, message):
@@ -82,7 +82,7 @@ def test_an_engine_that_is_full_is_asked_again(run):
     assert run(body, script) == (expected([5], 0, 4), [[5]] * 3)
 
 
-def test_a_request_aborted_before_it_is_asked_again_ends_at_once(run, monkeypatch):
+def test_a_request_aborted_before_its_retry_ends_at_once(run, monkeypatch):
     monkeypatch.setattr(generation, "MIN_RETRY_S", 50.0)
 
     def script(core, peer, message):
@@ -100,7 +100,7 @@ def test_a_request_aborted_before_it_is_asked_again_ends_at_once(run, monkeypatc
     assert (aborted.finished, aborted.outputs[0].finish_reason, aborted.outputs[0].token_ids) == (True, "abort", [])
 
 
-def test_an_engine_that_drains_is_not_asked_again(run):
+def test_a_request_to_a_draining_engine_is_not_retried(run):
     def script(core, peer, message):
         if isinstance(message, EngineCoreRequest):
             core.send(RequestRejected(message.request_id, RejectReason.DRAINING, "drains"), peer)
@@ -112,7 +112,7 @@ def test_an_engine_that_drains_is_not_asked_again(run):
     run(body, script)
 
 
-def test_what_does_not_fit_in_flight_waits_by_priority_then_by_arrival(run):
+def test_requests_over_the_bound_wait_by_priority_then_by_arrival(run):
     def script(core, peer, message):
         if isinstance(message, AbortRequests):
             core.send(output(1, message.stream_ids[0], 0, [], FinishReason.ABORT), peer)
@@ -142,7 +142,7 @@ def test_what_does_not_fit_in_flight_waits_by_priority_then_by_arrival(run):
 
 
 @pytest.mark.parametrize("gives_up", ["cancels", "sets false", "had entered"])
-def test_an_entry_that_is_given_up_leaves_its_room_to_the_next(gives_up):
+def test_a_cancelled_entry_frees_its_room_for_the_next(gives_up):
     async def main():
         limit = InFlightLimit(2)
         held, second, third = limit.entry(2, 0), limit.entry(2, 0), limit.entry(1, 0)
@@ -163,7 +163,7 @@ def test_an_entry_that_is_given_up_leaves_its_room_to_the_next(gives_up):
     assert asyncio.run(main()) == 1
 
 
-def test_the_engines_end_is_told_with_its_reason_to_what_runs_and_to_what_waits(run):
+def test_the_engines_end_raises_its_reason_in_running_and_waiting_requests(run):
     def script(core, peer, message):
         pass
 
@@ -196,7 +196,7 @@ def test_an_event_loop_that_did_not_start_it_is_refused(folder, monkeypatch):
     loop.close()
 
 
-def test_what_is_refused_before_the_engine_sees_it_names_its_field(run):
+def test_a_request_refused_before_the_engine_names_its_field(run):
     async def body(llm):
         for prompt, options, field in [
             ([[1], [2]], {}, "prompt"),
@@ -214,7 +214,7 @@ def test_what_is_refused_before_the_engine_sees_it_names_its_field(run):
     assert run(body) == ({}, 0, [])
 
 
-def test_chats_with_templates_of_their_own_may_run_at_once(run):
+def test_chats_with_their_own_templates_may_run_concurrently(run):
     async def body(llm):
         def chat(number):
             template = f"{number % 2}:" + "{{ messages[0]['content'] }}"

@@ -75,13 +75,13 @@ surfaces = pytest.mark.parametrize(
 
 
 @surfaces
-def test_a_stream_goes_on_when_a_forked_child_ends(start_core, run_dir, code, values):
+def test_a_stream_continues_when_a_forked_child_ends(start_core, run_dir, code, values):
     start_core(script=generate(pause_s=0.002))
     assert run(code, run_dir, uses=False, **values)[0] == WHOLE
 
 
 @surfaces
-def test_a_forked_child_is_told_to_connect_anew_and_its_parent_does_not_notice(start_core, run_dir, code, values):
+def test_use_in_a_forked_child_raises_an_error_and_leaves_the_parent_unaffected(start_core, run_dir, code, values):
     start_core(script=generate(pause_s=0.002))
     told, error = run(code, run_dir, uses=True, **values)
     assert told == WHOLE

@@ -93,13 +93,13 @@ def test_results_come_in_the_order_of_the_prompts(start):
     assert [result.request_id for result in outputs] == [str(i) for i in range(20)]
 
 
-def test_n_sequences_stand_in_order(start):
+def test_n_sequences_are_in_order(start):
     (result,) = start().generate([[5]], params(n=3))
     assert [sequence.index for sequence in result.outputs] == [0, 1, 2]
     assert [sequence.token_ids for sequence in result.outputs] == [expected([5], i, 4) for i in range(3)]
 
 
-def test_no_prompts_are_no_outputs(start):
+def test_no_prompts_give_no_outputs(start):
     assert start().generate([]) == []
 
 
@@ -111,7 +111,7 @@ def test_the_models_own_parameters_are_the_default(start):
     assert llm.get_default_sampling_params() == request.sampling_params
 
 
-def test_never_more_in_flight_than_the_bound(start):
+def test_requests_in_flight_never_exceed_the_bound(start):
     llm = start(max_num_seqs=2)
     held = Counter()
 
@@ -136,7 +136,7 @@ def test_never_more_in_flight_than_the_bound(start):
     assert max(sizes) < 8
 
 
-def test_a_full_engine_is_asked_again(start):
+def test_a_request_to_a_full_engine_is_retried(start):
     refusals = iter([True, True, False, True])
 
     def script(core, peer, message):
@@ -169,7 +169,7 @@ def test_a_stop_string_cuts_the_text_and_stops_the_engine(start):
     assert core_of(llm).all(AbortRequests) == [AbortRequests((1,), FinishReason.STOP)]
 
 
-def test_logprobs_are_told_by_token(start):
+def test_logprobs_are_keyed_by_token(start):
     def logprobs(rows, ranks):
         ids = [token for row in rows for token, _ in row]
         values = [value for row in rows for _, value in row]
@@ -246,7 +246,7 @@ def test_chats_are_rendered_by_the_models_template(start):
         ([{"role": "user", "content": "5"}], {"lora_request": 1}, "lora_request"),
     ],
 )
-def test_a_chat_is_refused_in_the_words_of_http(start, folder, messages, options, words):
+def test_a_chat_is_refused_with_the_message_of_http(start, folder, messages, options, words):
     with pytest.raises(InvalidRequest, match=words) as refused:
         start().chat(messages, params(), **options)
     if "lora_request" not in options and words != "cannot be written as JSON":
@@ -277,13 +277,13 @@ def test_default_parameters_may_be_changed_and_are_checked_when_they_are_used(st
         llm.generate([[5]], mine)
 
 
-def test_errors_are_where_the_program_looks():
+def test_errors_are_exported_by_the_package():
     assert paged_serve.InvalidRequest is InvalidRequest
     assert issubclass(paged_serve.EngineDead, paged_serve.PagedServeError)
     assert all(getattr(paged_serve, name) for name in paged_serve.__all__)
 
 
-def test_what_cannot_be_served_is_refused_and_nothing_goes_on(start):
+def test_an_invalid_request_is_refused_and_nothing_runs(start):
     def script(core, peer, message):
         if isinstance(message, EngineCoreRequest):
             core.send(output(1, message.request_id, 0, [1]), peer)
@@ -329,7 +329,7 @@ def test_an_interruption_aborts_and_leaves_the_llm_usable(start):
     assert result.outputs[0].token_ids == expected([6], 0, 4)
 
 
-def test_the_engines_end_is_told_with_its_reason(start):
+def test_the_engines_end_is_raised_with_its_reason(start):
     def script(core, peer, message):
         pass
 
@@ -340,7 +340,7 @@ def test_the_engines_end_is_told_with_its_reason(start):
         llm.generate([[5]], params())
 
 
-def test_figures_and_the_prefix_cache_are_asked_for(start):
+def test_metrics_and_the_prefix_cache_are_reachable(start):
     def script(core, peer, message):
         if isinstance(message, UtilityCall):
             core.send(UtilityResult(message.call_id, b'{"num_running": 3}'), peer)
@@ -371,7 +371,7 @@ def test_closing_ends_the_engine_and_its_thread(start):
         ({"max_model_len": 0}, "max_model_len=0"),
     ],
 )
-def test_options_are_refused_not_ignored(start, options, reason):
+def test_unknown_options_are_refused_not_ignored(start, options, reason):
     with pytest.raises(ConfigError, match=reason):
         start(**options)
 

@@ -53,13 +53,13 @@ def told(*processes: ProcessReport, **changes) -> str:
 
 
 class TestBundles:
-    def test_what_was_written_is_read_again_by_this_user_alone(self, tmp_path):
+    def test_a_written_bundle_is_readable_by_this_user_alone(self, tmp_path):
         path = write_bundle(bundle(report("engine-core")), tmp_path / "new" / "dumps")
         assert read_bundle(path) == bundle(report("engine-core"))
         assert path.stat().st_mode & 0o777 == 0o600
         assert path.parent.stat().st_mode & 0o777 == 0o700
 
-    def test_the_oldest_make_room(self, tmp_path):
+    def test_the_oldest_bundles_are_removed(self, tmp_path):
         (tmp_path / "precious.json").write_text("not ours")
         for second in range(MAX_BUNDLES + 5):
             write_bundle(bundle(written_at=float(second)), tmp_path)
@@ -67,16 +67,16 @@ class TestBundles:
         assert kept == [float(second) for second in range(5, MAX_BUNDLES + 5)]
         assert (tmp_path / "precious.json").exists()
 
-    def test_two_of_one_second_are_two(self, tmp_path):
+    def test_two_bundles_of_one_second_are_two_files(self, tmp_path):
         assert [write_bundle(bundle(), tmp_path) for _ in range(3)] == bundles_in(tmp_path)
 
     @pytest.mark.parametrize("content", [b"", b"{}", b"\xff", b"[" * 100_000, b'{"format": 99}'])
-    def test_what_is_no_bundle_is_refused_by_name(self, tmp_path, content):
+    def test_a_file_that_is_not_a_bundle_is_refused_by_name(self, tmp_path, content):
         (tmp_path / "odd.json").write_bytes(content)
         with pytest.raises(ConfigError, match=r"odd\.json is no bundle"):
             read_bundle(tmp_path / "odd.json")
 
-    def test_what_is_not_there_and_what_is_of_another_format_is_refused(self, tmp_path):
+    def test_a_missing_bundle_and_one_of_another_format_are_refused(self, tmp_path):
         with pytest.raises(ConfigError, match=r"cannot read .*absent"):
             read_bundle(tmp_path / "absent.json")
         with pytest.raises(ConfigError, match="has format 99"):
@@ -90,7 +90,7 @@ class TestBundles:
 
 
 class TestDiagnosis:
-    def test_a_process_that_sleeps_is_told_with_its_silence_and_its_innermost_frames(self):
+    def test_a_sleeping_process_is_listed_with_its_silence_and_its_innermost_frames(self):
         text = told(report("worker 0", silence_s=2.25))
         assert "worker 0 (pid 10, epoch 3): ready, 200 MB; silent for 2.2 s; all 1 threads sleep" in text
         assert "the main one in futex_wait_queue" in text
@@ -101,25 +101,25 @@ class TestDiagnosis:
         ("state", "words"),
         [("T", "it is halted by a signal"), ("D", "it waits for a disk or a device"), ("R", "1 of 1 threads at work")],
     )
-    def test_other_states_have_their_words(self, state, words):
+    def test_every_thread_state_has_its_description(self, state, words):
         assert words in told(report("worker 0", threads=(ThreadReport("python", state),)))
 
-    def test_a_dead_one_is_told_with_its_end_and_its_fault(self):
+    def test_a_dead_process_is_listed_with_its_end_and_its_fault(self):
         fault = "Fatal Python error: Segmentation fault\n\n" + STACKS
         text = told(report("worker 0", state="dead", threads=(), memory={}, end="killed by SIGSEGV", stacks=fault))
         assert "dead; it had ended\n    killed by SIGSEGV\n    at Fatal Python error: Segmentation fault" in text
         assert "at stuck (/b.py:22)" in text
 
-    def test_the_step_under_way_is_told_beside_what_such_steps_take(self):
+    def test_the_step_in_flight_is_listed_with_the_usual_step_time(self):
         text = told(report("engine-core"))
         assert "step 8 was sent 0.50 s before and not answered: 65 tokens, 64 rows that decode, 1 chunks" in text
         assert "the 1 before took 0.0040 s each (median), 0.0040 s at most" in text
         assert "65 sequences ran and 2 waited" in text
 
-    def test_when_all_was_answered_it_says_so(self):
+    def test_a_core_without_open_steps_is_reported_as_such(self):
         assert "all were answered; the last one was 7" in told(report("engine-core", lines=STEPS[:2]))
 
-    def test_the_audit_is_told_or_that_there_was_none(self):
+    def test_the_audit_or_its_absence_is_reported(self):
         state = b'{"audit": "%s", "blocks": {"free": 1, "total": 9, "cached": 2}, "running": [{"blocks": 4}]}'
         assert "the audit finds nothing wrong" in told(core_state=msgspec.Raw(state % b""))
         assert "1 of 9 free" in told(core_state=msgspec.Raw(state % b""))
@@ -132,14 +132,14 @@ class TestDiagnosis:
         lines = ("tep sent n=1", "step sent n=", "step sent n=1 t=x", "step answered n=5", "step sent n=9 t=1.0", "")
         assert "the core had sent none" in told(report("engine-core", lines=lines, stacks="Current thread"))
 
-    def test_everything_has_the_stacks_and_the_lines(self):
+    def test_the_full_report_has_the_stacks_and_the_lines(self):
         text = "\n".join(everything(bundle(report("engine-core"))))
         assert "elsewhere" in text
         assert STEPS[0] in text
 
 
 class TestKernelView:
-    def test_a_process_is_seen_from_outside(self):
+    def test_a_process_is_described_from_outside(self):
         process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
         try:
             assert threads_of(process.pid)[0].state in ("R", "S", "D")
@@ -156,7 +156,7 @@ class TestCommand:
         command = [sys.executable, "-m", "paged_serve", "doctor", *arguments]
         return subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment})
 
-    def test_it_lists_what_there_is_and_reads_one(self, tmp_path):
+    def test_the_command_lists_the_bundles_and_reads_one(self, tmp_path):
         assert "no bundles in" in self.doctor("--dump-dir", str(tmp_path)).stdout
         config = msgspec.Raw(Config().for_print().encode())
         path = write_bundle(bundle(report("engine-core"), config=config), dump_folder(str(tmp_path)))
@@ -166,7 +166,7 @@ class TestCommand:
         assert "step 8 was sent" in self.doctor(str(path)).stdout
         assert "elsewhere" in self.doctor(str(path), "--stacks").stdout
 
-    def test_what_is_no_bundle_is_told_in_one_line(self, tmp_path):
+    def test_a_file_that_is_not_a_bundle_gives_a_one_line_error(self, tmp_path):
         (tmp_path / "odd.json").write_text("?")
         refused = self.doctor(str(tmp_path / "odd.json"))
         assert refused.returncode == 2

@@ -156,7 +156,7 @@ def prepared(house, size, earlier):
 
 
 @in_each_house
-def test_two_halted_children_that_are_found_in_one_turn_are_replaced(house, size, earlier):
+def test_two_halted_children_found_in_one_turn_are_replaced(house, size, earlier):
     for pair in pairs(size):
         made = prepared(house, size, earlier)
         before = made.num_restarts
@@ -170,7 +170,7 @@ def test_two_halted_children_that_are_found_in_one_turn_are_replaced(house, size
 
 @in_each_house
 @pytest.mark.parametrize("successors", [False, True])
-def test_the_second_may_be_found_while_the_first_is_replaced(house, size, earlier, successors):
+def test_a_second_loss_may_be_found_while_the_first_child_is_replaced(house, size, earlier, successors):
     for pair in pairs(size):
         made = prepared(house, size, earlier)
         for slot in pair:
@@ -182,7 +182,7 @@ def test_the_second_may_be_found_while_the_first_is_replaced(house, size, earlie
 
 
 @in_each_house
-def test_one_may_be_killed_and_the_other_halted(house, size, earlier):
+def test_a_killed_child_and_a_halted_one_are_both_replaced(house, size, earlier):
     for killed, halted in pairs(size):
         made = prepared(house, size, earlier)
         made.halt(halted)
@@ -192,7 +192,7 @@ def test_one_may_be_killed_and_the_other_halted(house, size, earlier):
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])
-def test_the_last_message_of_a_dismissed_child_is_no_second_loss(house, size):
+def test_the_last_message_of_a_dismissed_child_does_not_count_as_a_second_loss(house, size):
     made = prepared(house, size, ())
     workers = made.table.of_role("worker")
     made.halt(("worker", 0))
@@ -206,7 +206,7 @@ def test_the_last_message_of_a_dismissed_child_is_no_second_loss(house, size):
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])
-def test_a_core_and_its_ranks_that_all_complain_at_once_cost_one_restart(house, size):
+def test_simultaneous_failures_of_a_core_and_its_ranks_cost_one_restart(house, size):
     made = prepared(house, size, ())
     [core] = made.table.of_role("engine-core")
     workers = made.table.of_role("worker")
@@ -219,7 +219,7 @@ def test_a_core_and_its_ranks_that_all_complain_at_once_cost_one_restart(house, 
     assert made.num_restarts == 1
 
 
-def test_memory_is_named_as_the_cause_of_a_kill_where_the_kernel_tells_of_a_shortage_and_nowhere_else(house):
+def test_memory_is_named_as_the_cause_of_a_kill_exactly_when_the_kernel_reports_a_shortage(house):
     made = prepared(house, 2, ())
     for is_known in (False, True):
         [victim] = [child for child in made.table.of_role("worker") if child.index == 1]

@@ -20,23 +20,23 @@ from paged_serve.protocol.state_machine import IllegalTransition, fire
 
 
 class TestRestartBudget:
-    def test_five_losses_a_minute_are_borne_and_the_sixth_is_not(self):
+    def test_five_losses_a_minute_are_tolerated_and_the_sixth_is_not(self):
         budget = RestartBudget(limit=5, window_s=60.0)
         assert [budget.spend(f"loss {n}", now=float(n)) for n in range(5)] == [""] * 5
         assert budget.spend("loss 5", now=59.9) == (
             "gave up after 5 restarts in 60 s: loss 5; the first loss was: loss 0"
         )
 
-    def test_what_is_a_minute_old_is_forgotten(self):
+    def test_losses_older_than_a_minute_do_not_count(self):
         budget = RestartBudget(limit=5, window_s=60.0)
         for second in range(0, 600, 12):
             assert budget.spend("again", now=float(second)) == ""
 
-    def test_one_loss_is_not_told_twice(self):
+    def test_one_loss_is_not_counted_twice(self):
         budget = RestartBudget(limit=0, window_s=60.0)
         assert budget.spend("the only one", now=0.0) == "gave up after 0 restarts in 60 s: the only one"
 
-    def test_restarts_that_found_a_poison_request_are_given_back(self):
+    def test_restarts_that_found_a_poison_request_do_not_count(self):
         budget = RestartBudget(limit=2, window_s=60.0)
         for second in range(20):
             assert budget.spend("again", now=float(second)) == ""
@@ -48,7 +48,7 @@ class TestRestartBudget:
 
 
 class TestMemoryShortage:
-    def test_it_is_told_once_and_only_what_happened_meanwhile(self, tmp_path):
+    def test_a_shortage_is_reported_once_and_only_since_the_last_look(self, tmp_path):
         vmstat = tmp_path / "vmstat"
         vmstat.write_text("nr_free_pages 5\noom_kill 3\n")
         shortage = OutOfMemory(vmstat)
@@ -57,7 +57,7 @@ class TestMemoryShortage:
         assert shortage.struck()
         assert not shortage.struck()
 
-    def test_one_of_long_ago_is_no_cause_of_what_happens_now(self, tmp_path):
+    def test_an_old_shortage_is_not_named_as_a_cause(self, tmp_path):
         vmstat = tmp_path / "vmstat"
         vmstat.write_text("oom_kill 3\n")
         shortage = OutOfMemory(vmstat)
@@ -70,7 +70,7 @@ class TestMemoryShortage:
         assert not shortage.is_known
         assert not shortage.struck()
 
-    def test_a_kernel_that_does_not_tell_has_none(self, tmp_path):
+    def test_a_kernel_without_the_counter_reports_no_shortage(self, tmp_path):
         assert not OutOfMemory(tmp_path / "absent").struck()
 
 
@@ -92,7 +92,7 @@ class TestShutdown:
         shutdown.fire(PhaseEvent.READY)
         return shutdown
 
-    def test_steps_come_in_order_and_each_once(self):
+    def test_shutdown_steps_come_in_order_and_once(self):
         shutdown = self.serving()
         shutdown.begin_stop(100.0, at_once=False)
         seen = {
@@ -108,13 +108,13 @@ class TestShutdown:
         ]
         assert shutdown.next_deadline(109.0) == float("inf")
 
-    def test_without_frontends_the_engine_is_asked_at_once(self):
+    def test_without_frontends_the_engine_is_asked_to_stop_at_once(self):
         shutdown = self.serving()
         shutdown.begin_stop(100.0, at_once=False)
         assert shutdown.steps_due(100.0, frontends_gone=True) == [StopStep.ASK_FRONTENDS, StopStep.ASK_ALL]
         assert shutdown.steps_due(100.6, frontends_gone=True) == []
 
-    def test_in_a_hurry_no_child_is_asked(self):
+    def test_an_immediate_stop_kills_children_without_asking(self):
         shutdown = self.serving()
         shutdown.begin_stop(100.0, at_once=True)
         assert shutdown.steps_due(100.0, frontends_gone=False) == [StopStep.KILL]
@@ -164,31 +164,31 @@ class TestSilence:
             ("worker", ChildState.READY, 300.0),
         ],
     )
-    def test_a_loop_that_stands_still_is_found(self, role, state, patience_s):
+    def test_a_stuck_loop_is_detected(self, role, state, patience_s):
         assert not self.found(FakeChild(role, state), patience_s - 0.1)
         assert self.found(FakeChild(role, state), patience_s + 0.1)
 
     @pytest.mark.parametrize("role", ["frontend", "engine-core", "standby"])
-    def test_one_whose_threads_all_sleep_is_found_sooner(self, role):
+    def test_a_child_whose_threads_all_sleep_is_detected_sooner(self, role):
         assert not self.found(FakeChild(role, ChildState.READY, at_work=False), ASLEEP_S - 0.1)
         assert self.found(FakeChild(role, ChildState.READY, at_work=False), ASLEEP_S + 0.1)
 
-    def test_a_worker_may_sleep_through_a_step(self):
+    def test_a_worker_may_be_silent_during_a_step(self):
         assert not self.found(FakeChild("worker", ChildState.READY, at_work=False), 100.0)
 
     @pytest.mark.parametrize("state", [ChildState.SPAWNED, ChildState.GREETED])
-    def test_loading_takes_what_it_takes(self, state):
+    def test_loading_has_no_limit_of_silence(self, state):
         assert not self.found(FakeChild("worker", state), 3000.0)
 
     @pytest.mark.parametrize("state", [ChildState.SPAWNED, ChildState.GREETED, ChildState.READY])
-    def test_a_halted_process_is_found_soon_whatever_it_does(self, state):
+    def test_a_halted_process_is_detected_soon_in_every_state(self, state):
         assert not self.found(FakeChild("worker", state, halted=True), HALTED_S - 0.1)
         assert self.found(FakeChild("worker", state, halted=True), HALTED_S + 0.1)
 
-    def test_the_dead_are_not_silent(self):
+    def test_a_dead_child_does_not_count_as_silent(self):
         assert not self.found(FakeChild("worker", ChildState.DEAD, halted=True), 1000.0)
 
-    def test_after_a_sleep_of_the_supervisor_each_child_gets_time_to_speak(self):
+    def test_after_a_pause_of_the_supervisor_each_child_gets_time_to_report(self):
         child = FakeChild("frontend", ChildState.READY)
         judge = HangDetector(step_timeout_s=300.0, now=0.0)
         assert judge.judge([child], 1000.0) == []
@@ -215,7 +215,7 @@ class FakeTable:
 
 
 class TestStandbyWorkers:
-    def test_they_come_one_after_the_other_once_the_service_is_at_rest(self):
+    def test_standbys_start_one_by_one_once_the_service_has_settled(self):
         table = FakeTable()
         keeper = StandbyWorkers(table, num_ranks=2, now=0.0)
         keeper.tick(SETTLED_S - 0.1)
@@ -227,7 +227,7 @@ class TestStandbyWorkers:
         keeper.tick(SETTLED_S + 101)
         assert [standby.index for standby in table.of_role("standby")] == [0, 1]
 
-    def test_a_recovery_has_the_cores_for_itself(self):
+    def test_no_standby_starts_during_a_recovery(self):
         table = FakeTable()
         keeper = StandbyWorkers(table, num_ranks=1, now=0.0)
         table.children[1].state = ChildState.GREETED
@@ -238,7 +238,7 @@ class TestStandbyWorkers:
         keeper.tick(100.0 + SETTLED_S)
         assert len(table.of_role("standby")) == 1
 
-    def test_six_that_die_within_a_minute_are_enough(self):
+    def test_six_standby_deaths_within_a_minute_end_the_attempts(self):
         table = FakeTable()
         keeper = StandbyWorkers(table, num_ranks=1, now=0.0)
         for second in range(10, 16):
@@ -250,7 +250,7 @@ class TestStandbyWorkers:
 
 
 class TestChildren:
-    def test_a_standby_that_is_not_warm_yet_is_no_help_and_gives_its_core_back(self, monkeypatch):
+    def test_a_standby_that_is_not_warm_is_not_used_and_frees_its_cpu(self, monkeypatch):
         monkeypatch.syspath_prepend(str(Path(__file__).parent / "fakes"))
         modules = {"worker": "fake_sleeper", "standby": "fake_sleeper"}
         table = ProcessTable(StartInfo("/nowhere", {"PYTHONPATH": ":".join(sys.path)}, -1, modules))
@@ -266,7 +266,7 @@ class TestChildren:
         for child in table.unfinished():
             table.abandon(child)
 
-    def test_a_childs_states_have_no_way_back_from_death(self):
+    def test_a_dead_child_has_no_transition_to_another_state(self):
         for event in ChildEvent:
             if (ChildState.DEAD, event) in child_module.TRANSITIONS:
                 assert fire(child_module.TRANSITIONS, ChildState.DEAD, event, "worker 0") is ChildState.DEAD

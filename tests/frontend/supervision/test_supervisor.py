@@ -35,14 +35,14 @@ def is_alive(process: psutil.Process) -> bool:
 start = pytest.fixture(supervisors)
 
 
-def test_it_is_ready_when_all_children_are(start):
+def test_the_supervisor_is_ready_when_all_children_are(start):
     running = start()
     assert running.ready.wait(60)
     assert running.facts["engine-core"] == running.facts["frontend"] == "epoch 0"
     assert set(running.supervisor.pids) == {"engine-core", "worker 0", "worker 1", "frontend 0"}
 
 
-def test_a_killed_worker_takes_its_group_along_and_the_core_stays(start):
+def test_a_killed_worker_ends_its_group_and_not_the_core(start):
     running = start()
     assert running.ready.wait(60)
     before = running.supervisor.pids
@@ -54,7 +54,7 @@ def test_a_killed_worker_takes_its_group_along_and_the_core_stays(start):
 
 
 @pytest.mark.parametrize("behaviour", ["faults", "crash", "exit"])
-def test_a_worker_that_breaks_by_itself_may_have_been_killed_by_a_request(start, behaviour):
+def test_a_worker_crash_may_be_attributed_to_a_request(start, behaviour):
     running = start(worker=[behaviour, "obey"])
     assert running.ready.wait(60)
     running.wait_for_facts(worker="epoch 1", workers="epoch 1", from_outside="False")
@@ -70,7 +70,7 @@ def test_a_killed_core_is_replaced_together_with_the_workers(start):
     running.wait_for_facts(worker="epoch 1", engine_core="epoch 1")
 
 
-def test_a_core_that_was_not_there_yet_is_told_of_a_new_group_later(start):
+def test_a_core_that_had_not_started_is_sent_the_new_group_later(start):
     running = start(engine_core="slow", worker=["exit", "obey"])
     assert running.ready.wait(60)
     running.wait_for_facts(worker="epoch 1", workers="epoch 1")
@@ -103,7 +103,7 @@ def test_a_halted_process_is_noticed_and_replaced(start, name):
     assert HALTED_S - 0.5 < time.monotonic() - began < HALTED_S + 60
 
 
-def test_a_core_whose_loop_stands_still_is_replaced(start, monkeypatch):
+def test_a_core_with_a_stuck_loop_is_replaced(start, monkeypatch):
     monkeypatch.setattr("paged_serve.frontend.supervision.processes.hang_detector.HANG_S", 1.6)
     running = start(engine_core=["silent", "obey"])
     assert running.ready.wait(60)
@@ -129,7 +129,7 @@ def warm_standbys(running: Running) -> dict[str, int]:
     raise AssertionError("there are no standby workers")
 
 
-def test_warm_standbys_become_the_workers_and_new_standbys_come(start_with_standbys):
+def test_warm_standbys_become_the_workers_and_new_standbys_start(start_with_standbys):
     running = start_with_standbys()
     before = warm_standbys(running)
     os.kill(before["worker 1"], signal.SIGKILL)
@@ -158,7 +158,7 @@ def test_a_halted_standby_is_replaced_and_no_other_is(start_with_standbys):
 
 
 @pytest.mark.parametrize("behaviour", ["crash", "refuse", "exit"])
-def test_standbys_that_never_get_warm_are_given_up_and_the_service_goes_on(start_with_standbys, behaviour, caplog):
+def test_standbys_that_never_get_warm_are_abandoned_and_the_service_continues(start_with_standbys, behaviour, caplog):
     running = start_with_standbys(standby=behaviour)
     assert running.ready.wait(60)
     before = running.supervisor.pids
@@ -185,7 +185,7 @@ def reporting(folder: Path) -> Config:
     return msgspec.structs.replace(CONFIG, server=ServerConfig(port=0, drain_timeout_s=0.5, dump_dir=str(folder)))
 
 
-def test_a_lost_process_leaves_a_report_of_all(start, tmp_path):
+def test_a_lost_process_leaves_a_report_of_all_processes(start, tmp_path):
     running = start(reporting(tmp_path))
     assert running.ready.wait(60)
     before = running.supervisor.pids
@@ -210,7 +210,7 @@ def test_a_halted_process_is_reported_before_it_is_killed(start, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["worker 1", "engine-core", "frontend 0"])
-def test_any_process_may_be_asked_for_a_report_of_all(start, tmp_path, name):
+def test_sigusr1_to_any_process_makes_a_report_of_all_processes(start, tmp_path, name):
     running = start(reporting(tmp_path))
     assert running.ready.wait(60)
     before = running.supervisor.pids
@@ -221,7 +221,7 @@ def test_any_process_may_be_asked_for_a_report_of_all(start, tmp_path, name):
     assert running.supervisor.pids == before
 
 
-def test_losses_that_follow_each_other_are_one_report_and_a_request_makes_another(start, tmp_path, monkeypatch):
+def test_consecutive_losses_make_one_report_and_a_request_makes_another(start, tmp_path, monkeypatch):
     monkeypatch.setattr("paged_serve.frontend.supervision.flight_recorder.recorder.QUIET_S", 1e9)
     running = start(reporting(tmp_path))
     assert running.ready.wait(60)
@@ -239,7 +239,7 @@ def test_losses_that_follow_each_other_are_one_report_and_a_request_makes_anothe
     assert len(second.processes) == 4
 
 
-def test_without_a_folder_for_reports_there_are_none(start, tmp_path, monkeypatch):
+def test_without_a_folder_no_reports_are_written(start, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     running = start(reporting(Path("none")))
     assert running.ready.wait(60)
@@ -262,21 +262,21 @@ def test_a_loss_that_the_core_reports_replaces_the_group(start):
     running.wait_for_facts(worker="epoch 1", workers="epoch 1")
 
 
-def test_a_refused_start_ends_everything_with_the_childs_own_words(start):
+def test_a_refused_start_ends_everything_with_the_childs_message(start):
     running = start(engine_core="never ready", worker="refuse")
     assert running.ended() == 2
     assert running.supervisor.reason == "this machine has no such device; try --device cpu"
     assert not running.ready.is_set()
 
 
-def test_endless_crashes_end_the_service_and_name_the_first(start):
+def test_repeated_crashes_end_the_service_and_name_the_first(start):
     running = start(worker="crash")
     assert running.ended() == 1
     assert running.supervisor.reason.startswith("gave up after 5 restarts in 60 s: worker ")
     assert "RuntimeError: out of luck" in running.supervisor.reason
 
 
-def test_how_many_losses_are_borne_is_said_by_the_configuration(start):
+def test_the_configuration_sets_the_number_of_tolerated_losses(start):
     server = ServerConfig(port=0, max_restarts=1, restart_window_s=3600.0)
     running = start(msgspec.structs.replace(CONFIG, server=server))
     assert running.ready.wait(60)
@@ -288,14 +288,14 @@ def test_how_many_losses_are_borne_is_said_by_the_configuration(start):
     assert running.supervisor.reason.startswith("gave up after 1 restarts in 3600 s: worker ")
 
 
-def test_a_death_without_words_is_named_by_its_exit_code(start):
+def test_a_death_without_a_message_is_named_by_its_exit_code(start):
     running = start(frontend="exit")
     assert running.ended() == 1
     assert "frontend 0 (pid " in running.supervisor.reason
     assert "ended with exit code 7" in running.supervisor.reason
 
 
-def test_wait_ready_raises_what_the_child_refused_and_leaves_nothing(start, monkeypatch):
+def test_wait_ready_raises_the_childs_refusal_and_leaves_nothing(start, monkeypatch):
     monkeypatch.setenv("FAKE_CHILDREN", '{"engine-core": "refuse"}')
     supervisor = Supervisor(CONFIG, modules=MODULES)
     supervisor.start()
@@ -304,7 +304,7 @@ def test_wait_ready_raises_what_the_child_refused_and_leaves_nothing(start, monk
     assert not os.path.exists(supervisor.run_dir)
 
 
-def test_wait_ready_gives_up_in_time(start, monkeypatch):
+def test_wait_ready_times_out(start, monkeypatch):
     monkeypatch.setenv("FAKE_CHILDREN", '{"worker": "never ready", "engine-core": "never ready"}')
     supervisor = Supervisor(CONFIG, modules=MODULES)
     supervisor.start()
@@ -320,7 +320,7 @@ def test_progress_is_summed_over_all_processes(start):
     assert running.progress == [("loading", n, 2 * n) for n in (1, 2, 3, 4)]
 
 
-def test_a_start_that_fails_early_gives_its_socket_back(monkeypatch, tmp_path):
+def test_a_start_that_fails_early_releases_its_socket(monkeypatch, tmp_path):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / ("long" * 20)))
     Path(tmp_path / ("long" * 20)).mkdir()
     http_socket = open_http_socket(CONFIG.server)
@@ -329,7 +329,7 @@ def test_a_start_that_fails_early_gives_its_socket_back(monkeypatch, tmp_path):
     assert http_socket.fileno() == -1
 
 
-def test_a_drain_ends_when_the_frontends_say_so(start):
+def test_a_drain_ends_when_the_frontends_report_its_end(start):
     running = start(msgspec.structs.replace(CONFIG, server=ServerConfig(port=0, drain_timeout_s=30.0)))
     assert running.ready.wait(60)
     began = time.monotonic()
@@ -358,7 +358,7 @@ def test_a_worker_that_dies_during_the_drain_is_replaced_but_a_frontend_is_not(s
     assert running.ended() == 0
 
 
-def test_what_a_child_has_started_ends_with_it(start):
+def test_processes_started_by_a_child_end_with_it(start):
     running = start(frontend="has a child")
     assert running.ready.wait(60)
     [grandchild] = psutil.Process(running.supervisor.pids["frontend 0"]).children()
@@ -369,7 +369,7 @@ def test_what_a_child_has_started_ends_with_it(start):
         assert time.monotonic() < deadline
 
 
-def test_a_stranger_that_knows_the_secret_is_still_refused(start):
+def test_an_unknown_peer_with_the_secret_is_refused(start):
     running = start()
     assert running.ready.wait(60)
     before = running.supervisor.pids
@@ -401,7 +401,7 @@ class TestListening:
         open_http_socket(ServerConfig(host="0.0.0.0", port=0, api_keys=("key",))).close()
 
     @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.8.9.10"])
-    def test_loopback_needs_none(self, host):
+    def test_a_loopback_host_needs_no_key(self, host):
         open_http_socket(ServerConfig(host=host, port=0)).close()
 
     def test_a_dead_servers_unix_socket_is_replaced_and_a_living_ones_is_not(self, tmp_path):
@@ -412,7 +412,7 @@ class TestListening:
             open_http_socket(server)
         living.close()
 
-    def test_a_file_that_is_no_socket_is_left_alone(self, tmp_path):
+    def test_a_file_that_is_not_a_socket_is_left_alone(self, tmp_path):
         path = tmp_path / "precious"
         path.write_text("text")
         with pytest.raises(ConfigError, match="cannot listen on unix socket"):

@@ -13,27 +13,27 @@ start = pytest.fixture(supervisors)
 @pytest.mark.parametrize(
     ("behaviour", "turn"), [("faults", 0), ("crash", 0), ("exit", 0), ("silent", 0), ("faults in turn 3", 3)]
 )
-def test_a_core_that_breaks_by_itself_may_have_been_killed_by_a_request(start, behaviour, turn):
+def test_a_core_crash_may_be_attributed_to_a_request(start, behaviour, turn):
     running = start(engine_core=[behaviour, "obey"])
     running.wait_for_facts(engine_core="epoch 1", engine_core_failures=f"[(0, {turn})]")
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP])
-def test_a_core_that_is_ended_from_outside_was_not_killed_by_a_request(start, number):
+def test_an_external_kill_of_a_core_is_not_attributed_to_a_request(start, number):
     running = start()
     assert running.ready.wait(60)
     os.kill(running.supervisor.pids["engine-core"], number)
     running.wait_for_facts(engine_core="epoch 1", engine_core_failures="[]")
 
 
-def test_restarts_that_find_a_request_that_kills_cores_are_given_back(start):
+def test_restarts_that_find_a_core_poison_request_do_not_count(start):
     deadly = ["faults", "faults in turn 3"] * 4
     running = start(engine_core=[*deadly, "obey"])  # eight losses; the budget has five
     running.wait_for_facts(engine_core="epoch 8")
     assert len(running.supervisor.facts()["engine-core-failures"].split("), (")) == 8
 
 
-def test_cores_that_die_whatever_they_isolate_are_not_borne_for_ever(start):
+def test_cores_that_die_whatever_they_isolate_end_the_service(start):
     running = start(engine_core=["faults", "faults in turn 1"])
     assert running.ended() == 1
     assert "gave up after 5 restarts" in running.supervisor.reason

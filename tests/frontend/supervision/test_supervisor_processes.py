@@ -165,7 +165,7 @@ def test_a_second_signal_ends_the_drain_at_once(start):
     assert not os.path.exists(started.run_dir)
 
 
-def test_children_that_do_not_listen_are_killed_before_the_deadline(start):
+def test_unresponsive_children_are_killed_before_the_deadline(start):
     started = start(worker="deaf", engine_core="deaf", frontend="deaf")
     assert 2.5 < started.kill_and_time(signal.SIGTERM) < 2.5 + SOON_S
     assert started.process.returncode == 0
@@ -178,7 +178,7 @@ def test_a_refused_start_prints_one_line_of_reason_and_exits_with_2(start):
     assert last_line == "this machine has no such device; try --device cpu"
 
 
-def test_a_fatal_end_is_no_success(start):
+def test_a_fatal_end_has_a_nonzero_exit_code(start):
     started = start(engine_core="exit")
     assert started.process.wait(60) == 1
     assert not os.path.exists(started.run_dir)

@@ -86,7 +86,7 @@ def test_word_pieces_keep_the_space_between_prompt_and_output(sentence_piece, wo
 
 @settings(max_examples=200, deadline=None)
 @given(text=st.text(max_size=60))
-def test_text_survives_the_way_through_tokens(byte_level, text):
+def test_text_survives_encoding_and_decoding(byte_level, text):
     assert streamed(byte_level, [], byte_level.encode(text)) == text == byte_level.decode(byte_level.encode(text))
 
 
@@ -99,7 +99,7 @@ def test_half_a_character_is_held_back_and_shown_as_a_replacement_only_at_the_en
     assert detokenizer.finish() == "�"
 
 
-def test_a_text_with_too_many_tokens_is_known_before_it_is_encoded(byte_level):
+def test_a_text_with_too_many_tokens_is_detected_before_it_is_encoded(byte_level):
     text = "word " * 60_000
     count = len(byte_level.encode(text, add_special_tokens=False))
     assert byte_level.tokens_beyond(text, count) == 0, "what fits is never refused"
@@ -182,7 +182,7 @@ def test_a_stop_token_is_hidden_and_named_and_counted(byte_level):
     assert shown.push([a, b], FinishReason.STOP, b).text == "ab"
 
 
-def test_after_a_stop_string_the_sequence_is_silent(byte_level):
+def test_nothing_is_emitted_after_a_stop_string(byte_level):
     sequence = SequenceText(byte_level, [], SamplingParams(stop=("cd",)))
     ids = [byte_level.encode(char)[0] for char in "abcde"]
     first = sequence.push(ids)
@@ -201,7 +201,7 @@ def test_the_beginning_of_sequence_token_follows_the_tokenizer_config(sentence_p
     assert sentence_piece.encode("a", add_special_tokens=False)[0] == sentence_piece.token_id("a")
 
 
-def test_a_folder_without_a_tokenizer_says_what_to_do(tmp_path):
+def test_a_folder_without_a_tokenizer_is_refused_with_a_remedy(tmp_path):
     with pytest.raises(ConfigError, match=r"no tokenizer\.json.*--tokenizer"):
         Tokenizer(str(tmp_path))
 

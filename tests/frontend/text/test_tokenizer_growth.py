@@ -45,7 +45,7 @@ def folder_with(path: Path, **parts: object) -> str:
         ),
     ],
 )
-def test_what_grows_text_without_bound_is_refused(tmp_path, parts, words):
+def test_a_tokenizer_that_grows_text_without_bound_is_refused(tmp_path, parts, words):
     with pytest.raises(ConfigError, match=words):
         Tokenizer(folder_with(tmp_path, **parts))
 
@@ -60,13 +60,13 @@ def test_what_grows_text_without_bound_is_refused(tmp_path, parts, words):
         normalizers.Replace("\t", "    "),
     ],
 )
-def test_what_real_models_do_is_served(tmp_path, normalizer):
+def test_tokenizers_of_real_models_are_accepted(tmp_path, normalizer):
     tokenizer = Tokenizer(folder_with(tmp_path, normalizer=normalizer))
     assert tokenizer.encode("abc")
     assert tokenizer.tokens_beyond("ab " * 200_000, 1000) > 1000
 
 
-def test_deep_json_is_one_line_and_no_traceback(tmp_path):
+def test_deeply_nested_json_gives_one_line_and_no_traceback(tmp_path):
     (tmp_path / "config.json").write_text("[" * 100_000 + "]" * 100_000)
     with pytest.raises(ConfigError, match="nested too deeply"):
         read_json(tmp_path / "config.json")

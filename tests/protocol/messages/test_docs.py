@@ -41,12 +41,12 @@ def test_a_stale_page_is_noticed_and_not_written_over_by_a_check(make_docs, monk
 
 
 @pytest.mark.parametrize("cls", STRUCTS)
-def test_every_message_and_part_says_what_it_is_for(cls):
+def test_every_message_and_part_states_its_purpose(cls):
     assert cls.__doc__
     assert cls.__doc__ not in (Message.__doc__, Record.__doc__)
 
 
-def test_every_message_and_field_stands_on_the_page(make_docs):
+def test_every_message_and_field_is_on_the_page(make_docs):
     page = make_docs.protocol_page()
     for cls in STRUCTS:
         section = page.partition(f"### {make_docs.title(cls)}\n")[2].partition("\n### ")[0]
@@ -61,7 +61,7 @@ def test_the_comment_beside_a_field_is_its_meaning(make_docs):
     assert "per rank; None: measured share of free memory" in page  # on a line of its own in the source
 
 
-def test_every_link_inside_the_page_leads_somewhere(make_docs):
+def test_every_link_inside_the_page_has_a_target(make_docs):
     page = make_docs.protocol_page()
     headings = re.findall(r"^#+ (.+)$", page, re.MULTILINE)
     anchors = [re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings]

@@ -163,7 +163,7 @@ def test_columns_that_do_not_fit_together_are_refused():
             make()
 
 
-def test_deep_nesting_is_an_error_and_no_crash():
+def test_deep_nesting_is_an_error_and_not_a_crash():
     for union in UNIONS.values():
         with pytest.raises((msgspec.ValidationError, RecursionError)):
             msgspec.msgpack.decode(b"\x91" * 1_000_000, type=union)

@@ -46,7 +46,7 @@ def allowed(field, value):
 
 @given(field=st.sampled_from(sorted(BOUNDS)), value=NUMBERS)
 @settings(max_examples=500)
-def test_a_number_is_taken_exactly_when_the_table_allows_it(field, value):
+def test_a_number_is_accepted_exactly_when_the_table_allows_it(field, value):
     if allowed(field, value):
         assert getattr(make(field, value), field) == value
     else:
@@ -56,7 +56,7 @@ def test_a_number_is_taken_exactly_when_the_table_allows_it(field, value):
 
 
 @pytest.mark.parametrize("field", sorted(BOUNDS))
-def test_the_first_values_inside_and_outside_each_bound(field):
+def test_the_first_values_inside_each_bound_pass_and_those_outside_fail(field):
     low, high = BOUNDS[field]
     for bound, outward in ((low, -1), (high, 1)):
         if allowed(field, bound):
@@ -143,10 +143,10 @@ def test_token_ids_outside_the_vocabulary_are_refused_by_name():
             SamplingParams(**{field: value}).check_vocabulary(100)
 
 
-def test_the_table_knows_every_field():
+def test_the_table_has_every_field():
     listed = {*BOUNDS, *BOOLEANS, "stop", "stop_token_ids", "bad_words", "bad_words_token_ids"}
     assert listed | {"logit_bias", "allowed_token_ids", *NESTED} == set(FIELDS)
 
 
-def test_finish_reasons_are_spelled_as_users_see_them():
+def test_finish_reasons_have_the_spelling_of_the_api():
     assert [reason.api_name for reason in FinishReason] == ["stop", "length", "abort", "error"]

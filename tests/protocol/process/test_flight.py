@@ -50,7 +50,7 @@ def test_a_line_longer_than_the_ring_is_cut(tmp_path):
     assert read_lines(tmp_path / "ring")[1:] == ["short"]
 
 
-def test_a_process_that_cannot_record_lives_without_a_record(tmp_path):
+def test_a_process_that_cannot_record_runs_without_a_record(tmp_path):
     program = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))" + PROGRAM
     process = subprocess.Popen(
         [sys.executable, "-c", program, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -62,16 +62,16 @@ def test_a_process_that_cannot_record_lives_without_a_record(tmp_path):
     assert list((tmp_path / FLIGHT_DIR).iterdir()) == []
 
 
-def test_all_of_a_rings_room_is_taken_when_it_is_made(tmp_path):
+def test_a_ring_allocates_all_of_its_space_when_created(tmp_path):
     LineRing(tmp_path / "ring")
     assert (tmp_path / "ring").stat().st_blocks * 512 >= RING_BYTES
 
 
-def test_no_file_has_no_lines(tmp_path):
+def test_a_missing_file_has_no_lines(tmp_path):
     assert read_lines(tmp_path / "absent") == []
 
 
-def test_lines_and_stacks_outlive_the_process_and_asking_for_stacks_does_not_end_it(tmp_path):
+def test_lines_and_stacks_survive_the_process_and_asking_for_stacks_does_not_end_it(tmp_path):
     process = subprocess.Popen(
         [sys.executable, "-c", PROGRAM, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )

@@ -106,7 +106,7 @@ def test_a_child_whose_parent_is_gone_before_it_arms_ends_at_once():
         assert child.stdout.read() == ""
 
 
-def test_a_child_lives_on_when_its_sibling_ends():
+def test_a_child_survives_the_end_of_its_sibling():
     read_end, write_end = lifeline_pipe()
     code = CHILD.format(stuck="sys.stdin.read()")
     with (
@@ -206,7 +206,7 @@ def test_heartbeats_go_out_at_most_every_quarter_second(run_dir):
         ("threading.Thread(target=time.sleep, args=(60,)).start(); 1 / 0", None, 1),
     ],
 )
-def test_a_failing_child_says_why_and_ends_soon(run_dir, body, gasp, exit_code):
+def test_a_failing_child_reports_the_reason_and_ends_soon(run_dir, body, gasp, exit_code):
     with supervised(run_dir, body, Config()) as supervisor:
         _, failed = supervisor.next()
         assert failed == gasp or gasp is None

@@ -34,7 +34,7 @@ def test_lines_below_the_level_are_not_written(written):
     assert written() == ""
 
 
-def test_a_message_can_neither_start_a_line_nor_steer_the_terminal(written):
+def test_a_message_can_neither_forge_a_line_nor_control_the_terminal(written):
     configure_logging("worker-0")
     logging.getLogger("x").info("%s", "a\n12:00:00.000 INFO fake\r\x1b[2Jé\t\x00")
     line = written()
@@ -64,7 +64,7 @@ def test_a_second_call_replaces_the_first(written):
     assert "worker-1 yes" in line
 
 
-def test_json_lines_on_request(written, monkeypatch):
+def test_lines_are_json_on_request(written, monkeypatch):
     monkeypatch.setenv("PAGED_SERVE_LOG_FORMAT", "json")
     configure_logging("frontend-1")
     try:
@@ -83,7 +83,7 @@ def test_json_lines_on_request(written, monkeypatch):
 @pytest.mark.parametrize(
     ("terminal", "no_color", "coloured"), [(True, "", True), (True, "1", False), (False, "", False)]
 )
-def test_colour_is_for_terminals_alone(written, monkeypatch, terminal, no_color, coloured):
+def test_only_terminals_get_colour(written, monkeypatch, terminal, no_color, coloured):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
     monkeypatch.setenv("NO_COLOR", no_color)
     configure_logging("worker-0")

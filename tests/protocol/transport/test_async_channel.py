@@ -72,7 +72,7 @@ def test_a_full_queue_lets_other_tasks_run(link, run):
 
 
 @pytest.mark.nightly
-def test_the_loop_is_never_away_for_long(link, run):
+def test_the_event_loop_is_never_blocked_for_long(link, run):
     async def body():
         dealer, peer = await connected(link)
         gaps = []
@@ -151,7 +151,7 @@ def test_a_cancelled_receive_loses_nothing(link, run):
     run(body())
 
 
-def test_the_channel_survives_a_server_that_comes_back(link, run):
+def test_the_channel_survives_a_restart_of_the_server(link, run):
     async def body():
         dealer, _ = await connected(link)
         waiting = asyncio.create_task(dealer.receive())
@@ -171,7 +171,7 @@ def test_the_channel_survives_a_server_that_comes_back(link, run):
     run(body())
 
 
-def test_a_cut_is_told_though_the_server_is_back_already(link, run):
+def test_a_disconnect_is_reported_even_after_the_server_has_returned(link, run):
     async def body():
         dealer, _ = await connected(link)
         reading = asyncio.create_task(dealer.receive())

@@ -81,7 +81,7 @@ def test_a_peer_without_a_password_delivers_nothing(link, kind):
         assert link.deliver(timeout_s=0.1) is None
 
 
-def test_without_an_authenticator_no_peer_comes_in(link):
+def test_without_an_authenticator_no_peer_is_accepted(link):
     link.authenticator.close()
     dealer = link.dealer()
     assert not dealer.wait_connected(0.2)
@@ -125,7 +125,7 @@ def test_a_full_queue_refuses_and_loses_nothing_towards_the_connecting_end(link)
     assert dealer.receive() is None
 
 
-def test_one_stopped_reader_does_not_hold_up_another(link):
+def test_one_stopped_reader_does_not_delay_another(link):
     _, stopped = connected(link)
     reader, peer = connected(link)
     while link.router.send(stopped, EngineHeartbeat(0)):
@@ -146,7 +146,7 @@ def test_a_frame_over_the_limit_disconnects_its_sender_alone(link):
     assert link.deliver() == (good_peer, ClientHeartbeat())
 
 
-def test_a_message_over_the_limit_is_our_own_error_and_is_not_sent(link):
+def test_a_message_over_the_limit_raises_and_is_not_sent(link):
     dealer, peer = connected(link)
     big = EngineCoreRequest(1, bytes(4 << 20), SamplingParams())
     with pytest.raises(ProtocolError, match=r"takes 41943.. bytes; this link carries 4194304"):
@@ -225,7 +225,7 @@ def test_a_client_finds_the_next_server_on_the_same_path(link):
     assert link.deliver() is not None
 
 
-def test_receive_waits_as_long_as_it_was_told(link):
+def test_receive_waits_for_the_given_time(link):
     dealer, peer = connected(link)
     started = time.monotonic()
     assert dealer.receive(timeout_s=0.05) is None
@@ -236,7 +236,7 @@ def test_receive_waits_as_long_as_it_was_told(link):
     timer.join()
 
 
-def test_what_was_sent_before_closing_with_a_linger_arrives(link):
+def test_messages_sent_before_closing_with_a_linger_arrive(link):
     dealer, peer = connected(link)
     for count in range(50):
         assert dealer.send(OutputsReceived(count))

@@ -50,7 +50,7 @@ def dealer(port):
     context.term()
 
 
-def test_a_friend_comes_in_and_is_answered(keys, port, dealer):
+def test_a_listed_client_is_accepted_and_answered(keys, port, dealer):
     friend = dealer(client_keys(str(keys / "friend.key_secret"), str(keys / "server.key")))
     assert friend.wait_connected(60)
     assert friend.send(ClientHeartbeat())
@@ -61,11 +61,11 @@ def test_a_friend_comes_in_and_is_answered(keys, port, dealer):
 
 
 @pytest.mark.parametrize(("own", "server"), [("stranger", "server"), ("friend", "other-server")])
-def test_neither_a_stranger_nor_a_client_of_another_server_comes_in(keys, dealer, own, server):
+def test_unlisted_clients_and_clients_of_another_server_are_not_accepted(keys, dealer, own, server):
     assert not dealer(client_keys(str(keys / f"{own}.key_secret"), str(keys / f"{server}.key"))).wait_connected(0.3)
 
 
-def test_the_runs_secret_opens_no_tcp_port(dealer):
+def test_the_secret_of_the_run_gives_no_access_over_tcp(dealer):
     assert not dealer("secret").wait_connected(0.3)
 
 
@@ -79,7 +79,7 @@ def test_garbage_is_never_delivered(port):
         assert not port.socket.poll(50)
 
 
-def test_secret_files_are_for_their_owner_alone(keys):
+def test_secret_files_are_readable_by_their_owner_alone(keys):
     assert os.stat(keys / "server.key_secret").st_mode & 0o077 == 0
     (keys / "server.key_secret").chmod(0o640)
     with pytest.raises(ConfigError, match=r"server.key_secret has mode 640.*600"):
@@ -96,7 +96,7 @@ def test_secret_files_are_for_their_owner_alone(keys):
         ("server.key_secret", "broken", r"broken/a.key"),
     ],
 )
-def test_what_does_not_serve_is_refused_by_name(keys, secret, folder, words):
+def test_an_unusable_key_file_is_refused_by_name(keys, secret, folder, words):
     (keys / "empty").mkdir()
     (keys / "broken").mkdir()
     (keys / "broken" / "a.key").write_text('curve\n    public-key = "short"\n')

@@ -156,7 +156,7 @@ def test_no_known_attack_delivers_anything(link, name, attack):
 
 
 @pytest.mark.parametrize("right", [True, False])
-def test_the_attackers_know_the_language(link, right):
+def test_an_attackers_conversation_is_valid_but_for_the_password(link, right):
     """The same bytes are a conversation that delivers with the right password, so the wrong one is what stops them."""
     password = link.secret.encode() if right else b"x" * len(link.secret)
     with socket.socket(socket.AF_UNIX) as raw:
@@ -195,7 +195,7 @@ def test_no_random_or_mutated_blob_delivers_anything(link, name, count):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_tokens_are_found_where_they_begin(seed):
+def test_token_starts_finds_every_msgpack_token(seed):
     rng = random.Random(seed)
     for frame in samples(list(UNIONS), rng):
         firsts = [frame[start] for start in token_starts(frame)]

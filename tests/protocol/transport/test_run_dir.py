@@ -62,7 +62,7 @@ def test_a_disk_that_is_too_full_is_refused_with_the_numbers(temporary, monkeypa
         run_dir.make_run_dir()
 
 
-def test_a_directory_that_cannot_be_made_is_refused_in_words(temporary, monkeypatch):
+def test_a_directory_that_cannot_be_made_is_refused_with_the_reason(temporary, monkeypatch):
     (temporary / f"paged-serve-{os.getuid()}").write_text("a file is there")
     with pytest.raises(ConfigError, match="TMPDIR"):
         run_dir.make_run_dir()
@@ -105,7 +105,7 @@ os._exit(1)
 """
 
 
-def test_what_killed_servers_left_behind_is_removed_and_nothing_else(temporary):
+def test_only_the_remains_of_killed_servers_are_removed(temporary):
     environment = {**os.environ, "TMPDIR": str(temporary)}
     killed = subprocess.run([sys.executable, "-c", KILLED], env=environment, stdout=subprocess.PIPE, text=True)
     dead = killed.stdout.strip()
@@ -117,7 +117,7 @@ def test_what_killed_servers_left_behind_is_removed_and_nothing_else(temporary):
         assert [Path(path).exists() for path in (living, starting, binding, dead)] == [True, True, True, False]
 
 
-def test_nothing_but_run_directories_is_ever_removed(temporary):
+def test_only_run_directories_are_ever_removed(temporary):
     path = run_dir.make_run_dir()
     with pytest.raises(ValueError, match="not a run directory"):
         run_dir.remove_run_dir(str(temporary))

@@ -35,7 +35,7 @@ def test_uniform_numbers_are_those_of_the_plain_implementation():
     assert uniforms(seeds, positions).tolist() == expected
 
 
-def test_a_position_has_one_number_whatever_was_asked_before():
+def test_a_position_has_one_random_number_in_any_order_of_calls():
     columns = SamplingColumns(num_rows=3, vocab_size=8)
     columns.seed[:] = [7, 2**62, 7]
     rng = np.random.default_rng(1)

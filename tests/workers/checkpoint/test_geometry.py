@@ -91,7 +91,7 @@ def test_windows_follow_each_familys_own_rule(tmp_path):
         ({"rope_parameters": {"rope_type": "yarn", "factor": "much"}}, "rope"),
     ],
 )
-def test_what_we_cannot_serve_is_refused_by_name(tmp_path, changes, complaint):
+def test_an_unsupported_configuration_is_refused_by_name(tmp_path, changes, complaint):
     with pytest.raises(ConfigError, match=complaint):
         geometry(tmp_path, **changes)
 
@@ -112,7 +112,7 @@ def test_another_architecture_is_refused_as_such_whatever_fields_it_has_or_lacks
 
 
 @pytest.mark.parametrize("name", ["config.json", "generation_config.json"])
-def test_a_file_nested_without_end_is_named(tmp_path, name):
+def test_a_deeply_nested_file_is_named(tmp_path, name):
     geometry(tmp_path)
     (tmp_path / name).write_text('{"x":' + 100_000 * "[" + 100_000 * "]" + "}")
     with pytest.raises(ConfigError, match=rf"/{name} is nested too deeply$"):
@@ -120,7 +120,7 @@ def test_a_file_nested_without_end_is_named(tmp_path, name):
 
 
 @pytest.mark.parametrize("content", [None, "", "{", "[]", "null"])
-def test_a_folder_that_is_no_model_is_named(tmp_path, content):
+def test_a_folder_that_is_not_a_model_is_named(tmp_path, content):
     if content is not None:
         (tmp_path / "config.json").write_text(content)
     with pytest.raises(ConfigError, match=str(tmp_path)):

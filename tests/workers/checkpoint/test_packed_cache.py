@@ -95,7 +95,7 @@ def test_a_second_load_reads_no_checkpoint_and_has_the_same_bits(form, tmp_path,
         assert (model.weights_bytes, model.quantization) == (plain.weights_bytes, plain.quantization)
 
 
-def test_progress_of_a_second_load_ends_with_the_whole(tmp_path, checkpoint, load, pool):
+def test_progress_of_a_second_load_reaches_the_total(tmp_path, checkpoint, load, pool):
     load(checkpoint)
     calls = []
     config = ModelConfig(device="cpu", packed_weights_dir=str(tmp_path / "kept"))
@@ -106,7 +106,7 @@ def test_progress_of_a_second_load_ends_with_the_whole(tmp_path, checkpoint, loa
     assert calls[-1][0] == calls[-1][1]
 
 
-def test_ranks_and_settings_have_files_of_their_own(tmp_path, checkpoint, load, reads):
+def test_each_rank_and_setting_has_its_own_file(tmp_path, checkpoint, load, reads):
     load(checkpoint, OneOf(0, 2))
     load(checkpoint, OneOf(1, 2))
     load(checkpoint)
@@ -119,14 +119,14 @@ def test_ranks_and_settings_have_files_of_their_own(tmp_path, checkpoint, load, 
     assert reads
 
 
-def test_a_checkpoint_that_was_only_touched_is_the_same_by_its_bytes(checkpoint, load, reads):
+def test_a_touched_checkpoint_is_recognized_by_its_bytes(checkpoint, load, reads):
     load(checkpoint)
     os.utime(checkpoint / "model.safetensors")
     load(checkpoint)
     assert reads
 
 
-def test_a_checkpoint_with_another_value_is_packed_anew(tmp_path, checkpoint, load, reads, caplog):
+def test_a_changed_checkpoint_is_packed_again(tmp_path, checkpoint, load, reads, caplog):
     load(checkpoint)
     path = checkpoint / "model.safetensors"
     tensors = load_file(path)
@@ -149,7 +149,7 @@ def flip(path, at):
 
 
 @pytest.mark.parametrize("damage", ["first byte", "a weight", "record", "torn", "empty"])
-def test_a_damaged_file_is_said_once_and_made_anew(damage, tmp_path, checkpoint, load, reads, caplog):
+def test_a_damaged_file_is_reported_once_and_rewritten(damage, tmp_path, checkpoint, load, reads, caplog):
     expected = logits(load(checkpoint))
     path = the_file(tmp_path)
     size = path.stat().st_size
@@ -174,7 +174,7 @@ def test_a_damaged_file_is_said_once_and_made_anew(damage, tmp_path, checkpoint,
 
 
 @pytest.mark.parametrize("writes", [0, 1, 9])
-def test_a_full_disk_leaves_nothing_and_stops_no_load(writes, tmp_path, checkpoint, load, monkeypatch, caplog):
+def test_a_full_disk_leaves_no_file_and_stops_no_load(writes, tmp_path, checkpoint, load, monkeypatch, caplog):
     real, left = os.pwrite, iter(range(writes))
 
     def pwrite(file, data, at):
@@ -198,7 +198,7 @@ def test_a_load_that_fails_leaves_no_file(tmp_path, checkpoint, load):
     assert list((tmp_path / "kept").iterdir()) == []
 
 
-def test_what_a_killed_writer_left_is_removed_and_a_living_ones_is_not(tmp_path, checkpoint, load):
+def test_files_of_a_killed_writer_are_removed_and_those_of_a_living_one_are_not(tmp_path, checkpoint, load):
     load(checkpoint)
     path = the_file(tmp_path)
     path.unlink()
@@ -216,7 +216,7 @@ def test_a_folder_that_cannot_be_made_is_refused_with_a_remedy(tmp_path, checkpo
         load(checkpoint)
 
 
-def test_plain_torch_keeps_nothing_and_says_so(tmp_path, checkpoint, caplog):
+def test_plain_torch_writes_no_file_and_logs_that(tmp_path, checkpoint, caplog):
     config = ModelConfig(device="cpu", packed_weights_dir=str(tmp_path / "kept"))
     with caplog.at_level(logging.WARNING):
         load_model(str(checkpoint), config, TensorParallelGroup(), lambda done, total: None)

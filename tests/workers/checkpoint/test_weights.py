@@ -57,7 +57,7 @@ def test_a_header_longer_than_its_file_is_refused_unread(folder, content):
         ({"dtype": "F32"}, "damaged header"),
     ],
 )
-def test_a_header_that_lies_is_refused(tmp_path, entry, complaint):
+def test_a_header_that_contradicts_its_file_is_refused(tmp_path, entry, complaint):
     header = json.dumps({"__metadata__": {"format": "pt"}, "a": entry}).encode()
     (tmp_path / WEIGHTS).write_bytes(struct.pack("<Q", len(header)) + header + bytes(8))
     with pytest.raises(ConfigError, match=complaint):
@@ -84,7 +84,7 @@ def test_a_missing_tensor_is_named(folder):
         ours(folder)
 
 
-def test_an_unexplained_tensor_is_named(folder):
+def test_an_unexpected_tensor_is_named(folder):
     rewrite(folder, lambda tensors: tensors.update({"model.layers.0.self_attn.q_proj.bias": torch.zeros(64)}))
     with pytest.raises(ConfigError, match=r"does not explain: model\.layers\.0\.self_attn\.q_proj\.bias"):
         ours(folder)
@@ -146,14 +146,14 @@ def test_nan_and_infinity_of_the_file_are_refused_by_the_tensors_name(folder, co
 
 @pytest.mark.parametrize("quantization", ["int8", "int4"])
 @pytest.mark.parametrize("name", ["model.layers.0.self_attn.o_proj", "model.layers.1.mlp.down_proj", "lm_head"])
-def test_so_are_those_of_a_matrix_that_is_quantized_on_load(folder, computes, name, quantization):
+def test_nan_and_infinity_of_a_matrix_quantized_on_load_are_refused(folder, computes, name, quantization):
     rewrite(folder, lambda tensors: tensors[f"{name}.weight"][7, 9:10].fill_(torch.nan))
     with pytest.raises(ConfigError, match=f"^tensor {name}.weight holds NaN or infinity"):
         ours(folder, quantization=quantization, **computes)
 
 
 @pytest.mark.parametrize("kind", ["ct-w8a8", "gptq"])
-def test_so_are_those_of_scales(folder, tmp_path, computes, kind):
+def test_nan_and_infinity_of_scales_are_refused(folder, tmp_path, computes, kind):
     quantized, value = tmp_path / "quantized", "model.layers.0.self_attn.v_proj"
     write_quantized(folder, quantized, kind)
     (name,) = [name for name in load_file(quantized / WEIGHTS) if name.startswith(value) and "scale" in name]
@@ -162,7 +162,7 @@ def test_so_are_those_of_scales(folder, tmp_path, computes, kind):
         ours(quantized, **computes)
 
 
-def test_the_largest_numbers_that_round_into_the_range_are_taken(folder):
+def test_the_largest_numbers_that_round_into_the_range_are_accepted(folder):
     def enlarge(tensors):
         tensors["lm_head.weight"] = tensors["lm_head.weight"].float()
         tensors["lm_head.weight"].view(-1)[0] = 65519.0  # 65520 would be infinity
@@ -190,7 +190,7 @@ def test_a_folder_without_weights_is_named(folder):
         ours(folder)
 
 
-def test_progress_counts_bytes_up_to_the_whole(folder):
+def test_progress_counts_bytes_up_to_the_total(folder):
     from paged_serve.protocol.messages.config import ModelConfig
     from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
     from paged_serve.workers.models.loading import load_model

@@ -47,7 +47,7 @@ def test_every_length_arrives_whole_and_in_order(meet, size):
         assert list(threads.map(work, ranks, range(size))) == [0] * size
 
 
-def test_one_speaks_to_all(meet):
+def test_one_rank_sends_to_all(meet):
     ranks = meet(3)
     ranks[1].send(memoryview(b"hello"))
     for other in (0, 2):
@@ -63,14 +63,14 @@ def test_a_rank_that_ends_is_noticed_at_once(meet):
         ranks[0].exchange([memoryview(bytearray(8)), memoryview(bytearray(8))])
 
 
-def test_a_silent_rank_is_given_up(meet):
+def test_the_wait_for_a_silent_rank_times_out(meet):
     ranks = meet(2)
     set_timeouts(ranks[0]._peers[1], 0.2)
     with pytest.raises(RankLost, match="silent"):
         ranks[0].exchange([memoryview(bytearray(8)), memoryview(bytearray(8))])
 
 
-def test_a_rank_that_waits_alone_gives_up(tmp_path):
+def test_a_rank_that_waits_alone_times_out(tmp_path):
     for rank, words in ((0, "not all ranks"), (1, "no other rank")):
         with pytest.raises(RankLost, match=words):
             RankLinks.join(rank, 2, str(tmp_path / f"place{rank}"), 0.2)

@@ -50,7 +50,7 @@ def test_a_group_of_one_exchanges_nothing():
 
 @pytest.mark.parametrize("size", [2, 4])
 @pytest.mark.parametrize("variant", ["llama-3.1", "llama-linear-biased", "qwen2-upper-layers-slide", "qwen3"])
-def test_ranks_together_write_the_text_of_one(variant, size, tmp_path, pool):
+def test_ranks_together_generate_the_text_of_one(variant, size, tmp_path, pool):
     """The vocabulary of 199 does not divide, and with four ranks two hold each KV head."""
     reference(variant, tmp_path)
     expected = PagedLoop(ours(tmp_path, pool=pool)).greedy(random_tokens(50), 40)

@@ -102,7 +102,7 @@ def test_norm_activation_rotation_and_embedding_keep_a_rows_bits(dtype, size):
     )
 
 
-def test_torchs_own_silu_would_not_do():
+def test_torchs_own_silu_is_not_invariant():
     """Why silu is written out: should this fail one day, torch's could be used."""
     x = 4 * torch.randn(100_003, generator=torch.Generator().manual_seed(3))
     whole = functional.silu(x)
@@ -170,7 +170,7 @@ def test_chunks_of_any_size_and_decode_steps_give_the_same_bits(model, alone, ch
     assert torch.equal(loop.prefill(loop.row(random_tokens(PROMPT_TOKENS)), chunk), alone[0])
 
 
-def test_plain_torch_would_not_keep_them(home, row_variant):
+def test_plain_torch_is_not_invariant(home, row_variant):
     """Else nothing here could fail where torch computes."""
     model = ours(home, "float32", backend=TorchBackend())
     found = [(loop := PagedLoop(model)).prefill(loop.row(random_tokens(60)), chunk) for chunk in (60, 7)]
@@ -259,7 +259,7 @@ class NanEmbedding:
         return hidden
 
 
-def test_what_a_block_held_before_does_not_matter(model, alone):
+def test_former_contents_of_a_block_change_no_bit(model, alone):
     """Blocks are reused as they are, even those of a row whose arithmetic overflowed."""
     loop = PagedLoop(model)
     for tensor in (*loop.cache.keys, *loop.cache.values):

@@ -117,7 +117,7 @@ def run_workload(
     except BaseException as error:
         error.add_note(f"{workload.choice} {workload.config.cache} {workload.config.scheduler} {workload.num_blocks=}")
         if draw is draw_workload:
-            test = f"{Path(__file__)}::{test_no_request_of_a_workload_is_told_another_byte.__name__}[{seed}]"
+            test = f"{Path(__file__)}::{test_a_random_workload_gives_each_request_the_same_bytes.__name__}[{seed}]"
             error.add_note(f"to repeat: python -m pytest -m nightly '{test}'")
         raise
     outcomes.update(workloads=1, requests=len(workload.arrivals), streams=len(found), ranks=workload.choice.ranks)
@@ -126,7 +126,7 @@ def run_workload(
     return outcomes
 
 
-def test_no_request_of_a_slice_of_workloads_is_told_another_byte(load):
+def test_a_slice_of_random_workloads_gives_each_request_the_same_bytes(load):
     total = sum((run_workload(load, seed) for seed in SLICE), Counter[str]())
     assert total["ranks"] > total["workloads"], "no model was shared by ranks"
     assert total["float16"], "no model was computed in float16"
@@ -134,7 +134,7 @@ def test_no_request_of_a_slice_of_workloads_is_told_another_byte(load):
         assert total[event], f"there were no {event}, so the slice shows nothing of them"
 
 
-def test_nor_is_one_whose_steps_start_before_the_last_ones_tokens_are_known(load):
+def test_a_workload_with_steps_in_flight_gives_each_request_the_same_bytes(load):
     total = sum((run_workload(load, seed, NotWaiting) for seed in (*range(8), 52)), Counter[str]())
     for event in ("cached tokens", "preemptions", "aborts", "restarts"):
         assert total[event], f"there were no {event}, so the slice shows nothing of them"
@@ -149,5 +149,5 @@ def total():
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("seed", NIGHTLY)
-def test_no_request_of_a_workload_is_told_another_byte(load, total, seed):
+def test_a_random_workload_gives_each_request_the_same_bytes(load, total, seed):
     total += run_workload(load, seed)

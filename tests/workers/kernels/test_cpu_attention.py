@@ -127,7 +127,7 @@ CHUNKS = [(0, 2), (0, 64), (0, 65), (1, 63), (3, 126), (50, 33), (63, 2), (64, 6
         *(pytest.param(dim, marks=pytest.mark.long_in_software) for dim in (32, 64, 80, 96, 128, 256, 272)),
     ],
 )
-def test_attention_is_what_its_definition_says(cpu_pools, rows, head_dim, dtypes):
+def test_attention_matches_its_definition(cpu_pools, rows, head_dim, dtypes):
     case = make_case(rows, dtypes, head_dim=head_dim)
     for pool in cpu_pools:
         assert_near(case.run(pool), case)
@@ -143,7 +143,7 @@ def test_a_window_hides_what_lies_before_it(cpu_pools, window, dtypes):
 
 
 @pytest.mark.parametrize("dtypes", FLOATS + CODED, ids=str)
-def test_what_lies_before_every_window_may_be_anything(cpu_pools, dtypes):
+def test_keys_before_every_window_may_hold_anything(cpu_pools, dtypes):
     case = make_case([(100, 1), (60, 5), (90, 40)], dtypes, head_dim=64, window=20)
     expected = case.run(cpu_pools[0])
     for (old, _), table in zip(case.rows, case.tables, strict=True):
@@ -155,7 +155,7 @@ def test_what_lies_before_every_window_may_be_anything(cpu_pools, dtypes):
 
 @pytest.mark.parametrize("dtypes", FLOATS + CODED, ids=str)
 @pytest.mark.parametrize("cap", [0.5, 5.0, 50.0])
-def test_a_cap_bends_the_scores(cpu_pools, cap, dtypes):
+def test_a_cap_bounds_the_scores(cpu_pools, cap, dtypes):
     case = make_case([(5, 1), (200, 1), (100, 70)], dtypes, group=2, head_dim=64, cap=cap)
     case.scale *= 8
     assert_near(case.run(cpu_pools[0]), case)
@@ -252,7 +252,7 @@ def test_a_scale_that_is_nan_or_infinite_stays_with_the_tokens_that_see_it(cpu_p
     assert torch.equal(found[unharmed], expected[unharmed])
 
 
-def test_queries_and_results_may_lie_apart(cpu_pools):
+def test_queries_and_results_may_be_strided(cpu_pools):
     case = make_case([(3, 5), (40, 1)], FLOATS[0])
     expected = case.run(cpu_pools[0])
     wide = torch.full((6, 10, 32), 3.0, dtype=torch.bfloat16)

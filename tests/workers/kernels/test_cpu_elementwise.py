@@ -39,13 +39,13 @@ def assert_rows_keep_their_bits(cpu_pools, count, operation):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("size", SIZES)
-def test_a_norm_is_what_its_definition_says(cpu_pools, size, dtype):
+def test_a_norm_matches_its_definition(cpu_pools, size, dtype):
     hidden, weight = random(7, size, dtype=dtype, scale=3.0), random(size, seed=1)
     assert_near(rms_norm(cpu_pools[0], hidden, weight, 1e-5), normalised(hidden, weight, 1e-5), 8 + size / 64)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_a_residual_is_added_where_it_lies_before_the_norm(cpu_pools, dtype):
+def test_a_residual_is_added_in_place_before_the_norm(cpu_pools, dtype):
     hidden, delta, weight = random(300, 130, dtype=dtype), random(300, 130, dtype=dtype, seed=1), random(130, seed=2)
     expected = hidden + delta
     normed = rms_norm(cpu_pools[1], hidden, weight, 1e-6, delta)
@@ -55,7 +55,7 @@ def test_a_residual_is_added_where_it_lies_before_the_norm(cpu_pools, dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("size", SIZES)
-def test_the_gate_is_what_its_definition_says(cpu_pools, size, dtype):
+def test_the_gate_matches_its_definition(cpu_pools, size, dtype):
     gate_up = random(9, 2 * size, dtype=dtype, scale=5.0)
     assert_near(silu_mul(cpu_pools[0], gate_up), gated(gate_up), 8)
 
@@ -144,7 +144,7 @@ def test_an_int8_cache_gets_codes_and_scales(cpu_pools, head_dim, dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("size", [2, 34, 96, 1024])
-def test_rows_keep_their_bits_in_any_company(cpu_pools, size, dtype):
+def test_rows_keep_their_bits_among_any_others(cpu_pools, size, dtype):
     count = 150
     hidden, delta, weight = random(count, size, dtype=dtype), random(count, size, dtype=dtype, seed=1), random(size)
     assert_rows_keep_their_bits(cpu_pools, count, lambda pool, r: rms_norm(pool, hidden[r], weight, 1e-6, delta[r]))

@@ -37,7 +37,7 @@ def assert_near(y, x, weight, extra=0.0):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_product_is_as_near_as_float32_sums_allow(cpu_pools, shape, dtype):
+def test_a_product_is_as_accurate_as_float32_sums_allow(cpu_pools, shape, dtype):
     x, weight = operands(*shape, dtype)
     packed = pack(weight)
     for out_dtype in {dtype, torch.float32}:
@@ -116,7 +116,7 @@ def test_rows_of_another_dtype_are_refused(cpu_pools):
         pack(weight.double())
 
 
-def test_an_unknown_instruction_set_is_refused_with_those_there_are(cpu_library):
+def test_an_unknown_instruction_set_is_refused_with_the_available_ones(cpu_library):
     with pytest.raises(ConfigError, match=cpu_library.isa):
         cpu.best_library("avx1024")
 
@@ -128,7 +128,7 @@ def test_the_machine_runs_the_best_library_by_default(cpu_library):
     assert cpu.ISAS.index(first) <= cpu.ISAS.index(cpu_library.isa)
 
 
-def test_of_two_libraries_the_one_that_multiplies_faster_is_chosen(cpu_library):
+def test_the_faster_of_two_libraries_is_chosen(cpu_library):
     """By measurement, in whichever order they are named: AVX2 against no fused products at all."""
     if cpu_library.isa != "avx2":
         pytest.skip("once is enough")

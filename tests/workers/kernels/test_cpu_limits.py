@@ -12,7 +12,7 @@ MOST_OPERATIONS_PER_S = 5e12  # of one core: above 512 a cycle at 6 GHz
 MOST_OF_TILES = 5e13  # AMX: 4096 a cycle
 
 
-def test_reading_memory_reads_all_of_it(cpu_library, cpu_pools):
+def test_the_memory_read_test_reads_all_of_it(cpu_library, cpu_pools):
     size = (5 * cpu.READ_BYTES // 4,)
     words = torch.randint(-(2**31), 2**31, size, generator=torch.Generator().manual_seed(0)).int()
     expected = int(np.bitwise_xor.reduce(words.numpy()))

@@ -39,7 +39,7 @@ def assert_same(found, expected):
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("target", FLOATS)
 @pytest.mark.parametrize("source", FLOATS)
-def test_float_panels_are_those_of_torch(cpu_pools, shape, source, target):
+def test_float_panels_match_torch(cpu_pools, shape, source, target):
     weight = matrix(*shape, source)
     for pool in cpu_pools:
         assert_same(packed(pool, StoredWeight((weight,), target)), pack(weight.to(target)))
@@ -60,7 +60,7 @@ def test_rounding_is_that_of_torch_at_every_float16_and_at_halves_between_bfloat
             assert_same(packed(cpu_pools[0], stored), pack(values.to(target)))
 
 
-def test_parts_lie_below_one_another_whatever_their_strides_and_addresses(cpu_pools):
+def test_parts_are_stacked_for_any_strides_and_addresses(cpu_pools):
     whole = matrix(150, 96)
     odd = torch.frombuffer(bytearray(range(1, 194)), dtype=torch.bfloat16, offset=1).view(2, 48)
     assert odd.data_ptr() % 2 == 1
@@ -71,7 +71,7 @@ def test_parts_lie_below_one_another_whatever_their_strides_and_addresses(cpu_po
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_int8_panels_are_those_of_torch(cpu_pools, shape):
+def test_int8_panels_match_torch(cpu_pools, shape):
     codes = torch.randint(-128, 128, shape, dtype=torch.int8)
     weight = Int8Weight(codes, torch.rand(shape[0]))
     for pool in cpu_pools:
@@ -82,7 +82,7 @@ def test_int8_panels_are_those_of_torch(cpu_pools, shape):
     ("outputs", "groups", "size"), [(1, 1, 8), (64, 2, 32), (70, 3, 24), (130, 5, 128), (65, 2, 520)]
 )
 @pytest.mark.parametrize("has_zeros", [False, True])
-def test_int4_panels_are_those_of_torch(cpu_pools, outputs, groups, size, has_zeros):
+def test_int4_panels_match_torch(cpu_pools, outputs, groups, size, has_zeros):
     codes = torch.randint(0, 16, (outputs, 2 * groups * size), dtype=torch.uint8)[:, : groups * size]
     scales = torch.randn(outputs, groups).bfloat16().float()
     zeros = torch.randint(0, 16, (outputs, groups), dtype=torch.uint8) if has_zeros else None
@@ -93,7 +93,7 @@ def test_int4_panels_are_those_of_torch(cpu_pools, outputs, groups, size, has_ze
 
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_int8_codes_are_those_of_torch(cpu_pools, shape, dtype):
+def test_int8_codes_match_torch(cpu_pools, shape, dtype):
     weight = matrix(*shape, dtype)
     scales = int8_scales(weight)
     columns = slice(shape[1] // 3, shape[1])
@@ -109,7 +109,7 @@ def test_int8_codes_are_those_of_torch(cpu_pools, shape, dtype):
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("size", [32, 64, 128])
 @pytest.mark.parametrize("spread", ["normal", "wild"])
-def test_int4_codes_are_those_of_torch(cpu_pools, size, dtype, spread):
+def test_int4_codes_match_torch(cpu_pools, size, dtype, spread):
     weight = matrix(67, 5 * size, dtype) if spread == "wild" else torch.randn(67, 5 * size).to(dtype)
     expected = int4_weight(weight, size)
     values = lambda codes, at: GroupedWeight(codes, expected.scales[at], None, 4).dequantized()  # noqa: E731
@@ -124,7 +124,7 @@ def test_int4_codes_are_those_of_torch(cpu_pools, size, dtype, spread):
 @pytest.mark.parametrize("target", FLOATS)
 @pytest.mark.parametrize("source", FLOATS)
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf, 3.4e38])
-def test_one_number_that_is_not_finite_is_noticed_wherever_it_lies(cpu_pools, value, source, target):
+def test_a_single_non_finite_number_is_detected_anywhere(cpu_pools, value, source, target):
     """As it is stored, or once it is rounded; the largest that stay finite are not."""
     inputs = 131
     for outputs, place in ((1, 0), (70, 69 * inputs + 130), (70, 64 * inputs + 127), (200, 99)):

@@ -6,7 +6,7 @@ from paged_serve.workers.kernels.cpu.elementwise import rms_norm, silu_mul
 from paged_serve.workers.kernels.cpu.program import Program, noted
 
 
-def test_a_program_does_again_what_its_calls_did(cpu_pools):
+def test_a_program_replays_its_calls(cpu_pools):
     """In their order, on what lies in their memory now; the parameters of one call do not run into the next one's."""
     for pool in cpu_pools:
         generator = torch.Generator().manual_seed(0)
@@ -33,7 +33,7 @@ def test_a_program_does_again_what_its_calls_did(cpu_pools):
         assert not torch.equal(again, other)
 
 
-def test_no_program_runs_while_each_kernel_is_watched(cpu_pools):
+def test_no_program_replays_while_kernels_are_watched(cpu_pools):
     pool, x = cpu_pools[0], torch.ones(2, 16)
     functions, seen = pool.functions, []
     with pool.watched(lambda name, kernel: lambda *arguments: (seen.append(name), kernel(*arguments))):

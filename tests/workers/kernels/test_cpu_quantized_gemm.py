@@ -43,7 +43,7 @@ def int4_operands(rows, outputs, inputs, group_size, with_zeros, dtype=torch.bfl
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
 @pytest.mark.parametrize("inputs", [1, 5, 16, 33, 200])
-def test_rows_are_quantized_as_the_formula_says(cpu_pools, inputs, dtype):
+def test_rows_are_quantized_by_the_formula(cpu_pools, inputs, dtype):
     x = torch.randn(9, inputs, generator=random(0)).to(dtype)
     x[3] = 0
     x[4] *= 1e-30
@@ -87,7 +87,7 @@ def test_an_int8_row_with_a_nan_is_nan_and_its_neighbours_are_not(cpu_pools):
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 @pytest.mark.parametrize("with_zeros", [False, True])
 @pytest.mark.parametrize("shape", INT4_SHAPES)
-def test_an_int4_product_is_as_near_as_float32_sums_allow(cpu_pools, shape, with_zeros, dtype):
+def test_an_int4_product_is_as_accurate_as_float32_sums_allow(cpu_pools, shape, with_zeros, dtype):
     _, outputs, inputs, group_size = shape
     x, codes, scales, zeros = int4_operands(*shape, with_zeros, dtype)
     bias = torch.randn(outputs, generator=random(4))
@@ -116,7 +116,7 @@ def test_int4_scales_of_half_precision_keep_every_bit(cpu_pools, dtype):
     assert torch.equal(y[0], scales[:, 0])
 
 
-def test_int4_groups_that_are_no_octets_are_refused():
+def test_int4_group_sizes_that_are_no_multiple_of_eight_are_refused():
     with pytest.raises(ValueError, match="multiple of 8"):
         pack_int4(torch.zeros(64, 36, dtype=torch.uint8), torch.ones(64, 3))
 

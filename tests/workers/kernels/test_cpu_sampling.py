@@ -53,7 +53,7 @@ def expected_token(logits, params, uniform):
 
 
 @pytest.mark.parametrize("vocab_size", VOCAB_SIZES)
-def test_a_scan_finds_the_first_of_the_best_and_what_is_not_finite(cpu_pools, vocab_size):
+def test_a_scan_finds_the_first_maximum_and_non_finite_values(cpu_pools, vocab_size):
     logits = np.round(some_logits(40, vocab_size, 2.0))  # many ties
     poisoned = np.random.default_rng(1).random(40) < 0.4
     for row in np.flatnonzero(poisoned):
@@ -90,7 +90,7 @@ def cases(name, spread):
 
 @pytest.mark.parametrize("spread", [0.0, 0.01, 3.0, 30.0])  # equal, flat, usual, peaked
 @pytest.mark.parametrize("name", PARAMS)
-def test_tokens_are_those_of_the_definition(cpu_pools, name, spread):
+def test_tokens_match_the_definition(cpu_pools, name, spread):
     for logits, uniform, expected in cases(name, spread):
         for pool in cpu_pools:
             assert draw(pool, logits, [PARAMS[name]] * 2, uniform).tolist() == expected
@@ -154,7 +154,7 @@ def test_logprobs_are_near_float64_and_in_rank_order(cpu_pools, vocab_size):
             assert np.abs(values[row, : 1 + count] - exact[row, ids[row, : 1 + count]]).max() < 4e-6
 
 
-def test_a_row_has_the_same_bits_in_any_company(cpu_pools):
+def test_a_row_has_the_same_bits_among_any_others(cpu_pools):
     logits = some_logits(60, 3001, 1.0)
     params = [list(PARAMS.values())[row % len(PARAMS)] for row in range(60)]
     uniform = np.random.default_rng(3).random(60)

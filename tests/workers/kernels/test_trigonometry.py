@@ -14,14 +14,14 @@ from ..portable_numbers import integers
 
 
 @pytest.mark.parametrize("largest", [1e-3, 1.0, 10.0, 1e4, 1e6, 4e7])
-def test_they_are_rounded_once(largest):
+def test_cosines_and_sines_are_rounded_once(largest):
     angles = (integers(0, 2**24, (5000,), 1).double() * (largest / 2**24)).float().numpy()
     cosine, sine = cosine_and_sine(angles)
     for angle, one, other in zip(angles.tolist(), cosine, sine, strict=True):
         assert (one, other) == (np.float32(math.cos(angle)), np.float32(math.sin(angle)))
 
 
-def test_near_multiples_of_a_quarter_turn_nothing_is_lost():
+def test_angles_near_a_quarter_turn_lose_no_precision():
     """Where most of the angle cancels."""
     angles = (np.arange(20000) * (math.pi / 2)).astype(np.float32)
     for angle, one, other in zip(angles.tolist(), *cosine_and_sine(angles), strict=True):

@@ -26,7 +26,7 @@ def words_for(layout, bits, outputs, inputs, first):
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize(("layout", "bits"), [*((layout, 4) for layout in WordLayout), (0, 8), (1, 8)])
-def test_codes_are_those_of_torch(cpu_pools, layout, bits, size):
+def test_codes_match_torch(cpu_pools, layout, bits, size):
     layout = WordLayout(layout)
     orders = [None] if layout == WordLayout.AWQ else [None, torch.randperm(size[1])]
     for first in (0, 1, 5):

@@ -77,7 +77,7 @@ def test_a_row_goes_on_from_cached_blocks(model, alone):
     assert torch.equal(loop.prefill(continued, chunk=50), alone[0][9 * 16 :])
 
 
-def test_logits_lie_near_those_of_the_whole_cache(model, alone):
+def test_logits_are_near_those_of_the_full_precision_cache(model, alone):
     loop = PagedLoop(model)
     whole = loop.prefill(loop.row(random_tokens(LENGTH)))
     error = ((alone[0] - whole).norm() / whole.norm()).item()
@@ -90,7 +90,7 @@ def test_a_block_takes_half_the_memory_and_a_little(model):
     assert codes / whole == (128 + 4) / 256
 
 
-def test_it_is_refused_where_nothing_reads_it(home, model, dtype, make_pool):
+def test_an_int8_cache_is_refused_without_a_kernel_that_reads_it(home, model, dtype, make_pool):
     with pytest.raises(ConfigError, match=r"kv_cache_dtype=fp8 needs the CUDA kernels .*; use kv_cache_dtype=int8$"):
         cache_dtype(Config(cache=CacheConfig(kv_cache_dtype="fp8")), model)
     assert cache_dtype(CONFIG, model) == torch.int8

@@ -63,7 +63,7 @@ def by_definition(query, kv, rows, scale, window):
 @pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(4, 2, 32), (3, 3, 20), (7, 1, 8), (8, 1, 128)])
 @pytest.mark.parametrize("block_size", [16, 64])
 @pytest.mark.parametrize("backend", [TorchOracle, SingleTokenAttention])
-def test_attention_is_what_its_definition_says(backend, block_size, heads, kv_heads, head_dim, window):
+def test_attention_matches_its_definition(backend, block_size, heads, kv_heads, head_dim, window):
     rows = [(0, 1), (31, 1), (32, 1), (200, 1), (0, 5), (0, 100), (47, 66), (15, 17), (64, 2)]
     view, kv = random_step(rows, block_size, kv_heads, head_dim)
     cache = view.cache

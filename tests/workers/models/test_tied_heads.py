@@ -59,7 +59,7 @@ def test_the_files_head_is_used_where_it_differs_and_a_warning_names_it(folder, 
     assert (WARNING in caplog.text) == (head in DIFFER)
 
 
-def test_so_it_is_on_the_kernels_and_from_packed_weights(folder, head, tmp_path, make_pool, caplog):
+def test_the_files_head_is_also_used_by_kernels_and_packed_weights(folder, head, tmp_path, make_pool, caplog):
     if (pool := make_pool(1)) is None:
         pytest.skip("the kernels are not built")
     expected = logits(ours(folder, "float32", backend=TorchBackend()))

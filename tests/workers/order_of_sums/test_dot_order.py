@@ -41,7 +41,9 @@ def test_products_add_in_the_order_of_the_definition(cpu_pools, shape, dtype, ki
 @pytest.mark.parametrize("dtype", FLOATS[:2], ids=str)
 @pytest.mark.parametrize("with_zeros", [False, True])
 @pytest.mark.parametrize(("group_size", "rows"), [(8, 5), (24, 3), (24, 14), (64, 5), (264, 7)])
-def test_int4_products_and_sums_of_groups_do(cpu_pools, group_size, rows, with_zeros, dtype):
+def test_int4_products_and_group_sums_add_in_the_order_of_the_definition(
+    cpu_pools, group_size, rows, with_zeros, dtype
+):
     codes = integers(0, 16, (70, 8 * group_size), 1).to(torch.uint8)
     scales = (normals((70, 8), 2) * 0.01).bfloat16().float()
     zeros = integers(0, 17, (70, 8), 3).to(torch.uint8) if with_zeros else None
@@ -77,7 +79,7 @@ def test_denormals_are_zeros_in_kernels_and_nowhere_else(cpu_pools):
             assert (tiny.numpy() * np.float32(2) == np.float32(2.0**-139)).all()
 
 
-def test_a_library_finds_its_dot_products_in_order(cpu_library):
+def test_a_library_verifies_the_order_of_its_dot_products(cpu_library):
     assert cpu_library.dot_is_fma()
 
 
@@ -98,7 +100,7 @@ def test_the_definition_itself_rounds_once():
             assert error < other or (error == other and found.view(np.int32) % 2 == 0)
 
 
-def test_a_logarithm_is_as_near_as_a_double_allows(cpu_pools):
+def test_a_logarithm_is_as_accurate_as_a_double_allows(cpu_pools):
     """Of sums of weights from 1 to a vocabulary: two equal logits have log-probabilities of -log(2), and so on."""
     for count in (1, 2, 3, 5, 7, 10, 100, 1000, 4099):
         logits = np.zeros((1, count), np.float32)

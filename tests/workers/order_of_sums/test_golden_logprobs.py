@@ -14,12 +14,12 @@ CASES = [(order, name) for order, names in golden.RECORDED.items() for name in n
 
 @pytest.mark.parametrize(("order", "name"), CASES)
 @pytest.mark.parametrize("isa", cpu.runnable_isas())
-def test_a_model_says_what_it_said_elsewhere(isa, order, name, tmp_path):
+def test_a_model_matches_its_golden_record(isa, order, name, tmp_path):
     assert golden.said(isa, name, tmp_path, order) == golden.recorded(order)[name]
 
 
 @pytest.mark.parametrize(("order", "names"), golden.RECORDED.items())
-def test_there_is_a_record_of_every_model(order, names):
+def test_every_model_has_a_golden_record(order, names):
     assert list(golden.recorded(order)) == names
 
 
@@ -29,7 +29,7 @@ def test_the_orders_differ_in_every_model_with_products_of_bfloat16():
 
 
 @pytest.mark.parametrize("isa", cpu.runnable_isas()[:1])
-def test_a_model_without_bfloat16_says_the_same_in_both_orders(isa, tmp_path):
+def test_a_model_without_bfloat16_gives_the_same_bits_in_both_orders(isa, tmp_path):
     for name in ("llama int4 fp16", "llama fp32"):
         home = tmp_path / name
         home.mkdir()

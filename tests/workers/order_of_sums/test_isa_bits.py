@@ -80,7 +80,7 @@ def weight_of(form: str, kind: str, outputs: int, inputs: int, seed: int) -> Wei
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_products(agree, shape, form, kind):
+def test_products_have_the_same_bits(agree, shape, form, kind):
     rows, outputs, inputs = shape
     inputs = -(-inputs // 8) * 8 if "int4" in form else inputs
     seed = seed_of(shape, form, kind)
@@ -99,7 +99,7 @@ def test_products(agree, shape, form, kind):
 @pytest.mark.parametrize(
     ("kind", "dtype"), [("plain", "bf16"), ("wide", "bf16"), ("plain", "fp16"), ("halves", "fp16")]
 )
-def test_int4_groups(agree, group_size, kind, dtype):
+def test_int4_groups_have_the_same_bits(agree, group_size, kind, dtype):
     weight = weight_of("int4 with zeros", kind, 70, 16 * group_size, group_size)
     grouped = GroupedWeight(weight.codes, weight.scales[:, :16].contiguous(), weight.zeros[:, :16].contiguous(), bits=4)
     x = numbers(kind, (9, 16 * group_size), group_size).to(FLOATS[dtype])
@@ -109,7 +109,7 @@ def test_int4_groups(agree, group_size, kind, dtype):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("size", SIZES)
-def test_what_is_quantized(agree, size, dtype, kind):
+def test_quantized_rows_have_the_same_bits(agree, size, dtype, kind):
     x = numbers(kind, (9, size), seed_of(size, kind)).to(dtype)
     x[4] = 0
 
@@ -123,7 +123,7 @@ def test_what_is_quantized(agree, size, dtype, kind):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("size", SIZES)
-def test_norms_and_gates(agree, size, dtype, kind):
+def test_norms_and_gates_have_the_same_bits(agree, size, dtype, kind):
     seed = seed_of(size, dtype, kind)
     hidden, delta, gate_up = (numbers(kind, (7, n), seed + i).to(dtype) for i, n in enumerate((size, size, 2 * size)))
     weight = normals((size,), seed + 9)
@@ -138,7 +138,7 @@ def test_norms_and_gates(agree, size, dtype, kind):
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_gates_everywhere(agree, dtype):
+def test_gates_of_every_float_have_the_same_bits(agree, dtype):
     gates = torch.arange(-120, 120, 0.01)
     agree(silu_mul, torch.stack([gates, normals((len(gates),), 0)]).flatten()[None].to(dtype))
 
@@ -147,7 +147,7 @@ def test_gates_everywhere(agree, dtype):
 @pytest.mark.parametrize("dtypes", CACHES, ids=str)
 @pytest.mark.parametrize("norms", [False, True])
 @pytest.mark.parametrize("head_dim", [2, 16, 20, 34, 80, 128, 256, 272])
-def test_rotation_and_the_cache(agree, head_dim, norms, dtypes, kind):
+def test_rotation_and_the_cache_have_the_same_bits(agree, head_dim, norms, dtypes, kind):
     computed, dtype = dtypes
     tokens, heads, kv_heads, blocks, block_size = 21, 3, 2, 3, 16
     seed = seed_of(head_dim, norms, dtypes, kind)
@@ -189,7 +189,7 @@ HEADS = [  # queries a key, elements, options
 )
 @pytest.mark.parametrize("dtypes", CACHES, ids=str)
 @pytest.mark.parametrize("rows", [EDGES, CHUNKS], ids=["decode", "chunks"])
-def test_attention(agree, heads, rows, dtypes, kind):
+def test_attention_has_the_same_bits(agree, heads, rows, dtypes, kind):
     kv_heads, block_size, (computed, dtype), (group, head_dim, options) = 2, 16, dtypes, heads
     seed, lengths = seed_of(group, head_dim, rows, dtypes, kind), [old + new for old, new in rows]
     blocks = [-(-length // block_size) for length in lengths]
@@ -218,7 +218,7 @@ def summed(pool: cpu.Pool, parts: Tensor, bias: Tensor, dtype: torch.dtype) -> T
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_embeddings_and_sums_of_parts(agree, kind):
+def test_embeddings_and_sums_of_parts_have_the_same_bits(agree, kind):
     ids = integers(0, 150, (40,), 3)
     for form in (*FLOATS, "int8"):
         table = pack(weight_of(form, kind, 150, 90, 4))
@@ -232,7 +232,7 @@ def test_embeddings_and_sums_of_parts(agree, kind):
 
 @pytest.mark.parametrize("vocab_size", [1, 2, 15, 33, 255, 257, 1000, 4099])
 @pytest.mark.parametrize("spread", [0.01, 1.0, 9.0])
-def test_sampling(agree, vocab_size, spread):
+def test_sampling_has_the_same_bits(agree, vocab_size, spread):
     count = 60
     logits = (normals((count, vocab_size), vocab_size) * spread).numpy()
     logits[::7] = np.round(logits[::7])  # ties

@@ -51,7 +51,9 @@ def load(tmp_path_factory):
 
 
 @pytest.mark.parametrize(("checkpoint", "quantization", "dtype"), MODELS)
-def test_requests_are_told_the_same(load: Callable[..., Model], checkpoint: str, quantization: str, dtype: str) -> None:
+def test_requests_get_the_same_bytes(
+    load: Callable[..., Model], checkpoint: str, quantization: str, dtype: str
+) -> None:
     models = [load(isa, checkpoint, quantization, dtype) for isa in cpu.runnable_isas()]
     for seed in DEMO_SEEDS if checkpoint == "demo" else SEEDS:
         for _, request in draw_workload(seed).arrivals:

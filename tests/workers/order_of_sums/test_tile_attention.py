@@ -32,7 +32,7 @@ def attend(pool, query, keys, values, scale=1.0):
 
 @pytest.mark.parametrize("heads", [1, 5, 17, 40])
 @pytest.mark.parametrize("length", [1, 3, 33, 64, 65, 100, 128, 200, 1024, 1100])
-def test_values_are_summed_as_the_definition_says(tile_pool, length, heads):
+def test_values_are_summed_as_defined(tile_pool, length, heads):
     """All scores are 0, so all weights are 1; values cancel, so that every bit of what is left shows."""
     generator = torch.Generator().manual_seed(length)
     spread = torch.logspace(-8, 8, 80, base=2.0)
@@ -49,7 +49,7 @@ def test_values_are_summed_as_the_definition_says(tile_pool, length, heads):
 
 
 @pytest.mark.parametrize("head_dim", [16, 32, 48, 80, 128, 256])
-def test_scores_are_summed_as_the_definition_says(tile_pool, head_dim):
+def test_scores_are_summed_as_defined(tile_pool, head_dim):
     """Scores of nearly 0, times 2^19: a last bit that differs moves the weight by about 0.03."""
     generator = torch.Generator().manual_seed(head_dim)
     query = torch.randn(40, head_dim, generator=generator).bfloat16()

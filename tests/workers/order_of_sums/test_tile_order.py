@@ -45,14 +45,14 @@ def same_bits(a, b):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_product_is_what_the_definition_says(tile_pools, shape):
+def test_a_product_matches_the_definition(tile_pools, shape):
     x, weight = operands(*shape)
     expected = tile_oracle.product(x, weight)
     for pool in tile_pools:
         assert same_bits(gemm(pool, x, pack(weight), out_dtype=torch.float32), expected)
 
 
-def test_operands_of_any_bits(tile_pools):
+def test_operands_of_any_bits_match_the_definition(tile_pools):
     x, weight = any_bits(24, 200, seed=1), any_bits(70, 200, seed=2)
     small = torch.where(torch.arange(200) % 3 == 0, x.float() * 2.0**-60, x.float()).bfloat16()
     for rows in (x, small):
@@ -61,7 +61,7 @@ def test_operands_of_any_bits(tile_pools):
         )
 
 
-def test_the_order_is_another_than_the_dot_order(cpu_library):
+def test_tile_order_differs_from_dot_order(cpu_library):
     x, weight = operands(4, 64, 256)
     pools = [cpu.Pool(cpu_library, [-1], summation=order) for order in ("dot", "tile")]
     assert not same_bits(*(gemm(pool, x, pack(weight), out_dtype=torch.float32) for pool in pools))
@@ -82,7 +82,7 @@ def test_a_row_has_the_same_bits_among_any_rows_and_on_any_number_of_threads(til
                 assert same_bits(part, whole[start : start + count]), (count, pool.num_threads)
 
 
-def test_no_rows_are_no_work(tile_pools):
+def test_zero_rows_give_an_empty_product(tile_pools):
     """A step whose chunks end within their prompts has no row for the output head."""
     int4 = pack_int4(torch.zeros(64, 32, dtype=torch.uint8), torch.ones(64, 1))
     for weight in (pack(operands(1, 64, 32)[1]), int4):
@@ -136,7 +136,7 @@ def test_int8_has_the_same_bits_in_both_orders(tile_pools, shape, segments):
 @pytest.mark.parametrize(
     "shape", [(1, 64, 64, 32), (19, 65, 256, 128), (33, 70, 40, 8), (2, 64, 48, 24), (3, 66, 672, 336)]
 )
-def test_an_int4_product_is_what_the_definition_says(tile_pools, shape, with_zeros):
+def test_an_int4_product_matches_the_definition(tile_pools, shape, with_zeros):
     rows, outputs, inputs, group_size = shape
     x, _ = operands(rows, outputs, inputs)
     generator = torch.Generator().manual_seed(1)
@@ -148,7 +148,7 @@ def test_an_int4_product_is_what_the_definition_says(tile_pools, shape, with_zer
         assert same_bits(gemm(pool, x, pack_int4(codes, scales, zeros), out_dtype=torch.float32), expected)
 
 
-def test_numbers_below_the_normal_ones_are_zeros(tile_pools):
+def test_denormals_are_treated_as_zeros(tile_pools):
     """Everywhere: factors, products and their sums."""
     x, weight = (part * 2.0**-64 for part in operands(5, 64, 96))
     x[:, ::5] *= 2.0**-63

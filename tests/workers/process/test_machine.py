@@ -44,13 +44,13 @@ def test_the_report_names_the_order_of_sums_and_how_to_have_the_other(isa, order
     assert dict(machine.report())["summation"] == wanted
 
 
-def test_a_server_that_was_told_to_take_torch_is_told_to_leave_that_out():
+def test_a_server_configured_for_torch_is_advised_to_drop_that_option():
     assert machine.why_slow("torch").startswith("--cpu-isa torch: torch multiplies one row at a time, ")
     if cpu.runnable_isas():
         assert machine.remedy("torch") == "leave out --cpu-isa torch"
 
 
-def test_where_nothing_is_built_the_remedy_is_one_command(without_libraries):
+def test_without_built_kernels_the_remedy_is_one_command(without_libraries):
     rows = dict(machine.report())
     assert rows["kernels built"] == rows["kernels taken"] == "none"
     assert rows["summation"] == "none: torch's, row by row"
@@ -68,7 +68,7 @@ def test_where_nothing_is_built_the_remedy_is_one_command(without_libraries):
         ({"url": "file:///tmp/paged_serve-0.1.0-py3-none-any.whl"}, "paged-serve"),
     ],
 )
-def test_it_installs_again_from_where_it_came(told, source, monkeypatch):
+def test_the_remedy_reinstalls_from_the_original_source(told, source, monkeypatch):
     class Installed:
         def read_text(self, name):
             assert name == "direct_url.json"

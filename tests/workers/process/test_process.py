@@ -165,7 +165,7 @@ def first_plans() -> list[worker.SchedulerOutput]:
     ]
 
 
-def test_a_worker_loads_executes_and_stops_when_told(houses):
+def test_a_worker_loads_executes_and_stops_on_command(houses):
     house = houses()
     (ready,) = house.load_all()
     assert (ready.rank, ready.num_blocks, ready.vocab_size, ready.device) == (0, 32, 300, "cpu")
@@ -193,7 +193,7 @@ def test_the_supervisor_stops_a_worker_by_message_and_by_signal(houses):
     ("folder", "model", "expected"),
     [("/nonexistent", {}, "/nonexistent"), (None, {"device": "cuda"}, "CUDA"), (None, {"max_model_len": 9999}, "9999")],
 )
-def test_what_cannot_work_is_refused_with_the_reason(houses, folder, model, expected):
+def test_an_impossible_model_is_refused_with_the_reason(houses, folder, model, expected):
     house = houses(folder, **model)
     house.welcome()
     _, failed = house.expect(worker.WorkerFailed)

@@ -43,12 +43,12 @@ def machine(tmp_path):
     return free
 
 
-def test_without_a_container_what_the_kernel_calls_available_is_free(machine):
+def test_without_a_container_the_kernels_available_memory_is_free(machine):
     assert machine(4096) == 4 * MIB
     assert machine(4096, max="max\n", current=str(MIB)) == 4 * MIB
 
 
-def test_a_containers_limit_counts_but_not_its_page_cache(machine):
+def test_a_containers_memory_limit_counts_without_its_page_cache(machine):
     stat = f"anon 5\ninactive_file {MIB}\nactive_file {MIB // 2}\n"
     assert machine(99999, max=str(8 * MIB), current=str(6 * MIB), stat=stat) == 3 * MIB + MIB // 2
     assert machine(1024, max=str(8 * MIB), current=str(6 * MIB), stat=stat) == MIB
@@ -59,7 +59,7 @@ def test_this_machine_has_some_memory():
     assert MIB < resident_bytes() <= peak_resident_bytes()
 
 
-def test_ranks_share_the_cpus_evenly_unless_told_otherwise():
+def test_ranks_share_the_cpus_evenly_by_default():
     large = 16 * WEIGHTS_BYTES_PER_THREAD
     assert threads_of_rank(ParallelConfig(), large, 8) == 8
     assert threads_of_rank(ParallelConfig(tensor_parallel_size=3), large, 8) == 2
@@ -86,7 +86,7 @@ def test_no_two_threads_of_a_server_are_pinned_to_one_cpu(pin, threads, ranks):
         assert set(chosen) <= set(cpus)
 
 
-def test_of_a_cores_two_halves_one_is_used(tmp_path, monkeypatch):
+def test_one_hyperthread_of_each_core_is_used(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2, 3, 6})
     for cpu, siblings in {0: "0,2", 1: "1,3", 2: "0,2", 3: "1,3"}.items():
         (tmp_path / f"cpu{cpu}/topology").mkdir(parents=True)
@@ -214,7 +214,7 @@ def test_the_configured_order_of_sums_is_that_of_the_kernels():
         pool.close()
 
 
-def test_an_order_of_sums_that_no_kernel_would_keep_is_refused():
+def test_an_order_of_sums_that_no_kernel_supports_is_refused():
     config = Config(model=ModelConfig(cpu_isa="torch", summation="tile"))
     with pytest.raises(ConfigError, match="summation=tile"):
         rank._create_pool(config, 0, rank.DEMO_MODEL, "cpu")

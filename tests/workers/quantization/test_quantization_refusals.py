@@ -104,7 +104,7 @@ STATIC = {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "tensor
         ("ct-w4a16", {"ignore": []}, r"no tensor lm_head\.weight_scale|no tensor lm_head\.weight_shape"),
     ],
 )
-def test_what_is_not_supported_is_refused_by_name(name, config, complaint, source, folder):
+def test_an_unsupported_quantization_is_refused_by_name(name, config, complaint, source, folder):
     write_quantized(source, folder, name)
     edit(folder, config)
     with pytest.raises(ConfigError, match=complaint):
@@ -151,7 +151,7 @@ def test_fp8_is_refused_on_the_cpu_kernels(source, make_pool):
         ours(source, "bfloat16", pool=make_pool(), quantization="fp8")
 
 
-def test_what_the_user_asks_for_must_be_what_the_checkpoint_is(source, folder):
+def test_a_requested_quantization_must_match_the_checkpoint(source, folder):
     write_quantized(source, folder, "awq")
     ours(folder, quantization="awq")
     with pytest.raises(ConfigError, match=r"quantization=int8, but .* is quantized by awq already"):

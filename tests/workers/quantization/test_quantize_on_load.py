@@ -66,7 +66,7 @@ def test_an_fp8_code_is_the_nearest_and_no_row_of_zeros_is_divided_by_zero():
 
 
 @pytest.mark.parametrize(("group_size", "bound"), [(32, 0.0825), (64, 0.094), (128, 0.106)])
-def test_int4_steps_are_searched_for(group_size, bound):
+def test_int4_scales_are_found_by_search(group_size, bound):
     """On Gaussian weights; the plain rule, the largest weight at 7, loses 9.7, 11.2 and 12.6 %."""
     matrix = gaussian(256, 1024)
     error = relative_error(int4_weight(matrix, group_size).dequantized(), matrix)
@@ -141,7 +141,7 @@ def test_a_quantized_products_rows_keep_their_bits(dtype, row_variant):
             assert torch.equal(product(x[rows]), whole[rows])
 
 
-def test_pairs_of_codes_come_apart_again():
+def test_packed_pairs_of_codes_unpack_to_the_same_codes():
     codes = torch.randint(0, 16, (6, 64), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     assert in_pairs(codes).shape == (6, 32)
     assert torch.equal(apart(in_pairs(codes)), codes)
@@ -153,13 +153,13 @@ def logits(folder, **options):
 
 
 @pytest.mark.parametrize(("kind", "bound"), [("int8", 0.05), ("fp8", 0.2), ("int4", 0.35)])
-def test_a_quantized_model_says_nearly_what_the_float_one_says(kind, bound, folder):
+def test_a_quantized_models_logits_are_near_the_float_models(kind, bound, folder):
     exact = logits(folder, dtype="float32")
     assert 0.1 * bound < relative_error(logits(folder, dtype="float32", quantization=kind), exact) < bound
 
 
 @pytest.mark.parametrize("kind", ["int8", "int4"])
-def test_what_is_quantized_is_reported(kind, folder):
+def test_the_quantized_matrices_are_reported(kind, folder):
     options = {"quantization": kind, "quantize_lm_head": False}
     whole, facts = ours(folder).weights_bytes, ours(folder, **options).quantization
     outputs = 3 * (128 + 64 + 64 + 64 + 96 + 96 + 64)
@@ -199,7 +199,7 @@ def test_the_output_head_stays_float_beside_fp8_unless_asked_for(folder):
 
 
 @pytest.mark.parametrize("kind", ["int8", "int4", "fp8"])
-def test_two_ranks_say_what_one_says_and_keep_a_rows_bits(kind, tmp_path, row_variant):
+def test_two_ranks_match_one_and_keep_a_rows_bits(kind, tmp_path, row_variant):
     """On plain torch 8 bits only nearly so: a rank's share of a token's activations has a scale of its own."""
     reference("llama-even", tmp_path / "model", torch.bfloat16)
     options = {"quantization": kind, "quantize_lm_head": kind == "int8"}

@@ -37,7 +37,7 @@ def is_readable(completions: Completions, wait_s: float) -> bool:
     return bool(select.select([completions.fd], [], [], wait_s)[0])
 
 
-def test_each_event_is_told_once_and_after_those_before_it(completions):
+def test_each_event_is_reported_once_and_in_order(completions):
     first, second = Event(), Event()
     completions.watch(first)
     completions.watch(second)
@@ -52,7 +52,7 @@ def test_each_event_is_told_once_and_after_those_before_it(completions):
     assert not completions.take()
 
 
-def test_what_waiting_raised_is_raised_in_its_turn_and_later_events_are_still_waited_for(completions):
+def test_an_exception_of_a_wait_is_raised_in_order_and_later_events_are_still_awaited(completions):
     events = [Event(), Event(), Event()]
     for event in events:
         completions.watch(event)
@@ -69,7 +69,7 @@ def test_what_waiting_raised_is_raised_in_its_turn_and_later_events_are_still_wa
     assert completions.take()
 
 
-def test_an_event_that_has_passed_is_told_at_once_and_without_a_thread(completions):
+def test_a_passed_event_is_reported_at_once_without_a_thread(completions):
     before = threading.active_count()
     for _ in range(3):
         completions.watch(PassedEvent())
@@ -78,7 +78,7 @@ def test_an_event_that_has_passed_is_told_at_once_and_without_a_thread(completio
     assert threading.active_count() == before
 
 
-def test_an_event_that_has_passed_is_told_after_those_before_it(completions):
+def test_a_passed_event_is_reported_after_those_before_it(completions):
     first = Event()
     completions.watch(first)
     completions.watch(PassedEvent())

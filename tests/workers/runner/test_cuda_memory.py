@@ -12,18 +12,18 @@ from paged_serve.workers.runner.cuda_memory import kv_budget
 GIB = 1 << 30
 
 
-def test_the_cache_gets_what_weights_a_full_step_graphs_and_others_leave():
+def test_the_cache_gets_the_memory_left_by_weights_a_full_step_graphs_and_others():
     assert kv_budget(0.9, 80 * GIB, 20 * GIB) == 52 * GIB
 
 
-def test_too_small_a_share_is_refused_with_one_that_would_do():
+def test_a_share_that_is_too_small_is_refused_with_a_sufficient_one():
     with pytest.raises(
         ConfigError, match=r"gpu_memory_utilization=0\.2 of .* raise gpu_memory_utilization above 0\.25"
     ):
         kv_budget(0.2, 80 * GIB, 20 * GIB)
 
 
-def test_a_full_device_is_refused_with_what_else_would_do():
+def test_a_full_device_is_refused_with_the_alternatives():
     with pytest.raises(ConfigError, match="use tensor_parallel_size, a smaller model"):
         kv_budget(0.9, 80 * GIB, 80 * GIB)
 
@@ -48,7 +48,7 @@ def cuda(monkeypatch):
     return calls
 
 
-def test_a_capture_leaves_other_threads_their_waiting(cuda):
+def test_other_threads_may_wait_during_a_capture(cuda):
     """In torch's default mode an event that the completions thread waits for would end the capture."""
     replay = GraphPool().capture(lambda: cuda.append("run"))
     assert cuda == [{"pool": "a pool", "capture_error_mode": "thread_local"}, "run"]

@@ -97,7 +97,7 @@ def same_alone_and_together(model, seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_a_request_gets_the_same_bytes_alone_and_in_any_company(model, seed):
+def test_a_request_gets_the_same_bytes_alone_and_in_any_batch(model, seed):
     same_alone_and_together(model, seed)
 
 
@@ -125,7 +125,7 @@ def new_row(row: int, prompt: list[int], params: SamplingParams, block: int) -> 
     return NewRow(row, pack_ids(prompt), len(prompt), 0, pack_ids([block]), 1, (2,), params)
 
 
-def test_answers_stand_in_the_order_of_the_plan(model):
+def test_results_are_in_the_order_of_the_plan(model):
     """Decode rows ascending, whatever the order they joined in; then the chunks that end their row, in plan order."""
     greedy = SamplingParams(temperature=0.0)
     prompts = {5: [11, 12], 1: [21, 22, 23], 3: [31], 6: [41, 42, 43], 0: [51, 52]}
@@ -149,12 +149,12 @@ def test_answers_stand_in_the_order_of_the_plan(model):
     assert runner.execute(plan).token_ids == alone[6][0]
 
 
-def test_a_step_without_work_answers_nothing(model):
+def test_a_step_without_work_returns_nothing(model):
     output = new_runner(model).execute(SchedulerOutput(1, 9))
     assert (output.step, output.token_ids, output.logprobs, output.nan_indices) == (9, b"", (), b"")
 
 
-def test_logits_that_are_not_finite_are_told_and_the_neighbour_goes_on(model):
+def test_non_finite_logits_are_reported_and_the_neighbour_continues(model):
     class Poisoned:
         geometry, backend, device = model.geometry, model.backend, model.device
         forward = staticmethod(model.forward)

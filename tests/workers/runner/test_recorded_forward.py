@@ -137,13 +137,13 @@ def test_any_traffic_gets_the_same_bytes(make_model):
     assert results[0] == results[1]
 
 
-def test_a_context_grows_past_every_boundary(make_model, monkeypatch):
+def test_a_context_that_grows_past_every_boundary_has_the_same_bits(make_model, monkeypatch):
     """Blocks of 16 tokens, attention's tiles of 32 keys, and angles that are made for some positions at once."""
     monkeypatch.setattr(rotary, "POSITIONS_AT_ONCE", 48)
     same_both_ways(make_model, [prefill(0, 3), join(0), *[STEADY] * 120])
 
 
-def test_threads_come_to_share_a_long_context(make_model, tmp_path):
+def test_a_long_context_shared_by_threads_has_the_same_bits(make_model, tmp_path):
     """Attention gives each thread a range of keys from some length on: its plan is made anew in every step."""
     path = write_tiny_model(tmp_path, max_position_embeddings=2048)
     plans = [prefill(0, 1018, 2048), join(0), *[STEADY] * 12]
@@ -151,7 +151,7 @@ def test_threads_come_to_share_a_long_context(make_model, tmp_path):
 
 
 @pytest.mark.parametrize("quantization", ["int8", "int4"])
-def test_quantized_weights(make_model, quantization):
+def test_quantized_weights_give_the_same_bits(make_model, quantization):
     plans = [prefill(0, 9), join(0), STEADY, prefill(3, 14), join(3), *[STEADY] * 20]
     same_both_ways(lambda: make_model(DEMO_MODEL, quantization=quantization), plans)
 
@@ -191,7 +191,7 @@ def test_memory_that_has_moved_is_not_used_again(make_model):
     assert programs_run(new_runner(model), pool, plans) == [0, 0, 1, 0, 0, 1]
 
 
-def test_a_first_step_that_makes_the_buffers_is_no_verdict(make_model):
+def test_a_first_step_that_allocates_the_buffers_does_not_disable_recording(make_model):
     """Torch allocates them."""
     model, pool = make_model()
     first = structs.replace(prefill(0, 1), chunks=(), decode_joins=pack_ids([0]))
@@ -230,14 +230,14 @@ def test_a_model_in_which_torch_computes_stays_in_python(make_model, caplog):
         lambda x: int(x[0, 0]),
     ],
 )
-def test_torchs_own_work_is_noticed(compute):
+def test_torch_operations_are_detected(compute):
     x = torch.ones(4, 6)
     with torch.inference_mode(), TorchWatch() as watch:
         compute(x)
     assert watch.computed
 
 
-def test_views_are_no_work():
+def test_views_do_not_count_as_torch_operations():
     x = torch.ones(4, 6)
     with torch.inference_mode(), TorchWatch() as watch:
         x[1:].view(-1, 3).flatten(1)[:2].contiguous().data_ptr()

@@ -31,7 +31,7 @@ def steps(runner, events):  # noqa: F811
     return Steps(runner, mark)
 
 
-def test_a_step_is_told_when_the_device_has_passed_it(steps, events, waiting):  # noqa: F811
+def test_a_step_is_reported_when_the_device_has_passed_it(steps, events, waiting):  # noqa: F811
     for plan in PLANS:
         steps.launch(plan)
     assert steps.take() is None

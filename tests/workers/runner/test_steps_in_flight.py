@@ -129,7 +129,7 @@ def test_a_late_token_of_a_request_that_is_gone_does_not_reach_the_next_in_its_r
     same_both_ways(waiting, runner, plans)
 
 
-def test_what_depends_on_earlier_tokens_waits_for_them(waiting, runner):
+def test_rows_that_depend_on_earlier_tokens_wait_for_them(waiting, runner):
     params = SamplingParams(temperature=0.0, repetition_penalty=1.9, frequency_penalty=1.5, logprobs=2)
     start = SchedulerOutput(0, 0, new_rows=(new_row(3, 9, params),), chunks=(Chunk(3, 9),))
     same_both_ways(waiting, runner, [start, SchedulerOutput(0, 0, decode_joins=pack_ids([3])), *[STEADY] * 20], 3)
@@ -143,7 +143,7 @@ def test_rows_that_join_with_known_tokens_start_from_these(waiting, runner):
     same_both_ways(waiting, runner, [start, join, STEADY, STEADY])
 
 
-def test_a_device_knows_the_last_blocks_and_tokens_it_was_told():
+def test_a_device_keeps_the_last_blocks_and_tokens_it_was_sent():
     rows = DeviceRows(NUM_ROWS, 64, BLOCK_SIZE, 64, "cpu", 2)
     rows.reset(structs.replace(new_row(2, 5), block_ids=pack_ids([4])))
     host = RequestRows(NUM_ROWS, 64, BLOCK_SIZE, 300)

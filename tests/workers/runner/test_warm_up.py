@@ -41,14 +41,14 @@ def first_answers(runner: ModelRunner) -> list[tuple[bytes, object]]:
     return [(answer.token_ids, answer.logprobs) for answer in answers]
 
 
-def test_the_first_request_is_the_same_with_and_without(make_runner):
+def test_the_first_request_is_the_same_with_and_without_warm_up(make_runner):
     cold, warm = make_runner(64), make_runner(64)
     warm_up(warm.execute, 64)
     assert first_answers(warm) == first_answers(cold)
 
 
 @pytest.mark.parametrize("max_model_len", range(1, 7))
-def test_every_context_is_long_enough(make_runner, max_model_len):
+def test_every_context_length_can_be_warmed_up(make_runner, max_model_len):
     warm_up(make_runner(max_model_len).execute, max_model_len)
 
 

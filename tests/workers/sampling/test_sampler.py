@@ -210,7 +210,7 @@ def test_tokens_are_drawn_from_the_distribution(params, vary):
     assert ((observed - expected) ** 2 / expected).sum() < chi_square_limit(len(expected) - 1)
 
 
-def test_equal_logits_go_to_the_lowest_id():
+def test_ties_between_logits_go_to_the_lowest_id():
     assert one([1.0, 3.0, 3.0, 3.0], SamplingParams(temperature=0.0), prompt=[0], output=[], eos=()).token_ids[0] == 1
     for seed in range(20):  # of four equals, top-k 2 and top-p 0.5 keep the two lowest
         for params in (SamplingParams(top_k=2), SamplingParams(top_p=0.5)):
@@ -223,7 +223,7 @@ def test_equal_logits_go_to_the_lowest_id():
 @pytest.mark.parametrize(
     "params", [SamplingParams(temperature=0.0, logprobs=2), SamplingParams(top_p=0.9, logprobs=-1)]
 )
-def test_logits_that_are_not_finite_are_reported_and_harm_no_neighbour(params, poison):
+def test_non_finite_logits_are_reported_and_harm_no_neighbour(params, poison):
     bench = Bench(64)
     for row in range(3):
         bench.put(row, params, seed=row)
@@ -263,7 +263,7 @@ def test_logprobs_are_those_of_the_raw_logits(count, temperature):
     assert np.abs(found.logprobs[0] - exact.numpy()).max() < 2e-6
 
 
-def test_a_new_row_remembers_nothing_of_the_old_one():
+def test_a_new_row_keeps_no_state_of_the_old_one():
     bench, fresh = Bench(64), Bench(64)
     detailed = SamplingParams(
         temperature=0.4, top_k=3, top_p=0.5, min_p=0.2, repetition_penalty=2.0, frequency_penalty=1.0, min_tokens=9,
