@@ -8,10 +8,10 @@ first in every second round, so that whatever drifts meets both. Standby workers
 for seconds. A quarter of each run is not counted at its beginning.
 
 idle    10,000 idle and 1,000 slow connections, which send a byte of a request's headers each second and come again when
-        they are closed. Told: p99 of the time to first token (target +10 %), and the frontend's memory for each idle
+        they are closed. Prints: p99 of the time to first token (target +10 %), and the frontend's memory for each idle
         connection (target 10 KB).
 unread  500 streams of 400 tokens with five logprobs each whose clients never read; the load begins once all is computed
-        that can be. Told: p99 between two tokens (target +5 %), and what the engine core (target 32 MB) and the
+        that can be. Prints: p99 between two tokens (target +5 %), and what the engine core (target 32 MB) and the
         frontend have grown by.
 
 Each p99 is that of all runs of a kind together. Its change has a 95 % interval: rounds drawn anew two thousand times.

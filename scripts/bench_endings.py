@@ -154,7 +154,7 @@ def one_run(name: str) -> End:
             asyncio.run(wait_for_standbys(server, 1))
             found = end(server)
             if found.exit_code != expected_code:
-                raise SystemExit(f"{name}: exit code {found.exit_code}, not {expected_code}\n{server.said()}")
+                raise SystemExit(f"{name}: exit code {found.exit_code}, not {expected_code}\n{server.stderr()}")
             return found
         finally:
             server.process.kill()

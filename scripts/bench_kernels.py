@@ -178,11 +178,11 @@ def main() -> None:
         sys.exit(f"bench_kernels: no kernel is called {' or '.join(options.only)}")
     limits = limits_of(results)
     print("limits: " + ", ".join(f"{name} {number(value)}" for name, value in limits.items()))
-    told = {"bench": "kernels", "threads": options.threads, "isa": machine.pool.library.isa, **about}
-    told["summation"] = machine.pool.summation
-    told["read_gbytes_per_s_by_threads"] = reading
-    told["instructions"] = {name: rate / 1e9 for name, rate in instructions.items()}
-    print(json.dumps({**told, "limits": limits, "results": results}))
+    header = {"bench": "kernels", "threads": options.threads, "isa": machine.pool.library.isa, **about}
+    header["summation"] = machine.pool.summation
+    header["read_gbytes_per_s_by_threads"] = reading
+    header["instructions"] = {name: rate / 1e9 for name, rate in instructions.items()}
+    print(json.dumps({**header, "limits": limits, "results": results}))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
     python scripts/bench_loop.py [--repeats 5] [serve options]
 
 On a server of its own, the built-in demo model unless an option names another: 27 requests that are the most work we
-could think of, one after another, while another connection asks for /live every millisecond. Told of each request: the
+could think of, one after another, while another connection asks for /live every millisecond. Prints per request: the
 longest time that /live took meanwhile, the least of all repeats (a pause of the machine comes in some of them, the
 request's own doing in all). Target: 50 ms. Wall time, so on a machine that does nothing else.
 """

@@ -1,4 +1,4 @@
-"""What does a server do with more than it can bear?
+"""What does a server do under overload?
 
     python scripts/bench_overload.py {goodput,fairness} [--seconds 20] [--rate R] [serve options]
 
@@ -7,10 +7,10 @@ processes of this machine and take their share of it.
 
 goodput      Peak: 48 requests at once for 32 rows, closed loop. Then ten times the requests of the peak, open loop.
              Regime: the model fills one core, so what a refusal costs the frontend, the client and the kernel must fit
-             beside it. Told: output tokens a second of what was answered, beside the peak's (target 95 %), and how long
+             beside it. Prints: output tokens a second of the answers, beside the peak's (target 95 %), and how long
              a refusal took (target 20 ms).
 fairness     Ten API keys that send 9 % of the peak each; then the first of them sends ten times that, and again from
-             the start. Told: p99 of the time to first token of the other nine (target +20 %).
+             the start. Prints: p99 of the time to first token of the other nine (target +20 %).
 """
 
 import argparse

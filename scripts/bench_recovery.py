@@ -190,7 +190,7 @@ def main() -> None:
         finally:
             server.close()
             if options.keep_log:
-                print(server.said(), file=sys.stderr)
+                print(server.stderr(), file=sys.stderr)
     report(results, options)
 
 

@@ -204,8 +204,8 @@ def report_bytes(benches: dict[str, Bench], result: dict[str, object]) -> None:
     for name, bench in benches.items():
         columns_of_bytes = list(zip(*bench.frame_bytes, strict=True))
         medians = [int(statistics.median(column)) for column in columns_of_bytes]
-        told = [f"{middle} ({max(column)})" for middle, column in zip(medians, columns_of_bytes, strict=True)]
-        print(f"{name:42s}" + "".join(f" {text:>12s}" for text in told))
+        cells = [f"{middle} ({max(column)})" for middle, column in zip(medians, columns_of_bytes, strict=True)]
+        print(f"{name:42s}" + "".join(f" {text:>12s}" for text in cells))
         result[f"{name} bytes"] = medians
 
 

@@ -130,12 +130,12 @@ def report(options: argparse.Namespace, idle: dict[str, float], runs: list[dict[
     rows = [["CPU ms a step", "median", "min", "max", "idle ms/s"]]
     for name in runs[0]:
         values = [run[name] for run in runs]
-        told = (statistics.median(values), min(values), max(values), idle.get(name))
-        rows.append([name, *map(number, told)])
+        figures = (statistics.median(values), min(values), max(values), idle.get(name))
+        rows.append([name, *map(number, figures)])
     ours = [name for name in idle if name != "client" and not name.startswith("worker")]
     sums = [sum(run[name] for name in ours) for run in runs]
-    told = (statistics.median(sums), min(sums), max(sums), sum(idle[name] for name in ours))
-    rows.append(["all but worker and client", *map(number, told)])
+    figures = (statistics.median(sums), min(sums), max(sums), sum(idle[name] for name in ours))
+    rows.append(["all but worker and client", *map(number, figures)])
     print(table(rows))
     print(json.dumps({"bench": "step", "streams": options.streams, **circumstances(), "idle": idle, "runs": runs}))
 

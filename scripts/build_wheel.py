@@ -98,12 +98,12 @@ def least_manylinux(library: bytes) -> int:
     with tempfile.NamedTemporaryFile(suffix=".so") as file:
         file.write(library)
         file.flush()
-        told = subprocess.run(
+        symbols = subprocess.run(
             ["readelf", "--wide", "--dynamic", "--version-info", file.name], check=True, capture_output=True, text=True
         ).stdout
-    if strange := set(re.findall(r"\(NEEDED\).*\[(.*)\]", told)) - PROMISED:
+    if strange := set(re.findall(r"\(NEEDED\).*\[(.*)\]", symbols)) - PROMISED:
         raise SystemExit(f"a library needs {sorted(strange)}, which manylinux does not promise")
-    versions = {kind: newest(re.findall(rf"Name: {kind}_([\d.]+)", told)) for kind in ("GLIBC", "GLIBCXX", "CXXABI")}
+    versions = {kind: newest(re.findall(rf"Name: {kind}_([\d.]+)", symbols)) for kind in ("GLIBC", "GLIBCXX", "CXXABI")}
     for least, (glibcxx, cxxabi) in NEWEST.items():
         has = {"GLIBC": parsed(f"2.{least}"), "GLIBCXX": parsed(glibcxx), "CXXABI": parsed(cxxabi)}
         if all(versions[kind] <= has[kind] for kind in versions):

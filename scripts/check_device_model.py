@@ -80,12 +80,12 @@ def requests() -> tuple[list[str], list[SamplingParams]]:
 def determinism(**options: str) -> list[dict[str, Any]]:
     prompts, params = requests()
     with LLM(**options) as llm:
-        alone = [told(llm.generate([p], s, use_tqdm=False))[0] for p, s in zip(prompts, params, strict=True)]
+        alone = [contents(llm.generate([p], s, use_tqdm=False))[0] for p, s in zip(prompts, params, strict=True)]
         llm.reset_prefix_cache()
-        ways = {"together": told(llm.generate(prompts, params, use_tqdm=False))}
-        ways["again, from the prefix cache"] = told(llm.generate(prompts, params, use_tqdm=False))
+        ways = {"together": contents(llm.generate(prompts, params, use_tqdm=False))}
+        ways["again, from the prefix cache"] = contents(llm.generate(prompts, params, use_tqdm=False))
     with LLM(max_num_batched_tokens=CHUNK_TOKENS, max_num_seqs=8, **options) as llm:
-        ways[f"in chunks of {CHUNK_TOKENS}"] = told(llm.generate(prompts, params, use_tqdm=False))
+        ways[f"in chunks of {CHUNK_TOKENS}"] = contents(llm.generate(prompts, params, use_tqdm=False))
     return [
         {
             "requests": name,
@@ -97,7 +97,7 @@ def determinism(**options: str) -> list[dict[str, Any]]:
     ]
 
 
-def told(outputs: list[Any]) -> list[tuple[list[int], list[Any]]]:
+def contents(outputs: list[Any]) -> list[tuple[list[int], list[Any]]]:
     """Tokens, and all log-probabilities."""
     results = []
     for output in outputs:

@@ -35,7 +35,7 @@ def copies_of(nbytes: float) -> int:
 
 
 class GraphTimer:
-    """By events around replays. The CPU's share is not in it: bench_cuda.py launch tells that."""
+    """By events around replays. The CPU's share is not in it: bench_cuda.py launch measures that."""
 
     def time(self, calls: Sequence[Call]) -> Timing:
         once_us = self._sample(self._recorded(calls)) / len(calls)

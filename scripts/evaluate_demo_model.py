@@ -83,7 +83,7 @@ class Answerer:
         return [text.split(STOP)[0] for text in self.tokenizer.batch_decode(out, skip_special_tokens=False)]
 
     def answers(self, asked: list[Question]) -> list[tuple[Question, str]]:
-        """Every question with what the model said."""
+        """Every question with the model's answer."""
         rows = sorted(asked, key=lambda question: len(question.prompt))
         answered = []
         for at in range(0, len(rows), BATCH):
@@ -93,11 +93,11 @@ class Answerer:
         return answered
 
 
-def is_right(question: Question, said: str) -> bool:
+def is_right(question: Question, output: str) -> bool:
     """A chat answer must match to its end; a raw one to the end of its sentence or line."""
     if question.answer.endswith((END, ".")):
-        return said.startswith(question.answer)
-    return said.split("\n")[0] == question.answer
+        return output.startswith(question.answer)
+    return output.split("\n")[0] == question.answer
 
 
 def check_chat_template(tokenizer) -> None:
@@ -119,8 +119,8 @@ def check_chat_template(tokenizer) -> None:
 def print_table(answered: list[tuple[Question, str]]) -> bool:
     """Prints one line per kind; True when every gate holds."""
     kinds: dict[str, list[bool]] = {}
-    for question, said in answered:
-        kinds.setdefault(question.kind, []).append(is_right(question, said))
+    for question, output in answered:
+        kinds.setdefault(question.kind, []).append(is_right(question, output))
     holds = True
     print(f"{'kind':36}{'right':>6}{'of':>6}{'%':>7}{'gate':>6}")
     for kind, right in sorted(kinds.items()):
@@ -134,10 +134,12 @@ def print_table(answered: list[tuple[Question, str]]) -> bool:
 def print_wrong(answered: list[tuple[Question, str]], each: int) -> None:
     shown: dict[str, int] = {}
     print("\nfirst wrong answers")
-    for question, said in answered:
-        if not is_right(question, said) and shown.setdefault(question.kind, 0) < each:
+    for question, output in answered:
+        if not is_right(question, output) and shown.setdefault(question.kind, 0) < each:
             shown[question.kind] += 1
-            print(f"  {question.kind}: {question.prompt[-160:]!r}\n    wanted {question.answer!r}\n    got    {said!r}")
+            print(
+                f"  {question.kind}: {question.prompt[-160:]!r}\n    wanted {question.answer!r}\n    got    {output!r}"
+            )
 
 
 def print_samples(answerer: Answerer) -> None:

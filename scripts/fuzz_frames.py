@@ -2,7 +2,7 @@
 
 `python scripts/fuzz_frames.py --count 100_000_000`. Works in rounds of 2^20 frames, each from one seed, several at
 once; `--seed` is the first round's, so `--count 1 --seed N` runs round N again. `--limit-s` ends it early: no round
-begins after it, and the last line says which seed comes next. Ends with 1, and shows the frame, when anything raised.
+begins after it, and the last line names the next seed. Ends with 1, and shows the frame, when anything raised.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """Damaged HTTP requests at a real server, many connections at once; no answer may be 500 or more.
 
 `python scripts/fuzz_http.py --count 1_000_000 --seed 1`. `--limit-s` ends it early. Ends with 1, and shows the bytes,
-when the server said 500, wrote a traceback or stopped answering.
+when the server answered 500, wrote a traceback or stopped answering.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Everything that wants a GPU, in one command and under twenty minutes: what is right, and how fast it is.
+"""Everything that needs a GPU, in one command and under twenty minutes: what is right, and how fast it is.
 
     python scripts/gpu_check.py [--out build/gpu_check] [--only WORD ...] [--dry-run] [--executor emulator]
 

@@ -1,4 +1,4 @@
-"""The report of gpu_check.py for people: where it ran, what passed, the figures as tables, what failures said."""
+"""The report of gpu_check.py for people: where it ran, what passed, the figures as tables, the output of failures."""
 
 import importlib.metadata
 import shutil
@@ -71,8 +71,8 @@ def markdown(report: dict[str, Any]) -> str:
 
 
 def summary(part: dict[str, Any]) -> dict[str, Any]:
-    said = part["output"].strip().splitlines()
-    last = "" if part["figures"] or not said else said[-1][:100].replace("|", "\\|")
+    lines = part["output"].strip().splitlines()
+    last = "" if part["figures"] or not lines else lines[-1][:100].replace("|", "\\|")
     return {
         "part": part["name"],
         "outcome": part["outcome"],

@@ -1,4 +1,4 @@
-"""One server under one long judgement: what it told is kept when it was not good."""
+"""One server under one long judgement: its output is kept after a failure."""
 
 import shutil
 import tempfile

@@ -49,7 +49,7 @@ SCALARS: dict[type, str] = {
     types.BytesType: "bytes",
     types.BoolType: "boolean",
 }
-# Every struct by its own name where that is unique; the three Welcomes are told apart by their module.
+# Every struct by its own name where that is unique; the three Welcomes are distinguished by their module.
 AMBIGUOUS = {"Welcome"}
 
 

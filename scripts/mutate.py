@@ -1,4 +1,4 @@
-"""How many small bugs in the heart of the engine the fast tests and a short simulation notice.
+"""How many small bugs in the core of the engine the fast tests and a short simulation detect.
 
 `python scripts/mutate.py [--only block_pool] [--limit-s 150 --first 200]`. Every mutant (mutants.py) is planted in a
 child of a process that has imported everything and collected all tests; the child runs them, quickest first, then a few

@@ -2,8 +2,8 @@
 
 `python scripts/random_workloads.py --isa avx2 --dtype int8 --count 1000`. Each is one number, as in
 tests/workers/invariance/test_random_workloads.py, with the instruction set and the form given here in place of those
-that the number draws: a small server, requests, mishaps, and all that each request is told held, bit for bit, against
-what it is told alone. Without --isa every one that this machine runs, without --dtype every form, COUNT workloads for
+that the number draws: a small server, requests, faults, and the output of each request compared, bit for bit, with
+its output alone. Without --isa every one that this machine runs, without --dtype every form, COUNT workloads for
 each pair. `--limit-s` ends it early. Prints a line for each pair; the first difference ends it with an exception that
 names the number.
 """

@@ -65,7 +65,7 @@ class Stream:
         ]
         return "\r\n".join(head).encode() + b"\r\n\r\n" + text
 
-    # What the connection tells
+    # What the connection delivers
 
     def begin(self, status: int) -> None:
         if status not in (200, 503):  # 503: another frontend is not there yet

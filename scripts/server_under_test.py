@@ -42,9 +42,9 @@ class Server:
     @property
     def num_warm_standbys(self) -> int:
         """Standby workers that have ever become warm."""
-        return self.said().count("waits to be needed")
+        return self.stderr().count("waits to be needed")
 
-    def said(self) -> str:
+    def stderr(self) -> str:
         self.log.seek(0)
         return self.log.read()
 
@@ -65,7 +65,7 @@ def is_halted(process: psutil.Process) -> bool:
 
 
 async def is_ready(path: str) -> bool:
-    """Whether /ready says 200 within half a second."""
+    """Whether /ready answers 200 within half a second."""
     try:
         async with asyncio.timeout(0.5):
             reader, writer = await asyncio.open_unix_connection(path)
@@ -81,7 +81,7 @@ async def wait_ready(server: Server) -> None:
     deadline = time.monotonic() + START_TIMEOUT_S
     while not await is_ready(server.socket):
         if server.process.poll() is not None or time.monotonic() > deadline:
-            raise SystemExit(f"the server is not ready:\n{server.said()}")
+            raise SystemExit(f"the server is not ready:\n{server.stderr()}")
         await asyncio.sleep(READY_POLL_S)
 
 

@@ -1,7 +1,7 @@
 """A server under a mixed load for an hour: does anything grow that should not?
 
 `python scripts/soak.py --minutes 60 --seed 1`. Streams over HTTP, over HTTP with keys and over ZeroMQ, chat,
-completions, templates, bad requests, connections that break, go on, or never ask; every answer is compared. Told: how
+completions, templates, bad requests, connections that break, go on, or never ask; every answer is compared. Prints: how
 each process' memory grows in an hour, with a 95 % confidence interval. Ends with 1 when one surely grows by more than
 1 MB an hour and has grown beyond what the interpreter keeps (4 MB), when files, threads or blocks are not given back,
 or when an answer is wrong; the log is kept then.

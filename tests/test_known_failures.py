@@ -1,4 +1,4 @@
-"""docs/known-failures.md names tests as its evidence: each of them exists, and a row without one says so."""
+"""docs/known-failures.md names tests as its evidence: each of them exists, and a row without one is marked open."""
 
 import ast
 import re

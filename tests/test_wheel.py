@@ -65,13 +65,13 @@ def test_an_installed_wheel_answers_as_the_source_does(tmp_path):
 
 
 def answer(folder: Path, isa: str) -> str:
-    """What the package in `folder` says to a prompt."""
+    """The output of the package in `folder` for a prompt."""
     command = [sys.executable, "-P", "-m", "paged_serve", "complete", "--cpu-isa", isa]
     variables = {**os.environ, "PYTHONPATH": str(folder)}
     prompt = ["-p", "The capital of France is", "--temperature", "0", "--max-tokens", "8"]
-    told = subprocess.run([*command, *prompt], cwd="/", env=variables, capture_output=True, text=True, check=True)
-    assert told.stdout.strip(), told.stderr
-    return told.stdout
+    done = subprocess.run([*command, *prompt], cwd="/", env=variables, capture_output=True, text=True, check=True)
+    assert done.stdout.strip(), done.stderr
+    return done.stdout
 
 
 @pytest.mark.skipif(not cpu.runnable_isas(), reason="the kernels are not built")

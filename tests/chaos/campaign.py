@@ -65,12 +65,12 @@ class Campaign:
 
 
 def run(campaign: Campaign, server: ServerProcess) -> Ledger:
-    """Serve, break, check, stop. AssertionError when a block, a process or a file is left; the rest is told."""
+    """Serve, break, check, stop. AssertionError when a block, a process or a file is left; the rest is reported."""
     server.wait_ready()
     ledger = asyncio.run(_run(campaign, server))
     server.process.terminate()
     code = wait_ended(server)
-    assert code == 0, f"exit code {code}\n{server.said()}"
+    assert code == 0, f"exit code {code}\n{server.stderr()}"
     check_no_file_is_left(server)
     return ledger
 

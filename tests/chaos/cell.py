@@ -124,11 +124,11 @@ async def until_all_have_begun(load: Load, asking: "asyncio.Task[None]", count: 
 
 
 def check_end(server: ServerProcess, cell: Cell) -> None:
-    """After the end of the server, asked for or not: no process and no file is left, and the exit code tells how."""
+    """After the end of the server, asked for or not: no process and no file is left, and the exit code shows how."""
     code = wait_ended(server)
     sudden = {"SIGKILL": -signal.SIGKILL, "SIGSEGV": -signal.SIGSEGV}
     if cell.role == "supervisor" and cell.signal in sudden:
-        assert code == sudden[cell.signal], server.said()
+        assert code == sudden[cell.signal], server.stderr()
         return  # the next server on this machine clears the run directory
-    assert code == 0, server.said()
+    assert code == 0, server.stderr()
     check_no_file_is_left(server)

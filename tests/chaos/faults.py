@@ -50,7 +50,7 @@ def process_of(server: ServerProcess, role: str) -> psutil.Process | None:
 def wait_for_process(server: ServerProcess, role: str) -> psutil.Process:
     deadline = time.monotonic() + GONE_WITHIN_S
     while (found := process_of(server, role)) is None:
-        assert time.monotonic() < deadline, f"there is no {role}:\n{server.said()}"
+        assert time.monotonic() < deadline, f"there is no {role}:\n{server.stderr()}"
         time.sleep(0.005)
     return found
 

@@ -26,7 +26,7 @@ class Ledger:
     completed: int = 0
     aborted: int = 0
     tokens: int = 0
-    refused: int = 0  # orders that were told to come back at the first try
+    refused: int = 0  # orders that were refused with Retry-After at the first try
     broken: int = 0  # connections that ended before their answer
     resumed: int = 0  # of them, answers that went on behind the last event that was received
     wrong: list[str] = field(default_factory=list)

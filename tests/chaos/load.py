@@ -1,4 +1,4 @@
-"""The load: so many streams at once, each compared with what the same request was told when nothing was wrong."""
+"""The load: so many streams at once, each compared with the output of the same request without a fault."""
 
 import asyncio
 import contextlib
@@ -7,12 +7,12 @@ import time
 from collections.abc import Sequence
 
 from .ledger import Ledger
-from .orders import Order, Told
+from .orders import Order, Received
 from .transports import Attempt, Broken, Failed, Refused, Transport
 
 PATIENCE_S = 90.0  # how long an order is asked again before it counts as lost
 ASK_AGAIN_S = 0.2
-Expected = dict[tuple[str, int], list[Told]]  # by transport and order
+Expected = dict[tuple[str, int], list[Received]]  # by transport and order
 ABORTED = 0.1  # share of orders that are left in the middle
 
 
@@ -32,15 +32,17 @@ class Load:
         """Each order on each transport, all at once; the transports must agree, too."""
         await asyncio.gather(*(self._expect(way, order) for way in self._transports for order in self._orders))
         for order in self._orders:
-            tokens = [[told.token_ids for told in self._expected[way.name, order.number]] for way in self._transports]
+            tokens = [
+                [received.token_ids for received in self._expected[way.name, order.number]] for way in self._transports
+            ]
             assert all(ids == tokens[0] for ids in tokens), f"transports differ on order {order.number}"
 
     async def _expect(self, way: Transport, order: Order) -> None:
         attempt = Attempt(order)
         async for _ in way.ask(attempt):
             pass
-        assert all(told.finish_reason in ("stop", "length") for told in attempt.told), attempt.told
-        self._expected[way.name, order.number] = attempt.told
+        assert all(received.finish_reason in ("stop", "length") for received in attempt.received), attempt.received
+        self._expected[way.name, order.number] = attempt.received
 
     async def once(self, *, again: bool = True) -> None:
         """Every order once on every transport, all at once. `again`: ask again when refused or cut off."""
@@ -60,7 +62,7 @@ class Load:
             await self._fulfil(way, order, leave_after)
 
     async def _fulfil(self, way: Transport, order: Order, leave_after: int | None, again: bool = True) -> None:
-        """Ask until it is answered, as a client does that wants its answer."""
+        """Ask until it is answered, as a client does that needs its answer."""
         ledger, deadline, attempt = self.ledger, time.monotonic() + PATIENCE_S, Attempt(order)
         ledger.orders += 1
         for number in range(10**6):
@@ -88,22 +90,22 @@ class Load:
         ledger, order = self.ledger, attempt.order
         whole = self._expected[way.name, order.number]
         try:
-            async with contextlib.aclosing(way.ask(attempt)) as received:  # type: ignore[type-var]
-                async for _ in received:
+            async with contextlib.aclosing(way.ask(attempt)) as deltas:  # type: ignore[type-var]
+                async for _ in deltas:
                     self.num_begun += attempt.num_outputs == 1
                     if leave_after is not None and attempt.num_tokens >= leave_after:
                         break
         finally:
             ledger.attempts[id(attempt)] = attempt
-            for index, (told, expected) in enumerate(zip(attempt.told, whole, strict=True)):
-                if not told.is_prefix_of(expected):
+            for index, (received, expected) in enumerate(zip(attempt.received, whole, strict=True)):
+                if not received.is_prefix_of(expected):
                     ledger.wrong.append(
-                        f"order {order.number}.{index} by {way.name}: {told} is not in {expected}"[:2000]
+                        f"order {order.number}.{index} by {way.name}: {received} is not in {expected}"[:2000]
                     )
-        if leave_after is not None and attempt.told != whole:
+        if leave_after is not None and attempt.received != whole:
             ledger.aborted += 1
             return
         ledger.completed += 1
         ledger.tokens += attempt.num_tokens
-        if attempt.told != whole:
-            ledger.wrong.append(f"order {order.number} by {way.name}: {attempt.told} is not {whole}"[:2000])
+        if attempt.received != whole:
+            ledger.wrong.append(f"order {order.number} by {way.name}: {attempt.received} is not {whole}"[:2000])

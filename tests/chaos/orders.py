@@ -1,4 +1,4 @@
-"""What is asked of the server, and what was told: the unit in which streams are compared."""
+"""What is asked of the server, and what was received: the unit in which streams are compared."""
 
 import random
 from dataclasses import dataclass, field
@@ -34,15 +34,15 @@ class Order:
 
 
 @dataclass(slots=True)
-class Told:
-    """All that one sequence was told so far; over HTTP with its text."""
+class Received:
+    """All that was received of one sequence so far; over HTTP with its text."""
 
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     text: str = ""
     finish_reason: str | None = None
 
-    def is_prefix_of(self, whole: "Told") -> bool:
+    def is_prefix_of(self, whole: "Received") -> bool:
         """Tokens and their logprobs; a text may be held back until the next token decides it."""
         return (
             self.token_ids == whole.token_ids[: len(self.token_ids)]

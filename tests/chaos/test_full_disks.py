@@ -67,7 +67,7 @@ def test_a_full_run_directory_ends_no_process_and_a_replacement_runs_without_a_r
         for role in ("worker", "engine-core"):
             processes[role].kill()
         assert "".join([*received, *stream]) == undisturbed
-        assert "is not recorded" in server.said()
+        assert "is not recorded" in server.stderr()
         server.process.terminate()
         assert server.process.wait(60) == 0
     finally:
@@ -78,8 +78,8 @@ def test_a_run_directory_that_is_too_small_is_refused_at_once(folder):
     server = ServerProcess(folder, within=within(folder, "1m"))
     try:
         assert server.process.wait(60) == 2
-        assert "TMPDIR" in server.said()
-        assert "Traceback" not in server.said()
+        assert "TMPDIR" in server.stderr()
+        assert "Traceback" not in server.stderr()
     finally:
         server.close()
 

@@ -37,8 +37,8 @@ def processes_with(folder: Path) -> list[int]:
 
 def stop(server: ServerProcess) -> None:
     server.signal_and_time(signal.SIGTERM)
-    assert server.process.returncode == 0, server.said()
-    assert "Traceback" not in server.said()
+    assert server.process.returncode == 0, server.stderr()
+    assert "Traceback" not in server.stderr()
 
 
 def test_repeated_starts_and_stops_leave_nothing_behind(tmp_path_factory):
@@ -72,7 +72,7 @@ def test_servers_that_start_at_once_share_only_the_temporary_directory(tmp_path_
         assert len({server.port for server in servers}) == len(servers)
         assert len(list(run_dirs.glob("*/run-*/control.sock"))) == len(servers)
         assert len({server.complete() for server in servers}) == 1
-        assert not any("lost" in server.said() for server in servers)
+        assert not any("lost" in server.stderr() for server in servers)
         for server in servers:
             stop(server)
         assert [path.name for path in run_dirs.glob("*/*")] == []

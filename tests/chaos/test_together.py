@@ -1,4 +1,4 @@
-"""Two and three processes struck at one moment: what was accepted is finished to the byte, and the server goes on."""
+"""Faults in two and three processes at once: accepted requests finish to the byte, and the server goes on."""
 
 import asyncio
 import signal
@@ -23,7 +23,7 @@ HALTED_RANKS: tuple[Strike, ...] = (("worker 0", "SIGSTOP"), ("worker 1", "SIGST
 HALTED_ENGINE: tuple[Strike, ...] = (("engine-core", "SIGSTOP"), ("worker 0", "SIGSTOP"))
 
 
-def told(value: object) -> str:
+def id_of(value: object) -> str:
     if isinstance(value, tuple):
         return " and ".join(f"{role} {name}" for role, name in value)
     return f"tp{value}"
@@ -49,7 +49,7 @@ def serve_through(server: ServerProcess, *all_strikes: tuple[Strike, ...]) -> No
     for strikes in all_strikes:
         asyncio.run(run_strikes(server, strikes, ORDERS, expected))
     server.process.send_signal(signal.SIGTERM)
-    assert wait_ended(server) == 0, server.said()
+    assert wait_ended(server) == 0, server.stderr()
     check_no_file_is_left(server)
 
 
@@ -60,7 +60,7 @@ def test_streams_survive_halted_ranks_and_then_a_core_halted_with_a_rank(start):
 @pytest.mark.nightly
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-    ("size", "strikes"), [(size, pair) for size in SIZES for pair in mixed(children_of(size), 2)], ids=told
+    ("size", "strikes"), [(size, pair) for size in SIZES for pair in mixed(children_of(size), 2)], ids=id_of
 )
 def test_streams_survive_every_pair_of_faults_on_a_fresh_server(start, size, strikes):
     serve_through(start(size), strikes)

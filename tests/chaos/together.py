@@ -46,10 +46,10 @@ async def run_strikes(
         for victim, signal in victims:
             send(victim, signal)
         await asking
-        ledger, told = load.ledger, f"{strikes}\n{load.ledger.report()}"
-        assert not ledger.wrong, told
-        assert not ledger.lost, told
-        assert not ledger.broken or any(role == "frontend" for role, _ in strikes), told
+        ledger, context = load.ledger, f"{strikes}\n{load.ledger.report()}"
+        assert not ledger.wrong, context
+        assert not ledger.lost, context
+        assert not ledger.broken or any(role == "frontend" for role, _ in strikes), context
     if any(role == HELPER for role, _ in strikes):
         await asyncio.to_thread(check_chat, server)
     await check_nothing_is_left(server)

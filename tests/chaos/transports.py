@@ -1,4 +1,4 @@
-"""The two ways to ask: HTTP on a socket of its own, and the client library over ZeroMQ. Both note when news came."""
+"""The two ways to ask: HTTP on a socket of its own, and the client library over ZeroMQ. Both note when output came."""
 
 import asyncio
 import contextlib
@@ -14,9 +14,9 @@ import httptools
 from paged_serve.frontend.client.async_client import AsyncClient
 from paged_serve.protocol.errors import Overloaded, PagedServeError
 
-from .orders import Order, Told
+from .orders import Order, Received
 
-SILENCE_S = 120.0  # a stream that says nothing for so long hangs
+SILENCE_S = 120.0  # a stream without output for so long hangs
 
 
 NOTICEABLE_S = 0.05
@@ -39,7 +39,7 @@ class Attempt:
     """One order asked once. Times are `time.monotonic` seconds."""
 
     order: Order
-    told: list[Told] = field(init=False)
+    received: list[Received] = field(init=False)
     sent_at: float = 0.0
     heard_at: float = 0.0  # last
     num_outputs: int = 0
@@ -48,11 +48,11 @@ class Attempt:
     last_event: str = ""  # its id, where events have any
 
     def __post_init__(self) -> None:
-        self.told = [Told() for _ in range(self.order.params.n)]
+        self.received = [Received() for _ in range(self.order.params.n)]
 
     @property
     def num_tokens(self) -> int:
-        return sum(len(told.token_ids) for told in self.told)
+        return sum(len(received.token_ids) for received in self.received)
 
     def sent(self) -> None:
         if not self.sent_at:
@@ -71,7 +71,7 @@ class Transport(Protocol):
     can_resume: bool  # where it left off; else an attempt that broke begins anew
 
     def ask(self, attempt: Attempt) -> AsyncIterator[None]:
-        """Yields after each piece of news. Raises Refused, Broken or Failed; closing it aborts the request."""
+        """Yields after each piece of output. Raises Refused, Broken or Failed; closing it aborts the request."""
         ...
 
 
@@ -89,12 +89,12 @@ class EngineTransport:
         request = self._client.submit(attempt.order.prompt, attempt.order.params)
         try:
             async for delta in request:
-                told = attempt.told[delta.index]
-                told.token_ids += delta.token_ids
-                told.logprobs += [one.logprobs[0] for one in delta.logprobs or ()]
+                received = attempt.received[delta.index]
+                received.token_ids += delta.token_ids
+                received.logprobs += [one.logprobs[0] for one in delta.logprobs or ()]
                 if delta.finish_reason is not None:
-                    assert told.finish_reason is None, "a sequence ended twice"
-                    told.finish_reason = delta.error or delta.finish_reason.api_name
+                    assert received.finish_reason is None, "a sequence ended twice"
+                    received.finish_reason = delta.error or delta.finish_reason.api_name
                 attempt.heard()
                 yield
         except Overloaded as error:
@@ -194,12 +194,12 @@ class HttpTransport:
             if "error" in chunk:
                 raise Failed(line)
             for choice in chunk["choices"]:
-                told = attempt.told[choice["index"]]
-                assert told.finish_reason is None, "news of a sequence that has ended"
-                told.text += choice["text"]
-                told.token_ids += choice.get("token_ids") or []
-                told.logprobs += (choice.get("logprobs") or {}).get("token_logprobs", [])
-                told.finish_reason = choice["finish_reason"]
+                received = attempt.received[choice["index"]]
+                assert received.finish_reason is None, "output of a sequence that has ended"
+                received.text += choice["text"]
+                received.token_ids += choice.get("token_ids") or []
+                received.logprobs += (choice.get("logprobs") or {}).get("token_logprobs", [])
+                received.finish_reason = choice["finish_reason"]
         attempt.last_event = event_id
 
 

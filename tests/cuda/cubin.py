@@ -1,4 +1,4 @@
-"""What a cubin (ELF) says of its kernels, read without any tool of NVIDIA: resources, and instructions by kind.
+"""What a cubin (ELF) records of its kernels, read without any tool of NVIDIA: resources, and instructions by kind.
 
 Compared with `cuobjdump -res-usage` and `nvdisasm` of CUDA 13.0 over all kernels and architectures of the gate: equal.
 """
@@ -26,7 +26,7 @@ REGISTERS, FRAME_BYTES, STACK_BYTES, PARAMS_BYTES = 0x2F, 0x11, 0x12, 0x19
 
 @dataclass(frozen=True, slots=True)
 class KernelResources:
-    """Of one thread, or one block where it says so."""
+    """Of one thread, or of one block where stated."""
 
     registers: int
     stack_bytes: int  # the largest of the kernel's and its subroutines'

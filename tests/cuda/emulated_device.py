@@ -229,10 +229,10 @@ class EmulatedNccl:
         """See that all are in the same exchange."""
         if self._arrivals is not None:
             self._arrivals.arrive(self._rank)
-        said = f"{kind} {x.dtype} {list(x.shape)}".encode().ljust(64)
-        heard = [bytearray(said) for _ in range(self._size)]
-        self._links.exchange([memoryview(one) for one in heard])
-        if len(different := sorted({bytes(one).decode().rstrip() for one in heard})) > 1:
+        sent = f"{kind} {x.dtype} {list(x.shape)}".encode().ljust(64)
+        received = [bytearray(sent) for _ in range(self._size)]
+        self._links.exchange([memoryview(one) for one in received])
+        if len(different := sorted({bytes(one).decode().rstrip() for one in received})) > 1:
             raise ExchangeError(f"ranks met in different exchanges: {'; '.join(different)}")
 
 

@@ -1,4 +1,4 @@
-"""Bugs to plant in paged attention, one at a time: (file, the only place that says this, what it says instead, why).
+"""Bugs to plant in paged attention, one at a time: (file, a text that occurs once, its replacement, why).
 
 check_attention must notice each of MUTATIONS; EQUIVALENT ones change no result, for the reason given.
 """

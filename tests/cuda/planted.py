@@ -24,7 +24,7 @@ SANITIZE = ("-fsanitize=address", "-fno-omit-frame-pointer", "-g1", "-O1")
 
 
 class Mutation(NamedTuple):
-    """In `file`, the only place that says `old` says `new`."""
+    """In `file`, the only occurrence of `old` becomes `new`."""
 
     file: str
     old: str

@@ -29,7 +29,7 @@ def test_all_parts_together_take_at_most_twenty_minutes():
 
 
 def test_every_program_that_can_use_a_device_is_a_part():
-    """The kinds of check that a GPU is for, and every program of ours that can be told to use one."""
+    """The kinds of check that a GPU is for, and every program here that can use one."""
     commands = [" ".join(one.command) for one in parts_for("cuda")]
     for wanted in (
         *("tests/cuda/test_selftest.py", "-q --timeout 0 -p no:cacheprovider --executor cuda tests/cuda --deselect"),
@@ -48,7 +48,7 @@ def test_every_program_that_can_use_a_device_is_a_part():
 
 
 def cases_of_bench_cuda() -> list[str]:
-    """What scripts/bench_cuda.py says it measures."""
+    """What scripts/bench_cuda.py lists as its measurements."""
     shown = subprocess.run(
         [sys.executable, ROOT / "scripts" / "bench_cuda.py", "--help"],
         env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'scripts'}"},

@@ -72,10 +72,10 @@ def test_the_kernel_list_is_what_steps_launch(tmp_path, family, cached, quantiza
     backend = CudaBackend(launcher := RecordingLauncher(), "sm_90a", 2, device="cpu")
     config = ModelConfig(device="cpu", quantization=quantization)
     model = load_model(folder, config, ALONE, lambda done, total: None, backend=backend)
-    told = []
-    load_kernels(model, cached, BLOCK_SIZE, lambda *progress: told.append(progress))
+    reported = []
+    load_kernels(model, cached, BLOCK_SIZE, lambda *progress: reported.append(progress))
     assert not launcher.launched, "a kernel was launched before they were loaded"
-    assert told
+    assert reported
     take_steps(model, KVCache.allocate(model.geometry, NUM_BLOCKS, BLOCK_SIZE, dtype=cached))
     assert set(launcher.launched) == set(launcher.loaded)
     assert len(launcher.loaded) == len(set(launcher.loaded))

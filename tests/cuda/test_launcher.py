@@ -28,7 +28,7 @@ PARAMS = RmsNormParams(1 << 40, 2, 3, 4, 0.5)
 
 
 class FakeFunction:
-    """Notes what cupy.RawKernel would be told."""
+    """Notes the arguments that cupy.RawKernel would receive."""
 
     def __init__(self):
         self.launches, self.loads, self.max_dynamic_shared_size_bytes = [], 0, 0
@@ -106,10 +106,10 @@ def test_loading_launches_nothing_and_happens_once(launcher, cupy, tmp_path):
 
 
 def test_progress_is_reported_after_each_kernel(launcher):
-    kernels, told = [rms_norm_kernel(torch.bfloat16, size) for size in (64, 128, 256)], []
+    kernels, reported = [rms_norm_kernel(torch.bfloat16, size) for size in (64, 128, 256)], []
     launcher.load_all(kernels[:1])
-    launcher.load_all(kernels, lambda *progress: told.append(progress))
-    assert told == [(1, 2), (2, 2)]
+    launcher.load_all(kernels, lambda *progress: reported.append(progress))
+    assert reported == [(1, 2), (2, 2)]
 
 
 def test_a_kernel_that_does_not_compile_ends_the_loading(launcher):

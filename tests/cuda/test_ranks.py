@@ -120,7 +120,7 @@ def new_cache(model, group):
     return cache
 
 
-def told(output):
+def contents(output):
     """All but how long it took."""
     return output.token_ids, output.logprobs, output.prompt_logprobs, output.nan_indices
 
@@ -139,7 +139,7 @@ def with_graphs(ranks, group):
             outputs.append(take(steps))
     outputs.append(take(steps))
     assert device.num_captured == captured, "a graph was captured in the midst of steps"
-    return [told(output) for output in outputs]
+    return [contents(output) for output in outputs]
 
 
 def take(steps):
@@ -153,7 +153,7 @@ def without_graphs(ranks, group):
     sampler = DeviceSampler(model.backend.launcher, model.geometry.vocab_size, "cpu")
     sizes = {"num_rows": NUM_ROWS, "max_model_len": MAX_LEN, "max_tokens": 64, "steps_in_flight": 1}
     runner = ModelRunner(model, new_cache(model, group), group, sampler, **sizes)
-    return [told(runner.execute(plan)) for plan in PLANS]
+    return [contents(runner.execute(plan)) for plan in PLANS]
 
 
 @pytest.mark.parametrize("seed", [1, 2])

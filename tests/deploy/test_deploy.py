@@ -1,4 +1,4 @@
-"""What deploy/ says of paged-serve is true of it: options, routes, metrics, sources, times, system calls."""
+"""What deploy/ states of paged-serve is true of it: options, routes, metrics, sources, times, system calls."""
 
 import os
 import re
@@ -72,7 +72,7 @@ def test_an_image_runs_unprivileged_with_options_that_serve_has(path):
     assert options[options.index("--port") + 1] == port
     url = re.search(r"http://127\.0\.0\.1:(\d+)(/\w+)", one(instructions, "HEALTHCHECK").plain[-1])
     assert url[1] == port
-    assert url[2] in app._OPEN_PROBES, "with an API key every other route wants it"
+    assert url[2] in app._OPEN_PROBES, "with an API key every other route requires it"
 
 
 def test_the_images_differ_only_in_what_cuda_needs():

@@ -53,13 +53,13 @@ class ServerProcess:
         self.began = time.monotonic()
         self.process = subprocess.Popen(command, stderr=self._errors, env=variables, cwd=temporary)
 
-    def said(self) -> str:
+    def stderr(self) -> str:
         return (self.temporary / "stderr").read_text()
 
     def wait_ready(self, within_s: float = 60.0) -> None:
-        while not (found := re.search(r"http +http://127.0.0.1:(\d+)", self.said())):
-            assert time.monotonic() < self.began + within_s, self.said()
-            assert self.process.poll() is None, self.said()
+        while not (found := re.search(r"http +http://127.0.0.1:(\d+)", self.stderr())):
+            assert time.monotonic() < self.began + within_s, self.stderr()
+            assert self.process.poll() is None, self.stderr()
             time.sleep(0.02)
         self.port = int(found[1])
 
@@ -75,8 +75,8 @@ class ServerProcess:
     def wait_for_standby(self) -> psutil.Process:
         """The standby worker, once it is warm."""
         deadline = time.monotonic() + 60
-        while "waits to be needed" not in self.said():
-            assert time.monotonic() < deadline, self.said()
+        while "waits to be needed" not in self.stderr():
+            assert time.monotonic() < deadline, self.stderr()
             time.sleep(0.02)
         return self.children()["standby"]
 

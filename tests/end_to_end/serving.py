@@ -74,7 +74,7 @@ class Server:
                 return error.code, json.loads(error.read())
 
     def wait_ready(self) -> float:
-        """Seconds until /ready said 200; raises with the server's output when it ends before."""
+        """Seconds until /ready answered 200; raises with the server's output when it ends before."""
         started = time.monotonic()
         while not self._find_port() or self.get("/ready")[0] != 200:
             if self.process.poll() is not None or time.monotonic() - started > START_TIMEOUT_S:
@@ -90,7 +90,7 @@ class Server:
 
     @property
     def run_dir(self) -> str:
-        """The run's private directory, as the children were told it."""
+        """The run's private directory, from the children's command lines."""
         for child in self.children():
             found = re.search(r"--run-dir[ =](\S+)", " ".join(_command_line(child)))
             if found:
@@ -114,7 +114,7 @@ class Server:
 
 
 def is_standby(process: psutil.Process) -> bool:
-    """A worker in waiting; once promoted it bears a worker's name."""
+    """A standby worker; once promoted it has a worker's name."""
     try:
         return "paged_serve.workers.process.standby" in process.cmdline() and not process.name().startswith("worker")
     except psutil.NoSuchProcess:

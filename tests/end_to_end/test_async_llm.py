@@ -47,13 +47,13 @@ def llm(loop):
 
 @pytest.fixture(scope="module")
 def expected():
-    """What LLM says to PROMPTS, and to a chat."""
+    """The output of LLM for PROMPTS, and for a chat."""
     with LLM(**OPTIONS) as llm:
         params = [PARAMS[number % len(PARAMS)] for number in range(len(PROMPTS))]
-        return [*map(said, llm.generate(PROMPTS, params))], said(llm.chat(CHAT, PARAMS[0])[0])
+        return [*map(contents, llm.generate(PROMPTS, params))], contents(llm.chat(CHAT, PARAMS[0])[0])
 
 
-def said(output):
+def contents(output):
     sequences = [(s.text, s.token_ids, s.logprobs, s.finish_reason, s.stop_reason) for s in output.outputs]
     return output.prompt, output.prompt_token_ids, output.prompt_logprobs, sequences
 
@@ -79,8 +79,8 @@ def test_32_concurrent_requests_give_the_output_of_llm(loop, llm, expected):
         return await asyncio.gather(*map(last, requests), last(llm.chat(CHAT, PARAMS[0])))
 
     *completions, chat = loop(run())
-    assert [said(output) for output in completions] == expected[0]
-    assert said(chat) == expected[1]
+    assert [contents(output) for output in completions] == expected[0]
+    assert contents(chat) == expected[1]
     assert all(output.finished and output.metrics.decode_s >= 0 for output in completions)
 
 

@@ -71,11 +71,11 @@ def test_each_bad_request_is_answered_clearly_while_streams_run_undisturbed(serv
     undisturbed, _ = asyncio.run(streams(attacked=False))
     disturbed, answers = asyncio.run(streams(attacked=True))
     for (path, body, status, named), (answered, error) in zip(BAD, answers, strict=True):
-        told = f"{path} {str(body)[:80]}: {answered} {json.dumps(error)[:300]}"
-        assert answered == status, told
-        assert set(error["error"]) == {"message", "type", "param", "code"}, told
-        assert error["error"]["code"] == status, told
-        assert all(word in error["error"]["message"] for word in named), told
+        context = f"{path} {str(body)[:80]}: {answered} {json.dumps(error)[:300]}"
+        assert answered == status, context
+        assert set(error["error"]) == {"message", "type", "param", "code"}, context
+        assert error["error"]["code"] == status, context
+        assert all(word in error["error"]["message"] for word in named), context
     assert disturbed == undisturbed
 
 
@@ -109,10 +109,10 @@ def test_two_hundred_hostile_bodies_disturb_no_stream_and_take_little_memory(ser
         return answer["choices"][0]["text"]
 
     def stories(index: int) -> set[str]:
-        told = {story(index)}
+        texts = {story(index)}
         while not over.is_set():
-            told.add(story(index))
-        return told
+            texts.add(story(index))
+        return texts
 
     [frontend] = server.children("paged_serve.frontend.http.server")
     with ThreadPoolExecutor(8) as threads:

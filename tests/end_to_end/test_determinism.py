@@ -32,7 +32,7 @@ class Question:
 
 @dataclass
 class Answer:
-    """Everything that one sequence was told."""
+    """Everything received of one sequence."""
 
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)
@@ -150,7 +150,7 @@ def test_neighbours_chunks_preemption_and_a_killed_worker_change_no_byte():
 
 
 def check_ranks(seed: int, count: int, ranks: int, *options: str) -> None:
-    """One process, then several on a small server: everything that is told is the same."""
+    """One process, then several on a small server: everything received is the same."""
     questions = random_questions(seed, count)
     with serving(*options) as one, Client.connect(one.run_dir) as client:
         wanted = all_at_once(client, questions)

@@ -62,15 +62,15 @@ def test_a_stream_is_found_through_every_frontend_and_deleted_for_all(server):
 
 
 def test_concurrent_requests_with_one_key_share_one_answer(server):
-    """The latest reader has it; those before it are told so, and ask again."""
+    """The latest reader has it; those before it get 409, and ask again."""
 
     def answer(key: str) -> bytes:
         while True:
             with ask(server, "POST", COMPLETION, STORY, Idempotency_Key=key) as response:
-                told = response.read()
+                body = response.read()
                 if response.status == 200:
-                    return told
-                assert response.status == 409, told
+                    return body
+                assert response.status == 409, body
 
     for key in new_keys()[:2]:
         with ThreadPoolExecutor(NUM_TIMES) as clients:

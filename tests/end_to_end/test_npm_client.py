@@ -39,4 +39,4 @@ def test_sixty_four_concurrent_streams_of_the_npm_client_equal_their_whole_answe
     while 'paged:num_requests_running{engine="0",model_name="demo"} 0.0' not in server.metrics():
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    assert 'finished_reason="abort"' not in server.metrics()  # no client was left to be told
+    assert 'finished_reason="abort"' not in server.metrics()  # no client was left to receive them

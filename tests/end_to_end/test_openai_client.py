@@ -115,8 +115,8 @@ def test_a_tool_call_and_its_result_round_trip_with_the_clients_own_objects(clie
         streamed = stream.get_final_completion().choices[0]
     assert streamed.message.tool_calls[0].function.arguments == call.function.arguments
 
-    told = [*messages, answer.message, {"role": "tool", "tool_call_id": call.id, "content": "18 degrees, sunny"}]
-    assert "18 degrees" in client.chat.completions.create(messages=told, **options).choices[0].message.content
+    history = [*messages, answer.message, {"role": "tool", "tool_call_id": call.id, "content": "18 degrees, sunny"}]
+    assert "18 degrees" in client.chat.completions.create(messages=history, **options).choices[0].message.content
 
 
 def test_the_raw_response_carries_the_request_id(client):
@@ -154,6 +154,6 @@ def test_continue_final_message_continues_an_answer(client):
 
     whole = answer([question])
     begin = " ".join(whole.split(" ")[:2])
-    said = {"role": "assistant", "content": begin}
-    rest = answer([question, said], continue_final_message=True, add_generation_prompt=False)
+    begun = {"role": "assistant", "content": begin}
+    rest = answer([question, begun], continue_final_message=True, add_generation_prompt=False)
     assert begin + rest == whole

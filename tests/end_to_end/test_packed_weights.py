@@ -1,4 +1,4 @@
-"""`--packed-weights-dir` under a real server: a killed worker's successor reads the file, and mends a damaged one."""
+"""`--packed-weights-dir` under a real server: a replacement worker reads the file, and rewrites a damaged one."""
 
 import time
 from collections.abc import Iterator
@@ -32,14 +32,14 @@ def server(tmp_path_factory) -> Iterator[ServerProcess]:
 def wait_for(server: ServerProcess, line: str, count: int) -> None:
     """Until the log has `line` `count` times."""
     deadline = time.monotonic() + 60
-    while (said := server.said()).count(line) < count:
-        assert time.monotonic() < deadline, said
+    while (stderr := server.stderr()).count(line) < count:
+        assert time.monotonic() < deadline, stderr
         time.sleep(0.02)
-    assert said.count(line) == count, said
+    assert stderr.count(line) == count, stderr
 
 
 def stream_with_a_kill(server: ServerProcess) -> str:
-    """All that a stream says whose worker is killed once it has begun."""
+    """The whole text of a stream whose worker is killed once it has begun."""
     stream = server.stream(**LONG)
     first = next(stream)
     server.children()["worker"].kill()
@@ -52,7 +52,7 @@ def test_a_replacement_worker_reads_the_packed_file_and_rewrites_a_damaged_one(s
     undisturbed = server.complete(**LONG)
     (path,) = (server.temporary / "packed").iterdir()
     whole = path.read_bytes()
-    assert (server.said().count(f"{WRITTEN}{path}"), server.said().count(READ)) == (1, 0)
+    assert (server.stderr().count(f"{WRITTEN}{path}"), server.stderr().count(READ)) == (1, 0)
 
     assert stream_with_a_kill(server) == undisturbed
     wait_for(server, f"{READ}{path}, {len(whole)} bytes", 1)
@@ -60,6 +60,6 @@ def test_a_replacement_worker_reads_the_packed_file_and_rewrites_a_damaged_one(s
     path.write_bytes(bytes([whole[0] ^ 1]) + whole[1:])
     assert stream_with_a_kill(server) == undisturbed
     wait_for(server, f"packed weights in {path} are made anew: ", 1)
-    assert "has the checksum" in server.said()
+    assert "has the checksum" in server.stderr()
     wait_for(server, f"{WRITTEN}{path}", 2)
     assert path.read_bytes() == whole

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(not demo_model_folder().is_dir(), reason="needs 
 
 @pytest.fixture
 def supervise(monkeypatch, tmp_path_factory) -> Iterator[Callable[..., Supervisor]]:
-    """An engine without frontends, one of whose modules dies of one token."""
+    """An engine without frontends, one of whose modules crashes at one token."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path_factory.mktemp("t")))
     monkeypatch.syspath_prepend(str(Path(__file__).parent / "poisoned"))
     config = Config(

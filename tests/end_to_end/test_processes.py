@@ -1,4 +1,4 @@
-"""The whole house on the demo model: what is killed comes back with the same bytes, what is stopped is gone."""
+"""The whole server on the demo model: what is killed comes back with the same bytes, what is stopped is gone."""
 
 import os
 import re
@@ -102,7 +102,7 @@ def test_a_halted_supervisor_is_continued_and_the_stream_continues(server):
     server.children()["worker"].kill()  # which is not replaced until the supervisor goes on
     assert "".join([*received, *stream]) == undisturbed
     assert supervisor.status() != psutil.STATUS_STOPPED
-    assert "the supervisor (pid" in server.said()
+    assert "the supervisor (pid" in server.stderr()
 
 
 def test_a_report_describes_all_processes_and_no_request_contents(start, tmp_path):
@@ -116,10 +116,10 @@ def test_a_report_describes_all_processes_and_no_request_contents(start, tmp_pat
         next(stream, None)
     assert PROMPT["prompt"] not in paths[0].read_text()
     assert answer[:20] not in paths[0].read_text()
-    told = "\n".join(diagnosis(read_bundle(paths[0])))
-    assert "asked for by SIGUSR1" in told
-    assert "the audit finds nothing wrong" in told
-    assert re.search(r"engine-core \(pid \d+, epoch 0\): ready, \d+ MB", told)
+    text = "\n".join(diagnosis(read_bundle(paths[0])))
+    assert "asked for by SIGUSR1" in text
+    assert "the audit finds nothing wrong" in text
+    assert re.search(r"engine-core \(pid \d+, epoch 0\): ready, \d+ MB", text)
 
 
 def test_nothing_outlives_a_killed_supervisor(start):
@@ -155,6 +155,6 @@ def test_a_signal_lets_a_running_stream_end(start):
 def test_a_missing_device_is_refused_in_one_line(start):
     server = start("--device", "cuda")
     assert server.process.wait(60) == 2
-    *_, last = server.said().splitlines()
+    *_, last = server.stderr().splitlines()
     assert last.startswith("paged-serve: ")
-    assert "Traceback" not in server.said()
+    assert "Traceback" not in server.stderr()

@@ -47,11 +47,11 @@ def start(url: str, seed: int, folder: Path) -> subprocess.Popen[str]:
 def test_thousands_of_generated_requests_cause_no_server_error_and_match_the_openapi_document(tmp_path):
     with serving("--max-model-len", "128", "--num-blocks", "256", "--threads", "1") as server:
         programs = [start(server.url, seed, tmp_path / str(seed)) for seed in SEEDS]
-        said = [program.communicate()[0] for program in programs]
-        assert [program.returncode for program in programs] == [0, 0], "\n".join(said)
+        outputs = [program.communicate()[0] for program in programs]
+        assert [program.returncode for program in programs] == [0, 0], "\n".join(outputs)
         assert server.get("/ready")[0] == 200
         assert server.stop() == 0
         assert "Traceback" not in server.output()
-    generated = [int(found[1]) for text in said if (found := re.search(r"(\d+) generated", text))]
+    generated = [int(found[1]) for text in outputs if (found := re.search(r"(\d+) generated", text))]
     print("cases:", generated)
     assert sum(generated) >= 2000

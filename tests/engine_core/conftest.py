@@ -1,4 +1,4 @@
-"""An engine, a fake worker and a client that collects what it is told."""
+"""An engine, a fake worker and a client that collects what it receives."""
 
 import dataclasses
 from collections import defaultdict, deque

@@ -1,4 +1,4 @@
-"""Every program of examples/ runs as its docstring says, with the demo model, and leaves no process."""
+"""Every program of examples/ runs as its docstring states, with the demo model, and leaves no process."""
 
 import os
 import re
@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent.parent
 PROGRAMS = sorted((ROOT / "examples").glob("*.py"))
-SAYS = {  # what each has to print, as regular expressions
+EXPECTED = {  # what each has to print, as regular expressions
     "async_engine": [r"The capital of Japan is Tokyo\.", r"The capital of Italy is Rome\.\n", r"aborted: abort after"],
     "chat": [r"assistant: The capital of Italy is Rome\.", r"assistant: The capital of Peru is Lima\."],
     "embedded": [r"^ ?Paris\.$"],
@@ -35,7 +35,7 @@ def test_a_program_runs_and_prints_what_it_demonstrates(program, tmp_path, short
         command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=100, check=False
     )
     assert done.returncode == 0, done.stderr
-    for expression in SAYS[program.stem]:
+    for expression in EXPECTED[program.stem]:
         assert re.search(expression, done.stdout, re.MULTILINE), f"{expression!r} is not in:\n{done.stdout}"
     assert not list(short_folder.glob("paged-serve-*/run-*")), "a run directory is left: its engine was not ended"
 

@@ -1,4 +1,4 @@
-"""An engine core that does what a test tells it, over real ipc sockets."""
+"""An engine core scripted by a test, over real ipc sockets."""
 
 import asyncio
 import os
@@ -29,7 +29,7 @@ LIMITS = {"max_model_len": 4096, "vocab_size": 1000, "block_size": 16, "num_bloc
 
 
 def token(prompt, index, position):
-    """The fake model: what a sequence says depends on its prompt, its index and the position alone."""
+    """The fake model: a sequence's output depends on its prompt, its index and the position alone."""
     return (sum(prompt) + 31 * index + 7 * position) % LIMITS["vocab_size"]
 
 
@@ -45,7 +45,7 @@ def columns(epoch, advance, rows, step=0):
 
 
 class FakeCore:
-    """Welcomes clients, sends heartbeats, keeps what they say, and hands the rest to `script(core, peer, message)`."""
+    """Welcomes clients, sends heartbeats, keeps what they send, and hands the rest to `script(core, peer, message)`."""
 
     def __init__(self, run_dir, epoch=1, script=None, heartbeat_s=0.1):
         self.epoch, self.script, self.heartbeat_s = epoch, script or (lambda core, peer, message: None), heartbeat_s
@@ -59,7 +59,7 @@ class FakeCore:
         self._channel = RouterChannel(self._context, endpoint(run_dir, ENGINE_SOCKET), ToEngineCore)
         self._peers: list[bytes] = []
         self.mute = False  # as a stopped process is
-        self.computes = True  # as heartbeats say
+        self.computes = True  # as heartbeats report
         self.refusal = ""
         self._alive = True
         self._thread = threading.Thread(target=self._run, name="fake-core")

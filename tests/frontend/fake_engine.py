@@ -1,4 +1,4 @@
-"""An engine inside the process: says what the test wrote, token by token, and remembers what it was asked."""
+"""An engine inside the process: sends the output that the test wrote, token by token, and keeps the requests."""
 
 import asyncio
 from collections.abc import Sequence

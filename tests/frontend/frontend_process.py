@@ -40,7 +40,7 @@ class FrontendUnderTest:
         self.peer, hello = self._next(Hello)
         assert hello.role == "frontend"
         if welcome:
-            self.tell(control.Welcome(self.config))
+            self.send(control.Welcome(self.config))
 
     def wait_for(self, kind, timeout_s=60.0):
         return self._next(kind, timeout_s)[1]
@@ -56,7 +56,7 @@ class FrontendUnderTest:
                 assert not isinstance(item[1], control.Failed), item[1]
         raise AssertionError(f"no {kind.__name__} within {timeout_s} s")
 
-    def tell(self, message):
+    def send(self, message):
         assert self._control.send(self.peer, message)
 
     def get(self, path, timeout_s=60.0):

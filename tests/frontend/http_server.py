@@ -42,13 +42,13 @@ def make_model_folder(folder: Path) -> Path:
 
 @dataclass
 class Server:
-    """`says` is what the engine generates."""
+    """`text` is what the engine generates."""
 
     folder: Path
-    says: str = "hello"
+    text: str = "hello"
     options: dict[str, object] = field(default_factory=dict)
     cache: CacheConfig = field(default_factory=CacheConfig)
-    ends: bool = True  # with EOS after what it says; else by length
+    ends: bool = True  # with EOS after the text; else by length
 
     def __post_init__(self) -> None:
         model, server = ModelConfig(model=str(self.folder)), ServerConfig(**self.options)
@@ -56,7 +56,7 @@ class Server:
         text = TextSide.load(config)
         self.tokenizer = text.tokenizer
         eos = self.tokenizer.token_id("<|end|>") if self.ends else None
-        self.engine = FakeEngine([self.tokenizer.encode(self.says)], eos)
+        self.engine = FakeEngine([self.tokenizer.encode(self.text)], eos)
         self.admission = Admission(max_active=8)
         self.app = Application(config.server, self.admission, lambda: self.engine.ready)
         self.app.router, self.admin = make_routers(text, self.engine, self.admission)
@@ -97,7 +97,7 @@ class Server:
         return response.json()
 
     def stream(self, path: str, body: dict) -> list[dict]:
-        """The chunks of a stream, which must end as the protocol says."""
+        """The chunks of a stream, which must end as the protocol requires."""
         response = self.ask("POST", path, {**body, "stream": True})
         assert response.status_code == 200, response.text
         assert response.headers["content-type"].startswith("text/event-stream")

@@ -34,7 +34,7 @@ EVERY_TOKEN = ModelFacts(num_blocks=64, max_model_len=64, vocab_size=2**31 - 1, 
 
 @dataclass(slots=True)
 class Outcomes:
-    """What became of the frames; `behind` counts what the engine said to valid ones."""
+    """What became of the frames; `behind` counts the engine's answers to valid ones."""
 
     frames: int = 0
     valid: int = 0
@@ -140,7 +140,7 @@ def fuzz_link(link: str, mutator: FrameMutator, count: int, outcomes: Outcomes) 
 
 def fuzz_round(seed: int, count: int = ROUND_FRAMES) -> Outcomes:
     """About `count` frames over all links; the same seed damages the same frames in the same way."""
-    logging.getLogger("paged_serve.protocol.transport.channel").setLevel(logging.ERROR)  # it tells of refused frames
+    logging.getLogger("paged_serve.protocol.transport.channel").setLevel(logging.ERROR)  # it logs refused frames
     rng, outcomes = random.Random(seed), Outcomes()
     donors = samples(list(UNIONS), rng)
     share = -(-count // len(UNIONS) // VARIANTS) * VARIANTS

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from ..end_to_end.serving import Server
 
 WIDTH = 16  # connections
-TIMEOUT_S = 120.0  # without any news
+TIMEOUT_S = 120.0  # without any output
 BODY = {"prompt": "Once", "max_tokens": 1, "temperature": 0, "logprobs": 1, "stop": ["x"], "stream": False}
 CHAT = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}
 WORDS = [
@@ -93,7 +93,7 @@ def exchanges(port: int, blobs: Iterable[bytes], width: int = WIDTH) -> Iterator
             if not num_open:
                 return
             ready = selector.select(TIMEOUT_S)
-            assert ready, f"{num_open} connections without news for {TIMEOUT_S:g} s"
+            assert ready, f"{num_open} connections without output for {TIMEOUT_S:g} s"
             for key, events in ready:
                 if _advance(selector, key.data, events):
                     selector.unregister(key.data.link)

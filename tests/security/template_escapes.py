@@ -1,4 +1,4 @@
-"""Run as a program: renders each template that it reads from its input, and says what each made the process do.
+"""Run as a program: renders each template that it reads from its input, and prints what each made the process do.
 
 In a process of its own, as an audit hook cannot be taken away again.
 """

@@ -1,4 +1,4 @@
-"""Whether another key has asked the same before cannot be told from how soon the first token comes."""
+"""The time to the first token does not reveal whether another key has sent the same prompt before."""
 
 import bisect
 import http.client
@@ -70,7 +70,7 @@ def auc(hits: list[float], misses: list[float]) -> float:
 
 
 def guess(port: int, count: int) -> float:
-    """The spy asks what the victim has asked, or something else that is as long, as a coin says."""
+    """The spy asks what the victim has asked, or something else that is as long, at random."""
     rng = random.Random(count)
     times: dict[bool, list[float]] = {True: [], False: []}
     with Caller(port, "victim") as victim, Caller(port, "spy") as spy:

@@ -22,7 +22,7 @@ CI_COUNT = 10_000
 NIGHTLY_COUNT = int(os.environ.get("PAGED_SERVE_TEST_DOOR_COUNT", 1_000_000))
 OPEN = {"/live", "/health"}
 
-# A route that is added here has had its review: which keys may ask it, and what it tells.
+# A route that is added here has had its review: which keys may ask it, and what it reveals.
 PUBLIC = {
     ("POST", "/v1/completions"),
     ("POST", "/v1/chat/completions"),
@@ -188,9 +188,9 @@ def test_no_spelling_of_a_request_passes_without_a_key(folder, root_path, count)
         seen[status] = seen.get(status, 0) + 1
         if status == 401:
             continue
-        told = f"{scope} got {status} {body!r}"
-        assert scope["path"].removeprefix(root_path) in OPEN, told
-        assert (status, body) == (200, b"") or status == 405, told
+        context = f"{scope} got {status} {body!r}"
+        assert scope["path"].removeprefix(root_path) in OPEN, context
+        assert (status, body) == (200, b"") or status == 405, context
     assert not server.engine.requests
     assert set(seen) == {200, 401, 405}, "the probes were among them"
     print(f"{count // 2} requests: {seen}")

@@ -1,4 +1,4 @@
-"""What clients are told of errors is written for them; what an exception says stays in the log, whatever its way."""
+"""Error texts for clients are written for them; an exception's text stays in the log, whatever its way."""
 
 import ast
 import asyncio
@@ -112,18 +112,18 @@ def exchange(server: Server, path: str, body: dict | None, **headers: str) -> li
     return asyncio.run(talk())
 
 
-def check(sent: list[dict], told: str) -> None:
-    assert SECRET not in repr(sent), told
-    assert "Traceback" not in repr(sent), told
+def check(sent: list[dict], context: str) -> None:
+    assert SECRET not in repr(sent), context
+    assert "Traceback" not in repr(sent), context
     status = sent[0]["status"]
-    assert (b"x-request-id", b"id-of-mine") in sent[0]["headers"], told
+    assert (b"x-request-id", b"id-of-mine") in sent[0]["headers"], context
     text = b"".join(event.get("body", b"") for event in sent).decode()
     if status == 500:
         error = json.loads(text)["error"]
-        assert (error["type"], error["code"]) == ("InternalServerError", 500), told
-        assert "id-of-mine" in error["message"], told
+        assert (error["type"], error["code"]) == ("InternalServerError", 500), context
+        assert "id-of-mine" in error["message"], context
     else:  # a stream that had begun, or what could be answered without it
-        assert status in (200, 400, 503), told
+        assert status in (200, 400, 503), context
 
 
 _numbers = itertools.count()
@@ -145,9 +145,9 @@ def test_no_exception_shows_its_text_wherever_it_is_raised(server, seam):
             for variant, headers in variants(path, body):
                 with broken_at(server, seam, error):
                     sent = exchange(server, path, variant, **headers)
-                told = f"{seam}: {type(error).__name__} on {path} {variant} {headers}"
-                check(sent, told)
-                assert server.admission.num_active == 0, told
+                context = f"{seam}: {type(error).__name__} on {path} {variant} {headers}"
+                check(sent, context)
+                assert server.admission.num_active == 0, context
 
 
 @pytest.mark.parametrize("error", UNEXPECTED, ids=lambda error: type(error).__name__)
@@ -163,21 +163,21 @@ def test_no_error_of_the_engine_shows_its_text_before_or_within_an_answer(server
                 assert "/dev" not in repr(exchange(server, path, variant, **headers))
 
 
-# Texts of exceptions that are meant for clients: what a JSON library says of the client's own body, and what the
-# operator's template says by raise_exception; the sizes in our own words when a request is too large for a frame.
+# Texts of exceptions that are meant for clients: a JSON library's error about the client's own body, and what the
+# operator's template passes to raise_exception; the sizes in our own words when a request is too large for a frame.
 MEANT = {
     *("conversation/strict_json.py", "conversation/chat_template.py", "client/request_terms.py", "client/session.py"),
 }
-TOLD = {"HttpError", "InvalidRequest", "Overloaded", "RequestExpired"}
+CLIENT_ERRORS = {"HttpError", "InvalidRequest", "Overloaded", "RequestExpired"}
 
 
-def told_texts(path: Path):
-    """Makers of what clients are told, within handlers of exceptions whose name they use."""
+def client_texts(path: Path):
+    """Makers of error texts for clients, within handlers of exceptions whose name they use."""
     for handler in ast.walk(ast.parse(path.read_text())):
         if not isinstance(handler, ast.ExceptHandler) or handler.name is None:
             continue
         for call in ast.walk(handler):
-            if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id in TOLD:
+            if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id in CLIENT_ERRORS:
                 names = [node for node in ast.walk(call) if isinstance(node, ast.Name) and node.id == handler.name]
                 if names:
                     yield f"line {call.lineno}: {ast.unparse(call)}"
@@ -185,7 +185,7 @@ def told_texts(path: Path):
 
 def test_no_source_puts_an_exceptions_text_into_an_answer():
     rooms = [ROOT / "frontend", ROOT / "engine_core", ROOT / "protocol"]
-    found = {path: [*told_texts(path)] for room in rooms for path in sorted(room.rglob("*.py"))}
+    found = {path: [*client_texts(path)] for room in rooms for path in sorted(room.rglob("*.py"))}
     telling = {path.relative_to(ROOT).as_posix().partition("/")[2]: lines for path, lines in found.items() if lines}
     assert set(telling) <= MEANT, telling
     assert telling, "the search finds what is there"

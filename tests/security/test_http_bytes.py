@@ -1,4 +1,4 @@
-"""Mutated HTTP on raw sockets: the server says no, or yes, but never 500, and the next good request is served."""
+"""Mutated HTTP on raw sockets: the server refuses or answers, never with 500, and the next good request is served."""
 
 import os
 import time

@@ -1,4 +1,4 @@
-"""How long a refusal takes tells nothing about a key: how much of it was right, nor which of many it is like."""
+"""The time of a refusal reveals nothing about a key: neither how much of it was right nor which of many it is like."""
 
 import math
 import random
@@ -27,7 +27,7 @@ def welch_t(first: list[int], second: list[int]) -> float:
 
 
 def t_between(try_key: Callable[[str], object], first: str, second: str) -> float:
-    """Each try is of either key, as a coin says, so that whatever else the machine does meets both alike."""
+    """Each try is of either key, at random, so that whatever else the machine does meets both alike."""
     rng, times = random.Random(1), {first: [], second: []}
     for number in range(TRIES + 1000):
         key = rng.choice((first, second))

@@ -81,7 +81,7 @@ async def use_everything(server: ServerProcess) -> None:
 
 
 def wait_until_all_are_watched(server: ServerProcess, trips: Path) -> None:
-    """Each process says so as soon as it has begun; one that was started just now has not yet."""
+    """Each process leaves a file as soon as it has begun; one that was started just now has not yet."""
     deadline = time.monotonic() + 60
     while True:
         watched = {int(path.name.removeprefix("armed-")) for path in trips.glob("armed-*")}

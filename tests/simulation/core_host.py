@@ -38,7 +38,7 @@ class WatchedEngine(EngineCore):
         outgoing = super().add_request(client, message, now)
         streams = self.clients[client].streams
         ids = range(message.request_id, message.request_id + message.sampling_params.n)
-        if all(stream_id in streams for stream_id in ids):  # of one that ended at once, another core has told
+        if all(stream_id in streams for stream_id in ids):  # one that ended at once was reported by another core
             self.taken.append((client, message, [streams[stream_id].seed for stream_id in ids]))
         self.die_of(streams.get(message.request_id), 0)
         return outgoing
@@ -60,14 +60,14 @@ class CoreHost:
         poison: int = 0,
         failures: tuple[CoreFailure, ...] = (),
     ):
-        """`poison`: as `core_dies_of` has it. `failures`: how former cores ended, as the supervisor tells."""
+        """`poison`: as `core_dies_of` has it. `failures`: how former cores ended, as the supervisor reports."""
         self.scenario = scenario
         self.engine = WatchedEngine(scenario, epoch, poison)
         self._rng = rng
         self._busy_until = now  # the workers start, or one of them hangs
         self._hangs_since: float | None = None
         self._next_beat = now
-        self._said: list[tuple[bytes, FromEngineCore]] = []
+        self._sent: list[tuple[bytes, FromEngineCore]] = []
         self._full: set[bytes] = set()  # clients whose queue takes nothing
         self._ports = SimulatedSockets(self._deliver)
         self._clock = LoopClock(now)
@@ -83,7 +83,7 @@ class CoreHost:
     def receive(self, client: bytes, message: ToEngineCore, now: float) -> list[tuple[bytes, FromEngineCore]]:
         self._ports.to_core.append((client, message))
         self._client_link.receive(now)
-        return self._take_said()
+        return self._take_sent()
 
     def turn(self, now: float) -> list[tuple[bytes, FromEngineCore]]:
         """What the loop does without being spoken to: steps, their answers, heartbeats, leases, deadlines."""
@@ -111,18 +111,18 @@ class CoreHost:
             self._next_beat = now + BEAT_S
             client_link.beat(engine, now, computes=True)
             check_invariants(engine)
-        return self._take_said()
+        return self._take_sent()
 
-    def _take_said(self) -> list[tuple[bytes, FromEngineCore]]:
+    def _take_sent(self) -> list[tuple[bytes, FromEngineCore]]:
         check_invariants(self.engine)
         assert not self._client_link.num_failed, "a message failed by the core's own fault; the log has it"
-        said, self._said = self._said, []
-        return said
+        sent, self._sent = self._sent, []
+        return sent
 
     def _deliver(self, client: bytes, message: FromEngineCore) -> bool:
         if client in self._full:
             return False
-        self._said.append((client, message))
+        self._sent.append((client, message))
         return True
 
     def hang_workers(self, now: float) -> None:
@@ -139,7 +139,7 @@ class CoreHost:
     def replace_workers(self, now: float) -> list[tuple[bytes, FromEngineCore]]:
         """They are dead, or are killed now."""
         self._replace_workers(now, from_outside=True)
-        return self._take_said()
+        return self._take_sent()
 
     def _replace_workers(self, now: float, *, from_outside: bool) -> None:
         epoch = self.engine.worker_epoch + 1

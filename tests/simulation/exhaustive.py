@@ -81,7 +81,7 @@ class Moment:
         check_invariants(self.engine)
 
     def possible(self) -> Iterator[Event]:
-        """What can happen now. Planning when there is nothing to plan changes nothing, and is told by the key."""
+        """What can happen now. Planning when there is nothing to plan changes nothing, and is recognized by the key."""
         if self.left["submit"]:
             yield "submit", len(self.scope.requests) - self.left["submit"]
         if len(self.engine.scheduler.in_flight) < self.scope.pipeline_depth and self.engine.scheduler.num_live:
@@ -104,7 +104,7 @@ class Moment:
     def check_end(self) -> None:
         pool = self.engine.kv_cache.pool
         assert pool.num_free == pool.num_blocks, "blocks are still owned though nothing lives"
-        assert not self.client.unfinished(), "a stream was never told its end"
+        assert not self.client.unfinished(), "a stream never received its end"
 
     def key(self) -> object:
         """Everything that decides what can come."""

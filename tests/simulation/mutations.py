@@ -108,7 +108,7 @@ MUTATIONS = [
         OUTBOX,
         "if all(entry.is_told for entry in pending.values()):",
         "if True:",
-        "what a slow client was not told is forgotten",
+        "output that a slow client has not received is dropped",
     ),
     (SCHEDULER, "or first.num_passed >= self.max_passes", "", "a large request waits for ever"),
     (
@@ -150,7 +150,7 @@ MUTATIONS = [
         "",
         "a dead client keeps the turn",
     ),
-    (CORE_POISON, "came = self._kept.popleft()", "came = self._kept[0]", "what was kept is said again and again"),
+    (CORE_POISON, "came = self._kept.popleft()", "came = self._kept[0]", "a held message is repeated again and again"),
     (
         ABANDONED,
         "for sequence in request.sequences)\n        abandoned",
@@ -174,7 +174,7 @@ MUTATIONS = [
         STREAMS,
         "tuple(pack_ids(stream.received) for",
         "tuple(pack_ids(stream.received[1:]) for",
-        "a new core is told of fewer tokens than there are",
+        "a new core is sent fewer tokens than there are",
     ),
     (
         STREAMS,

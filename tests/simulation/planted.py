@@ -40,7 +40,7 @@ def plant(folder: Path, mutation: tuple[str, str, str, str]) -> None:
 
 
 def run(mutation: tuple[str, str, str, str] | None, limit_s: float) -> tuple[int, str]:
-    """Exit code of all simulations on a copy, and what they said; CAUGHT, too, when they find no end."""
+    """Exit code of all simulations on a copy, and their output; CAUGHT, too, when they find no end."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         copy_sources(folder)

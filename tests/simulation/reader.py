@@ -94,15 +94,15 @@ class Reader:
                     reading.given_up[delta.index] = delta.error
                 if reading.expected:
                     whole, _ = reading.expected[delta.index]
-                    told = reading.tokens[delta.index]
-                    assert told == whole[: len(told)], f"told {told}, expected {whole}"
+                    received = reading.tokens[delta.index]
+                    assert received == whole[: len(received)], f"received {received}, expected {whole}"
 
     @property
     def is_done(self) -> bool:
         return all(reading.streams.done for reading in self.readings)
 
     def judge(self) -> None:
-        """Every stream was told its end, and the right one."""
+        """Every stream received its end, and the right one."""
         for reading in self.readings:
             if (error := reading.streams.error) is not None:
                 assert isinstance(error, Overloaded | InvalidRequest) or self._may_expire(reading), error
@@ -110,7 +110,7 @@ class Reader:
                 assert "in use" not in str(error), error
                 continue
             for index, (tokens, reason) in enumerate(zip(reading.tokens, reading.reasons, strict=True)):
-                assert reason is not None, "a stream was never told its end"
+                assert reason is not None, "a stream never received its end"
                 if reason is FinishReason.ERROR:
                     self._judge_error(reading, index)
                     continue

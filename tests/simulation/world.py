@@ -169,15 +169,15 @@ class World:
                 self.now += rng.uniform(0, 30)
 
     def _kill_core(self, core: CoreHost) -> None:
-        """What was on its way to it is lost; of what it has said a part arrives late, some of it twice, or nothing."""
+        """What was on its way to it is lost; of what it has sent a part arrives late, some of it twice, or nothing."""
         rng = self.rng
         for reader in self._readers:
             reader.to_core.clear()
-            said = list(reader.to_client)
+            sent = list(reader.to_client)
             reader.to_client.clear()
-            reader.stale.extend(said[: rng.randint(0, len(said))])
-            if said and rng.random() < 0.3:
-                reader.stale.extend(said[: rng.randint(1, len(said))])
+            reader.stale.extend(sent[: rng.randint(0, len(sent))])
+            if sent and rng.random() < 0.3:
+                reader.stale.extend(sent[: rng.randint(1, len(sent))])
             if rng.random() < 0.3:
                 reader.stale.append(EngineFailed("the core dies"))
         self.counts["preemptions"] += core.engine.scheduler.num_preemptions

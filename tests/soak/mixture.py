@@ -14,7 +14,7 @@ import httpx
 from paged_serve.frontend.client.async_client import AsyncClient
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 
-from ..chaos.orders import Order, Told
+from ..chaos.orders import Order, Received
 from ..chaos.transports import Attempt, EngineTransport, HttpTransport
 from ..end_to_end.test_bad_input import BAD
 
@@ -36,7 +36,11 @@ QUESTIONS: list[tuple[str, Any]] = [
 ]
 PIECES = (b"", b"G", b"GET /v1/models HTTP/1.1\r\nHost: loc", b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n")
 MANY_TENANTS = 1020  # nearly as many as the engine remembers, or lets wait
-RANDOM_FIELDS = ("id", "created", "prompt_tokens_details")  # differ from answer to answer; the last tells of the cache
+RANDOM_FIELDS = (
+    "id",
+    "created",
+    "prompt_tokens_details",
+)  # differ from answer to answer; the last depends on the cache
 
 
 class Mixture:
@@ -50,7 +54,7 @@ class Mixture:
         self._orders = orders
         self._rng = random.Random(f"mixture {seed}")
         self._answers: dict[int, tuple[int, object]] = {}  # by question
-        self._streams: dict[int, list[Told]] = {}  # by order
+        self._streams: dict[int, list[Received]] = {}  # by order
         self._deeds = (self._ask, self._ask, self._resume, self._come_and_go, self._drop, self._leave, self._be_new)
 
     async def learn(self) -> None:
@@ -61,7 +65,7 @@ class Mixture:
             attempt = Attempt(order)
             async for _ in HttpTransport(self._port).ask(attempt):
                 pass
-            self._streams[order.number] = attempt.told
+            self._streams[order.number] = attempt.received
         await self._fill_pools()
 
     async def _fill_pools(self) -> None:
@@ -99,7 +103,7 @@ class Mixture:
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         response = await client.post(path, content=data, headers={"content-type": "application/json"})
         if response.headers["content-type"].startswith("text/event-stream"):
-            return response.status_code, told_in_stream(response.text)
+            return response.status_code, received_in_stream(response.text)
         return response.status_code, without_random_fields(response.json())
 
     async def _ask(self, client: httpx.AsyncClient) -> None:
@@ -111,7 +115,7 @@ class Mixture:
     async def _resume(self, _: httpx.AsyncClient) -> None:
         """A stream whose connection breaks again and again, and that goes on behind its last event."""
         way, attempt = HttpTransport(self._port, keeps=True), Attempt(self._rng.choice(self._orders))
-        while any(told.finish_reason is None for told in attempt.told):
+        while any(received.finish_reason is None for received in attempt.received):
             await self._read_some(way, attempt)
         self._compare(attempt, "resumed")
 
@@ -125,9 +129,9 @@ class Mixture:
                 return
             async for _ in EngineTransport(client).ask(attempt):
                 pass
-            for told, whole in zip(attempt.told, self._streams[attempt.order.number], strict=True):
-                if told.token_ids != whole.token_ids:
-                    self.wrong.append(f"order {attempt.order.number}: {told} is not {whole}"[:2000])
+            for received, whole in zip(attempt.received, self._streams[attempt.order.number], strict=True):
+                if received.token_ids != whole.token_ids:
+                    self.wrong.append(f"order {attempt.order.number}: {received} is not {whole}"[:2000])
 
     async def _drop(self, _: httpx.AsyncClient) -> None:
         """A connection that closes before it has asked anything."""
@@ -164,15 +168,15 @@ class Mixture:
 
     async def _read_some(self, way: HttpTransport | EngineTransport, attempt: Attempt) -> None:
         leave_after = attempt.num_tokens + self._rng.randint(1, 40)
-        async with contextlib.aclosing(way.ask(attempt)) as received:  # type: ignore[type-var]
-            async for _ in received:
+        async with contextlib.aclosing(way.ask(attempt)) as deltas:  # type: ignore[type-var]
+            async for _ in deltas:
                 if attempt.num_tokens >= leave_after:
                     return
 
     def _compare(self, attempt: Attempt, how: str) -> None:
         whole = self._streams[attempt.order.number]
-        if attempt.told != whole:
-            self.wrong.append(f"order {attempt.order.number} {how}: {attempt.told} is not {whole}"[:2000])
+        if attempt.received != whole:
+            self.wrong.append(f"order {attempt.order.number} {how}: {attempt.received} is not {whole}"[:2000])
 
 
 def without_random_fields(answer: object) -> object:
@@ -184,10 +188,10 @@ def without_random_fields(answer: object) -> object:
     return answer
 
 
-def told_in_stream(text: str) -> object:
+def received_in_stream(text: str) -> object:
     """The text and the end, however many pieces they came in."""
     chunks = [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: {")]
     choices = [choice for chunk in chunks for choice in chunk["choices"]]
-    told = "".join(choice["delta"].get("content") or "" for choice in choices)
+    received = "".join(choice["delta"].get("content") or "" for choice in choices)
     usage = without_random_fields(chunks[-1].get("usage"))
-    return told, [choice["finish_reason"] for choice in choices][-1], usage, text.endswith("[DONE]\n\n")
+    return received, [choice["finish_reason"] for choice in choices][-1], usage, text.endswith("[DONE]\n\n")

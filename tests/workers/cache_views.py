@@ -1,4 +1,4 @@
-"""One layer of a cache, as a single kernel is told of it: what the kernel does not read is empty."""
+"""One layer of a cache, as a single kernel receives it: what the kernel does not read is empty."""
 
 import torch
 from torch import Tensor

@@ -1,4 +1,4 @@
-"""The real engine core and the real model runner in one process, with a client that notes all that it is told."""
+"""The real engine core and the real model runner in one process, with a client that notes all that it receives."""
 
 from collections import deque
 from dataclasses import dataclass, field
@@ -29,7 +29,7 @@ CLIENT = b"client:0"
 
 
 @dataclass
-class Told:
+class Received:
     """All that a client learned of one sequence; logprobs as the bytes that came."""
 
     token_ids: list[int] = field(default_factory=list)
@@ -51,7 +51,7 @@ class OneProcess:
         facts = ModelFacts(num_blocks, max_model_len, geometry.vocab_size, frozenset(geometry.eos_token_ids))
         self.engine = EngineCore(config, facts)
         self.engine.add_client(CLIENT, 0.0)
-        self.told: dict[int, Told] = {}  # by stream id
+        self.received: dict[int, Received] = {}  # by stream id
         self.inbox: deque[EngineCoreOutputs] = deque()
         self.plans: deque[SchedulerOutput] = deque()
         self.answers: deque[ModelRunnerOutput] = deque()
@@ -79,7 +79,7 @@ class OneProcess:
 
     def add(self, request: EngineCoreRequest) -> None:
         for index in range(request.sampling_params.n):
-            self.told[request.request_id + index] = Told()
+            self.received[request.request_id + index] = Received()
         self._take(self.engine.add_request(CLIENT, request, 0.0))
 
     def abort(self, stream_id: int) -> None:
@@ -119,21 +119,21 @@ class OneProcess:
         if (columns := message.columns) is not None:
             places = zip(unpack_int64(columns.stream_ids), unpack_ids(columns.first_positions), strict=True)
             for (stream_id, first), token in zip(places, unpack_ids(columns.token_ids), strict=True):
-                self._append(self.told[stream_id], first + columns.advance, [token])
+                self._append(self.received[stream_id], first + columns.advance, [token])
         for output in message.outputs:
-            told = self.told[output.stream_id]
-            assert told.finish_reason is None, "news of a stream that is over"
-            self._append(told, output.position, list(unpack_ids(output.token_ids)))
+            received = self.received[output.stream_id]
+            assert received.finish_reason is None, "output of a stream that has ended"
+            self._append(received, output.position, list(unpack_ids(output.token_ids)))
             if (found := output.logprobs) is not None:
                 columns_of_it = (found.token_ids, found.logprobs, found.ranks)
-                told.logprobs = [old + new for old, new in zip(told.logprobs, columns_of_it, strict=True)]
-            told.prompt_logprobs = output.prompt_logprobs or told.prompt_logprobs
-            told.finish_reason, told.stop_token_id = output.finish_reason, output.stop_token_id
-            told.error = output.error
+                received.logprobs = [old + new for old, new in zip(received.logprobs, columns_of_it, strict=True)]
+            received.prompt_logprobs = output.prompt_logprobs or received.prompt_logprobs
+            received.finish_reason, received.stop_token_id = output.finish_reason, output.stop_token_id
+            received.error = output.error
 
-    def _append(self, told: Told, position: int, token_ids: list[int]) -> None:
-        assert position == len(told.token_ids), "tokens are missing or come twice"
-        told.token_ids += token_ids
+    def _append(self, received: Received, position: int, token_ids: list[int]) -> None:
+        assert position == len(received.token_ids), "tokens are missing or come twice"
+        received.token_ids += token_ids
 
 
 class NotWaiting(OneProcess):

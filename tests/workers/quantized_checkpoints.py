@@ -25,7 +25,7 @@ AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)  # nibble i of a word holds the word's colu
 
 @dataclass(frozen=True)
 class Format:
-    """How a format packs one matrix, and what config.json says of it."""
+    """How a format packs one matrix, and its entry in config.json."""
 
     pack: Callable[[Tensor], Packed]
     config: dict[str, Any]

@@ -34,7 +34,7 @@ def test_an_equal_request_continues_an_abandoned_one(drive, n):
     num_computed = driver.engine.counters.prompt_tokens + driver.engine.counters.generation_tokens
     again = driver.add(10, n=n, **PARAMS)
     had = [len(driver.tokens[again + index]) for index in range(n)]
-    assert min(had) > 2, "told at once"
+    assert min(had) > 2, "delivered at once"
     driver.run()
     undisturbed = drive()
     expected = undisturbed.add(10, n=n, **PARAMS)
@@ -123,7 +123,7 @@ def test_a_refused_request_leaves_abandoned_output_for_the_next(drive, why):
     assert len(driver.engine.admission.abandoned) == 1
     driver.engine.admission.draining = False
     driver.run()
-    assert driver.tokens[driver.add(10, **PARAMS)], "told at once"
+    assert driver.tokens[driver.add(10, **PARAMS)], "delivered at once"
 
 
 def test_an_abort_is_final(drive):

@@ -22,9 +22,11 @@ def test_a_request_that_waits_too_long_is_dropped_and_rejected_as_expired(drive)
     expire(driver, 1.9)
     assert driver.rejections == []
     expire(driver, 2.5)
-    [told] = driver.rejections
-    assert (told.request_id, told.reason, told.param) == (hasty, RejectReason.EXPIRED, "timeout")
-    assert told.message.startswith("timeout=2: the request waited 2.49 s and was not begun, and 1 sequences wait now")
+    [expired] = driver.rejections
+    assert (expired.request_id, expired.reason, expired.param) == (hasty, RejectReason.EXPIRED, "timeout")
+    assert expired.message.startswith(
+        "timeout=2: the request waited 2.49 s and was not begun, and 1 sequences wait now"
+    )
     assert driver.engine.next_deadline_s == math.inf
     driver.run()
     assert set(driver.ends) == {running, patient}
@@ -58,7 +60,7 @@ def test_a_request_of_several_sequences_expires_as_a_whole(drive):
     several = driver.add(4, max_tokens=3, n=3, temperature=1.0, ttl=1.0)
     driver.abort(several + 1)
     expire(driver, 1.5)
-    assert [told.request_id for told in driver.rejections] == [several]
+    assert [expired.request_id for expired in driver.rejections] == [several]
     driver.run()
     assert driver.scheduler.num_live == 0
     assert driver.ends[several + 1].finish_reason is FinishReason.ABORT
@@ -99,7 +101,7 @@ def test_a_client_that_is_behind_receives_the_expiry_and_nothing_else(drive):
     assert outbox.is_behind
     expire(driver, 2.0)
     assert outbox.num_ended_pending == 0
-    assert [told.request_id for told in driver.rejections] == [hasty]
+    assert [expired.request_id for expired in driver.rejections] == [hasty]
     driver.take(driver.engine.outputs_received(b"client:0", 4))
     driver.run()
     assert set(driver.ends) == {busy}

@@ -1,4 +1,4 @@
-"""What is foretold under overload beside what happens then: equality would be luck, so the errors have bounds.
+"""Predictions under overload against what happens then: they cannot be exact, so the errors have bounds.
 
 Everything runs in virtual time, so these figures are the same on every machine.
 """
@@ -65,8 +65,8 @@ def test_time_limits_are_met_or_refused_at_once(seed):
 def test_retry_after_is_when_the_present_queue_has_been_served():
     world = Overload(5, (Source("", 80),)).run(40)
     waits = [asked.first_token_s for asked in world.asked.values() if asked.first_token_s and asked.at_s > 10]
-    told = [asked.rejected.retry_after_s for asked in world.rejected(RejectReason.OVERLOADED) if asked.at_s > 10]
-    assert statistics.median(told) == pytest.approx(statistics.median(waits), rel=0.2)
+    predicted = [asked.rejected.retry_after_s for asked in world.rejected(RejectReason.OVERLOADED) if asked.at_s > 10]
+    assert statistics.median(predicted) == pytest.approx(statistics.median(waits), rel=0.2)
 
 
 def test_an_idle_engine_predicts_the_time_of_the_prompt_alone():

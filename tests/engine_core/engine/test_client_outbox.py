@@ -15,7 +15,7 @@ from ..operations import count_lines
 
 
 class Slow:
-    """A driver whose client reads when it is told to."""
+    """A driver whose client reads only on demand."""
 
     def __init__(self, driver, credit):
         self.driver, self.unread = driver, []

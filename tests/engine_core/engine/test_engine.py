@@ -109,7 +109,7 @@ def test_the_times_of_all_phases_add_up(drive):
     assert times.queued_s + times.prefill_s + times.decode_s == pytest.approx(driver.now)
 
 
-# What is told
+# What is delivered
 
 
 def test_a_steady_step_is_sent_as_repeated_columns_and_the_workers_bytes(drive):
@@ -137,12 +137,12 @@ def test_each_client_receives_only_its_own_streams(drive):
     other = [driver.add([3, 4, i], max_tokens=9, seed=i, client=OTHER) for i in range(2)]
     driver.run()
     for client, streams in ((CLIENT, mine), (OTHER, other)):
-        told = set()
+        delivered = set()
         for receiver, message in driver.messages:
             if receiver == client:
-                told |= {output.stream_id for output in message.outputs}
-                told |= set(unpack_int64(message.columns.stream_ids)) if message.columns else set()
-        assert told == set(streams)
+                delivered |= {output.stream_id for output in message.outputs}
+                delivered |= set(unpack_int64(message.columns.stream_ids)) if message.columns else set()
+        assert delivered == set(streams)
     assert all(len(driver.tokens[stream]) == 9 for stream in mine + other)
 
 
@@ -183,10 +183,10 @@ def test_stats_come_at_most_every_100_ms(drive):
     driver = drive()
     driver.add(5, max_tokens=40)
     driver.run()  # 10 ms a step
-    told = [message.stats for _, message in driver.messages if message.stats is not None]
-    assert len(told) == 4
-    assert told[-1].num_running == 1
-    assert told[-1].num_blocks == 64
+    delivered = [message.stats for _, message in driver.messages if message.stats is not None]
+    assert len(delivered) == 4
+    assert delivered[-1].num_running == 1
+    assert delivered[-1].num_blocks == 64
 
 
 # Abort and silence
@@ -207,9 +207,9 @@ def test_an_abort_ends_a_stream_at_any_moment(drive, reason, steps, depth):
     driver.abort(stream, reason=reason)
     assert driver.ends[stream].finish_reason is reason
     assert driver.ends[stream].stop_token_id is None
-    told = len(driver.tokens[stream])
+    delivered = len(driver.tokens[stream])
     driver.run()
-    assert len(driver.tokens[stream]) == told
+    assert len(driver.tokens[stream]) == delivered
     assert len(driver.tokens[other]) == 20
 
 
@@ -243,9 +243,9 @@ def test_a_silent_clients_requests_end_with_its_lease(drive):
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
 def test_replaced_workers_change_no_token_and_repeat_none(drive, depth):
-    lonely = drive(max_num_batched_tokens=8)
-    streams = [lonely.add([i] * 10, max_tokens=15, seed=i) for i in (1, 2, 3)]
-    lonely.run()
+    reference = drive(max_num_batched_tokens=8)
+    streams = [reference.add([i] * 10, max_tokens=15, seed=i) for i in (1, 2, 3)]
+    reference.run()
     driver = drive(max_num_batched_tokens=8, pipeline_depth=depth)
     for i in (1, 2, 3):
         driver.add([i] * 10, max_tokens=15, seed=i)
@@ -261,18 +261,18 @@ def test_replaced_workers_change_no_token_and_repeat_none(drive, depth):
         assert all(driver.engine.apply(answer, driver.now) == [] for answer in stale)
         assert driver.engine.kv_cache.pool.num_cached == 0
     driver.run()
-    assert [driver.tokens[stream] for stream in streams] == [lonely.tokens[stream] for stream in streams]
+    assert [driver.tokens[stream] for stream in streams] == [reference.tokens[stream] for stream in streams]
     assert all(driver.ends[stream].times.num_preemptions == 0 for stream in streams)
 
 
-@pytest.mark.parametrize("told", [0, 1, 7, 14])
-def test_a_new_core_continues_after_the_delivered_tokens(drive, told):
+@pytest.mark.parametrize("delivered", [0, 1, 7, 14])
+def test_a_new_core_continues_after_the_delivered_tokens(drive, delivered):
     first = drive()
     stream = first.add(10, max_tokens=15, seed=4)
     whole = first.run().tokens[stream]
     driver = drive(epoch=1)
-    driver.tokens[stream] = whole[:told]
-    driver.add(10, max_tokens=15, seed=4, resume=(whole[:told],))
+    driver.tokens[stream] = whole[:delivered]
+    driver.add(10, max_tokens=15, seed=4, resume=(whole[:delivered],))
     driver.run()
     assert driver.tokens[stream] == whole
     assert driver.ends[stream].finish_reason is FinishReason.LENGTH
@@ -300,9 +300,9 @@ def test_a_resumed_sequence_that_had_ended_ends_at_once(drive, resume, params, r
 
 
 def test_a_token_from_non_finite_logits_is_not_delivered_and_computed_again(drive):
-    lonely = drive()
-    stream = lonely.add(9, max_tokens=10, seed=1)
-    lonely.run()
+    reference = drive()
+    stream = reference.add(9, max_tokens=10, seed=1)
+    reference.run()
     driver = drive(pipeline_depth=2)
     driver.add(9, max_tokens=10, seed=1)
     for _ in range(6):
@@ -313,7 +313,7 @@ def test_a_token_from_non_finite_logits_is_not_delivered_and_computed_again(driv
     driver.apply(not_finite(0))
     assert driver.engine.kv_cache.pool.num_cached == 0, "what may be poisoned can still be found"
     driver.run()
-    assert driver.tokens[stream] == lonely.tokens[stream]
+    assert driver.tokens[stream] == reference.tokens[stream]
 
 
 @pytest.mark.parametrize("steps", [0, 6])
@@ -337,7 +337,7 @@ def test_no_sequence_shares_invalid_blocks_with_a_sibling_that_had_them_before(d
     advance(driver)
     both = driver.add([*range(1, 10), 50, 51, 52, 53], max_tokens=10, n=2)
     first = driver.plan().new_rows[0]
-    assert first.num_computed_tokens == 8, "the story is told without sharing"
+    assert first.num_computed_tokens == 8, "the test needs a shared prefix"
     driver.execute()
     driver.apply(not_finite(0))
     computed = {row.row: row.num_computed_tokens for row in driver.plan().new_rows}

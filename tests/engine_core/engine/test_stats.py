@@ -58,5 +58,5 @@ def test_each_client_gets_stats_at_most_every_100_ms(drive):
     driver = drive()
     driver.add(4, max_tokens=40)
     driver.run()
-    told = [m for name, m in driver.messages if name == CLIENT and isinstance(m, EngineCoreOutputs) and m.stats]
-    assert 3 <= len(told) <= 5  # 40 steps of 10 ms
+    sent = [m for name, m in driver.messages if name == CLIENT and isinstance(m, EngineCoreOutputs) and m.stats]
+    assert 3 <= len(sent) <= 5  # 40 steps of 10 ms

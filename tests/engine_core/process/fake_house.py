@@ -37,7 +37,7 @@ class FakeHouse:
         deadline = time.monotonic() + timeout_s
         while (received := self.control.receive()) is None:
             left = deadline - time.monotonic()
-            assert left > 0, f"the engine process says nothing; {self.process.poll()=}"
+            assert left > 0, f"the engine process is silent; {self.process.poll()=}"
             self.control.socket.poll(max(1, int(1000 * left)))
         return received
 
@@ -48,7 +48,7 @@ class FakeHouse:
             pass
         return message
 
-    def tell(self, message):
+    def send(self, message):
         assert self.control.send(self.peer, message)
 
     def close(self):
@@ -62,7 +62,7 @@ class FakeHouse:
 
 
 class FakeRank(threading.Thread):
-    """One worker: says Hello, loads nothing, executes plans until it is told to end or `kill` is called."""
+    """One worker: sends Hello, loads nothing, executes plans until it is stopped or `kill` is called."""
 
     def __init__(self, run_dir, block_size, epoch=0, rank=0, num_blocks=NUM_BLOCKS, deaf_after=None, garbles=None):
         super().__init__(name=f"rank-{rank}")

@@ -37,7 +37,7 @@ CLIENT = b"lclient"
 
 class LinkUnderTest:
     def __init__(self, failures=(), **scheduler):
-        self.said = []
+        self.sent = []
         self.too_large = ()
         self.ports = SimulatedSockets(self._deliver)
         self.client_link = ClientLink(self.ports, failures, Clock())
@@ -46,12 +46,12 @@ class LinkUnderTest:
         )
         self.client_link.open(self.engine, 0.0)
         self.say(handshake_hello("client", 0, 0))
-        assert isinstance(self.said.pop()[1], Welcome)
+        assert isinstance(self.sent.pop()[1], Welcome)
 
     def _deliver(self, client, message):
         if isinstance(message, self.too_large):
             raise ProtocolError("EngineCoreOutputs takes 5000000 bytes; this link carries 4194304")
-        self.said.append((client, message))
+        self.sent.append((client, message))
         return True
 
     def say(self, *messages, now=0.0, client=CLIENT):
@@ -128,22 +128,22 @@ def test_a_message_too_large_for_a_frame_disconnects_only_its_client():
     assert client_link.engine.clients.keys() == {b"lother"}
     for now in (1.0, 1.25):
         client_link.client_link.beat(client_link.engine, now, computes=True)
-    client, message = client_link.said[-1]
+    client, message = client_link.sent[-1]
     assert client == b"lother"
     assert isinstance(message, EngineHeartbeat)
 
 
 def invalid(message=None, **changes):
-    """Encoded as a client in another language might send it, and what decoding it says."""
+    """Encoded as a client in another language might send it, and the rejection of decoding it."""
     message = request(77) if message is None else message
     fields = msgspec.msgpack.decode(msgspec.msgpack.encode(message))
     for index, value in changes.items():
         fields[int(index[1:])] = value
-    told = []
+    found = []
     codec = _Codec(ToEngineCore, 1 << 22)
     frame = msgspec.msgpack.encode(fields)
-    assert codec.decode([b"peer", frame], lambda peer, payload, error: told.append(rejection(payload, error))) is None
-    [rejected] = told
+    assert codec.decode([b"peer", frame], lambda peer, payload, error: found.append(rejection(payload, error))) is None
+    [rejected] = found
     return rejected
 
 
@@ -173,4 +173,4 @@ def test_an_answer_is_sent_only_to_a_known_client():
     rejected = RequestRejected(77, RejectReason.INVALID, "temperature is 3")
     client_link.ports.rejections.extend([(CLIENT, rejected), (b"lstranger", rejected)])
     client_link.client_link.receive(0.0)
-    assert client_link.said == [(CLIENT, rejected)]
+    assert client_link.sent == [(CLIENT, rejected)]

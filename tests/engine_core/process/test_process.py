@@ -124,7 +124,7 @@ def test_streams_go_on_with_the_right_token_after_the_workers_die(house, ranks):
         first.kill()
         while client.computes:
             client.wait(1.0)
-        house.tell(control.WorkersReplaced(1))
+        house.send(control.WorkersReplaced(1))
         start(house, ranks, epoch=1)
         assert tokens + tokens_of(request) == expected()
         assert client.computes
@@ -150,7 +150,7 @@ def test_an_undecodable_result_replaces_the_group_without_waiting_for_the_time_l
             request = client.submit(PROMPT, PARAMS)
             assert "could not be read" in house.wait_for(control.WorkersLost).reason
             ranks[0].kill()
-            house.tell(control.WorkersReplaced(1))
+            house.send(control.WorkersReplaced(1))
             start(house, ranks, epoch=1)
             assert tokens_of(request) == expected()
     finally:
@@ -163,7 +163,7 @@ def test_workers_that_connect_before_the_supervisors_message_replace_the_group(h
         request = client.submit(PROMPT, PARAMS)
         house.wait_for(control.WorkersLost)
         start(house, ranks, epoch=1)
-        house.tell(control.WorkersReplaced(1))
+        house.send(control.WorkersReplaced(1))
         assert tokens_of(request) == expected()
 
 
@@ -230,7 +230,7 @@ def test_draining_finishes_accepted_requests_and_refuses_new_ones(house, ranks):
     with Client.connect(house.run_dir) as client:
         request = client.submit(PROMPT, PARAMS)
         tokens = list(next(request).token_ids)
-        house.tell(control.Drain())
+        house.send(control.Drain())
         house.wait_for(control.Heartbeat)
         house.wait_for(control.Heartbeat)
         with pytest.raises(Overloaded) as refusal:
@@ -243,7 +243,7 @@ def test_draining_finishes_accepted_requests_and_refuses_new_ones(house, ranks):
 def test_stop_ends_the_process_cleanly_and_notifies_the_clients(house, ranks):
     start(house, ranks)
     with Client.connect(house.run_dir) as client:
-        house.tell(control.Stop())
+        house.send(control.Stop())
         while client.ready:  # the test's timeout ends a wait in vain
             client.wait(0.1)
         assert house.process.wait(60) == 0

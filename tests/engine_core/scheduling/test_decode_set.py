@@ -37,12 +37,12 @@ def test_random_joins_and_leaves_give_each_row_its_token(drive, clients, seed):
         assert decode.rows == sorted(sequence.row for sequence in joined_at)
         assert decode.stop_ids == frozenset().union(*(sequence.stop_ids for sequence in joined_at))
         tokens = array("i", [1000 * step + row for row in decode.rows])
-        told = {}
+        received = {}
         for client, columns in decode.columns(step, tokens).items():
             firsts, ids = unpack_ids(columns.first_positions), unpack_int64(columns.stream_ids)
             for stream, first, token in zip(ids, firsts, unpack_ids(columns.token_ids), strict=True):
-                told[client, stream] = (first + columns.advance, token)
-        assert told == {
+                received[client, stream] = (first + columns.advance, token)
+        assert received == {
             (s.request.client, s.stream_id): (1 + step - joined, 1000 * step + s.row)
             for s, joined in joined_at.items()
             if s.plain

@@ -110,7 +110,7 @@ def test_a_full_queue_refuses_only_the_tenants_that_fill_it(drive):
     assert refused.reason is RejectReason.OVERLOADED
     for _ in range(7):
         driver.add(4, tenant="modest")
-    assert [told.request_id // 1000 for told in driver.rejections] == [12, 19]
+    assert [rejection.request_id // 1000 for rejection in driver.rejections] == [12, 19]
     assert "of this API key, whose share of 10" in driver.rejections[-1].message
     driver.add(4, tenant="greedy")
     assert len(driver.rejections) == 3

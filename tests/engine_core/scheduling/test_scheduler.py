@@ -181,7 +181,7 @@ def test_a_sequence_preempted_before_its_first_token_reports_its_first_admission
     driver.step()
     driver.scheduler.preempt(driver.sequence(stream))
     driver.run()
-    assert driver.sent[1].new_rows[0].num_computed_tokens == 8, "the story is told without its own blocks"
+    assert driver.sent[1].new_rows[0].num_computed_tokens == 8, "the test needs a sequence that finds its own blocks"
     assert driver.firsts[stream].num_cached_tokens == 0
     assert driver.ends[stream].times.num_preemptions == driver.scheduler.num_preemptions == 1
 
@@ -336,12 +336,12 @@ def test_depth_bounds_the_steps_in_flight_and_changes_no_token(drive, depth):
     while driver.plans:
         driver.execute()
     driver.run()
-    lonely = []
+    reference = []
     for seed in range(8):
         alone = drive(eos=(0,), vocab_size=12)
         stream = alone.add(5, max_tokens=30, ignore_eos=False, seed=seed)
-        lonely.append(alone.run().tokens[stream])
-    assert [driver.tokens[stream] for stream in streams] == lonely
+        reference.append(alone.run().tokens[stream])
+    assert [driver.tokens[stream] for stream in streams] == reference
 
 
 def test_the_cost_of_a_steady_plan_does_not_grow_with_the_rows(drive):

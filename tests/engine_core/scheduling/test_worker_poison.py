@@ -42,9 +42,9 @@ def alone_in_flight(driver) -> int:
 @pytest.mark.parametrize("caching", [True, False])
 @pytest.mark.parametrize("depth", [1, 2, 3])
 def test_63_of_64_requests_finish_and_the_poison_request_costs_two_worker_groups(drive, depth, caching):
-    lonely = drive(**MANY)
-    streams = [lonely.add([i + 1] * 5, max_tokens=12, seed=i) for i in range(64)]
-    lonely.run()
+    reference = drive(**MANY)
+    streams = [reference.add([i + 1] * 5, max_tokens=12, seed=i) for i in range(64)]
+    reference.run()
     driver = drive(**MANY, pipeline_depth=depth, prefix_caching=caching)
     for i in range(64):
         driver.add([i + 1] * 5, max_tokens=12, seed=i)
@@ -56,7 +56,7 @@ def test_63_of_64_requests_finish_and_the_poison_request_costs_two_worker_groups
             assert driver.ends[stream].finish_reason is FinishReason.ERROR
             assert driver.ends[stream].error == DEADLY
         else:
-            assert driver.tokens[stream] == lonely.tokens[stream]
+            assert driver.tokens[stream] == reference.tokens[stream]
 
 
 def test_two_poison_requests_cost_two_worker_groups_each(drive):
@@ -155,15 +155,15 @@ def test_an_aborted_candidate_delays_nothing(drive):
 
 
 def test_siblings_of_one_request_are_candidates_one_by_one(drive):
-    lonely, driver = drive(), drive()
-    requests = [each.add([1] * 9, max_tokens=10, seed=1, n=3) for each in (lonely, driver)]
-    lonely.run()
+    reference, driver = drive(), drive()
+    requests = [each.add([1] * 9, max_tokens=10, seed=1, n=3) for each in (reference, driver)]
+    reference.run()
     driver.step(3)
     driver.plan()
     replace_workers(driver)
     driver.run()
     streams = [requests[1] + index for index in range(3)]
-    assert [driver.tokens[stream] for stream in streams] == [lonely.tokens[stream] for stream in streams]
+    assert [driver.tokens[stream] for stream in streams] == [reference.tokens[stream] for stream in streams]
 
 
 def test_the_next_candidate_waits_for_the_steps_of_an_aborted_one(drive):

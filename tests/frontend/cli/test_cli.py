@@ -61,7 +61,7 @@ def test_a_misspelt_command_is_not_taken_for_a_model():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told", "not_told"),
+    ("arguments", "included", "excluded"),
     [
         (["pull", "x"], "No such command or model folder 'pull'", "unexpected extra"),
         (["serve", "--lorra", "x"], "No such option", "Did you mean"),
@@ -69,11 +69,11 @@ def test_a_misspelt_command_is_not_taken_for_a_model():
         (["serve", "--tp", "2x"], "tensor_parallel_size=2x: is not a whole number", "Expected"),
     ],
 )
-def test_errors_are_reported_in_plain_words(arguments, told, not_told):
+def test_errors_are_reported_in_plain_words(arguments, included, excluded):
     result = CliRunner().invoke(cli, arguments)
     text = result.output + str(result.exception)
-    assert told in text
-    assert not_told not in text
+    assert included in text
+    assert excluded not in text
 
 
 def test_serve_help_groups_every_option():
@@ -239,8 +239,8 @@ def test_slow_loading_prints_the_begin_and_end_of_each_phase(capsys, monkeypatch
     clock = 7.0
     bar("warming up", 2, 4)
     bar("compiling", 0, 4)
-    told = ["loading weights 25%", "loading weights 100%", "warming up 50%", "compiling 0%"]
-    assert capsys.readouterr().err.splitlines() == told
+    expected = ["loading weights 25%", "loading weights 100%", "warming up 50%", "compiling 0%"]
+    assert capsys.readouterr().err.splitlines() == expected
 
 
 def test_loading_is_one_line_on_a_terminal():

@@ -22,7 +22,7 @@ class FakeServer(ThreadingHTTPServer):
         self.asked: list[tuple[str, str | None, dict]] = []
         self.words = ["Good", " day", "."]
         self.refusal = ""
-        self.breaks_after: list[int] = []  # words of each connection, then it ends; the last one says them all
+        self.breaks_after: list[int] = []  # words of each connection, then it ends; the last one sends them all
         self.numbers_events = True
         self.deleted: list[str] = []
         self.keys: list[tuple[str, str | None]] = []

@@ -113,7 +113,7 @@ def check_precedence(folder, setting, by_flag, by_environment, by_file):
     )
     assert value_of(resolved.config, setting.key) == expected
     assert resolved.origins[setting.key] == origin
-    assert all(told == "default" for key, told in resolved.origins.items() if key != setting.key)
+    assert all(origin == "default" for key, origin in resolved.origins.items() if key != setting.key)
 
 
 @pytest.mark.parametrize(
@@ -172,13 +172,13 @@ def test_a_misspelt_variable_is_refused_by_name(name, words):
 
 
 def test_kubernetes_service_variables_are_ignored():
-    told = {
+    variables = {
         "PAGED_SERVE_SERVICE_HOST": "10.0.0.1",
         "PAGED_SERVE_SERVICE_PORT_HTTP": "8000",
         "PAGED_SERVE_PORT": "tcp://10.0.0.1:8000",
         "PAGED_SERVE_PORT_8000_TCP_ADDR": "10.0.0.1",
     }
-    assert resolve({}, told).config == Config()
+    assert resolve({}, variables).config == Config()
 
 
 def test_an_empty_key_counts_as_none():

@@ -1,4 +1,4 @@
-"""Whichever way a reader leaves, the engine hears of it."""
+"""Whichever way a reader leaves, its request is aborted in the engine."""
 
 import asyncio
 import gc
@@ -61,7 +61,7 @@ def test_a_dropped_request_is_aborted(run_dir, start_core):
         request = client.submit(PROMPT, SamplingParams())
         del request
         gc.collect()
-        aborted_ids(core)  # the client's own thread says so, though no stream is read
+        aborted_ids(core)  # sent by the client's own thread, though no stream is read
 
 
 def test_leaving_the_plain_loop_early_aborts(run_dir, start_core):

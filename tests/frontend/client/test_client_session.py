@@ -1,4 +1,4 @@
-"""The session under a clock of the test's own: what it says, and when."""
+"""The session under a clock of the test's own: what it sends, and when."""
 
 import msgspec
 import pytest
@@ -29,32 +29,32 @@ PARAMS = SamplingParams(max_tokens=8)
 
 
 class Link:
-    """A session, a clock, and everything that was said."""
+    """A session, a clock, and everything that was sent."""
 
     def __init__(self, welcome=True, **options):
         options = {"timeout_s": 60.0, "away_s": 10.0, **options}
         self.now = 100.0
         self.session = ClientSession(handshake_hello("client", 0, 0), self.now, **options)
-        self.said = []
+        self.sent = []
         if welcome:
-            self.hear(Welcome(1, **LIMITS))
+            self.receive(Welcome(1, **LIMITS))
             self.new()
 
-    def hear(self, message):
+    def receive(self, message):
         self.session.receive(message, self.now)
 
     def new(self):
-        """What the session says now."""
-        start = len(self.said)
-        self.session.flush(lambda message: self.said.append(message) or True)
-        return self.said[start:]
+        """What the session sends now."""
+        start = len(self.sent)
+        self.session.flush(lambda message: self.sent.append(message) or True)
+        return self.sent[start:]
 
-    def pass_time(self, seconds, hearing=True):
+    def pass_time(self, seconds, heartbeats=True):
         end = self.now + seconds
         while self.now < end:
             self.now += 0.25
-            if hearing:
-                self.hear(EngineHeartbeat(0))
+            if heartbeats:
+                self.receive(EngineHeartbeat(0))
             self.session.tick(self.now)
 
     def kinds(self):
@@ -66,18 +66,18 @@ def test_hello_comes_first_and_again_each_second_until_welcome():
     link.session.submit([1], PARAMS)
     assert link.kinds() == [Hello]
     for _ in range(3):
-        link.pass_time(1.0, hearing=False)
+        link.pass_time(1.0, heartbeats=False)
         assert link.kinds() == [Hello]
-    link.hear(Welcome(1, **LIMITS))
+    link.receive(Welcome(1, **LIMITS))
     assert link.kinds() == [EngineCoreRequest]
 
 
 def test_the_first_welcome_has_a_time_limit():
     link = Link(welcome=False, timeout_s=3.0)
     request = link.session.submit([1], PARAMS)
-    link.pass_time(2.5, hearing=False)
+    link.pass_time(2.5, heartbeats=False)
     assert link.session.error is None
-    link.pass_time(1.0, hearing=False)
+    link.pass_time(1.0, heartbeats=False)
     assert isinstance(request.error, EngineDead)
     assert isinstance(link.session.submit([1], PARAMS).error, EngineDead)
 
@@ -85,7 +85,7 @@ def test_the_first_welcome_has_a_time_limit():
 def test_the_lease_is_kept_once_a_second():
     link = Link()
     link.pass_time(10.0)
-    assert link.new() == [ClientHeartbeat()]  # what could not be said does not pile up
+    assert link.new() == [ClientHeartbeat()]  # unsent heartbeats do not accumulate
     for _ in range(10):
         link.pass_time(1.0)
         assert link.new() == [ClientHeartbeat()]
@@ -96,27 +96,27 @@ def test_credits_go_back_together_or_when_idle():
     link.session.submit([1], SamplingParams(max_tokens=None))
     link.new()
     for position in range(40):
-        link.hear(output(1, 1, position, [5]))
+        link.receive(output(1, 1, position, [5]))
     assert link.new() == [OutputsReceived(32)]
-    link.hear(EngineHeartbeat(1))
+    link.receive(EngineHeartbeat(1))
     assert link.new() == [OutputsReceived(8)]
 
 
 def test_frames_of_another_epoch_earn_no_credit():
     link = Link()
     for position in range(40):
-        link.hear(output(0, 1, position, [5]))
-    link.hear(EngineHeartbeat(1))
+        link.receive(output(0, 1, position, [5]))
+    link.receive(EngineHeartbeat(1))
     assert link.new() == []
 
 
 def test_silence_leads_to_a_probe_then_absence_then_an_error():
     link = Link()
-    link.pass_time(1.5, hearing=False)
+    link.pass_time(1.5, heartbeats=False)
     assert (link.session.ready, Hello in link.kinds()) == (True, True)
-    link.pass_time(1.0, hearing=False)
+    link.pass_time(1.0, heartbeats=False)
     assert (link.session.ready, link.session.error) == (False, None)
-    link.pass_time(8.0, hearing=False)
+    link.pass_time(8.0, heartbeats=False)
     assert isinstance(link.session.error, EngineDead)
 
 
@@ -137,9 +137,9 @@ def test_a_briefly_full_queue_does_not_count_as_absence():
 def test_a_core_without_workers_is_not_computing_until_a_new_welcome():
     link = Link()
     assert link.session.computes
-    link.hear(EngineHeartbeat(0, None, computes=False))
+    link.receive(EngineHeartbeat(0, None, computes=False))
     assert (link.session.ready, link.session.computes) == (True, False)
-    link.hear(Welcome(2, **LIMITS))
+    link.receive(Welcome(2, **LIMITS))
     assert link.session.computes
 
 
@@ -154,21 +154,21 @@ def test_requests_are_not_sent_twice_to_the_same_core_after_a_silence():
     link = Link()
     link.session.submit([1], PARAMS)
     link.new()
-    link.pass_time(3.0, hearing=False)
-    link.hear(Welcome(1, **LIMITS))
+    link.pass_time(3.0, heartbeats=False)
+    link.receive(Welcome(1, **LIMITS))
     assert EngineCoreRequest not in link.kinds()
 
 
 def test_a_new_core_gets_every_unfinished_request_with_what_was_received():
     link = Link()
     requests = [link.session.submit([p], SamplingParams(n=2, max_tokens=8)) for p in (1, 2)]
-    link.hear(output(1, 1, 0, [5, 6]))
-    link.hear(output(1, 2, 0, [7], FinishReason.STOP))
-    link.hear(output(1, 3, 0, [], FinishReason.STOP))
-    link.hear(output(1, 4, 0, [], FinishReason.STOP))
-    link.hear(EngineFailed("gone"))
+    link.receive(output(1, 1, 0, [5, 6]))
+    link.receive(output(1, 2, 0, [7], FinishReason.STOP))
+    link.receive(output(1, 3, 0, [], FinishReason.STOP))
+    link.receive(output(1, 4, 0, [], FinishReason.STOP))
+    link.receive(EngineFailed("gone"))
     link.new()
-    link.hear(Welcome(2, **LIMITS))
+    link.receive(Welcome(2, **LIMITS))
     again, abort = link.new()
     assert again.request_id == requests[0].request_id
     assert [list(unpack_ids(ids)) for ids in again.resume_token_ids] == [[5, 6], [7]]
@@ -177,10 +177,10 @@ def test_a_new_core_gets_every_unfinished_request_with_what_was_received():
 
 def test_requests_taken_while_the_core_is_away_are_sent_to_the_next():
     link = Link()
-    link.hear(EngineFailed("gone"))
+    link.receive(EngineFailed("gone"))
     link.session.submit([1], PARAMS)
     assert link.kinds() == [Hello]
-    link.hear(Welcome(2, **LIMITS))
+    link.receive(Welcome(2, **LIMITS))
     assert link.kinds() == [EngineCoreRequest]
 
 
@@ -190,29 +190,29 @@ def test_an_abort_that_no_core_can_confirm_ends_the_stream_here():
     link.new()
     link.session.abort(requests[0], finish_reason=FinishReason.STOP)
     assert requests[0].take() is None  # the core will confirm
-    link.hear(EngineFailed("gone"))
+    link.receive(EngineFailed("gone"))
     assert requests[0].take().finish_reason == FinishReason.STOP
     link.session.abort(requests[1])
     assert requests[1].take().finish_reason == FinishReason.ABORT
     link.new()
-    link.hear(Welcome(2, **LIMITS))
+    link.receive(Welcome(2, **LIMITS))
     assert [message.request_id for message in link.new()] == [requests[2].request_id]
 
 
 def test_a_request_to_a_full_new_core_is_retried_later():
     link = Link()
     accepted = link.session.submit([1], PARAMS)
-    link.hear(EngineFailed("gone"))
+    link.receive(EngineFailed("gone"))
     link.new()
-    link.hear(Welcome(2, **LIMITS))
+    link.receive(Welcome(2, **LIMITS))
     link.new()
-    link.hear(RequestRejected(accepted.request_id, RejectReason.OVERLOADED, "full", retry_after_s=2.0))
+    link.receive(RequestRejected(accepted.request_id, RejectReason.OVERLOADED, "full", retry_after_s=2.0))
     assert accepted.error is None
     link.pass_time(1.75)
     assert EngineCoreRequest not in link.kinds()
     link.pass_time(0.5)
     assert EngineCoreRequest in link.kinds()
-    link.hear(RequestRejected(accepted.request_id, RejectReason.OVERLOADED, "full", retry_after_s=2.0))
+    link.receive(RequestRejected(accepted.request_id, RejectReason.OVERLOADED, "full", retry_after_s=2.0))
     link.session.abort(accepted)
     assert accepted.take().finish_reason == FinishReason.ABORT
 
@@ -221,8 +221,8 @@ def test_calls_fail_with_the_core_that_they_were_sent_to():
     link = Link()
     pending = link.session.call(Utility.STATS)
     assert link.kinds() == [UtilityCall]
-    link.hear(EngineFailed("gone"))
-    link.hear(Welcome(2, **LIMITS))
+    link.receive(EngineFailed("gone"))
+    link.receive(Welcome(2, **LIMITS))
     with pytest.raises(EngineDead):
         pending.answer()
     assert UtilityCall not in link.kinds()
@@ -258,26 +258,26 @@ def test_a_frame_whose_columns_do_not_fit_is_counted_and_its_loss_repaired():
     link.new()
     broken = output(1, 1, 0, [5])
     msgspec.structs.force_setattr(broken.outputs[0], "token_ids", b"\0\0\0")  # which no decoder lets through
-    link.hear(broken)
+    link.receive(broken)
     assert link.session.num_invalid == 1
-    link.hear(output(1, 1, 1, [6]))
+    link.receive(output(1, 1, 1, [6]))
     abort, again = link.new()
     assert abort == AbortRequests((1,))
     assert (again.request_id, again.resume_token_ids) == (2, ())
-    link.hear(output(1, 2, 0, [5, 6], FinishReason.STOP))
+    link.receive(output(1, 2, 0, [5, 6], FinishReason.STOP))
     assert request.take().token_ids == [5, 6]
 
 
 def a_link_that_was_away(side, seconds):
     link = Link(away_s=60.0)
     request = link.session.submit([1], PARAMS)
-    link.hear(output(1, 1, 0, [5]))
+    link.receive(output(1, 1, 0, [5]))
     link.new()
     if side == "client":
         link.now += seconds
         link.session.tick(link.now)
     else:
-        link.pass_time(seconds, hearing=False)
+        link.pass_time(seconds, heartbeats=False)
     assert not link.session.ready
     assert link.kinds() == [Hello]
     return link, request
@@ -286,34 +286,34 @@ def a_link_that_was_away(side, seconds):
 @pytest.mark.parametrize(("side", "seconds"), [("client", 20.0), ("core", 20.0), ("core", 2.5)])
 def test_requests_are_sent_again_to_a_core_that_does_not_know_the_client(side, seconds):
     link, request = a_link_that_was_away(side, seconds)
-    link.hear(Welcome(1, **LIMITS, known=False))
+    link.receive(Welcome(1, **LIMITS, known=False))
     abort, again = (message for message in link.new() if isinstance(message, (AbortRequests, EngineCoreRequest)))
     assert abort == AbortRequests((1,))
     assert (again.request_id, list(unpack_ids(again.resume_token_ids[0]))) == (2, [5])
-    link.hear(output(1, 2, 1, [6], FinishReason.STOP))
+    link.receive(output(1, 2, 1, [6], FinishReason.STOP))
     assert request.take().token_ids == [5, 6]
 
 
 @pytest.mark.parametrize(("side", "seconds"), [("client", 20.0), ("core", 20.0), ("core", 2.5)])
 def test_a_core_that_knows_the_client_continues_its_streams(side, seconds):
     link, request = a_link_that_was_away(side, seconds)
-    link.hear(Welcome(1, **LIMITS))
+    link.receive(Welcome(1, **LIMITS))
     assert EngineCoreRequest not in link.kinds()
-    link.hear(output(1, 1, 1, [6], FinishReason.STOP))
+    link.receive(output(1, 1, 1, [6], FinishReason.STOP))
     assert request.take().token_ids == [5, 6]
 
 
 def test_a_request_that_the_core_failed_to_take_raises_engine_dead():
     link = Link()
     request = link.session.submit([1], PARAMS)
-    link.hear(RequestRejected(1, RejectReason.FAILED, "the engine failed to take this request; its log says why"))
+    link.receive(RequestRejected(1, RejectReason.FAILED, "the engine failed to take this request; its log says why"))
     assert isinstance(request.error, EngineDead)
 
 
 def test_a_call_to_a_core_that_does_not_know_the_client_fails():
     link = Link()
     pending = link.session.call(Utility.STATS)
-    link.hear(Welcome(1, **LIMITS, known=False))
+    link.receive(Welcome(1, **LIMITS, known=False))
     with pytest.raises(EngineDead, match="forgotten"):
         pending.answer()
 
@@ -323,8 +323,8 @@ def test_a_request_aborted_meanwhile_is_not_sent_again():
     request = link.session.submit([1], PARAMS)
     link.new()
     link.session.abort(request)
-    link.pass_time(8.0, hearing=False)
-    link.hear(Welcome(1, **LIMITS))
+    link.pass_time(8.0, heartbeats=False)
+    link.receive(Welcome(1, **LIMITS))
     assert EngineCoreRequest not in link.kinds()
     assert (request.take().finish_reason, link.session.table.requests) == (FinishReason.ABORT, {})
 
@@ -332,11 +332,11 @@ def test_a_request_aborted_meanwhile_is_not_sent_again():
 def test_a_request_that_ended_while_the_core_was_away_is_aborted_there():
     link = Link()
     request = link.session.submit([1], PARAMS)
-    link.pass_time(3.0, hearing=False)
+    link.pass_time(3.0, heartbeats=False)
     link.new()
     link.session.abort(request)
     assert request.take().finish_reason == FinishReason.ABORT
-    link.hear(Welcome(1, **LIMITS))
+    link.receive(Welcome(1, **LIMITS))
     assert AbortRequests((1,)) in link.new()
 
 
@@ -346,15 +346,15 @@ def test_a_time_limit_is_sent_as_the_remaining_time():
     (message,) = link.new()
     assert (message.ttl_s, message.tenant, message.weight) == (5.0, "t", 2.0)
     link.pass_time(2.0)
-    link.hear(EngineFailed("gone"))
+    link.receive(EngineFailed("gone"))
     link.pass_time(1.0)
-    link.hear(Welcome(2, **LIMITS))
+    link.receive(Welcome(2, **LIMITS))
     again = link.new()[-1]
     assert (type(again), again.ttl_s, again.tenant, again.weight) == (EngineCoreRequest, 2.0, "t", 2.0)
-    link.hear(output(2, request.request_id, 0, [5]))
-    link.hear(EngineFailed("gone"))
+    link.receive(output(2, request.request_id, 0, [5]))
+    link.receive(EngineFailed("gone"))
     link.pass_time(9.0)
-    link.hear(Welcome(3, **LIMITS))
+    link.receive(Welcome(3, **LIMITS))
     assert link.new()[-1].ttl_s == 0.0  # it had its first token in time
 
 
@@ -362,8 +362,8 @@ def test_a_time_limit_ends_while_the_core_is_away():
     link = Link()
     terms = RequestTerms(timeout_s=5.0)
     silent, begun = (link.session.submit([p], PARAMS, terms, now=link.now) for p in (1, 2))
-    link.hear(output(1, begun.request_id, 0, [5]))
-    link.hear(EngineFailed("gone"))
+    link.receive(output(1, begun.request_id, 0, [5]))
+    link.receive(EngineFailed("gone"))
     link.pass_time(4.5)
     assert silent.error is None
     link.pass_time(1.0)
@@ -371,7 +371,7 @@ def test_a_time_limit_ends_while_the_core_is_away():
     assert silent.error.message.startswith("timeout=5: the engine is away")
     assert begun.error is None
     link.new()
-    link.hear(Welcome(1, **LIMITS))  # the same core: it has what no reader waits for
+    link.receive(Welcome(1, **LIMITS))  # the same core: it has what no reader waits for
     assert AbortRequests((silent.request_id,)) in link.new()
 
 
@@ -380,7 +380,7 @@ def test_only_the_core_expires_requests_while_it_is_connected():
     request = link.session.submit([1], PARAMS, RequestTerms(timeout_s=1.0), now=link.now)
     link.pass_time(5.0)
     assert request.error is None
-    link.hear(RequestRejected(request.request_id, RejectReason.EXPIRED, "timeout=1: it waited", "timeout"))
+    link.receive(RequestRejected(request.request_id, RejectReason.EXPIRED, "timeout=1: it waited", "timeout"))
     assert isinstance(request.error, RequestExpired)
     assert (request.error.message, request.error.param) == ("timeout=1: it waited", "timeout")
 
@@ -390,7 +390,7 @@ def test_requests_whose_readers_are_slow_are_shed_the_largest_first():
     requests = [link.session.submit([1], PARAMS) for _ in range(3)]
     finished, large, small = (request.request_id for request in requests)
     for stream_id, count in ((finished, 200), (large, 900), (small, 10)):
-        link.hear(output(1, stream_id, 0, [5] * count, FinishReason.LENGTH if stream_id == finished else None))
+        link.receive(output(1, stream_id, 0, [5] * count, FinishReason.LENGTH if stream_id == finished else None))
     untold = link.session.table.untold
     assert untold.num_bytes == 4 * 1110
     link.new()

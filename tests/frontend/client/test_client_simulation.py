@@ -59,13 +59,13 @@ class ToyCore:
         n, limit = message.sampling_params.n, message.sampling_params.max_tokens
         prompt = list(unpack_ids(message.prompt_token_ids))
         resume = [list(unpack_ids(ids)) for ids in message.resume_token_ids] or [[] for _ in range(n)]
-        told = []
+        answers = []
         for index, received in enumerate(resume):
             assert received == [token(prompt, index, position) for position in range(len(received))]
             self.live[message.request_id + index] = [prompt, index, len(received), limit]
             if len(received) == limit:
-                told.append(self._finish(message.request_id + index, FinishReason.LENGTH))
-        return told
+                answers.append(self._finish(message.request_id + index, FinishReason.LENGTH))
+        return answers
 
     def _finish(self, stream_id, reason, ids=()):
         position = self.live.pop(stream_id)[2]

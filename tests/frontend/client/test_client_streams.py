@@ -154,7 +154,7 @@ def test_a_lost_frame_never_yields_a_wrong_token_and_resuming_completes_the_stre
         assert table.stream_ids(request) == (2,)
         resume = unpack_ids(table.message(request, 0.0).resume_token_ids[0]) if min(lost) else []
         assert list(resume) == tokens[: min(lost)]
-        table.receive(output(1, 1, 0, tokens, FinishReason.STOP))  # late news of the old stream says nothing
+        table.receive(output(1, 1, 0, tokens, FinishReason.STOP))  # late output of the old stream has no effect
         table.receive(output(1, 2, len(resume), tokens[len(resume) :], FinishReason.STOP))
     read = []
     while (delta := request.take()) is not None:
@@ -286,10 +286,10 @@ def test_cached_tokens_are_those_that_were_cached_before_the_request_came():
     table.receive(output(1, 2, 0, [5], num_cached_tokens=80))
     table.receive(output(1, 1, 0, [5], num_cached_tokens=16))
     table.receive(output(1, 3, 0, [5], num_cached_tokens=80))
-    told = {}
+    cached = {}
     while (delta := request.take()) is not None:
-        told[delta.index] = delta.num_cached_tokens
-    assert told == {0: 16, 1: 16, 2: 16}
+        cached[delta.index] = delta.num_cached_tokens
+    assert cached == {0: 16, 1: 16, 2: 16}
 
 
 def test_logprobs_wait_packed_and_come_in_portions():

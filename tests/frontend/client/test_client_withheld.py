@@ -21,10 +21,10 @@ PARAMS = SamplingParams(max_tokens=400)
 
 
 def lose_core(link, epoch, *failures, known=False):
-    """The next core is there; `failures`: (epoch, turn) of former ones. What the client says then."""
-    link.hear(EngineFailed("gone"))
+    """The next core is there; `failures`: (epoch, turn) of former ones. What the client sends then."""
+    link.receive(EngineFailed("gone"))
     link.new()
-    link.hear(Welcome(epoch, **LIMITS, known=known, failures=tuple(CoreFailure(*failure) for failure in failures)))
+    link.receive(Welcome(epoch, **LIMITS, known=known, failures=tuple(CoreFailure(*failure) for failure in failures)))
     return link.new()
 
 
@@ -34,7 +34,7 @@ def requests_in(messages):
 
 def take_turn(link, epoch, turn):
     """What is sent in it."""
-    link.hear(IsolationTurn(epoch, turn))
+    link.receive(IsolationTurn(epoch, turn))
     return link.new()
 
 
@@ -48,7 +48,7 @@ def start(num_requests):
 def advance(link, epoch, request, num_tokens):
     stream = request.request_id
     start = len(request.streams[0].received)
-    link.hear(output(epoch, stream, start, list(range(start, start + num_tokens))))
+    link.receive(output(epoch, stream, start, list(range(start, start + num_tokens))))
 
 
 def test_after_an_external_kill_all_requests_are_sent_at_once():
@@ -59,7 +59,7 @@ def test_after_an_external_kill_all_requests_are_sent_at_once():
 def test_after_a_core_crash_its_requests_wait_for_their_turns_and_new_ones_do_not():
     link, requests = start(2)
     advance(link, 1, requests[0], 5)
-    link.hear(EngineFailed("gone"))
+    link.receive(EngineFailed("gone"))
     link.session.submit([9], PARAMS)
     held, *sent = lose_core(link, 2, (1, 0))
     assert held == CandidatesWithheld(2), "before anything else is sent"
@@ -70,7 +70,7 @@ def test_after_a_core_crash_its_requests_wait_for_their_turns_and_new_ones_do_no
     advance(link, 2, requests[0], 1)
     assert link.new() == [CandidatesWithheld(1)]
     assert requests_in(take_turn(link, 2, 2)) == [(2, ISOLATION_TOKENS)]
-    link.hear(output(2, 2, 0, [7], FinishReason.STOP))
+    link.receive(output(2, 2, 0, [7], FinishReason.STOP))
     assert link.new() == [CandidatesWithheld(0)]
 
 
@@ -78,15 +78,15 @@ def test_the_isolated_request_of_a_core_that_dies_ends_with_an_error_and_the_oth
     link, (poison, cleared, waiting) = start(3)
     lose_core(link, 2, (1, 0))
     take_turn(link, 2, 1)
-    said = lose_core(link, 3, (1, 0), (2, 1))
+    sent = lose_core(link, 3, (1, 0), (2, 1))
     assert [poison.take().finish_reason, poison.done] == [FinishReason.ERROR, True]
     assert poison.streams[0].last.error == DEADLY
-    assert said == [CandidatesWithheld(2)], "a withheld request still is"
+    assert sent == [CandidatesWithheld(2)], "a withheld request still is"
     assert requests_in(take_turn(link, 3, 1)) == [(cleared.request_id, ISOLATION_TOKENS)]
     advance(link, 3, cleared, ISOLATION_TOKENS)
     assert link.new() == [CandidatesWithheld(1)]
-    said = lose_core(link, 4, (1, 0), (2, 1), (3, 2))
-    assert requests_in(said) == [(cleared.request_id, 0)], "it was not its turn"
+    sent = lose_core(link, 4, (1, 0), (2, 1), (3, 2))
+    assert requests_in(sent) == [(cleared.request_id, 0)], "it was not its turn"
     assert (cleared.error, waiting.error) == (None, None)
 
 
@@ -121,7 +121,7 @@ def test_a_candidate_that_is_aborted_while_it_waits_needs_no_turn():
     assert first.take().finish_reason is FinishReason.ABORT
     assert requests_in(take_turn(link, 2, 1)) == [(second.request_id, ISOLATION_TOKENS)]
     link.session.abort(second)
-    link.hear(output(2, second.request_id, 0, [], FinishReason.ABORT))
+    link.receive(output(2, second.request_id, 0, [], FinishReason.ABORT))
     assert CandidatesWithheld(0) in link.new()
 
 
@@ -136,9 +136,9 @@ def test_a_client_that_was_dropped_in_its_turn_waits_for_another():
     link, [request] = start(1)
     lose_core(link, 2, (1, 0))
     take_turn(link, 2, 1)
-    link.hear(Welcome(2, **LIMITS, known=False, failures=(CoreFailure(1, 0),)))
-    said = link.new()
-    assert said == [AbortRequests((1,)), CandidatesWithheld(1)]
+    link.receive(Welcome(2, **LIMITS, known=False, failures=(CoreFailure(1, 0),)))
+    sent = link.new()
+    assert sent == [AbortRequests((1,)), CandidatesWithheld(1)]
     assert requests_in(take_turn(link, 2, 2)) == [(request.request_id, ISOLATION_TOKENS)]
 
 
@@ -148,7 +148,7 @@ def test_all_sequences_of_a_candidate_run_and_end_together():
     link.new()
     lose_core(link, 2, (1, 0))
     take_turn(link, 2, 1)
-    link.hear(output(2, 1, 0, list(range(ISOLATION_TOKENS))))
+    link.receive(output(2, 1, 0, list(range(ISOLATION_TOKENS))))
     assert CandidatesWithheld not in link.kinds()
     lose_core(link, 3, (1, 0), (2, 1))
     assert [stream.last.finish_reason for stream in request.streams] == [FinishReason.ERROR] * 2

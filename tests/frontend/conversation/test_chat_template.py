@@ -30,22 +30,22 @@ def test_templates_find_the_helpers_they_expect(source, expected):
     assert ChatTemplate(source, {"bos_token": "<s>"}).render(HELLO, enable_thinking=False) == expected
 
 
-SAID = {"role": "assistant", "content": "The end "}
+ANSWER = {"role": "assistant", "content": "The end "}
 
 
 @pytest.mark.parametrize(
     ("source", "message", "expected"),
     [
-        ("<{{ messages[-1].role }}>{{ messages[-1].content }}<end>", SAID, "<assistant>The end "),
-        ("<{{ messages[-1].role }}>{{ messages[-1].content | trim }}<end>\n", SAID, "<assistant>The end"),
-        ("{{ messages[-1].content }} The end of the talk", SAID, "The end "),
-        ("{{ messages[-1].content.split('</think>')[-1] }}!", SAID, "The end "),
+        ("<{{ messages[-1].role }}>{{ messages[-1].content }}<end>", ANSWER, "<assistant>The end "),
+        ("<{{ messages[-1].role }}>{{ messages[-1].content | trim }}<end>\n", ANSWER, "<assistant>The end"),
+        ("{{ messages[-1].content }} The end of the talk", ANSWER, "The end "),
+        ("{{ messages[-1].content.split('</think>')[-1] }}!", ANSWER, "The end "),
         (
             "{{ messages[-1].content[0].text }}!",
-            {**SAID, "content": [{"type": "text", "text": "The end "}]},
+            {**ANSWER, "content": [{"type": "text", "text": "The end "}]},
             "The end ",
         ),
-        (">{{ messages[-1].content }}!", {**SAID, "content": ""}, ">"),
+        (">{{ messages[-1].content }}!", {**ANSWER, "content": ""}, ">"),
     ],
 )
 def test_a_prompt_may_end_within_the_last_message(source, message, expected):

@@ -22,7 +22,7 @@ RECOMMENDED = {
 
 @pytest.fixture
 def recommending(tmp_path):
-    """recommending({...}) -> a model folder whose generation_config.json says so."""
+    """recommending({...}) -> a model folder with that generation_config.json."""
 
     def make(config):
         folder = make_model_folder(tmp_path / "model")

@@ -45,7 +45,7 @@ def test_the_frontend_refuses_requests_that_the_engine_has_no_room_for():
     for tenant in ("modest", "new"):
         with admission.entered(tenant):
             pass
-    stats = None  # the engine is away: what it said last counts for nothing
+    stats = None  # the engine is away: its last stats do not count
     with admission.entered("greedy"):
         pass
 

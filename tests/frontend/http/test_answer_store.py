@@ -21,7 +21,7 @@ def event(number: int) -> bytes:
 
 
 class Source:
-    """Makes events when told to, and knows whether it was closed."""
+    """Makes events on demand, and records whether it was closed."""
 
     def __init__(self, num_events: int):
         self.num_events = num_events

@@ -274,9 +274,9 @@ def test_an_echo_is_the_given_prompt_including_special_tokens(folder, stream, gi
     if stream:
         chunks = server.stream("/v1/completions", body)
         logprobs = chunks[0]["choices"][0]["logprobs"]
-        said = joined(chunks)
+        echoed = joined(chunks)
     else:
         choice = server.complete(**body)["choices"][0]
-        said, logprobs = choice["text"], choice["logprobs"]
-    assert said == text + "hello"
+        echoed, logprobs = choice["text"], choice["logprobs"]
+    assert echoed == text + "hello"
     assert logprobs["text_offset"][:6] == [0, 7, 8, 9, 16, 17][: len(logprobs["text_offset"])]

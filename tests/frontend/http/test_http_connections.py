@@ -20,7 +20,7 @@ GET = b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n"
 
 
 class Application:
-    """Answers when it is told to; counts those that wait for it."""
+    """Answers on demand; counts those that wait for it."""
 
     def __init__(self):
         self.answers = asyncio.Event()

@@ -75,16 +75,16 @@ def test_a_client_that_leaves_is_counted_and_logged(folder, lines, stream):
 
 
 def test_a_scrape_reports_the_current_values(folder):
-    """An engine at rest tells its own twice a second alone."""
+    """An idle engine sends its own only twice a second."""
     server = Server(folder)
-    told = server.engine.stats
+    stats = server.engine.stats
 
     async def utility(_: object) -> bytes:
-        now = msgspec.structs.replace(told, num_running=0)
+        now = msgspec.structs.replace(stats, num_running=0)
         return msgspec.json.encode(msgspec.structs.asdict(now))
 
     server.engine.utility = utility
-    assert told.num_running == 1
+    assert stats.num_running == 1
     assert re.search(r"^paged:num_requests_running\{.*\} 0\.0$", server.metrics(), re.MULTILINE)
     server.engine.ready = False
     assert re.search(r"^paged:num_requests_running\{.*\} 1\.0$", server.metrics(), re.MULTILINE)

@@ -20,7 +20,7 @@ def scope_of(method: str, path: str, **headers: str) -> dict:
 
 
 class Sender:
-    """One client of the application, whose body comes when it is told to, and that leaves when it is told to."""
+    """One client of the application, which sends its body and disconnects when the test says."""
 
     def __init__(self, server: Server, path: str, body: bytes, **headers: str):
         self.sent: list[dict] = []

@@ -21,7 +21,7 @@ from ..frontend_process import FrontendUnderTest
 
 
 def say(text):
-    """A core's script: every request says `text`, then ends; the fake tokenizer has a token a byte."""
+    """A core's script: every request gets `text`, then ends; the fake tokenizer has a token a byte."""
     alphabet = json.loads((say.folder / "tokenizer.json").read_text())["model"]["vocab"]
     tokens = [alphabet[char] for char in text]
 
@@ -49,7 +49,7 @@ def test_a_frontend_is_alive_at_once_ready_with_the_engine_and_ends_on_stop(star
     assert answer["choices"][0]["text"] == "hello"
     status = Path(f"/proc/{frontend.process.pid}/status").read_text()
     assert int(status.split("VmRSS:")[1].split()[0]) < 150 * 1024
-    frontend.tell(control.Stop())
+    frontend.send(control.Stop())
     assert frontend.process.wait(60) == 0
 
 
@@ -59,7 +59,7 @@ def test_a_request_before_the_server_is_imported_is_answered_by_it(start_fronten
     with socket.create_connection(("127.0.0.1", frontend.port), timeout=60) as link:
         link.sendall(b"GET /ready HTTP/1.1\r\nHost: localhost\r\n")
         frontend.get("/live")  # the early_health has seen the other by now
-        frontend.tell(control.Welcome(frontend.config))
+        frontend.send(control.Welcome(frontend.config))
         link.sendall(b"\r\n")
         assert link.recv(4096).startswith(b"HTTP/1.1 503 ")
     assert frontend.get("/live") == (200, b"")
@@ -104,7 +104,7 @@ def test_draining_finishes_running_requests_and_refuses_the_rest(start_frontend,
             running = asyncio.create_task(client.post("/v1/completions", json={"prompt": "x", "max_tokens": 5}))
             while not (requests := core.all(EngineCoreRequest)):
                 await asyncio.sleep(0.01)
-            frontend.tell(control.Drain())
+            frontend.send(control.Drain())
             while (await client.get("/ready")).status_code == 200:
                 await asyncio.sleep(0.01)
             refused = await client.post("/v1/completions", json={"prompt": "x"})
@@ -127,7 +127,7 @@ def test_draining_waits_until_answers_are_sent(start_frontend, start_core):
         link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 17)
         link.sendall(head + body)
         answer = link.recv(100)  # the answer has begun, and is more than fits into the kernel's buffers
-        frontend.tell(control.Drain())
+        frontend.send(control.Drain())
         with pytest.raises(AssertionError, match="no Drained"):
             frontend.wait_for(control.Drained, 1.0)
         while more := link.recv(1 << 20):

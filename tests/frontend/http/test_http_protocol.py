@@ -1,4 +1,4 @@
-"""Odd senders: slow, endless, too eager or gone; each is told what is wrong and closed, and a slow answer is not."""
+"""Odd senders: slow, endless, too eager or gone; each gets its error and is closed, and a slow answer is not."""
 
 import asyncio
 import contextlib

@@ -14,7 +14,7 @@ from ..http_server import Server
 
 COMPLETION = {"prompt": ["abc", "de"], "max_tokens": 30, "n": 2, "temperature": 1, "logprobs": 1, "stream": True}
 CHAT = {"messages": [{"role": "user", "content": "hi"}], "stream": True}
-SAYS = "Grüße <tool_call>{…"
+TEXT = "Grüße <tool_call>{…"
 
 
 @contextlib.asynccontextmanager
@@ -40,10 +40,10 @@ def after(stream: str, number: int) -> str:
 @pytest.mark.parametrize(("per_delta", "burst"), [(1, 1), (2, 3), (7, 1), (100, 5)])
 def test_another_frontend_continues_an_answer_for_any_portions_of_the_engine(folder, path, body, per_delta, burst):
     body = {**body, "stream_options": {"include_usage": True, "continuous_usage_stats": True}}
-    first, second = Server(folder, SAYS), Server(folder, SAYS)
+    first, second = Server(folder, TEXT), Server(folder, TEXT)
     second.engine.per_delta, second.engine.burst = per_delta, burst
     for server in (first, second):
-        server.engine.outputs = [server.tokenizer.encode(text) for text in ("one", SAYS)]
+        server.engine.outputs = [server.tokenizer.encode(text) for text in ("one", TEXT)]
     begun = first.ask("POST", path, body, **{"Idempotency-Key": "k"})
     assert begun.status_code == 200, begun.text
     assert [event_id.split(":")[1] for event_id in ids(begun.text)] == [
@@ -57,10 +57,10 @@ def test_another_frontend_continues_an_answer_for_any_portions_of_the_engine(fol
 
 
 def test_the_time_of_an_answer_is_that_of_its_id(folder):
-    begun = Server(folder, SAYS).ask("POST", "/v1/completions", COMPLETION, **{"Idempotency-Key": "k"})
+    begun = Server(folder, TEXT).ask("POST", "/v1/completions", COMPLETION, **{"Idempotency-Key": "k"})
     digest = ids(begun.text)[0].partition(":")[0][-24:]
     long_ago = f"cmpl-{1_000_000_000:08x}{digest}:0"
-    again = Server(folder, SAYS).ask(
+    again = Server(folder, TEXT).ask(
         "POST", "/v1/completions", COMPLETION, **{"Idempotency-Key": "k", "Last-Event-ID": long_ago}
     )
     assert {json.loads(line[6:])["created"] for line in again.text.splitlines() if "data: {" in line} == {1_000_000_000}
@@ -203,7 +203,7 @@ EVENT = f"cmpl-{'0' * 32}:1"
 
 
 @pytest.mark.parametrize(
-    ("headers", "body", "status", "says"),
+    ("headers", "body", "status", "message"),
     [
         ({"Idempotency-Key": ""}, COMPLETION, 400, "1 to 255 visible"),
         ({"Idempotency-Key": "a b"}, COMPLETION, 400, "1 to 255 visible"),
@@ -216,10 +216,10 @@ EVENT = f"cmpl-{'0' * 32}:1"
         ({"Idempotency-Key": "k"}, {"prompt": "x", "stream_options": {}}, 400, "stream_options"),
     ],
 )
-def test_an_invalid_keyed_request_is_refused(folder, headers, body, status, says):
+def test_an_invalid_keyed_request_is_refused(folder, headers, body, status, message):
     server = Server(folder)
     answer = server.ask("POST", "/v1/completions", body, **headers)
-    assert (answer.status_code, says in answer.json()["error"]["message"]) == (status, True), answer.text
+    assert (answer.status_code, message in answer.json()["error"]["message"]) == (status, True), answer.text
     assert not server.engine.requests
     assert server.admission.num_active == server.admission.num_reading == 0
 

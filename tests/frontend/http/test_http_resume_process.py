@@ -45,7 +45,7 @@ def test_a_stream_continues_without_its_client_even_while_the_server_drains(star
         core.do(output(core.epoch, request.request_id, 0, [65]))
         event_id, event = first_event(link)
     core.do(output(core.epoch, request.request_id, 1, [66, 67]))
-    frontend.tell(control.Drain())
+    frontend.send(control.Drain())
     while frontend.get("/ready")[0] == 200:
         time.sleep(0.01)
     stream = event_id.partition(":")[0]

@@ -1,4 +1,4 @@
-"""AsyncLLM over a fake engine: what waits, in which order, what is refused, and what is told of the engine's end."""
+"""AsyncLLM over a fake engine: what waits, in which order, what is refused, and what the engine's end raises."""
 
 import asyncio
 import threading

@@ -54,7 +54,7 @@ def fork(use):
 
 
 def run(code: str, run_dir: str, **values: object) -> tuple[str, str]:
-    """What the program prints, and what its forked child says of its errors."""
+    """What the program prints, and the errors that its forked child prints."""
     code = FORK + code.format(prompt=list(PROMPT), num_tokens=NUM_TOKENS, **values)
     done = subprocess.run([sys.executable, "-c", code, run_dir], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
@@ -83,6 +83,6 @@ def test_a_stream_continues_when_a_forked_child_ends(start_core, run_dir, code, 
 @surfaces
 def test_use_in_a_forked_child_raises_an_error_and_leaves_the_parent_unaffected(start_core, run_dir, code, values):
     start_core(script=generate(pause_s=0.002))
-    told, error = run(code, run_dir, uses=True, **values)
-    assert told == WHOLE
+    printed, error = run(code, run_dir, uses=True, **values)
+    assert printed == WHOLE
     assert "which forked this one; connect another here" in error

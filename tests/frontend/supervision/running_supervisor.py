@@ -1,4 +1,4 @@
-"""A supervisor in a thread, with small children that obey, or misbehave as they are told."""
+"""A supervisor in a thread, with small children that obey, or misbehave on demand."""
 
 import json
 import os
@@ -29,7 +29,7 @@ class Running:
         self.progress: list[tuple[str, int, int]] = []
         self.thread = threading.Thread(
             target=self.supervisor.run,
-            kwargs={"on_ready": self._note, "on_progress": lambda *told: self.progress.append(told)},
+            kwargs={"on_ready": self._note, "on_progress": lambda *progress: self.progress.append(progress)},
         )
         self.thread.start()
 
@@ -48,11 +48,11 @@ class Running:
         raise AssertionError(f"{names} were not replaced")
 
     def wait_for_facts(self, **expected: str) -> None:
-        """What the children have told with their latest Ready."""
+        """What the children have reported with their latest Ready."""
         deadline = time.monotonic() + 60
         wanted = {name.replace("_", "-"): value for name, value in expected.items()}
-        while not wanted.items() <= (told := self.supervisor.facts()).items():
-            assert time.monotonic() < deadline, told
+        while not wanted.items() <= (facts := self.supervisor.facts()).items():
+            assert time.monotonic() < deadline, facts
             time.sleep(0.01)
 
     def ended(self) -> int:

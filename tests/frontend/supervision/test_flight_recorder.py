@@ -1,4 +1,4 @@
-"""The bundle that is left when a process is lost, and what a doctor makes of it."""
+"""The bundle that is left when a process is lost, and the diagnosis of `paged-serve doctor`."""
 
 import os
 import subprocess
@@ -48,7 +48,7 @@ def bundle(*processes: ProcessReport, **changes) -> Bundle:
     return msgspec.structs.replace(made, **changes)
 
 
-def told(*processes: ProcessReport, **changes) -> str:
+def diagnosis_of(*processes: ProcessReport, **changes) -> str:
     return "\n".join(diagnosis(bundle(*processes, **changes)))
 
 
@@ -91,7 +91,7 @@ class TestBundles:
 
 class TestDiagnosis:
     def test_a_sleeping_process_is_listed_with_its_silence_and_its_innermost_frames(self):
-        text = told(report("worker 0", silence_s=2.25))
+        text = diagnosis_of(report("worker 0", silence_s=2.25))
         assert "worker 0 (pid 10, epoch 3): ready, 200 MB; silent for 2.2 s; all 1 threads sleep" in text
         assert "the main one in futex_wait_queue" in text
         assert "at stuck (/b.py:22)" in text
@@ -102,35 +102,37 @@ class TestDiagnosis:
         [("T", "it is halted by a signal"), ("D", "it waits for a disk or a device"), ("R", "1 of 1 threads at work")],
     )
     def test_every_thread_state_has_its_description(self, state, words):
-        assert words in told(report("worker 0", threads=(ThreadReport("python", state),)))
+        assert words in diagnosis_of(report("worker 0", threads=(ThreadReport("python", state),)))
 
     def test_a_dead_process_is_listed_with_its_end_and_its_fault(self):
         fault = "Fatal Python error: Segmentation fault\n\n" + STACKS
-        text = told(report("worker 0", state="dead", threads=(), memory={}, end="killed by SIGSEGV", stacks=fault))
+        text = diagnosis_of(
+            report("worker 0", state="dead", threads=(), memory={}, end="killed by SIGSEGV", stacks=fault)
+        )
         assert "dead; it had ended\n    killed by SIGSEGV\n    at Fatal Python error: Segmentation fault" in text
         assert "at stuck (/b.py:22)" in text
 
     def test_the_step_in_flight_is_listed_with_the_usual_step_time(self):
-        text = told(report("engine-core"))
+        text = diagnosis_of(report("engine-core"))
         assert "step 8 was sent 0.50 s before and not answered: 65 tokens, 64 rows that decode, 1 chunks" in text
         assert "the 1 before took 0.0040 s each (median), 0.0040 s at most" in text
         assert "65 sequences ran and 2 waited" in text
 
     def test_a_core_without_open_steps_is_reported_as_such(self):
-        assert "all were answered; the last one was 7" in told(report("engine-core", lines=STEPS[:2]))
+        assert "all were answered; the last one was 7" in diagnosis_of(report("engine-core", lines=STEPS[:2]))
 
     def test_the_audit_or_its_absence_is_reported(self):
         state = b'{"audit": "%s", "blocks": {"free": 1, "total": 9, "cached": 2}, "running": [{"blocks": 4}]}'
-        assert "the audit finds nothing wrong" in told(core_state=msgspec.Raw(state % b""))
-        assert "1 of 9 free" in told(core_state=msgspec.Raw(state % b""))
-        assert "the audit finds: block 3 has two owners" in told(
+        assert "the audit finds nothing wrong" in diagnosis_of(core_state=msgspec.Raw(state % b""))
+        assert "1 of 9 free" in diagnosis_of(core_state=msgspec.Raw(state % b""))
+        assert "the audit finds: block 3 has two owners" in diagnosis_of(
             core_state=msgspec.Raw(state % b"block 3 has two owners")
         )
-        assert "9 of 100 were free at the last step" in told(report("engine-core"))
+        assert "9 of 100 were free at the last step" in diagnosis_of(report("engine-core"))
 
     def test_lines_that_are_torn_or_odd_are_skipped(self):
         lines = ("tep sent n=1", "step sent n=", "step sent n=1 t=x", "step answered n=5", "step sent n=9 t=1.0", "")
-        assert "the core had sent none" in told(report("engine-core", lines=lines, stacks="Current thread"))
+        assert "the core had sent none" in diagnosis_of(report("engine-core", lines=lines, stacks="Current thread"))
 
     def test_the_full_report_has_the_stacks_and_the_lines(self):
         text = "\n".join(everything(bundle(report("engine-core"))))

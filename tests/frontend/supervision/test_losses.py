@@ -51,10 +51,10 @@ class FakeChild(Child):
 
 
 class House:
-    """What is around the losses: a table of children, and a core that believes what the supervisor tells it."""
+    """What is around the losses: a table of children, and a core that follows the supervisor's messages."""
 
     def __init__(self, tensor_parallel_size: int):
-        self.told: list[object] = []  # by the supervisor, to the core
+        self.sent: list[object] = []  # by the supervisor, to the core
         self.complaints: list[Complaint] = []  # by children, to be read next
         self.given_up: tuple[str, int] | None = None
         self.now = 0.0
@@ -66,7 +66,7 @@ class House:
         self.table = ProcessTable(StartInfo("/nowhere", {}, -1, {}))
         for slot in self.slots:
             self.table.spawn(slot, 0, self.now)
-        link = SimpleNamespace(send=lambda peer, message: self.told.append(message), has_message_within=lambda s: False)
+        link = SimpleNamespace(send=lambda peer, message: self.sent.append(message), has_message_within=lambda s: False)
         standbys = SimpleNamespace(lost=lambda standby, now: None)
         self.budget = RestartBudget(limit=1000, window_s=1e9)
         self.recovery = Recovery(self.table, link, standbys, self.budget)
@@ -84,7 +84,7 @@ class House:
         )
 
     def halt(self, slot):
-        """From now on it says nothing; its last word came so long ago that the next look finds it."""
+        """From now on it is silent; its last message is so old that the next look finds it."""
         child = self.table.living[slot]
         child.halted, child.last_heard = True, self.now - HALTED_S
 
@@ -118,8 +118,8 @@ class House:
         epochs = {child.epoch for child in self.table.of_role("worker")}
         assert epochs == {self.recovery.engine_epoch}
         [core] = self.table.of_role("engine-core")
-        told = [message.epoch for message in self.told if isinstance(message, WorkersReplaced)]
-        assert max([core.epoch, *told]) == self.recovery.engine_epoch
+        sent = [message.epoch for message in self.sent if isinstance(message, WorkersReplaced)]
+        assert max([core.epoch, *sent]) == self.recovery.engine_epoch
 
     @property
     def num_restarts(self) -> int:

@@ -49,7 +49,7 @@ def test_a_killed_worker_ends_its_group_and_not_the_core(start):
     os.kill(before["worker 1"], signal.SIGKILL)
     after = running.pids_after_change(before, {"worker 0", "worker 1"})
     assert (after["engine-core"], after["frontend 0"]) == (before["engine-core"], before["frontend 0"])
-    # The latter two are the core's: it was told.
+    # The latter two are the core's: it received the message.
     running.wait_for_facts(worker="epoch 1", workers="epoch 1", from_outside="True")
 
 

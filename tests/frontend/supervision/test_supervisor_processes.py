@@ -49,7 +49,7 @@ def is_alive(process: psutil.Process) -> bool:
 
 
 def process_of(pid: int) -> psutil.Process | None:
-    """None if it has ended and been reaped, as a child told to exit at once may have."""
+    """None if it has ended and been reaped, as a child that exits at once may have."""
     try:
         return psutil.Process(pid)
     except psutil.NoSuchProcess:
@@ -88,15 +88,15 @@ def start(tmp_path_factory) -> Iterator[Callable[..., Started]]:
             preexec_fn=(lambda: signal.signal(ignored, signal.SIG_IGN)) if ignored else None,
         )
         processes.append(process)
-        told = json.loads(process.stdout.readline() or "{}")
-        if not told:
+        printed = json.loads(process.stdout.readline() or "{}")
+        if not printed:
             process.wait(60)
             return Started(process, "", [])
-        children = [child for pid in told["pids"].values() if (child := process_of(pid))]
+        children = [child for pid in printed["pids"].values() if (child := process_of(pid))]
         all_children.extend(children)
         while not all(map(is_armed, children)):  # a fake core is ready without its workers
             time.sleep(0.01)
-        return Started(process, told["run_dir"], children)
+        return Started(process, printed["run_dir"], children)
 
     yield start
     for process in processes:
@@ -201,5 +201,5 @@ def test_a_supervisor_is_small_and_smaller_before_it_starts_its_children(modules
     names = ", ".join(f"paged_serve.frontend.{module}" for module in modules.split())
     code = f"import json, sys, {names}; print(json.dumps([*sys.modules]))"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
-    assert not absent & set(json.loads(told.stdout))
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    assert not absent & set(json.loads(printed.stdout))

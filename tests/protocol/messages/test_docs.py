@@ -1,4 +1,4 @@
-"""docs/protocol.md says what the code says."""
+"""docs/protocol.md agrees with the code."""
 
 import importlib.util
 import re

@@ -1,4 +1,4 @@
-"""Children with real parents: none outlives the supervisor, and each says why it ends."""
+"""Children with real parents: none outlives the supervisor, and each reports why it ends."""
 
 import os
 import signal

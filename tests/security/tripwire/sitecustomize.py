@@ -1,7 +1,7 @@
 """On the import path of every process of a server: what would make code of data ends the process and leaves a trace.
 
 Pickles in any form; eval and exec but for imports, declarations, and templates where they may be rendered.
-Files in $TRIPWIRE are the traces; `armed-PID` says that a process was watched.
+Files in $TRIPWIRE are the traces; `armed-PID` shows that a process was watched.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Ranks that share a model say what one rank says."""
+"""Ranks that share a model give the output of one rank."""
 
 import subprocess
 import sys

@@ -2,7 +2,7 @@
 // process, so that kernels which run elsewhere, under an emulator, find the operands of their calls where these are.
 //
 // Blocks have sizes of a power of two and are aligned to them. Memory is taken in chunks of one size each, so that a
-// table tells of any address which block it lies in. Nothing is given back to the system.
+// table gives for any address the block that it lies in. Nothing is given back to the system.
 #include <sys/mman.h>
 #include <unistd.h>
 

@@ -22,7 +22,7 @@ class Request:
 
 @dataclass
 class Result:
-    """What a request was told: tokens, and the bytes of every logprob."""
+    """What was delivered of a request: tokens, and the bytes of every logprob."""
 
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[tuple[bytes, bytes, int]] = field(default_factory=list)
@@ -42,7 +42,7 @@ class Running:
 
 @dataclass
 class Whims:
-    """How likely each turn of fate is in a step."""
+    """The probability of each event in a step."""
 
     admit: float = 0.5
     chunk: float = 0.6
@@ -172,7 +172,7 @@ class Planner:
         assert (index, logprobs) == (len(token_ids), {})
 
     def note_prompt_logprobs(self, one: Running, found) -> None:
-        """Cut into positions; a position that is told twice, after a preemption, must be told the same."""
+        """Cut into positions; a position that is delivered twice, after a preemption, must be the same."""
         count = len(found.ranks) // 4
         width = len(found.token_ids) // count
         for place in range(count):

@@ -34,7 +34,7 @@ class ModelChoice:
 
 Form = Literal["bf16", "fp16", "fp32", "int8", "int4"]  # what a model's products are of
 
-CHECKPOINTS: dict[str, dict[str, Any]] = {  # what write_tiny_model is told
+CHECKPOINTS: dict[str, dict[str, Any]] = {  # arguments of write_tiny_model
     "llama": {},
     "llama-float32": {"dtype": torch.float32},
     "mistral": {"model_type": "mistral", "architectures": ["MistralForCausalLM"], "sliding_window": 40},

@@ -20,7 +20,7 @@ from paged_serve.protocol.messages.sampling_params import FinishReason
 from paged_serve.workers.kernels.cpu import library as cpu
 from paged_serve.workers.models.decoder import Model
 
-from ..one_process import NotWaiting, OneProcess, Told
+from ..one_process import NotWaiting, OneProcess, Received
 from ..ranks import SharedModel
 from .random_workload import MAX_MODEL_LEN, Workload, draw_workload
 from .workload_models import Models
@@ -46,20 +46,20 @@ def load(tmp_path_factory, chosen_isa):
     models.close()
 
 
-def alone(model: Model, request: EngineCoreRequest, house_type: type[OneProcess] = OneProcess) -> dict[int, Told]:
-    """What each sequence of the request is told when nothing else runs, not even its siblings."""
+def alone(model: Model, request: EngineCoreRequest, house_type: type[OneProcess] = OneProcess) -> dict[int, Received]:
+    """The output of each sequence of the request when nothing else runs, not even its siblings."""
     house = house_type(model, ALONE, num_blocks=MAX_MODEL_LEN // 64 + 1, max_model_len=MAX_MODEL_LEN)
     house.add(request)
     while not house.is_idle:
         for act in (house.plan, house.execute, house.apply, house.read):
             act()
-    return house.told
+    return house.received
 
 
 def together(
     model: Model | SharedModel, workload: Workload, house_type: type[OneProcess] = OneProcess
-) -> tuple[dict[int, Told], Counter[str]]:
-    """What each request is told, and what befell it."""
+) -> tuple[dict[int, Received], Counter[str]]:
+    """What each request receives, and the faults that it met."""
     rng, outcomes = random.Random(workload.seed), Counter[str]()
     house = house_type(model, workload.config, workload.num_blocks, MAX_MODEL_LEN)
     house.engine.clients[b"client:0"].credit = workload.client_credit
@@ -87,13 +87,13 @@ def together(
     outcomes["steps"] = scheduler.step
     outcomes["preemptions"] = scheduler.num_preemptions
     outcomes["cached tokens"] = house.engine.counters.prefix_cache_hits
-    return house.told, outcomes
+    return house.received, outcomes
 
 
-def cut_short(told: Told, count: int) -> Told:
-    """What is told of a sequence that is aborted after `count` tokens."""
-    parts = [column[: len(column) * count // len(told.token_ids)] for column in told.logprobs]
-    return Told(told.token_ids[:count], parts, told.prompt_logprobs if count else None, FinishReason.ABORT)
+def cut_short(received: Received, count: int) -> Received:
+    """What is delivered of a sequence that is aborted after `count` tokens."""
+    parts = [column[: len(column) * count // len(received.token_ids)] for column in received.logprobs]
+    return Received(received.token_ids[:count], parts, received.prompt_logprobs if count else None, FinishReason.ABORT)
 
 
 def run_workload(
@@ -122,7 +122,7 @@ def run_workload(
         raise
     outcomes.update(workloads=1, requests=len(workload.arrivals), streams=len(found), ranks=workload.choice.ranks)
     outcomes[workload.choice.dtype] += 1
-    outcomes["tokens"] += sum(len(told.token_ids) for told in found.values())
+    outcomes["tokens"] += sum(len(received.token_ids) for received in found.values())
     return outcomes
 
 

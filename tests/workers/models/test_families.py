@@ -1,4 +1,4 @@
-"""Every family says what transformers says."""
+"""Every family agrees with transformers."""
 
 import pytest
 import torch

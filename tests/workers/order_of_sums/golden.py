@@ -22,7 +22,7 @@ from paged_serve.workers.process.rank import DEMO_MODEL
 
 from ..invariance.random_workload import CHECKPOINTS, MAX_MODEL_LEN
 from ..invariance.test_random_workloads import alone
-from ..one_process import Told
+from ..one_process import Received
 from ..portable_numbers import integers, normals
 from ..tiny_model import VOCAB_SIZE, write_tiny_model
 
@@ -59,8 +59,8 @@ def requests() -> list[EngineCoreRequest]:
     ]
 
 
-def said(isa: str, name: str, home: Path, order: cpu.Summation) -> list[dict[str, Any]]:
-    """What each request is told by a model, made in `home`, on one instruction set in one order of summation."""
+def outputs_of(isa: str, name: str, home: Path, order: cpu.Summation) -> list[dict[str, Any]]:
+    """The output of a model, made in `home`, for each request on one instruction set in one order of summation."""
     checkpoint, quantization, dtype = MODELS[name]
     folder = str(DEMO_MODEL)
     if checkpoint != "demo":
@@ -77,12 +77,12 @@ def said(isa: str, name: str, home: Path, order: cpu.Summation) -> list[dict[str
         pool.close()
 
 
-def _as_json(told: Told) -> dict[str, Any]:
+def _as_json(received: Received) -> dict[str, Any]:
     """Logprobs are the bits of float32, little-endian."""
-    prompt = told.prompt_logprobs
+    prompt = received.prompt_logprobs
     return {
-        "token_ids": told.token_ids,
-        "logprobs": told.logprobs[1].hex(),
+        "token_ids": received.token_ids,
+        "logprobs": received.logprobs[1].hex(),
         "prompt_logprobs": "" if prompt is None else prompt.logprobs.hex(),
     }
 
@@ -92,7 +92,7 @@ def file_of(order: cpu.Summation) -> Path:
 
 
 def recorded(order: cpu.Summation) -> dict[str, Any]:
-    """By model, what `said` gave when it was written."""
+    """By model, what `outputs_of` gave when it was written."""
     found: dict[str, Any] = json.loads(file_of(order).read_text())
     return found
 
@@ -104,7 +104,7 @@ def write() -> None:
         found = {}
         for name in names:
             with tempfile.TemporaryDirectory() as home:
-                found[name] = said("portable", name, Path(home), order)
+                found[name] = outputs_of("portable", name, Path(home), order)
         file_of(order).write_text(json.dumps(found, indent=1) + "\n")
 
 

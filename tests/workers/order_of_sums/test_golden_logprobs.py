@@ -1,4 +1,4 @@
-"""Machines are held to one another: models say what the files in `golden` say, bit for bit, in each order of sums.
+"""Machines are compared: models give the outputs recorded in `golden`, bit for bit, in each order of sums.
 
 After a change of arithmetic that is meant, `just golden` writes them anew.
 """
@@ -15,7 +15,7 @@ CASES = [(order, name) for order, names in golden.RECORDED.items() for name in n
 @pytest.mark.parametrize(("order", "name"), CASES)
 @pytest.mark.parametrize("isa", cpu.runnable_isas())
 def test_a_model_matches_its_golden_record(isa, order, name, tmp_path):
-    assert golden.said(isa, name, tmp_path, order) == golden.recorded(order)[name]
+    assert golden.outputs_of(isa, name, tmp_path, order) == golden.recorded(order)[name]
 
 
 @pytest.mark.parametrize(("order", "names"), golden.RECORDED.items())
@@ -33,4 +33,4 @@ def test_a_model_without_bfloat16_gives_the_same_bits_in_both_orders(isa, tmp_pa
     for name in ("llama int4 fp16", "llama fp32"):
         home = tmp_path / name
         home.mkdir()
-        assert golden.said(isa, name, home, "tile") == golden.recorded("dot")[name]
+        assert golden.outputs_of(isa, name, home, "tile") == golden.recorded("dot")[name]

@@ -1,4 +1,4 @@
-"""Whole models say the same on every instruction set: tokens, logprobs and ranks of served requests, bit for bit."""
+"""Whole models give the same on every instruction set: tokens, logprobs and ranks of served requests, bit for bit."""
 
 from collections.abc import Callable
 

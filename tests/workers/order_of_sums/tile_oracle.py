@@ -24,7 +24,7 @@ def rounded(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     part = total - a
     error = (a - (total - part)) + (b - part)  # what float64 lost
     bits = total.view(np.int64)
-    # The last bit tells that something follows it: then the second rounding sees a tie only where there is one.
+    # The last bit marks that something follows it: then the second rounding sees a tie only where there is one.
     toward_zero = np.where((error != 0) & ((error < 0) != (total < 0)), bits - 1, bits)
     odd = np.where(error != 0, toward_zero | 1, toward_zero).view(np.float64)
     return without_denormals(np.where(np.isfinite(total), odd, total).astype(np.float32))

@@ -1,4 +1,4 @@
-"""What people are told of the machine, and of a server that has no kernels."""
+"""What is reported of the machine, and of a server that has no kernels."""
 
 import json
 import subprocess
@@ -22,8 +22,8 @@ def without_libraries(monkeypatch, tmp_path):
 def test_the_report_names_what_is_built_and_what_is_taken():
     if not cpu.runnable_isas():
         pytest.skip("the kernels are not built")
-    told = subprocess.run([sys.executable, "-m", machine.__name__], capture_output=True, text=True, check=True)
-    rows = dict(json.loads(told.stdout))
+    done = subprocess.run([sys.executable, "-m", machine.__name__], capture_output=True, text=True, check=True)
+    rows = dict(json.loads(done.stdout))
     best = cpu.best_library()
     assert rows["kernels taken"].startswith(f"{best.isa}: the best")
     assert rows["summation"].startswith(f"{cpu.summation_of(best)}: ")
@@ -59,7 +59,7 @@ def test_without_built_kernels_the_remedy_is_one_command(without_libraries):
 
 
 @pytest.mark.parametrize(
-    ("told", "source"),
+    ("direct_url", "source"),
     [
         (None, "paged-serve"),
         ({"url": "https://example.org/paged_serve.tar.gz"}, "paged-serve"),
@@ -68,11 +68,11 @@ def test_without_built_kernels_the_remedy_is_one_command(without_libraries):
         ({"url": "file:///tmp/paged_serve-0.1.0-py3-none-any.whl"}, "paged-serve"),
     ],
 )
-def test_the_remedy_reinstalls_from_the_original_source(told, source, monkeypatch):
+def test_the_remedy_reinstalls_from_the_original_source(direct_url, source, monkeypatch):
     class Installed:
         def read_text(self, name):
             assert name == "direct_url.json"
-            return None if told is None else json.dumps(told)
+            return None if direct_url is None else json.dumps(direct_url)
 
     monkeypatch.setattr(machine.metadata, "distribution", lambda name: Installed())
     wanted = f"apt-get install g++ && pip install --force-reinstall --no-deps --no-cache-dir {source}"

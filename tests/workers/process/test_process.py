@@ -49,7 +49,7 @@ class House:
         self.processes: list[subprocess.Popen] = []
         self.peers: dict[int, bytes] = {}  # rank -> its end of the workers' socket
         self.supervised: list[bytes] = []
-        self.said: list = []  # what workers told the supervisor, but Hello and Heartbeat
+        self.to_supervisor: list = []  # what workers sent the supervisor, but Hello and Heartbeat
 
     def start(self, rank: int) -> None:
         command = [sys.executable, "-m", "paged_serve.workers.process", "--run-dir", self.run_dir, "--index", str(rank)]
@@ -60,7 +60,7 @@ class House:
         )
 
     def next_message(self):
-        """The next thing any worker tells the core, meanwhile playing the supervisor."""
+        """The next message of any worker to the core; meanwhile the test plays the supervisor."""
         deadline = time.monotonic() + DEADLINE_S
         while time.monotonic() < deadline:
             self.supervise()
@@ -76,7 +76,7 @@ class House:
                 self.supervised.append(peer)
                 assert self.control.send(peer, control.Welcome(self.config))
             elif not isinstance(message, control.Heartbeat):
-                self.said.append(message)
+                self.to_supervisor.append(message)
 
     def expect(self, kind: type):
         """The next message but LoadProgress, which must be of this kind; and its sender."""
@@ -175,7 +175,7 @@ def test_a_worker_loads_executes_and_stops_on_command(houses):
     assert [output.step for output in outputs] == [0, 1, 2]
     assert [len(unpack_ids(output.token_ids)) for output in outputs] == [2, 2, 2]
     assert all(output.epoch == 4 and output.logprobs[0].index == 0 for output in outputs)
-    assert [type(message) for message in house.said] == [control.Ready]
+    assert [type(message) for message in house.to_supervisor] == [control.Ready]
     house.to_all(worker.Shutdown())
     assert house.exit_codes() == [0]
 
@@ -200,7 +200,7 @@ def test_an_impossible_model_is_refused_with_the_reason(houses, folder, model, e
     assert failed.refused
     assert expected in failed.reason
     assert house.exit_codes() == [2]
-    assert house.said == [control.Failed(failed.reason, refused=True)]
+    assert house.to_supervisor == [control.Failed(failed.reason, refused=True)]
 
 
 @pytest.mark.parametrize(("stale", "exit_code"), [(True, 1), (False, 2)])
@@ -209,7 +209,7 @@ def test_a_worker_whose_group_is_over_is_lost_and_any_other_that_the_core_refuse
     peer, _ = house.expect(Hello)
     assert house.workers.send(peer, Refused("worker group 4; group 5 is in use", stale))
     assert house.exit_codes() == [exit_code]
-    [failed] = house.said
+    [failed] = house.to_supervisor
     assert "group 5 is in use" in failed.reason
     assert failed.refused is not stale
 

@@ -1,4 +1,4 @@
-"""Released formats load as they are: what they say is exactly what the float model of their codes says."""
+"""Released formats load as they are: their outputs are exactly those of the float model of their codes."""
 
 import json
 

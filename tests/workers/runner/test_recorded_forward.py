@@ -107,7 +107,7 @@ def programs_run(runner: ModelRunner, pool, plans: list[SchedulerOutput]) -> lis
     return seen
 
 
-def said(output: ModelRunnerOutput) -> tuple[object, ...]:
+def contents(output: ModelRunnerOutput) -> tuple[object, ...]:
     return output.token_ids, output.logprobs, output.nan_indices
 
 
@@ -118,7 +118,7 @@ def same_both_ways(make, plans: list[SchedulerOutput], max_len: int = 256) -> No
     for plan in plans:
         with kernel_by_kernel(pool):
             expected = other.execute(plan)
-        assert said(runner.execute(plan)) == said(expected)
+        assert contents(runner.execute(plan)) == contents(expected)
 
 
 def test_any_traffic_gets_the_same_bytes(make_model):
@@ -213,7 +213,7 @@ def test_a_model_in_which_torch_computes_stays_in_python(make_model, caplog):
     with caplog.at_level("DEBUG"):
         assert programs_run(runner, pool, [prefill(0, 4), join(0), STEADY, STEADY]) == [0, 0, 0, 0]
     assert [record.message.split(" torch_computes=")[0] for record in caplog.records] == [
-        "decode steps run through Python"  # told once: it is not tried again
+        "decode steps run through Python"  # reported once: it is not tried again
     ]
 
 

@@ -1,4 +1,4 @@
-"""Steps are started at once, and told when the device is through, in their order: on the CPU at once."""
+"""Steps are started at once, and reported when the device is done, in their order: on the CPU at once."""
 
 import select
 
@@ -41,13 +41,13 @@ def test_a_step_is_reported_when_the_device_has_passed_it(steps, events, waiting
         event.passed.set()
         assert select.select([steps.fd], [], [], 60)[0]
         expected.launch(plan)
-        told, wanted = steps.take(), expected.take()
-        assert (told.step, told.token_ids, told.logprobs) == (wanted.step, wanted.token_ids, wanted.logprobs)
+        taken, wanted = steps.take(), expected.take()
+        assert (taken.step, taken.token_ids, taken.logprobs) == (wanted.step, wanted.token_ids, wanted.logprobs)
     assert steps.take() is None
 
 
 def test_every_size_is_prepared_once_in_the_order_that_all_ranks_have(model):  # noqa: F811
-    prepared, told = [], []
+    prepared, reported = [], []
 
     class Sizes(EagerDecodeStep):
         sizes = (4, 2, 1)
@@ -56,11 +56,11 @@ def test_every_size_is_prepared_once_in_the_order_that_all_ranks_have(model):  #
             prepared.append((num_rows, logits(inputs())))
 
     steps = Steps(new_runner(model, decode_step=Sizes()), PassedEvent)
-    steps.prepare(lambda *progress: told.append(progress))
+    steps.prepare(lambda *progress: reported.append(progress))
     assert [num_rows for num_rows, _ in prepared] == [4, 2, 1]
     assert [tuple(logits.shape) for _, logits in prepared] == [(n, model.geometry.vocab_size) for n in (4, 2, 1)]
     assert len({logits.data_ptr() for _, logits in prepared}) == 1
-    assert told == [(1, 3), (2, 3), (3, 3)]
+    assert reported == [(1, 3), (2, 3), (3, 3)]
 
 
 def test_a_device_that_fails_ends_the_wait_for_its_step_at_once(steps, events):

@@ -1,4 +1,4 @@
-"""A child process that obeys, or misbehaves as the environment variable FAKE_CHILDREN says.
+"""A child process that obeys, or misbehaves as the environment variable FAKE_CHILDREN demands.
 
 FAKE_CHILDREN is JSON: role -> behaviour, or role -> list of behaviours by epoch (the last one goes on for ever).
 """

@@ -18,12 +18,12 @@ def main() -> None:
     config = msgspec.json.decode(sys.argv[1], type=Config)
     supervisor = Supervisor(config, open_http_socket(config.server), modules=MODULES)
 
-    def tell(facts: dict[str, str]) -> None:
+    def print_facts(facts: dict[str, str]) -> None:
         print(json.dumps({"run_dir": supervisor.run_dir, "pids": supervisor.pids}), flush=True)
 
     with supervisor.signals():
         supervisor.start()
-        exit_code = supervisor.run(on_ready=tell)
+        exit_code = supervisor.run(on_ready=print_facts)
     if supervisor.reason:
         print(supervisor.reason, file=sys.stderr)
     sys.exit(exit_code)
