@@ -56,16 +56,16 @@ class Round:
 
 
 async def read_streams(
-    server: Server, options: argparse.Namespace, key: str, signal_after: int, strike: Callable[[], None]
+    server: Server, options: argparse.Namespace, key: str, signal_after: int, inject: Callable[[], None]
 ) -> list[Stream]:
-    """All streams, to their ends; `strike` is called when so many tokens have come."""
+    """All streams, to their ends; `inject` is called after `signal_after` tokens."""
     seen = 0
 
     def count() -> None:
         nonlocal seen
         seen += 1
         if seen == signal_after:
-            strike()
+            inject()
 
     pool = ConnectionPool(f"unix:{server.socket}")
     streams = [Stream(index, f"{key}-{index}", options.tokens, count) for index in range(options.streams)]
@@ -106,14 +106,14 @@ async def one_round(
 ) -> Round:
     found, watchers = Round(), []
 
-    def strike() -> None:
+    def inject() -> None:
         victim = server.victim(role)
         victim.send_signal(number)
         watching = watch(server, victim, found, ends=role != "supervisor")
         watchers.append(asyncio.create_task(watching))
 
     signal_after = rng.randrange(1, int(0.9 * options.streams * options.tokens))
-    judge(await read_streams(server, options, f"{rng.random()}", signal_after, strike), expected, found)
+    judge(await read_streams(server, options, f"{rng.random()}", signal_after, inject), expected, found)
     await wait_ready(server)
     await asyncio.wait(watchers, timeout=LAST_LOOK_S)
     for watcher in watchers:

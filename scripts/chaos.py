@@ -26,9 +26,7 @@ def parse() -> Campaign:
         "--streams", type=int, default=32, help="at once, a third each over HTTP, over HTTP with keys, over ZeroMQ"
     )
     parser.add_argument("--tp", type=int, default=1)
-    parser.add_argument(
-        "--pairs", type=float, default=0.5, help="share of the faults that strike two processes at once"
-    )
+    parser.add_argument("--pairs", type=float, default=0.5, help="share of the faults that hit two processes at once")
     parser.add_argument("--frontends", type=int, default=1)
     parser.add_argument("--only", action="append", choices=EVERYTHING, metavar="ROLE:SIGNAL", help="repeatable")
     given = parser.parse_args()

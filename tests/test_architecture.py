@@ -1,4 +1,4 @@
-"""The house's walls: which room may import what, how its folders are laid out, no file too long to read, no pickle."""
+"""The architecture: which package may import which, the layout of folders, the length of files, no pickle."""
 
 import ast
 import re

@@ -39,7 +39,7 @@ MAX_TOKENS = 200
 @dataclass(frozen=True, slots=True)
 class Campaign:
     """`kinds`: ROLE:SIGNAL; `every_s`: mean time between faults, each drawn from half to one and a half of it;
-    `pairs`: share of the faults that strike two processes at one moment."""
+    `pairs`: share of the faults that hit two processes at one moment."""
 
     seed: int
     seconds: float
@@ -99,9 +99,9 @@ async def _break(campaign: Campaign, server: ServerProcess, ledger: Ledger, end:
             continue
         kind = " & ".join(sorted(victims.values()))
         ledger.faults.append(Fault(kind, time.monotonic(), next(iter(victims)).pid))
-        for victim, strike in victims.items():
-            send(victim, strike.partition(":")[2])
-        halted = [victim for victim, strike in victims.items() if strike.endswith("SIGSTOP+SIGCONT")]
+        for victim, kind in victims.items():
+            send(victim, kind.partition(":")[2])
+        halted = [victim for victim, kind in victims.items() if kind.endswith("SIGSTOP+SIGCONT")]
         if halted:
             await asyncio.sleep(HALT_S * rng.uniform(0.1, 1.0))
             for victim in halted:

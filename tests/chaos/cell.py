@@ -66,7 +66,7 @@ async def loading(server: ServerProcess, orders: list[Order], expected: Expected
         yield load
 
 
-async def strike(server: ServerProcess, cell: Cell) -> None:
+async def inject(server: ServerProcess, cell: Cell) -> None:
     wait_for_process(server, CHILDREN[0])  # its signal handlers are there before its children
     victim = wait_for_process(server, cell.role)
     send(victim, cell.signal)
@@ -90,7 +90,7 @@ async def run_while_serving(server: ServerProcess, cell: Cell, orders: list[Orde
     """The phases idle, prefill and decode; the server goes on unless the supervisor was hit."""
     async with loading(server, orders, expected) as load:
         if cell.phase == "idle" and cell.role != NO_KEY:
-            await strike(server, cell)
+            await inject(server, cell)
             if cell.ends_server:
                 return
         asking = asyncio.create_task(load.once(again=cell.role != "supervisor"))
@@ -99,7 +99,7 @@ async def run_while_serving(server: ServerProcess, cell: Cell, orders: list[Orde
         elif cell.phase == "decode":
             await until_all_have_begun(load, asking, NUM_TRANSPORTS * len(orders))
         if cell.phase != "idle":
-            await strike(server, cell)
+            await inject(server, cell)
         await asking
         judge(cell, load)
     if not cell.ends_server:
@@ -112,7 +112,7 @@ async def run_draining(server: ServerProcess, cell: Cell, orders: list[Order], e
         await until_all_have_begun(load, asking, NUM_TRANSPORTS * len(orders))
         server.process.send_signal(signal.SIGTERM)
         if cell.role == "supervisor" or server.process.poll() is None:
-            await strike(server, cell)
+            await inject(server, cell)
         await asking
         judge(cell, load)
 

@@ -1,4 +1,4 @@
-"""What is done to processes, and what must be true of them and of their files afterwards."""
+"""Faults in processes, and what must hold of the processes and their files afterwards."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""What came of the load: counts, latencies, and everything that must not have happened."""
+"""The results of a load: counts, latencies, and everything that must not have happened."""
 
 import statistics
 from collections import Counter

@@ -17,7 +17,7 @@ ABORTED = 0.1  # share of orders that are left in the middle
 
 
 class Load:
-    """`compute_expected` once in peace; then `once` or `until`. What came of it lies in `ledger`."""
+    """`compute_expected` once without faults; then `once` or `until`. The results are in `ledger`."""
 
     def __init__(self, transports: Sequence[Transport], orders: Sequence[Order], expected: Expected, seed: int):
         """`expected` is empty, or was filled by another load with equal orders and transports."""

@@ -1,4 +1,4 @@
-"""Many faults at random moments: the issue's figures for kills and for chaos, as far as a night has room for them."""
+"""Many faults at random moments: the required figures for kills and for chaos, within the time of a night."""
 
 import pytest
 

@@ -10,7 +10,7 @@ import pytest
 from paged_serve.frontend.config.model_folder import demo_model_folder
 
 from ..end_to_end.server_process import ServerProcess
-from .cell import NO_KEY, OPTIONS, Cell, check_end, loading, run_draining, run_while_serving, strike
+from .cell import NO_KEY, OPTIONS, Cell, check_end, inject, loading, run_draining, run_while_serving
 from .faults import CHILDREN, PROCESSES, SIGNALS, check_no_file_is_left, wait_ended
 from .load import Expected
 from .orders import Order, draw_orders
@@ -83,7 +83,7 @@ def test_streams_are_exact_after_every_signal_to_a_child(shared, cell, orders, e
 def test_streams_are_exact_on_a_fresh_server_for_each_fault(shared, start, cell, orders, expected):
     server = start()
     if cell.phase == "loading":
-        asyncio.run(strike(server, cell))
+        asyncio.run(inject(server, cell))
         if not cell.ends_all:
             server.wait_ready()
             asyncio.run(serve_all(server, orders, expected))
@@ -97,7 +97,7 @@ def test_streams_are_exact_on_a_fresh_server_for_each_fault(shared, start, cell,
 
 
 def test_a_server_survives_a_loss_of_each_child_and_another_while_it_drains(start, orders, expected):
-    """The matrix in little, on a machine of any speed: what is asserted holds at whatever moment a strike comes."""
+    """A small matrix for a machine of any speed: the assertions hold at whatever moment a fault comes."""
     server = start()
     server.wait_ready()
     for cell in (Cell("decode", "worker", "SIGKILL"), Cell("prefill", "engine-core", "SIGSEGV")):

@@ -1,4 +1,4 @@
-"""Files, disk and memory of running processes come to their end: running requests go on, and later ones are served."""
+"""Running processes run out of files, disk or memory: running requests continue, and later ones are served."""
 
 import asyncio
 import contextlib

@@ -12,15 +12,15 @@ from ..end_to_end.server_process import ServerProcess
 from .cell import OPTIONS
 from .faults import check_no_file_is_left, wait_ended
 from .orders import draw_orders
-from .together import Strike, alike, children_of, mixed, run_strikes
+from .together import Injection, alike, children_of, mixed, run_injections
 
 pytestmark = pytest.mark.skipif(not demo_model_folder().is_dir(), reason="needs the demo model")
 
 SIZES = (1, 2, 4)
-CORE_LOSS: tuple[Strike, ...] = (("engine-core", "SIGKILL"),)
+CORE_LOSS: tuple[Injection, ...] = (("engine-core", "SIGKILL"),)
 ORDERS = draw_orders(seed=3, count=4, max_tokens=100)
-HALTED_RANKS: tuple[Strike, ...] = (("worker 0", "SIGSTOP"), ("worker 1", "SIGSTOP"))
-HALTED_ENGINE: tuple[Strike, ...] = (("engine-core", "SIGSTOP"), ("worker 0", "SIGSTOP"))
+HALTED_RANKS: tuple[Injection, ...] = (("worker 0", "SIGSTOP"), ("worker 1", "SIGSTOP"))
+HALTED_ENGINE: tuple[Injection, ...] = (("engine-core", "SIGSTOP"), ("worker 0", "SIGSTOP"))
 
 
 def id_of(value: object) -> str:
@@ -44,10 +44,10 @@ def start(tmp_path_factory) -> Iterator[Callable[..., ServerProcess]]:
         server.close()
 
 
-def serve_through(server: ServerProcess, *all_strikes: tuple[Strike, ...]) -> None:
+def serve_through(server: ServerProcess, *all_injections: tuple[Injection, ...]) -> None:
     expected = {}
-    for strikes in all_strikes:
-        asyncio.run(run_strikes(server, strikes, ORDERS, expected))
+    for injections in all_injections:
+        asyncio.run(run_injections(server, injections, ORDERS, expected))
     server.process.send_signal(signal.SIGTERM)
     assert wait_ended(server) == 0, server.stderr()
     check_no_file_is_left(server)
@@ -60,10 +60,10 @@ def test_streams_survive_halted_ranks_and_then_a_core_halted_with_a_rank(start):
 @pytest.mark.nightly
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-    ("size", "strikes"), [(size, pair) for size in SIZES for pair in mixed(children_of(size), 2)], ids=id_of
+    ("size", "injections"), [(size, pair) for size in SIZES for pair in mixed(children_of(size), 2)], ids=id_of
 )
-def test_streams_survive_every_pair_of_faults_on_a_fresh_server(start, size, strikes):
-    serve_through(start(size), strikes)
+def test_streams_survive_every_pair_of_faults_on_a_fresh_server(start, size, injections):
+    serve_through(start(size), injections)
 
 
 @pytest.mark.nightly

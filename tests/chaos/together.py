@@ -12,7 +12,7 @@ from .load import Expected
 from .orders import Order
 from .transports import NUM_TRANSPORTS
 
-Strike = tuple[str, str]  # (role, signal)
+Injection = tuple[str, str]  # (role, signal)
 SIGNALS = ("SIGKILL", "SIGSTOP", "SIGSEGV")
 CHAT = {"messages": [{"role": "user", "content": "What is the capital of France?"}], "temperature": 0, "max_tokens": 24}
 
@@ -22,35 +22,35 @@ def children_of(tensor_parallel_size: int) -> tuple[str, ...]:
     return (*(f"worker {rank}" for rank in range(tensor_parallel_size)), "engine-core", "frontend", "standby", HELPER)
 
 
-def mixed(children: Sequence[str], count: int) -> Iterator[tuple[Strike, ...]]:
+def mixed(children: Sequence[str], count: int) -> Iterator[tuple[Injection, ...]]:
     """`count` of them at once, every signal with every other."""
     for victims in itertools.combinations(children, count):
         for signals in itertools.product(SIGNALS, repeat=count):
             yield tuple(zip(victims, signals, strict=True))
 
 
-def alike(children: Sequence[str], count: int) -> Iterator[tuple[Strike, ...]]:
+def alike(children: Sequence[str], count: int) -> Iterator[tuple[Injection, ...]]:
     """`count` of them at once, by the same signal."""
     for victims, signal in itertools.product(itertools.combinations(children, count), SIGNALS):
         yield tuple((role, signal) for role in victims)
 
 
-async def run_strikes(
-    server: ServerProcess, strikes: Sequence[Strike], orders: list[Order], expected: Expected
+async def run_injections(
+    server: ServerProcess, injections: Sequence[Injection], orders: list[Order], expected: Expected
 ) -> None:
-    """All that was accepted ends to the byte, and nothing is left of it in the engine."""
+    """Accepted requests finish to the byte, and the engine keeps nothing of them."""
     async with loading(server, orders, expected) as load:
-        victims = [(wait_for_process(server, role), signal) for role, signal in strikes]
+        victims = [(wait_for_process(server, role), signal) for role, signal in injections]
         asking = asyncio.create_task(load.once())
         await until_all_have_begun(load, asking, NUM_TRANSPORTS * len(orders))
         for victim, signal in victims:
             send(victim, signal)
         await asking
-        ledger, context = load.ledger, f"{strikes}\n{load.ledger.report()}"
+        ledger, context = load.ledger, f"{injections}\n{load.ledger.report()}"
         assert not ledger.wrong, context
         assert not ledger.lost, context
-        assert not ledger.broken or any(role == "frontend" for role, _ in strikes), context
-    if any(role == HELPER for role, _ in strikes):
+        assert not ledger.broken or any(role == "frontend" for role, _ in injections), context
+    if any(role == HELPER for role, _ in injections):
         await asyncio.to_thread(check_chat, server)
     await check_nothing_is_left(server)
 

@@ -1,6 +1,6 @@
 """Bugs to plant in norms, rotation, gates and block copies: each must make check_elementwise fail.
 
-(file, text that is there once, what takes its place, what is wrong then)
+(file, a text that occurs once, its replacement, what is wrong then)
 """
 
 MUTATIONS = [

@@ -1,6 +1,6 @@
 """Bugs to plant in the sampler's kernels: each must make check_sampler fail.
 
-(file, text that is there once, what takes its place, what is wrong then)
+(file, a text that occurs once, its replacement, what is wrong then)
 """
 
 HEADER = "sampler/sampler.cuh"

@@ -39,7 +39,7 @@ class Padded(EagerDecodeStep):
         return min(num_rows + 3, self._max_rows)
 
 
-class House(NotWaiting):
+class EmulatedProcess(NotWaiting):
     @property
     def decode_step(self) -> Padded:
         return Padded(self.config.scheduler.max_num_seqs)
@@ -48,7 +48,7 @@ class House(NotWaiting):
         return DeviceSampler(model.backend.launcher, model.geometry.vocab_size, "cpu")
 
 
-class EightBitHouse(House):
+class Fp8Process(EmulatedProcess):
     cache_dtype = torch.float8_e4m3fn
 
 
@@ -70,18 +70,18 @@ def load(tmp_path_factory):
 
 
 def test_a_slice_of_random_workloads_gives_each_request_the_same_bytes(load):
-    total = sum((run_workload(load, seed, House, House) for seed in SLICE), Counter[str]())
+    total = sum((run_workload(load, seed, EmulatedProcess, EmulatedProcess) for seed in SLICE), Counter[str]())
     for event in ("cached tokens", "restarts"):
         assert total[event], f"there were no {event}, so the slice shows nothing of them"
 
 
 def test_a_workload_with_an_fp8_cache_gives_each_request_the_same_bytes(load):
-    assert run_workload(load, FP8_SEED, EightBitHouse, EightBitHouse)["tokens"]
+    assert run_workload(load, FP8_SEED, Fp8Process, Fp8Process)["tokens"]
 
 
 @pytest.mark.nightly
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("house", [House, EightBitHouse])
+@pytest.mark.parametrize("process_type", [EmulatedProcess, Fp8Process])
 @pytest.mark.parametrize("seed", NIGHTLY)
-def test_a_random_workload_gives_each_request_the_same_bytes(load, seed, house):
-    run_workload(load, seed, house, house)
+def test_a_random_workload_gives_each_request_the_same_bytes(load, seed, process_type):
+    run_workload(load, seed, process_type, process_type)

@@ -1,4 +1,4 @@
-"""`paged-serve` as people start it, in a process of its own, and a little HTTP to talk to it."""
+"""`paged-serve` as users start it, in a process of its own, and a small HTTP client for it."""
 
 import http.client
 import json
@@ -24,7 +24,7 @@ ROLES = {
 
 
 def is_alive(process: psutil.Process) -> bool:
-    """A zombie is dead; its new parent has not looked yet."""
+    """A zombie is dead; its new parent has not reaped it yet."""
     try:
         return process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

@@ -22,7 +22,7 @@ def tokens(client: Client, prompt: list[int]) -> list[int]:
 @pytest.fixture(scope="module")
 def keys(tmp_path_factory):
     folder = tmp_path_factory.mktemp("keys")
-    for name in ("server", "stranger", "clients/me"):
+    for name in ("server", "unlisted", "clients/me"):
         make_keys(str((folder / name).parent), (folder / name).name)
     return folder
 
@@ -42,8 +42,8 @@ def test_a_listed_key_gets_the_same_tokens(server, keys):
         assert b"num_running" in remote.utility(Utility.STATS)
         with pytest.raises(PagedServeError, match="RESET_PREFIX_CACHE is not answered to other hosts"):
             remote.utility(Utility.RESET_PREFIX_CACHE)
-    stranger = {"key": str(keys / "stranger.key_secret"), "server_key": str(keys / "server.key")}
+    unlisted = {"key": str(keys / "unlisted.key_secret"), "server_key": str(keys / "server.key")}
     with pytest.raises(EngineDead, match="no answer"):
-        Client.connect(address, timeout_s=0.5, **stranger)
+        Client.connect(address, timeout_s=0.5, **unlisted)
     with pytest.raises(ConfigError, match="asks for keys"):
         Client.connect(address)

@@ -24,7 +24,7 @@ EOS = 0
 
 
 class Driver:
-    """Runs an engine step by step; books are balanced after each."""
+    """Runs an engine step by step; the accounting is checked after each."""
 
     def __init__(
         self,

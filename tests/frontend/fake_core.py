@@ -86,7 +86,7 @@ class FakeCore:
         return self.all(kind)
 
     def kill(self):
-        """End without a word, as a killed process does."""
+        """End without a message, as a killed process does."""
         if self._alive:
             self._alive = False
             os.write(self._wake_write, b".")

@@ -1,4 +1,4 @@
-"""A real frontend process, under a test that plays its supervisor."""
+"""A real frontend process, with the test as its supervisor."""
 
 import os
 import socket

@@ -70,7 +70,7 @@ def auc(hits: list[float], misses: list[float]) -> float:
 
 
 def guess(port: int, count: int) -> float:
-    """The spy asks what the victim has asked, or something else that is as long, at random."""
+    """The attacker sends the victim's prompt, or another one of its length, at random."""
     rng = random.Random(count)
     times: dict[bool, list[float]] = {True: [], False: []}
     with Caller(port, "victim") as victim, Caller(port, "spy") as spy:

@@ -59,7 +59,7 @@ def server(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def quiet():
-    """The log is where the texts belong, and a broken event loop's complaints are not what is looked at."""
+    """The log is where the texts belong, and messages of a broken event loop are not examined."""
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)
@@ -84,7 +84,7 @@ def broken_at(server: Server, seam: str, error: BaseException) -> Iterator[None]
 
 
 def exchange(server: Server, path: str, body: dict | None, **headers: str) -> list[dict]:
-    """What the application sends; a stream that breaks ends without a word."""
+    """What the application sends; a stream that breaks ends without an error text."""
 
     async def talk() -> list[dict]:
         sent: list[dict] = []

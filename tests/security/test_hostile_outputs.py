@@ -1,4 +1,4 @@
-"""A model may be talked into writing anything: reading its output takes time in proportion to its length, no more."""
+"""A prompt may make a model write anything: reading its output takes time in proportion to its length, no more."""
 
 import time
 from collections.abc import Callable, Iterable

@@ -1,4 +1,4 @@
-"""One way in: a running server listens on one TCP address, on the loopback interface, and else on files of its own."""
+"""One listener: a running server listens on one TCP address, on the loopback interface, else on files of its own."""
 
 import os
 import socket

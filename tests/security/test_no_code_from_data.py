@@ -1,4 +1,4 @@
-"""No process makes code of what it receives: the sources do not say so, and a tripwire in every process is quiet."""
+"""No process executes what it receives: no source can, and a tripwire in each process stays silent."""
 
 import ast
 import asyncio

@@ -1,4 +1,4 @@
-"""Templates that want out, or never end, and conversations that look like templates: nothing comes of any."""
+"""Templates that leave the sandbox or never end, and conversations that look like templates: none has an effect."""
 
 import json
 import os

@@ -24,7 +24,7 @@ class CoreDied(BaseException):
 
 
 class WatchedEngine(EngineCore):
-    """Notes what gets in, and dies of some of it."""
+    """Notes the requests that it takes, and crashes on some of them."""
 
     def __init__(self, scenario: Scenario, epoch: int, poison: int):
         super().__init__(scenario.config, scenario.facts, epoch)
@@ -86,7 +86,7 @@ class CoreHost:
         return self._take_sent()
 
     def turn(self, now: float) -> list[tuple[bytes, FromEngineCore]]:
-        """What the loop does without being spoken to: steps, their answers, heartbeats, leases, deadlines."""
+        """What the loop does without a message: steps, their results, heartbeats, leases, deadlines."""
         rng, engine, client_link = self._rng, self.engine, self._client_link
         client_link.excuse(self._clock.turn(now, MEAN_TURN_S))
         if self._hangs_since is not None and now - self._hangs_since > STEP_DEADLINE_S:

@@ -1,6 +1,6 @@
 """Bugs to plant in scheduler, pool, outbox, recovery and client session: each must make the simulations fail.
 
-(file, text that is there once, what takes its place, what is wrong then)
+(file, a text that occurs once, its replacement, what is wrong then)
 """
 
 SCHEDULER, POOL, CACHE = (

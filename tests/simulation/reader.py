@@ -1,4 +1,4 @@
-"""A client program: the real session, its link, and readers that know what each of their streams must say."""
+"""A client program: the real session, its link, and readers that know the right output of each of their streams."""
 
 import random
 from collections import deque
@@ -63,7 +63,7 @@ class Reader:
         self.readings.append(Reading(streams, [[] for _ in range(n)], [None] * n))
 
     def taken(self, message: EngineCoreRequest, seeds: list[int]) -> None:
-        """The core has accepted this; from the seeds follows what it must say, the same each time."""
+        """The core has accepted this; its output follows from the seeds, the same each time."""
         facts, params = self._scenario.facts, message.sampling_params
         reading = next((r for r in self.readings if r.streams.request_id == message.request_id), None)
         if reading is None:  # it has got other ids, or has ended, while this was under way

@@ -1,4 +1,4 @@
-"""Worlds in which some requests kill engine cores: they end with an error, and no others do, whatever breaks."""
+"""Simulations in which some requests kill engine cores: these end with an error, and no others do, under any fault."""
 
 import math
 import time

@@ -1,4 +1,4 @@
-"""All orders of events of a few requests: none breaks the books, loses a token or leaves a sequence waiting."""
+"""All orders of events of a few requests: none breaks the accounting, loses a token or leaves a sequence waiting."""
 
 import logging
 

@@ -1,4 +1,4 @@
-"""Whole lives of clients and engine together, each from one seed. A failure names it: World(seed).run() replays it."""
+"""Simulations of clients and engine together, each from one seed. A failure names it: World(seed).run() replays it."""
 
 import time
 from collections import Counter

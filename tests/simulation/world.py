@@ -1,4 +1,4 @@
-"""Real sessions and the real engine under one virtual clock: crashes, hangs, naps, stale frames, aborts, full pools.
+"""Real sessions and the real engine under one virtual clock: crashes, hangs, pauses, stale frames, aborts, full pools.
 
 What is fake: the workers (FakeWorker), the links (queues that lose and delay as sockets do when a process dies), time.
 The oracle is each request computed alone. A seed draws everything; the same seed leaves the same trace.
@@ -112,7 +112,7 @@ class World:
         self._note_seeds(core)
 
     def _note_seeds(self, core: CoreHost) -> None:
-        """From the seeds of what the core has just taken follows what it must say."""
+        """The right output of the requests that the core has just taken follows from their seeds."""
         readers = {reader.name: reader for reader in self._readers}
         while core.taken:
             name, message, seeds = core.taken.popleft()

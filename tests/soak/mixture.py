@@ -1,4 +1,4 @@
-"""All that comes to a server beside the streams of tests/chaos/load.py, each answer compared with the first one."""
+"""The traffic of a server beside the streams of tests/chaos/load.py, each answer compared with the first one."""
 
 import asyncio
 import contextlib
@@ -44,7 +44,7 @@ RANDOM_FIELDS = (
 
 
 class Mixture:
-    """`learn` once in peace, then `until`. Counts, by what was done; `wrong` holds answers that differ."""
+    """`learn` once without faults, then `until`. Counts, by what was done; `wrong` holds answers that differ."""
 
     def __init__(self, port: int, run_dir: Path, orders: Sequence[Order], seed: int):
         self.counts: Counter[str] = Counter()
@@ -120,7 +120,7 @@ class Mixture:
         self._compare(attempt, "resumed")
 
     async def _come_and_go(self, _: httpx.AsyncClient) -> None:
-        """A client library of its own for one request, of a tenant not heard of before."""
+        """A client library of its own for one request, of a new tenant."""
         async with await AsyncClient.connect(str(self._run_dir)) as client:
             attempt = Attempt(self._rng.choice(self._orders))
             client.submit([5, 6, 7], attempt.order.params, tenant=f"tenant {self._rng.random()}")  # dropped at once

@@ -1,4 +1,4 @@
-"""The soak of a night: all that a server meets, for an hour or SOAK_MINUTES."""
+"""The nightly soak: all kinds of traffic, for an hour or SOAK_MINUTES."""
 
 import os
 

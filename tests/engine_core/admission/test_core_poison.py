@@ -1,4 +1,4 @@
-"""Turns: one candidate at a time, no other request beside it, and no message of that time is lost."""
+"""Isolation turns: one candidate at a time, no other request beside it, and no message held meanwhile is lost."""
 
 import pytest
 

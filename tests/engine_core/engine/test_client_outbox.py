@@ -1,4 +1,4 @@
-"""A client that does not keep up costs nothing but memory it was granted, and misses nothing."""
+"""A client that does not keep up costs only the memory that it was granted, and misses nothing."""
 
 import msgspec
 import pytest

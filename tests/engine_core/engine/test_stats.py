@@ -1,4 +1,4 @@
-"""Figures cost what their readers may have, however many keys wait and however many clients listen."""
+"""The cost of stats is bounded, however many keys wait and however many clients receive them."""
 
 from paged_serve.engine_core.admission import forecast
 from paged_serve.engine_core.engine.stats import STATS_INTERVAL_S

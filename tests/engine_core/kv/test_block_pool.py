@@ -1,4 +1,4 @@
-"""The pool against a model that anyone can check, under random traffic."""
+"""The pool against a simple model, under random traffic."""
 
 import random
 from collections import Counter
@@ -210,7 +210,7 @@ def test_a_shared_prefix_outlives_its_tail():
 
 
 def leave(pool: BlockPool, tenant: str, count: int, first: int = 0) -> list[bytes]:
-    """Compute `count` blocks and let them go; what they are called."""
+    """Computes and releases `count` blocks; returns their hashes."""
     names = [f"{tenant} {first + i}".encode() for i in range(count)]
     blocks = pool.allocate(count, [tenant])
     pool.publish(blocks, names)

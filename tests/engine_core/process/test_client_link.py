@@ -1,4 +1,4 @@
-"""What clients may do to the core's loop: little at a time, and never end it."""
+"""The effect of clients on the core's loop: a little work at a time, and never its end."""
 
 from collections import deque
 

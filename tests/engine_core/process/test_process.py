@@ -24,7 +24,7 @@ from paged_serve.protocol.transport.authentication import read_secret
 from paged_serve.protocol.transport.channel import DealerChannel, handshake_hello, identity, new_context
 from paged_serve.protocol.transport.run_dir import ENGINE_SOCKET, WORKERS_SOCKET, endpoint, make_run_dir, remove_run_dir
 
-from .fake_house import VOCAB_SIZE, FakeHouse, FakeRank
+from .engine_harness import VOCAB_SIZE, EngineHarness, FakeRank
 
 PROMPT = list(range(1, 40))
 PARAMS = SamplingParams(seed=5, max_tokens=100, ignore_eos=True)
@@ -58,10 +58,10 @@ def run_dir():
 
 
 @pytest.fixture
-def house(run_dir):
-    house = FakeHouse(run_dir, config(step_timeout_s=1.0))
-    yield house
-    house.close()
+def harness(run_dir):
+    harness = EngineHarness(run_dir, config(step_timeout_s=1.0))
+    yield harness
+    harness.close()
 
 
 @pytest.fixture
@@ -72,27 +72,27 @@ def ranks():
         rank.kill()
 
 
-def start(house, ranks, epoch=0, **options):
-    ranks.append(FakeRank(house.run_dir, 16, epoch, **options))
+def start(harness, ranks, epoch=0, **options):
+    ranks.append(FakeRank(harness.run_dir, 16, epoch, **options))
     return ranks[-1]
 
 
-def test_a_client_that_connected_early_gets_its_tokens_once_the_workers_are_ready(house, ranks):
-    start(house, ranks)
-    ready = house.wait_for(control.Ready)
+def test_a_client_that_connected_early_gets_its_tokens_once_the_workers_are_ready(harness, ranks):
+    start(harness, ranks)
+    ready = harness.wait_for(control.Ready)
     assert ready.facts["kv_blocks"] == "64"
     assert ready.facts["dtype"] == "float32"
     assert ready.facts["weights_mb"] == "10.0"
-    with Client.connect(house.run_dir) as client:
+    with Client.connect(harness.run_dir) as client:
         assert client.limits.num_blocks == 64
         assert tokens_of(client.submit(PROMPT, PARAMS)) == expected()
         assert ranks[0].error is None
 
 
-def test_an_idle_client_receives_stats_up_to_the_end_of_the_last_request(house, ranks):
-    start(house, ranks)
-    house.wait_for(control.Ready)
-    with Client.connect(house.run_dir) as busy, Client.connect(house.run_dir) as quiet:
+def test_an_idle_client_receives_stats_up_to_the_end_of_the_last_request(harness, ranks):
+    start(harness, ranks)
+    harness.wait_for(control.Ready)
+    with Client.connect(harness.run_dir) as busy, Client.connect(harness.run_dir) as quiet:
         tokens_of(busy.submit(PROMPT, PARAMS))
         abandoned = busy.submit(PROMPT, PARAMS)
         next(abandoned)
@@ -105,117 +105,117 @@ def test_an_idle_client_receives_stats_up_to_the_end_of_the_last_request(house, 
         assert quiet.stats.generation_tokens == busy.stats.generation_tokens > len(expected())
 
 
-def test_the_supervisor_receives_loading_progress_and_heartbeats(house, ranks):
-    start(house, ranks)
-    assert house.wait_for(control.Progress) == control.Progress("loading weights", 5, 10)
-    house.wait_for(control.Ready)
-    house.wait_for(control.Heartbeat)
-    house.wait_for(control.Heartbeat)
+def test_the_supervisor_receives_loading_progress_and_heartbeats(harness, ranks):
+    start(harness, ranks)
+    assert harness.wait_for(control.Progress) == control.Progress("loading weights", 5, 10)
+    harness.wait_for(control.Ready)
+    harness.wait_for(control.Heartbeat)
+    harness.wait_for(control.Heartbeat)
 
 
-def test_streams_go_on_with_the_right_token_after_the_workers_die(house, ranks):
-    first = start(house, ranks, deaf_after=20)
-    with Client.connect(house.run_dir) as client:
+def test_streams_go_on_with_the_right_token_after_the_workers_die(harness, ranks):
+    first = start(harness, ranks, deaf_after=20)
+    with Client.connect(harness.run_dir) as client:
         request = client.submit(PROMPT, PARAMS)
         tokens = list(next(request).token_ids)
-        lost = house.wait_for(control.WorkersLost)
+        lost = harness.wait_for(control.WorkersLost)
         assert lost.epoch == 0
         assert re.search(r"no answer to a step of \d+ tokens for 1(\.\d+)? s", lost.reason), lost.reason
         first.kill()
         while client.computes:
             client.wait(1.0)
-        house.send(control.WorkersReplaced(1))
-        start(house, ranks, epoch=1)
+        harness.send(control.WorkersReplaced(1))
+        start(harness, ranks, epoch=1)
         assert tokens + tokens_of(request) == expected()
         assert client.computes
 
 
 def test_a_hang_is_detected_by_the_usual_step_time(run_dir, ranks):
-    house = FakeHouse(run_dir, config(step_timeout_s=1e6))
+    harness = EngineHarness(run_dir, config(step_timeout_s=1e6))
     try:
-        start(house, ranks, deaf_after=2 * ENOUGH)
-        with Client.connect(house.run_dir) as client:
+        start(harness, ranks, deaf_after=2 * ENOUGH)
+        with Client.connect(harness.run_dir) as client:
             request = client.submit(PROMPT, structs.replace(PARAMS, max_tokens=4 * ENOUGH))
             next(request)
-            assert "99.9 % of such steps take at most" in house.wait_for(control.WorkersLost).reason
+            assert "99.9 % of such steps take at most" in harness.wait_for(control.WorkersLost).reason
     finally:
-        house.close()
+        harness.close()
 
 
 def test_an_undecodable_result_replaces_the_group_without_waiting_for_the_time_limit(run_dir, ranks):
-    house = FakeHouse(run_dir, config(step_timeout_s=60.0))
+    harness = EngineHarness(run_dir, config(step_timeout_s=60.0))
     try:
-        start(house, ranks, garbles=3)
-        with Client.connect(house.run_dir) as client:
+        start(harness, ranks, garbles=3)
+        with Client.connect(harness.run_dir) as client:
             request = client.submit(PROMPT, PARAMS)
-            assert "could not be read" in house.wait_for(control.WorkersLost).reason
+            assert "could not be read" in harness.wait_for(control.WorkersLost).reason
             ranks[0].kill()
-            house.send(control.WorkersReplaced(1))
-            start(house, ranks, epoch=1)
+            harness.send(control.WorkersReplaced(1))
+            start(harness, ranks, epoch=1)
             assert tokens_of(request) == expected()
     finally:
-        house.close()
+        harness.close()
 
 
-def test_workers_that_connect_before_the_supervisors_message_replace_the_group(house, ranks):
-    start(house, ranks, deaf_after=3)
-    with Client.connect(house.run_dir) as client:
+def test_workers_that_connect_before_the_supervisors_message_replace_the_group(harness, ranks):
+    start(harness, ranks, deaf_after=3)
+    with Client.connect(harness.run_dir) as client:
         request = client.submit(PROMPT, PARAMS)
-        house.wait_for(control.WorkersLost)
-        start(house, ranks, epoch=1)
-        house.send(control.WorkersReplaced(1))
+        harness.wait_for(control.WorkersLost)
+        start(harness, ranks, epoch=1)
+        harness.send(control.WorkersReplaced(1))
         assert tokens_of(request) == expected()
 
 
-def test_a_worker_of_a_former_group_is_refused(house, ranks):
-    start(house, ranks, epoch=4)
-    house.wait_for(control.Ready)
-    late = start(house, ranks, epoch=3)
+def test_a_worker_of_a_former_group_is_refused(harness, ranks):
+    start(harness, ranks, epoch=4)
+    harness.wait_for(control.Ready)
+    late = start(harness, ranks, epoch=3)
     late.join(60)
     assert "worker group 3; group 4 is in use" in late.refused.reason
     assert late.refused.stale
 
 
-def test_an_unknown_peer_on_the_workers_socket_replaces_no_worker(house, ranks):
-    start(house, ranks)
-    house.wait_for(control.Ready)
+def test_an_unknown_peer_on_the_workers_socket_replaces_no_worker(harness, ranks):
+    start(harness, ranks)
+    harness.wait_for(control.Ready)
     context = new_context()
-    name, secret = identity("client", 0, 9), read_secret(house.run_dir)
-    link = DealerChannel(context, endpoint(house.run_dir, WORKERS_SOCKET), secret, name, ToWorker)
+    name, secret = identity("client", 0, 9), read_secret(harness.run_dir)
+    link = DealerChannel(context, endpoint(harness.run_dir, WORKERS_SOCKET), secret, name, ToWorker)
     assert link.wait_connected(60)
     link.send(handshake_hello("client", 0, 9))
     assert "only workers" in link.receive(5).reason
     link.close()
     context.term()
-    with Client.connect(house.run_dir) as client:
+    with Client.connect(harness.run_dir) as client:
         assert tokens_of(client.submit(PROMPT, PARAMS)) == expected()
 
 
 def test_two_ranks_form_one_group_with_the_smaller_block_count(run_dir, ranks):
-    house = FakeHouse(run_dir, config(tensor_parallel_size=2))
+    harness = EngineHarness(run_dir, config(tensor_parallel_size=2))
     try:
-        start(house, ranks, rank=1, num_blocks=40)
-        start(house, ranks, rank=0, num_blocks=50)
-        assert house.wait_for(control.Ready).facts["kv_blocks"] == "40"
+        start(harness, ranks, rank=1, num_blocks=40)
+        start(harness, ranks, rank=0, num_blocks=50)
+        assert harness.wait_for(control.Ready).facts["kv_blocks"] == "40"
         with Client.connect(run_dir) as client:
             assert tokens_of(client.submit(PROMPT, PARAMS)) == expected()
         assert ranks[0].num_steps == ranks[1].num_steps
     finally:
-        house.close()
+        harness.close()
 
 
-def test_refusals_state_the_numbers(house, ranks):
-    start(house, ranks)
-    with Client.connect(house.run_dir) as client:
+def test_refusals_state_the_numbers(harness, ranks):
+    start(harness, ranks)
+    with Client.connect(harness.run_dir) as client:
         with pytest.raises(InvalidRequest, match="256"):
             tokens_of(client.submit([1] * 256, PARAMS))
         with pytest.raises(InvalidRequest, match=r"vocabulary|1000"):
             tokens_of(client.submit([VOCAB_SIZE], PARAMS))
 
 
-def test_utilities_answer_in_json(house, ranks):
-    start(house, ranks)
-    with Client.connect(house.run_dir) as client:
+def test_utilities_answer_in_json(harness, ranks):
+    start(harness, ranks)
+    with Client.connect(harness.run_dir) as client:
         tokens_of(client.submit(PROMPT, PARAMS))
         stats = msgspec.json.decode(client.utility(Utility.STATS))
         assert (stats["num_running"], stats["generation_tokens"], stats["prompt_tokens"]) == (0, 100, len(PROMPT))
@@ -225,53 +225,53 @@ def test_utilities_answer_in_json(house, ranks):
         assert msgspec.json.decode(client.utility(Utility.DUMP_STATE))["blocks"]["cached"] == 0
 
 
-def test_draining_finishes_accepted_requests_and_refuses_new_ones(house, ranks):
-    start(house, ranks)
-    with Client.connect(house.run_dir) as client:
+def test_draining_finishes_accepted_requests_and_refuses_new_ones(harness, ranks):
+    start(harness, ranks)
+    with Client.connect(harness.run_dir) as client:
         request = client.submit(PROMPT, PARAMS)
         tokens = list(next(request).token_ids)
-        house.send(control.Drain())
-        house.wait_for(control.Heartbeat)
-        house.wait_for(control.Heartbeat)
+        harness.send(control.Drain())
+        harness.wait_for(control.Heartbeat)
+        harness.wait_for(control.Heartbeat)
         with pytest.raises(Overloaded) as refusal:
             tokens_of(client.submit(PROMPT, PARAMS))
         assert refusal.value.draining
         assert tokens + tokens_of(request) == expected()
-        house.wait_for(control.Drained)
+        harness.wait_for(control.Drained)
 
 
-def test_stop_ends_the_process_cleanly_and_notifies_the_clients(house, ranks):
-    start(house, ranks)
-    with Client.connect(house.run_dir) as client:
-        house.send(control.Stop())
+def test_stop_ends_the_process_cleanly_and_notifies_the_clients(harness, ranks):
+    start(harness, ranks)
+    with Client.connect(harness.run_dir) as client:
+        harness.send(control.Stop())
         while client.ready:  # the test's timeout ends a wait in vain
             client.wait(0.1)
-        assert house.process.wait(60) == 0
+        assert harness.process.wait(60) == 0
 
 
-def test_sigterm_is_a_stop(house, ranks):
-    start(house, ranks)
-    house.wait_for(control.Ready)
-    house.process.send_signal(signal.SIGTERM)
-    assert house.process.wait(60) == 0
+def test_sigterm_is_a_stop(harness, ranks):
+    start(harness, ranks)
+    harness.wait_for(control.Ready)
+    harness.process.send_signal(signal.SIGTERM)
+    assert harness.process.wait(60) == 0
 
 
-def test_requests_of_a_lost_client_end(house, ranks):
-    start(house, ranks)
-    client = Client.connect(house.run_dir)
+def test_requests_of_a_lost_client_end(harness, ranks):
+    start(harness, ranks)
+    client = Client.connect(harness.run_dir)
     client.submit(PROMPT, SamplingParams(max_tokens=200, ignore_eos=True))
     client.wait(0.05)
     client.close()
     deadline = time.monotonic() + 60
-    with Client.connect(house.run_dir) as watcher:
+    with Client.connect(harness.run_dir) as watcher:
         while msgspec.json.decode(watcher.utility(Utility.DUMP_STATE))["running"]:
             assert time.monotonic() < deadline, "the requests of a closed client still run"
 
 
-def test_a_client_that_sends_more_than_it_reads_gets_an_answer_to_every_request(house, ranks):
-    start(house, ranks)
-    house.wait_for(control.Ready)
-    with Client.connect(house.run_dir) as client, client._lock:  # no thread reads
+def test_a_client_that_sends_more_than_it_reads_gets_an_answer_to_every_request(harness, ranks):
+    start(harness, ranks)
+    harness.wait_for(control.Ready)
+    with Client.connect(harness.run_dir) as client, client._lock:  # no thread reads
         session, wire, asked = client._session, client._wire, []
         while len(asked) < 8000:
             asked.append(session.submit([1] * 255, SamplingParams(max_tokens=1)))
@@ -282,12 +282,12 @@ def test_a_client_that_sends_more_than_it_reads_gets_an_answer_to_every_request(
             client._pump(0.1, 1024)
 
 
-def test_a_repeated_hello_is_answered_with_whether_the_client_is_known(house, ranks):
-    start(house, ranks)
-    house.wait_for(control.Ready)
+def test_a_repeated_hello_is_answered_with_whether_the_client_is_known(harness, ranks):
+    start(harness, ranks)
+    harness.wait_for(control.Ready)
     context = new_context()
-    name, secret = identity("client", 0, 0), read_secret(house.run_dir)
-    link = DealerChannel(context, endpoint(house.run_dir, ENGINE_SOCKET), secret, name, FromEngineCore)
+    name, secret = identity("client", 0, 0), read_secret(harness.run_dir)
+    link = DealerChannel(context, endpoint(harness.run_dir, ENGINE_SOCKET), secret, name, FromEngineCore)
     assert link.wait_connected(60)
     welcomes = []
     for _ in range(2):
@@ -300,18 +300,18 @@ def test_a_repeated_hello_is_answered_with_whether_the_client_is_known(house, ra
     assert welcomes == [False, True]
 
 
-def test_an_idle_core_is_small_and_sleeps(house, ranks):
-    start(house, ranks)
-    house.wait_for(control.Ready)
-    status = Path(f"/proc/{house.process.pid}/status").read_text()
+def test_an_idle_core_is_small_and_sleeps(harness, ranks):
+    start(harness, ranks)
+    harness.wait_for(control.Ready)
+    status = Path(f"/proc/{harness.process.pid}/status").read_text()
     rss_mb = int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmRSS"))) / 1024
     assert rss_mb <= 60
 
     def cpu_s():
-        fields = Path(f"/proc/{house.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        fields = Path(f"/proc/{harness.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     before = cpu_s()
     for _ in range(3):
-        house.wait_for(control.Heartbeat)
+        harness.wait_for(control.Heartbeat)
     assert cpu_s() - before <= 0.1

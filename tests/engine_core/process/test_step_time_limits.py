@@ -1,4 +1,4 @@
-"""Deadlines that a machine sets itself."""
+"""Time limits of steps, learned from the steps of this machine."""
 
 import random
 

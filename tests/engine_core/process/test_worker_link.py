@@ -21,24 +21,24 @@ class Clock:
         return self.now
 
 
-class House:
+class LinkHarness:
     def __init__(self, ranks=1):
         self.channel, self.reports = SimulatedChannel(), []
         config = ParallelConfig(tensor_parallel_size=ranks)
         self.link = WorkerLink(self.channel, config, lambda report: self.reports.append(report) or True, len, Clock())
         self.ranks = ranks
 
-    def say(self, rank, *messages):
+    def deliver(self, rank, *messages):
         self.channel.to_core.extend((b"rank %d" % rank, message) for message in messages)
         return self.link.receive(1.0)
 
     def bring_up(self, epoch=0):
         for rank in range(self.ranks):
-            self.say(rank, handshake_hello("worker", rank, epoch))
+            self.deliver(rank, handshake_hello("worker", rank, epoch))
         for rank in range(self.ranks):
-            self.say(rank, ready(rank))
+            self.deliver(rank, ready(rank))
         for rank in range(self.ranks):
-            self.say(rank, worker.KVCacheReady(rank))
+            self.deliver(rank, worker.KVCacheReady(rank))
         assert self.link.is_ready
         return self
 
@@ -58,12 +58,12 @@ def answer(step, epoch=0):
 
 
 def test_a_duplicate_result_ends_the_group_and_counts_once():
-    house = House().bring_up()
-    house.link.group.step_sent(1, 5, 0.0)
-    assert house.say(0, answer(1), answer(1)) == [answer(1)]
-    assert "answers step 1; [] are under way" in house.reason
-    house.link.replace(1)
-    house.bring_up(epoch=1)
+    harness = LinkHarness().bring_up()
+    harness.link.group.step_sent(1, 5, 0.0)
+    assert harness.deliver(0, answer(1), answer(1)) == [answer(1)]
+    assert "answers step 1; [] are under way" in harness.reason
+    harness.link.replace(1)
+    harness.bring_up(epoch=1)
 
 
 @pytest.mark.parametrize(
@@ -79,28 +79,28 @@ def test_a_duplicate_result_ends_the_group_and_counts_once():
     ],
 )
 def test_a_message_that_is_illegal_in_this_state_ends_the_group(rank, message, words):
-    house = House(ranks=2).bring_up()
-    house.link.group.step_sent(1, 5, 0.0)
-    assert house.say(rank, message) == []
-    assert words in house.reason
+    harness = LinkHarness(ranks=2).bring_up()
+    harness.link.group.step_sent(1, 5, 0.0)
+    assert harness.deliver(rank, message) == []
+    assert words in harness.reason
 
 
 @pytest.mark.parametrize("again", [ready(0), worker.KVCacheReady(0), ready(7)])
 def test_a_second_message_while_the_group_starts_ends_it(again):
-    house = House()
-    house.say(0, handshake_hello("worker", 0, 0))
-    house.say(0, ready(0), again, again)
-    house.say(0, worker.KVCacheReady(0))
-    assert house.reason
+    harness = LinkHarness()
+    harness.deliver(0, handshake_hello("worker", 0, 0))
+    harness.deliver(0, ready(0), again, again)
+    harness.deliver(0, worker.KVCacheReady(0))
+    assert harness.reason
 
 
 def test_a_turn_ends_after_two_milliseconds_and_the_rest_comes_in_the_next():
-    house = House().bring_up()
+    harness = LinkHarness().bring_up()
     for step in range(1, 9):
-        house.link.group.step_sent(step, 5, 0.0)
-    first = house.say(0, *(answer(step) for step in range(1, 9)))
+        harness.link.group.step_sent(step, 5, 0.0)
+    first = harness.deliver(0, *(answer(step) for step in range(1, 9)))
     assert 1 <= len(first) < 8
     rest = []
-    while more := house.link.receive(1.0):
+    while more := harness.link.receive(1.0):
         rest += more
     assert [each.step for each in (*first, *rest)] == list(range(1, 9))

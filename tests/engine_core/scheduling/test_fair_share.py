@@ -41,7 +41,7 @@ def test_a_newcomer_does_not_wait_for_the_whole_queue_of_another(drive):
 
 
 def test_a_tenant_that_paused_starts_where_the_others_are(drive):
-    """Else a pause would buy a monopoly."""
+    """Otherwise a pause would give a tenant all service afterwards."""
     driver = drive(max_num_seqs=1)
     driver.add(4, max_tokens=1, tenant="pauses")
     for _ in range(10):

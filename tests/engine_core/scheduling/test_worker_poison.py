@@ -1,4 +1,4 @@
-"""One request that kills workers among many: the many end right, the one ends with an error."""
+"""One request that kills workers among many: the others finish, the one ends with an error."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Whole lives of the engine under faults, each from one seed. A failure names its seed: simulate(seed) replays it."""
+"""Simulations of the engine under faults, each from one seed. A failure names its seed: simulate(seed) replays it."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""The command line as people meet it."""
+"""The command line as users see it."""
 
 import io
 import json

@@ -15,7 +15,7 @@ from paged_serve.protocol.errors import ConfigError, EngineDead, InvalidRequest
 
 
 class FakeServer(ThreadingHTTPServer):
-    """Answers with `words`; remembers what it was asked."""
+    """Answers with `words`; keeps the requests."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)

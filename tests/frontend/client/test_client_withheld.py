@@ -1,4 +1,4 @@
-"""A request that may have killed a core, as its client sees it: held back, tried in its turn, cleared or ended."""
+"""A request that may have killed a core, as its client sees it: withheld, run in its turn, cleared or ended."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Chat templates: the helpers that models rely on, the sandbox, and refusals that people understand."""
+"""Chat templates: the helpers that models rely on, the sandbox, and the texts of refusals."""
 
 import json
 from pathlib import Path

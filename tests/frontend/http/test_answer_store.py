@@ -233,7 +233,7 @@ async def test_the_number_of_remembered_answers_is_bounded():
 
 
 async def _random_traffic(rng: random.Random) -> None:
-    """Readers come, read a part, leave and come back; some answers are made again, some forgotten."""
+    """Readers come, read a part, leave and come back; some answers are generated again, some removed."""
     per_answer = rng.choice([300, 2000, 1 << 20])
     kept = AnswerStore(ServerConfig(resume_bytes_per_answer=per_answer, resume_bytes=rng.choice([12000, 1 << 20])))
     lengths = [rng.randint(0, 60) for _ in range(4)]

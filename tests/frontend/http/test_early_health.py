@@ -1,4 +1,4 @@
-"""What answers before there is a server, and what becomes of requests that came too early for it."""
+"""Answers before the server is imported, and requests that arrive before then."""
 
 import json
 import os

@@ -36,7 +36,7 @@ class Application:
 
 @asynccontextmanager
 async def serving(application, connection_limit):
-    """(address, the server)"""
+    """Yields (address, the server)."""
     listener = socket.create_server(("127.0.0.1", 0))
     server = uvicorn.Server(uvicorn_config(application, connection_limit=connection_limit))
     task = asyncio.create_task(server._serve([listener]))

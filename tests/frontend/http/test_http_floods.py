@@ -21,7 +21,7 @@ LARGEST_BODY = BUDGET // 4 // 10
 
 
 class Flooded:
-    """A frontend under a flood, whose memory is looked at meanwhile."""
+    """A frontend under a flood, whose memory is sampled meanwhile."""
 
     def __init__(self, start_frontend, start_core, script=None, **server):
         self.frontend = start_frontend(max_buffered_bytes=BUDGET, access_log=False, **server)

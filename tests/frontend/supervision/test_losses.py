@@ -50,8 +50,8 @@ class FakeChild(Child):
         return True
 
 
-class House:
-    """What is around the losses: a table of children, and a core that follows the supervisor's messages."""
+class Harness:
+    """The surroundings of a loss: a table of children, and a core that follows the supervisor's messages."""
 
     def __init__(self, tensor_parallel_size: int):
         self.sent: list[object] = []  # by the supervisor, to the core
@@ -127,9 +127,9 @@ class House:
 
 
 @pytest.fixture
-def house(monkeypatch):
+def harness(monkeypatch):
     monkeypatch.setattr(process_table, "Child", FakeChild)
-    return House
+    return Harness
 
 
 def pairs(tensor_parallel_size: int):
@@ -139,15 +139,15 @@ def pairs(tensor_parallel_size: int):
 
 
 EARLIER = [(), (("engine-core", 0),), (("worker", 0),), (("frontend", 0),), (("engine-core", 0), ("frontend", 0))]
-in_each_house = pytest.mark.parametrize(
+each_harness = pytest.mark.parametrize(
     ("size", "earlier"),
     [(size, earlier) for size in (1, 2, 4) for earlier in EARLIER],
     ids=lambda value: "+".join(role for role, _ in value) or "fresh" if isinstance(value, tuple) else f"tp{value}",
 )
 
 
-def prepared(house, size, earlier):
-    made = house(size)
+def prepared(harness, size, earlier):
+    made = harness(size)
     for slot in earlier:
         made.kill(slot)
         made.settle()
@@ -155,10 +155,10 @@ def prepared(house, size, earlier):
     return made
 
 
-@in_each_house
-def test_two_halted_children_found_in_one_turn_are_replaced(house, size, earlier):
+@each_harness
+def test_two_halted_children_found_in_one_turn_are_replaced(harness, size, earlier):
     for pair in pairs(size):
-        made = prepared(house, size, earlier)
+        made = prepared(harness, size, earlier)
         before = made.num_restarts
         for slot in pair:
             made.halt(slot)
@@ -168,11 +168,11 @@ def test_two_halted_children_found_in_one_turn_are_replaced(house, size, earlier
         assert made.num_restarts - before == len(roles), pair
 
 
-@in_each_house
+@each_harness
 @pytest.mark.parametrize("successors", [False, True])
-def test_a_second_loss_may_be_found_while_the_first_child_is_replaced(house, size, earlier, successors):
+def test_a_second_loss_may_be_found_while_the_first_child_is_replaced(harness, size, earlier, successors):
     for pair in pairs(size):
-        made = prepared(house, size, earlier)
+        made = prepared(harness, size, earlier)
         for slot in pair:
             if slot in made.table.living:  # else it went with the first
                 made.halt(slot)
@@ -181,10 +181,10 @@ def test_a_second_loss_may_be_found_while_the_first_child_is_replaced(house, siz
         made.check()
 
 
-@in_each_house
-def test_a_killed_child_and_a_halted_one_are_both_replaced(house, size, earlier):
+@each_harness
+def test_a_killed_child_and_a_halted_one_are_both_replaced(harness, size, earlier):
     for killed, halted in pairs(size):
-        made = prepared(house, size, earlier)
+        made = prepared(harness, size, earlier)
         made.halt(halted)
         made.kill(killed)
         made.settle()
@@ -192,8 +192,8 @@ def test_a_killed_child_and_a_halted_one_are_both_replaced(house, size, earlier)
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])
-def test_the_last_message_of_a_dismissed_child_does_not_count_as_a_second_loss(house, size):
-    made = prepared(house, size, ())
+def test_the_last_message_of_a_dismissed_child_does_not_count_as_a_second_loss(harness, size):
+    made = prepared(harness, size, ())
     workers = made.table.of_role("worker")
     made.halt(("worker", 0))
     made.turn()
@@ -206,8 +206,8 @@ def test_the_last_message_of_a_dismissed_child_does_not_count_as_a_second_loss(h
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])
-def test_simultaneous_failures_of_a_core_and_its_ranks_cost_one_restart(house, size):
-    made = prepared(house, size, ())
+def test_simultaneous_failures_of_a_core_and_its_ranks_cost_one_restart(harness, size):
+    made = prepared(harness, size, ())
     [core] = made.table.of_role("engine-core")
     workers = made.table.of_role("worker")
     made.complaints = [Complaint(worker) for worker in workers]
@@ -219,8 +219,8 @@ def test_simultaneous_failures_of_a_core_and_its_ranks_cost_one_restart(house, s
     assert made.num_restarts == 1
 
 
-def test_memory_is_named_as_the_cause_of_a_kill_exactly_when_the_kernel_reports_a_shortage(house):
-    made = prepared(house, 2, ())
+def test_memory_is_named_as_the_cause_of_a_kill_exactly_when_the_kernel_reports_a_shortage(harness):
+    made = prepared(harness, 2, ())
     for is_known in (False, True):
         [victim] = [child for child in made.table.of_role("worker") if child.index == 1]
         made.recovery.out_of_memory = SimpleNamespace(is_known=is_known, struck=lambda: False)

@@ -130,7 +130,7 @@ class TestShutdown:
 
 
 class FakeChild:
-    """What the judge looks at."""
+    """What the hang detector reads of a child."""
 
     def __init__(self, role: str, state: ChildState, *, halted: bool = False, at_work: bool = True):
         self.role, self.state, self.halted, self.at_work = role, state, halted, at_work
@@ -196,7 +196,7 @@ class TestSilence:
 
 
 class FakeTable:
-    """What the keeper of standby workers looks at and asks for."""
+    """What StandbyWorkers reads of the process table and asks of it."""
 
     def __init__(self):
         self.children = [FakeChild("engine-core", ChildState.READY), FakeChild("worker", ChildState.READY)]

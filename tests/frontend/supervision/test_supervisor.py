@@ -25,7 +25,7 @@ from .running_supervisor import CONFIG, MODULES, Running, supervisors
 
 
 def is_alive(process: psutil.Process) -> bool:
-    """A zombie is dead; its new parent has not looked yet."""
+    """A zombie is dead; its new parent has not reaped it yet."""
     try:
         return process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -378,13 +378,13 @@ def test_an_unknown_peer_with_the_secret_is_refused(start):
         "options = ['--run-dir', sys.argv[1], '--index', '0', '--epoch', '0', '--lifeline-fd', str(r)];"
         "ChildProcess.start('worker', options)"
     )
-    stranger = subprocess.run(
+    unknown = subprocess.run(
         [sys.executable, "-c", code, running.supervisor.run_dir],
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path)},
     )
-    assert "no worker 0 of epoch 0 with pid" in stranger.stderr
+    assert "no worker 0 of epoch 0 with pid" in unknown.stderr
     assert running.supervisor.pids == before
 
 

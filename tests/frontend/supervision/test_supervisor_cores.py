@@ -1,4 +1,4 @@
-"""Whether a core's death may have been a request's doing, and what that costs."""
+"""Whether a request may have caused a core's death, and what that costs."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""The supervisor as a process: signals, its own violent death, and what is left afterwards."""
+"""The supervisor as a process: signals, SIGKILL to itself, and what is left afterwards."""
 
 import json
 import os
@@ -41,7 +41,7 @@ class Started:
 
 
 def is_alive(process: psutil.Process) -> bool:
-    """A zombie is dead; its new parent has not looked yet."""
+    """A zombie is dead; its new parent has not reaped it yet."""
     try:
         return process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -57,7 +57,7 @@ def process_of(pid: int) -> psutil.Process | None:
 
 
 def is_armed(process: psutil.Process) -> bool:
-    """Whether it has tied itself to its parent: it does so before it takes SIGTERM into its own hands. Or is gone."""
+    """Whether it ends with its parent by now: a child arranges that before it handles SIGTERM. True when it is gone."""
     try:
         lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
     except (FileNotFoundError, ProcessLookupError):

@@ -1,4 +1,4 @@
-"""What a process did last survives it."""
+"""The last actions of a process survive it."""
 
 import random
 import signal

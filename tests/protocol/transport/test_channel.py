@@ -1,4 +1,4 @@
-"""Channels over real unix sockets: only our own get in, nothing is lost silently, nothing invalid is delivered."""
+"""Channels over real unix sockets: only authenticated peers connect, no silent loss, no invalid message delivered."""
 
 import itertools
 import os

@@ -1,4 +1,4 @@
-"""Keys on TCP: clients on the list come in, others do not, and files that do not serve are refused by name."""
+"""Keys on TCP: clients on the list come in, others do not, and unusable files are refused by name."""
 
 import os
 from pathlib import Path
@@ -16,17 +16,17 @@ NAME = identity("client", 0, 0)
 
 @pytest.fixture
 def keys(tmp_path):
-    """A folder with the keys of a server, of a friend on its list, and of a stranger."""
-    for folder, name in (("", "server"), ("", "other-server"), ("", "stranger"), ("friends", "friend")):
+    """A folder with the keys of a server, of a listed client and of an unlisted one."""
+    for folder, name in (("", "server"), ("", "other-server"), ("", "unlisted"), ("listed_keys", "listed")):
         make_keys(str(tmp_path / folder), name)
-    (tmp_path / "friends" / "friend.key_secret").rename(tmp_path / "friend.key_secret")
+    (tmp_path / "listed_keys" / "listed.key_secret").rename(tmp_path / "listed.key_secret")
     return tmp_path
 
 
 @pytest.fixture
 def port(keys):
     context = new_context()
-    ours = server_keys(str(keys / "server.key_secret"), str(keys / "friends"))
+    ours = server_keys(str(keys / "server.key_secret"), str(keys / "listed_keys"))
     authenticator = Authenticator(context, "secret", ours.allowed)
     port = RouterChannel(context, "tcp://127.0.0.1:*", ToEngineCore, keys=ours)
     yield port
@@ -51,16 +51,16 @@ def dealer(port):
 
 
 def test_a_listed_client_is_accepted_and_answered(keys, port, dealer):
-    friend = dealer(client_keys(str(keys / "friend.key_secret"), str(keys / "server.key")))
-    assert friend.wait_connected(60)
-    assert friend.send(ClientHeartbeat())
+    listed = dealer(client_keys(str(keys / "listed.key_secret"), str(keys / "server.key")))
+    assert listed.wait_connected(60)
+    assert listed.send(ClientHeartbeat())
     assert port.socket.poll(60_000)
     assert port.receive() == (NAME, ClientHeartbeat())
     assert port.send(NAME, EngineHeartbeat(7))
-    assert friend.receive(60) == EngineHeartbeat(7)
+    assert listed.receive(60) == EngineHeartbeat(7)
 
 
-@pytest.mark.parametrize(("own", "server"), [("stranger", "server"), ("friend", "other-server")])
+@pytest.mark.parametrize(("own", "server"), [("unlisted", "server"), ("listed", "other-server")])
 def test_unlisted_clients_and_clients_of_another_server_are_not_accepted(keys, dealer, own, server):
     assert not dealer(client_keys(str(keys / f"{own}.key_secret"), str(keys / f"{server}.key"))).wait_connected(0.3)
 
@@ -83,14 +83,14 @@ def test_secret_files_are_readable_by_their_owner_alone(keys):
     assert os.stat(keys / "server.key_secret").st_mode & 0o077 == 0
     (keys / "server.key_secret").chmod(0o640)
     with pytest.raises(ConfigError, match=r"server.key_secret has mode 640.*600"):
-        server_keys(str(keys / "server.key_secret"), str(keys / "friends"))
+        server_keys(str(keys / "server.key_secret"), str(keys / "listed_keys"))
 
 
 @pytest.mark.parametrize(
     ("secret", "folder", "words"),
     [
-        ("server.key", "friends", "no secret key"),
-        ("none.key_secret", "friends", "cannot read the key"),
+        ("server.key", "listed_keys", "no secret key"),
+        ("none.key_secret", "listed_keys", "cannot read the key"),
         ("server.key_secret", "nowhere", "no folder"),
         ("server.key_secret", "empty", "no client can connect"),
         ("server.key_secret", "broken", r"broken/a.key"),

@@ -104,7 +104,7 @@ def mutate(data: bytes, rng: random.Random, others: list[bytes]) -> bytes:
 
 
 class Bound:
-    """One of our bound sockets, with its real union and a client that is let in."""
+    """One of our bound sockets, with its real union and an accepted client."""
 
     def __init__(self, link, name: str):
         receives, sends = BOUND[name]

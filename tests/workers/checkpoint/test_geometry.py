@@ -1,4 +1,4 @@
-"""config.json in its spellings, what we refuse, and how many KV blocks fit."""
+"""config.json in its spellings, which of them are refused, and how many KV blocks fit."""
 
 import json
 

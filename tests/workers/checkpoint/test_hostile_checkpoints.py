@@ -1,4 +1,4 @@
-"""Damaged model folders: refused in words or taken, never another error, a crash, or much memory."""
+"""Damaged model folders: refused with a message or loaded, never another error, a crash, or much memory."""
 
 import json
 import os

@@ -24,7 +24,7 @@ FORMATS = ["float", "int8", "int4", "gptq", "tied"]
 
 
 class OneOf(TensorParallelGroup):
-    """One rank of several, which never speaks to the others."""
+    """One rank of several, which exchanges nothing with the others."""
 
     def __init__(self, rank, size):
         super().__init__()

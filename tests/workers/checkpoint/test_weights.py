@@ -1,4 +1,4 @@
-"""A checkpoint that is damaged, lies, or does not match its config.json is refused by name and number."""
+"""A checkpoint that is damaged, contradicts itself, or does not match its config.json is refused by name and number."""
 
 import json
 import struct

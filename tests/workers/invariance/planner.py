@@ -1,4 +1,4 @@
-"""A small planner with a will of its own: it admits, chunks, pauses, preempts and shares blocks at random.
+"""A small random planner: it admits, chunks, pauses, preempts and shares blocks at random.
 
 It stands in for the engine core, and knows nothing of scheduling; it only keeps the protocol's rules.
 """
@@ -41,7 +41,7 @@ class Running:
 
 
 @dataclass
-class Whims:
+class Odds:
     """The probability of each event in a step."""
 
     admit: float = 0.5
@@ -64,29 +64,29 @@ class Planner:
         self.running: list[Running] = []
         self.step = 0
 
-    def play(self, requests: list[Request], whims: Whims) -> list[Result]:
+    def play(self, requests: list[Request], odds: Odds) -> list[Result]:
         results = [Result() for _ in requests]
         self.waiting = list(zip(requests, results, strict=True))
         self.rng.shuffle(self.waiting)
         while self.waiting or self.running:
-            self.one_step(whims)
+            self.one_step(odds)
         return results
 
-    def one_step(self, whims: Whims) -> None:
-        leaves = self.finish_and_preempt(whims)
+    def one_step(self, odds: Odds) -> None:
+        leaves = self.finish_and_preempt(odds)
         new_rows = []
-        while self.waiting and self.free_rows and self.rng.random() < whims.admit:
-            new_rows.append(self.admit(whims))
+        while self.waiting and self.free_rows and self.rng.random() < odds.admit:
+            new_rows.append(self.admit(odds))
         joins = []
         for one in self.running:
             ready = one.length - one.num_computed == 1
-            if ready and not one.decoding and self.rng.random() > whims.pause:
+            if ready and not one.decoding and self.rng.random() > odds.pause:
                 one.decoding = True
                 joins.append(one.row)
-            elif one.decoding and self.rng.random() < whims.pause:
+            elif one.decoding and self.rng.random() < odds.pause:
                 one.decoding = False
                 leaves.append(one.row)
-        chunks = self.choose_chunks(whims)
+        chunks = self.choose_chunks(odds)
         decodes = sorted((one for one in self.running if one.decoding), key=lambda one: one.row)
         work = [(one, 1) for one in decodes] + chunks
         rows, blocks = self.grow(work)
@@ -103,12 +103,12 @@ class Planner:
         self.step += 1
         self.apply(work, self.runner.execute(plan))
 
-    def finish_and_preempt(self, whims: Whims) -> list[int]:
+    def finish_and_preempt(self, odds: Odds) -> list[int]:
         """Rows that leave the decode set for good; their blocks and indices are free at once."""
         leaves = []
         for one in list(self.running):
             done = len(one.result.token_ids) == one.request.num_output
-            if done or self.rng.random() < whims.preempt:
+            if done or self.rng.random() < odds.preempt:
                 if one.decoding:
                     leaves.append(one.row)
                 if not done:
@@ -119,11 +119,11 @@ class Planner:
                 self.free_blocks += [block for block in one.blocks if block not in kept]
         return leaves
 
-    def admit(self, whims: Whims) -> NewRow:
+    def admit(self, odds: Odds) -> NewRow:
         request, result = self.waiting.pop()
         tokens = (*request.prompt, *result.token_ids)
         blocks: list[int] = []
-        if request.params.prompt_logprobs is None and self.rng.random() < whims.share:
+        if request.params.prompt_logprobs is None and self.rng.random() < odds.share:
             while (end := (len(blocks) + 1) * self.block_size) < len(tokens) and tokens[:end] in self.cached:
                 blocks.append(self.cached[tokens[:end]])
         computed = len(blocks) * self.block_size
@@ -134,12 +134,12 @@ class Planner:
             one.row, pack_ids(tokens), prompt_len, computed, pack_ids(blocks), request.seed, (2,), request.params
         )
 
-    def choose_chunks(self, whims: Whims) -> list[tuple[Running, int]]:
+    def choose_chunks(self, odds: Odds) -> list[tuple[Running, int]]:
         chunks = []
         for one in self.rng.sample(self.running, len(self.running)):
             left = one.length - one.num_computed
-            if left and not one.decoding and self.rng.random() < whims.chunk:
-                chunks.append((one, left if self.rng.random() < whims.whole_chunk else self.rng.randint(1, left)))
+            if left and not one.decoding and self.rng.random() < odds.chunk:
+                chunks.append((one, left if self.rng.random() < odds.whole_chunk else self.rng.randint(1, left)))
         return chunks
 
     def grow(self, work: list[tuple[Running, int]]) -> tuple[bytes, bytes]:

@@ -1,4 +1,4 @@
-"""What one number makes of a determinism test: a model, a small server, requests and mishaps."""
+"""What one number makes of a determinism test: a model, a small server, requests and faults."""
 
 import random
 from dataclasses import dataclass, replace

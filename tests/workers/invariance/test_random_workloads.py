@@ -46,48 +46,48 @@ def load(tmp_path_factory, chosen_isa):
     models.close()
 
 
-def alone(model: Model, request: EngineCoreRequest, house_type: type[OneProcess] = OneProcess) -> dict[int, Received]:
+def alone(model: Model, request: EngineCoreRequest, process_type: type[OneProcess] = OneProcess) -> dict[int, Received]:
     """The output of each sequence of the request when nothing else runs, not even its siblings."""
-    house = house_type(model, ALONE, num_blocks=MAX_MODEL_LEN // 64 + 1, max_model_len=MAX_MODEL_LEN)
-    house.add(request)
-    while not house.is_idle:
-        for act in (house.plan, house.execute, house.apply, house.read):
+    process = process_type(model, ALONE, num_blocks=MAX_MODEL_LEN // 64 + 1, max_model_len=MAX_MODEL_LEN)
+    process.add(request)
+    while not process.is_idle:
+        for act in (process.plan, process.execute, process.apply, process.read):
             act()
-    return house.received
+    return process.received
 
 
 def together(
-    model: Model | SharedModel, workload: Workload, house_type: type[OneProcess] = OneProcess
+    model: Model | SharedModel, workload: Workload, process_type: type[OneProcess] = OneProcess
 ) -> tuple[dict[int, Received], Counter[str]]:
     """What each request receives, and the faults that it met."""
     rng, outcomes = random.Random(workload.seed), Counter[str]()
-    house = house_type(model, workload.config, workload.num_blocks, MAX_MODEL_LEN)
-    house.engine.clients[b"client:0"].credit = workload.client_credit
+    process = process_type(model, workload.config, workload.num_blocks, MAX_MODEL_LEN)
+    process.engine.clients[b"client:0"].credit = workload.client_credit
     last_arrival = max(tick for tick, _ in workload.arrivals)
     for tick in range(MAX_TICKS):
         for _, request in (arrival for arrival in workload.arrivals if arrival[0] == tick):
-            house.add(request)
+            process.add(request)
         if tick in workload.restart_ticks:
-            outcomes["restarts"] += not house.engine.is_idle
-            house.replace_workers()
-        if tick in workload.abort_ticks and (live := list(house.engine.clients[b"client:0"].streams)):
-            house.abort(rng.choice(live))
-        for act in (house.plan, house.execute, house.apply):
+            outcomes["restarts"] += not process.engine.is_idle
+            process.replace_workers()
+        if tick in workload.abort_ticks and (live := list(process.engine.clients[b"client:0"].streams)):
+            process.abort(rng.choice(live))
+        for act in (process.plan, process.execute, process.apply):
             if rng.random() < 0.8:
                 act()
         if rng.random() < workload.client_pace:
-            house.read()
-        if tick > last_arrival and house.is_idle:
+            process.read()
+        if tick > last_arrival and process.is_idle:
             break
     else:
         raise AssertionError(f"not all has ended after {MAX_TICKS} ticks")
-    check_invariants(house.engine)
-    scheduler, pool = house.engine.scheduler, house.engine.kv_cache.pool
+    check_invariants(process.engine)
+    scheduler, pool = process.engine.scheduler, process.engine.kv_cache.pool
     assert pool.num_free == pool.num_blocks
     outcomes["steps"] = scheduler.step
     outcomes["preemptions"] = scheduler.num_preemptions
-    outcomes["cached tokens"] = house.engine.counters.prefix_cache_hits
-    return house.received, outcomes
+    outcomes["cached tokens"] = process.engine.counters.prefix_cache_hits
+    return process.received, outcomes
 
 
 def cut_short(received: Received, count: int) -> Received:
@@ -99,15 +99,15 @@ def cut_short(received: Received, count: int) -> Received:
 def run_workload(
     load,
     seed: int,
-    house_type: type[OneProcess] = OneProcess,
+    process_type: type[OneProcess] = OneProcess,
     alone_type: type[OneProcess] = OneProcess,
     draw: Callable[[int], Workload] = draw_workload,
 ) -> Counter[str]:
     workload = draw(seed)
     try:
         single = load(replace(workload.choice, threads=1, ranks=1))
-        shared = load(workload.choice if house_type is OneProcess else replace(workload.choice, ranks=1))
-        found, outcomes = together(shared, workload, house_type)
+        shared = load(workload.choice if process_type is OneProcess else replace(workload.choice, ranks=1))
+        found, outcomes = together(shared, workload, process_type)
         for _, request in workload.arrivals:
             for stream_id, wanted in alone(single, request, alone_type).items():
                 got = found[stream_id]

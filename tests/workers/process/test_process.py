@@ -1,4 +1,4 @@
-"""A real worker process between a supervisor and a core that this test plays."""
+"""A real worker process, with the test as its supervisor and its core."""
 
 import os
 import signal
@@ -30,7 +30,7 @@ ROOT = Path(__file__).parents[3]
 DEADLINE_S = 60.0
 
 
-class House:
+class Harness:
     """A run directory with both sockets bound, and the workers started in it."""
 
     def __init__(self, config: Config):
@@ -129,11 +129,11 @@ class House:
 
 
 @pytest.fixture
-def houses(tmp_path):
-    """Makes houses for the tiny model (or another folder), and clears them away."""
+def harnesses(tmp_path):
+    """Makes harnesses for the tiny model (or another folder), and clears them away."""
     made = []
 
-    def make(folder: str | None = None, ranks: int = 1, **model) -> House:
+    def make(folder: str | None = None, ranks: int = 1, **model) -> Harness:
         folder = write_tiny_model(tmp_path) if folder is None else folder
         config = Config(
             model=ModelConfig(model=folder, **{"device": "cpu", **model}),
@@ -141,14 +141,14 @@ def houses(tmp_path):
             scheduler=SchedulerConfig(max_num_seqs=4),
             parallel=ParallelConfig(tensor_parallel_size=ranks, threads_per_rank=1),
         )
-        made.append(House(config))
+        made.append(Harness(config))
         for rank in range(ranks):
             made[-1].start(rank)
         return made[-1]
 
     yield make
-    for house in made:
-        house.close()
+    for harness in made:
+        harness.close()
 
 
 def new_row(row: int, prompt: list[int], params: SamplingParams) -> worker.NewRow:
@@ -165,25 +165,25 @@ def first_plans() -> list[worker.SchedulerOutput]:
     ]
 
 
-def test_a_worker_loads_executes_and_stops_on_command(houses):
-    house = houses()
-    (ready,) = house.load_all()
+def test_a_worker_loads_executes_and_stops_on_command(harnesses):
+    harness = harnesses()
+    (ready,) = harness.load_all()
     assert (ready.rank, ready.num_blocks, ready.vocab_size, ready.device) == (0, 32, 300, "cpu")
     for plan in first_plans():  # two in flight, as in life
-        house.to_all(plan)
-    outputs = [house.expect(worker.ModelRunnerOutput)[1] for _ in range(3)]
+        harness.to_all(plan)
+    outputs = [harness.expect(worker.ModelRunnerOutput)[1] for _ in range(3)]
     assert [output.step for output in outputs] == [0, 1, 2]
     assert [len(unpack_ids(output.token_ids)) for output in outputs] == [2, 2, 2]
     assert all(output.epoch == 4 and output.logprobs[0].index == 0 for output in outputs)
-    assert [type(message) for message in house.to_supervisor] == [control.Ready]
-    house.to_all(worker.Shutdown())
-    assert house.exit_codes() == [0]
+    assert [type(message) for message in harness.to_supervisor] == [control.Ready]
+    harness.to_all(worker.Shutdown())
+    assert harness.exit_codes() == [0]
 
 
-def test_the_supervisor_stops_a_worker_by_message_and_by_signal(houses):
-    by_message, by_signal = houses(), houses()
-    for house in (by_message, by_signal):
-        house.load_all()
+def test_the_supervisor_stops_a_worker_by_message_and_by_signal(harnesses):
+    by_message, by_signal = harnesses(), harnesses()
+    for harness in (by_message, by_signal):
+        harness.load_all()
     by_message.control.send(by_message.supervised[0], control.Stop())
     by_signal.processes[0].terminate()
     assert by_message.exit_codes() == by_signal.exit_codes() == [0]
@@ -193,65 +193,67 @@ def test_the_supervisor_stops_a_worker_by_message_and_by_signal(houses):
     ("folder", "model", "expected"),
     [("/nonexistent", {}, "/nonexistent"), (None, {"device": "cuda"}, "CUDA"), (None, {"max_model_len": 9999}, "9999")],
 )
-def test_an_impossible_model_is_refused_with_the_reason(houses, folder, model, expected):
-    house = houses(folder, **model)
-    house.welcome()
-    _, failed = house.expect(worker.WorkerFailed)
+def test_an_impossible_model_is_refused_with_the_reason(harnesses, folder, model, expected):
+    harness = harnesses(folder, **model)
+    harness.welcome()
+    _, failed = harness.expect(worker.WorkerFailed)
     assert failed.refused
     assert expected in failed.reason
-    assert house.exit_codes() == [2]
-    assert house.to_supervisor == [control.Failed(failed.reason, refused=True)]
+    assert harness.exit_codes() == [2]
+    assert harness.to_supervisor == [control.Failed(failed.reason, refused=True)]
 
 
 @pytest.mark.parametrize(("stale", "exit_code"), [(True, 1), (False, 2)])
-def test_a_worker_whose_group_is_over_is_lost_and_any_other_that_the_core_refuses_is_refused(houses, stale, exit_code):
-    house = houses()
-    peer, _ = house.expect(Hello)
-    assert house.workers.send(peer, Refused("worker group 4; group 5 is in use", stale))
-    assert house.exit_codes() == [exit_code]
-    [failed] = house.to_supervisor
+def test_a_worker_whose_group_is_over_is_lost_and_any_other_that_the_core_refuses_is_refused(
+    harnesses, stale, exit_code
+):
+    harness = harnesses()
+    peer, _ = harness.expect(Hello)
+    assert harness.workers.send(peer, Refused("worker group 4; group 5 is in use", stale))
+    assert harness.exit_codes() == [exit_code]
+    [failed] = harness.to_supervisor
     assert "group 5 is in use" in failed.reason
     assert failed.refused is not stale
 
 
-def test_a_broken_plan_ends_the_worker_with_the_reason(houses):
-    house = houses()
-    house.load_all()
-    house.to_all(worker.SchedulerOutput(4, 0, chunks=(worker.Chunk(1, 5),)))  # the row has no tokens
-    _, failed = house.expect(worker.WorkerFailed)
+def test_a_broken_plan_ends_the_worker_with_the_reason(harnesses):
+    harness = harnesses()
+    harness.load_all()
+    harness.to_all(worker.SchedulerOutput(4, 0, chunks=(worker.Chunk(1, 5),)))  # the row has no tokens
+    _, failed = harness.expect(worker.WorkerFailed)
     assert not failed.refused
     assert "AssertionError" in failed.reason
-    assert house.exit_codes() == [1]
+    assert harness.exit_codes() == [1]
 
 
-def test_a_plan_that_cannot_be_read_ends_the_worker_at_once(houses):
-    house = houses()
-    house.load_all()
-    house.workers.socket.send_multipart((house.peers[0], b"no plan"))
-    _, failed = house.expect(worker.WorkerFailed)
+def test_a_plan_that_cannot_be_read_ends_the_worker_at_once(harnesses):
+    harness = harnesses()
+    harness.load_all()
+    harness.workers.socket.send_multipart((harness.peers[0], b"no plan"))
+    _, failed = harness.expect(worker.WorkerFailed)
     assert "cannot be read" in failed.reason
-    assert house.exit_codes() == [1]
+    assert harness.exit_codes() == [1]
 
 
-def test_a_core_that_ends_first_on_a_normal_stop_is_no_error(houses):
-    house = houses()
-    house.load_all()
-    os.kill(house.processes[0].pid, signal.SIGSTOP)
-    house.to_all(first_plans()[0])
-    house.workers.socket.close(linger=1000)  # the plan still leaves
-    house.control.send(house.supervised[0], control.Stop())
-    os.kill(house.processes[0].pid, signal.SIGCONT)
-    assert house.exit_codes() == [0]
+def test_a_core_that_ends_first_on_a_normal_stop_is_no_error(harnesses):
+    harness = harnesses()
+    harness.load_all()
+    os.kill(harness.processes[0].pid, signal.SIGSTOP)
+    harness.to_all(first_plans()[0])
+    harness.workers.socket.close(linger=1000)  # the plan still leaves
+    harness.control.send(harness.supervised[0], control.Stop())
+    os.kill(harness.processes[0].pid, signal.SIGCONT)
+    assert harness.exit_codes() == [0]
 
 
-def test_two_ranks_answer_as_one(houses, tmp_path):
-    alone, pair = houses(), houses(str(tmp_path), ranks=2)
+def test_two_ranks_answer_as_one(harnesses, tmp_path):
+    alone, pair = harnesses(), harnesses(str(tmp_path), ranks=2)
     outputs = []
-    for house in (alone, pair):
-        house.load_all()
+    for harness in (alone, pair):
+        harness.load_all()
         for plan in first_plans():
-            house.to_all(plan)
-        outputs.append([house.expect(worker.ModelRunnerOutput)[1].token_ids for _ in range(3)])
+            harness.to_all(plan)
+        outputs.append([harness.expect(worker.ModelRunnerOutput)[1].token_ids for _ in range(3)])
     assert outputs[0] == outputs[1]
     pair.to_all(worker.Shutdown())
     assert pair.exit_codes() == [0, 0]

@@ -1,4 +1,4 @@
-"""What a rank finds out about its machine."""
+"""What a rank detects about its machine."""
 
 import os
 

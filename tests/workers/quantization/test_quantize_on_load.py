@@ -1,4 +1,4 @@
-"""`--quantization int8|int4`: what is lost, what is kept, and that neither ranks nor threads change a code."""
+"""`--quantization int8|int4`: the loss, the layers that stay float, and no code depends on ranks or threads."""
 
 import pytest
 import torch

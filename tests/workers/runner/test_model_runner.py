@@ -15,7 +15,7 @@ from paged_serve.workers.models.loading import load_model
 from paged_serve.workers.runner.model_runner import ModelRunner
 
 from ..host_runners import new_host_runner
-from ..invariance.planner import Planner, Request, Whims
+from ..invariance.planner import Odds, Planner, Request
 from ..tiny_model import VOCAB_SIZE, write_tiny_model
 
 NUM_ROWS, NUM_BLOCKS, BLOCK_SIZE, MAX_LEN = 8, 160, 16, 128
@@ -79,7 +79,7 @@ def random_requests(rng: random.Random) -> list[Request]:
 def same_alone_and_together(model, seed: int) -> None:
     rng = random.Random(seed)
     requests = random_requests(rng)
-    whims = Whims(
+    odds = Odds(
         admit=rng.uniform(0.2, 1),
         chunk=rng.uniform(0.3, 1),
         whole_chunk=rng.random(),
@@ -87,8 +87,8 @@ def same_alone_and_together(model, seed: int) -> None:
         pause=rng.choice([0, 0.1, 0.3]),
         share=rng.choice([0, 1]),
     )
-    together = new_planner(model, seed).play(requests, whims)
-    undisturbed = Whims(admit=1, chunk=1, whole_chunk=1, preempt=0, pause=0, share=0)
+    together = new_planner(model, seed).play(requests, odds)
+    undisturbed = Odds(admit=1, chunk=1, whole_chunk=1, preempt=0, pause=0, share=0)
     for request, found in zip(requests, together, strict=True):
         (alone,) = new_planner(model, 0).play([request], undisturbed)
         assert found == alone
@@ -117,7 +117,7 @@ def test_the_number_of_threads_changes_nothing(folder, make_pool):
     results = []
     for threads in (1, 2):
         model = load(folder, make_pool(threads))
-        results.append(new_planner(model, seed=3).play(requests, Whims(admit=1)))
+        results.append(new_planner(model, seed=3).play(requests, Odds(admit=1)))
     assert results[0] == results[1]
 
 

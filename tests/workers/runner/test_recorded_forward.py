@@ -23,7 +23,7 @@ from paged_serve.workers.runner.model_runner import ModelRunner
 
 from ..checkpoints import reference
 from ..host_runners import new_host_runner
-from ..invariance.planner import Planner, Request, Whims
+from ..invariance.planner import Odds, Planner, Request
 from ..tiny_model import write_tiny_model
 
 NUM_ROWS, BLOCK_SIZE = 8, 16
@@ -132,7 +132,7 @@ def test_any_traffic_gets_the_same_bytes(make_model):
         model, pool = make_model()
         planner = Planner(new_runner(model), num_rows=NUM_ROWS, num_blocks=128, block_size=BLOCK_SIZE, seed=2)
         with kernel_by_kernel(pool) if plain else counting(pool) as calls:
-            results.append(planner.play(requests, Whims(admit=0.1, chunk=1, whole_chunk=0.3, preempt=0.01, pause=0.01)))
+            results.append(planner.play(requests, Odds(admit=0.1, chunk=1, whole_chunk=0.3, preempt=0.01, pause=0.01)))
         assert plain or calls["run_program"] > planner.step / 4
     assert results[0] == results[1]
 

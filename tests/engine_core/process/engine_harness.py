@@ -1,4 +1,4 @@
-"""A supervisor and a worker for tests of the real engine process: everything around it, in this process."""
+"""A supervisor and a worker for tests of the real engine process, in the process of the test."""
 
 import os
 import subprocess
@@ -17,8 +17,8 @@ from paged_serve.protocol.transport.run_dir import CONTROL_SOCKET, WORKERS_SOCKE
 VOCAB_SIZE, EOS, NUM_BLOCKS = 1000, 999, 64
 
 
-class FakeHouse:
-    """Starts `python -m paged_serve.engine_core.process` and plays its supervisor."""
+class EngineHarness:
+    """Starts `python -m paged_serve.engine_core.process` and acts as its supervisor."""
 
     def __init__(self, run_dir, config, epoch=0):
         self.run_dir, self.epoch = run_dir, epoch
@@ -124,6 +124,6 @@ class FakeRank(threading.Thread):
                     return
 
     def kill(self):
-        """Ends without a word, as SIGKILL would."""
+        """Ends without a message, as SIGKILL would."""
         self._killed.set()
         self.join()
