@@ -1,4 +1,4 @@
-"""How long does anything of a server outlive its end?
+"""How long after its end does anything of a server remain?
 
     python scripts/bench_endings.py [--runs 10]
 

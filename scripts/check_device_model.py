@@ -1,4 +1,4 @@
-"""The built-in demo model on a device: is it the model that transformers runs, and the same whatever the company?
+"""The built-in demo model on a device: is it the model that transformers runs, and the same in every batch?
 
     python scripts/check_device_model.py parity [--device cuda]
     python scripts/check_device_model.py determinism [--device cuda] [--quantization fp8] [--kv-cache-dtype fp8]

@@ -1,4 +1,4 @@
-"""How the rooms are laid out: for each folder its files, its floors and its circles, imports for types included.
+"""The layout of the packages: for each folder its files, its floors and its circles, imports for types included.
 
 `python scripts/house.py [protocol|engine_core|workers|frontend] …`. A floor is one step of the longest chain of
 imports, counted level by level: a folder's files and subfolders are its entries, and what lies in a subfolder counts as

@@ -1,4 +1,4 @@
-"""One server under one long judgement: its output is kept after a failure."""
+"""One server under one long compared run: its output is kept after a failure."""
 
 import shutil
 import tempfile

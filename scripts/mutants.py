@@ -1,4 +1,4 @@
-"""Small wrong changes of a module, one at a time: what a test that is worth something must notice.
+"""Small wrong changes of a module, one at a time: what a useful test must detect.
 
 A comparison one off or turned round, `and` for `or`, a lost `not`, plus for minus, min for max, a number one higher, a
 statement left out. Only in functions; not in audits (`check`), assertions, or the texts of errors.

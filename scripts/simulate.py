@@ -1,4 +1,4 @@
-"""Whole lives of the engine under faults, every step checked, by the million.
+"""Simulations of the engine under faults, every step checked, by the million.
 
 `python scripts/simulate.py --steps 10_000_000`. A life is one seed; a failure names it, and `--seed N --steps 1` lives
 it again. `--limit-s` ends it early: no fifty lives begin after it, and the last line names the next seed. Ends

@@ -1,4 +1,4 @@
-"""Whole workloads on our CUDA kernels, which the emulator runs: alone and in any company, bit for bit the same.
+"""Whole workloads on our CUDA kernels, which the emulator runs: alone and in any batch, bit for bit the same.
 
 The engine and its requests are those of tests/workers/invariance/test_random_workloads.py; the runner does not wait.
 """

@@ -1,4 +1,4 @@
-"""A model on our CUDA kernels whose KV cache is e4m3: the same bits in any company, near what the whole cache gives."""
+"""A model on our CUDA kernels whose KV cache is e4m3: the same bits in any batch, near a full-precision cache."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""scripts/gpu_check.py as far as it goes without a GPU: its parts, how it runs them, the report of real results."""
+"""scripts/gpu_check.py as far as it runs without a GPU: its parts, how it runs them, the report of real results."""
 
 import json
 import os

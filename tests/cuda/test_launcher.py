@@ -1,4 +1,4 @@
-"""The loader as far as it goes without a device: what is compiled, loaded and handed to CuPy, and what is refused."""
+"""The loader as far as it runs without a device: what is compiled, loaded and handed to CuPy, and what is refused."""
 
 import ctypes
 import subprocess

@@ -1,4 +1,4 @@
-"""The tests of the tests: every bug of mutations_*.py, planted in a copy of csrc/cuda, must make a check fail."""
+"""Tests of the tests: every bug of mutations_*.py, planted in a copy of csrc/cuda, must make a check fail."""
 
 import hashlib
 import os

@@ -183,7 +183,7 @@ def test_one_rank_gives_the_same_bytes_with_and_without_graphs(emulator, folder)
 
 
 def test_a_rank_that_captures_out_of_turn_is_detected(start):
-    """That these tests would see it: rank 0 takes a step of padding alone, the others the plan."""
+    """These tests detect it: rank 0 takes a step of padding alone, the others the plan."""
 
     def work(group):
         model = ranks.model(group)

@@ -1,4 +1,4 @@
-"""Bad input gets a clear answer and harms no other: eight streams run beside it and never notice."""
+"""Bad input gets a clear answer and harms no other: eight streams run beside it without a change."""
 
 import asyncio
 import json

@@ -20,7 +20,7 @@ def bench(*arguments: str) -> str:
 
 
 def computed(server) -> tuple[int, int]:
-    """Prompt and output tokens that the server has computed, as of its last word about it."""
+    """Prompt and output tokens that the server has computed, by its latest metrics."""
     text = server.metrics()
     names = ("prompt_tokens_total", "generation_tokens_total")
     found = [re.search(rf"^paged:{name}{{.*}} (\S+)$", text, re.M) for name in names]

@@ -1,4 +1,4 @@
-"""Raw sockets of attackers, or of programs that are wrong, while others stream: the others notice nothing."""
+"""Raw sockets of attackers, or of programs that are wrong, while others stream: the other streams are unaffected."""
 
 import asyncio
 import json

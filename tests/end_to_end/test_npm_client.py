@@ -1,4 +1,4 @@
-"""The official npm `openai` client against a real server: what JavaScript users run on the first day."""
+"""The official npm `openai` client against a real server: the calls that JavaScript users make first."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""The official `openai` client against a real server: what users run on the first day."""
+"""The official `openai` client against a real server: the calls that users make first."""
 
 import asyncio
 import time

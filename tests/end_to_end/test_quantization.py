@@ -1,4 +1,4 @@
-"""Quantized models behind the real processes: they know what the float one knows, alone or not, on one rank or two."""
+"""Quantized models in the real processes: they answer as the float one does, alone or not, on one rank or two."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""The engine core and the worker die under numbered streams: every event is what it would have been."""
+"""The engine core and the worker are killed under numbered streams: every event is what it would have been."""
 
 import contextlib
 import random

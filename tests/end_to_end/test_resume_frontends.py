@@ -1,4 +1,4 @@
-"""A frontend dies under its streams: each client has its whole answer, and what the core has computed is used."""
+"""A frontend is killed under its streams: each client has its whole answer, and what the core has computed is used."""
 
 import contextlib
 import json

@@ -1,6 +1,6 @@
 """Every order of events there is, for a few requests and a handful of blocks, through the real engine.
 
-Breadth first. A moment is the list of events that leads to it, and is reached by living them anew; two that look alike
+Breadth first. A moment is the list of events that leads to it, and is reached by replaying them; two that look alike
 in everything that the engine, its workers and the client know are one. In each the books balance and the tokens are
 right; from each something can happen until all is over, and then no block has an owner.
 """
@@ -38,7 +38,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """How much of each there is."""
+    """How many requests, blocks and events there are."""
 
     requests: tuple[Asked, ...]
     num_blocks: int = 4
@@ -194,7 +194,7 @@ class Explored:
 
 
 def explore(scope: Scope) -> Explored:
-    """Lives through everything there is. An error names its events."""
+    """Visits every order of events. An error names its events."""
     seen = {Moment(scope, ()).key()}
     waiting: deque[tuple[Event, ...]] = deque([()])
     explored = Explored()

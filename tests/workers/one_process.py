@@ -30,7 +30,7 @@ CLIENT = b"client:0"
 
 @dataclass
 class Received:
-    """All that a client learned of one sequence; logprobs as the bytes that came."""
+    """All that a client received of one sequence; logprobs as the bytes that came."""
 
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[bytes] = field(default_factory=lambda: [b"", b"", b""])  # ids, logprobs, ranks
@@ -41,7 +41,7 @@ class Received:
 
 
 class OneProcess:
-    """What happens when is the caller's choice: `plan`, `execute`, `apply`, `read` each do one thing, if they can."""
+    """The caller chooses the order of events: `plan`, `execute`, `apply`, `read` each do one thing, if they can."""
 
     cache_dtype: torch.dtype | None = None  # None: the model's
 
@@ -98,7 +98,7 @@ class OneProcess:
             self._take(self.engine.apply(self.answers.popleft(), 0.0))
 
     def replace_workers(self) -> None:
-        """As after a crash: the steps in flight are lost, and a new worker knows nothing."""
+        """As after a crash: the steps in flight are lost, and a new worker has no state."""
         self.plans.clear()
         self.answers.clear()
         self._take(self.engine.workers_replaced(self.engine.worker_epoch + 1, 0.0, from_outside=True))
@@ -137,7 +137,7 @@ class OneProcess:
 
 
 class NotWaiting(OneProcess):
-    """Steps are started before the tokens of those before them are learned, as on a device."""
+    """Steps are started before the tokens of the earlier ones are known, as on a device."""
 
     decode_step: DecodeStep = EagerDecodeStep()
 

@@ -1,4 +1,4 @@
-"""The least that drives a Model: rows with block tables, steps of decode rows and chunks, greedy choice."""
+"""A minimal driver of a Model: rows with block tables, steps of decode rows and chunks, greedy choice."""
 
 from dataclasses import dataclass, field
 

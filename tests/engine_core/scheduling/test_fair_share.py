@@ -1,4 +1,4 @@
-"""Tenants: equal shares by tokens, or by weight; a tenant alone notices nothing; a pause costs nothing."""
+"""Tenants: equal shares by tokens, or by weight; a tenant alone is unaffected; a pause costs nothing."""
 
 import pytest
 

@@ -179,7 +179,7 @@ def test_plain_torch_is_not_invariant(home, row_variant):
 
 
 def test_neighbours_of_any_kind_change_no_bit(model, alone):
-    """Random steps: each row computes one token or some, in random company, until all are done."""
+    """Random steps: each row computes one token or some, in random batches, until all are done."""
     generator = torch.Generator().manual_seed(4)
     for round_number in range(3):
         loop = PagedLoop(model, num_blocks=80, seed=round_number)

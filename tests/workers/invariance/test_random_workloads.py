@@ -1,4 +1,4 @@
-"""The promise as a property of whole workloads: alone and in any company, bit for bit the same.
+"""The promise as a property of whole workloads: alone and in any batch, bit for bit the same.
 
 A number makes each of them (random_workload.py). The real engine core plans for the real model runner on the CPU
 kernels: requests come and go, share prefixes, are cut into chunks, preempted, aborted, and computed again after their

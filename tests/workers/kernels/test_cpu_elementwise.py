@@ -28,7 +28,7 @@ def assert_near(found, exact, operations):
 
 
 def assert_rows_keep_their_bits(cpu_pools, count, operation):
-    """`operation(pool, rows)` gives each row the same bits in any company and on any number of threads."""
+    """`operation(pool, rows)` gives each row the same bits in any batch and on any number of threads."""
     whole = operation(cpu_pools[0], torch.arange(count))
     generator = torch.Generator().manual_seed(7)
     for size in (1, 2, 5, 17, count):

@@ -1,4 +1,4 @@
-"""A model of 16 bits whose KV cache is int8: the same bits in any company, and near what the whole cache gives."""
+"""A model of 16 bits whose KV cache is int8: the same bits in any batch, and near a full-precision cache."""
 
 from dataclasses import replace
 

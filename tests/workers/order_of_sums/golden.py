@@ -1,4 +1,4 @@
-"""Golden logprobs: what models say, to the bit, on every processor. `just golden` writes them anew.
+"""Golden logprobs: the outputs of models, to the bit, on every processor. `just golden` writes them anew.
 
 Weights and prompts come from integers, so that nothing but the server's own arithmetic is in them.
 """

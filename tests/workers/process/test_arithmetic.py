@@ -1,4 +1,4 @@
-"""Equal words for equal bits, other words for other bits: see docs/determinism.md."""
+"""Equal names of the arithmetic mean equal bits, other names other bits: see docs/determinism.md."""
 
 from types import SimpleNamespace
 

@@ -130,7 +130,7 @@ class Harness:
 
 @pytest.fixture
 def harnesses(tmp_path):
-    """Makes harnesses for the tiny model (or another folder), and clears them away."""
+    """Makes harnesses for the tiny model (or another folder), and closes them."""
     made = []
 
     def make(folder: str | None = None, ranks: int = 1, **model) -> Harness:

@@ -1,4 +1,4 @@
-"""A quantized checkpoint that cannot be served is refused by the name of what is wrong, with what would be right."""
+"""A quantized checkpoint that cannot be served is refused with the name of the wrong field and the right value."""
 
 import shutil
 

@@ -1,4 +1,4 @@
-"""The promise itself: a request's tokens and logprobs are the same bytes alone and in any company, however computed."""
+"""The promise itself: a request's tokens and logprobs are the same bytes alone and in any batch, however computed."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""The step that no user waits for, and that no user may notice."""
+"""The warm-up step: no request waits for it, and it changes no output."""
 
 import subprocess
 import sys

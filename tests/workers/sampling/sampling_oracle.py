@@ -1,4 +1,4 @@
-"""The sampler once more, for one row, in plain Python: slow, no arrays, nothing shared with the code under test."""
+"""The sampler for one row, in plain Python: slow, no arrays, nothing shared with the code under test."""
 
 import math
 
