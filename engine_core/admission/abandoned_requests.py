@@ -2,7 +2,7 @@
 
 An answer is a function of the request, so a client that repeats one after its frontend's death need not wait until
 all is computed anew: it begins with the outputs that the lost one had. Their KV blocks are, as a rule, still in the
-prefix cache. No outputs are kept of requests for logprobs, which are told once, nor of those that want
+prefix cache. No outputs are kept of requests for logprobs, which are sent once, nor of those that want
 their prompt computed.
 """
 

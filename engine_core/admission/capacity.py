@@ -15,7 +15,7 @@ from ..requests.tenant import Tenant
 from .backlog import Backlog
 from .forecast import Forecast
 
-LONGEST_WAIT_S, SHORTEST_WAIT_S = 3600.0, 0.1  # that a client is told
+LONGEST_WAIT_S, SHORTEST_WAIT_S = 3600.0, 0.1  # as sent to a client
 UNKNOWN_WAIT_S = 1.0  # before the first step
 TOLD_TO_HURRY_S = 0.5  # a queue that may drain sooner is not called full: clients learn of it some 100 ms later
 
@@ -51,10 +51,10 @@ class Capacity:
         longest = nsmallest(MAX_TENANT_STATS, queued, key=lambda tenant: (-tenant.num_queued, tenant.name))
         newcomer = Tenant("", service=shares.virtual_time)
         newcomer_s, *waits = [min(LONGEST_WAIT_S, s) for s in self._forecast.queue_times([newcomer, *longest])]
-        told = zip(longest, waits, strict=True)
+        sent = zip(longest, waits, strict=True)
         return newcomer_s, tuple(
             TenantStats(tenant.name, tenant.num_queued, wait_s, self._is_full(tenant, weight, wait_s))
-            for tenant, wait_s in told
+            for tenant, wait_s in sent
         )
 
     def _is_full(self, tenant: Tenant, weight: float, wait_s: float) -> bool:

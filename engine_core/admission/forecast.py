@@ -1,7 +1,7 @@
 """How long a request that comes now will wait, from how fast the engine was of late. Sans-I/O; time comes in.
 
 The engine is looked at as one server that all tokens pass, at a price in seconds for each prompt token and each output
-token, which the last steps tell. What is ahead of a request is what waits before it, and what those that run have left
+token, which the last steps show. What is ahead of a request is what waits before it, and what those that run have left
 beyond what such a crowd always has left: half of its outputs, the mean remainder where ends are spread evenly.
 """
 
@@ -14,7 +14,7 @@ from .backlog import Backlog
 
 KEEP_STEP = 0.98  # a step counts half after 34 more
 KEEP_SEQUENCE = 0.95  # an ended sequence counts half after 14 more
-ALIKE = 1e-4  # steps that differ by less than this part do not tell what costs what
+ALIKE = 1e-4  # steps that differ by less than this part do not show what costs what
 MAX_NOTED = 256  # steps
 ROUNDS = 8  # of asking which others arrive during a wait of that length
 

@@ -1,7 +1,7 @@
 """What goes to one client: columns while it keeps up, one coalesced output per stream after it fell behind.
 
 A client may leave MAX_UNACKNOWLEDGED_FRAMES messages unacknowledged. From then on nothing is built for it; the core
-only remembers how far each stream was told, and the tokens themselves lie in the sequences anyway.
+only remembers how far each stream was delivered, and the tokens themselves lie in the sequences anyway.
 """
 
 from collections import deque
@@ -72,7 +72,7 @@ class ClientOutbox:
     def deliver(
         self, step: int, columns: TokenColumns | None, streams: list[StreamOutput], stats: SchedulerStats | None = None
     ) -> list[EngineCoreOutputs]:
-        """Messages that tell this, or none when the client must catch up first.
+        """Messages with this, or none when the client must catch up first.
 
         A stream is in `columns` or in `streams`, never in both.
         """
@@ -83,21 +83,21 @@ class ClientOutbox:
         pending = self._pending = self._fall_behind(columns) if self._pending is None else self._pending
         for sequence, output in streams:
             entry = pending.setdefault(output.stream_id, PendingOutput.of(sequence, output.position))
-            entry.position = min(entry.position, output.position)  # told up to here when it fell behind just now
+            entry.position = min(entry.position, output.position)  # delivered up to here when it fell behind just now
             before = entry.num_bytes
             entry.merge(output)
             self._hold(entry.num_bytes - before)
         return self.catch_up(step)
 
     def acknowledge(self, frames: int, step: int) -> list[EngineCoreOutputs]:
-        """Credit returns; the client is told what it missed."""
+        """Credit returns; the client is sent what it missed."""
         self.credit = min(self.credit + frames, MAX_UNACKNOWLEDGED_FRAMES)
         for _ in range(min(frames, len(self._sent_bytes))):
             self._hold(-self._sent_bytes.popleft())
         return self.catch_up(step)
 
     def catch_up(self, step: int) -> list[EngineCoreOutputs]:
-        """Tell as much as the credit allows. Once everything is told the client goes on with columns."""
+        """Send as much as the credit allows. Once everything is sent the client goes on with columns."""
         messages: list[EngineCoreOutputs] = []
         pending = self._pending
         if pending is None or not self.credit:
@@ -123,7 +123,7 @@ class ClientOutbox:
         self._budget.num_bytes += num_bytes
 
     def _fall_behind(self, columns: TokenColumns | None) -> dict[int, PendingOutput]:
-        """From here on positions are kept. This step's tokens are appended already but were not told."""
+        """From here on positions are kept. This step's tokens are appended already but were not sent."""
         in_columns = set(unpack_int64(columns.stream_ids)) if columns else set()
         return {
             stream_id: PendingOutput.of(sequence, len(sequence.output) - (stream_id in in_columns))

@@ -178,8 +178,8 @@ def describe(engine: EngineCore | None) -> bytes:
         state["audit"] = ""
     except AssertionError as error:
         state["audit"] = str(error) or "an invariant is broken"
-    told = msgspec.json.encode(state)
-    return told if len(told) <= MAX_DESCRIPTION_BYTES else b"{}"
+    encoded = msgspec.json.encode(state)
+    return encoded if len(encoded) <= MAX_DESCRIPTION_BYTES else b"{}"
 
 
 def _sequence_state(sequence: Sequence) -> dict[str, Any]:

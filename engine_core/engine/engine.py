@@ -1,7 +1,7 @@
 """The heart, sans-I/O: messages and the time come in, messages go out. The file to read first.
 
 `plan` makes the next step for the workers, up to `pipeline_depth` steps ahead of `apply`, which takes their answers.
-Every method that may have something to tell returns it as (client, message) pairs, in the order to send.
+Every method that may have something to send returns it as (client, message) pairs, in the order to send.
 """
 
 import logging
@@ -74,7 +74,7 @@ class EngineCore:
 
     @property
     def is_drained(self) -> bool:
-        """Nothing is left to compute, or to tell a client that reads slowly; one that reads no more loses its lease."""
+        """Nothing is left to compute, or to send to a slow client; one that reads no more loses its lease."""
         return (
             self.is_idle
             and self.admission.core_poison.is_over
@@ -113,7 +113,7 @@ class EngineCore:
         return [client for client, outbox in self.clients.items() if now - outbox.heard_s > CLIENT_LEASE_S]
 
     def outputs_received(self, client: bytes, frames: int) -> Outgoing:
-        """Credit and bytes return; the client is told what it missed, and its sequences may go on."""
+        """Credit and bytes return; the client is sent what it missed, and its sequences may go on."""
         messages = self.clients[client].acknowledge(frames, self.scheduler.step)
         self._resume_clients()
         return [(client, message) for message in messages]
@@ -151,7 +151,7 @@ class EngineCore:
             outbox.streams[sequence.stream_id] = sequence
             self.scheduler.add(sequence)
             if sequence.output and (reason := finish_reason(sequence)) is not None:
-                ended[sequence] = reason  # its last token was delivered before the restart, its end was not told
+                ended[sequence] = reason  # its last token was delivered before the restart, its end was not
         self.admission.core_poison.isolate(answer.request, answer.message)
         reused = outbox.deliver(self.scheduler.step, None, reused_outputs(answer.request)) if answer.is_reused else []
         return [*((client, outputs) for outputs in reused), *self._end_early(client, ended, now)]

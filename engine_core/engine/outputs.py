@@ -1,4 +1,4 @@
-"""What a step or an end has to tell of a stream beyond one plain token."""
+"""What a step or an end delivers of a stream beyond one plain token."""
 
 from paged_serve.protocol.messages.engine_core import EngineCoreOutput
 from paged_serve.protocol.messages.message import pack_ids
@@ -38,7 +38,7 @@ def step_outputs(results: StepResults, now: float) -> dict[bytes, list[StreamOut
 
 
 def ending(sequence: Sequence, reason: FinishReason, now: float, error: str = "") -> EngineCoreOutput:
-    """What is told of an end that no new token goes with."""
+    """The output of an end without a new token."""
     return EngineCoreOutput(
         sequence.stream_id,
         position=len(sequence.output),

@@ -19,7 +19,7 @@ from ..scheduling.scheduled_step import ScheduledStep
 
 @dataclass(slots=True)
 class StepResults:
-    """What one step brought, sorted by how it is told."""
+    """What one step brought, sorted by how it is delivered."""
 
     plain: DecodeSet  # its rows have one more token and nothing else to say
     plain_tokens: "array[int]"

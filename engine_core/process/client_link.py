@@ -1,4 +1,4 @@
-"""Everything that clients say to the engine core's process, and everything that they are told."""
+"""Everything that clients send to the engine core's process, and everything that it sends them."""
 
 import logging
 import time
@@ -61,7 +61,7 @@ class ClientLink:
 
     @property
     def has_work(self) -> bool:
-        """Messages wait here that no socket tells of."""
+        """Messages wait here that no socket announces."""
         return self._engine is not None and self._engine.admission.core_poison.has_ready
 
     def open(self, engine: EngineCore, now: float) -> None:
@@ -84,7 +84,7 @@ class ClientLink:
         for client, rejected in self._ports.take_rejections():
             if self._engine is not None and client in self._engine.clients:
                 self._engine.heard_from(client, now)
-                self._tell(client, rejected, now)
+                self._send(client, rejected, now)
 
     def excuse(self, seconds: float) -> None:
         """The core itself did not run for so long: that is no client's silence."""
@@ -107,14 +107,14 @@ class ClientLink:
             if self._clock() >= ends:
                 break
         if not engine.scheduler.in_flight and (holder := engine.admission.core_poison.next_turn(now)) is not None:
-            self._tell(holder, IsolationTurn(engine.epoch, engine.admission.core_poison.turn), now)
+            self._send(holder, IsolationTurn(engine.epoch, engine.admission.core_poison.turn), now)
 
     def send(self, outgoing: Iterable[tuple[bytes, FromEngineCore]], now: float) -> None:
         for client, message in outgoing:
-            self._tell(client, message, now)
+            self._send(client, message, now)
 
     def beat(self, engine: EngineCore, now: float, *, computes: bool) -> None:
-        """Tell quiet clients that the loop goes round, and remove those that are gone."""
+        """Let quiet clients know that the loop goes round, and remove those that are gone."""
         for client in engine.expired_clients(now):
             self._remove(client, "silent", now)
         self.tell_beat(engine, engine.clients.keys() - self._told, now, computes=computes)
@@ -124,7 +124,7 @@ class ClientLink:
         """`computes`: there are workers."""
         stats = engine.stats(now)
         for client in sorted(clients):
-            self._tell(client, EngineHeartbeat(engine.scheduler.step, stats, computes), now)
+            self._send(client, EngineHeartbeat(engine.scheduler.step, stats, computes), now)
 
     def farewell(self, reason: str) -> None:
         """The last words to all."""
@@ -146,7 +146,7 @@ class ClientLink:
         known = client in engine.clients
         engine.add_client(client, now)
         engine.heard_from(client, now)
-        self._tell(client, welcome(engine, known, self._failures), now)
+        self._send(client, welcome(engine, known, self._failures), now)
 
     def _take_in(self, engine: EngineCore, client: bytes, message: FromClient, now: float) -> None:
         """What one message does must not end the loop."""
@@ -159,7 +159,7 @@ class ClientLink:
             log.exception("a client's message failed type=%s", type(message).__name__)
             if isinstance(message, EngineCoreRequest):
                 reason = "the engine failed to take this request; its log says why"
-                self._tell(client, RequestRejected(message.request_id, RejectReason.FAILED, reason), now)
+                self._send(client, RequestRejected(message.request_id, RejectReason.FAILED, reason), now)
 
     def _handle(self, engine: EngineCore, client: bytes, message: FromClient, now: float) -> None:
         engine.heard_from(client, now)
@@ -171,7 +171,7 @@ class ClientLink:
             case OutputsReceived(frames=frames):
                 self.send(engine.outputs_received(client, frames), now)
             case UtilityCall():
-                self._tell(client, answer_call(engine, message, now, is_remote=is_remote(client)), now)
+                self._send(client, answer_call(engine, message, now, is_remote=is_remote(client)), now)
             case CandidatesWithheld(count=count) if self._failures:
                 engine.admission.core_poison.candidates_withheld(client, count)
             case ClientHeartbeat() | CandidatesWithheld():
@@ -179,8 +179,8 @@ class ClientLink:
             case _:
                 assert_never(message)
 
-    def _tell(self, client: bytes, message: FromEngineCore, now: float) -> None:
-        """A client that cannot be told has lost its place: it hears so when it asks, and sends again what it misses."""
+    def _send(self, client: bytes, message: FromEngineCore, now: float) -> None:
+        """A client that cannot be reached has lost its place; its next answer says so, and it repeats requests."""
         reason = "gone, or its queue is full"
         try:
             if self._ports.send(client, message):

@@ -58,11 +58,11 @@ class EngineProcess:
         self._draining = False
         self._drained_told = False
         self._poison_told = 0
-        self._turn_told = 0  # as the supervisor was told last: whose turn it is to be tried
-        self._computes = False  # as clients were told last: there are workers
+        self._turn_sent = 0  # to the supervisor, last: whose turn in isolation it is
+        self._computes = False  # as sent to clients last: there are workers
 
     def run(self) -> None:
-        """Until the supervisor says stop. Whatever ends the loop otherwise is told to the clients first."""
+        """Until the supervisor says stop. Whatever ends the loop otherwise is reported to the clients first."""
         try:
             while not self._child.stop_requested:
                 self._turn()
@@ -128,10 +128,10 @@ class EngineProcess:
     def _advance_isolation(self, now: float) -> None:
         """The supervisor hears of them first: it judges how we end."""
         turn = 0 if self._engine is None else self._engine.admission.core_poison.turn
-        if turn != self._turn_told and self._child.control.send(control.IsolatesCandidates(turn)):
-            if not (turn and self._turn_told):
+        if turn != self._turn_sent and self._child.control.send(control.IsolatesCandidates(turn)):
+            if not (turn and self._turn_sent):
                 log.info("requests that may have killed a core are tried one by one%s", "" if turn else ": done")
-            self._turn_told = turn
+            self._turn_sent = turn
         self._clients.advance_isolation(now)
 
     # Workers

@@ -66,7 +66,7 @@ class StepTimeLimits:
     def usual_s(self, num_tokens: int) -> float | None:
         """What all but one in a thousand steps of about so many tokens take; None when it is not known.
 
-        Of a class that is not known yet the next smaller one tells: twice the tokens take at most twice the time. If
+        Of a class that is not known yet the next smaller one is taken: twice the tokens take at most twice the time. If
         there is none, the next larger one.
         """
         wanted = num_tokens.bit_length()

@@ -21,7 +21,7 @@ from .step_time_limits import StepTimeLimits
 
 class GroupState(Enum):
     LOADING = auto()  # ranks connect and load weights
-    ALLOCATING = auto()  # they were told how many blocks to make
+    ALLOCATING = auto()  # they know how many blocks to make
     READY = auto()
     LOST = auto()  # waits to be replaced
 

@@ -42,7 +42,7 @@ class WorkersChannel(Protocol):
 
 
 class WorkerLink:
-    """Owns the current group. `report` tells the supervisor, `note` the flight recorder."""
+    """Owns the current group. `report` informs the supervisor, `note` the flight recorder."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class WorkerLink:
         self._config = config
         self._report = report
         self._log = StepLog(note)
-        self.num_blocks: int | None = None  # as the first group made them; clients were told so
+        self.num_blocks: int | None = None  # as the first group made them; clients know it
         self.times = StepTimeLimits(config.step_timeout_s)
         self.group = WorkerGroup(config.tensor_parallel_size, self.times)
         self._from_outside: bool | None = None

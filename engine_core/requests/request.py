@@ -135,7 +135,7 @@ class Sequence:
 
     @property
     def plain(self) -> bool:
-        """A decode step has nothing to tell but the token."""
+        """A decode step delivers nothing but the token."""
         return self.request.params.logprobs is None
 
     @property

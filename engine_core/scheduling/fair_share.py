@@ -3,7 +3,7 @@
 Service is counted as in Sheng et al., "Fairness in Serving Large Language Models", OSDI 2024: the tokens computed for
 a tenant, an output token as much as two of a prompt, divided by its weight. The virtual time is the service that each
 would have had if all with something alive had always had their shares (generalized processor sharing, Parekh and
-Gallager 1993). What a tenant has had beyond it is its lead; a pause saves nothing up. Leads are told apart by thirds of
+Gallager 1993). What a tenant has had beyond it is its lead; a pause saves nothing up. Leads are compared in thirds of
 a batch, a batch being what a whole set of rows costs from the first token to the last: among equals the first to come
 is served first. From two thirds on a tenant is ahead, and what it runs is preempted for those that are not.
 Outputs are charged as they are planned, so no length must be known.
@@ -14,7 +14,7 @@ from collections.abc import Iterable
 
 from ..requests.tenant import OUTPUT_TOKEN_COST, PROMPT_TOKEN_COST, Rate, Tenant
 
-STAGES_OF_BATCH = 3  # a lead is told in so many parts of a batch
+STAGES_OF_BATCH = 3  # a lead is measured in so many parts of a batch
 AHEAD_STAGE = 2
 MAX_LEAD_BATCHES = 2.0  # what is beyond is forgiven: no other tenant lost it
 LEAD_FADES_BATCHES = 6.0  # while each is given so much, a lead falls to 1/e by itself: equals differ by chance

@@ -1,6 +1,6 @@
 """Runs one scenario: the engine under a virtual clock, with everything that may go wrong going wrong by the seed.
 
-Oracle: every stream equals what its request gets when it is alone in the world, is told in order, and ends once; the
+Oracle: every stream equals what its request gets when it is alone, is delivered in order, and ends once; the
 engine's books balance after every step; everything ends; the same seed leaves the same trace.
 """
 
@@ -38,7 +38,7 @@ TICK_S = 0.02
 
 
 class Simulation:
-    """`run` returns once everything was told; an AssertionError names what went wrong."""
+    """`run` returns once everything was delivered; an AssertionError names what went wrong."""
 
     def __init__(self, scenario: Scenario):
         self.scenario = scenario
@@ -123,7 +123,7 @@ class Simulation:
         pool = self._engine.kv_cache.pool
         assert pool.num_free == pool.num_blocks, "blocks are still owned though nothing lives"
         for client in self._speaking():
-            assert not client.unfinished(), f"streams {client.unfinished()} were never told their end"
+            assert not client.unfinished(), f"streams {client.unfinished()} never received their end"
         streams = [stream for client in self._clients for stream in client.streams.values()]
         self.outcomes.streams = len(streams)
         self.outcomes.tokens = sum(len(stream.received) for stream in streams)

@@ -1,4 +1,4 @@
-"""The processes of one server and what they hold, as Linux tells it."""
+"""The processes of one server and what they hold, as Linux reports it."""
 
 import contextlib
 from pathlib import Path

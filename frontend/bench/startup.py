@@ -39,8 +39,8 @@ def _table(result: Any) -> str:
     def rows(head: str, measured: dict[str, list[float]], first: dict[str, float]) -> list[list[str]]:
         found = [[head, "median", "min", "max", "first"]]
         for name, values in measured.items():
-            told = (median(values), min(values), max(values), first.get(name))
-            found.append([name, *map(number, told)])
+            row = (median(values), min(values), max(values), first.get(name))
+            found.append([name, *map(number, row)])
         return found
 
     times = table(rows("ms", result.times_ms, result.first_times_ms))

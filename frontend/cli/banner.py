@@ -53,7 +53,7 @@ def slow_lines(facts: Mapping[str, str], *, colour: bool) -> list[str]:
 
 
 def fact_rows(config: Config, facts: Mapping[str, str]) -> list[tuple[str, str]]:
-    """What the engine has told of itself: "?" where it has not."""
+    """What the engine has reported of itself: "?" where it has not."""
     fact = {name: facts.get(name, "?") for name in ("device", "dtype", "kv_blocks", "block_size", "kv_tokens")}
     ranks = config.parallel.tensor_parallel_size
     coded = "" if config.cache.kv_cache_dtype == "auto" else f", {config.cache.kv_cache_dtype}"

@@ -54,7 +54,7 @@ def _texts(client: HttpClient, body: dict[str, Any]) -> Iterator[str]:
 
 
 def _print_answer(texts: Iterator[str]) -> str:
-    """Print as it comes; what was printed. An error is told, and the conversation goes on."""
+    """Print as it comes; what was printed. An error is shown, and the conversation goes on."""
     printed: list[str] = []
     try:
         for text in texts:

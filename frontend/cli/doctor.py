@@ -1,4 +1,4 @@
-"""`paged-serve doctor`: what this machine computes with; the reports of lost processes, and what one of them tells."""
+"""`paged-serve doctor`: what this machine computes with; the reports of lost processes, and what one of them shows."""
 
 import json
 import subprocess
@@ -32,8 +32,8 @@ def command(bundle: Path | None, dump_dir: str | None, *, stacks: bool) -> None:
     if not paths:
         click.echo(f"no bundles in {folder}; a server leaves one when a process of it is lost, and at SIGUSR1")
     for path in paths:
-        told = read_bundle(path)
-        click.echo(f"{path}  {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(told.written_at))}  {told.reason}")
+        report = read_bundle(path)
+        click.echo(f"{path}  {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(report.written_at))}  {report.reason}")
 
 
 def show_machine() -> None:
@@ -41,11 +41,11 @@ def show_machine() -> None:
     from paged_serve.protocol.process.log import in_colour
 
     command = [sys.executable, "-P", "-m", "paged_serve.workers.process.machine"]
-    told = subprocess.run(command, capture_output=True, text=True, timeout=MACHINE_WITHIN_S, check=False)
-    if told.returncode:
-        click.echo(f"what this machine computes with cannot be told: {told.stderr.strip()}", err=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=MACHINE_WITHIN_S, check=False)
+    if done.returncode:
+        click.echo(f"what this machine computes with cannot be found out: {done.stderr.strip()}", err=True)
         return
-    rows = json.loads(told.stdout)
+    rows = json.loads(done.stdout)
     width = max(len(label) for label, _ in rows)
     for label, text in rows:
         is_bad = label in ("slow", "remedy") and in_colour(sys.stdout)

@@ -86,7 +86,7 @@ class ClientSession:
     ) -> RequestStreams:
         """Take a request; what is wrong with it stands in its `error`, so that readers meet all errors in one place.
 
-        Its time limit counts from `now`; None: from the last time that the session was told.
+        Its time limit counts from `now`; None: from the session's last known time.
         """
         self.now = self.now if now is None else now
         try:

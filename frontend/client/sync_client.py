@@ -58,7 +58,7 @@ class Request:
 
     @property
     def streams(self) -> RequestStreams:
-        """What `on_output` is told; stays the same while the request lives."""
+        """What `on_output` receives; stays the same while the request lives."""
         return self._streams
 
     def take(self) -> SequenceDelta | None:
@@ -173,7 +173,7 @@ class Client:
         """Start a request. Prefixes are shared only under an equal `cache_salt`; a lower `priority` goes first.
 
         Tenants share the engine by `weight`. Without a token after `timeout_s` (0: never) it ends as RequestExpired.
-        `on_output` is told, from whichever thread reads, that the request has a delta or has ended; it must not block.
+        `on_output` is called when there is a delta or the end, in whichever thread reads; it must not block.
         """
         terms = RequestTerms(priority, cache_salt, tenant, weight, timeout_s)
         with self._lock:

@@ -25,7 +25,7 @@ PREFIX = "PAGED_SERVE_"
 CONFIG_ENVIRONMENT = PREFIX + "CONFIG"
 LOG_FORMAT_ENVIRONMENT = PREFIX + "LOG_FORMAT"  # read by every process before there is a configuration
 TEST_PREFIX = PREFIX + "TEST_"
-# Kubernetes tells every container of a service that is called paged-serve.
+# Kubernetes sets these for every container of a service that is called paged-serve.
 _OF_KUBERNETES = re.compile(PREFIX + r"(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)")
 DTYPE_ALIASES = {"half": "float16", "float": "float32"}
 TRUE, FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
@@ -48,7 +48,7 @@ class GroupedOption(click.Option):
         self.group = group
 
     def get_help_extra(self, ctx: click.Context) -> Any:
-        """Nothing: the help text has the default as everywhere here, and a range is told when it is missed."""
+        """Nothing: the help text has the default as everywhere here, and a range is named when it is missed."""
         return {}
 
 

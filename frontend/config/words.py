@@ -1,4 +1,4 @@
-"""What people are told of a name or value that does not fit: the name they meant, the value that would."""
+"""Messages about a name or value that does not fit: the name they meant, the value that would."""
 
 import difflib
 import re

@@ -84,7 +84,7 @@ class ChatTemplate:
         mark: str = "",
         **kwargs: Any,
     ) -> str:
-        """The prompt. `moment`, in seconds since 1970, and `utc_offset_s` are the time that the template is told, None
+        """The prompt. `moment`, in seconds since 1970, and `utc_offset_s` are the time that the template sees, None
         for now; `mark`: a character that stays itself wherever a template writes JSON.
 
         Raises InvalidRequest when the template refuses the messages or cannot render them.
@@ -165,8 +165,8 @@ def _clock(moment: float | None, utc_offset_s: int) -> Callable[[str], str]:
     def strftime_now(form: str) -> str:
         if moment is None:
             return datetime.now().strftime(form)
-        told = datetime.fromtimestamp(moment, UTC) + timedelta(seconds=utc_offset_s)
-        return told.replace(tzinfo=None).strftime(form)
+        local = datetime.fromtimestamp(moment, UTC) + timedelta(seconds=utc_offset_s)
+        return local.replace(tzinfo=None).strftime(form)
 
     return strftime_now
 

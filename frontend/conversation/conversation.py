@@ -139,7 +139,7 @@ def _checked_kwargs(kwargs: TemplateKwargs | None) -> dict[str, Any]:
 
 
 def _only(sent: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
-    """A lenient server has told of the others already."""
+    """A lenient server has warned of the others already."""
     return {key: value for key, value in sent.items() if key in keys}
 
 

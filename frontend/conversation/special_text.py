@@ -1,4 +1,4 @@
-"""Text of requests that spells special tokens, told from the chat template's own.
+"""Text of requests that spells special tokens, distinguished from the chat template's own.
 
 A template joins both to one text. So each string of a request that spells a special token, or that could end one begun
 by the template or another string, gets a mark within the spelling: a character that no string of the request has.

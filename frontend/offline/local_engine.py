@@ -7,7 +7,7 @@ from paged_serve.protocol.messages.config import Config
 from ..progress_bar import LoadingBar
 from ..supervision.supervisor import Supervisor
 
-START_TIMEOUT_S = 3600.0  # large models load for long; a failure is told at once
+START_TIMEOUT_S = 3600.0  # large models load for long; a failure is reported at once
 CONNECT_TIMEOUT_S = 60.0
 
 
@@ -55,6 +55,6 @@ class LocalEngine:
 
 
 def max_in_flight(config: Config) -> int:
-    """Sequences that keep every row busy, and fewer than would be told to come back."""
+    """Sequences that keep every row busy, and fewer than would be refused for now."""
     scheduler = config.scheduler
     return min(4 * scheduler.max_num_seqs, scheduler.max_num_seqs + scheduler.max_num_queued_requests // 2)

@@ -1,7 +1,7 @@
 """Tool calls in generated text, written as <tool_call>{"name": …, "arguments": {…}}</tool_call>.
 
 Text before, between and after calls is content. A call is given out when its JSON is complete, so that nothing acts on
-half of one; what looks like a call and is none stays content. The JSON tells where a call ends: texts in it may hold
+half of one; what looks like a call and is none stays content. The JSON shows where a call ends: texts in it may hold
 the end tag, and models forget to write it.
 """
 
@@ -98,7 +98,7 @@ class ToolCallParser:
         self._mode = _Mode.CONTENT
         self._inside: list[str] = []  # of a call that has begun
         self._object = _ObjectEnd()
-        self._by_text = False  # once an object never ended: from there on, tags alone tell
+        self._by_text = False  # once an object never ended: from there on, only tags count
         self._space: list[str] = []  # before a call, to which it belongs if it is one
         self._tail = ""  # perhaps the beginning of a tag
         self._after_call = False  # white space that follows a call is no content

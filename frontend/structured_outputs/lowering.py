@@ -152,7 +152,7 @@ def _literal(text: str) -> str:
 
 
 def _lark(grammar: str) -> str:
-    """GBNF and EBNF are told from Lark by `::=`."""
+    """GBNF and EBNF have `::=`, and Lark has not."""
     if "::=" not in grammar:
         return grammar
     try:

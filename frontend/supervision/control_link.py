@@ -45,7 +45,7 @@ class ControlLink:
         return check_hello(hello)
 
     def send(self, peer: bytes, message: ToChild) -> None:
-        """To a peer that is gone or does not listen: nothing happens; its process handle or its silence will tell."""
+        """Nothing happens if the peer is gone or does not listen; its process handle or its silence will show it."""
         if peer:
             self._channel.send(peer, message)
 

@@ -24,8 +24,8 @@ class Recovery:
     """Replaces whole units: a frontend alone, the worker group as one, the core always together with its workers."""
 
     def __init__(self, processes: ProcessTable, link: "ControlLink", standbys: StandbyWorkers, budget: RestartBudget):
-        self.engine_epoch = 0  # of the worker group; a core starts with the group's and is told of later ones
-        self.core_failures: tuple[CoreFailure, ...] = ()  # the latest; each new core is told
+        self.engine_epoch = 0  # of the worker group; a core starts with the group's and receives later ones
+        self.core_failures: tuple[CoreFailure, ...] = ()  # the latest; sent to each new core
         self._processes = processes
         self._link = link
         self._standbys = standbys

@@ -1,4 +1,4 @@
-"""How children are asked, told and forced to end."""
+"""How children are asked, ordered and forced to end."""
 
 import logging
 import signal

@@ -191,7 +191,7 @@ class Supervisor:
         self._advance(now)
 
     def facts(self) -> dict[str, str]:
-        """What the children have told of themselves, for people."""
+        """What the children have reported of themselves, for people."""
         facts: dict[str, str] = {}
         for child in self._processes.of_role("worker", "engine-core", "frontend"):
             facts |= child.facts
@@ -240,9 +240,9 @@ class Supervisor:
             shutdown.fire(PhaseEvent.GONE)
 
     def _all_ready(self) -> bool:
-        """Workers, too, although the core waits for them: what they tell of themselves may arrive after its word."""
-        told = self._processes.of_role("worker", "engine-core", "frontend")
-        return self._processes.is_complete and all(child.state is ChildState.READY for child in told)
+        """Workers, too, although the core waits for them: their reports of themselves may arrive after its message."""
+        reported = self._processes.of_role("worker", "engine-core", "frontend")
+        return self._processes.is_complete and all(child.state is ChildState.READY for child in reported)
 
     def _abandon_all(self) -> None:
         """A process is left only when a start failed, or after an error of our own."""

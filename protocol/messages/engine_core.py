@@ -53,7 +53,7 @@ class Utility(IntEnum):
 
 
 class RejectReason(IntEnum):
-    """What the client does next: mend the request, come back later, go elsewhere, or tell us."""
+    """What the client does next: mend the request, come back later, go elsewhere, or report a bug."""
 
     INVALID = 0  # HTTP 400
     OVERLOADED = 1  # HTTP 429
@@ -267,7 +267,7 @@ class EngineHeartbeat(Message, frozen=True):
 
     step: Step
     stats: SchedulerStats | None = None
-    computes: bool = True  # False: the workers are lost, and the next ones not ready; told to all clients at once
+    computes: bool = True  # False: the workers are lost, and the next ones not ready; sent to all clients at once
 
 
 class IsolationTurn(Message, frozen=True):

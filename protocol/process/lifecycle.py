@@ -38,7 +38,7 @@ EXIT_REFUSED = 2  # starting again will not help
 
 @dataclass(slots=True)
 class ChildProcess:
-    """This process, as started by the supervisor: what it was told, and its line to the supervisor.
+    """This process, as started by the supervisor: what it was given, and its line to the supervisor.
 
     The owner's loop reads `control`, calls `heartbeat` at least every 250 ms, and ends when `stop_requested` is set:
     by SIGTERM here, or by the owner itself on a Stop message.
@@ -121,7 +121,7 @@ class ChildProcess:
         self.report_asked = True
 
     def heartbeat(self, now: float, step: int) -> None:
-        """Tell the supervisor, at most every 250 ms, that the loop goes round. `now` in seconds, monotonic."""
+        """Let the supervisor know, at most every 250 ms, that the loop goes round. `now` in seconds, monotonic."""
         if now >= self._next_heartbeat:
             self.control.send(control.Heartbeat(step))
             if self.report_asked and self.control.send(control.ReportAsked()):
@@ -129,7 +129,7 @@ class ChildProcess:
             self._next_heartbeat = now + HEARTBEAT_S
 
     def fail(self, error: BaseException, refused: bool) -> None:
-        """The dying gasp: tell the supervisor why this process ends. `close` waits until it has left."""
+        """The last message: why this process ends, to the supervisor. `close` waits until it has left."""
         reason = str(error) if refused else f"{type(error).__name__}: {error}"
         self.control.send(control.Failed(reason[:MAX_LONG_TEXT], refused))
 

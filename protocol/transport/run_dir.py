@@ -96,7 +96,7 @@ def remove_run_dir(path: str) -> None:
 def remove_dead_run_dirs() -> list[str]:
     """Clear what servers that were killed left behind: directories with a control socket that no process holds.
 
-    Their lock tells, not whether a process listens: a server that starts beside us binds before it listens.
+    Their lock decides, not whether a process listens: a server that starts beside us binds before it listens.
     """
     dead = [str(path.parent) for path in _control_sockets() if not _is_held(path.parent)]
     for path in dead:

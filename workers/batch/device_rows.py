@@ -84,7 +84,7 @@ class DeviceRows:
         self._blocks.append(np.frombuffer(plan.extended_block_ids, "<i4"))
 
     def update(self) -> None:
-        """Put on the stream what `reset` and `append_blocks` were told."""
+        """Put on the stream what `reset` and `append_blocks` recorded."""
         if not self._places:
             return
         # A row may be reset twice before a step, and a place be written twice: the last one counts.

@@ -31,7 +31,7 @@ def check_shared_memory(folder: Path = SHARED_MEMORY) -> None:
 
 
 def resident_bytes() -> int:
-    """Memory that this process holds now, shared and mapped pages included; 0 where /proc does not tell."""
+    """Memory that this process holds now, shared and mapped pages included; 0 where /proc does not say."""
     return _status("VmRSS")
 
 

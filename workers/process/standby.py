@@ -2,7 +2,7 @@
 
 It has done what takes a start longest and needs no rank's memory: torch is imported, the kernels' library is loaded,
 the weights' files were asked into the page cache. It holds no weights, no KV cache and no device. When a group is
-replaced it is told its epoch, and is a worker like any other from there on.
+replaced it receives its epoch, and is a worker like any other from there on.
 """
 
 import gc

@@ -56,7 +56,7 @@ class WorkerProcess:
         self._next_progress = 0.0
 
     def run(self) -> None:
-        """Until told to stop. What goes wrong is told to the core first, then raised."""
+        """Until asked to stop. What goes wrong is reported to the core first, then raised."""
         try:
             self._introduce()
             while not self._child.stop_requested:
@@ -146,7 +146,7 @@ class WorkerProcess:
         self._step = plan.step
 
     def _answer(self) -> None:
-        """Tell the core of the steps that are through."""
+        """Report to the core the steps that are through."""
         while self._rank is not None and (output := self._rank.take_output()) is not None:
             if self._child.index == 0:
                 self._send(output)

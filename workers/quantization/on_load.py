@@ -76,7 +76,7 @@ class Int4OnLoad:
 
 
 def _report(report: QuantizationReport, name: str, matrix: Tensor, error: tuple[float, float]) -> None:
-    """Raises ConfigError if `matrix` is not finite, which the sum of its squares tells."""
+    """Raises ConfigError if `matrix` is not finite, which the sum of its squares shows."""
     _, there = error
     if not math.isfinite(there):
         check_finite(f"{name}.weight", matrix, lambda: matrix)

@@ -1,4 +1,4 @@
-// A row of logits as tiles: their maxima, and the best tokens in rank order. sampling.cpp tells the whole.
+// A row of logits as tiles: their maxima, and the best tokens in rank order. sampling.cpp describes the whole.
 #pragma once
 #include <algorithm>
 #include <cmath>

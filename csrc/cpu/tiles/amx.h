@@ -1,7 +1,7 @@
 // Tiles of AMX-TILE, AMX-BF16 and AMX-INT8: Sapphire Rapids and later. Vocabulary: tiles.h.
 //
 // Inline assembly, because gcc 12's intrinsics name the registers by macros, which templates cannot number, and its
-// _tile_loadconfig tells the compiler of 8 of the 64 bytes that it reads. A process must have asked for permission to
+// _tile_loadconfig declares to the compiler 8 of the 64 bytes that it reads. A process must have asked for permission to
 // use tiles (machine.h); the registers of a thread are configured by each TileRegisters anew, because other code in the
 // process, torch's, uses them too.
 #pragma once

@@ -1,5 +1,5 @@
-// What warps that share rows tell each other through shared memory: each scores its own part of a tile's keys and
-// multiplies its own dims by the weights of all. With SHARING 1 a warp has all keys and dims, and nothing is told.
+// What warps that share rows exchange through shared memory: each scores its own part of a tile's keys and
+// multiplies its own dims by the weights of all. With SHARING 1 a warp has all keys and dims, and nothing is exchanged.
 #pragma once
 #include "attention/softmax.cuh"
 
@@ -23,7 +23,7 @@ class Exchange {
   DEVICE void join_highs(float (&high)[2]) {
     if constexpr (SHARING > 1) {
 #pragma unroll
-      for (int i = 0; i < 2; i++) tell(highs_, i, share_, high[i]);
+      for (int i = 0; i < 2; i++) publish(highs_, i, share_, high[i]);
       __syncthreads();
 #pragma unroll
       for (int i = 0; i < 2; i++) {
@@ -41,8 +41,8 @@ class Exchange {
         weights_[(share_ * MINE + s) * 32 + lane_] = make_uint4(mine[s][0], mine[s][1], mine[s][2], mine[s][3]);
   }
   DEVICE void weights(uint32_t (&a)[4], const Weights& mine, int step) const {
-    const uint4 told = SHARING > 1 ? weights_[step * 32 + lane_] : make_uint4(0, 0, 0, 0);
-    const uint32_t words[4] = {told.x, told.y, told.z, told.w};
+    const uint4 shared = SHARING > 1 ? weights_[step * 32 + lane_] : make_uint4(0, 0, 0, 0);
+    const uint32_t words[4] = {shared.x, shared.y, shared.z, shared.w};
 #pragma unroll
     for (int i = 0; i < 4; i++) a[i] = SHARING > 1 ? words[i] : mine[step % MINE][i];
   }
@@ -53,7 +53,7 @@ class Exchange {
 #pragma unroll
       for (int i = 0; i < 2; i++)
 #pragma unroll
-        for (int s = 0; s < MINE; s++) tell(totals_, i, share_ * MINE + s, mine[i][s]);
+        for (int s = 0; s < MINE; s++) publish(totals_, i, share_ * MINE + s, mine[i][s]);
       __syncthreads();
     }
 #pragma unroll
@@ -66,7 +66,7 @@ class Exchange {
 
  private:
   DEVICE int row_of(int half) const { return lane_ / 4 + half * 8; }
-  DEVICE void tell(float* to, int half, int column, float x) {
+  DEVICE void publish(float* to, int half, int column, float x) {
     if (lane_ % 4 == 0) to[row_of(half) * STEPS + column] = x;
   }
 

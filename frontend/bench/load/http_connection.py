@@ -25,7 +25,7 @@ class Reader(Protocol):
 
 
 class Connection(asyncio.Protocol):
-    """One exchange at a time; `on_free` is told when the next may begin."""
+    """One exchange at a time; `on_free` is called when the next may begin."""
 
     def __init__(self, on_free: "Callable[[Connection], None]"):
         self._on_free = on_free

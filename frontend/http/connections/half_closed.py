@@ -1,4 +1,4 @@
-"""Clients that have shut their sending side: still waiting for the answer, or gone? TCP tells both by the same FIN.
+"""Clients that have shut their sending side: still waiting for the answer, or gone? TCP signals both by the same FIN.
 
 A peer that has closed its socket answers new data with a reset, a peer that has only ended its half takes it. So an
 interim response, which every HTTP/1.1 client skips, makes out which it is before the answer is there.

@@ -51,7 +51,7 @@ class Guard:
     def _check_key(self, authorization: str) -> Tenant:
         scheme, _, key = authorization.partition(" ")
         given = hashlib.sha256(key.strip(" \t").encode("latin-1")).digest()
-        # All are compared, each in constant time: the time taken tells nothing about any key.
+        # All are compared, each in constant time: the time taken reveals nothing about any key.
         matches = [tenant for digest, tenant in self._tenants.items() if hmac.compare_digest(given, digest)]
         if scheme.lower() != "bearer" or not matches:
             raise HttpError(

@@ -127,7 +127,7 @@ class Generation:
                     self._memory.taken(sum(len(delta.token_ids) for _, delta in batch))
                     for pieces in self._batches_in_turn(self._turns, batch) if self._turns else self._one_batch(batch):
                         yield pieces
-                    self._memory.told(self._turns.num_tokens if self._turns else 0)
+                    self._memory.delivered(self._turns.num_tokens if self._turns else 0)
                     if not self._num_unfinished:
                         return
             raise EngineDead("a request ended before its sequences did")

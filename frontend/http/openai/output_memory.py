@@ -15,7 +15,7 @@ from ..exchange.memory_costs import (
 
 
 class OutputMemory:
-    """`keeps`: the answer is told at its end, so all of it is held until then."""
+    """`keeps`: the answer is sent at its end, so all of it is held until then."""
 
     def __init__(self, lease: Lease, prompts: Sequence[tuple[int, SamplingParams]], *, keeps: bool, shows_prompt: bool):
         """`prompts`: how many tokens each has, and its parameters. The lease is theirs from now on.
@@ -35,12 +35,12 @@ class OutputMemory:
         lease.resize(self._base)
 
     def taken(self, num_tokens: int) -> None:
-        """From the client, to be told. Raises Overloaded or InvalidRequest when there is no room for them."""
+        """From the client, to be delivered. Raises Overloaded or InvalidRequest when there is no room for them."""
         self._num_held += num_tokens
         what = "This answer, which is no stream," if self._keeps else "This request"
         self._lease.resize(self._base + self._num_held * self._token_bytes, what)
 
-    def told(self, num_waiting: int) -> None:
+    def delivered(self, num_waiting: int) -> None:
         """All but so many tokens have been sent."""
         if not self._keeps:
             self._base += (self._num_held - num_waiting) * JOURNAL_TOKEN_BYTES

@@ -25,10 +25,10 @@ _JSON = [(b"content-type", b"application/json")]
 async def metrics(service: Service, exchange: Exchange) -> None:
     """The figures of all frontends, whichever of them was asked."""
     others = [other for other in range(service.config.server.num_frontends) if other != service.index]
-    stats, told = await asyncio.gather(
+    stats, figures = await asyncio.gather(
         _engine_stats(service), asyncio.gather(*(_own_metrics_of(service.run_dir, other) for other in others))
     )
-    await exchange.send(200, merged([service.metrics.exposition(stats), *told]), _TEXT)
+    await exchange.send(200, merged([service.metrics.exposition(stats), *figures]), _TEXT)
 
 
 async def own_metrics(service: Service, exchange: Exchange) -> None:
@@ -36,7 +36,7 @@ async def own_metrics(service: Service, exchange: Exchange) -> None:
 
 
 async def _engine_stats(service: Service) -> SchedulerStats | None:
-    """As of now: an engine at rest tells its figures twice a second. The last told ones where it does not answer."""
+    """As of now: an engine at rest reports its figures twice a second. The last ones where it does not answer."""
     if service.engine.ready:
         with contextlib.suppress(PagedServeError, TimeoutError):
             async with asyncio.timeout(ENGINE_WITHIN_S):

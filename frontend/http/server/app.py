@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_OPEN_PROBES = ("/live", "/health")  # which tell no more than that a server is there: a status without a word
+_OPEN_PROBES = ("/live", "/health")  # which show no more than that a server is there: a status without a word
 _PROBES = (*_OPEN_PROBES, "/ready")
 _RETRY_SOON = [(b"retry-after", b"1")]
 
@@ -73,7 +73,7 @@ class Application:
                 await self._answer_error(exchange, error)
                 error.__traceback__ = None  # a kept answer keeps its error, which would keep the frames that hold both
             finally:
-                if PASSED_ON not in scope:  # else the frontend that was asked tells of it
+                if PASSED_ON not in scope:  # else the frontend that was asked logs it
                     log_answered(exchange)
 
     async def _answer(self, exchange: Exchange) -> None:

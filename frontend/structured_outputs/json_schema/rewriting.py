@@ -266,7 +266,7 @@ def _other_types(schema: dict[str, Any]) -> list[str]:
 
 
 def _within(around: dict[str, Any], branch: Schema) -> Schema:
-    """The branch with what is said beside it, as far as that tells branches apart."""
+    """The branch with what is said beside it, as far as that distinguishes branches."""
     if isinstance(branch, bool):
         return branch
     together = dict(branch)

@@ -1,4 +1,4 @@
-"""What a bundle of the flight recorder tells, in words."""
+"""What a bundle of the flight recorder shows, in words."""
 
 import re
 import statistics

@@ -40,14 +40,14 @@ class _Pending:
 
 
 class FlightRecorder:
-    """`collect` looks at once; `tick` writes as soon as the core has told its state, or does not. Monotonic seconds."""
+    """`collect` looks at once; `tick` writes as soon as the core has sent its state, or does not. Monotonic seconds."""
 
-    def __init__(self, config: Config, run_dir: str, processes: ProcessTable, tell: Callable[[Child, TellState], None]):
+    def __init__(self, config: Config, run_dir: str, processes: ProcessTable, ask: Callable[[Child, TellState], None]):
         self.events: deque[str] = deque(maxlen=MAX_EVENTS)
         self._config = config
         self._run_dir = run_dir
         self._processes = processes
-        self._tell = tell
+        self._ask = ask
         self._folder = dump_folder(config.server.dump_dir)
         self._pending: _Pending | None = None
         self._quiet_until = 0.0
@@ -69,7 +69,7 @@ class FlightRecorder:
         reports = tuple(self._report(child, stacks.get(child.process.pid, 0), limit, now) for child in children)
         for core in self._processes.of_role("engine-core"):
             if core.state is not ChildState.DEAD:
-                self._tell(core, TellState())
+                self._ask(core, TellState())
         bundle = Bundle(
             reason=reason,
             written_at=time.time(),
@@ -157,7 +157,7 @@ class FlightRecorder:
         )
 
     def _remove_old_records(self) -> None:
-        """Of processes that were replaced before; no report will tell of them any more."""
+        """Of processes that were replaced before; no report will mention them any more."""
         known = {str(child.process.pid) for child in self._processes.living.values()}
         for path in (Path(self._run_dir) / FLIGHT_DIR).glob("*.*.*"):
             if path.name.split(".")[1] not in known:

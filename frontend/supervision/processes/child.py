@@ -79,7 +79,7 @@ class StartInfo:
 
 @dataclass(slots=True, eq=False)
 class Child:
-    """A process, its handles, and what the control link has told about it. Times are `time.monotonic` seconds."""
+    """A process, its handles, and what the control link has reported about it. Times are `time.monotonic` seconds."""
 
     role: Role
     index: int
@@ -142,7 +142,7 @@ class Child:
         self.pidfd = self.lifeline_fd = -1
 
     def promote(self, epoch: int) -> None:
-        """A warm standby worker becomes its rank's worker; it must be told."""
+        """A warm standby worker becomes its rank's worker; it must be promoted."""
         self.fire(ChildEvent.PROMOTED)
         self.role, self.epoch = "worker", epoch
 

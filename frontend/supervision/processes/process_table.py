@@ -81,7 +81,7 @@ class ProcessTable:
     def spawn_missing(self, now: float) -> list[Child]:
         """Start what is missing in each role that no process still leaves: a device's memory is free only then.
 
-        A warm standby worker becomes the worker that is missing; those are returned, to be told.
+        A warm standby worker becomes the worker that is missing; those are returned, to be promoted.
         """
         leaving, promoted = {child.role for child in self._doomed}, []
         for slot in [slot for slot in self._missing if slot[0] not in leaving]:

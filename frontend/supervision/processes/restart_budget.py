@@ -20,8 +20,8 @@ class RestartBudget:
         if len(self._spent) < self._limit:
             self._spent.append(now)
             return ""
-        told = loss if loss == self._first_loss else f"{loss}; the first loss was: {self._first_loss}"
-        return f"gave up after {self._limit} restarts in {self._window_s:.0f} s: {told}"
+        losses = loss if loss == self._first_loss else f"{loss}; the first loss was: {self._first_loss}"
+        return f"gave up after {self._limit} restarts in {self._window_s:.0f} s: {losses}"
 
     def forgive(self, count: int) -> None:
         """The last `count` restarts were worth it."""

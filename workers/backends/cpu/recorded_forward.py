@@ -72,7 +72,7 @@ class RecordedForward:
         with noted(self._pool) as calls, TorchWatch() as watch:
             result = logits(batch)
         if before != self._places(batch):
-            return result  # buffers were made meanwhile, by torch: the next such step will tell
+            return result  # buffers were made meanwhile, by torch: the next such step will see
         if watch.computed:
             self._is_recordable = False
             self._recordings.clear()

@@ -1,4 +1,4 @@
-"""Sampling where the logits are. `Sampler` tells the order of the steps, which is the same here, and so are the draws:
+"""Sampling where the logits are. `Sampler` gives the order of the steps, which is the same here, and so are the draws:
 
 the first token, in the order of ids, at which the cumulative weight exceeds the uniform number of (seed, position). The
 host's sampler adds weights in float, a device adds them as integers: the two give the same token unless the number
@@ -6,7 +6,7 @@ lies within about 10^-7 of a border between two. Devices agree with each other i
 
 Nothing here waits for the device, so that the next step can be launched from `PendingTokens.token_ids` before they
 are read. The device counts new tokens for the penalties itself. Only grammars and bad words of several tokens are
-followed by the host: `needs_tokens` tells whether it must know the previous step's tokens first.
+followed by the host: `needs_tokens` says whether it must know the previous step's tokens first.
 """
 
 import math

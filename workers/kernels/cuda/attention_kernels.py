@@ -66,7 +66,7 @@ def prefill_shape(heads: AttentionShape, arch: str) -> Shape:
 
 
 def _fixed_bytes(heads: AttentionShape, shape: Shape) -> int:
-    """Shared memory besides the ring: queries or sums, what warps tell each other, widened fp8."""
+    """Shared memory besides the ring: queries or sums, what warps exchange, widened fp8."""
     warp_pairs = -(-heads.head_dim // 16 // shape.sharing)
     front = max(shape.rows * heads.stride, 2 * warp_pairs * shape.threads * 16)
     exchange = shape.rows * (TILE_KEYS * 2 + 32) if shape.sharing > 1 else 0
