@@ -62,6 +62,10 @@ random-workloads *options:
 fuzz-http *options:
     {{python}} scripts/fuzz_http.py {{options}}
 
+# JSON schemas of a checkout of guidance-ai/jsonschemabench: how many are served, and is any violated? FOLDER --every 5
+maskbench *options:
+    {{python}} scripts/maskbench.py {{options}}
+
 # small bugs planted in the heart of the engine, and how many of them its fast tests notice
 mutate *options:
     {{python}} scripts/mutate.py {{options}}

@@ -148,6 +148,16 @@ struct ScanParams {
 };
 API void scan_logits(Pool*, const ScanParams*);
 
+// Sets to -infinity what a row's bits do not allow: bit i % 32 of word i / 32 is token i's.
+struct MaskParams {
+  float* logits;
+  const int64_t* indices;  // [count]: each one's row of the logits, distinct
+  const uint32_t* masks;   // [count, (vocab + 31) / 32]
+  int64_t stride;
+  int32_t count, vocab;
+};
+API void mask_logits(Pool*, const MaskParams*);
+
 // Draws tokens from what min-p, then top-k, then top-p keep. Logits may be -infinity, but not all of a row's.
 struct DrawParams {
   const float* logits;

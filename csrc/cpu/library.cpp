@@ -63,6 +63,7 @@ int32_t struct_size(const char* name) {
   SIZE_OF(SiluMulParams)
   SIZE_OF(RotateParams)
   SIZE_OF(ScanParams)
+  SIZE_OF(MaskParams)
   SIZE_OF(DrawParams)
   SIZE_OF(LogprobParams)
   SIZE_OF(AttentionParams)

@@ -50,12 +50,6 @@ class RowGrammar:
         elif not self.failure and not self.matcher.consume_token(token):
             self.failure = _reason(self.matcher)
 
-    def apply(self, logits: NDArray[np.float32]) -> None:
-        """Mask, in place, one row [vocab]."""
-        if self.binds:
-            allowed = np.unpackbits(self.bits.view(np.uint8), count=len(logits), bitorder="little")
-            np.copyto(logits, -np.inf, where=allowed == 0)
-
 
 class Grammars:
     """Compiles for one model, and computes the masks of a step's rows beside its forward pass; on the sampling rank."""

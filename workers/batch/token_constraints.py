@@ -44,8 +44,10 @@ class Constraints:
         """Apply, in place, to one row [vocab] whose output so far is `output`."""
         if self.forbidden is not None:
             logits[self.forbidden] = -np.inf
-        logits[self.forbidden_after(output)] = -np.inf
-        logits[self.biased] += self.bias
+        if forbidden := self.forbidden_after(output):
+            logits[forbidden] = -np.inf
+        if len(self.biased):
+            logits[self.biased] += self.bias
 
     def forbidden_after(self, output: NDArray[np.int32]) -> list[int]:
         """Tokens that would end a bad word or, too early, the output."""

@@ -20,6 +20,11 @@ class NumpyPasses:
         best: NDArray[np.int64] = logits.argmax(axis=1)
         return best, np.isfinite(logits[np.arange(len(logits)), best]) & np.isfinite(logits.min(axis=1))
 
+    def mask(self, logits: NDArray[np.float32], indices: NDArray[np.int64], masks: NDArray[np.int32]) -> None:
+        allowed = np.unpackbits(masks.view(np.uint8), axis=1, count=logits.shape[1], bitorder="little")
+        for index, bits in zip(indices.tolist(), allowed, strict=True):
+            np.copyto(logits[index], -np.inf, where=bits == 0)
+
     def draw(
         self,
         logits: NDArray[np.float32],

@@ -16,6 +16,13 @@ class Passes(Protocol):
         """Each row's best token, the lowest id among equals, and whether the whole row is finite."""
         ...
 
+    def mask(self, logits: NDArray[np.float32], indices: NDArray[np.int64], masks: NDArray[np.int32]) -> None:
+        """Make -infinity, in place, of the logits' rows at `indices`, what their `masks` [n, words] do not allow.
+
+        Bit i % 32 of word i / 32 is token i's.
+        """
+        ...
+
     def draw(
         self,
         logits: NDArray[np.float32],

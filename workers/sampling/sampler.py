@@ -55,7 +55,8 @@ class Sampler:
         raw = host[is_adjusted & is_wanted]
         failures: dict[int, str] = {}
         if len(adjusted):
-            failures = _adjust(host, adjusted, rows, state)
+            failures = self._mask(host, adjusted, rows, state.sampling)
+            _adjust(host, adjusted, rows, state)
             best[adjusted] = self._best(host, adjusted)
             bad[adjusted] = np.isneginf(host[adjusted, best[adjusted]])
             bad[list(failures)] = True
@@ -72,6 +73,21 @@ class Sampler:
         logprobs = {i: logprobs[i] for i in sorted(logprobs) if not bad[i]}
         bad[list(failures)] = False
         return SampledTokens(best, np.flatnonzero(bad), logprobs, failures)
+
+    def _mask(
+        self, host: NDArray[np.float32], indices: NDArray[np.int64], rows: NDArray[np.int64], columns: SamplingColumns
+    ) -> dict[int, str]:
+        """What grammars forbid, in place, for the rows at `indices`. Returns why rows have no token, by index."""
+        columns.await_masks()
+        bound = [
+            (index, grammar)
+            for index in indices.tolist()
+            if (grammar := columns.grammars[rows[index]]) is not None and grammar.binds
+        ]
+        if whole := [(index, grammar.bits) for index, grammar in bound if not grammar.failure]:
+            places, bits = zip(*whole, strict=True)
+            self._passes.mask(host, np.array(places), np.stack(bits))
+        return {index: grammar.failure for index, grammar in bound if grammar.failure}
 
     def _best(self, host: NDArray[np.float32], indices: NDArray[np.int64]) -> NDArray[np.int64]:
         """Each one's best token; where most rows are meant, all are read, which costs less than to copy most."""
@@ -115,22 +131,13 @@ def _counts(asked: NDArray[np.int64], vocab_size: int) -> NDArray[np.int64]:
     return counts
 
 
-def _adjust(
-    host: NDArray[np.float32], indices: NDArray[np.int64], rows: NDArray[np.int64], state: RequestRows
-) -> dict[int, str]:
-    """Steps 2 and 3, in place, for the rows at `indices`. Returns why rows have no token, by index."""
-    columns, failures = state.sampling, dict[int, str]()
-    columns.await_masks()
+def _adjust(host: NDArray[np.float32], indices: NDArray[np.int64], rows: NDArray[np.int64], state: RequestRows) -> None:
+    """What is left of steps 2 and 3, in place, for the rows at `indices`."""
+    columns = state.sampling
     for index in indices.tolist():
         row = int(rows[index])
-        grammar, constraints, penalties = columns.grammars[row], columns.constraints[row], columns.penalties[row]
-        if grammar is not None:
-            if grammar.failure:
-                failures[index] = grammar.failure
-                continue
-            grammar.apply(host[index])
+        constraints, penalties = columns.constraints[row], columns.penalties[row]
         if constraints is not None:
             constraints.apply(host[index], state.output(row))
         if penalties is not None:
             penalties.apply(host[index])
-    return failures

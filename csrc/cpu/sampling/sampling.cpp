@@ -99,6 +99,23 @@ void scan_logits(Pool* pool, const ScanParams* p) {
   });
 }
 
+void mask_logits(Pool* pool, const MaskParams* p) {
+  const int words = (p->vocab + 31) / 32;
+  pool->run(p->count, 1, [&](int begin, int end) {
+    for (int i = begin; i < end; i++) {
+      float* row = p->logits + p->indices[i] * p->stride;
+      const uint32_t* mask = p->masks + (int64_t)i * words;
+      for (int word = 0; word < words; word++) {
+        const uint32_t bits = mask[word];
+        if (bits == ~0u) continue;
+        float* part = row + word * 32;
+        const int size = std::min(32, p->vocab - word * 32);
+        for (int j = 0; j < size; j++) part[j] = bits >> j & 1 ? part[j] : -INFINITY;
+      }
+    }
+  });
+}
+
 void draw_tokens(Pool* pool, const DrawParams* p) {
   pool->run(p->count, 1, [&](int begin, int end) {
     for (int i = begin; i < end; i++) {

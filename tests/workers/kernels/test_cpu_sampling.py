@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from paged_serve.protocol.messages.sampling_params import SamplingParams
-from paged_serve.workers.kernels.cpu.sampling import draw_tokens, scan_logits, token_logprobs
+from paged_serve.workers.kernels.cpu.sampling import draw_tokens, mask_logits, scan_logits, token_logprobs
+from paged_serve.workers.sampling.numpy_passes import NumpyPasses
 from paged_serve.workers.sampling.ordering import best, rank_of, token_of
 
 from ..sampling import sampling_oracle as oracle
@@ -63,6 +64,26 @@ def test_a_scan_finds_the_first_maximum_and_non_finite_values(cpu_pools, vocab_s
         assert finite.tolist() == (~poisoned).tolist()
         assert found[finite].tolist() == logits[finite].argmax(1).tolist()
         assert ((found >= 0) & (found < vocab_size)).all()
+
+
+@pytest.mark.parametrize("vocab_size", VOCAB_SIZES)
+def test_a_mask_leaves_what_it_allows_and_nothing_else(cpu_pools, vocab_size):
+    rng = np.random.default_rng(3)
+    words = -(-vocab_size // 32)
+    masks = rng.integers(-(2**31), 2**31, (20, words)).astype(np.int32)
+    masks[3], masks[4] = -1, 0
+    indices = rng.permutation(40)[:20]
+    logits = some_logits(40, vocab_size, 2.0)
+    expected = logits.copy()
+    NumpyPasses(vocab_size).mask(expected, indices, masks)
+    for row, mask in zip(indices, masks, strict=True):
+        for token in range(vocab_size):
+            assert np.isneginf(expected[row, token]) == (not (int(mask[token // 32]) >> token % 32) & 1)
+    for pool in cpu_pools:
+        wide = apart(logits)
+        mask_logits(pool, wide, indices, masks)
+        assert wide.tobytes() == apart(expected).tobytes()
+        assert (wide.base[:, vocab_size:] == np.float32(9e9)).all()
 
 
 PARAMS = {

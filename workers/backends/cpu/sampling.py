@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 
 from ...batch.sampling_columns import SamplingColumns
 from ...kernels.cpu.library import Pool
-from ...kernels.cpu.sampling import draw_tokens, scan_logits, token_logprobs
+from ...kernels.cpu.sampling import draw_tokens, mask_logits, scan_logits, token_logprobs
 from ...sampling.logprobs import TokenLogprobs
 
 
@@ -15,6 +15,9 @@ class CpuPasses:
 
     def scan(self, logits: NDArray[np.float32]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         return scan_logits(self._pool, logits)
+
+    def mask(self, logits: NDArray[np.float32], indices: NDArray[np.int64], masks: NDArray[np.int32]) -> None:
+        mask_logits(self._pool, logits, indices, masks)
 
     def draw(
         self,

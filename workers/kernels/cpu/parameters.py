@@ -88,6 +88,14 @@ class ScanParams(ctypes.Structure):
     )
 
 
+class MaskParams(ctypes.Structure):
+    _fields_ = (
+        *((name, c_void_p) for name in ("logits", "indices", "masks")),
+        ("stride", c_int64),
+        *((name, c_int32) for name in ("count", "vocab")),
+    )
+
+
 class DrawParams(ctypes.Structure):
     _fields_ = (
         *((name, c_void_p) for name in ("logits", "indices", "rows", "temperature", "log_min_p")),
@@ -181,6 +189,7 @@ KERNELS: dict[str, type[ctypes.Structure]] = {
     "silu_mul": SiluMulParams,
     "rotate_and_cache": RotateParams,
     "scan_logits": ScanParams,
+    "mask_logits": MaskParams,
     "draw_tokens": DrawParams,
     "token_logprobs": LogprobParams,
     **dict.fromkeys(("attention_bf16", "attention_fp16", "attention_fp32"), AttentionParams),

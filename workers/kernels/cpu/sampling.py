@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .library import Pool
-from .parameters import DrawParams, LogprobParams, ScanParams, packer
+from .parameters import DrawParams, LogprobParams, MaskParams, ScanParams, packer
 
-SCAN, DRAW, LOGPROBS = packer(ScanParams), packer(DrawParams), packer(LogprobParams)
+SCAN, MASK, DRAW, LOGPROBS = packer(ScanParams), packer(MaskParams), packer(DrawParams), packer(LogprobParams)
 
 
 def scan_logits(pool: Pool, logits: NDArray[np.float32]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
@@ -18,6 +18,15 @@ def scan_logits(pool: Pool, logits: NDArray[np.float32]) -> tuple[NDArray[np.int
     fields = SCAN(*_pointers(logits, best, finite), stride, *logits.shape)
     pool.functions["scan_logits"](pool.handle, fields)
     return best, finite
+
+
+def mask_logits(pool: Pool, logits: NDArray[np.float32], indices: NDArray[np.int64], masks: NDArray[np.int32]) -> None:
+    """Of the rows `indices` [n] of `logits`, -infinity where their bits in `masks` [n, vocab / 32, up] are 0."""
+    assert _are(np.int64, indices)
+    assert _are(np.int32, masks)
+    assert masks.shape == (len(indices), -(-logits.shape[1] // 32))
+    fields = MASK(*_pointers(logits, indices, masks), _stride(logits), len(indices), logits.shape[1])
+    pool.functions["mask_logits"](pool.handle, fields)
 
 
 def draw_tokens(
