@@ -5,8 +5,9 @@ A mask depends on the grammar and the output alone, so a row that returns with i
 has the masks that it would have had.
 """
 
+import os
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,7 @@ from .grammar_tokenizer import tokenizer_for_grammars
 if TYPE_CHECKING:
     from llguidance import LLMatcher
 
+MAX_THREADS = 4
 MAX_COMPILED = 64  # grammars, which later rows begin with a copy of
 MAX_REASON_CHARS = 256
 NO_OUTPUT = "no output satisfies the grammar"
@@ -54,8 +56,11 @@ class RowGrammar:
 class Grammars:
     """Compiles for one model, and computes the masks of a step's rows beside its forward pass; on the sampling rank."""
 
-    def __init__(self, tokenizer_file: Path, vocab_size: int, eos_token_ids: Sequence[int]):
-        """Reads tokenizer.json, which takes seconds for a vocabulary of 128k tokens. Raises ConfigError."""
+    def __init__(self, tokenizer_file: Path, vocab_size: int, eos_token_ids: Sequence[int], cpus: Collection[int] = ()):
+        """Reads tokenizer.json, which takes seconds for a vocabulary of 128k tokens. Raises ConfigError.
+
+        `cpus`: where its threads may run; they would inherit the caller's, which is pinned to one.
+        """
         import llguidance.numpy  # here: a worker without a tokenizer does without
 
         self._library = llguidance
@@ -66,8 +71,9 @@ class Grammars:
             raise ConfigError(f"structured outputs cannot read {tokenizer_file}: {error}") from None
         self._words = -(-vocab_size // 32)
         self._compiled: OrderedDict[str, LLMatcher] = OrderedDict()
-        self._executor = llguidance.LLExecutor(1)
-        self._thread = ThreadPoolExecutor(1, "grammar")
+        self._thread = ThreadPoolExecutor(1, "grammar", _run_on, (cpus,))
+        num_threads = min(MAX_THREADS, max(1, len(cpus)))
+        self._executor = self._thread.submit(llguidance.LLExecutor, num_threads).result()
         self._running: Future[None] | None = None
 
     def prepare(self, grammar: Grammar, output: Sequence[int]) -> RowGrammar:
@@ -110,6 +116,11 @@ class Grammars:
         if len(self._compiled) > MAX_COMPILED:
             self._compiled.popitem(last=False)
         return compiled.deep_copy()
+
+
+def _run_on(cpus: Collection[int]) -> None:
+    if cpus:
+        os.sched_setaffinity(0, cpus)
 
 
 def _reason(matcher: "LLMatcher") -> str:

@@ -14,7 +14,7 @@ MAX_BIAS = 100.0
 class Constraints:
     """One row's rules, prepared once at admission."""
 
-    forbidden: NDArray[np.bool_] | None  # [vocab], outside allowed_token_ids
+    allowed: NDArray[np.int32] | None  # [words], allowed_token_ids as the bits of a mask
     bad_words: tuple[tuple[NDArray[np.int32], int], ...]  # (all but the last token, the last token)
     min_tokens: int
     ends: NDArray[np.int64]  # EOS and stop tokens, masked while output is shorter than min_tokens
@@ -24,15 +24,16 @@ class Constraints:
     @classmethod
     def prepare(cls, params: SamplingParams, eos_token_ids: tuple[int, ...], vocab_size: int) -> "Constraints | None":
         """None when the request has no such rule."""
-        forbidden = None
+        allowed = None
         if params.allowed_token_ids is not None:
-            forbidden = np.ones(vocab_size, np.bool_)
-            forbidden[list(params.allowed_token_ids)] = False
+            bits = np.zeros(-(-vocab_size // 32) * 32, np.bool_)
+            bits[list(params.allowed_token_ids)] = True
+            allowed = np.packbits(bits, bitorder="little").view(np.int32)
         biases = params.logit_bias or {}
-        if forbidden is None and not params.bad_words_token_ids and not params.min_tokens and not biases:
+        if allowed is None and not params.bad_words_token_ids and not params.min_tokens and not biases:
             return None
         return cls(
-            forbidden=forbidden,
+            allowed=allowed,
             bad_words=tuple((np.array(word[:-1], np.int32), word[-1]) for word in params.bad_words_token_ids if word),
             min_tokens=params.min_tokens,
             ends=np.array(sorted({*eos_token_ids, *params.stop_token_ids}), np.int64),
@@ -41,9 +42,7 @@ class Constraints:
         )
 
     def apply(self, logits: NDArray[np.float32], output: NDArray[np.int32]) -> None:
-        """Apply, in place, to one row [vocab] whose output so far is `output`."""
-        if self.forbidden is not None:
-            logits[self.forbidden] = -np.inf
+        """Apply all but `allowed`, in place, to one row [vocab] whose output so far is `output`."""
         if forbidden := self.forbidden_after(output):
             logits[forbidden] = -np.inf
         if len(self.biased):

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -65,11 +65,12 @@ class Rank:
         keep_freed_memory()
         group = TensorParallelGroup.join(index, size, rendezvous, device, config.parallel.step_timeout_s)
         folder = config.model.model or str(DEMO_MODEL)
+        cpus = usable_cpus()  # the pool pins this thread
         pool = _create_pool(config, index, Path(folder), device)
         model = load_model(folder, config.model, group, on_progress, pool)
         if model.quantization:
             log.info("quantized %s", " ".join(f'{name}="{value}"' for name, value in model.quantization.items()))
-        grammars = _grammars(config, folder, model) if index == 0 else None  # rank 0 samples for all
+        grammars = _grammars(config, folder, model, cpus) if index == 0 else None  # rank 0 samples for all
         return cls(config, group, model, pool, grammars, time.monotonic() - started)
 
     def load_kernels(self, on_progress: Callable[[int, int], None]) -> None:
@@ -193,10 +194,12 @@ def _create_pool(config: Config, index: int, folder: Path, device: str) -> Pool 
     return Pool(library, pinned, pin_caller=True, summation=config.model.summation)
 
 
-def _grammars(config: Config, folder: str, model: Model) -> Grammars | None:
+def _grammars(config: Config, folder: str, model: Model, cpus: Sequence[int]) -> Grammars | None:
     """None where there is no tokenizer: requests of tokens alone are served, those with a grammar refused."""
     file = Path(config.model.tokenizer or folder) / "tokenizer.json"
-    return Grammars(file, model.geometry.vocab_size, model.geometry.eos_token_ids) if file.is_file() else None
+    if not file.is_file():
+        return None
+    return Grammars(file, model.geometry.vocab_size, model.geometry.eos_token_ids, cpus)
 
 
 def _library(config: Config) -> Library | None:

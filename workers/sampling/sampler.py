@@ -77,17 +77,22 @@ class Sampler:
     def _mask(
         self, host: NDArray[np.float32], indices: NDArray[np.int64], rows: NDArray[np.int64], columns: SamplingColumns
     ) -> dict[int, str]:
-        """What grammars forbid, in place, for the rows at `indices`. Returns why rows have no token, by index."""
+        """What grammars and allowed tokens forbid, in place. Returns why rows have no token, by index."""
         columns.await_masks()
-        bound = [
-            (index, grammar)
-            for index in indices.tolist()
-            if (grammar := columns.grammars[rows[index]]) is not None and grammar.binds
-        ]
-        if whole := [(index, grammar.bits) for index, grammar in bound if not grammar.failure]:
-            places, bits = zip(*whole, strict=True)
-            self._passes.mask(host, np.array(places), np.stack(bits))
-        return {index: grammar.failure for index, grammar in bound if grammar.failure}
+        masked, masks, failures = list[int](), list[NDArray[np.int32]](), dict[int, str]()
+        for index in indices.tolist():
+            grammar, constraints = columns.grammars[rows[index]], columns.constraints[rows[index]]
+            if grammar is not None and grammar.failure:
+                failures[index] = grammar.failure
+            elif grammar is not None and grammar.binds:
+                masked.append(index)
+                masks.append(grammar.bits)
+            elif constraints is not None and constraints.allowed is not None:
+                masked.append(index)
+                masks.append(constraints.allowed)
+        if masked:
+            self._passes.mask(host, np.array(masked), np.stack(masks))
+        return failures
 
     def _best(self, host: NDArray[np.float32], indices: NDArray[np.int64]) -> NDArray[np.int64]:
         """Each one's best token; where most rows are meant, all are read, which costs less than to copy most."""

@@ -57,14 +57,12 @@ class Residents:
         """The address of its bits of allowed tokens; 0 if all are. No row has both a grammar and allowed tokens."""
         if grammar is not None:
             return self._step_mask(row, grammar)
-        if constraints is None or constraints.forbidden is None:
+        if constraints is None or constraints.allowed is None:
             self._masks.pop(row, None)
             return 0
         if row not in self._masks or self._masks[row][0] is not constraints:
-            bits = np.zeros(self._words * 32, np.bool_)
-            bits[: self._vocab_size] = ~constraints.forbidden
             mask = torch.empty(self._words, dtype=torch.int32, device=self._device)
-            _copy_to(mask, np.packbits(bits, bitorder="little").view(np.int32))
+            _copy_to(mask, constraints.allowed)
             self._masks[row] = constraints, mask
         return self._masks[row][1].data_ptr()
 
