@@ -9,7 +9,7 @@ import msgspec
 
 from paged_serve.protocol.errors import InvalidRequest
 
-from .unknown_fields import MAX_WARNINGS, UNSUPPORTED, check_number_of_nodes, is_harmless, without_foreign
+from .unknown_fields import INSTEAD, MAX_WARNINGS, UNSUPPORTED, check_number_of_nodes, is_harmless, without_foreign
 
 MAX_EXPLAINED_BYTES = 256 << 10  # longer bodies get less service: no value in errors, no 7.0 for 7
 MAX_PATIENT_BYTES = 2 << 20  # that are read again in all because of one body's foreign fields
@@ -104,7 +104,8 @@ class BodyDecoder(Generic[Body]):
     def _refusal(self, name: str, path: str) -> InvalidRequest:
         where, place = f" in {path.lstrip('.')}" if path else "", f"{path}.{name}".lstrip(".")
         if name in UNSUPPORTED:
-            return InvalidRequest(f"{name}{where} is not supported here", place)
+            instead = f"; use {INSTEAD[name]}" if name in INSTEAD else ""
+            return InvalidRequest(f"{name}{where} is not supported here{instead}", place)
         struct = _struct_in(_type_at(self._kind, path))
         known = () if struct is None else struct.__struct_fields__
         close = difflib.get_close_matches(name[:64], known, 1, 0.6)

@@ -32,6 +32,11 @@ UNSUPPORTED = {
     *("truncation_side", "verbosity", "vllm_xargs", "web_search_options", "return_tokens_as_token_ids"),
     *("skip_reading_prefix_cache", "allowed_tokens", "logits_processors", "tools", "tool_choice"),
 }
+INSTEAD = {  # of fields that had another name once
+    "function_call": "tool_choice",
+    "functions": "tools",
+    **{f"guided_{kind}": f'structured_outputs: {{"{kind}": …}}' for kind in ("choice", "grammar", "json", "regex")},
+}
 _fields_of = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 

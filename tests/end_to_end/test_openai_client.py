@@ -2,8 +2,10 @@
 
 import asyncio
 import time
+from typing import Literal
 
 import openai
+import pydantic
 import pytest
 
 PROMPTS = [f"The capital of {country} is" for country in ("France", "Japan", "Italy", "Peru", "Kenya", "Norway")]
@@ -117,6 +119,30 @@ def test_a_tool_call_and_its_result_round_trip_with_the_clients_own_objects(clie
 
     history = [*messages, answer.message, {"role": "tool", "tool_call_id": call.id, "content": "18 degrees, sunny"}]
     assert "18 degrees" in client.chat.completions.create(messages=history, **options).choices[0].message.content
+
+
+class Weather(pydantic.BaseModel):
+    place: Literal["Paris", "Rome"]
+    degrees: int
+
+
+def test_the_client_parses_answers_and_strict_tools_into_its_users_types(client):
+    messages = [{"role": "user", "content": "What is the weather in Paris?"}]
+    answer = client.chat.completions.parse(
+        model="demo", messages=messages, response_format=Weather, temperature=1, seed=1, max_tokens=200
+    )
+    assert isinstance(answer.choices[0].message.parsed, Weather)
+    tool = openai.pydantic_function_tool(Weather, name="report")
+    forced = {"type": "function", "function": {"name": "report"}}
+    called = client.chat.completions.parse(
+        model="demo", messages=messages, tools=[tool], tool_choice=forced, temperature=0, max_tokens=200
+    )
+    [call] = called.choices[0].message.tool_calls
+    assert isinstance(call.function.parsed_arguments, Weather)
+    with client.chat.completions.stream(
+        model="demo", messages=messages, response_format=Weather, temperature=1, seed=1, max_tokens=200
+    ) as stream:
+        assert stream.get_final_completion().choices[0].message.parsed == answer.choices[0].message.parsed
 
 
 def test_the_raw_response_carries_the_request_id(client):

@@ -207,6 +207,7 @@ BAD = [
     (H, chat(structured_outputs={"regex": "a"}, ignore_eos=True), "ignore_eos", "contradicts"),
     (H, chat(structured_outputs={"regex": "a"}, min_tokens=3), "min_tokens", "contradicts"),
     (H, chat(tool_choice="required"), "tool_choice", "no tools"),
+    (C, {"prompt": "x", "guided_regex": "a"}, "guided_regex", 'use structured_outputs: {"regex": …}'),
     (H, chat(tool_choice="must"), "tool_choice", "can be 'none'"),
     (H, chat(tool_choice={"type": "function", "function": {"name": "f"}}), "tool_choice", "tools has none"),
     (H, chat(tool_choice={"type": "function"}), "tool_choice", "an object is"),
