@@ -102,15 +102,16 @@ def _json(params: StructuredOutputsParams) -> Lowered:
         raise InvalidRequest(f"json is no JSON: {error}") from None
     if not isinstance(given, dict | bool):
         raise InvalidRequest(f"json is {given!r:.100}; a JSON schema is an object")
-    rewriting = Rewriting(_closed(given) if params.disable_additional_properties else given)
     try:
+        rewriting = Rewriting(_closed(given) if params.disable_additional_properties else given)
         schema = rewriting.schema()
     except InvalidRequest:
         raise
-    except (TypeError, AttributeError, KeyError, ValueError, RecursionError) as error:
-        raise Unsupported(
-            "", f"a keyword's value has the wrong type ({type(error).__name__}: {error!s:.100})"
-        ) from None
+    except RecursionError:
+        raise Unsupported("", "it is nested too deeply, or has too long a text where texts are excluded") from None
+    except (TypeError, AttributeError, KeyError, ValueError, OverflowError) as error:
+        why = f"{type(error).__name__}: {error!s:.100}"
+        raise Unsupported("", f"a keyword has a value of the wrong type ({why})") from None
     options = _options(params)
     if isinstance(schema, bool):
         schema = {} if schema else {"enum": []}

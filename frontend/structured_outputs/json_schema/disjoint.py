@@ -1,11 +1,10 @@
 """Whether two schemas can have no instance in common; `oneOf` of such branches is `anyOf`."""
 
 import json
-import re
 from typing import Any
 
 from .negation import TYPES, json_type
-from .schema_walk import Schema, resolved
+from .schema_walk import Schema, compiled_pattern, resolved
 
 MAX_DEPTH = 12
 _ALL = frozenset(TYPES) | {"integer"}
@@ -87,10 +86,8 @@ def _forbids(schema: dict[str, Any], name: str) -> bool:
 
 
 def _may_match(pattern: str, name: str) -> bool:
-    try:
-        return re.search(pattern, name) is not None
-    except re.error:
-        return True
+    compiled = compiled_pattern(pattern)
+    return compiled is None or compiled.search(name) is not None
 
 
 def _apart(first: dict[str, Any], second: dict[str, Any], low: str, high: str) -> bool:

@@ -15,7 +15,7 @@ from paged_serve.protocol.errors import InvalidRequest
 from .disjoint import disjoint
 from .finite import arrays_without_repetition, objects_of_size
 from .negation import ANNOTATIONS, negated
-from .schema_walk import Schema, children, look_up, pointer, resolved
+from .schema_walk import Schema, children, compiled_pattern, look_up, pointer, resolved
 
 MAX_DEPTH = 64
 MAX_SUBSCHEMAS = 100_000
@@ -173,8 +173,10 @@ class Rewriting:
         names = resolved(self._root, found.pop("propertyNames"))
         if names is True or (isinstance(names, dict) and set(names) <= {"type"} and names.get("type") == "string"):
             return []
-        matches = _name_pattern(names)
-        if matches is None or found.get("patternProperties"):
+        matches, additional = _name_pattern(names), found.get("additionalProperties", True)
+        # A pattern is held against the named properties, too, which only true does not bind.
+        is_open = additional is True or (additional is not False and not found.get("properties"))
+        if matches is None or found.get("patternProperties") or not (is_open or additional is False):
             raise Unsupported(
                 pointer(where, "propertyNames"),
                 "propertyNames is supported with enum, pattern, minLength and maxLength",
@@ -183,8 +185,9 @@ class Rewriting:
         found["properties"] = {
             name: part if allows(name) else False for name, part in found.get("properties", {}).items()
         }
-        found["patternProperties"] = {pattern: found.get("additionalProperties", True)}
-        found["additionalProperties"] = False
+        if is_open:
+            found["patternProperties"] = {pattern: additional}
+            found["additionalProperties"] = False
         return []
 
     def _unevaluated_properties(self, found: dict[str, Any], where: str) -> list[Schema]:
@@ -285,6 +288,8 @@ def _name_pattern(names: Schema) -> tuple[str, Callable[[str], bool]] | None:
     lengths = {"minLength", "maxLength"} & set(names)
     if len(given) + bool(lengths) != 1:
         return None
+    if not all(isinstance(names[name], int) for name in lengths):
+        return None
     if lengths:
         pattern = rf"^[\s\S]{{{names.get('minLength', 0)},{names.get('maxLength', '')}}}$"
     elif given == ["pattern"]:
@@ -292,9 +297,7 @@ def _name_pattern(names: Schema) -> tuple[str, Callable[[str], bool]] | None:
     else:
         texts = names["enum"] if given == ["enum"] else [names["const"]]
         pattern = "^(?:" + "|".join(re.escape(text) for text in texts if isinstance(text, str)) + ")$"
-    try:
-        compiled = re.compile(pattern)
-    except re.error:
+    if (compiled := compiled_pattern(pattern)) is None:
         return None
     return pattern, lambda name: compiled.search(name) is not None
 

@@ -1,5 +1,7 @@
 """JSON schemas as trees: where subschemas lie, JSON Pointers to them, local references."""
 
+import re
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -58,3 +60,12 @@ def look_up(root: Schema, ref: str) -> Schema | None:
         else:
             return None
     return found if isinstance(found, dict | bool) else None
+
+
+def compiled_pattern(pattern: str) -> re.Pattern[str] | None:
+    """None where Python does not know the expression, or reads it in a way of its own."""
+    try:
+        with warnings.catch_warnings(action="error"):
+            return re.compile(pattern)
+    except (re.error, FutureWarning):
+        return None

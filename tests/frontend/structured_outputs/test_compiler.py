@@ -1,7 +1,10 @@
 """Forms become grammars in a confined process: what is refused, what takes too long, what dies."""
 
+import contextlib
+import copy
 import json
 import os
+import random
 import signal
 from concurrent.futures import ThreadPoolExecutor
 
@@ -9,10 +12,11 @@ import pytest
 
 from paged_serve.frontend.structured_outputs.compiler import MAX_KEPT, GrammarCompiler
 from paged_serve.frontend.structured_outputs.helper_messages import AddedTokens
-from paged_serve.frontend.structured_outputs.lowering import lowered
+from paged_serve.frontend.structured_outputs.lowering import bytes_tokenizer, check, lowered
 from paged_serve.protocol.errors import InvalidRequest
 from paged_serve.protocol.messages.structured_outputs import StructuredOutputsParams
 
+TOKENIZER = bytes_tokenizer(AddedTokens())
 ADDED = AddedTokens(special={"<|end|>": 3}, plain={"<call>": 7})
 
 
@@ -117,3 +121,56 @@ def test_a_lenient_schema_that_cannot_be_enforced_becomes_any_object_with_a_warn
         "the schema at /contains: contains is not supported: that some item fits cannot be said of an array of any "
         "length; any object is accepted"
     ]
+
+
+CLOSED = {"type": "object", "additionalProperties": False}
+SCHEMA = {
+    "$defs": {"a": {"properties": {"b": {"$ref": "#/$defs/a"}, "c": {}}, "minProperties": 1, **CLOSED}},
+    "type": "object",
+    "properties": {
+        "x": {"oneOf": [{"const": 1}, {"type": "string", "pattern": "^a", "minLength": 1}]},
+        "y": {"type": "array", "items": {"enum": ["p", "q"]}, "uniqueItems": True, "minItems": 1, "maxItems": 2},
+        "z": {"$ref": "#/$defs/a"},
+        "w": {"not": {"enum": ["u", 2, None]}, "format": "color"},
+    },
+    "required": ["x"],
+    "dependentRequired": {"x": ["y"]},
+    "if": {"properties": {"x": {"const": 1}}, "required": ["x"]},
+    "then": {"required": ["z"]},
+    "propertyNames": {"maxLength": 9},
+    "additionalProperties": False,
+    "maxProperties": 3,
+}
+VALUES = [None, True, 0, -1, 1.5, 1e400, 2**70, "", "x", "(", "#/$defs/a", "#", [], ["x"], [[]], {}, {"": {}}, [None]]
+
+
+def places(value, path=()):
+    """Of everything within a value, the keys that lead there."""
+    yield path
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, part in items:
+        yield from places(part, (*path, key))
+
+
+def test_a_damaged_schema_compiles_or_is_refused_by_name_and_nothing_else():
+    rng, outcomes = random.Random(1), [0, 0]
+    for _ in range(400):
+        schema = json.loads(json.dumps(SCHEMA))
+        for _ in range(rng.randint(1, 3)):
+            *path, last = rng.choice(list(places(schema))[1:])
+            holder = schema
+            for key in path:
+                holder = holder[key]
+            holder[last] = copy.deepcopy(rng.choice(VALUES))
+        with contextlib.suppress(InvalidRequest):
+            outcomes[1] += 1
+            check(lowered(StructuredOutputsParams(json=json.dumps(schema))).source, TOKENIZER)
+            outcomes[0] += 1
+    assert 15 < outcomes[0] < outcomes[1] - 100
+
+
+def test_what_is_nested_without_end_is_refused():
+    deep = "[" * 5000 + "]" * 5000
+    for text in (deep, '{"items": ' * 900 + "{}" + "}" * 900, json.dumps({"not": {"const": "a" * 20000}})):
+        with pytest.raises(InvalidRequest):
+            lowered(StructuredOutputsParams(json=text))

@@ -89,6 +89,8 @@ CLOSED = {"type": "object", "properties": {"a": {}, "b": {}, "c": {}}, "addition
           "then": {"properties": {"x": {"type": "integer"}}}, "else": {"required": ["y"]}, "type": "object"}, OBJECTS),
         ({"type": "object", "propertyNames": {"enum": ["a", "b"]}}, OBJECTS),
         ({"type": "object", "propertyNames": {"maxLength": 1}, "properties": {"kind": True}}, OBJECTS),
+        ({**CLOSED, "propertyNames": {"enum": ["a", "b"]}}, OBJECTS),
+        ({"type": "object", "propertyNames": {"minLength": 1}, "additionalProperties": {"type": "integer"}}, OBJECTS),
         ({"type": "object", "properties": {"a": {}}, "unevaluatedProperties": False}, OBJECTS),
         ({"$schema": "http://json-schema.org/draft-04/schema#", "type": "integer", "minimum": 3,
           "exclusiveMinimum": True}, [2, 3, 4]),
