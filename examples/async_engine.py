@@ -25,11 +25,11 @@ async def main(model: str = "") -> None:
         for text in await asyncio.gather(*(complete(llm, f"The capital of {country} is") for country in countries)):
             print(text)
 
-        told = 0
+        printed = 0
         async for output in llm.chat([{"role": "user", "content": "What is the capital of Italy?"}]):
             text = output.outputs[0].text
-            print(text[told:], end="", flush=True)
-            told = len(text)
+            print(text[printed:], end="", flush=True)
+            printed = len(text)
         print()
 
         endless = SamplingParams(max_tokens=None, ignore_eos=True)

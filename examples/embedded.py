@@ -40,11 +40,11 @@ async def complete(request: Request) -> Response:
         return JSONResponse({"error": error.message, "field": error.param}, 400)
 
     async def pieces() -> AsyncIterator[str]:
-        told = 0
+        sent = 0
         async for output in llm.generate(query.get("prompt", ""), params):
             text = output.outputs[0].text
-            yield text[told:]
-            told = len(text)
+            yield text[sent:]
+            sent = len(text)
 
     return StreamingResponse(pieces(), media_type="text/plain")
 

@@ -1,4 +1,4 @@
-"""The same model in bfloat16 and in int8: memory, error, and what it says.
+"""The same model in bfloat16 and in int8: memory, error, and its answers.
 
 Run it:
 

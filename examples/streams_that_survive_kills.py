@@ -49,7 +49,7 @@ def stream(url: str) -> Iterator[str]:
 
 
 def worker_of(server: subprocess.Popen) -> int:
-    """The process that computes: the supervisor's child whose name says so."""
+    """The process that computes: the supervisor's child with that name."""
     children = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()
     return next(int(pid) for pid in children if Path(f"/proc/{pid}/comm").read_text().startswith("worker"))
 

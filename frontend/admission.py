@@ -1,4 +1,4 @@
-"""What the frontend refuses before the engine hears of it: prompts that can never fit, and too many at once."""
+"""Requests that the frontend refuses before the engine sees them: prompts that never fit, and too many at once."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
@@ -127,11 +127,11 @@ class _Active:
 
 
 class Admission:
-    """Counts the requests that are being answered, and lets no more in while the server drains or has enough of them.
+    """Counts the requests in progress, and admits no more while the server drains or is full.
 
-    What the engine would refuse is refused here, before anything is read: its figures, some 100 ms old, say whose share
-    of the queue is full. The limit of this frontend holds while the engine is away, when accepted requests wait here.
-    A full frontend is full for the tenants that fill it, as the engine's queue is.
+    A request that the engine would refuse is refused here, before its body is read: the engine's figures, some 100 ms
+    old, show whose share of the queue is full. The limit of this frontend applies while the engine is down and accepted
+    requests wait here. A full frontend is full for the tenants that fill it, as the engine's queue is.
     """
 
     def __init__(self, max_active: int, stats: Callable[[], SchedulerStats | None] = lambda: None) -> None:

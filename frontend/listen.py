@@ -19,7 +19,7 @@ TAKE_WITHIN_MS = 120_000  # a peer that takes nothing of what waits for it, nor 
 
 
 def open_http_socket(server: ServerConfig) -> socket.socket:
-    """Listen where `server` says. Raises ConfigError, with the remedy, when that is impossible or unsafe."""
+    """Listen at the address of `server`. Raises ConfigError, with the remedy, when that is impossible or unsafe."""
     most = max_connections_for(raise_open_files_limit())
     if server.max_connections is not None and server.max_connections > most:
         raise ConfigError(
@@ -126,7 +126,7 @@ def open_unix(path: str) -> socket.socket:
 def _remove_if_abandoned(path: str) -> None:
     """A killed server leaves its socket file behind; a living one answers."""
     if not (os.path.lexists(path) and stat.S_ISSOCK(os.lstat(path).st_mode)):
-        return  # nothing there, or no socket: bind will say so, and no file is removed
+        return  # nothing there, or no socket: bind reports it, and no file is removed
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         try:
             probe.connect(path)

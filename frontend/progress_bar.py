@@ -21,7 +21,7 @@ class LoadingBar:
         self._on_terminal = stream.isatty()
         self._next_line = time.monotonic() + PLAIN_LINE_S
         self._drawn = False
-        self._told = ""  # what the last line was about; "" once it was done
+        self._last_text = ""  # what the last line was about; "" once it was done
 
     def __call__(self, text: str, done: int, total: int) -> None:
         share = min(1.0, done / total) if total else 0.0
@@ -42,11 +42,11 @@ class LoadingBar:
     def _is_due(self, text: str, share: float) -> bool:
         """Whether a line is: after a while, and once there was one, also for each end and each beginning."""
         now = time.monotonic()
-        is_next = bool(self._told) and (text != self._told or share == 1.0)
+        is_next = bool(self._last_text) and (text != self._last_text or share == 1.0)
         if now < self._next_line and not is_next:
             return False
         self._next_line = now + PLAIN_LINE_S
-        self._told = text if share < 1.0 else ""
+        self._last_text = text if share < 1.0 else ""
         return True
 
     def clear(self) -> None:

@@ -2,7 +2,7 @@
 
 An answer is a function of the request, so a client that repeats one after its frontend's death need not wait until
 all is computed anew: it begins with the outputs that the lost one had. Their KV blocks are, as a rule, still in the
-prefix cache. No outputs are kept of requests for logprobs, which are sent once, nor of those that want
+prefix cache. No outputs are kept of requests for logprobs, which are delivered once, nor of those that want
 their prompt computed.
 """
 
@@ -53,8 +53,8 @@ class AbandonedRequests:
     def keep(self, request: Request, now: float) -> None:
         """Its client is lost. To be called before its sequences are ended."""
         params = request.params
-        tells_once = params.logprobs is not None or params.prompt_logprobs is not None
-        if tells_once or params.skip_reading_prefix_cache or not any(each.output for each in request.sequences):
+        delivered_once = params.logprobs is not None or params.prompt_logprobs is not None
+        if delivered_once or params.skip_reading_prefix_cache or not any(each.output for each in request.sequences):
             return
         outputs = tuple(pack_ids(sequence.output) for sequence in request.sequences)
         abandoned = AbandonedRequest(_key_of(request), outputs, now + KEPT_S)

@@ -66,7 +66,7 @@ class Admission:
     ) -> Admitted | list[tuple[bytes, RequestRejected]]:
         """The request, its sequences not queued yet; or refusals, of which a repetition or one that waits has none."""
         if not self.core_poison.admits(client, message):
-            return self.core_poison.keep(client, message, now)
+            return self.core_poison.defer(client, message, now)
         if (running := own.running(message)) is not None:
             self.core_poison.isolate(running, message)
             return []

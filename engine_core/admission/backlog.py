@@ -14,7 +14,7 @@ class Shares(Protocol):
     @property
     def tenants(self) -> Mapping[str, Tenant]: ...
     def of(self, name: str, weight: float) -> Tenant:
-        """The tenant of this name; its newest request says what it weighs."""
+        """The tenant of this name; its newest request sets its weight."""
         ...
 
     @property

@@ -15,9 +15,11 @@ from ..requests.tenant import Tenant
 from .backlog import Backlog
 from .forecast import Forecast
 
-LONGEST_WAIT_S, SHORTEST_WAIT_S = 3600.0, 0.1  # as sent to a client
+LONGEST_WAIT_S, SHORTEST_WAIT_S = 3600.0, 0.1  # as reported to a client
 UNKNOWN_WAIT_S = 1.0  # before the first step
-TOLD_TO_HURRY_S = 0.5  # a queue that may drain sooner is not called full: clients learn of it some 100 ms later
+MIN_FULL_QUEUE_S = (
+    0.5  # a queue that may drain sooner is not reported as full: the report is some 100 ms old on arrival
+)
 
 
 class Capacity:
@@ -51,17 +53,17 @@ class Capacity:
         longest = nsmallest(MAX_TENANT_STATS, queued, key=lambda tenant: (-tenant.num_queued, tenant.name))
         newcomer = Tenant("", service=shares.virtual_time)
         newcomer_s, *waits = [min(LONGEST_WAIT_S, s) for s in self._forecast.queue_times([newcomer, *longest])]
-        sent = zip(longest, waits, strict=True)
+
         return newcomer_s, tuple(
             TenantStats(tenant.name, tenant.num_queued, wait_s, self._is_full(tenant, weight, wait_s))
-            for tenant, wait_s in sent
+            for tenant, wait_s in zip(longest, waits, strict=True)
         )
 
     def _is_full(self, tenant: Tenant, weight: float, wait_s: float) -> bool:
         """No request of this tenant, be it small, would be accepted for some time. `weight`: of all that wait."""
         limit = self._limits.max_num_queued_requests
         is_over = tenant.num_queued + 1 > limit * tenant.weight / weight
-        return is_over and self._backlog.num_queued + 1 > limit and wait_s > TOLD_TO_HURRY_S
+        return is_over and self._backlog.num_queued + 1 > limit and wait_s > MIN_FULL_QUEUE_S
 
     def _check_limit(self, tenant: Tenant, what: str, total: int, own: int) -> None:
         limits = self._limits
@@ -75,7 +77,7 @@ class Capacity:
         raise Overloaded(
             f"with this request {own} {what} would wait; at most {share:.0f} may{whose}. Come back later, or raise "
             f"--max-num-queued-{'requests' if what == 'sequences' else 'tokens'}",
-            self._told(self._forecast.queue_s(tenant)),
+            self._retry_after_s(self._forecast.queue_s(tenant)),
         )
 
     def _share(self, tenant: Tenant, limit: int) -> float:
@@ -92,10 +94,10 @@ class Capacity:
             raise Overloaded(
                 f"timeout={ttl_s:.3g}: the first token would come in about {wait_s:.3g} s, as "
                 f"{self._backlog.num_waiting} sequences wait. Allow more time, or come back later",
-                self._told(wait_s - ttl_s),
+                self._retry_after_s(wait_s - ttl_s),
             )
 
-    def _told(self, seconds: float) -> float:
+    def _retry_after_s(self, seconds: float) -> float:
         if not self._forecast.has_data:
             return UNKNOWN_WAIT_S
         return min(LONGEST_WAIT_S, max(SHORTEST_WAIT_S, seconds))

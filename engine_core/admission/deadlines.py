@@ -45,7 +45,7 @@ class Deadlines:
 
 
 def expiry(request: Request, now: float, num_waiting: int) -> RequestRejected:
-    """The message to the client of an expired request."""
+    """The outputs that end an expired request."""
     reason = (
         f"timeout={request.deadline_s - request.arrival_s:.3g}: the request waited {now - request.arrival_s:.3g} s and "
         f"was not begun, and {num_waiting} sequences wait now. Allow more time, or send less at once"

@@ -1,8 +1,8 @@
-"""How long a request that comes now will wait, from how fast the engine was of late. Sans-I/O; time comes in.
+"""Predicts how long a new request will wait, from the recent speed of the engine. Sans-I/O; the caller passes the time.
 
-The engine is looked at as one server that all tokens pass, at a price in seconds for each prompt token and each output
-token, which the last steps show. What is ahead of a request is what waits before it, and what those that run have left
-beyond what such a crowd always has left: half of its outputs, the mean remainder where ends are spread evenly.
+The model is one server with a cost in seconds for each prompt token and each output token, estimated from the last
+steps. The work ahead of a request is all that waits before it, plus what running requests have left beyond half of
+their outputs, the mean remainder where ends are spread evenly.
 """
 
 from collections.abc import Sequence as Items
@@ -14,7 +14,7 @@ from .backlog import Backlog
 
 KEEP_STEP = 0.98  # a step counts half after 34 more
 KEEP_SEQUENCE = 0.95  # an ended sequence counts half after 14 more
-ALIKE = 1e-4  # steps that differ by less than this part do not show what costs what
+ALIKE = 1e-4  # steps that differ by less than this fraction do not separate the two costs
 MAX_NOTED = 256  # steps
 ROUNDS = 8  # of asking which others arrive during a wait of that length
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Resumptions:
-    """A client says of a request that it was accepted once; no more are believed than can have been lost.
+    """A client marks a request as accepted before; no more are trusted than can have been lost.
 
     `most`: as many as a core can have had. A core that follows another begins with so many; later as many are granted
     as were lost with clients. What comes beyond is treated as new.

@@ -24,7 +24,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """What the workers said of the model once its weights were loaded."""
+    """Properties of the model that the workers reported once its weights were loaded."""
 
     num_blocks: int
     max_model_len: int  # tokens, prompt and output

@@ -33,7 +33,7 @@ class ClientOutbox:
         self.streams: dict[int, Sequence] = {}  # live ones by stream id
         self.heard_s = now
         self.credit = MAX_UNACKNOWLEDGED_FRAMES
-        self.stats_told_s = float("-inf")
+        self.stats_sent_s = float("-inf")
         self.unacknowledged_bytes = 0  # of messages sent, and of what is pending
         self._budget = budget
         self._sent_bytes: deque[int] = deque()  # of each message that is not acknowledged
@@ -45,7 +45,7 @@ class ClientOutbox:
 
     @property
     def num_ended_pending(self) -> int:
-        """Streams that are over but for telling it."""
+        """Streams that have ended but whose end is not delivered yet."""
         return sum(stream_id not in self.streams for stream_id in self._pending or ())
 
     def running(self, message: EngineCoreRequest) -> Request | None:
@@ -72,7 +72,7 @@ class ClientOutbox:
     def deliver(
         self, step: int, columns: TokenColumns | None, streams: list[StreamOutput], stats: SchedulerStats | None = None
     ) -> list[EngineCoreOutputs]:
-        """Messages with this, or none when the client must catch up first.
+        """Messages with these outputs, or none when the client must catch up first.
 
         A stream is in `columns` or in `streams`, never in both.
         """
@@ -97,7 +97,7 @@ class ClientOutbox:
         return self.catch_up(step)
 
     def catch_up(self, step: int) -> list[EngineCoreOutputs]:
-        """Send as much as the credit allows. Once everything is sent the client goes on with columns."""
+        """Send as much as the credit allows. Once everything is sent, the client goes on with columns."""
         messages: list[EngineCoreOutputs] = []
         pending = self._pending
         if pending is None or not self.credit:
@@ -107,7 +107,7 @@ class ClientOutbox:
             outputs, size = part
             self._send(size)
             messages.append(EngineCoreOutputs(self.epoch, step, None, outputs))
-        if all(entry.is_told for entry in pending.values()):
+        if all(entry.is_delivered for entry in pending.values()):
             self._pending = None
         return messages
 
@@ -123,7 +123,7 @@ class ClientOutbox:
         self._budget.num_bytes += num_bytes
 
     def _fall_behind(self, columns: TokenColumns | None) -> dict[int, PendingOutput]:
-        """From here on positions are kept. This step's tokens are appended already but were not sent."""
+        """Keep positions from here on. The tokens of this step are appended already but not delivered."""
         in_columns = set(unpack_int64(columns.stream_ids)) if columns else set()
         return {
             stream_id: PendingOutput.of(sequence, len(sequence.output) - (stream_id in in_columns))
@@ -138,7 +138,7 @@ class ClientOutbox:
         outputs: list[EngineCoreOutput] = []
         size = 0
         for stream_id, entry in list(pending.items()):
-            while not entry.is_told:
+            while not entry.is_delivered:
                 if outputs and size + logprobs_bytes(entry.prompt_logprobs) >= MAX_OUTPUT_BYTES // 2:
                     yield tuple(outputs), size
                     outputs, size = [], 0

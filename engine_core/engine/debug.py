@@ -140,7 +140,7 @@ def dump_state(engine: EngineCore) -> dict[str, Any]:
         "worker_epoch": engine.worker_epoch,
         "step": scheduler.step,
         "draining": engine.admission.draining,
-        "isolation_turn": engine.admission.core_poison.turn,
+        "isolation_turn": engine.admission.core_poison.turn_number,
         "in_flight": [
             {"step": plan.step, "decode_rows": len(plan.decode), "chunks": len(plan.chunks)}
             for plan in scheduler.in_flight

@@ -1,7 +1,7 @@
 """The heart, sans-I/O: messages and the time come in, messages go out. The file to read first.
 
 `plan` makes the next step for the workers, up to `pipeline_depth` steps ahead of `apply`, which takes their answers.
-Every method that may have something to send returns it as (client, message) pairs, in the order to send.
+Every method that may produce messages returns them as (client, message) pairs, in the order to send.
 """
 
 import logging
@@ -74,7 +74,7 @@ class EngineCore:
 
     @property
     def is_drained(self) -> bool:
-        """Nothing is left to compute, or to send to a slow client; one that reads no more loses its lease."""
+        """Nothing is left to compute or to send to a slow client; a client that stops reading loses its lease."""
         return (
             self.is_idle
             and self.admission.core_poison.is_over
@@ -244,7 +244,7 @@ class EngineCore:
         self.num_poison_requests += 1
         return self._end_early(poison.request.client, {poison: FinishReason.ERROR}, now, DEADLY)
 
-    # Telling
+    # Outputs
 
     def _deliver(
         self, step: int, results: StepResults, outputs: dict[bytes, list[StreamOutput]], now: float
@@ -254,8 +254,8 @@ class EngineCore:
         for client in dict.fromkeys((*columns, *outputs)):
             outbox = self.clients[client]
             stats = None
-            if now - outbox.stats_told_s >= STATS_INTERVAL_S:
-                stats, outbox.stats_told_s = self.stats(now), now
+            if now - outbox.stats_sent_s >= STATS_INTERVAL_S:
+                stats, outbox.stats_sent_s = self.stats(now), now
             messages = outbox.deliver(step, columns.get(client), outputs.get(client, []), stats)
             outgoing += [(client, message) for message in messages]
         self._pause_clients()

@@ -1,4 +1,4 @@
-"""What a step or an end delivers of a stream beyond one plain token."""
+"""Outputs of a stream beyond one plain token: details of a step, and ends."""
 
 from paged_serve.protocol.messages.engine_core import EngineCoreOutput
 from paged_serve.protocol.messages.message import pack_ids
@@ -12,7 +12,7 @@ StreamOutput = tuple[Sequence, EngineCoreOutput]
 
 
 def step_outputs(results: StepResults, now: float) -> dict[bytes, list[StreamOutput]]:
-    """By client, of the sequences that have more to say than their one new token."""
+    """By client: outputs of the sequences that have more than one plain token."""
     outputs: dict[bytes, list[StreamOutput]] = {}
     for sequence in results.detailed:
         request, output = sequence.request, sequence.output

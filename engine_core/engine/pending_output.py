@@ -77,10 +77,10 @@ class PendingOutput:
         return output
 
     @property
-    def is_told(self) -> bool:
-        """Nothing is left to deliver, as yet."""
-        delivered = self.position == len(self.output) and self.prompt_logprobs is None
-        return delivered and self.finish_reason is None
+    def is_delivered(self) -> bool:
+        """Nothing is left to send for now."""
+        is_sent = self.position == len(self.output) and self.prompt_logprobs is None
+        return is_sent and self.finish_reason is None
 
     def _take_logprobs(self, count: int, row_bytes: int) -> Logprobs:
         columns = ((self._token_ids, row_bytes), (self._logprobs, row_bytes), (self._ranks, 4))

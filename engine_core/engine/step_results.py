@@ -19,11 +19,11 @@ from ..scheduling.scheduled_step import ScheduledStep
 
 @dataclass(slots=True)
 class StepResults:
-    """What one step brought, sorted by how it is delivered."""
+    """Results of one step, grouped by how they are delivered."""
 
-    plain: DecodeSet  # its rows have one more token and nothing else to say
+    plain: DecodeSet  # its rows have one more token and nothing else
     plain_tokens: "array[int]"
-    detailed: list[Sequence] = field(default_factory=list)  # one more token, and more to say
+    detailed: list[Sequence] = field(default_factory=list)  # one more token and details
     ended: dict[Sequence, FinishReason] = field(default_factory=dict)  # all of them detailed
     logprobs: dict[Sequence, Logprobs] = field(default_factory=dict)
     not_finite: list[Sequence] = field(default_factory=list)  # their token means nothing and was not appended

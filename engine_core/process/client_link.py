@@ -1,4 +1,4 @@
-"""Everything that clients send to the engine core's process, and everything that it sends them."""
+"""The link between the engine core and its clients: receives and dispatches their messages, sends the answers."""
 
 import logging
 import time
@@ -25,7 +25,7 @@ from paged_serve.protocol.messages.engine_core import (
 )
 from paged_serve.protocol.messages.handshake import check_hello
 from paged_serve.protocol.messages.message import Hello, Refused
-from paged_serve.protocol.transport.channel import FRAMES_PER_TURN, SECONDS_PER_TURN
+from paged_serve.protocol.transport.channel import FRAMES_PER_ITERATION, SECONDS_PER_ITERATION
 
 from ..engine.engine import EngineCore
 from .client_sockets import is_remote
@@ -47,47 +47,47 @@ class Sockets(Protocol):
 
 
 class ClientLink:
-    """Stands between the ports and the engine, which there is only once workers have come. Times are monotonic."""
+    """Connects the ports with the engine, which exists once workers are ready. Times are monotonic seconds."""
 
     def __init__(self, ports: Sockets, failures: tuple[CoreFailure, ...], clock: Callable[[], float] = time.monotonic):
-        """`failures`: how former cores ended. `clock`: measures how long a turn takes."""
+        """`failures`: how former cores ended. `clock`: measures how long an iteration takes."""
         self._ports = ports
         self._failures = failures
         self._clock = clock
         self._engine: EngineCore | None = None
-        self._early: dict[bytes, None] = {}  # said Hello before the engine was there
-        self._told: set[bytes] = set()  # clients that received anything since the last beat
-        self.num_failed = 0  # messages that an error of ours, not of the client's, has ended
+        self._early: dict[bytes, None] = {}  # sent Hello before the engine existed
+        self._sent_since_beat: set[bytes] = set()
+        self.num_failed = 0  # messages whose handling raised, by an error of ours
 
     @property
     def has_work(self) -> bool:
-        """Messages wait here that no socket announces."""
+        """Deferred messages are ready, which no socket signals."""
         return self._engine is not None and self._engine.admission.core_poison.has_ready
 
     def open(self, engine: EngineCore, now: float) -> None:
-        """Let in the clients that wait."""
+        """Welcome the clients that wait."""
         self._engine = engine
         for client in self._early:
             self._welcome(engine, client, now)
         self._early.clear()
 
     def receive(self, now: float) -> None:
-        """Take in what has come, for 64 messages or 2 ms: the rest waits in its socket for the next turn."""
-        ends = self._clock() + SECONDS_PER_TURN
+        """Handle received messages, at most 64 or for 2 ms: the rest waits in its socket for the next iteration."""
+        ends = self._clock() + SECONDS_PER_ITERATION
         for count, (client, message) in enumerate(self._ports.receive(), start=1):
             if isinstance(message, Hello):
                 self._greet(client, message, now)
             elif self._engine is not None:
                 self._take_in(self._engine, client, message, now)
-            if count == FRAMES_PER_TURN or self._clock() >= ends:
+            if count == FRAMES_PER_ITERATION or self._clock() >= ends:
                 break
         for client, rejected in self._ports.take_rejections():
             if self._engine is not None and client in self._engine.clients:
                 self._engine.heard_from(client, now)
-                self._send(client, rejected, now)
+                self._send_one(client, rejected, now)
 
     def excuse(self, seconds: float) -> None:
-        """The core itself did not run for so long: that is no client's silence."""
+        """Extend all leases by `seconds` in which the core itself did not run."""
         if self._engine is not None and seconds:
             self._engine.excuse_clients(seconds)
 
@@ -97,37 +97,37 @@ class ClientLink:
             self.send(self._engine.expire(now), now)
 
     def advance_isolation(self, now: float) -> None:
-        """Give the turn to the next client; when all is over, let in what came meanwhile, for 2 ms a turn."""
+        """Grant the turn to the next client; after the last turn handle deferred messages, 2 ms an iteration."""
         engine = self._engine
         if engine is None:
             return
-        ends = self._clock() + SECONDS_PER_TURN
-        while (kept := engine.admission.core_poison.take_kept(now)) is not None:
-            self._take_in(engine, *kept, now)
+        ends = self._clock() + SECONDS_PER_ITERATION
+        while (deferred := engine.admission.core_poison.take_deferred(now)) is not None:
+            self._take_in(engine, *deferred, now)
             if self._clock() >= ends:
                 break
         if not engine.scheduler.in_flight and (holder := engine.admission.core_poison.next_turn(now)) is not None:
-            self._send(holder, IsolationTurn(engine.epoch, engine.admission.core_poison.turn), now)
+            self._send_one(holder, IsolationTurn(engine.epoch, engine.admission.core_poison.turn_number), now)
 
     def send(self, outgoing: Iterable[tuple[bytes, FromEngineCore]], now: float) -> None:
         for client, message in outgoing:
-            self._send(client, message, now)
+            self._send_one(client, message, now)
 
     def beat(self, engine: EngineCore, now: float, *, computes: bool) -> None:
-        """Let quiet clients know that the loop goes round, and remove those that are gone."""
+        """Send a heartbeat to clients that were sent nothing since the last, and remove silent ones."""
         for client in engine.expired_clients(now):
             self._remove(client, "silent", now)
-        self.tell_beat(engine, engine.clients.keys() - self._told, now, computes=computes)
-        self._told.clear()
+        self.send_heartbeat(engine, engine.clients.keys() - self._sent_since_beat, now, computes=computes)
+        self._sent_since_beat.clear()
 
-    def tell_beat(self, engine: EngineCore, clients: Iterable[bytes], now: float, *, computes: bool) -> None:
+    def send_heartbeat(self, engine: EngineCore, clients: Iterable[bytes], now: float, *, computes: bool) -> None:
         """`computes`: there are workers."""
         stats = engine.stats(now)
         for client in sorted(clients):
-            self._send(client, EngineHeartbeat(engine.scheduler.step, stats, computes), now)
+            self._send_one(client, EngineHeartbeat(engine.scheduler.step, stats, computes), now)
 
     def farewell(self, reason: str) -> None:
-        """The last words to all."""
+        """Send EngineFailed to all clients."""
         for client in self._engine.clients if self._engine is not None else self._early:
             self._ports.send(client, EngineFailed(reason))
 
@@ -142,14 +142,14 @@ class ClientLink:
             self._welcome(self._engine, client, now)
 
     def _welcome(self, engine: EngineCore, client: bytes, now: float) -> None:
-        """Also to one that asks again: it wants to know whether we are still the same, and still know it."""
+        """Answer Hello, also a repeated one: it asks whether this is the same core and still knows the client."""
         known = client in engine.clients
         engine.add_client(client, now)
         engine.heard_from(client, now)
-        self._send(client, welcome(engine, known, self._failures), now)
+        self._send_one(client, welcome(engine, known, self._failures), now)
 
     def _take_in(self, engine: EngineCore, client: bytes, message: FromClient, now: float) -> None:
-        """What one message does must not end the loop."""
+        """Handle one message; an error in it does not end the loop."""
         if client not in engine.clients:
             return
         try:
@@ -159,7 +159,7 @@ class ClientLink:
             log.exception("a client's message failed type=%s", type(message).__name__)
             if isinstance(message, EngineCoreRequest):
                 reason = "the engine failed to take this request; its log says why"
-                self._send(client, RequestRejected(message.request_id, RejectReason.FAILED, reason), now)
+                self._send_one(client, RequestRejected(message.request_id, RejectReason.FAILED, reason), now)
 
     def _handle(self, engine: EngineCore, client: bytes, message: FromClient, now: float) -> None:
         engine.heard_from(client, now)
@@ -171,7 +171,7 @@ class ClientLink:
             case OutputsReceived(frames=frames):
                 self.send(engine.outputs_received(client, frames), now)
             case UtilityCall():
-                self._send(client, answer_call(engine, message, now, is_remote=is_remote(client)), now)
+                self._send_one(client, answer_call(engine, message, now, is_remote=is_remote(client)), now)
             case CandidatesWithheld(count=count) if self._failures:
                 engine.admission.core_poison.candidates_withheld(client, count)
             case ClientHeartbeat() | CandidatesWithheld():
@@ -179,14 +179,14 @@ class ClientLink:
             case _:
                 assert_never(message)
 
-    def _send(self, client: bytes, message: FromEngineCore, now: float) -> None:
-        """A client that cannot be reached has lost its place; its next answer says so, and it repeats requests."""
+    def _send_one(self, client: bytes, message: FromEngineCore, now: float) -> None:
+        """A client that cannot be sent to is removed; the answer to its next Hello shows it, and it sends again."""
         reason = "gone, or its queue is full"
         try:
             if self._ports.send(client, message):
-                self._told.add(client)
+                self._sent_since_beat.add(client)
                 return
-        except ProtocolError as error:  # too large for a frame, which nothing that we make should be
+        except ProtocolError as error:  # too large for a frame: our error
             log.exception("a message to a client cannot be sent")
             reason = str(error)
         self._remove(client, reason, now)
@@ -194,7 +194,7 @@ class ClientLink:
     def _remove(self, client: bytes, reason: str, now: float) -> None:
         engine = self._engine
         if engine is not None and client in engine.clients:
-            log.info("client forgotten reason=%r aborted=%d", reason, len(engine.clients[client].streams))
+            log.info("client removed reason=%r aborted=%d", reason, len(engine.clients[client].streams))
             engine.remove_client(client, now)
 
 

@@ -1,7 +1,7 @@
 """The engine core's process: the only loop of this room. Links in, the engine, links out.
 
-The loop sleeps in poll until a link has outputs or a heartbeat is due. Each turn it takes what came, plans what can be
-planned, and keeps all clocks: the supervisor's, the clients' and the workers'.
+The loop sleeps in poll until a link has messages or a heartbeat is due. Each iteration handles the received messages,
+schedules the steps that can be sent, and serves all timers: the supervisor's, the clients' and the workers'.
 """
 
 import gc
@@ -56,16 +56,16 @@ class EngineProcess:
         self._engine: EngineCore | None = None
         self._next_beat = 0.0
         self._draining = False
-        self._drained_told = False
-        self._poison_told = 0
-        self._turn_sent = 0  # to the supervisor, last: whose turn in isolation it is
-        self._computes = False  # as sent to clients last: there are workers
+        self._drained_reported = False
+        self._num_poison_reported = 0
+        self._reported_turn = 0  # the isolation turn last reported to the supervisor
+        self._computes = False  # workers are ready, as last reported to clients
 
     def run(self) -> None:
-        """Until the supervisor says stop. Whatever ends the loop otherwise is reported to the clients first."""
+        """Run until the supervisor sends Stop. Any other end is reported to the clients first."""
         try:
             while not self._child.stop_requested:
-                self._turn()
+                self._iterate()
             self._farewell("the server stops")
         except Exception as error:
             if self._engine is not None:
@@ -73,14 +73,14 @@ class EngineProcess:
             self._farewell(f"the engine core failed: {type(error).__name__}")
             raise
 
-    def _turn(self) -> None:
+    def _iterate(self) -> None:
         wake_at = min(self._next_beat, self._link.group.deadline)
         if self._engine is not None:
             wake_at = min(wake_at, self._engine.next_deadline_s)
         sleep_s = 0.0 if self._clients.has_work else max(0.0, wake_at - time.monotonic())
         events = dict(self._poller.poll(math.ceil(1000 * sleep_s)))
         now = time.monotonic()
-        lost_s = self._clock.turn(now, sleep_s)
+        lost_s = self._clock.begin_iteration(now, sleep_s)
         self._link.group.excuse(lost_s)
         self._clients.excuse(lost_s)
         if self._child.control.socket in events:
@@ -110,7 +110,7 @@ class EngineProcess:
                     log.info("draining")
                 case control.WorkersReplaced(epoch=epoch, from_outside=from_outside):
                     self._link.replace(epoch, from_outside)
-                case control.TellState():
+                case control.DescribeState():
                     self._child.control.send(control.State(describe(self._engine)))
                 case control.Welcome() | control.Promote() | Refused():
                     pass
@@ -122,22 +122,22 @@ class EngineProcess:
         self._next_beat = now + BEAT_S
         if self._engine is not None:
             self._clients.beat(self._engine, now, computes=self._link.is_ready)
-            if self._draining and self._engine.is_drained and not self._drained_told:
-                self._drained_told = self._child.control.send(control.Drained())
+            if self._draining and self._engine.is_drained and not self._drained_reported:
+                self._drained_reported = self._child.control.send(control.Drained())
 
     def _advance_isolation(self, now: float) -> None:
-        """The supervisor hears of them first: it judges how we end."""
-        turn = 0 if self._engine is None else self._engine.admission.core_poison.turn
-        if turn != self._turn_sent and self._child.control.send(control.IsolatesCandidates(turn)):
-            if not (turn and self._turn_sent):
-                log.info("requests that may have killed a core are tried one by one%s", "" if turn else ": done")
-            self._turn_sent = turn
+        """Report the turn to the supervisor before it begins: it attributes the end of this process to it."""
+        turn = 0 if self._engine is None else self._engine.admission.core_poison.turn_number
+        if turn != self._reported_turn and self._child.control.send(control.IsolatesCandidates(turn)):
+            if not (turn and self._reported_turn):
+                log.info("requests that may have killed a core are computed one by one%s", "" if turn else ": done")
+            self._reported_turn = turn
         self._clients.advance_isolation(now)
 
     # Workers
 
     def _begin(self, now: float) -> EngineCore:
-        """The first worker group is ready: make the engine, and let in the clients that wait."""
+        """The first worker group is ready: make the engine and welcome the clients that wait."""
         facts = self._link.group.facts
         assert self._link.num_blocks is not None
         engine = self._engine = EngineCore(
@@ -157,15 +157,15 @@ class EngineProcess:
         log.info("ready %s", " ".join(f"{name}={value}" for name, value in for_people.items()))
         self._clients.open(engine, now)
         gc.collect()
-        gc.freeze()  # what lives now lives for ever; later collections need not look at it
+        gc.freeze()  # objects that live now live until exit; later collections skip them
         return engine
 
     def _drive_workers(self, now: float) -> None:
-        """Send the steps that can be sent; after a change of workers, from a clean start."""
+        """Send the steps that can be sent; requeue running sequences first if the workers were replaced."""
         self._link.check_deadline(now)
         if self._engine is not None and self._computes is not self._link.is_ready:
             self._computes = self._link.is_ready
-            self._clients.tell_beat(self._engine, self._engine.clients, now, computes=self._computes)
+            self._clients.send_heartbeat(self._engine, self._engine.clients, now, computes=self._computes)
         if not self._link.is_ready:
             return
         engine = self._begin(now) if self._engine is None else self._engine
@@ -175,8 +175,8 @@ class EngineProcess:
             log.info("requeued sequences=%d for workers epoch=%d", len(engine.scheduler.running), epoch)
             from_outside = self._link.take_from_outside()
             self._clients.send(engine.workers_replaced(epoch, now, from_outside=from_outside), now)
-            if engine.num_poison_requests > self._poison_told:
-                self._poison_told = engine.num_poison_requests
+            if engine.num_poison_requests > self._num_poison_reported:
+                self._num_poison_reported = engine.num_poison_requests
                 self._child.control.send(control.PoisonEnded())
         while self._link.is_ready and (plan := engine.plan(now)) is not None:
             self._link.send_step(plan, engine.scheduler, now)
@@ -193,7 +193,7 @@ class EngineProcess:
             self._clients.send(outgoing, now)
 
     def _farewell(self, reason: str) -> None:
-        """Say it to all, and give the words half a second to leave."""
+        """Report `reason` to all clients; sockets linger for FAREWELL_S."""
         self._clients.farewell(reason)
         self._link.shut_down()
         self._ports.close(FAREWELL_S)

@@ -10,7 +10,7 @@ _fields = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
 
 
 def rejection(frame: bytes, error: Exception) -> RequestRejected | None:
-    """The answer to the sender of `frame`, if it is a request with a legible id. `error` is why it did not decode."""
+    """The rejection of `frame`, if it is a request with a legible id. `error` is why it did not decode."""
     if not isinstance(error, msgspec.ValidationError):
         return None
     try:

@@ -10,7 +10,7 @@ FLOOR_S = 1.0  # no step is late sooner, however fast such steps are
 PUNCTUAL = 1000  # steps, after which patience falls
 FACTOR = 8.0  # times what all but one in a thousand such steps took
 QUANTILE = 0.999
-ENOUGH = 64  # steps of a class before it says anything
+ENOUGH = 64  # steps of a class before its times count
 SHORTEST_S = 1e-4  # upper end of the first bucket
 RATIO = 1.25  # between the ends of two buckets
 NUM_BUCKETS = 80  # the last one begins at an hour and more
@@ -66,7 +66,7 @@ class StepTimeLimits:
     def usual_s(self, num_tokens: int) -> float | None:
         """What all but one in a thousand steps of about so many tokens take; None when it is not known.
 
-        Of a class that is not known yet the next smaller one is taken: twice the tokens take at most twice the time. If
+        A class without data uses the next smaller one: twice the tokens take at most twice the time. If
         there is none, the next larger one.
         """
         wanted = num_tokens.bit_length()

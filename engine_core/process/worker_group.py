@@ -21,7 +21,7 @@ from .step_time_limits import StepTimeLimits
 
 class GroupState(Enum):
     LOADING = auto()  # ranks connect and load weights
-    ALLOCATING = auto()  # they know how many blocks to make
+    ALLOCATING = auto()  # AllocateKVCache was sent
     READY = auto()
     LOST = auto()  # waits to be replaced
 
@@ -84,13 +84,13 @@ class WorkerGroup:
         return reason
 
     def judge(self, rank: int, message: ToCoreFromWorker) -> str:
-        """Why a worker that says this at this time is broken, or ""; to be asked before anything is counted."""
+        """Why this message is a protocol error in the current state, or ""; checked before it is counted."""
         if isinstance(message, WorkerReady | KVCacheReady | LoadProgress | WorkerFailed) and message.rank != rank:
             return f"it speaks as rank {message.rank}"
         if isinstance(message, WorkerReady) and (self.state is not GroupState.LOADING or rank in self.loaded):
-            return f"it says that its weights are loaded while the group is {self.state.name}"
+            return f"it reports loaded weights while the group is {self.state.name}"
         if isinstance(message, KVCacheReady) and (self.state is not GroupState.ALLOCATING or rank in self.allocated):
-            return f"it says that its KV cache is there while the group is {self.state.name}"
+            return f"it reports its KV cache while the group is {self.state.name}"
         return self._judge_answer(rank, message) if isinstance(message, ModelRunnerOutput) else ""
 
     def _judge_answer(self, rank: int, answer: ModelRunnerOutput) -> str:

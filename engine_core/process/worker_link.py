@@ -10,7 +10,7 @@ from paged_serve.protocol.messages.config import ParallelConfig
 from paged_serve.protocol.messages.handshake import check_hello
 from paged_serve.protocol.messages.message import MAX_LONG_TEXT, Hello, Refused
 from paged_serve.protocol.process.lifeline import is_at_work
-from paged_serve.protocol.transport.channel import FRAMES_PER_TURN, SECONDS_PER_TURN
+from paged_serve.protocol.transport.channel import FRAMES_PER_ITERATION, SECONDS_PER_ITERATION
 
 from ..engine.engine import EngineCore
 from ..engine.step_log import StepLog
@@ -42,7 +42,7 @@ class WorkersChannel(Protocol):
 
 
 class WorkerLink:
-    """Owns the current group. `report` informs the supervisor, `note` the flight recorder."""
+    """Owns the current group. `report` sends to the supervisor, `note` writes to the flight recorder."""
 
     def __init__(
         self,
@@ -52,12 +52,12 @@ class WorkerLink:
         note: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
     ):
-        self._clock = clock  # measures how long a turn takes
+        self._clock = clock  # measures how long an iteration takes
         self._channel = channel
         self._config = config
         self._report = report
         self._log = StepLog(note)
-        self.num_blocks: int | None = None  # as the first group made them; clients know it
+        self.num_blocks: int | None = None  # as allocated by the first group and reported to clients
         self.times = StepTimeLimits(config.step_timeout_s)
         self.group = WorkerGroup(config.tensor_parallel_size, self.times)
         self._from_outside: bool | None = None
@@ -70,8 +70,8 @@ class WorkerLink:
     def receive(self, now: float) -> list[worker.ModelRunnerOutput]:
         """Take in what came, for 64 messages or 2 ms; returns the answers to steps."""
         answers: list[worker.ModelRunnerOutput] = []
-        ends = self._clock() + SECONDS_PER_TURN
-        for count in range(FRAMES_PER_TURN):
+        ends = self._clock() + SECONDS_PER_ITERATION
+        for count in range(FRAMES_PER_ITERATION):
             if count and self._clock() >= ends:
                 break
             received = self._channel.receive()
@@ -86,7 +86,7 @@ class WorkerLink:
         return answers
 
     def _take_in(self, rank: int, message: FromWorker, now: float) -> list[worker.ModelRunnerOutput]:
-        """What a worker of this group says; one that breaks the protocol costs the group."""
+        """Handle a message of a worker of this group; a protocol error ends the group."""
         if wrong := self.group.judge(rank, message):
             self.lose(f"rank {rank} breaks the protocol: {wrong}")
         elif isinstance(message, worker.ModelRunnerOutput):
@@ -193,7 +193,7 @@ class WorkerLink:
     def _create_kv_cache(self) -> None:
         fitting = self.group.num_blocks
         self.num_blocks = fitting if self.num_blocks is None else self.num_blocks
-        if fitting < self.num_blocks:  # what was promised stays; a rank that cannot allocate it says so
+        if fitting < self.num_blocks:  # the number of blocks is fixed; a rank that cannot allocate them reports it
             log.warning("%d KV blocks would fit now; making the %d of the start", fitting, self.num_blocks)
         self._send_to_all(worker.CreateKVCache(self.num_blocks))
 

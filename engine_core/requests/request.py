@@ -135,7 +135,7 @@ class Sequence:
 
     @property
     def plain(self) -> bool:
-        """A decode step delivers nothing but the token."""
+        """A decode step outputs the token alone."""
         return self.request.params.logprobs is None
 
     @property

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 
 from ..requests.tenant import OUTPUT_TOKEN_COST, PROMPT_TOKEN_COST, Rate, Tenant
 
-STAGES_OF_BATCH = 3  # a lead is measured in so many parts of a batch
+STAGES_OF_BATCH = 3  # resolution of a lead, in parts of a batch
 AHEAD_STAGE = 2
 MAX_LEAD_BATCHES = 2.0  # what is beyond is forgiven: no other tenant lost it
 LEAD_FADES_BATCHES = 6.0  # while each is given so much, a lead falls to 1/e by itself: equals differ by chance
@@ -38,7 +38,7 @@ class FairShares:
         self._sequence_arrivals = Rate(self._arrivals_over)  # of all tenants
 
     def of(self, name: str, weight: float) -> Tenant:
-        """The tenant of this name; its newest request says what it weighs."""
+        """The tenant of this name; its newest request sets its weight."""
         tenant = self.tenants.get(name)
         if tenant is None:
             if len(self.tenants) >= MAX_IDLE_TENANTS:

@@ -1,4 +1,4 @@
-"""A client that knows what each of its streams must say, and checks every message."""
+"""A client that knows the expected tokens of each of its streams and checks every message."""
 
 import math
 import random

@@ -16,7 +16,7 @@ from .scenario import Scenario
 class FakeGroup:
     """One epoch of the workers. Nothing happens but by `plan`, `execute` and `answers`.
 
-    `salts`: what clients said, by (client, request id). The engine is not asked, as it may have mixed them up.
+    `salts`: as sent by clients, by (client, request id). The engine is not asked, as it may have mixed them up.
     """
 
     def __init__(
@@ -74,12 +74,12 @@ class FakeGroup:
     def answer(self, now: float) -> list[ModelRunnerOutput]:
         """Send the oldest answer through the link; returns what the link lets through, that one."""
         assert self._link is not None
-        return self._link.say(self._peer, self.answers.popleft(), now)
+        return self._link.send_to_core(self._peer, self.answers.popleft(), now)
 
-    def say(self, message: ToCoreFromWorker, now: float) -> list[ModelRunnerOutput]:
-        """Whatever the worker should not say."""
+    def send_to_core(self, message: ToCoreFromWorker, now: float) -> list[ModelRunnerOutput]:
+        """Send a message that violates the protocol."""
         assert self._link is not None
-        return self._link.say(self._peer, message, now)
+        return self._link.send_to_core(self._peer, message, now)
 
     def _count_passes(self, admitted: list[Sequence], waiting: set[Sequence]) -> None:
         """The order within a tenant never changes, so a pass is seen without asking what was first in the queue.

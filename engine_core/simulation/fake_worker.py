@@ -47,7 +47,7 @@ class WorkerDied(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Background:
-    """What the engine knew when it made a plan, and does not send to the workers."""
+    """State of the engine when it scheduled a step, as far as it is not sent to the workers."""
 
     applied_step: int = 0  # the last one
     salts: dict[int, str] = field(default_factory=dict)  # of new rows

@@ -22,7 +22,7 @@ class TickingClock:
 
 
 class SimulatedSockets:
-    """The clients' side. `deliver` takes what the core says; False: that client is gone, or its queue is full."""
+    """The clients' side. `deliver` takes a message of the core; False: the client is gone, or its queue is full."""
 
     def __init__(self, deliver: Callable[[bytes, FromEngineCore], bool]):
         self._deliver = deliver
@@ -69,14 +69,14 @@ class SimulatedWorkerLink:
     def bring_up(self, epoch: int, now: float) -> bytes:
         """Returns the worker's name."""
         peer = b"worker:%d" % epoch
-        self.say(peer, handshake_hello("worker", 0, epoch), now)
-        self.say(peer, self.ready, now)
-        self.say(peer, worker.KVCacheReady(0), now)
+        self.send_to_core(peer, handshake_hello("worker", 0, epoch), now)
+        self.send_to_core(peer, self.ready, now)
+        self.send_to_core(peer, worker.KVCacheReady(0), now)
         assert self.link.is_ready, f"the group of epoch {epoch} did not come up: {self.reports}"
         self.channel.to_workers.clear()
         return peer
 
-    def say(self, peer: bytes, message: worker.ToCoreFromWorker, now: float) -> list[worker.ModelRunnerOutput]:
+    def send_to_core(self, peer: bytes, message: worker.ToCoreFromWorker, now: float) -> list[worker.ModelRunnerOutput]:
         """Returns the answers to steps that count."""
         self.channel.to_core.append((peer, message))
         return self.link.receive(now)

@@ -29,7 +29,7 @@ class Outcomes:
     clock_jumps: int = 0
     duplicates: int = 0
     late_aborts: int = 0
-    broken_workers: int = 0  # that said what they should not
+    broken_workers: int = 0  # that violated the protocol
     halts: int = 0  # of the core, longer than a client's lease
     retries: int = 0  # requests that a new core was too full to take back at once
     paused: int = 0  # clients that held too much

@@ -60,7 +60,7 @@ class Asked:
     source: Source
     at_s: float
     output_len: int
-    foretold_s: float = 0.0
+    forecast_s: float = 0.0
     first_token_s: float | None = None  # since it was sent
     rejected: RequestRejected | None = None
     rejected_s: float = 0.0  # since it was sent
@@ -144,7 +144,7 @@ class Overload:
             ttl_s=source.ttl_s,
         )
         tenant = self.engine.scheduler.shares.of(source.tenant, source.weight)
-        asked.foretold_s = self.engine.admission.forecast.first_token_s(tenant, len(prompt) // 4)
+        asked.forecast_s = self.engine.admission.forecast.first_token_s(tenant, len(prompt) // 4)
         self._take(self.engine.add_request(CLIENT, message, at_s))
 
     def _execute(self, plan: SchedulerOutput) -> ModelRunnerOutput:

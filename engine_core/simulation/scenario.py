@@ -39,7 +39,7 @@ class Scenario:
     clock_jump: float = 0.0
     duplicate: float = 0.0  # per request and per answer, not per tick
     max_passes: int = 4  # admissions past a sequence that does not fit
-    broken_worker: float = 0.0  # per answer: the worker says what it should not, too
+    broken_worker: float = 0.0  # per answer: the worker also violates the protocol
 
 
 def draw_scenario(seed: int) -> Scenario:

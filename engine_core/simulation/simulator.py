@@ -1,7 +1,7 @@
-"""Runs one scenario: the engine under a virtual clock, with everything that may go wrong going wrong by the seed.
+"""Runs one scenario: the engine under a virtual clock, with faults drawn from the seed.
 
-Oracle: every stream equals what its request gets when it is alone, is delivered in order, and ends once; the
-engine's books balance after every step; everything ends; the same seed leaves the same trace.
+Oracle: every stream equals the output of its request alone, is delivered in order and ends once; the engine's
+invariants hold after every step; everything ends; the same seed leaves the same trace.
 """
 
 import random
@@ -69,7 +69,7 @@ class Simulation:
         rng = self._rng
         self.now += rng.random() * 2 * TICK_S
         self._let_faults_happen()
-        self._client_link.excuse(self._clock.turn(self.now, TICK_S))
+        self._client_link.excuse(self._clock.begin_iteration(self.now, TICK_S))
         if rng.random() < 0.1:
             self._beat()
         if self._num_submitted < self.scenario.num_requests and rng.random() < 0.3:
@@ -107,9 +107,9 @@ class Simulation:
             self._let_worker_break(answer)
 
     def _let_worker_break(self, answer: ModelRunnerOutput) -> None:
-        """It says something twice: that costs its group, and nothing else."""
+        """A message sent twice ends the worker group, and nothing else."""
         wrong = self._rng.choice((answer, KVCacheReady(0), self._worker_link.ready))
-        assert self._group.say(wrong, self.now) == [], "what a worker says twice counts"
+        assert self._group.send_to_core(wrong, self.now) == [], "a message that a worker repeats counts"
         assert not self._worker_link.link.is_ready, "a worker that breaks the protocol is not noticed"
         self._kill_workers(from_outside=True)
         self.outcomes.broken_workers += 1
@@ -123,7 +123,7 @@ class Simulation:
         pool = self._engine.kv_cache.pool
         assert pool.num_free == pool.num_blocks, "blocks are still owned though nothing lives"
         for client in self._speaking():
-            assert not client.unfinished(), f"streams {client.unfinished()} never received their end"
+            assert not client.unfinished(), f"streams {client.unfinished()} never ended"
         streams = [stream for client in self._clients for stream in client.streams.values()]
         self.outcomes.streams = len(streams)
         self.outcomes.tokens = sum(len(stream.received) for stream in streams)
@@ -245,7 +245,7 @@ class Simulation:
             seconds = rng.uniform(0.0, 60.0)
             self.now += seconds
             self.outcomes.clock_jumps += 1
-            self._client_link.excuse(self._clock.turn(self.now, TICK_S))
+            self._client_link.excuse(self._clock.begin_iteration(self.now, TICK_S))
             self._beat()  # before any client was heard
             self.outcomes.halts += seconds > CLIENT_LEASE_S
 
@@ -264,7 +264,7 @@ class Simulation:
 
     def _remove(self, name: bytes) -> None:
         self.post.full.add(name)
-        self._client_link.tell_beat(self._engine, [name], self.now, computes=True)
+        self._client_link.send_heartbeat(self._engine, [name], self.now, computes=True)
         assert name not in self._engine.clients, "a client that takes nothing keeps its place"
         check_invariants(self._engine)
 

@@ -1,4 +1,4 @@
-"""The processes of one server and what they hold, as Linux reports it."""
+"""The processes of one server and what they hold, from /proc."""
 
 import contextlib
 from pathlib import Path

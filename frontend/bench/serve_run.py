@@ -42,7 +42,7 @@ def run(flags: dict[str, Any]) -> None:
         if len(rates) == 1:
             click.echo(load_table(results[0], flags["objectives"], flags["max_concurrency"]))
         click.echo(f"this client used {client_share:.1%} of a core", err=True)
-    _print(server, flags, rates, results)
+    _report(server, flags, rates, results)
     if not any(result.num_answered for result in results):
         raise EngineDead("no request was answered")
     if not any(result.num_answered for result in results):
@@ -102,7 +102,7 @@ def _is_chat(request: LoadRequest) -> bool:
     return isinstance(request.prompt, list) and isinstance(request.prompt[0], dict)
 
 
-def _print(server: Server, flags: dict[str, Any], rates: Sequence[float], results: Sequence[LoadResult]) -> None:
+def _report(server: Server, flags: dict[str, Any], rates: Sequence[float], results: Sequence[LoadResult]) -> None:
     if len(rates) > 1:
         click.echo(sweep_table(rates, results))
         for rate, result in zip(rates, results, strict=True):

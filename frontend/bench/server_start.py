@@ -111,11 +111,11 @@ def _server(config: Config, folder: str) -> Iterator[tuple[float, subprocess.Pop
 def _wait_for(client: HttpClient, path: str, server: subprocess.Popen[bytes], folder: str) -> None:
     deadline = time.monotonic() + GIVE_UP_AFTER_S
     while not client.is_up(path):
-        said = (Path(folder) / "log").read_text(errors="replace").strip().splitlines() or ["nothing was said"]
+        lines = (Path(folder) / "log").read_text(errors="replace").strip().splitlines() or ["the log is empty"]
         if (code := server.poll()) is not None:
-            raise (ConfigError if code == 2 else EngineDead)(said[-1].removeprefix("paged-serve: "))
+            raise (ConfigError if code == 2 else EngineDead)(lines[-1].removeprefix("paged-serve: "))
         if time.monotonic() > deadline:
-            raise EngineDead(f"{path} did not answer within {GIVE_UP_AFTER_S:.0f} s; the last line: {said[-1]}")
+            raise EngineDead(f"{path} did not answer within {GIVE_UP_AFTER_S:.0f} s; the last line: {lines[-1]}")
         time.sleep(POLL_S)
 
 

@@ -39,8 +39,8 @@ def _table(result: Any) -> str:
     def rows(head: str, measured: dict[str, list[float]], first: dict[str, float]) -> list[list[str]]:
         found = [[head, "median", "min", "max", "first"]]
         for name, values in measured.items():
-            row = (median(values), min(values), max(values), first.get(name))
-            found.append([name, *map(number, row)])
+            figures = (median(values), min(values), max(values), first.get(name))
+            found.append([name, *map(number, figures)])
         return found
 
     times = table(rows("ms", result.times_ms, result.first_times_ms))

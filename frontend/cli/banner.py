@@ -12,7 +12,7 @@ log = logging.getLogger(__name__)
 def banner(
     config: Config, facts: Mapping[str, str], url: str, run_dir: str, *, is_demo: bool, colour: bool = False
 ) -> str:
-    """One box that says what runs and where, what makes it slow, and a line to copy."""
+    """One box: what runs and where, what makes it slow, and a line to copy."""
     rows = [row for row in banner_rows(config, facts, url, run_dir, is_demo=is_demo) if row[0] not in ("slow", "mend")]
     label_width = max(len(label) for label, _ in rows)
     lines = [f"{label:<{label_width}}  {value}" for label, value in rows]
@@ -53,7 +53,7 @@ def slow_lines(facts: Mapping[str, str], *, colour: bool) -> list[str]:
 
 
 def fact_rows(config: Config, facts: Mapping[str, str]) -> list[tuple[str, str]]:
-    """What the engine has reported of itself: "?" where it has not."""
+    """A fact that the engine has reported; "?" where it has not."""
     fact = {name: facts.get(name, "?") for name in ("device", "dtype", "kv_blocks", "block_size", "kv_tokens")}
     ranks = config.parallel.tensor_parallel_size
     coded = "" if config.cache.kv_cache_dtype == "auto" else f", {config.cache.kv_cache_dtype}"

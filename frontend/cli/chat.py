@@ -43,7 +43,7 @@ def converse(client: HttpClient, fields: dict[str, Any], system: str | None) -> 
         elif line:
             question = {"role": "user", "content": line}
             answer = _print_answer(_texts(client, {**fields, "messages": [*messages, question]}))
-            if answer:  # a refused question is forgotten
+            if answer:  # a refused question is dropped
                 messages += [question, {"role": "assistant", "content": answer}]
 
 
@@ -54,7 +54,7 @@ def _texts(client: HttpClient, body: dict[str, Any]) -> Iterator[str]:
 
 
 def _print_answer(texts: Iterator[str]) -> str:
-    """Print as it comes; what was printed. An error is shown, and the conversation goes on."""
+    """Print the answer as it arrives and return it. An error is printed, and the conversation goes on."""
     printed: list[str] = []
     try:
         for text in texts:

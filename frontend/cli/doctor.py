@@ -1,4 +1,4 @@
-"""`paged-serve doctor`: what this machine computes with; the reports of lost processes, and what one of them shows."""
+"""`paged-serve doctor`: what this machine computes with; the reports of lost processes, and a summary of one."""
 
 import json
 import subprocess
@@ -18,7 +18,7 @@ MACHINE_WITHIN_S = 60
 @click.option("--dump-dir", metavar="FOLDER", help="Where the bundles lie; as for `serve`.")
 @click.option("--stacks", is_flag=True, help="All stacks and log lines, too.")
 def command(bundle: Path | None, dump_dir: str | None, *, stacks: bool) -> None:
-    """Say what happened when BUNDLE was written; without BUNDLE, describe the machine and list them."""
+    """Show what happened when BUNDLE was written; without BUNDLE, describe the machine and list them."""
     from ..supervision.flight_recorder.bundle import bundles_in, dump_folder, read_bundle
     from ..supervision.flight_recorder.diagnosis import diagnosis, everything
 
@@ -32,20 +32,20 @@ def command(bundle: Path | None, dump_dir: str | None, *, stacks: bool) -> None:
     if not paths:
         click.echo(f"no bundles in {folder}; a server leaves one when a process of it is lost, and at SIGUSR1")
     for path in paths:
-        report = read_bundle(path)
-        click.echo(f"{path}  {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(report.written_at))}  {report.reason}")
+        found = read_bundle(path)
+        click.echo(f"{path}  {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(found.written_at))}  {found.reason}")
 
 
 def show_machine() -> None:
-    """What the CPU computes with, by the workers' own word: only they know the kernels."""
+    """What the CPU computes with, as reported by the workers' code: only it knows the kernels."""
     from paged_serve.protocol.process.log import in_colour
 
     command = [sys.executable, "-P", "-m", "paged_serve.workers.process.machine"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=MACHINE_WITHIN_S, check=False)
-    if done.returncode:
-        click.echo(f"what this machine computes with cannot be found out: {done.stderr.strip()}", err=True)
+    report = subprocess.run(command, capture_output=True, text=True, timeout=MACHINE_WITHIN_S, check=False)
+    if report.returncode:
+        click.echo(f"what this machine computes with is unknown: {report.stderr.strip()}", err=True)
         return
-    rows = json.loads(done.stdout)
+    rows = json.loads(report.stdout)
     width = max(len(label) for label, _ in rows)
     for label, text in rows:
         is_bad = label in ("slow", "remedy") and in_colour(sys.stdout)

@@ -19,7 +19,7 @@ COMMANDS = {  # name: (module, line in the help)
     "config": (f"{_CLI}.config", "Show the configuration that `serve` would use, and where each value comes from."),
     "doctor": (
         f"{_CLI}.doctor",
-        "Say what happened when a server lost a process, from the report that it left.",
+        "Show what happened when a server lost a process, from the report that it left.",
     ),
     "completion": (f"{_CLI}.completion", "Print the shell's completion script."),
 }

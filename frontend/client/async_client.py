@@ -218,7 +218,7 @@ class AsyncClient:
     @property
     def num_bytes(self) -> int:
         """Of outputs that their readers have yet to take."""
-        return self._session.table.untold.num_bytes
+        return self._session.table.undelivered.num_bytes
 
     def shed(self, num_bytes: int) -> None:
         """End requests whose readers are slow until so many bytes are free, those first that hold most."""

@@ -107,7 +107,7 @@ class WithheldRequests:
 
 @dataclass(slots=True)
 class Dispatch:
-    """Sends requests, and sends them again: to a new core, to one that was too full, to one that has forgotten us."""
+    """Sends requests, and repeats them to a new core, one that was too full, or one that has dropped this client."""
 
     outbox: deque[ToEngineCore]  # the session's
     table: StreamTable = field(default_factory=StreamTable)
@@ -156,20 +156,20 @@ class Dispatch:
         poison = self._withheld.judge(self.table.requests.values(), welcome.failures)
         if poison is not None:
             self._give_up(poison)
-        self._tell_candidates()  # first: then nothing else is computed beside them
+        self._report_candidates()  # first: then nothing else is computed beside them
         self._send_missing(now)
 
-    def core_is_back(self, now: float, *, forgotten: bool) -> None:
-        """The same one as before; `forgotten`: it has lost all that it had of us."""
+    def core_is_back(self, now: float, *, dropped: bool) -> None:
+        """The same core answers again; `dropped`: it has removed this client with its requests."""
         if self._strays:
             self.outbox.append(AbortRequests(tuple(self._strays)))
             self._strays.clear()
-        if forgotten and (tried := self._withheld.put_back()) is not None:
+        if dropped and (tried := self._withheld.put_back()) is not None:
             self._leave(tried)
-        if forgotten:
-            self._tell_candidates()
+        if dropped:
+            self._report_candidates()
         for request in list(self.table.requests.values()):
-            if forgotten and request.sent_epoch is not None:
+            if dropped and request.sent_epoch is not None:
                 self._send_anew(request, now)
         self._send_missing(now)
 
@@ -229,7 +229,7 @@ class Dispatch:
             if request.sent_epoch != self.epoch and request.retry_at is None and request not in self._withheld:
                 self.send(request, now)
 
-    def _tell_candidates(self) -> None:
+    def _report_candidates(self) -> None:
         if num_withheld := self._withheld.num_withheld:
             self.outbox.append(CandidatesWithheld(num_withheld))
 

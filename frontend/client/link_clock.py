@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 HEARTBEAT_S = 1.0  # between our signs of life; the core drops a client after 10 s without one
-PROBE_AFTER_S = 0.6  # the core speaks every 250 ms; after this silence Hello is said again, as often
+PROBE_AFTER_S = 0.6  # the core speaks every 250 ms; after this silence Hello is sent again, as often
 UNPLUGGED_AFTER_S = 0.1  # of silence on a link that takes no message
 SILENT_AFTER_S = 2.0  # then the engine counts as away
 LAPSE_S = 5.0  # after a sleep of so long, half the core's lease, the client asks at once whether it is still known
@@ -27,7 +27,7 @@ class LinkClock:
         self._last_heard = now
 
     def silence(self, now: float) -> float:
-        """How long the core has said nothing."""
+        """How long the core has sent nothing."""
         return now - self._last_heard
 
     def tick(self, now: float) -> bool:
@@ -38,11 +38,11 @@ class LinkClock:
         return slept <= LAPSE_S
 
     def ask(self, now: float) -> None:
-        """Say Hello at once."""
+        """Send Hello at once."""
         self.hello_is_due, self._last_hello = True, now
 
     def ask_again(self, now: float, ready: bool) -> None:
-        """Say Hello once more when it is time to."""
+        """Send Hello again when it is due."""
         if (not ready or self.silence(now) > PROBE_AFTER_S) and now - self._last_hello >= PROBE_AFTER_S:
             self.ask(now)
 

@@ -1,7 +1,7 @@
 """A client's side of the link to the engine core: handshake, leases, credits, restarts. Sans-I/O, under a given clock.
 
-The shells in client.py feed it messages and the time, and let it flush what it wants to say. A restart of the core is
-seen as EngineFailed, or as silence; the session then says Hello again, and a Welcome with another epoch makes it send
+The shells in client.py feed it messages and the time, and let it flush its messages. A restart of the core is
+seen as EngineFailed, or as silence; the session then sends Hello again, and a Welcome with another epoch makes it send
 every unfinished request again, with the tokens it already has.
 """
 
@@ -86,7 +86,7 @@ class ClientSession:
     ) -> RequestStreams:
         """Take a request; what is wrong with it stands in its `error`, so that readers meet all errors in one place.
 
-        Its time limit counts from `now`; None: from the session's last known time.
+        Its time limit counts from `now`; None: from the session's latest time.
         """
         self.now = self.now if now is None else now
         try:
@@ -131,11 +131,11 @@ class ClientSession:
     def shed(self, num_bytes: int, error: PagedServeError) -> None:
         """End requests with `error`, those first of which most waits for a reader, until so many bytes are free."""
         for request in self.table.unread():
-            if num_bytes <= 0 or not request.untold_bytes:
+            if num_bytes <= 0 or not request.undelivered_bytes:
                 return
-            num_bytes -= request.untold_bytes
+            num_bytes -= request.undelivered_bytes
             self.abort(request)
-            self.table.drop_untold(request)
+            self.table.drop_undelivered(request)
             if request.error is None:
                 self.table.fail(request, error)
 
@@ -155,11 +155,11 @@ class ClientSession:
 
     @property
     def backlog(self) -> bool:
-        """Something waits to be said that could be said."""
+        """A message waits that could be sent."""
         return self.error is None and (self._clock.hello_is_due or (self.ready and bool(self.outbox)))
 
     def flush(self, send: Callable[[ToEngineCore], bool]) -> None:
-        """Say what there is to say; what `send` does not take now stays."""
+        """Send what waits; what `send` does not take now stays."""
         if self.error is not None:
             return
         if self._clock.hello_is_due and send(self.hello):
@@ -266,7 +266,7 @@ class ClientSession:
         if self.limits is not None and message.epoch < self.limits.epoch:
             return  # of a core that is dead by now, overtaken by its successor's
         same = self.limits is not None and self.limits.epoch == message.epoch
-        forgotten = same and not message.known
+        dropped = same and not message.known
         self.limits, self.ready, self.computes = message, True, True
         if not same:
             self.outbox.clear()
@@ -274,12 +274,10 @@ class ClientSession:
             self._calls.fail(EngineDead("the engine core was started again; ask once more"))
             self._dispatch.core_is_new(message, self.now)
             return
-        if forgotten:
-            log.warning(
-                "the engine core had forgotten this client; sending again requests=%d", len(self.table.requests)
-            )
-            self._calls.fail(EngineDead("the engine core had forgotten this client; ask once more"))
-        self._dispatch.core_is_back(self.now, forgotten=forgotten)
+        if dropped:
+            log.warning("the engine core had dropped this client; sending again requests=%d", len(self.table.requests))
+            self._calls.fail(EngineDead("the engine core had dropped this client; ask once more"))
+        self._dispatch.core_is_back(self.now, dropped=dropped)
 
     def _away(self, now: float) -> None:
         if self.ready:
@@ -291,4 +289,4 @@ class ClientSession:
         while self.abandoned:
             request = self.abandoned.popleft()
             self.abort(request)
-            self.table.drop_untold(request)
+            self.table.drop_undelivered(request)

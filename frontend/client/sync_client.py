@@ -23,7 +23,7 @@ from .streams.request_streams import RequestStreams
 from .wire import AWAY_S, TICK_S, UTILITY_TIMEOUT_S, Wire
 
 KEEP_EVERY_S = 0.5
-FRAMES_PER_TURN = 64
+FRAMES_PER_ITERATION = 64
 FRAMES_PER_KEEP = 1024
 _SyncWire = Wire[DealerChannel[ToEngineCore, FromEngineCore]]
 
@@ -58,7 +58,7 @@ class Request:
 
     @property
     def streams(self) -> RequestStreams:
-        """What `on_output` receives; stays the same while the request lives."""
+        """The argument of `on_output`; stays the same while the request lives."""
         return self._streams
 
     def take(self) -> SequenceDelta | None:
@@ -173,7 +173,7 @@ class Client:
         """Start a request. Prefixes are shared only under an equal `cache_salt`; a lower `priority` goes first.
 
         Tenants share the engine by `weight`. Without a token after `timeout_s` (0: never) it ends as RequestExpired.
-        `on_output` is called when there is a delta or the end, in whichever thread reads; it must not block.
+        `on_output` is called by the thread that reads when the request has a delta or has ended; it must not block.
         """
         terms = RequestTerms(priority, cache_salt, tenant, weight, timeout_s)
         with self._lock:
@@ -184,7 +184,7 @@ class Client:
     def wait(self, timeout_s: float) -> None:
         """Take in what the engine has sent; wait for it at most `timeout_s`."""
         with self._lock:
-            self._pump(timeout_s, FRAMES_PER_TURN)
+            self._pump(timeout_s, FRAMES_PER_ITERATION)
 
     def take(self, streams: RequestStreams) -> SequenceDelta | None:
         with self._lock:

@@ -73,7 +73,7 @@ class Wire(Generic[C]):
         away_s: float,
         context: Context | None,
     ) -> "Wire[C]":
-        """Open the socket; the session says Hello when it is flushed. Raises EngineDead when there is no server."""
+        """Open the socket; the session sends Hello when it is flushed. Raises EngineDead when there is no server."""
         server = server or find_run_dir()
         where, secret = _address(server, keys)
         own = new_context() if context is None else None

@@ -25,7 +25,7 @@ PREFIX = "PAGED_SERVE_"
 CONFIG_ENVIRONMENT = PREFIX + "CONFIG"
 LOG_FORMAT_ENVIRONMENT = PREFIX + "LOG_FORMAT"  # read by every process before there is a configuration
 TEST_PREFIX = PREFIX + "TEST_"
-# Kubernetes sets these for every container of a service that is called paged-serve.
+# Kubernetes sets these in every container when a service is called paged-serve.
 _OF_KUBERNETES = re.compile(PREFIX + r"(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)")
 DTYPE_ALIASES = {"half": "float16", "float": "float32"}
 TRUE, FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
@@ -48,7 +48,7 @@ class GroupedOption(click.Option):
         self.group = group
 
     def get_help_extra(self, ctx: click.Context) -> Any:
-        """Nothing: the help text has the default as everywhere here, and a range is named when it is missed."""
+        """Nothing: the help text has the default as everywhere here, and an error message gives the range."""
         return {}
 
 
@@ -218,7 +218,7 @@ def _read_file(path: str) -> dict[str, Any]:
 
 
 def _checked(key: str, value: Any, origin: str) -> Any:
-    """`value` in its field's type. Raises ConfigError that says what would have been right."""
+    """`value` in its field's type. Raises ConfigError that names what would be valid."""
     layer, field = key.split(".")
     layer_type = typing.get_type_hints(Config)[layer]
     try:

@@ -106,7 +106,7 @@ SETTINGS = (
         "Memory",
         "cache.share_prefixes",
         ("--share-prefixes",),
-        "Reuse them between API keys, too: faster, but its speed reveals to one key what another has asked.",
+        "Reuse them between API keys, too: faster, but its speed shows one key what another has asked.",
     ),
     Setting("Scheduling", "scheduler.max_num_seqs", ("--max-num-seqs",), "Sequences that run at once.", "N"),
     Setting(
@@ -118,14 +118,14 @@ SETTINGS = (
         "Scheduling",
         "scheduler.max_num_queued_requests",
         ("--max-num-queued-requests",),
-        "Waiting requests; more are refused with a time to come back.",
+        "Waiting requests; more are rejected with Retry-After.",
         "N",
     ),
     Setting(
         "Scheduling",
         "scheduler.max_num_queued_tokens",
         ("--max-num-queued-tokens",),
-        "Waiting prompt tokens; more are refused with a time to come back.",
+        "Waiting prompt tokens; more are rejected with Retry-After.",
         "N",
     ),
     Setting(

@@ -1,4 +1,4 @@
-"""Messages about a name or value that does not fit: the name they meant, the value that would."""
+"""Suggestions for a name or value that is not valid: the nearest name, the valid values."""
 
 import difflib
 import re

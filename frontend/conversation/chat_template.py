@@ -35,7 +35,7 @@ _ERRORS = (
 
 
 class _Refused(jinja2.TemplateError):
-    """The template itself said no, by raise_exception."""
+    """The template refused the conversation, by raise_exception."""
 
 
 class _GenerationBlock(Extension):
@@ -84,7 +84,7 @@ class ChatTemplate:
         mark: str = "",
         **kwargs: Any,
     ) -> str:
-        """The prompt. `moment`, in seconds since 1970, and `utc_offset_s` are the time that the template sees, None
+        """The prompt. `moment`, in seconds since 1970, and `utc_offset_s` are the time that the template reads, None
         for now; `mark`: a character that stays itself wherever a template writes JSON.
 
         Raises InvalidRequest when the template refuses the messages or cannot render them.

@@ -34,8 +34,8 @@ RESERVED_KWARGS = {
     *("continue_final_message", "moment", *SPECIAL_TOKENS, *GLOBALS),
 }
 MAX_KWARG_CHARS = 64
-_TOLD_BACK = {"refusal", "audio", "function_call", "annotations"}
-_MESSAGE_KEYS = {*ChatMessage.__struct_fields__} - _TOLD_BACK
+_SENT_BACK = {"refusal", "audio", "function_call", "annotations"}
+_MESSAGE_KEYS = {*ChatMessage.__struct_fields__} - _SENT_BACK
 _CALL_KEYS = {*ToolCall.__struct_fields__} - {"index"}
 
 
@@ -139,7 +139,7 @@ def _checked_kwargs(kwargs: TemplateKwargs | None) -> dict[str, Any]:
 
 
 def _only(sent: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
-    """A lenient server has warned of the others already."""
+    """A lenient server has reported the others already."""
     return {key: value for key, value in sent.items() if key in keys}
 
 

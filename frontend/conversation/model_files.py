@@ -1,4 +1,4 @@
-"""What a model's folder says beside its tokenizer: chat templates, and the sampling that it recommends."""
+"""What a model's folder holds beside its tokenizer: chat templates and recommended sampling."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -113,7 +113,7 @@ class BodyDecoder(Generic[Body]):
         return InvalidRequest(f"{_shown(name)}{where} is not a known field{hint}", place[:200])
 
     def _invalid(self, error: Exception, body: bytes) -> InvalidRequest:
-        """msgspec says what was expected and where; the value makes it a sentence."""
+        """msgspec reports what was expected and where; this adds the value."""
         text = _text(error)
         if required := _REQUIRED.fullmatch(text):
             name = f"{required[2] or ''}.{required[1]}".lstrip(".")
@@ -172,7 +172,7 @@ _MISSING = object()
 
 
 def _walk(value: Any, path: str) -> Any:
-    """The value at a msgspec path such as `.messages[0].role`; _MISSING where the path does not say which."""
+    """The value at a msgspec path such as `.messages[0].role`; _MISSING where the path is ambiguous."""
     for name, index, _any in _STEP.findall(path):
         if name and isinstance(value, dict) and name in value:
             value = value[name]

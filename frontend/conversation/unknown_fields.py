@@ -69,7 +69,7 @@ def without_foreign(body: bytes, known: Collection[str], lenient: bool) -> tuple
     try:
         fields = _fields_of(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return body, []  # the strict decoder will say what is wrong
+        return body, []  # the strict decoder reports what is wrong
     foreign = {name: _is_harmless_text(name, raw) for name, raw in fields.items() if name not in known}
     dropped = [name for name, harmless in foreign.items() if harmless or lenient]
     if not dropped:

@@ -130,7 +130,7 @@ class AsyncLLM:
         return metrics
 
     async def reset_prefix_cache(self) -> bool:
-        """Forget what prompts shared; True when done."""
+        """Drop all shared prefixes; True when done."""
         await self.start()
         await self._client.utility(Utility.RESET_PREFIX_CACHE)
         return True

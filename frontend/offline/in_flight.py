@@ -28,7 +28,7 @@ class InFlightLimit:
         self._fill()
 
     def lift(self) -> None:
-        """Let all enter: the client is closed, and each gets its error."""
+        """Let all enter: the client is closed and refuses each."""
         self._max_sequences = sys.maxsize
         self._fill()
 

@@ -129,7 +129,7 @@ class LLM:
         return self._text.changeable_default_params()
 
     def reset_prefix_cache(self) -> bool:
-        """Forget what prompts shared; True when done."""
+        """Drop all shared prefixes; True when done."""
         self._client.utility(Utility.RESET_PREFIX_CACHE)
         return True
 

@@ -50,11 +50,11 @@ class LocalEngine:
             self._thread.join()
 
     def why(self, error: Exception) -> str:
-        """What a client says of the engine's end, and what its supervisor knows of it."""
+        """The engine's end as its client and its supervisor report it."""
         return f"{error}: {self.supervisor.reason}" if self.supervisor.reason else str(error)
 
 
 def max_in_flight(config: Config) -> int:
-    """Sequences that keep every row busy, and fewer than would be refused for now."""
+    """Sequences that keep every row busy, and fewer than would be rejected."""
     scheduler = config.scheduler
     return min(4 * scheduler.max_num_seqs, scheduler.max_num_seqs + scheduler.max_num_queued_requests // 2)

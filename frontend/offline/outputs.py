@@ -80,7 +80,7 @@ class OutputBuilder:
         ]
 
     def push(self, delta: SequenceDelta) -> bool:
-        """Take a delta in; True when it completed a stop string, so that the caller must stop the engine."""
+        """Take a delta in; True when it completed a stop string, so that the sequence must be aborted."""
         output = self.output
         output.num_cached_tokens = delta.num_cached_tokens
         if delta.prompt_logprobs is not None:

@@ -1,8 +1,8 @@
 """Tool calls in generated text, written as <tool_call>{"name": …, "arguments": {…}}</tool_call>.
 
-Text before, between and after calls is content. A call is given out when its JSON is complete, so that nothing acts on
-half of one; what looks like a call and is none stays content. The JSON shows where a call ends: texts in it may hold
-the end tag, and models forget to write it.
+Text before, between and after calls is content. A call is output when its JSON is complete, so that nothing acts on
+half of one; text that only looks like a call stays content. The JSON determines where a call ends: its strings may
+hold the end tag, and models omit it.
 """
 
 import re

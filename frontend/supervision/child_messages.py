@@ -43,7 +43,7 @@ DRAINED_IN: dict[Role, Phase] = {"frontend": Phase.DRAINING, "engine-core": Phas
 
 @dataclass(frozen=True, slots=True)
 class Complaint:
-    """A child says that it, or the group that it leads, cannot go on."""
+    """A child reports that it, or the group that it leads, cannot go on."""
 
     child: Child
     refused: bool = False  # starting again will not help
@@ -86,7 +86,7 @@ class ChildMessages:
                     child.failure = f"broke the protocol: {error}"
                     complaints.append(Complaint(child))
             if on_progress and isinstance(message, Progress) and self._shutdown.phase is Phase.STARTING:
-                self._tell_progress(message.text, on_progress)
+                self._report_progress(message.text, on_progress)
         return complaints
 
     def _greet(self, peer: bytes, hello: Hello, now: float) -> None:
@@ -128,7 +128,7 @@ class ChildMessages:
                 child.failure = reason
                 return [Complaint(child, refused and child.role != "standby")]
             case State(json=state):
-                self._recorder.core_told(state)
+                self._recorder.receive_core_state(state)
             case PoisonEnded():
                 self._recovery.poison_ended()
             case IsolatesCandidates(turn=turn):
@@ -141,6 +141,6 @@ class ChildMessages:
                 assert_never(message)
         return []
 
-    def _tell_progress(self, text: str, on_progress: OnProgress) -> None:
-        said = [child.progress for child in self._processes.living.values() if child.progress]
-        on_progress(text, sum(progress.done for progress in said), sum(progress.total for progress in said))
+    def _report_progress(self, text: str, on_progress: OnProgress) -> None:
+        reported = [child.progress for child in self._processes.living.values() if child.progress]
+        on_progress(text, sum(progress.done for progress in reported), sum(progress.total for progress in reported))

@@ -11,7 +11,7 @@ from paged_serve.protocol.transport.authentication import Authenticator, read_se
 from paged_serve.protocol.transport.channel import RouterChannel, new_context
 from paged_serve.protocol.transport.run_dir import CONTROL_SOCKET, endpoint
 
-MAX_MESSAGES_PER_TURN = 1024
+MAX_MESSAGES_PER_ITERATION = 1024
 
 
 class ControlLink:
@@ -36,7 +36,7 @@ class ControlLink:
     def received(self) -> list[tuple[bytes, FromChild]]:
         """What has come, with the sender's identity; bounded, so that no child can keep the loop from its work."""
         messages: list[tuple[bytes, FromChild]] = []
-        while len(messages) < MAX_MESSAGES_PER_TURN and (message := self._channel.receive()) is not None:
+        while len(messages) < MAX_MESSAGES_PER_ITERATION and (message := self._channel.receive()) is not None:
             messages.append(message)
         return messages
 
@@ -45,7 +45,7 @@ class ControlLink:
         return check_hello(hello)
 
     def send(self, peer: bytes, message: ToChild) -> None:
-        """Nothing happens if the peer is gone or does not listen; its process handle or its silence will show it."""
+        """Send nothing to a peer that is gone or does not read; its process handle or its silence reveals it."""
         if peer:
             self._channel.send(peer, message)
 

@@ -13,7 +13,7 @@ from .child_messages import ChildMessages, Complaint, OnProgress
 from .flight_recorder.recorder import FlightRecorder
 from .processes.child import Child
 from .processes.hang_detector import HangDetector
-from .processes.process_table import ProcessTable, most_telling
+from .processes.process_table import ProcessTable, by_cause
 from .recovery import Recovery
 from .shutdown import Shutdown
 
@@ -49,7 +49,7 @@ class Losses:
         self._give_up = give_up
 
     def read_control(self, now: float, on_progress: OnProgress | None) -> None:
-        """Take in what children have said, and act on complaints."""
+        """Handle messages of children and act on complaints."""
         for complaint in self._child_messages.read(now, on_progress):
             self._act_on(complaint, now)
 
@@ -64,14 +64,14 @@ class Losses:
 
     def find_silent(self, now: float) -> None:
         """Look for children that hang or are halted."""
-        for child in most_telling(self._silence.judge(self._processes.living.values(), now)):
+        for child in by_cause(self._silence.judge(self._processes.living.values(), now)):
             self._lost(child, now)
 
     def _act_on(self, complaint: Complaint, now: float) -> None:
         if complaint.lost_workers is not None:
             self._await_last_message(
                 now, None
-            )  # a lost child may say that it refuses, and starting again will not help
+            )  # a lost child may have reported a refusal: starting again does not help
             epoch, reason = complaint.lost_workers.epoch, complaint.lost_workers.reason
             if epoch == self._recovery.engine_epoch and not self._shutdown.is_over:
                 self._recorder.collect(f"worker group {epoch} was lost: {reason}", now)

@@ -24,8 +24,8 @@ class Recovery:
     """Replaces whole units: a frontend alone, the worker group as one, the core always together with its workers."""
 
     def __init__(self, processes: ProcessTable, link: "ControlLink", standbys: StandbyWorkers, budget: RestartBudget):
-        self.engine_epoch = 0  # of the worker group; a core starts with the group's and receives later ones
-        self.core_failures: tuple[CoreFailure, ...] = ()  # the latest; sent to each new core
+        self.engine_epoch = 0  # of the worker group; a core starts with it and is sent later ones
+        self.core_failures: tuple[CoreFailure, ...] = ()  # the latest; passed to each new core
         self._processes = processes
         self._link = link
         self._standbys = standbys
@@ -33,7 +33,7 @@ class Recovery:
         self.out_of_memory = OutOfMemory()
 
     def child_lost(self, child: Child, now: float, *, draining: bool) -> str:
-        """A child that should be there has died, has said that it will, or hangs. "", or why we must give up."""
+        """A required child has died, has reported that it will, or hangs. "", or why the server must give up."""
         match child.role:
             case "worker":
                 return self.engine_lost(child.obituary(), now, core_too=False)

@@ -1,4 +1,4 @@
-"""How children are asked, ordered and forced to end."""
+"""How children are drained, stopped and killed."""
 
 import logging
 import signal
@@ -23,7 +23,7 @@ class ShutdownSteps:
         self._processes = processes
         self._link = link
 
-    def tell_drain(self, role: Role) -> None:
+    def send_drain(self, role: Role) -> None:
         for child in self._processes.of_role(role):
             self._link.send(child.peer, Drain())
 

@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 
 OnReady = Callable[[dict[str, str]], None]  # the children's facts, for the banner
 
-TURN_S = 0.25  # the longest sleep between two looks at silent children
+ITERATION_S = 0.25  # the longest sleep between two looks at silent children
 
 
 class Supervisor:
@@ -152,7 +152,7 @@ class Supervisor:
         """The children's facts, once all can work. After ConfigError (refused) or EngineDead everything has ended."""
         deadline = time.monotonic() + timeout_s
         while self._shutdown.phase is Phase.STARTING and (left_s := deadline - time.monotonic()) > 0:
-            self._turn(left_s, on_progress)
+            self._iterate(left_s, on_progress)
         if self._shutdown.phase is Phase.SERVING:
             return self.facts()
         if self._shutdown.phase is Phase.STARTING:
@@ -165,16 +165,16 @@ class Supervisor:
         try:
             while self._shutdown.phase is not Phase.ENDED:
                 before = self._shutdown.phase
-                self._turn(TURN_S, on_progress)
+                self._iterate(ITERATION_S, on_progress)
                 if on_ready and before is Phase.STARTING and self._shutdown.phase is Phase.SERVING:
                     on_ready(self.facts())
         finally:
             self._resources.close()
         return self.exit_code
 
-    def _turn(self, timeout_s: float, on_progress: OnProgress | None) -> None:
+    def _iterate(self, timeout_s: float, on_progress: OnProgress | None) -> None:
         """Sleep until something happens, then act on it."""
-        wait_s = min(timeout_s, TURN_S, self._shutdown.next_deadline(time.monotonic()))
+        wait_s = min(timeout_s, ITERATION_S, self._shutdown.next_deadline(time.monotonic()))
         readable = self._link.wait(wait_s, [self._signal_pipe.readable, *self._processes.handles()])
         now = time.monotonic()
         self._losses.read_control(now, on_progress)
@@ -191,7 +191,7 @@ class Supervisor:
         self._advance(now)
 
     def facts(self) -> dict[str, str]:
-        """What the children have reported of themselves, for people."""
+        """Facts that the children have reported, for people."""
         facts: dict[str, str] = {}
         for child in self._processes.of_role("worker", "engine-core", "frontend"):
             facts |= child.facts
@@ -207,7 +207,7 @@ class Supervisor:
             elif phase is Phase.SERVING and request is not Request.STOP:
                 log.info("draining timeout_s=%g (the next signal stops at once)", self.config.server.drain_timeout_s)
                 self._shutdown.begin_drain(now)
-                self._shutdown_steps.tell_drain("frontend")
+                self._shutdown_steps.send_drain("frontend")
             elif isinstance(request, signal.Signals) or phase is Phase.STARTING:  # nothing was promised yet
                 self._begin_stop(now, at_once=True)
             elif request is Request.STOP and not self._shutdown.is_over:
@@ -230,7 +230,7 @@ class Supervisor:
             shutdown.fire(PhaseEvent.READY)
         if shutdown.phase is Phase.DRAINING and self._shutdown_steps.all_drained("frontend"):
             shutdown.fire(PhaseEvent.FRONTENDS_DRAINED)
-            self._shutdown_steps.tell_drain("engine-core")
+            self._shutdown_steps.send_drain("engine-core")
         engine_drained = shutdown.phase is Phase.DRAINING_ENGINE and self._shutdown_steps.all_drained("engine-core")
         if engine_drained or shutdown.drain_is_over(now):
             self._begin_stop(now, at_once=False)
@@ -240,9 +240,9 @@ class Supervisor:
             shutdown.fire(PhaseEvent.GONE)
 
     def _all_ready(self) -> bool:
-        """Workers, too, although the core waits for them: their reports of themselves may arrive after its message."""
-        reported = self._processes.of_role("worker", "engine-core", "frontend")
-        return self._processes.is_complete and all(child.state is ChildState.READY for child in reported)
+        """Workers, too, although the core waits for them: their facts may arrive after the core's Ready."""
+        children = self._processes.of_role("worker", "engine-core", "frontend")
+        return self._processes.is_complete and all(child.state is ChildState.READY for child in children)
 
     def _abandon_all(self) -> None:
         """A process is left only when a start failed, or after an error of our own."""

@@ -31,12 +31,12 @@ class ModelConfig(_Layer, frozen=True):
     cpu_isa: Literal["auto", "amx", "avx512", "avx512fma", "avx2", "neon_dotprod", "neon", "portable", "torch"] = "auto"
     # the order in which CPU kernels add bfloat16 products; auto: the machine's fastest, tile with AMX and dot without
     summation: Literal["auto", "dot", "tile"] = "auto"
-    # auto: as the checkpoint is; int8, int4, fp8 quantize a float one while it is read; the rest say how it must be
+    # auto: as the checkpoint is; int8, int4, fp8 quantize a float one while it is read; the rest require that form
     quantization: Literal["auto", "int8", "int4", "fp8", "compressed-tensors", "gptq", "awq"] = "auto"
     quantization_group_size: Literal[32, 64, 128] = 32  # inputs that share a scale in int4
     quantize_lm_head: bool | None = None  # the output head as int8, or fp8; None: with int8 and int4
     max_model_len: PositiveInt | None = None  # tokens, prompt and output; None: the model's own limit
-    # auto: its generation_config.json fills what a request leaves out; none, or vllm as others say: it does not
+    # auto: its generation_config.json fills what a request leaves out; none, or its alias vllm: it does not
     generation_config: Literal["auto", "none", "vllm"] = "auto"
     cache_dir: Text = ""  # compiled CUDA kernels are kept there, in paged-serve/cubins; "" means ~/.cache
     packed_weights_dir: Text = ""  # weights are kept there as the CPU kernels read them; "": nowhere

@@ -37,11 +37,11 @@ class Promote(Message, frozen=True):
     epoch: Epoch
 
 
-class TellState(Message, frozen=True):
+class DescribeState(Message, frozen=True):
     """To the core: answer with State."""
 
 
-ToChild = Welcome | Refused | Drain | Stop | WorkersReplaced | Promote | TellState
+ToChild = Welcome | Refused | Drain | Stop | WorkersReplaced | Promote | DescribeState
 
 
 class Ready(Message, frozen=True):
@@ -97,7 +97,7 @@ class ReportAsked(Message, frozen=True):
 
 
 class State(Message, frozen=True):
-    """From the core: what runs and waits, how many blocks each stream owns, and what an audit of it all says."""
+    """From the core: running and waiting requests, the blocks of each stream, and the result of an audit."""
 
     json: Annotated[bytes, Meta(max_length=1 << 20)]  # numbers and names alone; "" where it would be too long
 

@@ -1,12 +1,12 @@
 """Messages between a client (HTTP frontend, LLM, client library) and the engine core: tokens in, tokens out.
 
 Each sequence of an accepted request ends with exactly one EngineCoreOutput that carries a finish_reason; a refused
-request gets one RequestRejected. A client that connects again after the core died says Hello again, sees another
+request gets one RequestRejected. A client that connects again after the core died sends Hello again, sees another
 epoch in Welcome, and sends its unfinished requests again with what it already received in `resume_token_ids`.
 
-Requests that a core may have died of are candidates. Their clients withhold them, say how many with CandidatesWithheld,
-and send one with each IsolationTurn: the core computes it alone, until its client says CandidatesWithheld again. If the
-core ends by its own fault meanwhile, that request's client ends it with an error.
+Requests that may have killed a core are candidates. Their clients withhold them, report their number with
+CandidatesWithheld, and send one with each IsolationTurn: the core computes it alone until its client sends
+CandidatesWithheld again. If the core fails by itself meanwhile, the client ends that request with an error.
 """
 
 from enum import IntEnum
@@ -53,7 +53,7 @@ class Utility(IntEnum):
 
 
 class RejectReason(IntEnum):
-    """What the client does next: mend the request, come back later, go elsewhere, or report a bug."""
+    """What the client does next: correct the request, retry later, use another server, or report the failure."""
 
     INVALID = 0  # HTTP 400
     OVERLOADED = 1  # HTTP 429
@@ -267,11 +267,11 @@ class EngineHeartbeat(Message, frozen=True):
 
     step: Step
     stats: SchedulerStats | None = None
-    computes: bool = True  # False: the workers are lost, and the next ones not ready; sent to all clients at once
+    computes: bool = True  # False: the workers are lost and not replaced yet; sent to all clients at once
 
 
 class IsolationTurn(Message, frozen=True):
-    """Send one of the requests that you hold back; nothing else is computed until you say CandidatesWithheld."""
+    """The client sends one request that it withholds; nothing else is computed until its next CandidatesWithheld."""
 
     epoch: Epoch
     turn: Annotated[int, Meta(ge=1, le=2**31 - 1)]  # counts in this epoch

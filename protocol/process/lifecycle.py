@@ -38,7 +38,7 @@ EXIT_REFUSED = 2  # starting again will not help
 
 @dataclass(slots=True)
 class ChildProcess:
-    """This process, as started by the supervisor: what it was given, and its line to the supervisor.
+    """This process, as started by the supervisor: its configuration and its control link.
 
     The owner's loop reads `control`, calls `heartbeat` at least every 250 ms, and ends when `stop_requested` is set:
     by SIGTERM here, or by the owner itself on a Stop message.
@@ -121,7 +121,7 @@ class ChildProcess:
         self.report_asked = True
 
     def heartbeat(self, now: float, step: int) -> None:
-        """Let the supervisor know, at most every 250 ms, that the loop goes round. `now` in seconds, monotonic."""
+        """Send the supervisor a heartbeat, at most every 250 ms. `now` in seconds, monotonic."""
         if now >= self._next_heartbeat:
             self.control.send(control.Heartbeat(step))
             if self.report_asked and self.control.send(control.ReportAsked()):
@@ -129,14 +129,14 @@ class ChildProcess:
             self._next_heartbeat = now + HEARTBEAT_S
 
     def fail(self, error: BaseException, refused: bool) -> None:
-        """The last message: why this process ends, to the supervisor. `close` waits until it has left."""
+        """Report to the supervisor why this process ends. `close` waits until the message is sent."""
         reason = str(error) if refused else f"{type(error).__name__}: {error}"
         self.control.send(control.Failed(reason[:MAX_LONG_TEXT], refused))
 
     def close(self) -> None:
         """Close the control link; what was sent last gets 500 ms to leave."""
         self.control.close(linger_s=FAREWELL_S)
-        # Ending the context waits for sockets that the owner forgot to close, so it must not have the last word.
+        # term() blocks while the owner has left a socket open, so it gets a deadline.
         ending = threading.Thread(target=self.context.term, daemon=True)
         ending.start()
         ending.join(FAREWELL_S + 0.1)
@@ -168,7 +168,7 @@ def run_child(role: str, body: Callable[[ChildProcess], None]) -> NoReturn:
     except Exception as error:
         refused = isinstance(error, ConfigError)
         exit_code = EXIT_REFUSED if refused else EXIT_FAILED
-        foreseen = isinstance(error, PagedServeError)  # then its words say all that a traceback could
+        foreseen = isinstance(error, PagedServeError)  # then its text says all that a traceback could
         log.error("ends with an error: %s", error, exc_info=not foreseen)
         if child is not None:
             child.fail(error, refused)

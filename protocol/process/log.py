@@ -52,7 +52,7 @@ class _JsonFormatter(logging.Formatter):
 
 
 def in_json() -> bool:
-    """Whether each line on stderr is a JSON object, whatever it says."""
+    """Whether each line on stderr is a JSON object."""
     return os.environ.get("PAGED_SERVE_LOG_FORMAT") == "json"
 
 

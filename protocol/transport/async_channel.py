@@ -8,7 +8,7 @@ import zmq
 
 from ..errors import ProtocolError
 from ..forks import in_forked_child
-from .channel import FRAMES_PER_TURN, SECONDS_PER_TURN, Dealer, Receives, Sends, take
+from .channel import FRAMES_PER_ITERATION, SECONDS_PER_ITERATION, Dealer, Receives, Sends, take
 
 
 class AsyncDealerChannel(Dealer[Sends, Receives]):
@@ -76,8 +76,8 @@ class AsyncDealerChannel(Dealer[Sends, Receives]):
                     return message
 
     def _begin_turn(self) -> None:
-        self._frames_left = FRAMES_PER_TURN
-        self._turn_ends = time.monotonic() + SECONDS_PER_TURN
+        self._frames_left = FRAMES_PER_ITERATION
+        self._turn_ends = time.monotonic() + SECONDS_PER_ITERATION
 
     async def _readable(self) -> None:
         assert self._waiter is None, "two tasks receive from one channel"

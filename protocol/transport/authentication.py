@@ -2,7 +2,7 @@
 run's secret (PLAIN), from other hosts those with one of the listed keys (CURVE).
 
 libzmq falls back to an unauthenticated protocol of 2009 on a bare socket and then delivers any bytes as messages;
-with a mechanism and a ZAP domain it delivers nothing before the handler has said yes.
+with a mechanism and a ZAP domain it delivers nothing before the handler has accepted.
 """
 
 import hmac

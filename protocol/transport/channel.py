@@ -46,8 +46,8 @@ Receives = TypeVar("Receives", bound=Message)
 Context = zmq.Context["zmq.Socket[bytes]"]
 Socket = zmq.Socket[bytes]
 
-FRAMES_PER_TURN = 64  # then a channel lets the rest of its loop run
-SECONDS_PER_TURN = 0.002  # also then
+FRAMES_PER_ITERATION = 64  # then a channel lets the rest of its loop run
+SECONDS_PER_ITERATION = 0.002  # also then
 
 Invalid = Callable[[bytes, bytes, Exception], None]  # the peer, its frame, and what is wrong with it
 
@@ -75,7 +75,7 @@ class _Codec(Generic[Sends, Receives]):
         return frame
 
     def decode(self, frames: list[bytes] | None, invalid: Invalid | None = None) -> Receives | None:
-        """The message, or None for an invalid one; `invalid` hears of it. `frames`: None if their number was wrong."""
+        """The message, or None for an invalid one, passed to `invalid`. `frames`: None if their number was wrong."""
         try:
             if frames is not None:
                 return self._decode(frames[-1])
@@ -101,7 +101,7 @@ def _new_socket(context: "Context", kind: int, max_frame_bytes: int, queue_frame
 
 
 def _probe_peers(socket: "Socket") -> None:
-    """A host that vanished says nothing; TCP asks it after 10 s, then every 5, and gives up after three."""
+    """A host that vanished sends nothing; TCP probes it after 10 s, then every 5, and gives up after three."""
     socket.tcp_keepalive, socket.tcp_keepalive_idle = 1, 10
     socket.tcp_keepalive_intvl, socket.tcp_keepalive_cnt = 5, 3
 
@@ -152,7 +152,7 @@ def _take_valid(
 ) -> tuple[bytes, Receives] | None:
     """The next valid message and its first frame. None also after many invalid ones, so that a flood ends a turn."""
     ends = math.inf
-    for _ in range(FRAMES_PER_TURN):
+    for _ in range(FRAMES_PER_ITERATION):
         if not int(socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:  # half the price of an exception
             return None
         try:
@@ -163,7 +163,7 @@ def _take_valid(
         if message is not None and frames is not None:
             return frames[0], message
         now = time.monotonic()
-        ends = min(ends, now + SECONDS_PER_TURN)
+        ends = min(ends, now + SECONDS_PER_ITERATION)
         if now >= ends:
             return None
     return None

@@ -26,7 +26,7 @@ SECRET_FILE = "secret"
 NEEDED_BYTES = 4 << 20  # what each process notes takes 128 KB
 MAX_PATH_BYTES = 100  # a unix socket's address holds 107, macOS 103
 
-_held: dict[str, int] = {}  # run directories that this process has made -> descriptor whose lock says that it lives
+_held: dict[str, int] = {}  # run directories that this process has made -> descriptor whose lock marks it as live
 
 
 def _let_go_in_fork() -> None:

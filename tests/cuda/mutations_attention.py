@@ -42,8 +42,8 @@ MUTATIONS = (
     ),
     (
         EXCHANGE,
-        "tell(highs_, i, share_, high[i]);\n      __syncthreads();",
-        "tell(highs_, i, share_, high[i]);",
+        "publish(highs_, i, share_, high[i]);\n      __syncthreads();",
+        "publish(highs_, i, share_, high[i]);",
         "highs are read too early",
     ),
     (EXCHANGE, "mine[i][s]);\n      __syncthreads();", "mine[i][s]);", "totals are read too early"),

@@ -88,7 +88,7 @@ class CoreHost:
     def turn(self, now: float) -> list[tuple[bytes, FromEngineCore]]:
         """What the loop does without a message: steps, their results, heartbeats, leases, deadlines."""
         rng, engine, client_link = self._rng, self.engine, self._client_link
-        client_link.excuse(self._clock.turn(now, MEAN_TURN_S))
+        client_link.excuse(self._clock.begin_iteration(now, MEAN_TURN_S))
         if self._hangs_since is not None and now - self._hangs_since > STEP_DEADLINE_S:
             self._replace_workers(now, from_outside=True)
         client_link.advance_isolation(now)
@@ -157,7 +157,7 @@ class CoreHost:
     def remove(self, client: bytes, now: float) -> None:
         """Its queue does not take what it is sent."""
         self._full.add(client)
-        self._client_link.tell_beat(self.engine, [client], now, computes=True)
+        self._client_link.send_heartbeat(self.engine, [client], now, computes=True)
         self._full.discard(client)
         assert client not in self.engine.clients
         check_invariants(self.engine)

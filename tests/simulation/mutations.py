@@ -106,7 +106,7 @@ MUTATIONS = [
     ),
     (
         OUTBOX,
-        "if all(entry.is_told for entry in pending.values()):",
+        "if all(entry.is_delivered for entry in pending.values()):",
         "if True:",
         "output that a slow client has not received is dropped",
     ),
@@ -127,7 +127,7 @@ MUTATIONS = [
     ),
     (
         DISPATCH,
-        "            if forgotten and request.sent_epoch is not None:",
+        "            if dropped and request.sent_epoch is not None:",
         "            if False:",
         "a client that was forgotten waits for ever",
     ),
@@ -150,7 +150,12 @@ MUTATIONS = [
         "",
         "a dead client keeps the turn",
     ),
-    (CORE_POISON, "came = self._kept.popleft()", "came = self._kept[0]", "a held message is repeated again and again"),
+    (
+        CORE_POISON,
+        "came = self._deferred.popleft()",
+        "came = self._deferred[0]",
+        "what was kept is said again and again",
+    ),
     (
         ABANDONED,
         "for sequence in request.sequences)\n        abandoned",

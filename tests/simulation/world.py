@@ -95,7 +95,7 @@ class World:
                 self.counts["core dies of a request"] += 1
                 self._failures = (
                     *self._failures,
-                    CoreFailure(self._epoch, self._core.engine.admission.core_poison.turn),
+                    CoreFailure(self._epoch, self._core.engine.admission.core_poison.turn_number),
                 )[-16:]
                 self._kill_core(self._core)
         for reader in self._readers:

@@ -79,12 +79,12 @@ class DeviceRows:
         self._reset_tokens.append(int.from_bytes(new.token_ids[-4:], "little"))
 
     def append_blocks(self, plan: SchedulerOutput, places: NDArray[np.int64]) -> None:
-        """As RequestRows.append_blocks, which says the `places` [blocks] where they go."""
+        """As RequestRows.append_blocks, which returns their `places` [blocks]."""
         self._places.append(places)
         self._blocks.append(np.frombuffer(plan.extended_block_ids, "<i4"))
 
     def update(self) -> None:
-        """Put on the stream what `reset` and `append_blocks` recorded."""
+        """Enqueue on the stream what `reset` and `append_blocks` recorded."""
         if not self._places:
             return
         # A row may be reset twice before a step, and a place be written twice: the last one counts.

@@ -30,7 +30,7 @@ class RequestRows:
         self.decode_set = np.zeros(0, np.int64)  # rows that take one token a step, ascending
 
     def apply(self, plan: SchedulerOutput) -> NDArray[np.int64]:
-        """Take in what `plan` says is new. Returns where its blocks went, as `append_blocks`."""
+        """Apply what is new in `plan`. Returns where its blocks went, as `append_blocks`."""
         for new_row in plan.new_rows:
             self.reset(new_row)
         places = self.append_blocks(plan)
@@ -41,7 +41,7 @@ class RequestRows:
         return places
 
     def reset(self, new: NewRow) -> None:
-        """Take over the whole state of `new`; what the row held before is forgotten."""
+        """Replace the state of the row by that of `new`."""
         row = new.row
         token_ids = np.frombuffer(new.token_ids, "<i4")
         blocks = np.frombuffer(new.block_ids, "<i4")

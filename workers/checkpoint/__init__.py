@@ -1,1 +1,1 @@
-"""What a model folder says: config.json as a geometry, safetensors as weights in a few forms. Open geometry.py."""
+"""Reads a model folder: config.json as a geometry, safetensors as weights in a few forms. Open geometry.py."""

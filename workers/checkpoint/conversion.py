@@ -11,7 +11,7 @@ from .safetensors_files import FLOATS, Checkpoint
 
 
 class NotFiniteError(ValueError):
-    """Weights hold a NaN or an infinity once they are packed; `find_not_finite` says which."""
+    """Weights hold a NaN or an infinity once they are packed; `find_not_finite` names them."""
 
 
 def converted(name: str, values: Tensor, dtype: torch.dtype) -> Tensor:

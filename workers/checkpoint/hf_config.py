@@ -12,7 +12,7 @@ from paged_serve.protocol.json_file import read_json_file
 
 from .geometry import RopeScaling
 
-Size = Annotated[int, Meta(ge=-1, le=1 << 24)]  # larger than any model's; that it is at least 1 is said by name later
+Size = Annotated[int, Meta(ge=-1, le=1 << 24)]  # larger than any model's; a value below 1 is reported by name later
 NumLayers = Annotated[int, Meta(ge=-1, le=1 << 12)]
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 ROPE_KINDS = ("default", "linear", "dynamic", "llama3", "yarn")

@@ -56,7 +56,7 @@ class FloatReader:
 
 
 def num_groups(checkpoint: Checkpoint, name: str, dim: int, inputs: int, group_size: int) -> int:
-    """Groups of inputs, by the shape of tensor `name` along `dim`; they must be as the configuration says.
+    """Groups of inputs, by the shape of tensor `name` along `dim`; they must match the configuration.
 
     `group_size` -1 stands for one group of all inputs.
     """

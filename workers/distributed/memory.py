@@ -31,7 +31,7 @@ def check_shared_memory(folder: Path = SHARED_MEMORY) -> None:
 
 
 def resident_bytes() -> int:
-    """Memory that this process holds now, shared and mapped pages included; 0 where /proc does not say."""
+    """Memory that this process holds now, shared and mapped pages included; 0 where /proc does not show it."""
     return _status("VmRSS")
 
 
@@ -59,7 +59,7 @@ def _available(meminfo: Path) -> int:
 
 
 def _number(path: Path) -> int | None:
-    """The file's one number; None when there is no file or it says "max"."""
+    """The file's one number; None when there is no file or it holds "max"."""
     try:
         text = path.read_text().strip()
     except OSError:

@@ -24,7 +24,7 @@ def usable_cpus(topology: Path = _TOPOLOGY) -> list[int]:
 
 
 def nodes_of_cpus(nodes: Path = _NODES) -> dict[int, int]:
-    """The memory node that each CPU is near to; empty where the kernel does not say."""
+    """The memory node of each CPU; empty where the kernel does not show it."""
     found: dict[int, int] = {}
     for folder in nodes.glob("node[0-9]*"):
         try:

@@ -1,4 +1,4 @@
-"""What a step's attention and cache writes receive of the paged cache, in one object a step."""
+"""The paged cache as a step's attention and cache writes see it, in one object a step."""
 
 from dataclasses import dataclass
 

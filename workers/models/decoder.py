@@ -35,7 +35,7 @@ class DecoderLayer:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Model:
-    """A loaded model. `forward` fills the cache and gives hidden states, `logits` what they say of the next token."""
+    """A loaded model. `forward` fills the cache and returns hidden states, `logits` the scores of the next token."""
 
     geometry: Geometry
     tp_size: int

@@ -1,6 +1,6 @@
 """`--packed-weights-dir`: a rank's packed weights in a file, so that the next start reads them instead of packing.
 
-A file is taken if it was made with the same settings from the same checkpoint. Its name says the settings (key_of);
+A file is used if it has the same settings and the same checkpoint. Its name identifies the settings (key_of);
 the checkpoint's files are the same if their stamps are, or else if their bytes have the same checksums. Weights are
 read into memory of their own, in large pages that the pool's threads touch first, rather than mapped: a page is then
 near the thread that multiplies it, a file that is cut cannot end this process, and every byte is checked on its way.
@@ -43,7 +43,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class DamagedError(Exception):
-    """The file does not hold what its record says."""
+    """The file does not match its record."""
 
 
 class PackedStore(Protocol):
@@ -206,7 +206,7 @@ def open_packed(path: Path, key: str, sources: list[Path], pool: Pool) -> Packed
     """The whole file at `path` if it was made from `sources`; else None, and a line in the log if there was one."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except (FileNotFoundError, NotADirectoryError):  # the writer will say what is wrong with the folder
+    except (FileNotFoundError, NotADirectoryError):  # the writer reports what is wrong with the folder
         return None
     except OSError as error:
         raise ConfigError(f"packed_weights_dir: {path} cannot be read: {error.strerror}; remove it") from error

@@ -1,4 +1,4 @@
-"""What a file of packed weights says about itself, and where it came from."""
+"""The record of a file of packed weights: its contents and its source."""
 
 import hashlib
 import os

@@ -123,7 +123,7 @@ class Rank:
     def create_kv_cache(self, num_blocks: int, on_progress: Callable[[int, int], None]) -> None:
         """Allocate the cache and take first steps; from here on `steps` works.
 
-        Whatever ranks exchange beside plans they exchange here, all in one order: later only plans say when.
+        Collectives that no step triggers run here, in one order on all ranks; later ones are triggered by steps only.
         `on_progress(prepared, of)` is called after each graph.
         """
         model, block_size = self._model, self._config.cache.block_size

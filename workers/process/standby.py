@@ -2,7 +2,7 @@
 
 It has done what takes a start longest and needs no rank's memory: torch is imported, the kernels' library is loaded,
 the weights' files were asked into the page cache. It holds no weights, no KV cache and no device. When a group is
-replaced it receives its epoch, and is a worker like any other from there on.
+replaced it receives its epoch and is a worker like any other from then on.
 """
 
 import gc
@@ -46,7 +46,7 @@ def prepare(model: ModelConfig) -> None:
 
 
 def wait_for_promotion(child: ChildProcess) -> bool:
-    """Beat until the supervisor says which epoch; False when it says stop instead."""
+    """Send heartbeats until the supervisor sends the epoch; False when it sends Stop instead."""
     while not child.stop_requested:
         child.heartbeat(time.monotonic(), 0)
         match child.control.receive(HEARTBEAT_S):

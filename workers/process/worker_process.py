@@ -56,7 +56,7 @@ class WorkerProcess:
         self._next_progress = 0.0
 
     def run(self) -> None:
-        """Until asked to stop. What goes wrong is reported to the core first, then raised."""
+        """Run until Stop arrives. An error is reported to the core first, then raised."""
         try:
             self._introduce()
             while not self._child.stop_requested:
@@ -94,7 +94,7 @@ class WorkerProcess:
         return message
 
     def _obey_supervisor(self, wait_s: float = 0.0) -> None:
-        """Take in what the supervisor has said, or says within `wait_s`."""
+        """Handle messages of the supervisor that have arrived or arrive within `wait_s`."""
         while not self._child.stop_requested and (order := self._child.control.receive(wait_s)) is not None:
             if isinstance(order, control.Stop):
                 self._child.request_stop()
@@ -146,7 +146,7 @@ class WorkerProcess:
         self._step = plan.step
 
     def _answer(self) -> None:
-        """Report to the core the steps that are through."""
+        """Send the results of completed steps to the core."""
         while self._rank is not None and (output := self._rank.take_output()) is not None:
             if self._child.index == 0:
                 self._send(output)

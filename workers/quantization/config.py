@@ -1,4 +1,4 @@
-"""What config.json says of a checkpoint's quantization, checked against what we can serve."""
+"""A checkpoint's quantization as config.json describes it, checked against what can be served."""
 
 from pathlib import Path
 from typing import Any, Literal
@@ -148,7 +148,7 @@ def _compressed_tensors_problem(config: CompressedTensors) -> str:
 
 
 def group_problem(group: ConfigGroup, file_format: str) -> str:
-    """What we cannot serve of one group whose tensors are stored as `file_format` says, or ""."""
+    """What cannot be served of one group whose tensors are stored in `file_format`, or ""."""
     weights, inputs = group.weights, group.input_activations
     kind = "float" if file_format == "float-quantized" else "int"
     if weights is None or weights.type != kind or weights.dynamic is not False:

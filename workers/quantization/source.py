@@ -25,7 +25,7 @@ ON_LOAD = ("int8", "int4", "fp8")
 
 @dataclass(frozen=True, slots=True)
 class MatrixSource:
-    """Readers for one load, and what they report of their work."""
+    """Readers for one load, and the report of their work."""
 
     projections: MatrixReader
     head: MatrixReader

@@ -1,4 +1,4 @@
-// What warps that share rows exchange through shared memory: each scores its own part of a tile's keys and
+// Data that warps which share rows exchange through shared memory: each scores its own part of a tile's keys and
 // multiplies its own dims by the weights of all. With SHARING 1 a warp has all keys and dims, and nothing is exchanged.
 #pragma once
 #include "attention/softmax.cuh"
@@ -34,7 +34,7 @@ class Exchange {
     }
   }
   // Seen by others after the next barrier.
-  DEVICE void tell_weights(const Weights& mine) {
+  DEVICE void share_weights(const Weights& mine) {
     if constexpr (SHARING > 1)
 #pragma unroll
       for (int s = 0; s < MINE; s++)

@@ -154,7 +154,7 @@ DEVICE void weigh(Weights& weights, Scores& scores, float (&keep)[2], Softmax<MI
 #pragma unroll
     for (int i = 0; i < 4; i++)
       weights[s][i] = pack2<SCALAR>(scores[2 * s + i / 2][i % 2 * 2], scores[2 * s + i / 2][i % 2 * 2 + 1]);
-  exchange.tell_weights(weights);
+  exchange.share_weights(weights);
 }
 
 // sums = keep * sums + weights * values, for this warp's dims.

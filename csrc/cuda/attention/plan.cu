@@ -1,7 +1,7 @@
 // Fills the lists of work of paged attention from lengths that lie on the device, so that a recorded graph serves any.
 // One block; launched once per step and window, before the layers. A request of at most `decode_rows` rows is cut into items
 // of `decode_tile` rows and one split each, a longer one into items of `prefill_tile` rows and all their keys, the longest
-// first. Results do not depend on any of this: it only says what is computed where. When the buffer of parts is full, requests
+// first. Results do not depend on any of this: it only decides where work runs. When the buffer of parts is full, requests
 // stay whole. Threads count, a request each; then warps write, a request each.
 //
 // -D THREADS, SHARED_BYTES.

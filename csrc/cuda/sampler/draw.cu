@@ -1,6 +1,6 @@
 // A token by inverting the cumulative distribution of what min-p and the cut left, in the order of ids: sampler.cuh.
 // It is the first token at which the mass exceeds `uniform` of the whole, the same definition as on the host. A tile of 256
-// tokens publishes its mass above the cut and how many tokens are at the cut; the last block of a row then knows which of these
+// tokens gives its mass above the cut and how many tokens are at the cut; the last block of a row then knows which of these
 // stay, adds up the tiles, and goes through the tile in which the target lies. Shared memory: Scratch.
 #include "sampler/sampler.cuh"
 
@@ -29,7 +29,7 @@ DEVICE void sum_tiles(const SamplerParams& p, const float* logits, const Weights
   }
 }
 
-// For all threads, in `scratch`: the tile, what of the target is left in it, how many of its ties stay.
+// Writes for all threads to `scratch`: the tile, the rest of the target in it, how many of its ties stay.
 DEVICE void find_tile(const SamplerParams& p, const SamplerState& state, uint64_t tie, const uint64_t* tiles, Scratch& scratch) {
   const int num_tiles = tiles_of(p.vocab), share = (num_tiles + THREADS - 1) / THREADS;
   const int from = threadIdx.x * share, to = min(from + share, num_tiles);

@@ -149,7 +149,7 @@ DEVICE void load_tile(float (&part)[TILE_PARTS], const float* logits, int tile, 
 
 struct Scratch {
   uint64_t sums[WARPS];
-  uint64_t left;  // what an owner shares with the others
+  uint64_t left;  // written by its owner for the others
   uint32_t ties;
   int32_t place;
 };

@@ -17,7 +17,7 @@ from msgspec import Meta
 from paged_serve.protocol.errors import ConfigError
 
 TOKEN_IDS = range(300, 31_000)  # drawn from, then folded into the vocabulary
-SMALLEST_VOCABULARY = 1000  # that we assume of a server which does not report its own
+SMALLEST_VOCABULARY = 1000  # assumed for a server that does not report it
 WORDS = (
     *("time", "year", "people", "way", "day", "man", "thing", "woman", "life", "child", "world", "school", "state"),
     *("family", "student", "group", "country", "problem", "hand", "part", "place", "case", "week", "company", "system"),

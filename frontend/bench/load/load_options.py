@@ -78,7 +78,7 @@ def json_option(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def make_load(flags: dict[str, Any], seed: int, vocab_size: int) -> list[LoadRequest]:
-    """What the load options say. Raises ConfigError."""
+    """The load options, parsed. Raises ConfigError."""
     if flags["dataset"]:
         return read_load(flags["dataset"], flags["num_prompts"], flags["output_len"], seed)
     return random_load(

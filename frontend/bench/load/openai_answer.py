@@ -136,7 +136,7 @@ class Answer:
 
 
 def _message(body: bytes) -> str:
-    """What an error says: OpenAI's shape, others' shapes, or no JSON at all."""
+    """The text of an error: in OpenAI's shape, another shape, or no JSON at all."""
     try:
         found = msgspec.json.decode(body)
         error = found.get("error", found)

@@ -7,7 +7,7 @@ from ..load.timeline import objectives_text
 from .load_result import LoadResult
 from .tables import Spread, number, spread_rows, table
 
-LAG_WORTH_TELLING_MS = 20.0
+REPORTED_LAG_MS = 20.0
 
 
 def load_table(result: LoadResult, objectives: Mapping[str, float], max_concurrency: int) -> str:
@@ -45,7 +45,7 @@ def notes(result: LoadResult, max_concurrency: int) -> list[str]:
     if result.tokens_from_chunks:
         found.append(f"{result.tokens_from_chunks} answers came without usage: each chunk was counted as a token")
     lag = result.send_lag_ms
-    if lag is not None and lag.p99 > LAG_WORTH_TELLING_MS and not max_concurrency:
+    if lag is not None and lag.p99 > REPORTED_LAG_MS and not max_concurrency:
         found.append(f"this client was late: 1 % of the requests were sent {lag.p99:.0f} ms or more behind schedule")
     return found
 

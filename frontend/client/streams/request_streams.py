@@ -50,7 +50,7 @@ class Stream:
         self.last: EngineCoreOutput | None = None  # carries the finish_reason
 
     @property
-    def untold_bytes(self) -> int:
+    def undelivered_bytes(self) -> int:
         """What waits for the reader."""
         packed = [each.num_bytes for each in (self.logprobs, self.prompt_logprobs) if each is not None]
         return TOKEN_BYTES * (len(self.received) - self.delivered) + sum(packed)
@@ -77,7 +77,7 @@ class Stream:
 
 
 @dataclass(slots=True)
-class UntoldCount:
+class UndeliveredCount:
     """Bytes of outputs that wait for their readers, of all requests of a table."""
 
     num_bytes: int = 0
@@ -103,25 +103,25 @@ class RequestStreams:
     error: PagedServeError | None = None  # ends the request once `ready` is empty
     on_output: Callable[["RequestStreams"], None] | None = None
     waiter: Any = None  # the shell's
-    untold: UntoldCount = field(default_factory=UntoldCount)  # of the table
+    undelivered: UndeliveredCount = field(default_factory=UndeliveredCount)  # of the table
 
     def take(self) -> SequenceDelta | None:
         """The next note_output, or None: nothing yet, or (`done`) nothing any more."""
         if not self.ready:
             return None
         stream = self.ready.popleft()
-        before = stream.untold_bytes
+        before = stream.undelivered_bytes
         delta = stream.take(self.num_cached_tokens)
-        self.untold.num_bytes -= before - stream.untold_bytes
+        self.undelivered.num_bytes -= before - stream.undelivered_bytes
         stream.queued = stream.has_more
         if stream.queued:
             self.ready.append(stream)
         return delta
 
     @property
-    def untold_bytes(self) -> int:
+    def undelivered_bytes(self) -> int:
         """What waits for its reader, of all sequences."""
-        return sum(stream.untold_bytes for stream in self.streams)
+        return sum(stream.undelivered_bytes for stream in self.streams)
 
     @property
     def may_expire(self) -> bool:

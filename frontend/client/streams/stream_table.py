@@ -2,7 +2,7 @@
 
 Sans-I/O: messages in, deltas out. A consumer that falls behind finds everything since its last read in one delta, so
 nothing piles up but the tokens themselves. Positions make delivery exact: repeated tokens are dropped, missing ones
-are noticed, and after a restart of the core the journal says where to go on.
+are noticed, and after a restart of the core the journal holds where to go on.
 """
 
 import weakref
@@ -21,9 +21,9 @@ from paged_serve.protocol.messages.sampling_params import FinishReason, Sampling
 
 from ..request_terms import RequestTerms
 from .packed_logprobs import PackedLogprobs, check_shape, num_rows, rows_from
-from .request_streams import TOKEN_BYTES, RequestStreams, Stream, UntoldCount
+from .request_streams import TOKEN_BYTES, RequestStreams, Stream, UndeliveredCount
 
-MIN_TTL_S = 0.001  # of one that has expired on its way: the core says so, in its own words
+MIN_TTL_S = 0.001  # of one that has expired on its way: the core rejects it, with its own text
 
 
 class StreamTable:
@@ -33,7 +33,7 @@ class StreamTable:
         self.requests: dict[int, RequestStreams] = {}
         self.streams: dict[int, Stream] = {}
         self.broken: list[RequestStreams] = []  # a token is missing: to be sent again under new ids
-        self.untold = UntoldCount()
+        self.undelivered = UndeliveredCount()
         self._ended_unread: weakref.WeakSet[RequestStreams] = weakref.WeakSet()  # all of which may be taken by now
         self._next_id = 1
         self._unknown = Stream(RequestStreams(0, b"", SamplingParams()), 0)  # takes tokens of unknown streams
@@ -51,7 +51,7 @@ class StreamTable:
         """Take in a request; it owns sampling_params.n consecutive ids from now on."""
         packed = pack_ids(prompt_token_ids)
         request = RequestStreams(0, packed, sampling_params, terms or RequestTerms(), on_output=on_output)
-        request.untold = self.untold
+        request.undelivered = self.undelivered
         request.streams = [Stream(request, index) for index in range(sampling_params.n)]
         request.num_unfinished = sampling_params.n
         self._number(request)
@@ -96,7 +96,7 @@ class StreamTable:
             self._receive_columns(columns, final=True)
 
     def finish(self, stream: Stream, output: EngineCoreOutput) -> None:
-        """The stream's end; `output` says why."""
+        """The stream's end; `output` holds the reason."""
         request = stream.request
         stream.last = output
         self.streams.pop(request.request_id + stream.index, None)
@@ -124,12 +124,12 @@ class StreamTable:
 
     def unread(self) -> list[RequestStreams]:
         """Requests of which something may wait for a reader; that of which most waits first."""
-        return sorted((*self.requests.values(), *self._ended_unread), key=lambda request: -request.untold_bytes)
+        return sorted((*self.requests.values(), *self._ended_unread), key=lambda request: -request.undelivered_bytes)
 
-    def drop_untold(self, request: RequestStreams) -> None:
+    def drop_undelivered(self, request: RequestStreams) -> None:
         """Its reader has gone, and nothing more is stored: what waits for it is freed."""
         for stream in request.ready:
-            self.untold.num_bytes -= stream.untold_bytes
+            self.undelivered.num_bytes -= stream.undelivered_bytes
             stream.delivered, stream.logprobs, stream.prompt_logprobs = len(stream.received), None, None
             stream.queued = False
         request.ready.clear()
@@ -166,7 +166,7 @@ class StreamTable:
                 complete = False
                 if final:
                     self._break(stream)
-        self.untold.num_bytes += TOKEN_BYTES * count
+        self.undelivered.num_bytes += TOKEN_BYTES * count
         return complete
 
     def _resolve(self, columns: TokenColumns) -> None:
@@ -212,15 +212,15 @@ class StreamTable:
             stream.started = True
             if output.prompt_logprobs is not None:
                 stream.prompt_logprobs = PackedLogprobs()
-                self.untold.num_bytes += stream.prompt_logprobs.add(output.prompt_logprobs)
+                self.undelivered.num_bytes += stream.prompt_logprobs.add(output.prompt_logprobs)
             if stream.index == 0:  # the others find what the first one has had computed
                 stream.request.num_cached_tokens = output.num_cached_tokens
         if logprobs is not None:
             stream.logprobs = stream.logprobs or PackedLogprobs()
             if tokens:
-                self.untold.num_bytes += stream.logprobs.add(logprobs)
+                self.undelivered.num_bytes += stream.logprobs.add(logprobs)
         stream.received.extend(tokens)
-        self.untold.num_bytes += TOKEN_BYTES * len(tokens)
+        self.undelivered.num_bytes += TOKEN_BYTES * len(tokens)
 
     def _break(self, stream: Stream) -> None:
         if stream.request not in self.broken:

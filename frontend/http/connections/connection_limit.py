@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-MAX_REFUSED = 64  # connections that receive the refusal at the same time; more are closed without a word
+MAX_REFUSED = 64  # connections that are sent a refusal at the same time; more are closed without one
 
 
 class Connection(Protocol):

@@ -44,7 +44,7 @@ class HalfClosed:
 
 
 def is_reset(link: Any) -> bool:
-    """Whether the peer takes nothing any more. A unix socket says so at once, a TCP socket once data was sent."""
+    """Whether the peer takes nothing any more. A unix socket reports it at once, a TCP socket once data was sent."""
     if link.family == socket.AF_UNIX:
         return _has_hung_up(link)
     return bool(link.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == _TCP_CLOSE)

@@ -54,7 +54,7 @@ class HttpError(Exception):
 
 
 def http_error(error: Exception, request_id: str) -> HttpError:
-    """The answer to the sender. Texts of unexpected errors stay in the log: they may name files or addresses."""
+    """The error that is sent. Texts of unexpected errors stay in the log: they may name files or addresses."""
     match error:
         case HttpError():
             return error

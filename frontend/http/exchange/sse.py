@@ -37,7 +37,7 @@ class Frames:
 
 
 def numbered(event: bytes, answer_id: str, number: int) -> bytes:
-    """With the id by which a client says how far it has come."""
+    """With the id that a client sends to resume after this event."""
     return b"id: %s:%d\n%s" % (answer_id.encode(), number, event)
 
 

@@ -1,7 +1,7 @@
 """Idempotency keys and event ids: which answer a request means, and where in it to go on.
 
 An answer's id is made of the moment it was begun and of a digest of the request. So the id and the request together
-say every byte of the answer, and a frontend that has never heard of either can make it again.
+determine every byte of the answer, and a frontend that has seen neither can make it again.
 """
 
 import hashlib

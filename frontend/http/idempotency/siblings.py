@@ -1,6 +1,6 @@
 """Several frontends, one answer for each Idempotency-Key: a key belongs to one of them, and the others pass it on.
 
-Which one is a function of the key alone, and a stream's id carries it too. So it does not matter to which frontend a
+Which one is a function of the key alone, and a stream's id contains it too. So it does not matter to which frontend a
 connection leads. A request is passed on whole, as HTTP over the owner's socket in the run directory; its answer comes
 back as it is made. While the owner is being replaced the request waits, and is sent again: a key makes that safe. When
 the owner ends in the midst of an answer the connection to the client breaks, as it would have there, and the client

@@ -64,7 +64,7 @@ async def decode(service: Service, endpoint: Endpoint, raw: bytes) -> tuple[Samp
 
 
 def _cache_salt(service: Service, exchange: Exchange, asked: str) -> str:
-    """Each key's prefixes are its own: how soon a first token comes reveals what was asked before."""
+    """Each key's prefixes are its own: the time to the first token would show one caller what another has asked."""
     if not exchange.tenant.name or service.config.cache.share_prefixes:
         return asked
     return hashlib.sha256(f"{exchange.tenant.name} {asked}".encode()).hexdigest()

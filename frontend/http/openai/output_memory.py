@@ -35,7 +35,7 @@ class OutputMemory:
         lease.resize(self._base)
 
     def taken(self, num_tokens: int) -> None:
-        """From the client, to be delivered. Raises Overloaded or InvalidRequest when there is no room for them."""
+        """Tokens were taken from the client, to be sent. Raises Overloaded or InvalidRequest when they do not fit."""
         self._num_held += num_tokens
         what = "This answer, which is no stream," if self._keeps else "This request"
         self._lease.resize(self._base + self._num_held * self._token_bytes, what)

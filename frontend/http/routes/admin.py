@@ -1,4 +1,4 @@
-"""The operator's routes: figures, and the engine's insides. Public is none of them unless --public-metrics says so."""
+"""The operator's routes: figures, and the engine's state. None of them is public without --public-metrics."""
 
 import asyncio
 import contextlib
@@ -25,10 +25,10 @@ _JSON = [(b"content-type", b"application/json")]
 async def metrics(service: Service, exchange: Exchange) -> None:
     """The figures of all frontends, whichever of them was asked."""
     others = [other for other in range(service.config.server.num_frontends) if other != service.index]
-    stats, figures = await asyncio.gather(
+    stats, metrics_of_others = await asyncio.gather(
         _engine_stats(service), asyncio.gather(*(_own_metrics_of(service.run_dir, other) for other in others))
     )
-    await exchange.send(200, merged([service.metrics.exposition(stats), *figures]), _TEXT)
+    await exchange.send(200, merged([service.metrics.exposition(stats), *metrics_of_others]), _TEXT)
 
 
 async def own_metrics(service: Service, exchange: Exchange) -> None:
@@ -36,7 +36,7 @@ async def own_metrics(service: Service, exchange: Exchange) -> None:
 
 
 async def _engine_stats(service: Service) -> SchedulerStats | None:
-    """As of now: an engine at rest reports its figures twice a second. The last ones where it does not answer."""
+    """As of now: an idle engine reports its figures twice a second. The last reported ones if it does not answer."""
     if service.engine.ready:
         with contextlib.suppress(PagedServeError, TimeoutError):
             async with asyncio.timeout(ENGINE_WITHIN_S):
@@ -95,5 +95,5 @@ ADMIN_ROUTES = (
     RouteSpec("GET", "/stats", stats, "The engine's figures now"),
     RouteSpec("GET", "/state", state, "What the engine holds: sequences, blocks, steps in flight"),
     RouteSpec("POST", "/check", check, "Audit the engine's blocks and rows; 500 when something does not add up"),
-    RouteSpec("POST", "/reset_prefix_cache", reset_prefix_cache, "Forget what prompts share"),
+    RouteSpec("POST", "/reset_prefix_cache", reset_prefix_cache, "Drop all shared prefixes"),
 )

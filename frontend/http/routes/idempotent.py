@@ -1,6 +1,6 @@
 """Requests with an Idempotency-Key: one answer however often they come, which goes on when their connection breaks.
 
-The answer is a function of the request and the answer's id: one token an event, choices in turn, nothing that reveals
+The answer is a function of the request and the answer's id: one token an event, choices in turn, nothing that shows
 of others. So a client that repeats the request with the id of its last event gets exactly the events after it, from
 this frontend's memory or made again.
 """

@@ -75,7 +75,7 @@ def document(routes: Sequence[RouteSpec], max_logprobs: int, vocab_size: int, ma
 
 
 def _tighten(components: dict[str, Any], max_logprobs: int, vocab_size: int, max_model_len: int) -> None:
-    """What the types alone cannot say."""
+    """What the types alone cannot express."""
     token = {"type": "integer", "minimum": 0, "maximum": vocab_size - 1}
     tokens = {"type": "array", "items": token, "minItems": 1}
     text = {"type": "string", "minLength": 1}

@@ -182,5 +182,5 @@ def _has_messages(body: bytes) -> bool:
     try:
         fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
     except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return False  # the decoder of texts will say what is wrong
+        return False  # the decoder of texts reports what is wrong
     return "messages" in fields

@@ -42,7 +42,7 @@ class AdminServer:
             self._port = self._listeners[-1].getsockname()[1]
 
     def facts(self) -> dict[str, str]:
-        """For the banner: where to ask, reported by the first frontend for all."""
+        """For the banner: the address, reported by the first frontend for all."""
         if self._index:
             return {}
         return {"admin": f"http://{HOST}:{self._port}" if self._port else self._path}

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_OPEN_PROBES = ("/live", "/health")  # which show no more than that a server is there: a status without a word
+_OPEN_PROBES = ("/live", "/health")  # which show only that a server is there: a status without a body
 _PROBES = (*_OPEN_PROBES, "/ready")
 _RETRY_SOON = [(b"retry-after", b"1")]
 
@@ -123,5 +123,5 @@ class Application:
             log.error("failed request=%s: %s", exchange.request_id, error, exc_info=unexpected)
         if self.router is not None and answer.status in (400, 429, 503, 504):
             self.router.count_refusal(answer.status)
-        if not exchange.started:  # otherwise the broken connection says it
+        if not exchange.started:  # otherwise the connection breaks
             await exchange.send_error(answer)

@@ -108,7 +108,7 @@ class FrontendProcess:
         self._stopped = asyncio.Event()
 
     async def run(self) -> None:
-        """Until the supervisor says Stop. Raises when this process has become useless."""
+        """Run until the supervisor sends Stop. Raises when this process has become useless."""
         loop = asyncio.get_running_loop()
         signal_fd = self._child.control.socket.fileno()
         loop.add_reader(signal_fd, self._read_control)

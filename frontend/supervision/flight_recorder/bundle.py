@@ -18,7 +18,7 @@ _NAME = re.compile(r"^\d{8}T\d{6}Z-\d+-\d+\.json$")
 
 
 class ThreadReport(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A thread as the kernel sees it; "" where the kernel does not say."""
+    """A thread as the kernel sees it; "" where the kernel does not show it."""
 
     name: str
     state: str  # R runs, S sleeps, D waits for a device, T is halted, Z has ended

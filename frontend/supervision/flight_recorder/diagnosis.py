@@ -1,4 +1,4 @@
-"""What a bundle of the flight recorder shows, in words."""
+"""The summary of a bundle of the flight recorder, as text."""
 
 import re
 import statistics

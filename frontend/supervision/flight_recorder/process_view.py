@@ -1,4 +1,4 @@
-"""A process as the kernel sees it, also when it is stuck in C and says nothing itself."""
+"""A process as the kernel sees it, also when it is stuck in C and reports nothing itself."""
 
 from pathlib import Path
 

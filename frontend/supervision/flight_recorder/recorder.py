@@ -16,7 +16,7 @@ import msgspec
 
 from paged_serve import __version__
 from paged_serve.protocol.messages.config import Config
-from paged_serve.protocol.messages.control import TellState
+from paged_serve.protocol.messages.control import DescribeState
 from paged_serve.protocol.process.flight_record import FLIGHT_DIR, STACKS_SIGNAL, flight_path, read_lines
 
 from ..processes.child import Child, ChildState
@@ -40,24 +40,26 @@ class _Pending:
 
 
 class FlightRecorder:
-    """`collect` looks at once; `tick` writes as soon as the core has sent its state, or does not. Monotonic seconds."""
+    """`collect` looks at once; `tick` writes when the core has sent its state, or is late. Monotonic seconds."""
 
-    def __init__(self, config: Config, run_dir: str, processes: ProcessTable, ask: Callable[[Child, TellState], None]):
+    def __init__(
+        self, config: Config, run_dir: str, processes: ProcessTable, send: Callable[[Child, DescribeState], None]
+    ):
         self.events: deque[str] = deque(maxlen=MAX_EVENTS)
         self._config = config
         self._run_dir = run_dir
         self._processes = processes
-        self._ask = ask
+        self._send = send
         self._folder = dump_folder(config.server.dump_dir)
         self._pending: _Pending | None = None
         self._quiet_until = 0.0
 
     def note(self, event: str) -> None:
-        """What happened to a process."""
+        """Record an event of a process."""
         self.events.append(f"{datetime.now(UTC).astimezone().isoformat('T', 'milliseconds')[:23]} {event}")
 
     def collect(self, reason: str, now: float, *, asked: bool = False) -> None:
-        """Look at every process before any is killed. Nothing happens soon after another time unless `asked`."""
+        """Look at every process before any is killed. Skipped for QUIET_S after the last time unless `asked`."""
         self._remove_old_records()
         if self._folder is None or not (asked or now >= self._quiet_until):
             return
@@ -69,7 +71,7 @@ class FlightRecorder:
         reports = tuple(self._report(child, stacks.get(child.process.pid, 0), limit, now) for child in children)
         for core in self._processes.of_role("engine-core"):
             if core.state is not ChildState.DEAD:
-                self._ask(core, TellState())
+                self._send(core, DescribeState())
         bundle = Bundle(
             reason=reason,
             written_at=time.time(),
@@ -81,8 +83,8 @@ class FlightRecorder:
         )
         self._pending = _Pending(bundle, now + STATE_WITHIN_S)
 
-    def core_told(self, state: bytes) -> None:
-        """The core's answer to our question."""
+    def receive_core_state(self, state: bytes) -> None:
+        """The core's answer to DescribeState."""
         if self._pending is not None:
             with contextlib.suppress(msgspec.DecodeError):
                 msgspec.json.decode(state)
@@ -157,7 +159,7 @@ class FlightRecorder:
         )
 
     def _remove_old_records(self) -> None:
-        """Of processes that were replaced before; no report will mention them any more."""
+        """Remove records of replaced processes, which no later report describes."""
         known = {str(child.process.pid) for child in self._processes.living.values()}
         for path in (Path(self._run_dir) / FLIGHT_DIR).glob("*.*.*"):
             if path.name.split(".")[1] not in known:

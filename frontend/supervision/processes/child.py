@@ -1,4 +1,4 @@
-"""One process that the supervisor has started: how it is spawned, what it has said, how it ended."""
+"""One process that the supervisor has started: how it is spawned, what it has reported, how it ended."""
 
 import contextlib
 import enum
@@ -47,7 +47,7 @@ class ChildEvent(enum.Enum):
 TRANSITIONS = {
     (ChildState.SPAWNED, ChildEvent.HELLO): ChildState.GREETED,
     (ChildState.GREETED, ChildEvent.READY): ChildState.READY,
-    (ChildState.READY, ChildEvent.READY): ChildState.READY,  # a core says it again after each new worker group
+    (ChildState.READY, ChildEvent.READY): ChildState.READY,  # a core sends it again after each new worker group
     (ChildState.DRAINED, ChildEvent.READY): ChildState.DRAINED,
     (ChildState.GREETED, ChildEvent.DRAINED): ChildState.DRAINED,
     (ChildState.READY, ChildEvent.DRAINED): ChildState.DRAINED,
@@ -79,7 +79,7 @@ class StartInfo:
 
 @dataclass(slots=True, eq=False)
 class Child:
-    """A process, its handles, and what the control link has reported about it. Times are `time.monotonic` seconds."""
+    """A process, its handles, and what it has reported on the control link. Times are `time.monotonic` seconds."""
 
     role: Role
     index: int
@@ -142,7 +142,7 @@ class Child:
         self.pidfd = self.lifeline_fd = -1
 
     def promote(self, epoch: int) -> None:
-        """A warm standby worker becomes its rank's worker; it must be promoted."""
+        """A warm standby worker becomes its rank's worker; it must be sent Promote."""
         self.fire(ChildEvent.PROMOTED)
         self.role, self.epoch = "worker", epoch
 

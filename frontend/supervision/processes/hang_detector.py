@@ -7,7 +7,7 @@ from .child import Child, ChildState
 HANG_S = 5.0  # a ready core or frontend that is silent for so long hangs
 ASLEEP_S = 1.5  # the same if all its threads sleep: nothing of it computes, or waits for a core or a disk
 HALTED_S = 0.5  # the same for any process that a signal has stopped: two heartbeats
-SLEPT_S = 1.5  # a look that comes so late says that we have slept ourselves
+SLEPT_S = 1.5  # a check so late means that this process itself did not run
 
 
 class HangDetector:

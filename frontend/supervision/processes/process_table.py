@@ -8,9 +8,9 @@ from .child import Child, ChildState, Role, StartInfo
 Slot = tuple[Role, int]
 
 
-def most_telling(lost: list[Child]) -> list[Child]:
-    """In the order in which they are losses: the core first, whose loss is its workers', too; then those that were
-    killed, as the other ranks complain of a killed one in their own words."""
+def by_cause(lost: list[Child]) -> list[Child]:
+    """Causes before consequences: the core first, whose loss ends its workers; then killed processes, as the other
+    ranks fail when one is killed."""
     return sorted(lost, key=lambda child: (child.role != "engine-core", (child.process.returncode or 0) >= 0))
 
 
@@ -81,7 +81,7 @@ class ProcessTable:
     def spawn_missing(self, now: float) -> list[Child]:
         """Start what is missing in each role that no process still leaves: a device's memory is free only then.
 
-        A warm standby worker becomes the worker that is missing; those are returned, to be promoted.
+        A warm standby worker becomes the worker that is missing; those are returned, to be sent Promote.
         """
         leaving, promoted = {child.role for child in self._doomed}, []
         for slot in [slot for slot in self._missing if slot[0] not in leaving]:
@@ -102,14 +102,14 @@ class ProcessTable:
         self._missing.clear()
 
     def reap(self, readable: Iterable[int]) -> list[Child]:
-        """Collect children whose handles are in `readable`; returns those that ended unasked, by `most_telling`."""
+        """Collect children whose handles are in `readable`; returns those that ended unasked, by `by_cause`."""
         ended = [child for child in self.unfinished() if child.pidfd in readable]
         for child in ended:
             child.reap()
             if child in self._doomed:
                 self._by_peer.pop(child.peer, None)
         self._doomed = [child for child in self._doomed if child.state is not ChildState.DEAD]
-        return most_telling([child for child in ended if self.is_current(child)])
+        return by_cause([child for child in ended if self.is_current(child)])
 
     def abandon(self, child: Child) -> None:
         """Kill it and give its handles back, even when the kernel cannot end it."""

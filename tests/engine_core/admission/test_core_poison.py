@@ -18,26 +18,26 @@ def request(request_id, isolation_tokens=0, ttl_s=0.0):
 
 
 def taken(core_poison, now):
-    return iter(lambda: core_poison.take_kept(now), None)
+    return iter(lambda: core_poison.take_deferred(now), None)
 
 
 @pytest.fixture
 def core_poison():
-    return CorePoison(WorkerPoison(), max_kept=2)
+    return CorePoison(WorkerPoison(), max_deferred=2)
 
 
-def test_clients_take_turns_and_turn_numbers_are_known_in_advance(core_poison):
-    assert (core_poison.turn, core_poison.next_turn(0.0)) == (0, None)
+def test_clients_take_turns_and_each_turn_has_a_number_that_is_known_before(core_poison):
+    assert (core_poison.turn_number, core_poison.next_turn(0.0)) == (0, None)
     core_poison.candidates_withheld(A, 2)
     core_poison.candidates_withheld(B, 1)
-    assert (core_poison.turn, core_poison.next_turn(0.0), core_poison.turn) == (1, A, 1)
+    assert (core_poison.turn_number, core_poison.next_turn(0.0), core_poison.turn_number) == (1, A, 1)
     assert core_poison.next_turn(0.0) is None
     core_poison.candidates_withheld(A, 1)
-    assert (core_poison.turn, core_poison.next_turn(0.0), core_poison.turn) == (2, B, 2)
+    assert (core_poison.turn_number, core_poison.next_turn(0.0), core_poison.turn_number) == (2, B, 2)
     core_poison.candidates_withheld(B, 0)
-    assert (core_poison.turn, core_poison.next_turn(0.0)) == (3, A)
+    assert (core_poison.turn_number, core_poison.next_turn(0.0)) == (3, A)
     core_poison.candidates_withheld(A, 0)
-    assert (core_poison.turn, core_poison.is_over) == (0, True)
+    assert (core_poison.turn_number, core_poison.is_over) == (0, True)
 
 
 def test_only_the_candidate_in_its_turn_is_admitted_and_the_others_after_isolation(core_poison):
@@ -46,9 +46,9 @@ def test_only_the_candidate_in_its_turn_is_admitted_and_the_others_after_isolati
     assert core_poison.admits(A, request(1, isolation_tokens=8))
     for client, message in ((A, request(2)), (B, request(1, isolation_tokens=8))):
         assert not core_poison.admits(client, message)
-        assert core_poison.keep(client, message, 0.0) == []
-    assert core_poison.take_kept(0.0) is None
-    [(client, rejected)] = core_poison.keep(B, request(3), 0.0)
+        assert core_poison.defer(client, message, 0.0) == []
+    assert core_poison.take_deferred(0.0) is None
+    [(client, rejected)] = core_poison.defer(B, request(3), 0.0)
     assert (client, rejected.request_id, rejected.reason) == (B, 3, RejectReason.OVERLOADED)
     core_poison.candidates_withheld(A, 0)
     assert [(client, message.request_id) for client, message in taken(core_poison, 0.0)] == [(A, 2), (B, 1)]
@@ -59,7 +59,7 @@ def test_an_abort_of_a_held_request_is_repeated_behind_it(core_poison):
     abort = AbortRequests((7,))
     core_poison.candidates_withheld(A, 1)
     core_poison.aborted(B, abort, 0.0)
-    core_poison.keep(B, request(7), 0.0)
+    core_poison.defer(B, request(7), 0.0)
     core_poison.aborted(B, abort, 0.0)
     core_poison.candidates_withheld(A, 0)
     assert [type(message) for _, message in taken(core_poison, 0.0)] == [EngineCoreRequest, AbortRequests]
@@ -67,8 +67,8 @@ def test_an_abort_of_a_held_request_is_repeated_behind_it(core_poison):
 
 def test_time_spent_held_counts_against_the_time_limit(core_poison):
     core_poison.candidates_withheld(A, 1)
-    core_poison.keep(B, request(1, ttl_s=5.0), 10.0)
-    core_poison.keep(B, request(2, ttl_s=1.0), 10.0)
+    core_poison.defer(B, request(1, ttl_s=5.0), 10.0)
+    core_poison.defer(B, request(2, ttl_s=1.0), 10.0)
     core_poison.candidates_withheld(A, 0)
     assert [message.ttl_s for _, message in taken(core_poison, 12.0)] == [3.0, 0.001]
 
@@ -76,7 +76,7 @@ def test_time_spent_held_counts_against_the_time_limit(core_poison):
 @pytest.mark.parametrize("when", ["in line", "in its turn"])
 def test_a_lost_client_delays_no_other(core_poison, when):
     core_poison.candidates_withheld(A, 1)
-    core_poison.keep(A, request(1), 0.0)
+    core_poison.defer(A, request(1), 0.0)
     if when == "in its turn":
         core_poison.next_turn(0.0)
     core_poison.remove(A)
@@ -116,20 +116,20 @@ def test_a_candidate_runs_alone_until_its_client_returns_the_turn(drive):
     assert driver.ends[late].finish_reason is FinishReason.LENGTH
 
 
-def test_held_messages_are_bounded_in_bytes():
-    core_poison = CorePoison(WorkerPoison(), max_kept=1000, max_kept_bytes=1 << 20)
+def test_what_is_kept_is_bounded_in_bytes_too():
+    core_poison = CorePoison(WorkerPoison(), max_deferred=1000, max_deferred_bytes=1 << 20)
     core_poison.candidates_withheld(A, 1)
     large = EngineCoreRequest(1, bytes(300_000), SamplingParams())
     many_ids = EngineCoreRequest(2, pack_ids([1]), SamplingParams(allowed_token_ids=tuple(range(20_000))))
-    assert [len(core_poison.keep(B, large, 0.0)) for _ in range(4)] == [0, 0, 0, 1]
-    assert core_poison.keep(B, many_ids, 0.0), "ids in a tuple take ten times their bytes on the wire"
+    assert [len(core_poison.defer(B, large, 0.0)) for _ in range(4)] == [0, 0, 0, 1]
+    assert core_poison.defer(B, many_ids, 0.0), "ids in a tuple take ten times their bytes on the wire"
     core_poison.remove(B)
-    assert core_poison.keep(A, many_ids, 0.0) == []
+    assert core_poison.defer(A, many_ids, 0.0) == []
 
 
 def test_an_abort_is_held_only_for_held_streams(core_poison):
     core_poison.candidates_withheld(A, 1)
-    core_poison.keep(B, request(7), 0.0)
+    core_poison.defer(B, request(7), 0.0)
     core_poison.aborted(B, AbortRequests(tuple(range(60_000))), 0.0)
     core_poison.candidates_withheld(A, 0)
     assert [message for _, message in taken(core_poison, 0.0)][1] == AbortRequests((7,))

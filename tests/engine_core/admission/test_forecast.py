@@ -15,7 +15,7 @@ from paged_serve.protocol.messages.engine_core import RejectReason
 def errors(world, tenant=None, after_s=5.0, at_least_s=0.2):
     """Of each served request: (foretold - waited) / waited."""
     found = [
-        (asked.foretold_s - asked.first_token_s) / asked.first_token_s
+        (asked.forecast_s - asked.first_token_s) / asked.first_token_s
         for asked in world.asked.values()
         if asked.at_s > after_s and asked.first_token_s is not None and asked.first_token_s > at_least_s
         if tenant is None or asked.source.tenant == tenant
@@ -71,7 +71,7 @@ def test_retry_after_is_when_the_present_queue_has_been_served():
 
 def test_an_idle_engine_predicts_the_time_of_the_prompt_alone():
     world = Overload(1, (Source("", 1),)).run(60)
-    [error] = [statistics.median((a.foretold_s - a.first_token_s) for a in world.asked.values() if a.at_s > 10)]
+    [error] = [statistics.median((a.forecast_s - a.first_token_s) for a in world.asked.values() if a.at_s > 10)]
     assert abs(error) < 0.05
 
 

@@ -79,8 +79,8 @@ def test_messages_held_during_isolation_are_admitted_in_portions():
     client_link = LinkUnderTest(failures=(object(),))
     client_link.say(CandidatesWithheld(1))
     client_link.client_link.advance_isolation(0.0)
-    while len(client_link.engine.admission.core_poison._kept) < 20:
-        client_link.say(request(1 + len(client_link.engine.admission.core_poison._kept)))
+    while len(client_link.engine.admission.core_poison._deferred) < 20:
+        client_link.say(request(1 + len(client_link.engine.admission.core_poison._deferred)))
     client_link.say(CandidatesWithheld(0))
     assert client_link.client_link.has_work, "no socket will wake the loop"
     client_link.client_link.advance_isolation(0.0)
@@ -110,12 +110,12 @@ def test_neither_port_starves_the_other_at_one_message_per_turn():
 def test_a_halt_of_the_core_does_not_count_as_client_silence():
     client_link, clock = LinkUnderTest(), LoopClock(0.0)
     client_link.say(ClientHeartbeat(), now=5.0)
-    assert clock.turn(5.0, 5.0) == 0.0
+    assert clock.begin_iteration(5.0, 5.0) == 0.0
     now = 5.0 + CLIENT_LEASE_S + 10.0
-    client_link.client_link.excuse(clock.turn(now, 0.25))
+    client_link.client_link.excuse(clock.begin_iteration(now, 0.25))
     client_link.client_link.beat(client_link.engine, now, computes=True)
     assert CLIENT in client_link.engine.clients
-    client_link.client_link.excuse(clock.turn(now + CLIENT_LEASE_S + TIMER_S, CLIENT_LEASE_S))
+    client_link.client_link.excuse(clock.begin_iteration(now + CLIENT_LEASE_S + TIMER_S, CLIENT_LEASE_S))
     client_link.client_link.beat(client_link.engine, now + CLIENT_LEASE_S + 2 * TIMER_S + 0.3, computes=True)
     assert CLIENT not in client_link.engine.clients, "its own silence is"
 

@@ -313,8 +313,8 @@ def test_a_request_that_the_core_failed_to_take_raises_engine_dead():
 def test_a_call_to_a_core_that_does_not_know_the_client_fails():
     link = Link()
     pending = link.session.call(Utility.STATS)
-    link.receive(Welcome(1, **LIMITS, known=False))
-    with pytest.raises(EngineDead, match="forgotten"):
+    link.hear(Welcome(1, **LIMITS, known=False))
+    with pytest.raises(EngineDead, match="dropped"):
         pending.answer()
 
 
@@ -390,13 +390,13 @@ def test_requests_whose_readers_are_slow_are_shed_the_largest_first():
     requests = [link.session.submit([1], PARAMS) for _ in range(3)]
     finished, large, small = (request.request_id for request in requests)
     for stream_id, count in ((finished, 200), (large, 900), (small, 10)):
-        link.receive(output(1, stream_id, 0, [5] * count, FinishReason.LENGTH if stream_id == finished else None))
-    untold = link.session.table.untold
-    assert untold.num_bytes == 4 * 1110
+        link.hear(output(1, stream_id, 0, [5] * count, FinishReason.LENGTH if stream_id == finished else None))
+    undelivered = link.session.table.undelivered
+    assert undelivered.num_bytes == 4 * 1110
     link.new()
     link.session.shed(4 * 1000, Overloaded("too slow", 1.0))
-    assert untold.num_bytes == 4 * 10
+    assert undelivered.num_bytes == 4 * 10
     assert [type(request.error) for request in requests] == [Overloaded, Overloaded, type(None)]
     assert [request.take() is None for request in requests] == [True, True, False]
     assert [message.stream_ids for message in link.new() if isinstance(message, AbortRequests)] == [(large,)]
-    assert untold.num_bytes == 0
+    assert undelivered.num_bytes == 0

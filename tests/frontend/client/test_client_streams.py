@@ -298,7 +298,7 @@ def test_logprobs_wait_packed_and_come_in_portions():
     ids = [*range(300)]
     table.receive(output(1, 1, 0, ids[:200], logprobs=logprobs_of(ids[:200])))
     table.receive(output(1, 1, 200, ids[200:], FinishReason.LENGTH, logprobs=logprobs_of(ids[200:])))
-    assert table.untold.num_bytes == request.untold_bytes > 300 * 24
+    assert table.undelivered.num_bytes == request.undelivered_bytes > 300 * 24
     deltas = []
     while (delta := request.take()) is not None:
         deltas.append(delta)
@@ -306,15 +306,15 @@ def test_logprobs_wait_packed_and_come_in_portions():
     assert [token for delta in deltas for token in delta.token_ids] == ids
     assert [entry.token_ids[0] for delta in deltas for entry in delta.logprobs] == ids
     assert [delta.finish_reason for delta in deltas] == [None, None, FinishReason.LENGTH]
-    assert table.untold.num_bytes == request.untold_bytes == 0
+    assert table.undelivered.num_bytes == request.undelivered_bytes == 0
 
 
 def test_output_for_a_reader_that_has_gone_is_freed():
     table = StreamTable()
     request = table.add([1], SamplingParams(logprobs=1, prompt_logprobs=1))
     table.receive(output(1, 1, 0, [5, 6], logprobs=logprobs_of([5, 6]), prompt_logprobs=logprobs_of([2])))
-    assert table.untold.num_bytes > 0
+    assert table.undelivered.num_bytes > 0
     table.abort(request.streams[0], FinishReason.ABORT)
-    table.drop_untold(request)
-    assert table.untold.num_bytes == 0
+    table.drop_undelivered(request)
+    assert table.undelivered.num_bytes == 0
     assert request.take() is None

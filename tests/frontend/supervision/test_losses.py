@@ -92,7 +92,7 @@ class Harness:
         self.table.living[slot].signal(signal.SIGKILL)
 
     def turn(self, *, successors: bool = True):
-        """As Supervisor._turn. `successors`: whether those that were dismissed are gone by then."""
+        """As Supervisor._iterate. `successors`: whether those that were dismissed are gone by then."""
         self.now += TURN_S
         for child in self.table.living.values():
             if not child.halted and child.process.returncode is None:

@@ -72,7 +72,7 @@ class RecordedForward:
         with noted(self._pool) as calls, TorchWatch() as watch:
             result = logits(batch)
         if before != self._places(batch):
-            return result  # buffers were made meanwhile, by torch: the next such step will see
+            return result  # torch made buffers meanwhile: the next such step decides
         if watch.computed:
             self._is_recordable = False
             self._recordings.clear()

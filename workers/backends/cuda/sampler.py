@@ -1,12 +1,12 @@
-"""Sampling where the logits are. `Sampler` gives the order of the steps, which is the same here, and so are the draws:
+"""Sampling on the device that holds the logits. The order of the steps is that of `Sampler`, and so are the draws:
 
 the first token, in the order of ids, at which the cumulative weight exceeds the uniform number of (seed, position). The
 host's sampler adds weights in float, a device adds them as integers: the two give the same token unless the number
 lies within about 10^-7 of a border between two. Devices agree with each other in every bit.
 
 Nothing here waits for the device, so that the next step can be launched from `PendingTokens.token_ids` before they
-are read. The device counts new tokens for the penalties itself. Only grammars and bad words of several tokens are
-followed by the host: `needs_tokens` says whether it must know the previous step's tokens first.
+are read. The device counts new tokens for the penalties itself. Only bad words of several tokens are looked up by
+the host: `needs_tokens` is whether it must know the previous step's tokens first.
 """
 
 import math

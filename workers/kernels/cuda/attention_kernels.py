@@ -87,7 +87,7 @@ def _ring(heads: AttentionShape, shape: Shape, arch: str) -> tuple[int, int]:
 
 
 def paged_kernel(heads: AttentionShape, shape: Shape, arch: str) -> Kernel:
-    """For `arch`, whose shared memory says how many slots there are."""
+    """For `arch`, whose shared memory determines the number of slots."""
     ring, blocks = _ring(heads, shape, arch)
     assert ring >= 2, (heads, shape, arch)
     defines = (

@@ -13,6 +13,7 @@ import time
 
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.control import (
+    DescribeState,
     Drain,
     Drained,
     IsolatesCandidates,
@@ -21,7 +22,6 @@ from paged_serve.protocol.messages.control import (
     Ready,
     State,
     Stop,
-    TellState,
     WorkersLost,
     WorkersReplaced,
 )
@@ -88,7 +88,7 @@ def obey(child: ChildProcess, behaviour: str) -> None:
                 child.control.send(Ready({"workers": f"epoch {epoch}", "from-outside": str(from_outside)}))
             case Promote(epoch=epoch):
                 child.control.send(Ready({"worker": f"epoch {epoch}, once a standby worker"}))
-            case TellState():
+            case DescribeState():
                 child.control.send(State(b'{"audit": "", "blocks": {}, "running": []}'))
             case _:
                 pass
