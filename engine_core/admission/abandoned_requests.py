@@ -17,7 +17,7 @@ from paged_serve.protocol.messages.sampling_params import SamplingParams
 
 from ..requests.request import Request
 
-KEPT_S = 30.0  # what a frontend takes to come back, and its clients to ask again
+KEPT_S = 30.0  # time for a frontend to restart and its clients to repeat their requests
 MAX_KEPT_TOKENS = 1 << 22  # 16 MB
 RequestKey = tuple[str, bytes, bytes, SamplingParams]  # all that an answer depends on, and the tenant
 

@@ -83,7 +83,7 @@ class Admission:
         return Admitted(request, with_reused, with_reused is not message)
 
     def client_removed(self, client: bytes, requests: list[Request], now: float) -> None:
-        """The client is gone, and may come back with its requests, or another with equal ones."""
+        """The client is gone; it, or another, may repeat the same requests."""
         self.core_poison.remove(client)
         self.resumptions.lost(len(requests))
         for request in requests:

@@ -23,7 +23,7 @@ MIN_FULL_QUEUE_S = (
 
 
 class Capacity:
-    """Raises Overloaded, with a truthful time to come back, for what should not be accepted now."""
+    """Raises Overloaded, with a predicted time to retry, for requests that should not be accepted now."""
 
     def __init__(self, backlog: Backlog, limits: SchedulerConfig, forecast: Forecast):
         self._backlog = backlog

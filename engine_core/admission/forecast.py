@@ -167,7 +167,7 @@ class Forecast:
         return self._used / self._allowed if self._allowed else 1.0
 
     def _excess_s(self, output_s: float) -> float:
-        """What those that run have left, in seconds, beyond half of their outputs."""
+        """The work that running sequences have left, in seconds, beyond half of their outputs."""
         backlog = self._backlog
         if self._excess_step != backlog.step:
             excess = 0.0

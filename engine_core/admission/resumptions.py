@@ -18,7 +18,7 @@ class Resumptions:
         self.left = self.most
 
     def lost(self, count: int) -> None:
-        """So many requests of a client that is given up; it may come back with them."""
+        """Count the requests of a removed client, which it may send again."""
         self.left = min(self.most, self.left + count)
 
     def take(self) -> bool:

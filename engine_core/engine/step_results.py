@@ -1,4 +1,4 @@
-"""Gives each sequence the token that its step sampled, and finds those that end with it."""
+"""Appends the sampled tokens of a step to their sequences, and finds the sequences that end."""
 
 from array import array
 from dataclasses import dataclass, field

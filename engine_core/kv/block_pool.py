@@ -65,7 +65,7 @@ class BlockPool:
         self._cached.remove(free)
 
     def release(self, blocks: Iterable[int]) -> None:
-        """Take one owner from each block. Of those that become free, the first is evicted first."""
+        """Remove one owner of each block. Blocks that become free are evicted in the order given."""
         refcounts, hashes = self._refcounts, self._hash_by_block
         for block in blocks:
             assert refcounts[block] > 0, f"block {block} is released but has no owner"

@@ -5,7 +5,7 @@ a tenant, an output token as much as two of a prompt, divided by its weight. The
 would have had if all with something alive had always had their shares (generalized processor sharing, Parekh and
 Gallager 1993). What a tenant has had beyond it is its lead; a pause saves nothing up. Leads are compared in thirds of
 a batch, a batch being what a whole set of rows costs from the first token to the last: among equals the first to come
-is served first. From two thirds on a tenant is ahead, and what it runs is preempted for those that are not.
+is served first. From two thirds on a tenant is ahead, and its sequences are preempted for other tenants.
 Outputs are charged as they are planned, so no length must be known.
 """
 
@@ -24,7 +24,7 @@ MAX_IDLE_TENANTS = 1024  # remembered although nothing of theirs lives
 
 
 class FairShares:
-    """All tenants with something alive, and those that had more than others of late."""
+    """Tenants that have live requests, or a lead from recent ones."""
 
     def __init__(self, max_num_rows: int) -> None:
         self.tenants: dict[str, Tenant] = {}

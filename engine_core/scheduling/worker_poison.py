@@ -32,7 +32,7 @@ class WorkerPoison:
         return self.first() is not None
 
     def first(self) -> Sequence | None:
-        """The sequence that runs alone now: the first to have arrived, of those that are not cleared."""
+        """The sequence that runs alone now: the earliest candidate that is not cleared."""
         goals = self._isolated if self.is_closed else self._candidates
         if not goals:
             return None

@@ -160,7 +160,7 @@ class FakeWorker:
         row.num_computed += num_tokens
 
     def _poison_of(self, row: FakeRow) -> list[tuple[int, int]]:
-        """Poisoned slots among those that the row has computed, or was given as computed."""
+        """Poisoned slots among the slots that the row has computed or received as computed."""
         used = {block: index for index, block in enumerate(row.block_ids)}
         return [
             (block, offset)

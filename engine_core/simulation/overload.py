@@ -1,4 +1,4 @@
-"""More load than an engine can bear, in virtual time: forecasts beside what then happens, and each tenant's share.
+"""An overloaded engine in virtual time: forecasts compared with measured waits, and each tenant's share.
 
 The workers are a clock: a step takes what its tokens cost, and every sequence ends at a length drawn beforehand. So a
 minute of overload takes seconds, and the same seed gives the same figures anywhere.
@@ -68,7 +68,7 @@ class Asked:
 
 @dataclass(slots=True)
 class Overload:
-    """`run` it; then look at `asked` and at `tokens`, those that each tenant was given."""
+    """`run` fills `asked`, and `tokens`, the number that each tenant received."""
 
     seed: int
     sources: tuple[Source, ...]

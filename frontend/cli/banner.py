@@ -13,7 +13,7 @@ def banner(
     config: Config, facts: Mapping[str, str], url: str, run_dir: str, *, is_demo: bool, colour: bool = False
 ) -> str:
     """One box: what runs and where, what makes it slow, and a line to copy."""
-    rows = [row for row in banner_rows(config, facts, url, run_dir, is_demo=is_demo) if row[0] not in ("slow", "mend")]
+    rows = [row for row in banner_rows(config, facts, url, run_dir, is_demo=is_demo) if row[0] not in ("slow", "fix")]
     label_width = max(len(label) for label, _ in rows)
     lines = [f"{label:<{label_width}}  {value}" for label, value in rows]
     width = max(map(len, lines))
@@ -40,16 +40,16 @@ def banner_rows(
     rows += fact_rows(config, facts)
     rows += [("http", url), ("admin", facts.get("admin", "?")), ("run directory", run_dir)]
     if "slow" in facts:
-        rows += [("slow", facts["slow"]), ("mend", facts["remedy"])]
+        rows += [("slow", facts["slow"]), ("fix", facts["remedy"])]
     return [*rows, ("note", "demo model: not a useful assistant")] if is_demo else rows
 
 
 def slow_lines(facts: Mapping[str, str], *, colour: bool) -> list[str]:
-    """Why no kernel computes, what that costs, and the one command that mends it; nothing where all is well."""
+    """Why no kernel is used, what that costs, and the one command that fixes it; empty if kernels are used."""
     if "slow" not in facts:
         return []
     red, plain = ("\033[31m", "\033[0m") if colour else ("", "")
-    return [f"{red}slow: {facts['slow']}{plain}", f"{red}mend: {facts['remedy']}{plain}"]
+    return [f"{red}slow: {facts['slow']}{plain}", f"{red}fix: {facts['remedy']}{plain}"]
 
 
 def fact_rows(config: Config, facts: Mapping[str, str]) -> list[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""Which core has which request, and what becomes of those that none has. Sans-I/O; part of a client's session."""
+"""Which core has which request, and when the others are sent. Sans-I/O; part of a client's session."""
 
 import logging
 from collections import deque

@@ -117,7 +117,7 @@ class ClientSession:
     def abort(
         self, request: RequestStreams, index: int | None = None, finish_reason: FinishReason = FinishReason.ABORT
     ) -> None:
-        """End a request or one of its sequences; those that have ended stay as they are."""
+        """End a request or one of its sequences; ended sequences are not changed."""
         streams = [s for s in request.streams if s.last is None and s.aborted is None and index in (None, s.index)]
         if request.error is None and streams:
             self._dispatch.abort(request, streams, finish_reason, ready=self.ready)

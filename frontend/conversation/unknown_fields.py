@@ -64,7 +64,7 @@ def is_harmless(name: str, value: Any) -> bool:
 def without_foreign(body: bytes, known: Collection[str], lenient: bool) -> tuple[bytes, list[str]]:
     """(the object without those of its own fields that may be left out, their names), found in one pass.
 
-    Harmless ones may be, without a word; `lenient`: any, and the names are of those that are not harmless.
+    Harmless fields are accepted silently; `lenient`: all are, and the names of the others are returned.
     """
     try:
         fields = _fields_of(body)

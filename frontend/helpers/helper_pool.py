@@ -85,7 +85,7 @@ class HelperPool:
                 self._timer.start()
 
     def end_idle(self) -> None:
-        """End all helpers but one that were not used for a while; those that work are left alone."""
+        """End all idle helpers but one; busy helpers are left alone."""
         with self._timer_lock:
             self._timer = None
         long_ago = time.monotonic() - self._idle_s

@@ -236,5 +236,5 @@ def _object_text(raw: msgspec.Raw) -> str:
         text = _decode_text(text).strip()
     if text in ("", "null"):
         return ""
-    check_depth(_decode_object(text), "arguments")  # no deeper than they may come back
+    check_depth(_decode_object(text), "arguments")  # no deeper than a later request may contain
     return text

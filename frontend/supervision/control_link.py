@@ -23,7 +23,7 @@ class ControlLink:
         self._channel = RouterChannel[ToChild, FromChild](self._context, endpoint(run_dir, CONTROL_SOCKET), FromChild)
 
     def wait(self, timeout_s: float, descriptors: Iterable[int]) -> set[int]:
-        """Sleep until a message is there or one of `descriptors` is readable; those that are."""
+        """Sleep until a message arrives or one of `descriptors` is readable; returns the readable ones."""
         poller = zmq.Poller()
         for waited_for in (self._channel.socket, *descriptors):
             poller.register(waited_for, zmq.POLLIN)

@@ -96,7 +96,7 @@ class Tokenizer:
         return [bos, *ids] if add else ids[1:]
 
     def with_special_tokens(self, ids: list[int]) -> list[int]:
-        """The tokens of a text with those that `encode` would have put before and behind them."""
+        """The tokens of a text with the special tokens that `encode` adds before and after them."""
         before, after = self._put_around
         return [*before, *ids, *after]
 

@@ -66,7 +66,7 @@ class SchedulerConfig(_Layer, frozen=True):
     pipeline_depth: Annotated[int, Meta(ge=1, le=8)] = 2  # steps in flight
     max_num_queued_requests: PositiveInt = 1024
     max_num_queued_tokens: PositiveInt = 1 << 22
-    # outputs that clients have not acknowledged; beyond it those that hold most are not scheduled until they do
+    # outputs that clients have not acknowledged; beyond it the clients that hold most are not scheduled until they do
     max_unacknowledged_bytes: Annotated[int, Meta(ge=1 << 20, le=1 << 62)] = 1 << 28
 
 

@@ -201,7 +201,7 @@ class EngineCoreOutput(Record, frozen=True):
 
 
 class TenantStats(Record, frozen=True):
-    """One of those that have sequences waiting."""
+    """A tenant with waiting sequences."""
 
     tenant: ShortText
     num_queued: Count  # sequences

@@ -57,7 +57,7 @@ class Backend(Protocol):
 
 @runtime_checkable
 class PackingBackend(Backend, Protocol):
-    """One that computes with packed weights, and takes those that it packed before."""
+    """A backend that computes with packed weights and loads stored ones."""
 
     def packed(self, weight: Weight, num_ranks: int | None = None) -> PackedWeight:
         """As `row_parallel` packs a share among `num_ranks`, or, for None, as every other maker packs `weight`."""

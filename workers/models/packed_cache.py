@@ -223,7 +223,7 @@ def open_packed(path: Path, key: str, sources: list[Path], pool: Pool) -> Packed
 
 
 def create_file(path: Path) -> tuple[int, str]:
-    """A locked file beside `path`, without those that writers left which were killed.
+    """A locked file beside `path`; removes files that killed writers left.
 
     Raises ConfigError when the folder cannot be written to, OSError when the disk is full.
     """

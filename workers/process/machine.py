@@ -52,7 +52,7 @@ def report() -> list[tuple[str, str]]:
     absent = [isa for isa in ISAS if isa not in built]
     libraries = ", ".join(built) or "none"
     fastest = best_library()
-    taken = f"{fastest.isa}: the best of those that this machine runs" if fastest else "none"
+    taken = f"{fastest.isa}: the best that this machine runs" if fastest else "none"
     cpus, quota = usable_cpus(), quota_of_cpus()
     threads = threads_of_rank(ParallelConfig(), _LARGE, min(len(cpus), quota or len(cpus)))
     rows = [

@@ -169,7 +169,7 @@ class Rank:
         }
 
     def _slowness(self) -> dict[str, str]:
-        """What keeps a CPU from our kernels, and what would mend it."""
+        """Why a CPU cannot use our kernels, and the remedy."""
         isa = self._config.model.cpu_isa
         if self._model.device != "cpu" or self._pool is not None or not (slow := why_slow(isa)):
             return {}

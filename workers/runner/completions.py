@@ -30,7 +30,7 @@ class PassedEvent:
 
 
 class Completions:
-    """Events in their order, and a thread that waits for those that were not passed when they came, so that the loop
+    """Events in their order, and a thread that waits for events that had not passed on arrival, so that the loop
     need not. `fd` is readable while some are due."""
 
     def __init__(self) -> None:

@@ -164,7 +164,7 @@ class ModelRunner:
         """As _forward, of a step that is not the decode set's alone."""
         step = self._device_rows.stage(arrays, len(arrays.rows))
         hidden = self._model.forward(self._device_rows.batch(step, arrays.longest), self._cache)
-        # First, because logits are valid until the model gives the next ones.
+        # First, because logits are valid only until the model's next call.
         found = self._prompt_logprobs.find(chunks, arrays.num_decode_rows, arrays.row_starts, hidden)
         ends = hidden[step.logit_tokens]
         return self._model.logits(ends) if len(ends) else ends, step.sampled_rows, found

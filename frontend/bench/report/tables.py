@@ -44,7 +44,7 @@ def number(value: float | None) -> str:
 
 
 def spread_rows(unit: str, spreads: dict[str, Spread | None]) -> list[list[str]]:
-    """A head and a row for each; those that were not measured are left out."""
+    """A head and a row for each measured value."""
     head = [unit, "mean", "p50", "p90", "p99", "max"]
     found = [(name, spread) for name, spread in spreads.items() if spread is not None]
     return [head, *([name, *map(number, (s.mean, s.p50, s.p90, s.p99, s.max))] for name, s in found)]

@@ -133,7 +133,7 @@ class StoredAnswer:
                     while not self._keeper.has_room(self):
                         self._room.clear()
                         await self._room.wait()
-        except Exception as error:  # the readers' to hear, now or when they come back
+        except Exception as error:  # delivered to readers, now or when they reconnect
             self.error = error
             if not self.has_reader and not isinstance(error, (HttpError, PagedServeError)):
                 log.error("failed answer=%s: %s", self.answer_id, error, exc_info=error)

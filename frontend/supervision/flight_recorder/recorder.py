@@ -1,4 +1,4 @@
-"""Writes down what all processes did when something was lost, before the loss is mended."""
+"""Records the state of all processes when one is lost, before it is replaced."""
 
 import contextlib
 import logging

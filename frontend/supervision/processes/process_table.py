@@ -1,4 +1,4 @@
-"""The processes that should run, those killed but not yet gone, and those to be started once the way is free."""
+"""The required processes: running, killed but not yet gone, and to be started once their predecessors are gone."""
 
 import signal
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ def by_cause(lost: list[Child]) -> list[Child]:
 
 
 class ProcessTable:
-    """Bookkeeping of children, without any opinion on why one is replaced."""
+    """Tracks children; when to replace one is decided elsewhere."""
 
     def __init__(self, start: StartInfo):
         self.living: dict[Slot, Child] = {}  # includes a child that ended until it is replaced
@@ -102,7 +102,7 @@ class ProcessTable:
         self._missing.clear()
 
     def reap(self, readable: Iterable[int]) -> list[Child]:
-        """Collect children whose handles are in `readable`; returns those that ended unasked, by `by_cause`."""
+        """Collect children whose handles are in `readable`; returns unexpected ends, in the order of `by_cause`."""
         ended = [child for child in self.unfinished() if child.pidfd in readable]
         for child in ended:
             child.reap()

@@ -191,7 +191,7 @@ class TestBanner:
         facts = {"device": "cpu", "dtype": "bfloat16", "kernels": "avx2", "summation": order, "threads": "2"}
         wanted = f"runs on        cpu, bfloat16, 1 rank, avx2 kernels in {order} order on 2 threads "
         assert wanted in self.text_of(facts)
-        assert "mend" not in self.text_of(facts)
+        assert "fix: " not in self.text_of(facts)
 
     def test_without_kernels_the_banner_shows_the_slowdown_and_its_remedy_in_red(self):
         facts = {
@@ -201,9 +201,9 @@ class TestBanner:
             "slow": "so slow",
             "remedy": "pip install x",
         }
-        assert self.text_of(facts).splitlines()[-3:-1] == ["slow: so slow", "mend: pip install x"]
+        assert self.text_of(facts).splitlines()[-3:-1] == ["slow: so slow", "fix: pip install x"]
         assert "torch on 1 thread " in self.text_of(facts)
-        assert "\033[31mslow: so slow\033[0m\n\033[31mmend: " in self.text_of(facts, colour=True)
+        assert "\033[31mslow: so slow\033[0m\n\033[31mfix: " in self.text_of(facts, colour=True)
 
     def text_of(self, facts, **options):
         return banner(self.CONFIG, facts, "url", "/tmp/run", is_demo=False, **options)

@@ -56,5 +56,5 @@ class CubinCache:
             temporary.replace(path)
         except OSError as error:
             raise ConfigError(
-                f"no cubin can be written to {self._folder}: {error.strerror}; free it or mend it"
+                f"no cubin can be written to {self._folder}: {error.strerror}; free space there or make it writable"
             ) from error
