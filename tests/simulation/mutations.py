@@ -154,7 +154,7 @@ MUTATIONS = [
         CORE_POISON,
         "came = self._deferred.popleft()",
         "came = self._deferred[0]",
-        "what was kept is said again and again",
+        "a held message is repeated again and again",
     ),
     (
         ABANDONED,

@@ -26,7 +26,7 @@ def core_poison():
     return CorePoison(WorkerPoison(), max_deferred=2)
 
 
-def test_clients_take_turns_and_each_turn_has_a_number_that_is_known_before(core_poison):
+def test_clients_take_turns_and_turn_numbers_are_known_in_advance(core_poison):
     assert (core_poison.turn_number, core_poison.next_turn(0.0)) == (0, None)
     core_poison.candidates_withheld(A, 2)
     core_poison.candidates_withheld(B, 1)
@@ -116,7 +116,7 @@ def test_a_candidate_runs_alone_until_its_client_returns_the_turn(drive):
     assert driver.ends[late].finish_reason is FinishReason.LENGTH
 
 
-def test_what_is_kept_is_bounded_in_bytes_too():
+def test_held_messages_are_bounded_in_bytes():
     core_poison = CorePoison(WorkerPoison(), max_deferred=1000, max_deferred_bytes=1 << 20)
     core_poison.candidates_withheld(A, 1)
     large = EngineCoreRequest(1, bytes(300_000), SamplingParams())

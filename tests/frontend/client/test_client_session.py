@@ -313,7 +313,7 @@ def test_a_request_that_the_core_failed_to_take_raises_engine_dead():
 def test_a_call_to_a_core_that_does_not_know_the_client_fails():
     link = Link()
     pending = link.session.call(Utility.STATS)
-    link.hear(Welcome(1, **LIMITS, known=False))
+    link.receive(Welcome(1, **LIMITS, known=False))
     with pytest.raises(EngineDead, match="dropped"):
         pending.answer()
 
@@ -390,7 +390,7 @@ def test_requests_whose_readers_are_slow_are_shed_the_largest_first():
     requests = [link.session.submit([1], PARAMS) for _ in range(3)]
     finished, large, small = (request.request_id for request in requests)
     for stream_id, count in ((finished, 200), (large, 900), (small, 10)):
-        link.hear(output(1, stream_id, 0, [5] * count, FinishReason.LENGTH if stream_id == finished else None))
+        link.receive(output(1, stream_id, 0, [5] * count, FinishReason.LENGTH if stream_id == finished else None))
     undelivered = link.session.table.undelivered
     assert undelivered.num_bytes == 4 * 1110
     link.new()
