@@ -73,8 +73,8 @@ MUTATIONS = [
     ),
     (
         RESULTS,
-        "_without(decode, tokens, plan.discarded | bad)",
-        "_without(decode, tokens, bad)",
+        "_without(decode, tokens, plan.discarded | bad | reasons.keys())",
+        "_without(decode, tokens, bad | reasons.keys())",
         "a row that has gone",
     ),
     (ENGINE, "if output.epoch != self.worker_epoch:", "if False:", "answers of dead workers count"),
