@@ -164,8 +164,8 @@ def test_no_error_of_the_engine_shows_its_text_before_or_within_an_answer(server
 
 
 # Texts of exceptions that are meant for clients: a JSON library's error about the client's own body, and what the
-# operator's template passes to raise_exception; the sizes in our own words when a request is too large for a frame; what
-# a grammar's reader says of the client's own schema, expression or grammar.
+# operator's template passes to raise_exception; the sizes in our own words when a request is too large for a frame;
+# what a grammar's reader says of the client's own schema, expression or grammar.
 MEANT = {
     *(f"structured_outputs/{name}.py" for name in ("lowering", "in_process", "structural_tag")),
     "http/openai/request/structured_outputs.py",
