@@ -2,9 +2,9 @@
 
     python scripts/bench_structured.py [MODEL] [--rows 32] [--steps 100] [--threads 2]
 
-Regime: one process, the CPU kernels; three runners of one model take steps in turn, whose rows are all free, all held to
-a long list of allowed tokens, or all held to a JSON schema. Wall time of a step, median and lower quartile; the target is
-5 % at 32 rows. Tokens are sampled at temperature 1, so texts are noise: harder for masks than what a model means to write.
+Regime: one process, the CPU kernels; three runners of one model take steps in turn, whose rows are all free, all held
+to a long list of allowed tokens, or all held to a JSON schema. Wall time of a step, median and lower quartile; the
+target is 5 % at 32 rows. Tokens are sampled at temperature 1, so texts are noise: harder for masks than sense.
 """
 
 import argparse
