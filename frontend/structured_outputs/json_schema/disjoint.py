@@ -36,13 +36,21 @@ def disjoint(root: Schema, first: Schema, second: Schema, depth: int = 0) -> boo
 def _values(schema: dict[str, Any]) -> set[str] | None:
     """What `const` or `enum` allows, comparable; 1 and 1.0 are equal."""
     found = [schema["const"]] if "const" in schema else schema.get("enum")
-    return {_comparable(value) for value in found} if isinstance(found, list) else None
+    return {comparable(value) for value in found} if isinstance(found, list) else None
 
 
-def _comparable(value: Any) -> str:
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    return json.dumps(value, sort_keys=True)
+def comparable(value: Any) -> str:
+    """Equal for values that JSON Schema has as equal."""
+    return json.dumps(_with_integers(value), sort_keys=True)
+
+
+def _with_integers(value: Any) -> Any:
+    """1.0 is 1, wherever it stands."""
+    if isinstance(value, dict):
+        return {name: _with_integers(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_with_integers(part) for part in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _types(schema: dict[str, Any]) -> set[str]:

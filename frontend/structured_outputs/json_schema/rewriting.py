@@ -12,7 +12,7 @@ from typing import Any
 
 from paged_serve.protocol.errors import InvalidRequest
 
-from .disjoint import disjoint
+from .disjoint import comparable, disjoint
 from .finite import arrays_without_repetition, objects_of_size
 from .negation import ANNOTATIONS, negated
 from .schema_walk import Schema, children, compiled_pattern, look_up, pointer, resolved
@@ -119,7 +119,8 @@ class Rewriting:
             values = [False, True] if items.get("type") == "boolean" else items.get("enum")
         if isinstance(values, list):
             least, most = found.get("minItems", 0), found.get("maxItems")
-            arrays = arrays_without_repetition(values, least, most)
+            distinct = {comparable(value): value for value in values}
+            arrays = arrays_without_repetition(list(distinct.values()), least, most)
             if arrays is not None:
                 for name in ("items", "minItems", "maxItems"):
                     found.pop(name, None)
@@ -165,7 +166,7 @@ class Rewriting:
             return []
         for name in ("minProperties", "maxProperties"):
             found.pop(name, None)
-        not_objects = [name for name in _other_types(found) if name != "object"]
+        not_objects = [name for name in _types(found) if name != "object"]
         branches = [*objects, *([{"type": not_objects}] if not_objects else [])]
         return [{"anyOf": branches}] if branches else [False]
 
@@ -263,7 +264,7 @@ def _depends(name: str, schema: Schema) -> Schema:
     return {"anyOf": [{"properties": {name: False}}, {"allOf": [{"required": [name]}, schema]}]}
 
 
-def _other_types(schema: dict[str, Any]) -> list[str]:
+def _types(schema: dict[str, Any]) -> list[str]:
     named = schema.get("type", ["null", "boolean", "number", "string", "array", "object"])
     return [named] if isinstance(named, str) else list(named)
 
