@@ -49,7 +49,8 @@ class GrammarBuilder:
     """Rules under numbers of their own; `node` and the like return what stands for them in another rule."""
 
     def __init__(self, added: AddedTokens) -> None:
-        self._added = {**added.plain, **added.special}
+        tags = {text: token for text, token in added.plain.items() if text.startswith("<")}  # others are runs of spaces
+        self._added = {**tags, **added.special}
         self._special = added.special
         spelled = sorted(filter(None, self._added), key=len, reverse=True)
         self._spelled = re.compile("|".join(map(re.escape, spelled)) or "(?!)")
