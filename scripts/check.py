@@ -1,7 +1,7 @@
 """Everything that must be green before a commit lands: lint, format, types, generated docs, tests.
 
 All tests run on the best CPU kernels that this machine runs; those that whole models compute with run again on each
-other instruction set.
+other instruction set. Tests marked `alone` follow the others, in one process.
 
 Stops at the first failure, or when a step takes longer than LIMIT_S. Run it with the interpreter that has the `dev`
 extra: `.venv/bin/python scripts/check.py [pytest options]`.
@@ -21,7 +21,8 @@ STEPS: list[list[str]] = [
     [PYTHON, "-m", "ruff", "format", "--check", "."],
     [PYTHON, "-m", "mypy", "-p", "paged_serve"],
     [PYTHON, "scripts/make_docs.py", "--check"],
-    [*PYTEST, *sys.argv[1:]],
+    [*PYTEST, "-m", "not nightly and not alone", *sys.argv[1:]],
+    [PYTHON, "-m", "pytest", "-q", "-m", "alone and not nightly", "tests/engine_core"],
 ]
 
 
