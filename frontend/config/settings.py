@@ -69,6 +69,16 @@ SETTINGS = (
     Setting("Model", "model.seed", ("--seed",), "Requests without a seed derive theirs from this one.", "N"),
     Setting("Model", "server.chat_template", ("--chat-template",), "Jinja file instead of the model's.", "FILE"),
     Setting(
+        "Model", "server.tool_call_parser", ("--tool-call-parser",), "Format of tool calls; none: no calls.", "FORMAT"
+    ),
+    Setting(
+        "Model",
+        "server.reasoning_parser",
+        ("--reasoning-parser",),
+        "Format of reasoning; none: it is content.",
+        "FORMAT",
+    ),
+    Setting(
         "Model",
         "server.allow_special_tokens",
         ("--allow-special-tokens",),

@@ -52,6 +52,10 @@ class ConversationFields(Protocol):
     def continue_final_message(self) -> bool | None: ...
     @property
     def chat_template_kwargs(self) -> TemplateKwargs | None: ...
+    @property
+    def reasoning_effort(self) -> str | None: ...
+    @property
+    def verbosity(self) -> str | None: ...
 
 
 class TemplateInput(msgspec.Struct):
@@ -76,7 +80,7 @@ _decode_sent = msgspec.json.Decoder(_Sent).decode
 
 def template_input(body: ConversationFields, raw: bytes, *, use_tools: bool = True) -> TemplateInput:
     """`raw`: the JSON that `body` was decoded from. Raises InvalidRequest for what no template can be given."""
-    kwargs = _checked_kwargs(body.chat_template_kwargs)
+    kwargs = _of_fields(body) | _checked_kwargs(body.chat_template_kwargs)
     goes_on = bool(body.continue_final_message)
     if goes_on and body.add_generation_prompt:
         raise InvalidRequest(
@@ -136,6 +140,19 @@ def _checked_kwargs(kwargs: TemplateKwargs | None) -> dict[str, Any]:
                 "chat_template_kwargs",
             )
     return dict(kwargs or {})
+
+
+def _of_fields(body: ConversationFields) -> dict[str, Any]:
+    """What templates read of OpenAI's fields: most know reasoning as a switch, of one of two names."""
+    kwargs: dict[str, Any] = {}
+    if body.verbosity is not None:
+        kwargs["verbosity"] = body.verbosity
+    if body.reasoning_effort is not None:
+        thinks = body.reasoning_effort != "none"
+        kwargs |= {"enable_thinking": thinks, "thinking": thinks}
+        if thinks:
+            kwargs["reasoning_effort"] = body.reasoning_effort
+    return kwargs
 
 
 def _only(sent: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:

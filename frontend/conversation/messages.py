@@ -14,6 +14,8 @@ Label = Annotated[str, Meta(max_length=512)]
 SmallInt = Annotated[int, Meta(ge=-(2**31), le=2**31)]
 TemplateValue = bool | SmallInt | float | Annotated[str, Meta(max_length=4096)] | None
 TemplateKwargs = Annotated[dict[str, TemplateValue], Meta(max_length=MAX_TEMPLATE_KWARGS)]
+ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+Verbosity = Literal["low", "medium", "high"]
 
 
 class TextPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -74,3 +76,5 @@ class Conversation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     add_generation_prompt: bool | None = None  # true, unless the final message goes on
     continue_final_message: bool | None = None
     chat_template_kwargs: TemplateKwargs | None = None
+    reasoning_effort: ReasoningEffort | None = None
+    verbosity: Verbosity | None = None

@@ -27,9 +27,9 @@ UNSUPPORTED = {
     *_HARMLESS,
     *("audio", "chat_template", "documents", "function_call", "functions", "guided_choice"),
     *("guided_grammar", "guided_json", "guided_regex", "kv_transfer_params", "length_penalty", "logprob_token_ids"),
-    *("metadata", "mm_processor_kwargs", "prediction", "prompt_embeds", "reasoning_effort", "repetition_detection"),
+    *("metadata", "mm_processor_kwargs", "prediction", "prompt_embeds", "repetition_detection"),
     *("stream_interval", "suffix", "thinking_token_budget", "truncate_prompt_tokens"),
-    *("truncation_side", "verbosity", "vllm_xargs", "web_search_options", "return_tokens_as_token_ids"),
+    *("truncation_side", "vllm_xargs", "web_search_options", "return_tokens_as_token_ids"),
     *("skip_reading_prefix_cache", "allowed_tokens", "logits_processors", "tools", "tool_choice"),
 }
 INSTEAD = {  # of fields that had another name once

@@ -17,6 +17,7 @@ from ..client.streams.deltas import SequenceDelta
 from ..conversation.model_files import model_template, sampling_defaults
 from ..conversation.prompt_encoder import PromptEncoder
 from ..conversation.template_renderer import TemplateRenderer
+from ..parsers.detection import ModelFormats, model_formats
 from ..structured_outputs.compiler import GrammarCompiler
 from ..structured_outputs.helper_messages import added_tokens
 from ..text.off_loop import off_loop, text_threads
@@ -69,6 +70,7 @@ class TextSide:
     template: TemplateRenderer | None
     longest_token_chars: int
     sampling_defaults: Mapping[str, Any]
+    formats: ModelFormats
 
     @classmethod
     def load(cls, config: Config) -> "TextSide":
@@ -77,13 +79,20 @@ class TextSide:
         tokenizer = Tokenizer(folder)
         template = model_template(config.model.model, tokenizer, config.server.chat_template)
         renderer = None if template is None else TemplateRenderer(template)
-        return cls(config, tokenizer, renderer, tokenizer.longest_token_chars(), sampling_defaults(config.model))
+        server = config.server
+        formats = model_formats(
+            () if template is None else template.sources.values(), server.tool_call_parser, server.reasoning_parser
+        )
+        defaults = sampling_defaults(config.model)
+        return cls(config, tokenizer, renderer, tokenizer.longest_token_chars(), defaults, formats)
 
     def facts(self) -> dict[str, str]:
         """For the banner."""
         return {
             "vocabulary": f"{self.tokenizer.vocab_size} tokens",
             "chat template": "none" if self.template is None else "yes",
+            "tool calls": "none" if self.formats.tools is None else self.formats.tools.name,
+            "reasoning": self.formats.reasoning_name,
         }
 
 
@@ -96,6 +105,7 @@ class Service:
     tokenizer: Tokenizer
     encoder: PromptEncoder
     template: TemplateRenderer | None
+    formats: ModelFormats  # of its outputs
     grammars: GrammarCompiler
     admission: Admission
     metrics: Metrics
@@ -129,6 +139,7 @@ class Service:
             tokenizer=text.tokenizer,
             encoder=PromptEncoder(text.tokenizer, config.server.allow_special_tokens),
             template=text.template,
+            formats=text.formats,
             grammars=GrammarCompiler(added_tokens(text.tokenizer)),
             admission=admission,
             metrics=Metrics(names[0], config.server.metrics_compat, index),

@@ -6,8 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from .hermes import BEGIN, END
-
+BEGIN, END = "<tool_call>", "</tool_call>"
 Form = dict[str, Any]
 
 

@@ -10,11 +10,20 @@ _MAX_HALF_CHARACTER_BYTES = 3
 
 
 class Detokenizer:
-    """One sequence's output. `prompt_token_ids` matter only where the prompt ends within a character."""
+    """One sequence's output. `prompt_token_ids` matter only where the prompt ends within a character.
 
-    def __init__(self, tokenizer: Tokenizer, prompt_token_ids: Sequence[int] = (), skip_special_tokens: bool = True):
+    `shown`: special tokens that are not skipped.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        prompt_token_ids: Sequence[int] = (),
+        skip_special_tokens: bool = True,
+        shown: frozenset[int] = frozenset(),
+    ):
         self._bytes_of = tokenizer.token_bytes
-        self._hidden = tokenizer.special_token_ids if skip_special_tokens else frozenset()
+        self._hidden = tokenizer.special_token_ids - shown if skip_special_tokens else frozenset()
         self._decoder = _decoder_class("replace")
         tail = b"".join(
             self._bytes_of(token)

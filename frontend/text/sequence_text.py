@@ -30,9 +30,13 @@ class SequenceText:
         prompt_token_ids: Sequence[int],
         params: SamplingParams,
         stops: StopAutomaton | None = None,
+        tags: frozenset[int] = frozenset(),
     ):
-        """`stops`: of params.stop, where several sequences have the same: each of its own takes time and memory."""
-        self._detokenizer = Detokenizer(tokenizer, prompt_token_ids, params.skip_special_tokens)
+        """`stops`: of params.stop, where several sequences have the same: each of its own takes time and memory.
+
+        `tags`: special tokens that are shown even where others are not.
+        """
+        self._detokenizer = Detokenizer(tokenizer, prompt_token_ids, params.skip_special_tokens, tags)
         self._stops = StopStrings(stops or StopAutomaton(params.stop), params.include_stop_str_in_output)
         self._shows_text = params.detokenize
         self._shows_stop_token = params.include_stop_str_in_output

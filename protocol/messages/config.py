@@ -97,6 +97,8 @@ class ServerConfig(_Layer, frozen=True):
     max_buffered_bytes: Annotated[int, Meta(ge=16 << 20, le=1 << 50)] = 256 << 20
     root_path: Text = ""
     chat_template: Text = ""  # file; "" means the model's
+    tool_call_parser: Text = "auto"  # how outputs write calls of tools; auto: as the chat template does; or none
+    reasoning_parser: Text = "auto"  # the same of reasoning
     allow_special_tokens: bool | None = None  # spelled by text of requests; None: in prompts, not in conversations
     max_logprobs: Annotated[int, Meta(ge=0, le=1024)] = 20
     sse_keep_alive_interval_s: Annotated[float, Meta(ge=0, le=1e9)] = 15.0  # a comment in silent streams; 0: none

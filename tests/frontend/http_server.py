@@ -19,6 +19,7 @@ from paged_serve.protocol.messages.config import CacheConfig, Config, ModelConfi
 from .fake_engine import FakeEngine
 
 TEMPLATE = (
+    "{# calls are written as <tool_call> #}"
     "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% for c in m.tool_calls or [] %}"
     "[{{ c.function.name }}{{ c.function.arguments | tojson }}]{% endfor %}{% endfor %}"
     "{% if tools %}{{ tools | map(attribute='function.name') | join(',') }}{% endif %}"

@@ -5,7 +5,9 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from paged_serve.frontend.parsers.hermes import ToolCallParser
+from paged_serve.frontend.parsers.events import Content
+from paged_serve.frontend.parsers.formats import HERMES, THINK, output_format
+from paged_serve.frontend.parsers.output_parser import OutputParser
 from paged_serve.frontend.text.detokenizer import Detokenizer
 from paged_serve.frontend.text.sequence_text import SequenceText
 from paged_serve.frontend.text.stop_strings import StopAutomaton, StopStrings
@@ -44,11 +46,10 @@ def pieces(text: str, size: int) -> Iterable[str]:
 
 def parse(text: str, size: int) -> tuple[str, int]:
     """(content, number of calls)."""
-    parser, content = ToolCallParser(), []
-    for piece in pieces(text, size):
-        content.append(parser.push(piece)[0])
-    content.append(parser.push("", final=True)[0])
-    return "".join(content), parser.num_calls
+    parser = OutputParser(output_format(HERMES, THINK), {})
+    events = [event for piece in pieces(text, size) for event in parser.push(piece)]
+    events += parser.push("", final=True)
+    return "".join(event.text for event in events if isinstance(event, Content)), parser.num_calls
 
 
 def cut(text: str, size: int) -> str:

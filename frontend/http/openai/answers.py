@@ -78,21 +78,27 @@ class ChatLogprobs(_Answer):
     content: list[ChatLogprob]
 
 
-class FunctionCall(_Answer):
-    name: str
+class FunctionCall(_Answer, kw_only=True):
+    """In a stream the name comes once, and the arguments piece by piece."""
+
+    name: str | UnsetType = UNSET
     arguments: str  # JSON
 
 
-class ToolCall(_Answer):
-    id: str
-    type: Literal["function"]
+class ToolCall(_Answer, kw_only=True):
+    id: str | UnsetType = UNSET
+    type: Literal["function"] | UnsetType = UNSET
     function: FunctionCall
     index: int | UnsetType = UNSET  # in a stream
 
 
 class ChatAnswerMessage(_Answer):
+    """Reasoning has two names in the field."""
+
     role: Literal["assistant"]
     content: str | None
+    reasoning: str | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
     tool_calls: list[ToolCall] | UnsetType = UNSET
 
 
@@ -121,6 +127,8 @@ class ChatCompletion(_Answer):
 class ChatDelta(_Answer):
     role: Literal["assistant"] | UnsetType = UNSET
     content: str | UnsetType = UNSET
+    reasoning: str | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
     tool_calls: list[ToolCall] | UnsetType = UNSET
 
 

@@ -1,20 +1,20 @@
 """POST /v1/chat/completions: a conversation, answered, with tool calls where the model writes them."""
 
-import hashlib
 from array import array
 from collections.abc import AsyncGenerator, Sequence
 
 from msgspec import UNSET, UnsetType
 
 from paged_serve.protocol.errors import InvalidRequest
-from paged_serve.protocol.messages.sampling_params import FinishReason
 
 from ...admission import check_num_prompt_logprobs, check_num_shown_prompt_tokens, fitting_max_tokens
 from ...client.streams.deltas import TokenLogprobs
-from ...parsers.hermes import ParsedCall, ToolCallParser
+from ...parsers.output_reading import output_reading
 from ..exchange.sse import DONE, AnswerHead, Frames
 from ..service import Service
 from . import answers, logprobs
+from .chat_choice import ChatChoice
+from .chat_messages import MessageBuilder, delta_of
 from .generation import Generation, Piece, Prompt
 from .request.prompts import chat_tokens
 from .request.sampling_params import chat_params
@@ -31,7 +31,7 @@ async def chat_prompt(service: Service, body: ChatCompletionRequest, raw: bytes,
     _check_support(body)
     choice = tool_choice_of(body)
     asked_field = "max_completion_tokens" if body.max_completion_tokens is not None else "max_tokens"
-    ids = await chat_tokens(
+    ids, prompt_end = await chat_tokens(
         service,
         body,
         raw,
@@ -43,13 +43,15 @@ async def chat_prompt(service: Service, body: ChatCompletionRequest, raw: bytes,
     max_tokens = fitting_max_tokens(
         len(ids), getattr(body, asked_field), default, service.max_model_len, "messages", asked_field
     )
+    called = [(tool.function.name, tool.function.parameters) for tool in choice.tools] if choice.mode != "none" else []
+    reading = output_reading(service.formats, called, prompt_end)
     grammar, warnings = await grammar_of(service, body, choice.form())
     params = await service.off_loop(len(raw), chat_params, service, body, max_tokens, grammar)
     params.check_vocabulary(service.engine.limits.vocab_size)
     check_num_prompt_logprobs(params, len(ids))
     if body.return_token_ids:  # in a stream each choice begins with the prompt's
         check_num_shown_prompt_tokens(len(ids) * params.n, "return_token_ids")
-    return Prompt(array("i", ids), params, warnings=warnings)
+    return Prompt(array("i", ids), params, warnings=warnings, reading=reading)
 
 
 def _check_support(body: ChatCompletionRequest) -> None:
@@ -60,53 +62,27 @@ def _check_support(body: ChatCompletionRequest) -> None:
         )
 
 
-class _ChatChoice:
-    """One choice's way from pieces to content and calls."""
-
-    def __init__(self, seed: str, index: int, parses_tools: bool, ends_with_calls: bool):
-        self.index = index
-        self.begun = False
-        self._seed = seed
-        self._parser = ToolCallParser() if parses_tools else None
-        self._num_calls = 0
-        self._ends_with_calls = ends_with_calls
-
-    def push(self, piece: Piece) -> tuple[str, list[answers.ToolCall], str | None]:
-        """(content, calls, finish reason as users see it)."""
-        reason = None if piece.finish_reason is None else piece.finish_reason.api_name
-        if self._parser is None:
-            return piece.text, [], reason
-        content, parsed = self._parser.push(piece.text, final=piece.finish_reason is not None)
-        calls = [self._call(call) for call in parsed]
-        if piece.finish_reason is FinishReason.STOP and self._num_calls and self._ends_with_calls:
-            reason = "tool_calls"
-        return content, calls, reason
-
-    def _call(self, call: ParsedCall) -> answers.ToolCall:
-        number = self._num_calls
-        self._num_calls += 1
-        name = hashlib.sha256(f"{self._seed} {self.index} {number}".encode()).hexdigest()[:24]
-        return answers.ToolCall(
-            id=f"call_{name}",
-            type="function",
-            function=answers.FunctionCall(name=call.name, arguments=call.arguments),
-            index=number,
-        )
-
-
 class ChatWriter:
     """Pieces of all choices to one answer, or to frames."""
 
     def __init__(self, service: Service, body: ChatCompletionRequest, prompt: Prompt, generation: Generation):
         self._service = service
-        self._tool_choice = tool_choice_of(body)
+        self._is_named = tool_choice_of(body).is_named
         self._body = without_prompt(body)
         self._prompt = prompt
         self._generation = generation
 
-    def _choices(self, answer_id: str) -> list[_ChatChoice]:
-        parses, named = self._tool_choice.mode != "none", self._tool_choice.is_named
-        return [_ChatChoice(answer_id, index, parses, not named) for index in range(self._prompt.params.n)]
+    def _choices(self, answer_id: str) -> list[ChatChoice]:
+        return [
+            ChatChoice(
+                answer_id,
+                index,
+                self._prompt.reading,
+                ends_with_calls=not self._is_named,
+                shows_reasoning=self._body.include_reasoning is not False,
+            )
+            for index in range(self._prompt.params.n)
+        ]
 
     async def answer(self, head: AnswerHead) -> answers.ChatCompletion:
         """Everything at once."""
@@ -121,15 +97,14 @@ class ChatWriter:
             )
             for choice in choices
         ]
-        contents: list[list[str]] = [[] for _ in whole]  # joined once: a text that grows is copied each time
+        messages = [MessageBuilder() for _ in whole]
         async for batch in self._generation.batches():
             for piece in batch:
-                content, calls, reason = choices[piece.choice].push(piece)
-                contents[piece.choice].append(content)
-                self._append(whole[piece.choice], piece, calls, reason)
+                events, reason = choices[piece.choice].push(piece)
+                messages[piece.choice].add(events)
+                self._append(whole[piece.choice], piece, reason)
         for choice in whole:
-            text = "".join(contents[choice.index])
-            choice.message.content = text or (None if choice.message.tool_calls is not UNSET else "")
+            choice.message = messages[choice.index].message()
         return answers.ChatCompletion(
             id=head.answer_id,
             object="chat.completion",
@@ -171,7 +146,7 @@ class ChatWriter:
             yield [frames.without_choice(usage=self._generation.usage(), system_fingerprint=self._service.fingerprint)]
         yield [DONE]
 
-    def _chunks(self, choice: _ChatChoice, piece: Piece) -> list[answers.ChatChunkChoice]:
+    def _chunks(self, choice: ChatChoice, piece: Piece) -> list[answers.ChatChunkChoice]:
         chunks = []
         if not choice.begun:
             choice.begun = True
@@ -179,11 +154,11 @@ class ChatWriter:
             if self._body.return_token_ids:
                 chunk.prompt_token_ids = self._prompt.token_ids.tolist()
             chunks.append(chunk)
-        content, calls, reason = choice.push(piece)
+        events, reason = choice.push(piece)
         chosen = self._logprobs(piece.logprobs)
-        if not (content or calls or reason or chosen or self._body.return_token_ids):
+        if not (events or reason or chosen or self._body.return_token_ids):
             return chunks
-        delta = answers.ChatDelta(content=content or UNSET, tool_calls=calls or UNSET)
+        delta = delta_of(events)
         chunks.append(
             answers.ChatChunkChoice(
                 index=choice.index,
@@ -196,18 +171,7 @@ class ChatWriter:
         )
         return chunks
 
-    def _append(
-        self,
-        whole: answers.ChatChoice,
-        piece: Piece,
-        calls: list[answers.ToolCall],
-        reason: str | None,
-    ) -> None:
-        message = whole.message
-        for call in calls:
-            call.index = UNSET
-        if calls:
-            message.tool_calls = calls if message.tool_calls is UNSET else message.tool_calls + calls
+    def _append(self, whole: answers.ChatChoice, piece: Piece, reason: str | None) -> None:
         if reason is not None:
             whole.finish_reason, whole.stop_reason = reason, piece.stop_reason
         if self._body.return_token_ids:

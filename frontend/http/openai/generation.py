@@ -12,6 +12,7 @@ from paged_serve.protocol.messages.sampling_params import FinishReason, Sampling
 
 from ...client.request_terms import RequestTerms
 from ...client.streams.deltas import SequenceDelta, TokenLogprobs
+from ...parsers.output_reading import OutputReading
 from ...text.sequence_text import SequenceText
 from ...text.stop_strings import StopAutomaton
 from ..service import EngineRequest, Service
@@ -30,6 +31,7 @@ class Prompt:
     params: SamplingParams
     text: str | None = None  # as it was given, if it was no list of tokens and the answer repeats it
     warnings: Sequence[str] = ()  # of what its parameters do not enforce
+    reading: OutputReading | None = None  # of a chat whose outputs are more than content
 
 
 @dataclass(slots=True)
@@ -76,8 +78,8 @@ class Generation:
         self._n = prompts[0].params.n
         stops = StopAutomaton(prompts[0].params.stop)  # which all prompts share
         self._choices = [
-            _Choice(SequenceText(service.tokenizer, prompt.token_ids, prompt.params, stops))
-            for prompt in prompts
+            _Choice(SequenceText(service.tokenizer, prompt.token_ids, prompt.params, stops, tags))
+            for prompt, tags in zip(prompts, map(self._tags, prompts), strict=True)
             for _ in range(self._n)
         ]
         self._num_unfinished = len(self._choices)
@@ -87,6 +89,13 @@ class Generation:
         self.prompt_logprobs: list[list[TokenLogprobs] | None] = [None] * len(prompts)
         self._pumps: list[asyncio.Task[None]] = []
         self._requests: list[EngineRequest] = []
+
+    def _tags(self, prompt: Prompt) -> frozenset[int]:
+        """The special tokens that are tags to the reader of the outputs."""
+        if prompt.reading is None:
+            return frozenset()
+        spellings = self._service.tokenizer.special_spellings
+        return frozenset(spellings[tag] for tag in prompt.reading.tags() if tag in spellings)
 
     async def submit(self) -> None:
         """Hand all prompts to the engine; other streams go on between two of them."""

@@ -43,7 +43,7 @@ async def tokenize(service: Service, exchange: Exchange) -> None:
     if await service.off_loop(len(raw), _has_messages, raw):
         chat, _ = await service.off_loop(len(raw), decode_body, schemas.TokenizeChatRequest, raw, lenient)
         service.model_name(chat.model)
-        ids = await chat_tokens(service, chat, raw, add_special_tokens=bool(chat.add_special_tokens))
+        ids, _ = await chat_tokens(service, chat, raw, add_special_tokens=bool(chat.add_special_tokens))
         names = chat.return_token_strs
     else:
         text, _ = await service.off_loop(len(raw), decode_body, schemas.TokenizeTextRequest, raw, lenient)

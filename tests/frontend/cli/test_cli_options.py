@@ -30,6 +30,8 @@ EXAMPLES = {  # a valid value of each setting for each of three sources
     "model.quantize_lm_head": (True, False, True),
     "model.generation_config": ("none", "vllm", "auto"),
     "server.chat_template": ("a", "b", "c"),
+    "server.tool_call_parser": ("a", "b", "c"),
+    "server.reasoning_parser": ("a", "b", "c"),
     "server.client_address": ("tcp://a:1", "tcp://b:2", "tcp://c:3"),
     "server.client_server_key": ("a", "b", "c"),
     "server.client_keys": ("a", "b", "c"),

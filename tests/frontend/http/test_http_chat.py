@@ -5,9 +5,6 @@ import json
 import msgspec
 import pytest
 
-from paged_serve.frontend.conversation.conversation import conversation_input
-from paged_serve.frontend.parsers.hermes import ParsedCall, ToolCallParser
-
 from ..http_server import Server
 
 
@@ -107,8 +104,12 @@ def test_tool_calls_are_streamed(folder):
     )
     deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
     assert "".join(delta.get("content", "") for delta in deltas) == "Sure."
-    (call,) = [call for delta in deltas for call in delta.get("tool_calls", [])]
+    call, *more = [call for delta in deltas for call in delta.get("tool_calls", [])]
     assert (call["index"], call["type"], call["function"]["name"]) == (0, "function", "sum")
+    assert len(more) > 10, "arguments come piece by piece"
+    assert {tuple(each) for each in more} == {("function", "index")}
+    pieces = [each["function"].get("arguments", "") for each in (call, *more)]
+    assert "".join(pieces) == '{"a": 1,  "b": "é"}'
     assert chunks[-1]["choices"][0]["finish_reason"] == "tool_calls"
 
 
@@ -173,75 +174,3 @@ def test_arguments_cannot_replace_variables_that_templates_rely_on(folder, name)
     body = {"messages": [{"role": "user", "content": "x"}], "chat_template_kwargs": {name: "x"}}
     answer = Server(folder).ask("POST", "/v1/chat/completions", body)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "chat_template_kwargs")
-
-
-TOOL_TEXTS = [
-    "plain",
-    CALL,
-    CALL + "\n" + CALL + " and  more ",
-    "a <tool_call> not json </tool_call> b",
-    '<tool_call>{"name": "f"}',
-    "x <tool_cal",
-    '<tool_call>{"name": "f", "arguments": {"t": "<tool_call>"}}</tool_call>',
-    " spaces  \n",
-    '<tool_call>{"name": "f", "arguments": {"a": "</tool_call>"}}</tool_call> end',
-    '<tool_call>{"name": "f"}\n<tool_call>{"name": "g"}</tool_call>\n\n more',
-    '<tool_call>{"name": "f", "a": "line\nbreak <tool_call>"}</tool_call> x <tool_call>{"name": "g"}</tool_call>',
-    '<tool_call>{"name": "never, ends}</tool_call> and <tool_call>{"name": "g"}</tool_call></tool_cal',
-    '<tool_call>{"name": "f"}</tool_',
-    '<tool_call> {"nme": "f"} </tool_call>',
-    "<tool_call>a <tool_call>{}</tool_call><tool_call>",
-]
-
-
-F, G = ParsedCall("f", "{}"), ParsedCall("g", "{}")
-
-
-@pytest.mark.parametrize(
-    ("text", "content", "calls"),
-    [
-        ('<tool_call>{"name": "f", "arguments": null}</tool_call>', "", [F]),
-        ('<tool_call>{"name": "f", "arguments": ""}</tool_call>', "", [F]),
-        ('<tool_call>{"name": "f", "arguments": "{\\"a\\": 1}"}</tool_call>', "", [ParsedCall("f", '{"a": 1}')]),
-        ('<tool_call>{"name": "f", "parameters": {"a": 1}}</tool_call>', "", [ParsedCall("f", '{"a": 1}')]),
-        ('<tool_call>{"name": "f", "arguments": null, "parameters": {}}</tool_call>', "", [F]),
-        (
-            'a <tool_call>{"name": "f", "arguments": {"a": "</tool_call>"}}</tool_call> b',
-            "ab",
-            [ParsedCall("f", '{"a": "</tool_call>"}')],
-        ),
-        ('<tool_call>{"name": "f"}\n<tool_call>\n{"name": "g"}</tool_call>', "", [F, G]),
-        ('<tool_call>{"name": "f"} more', "more", [F]),
-        ('<tool_call>{"name": "f"}</tool_c', "", [F]),
-        ('<tool_call>{"name": "a\nb"}</tool_call><tool_call>{"name": "g"}</tool_call>', None, [G]),
-        ('<tool_call>{"name": "a</tool_call><tool_call>{"name": "g"}</tool_call>', None, [G]),
-        *(
-            (f'<tool_call>{{"name": "f", "arguments": {wrong}}}</tool_call>', None, [])
-            for wrong in ('"abc"', "[]", "1", "[" * 70 + "]" * 70, '"[1]"', '{"a":' * 70 + "1" + "}" * 70)
-        ),
-    ],
-)
-def test_a_tool_call_is_returned_only_in_a_form_that_can_be_sent_back(text, content, calls):
-    found, given = ToolCallParser().push(text, final=True)
-    assert given == calls
-    if content is not None:
-        assert found == content
-    elif not calls:
-        assert found == text
-    for call in given:
-        function = {"name": call.name, "arguments": call.arguments}
-        message = {"role": "assistant", "content": None, "tool_calls": [{"id": "c", "function": function}]}
-        (back,) = conversation_input([message], None).messages
-        assert isinstance(json.loads(back["tool_calls"][0]["function"]["arguments"]), dict)
-
-
-@pytest.mark.parametrize("text", TOOL_TEXTS)
-@pytest.mark.parametrize("size", [1, 2, 3, 7])
-def test_any_division_into_deltas_gives_the_same_calls(text, size):
-    whole = ToolCallParser().push(text, final=True)
-    parser, content, calls = ToolCallParser(), "", []
-    for start in range(0, len(text), size):
-        more, found = parser.push(text[start : start + size])
-        content, calls = content + more, calls + found
-    more, found = parser.push("", final=True)
-    assert (content + more, calls + found) == whole

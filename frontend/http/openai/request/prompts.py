@@ -17,6 +17,8 @@ from ....text.off_loop import LONG
 from ...service import Service
 from . import fields, schemas
 
+END_CHARS = 64  # of a prompt, which may begin the output's reasoning
+
 
 def split_prompt(prompt: schemas.Prompt, max_model_len: int) -> list[str | list[int]]:
     """One entry a prompt: a text, or its tokens. A list of integers is one prompt, any other list one prompt each."""
@@ -76,8 +78,11 @@ async def chat_tokens(
     use_tools: bool = True,
     add_special_tokens: bool = False,
     moment: float | None = None,
-) -> list[int]:
-    """The conversation as the model's template writes it at that moment. `raw`: the JSON that `body` came in."""
+) -> tuple[list[int], str]:
+    """The conversation as the model's template writes it at that moment, and the end of its text.
+
+    `raw`: the JSON that `body` came in.
+    """
     template, encoder = service.chat_template(), service.encoder
 
     def prepared() -> tuple[TemplateInput, str]:
@@ -92,7 +97,7 @@ async def chat_tokens(
         check_number_of_tokens(service, text, "messages")
         return encoder.encode_chat(rendered, mark, add_special_tokens)
 
-    return await service.off_loop(LONG if mark else len(text), encode)
+    return await service.off_loop(LONG if mark else len(text), encode), text[-END_CHARS:]
 
 
 def encode_text(service: Service, text: str, add_special_tokens: bool, field: str) -> list[int]:

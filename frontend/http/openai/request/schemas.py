@@ -7,7 +7,7 @@ from msgspec import Meta
 
 from paged_serve.protocol.messages.structured_outputs import StructuredOutputsParams
 
-from ....conversation.messages import Label, Messages, TemplateKwargs, Tools
+from ....conversation.messages import Label, Messages, ReasoningEffort, TemplateKwargs, Tools, Verbosity
 from . import fields
 
 Prompt = str | Annotated[list[str | fields.TokenId | list[fields.TokenId]], Meta(min_length=1)]
@@ -112,6 +112,9 @@ class ChatCompletionRequest(SamplingFields, frozen=True, kw_only=True):
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: TemplateKwargs | None = None
+    reasoning_effort: ReasoningEffort | None = None
+    verbosity: Verbosity | None = None
+    include_reasoning: bool | None = None  # in the answer: true
     max_tokens: fields.MaxTokens | None = None  # until the context is full
     max_completion_tokens: fields.MaxTokens | None = None
     logprobs: bool | None = None
@@ -133,6 +136,8 @@ class TokenizeChatRequest(_Body, frozen=True, kw_only=True):
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: TemplateKwargs | None = None
+    reasoning_effort: ReasoningEffort | None = None
+    verbosity: Verbosity | None = None
     add_special_tokens: bool | None = None  # false: the template writes them
     return_token_strs: bool | None = None
 

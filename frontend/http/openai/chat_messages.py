@@ -1,0 +1,66 @@
+"""Events of an output in the shapes of chat completions: a message, or the delta of a chunk."""
+
+from collections.abc import Sequence
+
+from msgspec import UNSET
+
+from ...parsers.events import Arguments, CallStart, Content, Event, Reasoning
+from .answers import ChatAnswerMessage, ChatDelta, FunctionCall, ToolCall
+
+
+def delta_of(events: Sequence[Event]) -> ChatDelta:
+    """Everything that one piece adds; a call's beginning and its first arguments are one entry."""
+    delta, calls = ChatDelta(), list[ToolCall]()
+    for event in events:
+        match event:
+            case Content(text):
+                delta.content = text if delta.content is UNSET else delta.content + text
+            case Reasoning(text):
+                delta.reasoning = text if delta.reasoning is UNSET else delta.reasoning + text
+                delta.reasoning_content = delta.reasoning
+            case CallStart(index, name, call_id):
+                function = FunctionCall(name=name, arguments="")
+                calls.append(ToolCall(index=index, id=call_id, type="function", function=function))
+            case Arguments(index, text):
+                if not calls or calls[-1].index != index:
+                    calls.append(ToolCall(index=index, function=FunctionCall(arguments="")))
+                calls[-1].function.arguments += text
+    if calls:
+        delta.tool_calls = calls
+    return delta
+
+
+class MessageBuilder:
+    """All events of one choice to its message."""
+
+    def __init__(self) -> None:
+        # Joined once: a text that grows is copied each time.
+        self._content: list[str] = []
+        self._reasoning: list[str] = []
+        self._calls: list[tuple[CallStart, list[str]]] = []
+
+    def add(self, events: Sequence[Event]) -> None:
+        for event in events:
+            match event:
+                case Content(text):
+                    self._content.append(text)
+                case Reasoning(text):
+                    self._reasoning.append(text)
+                case CallStart():
+                    self._calls.append((event, []))
+                case Arguments(index, text):
+                    self._calls[index][1].append(text)
+
+    def message(self) -> ChatAnswerMessage:
+        calls = [
+            ToolCall(id=start.id, type="function", function=FunctionCall(name=start.name, arguments="".join(arguments)))
+            for start, arguments in self._calls
+        ]
+        reasoning = "".join(self._reasoning)
+        content = "".join(self._content) or (None if calls or reasoning else "")
+        message = ChatAnswerMessage(role="assistant", content=content)
+        if reasoning:
+            message.reasoning = message.reasoning_content = reasoning
+        if calls:
+            message.tool_calls = calls
+        return message

@@ -1,0 +1,106 @@
+"""Which formats a model writes: by name, or by the marks that its chat template has."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from paged_serve.protocol.errors import ConfigError
+
+from .formats import (
+    ALL_TOOL_FORMATS,
+    DEEPSEEK,
+    FUNCTION_TAG,
+    GLM45,
+    GRANITE,
+    HARMONY,
+    HERMES,
+    KIMI_K2,
+    LLAMA3_JSON,
+    MISTRAL,
+    OLMO3,
+    PHI4_MINI,
+    PYTHONIC,
+    QWEN3_CODER,
+    THINK,
+    THINK_IN_BRACKETS,
+    ReasoningFormat,
+    ToolFormat,
+)
+
+AUTO, NONE = "auto", "none"
+Named = TypeVar("Named")
+
+# The first whose pattern the template has. Several share <tool_call>: the more special ones come first.
+_TOOL_MARKS: Sequence[tuple[str, ToolFormat]] = (
+    (r"<\|channel\|>", HARMONY),
+    ("<｜tool▁calls▁begin｜>", DEEPSEEK),
+    (r"<\|tool_calls_section_begin\|>", KIMI_K2),
+    ("<parameter=", QWEN3_CODER),
+    ("<function=", FUNCTION_TAG),
+    ("<arg_key>", GLM45),
+    (r"\[TOOL_CALLS\]", MISTRAL),
+    ("<function_calls>", OLMO3),
+    (r"<\|python_start\|>|func_name1\(params_name1=", PYTHONIC),
+    ("functools", PHI4_MINI),
+    (r"<\|tool_call\|>", GRANITE),
+    ("<tool_call>", HERMES),
+    (r'<\|python_tag\|>|"name": function name, "parameters"', LLAMA3_JSON),
+)
+_REASONING_MARKS: Sequence[tuple[str, ReasoningFormat]] = (("</think>", THINK), (r"\[THINK\]", THINK_IN_BRACKETS))
+
+# The names by which vLLM knows a format beside its own.
+_TOOL_NAMES: Mapping[str, ToolFormat] = {each.name: each for each in ALL_TOOL_FORMATS} | {
+    "deepseek_v3": DEEPSEEK,
+    "deepseek_v31": DEEPSEEK,
+    "glm47": GLM45,
+    "llama4_json": LLAMA3_JSON,
+    "llama4_pythonic": PYTHONIC,
+    "qwen3_xml": QWEN3_CODER,
+}
+_REASONING_NAMES: Mapping[str, ReasoningFormat] = dict.fromkeys(
+    ("think", "deepseek_r1", "deepseek_v3", "glm45", "kimi_k2", "qwen3"), THINK
+) | {"mistral": THINK_IN_BRACKETS}
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFormats:
+    """How a model writes calls of tools and reasoning; None: not at all, or in no known format."""
+
+    tools: ToolFormat | None = None
+    reasoning: ReasoningFormat | None = None
+
+    @property
+    def writes_channels(self) -> bool:
+        """Whether one table reads both, so that outputs are read by it even without tools."""
+        return self.tools is HARMONY
+
+    @property
+    def reasoning_name(self) -> str:
+        if self.writes_channels:
+            return HARMONY.name
+        return NONE if self.reasoning is None else self.reasoning.name
+
+
+def model_formats(templates: Iterable[str], tools: str = AUTO, reasoning: str = AUTO) -> ModelFormats:
+    """`tools` and `reasoning` are names of formats, auto or none. Raises ConfigError for a name that is unknown."""
+    source = "\n".join(templates)
+    if reasoning == "openai_gptoss":  # which writes both in channels
+        tools, reasoning = HARMONY.name, NONE
+    tool_format = _named("--tool-call-parser", tools, _TOOL_NAMES) or _found(source, tools, _TOOL_MARKS)
+    named = _named("--reasoning-parser", reasoning, _REASONING_NAMES)
+    return ModelFormats(tool_format, named or _found(source, reasoning, _REASONING_MARKS))
+
+
+def _named(flag: str, name: str, known: Mapping[str, Named]) -> Named | None:
+    if name in (AUTO, NONE):
+        return None
+    if name not in known:
+        raise ConfigError(f"{flag} is {name!r}; it can be {AUTO}, {NONE} or one of {', '.join(sorted(known))}")
+    return known[name]
+
+
+def _found(source: str, name: str, marks: Sequence[tuple[str, Named]]) -> Named | None:
+    if name != AUTO:
+        return None
+    return next((found for pattern, found in marks if re.search(pattern, source)), None)

@@ -1,0 +1,37 @@
+"""What generated text turns out to be, in its order."""
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True, frozen=True)
+class Content:
+    """A piece of the answer."""
+
+    text: str
+
+
+@dataclass(slots=True, frozen=True)
+class Reasoning:
+    """A piece of what the model writes before its answer."""
+
+    text: str
+
+
+@dataclass(slots=True, frozen=True)
+class CallStart:
+    """Call `index` of an output begins, counted from 0."""
+
+    index: int
+    name: str
+    id: str = ""  # "": the model gives none
+
+
+@dataclass(slots=True, frozen=True)
+class Arguments:
+    """A piece of the JSON of call `index`. All pieces together are an object, if the model ended it."""
+
+    index: int
+    text: str
+
+
+Event = Content | Reasoning | CallStart | Arguments

@@ -1,0 +1,1 @@
+"""Readers of one kind of text each, of which a format is made."""

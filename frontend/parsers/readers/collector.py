@@ -1,0 +1,113 @@
+"""Gathers what readers find into events, and settles which white space belongs to them."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..events import Arguments, CallStart, Content, Event, Reasoning
+
+Tools = Mapping[str, Mapping[str, Any]]  # parameters' JSON schemas, by name
+
+
+class Collector:
+    """White space at either edge of reasoning is dropped, and so is what stands before a call."""
+
+    def __init__(self, tools: Tools):
+        self.tools = tools
+        self.num_calls = 0
+        self._name = ""  # of the last call
+        self._events: list[Event] = []
+        self._content_space = ""  # behind content: it belongs to a call if one follows
+        self._reasoning_space = ""
+        self._reasoning_begun = False
+        self.schema: Mapping[str, Any] | None = None  # of the last parameter, if its tool declares it
+        self._num_parameters = 0  # of the last call
+        self._ending = ""  # what the last call's JSON lacks, unless more of it comes
+
+    def take(self) -> list[Event]:
+        """What has come since the last time."""
+        events, self._events = self._events, []
+        return joined(events) if len(events) > 1 else events
+
+    def content(self, text: str) -> None:
+        if shown := text.rstrip():
+            self._events.append(Content(self._content_space + shown))
+            self._content_space = ""
+        self._content_space += text[len(shown) :]
+
+    def reasoning(self, text: str) -> None:
+        shown = text.rstrip()
+        if shown and not self._reasoning_begun:
+            self._reasoning_begun = True
+            shown = shown.lstrip()
+            self._events.append(Reasoning(shown))
+        elif shown:
+            self._events.append(Reasoning(self._reasoning_space + shown))
+        space = text[len(text.rstrip()) :]
+        self._reasoning_space = space if shown else self._reasoning_space + space
+
+    def end_reasoning(self) -> None:
+        self._reasoning_begun, self._reasoning_space = False, ""
+
+    def end(self) -> None:
+        """No text follows."""
+        if self._content_space:
+            self._events.append(Content(self._content_space))
+            self._content_space = ""
+
+    def start_call(self, name: str, call_id: str = "") -> None:
+        self.end_call()
+        self._content_space = ""
+        self._name = name
+        self._events.append(CallStart(self.num_calls, name, call_id))
+        self.num_calls += 1
+        self._ending = "{}"
+
+    def arguments(self, text: str) -> None:
+        """A piece of their JSON, or all of it."""
+        if text:
+            self._events.append(Arguments(self.num_calls - 1, text))
+            self._ending = ""
+
+    def start_parameter(self, name: str) -> None:
+        """One of the call's arguments, which come one by one; its value follows."""
+        is_first = self._ending == "{}"
+        self.arguments(f"{'{' if is_first else ', '}{json.dumps(name, ensure_ascii=False)}: ")
+        self._num_parameters = 1 if is_first else self._num_parameters + 1
+        schema = self._declared().get(name)
+        self.schema = schema if isinstance(schema, Mapping) else None
+
+    def value(self, text: str) -> None:
+        """The end of the value of a parameter."""
+        self.arguments(text)
+        self._ending = "}"
+
+    def next_parameter(self) -> str:
+        """The name of an argument that stands there without one."""
+        declared = list(self._declared())
+        number = 0 if self._ending == "{}" else self._num_parameters
+        return str(declared[number]) if number < len(declared) else f"argument{number}"
+
+    def end_call(self) -> None:
+        """No more of the last call follows."""
+        self.arguments(self._ending)
+
+    def _declared(self) -> Mapping[str, Any]:
+        properties = self.tools.get(self._name, {}).get("properties")
+        return properties if isinstance(properties, Mapping) else {}
+
+
+def joined(events: Sequence[Event]) -> list[Event]:
+    """Neighbours of one kind as one event."""
+    merged: list[Event] = []
+    for event in events:
+        match (merged[-1] if merged else None, event):
+            case (Content(before), Content(text)):
+                merged[-1] = Content(before + text)
+            case (Reasoning(before), Reasoning(text)):
+                merged[-1] = Reasoning(before + text)
+            case (Arguments(index, before), Arguments(_, text)) if index == event.index:
+                merged[-1] = Arguments(index, before + text)
+            case _:
+                merged.append(event)
+    return merged

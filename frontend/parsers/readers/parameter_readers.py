@@ -1,0 +1,103 @@
+"""Parameters that a format writes one by one, as plain text, and what JSON they stand for."""
+
+import ast
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from .collector import Collector
+from .json_readers import MAX_NAME_CHARS
+from .states import FAIL, Key, Value
+from .tags import Tags
+
+
+def takes_text(schema: Mapping[str, Any] | None) -> bool:
+    """Whether a value is text as it stands, whatever it looks like."""
+    if schema is None:
+        return False
+    variants = schema.get("anyOf") or schema.get("oneOf")
+    if isinstance(variants, list):
+        others = [variant for variant in variants if variant != {"type": "null"}]
+        return bool(others) and all(isinstance(variant, dict) and takes_text(variant) for variant in others)
+    if "enum" in schema or "const" in schema:
+        values = schema.get("enum", [schema.get("const")])
+        return isinstance(values, list) and all(isinstance(value, str) for value in values)
+    declared = schema.get("type")
+    return declared in ("string", ["string"], ["string", "null"], ["null", "string"])
+
+
+def value_json(text: str) -> str:
+    """JSON of what is JSON or a literal of Python; else a JSON string of the text."""
+    text = text.strip()
+    try:
+        msgspec.json.decode(text)
+        return text
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        pass
+    try:
+        return msgspec.json.encode(ast.literal_eval(text)).decode()
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError, OverflowError):
+        return json.dumps(text, ensure_ascii=False)
+
+
+class KeyReader:
+    def __init__(self, state: Key, collector: Collector):
+        self._state, self._collector = state, collector
+        self._tags = Tags((state.end,))
+        self._pieces: list[str] = []
+
+    def read(self, text: str, at: int, final: bool) -> tuple[int, str | None]:
+        end, tag = self._tags.find(text, at, final)
+        self._pieces.append(text[at:end])
+        if sum(map(len, self._pieces)) > MAX_NAME_CHARS:
+            return end, FAIL
+        if not tag:
+            return end, None
+        self._collector.start_parameter("".join(self._pieces).strip())
+        return end + len(tag), self._state.next
+
+
+class ValueReader:
+    """A text is passed on as it comes; any other value once it is whole."""
+
+    def __init__(self, state: Value, collector: Collector):
+        self._state, self._collector = state, collector
+        self._tags = Tags((state.end,))
+        self._is_text = takes_text(collector.schema)
+        self._begun = False
+        self._held = ""  # a line break that may be the last
+        self._pieces: list[str] = []
+
+    def read(self, text: str, at: int, final: bool) -> tuple[int, str | None]:
+        end, tag = self._tags.find(text, at, final)
+        self._take(text[at:end])
+        if not tag:
+            return end, None
+        if self._is_text:
+            self._open()
+            self._collector.value(_inner(self._held if not self._state.trims else "") + '"')
+        else:
+            self._collector.value(value_json("".join(self._pieces)))
+        return end + len(tag), self._state.next
+
+    def _take(self, piece: str) -> None:
+        if not self._is_text:
+            self._pieces.append(piece)
+        elif piece:
+            if not self._begun and self._state.trims:
+                piece = piece.removeprefix("\n")
+            self._open()
+            piece = self._held + piece
+            self._held = "\n" if piece.endswith("\n") else ""
+            self._collector.arguments(_inner(piece[: len(piece) - len(self._held)]))
+
+    def _open(self) -> None:
+        if not self._begun:
+            self._begun = True
+            self._collector.arguments('"')
+
+
+def _inner(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)[1:-1]

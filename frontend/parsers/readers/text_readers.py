@@ -1,0 +1,69 @@
+"""Text between calls, the tags that end it, and headers of calls."""
+
+from .collector import Collector
+from .json_readers import behind_space
+from .states import FAIL, Header, Skip, Text
+from .tags import Tags
+
+MAX_HEADER_CHARS = 512
+
+
+class TextReader:
+    def __init__(self, state: Text, collector: Collector):
+        self._state, self._collector = state, collector
+        self._tags = Tags(state.tags)
+        self.tag_at: int | None = None  # where a tag stands that may turn out to be content
+
+    def read(self, text: str, at: int, final: bool) -> tuple[int, str | None]:
+        end, tag = self._tags.find(text, at, final)
+        if self._state.kind == "content":
+            self._collector.content(text[at:end])
+        elif self._state.kind == "reasoning":
+            self._collector.reasoning(text[at:end])
+        if not tag:
+            return end, None
+        if self._state.kind == "reasoning":
+            self._collector.end_reasoning()
+        if self._state.kind == "content" and self._state.may_return:
+            self.tag_at = end
+        return end + len(tag), self._state.tags[tag]
+
+
+class SkipReader:
+    def __init__(self, state: Skip, collector: Collector):
+        self._state = state
+        self._tags = Tags((*state.tags, *state.begins))
+        if state.ends_call:
+            collector.end_call()
+
+    def read(self, text: str, at: int, final: bool) -> tuple[int, str | None]:
+        start, at = at, behind_space(text, at)
+        if tag := self._tags.at(text, at):
+            begins = self._state.begins.get(tag)
+            return (at + len(tag), self._state.tags[tag]) if begins is None else (at, begins)
+        is_cut = at == len(text) or self._tags.may_begin(text, at)
+        if is_cut and not (final and self._state.keeps_space):
+            return len(text) if final else start, None
+        return start if self._state.keeps_space else at, self._state.otherwise
+
+
+class HeaderReader:
+    def __init__(self, state: Header, collector: Collector):
+        self._state, self._collector = state, collector
+        self._tags = Tags(dict.fromkeys(end.tag for end in state.ends))
+        self._text = ""
+
+    def read(self, text: str, at: int, final: bool) -> tuple[int, str | None]:
+        at_tag, tag = self._tags.find(text, at, final)
+        self._text += text[at:at_tag]
+        if len(self._text) > MAX_HEADER_CHARS:
+            return at_tag, FAIL
+        if not tag:
+            return at_tag, None
+        for end in self._state.ends:
+            if end.tag == tag and (found := end.pattern.search(self._text)) is not None:
+                groups = found.groupdict()
+                if groups.get("name"):
+                    self._collector.start_call(groups["name"], groups.get("id") or "")
+                return at_tag + len(tag), end.next
+        return at_tag, FAIL

@@ -1,0 +1,189 @@
+"""Every format of tool calls and reasoning: what is written is found, in whatever pieces it comes."""
+
+import json
+import random
+from collections.abc import Sequence
+
+import pytest
+
+from paged_serve.frontend.conversation.conversation import conversation_input
+from paged_serve.frontend.parsers.events import Arguments, CallStart, Content, Event, Reasoning
+from paged_serve.frontend.parsers.formats import ALL_TOOL_FORMATS, THINK, output_format
+from paged_serve.frontend.parsers.output_parser import OutputParser
+from paged_serve.frontend.parsers.readers.collector import joined
+from paged_serve.frontend.parsers.readers.states import Format
+
+from .outputs import TOOLS, WRITERS, Output, damaged, drawn_output, drawn_pieces
+
+FORMATS = {each.name: each for each in ALL_TOOL_FORMATS}
+
+
+def form_of(name: str, *, reasons: bool = True) -> Format:
+    form = output_format(FORMATS[name], THINK if reasons and name != "openai" else None)
+    assert form is not None
+    return form
+
+
+def events_of(form: Format, pieces: Sequence[str]) -> list[Event]:
+    parser = OutputParser(form, TOOLS)
+    found = [event for piece in pieces for event in parser.push(piece)]
+    return joined([*found, *parser.push("", final=True)])
+
+
+def read(events: Sequence[Event]) -> Output:
+    calls = [
+        (start.name, "".join(each.text for each in events if isinstance(each, Arguments) and each.index == start.index))
+        for start in events
+        if isinstance(start, CallStart)
+    ]
+    return Output(
+        "",
+        "".join(each.text for each in events if isinstance(each, Reasoning)),
+        "".join(each.text for each in events if isinstance(each, Content)),
+        [(name, json.loads(arguments)) for name, arguments in calls],
+    )
+
+
+def check(name: str, seed: int) -> None:
+    rng = random.Random(f"{name} {seed}")
+    reasons = rng.random() < 0.5
+    form, given = form_of(name, reasons=reasons), drawn_output(name, rng, reasons=reasons)
+    whole = events_of(form, [given.text])
+    found = read(whole)
+    assert (found.calls, found.reasoning) == (given.calls, given.reasoning), given.text
+    assert found.content == given.content, given.text
+    assert events_of(form, drawn_pieces(given.text, rng)) == whole, given.text
+    text = damaged(given.text, rng)
+    whole = events_of(form, [text])
+    assert events_of(form, drawn_pieces(text, rng)) == whole, text
+    assert events_of(form, list(text)) == whole, text
+    indices = [each.index for each in whole if isinstance(each, CallStart)]
+    assert indices == [*range(len(indices))]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_what_is_written_is_found_in_any_pieces(name):
+    for seed in range(100):
+        check(name, seed)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", FORMATS)
+def test_ten_thousand_outputs_of_a_format_are_found_in_any_pieces(name):
+    for seed in range(100, 10_100):
+        check(name, seed)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_arguments_come_piece_by_piece(name):
+    """An object, or for formats that name each argument the text of one."""
+    calls = [("get_weather", {"city": "x" * 200, "days": 3})]
+    num_pieces = []
+    for seed in range(4):  # arguments that come before the name wait for it
+        text, parser = WRITERS[name](calls, random.Random(seed)), OutputParser(form_of(name), TOOLS)
+        events = [event for char in text for event in parser.push(char)]
+        num_pieces.append(sum(isinstance(event, Arguments) for event in events))
+    at_once = 3 if name in ("pythonic", "olmo3") else 100  # a literal of Python is read when it is whole
+    assert max(num_pieces) >= at_once
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_no_tag_of_a_state_begins_another(name):
+    for state in form_of(name).states.values():
+        tags = [*getattr(state, "tags", ()), *getattr(state, "begins", ())]
+        assert not [(a, b) for a in tags for b in tags if a != b and b.startswith(a)]
+
+
+def test_states_of_reasoning_have_names_of_their_own():
+    names = {"in reasoning", "before reasoning", "reasoning", "after reasoning"}
+    assert not [each.name for each in ALL_TOOL_FORMATS if each.name != "openai" and names & each.states.keys()]
+
+
+@pytest.mark.parametrize(
+    ("begins", "text", "reasoning", "content"),
+    [
+        (False, "<think>a\n</think>\n\nb", "a", "b"),
+        (False, "b <think>a</think>", "", "b <think>a</think>"),
+        (False, "\n b", "", "\n b"),
+        (False, "<thi", "", "<thi"),
+        (True, "a</think>b", "a", "b"),
+        (True, "<think>\na</think>b", "a", "b"),
+        (True, "a b ", "a b", ""),
+        (True, "", "", ""),
+        (True, "</think>b", "", "b"),
+    ],
+)
+def test_reasoning_is_at_the_beginning_only(begins, text, reasoning, content):
+    form = output_format(None, THINK, is_open=begins)
+    assert form is not None
+    for pieces in ([text], list(text)):
+        found = read(events_of(form, pieces))
+        assert (found.reasoning, found.content) == (reasoning, content)
+
+
+F, G = ("f", {}), ("g", {})
+
+
+@pytest.mark.parametrize(
+    ("text", "content", "calls"),
+    [
+        ('<tool_call>{"name": "f", "arguments": null}</tool_call>', "", [F]),
+        ('<tool_call>{"name": "f", "arguments": ""}</tool_call>', "", [F]),
+        ('<tool_call>{"name": "f", "arguments": "{\\"a\\": 1}"}</tool_call>', "", [("f", {"a": 1})]),
+        ('<tool_call>{"name": "f", "parameters": {"a": 1}}</tool_call>', "", [("f", {"a": 1})]),
+        ('<tool_call>{"name": "f", "arguments": null, "parameters": {}}</tool_call>', "", [F]),
+        ('<tool_call>{"arguments": {"a": [1]}, "x": 1, "name": "f"}</tool_call>', "", [("f", {"a": [1]})]),
+        (
+            'a <tool_call>{"name": "f", "arguments": {"a": "</tool_call>"}}</tool_call> b',
+            "ab",
+            [("f", {"a": "</tool_call>"})],
+        ),
+        ('<tool_call>{"name": "f", "arguments": {"a": "x\ny"}}</tool_call>', "", [("f", {"a": "x\ny"})]),
+        ('<tool_call>{"name": "f"}\n<tool_call>\n{"name": "g"}</tool_call>', "", [F, G]),
+        ('<tool_call>{"name": "f"} more', "more", [F]),
+        ('<tool_call>{"name": "f"}</tool_c', "", [F]),
+        ('<tool_call>{"name": "a\nb"}</tool_call><tool_call>{"name": "g"}</tool_call>', None, [G]),
+        ('<tool_call>{"name": "a</tool_call><tool_call>{"name": "g"}</tool_call>', None, [G]),
+        ("a <tool_call> not json </tool_call> b", None, []),
+        ("<tool_call>a <tool_call>{}</tool_call><tool_call>", None, []),
+        ("x <tool_cal", None, []),
+        (" spaces  \n", None, []),
+        *(
+            (f'<tool_call>{{"name": "f", "arguments": {wrong}}}</tool_call>', None, [])
+            for wrong in ('"abc"', "[]", "1", '"[1]"')
+        ),
+    ],
+)
+def test_a_call_of_hermes_is_one_only_if_its_arguments_begin_as_an_object(text, content, calls):
+    for pieces in ([text], list(text)):
+        found = read(events_of(form_of("hermes"), pieces))
+        assert found.calls == calls
+        assert content is None or found.content == content
+        assert calls or found.content == text
+    for name, arguments in calls:
+        function = {"name": name, "arguments": json.dumps(arguments)}
+        conversation_input(
+            [{"role": "assistant", "content": None, "tool_calls": [{"id": "c", "function": function}]}], None
+        )
+
+
+def test_a_name_that_no_tool_has_is_no_call_where_nothing_else_marks_one():
+    text = '{"name": "Ada", "parameters": {}}'
+    assert events_of(form_of("llama3_json"), [text]) == [Content(text)]
+    assert events_of(form_of("pythonic"), ["[link](http://x)"]) == [Content("[link](http://x)")]
+
+
+def test_values_are_what_the_tool_declares():
+    text = (
+        "<tool_call><function=search><parameter=query>\n12\n</parameter><parameter=filters>\n{'a': True}\n</parameter>"
+        "<parameter=unknown>\n[1]\n</parameter><parameter=exact>\nyes\n</parameter></function></tool_call>"
+    )
+    (call,) = read(events_of(form_of("qwen3_coder"), [text])).calls
+    assert call == ("search", {"query": "12", "filters": {"a": True}, "unknown": [1], "exact": "yes"})
+
+
+def test_after_many_beginnings_that_are_none_a_text_holds_no_calls():
+    text = "<tool_call>no " * 64 + '<tool_call>{"name": "f"}</tool_call>'
+    for pieces in ([text], list(text)):
+        assert events_of(form_of("hermes"), pieces) == [Content(text)]
+    assert read(events_of(form_of("hermes"), [text.removeprefix("<tool_call>no ")])).calls == [F]
