@@ -161,7 +161,10 @@ def message_bytes(message: Deferred) -> int:
     ids = len(params.allowed_token_ids or ()) + len(params.stop_token_ids) + 2 * len(params.logit_bias or ())
     ids += sum(map(len, params.bad_words_token_ids))
     packed = len(message.prompt_token_ids) + sum(map(len, message.resume_token_ids))
-    grammar = 0 if params.grammar is None else len(params.grammar.source) * CHAR_BYTES
+    grammar = 0
+    if params.grammar is not None:
+        ids += len(params.grammar.after) + len(params.grammar.opens)
+        grammar = len(params.grammar.source) * CHAR_BYTES
     return MESSAGE_BYTES + packed + grammar + ID_BYTES * ids
 
 

@@ -9,7 +9,8 @@ from paged_serve.protocol.errors import ConfigError
 
 from .formats import (
     ALL_TOOL_FORMATS,
-    DEEPSEEK,
+    DEEPSEEK_V3,
+    DEEPSEEK_V31,
     FUNCTION_TAG,
     GLM45,
     GRANITE,
@@ -18,6 +19,7 @@ from .formats import (
     KIMI_K2,
     LLAMA3_JSON,
     MISTRAL,
+    MISTRAL_V3,
     OLMO3,
     PHI4_MINI,
     PYTHONIC,
@@ -34,12 +36,14 @@ Named = TypeVar("Named")
 # The first whose pattern the template has. Several share <tool_call>: the more special ones come first.
 _TOOL_MARKS: Sequence[tuple[str, ToolFormat]] = (
     (r"<\|channel\|>", HARMONY),
-    ("<｜tool▁calls▁begin｜>", DEEPSEEK),
+    ("(?s)<｜tool▁calls▁begin｜>.*```json", DEEPSEEK_V3),
+    ("<｜tool▁calls▁begin｜>", DEEPSEEK_V31),
     (r"<\|tool_calls_section_begin\|>", KIMI_K2),
     ("<parameter=", QWEN3_CODER),
     ("<function=", FUNCTION_TAG),
     ("<arg_key>", GLM45),
-    (r"\[TOOL_CALLS\]", MISTRAL),
+    (r"\[ARGS\]", MISTRAL),
+    (r"\[TOOL_CALLS\]", MISTRAL_V3),
     ("<function_calls>", OLMO3),
     (r"<\|python_start\|>|func_name1\(params_name1=", PYTHONIC),
     ("functools", PHI4_MINI),
@@ -51,8 +55,6 @@ _REASONING_MARKS: Sequence[tuple[str, ReasoningFormat]] = (("</think>", THINK), 
 
 # The names by which vLLM knows a format beside its own.
 _TOOL_NAMES: Mapping[str, ToolFormat] = {each.name: each for each in ALL_TOOL_FORMATS} | {
-    "deepseek_v3": DEEPSEEK,
-    "deepseek_v31": DEEPSEEK,
     "glm47": GLM45,
     "llama4_json": LLAMA3_JSON,
     "llama4_pythonic": PYTHONIC,

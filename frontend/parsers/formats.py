@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from .readers.states import (
     CONTENT,
     FAIL,
-    Format,
     Header,
     HeaderEnd,
     JsonArguments,
@@ -24,11 +23,33 @@ _NAME = re.compile(r"^\s*(?P<name>[^\s<>{}]+)\s*$")
 
 
 @dataclass(frozen=True, slots=True)
+class CallForm:
+    """How a call is written where an output is held to one: `begin`, the arguments, `end`.
+
+    {name} stands for the tool's name, {json} for its JSON string. Arguments are a JSON object, unless
+    `parameter_begin`, with {key} in it, is set: then they are written one by one.
+    """
+
+    begin: str
+    end: str
+    trigger: str  # how text goes over into calls
+    separator: str = ""
+    before: str = ""  # all calls
+    after: str = ""
+    behind_number: str = ""  # behind a number that stands between `begin` and the arguments, if there is one
+    parameter_begin: str = ""
+    parameter_end: str = ""
+    parameter_separator: str = ""
+    plain_text: bool = False  # strings are written as they are
+
+
+@dataclass(frozen=True, slots=True)
 class ToolFormat:
     """`states` have a content state that leads to the others. Outputs begin with `start`."""
 
     name: str
     states: Mapping[str, State]
+    form: CallForm | None  # None: outputs cannot be held to calls
     start: str = CONTENT
 
 
@@ -41,6 +62,10 @@ class ReasoningFormat:
     end: str
 
 
+def _object_in_list(begin: str, end: str = "") -> CallForm:
+    return CallForm('{"name": {json}, "arguments": ', "}", begin, ", ", f"{begin}[", f"]{end}")
+
+
 HERMES = ToolFormat(  # Hermes 2 Pro and 3, Qwen 2.5 and 3
     "hermes",
     {
@@ -49,6 +74,7 @@ HERMES = ToolFormat(  # Hermes 2 Pro and 3, Qwen 2.5 and 3
         "end": Skip({"</tool_call>": "between"}, CONTENT),
         "between": Skip({"<tool_call>": "call"}, CONTENT),
     },
+    CallForm('<tool_call>\n{"name": {json}, "arguments": ', "}\n</tool_call>", "<tool_call>", "\n"),
 )
 
 LLAMA3_JSON = ToolFormat(  # Llama 3.1 to 3.3: calls are the whole output
@@ -59,29 +85,29 @@ LLAMA3_JSON = ToolFormat(  # Llama 3.1 to 3.3: calls are the whole output
         "call": JsonCall("end", is_known=True),
         "end": Skip({";": "call"}, CONTENT),
     },
+    CallForm('{"name": {json}, "parameters": ', "}", '{"name": ', "; "),
     start="start",
 )
 
-MISTRAL = ToolFormat(  # a list of objects, or since its eleventh tokenizer a name and arguments
-    "mistral",
-    {
-        CONTENT: Text("content", {"[TOOL_CALLS]": "kind"}),
-        "kind": Skip({"[": "call"}, "name"),
-        "call": JsonCall("more"),
-        "more": Skip({",": "call", "]": CONTENT}, CONTENT),
-        "name": Header(
-            (
-                HeaderEnd(
-                    "[ARGS]",
-                    re.compile(r"^\s*(?P<name>[^\s\[\]{}]+)(\[CALL_ID\](?P<id>[^\s\[\]]+))?\s*$"),
-                    "arguments",
-                ),
-            )
-        ),
-        "arguments": JsonArguments("end"),
-        "end": Skip({"[TOOL_CALLS]": "kind"}, CONTENT),
-    },
-)
+_MISTRAL: Mapping[str, State] = {
+    CONTENT: Text("content", {"[TOOL_CALLS]": "kind"}),
+    "kind": Skip({"[": "call"}, "name"),
+    "call": JsonCall("more"),
+    "more": Skip({",": "call", "]": CONTENT}, CONTENT),
+    "name": Header(
+        (
+            HeaderEnd(
+                "[ARGS]",
+                re.compile(r"^\s*(?P<name>[^\s\[\]{}]+)(\[CALL_ID\](?P<id>[^\s\[\]]+))?\s*$"),
+                "arguments",
+            ),
+        )
+    ),
+    "arguments": JsonArguments("end"),
+    "end": Skip({"[TOOL_CALLS]": "kind"}, CONTENT),
+}
+MISTRAL = ToolFormat("mistral", _MISTRAL, CallForm("[TOOL_CALLS]{name}[ARGS]", "", "[TOOL_CALLS]"))
+MISTRAL_V3 = ToolFormat("mistral_v3", _MISTRAL, _object_in_list("[TOOL_CALLS]"))  # tokenizers 3 to 10
 
 PYTHONIC = ToolFormat(  # Llama 3.2 and 4, ToolACE
     "pythonic",
@@ -92,6 +118,7 @@ PYTHONIC = ToolFormat(  # Llama 3.2 and 4, ToolACE
         "calls": PythonCalls("end", "]"),
         "end": Skip({"<|python_end|>": CONTENT}, CONTENT),
     },
+    CallForm("{name}(", ")", "[", ", ", "[", "]", parameter_begin="{key}=", parameter_separator=", "),
     start="start",
 )
 
@@ -101,6 +128,11 @@ OLMO3 = ToolFormat(
         CONTENT: Text("content", {"<function_calls>": "calls"}),
         "calls": PythonCalls(CONTENT, "</function_calls>"),
     },
+    CallForm(
+        *("{name}(", ")", "<function_calls>", "\n", "<function_calls>", "</function_calls>"),
+        parameter_begin="{key}=",
+        parameter_separator=", ",
+    ),
 )
 
 QWEN3_CODER = ToolFormat(
@@ -115,6 +147,15 @@ QWEN3_CODER = ToolFormat(
         "close": Skip({"</tool_call>": "between"}, "between", ends_call=True),
         "between": Skip({"<tool_call>": "open", "<function=": "name"}, CONTENT),
     },
+    CallForm(
+        "<tool_call>\n<function={name}>\n",
+        "</function>\n</tool_call>",
+        "<tool_call>",
+        "\n",
+        parameter_begin="<parameter={key}>\n",
+        parameter_end="\n</parameter>\n",
+        plain_text=True,
+    ),
 )
 
 FUNCTION_TAG = ToolFormat(  # Functionary 3.1, Llama's custom tools
@@ -126,6 +167,7 @@ FUNCTION_TAG = ToolFormat(  # Functionary 3.1, Llama's custom tools
         "end": Skip({"</function>": "between"}, CONTENT),
         "between": Skip({"<function=": "name"}, CONTENT),
     },
+    CallForm("<function={name}>", "</function>", "<function="),
 )
 
 GLM45 = ToolFormat(  # GLM 4.5 to 4.7
@@ -139,21 +181,38 @@ GLM45 = ToolFormat(  # GLM 4.5 to 4.7
         "more": Skip({"<arg_key>": "key", "</tool_call>": "between"}, CONTENT),
         "between": Skip({"<tool_call>": "name"}, CONTENT, ends_call=True),
     },
+    CallForm(
+        "<tool_call>{name}\n",
+        "</tool_call>",
+        "<tool_call>",
+        "\n",
+        parameter_begin="<arg_key>{key}</arg_key>\n<arg_value>",
+        parameter_end="</arg_value>\n",
+        plain_text=True,
+    ),
 )
 
 _FUNCTION = re.compile(r"^\s*function\s*$")
-DEEPSEEK = ToolFormat(  # V3 and R1 write "function", the name and a fenced block; V3.1 the name and the arguments
-    "deepseek",
-    {
-        CONTENT: Text("content", {"<｜tool▁calls▁begin｜>": "calls", "<｜tool▁call▁begin｜>": "header"}),
-        "calls": Skip({"<｜tool▁call▁begin｜>": "header", "<｜tool▁calls▁end｜>": CONTENT}, CONTENT),
-        "header": Header(
-            (HeaderEnd("<｜tool▁sep｜>", _FUNCTION, "name"), HeaderEnd("<｜tool▁sep｜>", _NAME, "arguments"))
-        ),
-        "name": Header((HeaderEnd("```json", _NAME, "arguments"),)),
-        "arguments": JsonArguments("end"),
-        "end": Skip({"```": "end", "<｜tool▁call▁end｜>": "calls"}, CONTENT),
-    },
+_DEEPSEEK: Mapping[str, State] = {
+    CONTENT: Text("content", {"<｜tool▁calls▁begin｜>": "calls", "<｜tool▁call▁begin｜>": "header"}),
+    "calls": Skip({"<｜tool▁call▁begin｜>": "header", "<｜tool▁calls▁end｜>": CONTENT}, CONTENT),
+    "header": Header((HeaderEnd("<｜tool▁sep｜>", _FUNCTION, "name"), HeaderEnd("<｜tool▁sep｜>", _NAME, "arguments"))),
+    "name": Header((HeaderEnd("```json", _NAME, "arguments"),)),
+    "arguments": JsonArguments("end"),
+    "end": Skip({"```": "end", "<｜tool▁call▁end｜>": "calls"}, CONTENT),
+}
+_DEEPSEEK_CALLS = ("<｜tool▁calls▁begin｜>", "\n", "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>")
+DEEPSEEK_V3 = ToolFormat(  # and R1
+    "deepseek_v3",
+    _DEEPSEEK,
+    CallForm(
+        "<｜tool▁call▁begin｜>function<｜tool▁sep｜>{name}\n```json\n", "\n```<｜tool▁call▁end｜>", *_DEEPSEEK_CALLS
+    ),
+)
+DEEPSEEK_V31 = ToolFormat(
+    "deepseek_v31",
+    _DEEPSEEK,
+    CallForm("<｜tool▁call▁begin｜>{name}<｜tool▁sep｜>", "<｜tool▁call▁end｜>", *_DEEPSEEK_CALLS),
 )
 
 _KIMI_NAME = re.compile(r"^\s*(?P<id>(?:functions\.)?(?P<name>[^\s:<>]+?)(?::\d+)?)\s*$")
@@ -166,6 +225,14 @@ KIMI_K2 = ToolFormat(
         "arguments": JsonArguments("end"),
         "end": Skip({"<|tool_call_end|>": "calls"}, CONTENT),
     },
+    CallForm(
+        "<|tool_call_begin|>functions.{name}:",
+        "<|tool_call_end|>",
+        "<|tool_calls_section_begin|>",
+        before="<|tool_calls_section_begin|>",
+        after="<|tool_calls_section_end|>",
+        behind_number="<|tool_call_argument_begin|>",
+    ),
 )
 
 
@@ -178,7 +245,7 @@ def _json_list(name: str, *begins: str, end: str = "") -> ToolFormat:
         "more": Skip({",": "call", "]": "end"}, CONTENT),
         "end": Skip({end: CONTENT} if end else {}, CONTENT),
     }
-    return ToolFormat(name, states)
+    return ToolFormat(name, states, _object_in_list(begins[0], end))
 
 
 GRANITE = _json_list("granite", "<|tool_call|>", "<tool_call>")  # Granite 3
@@ -200,31 +267,13 @@ HARMONY = ToolFormat(  # gpt-oss; a message's header says its channel and, of a 
         "arguments": JsonArguments("between"),
         "between": Text("nothing", {"<|start|>": "header", "<|channel|>": "header"}),
     },
+    None,
     start="header",
 )
 
 ALL_TOOL_FORMATS = (
-    *(HERMES, LLAMA3_JSON, MISTRAL, PYTHONIC, OLMO3, QWEN3_CODER, FUNCTION_TAG, GLM45, DEEPSEEK, KIMI_K2),
-    *(GRANITE, PHI4_MINI, HARMONY),
+    *(HERMES, LLAMA3_JSON, MISTRAL, MISTRAL_V3, PYTHONIC, OLMO3, QWEN3_CODER, FUNCTION_TAG, GLM45),
+    *(DEEPSEEK_V3, DEEPSEEK_V31, KIMI_K2, GRANITE, PHI4_MINI, HARMONY),
 )
 THINK = ReasoningFormat("think", "<think>", "</think>")  # DeepSeek R1, Qwen 3, QwQ, GLM 4.5, Kimi K2 and many others
 THINK_IN_BRACKETS = ReasoningFormat("mistral", "[THINK]", "[/THINK]")  # Magistral
-
-
-def output_format(
-    tools: ToolFormat | None, reasoning: ReasoningFormat | None, *, is_open: bool = False
-) -> Format | None:
-    """One table of both; None if every output is content as it stands. `is_open`: the prompt ends in reasoning."""
-    if tools is None and reasoning is None:
-        return None
-    states: dict[str, State] = dict(tools.states) if tools else {CONTENT: Text("content")}
-    start = tools.start if tools else CONTENT
-    if reasoning is None:
-        return Format(states, start)
-    states |= {
-        "in reasoning": Skip({reasoning.begin: "reasoning"}, "reasoning"),
-        "before reasoning": Skip({reasoning.begin: "reasoning"}, start, keeps_space=True),
-        "reasoning": Text("reasoning", {reasoning.end: "after reasoning"}),
-        "after reasoning": Skip({}, start),
-    }
-    return Format(states, "in reasoning" if is_open else "before reasoning")

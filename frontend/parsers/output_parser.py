@@ -60,11 +60,11 @@ class OutputParser:
     def __init__(self, form: Format, tools: Tools):
         self._states = form.states
         self._collector = Collector(tools)
-        self._text = ""  # from where the reader stands, or from where a call may begin
-        self._at = 0
+        self._text, self._at = "", 0  # unread from `at` on
         self._num_failures = 0
-        # Where a call may begin, and where its text goes on behind its tag; None where none is open.
-        self._begin: tuple[int, int] | None = (0, 0)
+        # What was read since a call may have begun, in pieces, and how long the tag is that has begun it.
+        self._held: list[str] | None = []
+        self._tag_len = 0
         self._enter(form.start)
 
     @property
@@ -74,41 +74,41 @@ class OutputParser:
 
     def push(self, text: str, final: bool = False) -> list[Event]:
         """What the text adds; `final` with the last piece."""
-        self._text += text
+        self._text, self._at = self._text[self._at :] + text, 0
         while (target := self._read(final)) is not None:
-            self._follow(target)
-        read = self._at if self._begin is None else self._begin[0]
-        self._text, self._at = self._text[read:], self._at - read
-        if self._begin is not None:
-            self._begin = (0, self._begin[1] - read)
+            if target == FAIL:
+                self._fail()
+            else:
+                self._enter(target)
         if final:
             self._collector.end()
         return self._collector.take()
 
     def _read(self, final: bool) -> str | None:
         """The next state; None: more text must come."""
-        num_calls = self.num_calls
-        self._at, target = self._reader.read(self._text, self._at, final)
+        before, num_calls = self._at, self.num_calls
+        self._at, target = self._reader.read(self._text, before, final)
         if self.num_calls > num_calls:
-            self._begin = None
-        return FAIL if final and target is None and self._begin is not None else target
+            self._held = None
+        elif self._held is not None:
+            self._held.append(self._text[before : self._at])
+        elif isinstance(self._reader, TextReader) and self._reader.tag_at is not None:
+            tag = self._text[self._reader.tag_at : self._at]
+            self._held, self._tag_len = [tag], len(tag)
+        return FAIL if final and target is None and self._held is not None else target
 
-    def _follow(self, target: str) -> None:
-        if target != FAIL:
-            if isinstance(self._reader, TextReader) and self._reader.tag_at is not None:
-                self._begin = (self._reader.tag_at, self._at)
-            self._enter(target)
-            return
-        if self._begin is not None:
-            begin, self._at = self._begin
-            self._collector.content(self._text[begin : self._at])
+    def _fail(self) -> None:
+        """What is held is content, and read as such behind its tag."""
+        if self._held is not None:
+            self._text, self._at = "".join(self._held) + self._text[self._at :], self._tag_len
+            self._collector.content(self._text[: self._at])
             self._num_failures += 1
         self._enter(CONTENT)
 
     def _enter(self, name: str) -> None:
         state = self._states[name]
         if isinstance(state, Text):
-            self._begin = None
+            self._held = None
             self._collector.end_call()
             if self._num_failures >= MAX_FAILURES:
                 state = Text(state.kind)

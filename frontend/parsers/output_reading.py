@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from .detection import ModelFormats
-from .formats import output_format
+from .formats import ReasoningFormat, ToolFormat
 from .output_parser import OutputParser
 from .readers.collector import Tools
-from .readers.states import Format, PythonCalls, Value
+from .readers.states import CONTENT, Format, PythonCalls, Skip, State, Text, Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class OutputReading:
     format: Format
     tools: Tools
     begins_in_reasoning: bool = False  # the prompt's end has begun it
-    reasoning_begin: str = ""  # tags; "" where reasoning has none of its own, or has ended within the prompt
+    reasoning_begin: str = ""  # its tags; "" where it has none of its own, or where the prompt has ended it
     reasoning_end: str = ""
 
     def parser(self) -> OutputParser:
@@ -41,16 +41,33 @@ def output_reading(
 ) -> OutputReading | None:
     """`tools`: those that the output may call, each with its parameters' schema. None: all text is content."""
     tool_format = formats.tools if tools or formats.writes_channels else None
-    reasoning, is_open = formats.reasoning, False
-    if reasoning is not None:
-        end = prompt_end.rstrip()
-        is_open = end.endswith(reasoning.begin)
-        if end.endswith(reasoning.end):
-            reasoning = None
+    reasoning, end = formats.reasoning, prompt_end.rstrip()
+    is_open = reasoning is not None and end.endswith(reasoning.begin)
+    has_ended = reasoning is not None and end.endswith(reasoning.end)
     form = output_format(tool_format, reasoning, is_open=is_open)
     if form is None:
         return None
     reads_values = any(isinstance(state, Value | PythonCalls) for state in form.states.values())
     schemas = {name: (schema or {}) if reads_values else {} for name, schema in tools}
-    begin, end = ("", "") if reasoning is None else (reasoning.begin, reasoning.end)
-    return OutputReading(form, schemas, is_open, begin, end)
+    if reasoning is None or has_ended:
+        return OutputReading(form, schemas)
+    return OutputReading(form, schemas, is_open, reasoning.begin, reasoning.end)
+
+
+def output_format(
+    tools: ToolFormat | None, reasoning: ReasoningFormat | None, *, is_open: bool = False
+) -> Format | None:
+    """One table of both; None if every output is content as it stands. `is_open`: the prompt ends in reasoning."""
+    if tools is None and reasoning is None:
+        return None
+    states: dict[str, State] = dict(tools.states) if tools else {CONTENT: Text("content")}
+    start = tools.start if tools else CONTENT
+    if reasoning is None:
+        return Format(states, start)
+    states |= {
+        "in reasoning": Skip({reasoning.begin: "reasoning"}, "reasoning"),
+        "before reasoning": Skip({reasoning.begin: "reasoning"}, start, keeps_space=True),
+        "reasoning": Text("reasoning", {reasoning.end: "after reasoning"}),
+        "after reasoning": Skip({}, start),
+    }
+    return Format(states, "in reasoning" if is_open else "before reasoning")

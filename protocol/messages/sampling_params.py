@@ -129,6 +129,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
             "allowed_token_ids": self.allowed_token_ids or (),
             "logit_bias": tuple(self.logit_bias or ()),
             "bad_words_token_ids": tuple(token for word in self.bad_words_token_ids for token in word),
+            "grammar": () if self.grammar is None else self.grammar.after + self.grammar.opens,
         }
         for field, ids in named.items():
             if ids and not 0 <= min(ids) <= (highest := max(ids)) < vocab_size:

@@ -20,6 +20,7 @@ class Grammar(Record, frozen=True):
 
     source: GrammarText  # JSON of an llguidance grammar: {"grammars": [{"json_schema": …} or {"lark_grammar": …}]}
     after: TokenIds = ()  # the output is free up to the first of these tokens; empty: it is bound from its first token
+    opens: TokenIds = ()  # it is free only if one of these is its first token; empty: in any case
 
 
 class StructuredOutputsParams(

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable
 import pytest
 
 from paged_serve.frontend.parsers.events import Content
-from paged_serve.frontend.parsers.formats import HERMES, THINK, output_format
+from paged_serve.frontend.parsers.formats import HERMES, THINK
 from paged_serve.frontend.parsers.output_parser import OutputParser
+from paged_serve.frontend.parsers.output_reading import output_format
 from paged_serve.frontend.text.detokenizer import Detokenizer
 from paged_serve.frontend.text.sequence_text import SequenceText
 from paged_serve.frontend.text.stop_strings import StopAutomaton, StopStrings
@@ -20,6 +21,7 @@ MEGABYTE = 1_000_000
 CALL = '<tool_call>{"name": "f", "arguments": {}}</tool_call>'
 OUTPUTS = {  # what repeats
     "white space": " ",
+    "a call of white space": " ",
     "a call that never ends": "a",
     "calls": CALL,
     "calls that are none": "<tool_call></tool_call>",
@@ -36,7 +38,7 @@ STOPS = [("ab" * 32)[:63] + chr(65 + i) for i in range(16)]
 
 
 def output(kind: str, length: int) -> str:
-    begin = "<tool_call>" if kind == "a call that never ends" else ""
+    begin = "<tool_call>" if kind.startswith("a call ") else ""
     return (begin + OUTPUTS[kind] * (length // len(OUTPUTS[kind]) + 1))[:length]
 
 

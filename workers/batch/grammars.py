@@ -37,15 +37,21 @@ class RowGrammar:
     matcher: "LLMatcher"
     bits: NDArray[np.int32]  # [words] of the next token: bit i is set if token i is allowed
     after: frozenset[int]  # as Grammar.after; empty once one of them has come
+    opens: frozenset[int] = frozenset()  # as Grammar.opens; empty behind the first token
     failure: str = ""  # why no token can follow
 
     @property
     def binds(self) -> bool:
         """False while the output is still free."""
-        return not self.after
+        return not self.after or bool(self.opens)
 
     def append(self, token: int) -> None:
         """Take the row's next output token."""
+        if self.opens:
+            begins, self.opens = token in self.opens, frozenset()
+            if begins:
+                return
+            self.after = frozenset()
         if not self.binds:
             if token in self.after:
                 self.after = frozenset()
@@ -80,7 +86,8 @@ class Grammars:
         """For a row whose output so far is `output`."""
         self.wait()
         matcher = self._matcher(grammar.source)
-        row = RowGrammar(matcher, np.zeros(self._words, np.int32), frozenset(grammar.after))
+        opens = frozenset(grammar.opens) if grammar.after else frozenset()
+        row = RowGrammar(matcher, np.zeros(self._words, np.int32), frozenset(grammar.after), opens)
         if matcher.is_error():
             row.failure = _reason(matcher)
         for token in output:
@@ -105,6 +112,8 @@ class Grammars:
             self._executor, [(row.matcher, i) for i, row in enumerate(rows)], masks
         )
         for row, bits in zip(rows, masks, strict=True):
+            for token in row.opens:
+                bits.view(np.uint32)[token // 32] |= np.uint32(1 << token % 32)
             row.bits = bits
             if row.matcher.is_error():
                 row.failure = _reason(row.matcher)

@@ -22,6 +22,8 @@ from .request.schemas import ChatCompletionRequest, without_prompt
 from .request.structured_outputs import grammar_of
 from .request.tool_choice import tool_choice_of
 
+NO_FORMAT = "tools: the chat template shows no known format of calls, so they stay content; see --tool-call-parser"
+
 
 async def chat_prompt(service: Service, body: ChatCompletionRequest, raw: bytes, moment: int) -> Prompt:
     """The conversation as rendered at that moment, with its parameters; `raw`: the JSON of the body.
@@ -45,7 +47,9 @@ async def chat_prompt(service: Service, body: ChatCompletionRequest, raw: bytes,
     )
     called = [(tool.function.name, tool.function.parameters) for tool in choice.tools] if choice.mode != "none" else []
     reading = output_reading(service.formats, called, prompt_end)
-    grammar, warnings = await grammar_of(service, body, choice.form())
+    grammar, warnings = await grammar_of(service, body, choice.form(service.formats.tools), reading)
+    if called and service.formats.tools is None:
+        warnings = [*warnings, NO_FORMAT]
     params = await service.off_loop(len(raw), chat_params, service, body, max_tokens, grammar)
     params.check_vocabulary(service.engine.limits.vocab_size)
     check_num_prompt_logprobs(params, len(ids))

@@ -17,8 +17,8 @@ class Collector:
         self.num_calls = 0
         self._name = ""  # of the last call
         self._events: list[Event] = []
-        self._content_space = ""  # behind content: it belongs to a call if one follows
-        self._reasoning_space = ""
+        self._content_space: list[str] = []  # behind content: it belongs to a call if one follows
+        self._reasoning_space: list[str] = []
         self._reasoning_begun = False
         self.schema: Mapping[str, Any] | None = None  # of the last parameter, if its tool declares it
         self._num_parameters = 0  # of the last call
@@ -31,33 +31,38 @@ class Collector:
 
     def content(self, text: str) -> None:
         if shown := text.rstrip():
-            self._events.append(Content(self._content_space + shown))
-            self._content_space = ""
-        self._content_space += text[len(shown) :]
+            self._events.append(Content("".join([*self._content_space, shown])))
+            self._content_space = []
+        if space := text[len(shown) :]:
+            self._content_space.append(space)
+
+    def drop_space(self) -> None:
+        """The white space behind the content is none of it."""
+        self._content_space = []
 
     def reasoning(self, text: str) -> None:
         shown = text.rstrip()
-        if shown and not self._reasoning_begun:
-            self._reasoning_begun = True
-            shown = shown.lstrip()
-            self._events.append(Reasoning(shown))
+        if shown and self._reasoning_begun:
+            self._events.append(Reasoning("".join([*self._reasoning_space, shown])))
         elif shown:
-            self._events.append(Reasoning(self._reasoning_space + shown))
-        space = text[len(text.rstrip()) :]
-        self._reasoning_space = space if shown else self._reasoning_space + space
+            self._reasoning_begun = True
+            self._events.append(Reasoning(shown.lstrip()))
+        if shown:
+            self._reasoning_space = []
+        self._reasoning_space.append(text[len(shown) :])
 
     def end_reasoning(self) -> None:
-        self._reasoning_begun, self._reasoning_space = False, ""
+        self._reasoning_begun, self._reasoning_space = False, []
 
     def end(self) -> None:
         """No text follows."""
         if self._content_space:
-            self._events.append(Content(self._content_space))
-            self._content_space = ""
+            self._events.append(Content("".join(self._content_space)))
+            self._content_space = []
 
     def start_call(self, name: str, call_id: str = "") -> None:
         self.end_call()
-        self._content_space = ""
+        self.drop_space()
         self._name = name
         self._events.append(CallStart(self.num_calls, name, call_id))
         self.num_calls += 1

@@ -31,20 +31,22 @@ class TextReader:
 
 class SkipReader:
     def __init__(self, state: Skip, collector: Collector):
-        self._state = state
+        self._state, self._collector = state, collector
         self._tags = Tags((*state.tags, *state.begins))
         if state.ends_call:
             collector.end_call()
 
     def read(self, text: str, at: int, final: bool) -> tuple[int, str | None]:
         start, at = at, behind_space(text, at)
+        if self._state.keeps_space:
+            self._collector.content(text[start:at])
         if tag := self._tags.at(text, at):
+            self._collector.drop_space()
             begins = self._state.begins.get(tag)
             return (at + len(tag), self._state.tags[tag]) if begins is None else (at, begins)
-        is_cut = at == len(text) or self._tags.may_begin(text, at)
-        if is_cut and not (final and self._state.keeps_space):
-            return len(text) if final else start, None
-        return start if self._state.keeps_space else at, self._state.otherwise
+        if (at == len(text) or self._tags.may_begin(text, at)) and not (final and self._state.keeps_space):
+            return len(text) if final else at, None
+        return at, self._state.otherwise
 
 
 class HeaderReader:

@@ -182,7 +182,7 @@ WRITERS: Mapping[str, Callable[[Sequence[Call], random.Random], str]] = {
         *(hermes, llama3_json, mistral, pythonic, olmo3, qwen3_coder, function_tag, glm45, deepseek, kimi_k2),
         *(granite, phi4_mini_json, openai),
     )
-}
+} | {"mistral_v3": mistral, "deepseek_v3": deepseek, "deepseek_v31": deepseek}
 WHOLE_OUTPUT = {"llama3_json", "pythonic"}  # calls are the whole of an output
 
 

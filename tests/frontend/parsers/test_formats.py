@@ -8,8 +8,9 @@ import pytest
 
 from paged_serve.frontend.conversation.conversation import conversation_input
 from paged_serve.frontend.parsers.events import Arguments, CallStart, Content, Event, Reasoning
-from paged_serve.frontend.parsers.formats import ALL_TOOL_FORMATS, THINK, output_format
+from paged_serve.frontend.parsers.formats import ALL_TOOL_FORMATS, THINK
 from paged_serve.frontend.parsers.output_parser import OutputParser
+from paged_serve.frontend.parsers.output_reading import output_format
 from paged_serve.frontend.parsers.readers.collector import joined
 from paged_serve.frontend.parsers.readers.states import Format
 

@@ -79,6 +79,19 @@ def test_only_end_tokens_follow_what_is_complete(grammars):
     assert allowed(grammars, row) == sorted(EOS)
 
 
+def test_the_first_token_decides_whether_free_text_comes_before(grammars):
+    form = lark('start: "no"', after=(7,), opens=(5, 800))
+    bound = allowed(grammars, grammars.prepare(lark('start: "no"'), []))
+    assert allowed(grammars, grammars.prepare(form, [])) == sorted({*bound, 5, 800})
+    assert not grammars.prepare(form, [800]).binds
+    assert not grammars.prepare(form, [800, 5]).binds
+    assert allowed(grammars, grammars.prepare(form, [800, 9, 7])) == bound
+    token = next(token for token in bound if token != EOS[0])
+    assert allowed(grammars, grammars.prepare(form, [token])) == allowed(
+        grammars, grammars.prepare(lark('start: "no"'), [token])
+    )
+
+
 def test_the_output_is_free_until_the_token_that_the_grammar_comes_after(grammars):
     row = grammars.prepare(lark('start: "no"', after=(7, 9)), [5, 6])
     assert len(allowed(grammars, row)) == VOCAB_SIZE

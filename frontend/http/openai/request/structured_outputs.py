@@ -7,14 +7,21 @@ import msgspec
 from paged_serve.protocol.errors import InvalidRequest
 from paged_serve.protocol.messages.structured_outputs import Grammar, StructuredOutputsParams
 
+from ....parsers.output_reading import OutputReading
+from ....text.tokenizer import Tokenizer
 from ...service import Service
 from .schemas import ResponseFormat, SamplingFields
 
 
 async def grammar_of(
-    service: Service, body: SamplingFields, calls: StructuredOutputsParams | None = None
+    service: Service,
+    body: SamplingFields,
+    calls: StructuredOutputsParams | None = None,
+    reading: OutputReading | None = None,
 ) -> tuple[Grammar | None, list[str]]:
     """None without a form; and what of the form is not enforced. `calls`: the form that its tool calls must have.
+
+    `reading`: of a chat, whose reasoning is free and comes before the form.
 
     Raises InvalidRequest, by the field as the body has it, for what cannot be.
     """
@@ -31,10 +38,29 @@ async def grammar_of(
         form, field = calls, "tools"
     if form is None:
         return None, []
+    if service.formats.writes_channels and reading is not None:
+        raise InvalidRequest(f"{field} cannot be kept by a model that writes in channels; leave it out", field)
     try:
-        return await service.grammars.compile(form)
+        grammar, warnings = await service.grammars.compile(form)
+        return _behind_reasoning(grammar, service.tokenizer, reading), warnings
     except InvalidRequest as refused:
         raise InvalidRequest(f"{field}: {refused}", field) from None
+
+
+def _behind_reasoning(grammar: Grammar, tokenizer: Tokenizer, reading: OutputReading | None) -> Grammar:
+    if reading is None or not reading.reasoning_end:
+        return grammar
+    begin, end = tokenizer.token_id(reading.reasoning_begin), tokenizer.token_id(reading.reasoning_end)
+    if end is not None and reading.begins_in_reasoning:
+        return msgspec.structs.replace(grammar, after=(end,))
+    if end is not None and begin is not None:
+        return msgspec.structs.replace(grammar, after=(end,), opens=(begin,))
+    if not reading.begins_in_reasoning:
+        return grammar  # so the answer comes without reasoning
+    raise InvalidRequest(
+        f"the prompt ends within reasoning, and where that ends cannot be seen: {reading.reasoning_end} is no single "
+        "token of this model. Switch reasoning off, as with reasoning_effort 'none'"
+    )
 
 
 def _form(given: ResponseFormat) -> StructuredOutputsParams | None:

@@ -9,7 +9,8 @@ from paged_serve.protocol.errors import InvalidRequest
 from paged_serve.protocol.messages.structured_outputs import StructuredOutputsParams
 
 from ....conversation.messages import Tool
-from ....parsers.hermes_grammar import CallableTool, calls_form
+from ....parsers.call_forms import CallableTool, calls_form
+from ....parsers.formats import ToolFormat
 from .schemas import ChatCompletionRequest
 
 Mode = Literal["none", "auto", "required"]
@@ -25,19 +26,35 @@ class ToolChoice:
     parallel: bool
     is_named: bool = False  # one function was named, and its call ends with "stop"
 
-    def form(self) -> StructuredOutputsParams | None:
-        """What the output is held to; None where the model writes what it likes."""
+    def form(self, written: ToolFormat | None) -> StructuredOutputsParams | None:
+        """What the output is held to, in the model's format; None where the model writes what it likes.
+
+        Raises InvalidRequest where that format is unknown.
+        """
         if self.mode == "none" or not self.tools:
             return None
         is_strict = any(tool.function.strict for tool in self.tools)
         if self.mode == "auto" and not is_strict and self.parallel:
             return None
+        if written is None or written.form is None:
+            raise _no_form(written)
         tools = [
             CallableTool(tool.function.name, tool.function.parameters, bool(tool.function.strict))
             for tool in self.tools
         ]
-        form = calls_form(tools, self.mode, parallel=self.parallel)
+        form = calls_form(written.form, tools, self.mode, parallel=self.parallel)
         return StructuredOutputsParams(structural_tag=msgspec.json.encode(form).decode())
+
+
+def _no_form(written: ToolFormat | None) -> InvalidRequest:
+    what = "forced and strict tool calls and parallel_tool_calls: false"
+    if written is None:
+        return InvalidRequest(
+            f"{what} need a known format of calls, and the chat template shows none; start the server with "
+            "--tool-call-parser, or leave tool_choice at 'auto'",
+            FIELD,
+        )
+    return InvalidRequest(f"{what} cannot be kept in the format {written.name!r}; leave tool_choice at 'auto'", FIELD)
 
 
 def tool_choice_of(body: ChatCompletionRequest) -> ToolChoice:

@@ -1,0 +1,73 @@
+"""The form of an output with tool calls in it, as the model's format has them: a structural tag."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import msgspec
+
+from .formats import CallForm
+
+Form = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class CallableTool:
+    """A function that the model may call."""
+
+    name: str
+    parameters: dict[str, Any] | None
+    strict: bool  # what of its parameters cannot be enforced is refused; otherwise it is dropped with a warning
+
+
+def calls_form(
+    form: CallForm, tools: Sequence[CallableTool], mode: Literal["auto", "required"], *, parallel: bool
+) -> Form:
+    """Calls of `tools` and nothing else if `required`, or text in which calls may be; several only if `parallel`."""
+    tags = [_tag(form, tool) for tool in tools]
+    calls: Form = {
+        "type": "tags_with_separator",
+        "tags": tags,
+        "separator": form.separator,
+        "at_least_one": True,
+        "stop_after_first": not parallel,
+    }
+    if form.before:
+        calls = {"type": "tag", "begin": form.before, "content": calls, "end": form.after}
+        tags = [calls]
+    if mode == "auto":
+        calls = {
+            "type": "triggered_tags",
+            "triggers": [form.trigger],
+            "tags": tags,
+            "stop_after_first": not parallel or bool(form.before),
+        }
+    return {"type": "structural_tag", "format": calls}
+
+
+def _tag(form: CallForm, tool: CallableTool) -> Form:
+    name = msgspec.json.encode(tool.name).decode()
+    begin = form.begin.replace("{json}", name).replace("{name}", tool.name)
+    return {"type": "tag", "begin": begin, "content": _arguments(form, tool), "end": form.end}
+
+
+def _arguments(form: CallForm, tool: CallableTool) -> Form:
+    schema: Any = {"type": "object"} if tool.parameters is None else {"type": "object", **tool.parameters}
+    if form.parameter_begin:
+        return {
+            "type": "parameters",
+            "schema": schema,
+            "begin": form.parameter_begin,
+            "end": form.parameter_end,
+            "separator": form.parameter_separator,
+            "plain_text": form.plain_text,
+            "lenient": not tool.strict,
+        }
+    arguments = {"type": "json_schema", "json_schema": schema, "lenient": not tool.strict}
+    if not form.behind_number:
+        return arguments
+    number = {"type": "regex", "pattern": "[0-9]{1,3}"}
+    return {
+        "type": "sequence",
+        "elements": [number, {"type": "const_string", "value": form.behind_number}, arguments],
+    }

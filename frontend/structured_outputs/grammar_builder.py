@@ -1,0 +1,87 @@
+"""Rules of a Lark grammar of llguidance, put together."""
+
+import json
+import re
+from typing import Any
+
+from paged_serve.protocol.errors import InvalidRequest
+
+from .helper_messages import AddedTokens
+from .json_schema.rewriting import Rewriting, Unsupported
+
+MAX_RULES = 2000
+ANY_TEXT = "/(?s:.*)/"
+
+
+class GrammarBuilder:
+    """Rules under numbers of their own; each method returns what stands for them in another rule."""
+
+    def __init__(self, added: AddedTokens) -> None:
+        tags = {text: token for text, token in added.plain.items() if text.startswith("<")}  # others are runs of spaces
+        self._added = {**tags, **added.special}
+        self._special = added.special
+        spelled = sorted(filter(None, self._added), key=len, reverse=True)
+        self._spelled = re.compile("|".join(map(re.escape, spelled)) or "(?!)")
+        self._rules: list[str] = []
+        self.warnings: list[str] = []
+
+    def grammar(self, start: str) -> str:
+        return "\n".join(["%llguidance {}", f"start: {start}", *self._rules])
+
+    def rule(self, body: str, attributes: str = "") -> str:
+        """The name of a new rule."""
+        if len(self._rules) >= MAX_RULES:
+            raise InvalidRequest(f"structural_tag makes more than {MAX_RULES} rules; give fewer parts")
+        name = f"r{len(self._rules)}"
+        self._rules.append(f"{name}{attributes}: {body}")
+        return name
+
+    def literal(self, text: str) -> str:
+        """A text; what spells an added token is that token, as the model was trained to write it."""
+        parts, end = list[str](), 0
+        for match in self._spelled.finditer(text):
+            parts += [_quoted(text[end : match.start()]), f"<[{self._added[match[0]]}]>"]
+            end = match.end()
+        return " ".join(filter(None, [*parts, _quoted(text[end:])]))
+
+    def json_schema(self, schema: Any, *, lenient: bool = False, fallback: str = '{"type": "object"}') -> str:
+        """`lenient`: what `fallback` allows, with a warning, where the schema cannot be enforced."""
+        if not isinstance(schema, dict | bool):
+            raise InvalidRequest(f"structural_tag: a schema is {schema!r:.100}; it must be an object")
+        rewriting = Rewriting(schema)
+        try:
+            rewritten = rewriting.schema()
+        except Unsupported as refused:
+            if not lenient:
+                raise
+            self.warnings.append(f"{refused}; any {'value' if fallback == '{}' else 'object'} is accepted")
+            return self.rule(f"%json {fallback}")
+        self.warnings += rewriting.warnings
+        if isinstance(rewritten, bool):
+            rewritten = {} if rewritten else {"enum": []}
+        rewritten.pop("x-guidance", None)
+        return self.rule("%json " + json.dumps(rewritten, ensure_ascii=False))
+
+    def text_before(self, text: str) -> str:
+        """Any text that does not hold `text`, and then it."""
+        if not text:
+            return self.rule(ANY_TEXT)
+        if text in self._special:
+            return self.rule(f"{self.rule(ANY_TEXT)} {self.literal(text)}")
+        return self.rule(f"{ANY_TEXT} {_quoted(text)}", "[lazy]")
+
+    def triggered(self, triggers: dict[str, list[str]], *, least: bool, most_one: bool) -> str:
+        """Free text in which each of `triggers` goes on as one of its expressions says; with `most_one` once, last."""
+        branches = [
+            f"{self.text_before(trigger)} ({' | '.join(bodies)})" for trigger, bodies in triggers.items() if bodies
+        ]
+        one = self.rule(" | ".join(branches))
+        if most_one:
+            return one if least else self.rule(f"{one} | {self.rule(ANY_TEXT)}")
+        many = f"{one}+" if least else f"{one}*"
+        return self.rule(f"{many} {self.rule(ANY_TEXT)}")
+
+
+def _quoted(text: str) -> str:
+    """As Lark writes it; the empty text is no terminal."""
+    return json.dumps(text, ensure_ascii=False) if text else ""

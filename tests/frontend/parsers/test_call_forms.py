@@ -1,0 +1,122 @@
+"""Forced calls in every format: what the form allows, the format's parser reads as valid calls of the tools."""
+
+import json
+import random
+
+import jsonschema_rs
+import llguidance
+import llguidance.numpy
+import numpy as np
+import pytest
+
+from paged_serve.frontend.parsers.call_forms import CallableTool, calls_form
+from paged_serve.frontend.parsers.formats import ALL_TOOL_FORMATS, ToolFormat
+from paged_serve.frontend.parsers.output_parser import OutputParser
+from paged_serve.frontend.parsers.output_reading import output_format
+from paged_serve.frontend.structured_outputs.helper_messages import AddedTokens
+from paged_serve.frontend.structured_outputs.lowering import bytes_tokenizer, lowered
+from paged_serve.protocol.errors import InvalidRequest
+from paged_serve.protocol.messages.structured_outputs import StructuredOutputsParams
+
+from .test_formats import read
+
+FORMATS = [each for each in ALL_TOOL_FORMATS if each.form is not None]
+SCHEMAS = {
+    "get_weather": {
+        "type": "object",
+        "properties": {
+            "city": {"type": "string"},
+            "units": {"enum": ["C", "F"]},
+            "days": {"type": "integer", "minimum": 0, "maximum": 99},
+        },
+        "required": ["city", "days"],
+        "additionalProperties": False,
+    },
+    "now": {"type": "object", "properties": {}, "additionalProperties": False},
+    "set": {
+        "type": "object",
+        "properties": {"on": {"type": "boolean"}, "at": {"$ref": "#/$defs/place"}},
+        "additionalProperties": False,
+        "$defs": {"place": {"type": "object", "properties": {"x": {"type": "integer", "maximum": 9, "minimum": 0}},
+                            "required": ["x"], "additionalProperties": False}},
+    },
+}  # fmt: skip
+TOOLS = [CallableTool(name, schema, strict=True) for name, schema in SCHEMAS.items()]
+BYTES = bytes_tokenizer(AddedTokens())
+
+
+def source(written: ToolFormat, mode: str, tools: list[CallableTool], *, parallel: bool) -> str:
+    assert written.form is not None
+    form = calls_form(written.form, tools, mode, parallel=parallel)
+    return lowered(StructuredOutputsParams(structural_tag=form), AddedTokens()).source
+
+
+def drawn(source: str, rng: random.Random, end: str, limit: int = 2000) -> str:
+    """A text of the grammar, byte by byte; likelier to go on with what closes it, and free text with `end`."""
+    matcher = llguidance.LLMatcher(BYTES, source)
+    bits = llguidance.numpy.allocate_token_bitmask(1, BYTES.vocab_size)
+    text = bytearray()
+    while len(text) < limit:
+        llguidance.numpy.fill_next_token_bitmask(matcher, bits)
+        allowed = np.flatnonzero(np.unpackbits(bits.view(np.uint8), bitorder="little")).tolist()
+        if len(allowed) > 100 and rng.random() < 0.2 and matcher.validate_tokens(list(end.encode())) == len(end):
+            assert matcher.consume_tokens(list(end.encode()))
+            text += end.encode()
+            continue
+        closing = [token for token in allowed if token < 256 and token in b'"\n<>]})abc019']
+        token = rng.choice(closing if closing and rng.random() < 0.9 else allowed)
+        if token == BYTES.eos_token:
+            return text.decode(errors="replace")
+        assert matcher.consume_token(token), matcher.get_error()
+        text.append(token)
+    return ""
+
+
+@pytest.mark.parametrize("written", FORMATS, ids=lambda each: each.name)
+@pytest.mark.parametrize("parallel", [True, False])
+def test_forced_calls_are_read_as_valid_calls(written, parallel):
+    assert written.form is not None
+    grammar, found = source(written, "required", TOOLS, parallel=parallel), []
+    for seed in range(16):
+        text = drawn(grammar, random.Random(seed), written.form.parameter_end)
+        if not text:
+            continue
+        parser = OutputParser(output_format(written, None), SCHEMAS)
+        whole = read(parser.push(text, final=True))
+        assert whole.calls, text
+        assert not whole.content.strip(), text
+        assert parallel or len(whole.calls) == 1
+        for name, arguments in whole.calls:
+            jsonschema_rs.validate(SCHEMAS[name], arguments)
+        found += whole.calls
+    assert {name for name, _ in found} == set(SCHEMAS)
+
+
+@pytest.mark.parametrize("written", FORMATS, ids=lambda each: each.name)
+def test_with_auto_any_text_may_come_and_a_call_that_begins_is_valid(written):
+    grammar = source(written, "auto", TOOLS, parallel=True)
+    matcher = llguidance.LLMatcher(BYTES, grammar)
+    for byte in b"Hello, no calls. ":
+        assert matcher.consume_token(byte)
+    assert matcher.is_accepting()
+    assert written.form is not None
+    begun = (written.form.before or written.form.begin.split("{")[0] or written.form.begin[:9]).encode()
+    allowed = llguidance.LLMatcher(BYTES, grammar)
+    for byte in [*begun, 0]:
+        last = allowed.consume_token(byte)
+    assert not last, "behind the beginning of a call, not every text may follow"
+
+
+def test_what_a_format_cannot_enforce_is_refused_for_a_strict_tool_and_warned_of_for_others():
+    schema = {"type": "object", "properties": {"city": {"type": "string", "pattern": "^[A-Z]"}}, "minProperties": 1}
+    written = next(each for each in FORMATS if each.name == "qwen3_coder")
+    assert written.form is not None
+    strict = calls_form(written.form, [CallableTool("f", schema, strict=True)], "required", parallel=True)
+    with pytest.raises(InvalidRequest, match="/minProperties: this model writes arguments one by one"):
+        lowered(StructuredOutputsParams(structural_tag=strict), AddedTokens())
+    lenient = calls_form(written.form, [CallableTool("f", schema, strict=False)], "required", parallel=True)
+    warnings = lowered(StructuredOutputsParams(structural_tag=json.dumps(lenient)), AddedTokens()).warnings
+    assert [warning.split(":")[0] for warning in warnings] == [
+        "the schema at /minProperties",
+        "the schema at /properties/city/pattern",
+    ]
