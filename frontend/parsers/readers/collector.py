@@ -30,6 +30,9 @@ class Collector:
         return joined(events) if len(events) > 1 else events
 
     def content(self, text: str) -> None:
+        if text and not self._content_space and not text[-1].isspace():  # most text is so
+            self._events.append(Content(text))
+            return
         if shown := text.rstrip():
             self._events.append(Content("".join([*self._content_space, shown])))
             self._content_space = []

@@ -10,7 +10,7 @@ import msgspec
 from .collector import Collector
 from .json_readers import MAX_NAME_CHARS
 from .states import FAIL, Key, Value
-from .tags import Tags
+from .tags import tags_of
 
 
 def takes_text(schema: Mapping[str, Any] | None) -> bool:
@@ -45,7 +45,7 @@ def value_json(text: str) -> str:
 class KeyReader:
     def __init__(self, state: Key, collector: Collector):
         self._state, self._collector = state, collector
-        self._tags = Tags((state.end,))
+        self._tags = tags_of(state.end)
         self._pieces: list[str] = []
 
     def read(self, text: str, at: int, final: bool) -> tuple[int, str | None]:
@@ -64,7 +64,7 @@ class ValueReader:
 
     def __init__(self, state: Value, collector: Collector):
         self._state, self._collector = state, collector
-        self._tags = Tags((state.end,))
+        self._tags = tags_of(state.end)
         self._is_text = takes_text(collector.schema)
         self._begun = False
         self._held = ""  # a line break that may be the last

@@ -3,7 +3,7 @@
 from .collector import Collector
 from .json_readers import behind_space
 from .states import FAIL, Header, Skip, Text
-from .tags import Tags
+from .tags import tags_of
 
 MAX_HEADER_CHARS = 512
 
@@ -11,7 +11,7 @@ MAX_HEADER_CHARS = 512
 class TextReader:
     def __init__(self, state: Text, collector: Collector):
         self._state, self._collector = state, collector
-        self._tags = Tags(state.tags)
+        self._tags = tags_of(*state.tags)
         self.tag_at: int | None = None  # where a tag stands that may turn out to be content
 
     def read(self, text: str, at: int, final: bool) -> tuple[int, str | None]:
@@ -32,7 +32,7 @@ class TextReader:
 class SkipReader:
     def __init__(self, state: Skip, collector: Collector):
         self._state, self._collector = state, collector
-        self._tags = Tags((*state.tags, *state.begins))
+        self._tags = tags_of(*state.tags, *state.begins)
         if state.ends_call:
             collector.end_call()
 
@@ -52,7 +52,7 @@ class SkipReader:
 class HeaderReader:
     def __init__(self, state: Header, collector: Collector):
         self._state, self._collector = state, collector
-        self._tags = Tags(dict.fromkeys(end.tag for end in state.ends))
+        self._tags = tags_of(*dict.fromkeys(end.tag for end in state.ends))
         self._text = ""
 
     def read(self, text: str, at: int, final: bool) -> tuple[int, str | None]:
