@@ -162,8 +162,6 @@ def _check(params: SamplingParams) -> None:
         raise InvalidRequest("repetition_penalty is 0; it must be above 0 and at most 100", "repetition_penalty")
     if params.max_tokens is not None and params.min_tokens > params.max_tokens:
         raise InvalidRequest(f"min_tokens is {params.min_tokens}, above max_tokens={params.max_tokens}", "min_tokens")
-    if params.n > 1 and params.greedy:
-        raise InvalidRequest(f"n is {params.n} with temperature 0; greedy sequences are equal, ask for n=1", "n")
     _check_strings("stop", params.stop, MAX_STOP_STRINGS)
     _check_strings("bad_words", params.bad_words, MAX_BAD_WORDS)
     _check_token_ids("stop_token_ids", params.stop_token_ids, MAX_STOP_TOKEN_IDS)

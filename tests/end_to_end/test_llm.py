@@ -82,6 +82,11 @@ def test_three_sequences_differ_and_are_reproducible(llm):
     assert alone.outputs[0].token_ids == first.outputs[0].token_ids
 
 
+def test_likeliest_sequences_are_equal(llm):
+    (both,) = llm.generate(PROMPTS[:1], SamplingParams(n=2, max_tokens=24, temperature=0))
+    assert tokens([both]) == tokens(llm.generate(PROMPTS[:1], GREEDY)) * 2
+
+
 def test_requests_without_a_seed_are_reproducible(llm):
     params = SamplingParams(max_tokens=16, temperature=1.0)
     assert tokens(llm.generate(PROMPTS, params)) == tokens(llm.generate(PROMPTS, params))

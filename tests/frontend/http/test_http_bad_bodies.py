@@ -99,7 +99,6 @@ BAD = [
     (C, completion(n=0), "n", "n is 0: expected int >= 1"),
     (C, completion(n=129), "n", "n is 129: expected int <= 128"),
     (C, completion(n=True), "n", "expected int, got bool"),
-    (C, completion(n=2, temperature=0), "n", "n is 2 with temperature 0"),
     (C, completion(temperature=-0.1), "temperature", "temperature is -0.1: expected float >= 0"),
     (C, completion(temperature=2.1), "temperature", "expected float <= 2.0"),
     (C, completion(temperature="hot"), "temperature", 'temperature is "hot"'),

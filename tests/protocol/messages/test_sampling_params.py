@@ -122,8 +122,6 @@ def test_lists_are_bounded_and_their_entries_checked():
 def test_fields_that_contradict_each_other_are_refused():
     with pytest.raises(InvalidRequest, match="min_tokens is 5, above max_tokens=4"):
         SamplingParams(min_tokens=5, max_tokens=4)
-    with pytest.raises(InvalidRequest, match="n is 2 with temperature 0"):
-        SamplingParams(n=2, temperature=0)
 
 
 def test_a_single_stop_string_counts_as_a_list_of_one():
