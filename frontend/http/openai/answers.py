@@ -14,11 +14,16 @@ class PromptTokensDetails(_Answer):
     cached_tokens: int
 
 
+class CompletionTokensDetails(_Answer):
+    reasoning_tokens: int
+
+
 class Usage(_Answer):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails | None
+    completion_tokens_details: CompletionTokensDetails | UnsetType = UNSET  # of a chat, where it is known
 
 
 class PromptLogprob(_Answer):

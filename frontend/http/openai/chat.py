@@ -13,7 +13,7 @@ from ...parsers.output_reading import output_reading
 from ..exchange.sse import DONE, AnswerHead, Frames
 from ..service import Service
 from . import answers, logprobs
-from .chat_choice import ChatChoice
+from .chat_choice import ChatChoice, ReasoningCount
 from .chat_messages import MessageBuilder, delta_of
 from .generation import Generation, Piece, Prompt
 from .request.prompts import chat_tokens
@@ -75,6 +75,8 @@ class ChatWriter:
         self._body = without_prompt(body)
         self._prompt = prompt
         self._generation = generation
+        counts = [ReasoningCount.of(prompt.reading, service.tokenizer) for _ in range(prompt.params.n)]
+        self._reasoning_counts = [count for count in counts if count is not None]
 
     def _choices(self, answer_id: str) -> list[ChatChoice]:
         return [
@@ -87,6 +89,17 @@ class ChatWriter:
             )
             for index in range(self._prompt.params.n)
         ]
+
+    def _count(self, piece: Piece) -> None:
+        if self._reasoning_counts:
+            self._reasoning_counts[piece.choice].add(piece.token_ids)
+
+    def _usage(self) -> answers.Usage:
+        usage = self._generation.usage()
+        if self._reasoning_counts:
+            num_tokens = sum(count.num_tokens for count in self._reasoning_counts)
+            usage.completion_tokens_details = answers.CompletionTokensDetails(reasoning_tokens=num_tokens)
+        return usage
 
     async def answer(self, head: AnswerHead) -> answers.ChatCompletion:
         """Everything at once."""
@@ -104,6 +117,7 @@ class ChatWriter:
         messages = [MessageBuilder() for _ in whole]
         async for batch in self._generation.batches():
             for piece in batch:
+                self._count(piece)
                 events, reason = choices[piece.choice].push(piece)
                 messages[piece.choice].add(events)
                 self._append(whole[piece.choice], piece, reason)
@@ -115,7 +129,7 @@ class ChatWriter:
             created=head.created,
             model=head.model,
             choices=whole,
-            usage=self._generation.usage(),
+            usage=self._usage(),
             system_fingerprint=self._service.fingerprint,
             prompt_token_ids=self._prompt.token_ids.tolist() if self._body.return_token_ids else UNSET,
             prompt_logprobs=await self._prompt_logprobs(),
@@ -139,15 +153,16 @@ class ChatWriter:
         async for batch in self._generation.batches():
             events = []
             for piece in batch:
+                self._count(piece)
                 for chunk in self._chunks(choices[piece.choice], piece):
                     if continuous:
-                        more["usage"] = self._generation.usage()
+                        more["usage"] = self._usage()
                     events.append(frames.chunk(chunk, **more))
                     more = {}
             if events:
                 yield events
         if options is not None and options.include_usage:
-            yield [frames.without_choice(usage=self._generation.usage(), system_fingerprint=self._service.fingerprint)]
+            yield [frames.without_choice(usage=self._usage(), system_fingerprint=self._service.fingerprint)]
         yield [DONE]
 
     def _chunks(self, choice: ChatChoice, piece: Piece) -> list[answers.ChatChunkChoice]:

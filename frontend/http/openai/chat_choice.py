@@ -1,12 +1,39 @@
 """One choice of a chat's answer, from pieces of text to content, reasoning and calls."""
 
 import hashlib
+from collections.abc import Sequence
 
 from paged_serve.protocol.messages.sampling_params import FinishReason
 
 from ...parsers.events import CallStart, Content, Event, Reasoning
 from ...parsers.output_reading import OutputReading
+from ...text.tokenizer import Tokenizer
 from .generation import Piece
+
+
+class ReasoningCount:
+    """How many tokens of an output are reasoning, its tags among them; known where these are one token each."""
+
+    def __init__(self, begin: int, end: int, *, has_begun: bool):
+        self._end = end
+        self._goes_on: bool | None = True if has_begun else None  # None: the first token decides
+        self._begin = begin
+        self.num_tokens = 0
+
+    @classmethod
+    def of(cls, reading: OutputReading | None, tokenizer: Tokenizer) -> "ReasoningCount | None":
+        """None where it cannot be known."""
+        if reading is None:
+            return None
+        begin, end = tokenizer.token_id(reading.reasoning_begin), tokenizer.token_id(reading.reasoning_end)
+        return None if begin is None or end is None else cls(begin, end, has_begun=reading.begins_in_reasoning)
+
+    def add(self, tokens: Sequence[int]) -> None:
+        if self._goes_on is None and tokens:
+            self._goes_on = tokens[0] == self._begin
+        if self._goes_on:
+            self._goes_on = self._end not in tokens
+            self.num_tokens += len(tokens) if self._goes_on else tokens.index(self._end) + 1
 
 
 class ChatChoice:

@@ -134,6 +134,24 @@ def test_without_tokens_for_the_tags_a_form_comes_without_reasoning(start):
     assert "reasoning_effort 'none'" in refused.json()["error"]["message"]
 
 
+@pytest.mark.parametrize(
+    ("fields", "output", "count"),
+    [
+        ({}, "<think>abc</think>d", 5),
+        ({}, "<think>ab", 4),  # and the token that ends the output
+        ({}, "d</think>", 0),
+        ({"chat_template_kwargs": {"opens": True}}, "abc</think>d", 4),
+    ],
+)
+def test_tokens_of_reasoning_are_counted(start, fields, output, count):
+    server = start(output)
+    body = {**ASK, **fields, "stream_options": {"include_usage": True}}
+    for usage in (server.chat(**fields)["usage"], server.stream(CHAT, body)[-1]["usage"]):
+        assert usage["completion_tokens_details"] == {"reasoning_tokens": count}
+    plain = start(output, own_tags=False).chat(**fields)["usage"]
+    assert "completion_tokens_details" not in plain, "not known without tokens for the tags"
+
+
 def test_other_special_tokens_stay_hidden(start):
     message = start("<think>a<|other|></think>b<|other|>").chat()["choices"][0]["message"]
     assert (message["reasoning"], message["content"]) == ("a", "b")
