@@ -31,6 +31,11 @@ def open_http_socket(server: ServerConfig) -> socket.socket:
             f"there are {len(server.api_key_weights)} API key weights for {len(server.api_keys)} keys; the first "
             "weight is the first key's: give as many --api-key, or leave weights out"
         )
+    if server.allow_credentials and "*" in server.allowed_origins:
+        raise ConfigError(
+            "allow_credentials with allowed_origins=* would let any web page act in its visitor's name; name the "
+            "origins, or leave out --allow-credentials"
+        )
     if server.uds:
         return open_unix(server.uds)
     if not server.api_keys and not is_loopback(server.host):

@@ -6,7 +6,8 @@ from typing import Any
 import msgspec
 from msgspec import inspect as types
 
-from paged_serve.frontend.config.settings import SETTINGS, Setting
+from paged_serve.frontend.config.setting import Setting
+from paged_serve.frontend.config.settings import SETTINGS
 from paged_serve.protocol.messages.config import Config
 
 INTRODUCTION = """# Configuration

@@ -18,7 +18,8 @@ import msgspec
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.config import Config
 
-from .settings import BY_NAME, SETTINGS, Setting
+from .setting import Setting
+from .settings import BY_KEY, BY_NAME, SETTINGS
 from .words import closest, hint, plain
 
 PREFIX = "PAGED_SERVE_"
@@ -126,6 +127,8 @@ def _default_text(key: str) -> str:
 
 
 def _text(value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        return ",".join(map(str, value))
     return "on" if value is True else f"{value:g}" if isinstance(value, float) else str(value)
 
 
@@ -171,7 +174,8 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, tuple[Any, st
             value = environment.get(name, "")
             if value and not (setting.key == "server.port" and "://" in value):  # Kubernetes' again
                 several = typing.get_origin(_type_of(setting.key)) is tuple
-                found[setting.key] = (value.split(",") if several else value, f"environment {name}")
+                parts = value.split(",") if several and not setting.is_list else value
+                found[setting.key] = (parts, f"environment {name}")
     return found
 
 
@@ -222,13 +226,25 @@ def _checked(key: str, value: Any, origin: str) -> Any:
     layer, field = key.split(".")
     layer_type = typing.get_type_hints(Config)[layer]
     try:
+        value = _words(value) if BY_KEY[key].is_list else value
         converted = msgspec.convert({field: _read(_type_of(key), key, value)}, layer_type, strict=False)
-    except (msgspec.ValidationError, ValueError) as error:
+    except (msgspec.DecodeError, ValueError) as error:
         choices = [str(choice) for choice in typing.get_args(_type_of(key)) if isinstance(choice, (str, int))]
-        reason = f"must be one of {', '.join(choices)}" if choices else plain(str(error))
-        shown = "***" if key == "server.api_keys" else value
+        reason = f"must be one of {', '.join(choices)}" if choices else BY_KEY[key].expected or plain(str(error))
+        shown = "***" if key == "server.api_keys" else _text(value)
         raise ConfigError(f"{origin}: {field}={shown}: {reason}") from None
     return getattr(converted, field)
+
+
+def _words(value: Any) -> list[Any]:
+    """A list, each text in it taken apart: `a,b` and, as other servers have it, `["a", "b"]` are two words."""
+    found: list[Any] = []
+    for text in value if isinstance(value, (list, tuple)) else [value]:
+        if isinstance(text, str) and text.lstrip().startswith('["'):
+            found += msgspec.json.decode(text, type=list[str])
+        else:
+            found += [word.strip() for word in text.split(",")] if isinstance(text, str) else [text]
+    return found
 
 
 def _read(kind: Any, key: str, value: Any) -> Any:

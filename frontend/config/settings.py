@@ -3,29 +3,8 @@
 One table makes the command line's options, the environment variables and the keys of a configuration file.
 """
 
-from dataclasses import dataclass
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """`flags[0]` names it everywhere: --max-num-seqs, PAGED_SERVE_MAX_NUM_SEQS, `max-num-seqs = 64`."""
-
-    group: str
-    key: str  # layer.field of Config
-    flags: tuple[str, ...]
-    help: str
-    metavar: str = ""  # "" means: the type's choices
-    extra_environment: str = ""  # a name that other servers' users have set already
-    off_flags: tuple[str, ...] = ()  # of a switch, beside --no-…
-
-    @property
-    def name(self) -> str:
-        return self.flags[0].removeprefix("--")
-
-    @property
-    def environment(self) -> str:
-        return "PAGED_SERVE_" + self.name.replace("-", "_").upper()
-
+from .setting import Setting
+from .web_settings import WEB_SETTINGS
 
 SETTINGS = (
     Setting("Model", "model.model", ("--model",), "The same as the argument MODEL.", "MODEL"),
@@ -255,7 +234,6 @@ SETTINGS = (
         "What each HTTP process holds for its clients, like 256M; what needs more is refused with 429.",
         "BYTES",
     ),
-    Setting("Server", "server.root_path", ("--root-path",), "Path under which a proxy serves us.", "PATH"),
     Setting("Server", "server.max_logprobs", ("--max-logprobs",), "Most logprobs a request may ask for.", "N"),
     Setting(
         "Server",
@@ -333,5 +311,7 @@ SETTINGS = (
         "Server", "server.access_log", ("--access-log",), "Log a line a request.", off_flags=("--disable-access-log",)
     ),
     Setting("Server", "server.log_level", ("--log-level",), "The least important line that is logged."),
+    *WEB_SETTINGS,
 )
 BY_NAME = {flag.lstrip("-"): setting for setting in SETTINGS for flag in setting.flags}
+BY_KEY = {setting.key: setting for setting in SETTINGS}

@@ -13,6 +13,13 @@ Text = Annotated[str, Meta(max_length=4096)]  # a name or a path
 ApiKey = Annotated[str, Meta(min_length=1, max_length=4096, pattern="^[!-~]*$")]  # as a header can carry it
 KeyWeight = Annotated[float, Meta(ge=0.001, le=1000)]
 Texts = Annotated[tuple[Text, ...], Meta(max_length=256)]
+_ADDRESS_6 = r"[0-9A-Fa-f]*(:[0-9A-Fa-f.]*)+"
+_HOST = rf"(\*|(\*\.)?[A-Za-z0-9._-]+|{_ADDRESS_6}|\[{_ADDRESS_6}\])"
+_PATH = r"((?!/v1(/|\Z))(/[A-Za-z0-9._~!$&'()*+,;=:@-]+)+)?"
+HttpToken = Annotated[str, Meta(max_length=128, pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+\Z")]  # RFC 9110, 5.6.2
+Origin = Annotated[str, Meta(max_length=512, pattern=r"^(\*|null|[A-Za-z][A-Za-z0-9+.-]*://[^/?#@\s,]+)\Z")]
+HostPattern = Annotated[str, Meta(max_length=256, pattern=rf"^{_HOST}\Z")]
+RootPath = Annotated[str, Meta(max_length=4096, pattern=rf"^{_PATH}\Z")]
 
 
 class _Layer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -95,7 +102,13 @@ class ServerConfig(_Layer, frozen=True):
     max_connections: PositiveInt | None = None  # of each frontend; None: what the limit on open files allows
     # of each frontend: bodies that come, requests, stored answers, outputs that wait for slow readers
     max_buffered_bytes: Annotated[int, Meta(ge=16 << 20, le=1 << 50)] = 256 << 20
-    root_path: Text = ""
+    allowed_origins: Annotated[tuple[Origin, ...], Meta(max_length=256)] = ()  # of web pages; "*": any
+    allowed_methods: Annotated[tuple[HttpToken, ...], Meta(max_length=256)] = ("*",)  # of theirs
+    allowed_headers: Annotated[tuple[HttpToken, ...], Meta(max_length=256)] = ("*",)
+    allow_credentials: bool = False
+    # beside localhost; empty: any with a key, on a unix socket, or on an address of other machines; none without
+    allowed_hosts: Annotated[tuple[HostPattern, ...], Meta(max_length=256)] = ()
+    root_path: RootPath = ""  # which a proxy has put before every path, and may have taken away again
     chat_template: Text = ""  # file; "" means the model's
     tool_call_parser: Text = "auto"  # how outputs write calls of tools; auto: as the chat template does; or none
     reasoning_parser: Text = "auto"  # the same of reasoning

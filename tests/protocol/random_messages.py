@@ -1,6 +1,7 @@
 """Random valid messages of every type, their bounds included."""
 
 import random
+import re
 from array import array
 from enum import EnumMeta
 from typing import Any
@@ -11,6 +12,8 @@ from paged_serve.protocol.messages.engine_core import EngineCoreRequest, Logprob
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 from paged_serve.protocol.messages.structured_outputs import Grammar, StructuredOutputsParams
 from paged_serve.protocol.messages.worker import NewRow, RowLogprobs, RowPromptLogprobs, SchedulerOutput
+
+PATTERNED = ("*", "POST", "https://a.example:8443", "*.example", "/llm")
 
 
 def column(rng: random.Random, rows: int, code: str = "i") -> bytes:
@@ -84,8 +87,9 @@ def value_of(info: Any, rng: random.Random) -> Any:
             low = info.ge if info.ge is not None else info.gt
             return rng.uniform(low, min(info.le, low + 1000)) if low is not None else rng.uniform(-1e9, 1e9)
         case inspect.StrType():
-            if info.pattern is not None:  # the only one there is: what a header can carry
-                return "".join(rng.choices("!09AZaz~", k=rng.randint(1, 20)))
+            if info.pattern is not None:  # of what a header can carry, of names, of a path
+                words = ["".join(rng.choices("!09AZaz~", k=rng.randint(1, 20))), *PATTERNED]
+                return rng.choice([word for word in words if re.search(info.pattern, word)])
             return text(rng, info.max_length or 20)
         case inspect.BytesType():
             return column(rng, rng.randint(0, 5))

@@ -1,5 +1,6 @@
 """HTTP/1.1 by uvicorn and httptools, with what they leave open: limits on headers and on the time to send a request."""
 
+from collections.abc import Callable
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -20,6 +21,11 @@ HEADERS_WITHIN_S = 10.0
 BODY_WITHIN_S = 60.0  # 4 MB at half a megabit a second
 MAX_UNSENT_BYTES = 4 << 10  # of an answer, beside what the kernel holds; with more its maker waits until they are taken
 LINGER_S = 1.0  # a close while the peer still sends would take the refusal away from it
+PageHeaders = Callable[[str], Headers]  # of an answer, for a page of this origin ("" is none)
+
+
+def no_page_headers(_origin: str) -> Headers:
+    return []
 
 
 class LimitedHttpProtocol(HttpToolsProtocol):
@@ -34,8 +40,16 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     _in_head = True  # or between two requests
     _deaf = False  # what still comes is dropped
 
-    def __init__(self, *arguments: Any, connection_limit: ConnectionLimit, buffers: ConnectionBuffers, **options: Any):
+    def __init__(
+        self,
+        *arguments: Any,
+        connection_limit: ConnectionLimit,
+        buffers: ConnectionBuffers,
+        page_headers: PageHeaders = no_page_headers,
+        **options: Any,
+    ):
         super().__init__(*arguments, **options)
+        self._page_headers = page_headers
         self._connection_limit = connection_limit
         self._buffers = buffers
         self._body_bytes = self._unsent_bytes = 0  # as the buffers know of them
@@ -127,6 +141,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         if fault := self._fault_of_head():
             return self._refuse(400, fault)
         replace_host(self.url, self.headers)
+        self.expect_100_continue &= self.parser.get_http_version() == "1.1"  # 1.0 knows no interim responses
         self._expect(BODY_WITHIN_S)
         return super().on_headers_complete()
 
@@ -239,7 +254,9 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         else:
             log_refused(self.client, status)
         body = error_body(HttpError(status, message))
-        named = [*JSON, (b"connection", b"close"), *(headers or ()), (b"content-length", b"%d" % len(body))]
+        origin = next((value for name, value in self.headers or () if name == b"origin"), b"").decode("latin-1")
+        named = [*JSON, *self._page_headers(origin), (b"connection", b"close"), *(headers or ())]
+        named.append((b"content-length", b"%d" % len(body)))
         lines = b"".join(b"%s: %s\r\n" % each for each in named)
         self.transport.write(b"HTTP/1.1 %d Refused\r\n%s\r\n%s" % (status, lines, body))
         self.transport.write_eof()

@@ -1,4 +1,4 @@
-"""Which requests are let in: API keys over the whole application, and no web page of another origin."""
+"""Which requests are let in: those with an API key, over the whole application, and from pages that may use it."""
 
 import hashlib
 import hmac
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from paged_serve.protocol.messages.config import ServerConfig
 
-from ...listen import is_loopback
+from .browsers import BrowserPolicy
 from .errors import HttpError
 
 
@@ -33,19 +33,11 @@ class Guard:
             hashlib.sha256(key.encode()).digest(): Tenant(_name(secret, key), weight)
             for key, weight in zip(server.api_keys, weights, strict=False)
         }
-        # A page that has its own name resolve to 127.0.0.1 would otherwise read a key-less local server.
-        self._local_only = not server.api_keys and not server.uds and is_loopback(server.host)
+        self.browsers = BrowserPolicy(server)
 
     def check(self, headers: Mapping[str, str]) -> Tenant:
         """The tenant whose key this is. Raises HttpError 401 or 403."""
-        host = headers.get("host", "").lower()
-        if self._local_only and host and not is_loopback(_without_port(host)):
-            raise HttpError(
-                403, "This server answers to localhost only. Start it with an --api-key to use other names."
-            )
-        origin = headers.get("origin", "")
-        if origin and (not host or origin.lower().partition("://")[2] != host):
-            raise HttpError(403, "Requests from web pages of other origins are refused.")
+        self.browsers.check(headers)
         return self._check_key(headers.get("authorization", "")) if self._tenants else NO_KEY
 
     def _check_key(self, authorization: str) -> Tenant:
@@ -65,8 +57,3 @@ class Guard:
 def _name(secret: str, key: str) -> str:
     """Read in a dump it does not even let keys be tried out: that takes the run's secret."""
     return hmac.new(secret.encode(), b"tenant of paged-serve " + key.encode(), hashlib.sha256).hexdigest()[:32]
-
-
-def _without_port(host: str) -> str:
-    name, _, port = host.rpartition(":")
-    return (name if port.isdecimal() else host).removeprefix("[").removesuffix("]")

@@ -17,7 +17,7 @@ from ...buffer_budget import DEFAULT_MAX_BYTES, LARGEST_SHARE, BufferBudget, Lea
 from ...client.request_terms import MAX_TIMEOUT_S
 from .auth import NO_KEY, Tenant
 from .body import MAX_BODY_BYTES, read_body
-from .errors import HttpError, error_body, http_error
+from .errors import Headers, HttpError, error_body, http_error
 from .memory_costs import DECODED_PER_BYTE
 from .sse import DONE, PING
 
@@ -55,11 +55,12 @@ class Exchange:
     send_event: Send
     headers: dict[str, str] = field(init=False, default_factory=dict)
     request_id: str = field(init=False)
-    path: str = field(init=False)  # without the --root-path that a proxy has taken away
+    path: str = field(init=False)
     arrival: float = field(default_factory=time.monotonic)
     tenant: Tenant = NO_KEY
     lease: Lease = field(default_factory=_own_lease)  # for the memory that it takes
     status: int = 0  # 0: none has been sent
+    page_headers: Headers = field(default_factory=list)  # of the answer, for the page that asked
     _body_taken: Callable[[], None] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -68,7 +69,7 @@ class Exchange:
         for raw_name, raw_value in self.scope["headers"]:
             name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
             self.headers[name] = f"{self.headers[name]}, {value}" if name in self.headers else value
-        self.path = str(self.scope["path"]).removeprefix(self.scope.get("root_path", ""))
+        self.path = str(self.scope["path"])
         given = self.headers.get("x-request-id", "")
         self.request_id = given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(16)
 
@@ -200,5 +201,5 @@ class Exchange:
 
     async def _start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         self.status = status
-        named = [*headers, (b"x-request-id", self.request_id.encode())]
+        named = [*headers, *self.page_headers, (b"x-request-id", self.request_id.encode())]
         await self.send_event({"type": "http.response.start", "status": status, "headers": named})

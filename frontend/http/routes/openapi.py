@@ -43,7 +43,9 @@ _ERRORS = {
 }
 
 
-def document(routes: Sequence[RouteSpec], max_logprobs: int, vocab_size: int, max_model_len: int) -> bytes:
+def document(
+    routes: Sequence[RouteSpec], max_logprobs: int, vocab_size: int, max_model_len: int, root_path: str = ""
+) -> bytes:
     """OpenAPI 3.1 as JSON, with this server's own limits."""
     bodies = {body for spec in routes for body in spec.bodies}
     results = {spec.answer for spec in routes if spec.answer is not None}
@@ -64,6 +66,7 @@ def document(routes: Sequence[RouteSpec], max_logprobs: int, vocab_size: int, ma
         {
             "openapi": "3.1.0",
             "info": {"title": "paged-serve", "version": __version__},
+            **({"servers": [{"url": root_path}]} if root_path else {}),
             "paths": paths,
             "components": {
                 "schemas": components,

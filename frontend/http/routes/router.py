@@ -1,5 +1,6 @@
-"""From a path to its handler."""
+"""From a path to its handler, or to the route that was probably meant."""
 
+import difflib
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,6 +9,7 @@ from starlette.exceptions import HTTPException
 
 from ...admission import Admission
 from ...buffer_budget import BufferBudget
+from ..exchange.access_log import PROBES
 from ..exchange.errors import HttpError
 from ..exchange.exchange import Exchange
 from ..service import Engine, Service, TextSide
@@ -15,7 +17,9 @@ from .admin import ADMIN_ROUTES
 from .route_spec import RouteSpec
 from .table import public_routes
 
-ELSEWHERE = {"/metrics": "figures are served on the admin socket; see --admin-port and --public-metrics"}
+MAX_COMPARED_CHARS = 64
+_NEAR = 0.7  # of difflib's ratio: a letter or a part is wrong, not all
+ELSEWHERE = {"/metrics": "figures are served on the admin socket; see --admin-port and --public-metrics."}
 
 
 class _Endpoint:
@@ -29,8 +33,10 @@ class _Endpoint:
 
 
 class Router:
-    def __init__(self, service: Service, routes: Sequence[RouteSpec]):
+    def __init__(self, service: Service, routes: Sequence[RouteSpec], other_paths: Sequence[str] = ()):
+        """`other_paths`: those that are answered elsewhere, as far as they may be meant by a wrong one."""
         self._service = service
+        self._paths = sorted({*other_paths, *(spec.path for spec in routes if "{" not in spec.path)})
         endpoints: dict[str, _Endpoint] = {}
         for spec in routes:
             endpoints.setdefault(spec.path, _Endpoint()).by_method[spec.method] = spec
@@ -48,12 +54,21 @@ class Router:
             await self._matcher(exchange.scope, exchange.receive, exchange.send_event)
         except HTTPException as error:
             if error.status_code == 405:
-                allowed = [(name.lower().encode(), value.encode()) for name, value in (error.headers or {}).items()]
-                raise HttpError(405, f"{path} does not take {exchange.scope['method']}.", headers=allowed) from None
-            hint = ELSEWHERE.get(path, "/openapi.json lists what there is")
-            raise HttpError(404, f"There is no {path} here; {hint}.") from None
+                methods = (error.headers or {}).get("Allow", "")
+                raise HttpError(
+                    405,
+                    f"{path} does not take {exchange.scope['method'][:MAX_COMPARED_CHARS]}; it takes {methods}.",
+                    headers=[(b"allow", methods.encode())],
+                ) from None
+            raise HttpError(404, f"There is no {path} here; {self._hint(path)}") from None
         spec: RouteSpec = exchange.scope["paged_serve.route"]
         await spec.handler(self._service, exchange)
+
+    def _hint(self, path: str) -> str:
+        if path in ELSEWHERE:
+            return ELSEWHERE[path]
+        near = difflib.get_close_matches(path[:MAX_COMPARED_CHARS], self._paths, 1, _NEAR)
+        return f"did you mean {near[0]}?" if near else "/openapi.json lists what there is."
 
     def count_refusal(self, status: int) -> None:
         self._service.metrics.rejected(status)
@@ -73,4 +88,4 @@ def make_routers(
     the routes' own.
     """
     service = Service.of(text, engine, admission, index, run_dir, buffers)
-    return Router(service, public_routes(text.config.server)), Router(service, ADMIN_ROUTES)
+    return Router(service, public_routes(text.config.server), PROBES), Router(service, ADMIN_ROUTES)

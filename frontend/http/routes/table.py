@@ -82,6 +82,7 @@ async def openapi(service: Service, exchange: Exchange) -> None:
         service.config.server.max_logprobs,
         limits.vocab_size,
         limits.max_model_len,
+        service.config.server.root_path,
     )
     await exchange.send(200, text, [(b"content-type", b"application/json")])
 

@@ -31,7 +31,9 @@ class AdminServer:
     def __init__(self, server: ServerConfig, run_dir: str, index: int):
         self.router: Router | None = None  # set once loaded
         self.server = UvicornServer(uvicorn_config(self))
-        local = msgspec.structs.replace(server, host=HOST, port=server.admin_port or 0, uds="")
+        local = msgspec.structs.replace(
+            server, host=HOST, port=server.admin_port or 0, uds="", allowed_origins=(), allowed_hosts=()
+        )
         self._guard = Guard(local)
         self._path = f"{run_dir}/{ADMIN_SOCKET.format(index)}"
         self._listeners = [open_unix(self._path)]

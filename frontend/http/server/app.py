@@ -11,7 +11,7 @@ from paged_serve.protocol.messages.config import ServerConfig
 
 from ...admission import Admission
 from ...buffer_budget import BufferBudget
-from ..exchange.access_log import log_answered
+from ..exchange.access_log import PROBES, log_answered
 from ..exchange.auth import Guard
 from ..exchange.body import Disconnected
 from ..exchange.errors import HttpError, http_error
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _OPEN_PROBES = ("/live", "/health")  # which show only that a server is there: a status without a body
-_PROBES = (*_OPEN_PROBES, "/ready")
 _RETRY_SOON = [(b"retry-after", b"1")]
 
 
@@ -43,6 +42,8 @@ class Application:
         buffers: BufferBudget | None = None,
     ):
         self._guard = Guard(server, secret)
+        self._root_path = server.root_path
+        self.page_headers = self._guard.browsers.answer_headers
         self._buffers = buffers or BufferBudget(server.max_buffered_bytes, len(server.api_keys) > 1)
         self._admission = admission
         self._engine_ready = engine_ready
@@ -65,7 +66,9 @@ class Application:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
+        scope["path"] = self._without_root_path(scope["path"])
         exchange = Exchange(scope, receive, send)
+        exchange.page_headers = self.page_headers(exchange.headers.get("origin", ""))
         with self._buffers.lease() as exchange.lease:
             try:
                 await self._answer(exchange)
@@ -76,13 +79,23 @@ class Application:
                 if PASSED_ON not in scope:  # else the frontend that was asked logs it
                     log_answered(exchange)
 
+    def _without_root_path(self, path: str) -> str:
+        """Some proxies take the prefix away, some do not."""
+        rest = path.removeprefix(self._root_path)
+        return rest if rest.startswith("/") else path
+
     async def _answer(self, exchange: Exchange) -> None:
-        path = exchange.path
+        path, browsers = exchange.path, self._guard.browsers
+        if (permission := browsers.preflight(exchange.scope["method"], exchange.headers)) is not None:
+            browsers.check(exchange.headers)  # of its host; a preflight cannot carry a key
+            return await exchange.send(204, b"", permission)
         if path not in _OPEN_PROBES:
             exchange.tenant = self._guard.check(exchange.headers)
             exchange.lease.tenant = exchange.tenant.name
-        if path in _PROBES and exchange.scope["method"] not in ("GET", "HEAD"):
+        if path in PROBES and exchange.scope["method"] not in ("GET", "HEAD"):
             raise HttpError(405, f"{path} takes GET only.", headers=[(b"allow", b"GET, HEAD")])
+        if path and path == self._root_path:  # the links of the page behind it begin where the path ends
+            return await exchange.send(308, b"", [(b"location", f"{path}/".encode())])
         if path == "/live":
             return await exchange.send(200, b"", [])
         if path == "/health":

@@ -92,11 +92,10 @@ class FrontendProcess:
         max_connections = server.max_connections or max_connections_for(raise_open_files_limit(), server.num_frontends)
         self._connection_limit = ConnectionLimit(max_connections)
         buffers = ConnectionBuffers(self._buffers)
-        self._server = _Server(
-            uvicorn_config(self._app, server.root_path, self._connection_limit, buffers), early_health
-        )
+        page_headers = self._app.page_headers
+        self._server = _Server(uvicorn_config(self._app, self._connection_limit, buffers, page_headers), early_health)
         self._sibling_server = UvicornServer(
-            uvicorn_config(PassedOn(self._app), connection_limit=ConnectionLimit(max_connections), buffers=buffers)
+            uvicorn_config(PassedOn(self._app), ConnectionLimit(max_connections), buffers, page_headers)
         )
         if server.num_frontends > 1:
             self._app.siblings = Siblings(child.run_dir, child.index, server.num_frontends)

@@ -11,7 +11,7 @@ import uvicorn
 from ...buffer_budget import DEFAULT_MAX_BYTES, BufferBudget
 from ..connections.connection_buffers import ConnectionBuffers
 from ..connections.connection_limit import ConnectionLimit
-from ..connections.http_protocol import LimitedHttpProtocol
+from ..connections.http_protocol import LimitedHttpProtocol, PageHeaders, no_page_headers
 
 DATE_EVERY_S = 1.0  # the Date header's resolution
 KEEP_ALIVE_S = 65  # above the usual 60 s of proxies, so that they and not we close idle connections
@@ -19,9 +19,9 @@ KEEP_ALIVE_S = 65  # above the usual 60 s of proxies, so that they and not we cl
 
 def uvicorn_config(
     app: Any,
-    root_path: str = "",
     connection_limit: ConnectionLimit | None = None,
     buffers: ConnectionBuffers | None = None,
+    page_headers: PageHeaders = no_page_headers,
 ) -> uvicorn.Config:
     connection_limit, buffers = (
         connection_limit or ConnectionLimit(),
@@ -29,7 +29,9 @@ def uvicorn_config(
     )
     return uvicorn.Config(
         app,
-        http=partial(LimitedHttpProtocol, connection_limit=connection_limit, buffers=buffers),  # type: ignore[arg-type]
+        http=partial(  # type: ignore[arg-type]
+            LimitedHttpProtocol, connection_limit=connection_limit, buffers=buffers, page_headers=page_headers
+        ),
         ws="none",
         lifespan="off",
         log_config=None,
@@ -38,7 +40,6 @@ def uvicorn_config(
         server_header=False,
         proxy_headers=False,
         timeout_keep_alive=KEEP_ALIVE_S,
-        root_path=root_path,
     )
 
 

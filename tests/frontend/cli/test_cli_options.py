@@ -47,7 +47,12 @@ EXAMPLES = {  # a valid value of each setting for each of three sources
     "server.host": ("a", "b", "c"),
     "server.uds": ("a", "b", "c"),
     "server.api_keys": ("a", "b", "c"),
-    "server.root_path": ("a", "b", "c"),
+    "server.root_path": ("/a", "/b", "/c"),
+    "server.allowed_origins": ("https://a", "https://b", "*"),
+    "server.allowed_methods": ("GET", "POST", "HEAD"),
+    "server.allowed_headers": ("a", "b", "c"),
+    "server.allow_credentials": (True, False, True),
+    "server.allowed_hosts": ("a", "*.b", "[::1]"),
     "server.dump_dir": ("a", "b", "c"),
     "server.metrics_compat": ("vllm", "vllm", "vllm"),
     "server.lenient": (True, False, True),
@@ -70,7 +75,9 @@ def value_of(config: Config, key: str):
 
 def field_value(setting, value):
     return (
-        (value,) if setting.key in ("model.served_model_names", "server.api_keys", "server.api_key_weights") else value
+        (value,)
+        if setting.is_list or setting.key in ("model.served_model_names", "server.api_keys", "server.api_key_weights")
+        else value
     )
 
 
@@ -118,6 +125,35 @@ def check_precedence(folder, setting, by_flag, by_environment, by_file):
     assert all(origin == "default" for key, origin in resolved.origins.items() if key != setting.key)
 
 
+@pytest.mark.parametrize("given", [["a", "b,c"], ['["a", "b"]', "c"], ["a,b,c"]])
+def test_a_list_of_words_is_repeated_or_written_in_one(tmp_path, given):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"allowed-headers": given}))
+    for flags in ({"allowed_headers": given}, {"config_file": str(path)}):
+        assert resolve(flags, {}).config.server.allowed_headers == ("a", "b", "c")
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "reason"),
+    [
+        ("allowed-origins", "https://a.example/", "no path behind"),
+        ("allowed-origins", "a.example", "a scheme and a host"),
+        ("allowed-origins", "https://a b", "a scheme and a host"),
+        ("allowed-origins", '["https://a.example', "a scheme and a host"),
+        ("allowed-methods", "PO ST", "a method like POST"),
+        ("allowed-headers", "a: b", "the name of a header"),
+        ("allowed-hosts", "a.example:80", "without a port"),
+        ("allowed-hosts", "a.*", "*.example"),
+        *(("root-path", path, "a path like /llm") for path in ("llm", "/llm/", "/v1", "/v1/llm", "/a b", "/a?b")),
+    ],
+)
+def test_what_no_page_or_proxy_sends_is_refused_with_an_example(name, wrong, reason):
+    with pytest.raises(ConfigError) as refusal:
+        resolve({name.replace("-", "_"): wrong if name == "root-path" else [wrong]}, {})
+    assert reason in str(refusal.value)
+    assert str(refusal.value).startswith(f"flag --{name}: {name.replace('-', '_')}=")
+
+
 @pytest.mark.parametrize(
     ("key", "spelling", "value"),
     [
@@ -133,6 +169,9 @@ def check_precedence(folder, setting, by_flag, by_environment, by_file):
         ("enable-prefix-caching", "TRUE", True),
         ("served-model-name", "a,b", ("a", "b")),
         ("block-size", "32", 32),
+        ("allowed-origins", '["https://a", "http://b:1"]', ("https://a", "http://b:1")),
+        ("allowed-origins", "https://a, http://b:1", ("https://a", "http://b:1")),
+        ("allowed-hosts", "*.a.example", ("*.a.example",)),
     ],
 )
 def test_a_value_has_several_spellings(key, spelling, value):

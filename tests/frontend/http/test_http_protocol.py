@@ -35,12 +35,18 @@ class Application:
         await send({"type": "http.response.body", "body": b"ok"})
 
 
-def exchange(*parts: bytes, application=None, leave_after_s: float = 5.0, half_close: bool = False) -> bytes:
+def exchange(
+    *parts: bytes,
+    application=None,
+    leave_after_s: float = 5.0,
+    half_close: bool = False,
+    page_headers=http_protocol.no_page_headers,
+) -> bytes:
     """What a server with short deadlines answers to these bytes, which come 0.05 s apart."""
 
     async def talk() -> bytes:
         listener = socket.create_server(("127.0.0.1", 0))
-        server = uvicorn.Server(uvicorn_config(application or Application()))
+        server = uvicorn.Server(uvicorn_config(application or Application(), page_headers=page_headers))
         serving = asyncio.create_task(server._serve([listener]))
         reader, writer = await asyncio.open_connection(*listener.getsockname())
         for part in parts:
