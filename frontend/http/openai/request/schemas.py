@@ -7,7 +7,15 @@ from msgspec import Meta
 
 from paged_serve.protocol.messages.structured_outputs import StructuredOutputsParams
 
-from ....conversation.messages import Label, Messages, ReasoningEffort, TemplateKwargs, Tools, Verbosity
+from ....conversation.messages import (
+    Label,
+    Messages,
+    ReasoningEffort,
+    TemplateKwargs,
+    TextPart,
+    Tools,
+    Verbosity,
+)
 from . import fields
 
 Prompt = str | Annotated[list[str | fields.TokenId | list[fields.TokenId]], Meta(min_length=1)]
@@ -60,6 +68,23 @@ class StructuredOutputs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         """Raises InvalidRequest."""
         given = {name: value for name in self.__struct_fields__ if (value := getattr(self, name)) is not None}
         return StructuredOutputsParams(**given)
+
+
+Metadata = Annotated[dict[Annotated[str, Meta(max_length=64)], Label], Meta(max_length=16)]
+
+
+class PromptCacheOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """For a provider that is told where and how long to cache. Here every prefix is, while there is room."""
+
+    mode: Literal["implicit", "explicit"] | None = None
+    ttl: Label | None = None
+
+
+class Prediction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the answer may largely be: it could make the answer come sooner, and never another one."""
+
+    type: Literal["content"]
+    content: str | list[TextPart]
 
 
 class SamplingFields(_Body, frozen=True, kw_only=True):
@@ -119,9 +144,13 @@ class ChatCompletionRequest(SamplingFields, frozen=True, kw_only=True):
     max_completion_tokens: fields.MaxTokens | None = None
     logprobs: bool | None = None
     top_logprobs: fields.TopLogprobs | None = None
-    # Marks for the sender's own provider, like user; nothing here depends on them.
+    # Marks for the sender's own provider, like user, and hints; no byte of an answer depends on them.
     safety_identifier: Label | None = None
     prompt_cache_key: Label | None = None
+    prompt_cache_retention: Label | None = None
+    prompt_cache_options: PromptCacheOptions | None = None
+    metadata: Metadata | None = None
+    prediction: Prediction | None = None
 
 
 class TokenizeTextRequest(_Body, frozen=True, kw_only=True):
@@ -153,6 +182,6 @@ def without_prompt(body: Body) -> Body:
     """A copy for the time of the answer, without what has become the prompt and its parameters by then."""
     large = (
         *("prompt", "messages", "tools", "logit_bias", "allowed_token_ids", "bad_words", "chat_template_kwargs"),
-        *("response_format", "structured_outputs"),
+        *("response_format", "structured_outputs", "metadata", "prediction"),
     )
     return msgspec.structs.replace(body, **{name: None for name in large if hasattr(body, name)})
