@@ -1,10 +1,10 @@
 """Messages, tools and template arguments to what a chat template is given: one way for HTTP and for LLM.chat.
 
 A template sees each message, call and tool as its sender wrote it, in the sender's order of keys: models were trained
-on such JSON. Only what means nothing is left out (nulls, empty lists of calls, what clients send back empty).
+on such JSON. Only what means nothing is left out (nulls, empty lists of calls, what written_back.py lists).
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -27,6 +27,7 @@ from .messages import (
 )
 from .strict_json import decode_body
 from .unknown_fields import check_number_of_nodes
+from .written_back import without_written_back
 
 # Names that mean something to the rendering itself; a request could replace them unseen.
 RESERVED_KWARGS = {
@@ -34,9 +35,10 @@ RESERVED_KWARGS = {
     *("continue_final_message", "moment", *SPECIAL_TOKENS, *GLOBALS),
 }
 MAX_KWARG_CHARS = 64
-_SENT_BACK = {"refusal", "audio", "function_call", "annotations"}
-_MESSAGE_KEYS = {*ChatMessage.__struct_fields__} - _SENT_BACK
-_CALL_KEYS = {*ToolCall.__struct_fields__} - {"index"}
+LEGACY_ID_CHARS = 9  # of the ids that function calls get, all digits, as Mistral's templates demand
+_MESSAGE_KEYS = without_written_back(ChatMessage) - {"refusal", "audio", "function_call"}
+_CALL_KEYS, _CALLED_KEYS = without_written_back(ToolCall), without_written_back(FunctionCall)
+_TOOL_KEYS, _FUNCTION_KEYS = without_written_back(Tool), without_written_back(Function)
 
 
 class ConversationFields(Protocol):
@@ -89,7 +91,7 @@ def template_input(body: ConversationFields, raw: bytes, *, use_tools: bool = Tr
     begins_turn = not goes_on if body.add_generation_prompt is None else body.add_generation_prompt
     check_number_of_nodes(_written_arguments(body.messages).encode())
     sent = _decode_sent(raw)
-    messages = [_message(message, f"messages[{i}]") for i, message in enumerate(sent.messages)]
+    messages = [_message(message, f"messages[{i}]") for i, message in enumerate(_with_tool_calls(sent.messages))]
     tools = [_tool(tool, f"tools[{i}]") for i, tool in enumerate(sent.tools or ())]
     return TemplateInput(messages, tools if use_tools and tools else None, begins_turn, goes_on, kwargs)
 
@@ -160,15 +162,40 @@ def _only(sent: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
     return {key: value for key, value in sent.items() if key in keys}
 
 
+def _with_tool_calls(messages: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Function calls and their results, of which there was one a message, as the calls of tools that replaced them."""
+    call_id = ""
+    for i, message in enumerate(messages):
+        if (call := message.get("function_call")) is not None:
+            if message.get("tool_calls"):
+                raise InvalidRequest(f"messages[{i}] has both function_call and tool_calls; give one", "messages")
+            call_id = f"{i:0{LEGACY_ID_CHARS}d}"
+            message = {**message, "tool_calls": [{"id": call_id, "type": "function", "function": call}]}
+        if message["role"] == "function":
+            if message.get("name") is None:
+                raise InvalidRequest(f"messages[{i}].name is required for the role 'function'", f"messages[{i}].name")
+            message = {
+                **message,
+                "role": "tool",
+                "content": message.get("content") or "",
+                "tool_call_id": call_id or None,
+            }
+        yield message
+
+
 def _message(sent: Mapping[str, Any], place: str) -> dict[str, Any]:
     message = {key: value for key, value in _only(sent, _MESSAGE_KEYS).items() if value is not None}
     if message.get("tool_calls") == []:
         del message["tool_calls"]
+    if "content" not in message and message["role"] == "assistant" and sent.get("refusal") is not None:
+        message["content"] = sent["refusal"]
     if "content" not in message:
         if message["role"] != "assistant":
             raise InvalidRequest(f"{place}.content is required for the role {message['role']!r}", f"{place}.content")
         if "tool_calls" not in message:
             message["content"] = ""
+    if isinstance(message.get("content"), list):
+        message["content"] = [_part(part) for part in message["content"]]
     if (reasoning := message.get("reasoning_content", message.get("reasoning"))) is not None:
         message |= {"reasoning_content": reasoning, "thinking": reasoning}  # templates read either
     if "tool_calls" in message:
@@ -176,9 +203,13 @@ def _message(sent: Mapping[str, Any], place: str) -> dict[str, Any]:
     return message
 
 
+def _part(sent: Mapping[str, Any]) -> dict[str, Any]:
+    return {"type": "text", "text": sent["refusal"]} if sent["type"] == "refusal" else _only(sent, ("type", "text"))
+
+
 def _call(sent: Mapping[str, Any], place: str) -> dict[str, Any]:
     call = {key: value for key, value in _only(sent, _CALL_KEYS).items() if value is not None}
-    function = call["function"] = _only(call["function"], FunctionCall.__struct_fields__)
+    function = call["function"] = _only(call["function"], _CALLED_KEYS)
     arguments = function.get("arguments")
     if isinstance(arguments, str):
         try:
@@ -193,8 +224,8 @@ def _call(sent: Mapping[str, Any], place: str) -> dict[str, Any]:
 
 
 def _tool(sent: Mapping[str, Any], place: str) -> dict[str, Any]:
-    tool = _only(sent, Tool.__struct_fields__)
-    tool["function"] = _only(tool["function"], Function.__struct_fields__)
+    tool = _only(sent, _TOOL_KEYS)
+    tool["function"] = _only(tool["function"], _FUNCTION_KEYS)
     check_depth(tool["function"].get("parameters"), f"{place}.function.parameters")
     return tool
 
@@ -202,4 +233,5 @@ def _tool(sent: Mapping[str, Any], place: str) -> dict[str, Any]:
 def _written_arguments(messages: Messages) -> str:
     """JSON within JSON, of all earlier calls: the count of the body's own has not seen into it."""
     calls = [call.function for message in messages for call in message.tool_calls or ()]
+    calls += [message.function_call for message in messages if message.function_call is not None]
     return "".join(function.arguments for function in calls if isinstance(function.arguments, str))

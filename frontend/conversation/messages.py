@@ -5,6 +5,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from .written_back import WithFunctionCall, WithMessage, WithPart, WithTool, WithToolCall
+
 MAX_MESSAGES = 4096
 MAX_TOOLS = 128
 MAX_TEMPLATE_KWARGS = 16
@@ -18,50 +20,52 @@ ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "
 Verbosity = Literal["low", "medium", "high"]
 
 
-class TextPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    type: Literal["text"]
+class TextPart(WithPart, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="text"):
     text: str
 
 
-class FunctionCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class RefusalPart(WithPart, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="refusal"):
+    """A part of what the assistant said, in place of an answer."""
+
+    refusal: str
+
+
+class FunctionCall(WithFunctionCall, frozen=True, kw_only=True, forbid_unknown_fields=True):
     name: str
     arguments: str | dict[str, Any] | None = None
 
 
-class ToolCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ToolCall(WithToolCall, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """As an earlier answer gave it."""
 
     function: FunctionCall
     id: str | None = None
-    type: Literal["function"] = "function"
-    index: int | None = None
+    type: Literal["function"] | None = None
 
 
-class ChatMessage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[TextPart] | None = None
+class ChatMessage(WithMessage, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    content: str | list[TextPart | RefusalPart] | None = None
     name: Label | None = None
     tool_calls: Annotated[list[ToolCall], Meta(max_length=MAX_TOOLS)] | None = None
     tool_call_id: Label | None = None
     reasoning: str | None = None
     reasoning_content: str | None = None
-    # Clients send these back empty, as they got them.
-    refusal: None = None
-    audio: None = None
-    function_call: None = None
-    annotations: Annotated[list[Any], Meta(max_length=0)] | None = None
+    refusal: str | None = None  # what the assistant said where content is null
+    function_call: FunctionCall | None = None  # before there were tool_calls; the role function answered it
+    audio: None = None  # clients send it back empty, as they got it
 
 
-class Function(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Function(WithTool, frozen=True, kw_only=True, forbid_unknown_fields=True):
     name: Annotated[str, Meta(min_length=1, max_length=128)]
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
 
 
-class Tool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Tool(WithTool, frozen=True, kw_only=True, forbid_unknown_fields=True):
     function: Function
-    type: Literal["function"] = "function"
+    type: Literal["function"] | None = None
 
 
 Messages = Annotated[list[ChatMessage], Meta(min_length=1, max_length=MAX_MESSAGES)]

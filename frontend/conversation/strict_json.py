@@ -3,13 +3,14 @@
 import difflib
 import functools
 import re
+from collections.abc import Iterator
 from typing import Any, Generic, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
 from paged_serve.protocol.errors import InvalidRequest
 
-from .unknown_fields import INSTEAD, MAX_WARNINGS, UNSUPPORTED, check_number_of_nodes, is_harmless, without_foreign
+from .unknown_fields import MAX_WARNINGS, UNSUPPORTED, check_number_of_nodes, is_harmless, without_foreign
 
 MAX_EXPLAINED_BYTES = 256 << 10  # longer bodies get less service: no value in errors, no 7.0 for 7
 MAX_PATIENT_BYTES = 2 << 20  # that are read again in all because of one body's foreign fields
@@ -58,8 +59,6 @@ class BodyDecoder(Generic[Body]):
             whole = len(body) <= MAX_EXPLAINED_BYTES and _WHOLE_NUMBER.fullmatch(text)
             if unknown is None and not whole:
                 raise self._invalid(error, body) from None
-            if unknown is not None and not self._lenient and unknown[1] not in UNSUPPORTED:
-                raise self._refusal(unknown[1], unknown[2] or "") from None
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise InvalidRequest(f"The body is not valid JSON: {_plain(error)}") from None
         if not warnings:
@@ -76,6 +75,7 @@ class BodyDecoder(Generic[Body]):
     def _decode_patiently(self, body: bytes, warnings: list[str]) -> tuple[Body, list[str]]:
         """Unknown fields are left out where that is allowed, and 7.0 is 7, as JSON Schema has it."""
         value, made_whole = _generic(body), set[str]()
+        _drop_unknown_nulls(value, self._kind)
         for _ in range(min(MAX_WARNINGS, 2 + MAX_PATIENT_BYTES // len(body))):
             try:
                 return self._decoder.decode(msgspec.json.encode(value)), warnings
@@ -91,8 +91,8 @@ class BodyDecoder(Generic[Body]):
                     raise self._invalid(error, body) from None
                 name, path = unknown[1], unknown[2] or ""
                 parent = _walk(value, path)
-                if not isinstance(parent, dict) or name not in parent:
-                    raise self._invalid(error, body) from None
+                if not isinstance(parent, dict) or name not in parent:  # its name is too long to be repeated
+                    raise self._refusal(name, path) from None
                 if not is_harmless(name, parent[name]):
                     refusal = self._refusal(name, path)
                     if not self._lenient:
@@ -104,8 +104,9 @@ class BodyDecoder(Generic[Body]):
     def _refusal(self, name: str, path: str) -> InvalidRequest:
         where, place = f" in {path.lstrip('.')}" if path else "", f"{path}.{name}".lstrip(".")
         if name in UNSUPPORTED:
-            instead = f"; use {INSTEAD[name]}" if name in INSTEAD else ""
-            return InvalidRequest(f"{name}{where} is not supported here{instead}", place)
+            reason, instead = UNSUPPORTED[name].reason, UNSUPPORTED[name].instead
+            more = (f": {reason}" if reason else "") + (f"; use {instead}" if instead else "")
+            return InvalidRequest(f"{name}{where} is not supported here{more}", place)
         struct = _struct_in(_type_at(self._kind, path))
         known = () if struct is None else struct.__struct_fields__
         close = difflib.get_close_matches(name[:64], known, 1, 0.6)
@@ -124,6 +125,10 @@ class BodyDecoder(Generic[Body]):
         expectation, path = _lowered(place[1]), place[2]
         if expectation.startswith("invalid enum value"):
             expectation = f"expected one of {', '.join(map(str, _choices(_type_at(self._kind, path))))}"
+        elif expectation.startswith("invalid value") and (tags := _tags(_type_at(self._kind, path.rpartition(".")[0]))):
+            expectation = f"expected one of {', '.join(tags)}"
+        elif expectation.startswith("expected null") and (field := path.rpartition(".")[2]) in UNSUPPORTED:
+            return self._refusal(field, path.rpartition(".")[0])
         name = path.lstrip(".").removesuffix("[...]")
         try:
             value = _walk(_generic(body), path) if len(body) <= MAX_EXPLAINED_BYTES else _MISSING
@@ -196,15 +201,47 @@ def _type_at(kind: Any, path: str) -> Any:
     for name, _index, _any in _STEP.findall(path):
         if name:
             struct = _struct_in(kind)
-            kind = None if struct is None else get_type_hints(struct).get(name)
+            kind = None if struct is None else _hints(struct).get(name)
     return kind
 
 
 def _struct_in(hint: Any) -> Any:
     """The first Struct inside a union, list or Annotated."""
+    return next(_structs_in(hint), None)
+
+
+def _structs_in(hint: Any) -> Iterator[Any]:
     if isinstance(hint, type) and get_origin(hint) is None and issubclass(hint, msgspec.Struct):
-        return hint
-    return next((found for part in get_args(hint) if (found := _struct_in(part)) is not None), None)
+        yield hint
+    for part in get_args(hint):
+        yield from _structs_in(part)
+
+
+def _tags(hint: Any) -> list[str]:
+    """The values that tell the Structs of a union from one another."""
+    return [str(tag) for struct in _structs_in(hint) if (tag := struct.__struct_config__.tag) is not None]
+
+
+@functools.cache
+def _hints(struct: Any) -> dict[str, Any]:
+    return get_type_hints(struct)
+
+
+def _drop_unknown_nulls(value: Any, hint: Any) -> None:
+    """A null counts as an absent field, also where there is no field of its name. What no Struct describes stays."""
+    struct = _struct_in(hint)
+    if struct is None:
+        return
+    if isinstance(value, list):
+        for item in value:
+            _drop_unknown_nulls(item, struct)
+    elif isinstance(value, dict):
+        hints = _hints(struct)
+        for name in [name for name, inner in value.items() if inner is None and name not in hints]:
+            del value[name]
+        for name, inner in value.items():
+            if isinstance(inner, (dict, list)):
+                _drop_unknown_nulls(inner, hints.get(name))
 
 
 def _choices(hint: Any) -> tuple[Any, ...]:

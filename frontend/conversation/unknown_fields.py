@@ -1,7 +1,7 @@
 """Fields that a body has and the server has not: which are harmless, which are known from elsewhere, and how many."""
 
 from collections.abc import Collection
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -10,32 +10,81 @@ from paged_serve.protocol.errors import InvalidRequest
 MAX_WARNINGS = 64
 MAX_NODES = 100_000  # lists, objects and names of fields, which take 0.3 us each; numbers are ten times cheaper
 _MAX_VALUE_BYTES = 64  # of a harmless field's value
+_GUIDES = ("choice", "grammar", "json", "regex")
 
-# Sent by common clients, and true of what this server does anyway.
-_HARMLESS: dict[str, tuple[Any, ...]] = {
-    "best_of": (1,),
-    "detokenize": (True,),
-    "include_reasoning": (False,),
-    "modalities": (["text"],),
-    "service_tier": ("auto", "default"),
-    "spaces_between_special_tokens": (True,),
-    "store": (False,),
-    "use_beam_search": (False,),
-}
-# Users know these from elsewhere: "not supported" helps them more than a guess at a typing error.
+
+class Foreign(NamedTuple):
+    """A field of other servers, or of another route."""
+
+    reason: str = ""  # why it is not taken
+    instead: str = ""  # what to use
+    nothing: tuple[Any, ...] = ()  # values that ask for nothing that this server does not do anyway, beside null
+
+
+_CHAT, _OF_CHATS = "/v1/chat/completions", "it is for conversations"
+_NO_MEDIA = "this server reads and writes text alone"
+# Users know these from elsewhere: a reason helps them more than a guess at a typing error.
 UNSUPPORTED = {
-    *_HARMLESS,
-    *("audio", "chat_template", "documents", "function_call", "functions", "guided_choice"),
-    *("guided_grammar", "guided_json", "guided_regex", "kv_transfer_params", "length_penalty", "logprob_token_ids"),
-    *("metadata", "mm_processor_kwargs", "prediction", "prompt_embeds", "repetition_detection"),
-    *("stream_interval", "suffix", "thinking_token_budget", "truncate_prompt_tokens"),
-    *("truncation_side", "vllm_xargs", "web_search_options", "return_tokens_as_token_ids"),
-    *("skip_reading_prefix_cache", "allowed_tokens", "logits_processors", "tools", "tool_choice"),
-}
-INSTEAD = {  # of fields that had another name once
-    "function_call": "tool_choice",
-    "functions": "tools",
-    **{f"guided_{kind}": f'structured_outputs: {{"{kind}": …}}' for kind in ("choice", "grammar", "json", "regex")},
+    "allowed_tokens": Foreign(instead="allowed_token_ids"),
+    "audio": Foreign(_NO_MEDIA),
+    "best_of": Foreign("it was removed elsewhere, too", "n", (1,)),
+    "chat_template": Foreign("templates of requests are not run", "the server's --chat-template"),
+    "continuous_usage_stats": Foreign(instead='stream_options: {"continuous_usage_stats": …}', nothing=(False,)),
+    "detokenize": Foreign("an answer is text", "return_token_ids for its tokens", (True,)),
+    "do_sample": Foreign(instead="temperature: 0 for the likeliest tokens", nothing=(True,)),
+    "documents": Foreign(instead="a message that holds them", nothing=([],)),
+    "early_stopping": Foreign("there is no beam search", nothing=(False,)),
+    "ebnf": Foreign(instead='structured_outputs: {"grammar": …}'),
+    "enable_thinking": Foreign(instead='chat_template_kwargs: {"enable_thinking": …}'),
+    "extra_body": Foreign(
+        "it is an argument of clients, which put its fields beside the others; do the same", "", ({},)
+    ),
+    "function_call": Foreign(instead="tool_choice"),
+    "functions": Foreign(instead="tools", nothing=([],)),
+    **{f"guided_{kind}": Foreign(instead=f'structured_outputs: {{"{kind}": …}}') for kind in _GUIDES},
+    "include_obfuscation": Foreign("streams are not padded", nothing=(False,)),
+    "include_reasoning": Foreign(_OF_CHATS, _CHAT, (True, False)),
+    "include_usage": Foreign(instead='stream_options: {"include_usage": …}', nothing=(False,)),
+    "input": Foreign(instead="messages, or prompt of /v1/completions"),
+    "json_schema": Foreign(instead='response_format: {"type": "json_schema", "json_schema": …}'),
+    "kv_transfer_params": Foreign(nothing=({},)),
+    "length_penalty": Foreign("there is no beam search", nothing=(1, 1.0)),
+    "logits_processors": Foreign("code of requests is not run", nothing=([],)),
+    "logprob_token_ids": Foreign(instead="logprobs for the likeliest tokens", nothing=([],)),
+    "max_new_tokens": Foreign(instead="max_tokens"),
+    "max_output_tokens": Foreign(instead="max_tokens"),
+    "messages": Foreign(instead=_CHAT),
+    "metadata": Foreign("no answer is kept, that it could be found by", nothing=({},)),
+    "mm_processor_kwargs": Foreign(_NO_MEDIA, nothing=({},)),
+    "modalities": Foreign(_NO_MEDIA, nothing=(["text"], [])),
+    "moderation": Foreign("there is no model that moderates"),
+    "n_predict": Foreign(instead="max_tokens"),
+    "partial": Foreign(instead="continue_final_message: true beside messages", nothing=(False,)),
+    "prediction": Foreign(),
+    "prefix": Foreign(instead="continue_final_message: true beside messages", nothing=(False,)),
+    "prompt_embeds": Foreign("a prompt is text or tokens"),
+    "reasoning": Foreign(instead="reasoning_effort", nothing=({},)),
+    "reasoning_effort": Foreign(_OF_CHATS, _CHAT),
+    "repeat_penalty": Foreign(instead="repetition_penalty"),
+    "repetition_detection": Foreign(),
+    "return_tokens_as_token_ids": Foreign(instead="return_token_ids", nothing=(False,)),
+    "service_tier": Foreign("there is one tier; leave it out, or give auto", nothing=("auto", "default")),
+    "skip_reading_prefix_cache": Foreign(nothing=(False,)),
+    "spaces_between_special_tokens": Foreign(nothing=(True,)),
+    "stop_sequences": Foreign(instead="stop", nothing=([],)),
+    "store": Foreign("no answer is kept; leave it out", nothing=(False,)),
+    "stream_interval": Foreign("tokens are sent as they come", nothing=(1,)),
+    "suffix": Foreign("text is continued, not filled in", nothing=("",)),
+    "thinking": Foreign(instead="reasoning_effort"),
+    "thinking_token_budget": Foreign(nothing=(-1,)),
+    "tool_choice": Foreign(_OF_CHATS, _CHAT, ("none", "auto")),
+    "tools": Foreign(_OF_CHATS, _CHAT, ([],)),
+    "truncate_prompt_tokens": Foreign("a prompt is never cut silently; cut it before", nothing=(-1,)),
+    "truncation_side": Foreign("a prompt is never cut silently; cut it before"),
+    "use_beam_search": Foreign("there is no beam search", nothing=(False,)),
+    "verbosity": Foreign(_OF_CHATS, _CHAT, ("medium",)),
+    "vllm_xargs": Foreign(nothing=({},)),
+    "web_search_options": Foreign("the server reaches no web"),
 }
 _fields_of = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
@@ -56,9 +105,9 @@ def _num_nodes(text: bytes) -> int:
 
 
 def is_harmless(name: str, value: Any) -> bool:
-    return (value is None and name in UNSUPPORTED) or any(
-        type(value) is type(same) and value == same for same in _HARMLESS.get(name, ())
-    )
+    """A null counts as an absent field, whatever its name."""
+    nothing = UNSUPPORTED[name].nothing if name in UNSUPPORTED else ()
+    return value is None or any(type(value) is type(same) and value == same for same in nothing)
 
 
 def without_foreign(body: bytes, known: Collection[str], lenient: bool) -> tuple[bytes, list[str]]:
@@ -82,7 +131,7 @@ def without_foreign(body: bytes, known: Collection[str], lenient: bool) -> tuple
 def _is_harmless_text(name: str, raw: msgspec.Raw) -> bool:
     text = bytes(memoryview(raw)[: _MAX_VALUE_BYTES + 1])
     if name not in UNSUPPORTED or len(text) > _MAX_VALUE_BYTES:
-        return False
+        return text == b"null"
     try:
         return is_harmless(name, msgspec.json.decode(text))
     except (msgspec.DecodeError, UnicodeDecodeError):

@@ -101,15 +101,25 @@ def _tighten(components: dict[str, Any], max_logprobs: int, vocab_size: int, max
                 properties[name]["anyOf"][0]["maximum"] = max_model_len - 1
         properties["logit_bias"]["anyOf"][0]["propertyNames"] = {"pattern": "^(0|[1-9][0-9]{0,8})$"}
     components["DetokenizeRequest"]["properties"]["tokens"]["items"] = token
-    components["ChatMessage"]["anyOf"] = [  # only what the assistant said may lack a content: it may have called tools
-        {"properties": {"role": {"const": "assistant"}}},
-        {"properties": {"content": {"not": {"type": "null"}}}, "required": ["content"]},
-    ]
+    _tighten_messages(components["ChatMessage"])
     for name in ("ChatCompletionRequest", "TokenizeChatRequest"):
         kwargs = components[name]["properties"]["chat_template_kwargs"]["anyOf"][0]
         kwargs["propertyNames"] = {
             "pattern": f"^(?!({'|'.join(sorted(RESERVED_KWARGS))})$)[A-Za-z_][A-Za-z0-9_]{{0,63}}$"
         }
+
+
+def _tighten_messages(message: dict[str, Any]) -> None:
+    message["anyOf"] = [  # only what the assistant said may lack a content: it may have called tools
+        {"properties": {"role": {"const": "assistant"}}},
+        {"properties": {"role": {"const": "function"}, "name": {"type": "string"}}, "required": ["name"]},
+        {
+            "properties": {"role": {"not": {"const": "function"}}, "content": {"not": {"type": "null"}}},
+            "required": ["content"],
+        },
+    ]
+    both = {"function_call": {"type": "object"}, "tool_calls": {"type": "array", "minItems": 1}}
+    message["not"] = {"properties": both, "required": [*both]}
 
 
 def _operation(spec: RouteSpec) -> dict[str, Any]:

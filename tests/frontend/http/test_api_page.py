@@ -28,6 +28,9 @@ BODIES = (
     schemas.StreamOptions,
     messages.ChatMessage,
     messages.TextPart,
+    messages.RefusalPart,
+    messages.ToolCall,
+    messages.FunctionCall,
 )
 
 

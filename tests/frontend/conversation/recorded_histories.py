@@ -1,0 +1,1 @@
+RECORDED: list = []

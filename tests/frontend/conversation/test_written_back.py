@@ -1,0 +1,216 @@
+"""What client libraries send back with an answer of this server: each is taken, and the model sees what was said."""
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from paged_serve.frontend.conversation import messages
+from paged_serve.frontend.conversation.written_back import WrittenBack
+
+from ..http_server import Server
+from .recorded_histories import RECORDED
+
+CHAT = "/v1/chat/completions"
+USER = {"role": "user", "content": "hi"}
+
+
+def prompt_of(server: Server, **fields: object) -> str:
+    server.engine.limits = msgspec.structs.replace(server.engine.limits, max_model_len=4096)
+    server.good(CHAT, fields)
+    return server.tokenizer.decode(server.engine.requests[-1].prompt_token_ids)
+
+
+@pytest.mark.parametrize(("library", "history", "prompt"), RECORDED, ids=[row[0] for row in RECORDED])
+def test_an_answer_is_taken_back_as_each_library_sends_it(folder, library, history, prompt):
+    assert prompt_of(Server(folder), messages=history) == f"{prompt}<assistant>"
+
+
+def with_template(folder: Path, text: str) -> Server:
+    path = folder / "shown.jinja"
+    path.write_text(text)
+    return Server(folder, options={"chat_template": str(path)})
+
+
+def tables() -> list[tuple[type[WrittenBack], str]]:
+    structs = (messages.ChatMessage, messages.TextPart, messages.RefusalPart, messages.ToolCall, messages.FunctionCall)
+    return [
+        (struct, name)
+        for struct in (*structs, messages.Tool, messages.Function)
+        for part in struct.__bases__
+        for name in part.__struct_fields__
+    ]
+
+
+@pytest.mark.parametrize(("struct", "name"), tables(), ids=lambda value: getattr(value, "__name__", value))
+def test_a_field_of_the_table_is_dropped_whatever_it_holds(folder, struct, name):
+    """Else a template that prints a message as JSON would show it to the model."""
+    part, refusal, called, call, message, function, tool = ({} for _ in range(7))
+    places = {
+        messages.ChatMessage: message,
+        messages.TextPart: part,
+        messages.RefusalPart: refusal,
+        messages.ToolCall: call,
+        messages.FunctionCall: called,
+        messages.Tool: tool,
+        messages.Function: function,
+    }
+    server, prompts = with_template(folder, "{{ messages | tojson }}{{ tools | tojson }}{{ messages[0].content }}"), []
+    for value in (None, 5, {"a": [None, {"b": "c"}]}):
+        places[struct][name] = value
+        content = [{"type": "text", "text": "said", **part}, {"type": "refusal", "refusal": "not said", **refusal}]
+        calls = [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}", **called}, **call}]
+        history = [USER, {"role": "assistant", "content": content, "tool_calls": calls, **message}]
+        tools = [{"type": "function", "function": {"name": "f", **function}, **tool}]
+        prompts.append(prompt_of(server, messages=history, tools=tools))
+        del places[struct][name]
+        prompts.append(prompt_of(server, messages=history, tools=tools))
+    assert len(set(prompts)) == 1
+    assert name not in prompts[0] or name == "id"  # of the call
+
+
+def test_calls_of_functions_become_calls_of_tools(folder):
+    legacy = [
+        USER,
+        {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": '{"x": 1}'}},
+        {"role": "function", "name": "f", "content": "2"},
+        {"role": "assistant", "content": None, "function_call": {"name": "g", "arguments": "{}"}},
+        {"role": "function", "name": "g", "content": None},
+    ]
+    calls = [
+        {"id": i, "type": "function", "function": f}
+        for i, f in zip(
+            ("000000001", "000000003"),
+            ({"name": "f", "arguments": {"x": 1}}, {"name": "g", "arguments": {}}),
+            strict=True,
+        )
+    ]
+    now = [
+        USER,
+        {"role": "assistant", "tool_calls": calls[:1]},
+        {"role": "tool", "name": "f", "content": "2", "tool_call_id": "000000001"},
+        {"role": "assistant", "tool_calls": calls[1:]},
+        {"role": "tool", "name": "g", "content": "", "tool_call_id": "000000003"},
+    ]
+    server = with_template(folder, "{% for m in messages %}{{ m.content }}{{ m | dictsort }}{% endfor %}")
+    assert prompt_of(server, messages=legacy) == prompt_of(server, messages=now)
+
+
+@pytest.mark.parametrize(
+    ("message", "param", "reason"),
+    [
+        ({"role": "function", "content": "2"}, "messages[0].name", "is required"),
+        (
+            {"role": "assistant", "function_call": {"name": "f"}, "tool_calls": [{"function": {"name": "f"}}]},
+            "messages",
+            "give one",
+        ),
+        ({"role": "assistant", "audio": {"id": "audio_1"}}, "messages[0].audio", "reads and writes text alone"),
+        (
+            {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]},
+            "messages[0].content[0].type",
+            "expected one of text, refusal",
+        ),
+        (
+            {"role": "assistant", "content": "x", "prefix": True},
+            "messages[0].prefix",
+            "use continue_final_message: true",
+        ),
+        (
+            {"role": "assistant", "content": "x", "reasonning": "y"},
+            "messages[0].reasonning",
+            "did you mean 'reasoning'?",
+        ),
+        ({"role": "user", "refusal": "no"}, "messages[0].content", "is required for the role 'user'"),
+        (
+            {"role": "assistant", "function_call": {"name": "f", "arguments": "[" * 100_001}},
+            None,
+            "more than 100000 lists",
+        ),
+    ],
+)
+def test_what_means_something_is_refused_by_name(folder, message, param, reason):
+    error = Server(folder).ask("POST", CHAT, {"messages": [message]}).json()["error"]
+    assert (error["code"], error["param"]) == (400, param)
+    assert reason in error["message"]
+
+
+def test_a_refusal_is_what_the_assistant_said(folder):
+    refused = [USER, {"role": "assistant", "content": None, "refusal": "I cannot."}]
+    parts = [USER, {"role": "assistant", "content": [{"type": "refusal", "refusal": "I cannot."}]}]
+    both = [USER, {"role": "assistant", "content": "I can.", "refusal": "I cannot."}]
+    prompts = [prompt_of(Server(folder), messages=history) for history in (refused, parts, both)]
+    assert prompts == [*["<user>hi<assistant>I cannot.<assistant>"] * 2, "<user>hi<assistant>I can.<assistant>"]
+
+
+def test_a_null_is_an_absent_field_at_any_depth(folder):
+    """Also one of a name that is not known: a library's next version has it."""
+    absent = dict.fromkeys(("new", "temprature", "tool_choice"))
+    called = {"name": "f", "arguments": None, "new": None}
+    history = [
+        {**USER, "content": [{"type": "text", "text": "hi", "new": None}], "new": None},
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [{"function": called, "type": None, "id": None, "new": None}],
+        },
+    ] * 50
+    tools = [{"type": None, "function": {"name": "f", "description": None, "new": None}, "new": None}]
+    options = {"stream_options": {"include_usage": None, "new": None}, "stream": True}
+    server = Server(folder)
+    server.engine.limits = msgspec.structs.replace(server.engine.limits, max_model_len=4096)
+    answer = server.ask("POST", CHAT, {"messages": history, "tools": tools, **options, **absent})
+    assert answer.status_code == 200, answer.text
+    strict = {"type": "object", "properties": {"x": {"const": None}}}  # what a schema says with null stays
+    form = {"type": "json_schema", "json_schema": {"name": "n", "schema": strict, "new": None}}
+    server.chat(response_format=form)
+    assert "null" in json.dumps(server.engine.requests[-1].params.grammar.source)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"store": False, "service_tier": "auto", "modalities": ["text"], "audio": None, "web_search_options": None},
+        {"metadata": {"run": "7"}, "safety_identifier": "s", "prompt_cache_key": "k", "prompt_cache_retention": "24h"},
+        {"prompt_cache_options": {"mode": "explicit", "ttl": "30m"}, "moderation": None, "verbosity": None},
+        {"prediction": {"type": "content", "content": "hello"}},
+        {"prediction": {"type": "content", "content": [{"type": "text", "text": "hello"}]}},
+        {"stream": True, "stream_options": {"include_usage": True, "include_obfuscation": False}},
+        {"functions": [], "documents": [], "logits_processors": [], "vllm_xargs": {}, "use_beam_search": False},
+    ],
+)
+def test_marks_for_a_provider_and_what_asks_for_nothing_are_taken(folder, fields):
+    server = Server(folder)
+    answer = server.ask("POST", CHAT, {"messages": [USER], **fields})
+    assert answer.status_code == 200, answer.text
+    assert "warnings" not in answer.text
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "reason"),
+    [
+        ("store", True, "no answer is kept"),
+        ("service_tier", "flex", "there is one tier"),
+        ("modalities", ["text", "audio"], "text alone"),
+        ("audio", {"voice": "alloy", "format": "wav"}, "text alone"),
+        ("moderation", {"model": "omni-moderation-latest"}, "no model that moderates"),
+        ("web_search_options", {}, "reaches no web"),
+        ("enable_thinking", False, 'use chat_template_kwargs: {"enable_thinking": …}'),
+        ("extra_body", {"top_k": 1}, "beside the others"),
+        ("max_new_tokens", 5, "use max_tokens"),
+        ("include_usage", True, "use stream_options"),
+        ("functions", [{"name": "f"}], "use tools"),
+    ],
+)
+def test_what_would_change_the_answer_is_refused_with_the_reason(folder, field, value, reason):
+    error = Server(folder).ask("POST", CHAT, {"messages": [USER], field: value}).json()["error"]
+    assert (error["code"], error["param"]) == (400, field)
+    assert error["message"].startswith(f"{field} is not supported here")
+    assert reason in error["message"]
+
+
+def test_padding_of_a_stream_is_refused_where_it_is_asked_for(folder):
+    body = {"messages": [USER], "stream": True, "stream_options": {"include_obfuscation": True}}
+    error = Server(folder).ask("POST", CHAT, body).json()["error"]
+    assert (error["param"], "not padded" in error["message"]) == ("stream_options.include_obfuscation", True)
