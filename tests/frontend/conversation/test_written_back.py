@@ -10,10 +10,11 @@ from paged_serve.frontend.conversation import messages
 from paged_serve.frontend.conversation.written_back import WrittenBack
 
 from ..http_server import Server
-from .recorded_histories import RECORDED
 
 CHAT = "/v1/chat/completions"
 USER = {"role": "user", "content": "hi"}
+# Bodies as the libraries sent them to a server that answered like this one: the last request of a conversation each.
+RECORDED = [*map(json.loads, Path(__file__).with_name("recorded_histories.jsonl").read_text().splitlines())]
 
 
 def prompt_of(server: Server, **fields: object) -> str:
@@ -22,9 +23,9 @@ def prompt_of(server: Server, **fields: object) -> str:
     return server.tokenizer.decode(server.engine.requests[-1].prompt_token_ids)
 
 
-@pytest.mark.parametrize(("library", "history", "prompt"), RECORDED, ids=[row[0] for row in RECORDED])
-def test_an_answer_is_taken_back_as_each_library_sends_it(folder, library, history, prompt):
-    assert prompt_of(Server(folder), messages=history) == f"{prompt}<assistant>"
+@pytest.mark.parametrize("row", RECORDED, ids=[row["library"] for row in RECORDED])
+def test_an_answer_is_taken_back_as_each_library_sends_it(folder, row):
+    assert prompt_of(Server(folder), **row["body"]) == row["prompt"]
 
 
 def with_template(folder: Path, text: str) -> Server:

@@ -1,10 +1,12 @@
 """Web pages and proxies: what the operator has opened to them, by name, and nothing else."""
 
+import asyncio
 import json
 
 import pytest
 
 from paged_serve.frontend.http.exchange.browsers import BrowserPolicy
+from paged_serve.frontend.http.server.admin_server import AdminServer
 from paged_serve.frontend.listen import open_http_socket
 from paged_serve.protocol.errors import ConfigError, EngineDead, Overloaded
 from paged_serve.protocol.messages.config import ServerConfig
@@ -253,3 +255,21 @@ def test_an_http_1_0_client_gets_no_chunks_and_no_interim_answer(folder):
         assert b"connection: close" in head
         assert b"transfer-encoding" not in head
         assert rest.endswith(b"data: [DONE]\n\n") if more else json.loads(rest)["choices"]
+
+
+async def status_of(application, headers: list[tuple[bytes, bytes]]) -> int:
+    sent = []
+
+    async def send(event: dict) -> None:
+        sent.append(event)
+
+    scope = {"type": "http", "method": "GET", "path": "/stats", "headers": headers, "client": ("127.0.0.1", 1)}
+    await application(scope, None, send)
+    return sent[0]["status"]
+
+
+def test_the_operators_port_is_opened_to_no_page(run_dir):
+    admin = AdminServer(ServerConfig(admin_port=0, allowed_origins=("*",), allowed_hosts=("*",)), run_dir, 1)
+    local, evil, page = (b"host", b"localhost"), (b"host", b"evil.example"), (b"origin", APP.encode())
+    for headers, status in (([local], 503), ([local, page], 403), ([evil], 403)):  # 503: nothing is loaded here
+        assert asyncio.run(status_of(admin, headers)) == status

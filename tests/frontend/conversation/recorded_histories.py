@@ -1,1 +1,0 @@
-RECORDED: list = []
