@@ -159,7 +159,12 @@ BAD = [
     (C, completion(**{f"x{i}": i for i in range(9)}), "x0", "not a known field"),
     (C, completion(**{f"x{i}": i for i in range(120_000)}), None, "more than 100000 lists, objects and fields"),
     (C, b'{"prompt": "x", "' + b"k" * 3_000_000 + b'": 1}', "k" * 200, "not a known field"),
-    (C, {"prompt": [5] * 400_000, "best_of": 1, "suffix": None, "new": None, "store": False}, "prompt", "400000 in the prompt"),
+    (
+        C,
+        {"prompt": [5] * 400_000, "best_of": 1, "suffix": None, "new": None, "store": False},
+        "prompt",
+        "400000 in the prompt",
+    ),
     (C, {"prompt": [[5] * 60] * 250, "n": 128, "echo": True, "temperature": 1}, "n", "at most 256"),
     (H, chat(tools=[tool(deep(65))]), "tools[0].function.parameters", "more than 64 levels deep"),
     (H, chat(messages=[called(deep(65))]), "messages[0].tool_calls", "more than 64 levels deep"),
