@@ -163,6 +163,8 @@ def test_a_null_is_an_absent_field_at_any_depth(folder):
     server.engine.limits = msgspec.structs.replace(server.engine.limits, max_model_len=4096)
     answer = server.ask("POST", CHAT, {"messages": history, "tools": tools, **options, **absent})
     assert answer.status_code == 200, answer.text
+    chosen = {"type": "function", "function": {"name": "f", "description": None}, "allowed_tools": None}
+    assert server.ask("POST", CHAT, {"messages": [USER], "tools": tools, "tool_choice": chosen}).status_code == 200
     strict = {"type": "object", "properties": {"x": {"const": None}}}  # what a schema says with null stays
     form = {"type": "json_schema", "json_schema": {"name": "n", "schema": strict, "new": None}}
     server.chat(response_format=form)

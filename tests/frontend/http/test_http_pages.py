@@ -273,3 +273,5 @@ def test_the_operators_port_is_opened_to_no_page(run_dir):
     local, evil, page = (b"host", b"localhost"), (b"host", b"evil.example"), (b"origin", APP.encode())
     for headers, status in (([local], 503), ([local, page], 403), ([evil], 403)):  # 503: nothing is loaded here
         assert asyncio.run(status_of(admin, headers)) == status
+    for listener in admin._listeners:  # nothing was served on them
+        listener.close()

@@ -75,7 +75,7 @@ def tool_choice_of(body: ChatCompletionRequest) -> ToolChoice:
 
 
 def _of_object(chosen: dict[str, Any], tools: tuple[Tool, ...], parallel: bool) -> ToolChoice:
-    match chosen:
+    match _without_nulls(chosen):
         case {"type": "function", "function": {"name": str(name), **other}, **more} if not other and not more:
             return ToolChoice("required", _named([name], tools), False, is_named=True)
         case {"type": "allowed_tools", "allowed_tools": {"mode": "auto" | "required" as mode, "tools": list(entries)}}:
@@ -87,6 +87,13 @@ def _of_object(chosen: dict[str, Any], tools: tuple[Tool, ...], parallel: bool) 
         '{"type": "allowed_tools", "allowed_tools": {"mode": "auto" or "required", "tools": […]}}',
         FIELD,
     )
+
+
+def _without_nulls(value: Any) -> Any:
+    """A null counts as an absent field."""
+    if isinstance(value, dict):
+        return {name: _without_nulls(inner) for name, inner in value.items() if inner is not None}
+    return [_without_nulls(inner) for inner in value] if isinstance(value, list) else value
 
 
 def _name_of(entry: Any) -> str:
