@@ -102,6 +102,9 @@ def _tighten(components: dict[str, Any], max_logprobs: int, vocab_size: int, max
         properties["logit_bias"]["anyOf"][0]["propertyNames"] = {"pattern": "^(0|[1-9][0-9]{0,8})$"}
     components["DetokenizeRequest"]["properties"]["tokens"]["items"] = token
     _tighten_messages(components["ChatMessage"])
+    for component in components.values():
+        if component.get("additionalProperties") is False:
+            component["additionalProperties"] = _NULL  # which is an absent field
     for name in ("ChatCompletionRequest", "TokenizeChatRequest"):
         kwargs = components[name]["properties"]["chat_template_kwargs"]["anyOf"][0]
         kwargs["propertyNames"] = {
