@@ -33,6 +33,7 @@ UNSUPPORTED = {
     "detokenize": Foreign("an answer is text", "return_token_ids for its tokens", (True,)),
     "do_sample": Foreign(instead="temperature: 0 for the likeliest tokens", nothing=(True,)),
     "documents": Foreign(instead="a message that holds them", nothing=([],)),
+    "echo": Foreign("an answer is the assistant's turn alone", nothing=(False,)),
     "early_stopping": Foreign("there is no beam search", nothing=(False,)),
     "ebnf": Foreign(instead='structured_outputs: {"grammar": …}'),
     "enable_thinking": Foreign(instead='chat_template_kwargs: {"enable_thinking": …}'),

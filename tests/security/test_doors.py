@@ -196,6 +196,31 @@ def test_no_spelling_of_a_request_passes_without_a_key(folder, root_path, count)
     print(f"{count // 2} requests: {seen}")
 
 
+APP = b"https://app.example"
+ORIGINS = [APP, APP.upper(), APP + b".evil", b"https://evil.example", b"null", b"*", b"", APP + b", " + APP, APP + b"/"]
+ASKED = [b"POST", b"*", b"", b"GET, POST", b"a b", b"\xff"]
+
+
+def test_no_preflight_opens_a_door(folder):
+    """Of an allowed page it is answered without a key, and gives leave to nothing but to ask."""
+    options = {"api_keys": KEYS, "allowed_origins": (APP.decode(),), "public_metrics": True}
+    server, rng, seen = Server(folder, options=options), random.Random(7), dict[int, int]()
+    for scope in itertools.islice(scopes(rng, ""), CI_COUNT // 4):
+        origin, asked = rng.choice(ORIGINS), rng.choice([None, *ASKED])
+        scope["method"] = rng.choice([scope["method"], "OPTIONS"])
+        scope["headers"] += [(b"origin", origin)]
+        scope["headers"] += [] if asked is None else [(b"access-control-request-method", asked)]
+        status, body = answer(server.app, scope)
+        seen[status] = seen.get(status, 0) + 1
+        is_open = scope["path"] in OPEN and (status in (200, 405))
+        if status == 204:
+            assert (scope["method"], origin.lower(), bool(asked)) == ("OPTIONS", APP, True), scope
+        assert status in (204, 401, 403) or is_open, f"{scope} got {status}"
+        assert not body or status != 204
+    assert not server.engine.requests
+    assert {204, 401, 403} <= set(seen)
+
+
 @pytest.mark.parametrize("key", KEYS)
 def test_the_right_key_is_accepted_for_the_same_requests(folder, key):
     """Or else the test above would pass on a server that refuses all."""

@@ -58,7 +58,8 @@ async def decode(service: Service, endpoint: Endpoint, raw: bytes) -> tuple[Samp
     """(body, model's name, warnings). Raises HttpError."""
     body, warnings = await service.off_loop(len(raw), decode_body, endpoint.body, raw, service.config.server.lenient)
     model = service.model_name(body.model)
-    if body.stream_options is not None and not body.stream:
+    options = body.stream_options
+    if options is not None and (options.include_usage or options.continuous_usage_stats) and not body.stream:
         raise HttpError(400, "stream_options needs stream to be true", "stream_options")
     return body, model, warnings
 

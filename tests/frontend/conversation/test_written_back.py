@@ -8,6 +8,7 @@ import pytest
 
 from paged_serve.frontend.conversation import messages
 from paged_serve.frontend.conversation.written_back import WrittenBack
+from paged_serve.frontend.http.openai.request.schemas import ChatCompletionRequest
 
 from ..http_server import Server
 
@@ -26,6 +27,7 @@ def prompt_of(server: Server, **fields: object) -> str:
 @pytest.mark.parametrize("row", RECORDED, ids=[row["library"] for row in RECORDED])
 def test_an_answer_is_taken_back_as_each_library_sends_it(folder, row):
     assert prompt_of(Server(folder), **row["body"]) == row["prompt"]
+    msgspec.convert(row["body"], ChatCompletionRequest)  # without a second look for what may be left out
 
 
 def with_template(folder: Path, text: str) -> Server:
@@ -180,6 +182,7 @@ def test_a_null_is_an_absent_field_at_any_depth(folder):
         {"prediction": {"type": "content", "content": "hello"}},
         {"prediction": {"type": "content", "content": [{"type": "text", "text": "hello"}]}},
         {"stream": True, "stream_options": {"include_usage": True, "include_obfuscation": False}},
+        {"stream_options": {"include_usage": False, "continuous_usage_stats": None}, "echo": False},
         {"functions": [], "documents": [], "logits_processors": [], "vllm_xargs": {}, "use_beam_search": False},
     ],
 )

@@ -200,7 +200,7 @@ BAD = [
     (H, chat(top_logprobs=2), "top_logprobs", "needs logprobs"),
     (H, chat(logprobs=True, top_logprobs=21), "top_logprobs", "at most 20"),
     (H, chat(logprobs=5), "logprobs", "expected bool"),
-    (H, chat(echo=True), "echo", "not a known field"),
+    (H, chat(echo=True), "echo", "not supported here"),
     (H, chat(response_format={"type": "json_schema"}), "response_format", "needs json_schema"),
     (H, chat(response_format={"type": "json_schema", "json_schema": {}}), "response_format.json_schema.name", "name"),
     (H, chat(response_format={"type": "json_object", "triggers": []}), "response_format", "another type"),
