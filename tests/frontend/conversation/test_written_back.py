@@ -30,6 +30,42 @@ def test_an_answer_is_taken_back_as_each_library_sends_it(folder, row):
     msgspec.convert(row["body"], ChatCompletionRequest)  # without a second look for what may be left out
 
 
+CALLS = '<think>It is asked.</think>Sure.<tool_call>{"name": "sum", "arguments": {"a": 1}}</tool_call>'
+NUM_TURNS = 20
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_twenty_turns_of_answers_and_results_are_taken_back_as_they_came(folder, stream):
+    server = Server(folder, CALLS, options={"tool_call_parser": "hermes", "reasoning_parser": "qwen3"})
+    server.engine.limits = msgspec.structs.replace(server.engine.limits, max_model_len=1 << 16)
+    tools = [{"type": "function", "function": {"name": "sum"}, "cache_control": {"type": "ephemeral"}}]
+    history = [USER]
+    for turn in range(NUM_TURNS):
+        body = {"messages": history, "tools": tools}
+        answer = put_together(server.stream(CHAT, body)) if stream else server.good(CHAT, body)["choices"][0]["message"]
+        assert answer["reasoning"] == "It is asked."
+        (call,) = answer["tool_calls"]
+        content = [{"type": "text", "text": str(turn), "cache_control": {"type": "ephemeral"}}]
+        history += [answer, {"role": "tool", "tool_call_id": call["id"], "content": content}]
+    shown = server.tokenizer.decode(server.engine.requests[-1].prompt_token_ids)
+    said = '<assistant>Sure.[sum{"a": 1}]'
+    assert shown == "<user>hi" + "".join(f"{said}<tool>{turn}" for turn in range(NUM_TURNS - 1)) + "sum<assistant>"
+
+
+def put_together(chunks: list[dict]) -> dict:
+    """The message of a stream's deltas, with all that they had."""
+    message: dict = {"role": "assistant", "content": "", "tool_calls": []}
+    for delta in (choice["delta"] for chunk in chunks for choice in chunk["choices"]):
+        message["content"] += delta.get("content") or ""
+        message["reasoning"] = message.get("reasoning", "") + (delta.get("reasoning") or "")
+        for part in delta.get("tool_calls", ()):
+            if part["index"] == len(message["tool_calls"]):
+                message["tool_calls"].append(part)
+            else:
+                message["tool_calls"][part["index"]]["function"]["arguments"] += part["function"]["arguments"]
+    return message
+
+
 def with_template(folder: Path, text: str) -> Server:
     path = folder / "shown.jinja"
     path.write_text(text)
