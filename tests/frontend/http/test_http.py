@@ -220,7 +220,7 @@ def test_a_lenient_server_warns_of_unknown_fields(folder):
         "ignored: \"temprature\" is not a known field; did you mean 'temperature'?",
         'ignored: guided_json is not supported here; use structured_outputs: {"json": …}',
     ]
-    assert "warnings" not in server.complete()
+    assert "warnings" not in server.complete(new=None, suffix=None)
     chunks = server.stream("/v1/completions", {"prompt": "a", "temprature": 1})
     assert "warnings" in chunks[0]
     assert "warnings" not in chunks[1]
