@@ -38,20 +38,26 @@ class Guard:
     def check(self, headers: Mapping[str, str]) -> Tenant:
         """The tenant whose key this is. Raises HttpError 401 or 403."""
         self.browsers.check(headers)
-        return self._check_key(headers.get("authorization", "")) if self._tenants else NO_KEY
+        return self._check_keys(headers) if self._tenants else NO_KEY
 
-    def _check_key(self, authorization: str) -> Tenant:
-        scheme, _, key = authorization.partition(" ")
-        given = hashlib.sha256(key.strip(" \t").encode("latin-1")).digest()
-        # All are compared, each in constant time: the time taken reveals nothing about any key.
-        matches = [tenant for digest, tenant in self._tenants.items() if hmac.compare_digest(given, digest)]
-        if scheme.lower() != "bearer" or not matches:
+    def _check_keys(self, headers: Mapping[str, str]) -> Tenant:
+        """Clients that have two keys set send both; the first valid one counts."""
+        scheme, _, key = headers.get("authorization", "").partition(" ")
+        given = [key.strip(" \t")] if scheme.lower() == "bearer" else []
+        given += [headers["x-api-key"].strip(" \t")] if "x-api-key" in headers else []
+        matches = [tenant for key in given for tenant in self._matches(key)]
+        if not matches:
             raise HttpError(
                 401,
-                "A valid API key is needed: Authorization: Bearer KEY.",
+                "A valid API key is needed: Authorization: Bearer KEY, or X-Api-Key: KEY.",
                 headers=[(b"www-authenticate", b"Bearer")],
             )
         return matches[0]
+
+    def _matches(self, key: str) -> list[Tenant]:
+        """All are compared, each in constant time: the time taken reveals nothing about any key."""
+        given = hashlib.sha256(key.encode("latin-1")).digest()
+        return [tenant for digest, tenant in self._tenants.items() if hmac.compare_digest(given, digest)]
 
 
 def _name(secret: str, key: str) -> str:
