@@ -92,22 +92,22 @@ class BodyDecoder(Generic[Body]):
                 name, path = unknown[1], unknown[2] or ""
                 parent = _walk(value, path)
                 if not isinstance(parent, dict) or name not in parent:  # its name is too long to be repeated
-                    raise self._refusal(name, path) from None
+                    raise self._refusal(name, path, value) from None
                 if not is_harmless(name, parent[name]):
-                    refusal = self._refusal(name, path)
+                    refusal = self._refusal(name, path, value)
                     if not self._lenient:
                         raise refusal from None
                     warnings.append(f"ignored: {refusal.message}")
                 del parent[name]
         raise InvalidRequest("The body has more unknown fields than are left out of one of its length.")
 
-    def _refusal(self, name: str, path: str) -> InvalidRequest:
+    def _refusal(self, name: str, path: str, body: Any = None) -> InvalidRequest:
         where, place = f" in {path.lstrip('.')}" if path else "", f"{path}.{name}".lstrip(".")
         if name in UNSUPPORTED:
             reason, instead = UNSUPPORTED[name].reason, UNSUPPORTED[name].instead
             more = (f": {reason}" if reason else "") + (f"; use {instead}" if instead else "")
             return InvalidRequest(f"{name}{where} is not supported here{more}", place)
-        struct = _struct_in(_type_at(self._kind, path))
+        struct = _struct_in(*_type_at(self._kind, path, body))
         known = () if struct is None else struct.__struct_fields__
         close = difflib.get_close_matches(name[:64], known, 1, 0.6)
         hint = f"; did you mean {close[0]!r}?" if close else ""
@@ -123,17 +123,18 @@ class BodyDecoder(Generic[Body]):
         if place is None:
             return InvalidRequest(f"The body is wrong: {_lowered(text)}")
         expectation, path = _lowered(place[1]), place[2]
-        if expectation.startswith("invalid enum value"):
-            expectation = f"expected one of {', '.join(map(str, _choices(_type_at(self._kind, path))))}"
-        elif expectation.startswith("invalid value") and (tags := _tags(_type_at(self._kind, path.rpartition(".")[0]))):
-            expectation = f"expected one of {', '.join(tags)}"
+        try:
+            whole = _generic(body) if len(body) <= MAX_EXPLAINED_BYTES else _MISSING
+        except InvalidRequest:  # a number too large for any value
+            whole = _MISSING
+        if expectation.startswith(("invalid enum value", "invalid value")):
+            tagged, _ = _type_at(self._kind, path.rpartition(".")[0], whole)
+            choices = _choices(_type_at(self._kind, path, whole)[0]) or _tags(tagged)
+            expectation = f"expected one of {', '.join(map(str, choices))}" if choices else expectation
         elif expectation.startswith("expected null") and (field := path.rpartition(".")[2]) in UNSUPPORTED:
             return self._refusal(field, path.rpartition(".")[0])
         name = path.lstrip(".").removesuffix("[...]")
-        try:
-            value = _walk(_generic(body), path) if len(body) <= MAX_EXPLAINED_BYTES else _MISSING
-        except InvalidRequest:  # a number too large for any value
-            value = _MISSING
+        value = _MISSING if whole is _MISSING else _walk(whole, path)
         shown = name if value is _MISSING else f"{name} is {_shown(value)}"
         return InvalidRequest(f"{shown}: {expectation}", name)
 
@@ -196,18 +197,27 @@ def _shown(value: Any) -> str:
     return text if len(text) <= MAX_SHOWN_CHARS else text[:MAX_SHOWN_CHARS] + "…"
 
 
-def _type_at(kind: Any, path: str) -> Any:
-    """The annotation where `path` leads; None when it leads nowhere."""
-    for name, _index, _any in _STEP.findall(path):
+def _type_at(kind: Any, path: str, value: Any = None) -> tuple[Any, Any]:
+    """The annotation where `path` leads, and the part of `value` there; None for what leads nowhere."""
+    for name, index, _any in _STEP.findall(path):
         if name:
-            struct = _struct_in(kind)
+            struct = _struct_in(kind, value)
             kind = None if struct is None else _hints(struct).get(name)
-    return kind
+            value = value.get(name) if isinstance(value, dict) else None
+        elif index:
+            value = value[int(index)] if isinstance(value, list) and int(index) < len(value) else None
+    return kind, value
 
 
-def _struct_in(hint: Any) -> Any:
-    """The first Struct inside a union, list or Annotated."""
-    return next(_structs_in(hint), None)
+def _struct_in(hint: Any, value: Any = None) -> Any:
+    """The Struct inside a union, list or Annotated: of several, that with the value's tag, or else the first."""
+    structs = list(_structs_in(hint))
+    if len(structs) > 1 and isinstance(value, dict):
+        for struct in structs:
+            config = struct.__struct_config__
+            if config.tag is not None and value.get(config.tag_field) == config.tag:
+                return struct
+    return structs[0] if structs else None
 
 
 def _structs_in(hint: Any) -> Iterator[Any]:
@@ -229,12 +239,12 @@ def _hints(struct: Any) -> dict[str, Any]:
 
 def _drop_unknown_nulls(value: Any, hint: Any) -> None:
     """A null counts as an absent field, also where there is no field of its name. What no Struct describes stays."""
-    struct = _struct_in(hint)
+    struct = _struct_in(hint, value)
     if struct is None:
         return
     if isinstance(value, list):
         for item in value:
-            _drop_unknown_nulls(item, struct)
+            _drop_unknown_nulls(item, hint)
     elif isinstance(value, dict):
         hints = _hints(struct)
         for name in [name for name, inner in value.items() if inner is None and name not in hints]:
