@@ -17,6 +17,15 @@ DRAIN_RETRY_S = 5.0
 FULL_RETRY_S = 1.0
 
 
+class PromptTooLong(InvalidRequest):
+    """`num_tokens`: of the prompt, or at least so many."""
+
+    def __init__(self, message: str, field: str, num_tokens: int, max_model_len: int):
+        super().__init__(message, field)
+        self.num_tokens = num_tokens
+        self.max_model_len = max_model_len
+
+
 def fitting_max_tokens(
     length: int,
     asked: int | None,
@@ -34,8 +43,11 @@ def fitting_max_tokens(
     room = max_model_len - length
     limit = f"This model's maximum context length is {max_model_len} tokens"
     if room <= 0:
-        raise InvalidRequest(
-            f"{limit}; the request has {length} in the {field} and needs room for at least one more. Shorten it", field
+        raise PromptTooLong(
+            f"{limit}; the request has {length} in the {field} and needs room for at least one more. Shorten it",
+            field,
+            length,
+            max_model_len,
         )
     if asked is not None and asked > room:
         raise InvalidRequest(
@@ -53,11 +65,13 @@ def check_text_can_fit(text: str, longest_token_chars: int, max_model_len: int, 
         raise too_many_tokens(at_least, text, max_model_len, field)
 
 
-def too_many_tokens(at_least: int, text: str, max_model_len: int, field: str) -> InvalidRequest:
-    return InvalidRequest(
+def too_many_tokens(at_least: int, text: str, max_model_len: int, field: str) -> PromptTooLong:
+    return PromptTooLong(
         f"This model's maximum context length is {max_model_len} tokens; the request has at least {at_least} "
         f"in the {field} ({len(text)} characters). Shorten it",
         field,
+        at_least,
+        max_model_len,
     )
 
 

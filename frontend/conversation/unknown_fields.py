@@ -22,13 +22,17 @@ class Foreign(NamedTuple):
 
 
 _CHAT, _OF_CHATS = "/v1/chat/completions", "it is for conversations"
+_SERVICE = "it is of Anthropic's service"
 _NO_MEDIA = "this server reads and writes text alone"
 # Users know these from elsewhere: a reason helps them more than a guess at a typing error.
 UNSUPPORTED = {
     "allowed_tokens": Foreign(instead="allowed_token_ids"),
     "audio": Foreign(_NO_MEDIA),
     "best_of": Foreign("it was removed elsewhere, too", "n", (1,)),
+    "billing_policy": Foreign(_SERVICE),
     "chat_template": Foreign("templates of requests are not run", "the server's --chat-template"),
+    "compaction": Foreign(_SERVICE),
+    "container": Foreign(_SERVICE),
     "continuous_usage_stats": Foreign(instead='stream_options: {"continuous_usage_stats": …}', nothing=(False,)),
     "detokenize": Foreign("an answer is text", "return_token_ids for its tokens", (True,)),
     "do_sample": Foreign(instead="temperature: 0 for the likeliest tokens", nothing=(True,)),
@@ -40,12 +44,15 @@ UNSUPPORTED = {
     "extra_body": Foreign(
         "it is an argument of clients, which put its fields beside the others; do the same", "", ({},)
     ),
+    "fallback_credit_token": Foreign(_SERVICE),
+    "fallbacks": Foreign("there is one model", nothing=([],)),
     "function_call": Foreign(instead="tool_choice"),
     "functions": Foreign(instead="tools", nothing=([],)),
     **{f"guided_{kind}": Foreign(instead=f'structured_outputs: {{"{kind}": …}}') for kind in _GUIDES},
     "include_obfuscation": Foreign("streams are not padded", nothing=(False,)),
     "include_reasoning": Foreign(_OF_CHATS, _CHAT, (True, False)),
     "include_usage": Foreign(instead='stream_options: {"include_usage": …}', nothing=(False,)),
+    "inference_geo": Foreign(_SERVICE),
     "input": Foreign(instead="messages, or prompt of /v1/completions"),
     "json_schema": Foreign(instead='response_format: {"type": "json_schema", "json_schema": …}'),
     "kv_transfer_params": Foreign(nothing=({},)),
@@ -54,6 +61,7 @@ UNSUPPORTED = {
     "logprob_token_ids": Foreign(instead="logprobs for the likeliest tokens", nothing=([],)),
     "max_new_tokens": Foreign(instead="max_tokens"),
     "max_output_tokens": Foreign(instead="max_tokens"),
+    "mcp_servers": Foreign("the server reaches no other", "tools that the client runs", ([],)),
     "messages": Foreign(instead=_CHAT),
     "metadata": Foreign("no answer is kept, that it could be found by", nothing=({},)),
     "mm_processor_kwargs": Foreign(_NO_MEDIA, nothing=({},)),
@@ -78,14 +86,17 @@ UNSUPPORTED = {
     "suffix": Foreign("text is continued, not filled in", nothing=("",)),
     "thinking": Foreign(instead="reasoning_effort"),
     "thinking_token_budget": Foreign(nothing=(-1,)),
+    "thread": Foreign(_SERVICE),
     "tool_choice": Foreign(_OF_CHATS, _CHAT, ("none", "auto")),
     "tools": Foreign(_OF_CHATS, _CHAT, ([],)),
     "truncate_prompt_tokens": Foreign("a prompt is never cut silently; cut it before", nothing=(-1,)),
     "truncation_side": Foreign("a prompt is never cut silently; cut it before"),
     "use_beam_search": Foreign("there is no beam search", nothing=(False,)),
+    "user_profile_id": Foreign(_SERVICE),
     "verbosity": Foreign(_OF_CHATS, _CHAT, ("medium",)),
     "vllm_xargs": Foreign(nothing=({},)),
     "web_search_options": Foreign("the server reaches no web"),
+    "workspace_id": Foreign(_SERVICE),
 }
 _fields_of = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 

@@ -17,9 +17,9 @@ from ...buffer_budget import DEFAULT_MAX_BYTES, LARGEST_SHARE, BufferBudget, Lea
 from ...client.request_terms import MAX_TIMEOUT_S
 from .auth import NO_KEY, Tenant
 from .body import MAX_BODY_BYTES, read_body
-from .errors import Headers, HttpError, error_body, http_error
+from .errors import Headers, HttpError, http_error
 from .memory_costs import DECODED_PER_BYTE
-from .sse import DONE, PING
+from .wire_format import OPENAI, WireFormat
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -58,6 +58,7 @@ class Exchange:
     path: str = field(init=False)
     arrival: float = field(default_factory=time.monotonic)
     tenant: Tenant = NO_KEY
+    wire_format: WireFormat = OPENAI
     lease: Lease = field(default_factory=_own_lease)  # for the memory that it takes
     status: int = 0  # 0: none has been sent
     page_headers: Headers = field(default_factory=list)  # of the answer, for the page that asked
@@ -125,12 +126,12 @@ class Exchange:
         await self.send(200, msgspec.json.encode(answer), JSON)
 
     async def send_error(self, error: HttpError) -> None:
-        await self.send(error.status, error_body(error), [*JSON, *error.headers])
+        await self.send(error.status, self.wire_format.error_body(error, self.request_id), [*JSON, *error.headers])
 
     async def send_events(self, frames: AsyncIterator[bytes], ping_every_s: float = 0.0) -> None:
         """Server-sent events. The status waits for the first frame, so that a refusal still gets its own; 204: none.
 
-        A stream that is silent for `ping_every_s` gets a comment, which readers skip and proxies count as life.
+        A stream that is silent for `ping_every_s` gets a ping, which readers skip and proxies count as life.
         """
         one_at_a_time = asyncio.Lock()
         last = time.monotonic()
@@ -147,7 +148,7 @@ class Exchange:
             while True:
                 await asyncio.sleep(max(0.0, last + ping_every_s - time.monotonic()))
                 if time.monotonic() >= last + ping_every_s:
-                    await send(PING)
+                    await send(self.wire_format.ping)
 
         pinger = asyncio.create_task(ping()) if ping_every_s else None
         try:
@@ -156,7 +157,7 @@ class Exchange:
         except (HttpError, PagedServeError) as error:
             if not self.started:
                 raise
-            await send(b"data: " + error_body(http_error(error, self.request_id)) + b"\n\n" + DONE)
+            await send(self.wire_format.error_event(http_error(error, self.request_id), self.request_id))
             error.__traceback__ = None  # as where a request's errors end
         finally:
             if pinger is not None:
@@ -201,5 +202,6 @@ class Exchange:
 
     async def _start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         self.status = status
-        named = [*headers, *self.page_headers, (b"x-request-id", self.request_id.encode())]
+        request_id = [(name, self.request_id.encode()) for name in self.wire_format.request_id_headers]
+        named = [*headers, *self.page_headers, *request_id]
         await self.send_event({"type": "http.response.start", "status": status, "headers": named})

@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from ..exchange.errors import HttpError
 
 KEY_PATTERN = "^[!-~]{1,255}$"
-EVENT_ID_PATTERN = "^(chat)?cmpl-[0-9a-f]{32}:(0|[1-9][0-9]{0,8})$"
+EVENT_ID_PATTERN = "^((chat)?cmpl-|msg_)[0-9a-f]{32}:(0|[1-9][0-9]{0,8})$"
 _KEY = re.compile(KEY_PATTERN)
 _EVENT_ID = re.compile(EVENT_ID_PATTERN)
 _CREATED_DIGITS = 8
 _KEY_DIGITS = 4  # of an id's digest: the key's own, by which its owner among several frontends is found
 _DIGEST_DIGITS = 24
+_ID_DIGITS = _CREATED_DIGITS + _DIGEST_DIGITS  # behind the prefix that names the interface
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +30,8 @@ class KeyedRequest:
     digest: str  # of everything that the answer depends on but the moment it was begun
 
     def answer_id(self, prefix: str, created: int) -> str:
-        """`created` in seconds since 1970."""
-        return f"{prefix}-{created:0{_CREATED_DIGITS}x}{self.digest}"
+        """`prefix` with its separator; `created` in seconds since 1970."""
+        return f"{prefix}{created:0{_CREATED_DIGITS}x}{self.digest}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ class EventId:
 
     @property
     def created(self) -> int:
-        return int(self.answer_id.partition("-")[2][:_CREATED_DIGITS], 16)
+        return int(self.answer_id[-_ID_DIGITS:][:_CREATED_DIGITS], 16)
 
 
 def request_digest(fingerprint: str, path: str, key: str, body: bytes) -> str:
@@ -62,7 +63,7 @@ def owner_of_stream(answer_id: str, num_frontends: int) -> int | None:
     """The owner of the key that the answer's request had; None for what is no answer's id."""
     if not _EVENT_ID.fullmatch(f"{answer_id}:0"):
         return None
-    return int(answer_id.partition("-")[2][_CREATED_DIGITS : _CREATED_DIGITS + _KEY_DIGITS], 16) % num_frontends
+    return int(answer_id[-_DIGEST_DIGITS:][:_KEY_DIGITS], 16) % num_frontends
 
 
 def _key_digits(key: str) -> str:

@@ -1,4 +1,4 @@
-"""The two generating endpoints, chat and completions: what they share, and what differs."""
+"""The generating endpoints: what they share, and how chat and completions differ."""
 
 import hashlib
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -30,10 +30,12 @@ class Writer(Protocol):
 class Endpoint:
     """A generating route: what its body is, how that becomes prompts, and how its answer is written."""
 
-    prefix: str  # of the answers' ids
+    prefix: str  # of the answers' ids, with its separator
     body: type[SamplingFields]
     prompts: Callable[[Service, Any, bytes, int], Awaitable[list[Prompt]]]  # (…, JSON of the body, answer's moment)
     writer: Callable[[Service, Any, list[Prompt], Generation], Writer]
+    # From another interface's JSON: (JSON, whether the server is lenient) to (JSON of `body`, warnings)
+    translate: Callable[[bytes, bool], tuple[bytes, list[str]]] | None = None
 
 
 async def _completion_prompts(service: Service, body: CompletionRequest, raw: bytes, moment: int) -> list[Prompt]:
@@ -50,18 +52,21 @@ def _chat_writer(
     return ChatWriter(service, body, prompts[0], generation)
 
 
-COMPLETION = Endpoint("cmpl", CompletionRequest, _completion_prompts, CompletionWriter)
-CHAT_COMPLETION = Endpoint("chatcmpl", ChatCompletionRequest, _chat_prompts, _chat_writer)
+COMPLETION = Endpoint("cmpl-", CompletionRequest, _completion_prompts, CompletionWriter)
+CHAT_COMPLETION = Endpoint("chatcmpl-", ChatCompletionRequest, _chat_prompts, _chat_writer)
 
 
-async def decode(service: Service, endpoint: Endpoint, raw: bytes) -> tuple[SamplingFields, str, list[str]]:
-    """(body, model's name, warnings). Raises HttpError."""
-    body, warnings = await service.off_loop(len(raw), decode_body, endpoint.body, raw, service.config.server.lenient)
+async def decode(service: Service, endpoint: Endpoint, raw: bytes) -> tuple[SamplingFields, bytes, str, list[str]]:
+    """(body, its JSON, model's name, warnings). Raises HttpError or InvalidRequest."""
+    lenient, translated = service.config.server.lenient, list[str]()
+    if endpoint.translate is not None:
+        raw, translated = await service.off_loop(len(raw), endpoint.translate, raw, lenient)
+    body, warnings = await service.off_loop(len(raw), decode_body, endpoint.body, raw, lenient)
     model = service.model_name(body.model)
     options = body.stream_options
     if options is not None and (options.include_usage or options.continuous_usage_stats) and not body.stream:
         raise HttpError(400, "stream_options needs stream to be true", "stream_options")
-    return body, model, warnings
+    return body, raw, model, translated + warnings
 
 
 def _cache_salt(service: Service, exchange: Exchange, asked: str) -> str:

@@ -1,4 +1,4 @@
-"""The two routes that generate: read, check, submit, answer; abort when no client waits any more."""
+"""The routes that generate: read, check, submit, answer; abort when no client waits any more."""
 
 import time
 from collections.abc import AsyncGenerator
@@ -13,6 +13,7 @@ from ..idempotency.keys import idempotency_key
 from ..openai.endpoints import CHAT_COMPLETION, COMPLETION, Endpoint, check_patience, decode, generation_of
 from ..service import Service
 from .idempotent import create_once
+from .messages import MESSAGES
 
 
 async def create_completion(service: Service, exchange: Exchange) -> None:
@@ -23,6 +24,11 @@ async def create_completion(service: Service, exchange: Exchange) -> None:
 async def create_chat_completion(service: Service, exchange: Exchange) -> None:
     """Answer a conversation."""
     await _create(service, exchange, CHAT_COMPLETION)
+
+
+async def create_message(service: Service, exchange: Exchange) -> None:
+    """Answer a conversation, in Anthropic's terms."""
+    await _create(service, exchange, MESSAGES)
 
 
 async def _create(service: Service, exchange: Exchange, endpoint: Endpoint) -> None:
@@ -45,7 +51,7 @@ async def _create(service: Service, exchange: Exchange, endpoint: Endpoint) -> N
 async def _answer(service: Service, exchange: Exchange, endpoint: Endpoint, raw: bytes) -> bytes:
     """The whole answer; of a stream, which has been sent then, nothing."""
     created = int(time.time())
-    body, model, warnings = await decode(service, endpoint, raw)
+    body, raw, model, warnings = await decode(service, endpoint, raw)
     check_patience(service, exchange, body)
     prompts = await endpoint.prompts(service, body, raw, created)
     del raw
@@ -54,7 +60,7 @@ async def _answer(service: Service, exchange: Exchange, endpoint: Endpoint, raw:
         await generation.submit()
         writer = endpoint.writer(service, body, prompts, generation)
         head = AnswerHead(
-            f"{endpoint.prefix}-{body.request_id or exchange.request_id}",
+            f"{endpoint.prefix}{body.request_id or exchange.request_id}",
             model,
             [*warnings, *prompts[0].warnings],
             created,

@@ -39,8 +39,8 @@ async def create_once(service: Service, exchange: Exchange, endpoint: Endpoint, 
 async def _found_or_begun(
     service: Service, exchange: Exchange, endpoint: Endpoint, key: str, raw: bytes, after: EventId | None
 ) -> StoredAnswer:
-    body, model, warnings = await decode(service, endpoint, raw)
     request = KeyedRequest(exchange.caller, key, request_digest(service.fingerprint, exchange.path, key, raw))
+    body, raw, model, warnings = await decode(service, endpoint, raw)
     _check_event_id(endpoint, request, body, after)
     if (answer := service.answers.of_request(request, after)) is not None:
         return answer

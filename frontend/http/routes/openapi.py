@@ -50,7 +50,7 @@ def document(
     bodies = {body for spec in routes for body in spec.bodies}
     results = {spec.answer for spec in routes if spec.answer is not None}
     kinds: list[type[msgspec.Struct]] = sorted(
-        {*bodies, *results, ErrorAnswer, *_STREAMED}, key=lambda kind: kind.__name__
+        {*bodies, *results, *(spec.error for spec in routes), ErrorAnswer, *_STREAMED}, key=lambda kind: kind.__name__
     )
     _, components = msgspec.json.schema_components(kinds, ref_template=_REF)
     _tighten(components, max_logprobs, vocab_size, max_model_len)
@@ -70,9 +70,12 @@ def document(
             "paths": paths,
             "components": {
                 "schemas": components,
-                "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+                "securitySchemes": {
+                    "key": {"type": "http", "scheme": "bearer"},
+                    "x_api_key": {"type": "apiKey", "in": "header", "name": "X-Api-Key"},
+                },
             },
-            "security": [{}, {"key": []}],
+            "security": [{}, {"key": []}, {"x_api_key": []}],
         }
     )
 
@@ -130,7 +133,7 @@ def _operation(spec: RouteSpec) -> dict[str, Any]:
     if spec.answer is not None:
         content["application/json"] = {"schema": _reference(spec.answer)}
     if spec.streams:
-        content["text/event-stream"] = {"schema": {"description": "Chunks as server-sent events, then [DONE]"}}
+        content["text/event-stream"] = {"schema": {"description": "Server-sent events"}}
     if spec.streams and spec.answer is None:
         content["application/json"] = {"schema": {"type": "object", "description": "An answer that is no stream"}}
     if spec.answer is None and spec.path in _PLAIN:
@@ -138,14 +141,17 @@ def _operation(spec: RouteSpec) -> dict[str, Any]:
     operation: dict[str, Any] = {
         "summary": spec.summary,
         "operationId": spec.handler.__name__,
-        "responses": {"200": {"description": "Done", "content": content}} | {code: _error(code) for code in _ERRORS},
+        "responses": {"200": {"description": "Done", "content": content}}
+        | {code: _error(code, spec.error) for code in _ERRORS},
     }
     if spec.bodies:
         references = [_reference(body) for body in spec.bodies]
         schema = references[0] if len(references) == 1 else {"anyOf": references}
         operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
     for status in map(str, spec.statuses):
-        operation["responses"][status] = {"description": _OTHERS[status]} if status == "204" else _error(status)
+        operation["responses"][status] = (
+            {"description": _OTHERS[status]} if status == "204" else _error(status, spec.error)
+        )
     if parameters := [*_path_parameters(spec.path), *map(_header, spec.headers)]:
         operation["parameters"] = parameters
     return operation
@@ -165,8 +171,8 @@ def _reference(kind: type[msgspec.Struct]) -> dict[str, str]:
     return {"$ref": _REF.format(name=kind.__name__)}
 
 
-def _error(code: str) -> dict[str, Any]:
+def _error(code: str, kind: type[msgspec.Struct] = ErrorAnswer) -> dict[str, Any]:
     return {
         "description": (_ERRORS | _OTHERS)[code],
-        "content": {"application/json": {"schema": _reference(ErrorAnswer)}},
+        "content": {"application/json": {"schema": _reference(kind)}},
     }

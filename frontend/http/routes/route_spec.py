@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from ..exchange.errors import ErrorAnswer
 from ..exchange.exchange import Exchange
 from ..service import Service
 
@@ -22,3 +23,4 @@ class RouteSpec:
     streams: bool = False
     headers: tuple[str, ...] = ()  # that change what it does
     statuses: tuple[int, ...] = ()  # beside those that any route may answer with
+    error: type[msgspec.Struct] = ErrorAnswer

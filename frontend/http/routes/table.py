@@ -12,14 +12,18 @@ from ...admission import check_token_ids
 from ...conversation.strict_json import decode_body
 from ...conversation.unknown_fields import check_number_of_nodes
 from ...text.off_loop import LONG
+from ..anthropic.answers import MessageAnswer, TokenCount
+from ..anthropic.errors import MessagesErrorAnswer
+from ..anthropic.schemas import CountTokensRequest, MessagesRequest
 from ..exchange.exchange import Exchange
 from ..openai import answers
 from ..openai.request import schemas
 from ..openai.request.prompts import chat_tokens
 from ..service import Service
 from .admin import METRICS
-from .generate import create_chat_completion, create_completion
+from .generate import create_chat_completion, create_completion, create_message
 from .idempotent import delete_stream, get_stream, head_stream
+from .messages import count_tokens
 from .openapi import document
 from .route_spec import RouteSpec
 
@@ -121,6 +125,27 @@ ROUTES = (
         streams=True,
         headers=("Idempotency-Key", "Last-Event-ID"),
         statuses=(204, 409, 410, 422),
+    ),
+    RouteSpec(
+        "POST",
+        "/v1/messages",
+        create_message,
+        "Answer a conversation, for Anthropic's clients",
+        (MessagesRequest,),
+        MessageAnswer,
+        streams=True,
+        headers=("Idempotency-Key", "Last-Event-ID"),
+        statuses=(204, 409, 410, 422),
+        error=MessagesErrorAnswer,
+    ),
+    RouteSpec(
+        "POST",
+        "/v1/messages/count_tokens",
+        count_tokens,
+        "How many tokens a prompt has",
+        (CountTokensRequest,),
+        TokenCount,
+        error=MessagesErrorAnswer,
     ),
     RouteSpec(
         "GET",

@@ -11,6 +11,7 @@ from paged_serve.protocol.messages.config import ServerConfig
 
 from ...admission import Admission
 from ...buffer_budget import BufferBudget
+from ..anthropic.errors import wire_format
 from ..exchange.access_log import PROBES, log_answered
 from ..exchange.auth import Guard
 from ..exchange.body import Disconnected
@@ -69,6 +70,7 @@ class Application:
         scope["path"] = self._without_root_path(scope["path"])
         exchange = Exchange(scope, receive, send)
         exchange.page_headers = self.page_headers(exchange.headers.get("origin", ""))
+        exchange.wire_format = wire_format(exchange.path)
         with self._buffers.lease() as exchange.lease:
             try:
                 await self._answer(exchange)

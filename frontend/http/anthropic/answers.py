@@ -1,0 +1,55 @@
+"""Answers of Anthropic's interface."""
+
+from typing import Any, Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "model_context_window_exceeded"]
+
+
+class _Answer(msgspec.Struct, kw_only=True, gc=False):
+    pass
+
+
+class TextContent(_Answer, tag_field="type", tag="text"):
+    text: str
+
+
+class ThinkingContent(_Answer, tag_field="type", tag="thinking"):
+    thinking: str
+    signature: str = ""  # which only Anthropic's service makes, and only it reads
+
+
+class ToolUseContent(_Answer, tag_field="type", tag="tool_use"):
+    id: str
+    name: str
+    input: dict[str, Any]
+
+
+Content = TextContent | ThinkingContent | ToolUseContent
+
+
+class MessageUsage(_Answer):
+    """The prompt's tokens are the sum of the first three."""
+
+    input_tokens: int
+    cache_creation_input_tokens: int
+    cache_read_input_tokens: int
+    output_tokens: int
+
+
+class MessageAnswer(_Answer):
+    id: str
+    type: Literal["message"]
+    role: Literal["assistant"]
+    model: str
+    content: list[Content]
+    stop_reason: StopReason | None
+    stop_sequence: str | None
+    usage: MessageUsage
+    warnings: list[str] | UnsetType = UNSET
+
+
+class TokenCount(_Answer):
+    input_tokens: int

@@ -1,0 +1,85 @@
+"""A body of Anthropic's interface as the body of a chat completion that has the same answer."""
+
+from typing import Any
+
+from paged_serve.protocol.errors import InvalidRequest
+
+from .conversation import chat_messages, ends_with_answer
+from .schemas import CountTokensRequest, MessagesRequest, ToolDefinition, ToolSelection
+
+_SAME_NAME = ("max_tokens", "temperature", "top_p", "top_k", "stream")
+
+
+def chat_request(body: MessagesRequest) -> dict[str, Any]:
+    """Raises InvalidRequest for what does not fit together."""
+    fields = prompt_fields(body)
+    fields |= {name: value for name in _SAME_NAME if (value := getattr(body, name)) is not None}
+    if body.stop_sequences:
+        fields["stop"] = body.stop_sequences
+    if body.output_config is not None and (form := body.output_config.format) is not None:
+        fields["response_format"] = {
+            "type": "json_schema",
+            "json_schema": {"name": "output", "schema": form.schema, "strict": True},
+        }
+    # A client that has not asked for thinking takes the first block for the answer.
+    fields["include_reasoning"] = _thinks(body)
+    fields["shows_thinking"] = body.thinking is None or body.thinking.display != "omitted"
+    return fields
+
+
+def prompt_fields(body: CountTokensRequest) -> dict[str, Any]:
+    """What the prompt depends on, and which tools may be called."""
+    messages = chat_messages(body.system, body.messages)
+    # Templates read one of two names; to any other they mean nothing.
+    switches = dict.fromkeys(("enable_thinking", "thinking"), _thinks(body))
+    fields: dict[str, Any] = {"messages": messages, "chat_template_kwargs": switches}
+    if body.model is not None:
+        fields["model"] = body.model
+    if ends_with_answer(messages):
+        fields["continue_final_message"] = True
+    if body.tools:
+        fields["tools"] = [_tool(tool) for tool in body.tools]
+    if body.tool_choice is not None:
+        fields |= _tool_choice(body.tool_choice, body.tools or [])
+    if body.output_config is not None and (effort := body.output_config.effort) is not None:
+        fields["reasoning_effort"] = effort
+    return fields
+
+
+def _thinks(body: CountTokensRequest) -> bool:
+    return body.thinking is not None and body.thinking.type != "disabled"
+
+
+def _tool(tool: ToolDefinition) -> dict[str, Any]:
+    function: dict[str, Any] = {"name": tool.name}
+    if tool.description is not None:
+        function["description"] = tool.description
+    function["parameters"] = tool.input_schema
+    if tool.strict is not None:
+        function["strict"] = tool.strict
+    return {"type": "function", "function": function}
+
+
+def _tool_choice(chosen: ToolSelection, tools: list[ToolDefinition]) -> dict[str, Any]:
+    names = {tool.name for tool in tools}
+    if (chosen.name is not None) != (chosen.type == "tool"):
+        raise InvalidRequest("tool_choice.name goes with the type 'tool', and with no other", "tool_choice.name")
+    if chosen.name is not None and chosen.name not in names:
+        raise InvalidRequest(
+            f"tool_choice.name is {chosen.name!r}; tools has {', '.join(sorted(names)) or 'none'}", "tool_choice.name"
+        )
+    if chosen.type == "any" and not tools:
+        raise InvalidRequest("tool_choice is of type 'any' but there are no tools", "tool_choice.type")
+    if not tools:
+        return {}
+    fields: dict[str, Any] = {}
+    match chosen.type:
+        case "auto" | "none":
+            fields["tool_choice"] = chosen.type
+        case "any":
+            fields["tool_choice"] = "required"
+        case "tool":
+            fields["tool_choice"] = {"type": "function", "function": {"name": chosen.name}}
+    if chosen.disable_parallel_tool_use:
+        fields["parallel_tool_calls"] = False
+    return fields

@@ -1,0 +1,156 @@
+"""Messages of content blocks to the messages of a chat.
+
+A turn of Anthropic's holds what several messages of a chat hold: a user's turn the results of tools and a text. Turns
+of one role that follow one another are one turn, as templates that want them to alternate need it.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, assert_never
+
+from paged_serve.protocol.errors import InvalidRequest
+
+from ...conversation.messages import MAX_MESSAGES
+from .schemas import (
+    ContentBlock,
+    InputMessage,
+    RedactedThinkingBlock,
+    TextBlock,
+    ThinkingBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+)
+
+ChatMessage = dict[str, Any]
+ERROR_MARK = "Error: "  # chats have no field for a call that failed
+# Claude Code's first system block. It is for Anthropic's gateway, differs with every request, and so hides the prefix.
+BILLING_HEADER = "x-anthropic-billing-header:"
+
+
+def chat_messages(system: str | Sequence[TextBlock] | None, messages: Sequence[InputMessage]) -> list[ChatMessage]:
+    """Raises InvalidRequest for blocks that the role of their message cannot have."""
+    chat = _Chat()
+    if system is not None and (text := _system_text(system)):
+        chat.turn("system").texts.append(text)
+    for i, message in enumerate(messages):
+        blocks: Sequence[ContentBlock]
+        blocks = [TextBlock(text=message.content)] if isinstance(message.content, str) else message.content
+        _check_blocks(message.role, blocks, f"messages[{i}]")
+        chat.add(message, blocks)
+    if len(chat) > MAX_MESSAGES:
+        raise InvalidRequest(
+            f"messages has {len(chat)} turns and tool results; at most {MAX_MESSAGES} are accepted", "messages"
+        )
+    return chat.messages()
+
+
+def ends_with_answer(messages: Sequence[ChatMessage]) -> bool:
+    """Whether the model goes on with the last message. Raises InvalidRequest for one that has no text to go on with."""
+    last = messages[-1]
+    if last["role"] != "assistant":
+        return False
+    if "tool_calls" in last:
+        raise InvalidRequest(
+            "messages ends with a tool_use; a user message with its tool_result must follow", "messages"
+        )
+    if not last.get("content"):
+        raise InvalidRequest(
+            "messages ends with an assistant message without text; leave it out, or give the text to go on with",
+            "messages",
+        )
+    return True
+
+
+@dataclass(slots=True)
+class _Turn:
+    """What one role says until another does. Its texts are joined at the end: one that grows is copied each time."""
+
+    role: str
+    texts: list[str] = field(default_factory=list)
+    thoughts: list[str] = field(default_factory=list)
+    calls: list[dict[str, Any]] = field(default_factory=list)
+
+    def message(self) -> ChatMessage:
+        # An answer's texts are one, with calls between its parts.
+        message: ChatMessage = {
+            "role": self.role,
+            "content": ("" if self.role == "assistant" else "\n").join(self.texts),
+        }
+        if any(self.thoughts):
+            message["reasoning_content"] = "".join(self.thoughts)
+        if self.calls:
+            message["tool_calls"] = self.calls
+            if not message["content"]:
+                del message["content"]
+        return message
+
+
+class _Chat:
+    """A chat as it grows."""
+
+    def __init__(self) -> None:
+        self._turns: list[_Turn | ChatMessage] = []
+        self._names: dict[str, str] = {}  # of tools, by the call's id
+
+    def messages(self) -> list[ChatMessage]:
+        return [turn.message() if isinstance(turn, _Turn) else turn for turn in self._turns]
+
+    def __len__(self) -> int:
+        return len(self._turns)
+
+    def turn(self, role: str) -> _Turn:
+        """The last one if it is of this role, or a new one."""
+        last = self._turns[-1] if self._turns else None
+        if not isinstance(last, _Turn) or last.role != role:
+            self._turns.append(last := _Turn(role))
+        return last
+
+    def add(self, message: InputMessage, blocks: Iterable[ContentBlock]) -> None:
+        for block in blocks:
+            match block:
+                case TextBlock(text=text):
+                    self.turn(message.role).texts.append(text)
+                case ThinkingBlock(thinking=text):
+                    self.turn(message.role).thoughts.append(text)
+                case ToolUseBlock():
+                    self.turn(message.role).calls.append(self._call(block))
+                case ToolResultBlock():
+                    self._turns.append(self._result(block))
+                case RedactedThinkingBlock():
+                    self.turn(message.role)
+                case _:
+                    assert_never(block)
+
+    def _call(self, block: ToolUseBlock) -> dict[str, Any]:
+        self._names[block.id] = block.name
+        return {"id": block.id, "type": "function", "function": {"name": block.name, "arguments": block.input}}
+
+    def _result(self, block: ToolResultBlock) -> ChatMessage:
+        content = block.content or ""
+        text = content if isinstance(content, str) else _joined(content)
+        message: ChatMessage = {"role": "tool", "tool_call_id": block.tool_use_id}
+        if name := self._names.get(block.tool_use_id):
+            message["name"] = name
+        return {**message, "content": f"{ERROR_MARK}{text}" if block.is_error else text}
+
+
+def _check_blocks(role: str, blocks: Sequence[ContentBlock], place: str) -> None:
+    for i, block in enumerate(blocks):
+        if isinstance(block, TextBlock):
+            continue
+        kind = str(block.__struct_config__.tag)
+        if role != ("user" if isinstance(block, ToolResultBlock) else "assistant"):
+            raise InvalidRequest(
+                f"{place}.content[{i}] is a {kind}, which a message of the role {role!r} cannot have",
+                f"{place}.content[{i}].type",
+            )
+
+
+def _system_text(system: str | Sequence[TextBlock]) -> str:
+    if isinstance(system, str):
+        return system
+    return _joined(block for block in system if not block.text.startswith(BILLING_HEADER))
+
+
+def _joined(blocks: Iterable[TextBlock]) -> str:
+    return "\n".join(block.text for block in blocks)

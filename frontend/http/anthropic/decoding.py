@@ -1,0 +1,85 @@
+"""JSON to the Structs of schemas.py; what other servers of this interface know is refused by its name."""
+
+from typing import TypeVar
+
+import msgspec
+
+from paged_serve.protocol.errors import InvalidRequest
+
+from ...conversation.strict_json import decode_body
+from .schemas import CountTokensRequest
+
+Body = TypeVar("Body", bound=CountTokensRequest)
+
+_INSTEAD_OF_BLOCKS = {
+    "image": "images are not supported here: this server reads text",
+    "document": "documents are not supported here: this server reads text; send the document's text",
+    "search_result": "search results are not supported here; send them as text",
+}
+
+
+class _Typed(msgspec.Struct, frozen=True):
+    type: str | None = None
+
+
+class _Turn(msgspec.Struct, frozen=True):
+    content: str | list["_Part"]
+
+
+class _Part(_Typed, frozen=True):
+    content: str | list[_Typed] | None = None
+
+
+class _Turns(msgspec.Struct, frozen=True):
+    messages: list[_Turn]
+
+
+class _Tools(msgspec.Struct, frozen=True):
+    tools: list[_Typed]
+
+
+_decode_turns = msgspec.json.Decoder(_Turns).decode
+_decode_tools = msgspec.json.Decoder(_Tools).decode
+
+
+def decode_messages(kind: type[Body], raw: bytes, lenient: bool) -> tuple[Body, list[str]]:
+    """(the body, warnings). Raises InvalidRequest. `lenient`: unknown fields are left out, with a warning each."""
+    try:
+        return decode_body(kind, raw, lenient)
+    except InvalidRequest as refusal:
+        place = refusal.param or ""
+        if place.startswith("tools["):
+            _check_tools(raw)
+        elif place.startswith("messages["):
+            _check_blocks(raw)
+        raise
+
+
+def _check_tools(raw: bytes) -> None:
+    """Raises InvalidRequest for the first tool whose form this server does not know."""
+    try:
+        tools = _decode_tools(raw).tools
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return  # something else is wrong
+    for i, tool in enumerate(tools):
+        if tool.type not in (None, "custom"):
+            raise InvalidRequest(
+                f"tools[{i}] is of the type {tool.type!r:.60}, a tool of Anthropic's own; this server takes tools "
+                "with name, description and input_schema, which the client runs",
+                f"tools[{i}].type",
+            )
+
+
+def _check_blocks(raw: bytes) -> None:
+    """Raises InvalidRequest for the first block that is no text."""
+    try:
+        turns = _decode_turns(raw).messages
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return
+    for i, turn in enumerate(turns):
+        for j, part in enumerate(turn.content if isinstance(turn.content, list) else ()):
+            inner = part.content if isinstance(part.content, list) else ()
+            for place, block in (("", part), *((f".content[{k}]", each) for k, each in enumerate(inner))):
+                if instead := _INSTEAD_OF_BLOCKS.get(block.type or ""):
+                    at = f"messages[{i}].content[{j}]{place}"
+                    raise InvalidRequest(f"{at} is of the type {block.type!r}; {instead}", f"{at}.type")

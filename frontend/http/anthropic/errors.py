@@ -1,0 +1,56 @@
+"""Errors as Anthropic's clients read them: {"type": "error", "error": {"type", "message"}, "request_id"}."""
+
+from typing import Literal
+
+import msgspec
+
+from ..exchange.errors import HttpError
+from ..exchange.wire_format import OPENAI, WireFormat
+
+PATHS = ("/v1/messages", "/v1/streams/msg_")  # and all below them
+_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    408: "timeout_error",
+    410: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    500: "api_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}  # by status; others are the request's own fault
+
+
+class MessagesErrorDetail(msgspec.Struct, frozen=True):
+    type: str
+    message: str
+
+
+class MessagesErrorAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    type: Literal["error"] = "error"
+    error: MessagesErrorDetail
+    request_id: str
+
+
+def error_type(status: int) -> str:
+    return _TYPES.get(status, "invalid_request_error")
+
+
+def error_body(error: HttpError, request_id: str) -> bytes:
+    detail = MessagesErrorDetail(error_type(error.status), error.message)
+    return msgspec.json.encode(MessagesErrorAnswer(error=detail, request_id=request_id))
+
+
+ANTHROPIC = WireFormat(
+    error_body,
+    error_head=b"event: error\ndata: ",
+    stream_end=b"",
+    ping=b'event: ping\ndata: {"type":"ping"}\n\n',
+    request_id_headers=(b"x-request-id", b"request-id"),
+)
+
+
+def wire_format(path: str) -> WireFormat:
+    """The interface whose client asks for this path."""
+    return ANTHROPIC if path.startswith(PATHS) else OPENAI

@@ -1,0 +1,170 @@
+"""Request bodies of Anthropic's interface. A null means the default; what is not listed here is refused by name."""
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from paged_serve.protocol.messages.sampling_params import (
+    MAX_STOP_STRING_CHARS,
+    MAX_STOP_STRINGS,
+    MAX_TOKEN_ID,
+    MAX_TOKENS,
+)
+
+from ...conversation.messages import MAX_MESSAGES, MAX_TOOLS, Label
+
+Name = Annotated[str, Meta(min_length=1, max_length=128)]
+StopSequence = Annotated[str, Meta(min_length=1, max_length=MAX_STOP_STRING_CHARS)]
+
+
+class _Fields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    pass
+
+
+class CacheControl(_Fields, frozen=True, kw_only=True):
+    """Accepted, not used: every prompt is found in the prefix cache."""
+
+    type: Literal["ephemeral"]
+    ttl: Literal["5m", "1h"] | None = None
+    scope: Label | None = None
+
+
+class Caller(_Fields, frozen=True, kw_only=True):
+    type: Literal["direct"]
+
+
+class _Block(_Fields, frozen=True, kw_only=True, tag_field="type"):
+    pass
+
+
+class TextBlock(_Block, frozen=True, kw_only=True, tag="text"):
+    text: str
+    cache_control: CacheControl | None = None
+    citations: list[Any] | None = None  # of earlier answers; templates have no place for them
+
+
+class ToolUseBlock(_Block, frozen=True, kw_only=True, tag="tool_use"):
+    """A call, as an earlier answer had it."""
+
+    id: Label
+    name: Name
+    input: dict[str, Any]
+    cache_control: CacheControl | None = None
+    caller: Caller | None = None
+    toolset_name: None = None
+
+
+class ToolResultBlock(_Block, frozen=True, kw_only=True, tag="tool_result"):
+    tool_use_id: Label
+    content: str | list[TextBlock] | None = None
+    is_error: bool | None = None
+    cache_control: CacheControl | None = None
+    toolset_name: None = None
+
+
+class ThinkingBlock(_Block, frozen=True, kw_only=True, tag="thinking"):
+    thinking: str
+    signature: str | None = None
+
+
+class RedactedThinkingBlock(_Block, frozen=True, kw_only=True, tag="redacted_thinking"):
+    """Written for another model, which alone can read it."""
+
+    data: str
+
+
+ContentBlock = TextBlock | ThinkingBlock | RedactedThinkingBlock | ToolUseBlock | ToolResultBlock
+
+
+class InputMessage(_Fields, frozen=True, kw_only=True):
+    role: Literal["user", "assistant", "system"]
+    content: str | list[ContentBlock]
+
+
+class ToolDefinition(_Fields, frozen=True, kw_only=True):
+    """A tool that the client runs."""
+
+    name: Name
+    input_schema: dict[str, Any]
+    description: str | None = None
+    type: Literal["custom"] | None = None
+    strict: bool | None = None
+    cache_control: CacheControl | None = None
+    eager_input_streaming: bool | None = None  # arguments are always sent as they are generated
+    defer_loading: Literal[False] | None = None
+    allowed_callers: list[Literal["direct"]] | None = None
+    input_examples: Annotated[list[Any], Meta(max_length=0)] | None = None
+
+
+class ToolSelection(_Fields, frozen=True, kw_only=True):
+    type: Literal["auto", "any", "tool", "none"]
+    name: Name | None = None  # of type tool alone
+    disable_parallel_tool_use: bool | None = None
+
+
+class ThinkingConfig(_Fields, frozen=True, kw_only=True):
+    type: Literal["enabled", "disabled", "adaptive"]
+    budget_tokens: Annotated[int, Meta(ge=1, le=MAX_TOKENS)] | None = None
+    display: Literal["summarized", "omitted"] | None = None
+
+
+class JsonFormat(_Fields, frozen=True, kw_only=True):
+    type: Literal["json_schema"]
+    schema: dict[str, Any]
+
+
+class OutputConfig(_Fields, frozen=True, kw_only=True):
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
+    format: JsonFormat | None = None
+
+
+class KeepAll(_Fields, frozen=True, kw_only=True):
+    type: Literal["all"]
+
+
+class ContextEdit(_Fields, frozen=True, kw_only=True):
+    """The one that changes nothing, which clients send with every request."""
+
+    type: Literal["clear_thinking_20251015"]
+    keep: Literal["all"] | KeepAll
+
+
+class ContextManagement(_Fields, frozen=True, kw_only=True):
+    edits: list[ContextEdit] | None = None
+
+
+class Diagnostics(_Fields, frozen=True, kw_only=True):
+    previous_message_id: Label | None = None
+
+
+class MessageMetadata(_Fields, frozen=True, kw_only=True):
+    user_id: Label | None = None
+
+
+class CountTokensRequest(_Fields, frozen=True, kw_only=True):
+    """What the prompt is made of; both routes take it."""
+
+    model: str | None = None
+    messages: Annotated[list[InputMessage], Meta(min_length=1, max_length=MAX_MESSAGES)]
+    system: str | list[TextBlock] | None = None
+    tools: Annotated[list[ToolDefinition], Meta(max_length=MAX_TOOLS)] | None = None
+    tool_choice: ToolSelection | None = None
+    thinking: ThinkingConfig | None = None
+    output_config: OutputConfig | None = None
+    # Of Anthropic's own service; nothing here depends on them.
+    cache_control: CacheControl | None = None
+    context_management: ContextManagement | None = None
+    speed: Literal["standard"] | None = None
+
+
+class MessagesRequest(CountTokensRequest, frozen=True, kw_only=True):
+    max_tokens: Annotated[int, Meta(ge=1, le=MAX_TOKENS)]
+    stop_sequences: Annotated[list[StopSequence], Meta(max_length=MAX_STOP_STRINGS)] | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2, description="0 is greedy")] | None = None
+    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Meta(ge=-1, le=MAX_TOKEN_ID, description="0 or -1 is off")] | None = None
+    stream: bool | None = None
+    metadata: MessageMetadata | None = None
+    service_tier: Literal["auto", "standard_only"] | None = None
+    diagnostics: Diagnostics | None = None

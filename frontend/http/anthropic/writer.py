@@ -1,0 +1,138 @@
+"""From generated text to one message, or to the events of a stream."""
+
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol, assert_never
+
+import msgspec
+from msgspec import UNSET
+
+from ...parsers.events import Event
+from ..exchange.sse import AnswerHead
+from .answers import MessageAnswer, MessageUsage, StopReason, ThinkingContent
+from .content import Add, Begin, Blocks, Change, End, WholeContent, stop_reason
+
+_encode = msgspec.json.Encoder().encode
+_STOPPED = b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
+_DELTAS = {"text": (b"text_delta", b"text"), "thinking": (b"thinking_delta", b"thinking")}
+_JSON_DELTA = (b"input_json_delta", b"partial_json")
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What some more of the generated text is."""
+
+    events: Sequence[Event]
+    finish_reason: str | None  # in OpenAI's words, with the last one
+    stop: str | int | None  # the stop string or token that ended the text
+
+
+class Source(Protocol):
+    """A generation of one choice."""
+
+    @property
+    def context_is_full(self) -> bool:
+        """Whether the context ends where the output must."""
+
+    def batches(self, answer_id: str) -> AsyncGenerator[list[Output], None]:
+        """`answer_id`: from which the ids of calls follow."""
+
+    def usage(self) -> MessageUsage: ...
+
+
+class MessageWriter:
+    """One answer; either of the two, once."""
+
+    def __init__(self, source: Source, *, shows_thinking: bool):
+        self._source = source
+        self._blocks = Blocks(shows_thinking=shows_thinking)
+        self._reason: StopReason | None = None
+        self._stop_sequence: str | None = None
+
+    async def answer(self, head: AnswerHead) -> MessageAnswer:
+        """Everything at once."""
+        content = WholeContent()
+        async for batch in self._source.batches(head.answer_id):
+            for output in batch:
+                for change in self._changes(output):
+                    content.apply(change)
+        message = self._begun(head)
+        message.content = content.blocks
+        message.stop_reason, message.stop_sequence = self._reason, self._stop_sequence
+        return message
+
+    async def frames(self, head: AnswerHead) -> AsyncGenerator[list[bytes], None]:
+        """The same as server-sent events: a list of all that there are by now."""
+        frames, has_begun = _BlockFrames(), False
+        async for batch in self._source.batches(head.answer_id):
+            events = list[bytes]()
+            if not has_begun:  # the usage of the prompt is known by now
+                has_begun = True
+                message = self._begun(head)
+                message.usage.output_tokens = 0
+                events.append(_frame(b"message_start", b'"message":' + _encode(message)))
+            for output in batch:
+                for change in self._changes(output):
+                    events += frames.of(change)
+            if events:
+                yield events
+        delta = {"stop_reason": self._reason, "stop_sequence": self._stop_sequence}
+        shared = b'"delta":' + _encode(delta) + b',"usage":' + _encode(self._source.usage())
+        yield [_frame(b"message_delta", shared), _STOPPED]
+
+    def _changes(self, output: Output) -> Iterator[Change]:
+        yield from self._blocks.push(output.events)
+        if output.finish_reason is not None:
+            yield from self._blocks.end()
+            self._reason, self._stop_sequence = stop_reason(
+                output.finish_reason,
+                output.stop,
+                has_calls=self._blocks.num_calls > 0,
+                context_is_full=self._source.context_is_full,
+            )
+
+    def _begun(self, head: AnswerHead) -> MessageAnswer:
+        return MessageAnswer(
+            id=head.answer_id,
+            type="message",
+            role="assistant",
+            model=head.model,
+            content=[],
+            stop_reason=None,
+            stop_sequence=None,
+            usage=self._source.usage(),
+            warnings=head.warnings or UNSET,
+        )
+
+
+class _BlockFrames:
+    """Frames of the changes of one answer; what those of one block share is encoded once."""
+
+    def __init__(self) -> None:
+        self._index = -1
+        self._delta = b""
+
+    def of(self, change: Change) -> list[bytes]:
+        match change:
+            case Begin(block=block):
+                self._index += 1
+                kind, field = _DELTAS.get(str(block.__struct_config__.tag), _JSON_DELTA)
+                self._delta = b'"index":%d,"delta":{"type":"%s","%s":' % (self._index, kind, field)
+                return [
+                    _frame(b"content_block_start", b'"index":%d,"content_block":%s' % (self._index, _encode(block)))
+                ]
+            case Add(text=text):
+                return [_frame(b"content_block_delta", self._delta + _encode(text) + b"}")]
+            case End(block=block):
+                stop = _frame(b"content_block_stop", b'"index":%d' % self._index)
+                return [self._signature(), stop] if isinstance(block, ThinkingContent) else [stop]
+            case _:
+                assert_never(change)
+
+    def _signature(self) -> bytes:
+        signed = b'"index":%d,"delta":{"type":"signature_delta","signature":""}' % self._index
+        return _frame(b"content_block_delta", signed)
+
+
+def _frame(kind: bytes, fields: bytes) -> bytes:
+    return b'event: %s\ndata: {"type":"%s",%s}\n\n' % (kind, kind, fields)
