@@ -2,9 +2,11 @@
 
 Templates are written for one of several shapes, and fail or print nonsense for another. A content of parts goes as it
 is to a template that reads parts, and as one text to any other; earlier calls' arguments go as objects, or as the text
-of one where a template joins them to other text.
+of one where a template joins them to other text. A system message that is not the first goes as it is to a template
+that shows it; to one that would drop or refuse it, as a part of a message that is shown.
 """
 
+import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +14,13 @@ from typing import Any
 
 PROBE = "PagedServeProbe"
 _ASKS = {"role": "user", "content": PROBE}
+_ANSWERS = {"role": "assistant", "content": "?"}
+_LATE_SYSTEM = [
+    {"role": "user", "content": "?"},
+    _ANSWERS,
+    {"role": "system", "content": PROBE},
+    {**_ASKS, "content": "?"},
+]
 _ID = "probe0123"  # nine letters and digits, as Mistral's templates demand
 _WRITTEN = json.dumps({PROBE: 1})
 # What a message with calls has for a content where its sender gave none: templates differ in which they take.
@@ -25,6 +34,7 @@ Attempt = Callable[[Messages], str]  # renders, "" for what the template refuses
 class TemplateNeeds:
     takes_text: bool
     takes_parts: bool
+    takes_late_system: bool
     written_arguments: bool
     fill: Mapping[str, Any]
 
@@ -35,11 +45,13 @@ class TemplateNeeds:
         return cls(
             takes_text=takes_text,
             takes_parts=PROBE in parts and (parts == text or not takes_text),
+            takes_late_system=PROBE in attempt(_LATE_SYSTEM),
             **_needs_of_calls(attempt),
         )
 
     def adapted(self, messages: Messages) -> list[Mapping[str, Any]]:
-        return [self._message(message) for message in messages]
+        shown = messages if self.takes_late_system else _with_system_first(messages)
+        return [self._message(message) for message in shown]
 
     def _message(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
         content, calls = message.get("content"), message.get("tool_calls")
@@ -58,6 +70,48 @@ class TemplateNeeds:
         elif isinstance(arguments, dict) and self.written_arguments:
             arguments = json.dumps(arguments, ensure_ascii=False)
         return {**call, "function": {**call["function"], "arguments": arguments}}
+
+
+def _with_system_first(messages: Messages) -> Messages:
+    """The first system messages as one. The texts of later ones are in the user's message behind them, or else in the
+    one before them; where there is neither, in one of their own."""
+    first = list(itertools.takewhile(_is_system, messages))
+    shown = [{**first[0], "content": _joined([message.get("content") for message in first])}] if first else []
+    waiting = list[Any]()
+    for message in messages[len(first) :]:
+        content = message.get("content")
+        if _is_system(message):
+            waiting.append(content)
+        elif message["role"] == "user":
+            shown.append({**message, "content": _joined([*waiting, content])} if waiting else dict(message))
+            waiting.clear()
+        else:
+            _add_as_users(shown, waiting)
+            shown.append(dict(message))
+    _add_as_users(shown, waiting)
+    return shown
+
+
+def _is_system(message: Mapping[str, Any]) -> bool:
+    return bool(message["role"] == "system")
+
+
+def _add_as_users(shown: list[dict[str, Any]], waiting: list[Any]) -> None:
+    if not waiting:
+        return
+    if shown and shown[-1]["role"] == "user":
+        shown[-1]["content"] = _joined([shown[-1].get("content"), *waiting])
+    else:
+        shown.append({"role": "user", "content": _joined(waiting)})
+    waiting.clear()
+
+
+def _joined(contents: Sequence[Any]) -> Any:
+    """A text, or parts where one of them has parts."""
+    if all(isinstance(content, str) for content in contents):
+        return "\n".join(contents)
+    parts = [[{"type": "text", "text": content}] if isinstance(content, str) else content or [] for content in contents]
+    return [part for some in parts for part in some]
 
 
 def _needs_of_calls(attempt: Attempt) -> dict[str, Any]:

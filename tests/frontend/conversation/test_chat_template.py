@@ -74,6 +74,46 @@ def test_a_template_receives_the_time_that_it_is_rendered_for():
     assert template.render(HELLO, moment=1_000_000_000.0) == "200101"
 
 
+def said(role: str, content: object) -> dict:
+    return {"role": role, "content": content}
+
+
+SHOWN = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+ONE_SYSTEM = (
+    "{% for m in messages %}{% if m.role == 'system' and not loop.first %}{{ raise_exception('late') }}{% endif %}"
+    "<{{ m.role }}>{{ m.content }}{% endfor %}"
+)
+DROPS = (
+    "{% for m in messages %}{% if m.role != 'system' or loop.first %}<{{ m.role }}>{{ m.content }}"
+    "{% endif %}{% endfor %}"
+)
+S, U, A, TOOL = said("system", "s"), said("user", "u"), said("assistant", "a"), said("tool", "t")
+
+
+@pytest.mark.parametrize("source", [ONE_SYSTEM, DROPS])
+@pytest.mark.parametrize(
+    ("messages", "expected"),
+    [
+        ([S, U], "<system>s<user>u"),
+        ([S, S, U], "<system>s\ns<user>u"),
+        ([U, A, S, U], "<user>u<assistant>a<user>s\nu"),
+        ([U, A, S, S, U, A], "<user>u<assistant>a<user>s\ns\nu<assistant>a"),
+        ([S, U, S], "<system>s<user>u\ns"),
+        ([U, S, A], "<user>u\ns<assistant>a"),
+        ([U, A, TOOL, S], "<user>u<assistant>a<tool>t<user>s"),
+    ],
+)
+def test_late_system_messages_are_in_the_users_where_the_template_has_no_place_for_them(source, messages, expected):
+    assert ChatTemplate(source).render(messages) == expected
+    assert ChatTemplate(SHOWN).render(messages) == "".join(f"<{each['role']}>{each['content']}" for each in messages)
+
+
+def test_a_late_system_message_may_have_parts():
+    parts = [{"type": "text", "text": "p"}]
+    template = ChatTemplate(ONE_SYSTEM.replace("{{ m.content }}", "{% for p in m.content %}{{ p.text }}{% endfor %}"))
+    assert template.render([U, said("system", parts), A]) == "<user>up<assistant>a"
+
+
 def test_a_template_may_refuse_the_messages_with_its_own_text():
     template = ChatTemplate("{{ raise_exception('roles must alternate') }}")
     with pytest.raises(InvalidRequest, match="roles must alternate") as refused:
