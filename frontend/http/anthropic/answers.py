@@ -1,6 +1,6 @@
 """Answers of Anthropic's interface."""
 
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -24,7 +24,7 @@ class ThinkingContent(_Answer, tag_field="type", tag="thinking"):
 class ToolUseContent(_Answer, tag_field="type", tag="tool_use"):
     id: str
     name: str
-    input: dict[str, Any]
+    input: msgspec.Raw  # an object, as the model wrote it
 
 
 Content = TextContent | ThinkingContent | ToolUseContent

@@ -4,6 +4,7 @@ from typing import Any
 
 from paged_serve.protocol.errors import InvalidRequest
 
+from ...conversation.conversation import check_depth
 from .conversation import chat_messages, ends_with_answer
 from .schemas import CountTokensRequest, MessagesRequest, ToolDefinition, ToolSelection
 
@@ -17,6 +18,7 @@ def chat_request(body: MessagesRequest) -> dict[str, Any]:
     if body.stop_sequences:
         fields["stop"] = body.stop_sequences
     if body.output_config is not None and (form := body.output_config.format) is not None:
+        check_depth(form.schema, "output_config.format.schema")
         fields["response_format"] = {
             "type": "json_schema",
             "json_schema": {"name": "output", "schema": form.schema, "strict": True},
@@ -38,7 +40,7 @@ def prompt_fields(body: CountTokensRequest) -> dict[str, Any]:
     if ends_with_answer(messages):
         fields["continue_final_message"] = True
     if body.tools:
-        fields["tools"] = [_tool(tool) for tool in body.tools]
+        fields["tools"] = [_tool(tool, f"tools[{i}]") for i, tool in enumerate(body.tools)]
     if body.tool_choice is not None:
         fields |= _tool_choice(body.tool_choice, body.tools or [])
     if body.output_config is not None and (effort := body.output_config.effort) is not None:
@@ -50,7 +52,8 @@ def _thinks(body: CountTokensRequest) -> bool:
     return body.thinking is not None and body.thinking.type != "disabled"
 
 
-def _tool(tool: ToolDefinition) -> dict[str, Any]:
+def _tool(tool: ToolDefinition, place: str) -> dict[str, Any]:
+    check_depth(tool.input_schema, f"{place}.input_schema")
     function: dict[str, Any] = {"name": tool.name}
     if tool.description is not None:
         function["description"] = tool.description

@@ -15,6 +15,7 @@ from .answers import StopReason, TextContent, ThinkingContent, ToolUseContent
 
 # Arguments that are no object are a text under this key, as Anthropic has clients send them.
 INVALID_JSON = "INVALID_JSON"
+_NO_INPUT = msgspec.Raw(b"{}")
 _decode_object = msgspec.json.Decoder(dict[str, Any]).decode
 
 
@@ -59,7 +60,7 @@ class Blocks:
                 case Reasoning(text=text):
                     yield from self._added(ThinkingContent, text if self._shows_thinking else "")
                 case CallStart(name=name, id=call_id):
-                    yield from self._begun(ToolUseContent(id=call_id, name=name, input={}))
+                    yield from self._begun(ToolUseContent(id=call_id, name=name, input=_NO_INPUT))
                     self.num_calls += 1
                 case Arguments(text=text):
                     if text:
@@ -117,12 +118,15 @@ def _fill(block: ContentBlock, text: str) -> None:
             assert_never(block)
 
 
-def _input(written: str) -> dict[str, Any]:
+def _input(written: str) -> msgspec.Raw:
     """An answer that its length cut off within a call has arguments that are no object: their text is kept."""
+    if not written:
+        return _NO_INPUT
     try:
-        return _decode_object(written or "{}")
+        _decode_object(written)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return {INVALID_JSON: written}
+        return msgspec.Raw(msgspec.json.encode({INVALID_JSON: written}))
+    return msgspec.Raw(written)
 
 
 def stop_reason(

@@ -10,6 +10,7 @@ from typing import Any, assert_never
 
 from paged_serve.protocol.errors import InvalidRequest
 
+from ...conversation.conversation import check_depth
 from ...conversation.messages import MAX_MESSAGES
 from .schemas import (
     ContentBlock,
@@ -138,6 +139,8 @@ def _check_blocks(role: str, blocks: Sequence[ContentBlock], place: str) -> None
     for i, block in enumerate(blocks):
         if isinstance(block, TextBlock):
             continue
+        if isinstance(block, ToolUseBlock):
+            check_depth(block.input, f"{place}.content[{i}].input")
         kind = str(block.__struct_config__.tag)
         if role != ("user" if isinstance(block, ToolResultBlock) else "assistant"):
             raise InvalidRequest(

@@ -103,6 +103,7 @@ def _tighten(components: dict[str, Any], max_logprobs: int, vocab_size: int, max
             if name in properties:
                 properties[name]["anyOf"][0]["maximum"] = max_model_len - 1
         properties["logit_bias"]["anyOf"][0]["propertyNames"] = {"pattern": "^(0|[1-9][0-9]{0,8})$"}
+    components["ToolUseContent"]["properties"]["input"] = {"type": "object"}
     components["DetokenizeRequest"]["properties"]["tokens"]["items"] = token
     _tighten_messages(components["ChatMessage"])
     for component in components.values():

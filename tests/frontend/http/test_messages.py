@@ -153,6 +153,13 @@ def test_a_call_that_the_length_cuts_off_keeps_its_text(folder):
     assert answer["content"][0]["input"] == {"INVALID_JSON": '{"a": 1, '}
 
 
+def test_an_input_is_what_the_model_wrote_whatever_numbers_it_has(folder):
+    written = '{"a":  123456789012345678901234567890, "b": 1.50}'
+    server = roomy(Server(folder, CALL.replace('{"a": 1,  "b": "é"}', written)))
+    answer = server.ask("POST", "/v1/messages", {**ASK, "tools": [TOOL], "max_tokens": 200})
+    assert f'"input":{written}' in answer.text
+
+
 @pytest.mark.parametrize(
     ("chosen", "expected"),
     [
@@ -307,6 +314,7 @@ def blocks(*content: dict, role: str = "user") -> list[dict]:
     return [{"role": role, "content": [*content]}]
 
 
+NESTED = json.loads('{"a":' * 200 + "1" + "}" * 200)
 IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aa"}}
 
 
@@ -351,6 +359,15 @@ IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png"
         ({"tools": [TOOL], "tool_choice": "auto"}, "tool_choice"),
         ({"mcp_servers": [{"url": "http://a"}]}, "mcp_servers is not supported here"),
         ({"speed": "fast"}, 'speed is "fast"'),
+        ({"tools": [{**TOOL, "input_schema": NESTED}]}, "tools[0].input_schema is nested more than 64 levels deep"),
+        (
+            {"messages": blocks({"type": "tool_use", "id": "a", "name": "b", "input": NESTED}, role="assistant")},
+            "messages[0].content[0].input is nested more than 64 levels deep",
+        ),
+        (
+            {"output_config": {"format": {"type": "json_schema", "schema": NESTED}}},
+            "output_config.format.schema is nested more than 64 levels deep",
+        ),
         ({"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}}, "clear_tool_uses_20250919"),
         ({"thinking": {"type": "between_tools"}}, "between_tools"),
         ({"messages": blocks({"type": "text", "text": "x" * 500})}, " tokens > 64 maximum"),
@@ -360,6 +377,15 @@ def test_what_cannot_be_is_refused_by_name(folder, fields, words):
     server = Server(folder)
     assert words in refusal(server, **fields)["message"]
     assert not server.engine.requests
+
+
+@pytest.mark.parametrize("depth", range(970, 1010, 4))
+def test_no_depth_of_a_value_is_the_servers_failure(folder, depth):
+    """What can just be decoded could no longer be encoded a level deeper."""
+    nested = b'{"a":' * depth + b"1" + b"}" * depth
+    call = b'{"type":"tool_use","id":"a","name":"b","input":%s}' % nested
+    body = b'{"max_tokens":9,"messages":[{"role":"assistant","content":[%s]}]}' % call
+    assert Server(folder).ask("POST", "/v1/messages", body).status_code == 400
 
 
 def test_tokens_are_counted_as_the_prompt_has_them(folder):
