@@ -13,7 +13,7 @@ import pytest
 from paged_serve.frontend.http.idempotency.keys import owner_of_key
 
 from .serving import Server, serving
-from .test_resume import CHAT, COMPLETION, QUESTION, STORY, ask, events_of, first_events, whole
+from .test_resume import CHAT, COMPLETION, MESSAGES, QUESTION, STORY, ask, events_of, first_events, whole
 
 NUM_KEYS = 8
 NUM_TIMES = 8  # a fair coin shows one side alone in one of 128 runs, and there are eight keys
@@ -29,7 +29,9 @@ def new_keys() -> list[str]:
     return [uuid.uuid4().hex for _ in range(NUM_KEYS)]
 
 
-@pytest.mark.parametrize(("path", "body"), [(COMPLETION, STORY), (CHAT, {**QUESTION, "max_tokens": 12})])
+@pytest.mark.parametrize(
+    ("path", "body"), [(COMPLETION, STORY), *((path, {**QUESTION, "max_tokens": 12}) for path in (CHAT, MESSAGES))]
+)
 def test_a_key_has_one_answer_however_often_it_is_sent(server, path, body):
     for key in new_keys():
         answers = {whole(ask(server, "POST", path, body, Idempotency_Key=key)) for _ in range(NUM_TIMES)}

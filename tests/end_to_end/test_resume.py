@@ -13,7 +13,7 @@ import pytest
 
 from .serving import Server
 
-COMPLETION, CHAT = "/v1/completions", "/v1/chat/completions"
+COMPLETION, CHAT, MESSAGES = "/v1/completions", "/v1/chat/completions", "/v1/messages"
 STORY = {"prompt": "Once upon a time", "max_tokens": 24, "temperature": 0.8, "seed": 7}
 QUESTION = {"messages": [{"role": "user", "content": "What is the weather in Paris?"}], "temperature": 0}
 WEATHER = {
@@ -40,6 +40,14 @@ CASES = {
     "chat": (CHAT, {**QUESTION, "max_tokens": 24, "stream_options": {"include_usage": True}}),
     "chat with logprobs": (CHAT, {**QUESTION, "max_tokens": 12, "logprobs": True, "top_logprobs": 2}),
     "chat with tool calls": (CHAT, {**QUESTION, "tools": [WEATHER]}),
+    "message with tool calls": (
+        MESSAGES,
+        {
+            **QUESTION,
+            "max_tokens": 60,
+            "tools": [{"name": "get_weather", "input_schema": WEATHER["function"]["parameters"]}],
+        },
+    ),
 }
 
 
@@ -81,6 +89,8 @@ def whole(response: http.client.HTTPResponse) -> bytes:
 
 def content(stream: bytes) -> dict[int, tuple[str, str | None]]:
     """Text and tool calls of each choice, joined, and why it ended."""
+    if b"event: message_start" in stream:
+        return {0: _of_message_events(stream)}
     found: dict[int, tuple[str, str | None]] = {}
     for line in stream.decode().splitlines():
         if line.startswith("data: {"):
@@ -92,6 +102,16 @@ def content(stream: bytes) -> dict[int, tuple[str, str | None]]:
     return found
 
 
+def _of_message_events(stream: bytes) -> tuple[str, str]:
+    """The same of Anthropic's events, each block's content as it is written whole."""
+    events = [json.loads(line[6:]) for line in stream.decode().splitlines() if line.startswith("data: ")]
+    assert events[-1] == {"type": "message_stop"}
+    deltas = [event["delta"] for event in events if event["type"] == "content_block_delta"]
+    names = [event["content_block"].get("name", "") for event in events if event["type"] == "content_block_start"]
+    texts = [delta.get("text", delta.get("partial_json", "")) for delta in deltas]
+    return "".join([*names, *texts]), events[-2]["delta"]["stop_reason"]
+
+
 def _calls(message: dict) -> str:
     return "".join(json.dumps(call["function"]) for call in message.get("tool_calls") or ())
 
@@ -101,6 +121,10 @@ def answer_of(server: Server, path: str, body: dict) -> dict[int, tuple[str, str
     plain = {name: value for name, value in body.items() if name != "stream_options"}
     status, answer = server.post(path, plain)
     assert status == 200, answer
+    if path == MESSAGES:
+        blocks = [block.get("text") or json.dumps(block["input"]) for block in answer["content"]]
+        names = [block.get("name", "") for block in answer["content"]]
+        return {0: ("".join([*names, *blocks]), answer["stop_reason"])}
     return {
         choice["index"]: (
             choice["text"] if "text" in choice else (choice["message"]["content"] or "") + _calls(choice["message"]),
@@ -134,10 +158,10 @@ def test_a_stream_that_is_cut_goes_on_by_get_and_by_post_with_the_same_bytes(ser
         made_again = whole(ask(server, "POST", path, streamed, Idempotency_Key=key, Last_Event_ID=last))
         assert by_get == had + kept == had + made_again
         assert content(by_get) == content(undisturbed)
-        assert by_get.endswith(b"data: [DONE]\n\n")
+        assert by_get.endswith((b"data: [DONE]\n\n", b'data: {"type":"message_stop"}\n\n'))
 
 
-@pytest.mark.parametrize("name", ["two choices with logprobs", "chat with tool calls"])
+@pytest.mark.parametrize("name", ["two choices with logprobs", "chat with tool calls", "message with tool calls"])
 def test_a_repeated_request_recovers_everything_that_a_killed_frontend_lost(server, name):
     path, body = CASES[name]
     streamed, key = {**body, "stream": True}, f"killed-{name.replace(' ', '-')}"

@@ -35,6 +35,7 @@ SAMPLES = [
     request("POST", "/v1/completions", BODY),
     request("POST", "/v1/completions", {**BODY, "stream": True}),
     request("POST", "/v1/chat/completions", CHAT),
+    request("POST", "/v1/messages", CHAT),
     request("POST", "/tokenize", {"prompt": "some text"}),
     *(request("GET", path) for path in ("/v1/models", "/live", "/ready", "/openapi.json", "/v1/streams/cmpl-1")),
 ]

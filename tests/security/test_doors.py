@@ -26,6 +26,8 @@ OPEN = {"/live", "/health"}
 PUBLIC = {
     ("POST", "/v1/completions"),
     ("POST", "/v1/chat/completions"),
+    ("POST", "/v1/messages"),
+    ("POST", "/v1/messages/count_tokens"),
     ("GET", "/v1/streams/{id}"),
     ("HEAD", "/v1/streams/{id}"),
     ("DELETE", "/v1/streams/{id}"),
@@ -121,7 +123,14 @@ WRONG = [
     b"Bearer tw\xc3\xb3",
 ]
 ELSEWHERE_KEYS = [
-    *([], [(b"x-api-key", b"two")], [(b"api-key", b"two")], [(b"cookie", b"authorization=Bearer two")]),
+    *(
+        [],
+        [(b"x-api-key", b"Bearer two")],
+        [(b"x-api-key", b"two, two")],
+        [(b"x-api-key", b"two")] * 2,
+        [(b"x-api-key", b"")],
+    ),
+    *([(b"x-api-key", b"TWO")], [(b"api-key", b"two")], [(b"cookie", b"authorization=Bearer two")]),
     *([(b"proxy-authorization", b"Bearer two")], [(b"x-forwarded-for", b"127.0.0.1")], [(b"x-original-url", b"/live")]),
     *([(b"x-rewrite-url", b"/live")], [(b"x-http-method-override", b"GET")], [(b"forwarded", b"for=127.0.0.1;host=a")]),
     *([(b"authorization", b"Bearer two")], [(b"x-forwarded-prefix", b"/live")], [(b"sec-websocket-protocol", b"two")]),
@@ -227,6 +236,7 @@ def test_the_right_key_is_accepted_for_the_same_requests(folder, key):
     server = Server(folder, options={"api_keys": KEYS})
     for path in ("/ready", "/v1/models", "/version", "/openapi.json", "/"):
         assert server.ask("GET", path, authorization=f"Bearer {key}").status_code == 200
+        assert server.ask("GET", path, **{"x-api-key": key}).status_code == 200
 
 
 def test_a_duplicate_key_is_refused(folder):
