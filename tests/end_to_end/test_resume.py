@@ -113,7 +113,8 @@ def _of_message_events(stream: bytes) -> tuple[str, str]:
 
 
 def _calls(message: dict) -> str:
-    return "".join(json.dumps(call["function"]) for call in message.get("tool_calls") or ())
+    functions = [call["function"] for call in message.get("tool_calls") or ()]
+    return "".join(function.get("name", "") + function["arguments"] for function in functions)
 
 
 def answer_of(server: Server, path: str, body: dict) -> dict[int, tuple[str, str | None]]:
