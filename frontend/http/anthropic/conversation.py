@@ -15,6 +15,7 @@ from ...conversation.messages import MAX_MESSAGES
 from .schemas import (
     ContentBlock,
     InputMessage,
+    LoneTextBlock,
     RedactedThinkingBlock,
     TextBlock,
     ThinkingBlock,
@@ -28,7 +29,7 @@ ERROR_MARK = "Error: "  # chats have no field for a call that failed
 BILLING_HEADER = "x-anthropic-billing-header:"
 
 
-def chat_messages(system: str | Sequence[TextBlock] | None, messages: Sequence[InputMessage]) -> list[ChatMessage]:
+def chat_messages(system: str | Sequence[LoneTextBlock] | None, messages: Sequence[InputMessage]) -> list[ChatMessage]:
     """Raises InvalidRequest for blocks that the role of their message cannot have."""
     chat = _Chat()
     if system is not None and (text := _system_text(system)):
@@ -106,7 +107,9 @@ class _Chat:
             self._turns.append(last := _Turn(role))
         return last
 
-    def add(self, message: InputMessage, blocks: Iterable[ContentBlock]) -> None:
+    def add(self, message: InputMessage, blocks: Sequence[ContentBlock]) -> None:
+        if not blocks:
+            self.turn(message.role)
         for block in blocks:
             match block:
                 case TextBlock(text=text):
@@ -149,11 +152,11 @@ def _check_blocks(role: str, blocks: Sequence[ContentBlock], place: str) -> None
             )
 
 
-def _system_text(system: str | Sequence[TextBlock]) -> str:
+def _system_text(system: str | Sequence[LoneTextBlock]) -> str:
     if isinstance(system, str):
         return system
     return _joined(block for block in system if not block.text.startswith(BILLING_HEADER))
 
 
-def _joined(blocks: Iterable[TextBlock]) -> str:
+def _joined(blocks: Iterable[LoneTextBlock]) -> str:
     return "\n".join(block.text for block in blocks)

@@ -44,6 +44,15 @@ class TextBlock(_Block, frozen=True, kw_only=True, tag="text"):
     citations: list[Any] | None = None  # of earlier answers; templates have no place for them
 
 
+class LoneTextBlock(_Fields, frozen=True, kw_only=True):
+    """Where there are no other blocks, a tag would not be required."""
+
+    type: Literal["text"]
+    text: str
+    cache_control: CacheControl | None = None
+    citations: list[Any] | None = None
+
+
 class ToolUseBlock(_Block, frozen=True, kw_only=True, tag="tool_use"):
     """A call, as an earlier answer had it."""
 
@@ -57,7 +66,7 @@ class ToolUseBlock(_Block, frozen=True, kw_only=True, tag="tool_use"):
 
 class ToolResultBlock(_Block, frozen=True, kw_only=True, tag="tool_result"):
     tool_use_id: Label
-    content: str | list[TextBlock] | None = None
+    content: str | list[LoneTextBlock] | None = None
     is_error: bool | None = None
     cache_control: CacheControl | None = None
     toolset_name: None = None
@@ -147,7 +156,7 @@ class CountTokensRequest(_Fields, frozen=True, kw_only=True):
 
     model: str | None = None
     messages: Annotated[list[InputMessage], Meta(min_length=1, max_length=MAX_MESSAGES)]
-    system: str | list[TextBlock] | None = None
+    system: str | list[LoneTextBlock] | None = None
     tools: Annotated[list[ToolDefinition], Meta(max_length=MAX_TOOLS)] | None = None
     tool_choice: ToolSelection | None = None
     thinking: ThinkingConfig | None = None

@@ -242,6 +242,12 @@ def test_templates_see_thinking_names_and_ids(folder, tmp_path):
     assert json.loads(f"[{given}]") == expected
 
 
+def test_a_message_without_blocks_is_an_empty_one(folder):
+    server = Server(folder)
+    message(server, messages=[{"role": "user", "content": []}])
+    assert prompt(server) == "<user><assistant>"
+
+
 def test_an_assistants_last_message_is_continued(folder):
     server = Server(folder, "llo")
     talk = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "He"}]
@@ -339,6 +345,7 @@ IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png"
             "messages[0].content[0].content[0] is of the type 'image'",
         ),
         ({"messages": blocks({"type": "video"})}, "expected one of text, "),
+        ({"system": [{"text": "a"}]}, "system[0].type is required"),
         (
             {"messages": blocks({"type": "tool_result", "tool_use_id": "a", "content": [{"type": "video"}]})},
             'messages[0].content[0].content[0].type is "video": expected one of text',
