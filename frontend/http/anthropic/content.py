@@ -3,7 +3,7 @@
 Blocks follow one another in the order of the events: each ends where an event of another kind, or another call, begins.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, assert_never
 
@@ -19,21 +19,21 @@ _NO_INPUT = msgspec.Raw(b"{}")
 _decode_object = msgspec.json.Decoder(dict[str, Any]).decode
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Begin:
     """A block begins, without content."""
 
     block: ContentBlock
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Add:
     """Text of the block that began last; of a call, JSON."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class End:
     """The block that began last ends."""
 
@@ -52,38 +52,37 @@ class Blocks:
         self._open: ContentBlock | None = None
         self.num_calls = 0
 
-    def push(self, events: Sequence[Event]) -> Iterator[Change]:
+    def push(self, events: Sequence[Event]) -> list[Change]:
+        changes = list[Change]()
         for event in events:
             match event:
                 case Content(text=text):
-                    yield from self._added(TextContent, text)
-                case Reasoning(text=text):
-                    yield from self._added(ThinkingContent, text if self._shows_thinking else "")
-                case CallStart(name=name, id=call_id):
-                    yield from self._begun(ToolUseContent(id=call_id, name=name, input=_NO_INPUT))
-                    self.num_calls += 1
+                    if not isinstance(self._open, TextContent):
+                        self._begin(TextContent(text=""), changes)
+                    changes.append(Add(text))
                 case Arguments(text=text):
-                    if text:
-                        yield Add(text)
+                    changes.append(Add(text))
+                case Reasoning(text=text):
+                    if not isinstance(self._open, ThinkingContent):
+                        self._begin(ThinkingContent(thinking=""), changes)
+                    if self._shows_thinking:
+                        changes.append(Add(text))
+                case CallStart(name=name, id=call_id):
+                    self._begin(ToolUseContent(id=call_id, name=name, input=_NO_INPUT), changes)
+                    self.num_calls += 1
                 case _:
                     assert_never(event)
+        return changes
 
-    def end(self) -> Iterator[Change]:
+    def end(self) -> list[Change]:
         """Nothing comes any more."""
-        if self._open is not None:
-            yield End(self._open)
-            self._open = None
+        changes: list[Change] = [] if self._open is None else [End(self._open)]
+        self._open = None
+        return changes
 
-    def _added(self, kind: type[TextContent] | type[ThinkingContent], text: str) -> Iterator[Change]:
-        if not isinstance(self._open, kind):
-            yield from self._begun(TextContent(text="") if kind is TextContent else ThinkingContent(thinking=""))
-        if text:
-            yield Add(text)
-
-    def _begun(self, block: ContentBlock) -> Iterator[Change]:
-        yield from self.end()
+    def _begin(self, block: ContentBlock, changes: list[Change]) -> None:
+        changes += [*self.end(), Begin(block)]
         self._open = block
-        yield Begin(block)
 
 
 class WholeContent:

@@ -1,6 +1,6 @@
 """From generated text to one message, or to the events of a stream."""
 
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, assert_never
 
@@ -15,10 +15,11 @@ from .content import Add, Begin, Blocks, Change, End, WholeContent, stop_reason
 _encode = msgspec.json.Encoder().encode
 _STOPPED = b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
 _DELTAS = {"text": (b"text_delta", b"text"), "thinking": (b"thinking_delta", b"thinking")}
+_DELTA = b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,"delta":{"type":"%s","%s":'
 _JSON_DELTA = (b"input_json_delta", b"partial_json")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Output:
     """What some more of the generated text is."""
 
@@ -80,16 +81,17 @@ class MessageWriter:
         shared = b'"delta":' + _encode(delta) + b',"usage":' + _encode(self._source.usage())
         yield [_frame(b"message_delta", shared), _STOPPED]
 
-    def _changes(self, output: Output) -> Iterator[Change]:
-        yield from self._blocks.push(output.events)
+    def _changes(self, output: Output) -> list[Change]:
+        changes = self._blocks.push(output.events)
         if output.finish_reason is not None:
-            yield from self._blocks.end()
+            changes += self._blocks.end()
             self._reason, self._stop_sequence = stop_reason(
                 output.finish_reason,
                 output.stop,
                 has_calls=self._blocks.num_calls > 0,
                 context_is_full=self._source.context_is_full,
             )
+        return changes
 
     def _begun(self, head: AnswerHead) -> MessageAnswer:
         return MessageAnswer(
@@ -106,7 +108,7 @@ class MessageWriter:
 
 
 class _BlockFrames:
-    """Frames of the changes of one answer; what those of one block share is encoded once."""
+    """Frames of the changes of one answer; what those of one block share is made once."""
 
     def __init__(self) -> None:
         self._index = -1
@@ -114,15 +116,14 @@ class _BlockFrames:
 
     def of(self, change: Change) -> list[bytes]:
         match change:
+            case Add(text=text):
+                return [self._delta + _encode(text) + b"}}\n\n"]
             case Begin(block=block):
                 self._index += 1
                 kind, field = _DELTAS.get(str(block.__struct_config__.tag), _JSON_DELTA)
-                self._delta = b'"index":%d,"delta":{"type":"%s","%s":' % (self._index, kind, field)
-                return [
-                    _frame(b"content_block_start", b'"index":%d,"content_block":%s' % (self._index, _encode(block)))
-                ]
-            case Add(text=text):
-                return [_frame(b"content_block_delta", self._delta + _encode(text) + b"}")]
+                self._delta = _DELTA % (self._index, kind, field)
+                begun = b'"index":%d,"content_block":%s' % (self._index, _encode(block))
+                return [_frame(b"content_block_start", begun)]
             case End(block=block):
                 stop = _frame(b"content_block_stop", b'"index":%d' % self._index)
                 return [self._signature(), stop] if isinstance(block, ThinkingContent) else [stop]
