@@ -81,7 +81,7 @@ def test_a_conversation_as_claude_code_has_it(client):
         },
         {"role": "system", "content": "Answer briefly."},
     ]
-    for turn in range(4):
+    for turn in range(20):
         messages.append({"role": "user", "content": [{"type": "text", "text": "Weather?", "cache_control": cached}]})
         with client.beta.messages.stream(
             model="demo",
@@ -102,7 +102,7 @@ def test_a_conversation_as_claude_code_has_it(client):
         assert answer.stop_reason == "tool_use"
         [call] = [block for block in answer.content if block.type == "tool_use"]
         result = {"type": "tool_result", "tool_use_id": call.id, "content": [{"type": "text", "text": "sunny"}]}
-        messages += [answer.to_param(), {"role": "user", "content": [{**result, "is_error": turn == 2}]}]
+        messages += [answer.to_param(), {"role": "user", "content": [{**result, "is_error": turn % 5 == 2}]}]
 
 
 def test_errors_are_the_clients_own(client):

@@ -3,6 +3,7 @@
 from typing import Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from ..exchange.errors import HttpError
 from ..exchange.wire_format import OPENAI, WireFormat
@@ -30,7 +31,7 @@ class MessagesErrorDetail(msgspec.Struct, frozen=True):
 class MessagesErrorAnswer(msgspec.Struct, frozen=True, kw_only=True):
     type: Literal["error"] = "error"
     error: MessagesErrorDetail
-    request_id: str
+    request_id: str | UnsetType = UNSET
 
 
 def error_type(status: int) -> str:
@@ -39,7 +40,7 @@ def error_type(status: int) -> str:
 
 def error_body(error: HttpError, request_id: str) -> bytes:
     detail = MessagesErrorDetail(error_type(error.status), error.message)
-    return msgspec.json.encode(MessagesErrorAnswer(error=detail, request_id=request_id))
+    return msgspec.json.encode(MessagesErrorAnswer(error=detail, request_id=request_id or UNSET))
 
 
 ANTHROPIC = WireFormat(

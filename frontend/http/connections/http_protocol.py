@@ -6,8 +6,9 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from ...buffer_budget import RETRY_AFTER_S
+from ..anthropic.errors import wire_format
 from ..exchange.access_log import log_refused
-from ..exchange.errors import Headers, HttpError, error_body, retry_after
+from ..exchange.errors import Headers, HttpError, retry_after
 from ..exchange.exchange import BODY_TAKEN, JSON
 from .close_delimited import close_delimited
 from .connection_buffers import ConnectionBuffers
@@ -241,6 +242,11 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     def _refuse_head(self) -> None:
         self._refuse(431, f"The headers have more than {MAX_HEADER_BYTES} bytes.")
 
+    def _path(self) -> str:
+        """Of the request that is being read; "" before its head has come."""
+        scope: Any = self.scope
+        return "" if scope is None else str(scope.get("path", ""))
+
     def _refuse(self, status: int, message: str, headers: Headers | None = None) -> None:
         if self._deaf or self.transport.is_closing():
             return None
@@ -253,7 +259,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
                 return self.transport.close()
         else:
             log_refused(self.client, status)
-        body = error_body(HttpError(status, message))
+        body = wire_format(self._path()).error_body(HttpError(status, message), "")
         origin = next((value for name, value in self.headers or () if name == b"origin"), b"").decode("latin-1")
         named = [*JSON, *self._page_headers(origin), (b"connection", b"close"), *(headers or ())]
         named.append((b"content-length", b"%d" % len(body)))

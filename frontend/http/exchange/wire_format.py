@@ -9,7 +9,7 @@ from .sse import DONE, PING
 
 @dataclass(frozen=True, slots=True)
 class WireFormat:
-    """`error_body` makes JSON of (error, request id); in a stream it stands between `error_head` and `stream_end`."""
+    """`error_body` makes JSON of (error, request id or ""), which stands in a stream behind `error_head`."""
 
     error_body: Callable[[HttpError, str], bytes]
     error_head: bytes

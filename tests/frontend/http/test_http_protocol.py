@@ -81,6 +81,8 @@ def test_slow_requests_are_ended_and_slow_answers_are_not(monkeypatch):
         assert first.startswith(b"HTTP/1.1 408"), slow
         assert json.loads(body)["error"]["type"] == "RequestTimeoutError"
     assert exchange(head, b"ab", b"cd").endswith(b"ok")
+    slow_message = exchange(head.replace(b"POST /", b"POST /v1/messages"), b"ab").partition(b"\r\n\r\n")[2]
+    assert json.loads(slow_message)["error"]["type"] == "timeout_error"
 
 
 def test_line_breaks_do_not_keep_a_connection_open(monkeypatch):
