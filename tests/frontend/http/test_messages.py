@@ -453,6 +453,14 @@ def test_an_error_within_a_stream_is_its_last_event(folder):
     assert (last["type"], last["error"]["type"]) == ("error", "api_error")
 
 
+def test_a_silent_stream_gets_pings(folder):
+    server = Server(folder, "hello", {"sse_keep_alive_interval_s": 0.01})
+    server.engine.pause_s = 0.05
+    events = [event for event in stream(server, max_tokens=2) if event != {"type": "ping"}]
+    assert collected(events)["content"] == [{"type": "text", "text": "he"}]
+    assert len(stream(server, max_tokens=2)) > len(events) + 2
+
+
 @pytest.mark.parametrize(("per_delta", "burst"), [(1, 1), (2, 3), (7, 1), (100, 5)])
 def test_another_frontend_continues_a_message_for_any_portions_of_the_engine(folder, per_delta, burst):
     body = {**ASK, "tools": [TOOL], "max_tokens": 300, "stream": True}
@@ -488,4 +496,4 @@ def test_a_message_with_a_key_is_made_once_and_shows_nothing_of_other_requests(f
 
 def test_a_lenient_server_names_what_it_left_out(folder):
     server = Server(folder, "hello", {"lenient": True})
-    assert "ignored" in message(server, fallbacks=[])["warnings"][0]
+    assert "ignored" in message(server, fallbacks=["x"])["warnings"][0]
