@@ -213,7 +213,7 @@ EVENT = f"cmpl-{'0' * 32}:1"
         ({"Idempotency-Key": "k", "Last-Event-ID": EVENT}, {"prompt": "abc"}, 400, "is for streams"),
         ({"Idempotency-Key": "k", "Last-Event-ID": EVENT}, COMPLETION, 422, "not of this request"),
         ({"Idempotency-Key": "k"}, {"prompt": ""}, 400, "prompt"),
-        ({"Idempotency-Key": "k"}, {"prompt": "x", "stream_options": {}}, 400, "stream_options"),
+        ({"Idempotency-Key": "k"}, {"prompt": "x", "stream_options": {"include_usage": True}}, 400, "stream_options"),
     ],
 )
 def test_an_invalid_keyed_request_is_refused(folder, headers, body, status, message):
