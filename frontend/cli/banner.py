@@ -64,8 +64,18 @@ def fact_rows(config: Config, facts: Mapping[str, str]) -> list[tuple[str, str]]
         *quantization,
         ("KV cache", f"{fact['kv_tokens']} tokens in {fact['kv_blocks']} blocks of {fact['block_size']}{coded}"),
         ("context", f"{facts.get('max_model_len', '?')} tokens, prompt and output"),
+        *_chats(facts),
         *remote,
     ]
+
+
+def _chats(facts: Mapping[str, str]) -> list[tuple[str, str]]:
+    """In which formats outputs of chats are read; only servers of HTTP have them."""
+    if "chat template" not in facts:
+        return []
+    if facts["chat template"] == "none":
+        return [("chats", "none: the model has no chat template")]
+    return [("chats", f"tool calls: {facts['tool calls']}, reasoning: {facts['reasoning']}")]
 
 
 def _path(facts: Mapping[str, str]) -> str:

@@ -36,6 +36,7 @@ SAMPLES = [
     request("POST", "/v1/completions", {**BODY, "stream": True}),
     request("POST", "/v1/chat/completions", CHAT),
     request("POST", "/v1/messages", CHAT),
+    request("POST", "/v1/responses", {"input": "hi", "max_output_tokens": 2}),
     request("POST", "/tokenize", {"prompt": "some text"}),
     *(request("GET", path) for path in ("/v1/models", "/live", "/ready", "/openapi.json", "/v1/streams/cmpl-1")),
 ]

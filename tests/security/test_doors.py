@@ -27,6 +27,7 @@ PUBLIC = {
     ("POST", "/v1/completions"),
     ("POST", "/v1/chat/completions"),
     ("POST", "/v1/messages"),
+    ("POST", "/v1/responses"),
     ("POST", "/v1/messages/count_tokens"),
     ("GET", "/v1/streams/{id}"),
     ("HEAD", "/v1/streams/{id}"),

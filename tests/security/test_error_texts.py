@@ -20,9 +20,10 @@ from ..frontend.http_server import Server, make_model_folder
 ROOT = Path(__file__).parent.parent.parent
 SECRET = "/run/paged-serve/secret-0xdeadbeef"
 C, H, T, D = "/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"
-M = "/v1/messages"
+M, R = "/v1/messages", "/v1/responses"
 PROMPT = {"prompt": "abc", "max_tokens": 4}
 CHAT = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 4}
+INPUT = {"input": "hi", "max_output_tokens": 4}
 COUNTED = {"messages": CHAT["messages"]}
 
 UNEXPECTED = [
@@ -35,7 +36,7 @@ UNEXPECTED = [
 ]
 # Where a request's way leads: (what fails, requests that come by)
 SEAMS = {
-    "app.router._service.tokenizer.encode": [(C, PROMPT), (H, CHAT), (M, CHAT), (T, {"prompt": "abc"})],
+    "app.router._service.tokenizer.encode": [(C, PROMPT), (H, CHAT), (M, CHAT), (R, INPUT), (T, {"prompt": "abc"})],
     "app.router._service.tokenizer.tokens_beyond": [(C, PROMPT), (H, CHAT), (T, {"prompt": "abc"})],
     "app.router._service.tokenizer.decode": [(C, PROMPT | {"echo": True}), (D, {"tokens": [70]})],
     "app.router._service.tokenizer.token_text": [(T, {"prompt": "abc", "return_token_strs": True})],
@@ -43,15 +44,16 @@ SEAMS = {
     "app.router._service.template.render": [
         (H, CHAT),
         (M, CHAT),
+        (R, INPUT),
         (f"{M}/count_tokens", COUNTED),
         (T, {"messages": CHAT["messages"]}),
     ],
     "app.router._service.engine.submit": [(C, PROMPT), (H, CHAT), (M, CHAT), (C, PROMPT | {"prompt": ["a", "b"]})],
     "app.router._service.metrics.submitted": [(C, PROMPT), (H, CHAT)],
     "app.router._service.metrics.first_token": [(C, PROMPT), (H, CHAT)],
-    "app.router._service.metrics.finished": [(C, PROMPT), (H, CHAT), (M, CHAT)],
+    "app.router._service.metrics.finished": [(C, PROMPT), (H, CHAT), (M, CHAT), (R, INPUT)],
     "app.router._service.answers.of_request": [(C, PROMPT), (H, CHAT)],
-    "app.router._service.answers.begin": [(C, PROMPT), (H, CHAT), (M, CHAT)],
+    "app.router._service.answers.begin": [(C, PROMPT), (H, CHAT), (M, CHAT), (R, INPUT)],
     "app.router._matcher": [("/v1/models", None), (C, PROMPT)],
     "app._guard.check": [("/v1/models", None), (C, PROMPT), ("/ready", None)],
     "app._engine_ready": [("/health", None), ("/ready", None)],

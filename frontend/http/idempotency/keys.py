@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ..exchange.errors import HttpError
 
 KEY_PATTERN = "^[!-~]{1,255}$"
-EVENT_ID_PATTERN = "^((chat)?cmpl-|msg_)[0-9a-f]{32}:(0|[1-9][0-9]{0,8})$"
+EVENT_ID_PATTERN = "^((chat)?cmpl-|msg_|resp_)[0-9a-f]{32}:(0|[1-9][0-9]{0,8})$"
 _KEY = re.compile(KEY_PATTERN)
 _EVENT_ID = re.compile(EVENT_ID_PATTERN)
 _CREATED_DIGITS = 8

@@ -22,7 +22,7 @@ from ..exchange.exchange import Exchange, Receive, Scope, Send
 from .keys import owner_of_key, owner_of_stream
 
 PASSED_ON = "paged_serve.passed_on"  # in a scope: by the frontend that was asked, to the key's owner
-KEYED_PATHS = ("/v1/completions", "/v1/chat/completions", "/v1/messages")
+KEYED_PATHS = ("/v1/completions", "/v1/chat/completions", "/v1/messages", "/v1/responses")
 STREAMS = "/v1/streams/"
 REPLACED_WITHIN_S = 30.0  # an owner
 CONNECT_EVERY_S = 0.05

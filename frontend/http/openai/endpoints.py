@@ -95,7 +95,7 @@ def generation_of(
     memory = OutputMemory(
         lease,
         [(len(each.token_ids), each.params) for each in prompts],
-        keeps=not body.stream,
+        keeps=not body.stream or getattr(body, "repeats_output", False),
         shows_prompt=shows_prompt,
     )
     terms = RequestTerms(

@@ -14,6 +14,7 @@ from ..openai.endpoints import CHAT_COMPLETION, COMPLETION, Endpoint, check_pati
 from ..service import Service
 from .idempotent import create_once
 from .messages import MESSAGES
+from .responses import RESPONSES
 
 
 async def create_completion(service: Service, exchange: Exchange) -> None:
@@ -29,6 +30,11 @@ async def create_chat_completion(service: Service, exchange: Exchange) -> None:
 async def create_message(service: Service, exchange: Exchange) -> None:
     """Answer a conversation, in Anthropic's terms."""
     await _create(service, exchange, MESSAGES)
+
+
+async def create_response(service: Service, exchange: Exchange) -> None:
+    """Answer a conversation, in the terms of OpenAI's Responses interface."""
+    await _create(service, exchange, RESPONSES)
 
 
 async def _create(service: Service, exchange: Exchange, endpoint: Endpoint) -> None:

@@ -19,9 +19,11 @@ from ..exchange.exchange import Exchange
 from ..openai import answers
 from ..openai.request import schemas
 from ..openai.request.prompts import chat_tokens
+from ..responses.answers import Response
+from ..responses.schemas import ResponsesRequest
 from ..service import Service
 from .admin import METRICS
-from .generate import create_chat_completion, create_completion, create_message
+from .generate import create_chat_completion, create_completion, create_message, create_response
 from .idempotent import delete_stream, get_stream, head_stream
 from .messages import count_tokens
 from .openapi import document
@@ -122,6 +124,17 @@ ROUTES = (
         "Answer a conversation",
         (schemas.ChatCompletionRequest,),
         answers.ChatCompletion,
+        streams=True,
+        headers=("Idempotency-Key", "Last-Event-ID"),
+        statuses=(204, 409, 410, 422),
+    ),
+    RouteSpec(
+        "POST",
+        "/v1/responses",
+        create_response,
+        "Answer a conversation, in items",
+        (ResponsesRequest,),
+        Response,
         streams=True,
         headers=("Idempotency-Key", "Last-Event-ID"),
         statuses=(204, 409, 410, 422),

@@ -3,7 +3,7 @@
 from paged_serve.frontend.conversation.unknown_fields import UNSUPPORTED
 
 C, H, T, D = "/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"
-M = "/v1/messages"
+M, R = "/v1/messages", "/v1/responses"
 HISTORY = [{"role": "user", "content": "x" * 200}, {"role": "assistant", "content": "y" * 200}] * 1000
 NULLS = dict.fromkeys(sorted(UNSUPPORTED)) | {"best_of": 1, "store": False, "modalities": ["text"]}
 STOPS = [("ab" * 128)[:255] + chr(65 + i) for i in range(16)]  # each a prefix of the other but for its end
@@ -21,6 +21,12 @@ CALLS = {"role": "assistant", "tool_calls": [{"function": {"name": "f", "argumen
 TEXT = {"type": "text", "text": "words " * 20}
 USE = {"type": "tool_use", "id": "a", "name": "f", "input": {"a": 1}}
 RESULT = {"type": "tool_result", "tool_use_id": "a", "content": [TEXT] * 4}
+ITEMS = [
+    {"role": "user", "content": [{"type": "input_text", "text": "words " * 20}] * 4},
+    {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "words " * 20}]},
+    {"type": "function_call", "call_id": "a", "name": "f", "arguments": '{"a": 1}'},
+    {"type": "function_call_output", "call_id": "a", "output": "words " * 20},
+]
 TURNS = [{"role": "user", "content": [RESULT] * 2 + [TEXT] * 2}, {"role": "assistant", "content": [TEXT, USE, USE]}]
 
 MOST_WORK = [
@@ -51,6 +57,8 @@ MOST_WORK = [
     (H, {"messages": HISTORY[:1], "tools": [tool({str(i): 1 for i in range(90_000)})], "max_tokens": 1}),
     (H, {"messages": HISTORY[:1], "tools": [tool({"a": [[]] * 90_000})], "max_tokens": 1}),
     (H, {"messages": [CALLS] * 170, "max_tokens": 1}),
+    (R, {"input": HISTORY, "max_output_tokens": 1}),
+    (R, {"input": ITEMS * 900, "max_output_tokens": 1}),
     (M, {"messages": HISTORY, "max_tokens": 1}),
     (M, {"messages": TURNS * 500 + TURNS[:1], "max_tokens": 1}),
     (M, {"messages": [{"role": "user", "content": [TEXT] * 20_000}], "max_tokens": 1}),

@@ -62,7 +62,7 @@ def test_a_request_without_its_body_holds_no_slot(folder, headers):
     asyncio.run(talk())
 
 
-@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/v1/messages"])
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/v1/messages", "/v1/responses"])
 @pytest.mark.parametrize("headers", [{}, {"idempotency_key": "k"}])
 def test_the_request_of_a_client_that_has_gone_is_neither_rendered_nor_tokenized(folder, path, headers):
     server = Server(folder)
@@ -72,7 +72,7 @@ def test_the_request_of_a_client_that_has_gone_is_neither_rendered_nor_tokenized
     service.tokenizer.encode = lambda text, special=True: texts.append(text) or encode(text, special)
     words = "word " * 4000  # more than is decoded or tokenized on the loop
     messages = {"messages": [{"role": "user", "content": words}], "max_tokens": 4}
-    fields = {"prompt": words} if path == "/v1/completions" else messages
+    fields = {"/v1/completions": {"prompt": words}, "/v1/responses": {"input": words}}.get(path, messages)
 
     async def talk() -> None:
         free = threading.Event()

@@ -1,0 +1,114 @@
+"""A body of the Responses interface as the body of a chat completion that has the same output."""
+
+from typing import Any
+
+import msgspec
+
+from paged_serve.protocol.errors import InvalidRequest
+
+from .conversation import chat_messages
+from .schemas import ResponsesRequest, TextFormat
+
+LOGPROBS = "message.output_text.logprobs"
+INCLUDED = (LOGPROBS, "reasoning.encrypted_content")  # the second: reasoning itself is in the answer
+NOT_STORED = "responses are not stored"
+_SAME_NAME = (
+    *("model", "temperature", "top_p", "top_k", "seed", "stream", "parallel_tool_calls", "metadata", "user"),
+    *("safety_identifier", "prompt_cache_key", "prompt_cache_retention", "prompt_cache_options"),
+)
+
+
+def chat_request(body: ResponsesRequest) -> dict[str, Any]:
+    """Raises InvalidRequest for what asks for more than an answer."""
+    _check(body)
+    fields: dict[str, Any] = {"messages": chat_messages(body.instructions, body.input)}
+    fields |= {name: value for name in _SAME_NAME if (value := getattr(body, name)) is not None}
+    if body.max_output_tokens is not None:
+        fields["max_completion_tokens"] = body.max_output_tokens
+    if body.tools:
+        fields["tools"] = [_tool(msgspec.to_builtins(tool)) for tool in body.tools]
+    if body.tool_choice is not None:
+        fields["tool_choice"] = _tool_choice(body.tool_choice)
+    if body.text is not None and body.text.format is not None:
+        fields["response_format"] = _response_format(body.text.format)
+    if body.text is not None and body.text.verbosity is not None:
+        fields["verbosity"] = body.text.verbosity
+    if body.reasoning is not None and body.reasoning.effort is not None:
+        fields["reasoning_effort"] = body.reasoning.effort
+    if LOGPROBS in (body.include or ()):
+        fields |= {"logprobs": True, "top_logprobs": body.top_logprobs or 0}
+    return fields
+
+
+def warnings_of(body: ResponsesRequest) -> list[str]:
+    return [f"store: {NOT_STORED}; send the whole conversation in input each time"] if body.store else []
+
+
+def _check(body: ResponsesRequest) -> None:
+    if body.previous_response_id is not None:
+        raise InvalidRequest(
+            f"previous_response_id: {NOT_STORED} here; send the conversation so far in input, with the items that "
+            "answered it",
+            "previous_response_id",
+        )
+    if body.background:
+        raise InvalidRequest(f"background: {NOT_STORED} here; leave it out, and stream the answer", "background")
+    if body.truncation == "auto":
+        raise InvalidRequest(
+            "truncation is 'auto': no part of a conversation is left out here; send a shorter one, or 'disabled'",
+            "truncation",
+        )
+    for name in body.include or ():
+        if name not in INCLUDED:
+            raise InvalidRequest(f"include has {name!r:.60}; it can have {' and '.join(INCLUDED)}", "include")
+    if body.top_logprobs and LOGPROBS not in (body.include or ()):
+        raise InvalidRequest(f"top_logprobs is {body.top_logprobs}; it needs {LOGPROBS!r} in include", "top_logprobs")
+
+
+def _tool(given: dict[str, Any]) -> dict[str, Any]:
+    function = {name: value for name, value in given.items() if name != "type" and value is not None}
+    return {"type": "function", "function": function}
+
+
+def _tool_choice(chosen: str | dict[str, Any]) -> Any:
+    """The same in the words of a chat; what is neither is refused there."""
+    match chosen:
+        case {"type": "function", "name": name}:
+            return {"type": "function", "function": {"name": name}}
+        case {"type": "allowed_tools", "mode": mode, "tools": list(tools)}:
+            return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
+    return chosen
+
+
+def _response_format(given: TextFormat) -> dict[str, Any]:
+    if given.type != "json_schema":
+        return {"type": given.type}
+    if given.name is None or given.schema is None:
+        missing = "name" if given.name is None else "schema"
+        raise InvalidRequest(f"text.format of type 'json_schema' needs {missing}", f"text.format.{missing}")
+    schema = {"name": given.name, "schema": given.schema, "strict": given.strict, "description": given.description}
+    return {
+        "type": "json_schema",
+        "json_schema": {name: value for name, value in schema.items() if value is not None},
+    }
+
+
+def asked_of(body: ResponsesRequest) -> dict[str, Any]:
+    """What the response repeats."""
+    same = ("instructions", "max_output_tokens", "metadata", "parallel_tool_calls", "prompt_cache_key", "tool_choice")
+    more = ("safety_identifier", "top_logprobs", "user")
+    asked = {name: value for name in (*same, *more) if (value := getattr(body, name)) is not None}
+    for name in ("reasoning", "text"):
+        if (value := getattr(body, name)) is not None:
+            asked[name] = _without_nulls(msgspec.to_builtins(value))
+    if body.tools:
+        asked["tools"] = [msgspec.to_builtins(tool) for tool in body.tools]
+    return asked
+
+
+def _without_nulls(value: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: _without_nulls(inner) if isinstance(inner, dict) and name == "format" else inner
+        for name, inner in value.items()
+        if inner is not None
+    }

@@ -1,0 +1,103 @@
+"""Items of an input to the messages of a chat: what one turn of the assistant holds is several items here."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, assert_never
+
+import msgspec
+
+from paged_serve.protocol.errors import InvalidRequest
+
+from .schemas import FunctionCallItem, FunctionCallOutputItem, InputItem, MessageItem, Part, ReasoningItem, Refusal
+
+ChatMessage = dict[str, Any]
+_decode_object = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+def chat_messages(instructions: str | None, given: str | Sequence[InputItem]) -> list[ChatMessage]:
+    """Raises InvalidRequest for an output whose call is not there."""
+    messages: list[ChatMessage] = [{"role": "system", "content": instructions}] if instructions else []
+    if isinstance(given, str):
+        return [*messages, {"role": "user", "content": given}]
+    return [*messages, *_joined(given)]
+
+
+@dataclass(slots=True)
+class _Answer:
+    """A turn of the assistant: its reasoning, its text, its calls."""
+
+    texts: list[str] = field(default_factory=list)
+    reasoning: list[str] = field(default_factory=list)
+    calls: list[dict[str, Any]] = field(default_factory=list)
+
+    def message(self) -> ChatMessage:
+        message: ChatMessage = {"role": "assistant"}
+        if self.texts or not self.calls:
+            message["content"] = "".join(self.texts)
+        if self.reasoning:
+            message["reasoning_content"] = "".join(self.reasoning)
+        if self.calls:
+            message["tool_calls"] = self.calls
+        return message
+
+
+def _joined(items: Sequence[InputItem]) -> Iterator[ChatMessage]:
+    answer: _Answer | None = None
+    names: dict[str, str] = {}  # of functions, by the call's id
+    for i, item in enumerate(items):
+        match item:
+            case MessageItem(role="assistant", content=content):
+                if answer is not None and (answer.calls or answer.texts):
+                    yield answer.message()
+                    answer = None
+                answer = answer or _Answer()
+                answer.texts.append(_text(content))
+            case ReasoningItem():
+                if answer is not None and (answer.calls or answer.texts):
+                    yield answer.message()
+                    answer = None
+                answer = answer or _Answer()
+                answer.reasoning += [part.text for part in item.content or item.summary]
+            case FunctionCallItem():
+                answer = answer or _Answer()
+                names[item.call_id] = item.name
+                answer.calls.append(_call(item, f"input[{i}]"))
+            case MessageItem() | FunctionCallOutputItem():
+                if answer is not None:
+                    yield answer.message()
+                    answer = None
+                yield _message(item) if isinstance(item, MessageItem) else _output(item, names, f"input[{i}]")
+            case _:
+                assert_never(item)
+    if answer is not None:
+        yield answer.message()
+
+
+def _message(item: MessageItem) -> ChatMessage:
+    return {"role": item.role, "content": _text(item.content)}
+
+
+def _call(item: FunctionCallItem, place: str) -> dict[str, Any]:
+    try:
+        arguments = _decode_object(item.arguments or "{}")
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        raise InvalidRequest(
+            f"{place}.arguments of the function {item.name!r:.64} is no JSON object", f"{place}.arguments"
+        ) from None
+    return {"id": item.call_id, "type": "function", "function": {"name": item.name, "arguments": arguments}}
+
+
+def _output(item: FunctionCallOutputItem, names: dict[str, str], place: str) -> ChatMessage:
+    if item.call_id not in names:
+        raise InvalidRequest(
+            f"{place}.call_id is {item.call_id!r:.64}, which no function_call before it has; send the call, too: "
+            "responses are not stored",
+            f"{place}.call_id",
+        )
+    return {"role": "tool", "tool_call_id": item.call_id, "name": names[item.call_id], "content": _text(item.output)}
+
+
+def _text(content: str | Sequence[Part]) -> str:
+    if isinstance(content, str):
+        return content
+    return "\n".join(part.refusal if isinstance(part, Refusal) else part.text for part in content)

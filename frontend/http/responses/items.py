@@ -1,0 +1,119 @@
+"""The items of a response's output, as they come: messages, reasoning, calls."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, assert_never
+
+import msgspec
+
+from ...parsers.events import Arguments, CallStart, Content, Event, Reasoning
+from .answers import (
+    FunctionCallOutput,
+    OutputItem,
+    OutputLogprob,
+    OutputMessage,
+    OutputTextPart,
+    ReasoningOutput,
+    ReasoningTextPart,
+    Status,
+)
+
+Change = tuple[str, dict[str, Any]]  # an event's kind, and its fields beside the number
+_NAMES = {OutputMessage: "response.output_text", ReasoningOutput: "response.reasoning_text"}
+
+
+class Items:
+    """`make_id`: of (prefix, index of the item)."""
+
+    def __init__(self, make_id: Callable[[str, int], str]):
+        self.items: list[OutputItem] = []
+        self._make_id = make_id
+        self._is_open = False
+        self._texts: list[str] = []  # of the last item; joined once: a text that grows is copied each time
+        self._logprobs: list[OutputLogprob] = []
+
+    def push(self, events: Sequence[Event], logprobs: Sequence[OutputLogprob]) -> list[Change]:
+        """`logprobs` of the tokens of these events: they are shown with the first content among them."""
+        changes: list[Change] = []
+        for event in events:
+            match event:
+                case Content(text):
+                    changes += self._begun(OutputMessage)
+                    changes.append(self._delta(text, {"logprobs": list(logprobs)}))
+                    self._logprobs += logprobs
+                    logprobs = ()
+                case Reasoning(text):
+                    changes += self._begun(ReasoningOutput)
+                    changes.append(self._delta(text, {}))
+                case CallStart():
+                    changes += self.end()
+                    changes += self._begin(self._call(event))
+                case Arguments(text=text):
+                    self._texts.append(text)
+                    changes.append(("response.function_call_arguments.delta", {**self._place(), "delta": text}))
+                case _:
+                    assert_never(event)
+        return changes
+
+    def end(self, status: Status = "completed") -> list[Change]:
+        """Of the item that is open, if there is one."""
+        if not self._is_open:
+            return []
+        self._is_open = False
+        item, text, place = self.items[-1], "".join(self._texts), self._place()
+        item.status = status
+        if isinstance(item, FunctionCallOutput):
+            item.arguments = text
+            done = {**place, "name": item.name, "arguments": text}
+            changes: list[Change] = [("response.function_call_arguments.done", done)]
+        else:
+            changes = self._end_part(item, text, place)
+        return [*changes, ("response.output_item.done", {"output_index": len(self.items) - 1, "item": item})]
+
+    def _end_part(self, item: OutputMessage | ReasoningOutput, text: str, place: dict[str, Any]) -> list[Change]:
+        more: dict[str, Any] = {}
+        part: OutputTextPart | ReasoningTextPart
+        if isinstance(item, OutputMessage):
+            part = OutputTextPart(text=text, annotations=[], logprobs=self._logprobs)
+            item.content = [part]
+            more = {"logprobs": self._logprobs}
+        else:
+            part = ReasoningTextPart(text=text)
+            item.content = [part]
+        place = {**place, "content_index": 0}
+        return [
+            (f"{_NAMES[type(item)]}.done", {**place, "text": text, **more}),
+            ("response.content_part.done", {**place, "part": part}),
+        ]
+
+    def _begun(self, kind: type[OutputMessage] | type[ReasoningOutput]) -> list[Change]:
+        if self._is_open and isinstance(self.items[-1], kind):
+            return []
+        changes = self.end()
+        index = len(self.items)
+        part: OutputTextPart | ReasoningTextPart
+        if kind is OutputMessage:
+            part = OutputTextPart(text="", annotations=[], logprobs=[])
+            item_id = self._make_id("msg_", index)
+            begun = self._begin(OutputMessage(id=item_id, role="assistant", status="in_progress", content=[]))
+        else:
+            part = ReasoningTextPart(text="")
+            item_id = self._make_id("rs_", index)
+            begun = self._begin(ReasoningOutput(id=item_id, status="in_progress", summary=[], content=[]))
+        return [*changes, *begun, ("response.content_part.added", {**self._place(), "content_index": 0, "part": part})]
+
+    def _begin(self, item: OutputItem) -> list[Change]:
+        self.items.append(item)
+        self._is_open, self._texts, self._logprobs = True, [], []
+        shown = msgspec.structs.replace(item)  # as it is now
+        return [("response.output_item.added", {"output_index": len(self.items) - 1, "item": shown})]
+
+    def _call(self, start: CallStart) -> FunctionCallOutput:
+        item_id = self._make_id("fc_", len(self.items))
+        return FunctionCallOutput(id=item_id, status="in_progress", call_id=start.id, name=start.name, arguments="")
+
+    def _delta(self, text: str, more: dict[str, Any]) -> Change:
+        self._texts.append(text)
+        return f"{_NAMES[type(self.items[-1])]}.delta", {**self._place(), "content_index": 0, "delta": text, **more}
+
+    def _place(self) -> dict[str, Any]:
+        return {"item_id": self.items[-1].id, "output_index": len(self.items) - 1}

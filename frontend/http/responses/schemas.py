@@ -1,0 +1,192 @@
+"""Request bodies of the Responses interface. A null means the default; what is not listed here is refused by name."""
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from paged_serve.protocol.messages.sampling_params import MAX_TOKENS
+
+from ...conversation.messages import MAX_MESSAGES, MAX_TOOLS, Label, ReasoningEffort, Verbosity
+from ...conversation.unknown_fields import check_number_of_nodes
+
+Name = Annotated[str, Meta(min_length=1, max_length=128)]
+ItemStatus = Literal["in_progress", "completed", "incomplete"]
+
+
+class _Fields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    pass
+
+
+class InputText(_Fields, frozen=True, kw_only=True, tag_field="type", tag="input_text"):
+    text: str
+    prompt_cache_breakpoint: dict[str, Any] | None = None  # every prefix is cached
+
+
+class OutputText(_Fields, frozen=True, kw_only=True, tag_field="type", tag="output_text"):
+    """As an answer had it."""
+
+    text: str
+    annotations: list[Any] | None = None
+    logprobs: list[Any] | None = None
+
+
+class PlainText(_Fields, frozen=True, kw_only=True, tag_field="type", tag="text"):
+    text: str
+
+
+class Refusal(_Fields, frozen=True, kw_only=True, tag_field="type", tag="refusal"):
+    refusal: str
+
+
+class ReasoningText(_Fields, frozen=True, kw_only=True, tag_field="type", tag="reasoning_text"):
+    text: str
+
+
+class SummaryText(_Fields, frozen=True, kw_only=True, tag_field="type", tag="summary_text"):
+    text: str
+
+
+Part = InputText | OutputText | PlainText | Refusal
+
+
+class MessageItem(_Fields, frozen=True, kw_only=True, tag_field="type", tag="message"):
+    """A message of an input, or one that was answered and is sent back."""
+
+    role: Literal["user", "assistant", "system", "developer"]
+    content: str | list[Part]
+    id: Label | None = None
+    status: ItemStatus | None = None
+    phase: Label | None = None
+
+
+class FunctionCallItem(_Fields, frozen=True, kw_only=True, tag_field="type", tag="function_call"):
+    call_id: Label
+    name: Name
+    arguments: str
+    id: Label | None = None
+    status: ItemStatus | None = None
+    namespace: Label | None = None
+    caller: dict[str, Any] | None = None
+
+
+class FunctionCallOutputItem(_Fields, frozen=True, kw_only=True, tag_field="type", tag="function_call_output"):
+    call_id: Label
+    output: str | list[Part]
+    id: Label | None = None
+    status: ItemStatus | None = None
+    caller: dict[str, Any] | None = None
+
+
+class ReasoningItem(_Fields, frozen=True, kw_only=True, tag_field="type", tag="reasoning"):
+    """What was thought, as an answer had it; a summary stands in for it where there is no text."""
+
+    summary: list[SummaryText]
+    content: list[ReasoningText] | None = None
+    encrypted_content: str | None = None  # of other servers: nothing in it can be read here
+    id: Label | None = None
+    status: ItemStatus | None = None
+
+
+InputItem = MessageItem | FunctionCallItem | FunctionCallOutputItem | ReasoningItem
+
+
+class FunctionTool(_Fields, frozen=True, kw_only=True):
+    name: Name
+    type: Literal["function"]
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class TextFormat(_Fields, frozen=True, kw_only=True):
+    """The fields beside `type` are those of a schema."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    name: Label | None = None
+    schema: dict[str, Any] | None = None
+    description: str | None = None
+    strict: bool | None = None
+
+
+class TextConfig(_Fields, frozen=True, kw_only=True):
+    format: TextFormat | None = None
+    verbosity: Verbosity | None = None
+
+
+class Reasoning(_Fields, frozen=True, kw_only=True):
+    effort: ReasoningEffort | None = None
+    summary: Literal["auto", "concise", "detailed", "none"] | None = None  # reasoning is shown itself
+    generate_summary: Literal["auto", "concise", "detailed"] | None = None
+    context: Label | None = None
+
+
+class ResponsesStreamOptions(_Fields, frozen=True, kw_only=True):
+    include_obfuscation: bool | None = None
+
+
+class ResponsesRequest(_Fields, frozen=True, kw_only=True):
+    """What has the name of a chat's field has its bounds, too: the chat that is made of it checks them."""
+
+    input: str | Annotated[list[InputItem], Meta(min_length=1, max_length=MAX_MESSAGES)]
+    model: str | None = None
+    instructions: str | None = None
+    max_output_tokens: Annotated[int, Meta(ge=1, le=MAX_TOKENS)] | None = None  # until the context is full
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    seed: int | None = None
+    stream: bool | None = None
+    stream_options: ResponsesStreamOptions | None = None
+    tools: Annotated[list[FunctionTool], Meta(max_length=MAX_TOOLS)] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    text: TextConfig | None = None
+    reasoning: Reasoning | None = None
+    include: list[Label] | None = None
+    top_logprobs: Annotated[int, Meta(ge=0)] | None = None
+    truncation: Literal["auto", "disabled"] | None = None
+    store: bool | None = None
+    background: bool | None = None
+    previous_response_id: Label | None = None
+    # Marks for the sender's own provider, and hints; no byte of the output depends on them.
+    metadata: dict[str, str] | None = None
+    user: Label | None = None
+    safety_identifier: Label | None = None
+    service_tier: Literal["auto", "default"] | None = None
+    prompt_cache_key: Label | None = None
+    prompt_cache_retention: Label | None = None
+    prompt_cache_options: dict[str, Any] | None = None
+
+
+class _Item(msgspec.Struct):
+    type: Any = None
+
+
+class _Items(msgspec.Struct):
+    input: list[_Item]
+
+
+_decode_items = msgspec.json.Decoder(_Items).decode
+
+
+def with_types(raw: bytes) -> bytes:
+    """The same body with the type `message` in items of its input that have a role instead of a type.
+
+    Raises InvalidRequest for a body of too many parts.
+    """
+    check_number_of_nodes(raw)
+    try:
+        if all(item.type is not None for item in _decode_items(raw).input):
+            return raw
+        body = msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return raw  # no list, or wrong in another way, which its decoder names
+    body["input"] = [
+        {"type": "message", **_without_null_type(item)} if "role" in item else item for item in body["input"]
+    ]
+    return msgspec.json.encode(body)
+
+
+def _without_null_type(item: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in item.items() if name != "type" or value is not None}
