@@ -105,6 +105,12 @@ def test_a_conversation_as_claude_code_has_it(client):
         messages += [answer.to_param(), {"role": "user", "content": [{**result, "is_error": turn % 5 == 2}]}]
 
 
+def test_the_models_list_names_the_demo_model(client):
+    [model] = client.models.list()
+    assert (model.id, model.max_input_tokens, model.created_at.year > 2000) == ("demo", 2048, True)
+    assert client.models.retrieve("demo") == model
+
+
 def test_errors_are_the_clients_own(client):
     with pytest.raises(anthropic.NotFoundError, match="not_found_error"):
         client.messages.create(messages=QUESTION, **{**OPTIONS, "model": "claude"})

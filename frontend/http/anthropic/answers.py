@@ -53,3 +53,21 @@ class MessageAnswer(_Answer):
 
 class TokenCount(_Answer):
     input_tokens: int
+
+
+class ModelInfo(_Answer):
+    id: str
+    type: Literal["model"]
+    display_name: str
+    created_at: str  # ISO 8601
+    lifecycle: Literal["active"]
+    max_input_tokens: int
+
+
+class ModelPage(_Answer):
+    """All there are: there is no second page."""
+
+    data: list[ModelInfo]
+    has_more: bool
+    first_id: str
+    last_id: str

@@ -1,5 +1,6 @@
 """Errors as Anthropic's clients read them: {"type": "error", "error": {"type", "message"}, "request_id"}."""
 
+from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
@@ -9,6 +10,8 @@ from ..exchange.errors import HttpError
 from ..exchange.wire_format import OPENAI, WireFormat
 
 PATHS = ("/v1/messages", "/v1/streams/msg_")  # and all below them
+SHARED_PATH = "/v1/models"  # where the header tells which interface is meant
+VERSION_HEADER = "anthropic-version"
 _TYPES = {
     401: "authentication_error",
     403: "permission_error",
@@ -52,6 +55,7 @@ ANTHROPIC = WireFormat(
 )
 
 
-def wire_format(path: str) -> WireFormat:
+def wire_format(path: str, headers: Mapping[str, str]) -> WireFormat:
     """The interface whose client asks for this path."""
-    return ANTHROPIC if path.startswith(PATHS) else OPENAI
+    is_shared = path.startswith(SHARED_PATH) and VERSION_HEADER in headers
+    return ANTHROPIC if is_shared or path.startswith(PATHS) else OPENAI

@@ -259,7 +259,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
                 return self.transport.close()
         else:
             log_refused(self.client, status)
-        body = wire_format(self._path()).error_body(HttpError(status, message), "")
+        body = wire_format(self._path(), {}).error_body(HttpError(status, message), "")
         origin = next((value for name, value in self.headers or () if name == b"origin"), b"").decode("latin-1")
         named = [*JSON, *self._page_headers(origin), (b"connection", b"close"), *(headers or ())]
         named.append((b"content-length", b"%d" % len(body)))

@@ -1,8 +1,9 @@
-"""POST /v1/messages and its count_tokens: Anthropic's interface over the chat endpoint."""
+"""POST /v1/messages and its count_tokens: Anthropic's interface over the chat endpoint; and models as it has them."""
 
 import contextlib
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
+from datetime import UTC, datetime
 
 import msgspec
 
@@ -10,7 +11,7 @@ from paged_serve.protocol.errors import InvalidRequest
 
 from ...admission import PromptTooLong
 from ...conversation.strict_json import decode_body
-from ..anthropic.answers import MessageUsage, TokenCount
+from ..anthropic.answers import MessageUsage, ModelInfo, ModelPage, TokenCount
 from ..anthropic.chat_request import chat_request, prompt_fields
 from ..anthropic.decoding import decode_messages
 from ..anthropic.schemas import CountTokensRequest, MessagesRequest
@@ -113,3 +114,21 @@ async def count_tokens(service: Service, exchange: Exchange) -> None:
         use_tools = tool_choice_of(chat).mode != "none"
         ids, _ = await chat_tokens(service, chat, as_chat, use_tools=use_tools)
     await exchange.send_json(TokenCount(input_tokens=len(ids)))
+
+
+def model_page(service: Service) -> ModelPage:
+    """The names to put into `model`, for clients that list them."""
+    names = service.model_names
+    data = [model_info(service, name) for name in names]
+    return ModelPage(data=data, has_more=False, first_id=names[0], last_id=names[-1])
+
+
+def model_info(service: Service, name: str) -> ModelInfo:
+    return ModelInfo(
+        id=name,
+        type="model",
+        display_name=name,
+        created_at=datetime.fromtimestamp(service.started_at, UTC).isoformat(),
+        lifecycle="active",
+        max_input_tokens=service.max_model_len,
+    )

@@ -13,7 +13,7 @@ from ...conversation.strict_json import decode_body
 from ...conversation.unknown_fields import check_number_of_nodes
 from ...text.off_loop import LONG
 from ..anthropic.answers import MessageAnswer, TokenCount
-from ..anthropic.errors import MessagesErrorAnswer
+from ..anthropic.errors import ANTHROPIC, MessagesErrorAnswer
 from ..anthropic.schemas import CountTokensRequest, MessagesRequest
 from ..exchange.exchange import Exchange
 from ..openai import answers
@@ -25,7 +25,7 @@ from ..service import Service
 from .admin import METRICS
 from .generate import create_chat_completion, create_completion, create_message, create_response
 from .idempotent import delete_stream, get_stream, head_stream
-from .messages import count_tokens
+from .messages import count_tokens, model_info, model_page
 from .openapi import document
 from .route_spec import RouteSpec
 
@@ -33,14 +33,17 @@ MAX_LISTED_TOKENS = 1 << 18  # or as many as the model takes
 
 
 async def list_models(service: Service, exchange: Exchange) -> None:
-    await exchange.send_json(
-        answers.ModelList(object="list", data=[_model(service, name) for name in service.model_names])
-    )
+    if exchange.wire_format is ANTHROPIC:
+        await exchange.send_json(model_page(service))
+    else:
+        models = [_model(service, name) for name in service.model_names]
+        await exchange.send_json(answers.ModelList(object="list", data=models))
 
 
 async def get_model(service: Service, exchange: Exchange) -> None:
-    name = exchange.scope["path_params"]["model"]
-    await exchange.send_json(_model(service, service.model_name(name)))
+    name = service.model_name(exchange.scope["path_params"]["model"])
+    model = model_info if exchange.wire_format is ANTHROPIC else _model
+    await exchange.send_json(model(service, name))
 
 
 async def tokenize(service: Service, exchange: Exchange) -> None:

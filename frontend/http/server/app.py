@@ -70,7 +70,7 @@ class Application:
         scope["path"] = self._without_root_path(scope["path"])
         exchange = Exchange(scope, receive, send)
         exchange.page_headers = self.page_headers(exchange.headers.get("origin", ""))
-        exchange.wire_format = wire_format(exchange.path)
+        exchange.wire_format = wire_format(exchange.path, exchange.headers)
         with self._buffers.lease() as exchange.lease:
             try:
                 await self._answer(exchange)
