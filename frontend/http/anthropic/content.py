@@ -47,7 +47,7 @@ class Blocks:
     """What events change in an answer's content."""
 
     def __init__(self, *, shows_thinking: bool):
-        """Else thinking is told to have been, without its text."""
+        """`shows_thinking` false: thinking has its blocks, without their text."""
         self._shows_thinking = shows_thinking
         self._open: ContentBlock | None = None
         self.num_calls = 0

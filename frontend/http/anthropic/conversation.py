@@ -1,7 +1,7 @@
 """Messages of content blocks to the messages of a chat.
 
-A turn of Anthropic's holds what several messages of a chat hold: a user's turn the results of tools and a text. Turns
-of one role that follow one another are one turn, as templates that want them to alternate need it.
+One message here may hold what a chat has several for: the results of tools, then a text. Messages of one role that
+follow one another become one, as templates need it where roles must alternate.
 """
 
 from collections.abc import Iterable, Sequence

@@ -10,7 +10,7 @@ from ..exchange.errors import HttpError
 from ..exchange.wire_format import OPENAI, WireFormat
 
 PATHS = ("/v1/messages", "/v1/streams/msg_")  # and all below them
-SHARED_PATH = "/v1/models"  # where the header tells which interface is meant
+SHARED_PATH = "/v1/models"  # where the header decides which interface is meant
 VERSION_HEADER = "anthropic-version"
 _TYPES = {
     401: "authentication_error",
