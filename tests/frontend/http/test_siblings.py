@@ -55,10 +55,13 @@ class Owner:
         writer.close()
 
 
+PREFIXES = ("cmpl-", "chatcmpl-", "msg_", "resp_")
+
+
 def test_a_key_and_the_ids_of_its_answers_have_one_owner():
     for number in range(200):
         request = KeyedRequest(b"", f"key-{number}", request_digest("m", "/v1/completions", f"key-{number}", BODY))
-        answer_id = request.answer_id("cmpl-", 1_800_000_000)
+        answer_id = request.answer_id(PREFIXES[number % 4], 1_800_000_000)
         for count in (1, 2, 3, 64):
             assert owner_of_key(request.key, count) == owner_of_stream(answer_id, count) < count
     assert {owner_of_key(f"key-{number}", 2) for number in range(200)} == {0, 1}
