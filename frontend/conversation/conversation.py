@@ -35,6 +35,8 @@ RESERVED_KWARGS = {
     *("continue_final_message", "moment", *SPECIAL_TOKENS, *GLOBALS),
 }
 MAX_KWARG_CHARS = 64
+# The key under which arguments that are no object are one, as Anthropic has clients send them.
+INVALID_JSON = "INVALID_JSON"
 LEGACY_ID_CHARS = 9  # of the ids that function calls get, all digits, as Mistral's templates demand
 _MESSAGE_KEYS = without_written_back(ChatMessage) - {"refusal", "audio", "function_call"}
 _CALL_KEYS, _CALLED_KEYS = without_written_back(ToolCall), without_written_back(FunctionCall)
@@ -215,9 +217,7 @@ def _call(sent: Mapping[str, Any], place: str) -> dict[str, Any]:
         try:
             arguments = msgspec.json.decode(arguments or "{}", type=dict[str, Any])
         except (msgspec.DecodeError, UnicodeError, RecursionError):
-            raise InvalidRequest(
-                f"the arguments of the call of {function['name'][:64]!r} are not a JSON object", "messages"
-            ) from None
+            arguments = function["arguments"] = {INVALID_JSON: arguments}  # an answer that was cut off within a call
     check_depth(arguments, f"{place}.tool_calls")
     function["arguments"] = function.get("arguments") or {}
     return call

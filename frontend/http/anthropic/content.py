@@ -9,12 +9,11 @@ from typing import Any, assert_never
 
 import msgspec
 
+from ...conversation.conversation import INVALID_JSON
 from ...parsers.events import Arguments, CallStart, Content, Event, Reasoning
 from .answers import Content as ContentBlock
 from .answers import StopReason, TextContent, ThinkingContent, ToolUseContent
 
-# Arguments that are no object are a text under this key, as Anthropic has clients send them.
-INVALID_JSON = "INVALID_JSON"
 _NO_INPUT = msgspec.Raw(b"{}")
 _decode_object = msgspec.json.Decoder(dict[str, Any]).decode
 

@@ -4,14 +4,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, assert_never
 
-import msgspec
-
 from paged_serve.protocol.errors import InvalidRequest
 
 from .schemas import FunctionCallItem, FunctionCallOutputItem, InputItem, MessageItem, Part, ReasoningItem, Refusal
 
 ChatMessage = dict[str, Any]
-_decode_object = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 def chat_messages(instructions: str | None, given: str | Sequence[InputItem]) -> list[ChatMessage]:
@@ -61,7 +58,7 @@ def _joined(items: Sequence[InputItem]) -> Iterator[ChatMessage]:
             case FunctionCallItem():
                 answer = answer or _Answer()
                 names[item.call_id] = item.name
-                answer.calls.append(_call(item, f"input[{i}]"))
+                answer.calls.append(_call(item))
             case MessageItem() | FunctionCallOutputItem():
                 if answer is not None:
                     yield answer.message()
@@ -77,14 +74,9 @@ def _message(item: MessageItem) -> ChatMessage:
     return {"role": item.role, "content": _text(item.content)}
 
 
-def _call(item: FunctionCallItem, place: str) -> dict[str, Any]:
-    try:
-        arguments = _decode_object(item.arguments or "{}")
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        raise InvalidRequest(
-            f"{place}.arguments of the function {item.name!r:.64} is no JSON object", f"{place}.arguments"
-        ) from None
-    return {"id": item.call_id, "type": "function", "function": {"name": item.name, "arguments": arguments}}
+def _call(item: FunctionCallItem) -> dict[str, Any]:
+    function = {"name": item.name, "arguments": item.arguments}
+    return {"id": item.call_id, "type": "function", "function": function}
 
 
 def _output(item: FunctionCallOutputItem, names: dict[str, str], place: str) -> ChatMessage:

@@ -132,6 +132,18 @@ def test_earlier_calls_go_into_the_prompt_as_objects(folder):
     assert '[f{"x": 1}]' in server.tokenizer.decode(server.engine.requests[0].prompt_token_ids)
 
 
+def test_a_call_that_was_cut_off_is_taken_back(folder):
+    begun = CALL[: CALL.index("é")]
+    server = Server(folder, begun, ends=False)
+    server.engine.limits = msgspec.structs.replace(server.engine.limits, max_model_len=512)
+    choice = server.chat(tools=[TOOL], max_tokens=len(begun))["choices"][0]
+    (call,) = choice["message"]["tool_calls"]
+    assert (choice["finish_reason"], call["function"]["arguments"]) == ("length", '{"a": 1,  "b": "')
+    server.good("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}, choice["message"]]})
+    prompt = server.tokenizer.decode(server.engine.requests[-1].prompt_token_ids)
+    assert f"[sum{json.dumps({'INVALID_JSON': call['function']['arguments']})}]" in prompt
+
+
 def tokenized(server: Server, **body: object) -> str:
     body = {"messages": [{"role": "user", "content": "x"}], **body}
     tokens = server.good("/tokenize", body)["tokens"]
