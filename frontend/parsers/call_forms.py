@@ -51,8 +51,12 @@ def _tag(form: CallForm, tool: CallableTool) -> Form:
     return {"type": "tag", "begin": begin, "content": _arguments(form, tool), "end": form.end}
 
 
+def arguments_schema(tool: CallableTool) -> dict[str, Any]:
+    return {"type": "object"} if tool.parameters is None else {"type": "object", **tool.parameters}
+
+
 def _arguments(form: CallForm, tool: CallableTool) -> Form:
-    schema: Any = {"type": "object"} if tool.parameters is None else {"type": "object", **tool.parameters}
+    schema = arguments_schema(tool)
     if form.parameter_begin:
         return {
             "type": "parameters",

@@ -101,8 +101,6 @@ def test_without_a_known_format_calls_are_content_with_a_warning_and_cannot_be_f
     refused = server.ask("POST", CHAT, {**ASK, "tools": [TOOL], "tool_choice": "required"})
     assert refused.status_code == 400
     assert "--tool-call-parser" in refused.json()["error"]["message"]
-    channels = start(tool_call_parser="openai").ask("POST", CHAT, {**ASK, "response_format": {"type": "json_object"}})
-    assert (channels.status_code, channels.json()["error"]["param"]) == (400, "response_format")
 
 
 FORM = {"response_format": {"type": "json_object"}}
@@ -155,3 +153,31 @@ def test_tokens_of_reasoning_are_counted(start, fields, output, count):
 def test_other_special_tokens_stay_hidden(start):
     message = start("<think>a<|other|></think>b<|other|>").chat()["choices"][0]["message"]
     assert (message["reasoning"], message["content"]) == ("a", "b")
+
+
+CHANNELS = {
+    "final": '<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>{"a": 1}',
+    "call": '<|channel|>commentary to=functions.add <|constrain|>json<|message|>{"a": 1}',
+}
+
+
+@pytest.mark.parametrize(
+    ("fields", "output"),
+    [
+        (FORM, "final"),
+        ({"tools": [TOOL], "tool_choice": "required"}, "call"),
+        ({}, "final"),
+        ({"tools": [TOOL]}, "call"),
+    ],
+)
+def test_outputs_in_channels_are_held_to_a_form_and_read(start, fields, output):
+    server = start(CHANNELS[output], tool_call_parser="openai")
+    choice = server.chat(**fields)["choices"][0]
+    grammar = server.engine.requests[0].params.grammar
+    assert (grammar is not None) == bool(fields.keys() - {"tools"})
+    assert grammar is None or "<|channel|>analysis<|message|>" in grammar.source
+    if output == "final":
+        assert (choice["message"]["reasoning"], choice["message"]["content"]) == ("Hm.", '{"a": 1}')
+    else:
+        assert choice["message"]["tool_calls"][0]["function"] == {"name": "add", "arguments": '{"a": 1}'}
+        assert choice["finish_reason"] == "tool_calls"

@@ -7,6 +7,7 @@ import msgspec
 from paged_serve.protocol.errors import InvalidRequest
 from paged_serve.protocol.messages.structured_outputs import Grammar, StructuredOutputsParams
 
+from ....parsers.channel_forms import final_form
 from ....parsers.output_reading import OutputReading
 from ....text.tokenizer import Tokenizer
 from ...service import Service
@@ -38,9 +39,9 @@ async def grammar_of(
         form, field = calls, "tools"
     if form is None:
         return None, []
-    if service.formats.writes_channels and reading is not None:
-        raise InvalidRequest(f"{field} cannot be kept by a model that writes in channels; leave it out", field)
     try:
+        if service.formats.writes_channels and reading is not None and calls is None:
+            form = final_form(form)
         grammar, warnings = await service.grammars.compile(form)
         return _behind_reasoning(grammar, service.tokenizer, reading), warnings
     except InvalidRequest as refused:

@@ -10,7 +10,8 @@ from paged_serve.protocol.messages.structured_outputs import StructuredOutputsPa
 
 from ....conversation.messages import Tool
 from ....parsers.call_forms import CallableTool, calls_form
-from ....parsers.formats import ToolFormat
+from ....parsers.channel_forms import channel_calls
+from ....parsers.formats import HARMONY, ToolFormat
 from .schemas import ChatCompletionRequest
 
 Mode = Literal["none", "auto", "required"]
@@ -36,25 +37,24 @@ class ToolChoice:
         is_strict = any(tool.function.strict for tool in self.tools)
         if self.mode == "auto" and not is_strict and self.parallel:
             return None
-        if written is None or written.form is None:
-            raise _no_form(written)
         tools = [
             CallableTool(tool.function.name, tool.function.parameters, bool(tool.function.strict))
             for tool in self.tools
         ]
+        if written is HARMONY:
+            return channel_calls(tools, self.mode)
+        if written is None or written.form is None:
+            raise _no_form()
         form = calls_form(written.form, tools, self.mode, parallel=self.parallel)
         return StructuredOutputsParams(structural_tag=msgspec.json.encode(form).decode())
 
 
-def _no_form(written: ToolFormat | None) -> InvalidRequest:
-    what = "forced and strict tool calls and parallel_tool_calls: false"
-    if written is None:
-        return InvalidRequest(
-            f"{what} need a known format of calls, and the chat template shows none; start the server with "
-            "--tool-call-parser, or leave tool_choice at 'auto'",
-            FIELD,
-        )
-    return InvalidRequest(f"{what} cannot be kept in the format {written.name!r}; leave tool_choice at 'auto'", FIELD)
+def _no_form() -> InvalidRequest:
+    return InvalidRequest(
+        "forced and strict tool calls and parallel_tool_calls: false need a known format of calls, and the template "
+        "shows none; start the server with --tool-call-parser, or leave tool_choice at 'auto'",
+        FIELD,
+    )
 
 
 def tool_choice_of(body: ChatCompletionRequest) -> ToolChoice:

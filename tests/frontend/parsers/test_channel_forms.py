@@ -1,0 +1,98 @@
+"""Forms in the channels of gpt-oss: what they allow is read as reasoning, and content or a call of the form."""
+
+import json
+import random
+
+import jsonschema_rs
+import llguidance
+import pytest
+
+from paged_serve.frontend.parsers.channel_forms import channel_calls, final_form
+from paged_serve.frontend.parsers.formats import HARMONY
+from paged_serve.frontend.parsers.output_parser import OutputParser
+from paged_serve.frontend.parsers.output_reading import output_format
+from paged_serve.frontend.structured_outputs.helper_messages import AddedTokens
+from paged_serve.frontend.structured_outputs.lowering import bytes_tokenizer, lowered
+from paged_serve.protocol.errors import InvalidRequest
+from paged_serve.protocol.messages.structured_outputs import StructuredOutputsParams
+
+from .outputs import Output
+from .test_call_forms import SCHEMAS, TOOLS
+from .test_formats import read
+
+TAGS = ("<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|constrain|>", "<|return|>", "<|call|>")
+ADDED = AddedTokens(special={tag: 300 + i for i, tag in enumerate(TAGS)})
+FIRST_BYTE = 1 + max(ADDED.special.values())  # in the tokenizer that forms are compiled with
+TOKENIZER = bytes_tokenizer(ADDED)
+SCHEMA = SCHEMAS["set"]
+
+
+def accepts(params: StructuredOutputsParams, text: str) -> bool:
+    """Whether all of the text, its tags as tokens, is an output."""
+    matcher = llguidance.LLMatcher(TOKENIZER, lowered(params, ADDED).source)
+    assert not matcher.is_error(), matcher.get_error()
+    while text:
+        tag = next((tag for tag in TAGS if text.startswith(tag)), "")
+        tokens = [ADDED.special[tag]] if tag else [FIRST_BYTE + byte for byte in text[0].encode()]
+        if matcher.validate_tokens(tokens) != len(tokens):
+            return False
+        matcher.consume_tokens(tokens)
+        text = text[len(tag) or 1 :]
+    return bool(matcher.is_accepting())
+
+
+def parsed(text: str) -> Output:
+    form = output_format(HARMONY, None)
+    assert form is not None
+    return read(OutputParser(form, SCHEMAS).push(text, final=True))
+
+
+ANALYSIS = "<|channel|>analysis<|message|>Let me: think. {}<|end|><|start|>assistant"
+FINAL, CALL = "<|channel|>final<|message|>", "<|channel|>commentary to=functions.set <|constrain|>json<|message|>"
+
+
+@pytest.mark.parametrize("before", ["", ANALYSIS])
+def test_a_form_binds_the_final_message_alone(before):
+    params = final_form(StructuredOutputsParams(json=json.dumps(SCHEMA)))
+    for content, is_valid in (('{"on": true}', True), ('{"on": 1}', False), ("On.", False), ("", False)):
+        text = before + FINAL + content
+        assert accepts(params, text) == is_valid, text
+        if is_valid:
+            found = parsed(text)
+            assert jsonschema_rs.is_valid(SCHEMA, json.loads(found.content))
+            assert found.reasoning == ("Let me: think. {}" if before else "")
+    assert not accepts(params, before + CALL + "{}")
+    assert not accepts(params, before)
+
+
+def test_other_kinds_of_forms_bind_it_too_or_are_refused():
+    assert accepts(final_form(StructuredOutputsParams(choice=["yes", "no"])), FINAL + "no")
+    assert accepts(final_form(StructuredOutputsParams(regex="a+")), ANALYSIS + FINAL + "aaa")
+    assert not accepts(final_form(StructuredOutputsParams(regex="a+")), FINAL + "b")
+    assert accepts(final_form(StructuredOutputsParams(json_object=True)), FINAL + '{"x": 1}')
+    for refused in ({"grammar": 'start: "a"'}, {"json_object": True, "disable_any_whitespace": True}):
+        with pytest.raises(InvalidRequest, match="writes in channels"):
+            final_form(StructuredOutputsParams(**refused))
+
+
+@pytest.mark.parametrize("before", ["", ANALYSIS])
+@pytest.mark.parametrize("mode", ["auto", "required"])
+def test_a_call_has_valid_arguments_and_with_auto_there_may_be_none(before, mode):
+    params = channel_calls(TOOLS, mode)
+    assert accepts(params, f'{before}{CALL}{{"at": {{"x": 3}}}}')
+    assert parsed(f'{before}{CALL}{{"at": {{"x": 3}}}}').calls == [("set", {"at": {"x": 3}})]
+    assert not accepts(params, f'{before}{CALL}{{"at": {{"x": 30}}}}')
+    assert not accepts(params, before + CALL.replace("set", "other") + "{}")
+    assert accepts(params, before + FINAL + "Any text {}.") == (mode == "auto")
+
+
+def test_any_division_of_what_a_form_allows_is_read_alike():
+    text = f'{ANALYSIS}{CALL}{{"on": false}}'
+    for seed in range(50):
+        rng = random.Random(seed)
+        at = rng.randint(0, len(text))
+        form = output_format(HARMONY, None)
+        assert form is not None
+        parser = OutputParser(form, SCHEMAS)
+        events = [*parser.push(text[:at]), *parser.push(text[at:], final=True)]
+        assert read(events) == parsed(text)
