@@ -91,6 +91,8 @@ def model_formats(templates: Iterable[str], tools: str = AUTO, reasoning: str = 
         tools, reasoning = HARMONY.name, NONE
     tool_format = _named("--tool-call-parser", tools, _TOOL_NAMES) or _found(source, tools, _TOOL_MARKS)
     named = _named("--reasoning-parser", reasoning, _REASONING_NAMES)
+    if tool_format is HARMONY:
+        return ModelFormats(HARMONY)
     return ModelFormats(tool_format, named or _found(source, reasoning, _REASONING_MARKS))
 
 

@@ -1,0 +1,73 @@
+"""Which formats a model writes is found in its chat template, or named."""
+
+from pathlib import Path
+
+import pytest
+
+from paged_serve.frontend.parsers.detection import model_formats
+from paged_serve.protocol.errors import ConfigError
+
+TEMPLATES = Path(__file__).parents[1] / "conversation" / "chat_templates"
+FOUND = {
+    "deepseek-r1-distill": ("deepseek_v3", "think"),
+    "functionary-3.1": ("function_tag", None),
+    "gpt-oss": ("openai", None),
+    "granite-3.3": ("granite", "think"),
+    "mistral-nemo": ("mistral_v3", None),
+    "qwen2.5": ("hermes", None),
+    "qwen3": ("hermes", "think"),
+    "qwq": ("hermes", "think"),
+    "vllm-deepseekv3": ("deepseek_v3", None),
+    "vllm-granite": ("granite", None),
+    "vllm-granite_20b_fc": (None, None),
+    "vllm-hermes": ("hermes", None),
+    "vllm-internlm2_tool": (None, None),
+    "vllm-llama3.1_json": ("llama3_json", None),
+    "vllm-llama3.2_json": ("llama3_json", None),
+    "vllm-llama3.2_pythonic": ("pythonic", None),
+    "vllm-llama4_json": ("llama3_json", None),
+    "vllm-mistral": ("mistral_v3", None),
+    "vllm-mistral_parallel": ("mistral_v3", None),
+    "vllm-phi4_mini": ("phi4_mini_json", None),
+    "vllm-toolace": ("pythonic", None),
+    "vllm-xlam_qwen": (None, None),
+}
+
+
+def names(*templates: str, **options: str) -> tuple[str | None, str | None]:
+    found = model_formats(templates, **options)
+    return found.tools and found.tools.name, found.reasoning and found.reasoning.name
+
+
+def test_formats_of_published_templates_are_found():
+    assert {path.stem: names(path.read_text()) for path in TEMPLATES.glob("*.jinja")} == FOUND
+
+
+@pytest.mark.parametrize(
+    ("template", "expected"),
+    [
+        ("[TOOL_CALLS]name[ARGS] [THINK]", ("mistral", "mistral")),
+        ("<tool_call><function=f><parameter=p>", ("qwen3_coder", None)),
+        ("<tool_call>f<arg_key> <think></think>", ("glm45", "think")),
+        ("<|tool_calls_section_begin|>", ("kimi_k2", None)),
+        ("<｜tool▁calls▁begin｜>", ("deepseek_v31", None)),
+        ("<function_calls>", ("olmo3", None)),
+        ("{{ messages }}", (None, None)),
+    ],
+)
+def test_a_mark_of_a_template_says_its_format(template, expected):
+    assert names(template) == expected
+
+
+def test_names_win_over_marks():
+    hermes = "<tool_call> <think></think>"
+    assert names(hermes, tools="glm47", reasoning="none") == ("glm45", None)
+    assert names(hermes, tools="none", reasoning="deepseek_r1") == (None, "think")
+    assert names(hermes, tools="openai") == ("openai", None), "which has reasoning of its own"
+    assert names(hermes, reasoning="openai_gptoss") == ("openai", None)
+
+
+@pytest.mark.parametrize(("option", "flag"), [("tools", "--tool-call-parser"), ("reasoning", "--reasoning-parser")])
+def test_an_unknown_name_is_refused_with_those_there_are(option, flag):
+    with pytest.raises(ConfigError, match=f"{flag} is 'hermas'; it can be auto, none or one of"):
+        model_formats([], **{option: "hermas"})
