@@ -156,7 +156,8 @@ def test_other_special_tokens_stay_hidden(start):
 
 
 CHANNELS = {
-    "final": '<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>{"a": 1}',
+    # <|end|> ends the outputs of this tokenizer
+    "final": '<|channel|>analysis<|message|>Hm.<|start|>assistant<|channel|>final<|message|>{"a": 1}',
     "call": '<|channel|>commentary to=functions.add <|constrain|>json<|message|>{"a": 1}',
 }
 
