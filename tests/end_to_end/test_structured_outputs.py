@@ -44,42 +44,6 @@ MATCHES = [
 ]
 
 
-def request(number: int) -> dict:
-    rng = random.Random(number)
-    body = {"prompt": f"Item {number}: ", "max_tokens": 160, "seed": number, "temperature": rng.choice([0.7, 1.5])}
-    if rng.random() < 0.3:
-        body["repetition_penalty"] = 1.1
-    return {**body, "structured_outputs": FORMS[number % len(FORMS)]}
-
-
-def ask(server: Server, number: int) -> tuple[str, str]:
-    status, answer = server.post("/v1/completions", request(number))
-    assert status == 200, answer
-    return answer["choices"][0]["text"], answer["choices"][0]["finish_reason"]
-
-
-def check_form(number: int, text: str, reason: str) -> None:
-    if reason == "stop":
-        assert MATCHES[number % len(FORMS)](text), (number, text)
-    else:
-        assert reason == "length"
-
-
-@pytest.mark.parametrize("num_requests", [40, pytest.param(1000, marks=pytest.mark.nightly)])
-def test_outputs_have_their_form_and_the_bytes_that_they_have_alone(num_requests):
-    """Few rows and a small cache preempt, two ranks sample on one, and a worker dies each time half have answered."""
-    with serving("--tp", "2", "--max-num-seqs", "6", "--num-blocks", "40", "--max-restarts", "1000") as server:
-        alone = [ask(server, number) for number in range(num_requests)]
-        assert sum(reason == "stop" for _, reason in alone) > 0.6 * num_requests
-        for number, answer in enumerate(alone):
-            check_form(number, *answer)
-        with ThreadPoolExecutor(16) as clients:
-            together = [clients.submit(ask, server, number) for number in range(num_requests)]
-            together[num_requests // 2].result(120)
-            random.Random(1).choice(server.children("workers")).send_signal(signal.SIGKILL)
-            assert [each.result(120) for each in together] == alone
-
-
 CALL = {"type": "object", "properties": {"place": {"enum": ["here", "there"]}}, "required": ["place"]}
 TOOLS = [
     {"type": "function", "function": {"name": "look", "parameters": {**CALL, "additionalProperties": False}}},
@@ -92,6 +56,68 @@ ALLOWED = {
     "allowed_tools": {"mode": "required", "tools": [{"type": "function", "name": "wait"}]},
 }
 PARAMETERS = {tool["function"]["name"]: tool["function"]["parameters"] for tool in TOOLS}
+
+
+def request(number: int) -> tuple[str, dict]:
+    """Every seventh one is a chat that must call tools, every other seventh one of several JSON answers."""
+    rng = random.Random(number)
+    body = {"max_tokens": 160, "seed": number, "temperature": rng.choice([0.7, 1.5])}
+    if rng.random() < 0.3:
+        body["repetition_penalty"] = 1.1
+    kind = number % (len(FORMS) + 2)
+    if kind < len(FORMS):
+        body["n"] = rng.choice([1, 1, 2])
+        return "/v1/completions", {**body, "prompt": f"Item {number}: ", "structured_outputs": FORMS[kind]}
+    body["messages"] = [{"role": "user", "content": f"Look around, {number}."}]
+    if kind == len(FORMS):
+        return "/v1/chat/completions", {**body, "tools": TOOLS, "tool_choice": rng.choice(["required", ALLOWED])}
+    schema = {"type": "json_schema", "json_schema": {"name": "city", "schema": CITY}}
+    return "/v1/chat/completions", {**body, "n": 2, "response_format": schema}
+
+
+def ask(server: Server, number: int) -> list[tuple[str, str]]:
+    """(text, or the calls as JSON, and why it ended) of each choice."""
+    status, answer = server.post(*request(number))
+    assert status == 200, answer
+    return [(_output(choice), choice["finish_reason"]) for choice in answer["choices"]]
+
+
+def _output(choice: dict) -> str:
+    if "text" in choice:
+        return choice["text"]
+    calls = choice["message"].get("tool_calls")
+    return json.dumps([call["function"] for call in calls]) if calls else choice["message"]["content"]
+
+
+def check_form(number: int, text: str, reason: str) -> None:
+    kind = number % (len(FORMS) + 2)
+    if reason == "length":
+        return
+    assert reason == ("tool_calls" if kind == len(FORMS) else "stop")
+    if kind == len(FORMS):
+        calls = json.loads(text)
+        assert calls
+        for call in calls:
+            assert jsonschema_rs.is_valid(PARAMETERS[call["name"]], json.loads(call["arguments"]))
+    else:
+        assert MATCHES[kind if kind < len(FORMS) else 0](text), (number, text)
+
+
+@pytest.mark.parametrize("num_requests", [42, pytest.param(1000, marks=pytest.mark.nightly)])
+def test_outputs_have_their_form_and_the_bytes_that_they_have_alone(num_requests):
+    """Few rows and a small cache preempt, two ranks sample on one, and a worker dies each time half have answered."""
+    with serving("--tp", "2", "--max-num-seqs", "6", "--num-blocks", "40", "--max-restarts", "1000") as server:
+        alone = [ask(server, number) for number in range(num_requests)]
+        ended = [reason != "length" for choices in alone for _, reason in choices]
+        assert sum(ended) > 0.6 * len(ended)
+        for number, choices in enumerate(alone):
+            for choice in choices:
+                check_form(number, *choice)
+        with ThreadPoolExecutor(16) as clients:
+            together = [clients.submit(ask, server, number) for number in range(num_requests)]
+            together[num_requests // 2].result(120)
+            random.Random(1).choice(server.children("workers")).send_signal(signal.SIGKILL)
+            assert [each.result(120) for each in together] == alone
 
 
 @pytest.fixture(scope="module")
