@@ -19,7 +19,8 @@ class Grammar(Record, frozen=True):
     """What one output may be, compiled by the worker and replayed with the row's output after any restart."""
 
     source: GrammarText  # JSON of an llguidance grammar: {"grammars": [{"json_schema": …} or {"lark_grammar": …}]}
-    after: TokenIds = ()  # the output is free up to the first of these tokens; empty: it is bound from its first token
+    # The output is free up to the first of these tokens, but cannot end; empty: it is bound from its first token.
+    after: TokenIds = ()
     opens: TokenIds = ()  # it is free only if one of these is its first token; empty: in any case
 
 

@@ -36,6 +36,9 @@ class RowGrammar:
 
     matcher: "LLMatcher"
     bits: NDArray[np.int32]  # [words] of the next token: bit i is set if token i is allowed
+    free_bits: NDArray[
+        np.int32
+    ]  # the same while the output is free: all but its end, since the grammar's part must come
     after: frozenset[int]  # as Grammar.after; empty once one of them has come
     opens: frozenset[int] = frozenset()  # as Grammar.opens; empty behind the first token
     failure: str = ""  # why no token can follow
@@ -50,6 +53,7 @@ class RowGrammar:
         if self.opens:
             begins, self.opens = token in self.opens, frozenset()
             if begins:
+                self.bits = self.free_bits
                 return
             self.after = frozenset()
         if not self.binds:
@@ -76,6 +80,10 @@ class Grammars:
         except ValueError as error:
             raise ConfigError(f"structured outputs cannot read {tokenizer_file}: {error}") from None
         self._words = -(-vocab_size // 32)
+        free = np.full(self._words, 0xFFFFFFFF, np.uint32)
+        for token in eos_token_ids:
+            free[token // 32] &= ~np.uint32(1 << token % 32)
+        self._free_bits = free.view(np.int32)
         self._compiled: OrderedDict[str, LLMatcher] = OrderedDict()
         self._thread = ThreadPoolExecutor(1, "grammar", _run_on, (cpus,))
         num_threads = min(MAX_THREADS, max(1, len(cpus)))
@@ -87,7 +95,7 @@ class Grammars:
         self.wait()
         matcher = self._matcher(grammar.source)
         opens = frozenset(grammar.opens) if grammar.after else frozenset()
-        row = RowGrammar(matcher, np.zeros(self._words, np.int32), frozenset(grammar.after), opens)
+        row = RowGrammar(matcher, self._free_bits, self._free_bits, frozenset(grammar.after), opens)
         if matcher.is_error():
             row.failure = _reason(matcher)
         for token in output:

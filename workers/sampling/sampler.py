@@ -84,7 +84,7 @@ class Sampler:
             grammar, constraints = columns.grammars[rows[index]], columns.constraints[rows[index]]
             if grammar is not None and grammar.failure:
                 failures[index] = grammar.failure
-            elif grammar is not None and grammar.binds:
+            elif grammar is not None:
                 masked.append(index)
                 masks.append(grammar.bits)
             elif constraints is not None and constraints.allowed is not None:

@@ -28,7 +28,7 @@ def lark(grammar: str, **more) -> Grammar:
 def allowed(grammars, row) -> list[int]:
     grammars.start([row])
     grammars.wait()
-    return allowed_by(row.bits) if row.binds else list(range(VOCAB_SIZE))
+    return allowed_by(row.bits)
 
 
 def allowed_by(bits) -> list[int]:
@@ -83,8 +83,13 @@ def test_the_first_token_decides_whether_free_text_comes_before(grammars):
     form = lark('start: "no"', after=(7,), opens=(5, 800))
     bound = allowed(grammars, grammars.prepare(lark('start: "no"'), []))
     assert allowed(grammars, grammars.prepare(form, [])) == sorted({*bound, 5, 800})
-    assert not grammars.prepare(form, [800]).binds
-    assert not grammars.prepare(form, [800, 5]).binds
+    free = sorted({*range(VOCAB_SIZE)} - {*EOS})
+    assert allowed(grammars, grammars.prepare(form, [800])) == free
+    assert allowed(grammars, grammars.prepare(form, [800, 5])) == free
+    row = grammars.prepare(form, [])
+    allowed(grammars, row)
+    row.append(800)
+    assert allowed(grammars, row) == free
     assert allowed(grammars, grammars.prepare(form, [800, 9, 7])) == bound
     token = next(token for token in bound if token != EOS[0])
     assert allowed(grammars, grammars.prepare(form, [token])) == allowed(
@@ -94,7 +99,7 @@ def test_the_first_token_decides_whether_free_text_comes_before(grammars):
 
 def test_the_output_is_free_until_the_token_that_the_grammar_comes_after(grammars):
     row = grammars.prepare(lark('start: "no"', after=(7, 9)), [5, 6])
-    assert len(allowed(grammars, row)) == VOCAB_SIZE
+    assert allowed(grammars, row) == sorted({*range(VOCAB_SIZE)} - {*EOS}), "it cannot end without the grammar's part"
     row.append(9)
     bound = allowed(grammars, row)
     assert 0 < len(bound) < 10

@@ -68,8 +68,6 @@ class Residents:
 
     def _step_mask(self, row: int, grammar: RowGrammar) -> int:
         """A grammar's bits are another step's each time; its memory is the row's."""
-        if not grammar.binds:
-            return 0
         known = self._masks.get(row)
         mask = torch.empty(self._words, dtype=torch.int32, device=self._device) if known is None else known[1]
         self._masks[row] = grammar, mask
