@@ -19,6 +19,7 @@ _NULL = {"type": "null"}
 _REF = "#/components/schemas/{name}"
 _STREAMED = (answers.ChatChunkChoice,)
 _PLAIN = {"/metrics": "text/plain", "/openapi.json": "application/json", "/": "text/html"}
+_OPEN = {"/live", "/health", "/", "/page/{file}"}
 _HEADERS = {
     "Idempotency-Key": (KEY_PATTERN, "A request that comes again with its key gets the same answer, byte for byte"),
     "Last-Event-ID": (EVENT_ID_PATTERN, "The stream goes on behind this event"),
@@ -61,6 +62,7 @@ def document(
         paths[path] = {"get": {"summary": text, "responses": {"200": {"description": "Yes"}, "503": _error("503")}}}
     for path in ("/live", "/health"):
         paths[path]["get"]["responses"]["503"] = {"description": "No"}
+    for path in paths.keys() & _OPEN:
         paths[path]["get"]["security"] = []
     return msgspec.json.encode(
         {

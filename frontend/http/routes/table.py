@@ -1,7 +1,5 @@
 """Every route in one table: what it takes, what it answers, and the function that does it."""
 
-from pathlib import Path
-
 import msgspec
 
 from paged_serve import __version__
@@ -19,6 +17,7 @@ from ..exchange.exchange import Exchange
 from ..openai import answers
 from ..openai.request import schemas
 from ..openai.request.prompts import chat_tokens
+from ..page.page_files import send_page_file
 from ..responses.answers import Response
 from ..responses.schemas import ResponsesRequest
 from ..service import Service
@@ -94,18 +93,6 @@ async def openapi(service: Service, exchange: Exchange) -> None:
         service.config.server.root_path,
     )
     await exchange.send(200, text, [(b"content-type", b"application/json")])
-
-
-async def page(service: Service, exchange: Exchange) -> None:
-    """A chat in the browser: one file, no other host."""
-    policy = (
-        b"default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; "
-        b"frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
-    )
-    text = Path(__file__).with_name("page.html").read_bytes()
-    await exchange.send(
-        200, text, [(b"content-type", b"text/html; charset=utf-8"), (b"content-security-policy", policy)]
-    )
 
 
 ROUTES = (
@@ -194,7 +181,8 @@ ROUTES = (
     RouteSpec("POST", "/detokenize", detokenize, "Tokens to text", (schemas.DetokenizeRequest,), answers.Text),
     RouteSpec("GET", "/version", version, "Version of the server", answer=answers.Version),
     RouteSpec("GET", "/openapi.json", openapi, "This document"),
-    RouteSpec("GET", "/", page, "A chat page"),
+    RouteSpec("GET", "/", send_page_file, "A chat page"),
+    RouteSpec("GET", "/page/{file}", send_page_file, "The chat page's scripts and styles"),
 )
 
 

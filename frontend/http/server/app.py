@@ -18,6 +18,7 @@ from ..exchange.body import Disconnected
 from ..exchange.errors import HttpError, http_error
 from ..exchange.exchange import Exchange, Receive, Scope, Send
 from ..idempotency.siblings import PASSED_ON, REPLACED_WITHIN_S, Siblings
+from ..page.page_files import is_page_file
 
 if TYPE_CHECKING:
     from ..routes.router import Router
@@ -91,7 +92,9 @@ class Application:
         if (permission := browsers.preflight(exchange.scope["method"], exchange.headers)) is not None:
             browsers.check(exchange.headers)  # of its host; a preflight cannot carry a key
             return await exchange.send(204, b"", permission)
-        if path not in _OPEN_PROBES:
+        if is_page_file(exchange.scope["method"], path):  # the page asks for the key
+            browsers.check(exchange.headers)
+        elif path not in _OPEN_PROBES:
             exchange.tenant = self._guard.check(exchange.headers)
             exchange.lease.tenant = exchange.tenant.name
         if path in PROBES and exchange.scope["method"] not in ("GET", "HEAD"):

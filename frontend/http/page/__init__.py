@@ -1,0 +1,1 @@
+"""The chat page. Open page_files.py first, then app.js."""

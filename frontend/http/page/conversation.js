@@ -1,0 +1,69 @@
+// What a conversation is, and what of it the server is sent.
+
+/** A message: {role: "user", content} or an answer: {role: "assistant", content, reasoning, calls, state, ...}. */
+export function newAnswer() {
+  return { role: "assistant", content: "", reasoning: "", calls: [], state: "running", error: "", warnings: [], usage: null };
+}
+
+export function newConversation() {
+  return { id: crypto.getRandomValues(new Uint32Array(2)).join("-"), title: "", model: "", messages: [], changed: Date.now() };
+}
+
+/** Adds one delta of the stream to an answer. */
+export function addDelta(answer, delta) {
+  answer.content += delta.content ?? "";
+  answer.reasoning += delta.reasoning ?? delta.reasoning_content ?? "";
+  for (const piece of delta.tool_calls ?? []) {
+    const call = (answer.calls[piece.index ?? answer.calls.length] ??= { id: "", name: "", arguments: "", result: "" });
+    call.id = piece.id ?? call.id;
+    call.name += piece.function?.name ?? "";
+    call.arguments += piece.function?.arguments ?? "";
+  }
+}
+
+const hasOutput = answer => Boolean(answer.content || answer.reasoning || answer.calls.length);
+
+/** Whether an answer counts: a failed one does not, and neither does one that was stopped before its first token. */
+export function counts(answer) {
+  return answer.state === "done" || (answer.state === "stopped" && hasOutput(answer));
+}
+
+/** The messages before the answer at `end`, as the server takes them. A failed turn is left out with its question. */
+export function history(messages, end, system) {
+  const sent = system ? [{ role: "system", content: system }] : [];
+  for (let index = 0; index < end; index++) {
+    const message = messages[index], next = messages[index + 1];
+    if (message.role === "user") {
+      if (index + 1 === end || !next || next.role === "user" || counts(next)) sent.push({ role: "user", content: message.content });
+    } else if (counts(message)) {
+      sent.push(...asSent(message));
+    }
+  }
+  return sent;
+}
+
+function asSent(answer) {
+  const sent = { role: "assistant", content: answer.content };
+  if (answer.reasoning) sent.reasoning = answer.reasoning;
+  const calls = answer.calls.filter(call => call?.name);
+  if (!calls.length) return [sent];
+  sent.tool_calls = calls.map((call, index) => ({
+    id: call.id || `call-${index}`, type: "function", function: { name: call.name, arguments: call.arguments },
+  }));
+  const results = calls.map((call, index) => ({ role: "tool", tool_call_id: call.id || `call-${index}`, content: call.result }));
+  return [sent, ...results.filter(result => result.content)];
+}
+
+/** Throws where a file holds something else than conversations. */
+export function checkConversation(given) {
+  const isText = value => typeof value === "string";
+  const isCall = call => isText(call?.id) && isText(call.name) && isText(call.arguments) && isText(call.result);
+  const isMessage = message => isText(message?.content) && (message.role === "user" || (message.role === "assistant"
+    && isText(message.reasoning) && isText(message.error) && ["done", "stopped", "failed"].includes(message.state)
+    && Array.isArray(message.calls) && message.calls.every(isCall)
+    && Array.isArray(message.warnings) && message.warnings.every(isText)));
+  if (!isText(given?.id) || !isText(given.title) || !Array.isArray(given.messages) || !given.messages.every(isMessage)) {
+    throw new Error("It holds a conversation of another form.");
+  }
+  return { ...newConversation(), ...given };
+}

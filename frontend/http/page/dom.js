@@ -1,0 +1,41 @@
+// Elements from names, properties and children. A string child becomes a text node, so no text is ever markup.
+
+export const byId = id => document.getElementById(id);
+
+export function element(name, properties = {}, ...children) {
+  const made = document.createElement(name);
+  for (const [key, value] of Object.entries(properties)) {
+    if (key in made) made[key] = value;
+    else made.setAttribute(key, value);
+  }
+  made.append(...children);
+  return made;
+}
+
+export function button(text, action, properties = {}) {
+  return element("button", { type: "button", textContent: text, onclick: action, ...properties });
+}
+
+/** Copies, and shows on the button that it has; without the right to it, selects nothing and says so. */
+export async function copy(text, from) {
+  const before = from.textContent;
+  try {
+    await writeClipboard(text);
+    from.textContent = "Copied";
+  } catch (error) {
+    from.textContent = "Not copied";
+    from.title = error.message;
+  }
+  setTimeout(() => { from.textContent = before; }, 1200);
+}
+
+// A page of plain HTTP from another host than localhost has no clipboard of its own.
+async function writeClipboard(text) {
+  if (navigator.clipboard) return navigator.clipboard.writeText(text);
+  const area = element("textarea", { value: text, className: "off-screen" });
+  document.body.append(area);
+  area.select();
+  const copied = document.execCommand("copy");
+  area.remove();
+  if (!copied) throw new Error("The browser did not allow it");
+}

@@ -1,0 +1,49 @@
+"""The chat page's files. They reveal nothing of this server, so that a browser without a key gets a page to enter it."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..exchange.errors import HttpError
+from ..exchange.exchange import Exchange
+
+if TYPE_CHECKING:
+    from ..service import Service
+
+_FOLDER = Path(__file__).parent
+_TYPES = {
+    ".html": b"text/html; charset=utf-8",
+    ".css": b"text/css; charset=utf-8",
+    ".js": b"text/javascript; charset=utf-8",
+}
+_SCRIPTS = ("app", "client", "conversation", "dom", "inline", "markdown", "scroll", "settings", "store", "turns")
+FILES_BY_PATH = {
+    "/": "index.html",
+    "/page/page.css": "page.css",
+    **{f"/page/{name}.js": f"{name}.js" for name in _SCRIPTS},
+}
+# Scripts and styles are files of this server, and no string becomes markup: text of a model is never code.
+_POLICY = (
+    b"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
+    b"frame-ancestors 'none'; base-uri 'none'; form-action 'none'; "
+    b"require-trusted-types-for 'script'; trusted-types 'none'"
+)
+_HEADERS = [
+    (b"content-security-policy", _POLICY),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cache-control", b"no-cache"),
+]
+
+
+def is_page_file(method: str, path: str) -> bool:
+    """Whether a request is answered without a key."""
+    return method in ("GET", "HEAD") and path in FILES_BY_PATH
+
+
+async def send_page_file(service: "Service", exchange: Exchange) -> None:
+    """Raises HttpError 404 for a file that is none of the page's."""
+    name = FILES_BY_PATH.get(exchange.path)
+    if name is None:
+        raise HttpError(404, f"There is no {exchange.path[:200]} here; the chat page is at /.")
+    path = _FOLDER / name
+    await exchange.send(200, path.read_bytes(), [(b"content-type", _TYPES[path.suffix]), *_HEADERS])

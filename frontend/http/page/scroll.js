@@ -1,0 +1,31 @@
+// Follows the end of what is written until the reader scrolls up, and again when the reader is back at the end.
+
+const NEAR_PX = 32;
+
+export class Follower {
+  constructor(box, latest) {
+    Object.assign(this, { box, latest, follows: true, top: 0 });
+    box.addEventListener("scroll", () => this.scrolled(), { passive: true });
+    latest.onclick = () => this.toEnd();
+  }
+
+  scrolled() {
+    const { scrollTop, scrollHeight, clientHeight } = this.box;
+    const isAtEnd = scrollHeight - scrollTop - clientHeight < NEAR_PX;
+    // Text that grows moves the end away, which is no scrolling: only a way up ends the following.
+    if (isAtEnd) this.follows = true;
+    else if (scrollTop < this.top) this.follows = false;
+    this.top = scrollTop;
+    this.latest.hidden = this.follows;
+  }
+
+  grown() {
+    if (this.follows) this.box.scrollTop = this.box.scrollHeight;
+  }
+
+  toEnd() {
+    this.follows = true;
+    this.latest.hidden = true;
+    this.grown();
+  }
+}

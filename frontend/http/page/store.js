@@ -1,0 +1,63 @@
+// What the browser keeps: conversations, one entry each, settings, and the key. Nothing of it is on the server.
+
+import { checkConversation } from "./conversation.js";
+
+const PREFIX = `paged-serve:${location.pathname}:`;  // other servers may be behind other paths of one host
+const CHAT = `${PREFIX}chat:`;
+
+function read(storage, name) {
+  const text = storage.getItem(PREFIX + name);
+  return text === null ? null : JSON.parse(text);
+}
+
+/** Throws where the browser has no room left. */
+export function saveConversation(conversation) {
+  const kept = (name, value) => {
+    if (name === "tokens") return undefined;  // probabilities would fill the store
+    return name === "state" && value === "running" ? "stopped" : value;  // the page is being closed
+  };
+  localStorage.setItem(CHAT + conversation.id, JSON.stringify(conversation, kept));
+}
+
+export function removeConversation(id) {
+  localStorage.removeItem(CHAT + id);
+}
+
+/** All of them, the last one changed first. */
+export function loadConversations() {
+  const names = Object.keys(localStorage).filter(name => name.startsWith(CHAT));
+  const all = names.map(name => JSON.parse(localStorage.getItem(name)));
+  return all.sort((one, other) => other.changed - one.changed);
+}
+
+export const loadSettings = () => read(localStorage, "settings") ?? {};
+export const saveSettings = settings => localStorage.setItem(`${PREFIX}settings`, JSON.stringify(settings));
+
+export const loadTheme = () => read(localStorage, "theme") ?? "";
+export const saveTheme = theme => localStorage.setItem(`${PREFIX}theme`, JSON.stringify(theme));
+
+export const loadKey = () => read(sessionStorage, "key") ?? read(localStorage, "key") ?? "";
+
+export function saveKey(key, keep) {
+  for (const [storage, holds] of [[sessionStorage, !keep], [localStorage, keep]]) {
+    if (key && holds) storage.setItem(`${PREFIX}key`, JSON.stringify(key));
+    else storage.removeItem(`${PREFIX}key`);
+  }
+}
+
+export const keepsKey = () => localStorage.getItem(`${PREFIX}key`) !== null;
+
+export function exportedText() {
+  return JSON.stringify({ format: "paged-serve conversations", version: 1, conversations: loadConversations() }, null, 1);
+}
+
+/** How many came in; one that is here already is replaced. Throws for a file of another form, and takes nothing of it. */
+export function importText(text) {
+  const given = JSON.parse(text);
+  if (given?.format !== "paged-serve conversations" || !Array.isArray(given.conversations)) {
+    throw new Error("It is no export of this page.");
+  }
+  const checked = given.conversations.map(checkConversation);
+  checked.forEach(saveConversation);
+  return checked.length;
+}
