@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from paged_serve.frontend.http.exchange.auth import Guard
+from paged_serve.frontend.http.page.page_files import FILES_BY_PATH
 from paged_serve.frontend.http.routes.admin import ADMIN_ROUTES
 from paged_serve.frontend.http.routes.table import public_routes
 from paged_serve.frontend.http.server.app import Application
@@ -21,6 +22,7 @@ KEYS = ("correct-horse-battery-staple", "two")
 CI_COUNT = 10_000
 NIGHTLY_COUNT = int(os.environ.get("PAGED_SERVE_TEST_DOOR_COUNT", 1_000_000))
 OPEN = {"/live", "/health"}
+PAGE = set(FILES_BY_PATH)  # static files that ask for the key
 
 # A route that is added here has had its review: which keys may ask it, and what it reveals.
 PUBLIC = {
@@ -39,6 +41,7 @@ PUBLIC = {
     ("GET", "/version"),
     ("GET", "/openapi.json"),
     ("GET", "/"),
+    ("GET", "/page/{file}"),
 }
 OPERATORS = {
     ("GET", "/metrics"),
@@ -58,7 +61,7 @@ ELSEWHERE = (
     "/server_info",
     "/ping",
 )
-PATHS = [*OPEN, "/ready", *sorted(path for _, path in PUBLIC | OPERATORS), *ELSEWHERE]
+PATHS = [*OPEN, "/page/app.js", "/ready", *sorted(path for _, path in PUBLIC | OPERATORS), *ELSEWHERE]
 METHODS = ["GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "get", "LIVE", "PRI", ""]
 BEFORE = [
     "",
@@ -199,6 +202,9 @@ def test_no_spelling_of_a_request_passes_without_a_key(folder, root_path, count)
         if status == 401:
             continue
         context = f"{scope} got {status} {body!r}"
+        if scope["path"].removeprefix(root_path) in PAGE:
+            assert (status, scope["method"]) in ((200, "GET"), (200, "HEAD")), context
+            continue
         assert scope["path"].removeprefix(root_path) in OPEN, context
         assert (status, body) == (200, b"") or status == 405, context
     assert not server.engine.requests
@@ -222,7 +228,7 @@ def test_no_preflight_opens_a_door(folder):
         scope["headers"] += [] if asked is None else [(b"access-control-request-method", asked)]
         status, body = answer(server.app, scope)
         seen[status] = seen.get(status, 0) + 1
-        is_open = scope["path"] in OPEN and (status in (200, 405))
+        is_open = scope["path"] in OPEN | PAGE and (status in (200, 405))
         if status == 204:
             assert (scope["method"], origin.lower(), bool(asked)) == ("OPTIONS", APP, True), scope
         assert status in (204, 401, 403) or is_open, f"{scope} got {status}"

@@ -185,7 +185,7 @@ function joined(parts) {
   const all = [];
   for (const [delta, logprobs] of parts) {
     const last = all.at(-1), isPlain = Object.keys(delta).every(name => name === "content") && !logprobs;
-    if (isPlain && last?.isPlain) last[0] = { content: last[0].content + delta.content };
+    if (isPlain && last?.isPlain) last[0] = { content: (last[0].content ?? "") + (delta.content ?? "") };
     else all.push(Object.assign([delta, logprobs], { isPlain }));
   }
   return all;

@@ -37,8 +37,8 @@ function special_at(text, at, depth, missing) {
     case "\\": return /[!-/:-@[-`{-~]/.test(text[at + 1] ?? "") ? { text: text[at + 1], end: at + 2 } : null;
     case "\n": return { node: element("br"), end: at + 1 };
     case "`": return codeAt(text, at, missing);
-    case "!": return text[at + 1] === "[" ? linkAt(text, at + 1, depth) : null;  // an image would be loaded from elsewhere
-    case "[": return linkAt(text, at, depth);
+    case "!": return text[at + 1] === "[" ? linkAt(text, at + 1, depth, missing) : null;  // an image would be loaded from elsewhere
+    case "[": return linkAt(text, at, depth, missing);
     case "h": return bareLinkAt(text, at);
     default: return emphasisAt(text, at, depth, missing);
   }
@@ -66,7 +66,12 @@ function closing(text, mark, from, missing, letter) {
   return -1;
 }
 
-function linkAt(text, at, depth) {
+function linkAt(text, at, depth, missing) {
+  if (missing.has("](")) return null;
+  if (text.indexOf("](", at) < 0) {
+    missing.add("](");
+    return null;
+  }
   const match = LINK.exec(text.slice(at, at + 4000));
   if (!match) return null;
   const label = document.createDocumentFragment();

@@ -11,7 +11,7 @@ const QUOTE = /^ {0,3}> ?/;
 const TABLE_RULE = /^\|?\s*:?-+:?\s*(?:\|\s*:?-+:?\s*)*\|?$/;
 const SPACE = /[\s\u3000-\u9fff\uac00-\ud7af]/;
 const MAX_DEPTH = 10;       // of quotes and lists in one another
-const MAX_OPEN_CHARS = 1200;  // of a paragraph that are laid out again for a piece
+const MAX_OPEN_CHARS = 600;   // of a paragraph that are laid out again for a piece
 const SURE_CHARS = 160;     // of a line's beginning, after which no more can change what it is
 
 /** The end of a paragraph, heading or cell is open; what is before it is fixed at a space now and then. */
@@ -46,7 +46,7 @@ function fixableEnd(text) {
       if (![...open.values()].includes(1)) closed = any;
     }
   }
-  return closed || any || (text.length > 4 * MAX_OPEN_CHARS ? MAX_OPEN_CHARS : 0);
+  return closed || any || (text.length > 2 * MAX_OPEN_CHARS ? text.length : 0);
 }
 
 export class Markdown {
@@ -74,14 +74,14 @@ export class Markdown {
   /** The last line is read as if it ended here. */
   finish() {
     this.takeBack();
-    if (!this.inside && this.line) this.read(this.line, false);
+    if (!this.inside && this.line) this.read(this.line, false, false);
     this.line = "";
     this.inside = false;
   }
 
   preview() {
     if (!this.line) return;
-    const inCode = this.leaf?.kind === "code";
+    const inCode = this.leaf?.kind === "code" && this.walk(this.line)[0] === this.stack.length;
     const isLong = this.line.length > SURE_CHARS && this.leaf?.kind !== "table" && !HEADING.test(this.line);
     const sure = inCode ? /[^\s`~>]/.test(this.line) : isLong;
     if (inCode && !sure) return;  // it may be the fence's end

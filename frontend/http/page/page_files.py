@@ -1,4 +1,4 @@
-"""The chat page's files. They reveal nothing of this server, so that a browser without a key gets a page to enter it."""
+"""The chat page's files. They reveal nothing of this server: a browser without a key gets the page that asks for it."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING

@@ -134,7 +134,7 @@ function footText({ usage, firstMs, lastMs, state, reason }) {
   if (usage) {
     parts.push(`${usage.completion_tokens} tokens`);
     const seconds = (lastMs - firstMs) / 1000;
-    if (usage.completion_tokens > 1 && seconds > 0) parts.push(`${((usage.completion_tokens - 1) / seconds).toFixed(1)} tokens/s`);
+    if (usage.completion_tokens > 1 && seconds > 0.02) parts.push(`${((usage.completion_tokens - 1) / seconds).toFixed(1)} tokens/s`);
     if (firstMs) parts.push(`first after ${(firstMs / 1000).toFixed(2)} s`);
     const cached = usage.prompt_tokens_details?.cached_tokens;
     parts.push(`prompt ${usage.prompt_tokens} tokens${cached ? `, ${cached} of them cached` : ""}`);

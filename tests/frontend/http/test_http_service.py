@@ -4,11 +4,14 @@ import asyncio
 import contextlib
 import json
 import re
+from pathlib import Path
 
 import msgspec
 import pytest
 
 from paged_serve.frontend.http.exchange.metrics import Metrics
+from paged_serve.frontend.http.page import page_files
+from paged_serve.frontend.http.page.page_files import FILES_BY_PATH
 from paged_serve.protocol.errors import EngineDead, InvalidRequest, Overloaded, RequestExpired
 from paged_serve.protocol.messages.config import CacheConfig
 from paged_serve.protocol.messages.sampling_params import FinishReason
@@ -314,10 +317,18 @@ def test_a_client_that_leaves_frees_every_sequence(folder, stream, prompt):
     assert server.admission.num_active == 0
 
 
-def test_the_page_is_one_file_that_loads_from_no_other_host(folder):
-    response = Server(folder).ask("GET", "/")
-    assert response.headers["content-type"] == "text/html; charset=utf-8"
-    assert "default-src 'none'" in response.headers["content-security-policy"]
-    assert "http://" not in response.text
-    assert "https://" not in response.text
-    assert "innerHTML" not in response.text
+def test_the_pages_files_are_served_and_load_from_no_other_host(folder):
+    server, served = Server(folder), set[str]()
+    for path, name in FILES_BY_PATH.items():
+        response = server.ask("GET", path)
+        assert response.status_code == 200, path
+        policy = response.headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert not re.search(r"""(src|href|from|import)[=( ]*["'](https?:)?//""", response.text)
+        assert "innerHTML" not in response.text
+        served.add(name)
+    assert server.ask("GET", "/").headers["content-type"] == "text/html; charset=utf-8"
+    on_disk = {path.name for path in Path(page_files.__file__).parent.iterdir() if path.is_file()}
+    assert served == {name for name in on_disk if not name.endswith(".py")}
+    assert server.ask("GET", "/page/page_files.py").status_code == 404

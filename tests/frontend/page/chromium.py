@@ -1,4 +1,4 @@
-"""Headless Chromium over the DevTools protocol, on a pair of pipes: one browser, and a page of its own for each test."""
+"""Headless Chromium over the DevTools protocol, on a pair of pipes: one browser, and its own page for each test."""
 
 import base64
 import fcntl
@@ -105,9 +105,7 @@ class Page:
         return self._browser.send(method, self._session, **parameters)
 
     def resize(self, width: int, height: int, mobile: bool = False) -> None:
-        self.send(
-            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=mobile
-        )
+        self.send("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=mobile)
 
     def open(self, url: str) -> None:
         self.send("Page.navigate", url=url)
@@ -146,7 +144,9 @@ done(true) : performance.now() > until ? done(false) : setTimeout(look, 5); look
         self.evaluate(f"{found}.click()")
 
     def fill(self, selector: str, text: str) -> None:
-        self.evaluate(f"(() => {{ const e = document.querySelector({json.dumps(selector)}); e.focus(); e.select?.(); }})()")
+        self.evaluate(
+            f"(() => {{ const e = document.querySelector({json.dumps(selector)}); e.focus(); e.select?.(); }})()"
+        )
         self.send("Input.insertText", text=text)
 
     def press(self, key: str, modifiers: int = 0) -> None:
