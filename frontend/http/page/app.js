@@ -49,6 +49,7 @@ function remove(which) {
 }
 
 function open(id) {
+  if (id === conversation.id) return void document.body.classList.remove("drawer");
   stop();
   show(store.loadConversations().find(each => each.id === id) ?? newConversation());
 }

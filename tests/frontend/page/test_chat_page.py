@@ -129,6 +129,15 @@ def test_a_refused_turn_shows_the_servers_words_and_leaves_the_history(page):
     ]
 
 
+def test_a_call_of_a_tool_is_shown_folded(page):
+    city = {"type": "object", "properties": {"city": {"type": "string"}}}
+    tool = {"type": "function", "function": {"name": "get_weather", "parameters": city}}
+    settings(page, temperature="0", more=json.dumps({"tools": [tool], "tool_choice": "required", "max_tokens": 64}))
+    say(page, "What is the weather in Paris?")
+    assert page.evaluate("document.querySelector('.call summary').innerText") == "Call of get_weather"
+    assert "city" in json.loads(page.evaluate("document.querySelector('.call pre').textContent"))
+
+
 def test_tokens_are_coloured_by_their_probability(page):
     settings(page, temperature="0", max_tokens="8")
     plain = say(page, "What is the capital of Spain?")
