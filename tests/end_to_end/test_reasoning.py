@@ -42,7 +42,7 @@ def folder(tmp_path_factory) -> Path:
 def request(number: int) -> dict:
     """The prompt begins the reasoning of every second one; of the others, its token is made likely or not."""
     rng = random.Random(number)
-    body = {"messages": [{"role": "user", "content": f"Which town, {number}?"}], "max_tokens": 150, "seed": number}
+    body = {"messages": [{"role": "user", "content": f"Which town, {number}?"}], "max_tokens": 120, "seed": number}
     opens = number % 2 == 0
     bias = {END: 4} if opens else {END: 4, BEGIN: rng.choice([-100, 100])}
     kwargs = {"chat_template_kwargs": {"opens": True}} if opens else {}
@@ -71,18 +71,18 @@ def streamed(server: Server, number: int) -> tuple[str, str]:
 def test_answers_have_their_form_behind_free_reasoning_alone_together_and_through_a_kill(folder):
     options = ("--served-model-name", "thinking", "--tp", "2", "--max-num-seqs", "4", "--num-blocks", "40")
     with serving(str(folder), *options, "--max-restarts", "9") as server:
-        alone = [ask(server, number) for number in range(24)]
+        alone = [ask(server, number) for number in range(12)]
         ended = [(reasoning, content) for reasoning, content, reason in alone if reason == "stop"]
-        assert len(ended) > 12
+        assert len(ended) > 6
         for _, content in ended:
             assert jsonschema_rs.is_valid(SCHEMA, json.loads(content)), content
-        assert sum(reasoning is not None for reasoning, _ in ended) > 4
-        assert sum(reasoning is None for reasoning, _ in ended) > 2, "its first token may be one of the form, too"
-        for number in range(4):
+        assert sum(reasoning is not None for reasoning, _ in ended) > 2
+        assert sum(reasoning is None for reasoning, _ in ended) > 0, "its first token may be one of the form, too"
+        for number in range(2):
             reasoning, content, _ = alone[number]
             assert streamed(server, number) == (reasoning or "", content or "")
         with ThreadPoolExecutor(8) as clients:
-            together = [clients.submit(ask, server, number) for number in range(24)]
-            together[8].result(120)
+            together = [clients.submit(ask, server, number) for number in range(12)]
+            together[4].result(120)
             server.children("workers")[0].send_signal(signal.SIGKILL)
             assert [each.result(120) for each in together] == alone

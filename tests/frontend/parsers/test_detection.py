@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from paged_serve.frontend.parsers.detection import model_formats
+from paged_serve.frontend.parsers.formats import ALL_TOOL_FORMATS, THINK, THINK_IN_BRACKETS
 from paged_serve.protocol.errors import ConfigError
 
 TEMPLATES = Path(__file__).parents[1] / "conversation" / "chat_templates"
@@ -57,6 +58,12 @@ def test_formats_of_published_templates_are_found():
 )
 def test_a_mark_of_a_template_says_its_format(template, expected):
     assert names(template) == expected
+
+
+def test_the_page_names_every_format():
+    page = (Path(__file__).parents[3] / "docs" / "tool-calls.md").read_text()
+    rows = {line.split("`")[1] for line in page.splitlines() if line.startswith("| `") and not line.startswith("| `--")}
+    assert rows == {each.name for each in (*ALL_TOOL_FORMATS, THINK, THINK_IN_BRACKETS)}
 
 
 def test_names_win_over_marks():
