@@ -35,11 +35,10 @@ function further(text) {
 export function prepareSettings() {
   const form = byId("settings-form"), dialog = byId("settings");
   byId("open-settings").onclick = () => { show(form); dialog.showModal(); };
-  byId("reset-settings").onclick = () => { form.reset(); check(form); };
+  byId("reset-settings").onclick = () => { form.reset(); form.oninput(); };
   byId("enter-key").onclick = () => { dialog.close(); askForKey(""); };
-  form.oninput = () => check(form);
+  form.oninput = () => { if (check(form)) { settings = taken(form); saveSettings(settings); } };
   form.onsubmit = event => { if (!check(form)) event.preventDefault(); };
-  dialog.onclose = () => { if (check(form)) { settings = taken(form); saveSettings(settings); } };
 }
 
 function show(form) {
