@@ -20,7 +20,9 @@ export class Follower {
   }
 
   grown() {
-    if (this.follows) this.box.scrollTop = this.box.scrollHeight;
+    if (!this.follows) return;
+    this.box.scrollTop = this.box.scrollHeight;
+    this.top = this.box.scrollTop;  // a way up may come before the event of this one
   }
 
   toEnd() {
