@@ -40,7 +40,7 @@ def check_command(*arguments):
 
 def served_paths():
     server = ServerConfig(public_metrics=True)
-    return {*app._PROBES, *(route.path for route in public_routes(server))}
+    return {*app.PROBES, *(route.path for route in public_routes(server))}
 
 
 def one(instructions, name):

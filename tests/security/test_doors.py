@@ -21,7 +21,7 @@ from ..frontend.http_server import Server, make_model_folder
 KEYS = ("correct-horse-battery-staple", "two")
 CI_COUNT = 10_000
 NIGHTLY_COUNT = int(os.environ.get("PAGED_SERVE_TEST_DOOR_COUNT", 1_000_000))
-OPEN = {"/live", "/health"}
+OPEN = {"/live", "/health", "/ping"}
 PAGE = set(FILES_BY_PATH)  # static files that ask for the key
 
 # A route that is added here has had its review: which keys may ask it, and what it reveals.
@@ -38,6 +38,8 @@ PUBLIC = {
     ("GET", "/v1/models/{model}"),
     ("POST", "/tokenize"),
     ("POST", "/detokenize"),
+    ("POST", "/apply-template"),
+    ("GET", "/load"),
     ("GET", "/version"),
     ("GET", "/openapi.json"),
     ("GET", "/"),
@@ -59,7 +61,6 @@ ELSEWHERE = (
     "/docs",
     "/inference",
     "/server_info",
-    "/ping",
 )
 PATHS = [*OPEN, "/page/app.js", "/ready", *sorted(path for _, path in PUBLIC | OPERATORS), *ELSEWHERE]
 METHODS = ["GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "get", "LIVE", "PRI", ""]

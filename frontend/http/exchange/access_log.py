@@ -9,7 +9,7 @@ from .exchange import Exchange
 log = logging.getLogger("http.access")
 CLIENT_LEFT = 499  # no answer was begun: nginx's number
 MAX_PATH_CHARS = 200
-PROBES = ("/live", "/health", "/ready")  # several a second from some orchestrators
+PROBES = ("/live", "/health", "/ping", "/ready")  # several a second from some orchestrators
 
 
 def configure_access_log(enabled: bool) -> None:

@@ -174,3 +174,9 @@ class Text(_Answer):
 
 class Version(_Answer):
     version: str
+
+
+class Load(_Answer):
+    """Requests that this frontend is answering."""
+
+    server_load: int

@@ -16,6 +16,12 @@ from ..openai.request import fields
 from .route_spec import RouteSpec
 
 _NULL = {"type": "null"}
+_PROBES = {
+    "/live": "The process runs",
+    "/health": "The engine runs",
+    "/ping": "The same, as SageMaker asks it",
+    "/ready": "Send requests",
+}
 _REF = "#/components/schemas/{name}"
 _STREAMED = (answers.ChatChunkChoice,)
 _PLAIN = {"/metrics": "text/plain", "/openapi.json": "application/json", "/": "text/html"}
@@ -58,9 +64,9 @@ def document(
     paths: dict[str, dict[str, Any]] = {}
     for spec in routes:
         paths.setdefault(spec.path, {})[spec.method.lower()] = _operation(spec)
-    for path, text in {"/live": "The process runs", "/health": "The engine runs", "/ready": "Send requests"}.items():
+    for path, text in _PROBES.items():
         paths[path] = {"get": {"summary": text, "responses": {"200": {"description": "Yes"}, "503": _error("503")}}}
-    for path in ("/live", "/health"):
+    for path in ("/live", "/health", "/ping"):
         paths[path]["get"]["responses"]["503"] = {"description": "No"}
     for path in paths.keys() & _OPEN:
         paths[path]["get"]["security"] = []

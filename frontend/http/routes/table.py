@@ -1,22 +1,15 @@
 """Every route in one table: what it takes, what it answers, and the function that does it."""
 
-import msgspec
 
 from paged_serve import __version__
-from paged_serve.protocol.errors import InvalidRequest
 from paged_serve.protocol.messages.config import ServerConfig
 
-from ...admission import check_token_ids
-from ...conversation.strict_json import decode_body
-from ...conversation.unknown_fields import check_number_of_nodes
-from ...text.off_loop import LONG
 from ..anthropic.answers import MessageAnswer, TokenCount
 from ..anthropic.errors import ANTHROPIC, MessagesErrorAnswer
 from ..anthropic.schemas import CountTokensRequest, MessagesRequest
 from ..exchange.exchange import Exchange
 from ..openai import answers
 from ..openai.request import schemas
-from ..openai.request.prompts import chat_tokens
 from ..page.page_files import send_page_file
 from ..responses.answers import Response
 from ..responses.schemas import ResponsesRequest
@@ -27,8 +20,7 @@ from .idempotent import delete_stream, get_stream, head_stream
 from .messages import count_tokens, model_info, model_page
 from .openapi import document
 from .route_spec import RouteSpec
-
-MAX_LISTED_TOKENS = 1 << 18  # or as many as the model takes
+from .tokens import apply_template, detokenize, tokenize
 
 
 async def list_models(service: Service, exchange: Exchange) -> None:
@@ -45,42 +37,13 @@ async def get_model(service: Service, exchange: Exchange) -> None:
     await exchange.send_json(model(service, name))
 
 
-async def tokenize(service: Service, exchange: Exchange) -> None:
-    """A text, or a conversation as the model would see it, to token ids."""
-    raw, lenient = await exchange.body(), service.config.server.lenient
-    if await service.off_loop(len(raw), _has_messages, raw):
-        chat, _ = await service.off_loop(len(raw), decode_body, schemas.TokenizeChatRequest, raw, lenient)
-        service.model_name(chat.model)
-        ids, _ = await chat_tokens(service, chat, raw, add_special_tokens=bool(chat.add_special_tokens))
-        names = chat.return_token_strs
-    else:
-        text, _ = await service.off_loop(len(raw), decode_body, schemas.TokenizeTextRequest, raw, lenient)
-        service.model_name(text.model)
-        special = True if text.add_special_tokens is None else text.add_special_tokens
-        long = service.encoder.may_take_long([text.prompt])
-        ids = await service.off_loop(LONG if long else len(text.prompt), _tokens, service, text.prompt, special)
-        names = text.return_token_strs
-    answer = answers.Tokens(count=len(ids), max_model_len=service.max_model_len, tokens=ids)
-    if names:
-        answer.token_strs = await service.off_loop(len(ids), lambda: [*map(service.tokenizer.token_text, ids)])
-    await exchange.send_json(answer)
-
-
-async def detokenize(service: Service, exchange: Exchange) -> None:
-    raw, lenient = await exchange.body(), service.config.server.lenient
-    body, _ = await service.off_loop(len(raw), decode_body, schemas.DetokenizeRequest, raw, lenient)
-    service.model_name(body.model)
-
-    def decode() -> str:
-        _check_number_of_tokens(service, len(body.tokens), "tokens")
-        check_token_ids(body.tokens, service.engine.limits.vocab_size, "tokens")
-        return service.tokenizer.decode(body.tokens, skip_special_tokens=False)
-
-    await exchange.send_json(answers.Text(prompt=await service.off_loop(len(body.tokens), decode)))
-
-
 async def version(service: Service, exchange: Exchange) -> None:
     await exchange.send_json(answers.Version(version=__version__))
+
+
+async def load(service: Service, exchange: Exchange) -> None:
+    """How many requests are in progress in this frontend."""
+    await exchange.send_json(answers.Load(server_load=service.admission.num_active))
 
 
 async def openapi(service: Service, exchange: Exchange) -> None:
@@ -179,6 +142,15 @@ ROUTES = (
         answers.Tokens,
     ),
     RouteSpec("POST", "/detokenize", detokenize, "Tokens to text", (schemas.DetokenizeRequest,), answers.Text),
+    RouteSpec(
+        "POST",
+        "/apply-template",
+        apply_template,
+        "Conversation to the prompt's text",
+        (schemas.ApplyTemplateRequest,),
+        answers.Text,
+    ),
+    RouteSpec("GET", "/load", load, "Requests in progress", answer=answers.Load),
     RouteSpec("GET", "/version", version, "Version of the server", answer=answers.Version),
     RouteSpec("GET", "/openapi.json", openapi, "This document"),
     RouteSpec("GET", "/", send_page_file, "A chat page"),
@@ -200,24 +172,3 @@ def _model(service: Service, name: str) -> answers.Model:
         root=service.model_names[0],
         max_model_len=service.max_model_len,
     )
-
-
-def _tokens(service: Service, text: str, add_special_tokens: bool) -> list[int]:
-    most = max(MAX_LISTED_TOKENS, service.max_model_len)
-    _check_number_of_tokens(service, service.tokenizer.tokens_beyond(text, most), "prompt")
-    return service.encoder.encode_prompt(text, add_special_tokens)
-
-
-def _check_number_of_tokens(service: Service, count: int, field: str) -> None:
-    most = max(MAX_LISTED_TOKENS, service.max_model_len)
-    if count > most:
-        raise InvalidRequest(f"{field} has {count} tokens or more; at most {most} are accepted here", field)
-
-
-def _has_messages(body: bytes) -> bool:
-    check_number_of_nodes(body)
-    try:
-        fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return False  # the decoder of texts reports what is wrong
-    return "messages" in fields

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_OPEN_PROBES = ("/live", "/health")  # which show only that a server is there: a status without a body
+_OPEN_PROBES = ("/live", "/health", "/ping")  # which show only that a server is there: a status without a body
 _RETRY_SOON = [(b"retry-after", b"1")]
 
 
@@ -103,7 +103,7 @@ class Application:
             return await exchange.send(308, b"", [(b"location", f"{path}/".encode())])
         if path == "/live":
             return await exchange.send(200, b"", [])
-        if path == "/health":
+        if path in ("/health", "/ping"):  # SageMaker asks the second
             return await exchange.send(200 if self._engine_ready() else 503, b"", [])
         if path == "/ready":
             self._check_ready()

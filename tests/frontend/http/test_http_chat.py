@@ -69,6 +69,15 @@ def test_the_last_message_is_continued(folder, tmp_path):
     assert server.tokenizer.decode(server.engine.requests[-1].prompt_token_ids).endswith("He</><go>")
 
 
+def test_the_text_that_a_template_makes_is_shown(folder):
+    server = Server(folder)
+    body = {"messages": [{"role": "user", "content": "hi<|end|>"}], "chat_template_kwargs": {"shout": True}}
+    assert server.good("/apply-template", body) == {"prompt": "<user>hi<|end|>!<assistant>"}
+    error = server.ask("POST", "/apply-template", {"messages": body["messages"], "prompt": "x"}).json()["error"]
+    assert (error["code"], error["param"]) == (400, "prompt")
+    assert not server.engine.requests
+
+
 @pytest.mark.parametrize(
     ("fields", "param"),
     [

@@ -26,10 +26,18 @@ def test_models_version_and_health_are_served(folder):
     assert (model["id"], model["object"], model["max_model_len"]) == ("tiny", "model", 64)
     assert server.ask("GET", "/v1/models/tiny").json() == model
     assert server.ask("GET", "/version").json()["version"]
-    for path in ("/live", "/health", "/ready"):
+    for path in ("/live", "/health", "/ping", "/ready"):
         assert server.ask("GET", path).status_code == 200
     server.engine.ready = False
     assert [server.ask("GET", path).status_code for path in ("/live", "/health", "/ready")] == [200, 503, 503]
+    assert server.ask("GET", "/ping").status_code == 503
+
+
+def test_load_counts_the_requests_in_progress(folder):
+    server = Server(folder)
+    assert server.ask("GET", "/load").json() == {"server_load": 0}
+    with server.admission.entered(), server.admission.entered():
+        assert server.ask("GET", "/load").json() == {"server_load": 2}
 
 
 def test_before_the_model_is_loaded_only_liveness_is_answered(folder):

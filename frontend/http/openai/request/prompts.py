@@ -83,13 +83,8 @@ async def chat_tokens(
 
     `raw`: the JSON that `body` came in.
     """
-    template, encoder = service.chat_template(), service.encoder
-
-    def prepared() -> tuple[TemplateInput, str]:
-        return encoder.prepared(template_input(body, raw, use_tools=use_tools))
-
-    given, mark = await service.off_loop(len(raw), prepared)
-    rendered = await template.render(given, moment=moment, mark=mark)
+    encoder = service.encoder
+    rendered, mark = await _rendered(service, body, raw, use_tools, moment)
     text = without(rendered, mark)
     check_text_can_fit(text, service.longest_token_chars, service.max_model_len, "messages")
 
@@ -98,6 +93,25 @@ async def chat_tokens(
         return encoder.encode_chat(rendered, mark, add_special_tokens)
 
     return await service.off_loop(LONG if mark else len(text), encode), text[-END_CHARS:]
+
+
+async def chat_text(service: Service, body: ConversationFields, raw: bytes) -> str:
+    """The conversation as the model's template writes it now."""
+    rendered, mark = await _rendered(service, body, raw, use_tools=True, moment=None)
+    return without(rendered, mark)
+
+
+async def _rendered(
+    service: Service, body: ConversationFields, raw: bytes, use_tools: bool, moment: float | None
+) -> tuple[str, str]:
+    """(the template's text, the mark in it before each special token that is the template's own)."""
+    template, encoder = service.chat_template(), service.encoder
+
+    def prepared() -> tuple[TemplateInput, str]:
+        return encoder.prepared(template_input(body, raw, use_tools=use_tools))
+
+    given, mark = await service.off_loop(len(raw), prepared)
+    return await template.render(given, moment=moment, mark=mark), mark
 
 
 def encode_text(service: Service, text: str, add_special_tokens: bool, field: str) -> list[int]:

@@ -159,7 +159,7 @@ class TokenizeTextRequest(_Body, frozen=True, kw_only=True):
     return_token_strs: bool | None = None
 
 
-class TokenizeChatRequest(_Body, frozen=True, kw_only=True):
+class ApplyTemplateRequest(_Body, frozen=True, kw_only=True):
     messages: Messages
     tools: Tools | None = None
     add_generation_prompt: bool | None = None
@@ -167,6 +167,9 @@ class TokenizeChatRequest(_Body, frozen=True, kw_only=True):
     chat_template_kwargs: TemplateKwargs | None = None
     reasoning_effort: ReasoningEffort | None = None
     verbosity: Verbosity | None = None
+
+
+class TokenizeChatRequest(ApplyTemplateRequest, frozen=True, kw_only=True):
     add_special_tokens: bool | None = None  # false: the template writes them
     return_token_strs: bool | None = None
 
