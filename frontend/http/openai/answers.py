@@ -126,6 +126,7 @@ class ChatCompletion(_Answer):
     system_fingerprint: str
     prompt_token_ids: list[int] | UnsetType = UNSET
     prompt_logprobs: PromptLogprobs | UnsetType = UNSET
+    service_tier: Literal["default"] | UnsetType = UNSET
     warnings: list[str] | UnsetType = UNSET
 
 

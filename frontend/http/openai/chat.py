@@ -9,18 +9,20 @@ from paged_serve.protocol.errors import InvalidRequest
 
 from ...admission import check_num_prompt_logprobs, check_num_shown_prompt_tokens, fitting_max_tokens
 from ...client.streams.deltas import TokenLogprobs
+from ...parsers.events import Content
 from ...parsers.output_reading import output_reading
 from ..exchange.sse import DONE, AnswerHead, Frames
 from ..service import Service
 from . import answers, logprobs
 from .chat_choice import ChatChoice, ReasoningCount
-from .chat_messages import MessageBuilder, delta_of
+from .chat_messages import MessageBuilder, continued_text, delta_of
 from .generation import Generation, Piece, Prompt
 from .request.prompts import chat_tokens
 from .request.sampling_params import chat_params
 from .request.schemas import ChatCompletionRequest, without_prompt
 from .request.structured_outputs import grammar_of
 from .request.tool_choice import tool_choice_of
+from .request.truncation import limit_of
 
 NO_FORMAT = "tools: the chat template shows no known format of calls, so they stay content; see --tool-call-parser"
 
@@ -33,6 +35,7 @@ async def chat_prompt(service: Service, body: ChatCompletionRequest, raw: bytes,
     _check_support(body)
     choice = tool_choice_of(body)
     asked_field = "max_completion_tokens" if body.max_completion_tokens is not None else "max_tokens"
+    limit = limit_of(service, body, getattr(body, asked_field) or 1)
     ids, prompt_end = await chat_tokens(
         service,
         body,
@@ -40,6 +43,7 @@ async def chat_prompt(service: Service, body: ChatCompletionRequest, raw: bytes,
         use_tools=choice.mode != "none",
         add_special_tokens=bool(body.add_special_tokens),
         moment=moment,
+        limit=limit,
     )
     default = service.sampling_defaults.get("max_tokens")
     max_tokens = fitting_max_tokens(
@@ -55,7 +59,7 @@ async def chat_prompt(service: Service, body: ChatCompletionRequest, raw: bytes,
     check_num_prompt_logprobs(params, len(ids))
     if body.return_token_ids:  # in a stream each choice begins with the prompt's
         check_num_shown_prompt_tokens(len(ids) * params.n, "return_token_ids")
-    return Prompt(array("i", ids), params, warnings=warnings, reading=reading)
+    return Prompt(array("i", ids), params, continued_text(body), warnings, reading)
 
 
 def _check_support(body: ChatCompletionRequest) -> None:
@@ -64,6 +68,8 @@ def _check_support(body: ChatCompletionRequest) -> None:
             f"max_tokens is {body.max_tokens} and max_completion_tokens is {body.max_completion_tokens}; give one",
             "max_completion_tokens",
         )
+    if body.echo and not body.continue_final_message:
+        raise InvalidRequest("echo needs continue_final_message to be true: it repeats the continued text", "echo")
 
 
 class ChatWriter:
@@ -115,6 +121,8 @@ class ChatWriter:
             for choice in choices
         ]
         messages = [MessageBuilder() for _ in whole]
+        for message in messages:
+            message.add([Content(self._prompt.text)] if self._prompt.text else [])
         async for batch in self._generation.batches():
             for piece in batch:
                 self._count(piece)
@@ -133,6 +141,7 @@ class ChatWriter:
             system_fingerprint=self._service.fingerprint,
             prompt_token_ids=self._prompt.token_ids.tolist() if self._body.return_token_ids else UNSET,
             prompt_logprobs=await self._prompt_logprobs(),
+            service_tier="default" if self._body.service_tier else UNSET,
             warnings=head.warnings or UNSET,
         )
 
@@ -150,6 +159,8 @@ class ChatWriter:
         options = self._body.stream_options
         continuous = options is not None and options.continuous_usage_stats
         more: dict[str, object] = {"warnings": head.warnings} if head.warnings else {}
+        if self._body.service_tier:
+            more["service_tier"] = "default"
         async for batch in self._generation.batches():
             events = []
             for piece in batch:
@@ -169,7 +180,8 @@ class ChatWriter:
         chunks = []
         if not choice.begun:
             choice.begun = True
-            chunk = answers.ChatChunkChoice(index=choice.index, delta=answers.ChatDelta(role="assistant", content=""))
+            begun = answers.ChatDelta(role="assistant", content=self._prompt.text or "")
+            chunk = answers.ChatChunkChoice(index=choice.index, delta=begun)
             if self._body.return_token_ids:
                 chunk.prompt_token_ids = self._prompt.token_ids.tolist()
             chunks.append(chunk)
@@ -203,7 +215,8 @@ class ChatWriter:
     def _logprobs(self, entries: Sequence[TokenLogprobs] | None) -> answers.ChatLogprobs | None:
         if not self._body.logprobs or not entries:
             return None
-        return logprobs.chat_logprobs(self._service.tokenizer, entries, self._body.top_logprobs or 0)
+        names_ids = bool(self._body.return_tokens_as_token_ids)
+        return logprobs.chat_logprobs(self._service.tokenizer, entries, self._body.top_logprobs or 0, names_ids)
 
     def _token_ids(self, piece: Piece) -> list[int] | UnsetType:
         return piece.token_ids if self._body.return_token_ids else UNSET

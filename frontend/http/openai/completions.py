@@ -26,6 +26,7 @@ from .request.prompts import prompts_tokens, split_prompt
 from .request.sampling_params import COMPLETION_MAX_TOKENS, completion_params
 from .request.schemas import CompletionRequest, without_prompt
 from .request.structured_outputs import grammar_of
+from .request.truncation import limit_of
 
 
 async def completion_prompts(service: Service, body: CompletionRequest, size: int) -> list[Prompt]:
@@ -35,13 +36,14 @@ async def completion_prompts(service: Service, body: CompletionRequest, size: in
     """
     if body.max_tokens == 0 and not body.echo:
         raise InvalidRequest("max_tokens is 0; only a completion with echo may ask for no output", "max_tokens")
-    given = split_prompt(body.prompt, service.max_model_len)
+    limit = limit_of(service, body, max(COMPLETION_MAX_TOKENS if body.max_tokens is None else body.max_tokens, 1))
+    given = split_prompt(body.prompt, limit)
     check_num_sequences(len(given), body.n or 1)
     add_special = True if body.add_special_tokens is None else body.add_special_tokens
     grammar, warnings = await grammar_of(service, body)
     prompts = []
     params: dict[int | None, SamplingParams] = {}  # by max_tokens: often one for all prompts
-    for text, ids in zip(given, await prompts_tokens(service, given, add_special), strict=True):
+    for text, ids in zip(given, await prompts_tokens(service, given, add_special, limit), strict=True):
         max_tokens = fitting_max_tokens(
             len(ids), body.max_tokens, COMPLETION_MAX_TOKENS, service.max_model_len, "prompt"
         )
@@ -49,7 +51,8 @@ async def completion_prompts(service: Service, body: CompletionRequest, size: in
             params[max_tokens] = await service.off_loop(size, completion_params, service, body, max_tokens, grammar)
             params[max_tokens].check_vocabulary(service.engine.limits.vocab_size)
             check_num_named_tokens(params[max_tokens], len(given))
-        shown = text if body.echo and isinstance(text, str) else None
+        is_whole = limit.kept is None or len(ids) < limit.kept
+        shown = text if body.echo and isinstance(text, str) and is_whole else None
         prompts.append(Prompt(array("i", ids), params[max_tokens], shown, warnings))
     num_shown = sum(len(prompt.token_ids) for prompt in prompts) * (body.n or 1)
     check_num_prompt_logprobs(prompts[0].params, num_shown)
@@ -162,6 +165,7 @@ class CompletionWriter:
             entries = self._generation.prompt_logprobs[number]
             ids, given = self._prompts[number].token_ids, self._prompts[number].text
             tokenizer, num_top = self._service.tokenizer, self._body.logprobs or 0
+            names_ids = bool(self._body.return_tokens_as_token_ids)
 
             def make() -> _Echo:
                 """The prompt as it was given, special tokens and all."""
@@ -169,7 +173,7 @@ class CompletionWriter:
                 if entries is None:
                     return _Echo(text, None)
                 shown = Detokenizer(tokenizer, skip_special_tokens=False)
-                writer = logprobs.CompletionLogprobsWriter(tokenizer, num_top, shown)
+                writer = logprobs.CompletionLogprobsWriter(tokenizer, num_top, shown, names_ids)
                 written = writer.write(ids, [None, *entries])
                 added = max(0, writer.offset - len(text))  # by the tokenizer, in front: a BOS that no one has sent
                 written.text_offset = [max(0, offset - added) for offset in written.text_offset]
@@ -192,7 +196,9 @@ class CompletionWriter:
         """For a text that follows the tokens `before`."""
         params, tokenizer = self._prompts[0].params, self._service.tokenizer
         text = Detokenizer(tokenizer, before, params.skip_special_tokens)
-        return logprobs.CompletionLogprobsWriter(tokenizer, self._body.logprobs or 0, text)
+        return logprobs.CompletionLogprobsWriter(
+            tokenizer, self._body.logprobs or 0, text, bool(self._body.return_tokens_as_token_ids)
+        )
 
 
 def _append(whole: CompletionChoice, part: CompletionChoice) -> None:

@@ -18,7 +18,7 @@ from .chat import ChatWriter, chat_prompt
 from .completions import CompletionWriter, completion_prompts
 from .generation import Generation, Prompt
 from .output_memory import OutputMemory
-from .request.schemas import ChatCompletionRequest, CompletionRequest, SamplingFields
+from .request.schemas import ChatCompletionRequest, CompletionRequest, SamplingFields, with_vocabulary
 
 
 class Writer(Protocol):
@@ -66,7 +66,7 @@ async def decode(service: Service, endpoint: Endpoint, raw: bytes) -> tuple[Samp
     options = body.stream_options
     if options is not None and (options.include_usage or options.continuous_usage_stats) and not body.stream:
         raise HttpError(400, "stream_options needs stream to be true", "stream_options")
-    return body, raw, model, translated + warnings
+    return with_vocabulary(body, service.engine.limits.vocab_size), raw, model, translated + warnings
 
 
 def _cache_salt(service: Service, exchange: Exchange, asked: str) -> str:

@@ -1,5 +1,6 @@
 """Log-probabilities in the two shapes of the field."""
 
+import functools
 from collections.abc import Sequence
 
 from ...client.streams.deltas import TokenLogprobs
@@ -8,6 +9,11 @@ from ...text.tokenizer import Tokenizer
 from .answers import ChatLogprob, ChatLogprobs, CompletionLogprobs, PromptLogprob, PromptLogprobs, TopLogprob
 
 LOWEST = -9999.0  # JSON has no infinity
+
+
+def id_name(token_id: int) -> str:
+    """What return_tokens_as_token_ids shows in place of a token's text."""
+    return f"token_id:{token_id}"
 
 
 def token_name(tokenizer: Tokenizer, token_id: int) -> str:
@@ -22,18 +28,18 @@ def token_name(tokenizer: Tokenizer, token_id: int) -> str:
 class CompletionLogprobsWriter:
     """Completions logprobs of one running text, with offsets in it: those of the tokens of one character are equal."""
 
-    def __init__(self, tokenizer: Tokenizer, num_top: int, text: Detokenizer):
+    def __init__(self, tokenizer: Tokenizer, num_top: int, text: Detokenizer, names_ids: bool = False):
         self.offset = 0
-        self._tokenizer = tokenizer
         self._num_top = num_top
         self._text = text
+        self._name = id_name if names_ids else functools.partial(token_name, tokenizer)
 
     def write(self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs | None]) -> CompletionLogprobs:
         """`logprobs` has one entry a token, None where there is none (a prompt's first token)."""
         answer = CompletionLogprobs(text_offset=[], token_logprobs=[], tokens=[], top_logprobs=[])
         for token, entry in zip(token_ids, logprobs, strict=True):
             answer.text_offset.append(self.offset)
-            answer.tokens.append(token_name(self._tokenizer, token))
+            answer.tokens.append(self._name(token))
             self.offset += len(self._text.push(token))
             answer.token_logprobs.append(None if entry is None else max(entry.logprobs[0], LOWEST))
             answer.top_logprobs.append(None if entry is None else self._top(entry))
@@ -44,7 +50,7 @@ class CompletionLogprobsWriter:
         ranked = [*zip(ids[1:], values[1:], strict=True)][: self._num_top]
         if self._num_top and ids[0] not in ids[1:]:
             ranked.append((ids[0], values[0]))
-        return {token_name(self._tokenizer, token): max(value, LOWEST) for token, value in ranked}
+        return {self._name(token): max(value, LOWEST) for token, value in ranked}
 
 
 def joined(first: CompletionLogprobs, second: CompletionLogprobs) -> CompletionLogprobs:
@@ -52,17 +58,20 @@ def joined(first: CompletionLogprobs, second: CompletionLogprobs) -> CompletionL
     return CompletionLogprobs(**{name: getattr(first, name) + getattr(second, name) for name in names})
 
 
-def chat_logprobs(tokenizer: Tokenizer, logprobs: Sequence[TokenLogprobs], num_top: int) -> ChatLogprobs:
+def chat_logprobs(
+    tokenizer: Tokenizer, logprobs: Sequence[TokenLogprobs], num_top: int, names_ids: bool = False
+) -> ChatLogprobs:
+    name = id_name if names_ids else tokenizer.token_text
     content = []
     for entry in logprobs:
         top = [
-            TopLogprob(token=tokenizer.token_text(token), logprob=max(value, LOWEST), bytes=_bytes(tokenizer, token))
+            TopLogprob(token=name(token), logprob=max(value, LOWEST), bytes=_bytes(tokenizer, token))
             for token, value in zip(entry.token_ids[1:], entry.logprobs[1:], strict=True)
         ]
         token = entry.token_ids[0]
         content.append(
             ChatLogprob(
-                token=tokenizer.token_text(token),
+                token=name(token),
                 logprob=max(entry.logprobs[0], LOWEST),
                 bytes=_bytes(tokenizer, token),
                 top_logprobs=top[:num_top],

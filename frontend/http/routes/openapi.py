@@ -117,7 +117,7 @@ def _tighten(components: dict[str, Any], max_logprobs: int, vocab_size: int, max
     for component in components.values():
         if component.get("additionalProperties") is False:
             component["additionalProperties"] = _NULL  # which is an absent field
-    for name in ("ChatCompletionRequest", "TokenizeChatRequest"):
+    for name in ("ChatCompletionRequest", "TokenizeChatRequest", "ApplyTemplateRequest"):
         kwargs = components[name]["properties"]["chat_template_kwargs"]["anyOf"][0]
         kwargs["propertyNames"] = {
             "pattern": f"^(?!({'|'.join(sorted(RESERVED_KWARGS))})$)[A-Za-z_][A-Za-z0-9_]{{0,63}}$"

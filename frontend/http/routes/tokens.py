@@ -12,6 +12,7 @@ from ..exchange.exchange import Exchange
 from ..openai import answers
 from ..openai.request import schemas
 from ..openai.request.prompts import chat_text, chat_tokens
+from ..openai.request.truncation import limit_of
 from ..service import Service
 
 MAX_LISTED_TOKENS = 1 << 18  # or as many as the model takes
@@ -23,15 +24,17 @@ async def tokenize(service: Service, exchange: Exchange) -> None:
     if await service.off_loop(len(raw), _has_messages, raw):
         chat, _ = await service.off_loop(len(raw), decode_body, schemas.TokenizeChatRequest, raw, lenient)
         service.model_name(chat.model)
-        ids, _ = await chat_tokens(service, chat, raw, add_special_tokens=bool(chat.add_special_tokens))
+        special, limit = bool(chat.add_special_tokens), limit_of(service, chat, 0)
+        ids, _ = await chat_tokens(service, chat, raw, add_special_tokens=special, limit=limit)
         names = chat.return_token_strs
     else:
         text, _ = await service.off_loop(len(raw), decode_body, schemas.TokenizeTextRequest, raw, lenient)
         service.model_name(text.model)
         special = True if text.add_special_tokens is None else text.add_special_tokens
+        limit = limit_of(service, text, 0)
         long = service.encoder.may_take_long([text.prompt])
         ids = await service.off_loop(LONG if long else len(text.prompt), _tokens, service, text.prompt, special)
-        names = text.return_token_strs
+        ids, names = limit.cut(ids), text.return_token_strs
     answer = answers.Tokens(count=len(ids), max_model_len=service.max_model_len, tokens=ids)
     if names:
         answer.token_strs = await service.off_loop(len(ids), lambda: [*map(service.tokenizer.token_text, ids)])

@@ -233,7 +233,6 @@ def test_marks_for_a_provider_and_what_asks_for_nothing_are_taken(folder, fields
     ("field", "value", "reason"),
     [
         ("store", True, "no answer is kept"),
-        ("service_tier", "flex", "there is one tier"),
         ("modalities", ["text", "audio"], "text alone"),
         ("audio", {"voice": "alloy", "format": "wav"}, "text alone"),
         ("moderation", {"model": "omni-moderation-latest"}, "no model that moderates"),

@@ -78,6 +78,33 @@ def test_the_text_that_a_template_makes_is_shown(folder):
     assert not server.engine.requests
 
 
+def test_an_answer_repeats_the_text_that_it_continues(folder, tmp_path):
+    (tmp_path / "ended.jinja").write_text(ENDED)
+    server = Server(folder, "llo", {"chat_template": str(tmp_path / "ended.jinja")})
+    body = {"messages": TALK, "continue_final_message": True, "echo": True}
+    assert server.chat(**body)["choices"][0]["message"]["content"] == "Hello"
+    chunks = server.stream("/v1/chat/completions", body)
+    assert chunks[0]["choices"][0]["delta"] == {"role": "assistant", "content": "He"}
+    assert "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks) == "Hello"
+    parts = [*TALK[:1], {"role": "assistant", "content": [{"type": "text", "text": "He"}]}]
+    assert server.chat(**body | {"messages": parts})["choices"][0]["message"]["content"] == "Hello"
+
+
+def test_a_chat_repeats_nothing_where_nothing_is_continued(folder):
+    body = {"messages": TALK[:1], "echo": True}
+    error = Server(folder).ask("POST", "/v1/chat/completions", body).json()["error"]
+    assert (error["code"], error["param"]) == (400, "echo")
+    assert "continue_final_message" in error["message"]
+
+
+def test_a_chat_names_the_tier_that_it_is_served_in(folder):
+    server = Server(folder)
+    assert "service_tier" not in server.chat()
+    assert server.chat(service_tier="auto")["service_tier"] == "default"
+    body = {"messages": TALK[:1], "service_tier": "default"}
+    assert server.stream("/v1/chat/completions", body)[0]["service_tier"] == "default"
+
+
 @pytest.mark.parametrize(
     ("fields", "param"),
     [

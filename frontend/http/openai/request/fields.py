@@ -31,7 +31,10 @@ Seed = Annotated[int, Meta(ge=-1, le=MAX_SEED, description="-1 is like no seed")
 MaxTokens = Annotated[int, Meta(ge=1, le=MAX_TOKENS)]
 MaxTokensOrNone = Annotated[int, Meta(ge=0, le=MAX_TOKENS, description="0 only together with echo")]
 MinTokens = Annotated[int, Meta(ge=0, le=MAX_TOKENS)]
-TopLogprobs = Annotated[int, Meta(ge=0, le=1024, description="The server may allow fewer (--max-logprobs)")]
+TopLogprobs = Annotated[
+    int, Meta(ge=-1, le=1024, description="-1: the whole vocabulary. The server may allow fewer (--max-logprobs)")
+]
+TruncatePromptTokens = Annotated[int, Meta(ge=-1, le=MAX_TOKENS, description="-1: as many as fit")]
 Bias = Annotated[float, Meta(ge=-100, le=100)]
 LogitBias = Annotated[dict[int, Bias], Meta(max_length=MAX_LOGIT_BIAS)]
 StopString = Annotated[str, Meta(min_length=1, max_length=MAX_STOP_STRING_CHARS)]

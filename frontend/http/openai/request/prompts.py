@@ -6,9 +6,7 @@ from paged_serve.protocol.errors import InvalidRequest
 
 from ....admission import (
     MAX_TOKENS_PER_REQUEST,
-    check_text_can_fit,
     check_token_ids,
-    fitting_max_tokens,
     too_many_tokens,
 )
 from ....conversation.conversation import ConversationFields, TemplateInput, template_input
@@ -16,16 +14,17 @@ from ....conversation.prompt_encoder import without
 from ....text.off_loop import LONG
 from ...service import Service
 from . import fields, schemas
+from .truncation import Limit
 
 END_CHARS = 64  # of a prompt, which may begin the output's reasoning
 
 
-def split_prompt(prompt: schemas.Prompt, max_model_len: int) -> list[str | list[int]]:
+def split_prompt(prompt: schemas.Prompt, limit: Limit) -> list[str | list[int]]:
     """One entry a prompt: a text, or its tokens. A list of integers is one prompt, any other list one prompt each."""
     if isinstance(prompt, str):
         return [prompt]
     if isinstance(prompt[0], int):  # millions are refused by their number, before each is looked at
-        fitting_max_tokens(len(prompt), None, None, max_model_len, "prompt")
+        limit.check_length(len(prompt), "prompt")
     elif len(prompt) > fields.MAX_PROMPTS:
         raise InvalidRequest(f"prompt has {len(prompt)} prompts; at most {fields.MAX_PROMPTS} are accepted", "prompt")
     kinds = set(map(type, prompt))
@@ -39,25 +38,26 @@ def split_prompt(prompt: schemas.Prompt, max_model_len: int) -> list[str | list[
 
 
 async def prompts_tokens(
-    service: Service, prompts: Sequence[str | list[int]], add_special_tokens: bool
+    service: Service, prompts: Sequence[str | list[int]], add_special_tokens: bool, limit: Limit
 ) -> list[list[int]]:
-    """Each prompt as token ids."""
+    """Each prompt as token ids, cut to the limit where the request asks for it."""
     for prompt in prompts:
         if isinstance(prompt, str):
-            check_text_can_fit(prompt, service.longest_token_chars, service.max_model_len, "prompt")
+            limit.check_text(prompt, service.longest_token_chars, "prompt")
         else:
-            fitting_max_tokens(len(prompt), None, None, service.max_model_len, "prompt")
+            limit.check_length(len(prompt), "prompt")
 
     def encode() -> list[list[int]]:
         vocab_size, num_tokens = service.engine.limits.vocab_size, 0
         found = []
         for prompt in prompts:
             if isinstance(prompt, str):
-                prompt = encode_text(service, prompt, add_special_tokens, "prompt")
+                check_number_of_tokens(service, prompt, "prompt", limit)
+                prompt = service.encoder.encode_prompt(prompt, add_special_tokens)
             else:
                 check_token_ids(prompt, vocab_size, "prompt")
-            found.append(prompt)
-            num_tokens += len(prompt)
+            found.append(limit.cut(prompt))
+            num_tokens += len(found[-1])
             if num_tokens > max(MAX_TOKENS_PER_REQUEST, service.max_model_len):
                 raise InvalidRequest(
                     f"the {len(found)} first prompts have {num_tokens} tokens; at most {MAX_TOKENS_PER_REQUEST} may "
@@ -78,21 +78,26 @@ async def chat_tokens(
     use_tools: bool = True,
     add_special_tokens: bool = False,
     moment: float | None = None,
+    limit: Limit | None = None,
 ) -> tuple[list[int], str]:
-    """The conversation as the model's template writes it at that moment, and the end of its text.
+    """The conversation as the model's template writes it at that moment, cut to the limit, and the end of its text.
 
     `raw`: the JSON that `body` came in.
     """
-    encoder = service.encoder
+    encoder, limit = service.encoder, limit or Limit(service.max_model_len)
     rendered, mark = await _rendered(service, body, raw, use_tools, moment)
     text = without(rendered, mark)
-    check_text_can_fit(text, service.longest_token_chars, service.max_model_len, "messages")
+    limit.check_text(text, service.longest_token_chars, "messages")
 
-    def encode() -> list[int]:
-        check_number_of_tokens(service, text, "messages")
-        return encoder.encode_chat(rendered, mark, add_special_tokens)
+    def encode() -> tuple[list[int], str]:
+        check_number_of_tokens(service, text, "messages", limit)
+        ids = encoder.encode_chat(rendered, mark, add_special_tokens)
+        kept = limit.cut(ids)
+        if len(kept) == len(ids) or limit.side == "left":
+            return kept, text[-END_CHARS:]
+        return kept, service.tokenizer.decode(kept[-END_CHARS:], skip_special_tokens=False)[-END_CHARS:]
 
-    return await service.off_loop(LONG if mark else len(text), encode), text[-END_CHARS:]
+    return await service.off_loop(LONG if mark else len(text), encode)
 
 
 async def chat_text(service: Service, body: ConversationFields, raw: bytes) -> str:
@@ -114,13 +119,7 @@ async def _rendered(
     return await template.render(given, moment=moment, mark=mark), mark
 
 
-def encode_text(service: Service, text: str, add_special_tokens: bool, field: str) -> list[int]:
+def check_number_of_tokens(service: Service, text: str, field: str, limit: Limit) -> None:
     """Raises InvalidRequest for a text that is much too long, before the memory that its tokens need is taken."""
-    check_number_of_tokens(service, text, field)
-    return service.encoder.encode_prompt(text, add_special_tokens)
-
-
-def check_number_of_tokens(service: Service, text: str, field: str) -> None:
-    """Raises InvalidRequest for a text that is much too long, before the memory that its tokens need is taken."""
-    if at_least := service.tokenizer.tokens_beyond(text, service.max_model_len):
-        raise too_many_tokens(at_least, text, service.max_model_len, field)
+    if at_least := service.tokenizer.tokens_beyond(text, limit.max_tokens):
+        raise too_many_tokens(at_least, text, limit.max_tokens, field)

@@ -19,6 +19,8 @@ from ....conversation.messages import (
 from . import fields
 
 Prompt = str | Annotated[list[str | fields.TokenId | list[fields.TokenId]], Meta(min_length=1)]
+TruncationSide = Literal["left", "right"]
+ServiceTier = Literal["auto", "default"]
 StringOrList = fields.StopString | fields.StopStringList
 
 
@@ -112,12 +114,15 @@ class SamplingFields(_Body, frozen=True, kw_only=True):
     prompt_logprobs: fields.TopLogprobs | None = None
     skip_special_tokens: bool | None = None
     add_special_tokens: bool | None = None
+    truncate_prompt_tokens: fields.TruncatePromptTokens | None = None
+    truncation_side: TruncationSide | None = None  # left
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     priority: fields.Priority | None = None
     cache_salt: fields.CacheSalt | None = None
     timeout: fields.Timeout | None = None  # or the header X-Request-Timeout
     return_token_ids: bool | None = None
+    return_tokens_as_token_ids: bool | None = None  # in logprobs
     request_id: fields.RequestId | None = None
     user: Label | None = None
 
@@ -142,6 +147,7 @@ class ChatCompletionRequest(SamplingFields, frozen=True, kw_only=True):
     include_reasoning: bool | None = None  # in the answer: true
     max_tokens: fields.MaxTokens | None = None  # until the context is full
     max_completion_tokens: fields.MaxTokens | None = None
+    echo: bool | None = None  # of the message that is continued
     logprobs: bool | None = None
     top_logprobs: fields.TopLogprobs | None = None
     # Marks for the sender's own provider, like user, and hints; no byte of an answer depends on them.
@@ -151,11 +157,14 @@ class ChatCompletionRequest(SamplingFields, frozen=True, kw_only=True):
     prompt_cache_options: PromptCacheOptions | None = None
     metadata: Metadata | None = None
     prediction: Prediction | None = None
+    service_tier: ServiceTier | None = None
 
 
 class TokenizeTextRequest(_Body, frozen=True, kw_only=True):
     prompt: str
     add_special_tokens: bool | None = None  # true
+    truncate_prompt_tokens: fields.TruncatePromptTokens | None = None
+    truncation_side: TruncationSide | None = None
     return_token_strs: bool | None = None
 
 
@@ -171,6 +180,8 @@ class ApplyTemplateRequest(_Body, frozen=True, kw_only=True):
 
 class TokenizeChatRequest(ApplyTemplateRequest, frozen=True, kw_only=True):
     add_special_tokens: bool | None = None  # false: the template writes them
+    truncate_prompt_tokens: fields.TruncatePromptTokens | None = None
+    truncation_side: TruncationSide | None = None
     return_token_strs: bool | None = None
 
 
@@ -179,6 +190,13 @@ class DetokenizeRequest(_Body, frozen=True, kw_only=True):
 
 
 Body = TypeVar("Body", bound=SamplingFields)
+_COUNTS = ("logprobs", "top_logprobs", "prompt_logprobs")
+
+
+def with_vocabulary(body: Body, vocab_size: int) -> Body:
+    """The same with the number of all tokens where -1 asks for all."""
+    all_of = [name for name in _COUNTS if getattr(body, name, None) == -1]
+    return msgspec.structs.replace(body, **dict.fromkeys(all_of, vocab_size)) if all_of else body
 
 
 def without_prompt(body: Body) -> Body:
