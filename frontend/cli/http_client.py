@@ -110,6 +110,23 @@ class HttpClient:
             if progress.event_id and not progress.complete:
                 self._say_goodbye(progress.event_id.partition(":")[0])
 
+    def post(self, path: str, body: dict[str, Any]) -> tuple[int, str, bytes]:
+        """(status, request id, body) of an answer that is no stream, whatever its status.
+
+        Sent again when the server is too busy or the connection breaks: the key makes that one request.
+        """
+        progress = _Progress()
+        while True:
+            try:
+                with self._any_response("POST", path, body, progress.headers()) as response:
+                    answer = response.status, response.headers.get("X-Request-Id", ""), response.read()
+                if answer[0] not in (429, 503) or progress.tries == MAX_TRIES:
+                    return answer
+                error: PagedServeError = _BrokenOff(f"{self._url} is too busy")
+            except (_Unreachable, _BrokenOff) as broken:
+                error = _BrokenOff(str(broken))  # a server that is being restarted comes back
+            progress.pause(error)
+
     def _events(self, path: str, body: dict[str, Any], progress: "_Progress") -> Iterator[dict[str, Any]]:
         """What comes over one connection."""
         with self._response("POST", path, body, progress.headers()) as response:
@@ -140,6 +157,17 @@ class HttpClient:
     def _response(
         self, method: str, path: str, body: dict[str, Any] | None, headers: dict[str, str] | None = None
     ) -> Iterator[http.client.HTTPResponse]:
+        with self._any_response(method, path, body, headers) as response:
+            if response.status not in (200, 204):
+                kind = _TryLater if response.status in (429, 503) else InvalidRequest
+                raise kind(f"the server answers {response.status}: {_message(response.read())}")
+            yield response
+
+    @contextmanager
+    def _any_response(
+        self, method: str, path: str, body: dict[str, Any] | None, headers: dict[str, str] | None = None
+    ) -> Iterator[http.client.HTTPResponse]:
+        """Whatever its status."""
         connection = self._connection(GOODBYE_WITHIN_S if method == "DELETE" else None)
         connected = False
         try:
@@ -149,9 +177,6 @@ class HttpClient:
             text = json.dumps(body) if body else None
             connection.request(method, root + path, text, {**self._headers, **(headers or {})})
             with connection.getresponse() as response:
-                if response.status not in (200, 204):
-                    kind = _TryLater if response.status in (429, 503) else InvalidRequest
-                    raise kind(f"the server answers {response.status}: {_message(response.read())}")
                 yield response
         except (OSError, http.client.HTTPException) as error:
             reason = getattr(error, "strerror", None) or str(error) or type(error).__name__

@@ -14,6 +14,7 @@ COMMANDS = {  # name: (module, line in the help)
     "serve": (f"{_CLI}.serve", "Serve a model over HTTP; this is what `paged-serve MODEL` does."),
     "chat": (f"{_CLI}.chat", "Chat in the terminal, with a running server or a model of your own."),
     "complete": (f"{_CLI}.complete", "Complete one prompt in the terminal."),
+    "run-batch": ("paged_serve.frontend.run_batch.command", "Answer a file of requests into another file."),
     "bench": ("paged_serve.frontend.bench.command", "Measure a model, a server, or a start."),
     "keygen": (f"{_CLI}.keygen", "Make a key pair for clients of other hosts, or for the server that they reach."),
     "config": (f"{_CLI}.config", "Show the configuration that `serve` would use, and where each value comes from."),

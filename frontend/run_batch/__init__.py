@@ -1,0 +1,1 @@
+"""`paged-serve run-batch`: a file of requests, answered into another."""

@@ -1,0 +1,40 @@
+"""`paged-serve run-batch`: OpenAI's batch files, answered by a model or a running server."""
+
+from typing import Any
+
+import click
+
+from paged_serve.protocol.errors import ConfigError
+
+from ..cli.terminal import server
+from ..config.options import GroupedCommand, config_options
+from .batch_file import ResultFile
+from .runner import BatchRun
+
+
+@click.command("run-batch", cls=GroupedCommand)
+@click.option("--input-file", "-i", "input_path", metavar="FILE", required=True, help="Requests, a JSON object a line.")
+@click.option(
+    *("--output-file", "-o", "output_path"),
+    metavar="FILE",
+    required=True,
+    help="Answers, in the order in which they come. Requests whose custom_id it has already are skipped.",
+)
+@click.option(
+    "--concurrency", type=click.IntRange(1, 1024), default=64, show_default=True, metavar="N", help="Requests at once."
+)
+@click.option("--url", "--base-url", "url", metavar="URL", help="A running server, like http://127.0.0.1:8000.")
+@config_options
+def command(*, input_path: str, output_path: str, concurrency: int, **flags: Any) -> int:
+    """Answer the requests of a file with MODEL, or with the server at --url."""
+    try:
+        with open(input_path, "rb") as requests:
+            results = ResultFile(output_path)
+            try:
+                with server(flags) as (client, _):
+                    counts = BatchRun(client, results, concurrency).run(requests)
+            finally:
+                results.close()
+    except OSError as error:
+        raise ConfigError(f"{error.filename or output_path}: {error.strerror}") from None
+    return 1 if counts.failed else 0

@@ -1,0 +1,178 @@
+"""`run-batch`: OpenAI's batch files, with the built-in model and with a server that fails."""
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from click.testing import CliRunner
+
+from paged_serve.frontend.cli import http_client
+from paged_serve.frontend.cli.main import cli
+from paged_serve.protocol.errors import ConfigError, EngineDead
+
+
+class Busy(ThreadingHTTPServer):
+    """Answers with the prompt; `statuses` are those of the first answers, 0: the connection breaks."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.statuses: list[int] = []
+        self.prompts: list[str] = []
+        self.keys: list[str] = []
+        self.num_active = self.most_active = 0
+        self.lock = threading.Lock()
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Busy
+
+    def do_GET(self) -> None:
+        self.answer(200, {"data": [{"id": "small"}]})
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        with self.server.lock:
+            self.server.num_active += 1
+            self.server.most_active = max(self.server.most_active, self.server.num_active)
+            self.server.prompts.append(body["prompt"])
+            self.server.keys.append(self.headers["Idempotency-Key"])
+            status = self.server.statuses.pop(0) if self.server.statuses else 200
+        if status:
+            self.answer(status, {"text": body["prompt"]})
+        with self.server.lock:
+            self.server.num_active -= 1
+
+    def answer(self, status: int, body: dict) -> None:
+        text = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(text)))
+        self.send_header("X-Request-Id", "r")
+        self.end_headers()
+        self.wfile.write(text)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def server(monkeypatch) -> Iterator[Busy]:
+    monkeypatch.setattr(http_client, "FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr(http_client, "LONGEST_PAUSE_S", 0.001)
+    with Busy() as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def line(number: int, **fields: object) -> dict:
+    body = {"prompt": f"p{number}"}
+    return {"custom_id": f"c{number}", "method": "POST", "url": "/v1/completions", "body": body} | fields
+
+
+def write(path, lines) -> None:
+    path.write_text("".join(text if isinstance(text, str) else json.dumps(text) + "\n" for text in lines))
+
+
+def run(server: Busy, folder, *options: str):
+    url = f"http://127.0.0.1:{server.server_address[1]}"
+    files = ["-i", str(folder / "in.jsonl"), "-o", str(folder / "out.jsonl")]
+    return CliRunner().invoke(cli, ["run-batch", *files, "--url", url, *options], standalone_mode=False)
+
+
+def results(folder) -> dict:
+    found = [json.loads(text) for text in (folder / "out.jsonl").read_text().splitlines()]
+    assert len({entry["custom_id"] for entry in found}) == len(found)
+    return {entry["custom_id"]: entry for entry in found}
+
+
+def test_every_request_is_answered_with_so_many_at_once(server, tmp_path):
+    write(tmp_path / "in.jsonl", [*map(line, range(50)), "\n"])
+    done = run(server, tmp_path, "--concurrency", "4")
+    assert (done.exception, done.return_value) == (None, 0)
+    assert server.most_active <= 4
+    found = results(tmp_path)
+    for number in range(50):
+        entry = found[f"c{number}"]
+        assert entry["response"] == {"status_code": 200, "request_id": "r", "body": {"text": f"p{number}"}}
+        assert entry["error"] is None
+        assert entry["id"].startswith("batch_req_")
+    assert "50 answered, 0 failed, 0 skipped" in done.stderr
+
+
+def test_a_later_run_continues_behind_a_torn_line(server, tmp_path):
+    write(tmp_path / "in.jsonl", map(line, range(6)))
+    run(server, tmp_path)
+    lines = (tmp_path / "out.jsonl").read_bytes().splitlines(keepends=True)
+    (tmp_path / "out.jsonl").write_bytes(b"".join(lines[:3]) + lines[3][:20])
+    server.prompts.clear()
+    done = run(server, tmp_path)
+    assert (done.return_value, len(server.prompts)) == (0, 3)
+    assert set(results(tmp_path)) == {f"c{number}" for number in range(6)}
+    assert "3 answered, 0 failed, 3 skipped" in done.stderr
+
+
+def test_lines_that_are_no_requests_get_a_reason_each(server, tmp_path):
+    wrong = [
+        line(1, method="GET"),
+        line(2, url="/v1/embeddings"),
+        line(3, body={"prompt": "a", "stream": True}),
+        "no JSON\n",
+        line(4),
+    ]
+    write(tmp_path / "in.jsonl", wrong)
+    assert run(server, tmp_path).return_value == 1
+    found = results(tmp_path)
+    reasons = {name: entry["error"] and entry["error"]["message"] for name, entry in found.items()}
+    assert "method is 'GET'" in reasons["c1"]
+    assert "url is '/v1/embeddings'" in reasons["c2"]
+    assert "stream is true" in reasons["c3"]
+    assert "line 4 is no request" in reasons[None]
+    assert (reasons["c4"], server.prompts) == (None, ["p4"])
+
+
+def test_a_refusal_is_an_answer_and_the_run_fails(server, tmp_path):
+    server.statuses = [400]
+    write(tmp_path / "in.jsonl", [line(1)])
+    assert run(server, tmp_path).return_value == 1
+    assert results(tmp_path)["c1"]["response"]["status_code"] == 400
+
+
+def test_a_busy_server_and_a_broken_connection_are_asked_again_with_the_same_key(server, tmp_path):
+    server.statuses = [503, 429, 0]
+    write(tmp_path / "in.jsonl", [line(1)])
+    assert run(server, tmp_path).return_value == 0
+    assert len(server.keys) == 4
+    assert len(set(server.keys)) == 1
+
+
+def test_a_server_that_is_gone_ends_the_run_and_is_no_result(server, tmp_path):
+    server.statuses = [200, *[0] * 20]
+    write(tmp_path / "in.jsonl", map(line, range(2)))
+    assert isinstance(run(server, tmp_path, "--concurrency", "1").exception, EngineDead)
+    assert set(results(tmp_path)) == {"c0"}
+
+
+def test_a_file_of_another_kind_is_not_written_to(server, tmp_path):
+    write(tmp_path / "in.jsonl", [line(1)])
+    (tmp_path / "out.jsonl").write_text("precious\n")
+    assert isinstance(run(server, tmp_path).exception, ConfigError)
+    assert (tmp_path / "out.jsonl").read_text() == "precious\n"
+
+
+def test_the_built_in_model_answers_a_file(tmp_path):
+    body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 3, "temperature": 0}
+    chat = line(1, url="/v1/chat/completions", body=body)
+    write(tmp_path / "in.jsonl", [chat, line(2, body={"prompt": "The capital of France is", "max_tokens": 3})])
+    files = ["-i", str(tmp_path / "in.jsonl"), "-o", str(tmp_path / "out.jsonl")]
+    command = [sys.executable, "-m", "paged_serve", "run-batch", *files]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    found = results(tmp_path)
+    assert found["c1"]["response"]["body"]["choices"][0]["message"]["content"]
+    assert found["c2"]["response"]["body"]["usage"]["completion_tokens"] == 3
