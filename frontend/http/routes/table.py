@@ -1,6 +1,5 @@
 """Every route in one table: what it takes, what it answers, and the function that does it."""
 
-
 from paged_serve import __version__
 from paged_serve.protocol.messages.config import ServerConfig
 
