@@ -102,7 +102,13 @@ def _tighten(components: dict[str, Any], max_logprobs: int, vocab_size: int, max
         "anyOf": [{"type": "object", "properties": {"type": {"const": "text"}}, "required": ["type"]}, _NULL]
     }
     chat["tool_choice"] = {"anyOf": [{"type": "string", "enum": ["none", "auto"]}, _NULL]}
-    top = {"anyOf": [{"type": "integer", "minimum": 0, "maximum": max_logprobs}, _NULL], "default": None}
+    top = {
+        "anyOf": [
+            {"type": "integer", "minimum": 0 if vocab_size > max_logprobs else -1, "maximum": max_logprobs},
+            _NULL,
+        ],
+        "default": None,
+    }
     completion["logprobs"] = completion["prompt_logprobs"] = chat["top_logprobs"] = chat["prompt_logprobs"] = top
     for properties in (completion, chat):
         properties["allowed_token_ids"] = {"anyOf": [tokens, _NULL], "default": None}
