@@ -108,6 +108,8 @@ def _ended(plan: ScheduledStep, decode: DecodeSet, tokens: "array[int]") -> dict
         stop_ids = decode.stop_ids
         stopped = (decode.sequences[index] for index, token in enumerate(tokens) if token in stop_ids)
         candidates = list(chain(stopped, candidates))
+    if sum(decode.num_plain.values()) < len(decode):
+        candidates += [each for each in decode.sequences if each.request.params.repetition_detection is not None]
     reasons = {sequence: finish_reason(sequence) for sequence in candidates}
     return {sequence: reason for sequence, reason in reasons.items() if reason is not None}
 

@@ -45,6 +45,11 @@ class ScheduledStep:
                 yield sequence
         yield from (chunk.sequence for chunk in self.chunks if not chunk.discarded)
 
+    def computed(self) -> Iterator[Sequence]:
+        """All that a worker computes, also for results that are not wanted any more."""
+        yield from self.decode.sequences
+        yield from (chunk.sequence for chunk in self.chunks)
+
     def withdraw(self, sequence: Sequence) -> int:
         """It gives its row back before this step is sent; returns the tokens that others may have."""
         withdrawn = [chunk for chunk in self.chunks if chunk.sequence is sequence]

@@ -1,10 +1,10 @@
 """Finds the request that kills workers, so that it ends alone.
 
-After a death that a request may have caused, all sequences whose steps were in flight are candidates. Each is run
-alone, one step at a time, until it has the tokens that those steps would have given it, which clears it; a worker that
-dies meanwhile was killed by it. So one poison request costs two worker groups, and all others go on. Results do not
-depend on what shares a step: a poison request kills workers at the same token every time, and one beyond it is
-innocent.
+After a death that a request may have caused, all sequences whose steps were in flight are candidates, preempted ones
+too. Each is run alone, one step at a time, until it has the tokens that those steps would have given it, which clears
+it; a worker that dies meanwhile was killed by it. So one poison request costs two worker groups, and all others go on.
+Results do not depend on what shares a step: a poison request kills workers at the same token every time, and one beyond
+it is innocent.
 
 Deaths from outside (SIGKILL without a shortage of memory, SIGTERM, a halt) make no request a candidate. An innocent one
 ends with an error only if workers break twice by themselves, the second time while the candidates are being cleared.
@@ -16,7 +16,7 @@ Candidates of a core's death come one request at a time (core_poison.py), and ar
 from collections import Counter
 from collections.abc import Iterable
 
-from ..requests.request import Sequence
+from ..requests.request import Sequence, SequenceState
 from .scheduled_step import ScheduledStep
 
 
@@ -55,7 +55,8 @@ class WorkerPoison:
 
     def count_death(self, in_flight: Iterable[ScheduledStep]) -> Sequence | None:
         """The workers died with these steps unanswered; returns the poison, if it is known now."""
-        steps = Counter(sequence for step in in_flight for sequence in step.sequences())
+        computed = (sequence for step in in_flight for sequence in step.computed())
+        steps = Counter(sequence for sequence in computed if sequence.state is not SequenceState.FINISHED)
         alone = next(iter(steps)) if len(steps) == 1 else None
         if alone is not None and len(alone.output) < self._candidates.get(alone, 0):
             self._candidates.clear()

@@ -188,3 +188,23 @@ def test_a_candidate_may_need_every_block_there_is(drive):
     replace_workers(driver)
     assert run(driver) == 0
     assert len(driver.tokens[stream]) == 2
+
+
+def test_a_poison_request_that_is_preempted_while_it_kills_is_found(drive):
+    driver = drive(pipeline_depth=2)
+    kept = driver.add([3] * 5, max_tokens=30, seed=1)
+    poison = driver.add([4] * 5, max_tokens=30, seed=POISON)
+    replace_workers(driver, POISON)
+    deaths = 0
+    while not driver.engine.is_idle:
+        try:
+            driver.step()
+        except WorkerDied:
+            deaths += 1
+            if deaths == 1:
+                [sequence] = [each for each in driver.scheduler.running if each.seed == POISON]
+                driver.scheduler.preempt(sequence)
+            replace_workers(driver, POISON)
+    assert deaths == 2
+    assert driver.ends[poison].finish_reason is FinishReason.ERROR
+    assert len(driver.tokens[kept]) == 30
