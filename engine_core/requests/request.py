@@ -135,8 +135,9 @@ class Sequence:
 
     @property
     def plain(self) -> bool:
-        """A decode step outputs the token alone."""
-        return self.request.params.logprobs is None
+        """A decode step outputs the token alone, and a look at the token shows whether the sequence ends."""
+        params = self.request.params
+        return params.logprobs is None and params.repetition_detection is None
 
     @property
     def may_read_cache(self) -> bool:

@@ -1,6 +1,6 @@
 """When a sequence ends. Stop strings are the frontend's; here are EOS, stop tokens and length."""
 
-from paged_serve.protocol.messages.sampling_params import FinishReason
+from paged_serve.protocol.messages.sampling_params import FinishReason, RepetitionDetection
 
 from .request import Sequence
 
@@ -12,7 +12,21 @@ def finish_reason(sequence: Sequence) -> FinishReason | None:
         return FinishReason.STOP
     if sequence.num_tokens >= sequence.token_limit:
         return FinishReason.LENGTH
+    params = sequence.request.params
+    if params.repetition_detection is not None and len(output) >= params.min_tokens:
+        return FinishReason.REPETITION if repeats(output, params.repetition_detection) else None
     return None
+
+
+def repeats(output: list[int], detection: RepetitionDetection) -> bool:
+    """Whether the last tokens are one pattern again and again."""
+    count, length = detection.min_count, len(output)
+    longest = min(detection.max_pattern_size, length // count)
+    return any(
+        output[-1] == output[-1 - size]  # most sizes are ruled out by it
+        and output[-size * (count - 1) :] == output[-size * count : -size]
+        for size in range(max(detection.min_pattern_size, 1), longest + 1)
+    )
 
 
 def stop_token_id(sequence: Sequence) -> int | None:

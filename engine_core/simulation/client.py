@@ -19,6 +19,7 @@ from paged_serve.protocol.messages.message import pack_ids, unpack_ids, unpack_i
 from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
 
 from ..engine.engine import DEADLY, NOT_FINITE
+from ..requests.stopping import repeats
 from .fake_worker import extend_hash, masked_ids, sample
 from .scenario import EOS, Scenario
 
@@ -55,6 +56,9 @@ def output_alone(
             return output, FinishReason.STOP
         if len(request.prompt_token_ids) // 4 + len(output) == token_limit:
             return output, FinishReason.LENGTH
+        detection = params.repetition_detection
+        if detection is not None and len(output) >= params.min_tokens and repeats(output, detection):
+            return output, FinishReason.REPETITION
 
 
 class SimulatedClient:

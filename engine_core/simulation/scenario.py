@@ -7,7 +7,7 @@ from typing import Any
 from paged_serve.protocol.messages.config import CacheConfig, Config, SchedulerConfig
 from paged_serve.protocol.messages.engine_core import EngineCoreRequest
 from paged_serve.protocol.messages.message import pack_ids
-from paged_serve.protocol.messages.sampling_params import SamplingParams
+from paged_serve.protocol.messages.sampling_params import RepetitionDetection, SamplingParams
 
 from ..admission.validation import ModelFacts
 
@@ -128,4 +128,5 @@ def draw_params(rng: random.Random, facts: ModelFacts) -> SamplingParams:
         logprobs=rng.choice((None, None, 0, 2)),
         prompt_logprobs=rng.choice((None, None, None, 1)),
         skip_reading_prefix_cache=rng.random() < 0.1,
+        repetition_detection=RepetitionDetection(max_pattern_size=3, min_count=2) if rng.random() < 0.2 else None,
     )

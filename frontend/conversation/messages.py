@@ -70,6 +70,7 @@ class Tool(WithTool, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 Messages = Annotated[list[ChatMessage], Meta(min_length=1, max_length=MAX_MESSAGES)]
 Tools = Annotated[list[Tool], Meta(max_length=MAX_TOOLS)]
+Functions = Annotated[list[Function], Meta(max_length=MAX_TOOLS)]
 
 
 class Conversation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

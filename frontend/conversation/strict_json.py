@@ -32,6 +32,15 @@ def decode_body(kind: type[Body], body: bytes, lenient: bool = False) -> tuple[B
     return decoder.decode(body)
 
 
+def has_field(body: bytes, name: str) -> bool:
+    """Whether the object has it; false for what is none, which its decoder refuses. Raises InvalidRequest."""
+    check_number_of_nodes(body)
+    try:
+        return name in msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return False
+
+
 @functools.cache
 def _decoder(kind: Any, lenient: bool) -> Any:
     return BodyDecoder(kind, lenient)

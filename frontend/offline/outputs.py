@@ -32,7 +32,7 @@ class CompletionOutput:
     token_ids: list[int]
     cumulative_logprob: float | None = None  # None unless logprobs were asked for
     logprobs: list[LogprobsByToken] | None = None  # one a token; the token itself comes first
-    finish_reason: str | None = None  # "stop", "length", "abort", "error"
+    finish_reason: str | None = None  # "stop", "length", "repetition", "abort", "error"
     stop_reason: int | str | None = None  # the stop token or string; None for EOS; the reason of an error
 
     def finished(self) -> bool:

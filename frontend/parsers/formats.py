@@ -49,7 +49,7 @@ class ToolFormat:
 
     name: str
     states: Mapping[str, State]
-    form: CallForm | None  # None: outputs cannot be held to calls
+    form: CallForm | None  # None: of channels, whose forms are in channel_forms.py
     start: str = CONTENT
 
 

@@ -32,6 +32,7 @@ class FinishReason(IntEnum):
     LENGTH = 1  # max_tokens or the context's end
     ABORT = 2
     ERROR = 3
+    REPETITION = 4  # as repetition_detection asks
 
     @property
     def api_name(self) -> str:
@@ -70,6 +71,41 @@ _TokenId = Annotated[int, Meta(ge=0, le=MAX_TOKEN_ID)]
 _BadWord = Annotated[tuple[_TokenId, ...], Meta(max_length=MAX_BAD_WORD_TOKENS)]
 
 
+MAX_PATTERN_SIZE = 128  # tokens
+MAX_REPEATED_TOKENS = 2048
+
+
+class RepetitionDetection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """An output ends once its last tokens are `min_count` times one pattern. Raises InvalidRequest."""
+
+    max_pattern_size: Annotated[int, Meta(ge=1, le=MAX_PATTERN_SIZE)]  # tokens
+    min_pattern_size: Annotated[int, Meta(ge=0, le=MAX_PATTERN_SIZE)] = 1  # 0 is 1
+    min_count: Annotated[int, Meta(ge=2, le=MAX_REPEATED_TOKENS)]
+
+    def __post_init__(self) -> None:
+        field = "repetition_detection"
+        bounds = (
+            ("max_pattern_size", 1, MAX_PATTERN_SIZE),
+            ("min_pattern_size", 0, MAX_PATTERN_SIZE),
+            ("min_count", 2, MAX_REPEATED_TOKENS),
+        )
+        for name, low, high in bounds:
+            value: Any = getattr(self, name)
+            if type(value) is not int or not low <= value <= high:
+                raise InvalidRequest(f"{field}.{name} is {value!r:.100}; it must be between {low} and {high}", field)
+        if self.min_pattern_size > self.max_pattern_size:
+            raise InvalidRequest(
+                f"{field}.min_pattern_size is {self.min_pattern_size}, above max_pattern_size={self.max_pattern_size}",
+                field,
+            )
+        if (num_tokens := self.max_pattern_size * self.min_count) > MAX_REPEATED_TOKENS:
+            raise InvalidRequest(
+                f"{field}: {self.min_count} times {self.max_pattern_size} tokens are {num_tokens}; at most "
+                f"{MAX_REPEATED_TOKENS} are compared",
+                field,
+            )
+
+
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """How to sample one request. Raises InvalidRequest naming the field, the value and the limit.
 
@@ -103,6 +139,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     detokenize: bool = True
     skip_special_tokens: bool = True
     skip_reading_prefix_cache: bool = False
+    repetition_detection: RepetitionDetection | None = None
 
     def __post_init__(self) -> None:
         for name in ("stop", "bad_words"):
@@ -177,6 +214,10 @@ def _check(params: SamplingParams) -> None:
             raise InvalidRequest("allowed_token_ids is empty; leave it out or name one token", "allowed_token_ids")
     if params.logit_bias is not None:
         _check_logit_bias(params.logit_bias)
+    detection: Any = params.repetition_detection
+    if not isinstance(detection, RepetitionDetection | None):
+        kind = f"repetition_detection is a {type(detection).__name__}"
+        raise InvalidRequest(f"{kind}; it must be a RepetitionDetection", "repetition_detection")
     if params.structured_outputs is not None or params.grammar is not None:
         _check_with_grammar(params)
 

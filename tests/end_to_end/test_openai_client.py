@@ -183,3 +183,29 @@ def test_continue_final_message_continues_an_answer(client):
     begun = {"role": "assistant", "content": begin}
     rest = answer([question, begun], continue_final_message=True, add_generation_prompt=False)
     assert begin + rest == whole
+
+
+def test_an_output_that_repeats_itself_ends(client):
+    """One token is likeliest by far, so that the output is that token again and again."""
+    fields = {"model": "demo", "prompt": "The capital of France is", "max_tokens": 32, "logit_bias": {"50": 100}}
+    detection = {"max_pattern_size": 4, "min_count": 5}
+    free = client.completions.create(**fields, temperature=0)
+    assert (free.usage.completion_tokens, free.choices[0].finish_reason) == (32, "length")
+    for stream in (False, True):
+        answer = client.completions.create(
+            **fields, temperature=0, stream=stream, extra_body={"repetition_detection": detection}
+        )
+        choices = [chunk.choices[0] for chunk in answer] if stream else [answer.choices[0]]
+        assert choices[-1].finish_reason == "repetition"
+        text = "".join(choice.text for choice in choices)
+        assert text * 32 == free.choices[0].text * 5
+
+
+def test_a_prompt_is_computed_again_on_request(client):
+    fields = {"model": "demo", "prompt": "The capital of France is " * 20, "max_tokens": 1, "temperature": 0}
+    cached = []
+    for skip in (False, False, True):
+        answer = client.completions.create(**fields, extra_body={"skip_reading_prefix_cache": skip})
+        cached.append(answer.usage.prompt_tokens_details.cached_tokens)
+    assert cached[1] > 0
+    assert cached[2] == 0

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import inspect
 
 from paged_serve.protocol.messages.engine_core import EngineCoreRequest, Logprobs, TokenColumns
-from paged_serve.protocol.messages.sampling_params import SamplingParams
+from paged_serve.protocol.messages.sampling_params import RepetitionDetection, SamplingParams
 from paged_serve.protocol.messages.structured_outputs import Grammar, StructuredOutputsParams
 from paged_serve.protocol.messages.worker import NewRow, RowLogprobs, RowPromptLogprobs, SchedulerOutput
 
@@ -47,6 +47,7 @@ def sampling_params(rng: random.Random) -> SamplingParams:
         grammar=None if ids else rng.choice([None, Grammar("start: é", (1, 2))]),
         logprobs=rng.choice([None, 0, 20]),
         skip_special_tokens=rng.random() < 0.5,
+        repetition_detection=rng.choice([None, RepetitionDetection(max_pattern_size=3, min_count=2)]),
     )
 
 
@@ -59,6 +60,8 @@ def constrained(cls: Any, values: dict[str, Any], rng: random.Random) -> dict[st
     elif cls in (Logprobs, RowPromptLogprobs):
         values |= {name: column(rng, rows * (k + 1)) for name in ("token_ids", "logprobs")}
         values |= {"ranks": column(rng, rows)}
+    elif cls is RepetitionDetection:
+        values |= {"max_pattern_size": rng.randint(8, 16), "min_pattern_size": rng.randint(0, 8), "min_count": 2 + rows}
     elif cls is RowLogprobs:
         values |= {name: column(rng, k + 1) for name in ("token_ids", "logprobs")}
     elif cls is SchedulerOutput:

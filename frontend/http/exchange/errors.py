@@ -23,12 +23,13 @@ _TYPES = {
     429: "RateLimitError",
     431: "HeadersTooLargeError",
     500: "InternalServerError",
+    501: "NotImplementedError",
     503: "ServiceUnavailableError",
     504: "DeadlineExceededError",
 }
 
 
-_DO_NOT_RETRY = [(b"x-should-retry", b"false")]  # OpenAI's clients ask again after any 5xx: for a time that is over
+DO_NOT_RETRY = [(b"x-should-retry", b"false")]  # OpenAI's clients ask again after any 5xx: for a time that is over
 
 
 class ErrorDetail(msgspec.Struct, frozen=True):
@@ -63,10 +64,10 @@ def http_error(error: Exception, request_id: str) -> HttpError:
         case Overloaded(message=message, retry_after_s=seconds, draining=draining):
             return HttpError(503 if draining else 429, message, headers=retry_after(seconds))
         case RequestExpired(message=message, param=param):
-            return HttpError(504, message, param, headers=_DO_NOT_RETRY)
+            return HttpError(504, message, param, headers=DO_NOT_RETRY)
         case RequestFailed():
             message = f"The engine cannot compute request {request_id}; sending it again will not help."
-            return HttpError(500, message, headers=_DO_NOT_RETRY)
+            return HttpError(500, message, headers=DO_NOT_RETRY)
         case EngineDead():
             return HttpError(500, f"The engine failed on request {request_id}; sending it again may help.")
         case _:

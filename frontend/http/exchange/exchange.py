@@ -63,6 +63,7 @@ class Exchange:
     status: int = 0  # 0: none has been sent
     page_headers: Headers = field(default_factory=list)  # of the answer, for the page that asked
     _body_taken: Callable[[], None] = field(init=False)
+    _peeked: bytes | None = None
 
     def __post_init__(self) -> None:
         self._body_taken = self.scope.pop(BODY_TAKEN, _nothing)  # else the scope would keep its connection
@@ -97,9 +98,17 @@ class Exchange:
             "timeout",
         )
 
+    async def peek(self) -> bytes:
+        """The body, which `body` will return as well. Raises as it does."""
+        self._peeked = await self.body()
+        return self._peeked
+
     async def body(self) -> bytes:
         """Raises HttpError 413 for a body that is too long, 415 for one that is compressed; Overloaded, 429, when there
         is no memory for what it becomes."""
+        if self._peeked is not None:
+            body, self._peeked = self._peeked, None
+            return body
         if (coding := self.headers.get("content-encoding", "").strip().lower()) not in ("", "identity"):
             raise HttpError(
                 415,

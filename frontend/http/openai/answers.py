@@ -6,19 +6,19 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 
-class _Answer(msgspec.Struct, kw_only=True, gc=False):
-    pass
+class Answer(msgspec.Struct, kw_only=True, gc=False):
+    """Base of all bodies; instances hold no cycles."""
 
 
-class PromptTokensDetails(_Answer):
+class PromptTokensDetails(Answer):
     cached_tokens: int
 
 
-class CompletionTokensDetails(_Answer):
+class CompletionTokensDetails(Answer):
     reasoning_tokens: int
 
 
-class Usage(_Answer):
+class Usage(Answer):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
@@ -26,7 +26,39 @@ class Usage(_Answer):
     completion_tokens_details: CompletionTokensDetails | UnsetType = UNSET  # of a chat, where it is known
 
 
-class PromptLogprob(_Answer):
+class Timings(Answer):
+    """As llama.cpp's server has it: milliseconds and tokens a second, of all choices; waiting counts as prompt."""
+
+    cache_n: int  # prompt tokens that were in the prefix cache
+    prompt_n: int  # that were computed
+    prompt_ms: float  # from the request's arrival to its first token
+    prompt_per_token_ms: float | None
+    prompt_per_second: float | None
+    predicted_n: int
+    predicted_ms: float  # from the first token to the last
+    predicted_per_token_ms: float | None
+    predicted_per_second: float | None
+
+    @classmethod
+    def of(cls, cached: int, computed: int, prompt_s: float, generated: int, generation_s: float) -> "Timings":
+        return cls(
+            cache_n=cached,
+            prompt_n=computed,
+            prompt_ms=round(1000 * prompt_s, 3),
+            prompt_per_token_ms=_ratio(1000 * prompt_s, computed),
+            prompt_per_second=_ratio(computed, prompt_s),
+            predicted_n=generated,
+            predicted_ms=round(1000 * generation_s, 3),
+            predicted_per_token_ms=_ratio(1000 * generation_s, generated),
+            predicted_per_second=_ratio(generated, generation_s),
+        )
+
+
+def _ratio(of: float, to: float) -> float | None:
+    return round(of / to, 3) if to else None
+
+
+class PromptLogprob(Answer):
     logprob: float
     rank: int | None
     decoded_token: str
@@ -35,7 +67,7 @@ class PromptLogprob(_Answer):
 PromptLogprobs = list[dict[int, PromptLogprob] | None]  # one a prompt token; the first has none
 
 
-class CompletionLogprobs(_Answer):
+class CompletionLogprobs(Answer):
     """One entry a token in each list; with echo the prompt's tokens come first."""
 
     text_offset: list[int]
@@ -44,7 +76,7 @@ class CompletionLogprobs(_Answer):
     top_logprobs: list[dict[str, float] | None]
 
 
-class CompletionChoice(_Answer):
+class CompletionChoice(Answer):
     index: int
     text: str
     logprobs: CompletionLogprobs | None = None
@@ -55,7 +87,7 @@ class CompletionChoice(_Answer):
     prompt_logprobs: PromptLogprobs | UnsetType = UNSET
 
 
-class Completion(_Answer):
+class Completion(Answer):
     id: str
     object: Literal["text_completion"]
     created: int
@@ -63,41 +95,42 @@ class Completion(_Answer):
     choices: list[CompletionChoice]
     usage: Usage
     system_fingerprint: str
+    timings: Timings | UnsetType = UNSET
     warnings: list[str] | UnsetType = UNSET
 
 
-class TopLogprob(_Answer):
+class TopLogprob(Answer):
     token: str
     logprob: float
     bytes: list[int]
 
 
-class ChatLogprob(_Answer):
+class ChatLogprob(Answer):
     token: str
     logprob: float
     bytes: list[int]
     top_logprobs: list[TopLogprob]
 
 
-class ChatLogprobs(_Answer):
+class ChatLogprobs(Answer):
     content: list[ChatLogprob]
 
 
-class FunctionCall(_Answer, kw_only=True):
+class FunctionCall(Answer, kw_only=True):
     """In a stream the name comes once, and the arguments piece by piece."""
 
     name: str | UnsetType = UNSET
     arguments: str  # JSON
 
 
-class ToolCall(_Answer, kw_only=True):
+class ToolCall(Answer, kw_only=True):
     id: str | UnsetType = UNSET
     type: Literal["function"] | UnsetType = UNSET
     function: FunctionCall
     index: int | UnsetType = UNSET  # in a stream
 
 
-class ChatAnswerMessage(_Answer):
+class ChatAnswerMessage(Answer):
     """Reasoning has two names in the field."""
 
     role: Literal["assistant"]
@@ -105,9 +138,10 @@ class ChatAnswerMessage(_Answer):
     reasoning: str | UnsetType = UNSET
     reasoning_content: str | UnsetType = UNSET
     tool_calls: list[ToolCall] | UnsetType = UNSET
+    function_call: FunctionCall | UnsetType = UNSET  # where the request has functions
 
 
-class ChatChoice(_Answer):
+class ChatChoice(Answer):
     index: int
     message: ChatAnswerMessage
     logprobs: ChatLogprobs | None
@@ -116,7 +150,7 @@ class ChatChoice(_Answer):
     token_ids: list[int] | UnsetType = UNSET
 
 
-class ChatCompletion(_Answer):
+class ChatCompletion(Answer):
     id: str
     object: Literal["chat.completion"]
     created: int
@@ -127,18 +161,20 @@ class ChatCompletion(_Answer):
     prompt_token_ids: list[int] | UnsetType = UNSET
     prompt_logprobs: PromptLogprobs | UnsetType = UNSET
     service_tier: Literal["default"] | UnsetType = UNSET
+    timings: Timings | UnsetType = UNSET
     warnings: list[str] | UnsetType = UNSET
 
 
-class ChatDelta(_Answer):
+class ChatDelta(Answer):
     role: Literal["assistant"] | UnsetType = UNSET
     content: str | UnsetType = UNSET
     reasoning: str | UnsetType = UNSET
     reasoning_content: str | UnsetType = UNSET
     tool_calls: list[ToolCall] | UnsetType = UNSET
+    function_call: FunctionCall | UnsetType = UNSET
 
 
-class ChatChunkChoice(_Answer):
+class ChatChunkChoice(Answer):
     index: int
     delta: ChatDelta
     logprobs: ChatLogprobs | None = None
@@ -148,7 +184,7 @@ class ChatChunkChoice(_Answer):
     prompt_token_ids: list[int] | UnsetType = UNSET
 
 
-class Model(_Answer):
+class Model(Answer):
     id: str
     object: Literal["model"]
     created: int
@@ -157,27 +193,27 @@ class Model(_Answer):
     max_model_len: int
 
 
-class ModelList(_Answer):
+class ModelList(Answer):
     object: Literal["list"]
     data: list[Model]
 
 
-class Tokens(_Answer):
+class Tokens(Answer):
     count: int
     max_model_len: int
     tokens: list[int]
     token_strs: list[str] | UnsetType = UNSET
 
 
-class Text(_Answer):
+class Text(Answer):
     prompt: str
 
 
-class Version(_Answer):
+class Version(Answer):
     version: str
 
 
-class Load(_Answer):
+class Load(Answer):
     """Requests that this frontend is answering."""
 
     server_load: int

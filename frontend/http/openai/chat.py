@@ -15,11 +15,13 @@ from ..exchange.sse import DONE, AnswerHead, Frames
 from ..service import Service
 from . import answers, logprobs
 from .chat_choice import ChatChoice, ReasoningCount
-from .chat_messages import MessageBuilder, continued_text, delta_of
-from .generation import Generation, Piece, Prompt
+from .chat_messages import MessageBuilder, as_function_call, continued_text, delta_of
+from .generation import Generation, Prompt
+from .pieces import Piece
+from .request.functions import names_function, with_tools
 from .request.prompts import chat_tokens
 from .request.sampling_params import chat_params
-from .request.schemas import ChatCompletionRequest, without_prompt
+from .request.schemas import ChatCompletionRequest, ChatFields, without_prompt
 from .request.structured_outputs import grammar_of
 from .request.tool_choice import tool_choice_of
 from .request.truncation import limit_of
@@ -33,6 +35,8 @@ async def chat_prompt(service: Service, body: ChatCompletionRequest, raw: bytes,
     Raises InvalidRequest or HttpError for what cannot be served.
     """
     _check_support(body)
+    has_format = service.formats.tools is not None
+    body, raw = await service.off_loop(len(raw), with_tools, body, raw, has_format)
     choice = tool_choice_of(body)
     asked_field = "max_completion_tokens" if body.max_completion_tokens is not None else "max_tokens"
     limit = limit_of(service, body, getattr(body, asked_field) or 1)
@@ -75,13 +79,14 @@ def _check_support(body: ChatCompletionRequest) -> None:
 class ChatWriter:
     """Pieces of all choices to one answer, or to frames."""
 
-    def __init__(self, service: Service, body: ChatCompletionRequest, prompt: Prompt, generation: Generation):
+    def __init__(self, service: Service, body: ChatFields, prompts: list[Prompt], generation: Generation):
         self._service = service
-        self._is_named = tool_choice_of(body).is_named
+        self._names_function = tool_choice_of(body).is_named or names_function(body)
+        self._calls_functions = bool(body.functions)
         self._body = without_prompt(body)
-        self._prompt = prompt
+        self._prompts = [prompt for prompt in prompts for _ in range(prompt.params.n)]  # of each choice
         self._generation = generation
-        counts = [ReasoningCount.of(prompt.reading, service.tokenizer) for _ in range(prompt.params.n)]
+        counts = [ReasoningCount.of(prompt.reading, service.tokenizer) for prompt in self._prompts]
         self._reasoning_counts = [count for count in counts if count is not None]
 
     def _choices(self, answer_id: str) -> list[ChatChoice]:
@@ -89,12 +94,18 @@ class ChatWriter:
             ChatChoice(
                 answer_id,
                 index,
-                self._prompt.reading,
-                ends_with_calls=not self._is_named,
+                prompt.reading,
+                call_reason=self._call_reason(),
                 shows_reasoning=self._body.include_reasoning is not False,
             )
-            for index in range(self._prompt.params.n)
+            for index, prompt in enumerate(self._prompts)
         ]
+
+    def _call_reason(self) -> str:
+        """With what an output that calls ends."""
+        if self._names_function:
+            return "stop"
+        return "function_call" if self._calls_functions else "tool_calls"
 
     def _count(self, piece: Piece) -> None:
         if self._reasoning_counts:
@@ -121,8 +132,8 @@ class ChatWriter:
             for choice in choices
         ]
         messages = [MessageBuilder() for _ in whole]
-        for message in messages:
-            message.add([Content(self._prompt.text)] if self._prompt.text else [])
+        for message, prompt in zip(messages, self._prompts, strict=True):
+            message.add([Content(prompt.text)] if prompt.text else [])
         async for batch in self._generation.batches():
             for piece in batch:
                 self._count(piece)
@@ -131,6 +142,8 @@ class ChatWriter:
                 self._append(whole[piece.choice], piece, reason)
         for choice in whole:
             choice.message = messages[choice.index].message()
+            if self._calls_functions:
+                as_function_call(choice.message)
         return answers.ChatCompletion(
             id=head.answer_id,
             object="chat.completion",
@@ -139,9 +152,10 @@ class ChatWriter:
             choices=whole,
             usage=self._usage(),
             system_fingerprint=self._service.fingerprint,
-            prompt_token_ids=self._prompt.token_ids.tolist() if self._body.return_token_ids else UNSET,
+            prompt_token_ids=self._prompts[0].token_ids.tolist() if self._body.return_token_ids else UNSET,
             prompt_logprobs=await self._prompt_logprobs(),
             service_tier="default" if self._body.service_tier else UNSET,
+            timings=self._generation.timings() if self._body.timings_per_token else UNSET,
             warnings=head.warnings or UNSET,
         )
 
@@ -168,6 +182,8 @@ class ChatWriter:
                 for chunk in self._chunks(choices[piece.choice], piece):
                     if continuous:
                         more["usage"] = self._usage()
+                    if self._body.timings_per_token:
+                        more["timings"] = self._generation.timings()
                     events.append(frames.chunk(chunk, **more))
                     more = {}
             if events:
@@ -180,16 +196,19 @@ class ChatWriter:
         chunks = []
         if not choice.begun:
             choice.begun = True
-            begun = answers.ChatDelta(role="assistant", content=self._prompt.text or "")
+            prompt = self._prompts[choice.index]
+            begun = answers.ChatDelta(role="assistant", content=prompt.text or "")
             chunk = answers.ChatChunkChoice(index=choice.index, delta=begun)
             if self._body.return_token_ids:
-                chunk.prompt_token_ids = self._prompt.token_ids.tolist()
+                chunk.prompt_token_ids = prompt.token_ids.tolist()
             chunks.append(chunk)
         events, reason = choice.push(piece)
         chosen = self._logprobs(piece.logprobs)
         if not (events or reason or chosen or self._body.return_token_ids):
             return chunks
         delta = delta_of(events)
+        if self._calls_functions:
+            as_function_call(delta)
         chunks.append(
             answers.ChatChunkChoice(
                 index=choice.index,

@@ -8,7 +8,7 @@ from paged_serve.protocol.messages.sampling_params import FinishReason
 from ...parsers.events import CallStart, Content, Event, Reasoning
 from ...parsers.output_reading import OutputReading
 from ...text.tokenizer import Tokenizer
-from .generation import Piece
+from .pieces import Piece
 
 
 class ReasoningCount:
@@ -37,7 +37,7 @@ class ReasoningCount:
 
 
 class ChatChoice:
-    """`seed`: the answer's id, from which those of calls follow; `ends_with_calls`: with "tool_calls" if it has any."""
+    """`seed`: the answer's id, from which those of calls follow; `call_reason`: with what it ends if it has any."""
 
     def __init__(
         self,
@@ -45,14 +45,14 @@ class ChatChoice:
         index: int,
         reading: OutputReading | None,
         *,
-        ends_with_calls: bool = True,
+        call_reason: str = "tool_calls",
         shows_reasoning: bool = True,
     ):
         self.index = index
         self.begun = False
         self._seed = seed
         self._parser = None if reading is None else reading.parser()
-        self._ends_with_calls = ends_with_calls
+        self._call_reason = call_reason
         self._shows_reasoning = shows_reasoning
 
     def push(self, piece: Piece) -> tuple[list[Event], str | None]:
@@ -61,8 +61,8 @@ class ChatChoice:
         if self._parser is None:
             return [Content(piece.text)] if piece.text else [], reason
         events = self._parser.push(piece.text, final=piece.finish_reason is not None)
-        if piece.finish_reason is FinishReason.STOP and self._parser.num_calls and self._ends_with_calls:
-            reason = "tool_calls"
+        if piece.finish_reason is FinishReason.STOP and self._parser.num_calls:
+            reason = self._call_reason
         return [self._shown(event) for event in events if self._shows(event)], reason
 
     def _shows(self, event: Event) -> bool:

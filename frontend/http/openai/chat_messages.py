@@ -42,6 +42,13 @@ def delta_of(events: Sequence[Event]) -> ChatDelta:
     return delta
 
 
+def as_function_call(message: ChatAnswerMessage | ChatDelta) -> None:
+    """The call as requests with `functions` expect it."""
+    if message.tool_calls is not UNSET:
+        message.function_call = message.tool_calls[0].function
+        message.tool_calls = UNSET
+
+
 class MessageBuilder:
     """All events of one choice to its message."""
 

@@ -21,8 +21,10 @@ from ..exchange.sse import DONE, AnswerHead, Frames
 from ..service import Service
 from . import logprobs
 from .answers import Completion, CompletionChoice, CompletionLogprobs, Usage
-from .generation import Generation, Piece, Prompt
-from .request.prompts import prompts_tokens, split_prompt
+from .generation import Generation, Prompt
+from .pieces import Piece
+from .request.infill import with_suffix
+from .request.prompts import split_prompt
 from .request.sampling_params import COMPLETION_MAX_TOKENS, completion_params
 from .request.schemas import CompletionRequest, without_prompt
 from .request.structured_outputs import grammar_of
@@ -39,11 +41,11 @@ async def completion_prompts(service: Service, body: CompletionRequest, size: in
     limit = limit_of(service, body, max(COMPLETION_MAX_TOKENS if body.max_tokens is None else body.max_tokens, 1))
     given = split_prompt(body.prompt, limit)
     check_num_sequences(len(given), body.n or 1)
-    add_special = True if body.add_special_tokens is None else body.add_special_tokens
     grammar, warnings = await grammar_of(service, body)
+    body, encoded = await with_suffix(service, body, given, limit)
     prompts = []
     params: dict[int | None, SamplingParams] = {}  # by max_tokens: often one for all prompts
-    for text, ids in zip(given, await prompts_tokens(service, given, add_special, limit), strict=True):
+    for text, ids in zip(given, encoded, strict=True):
         max_tokens = fitting_max_tokens(
             len(ids), body.max_tokens, COMPLETION_MAX_TOKENS, service.max_model_len, "prompt"
         )
@@ -105,6 +107,7 @@ class CompletionWriter:
             choices=choices,
             usage=self._usage(),
             system_fingerprint=self._service.fingerprint,
+            timings=self._generation.timings() if self._body.timings_per_token else UNSET,
             warnings=head.warnings or UNSET,
         )
 
@@ -121,6 +124,8 @@ class CompletionWriter:
                 if choice.text or choice.logprobs or choice.finish_reason or choice.token_ids:
                     if continuous:
                         more["usage"] = self._usage()
+                    if self._body.timings_per_token:
+                        more["timings"] = self._generation.timings()
                     events.append(frames.chunk(choice, **more))
                     more = {}
             if events:

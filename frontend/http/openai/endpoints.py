@@ -7,6 +7,8 @@ from typing import Any, Protocol
 
 import msgspec
 
+from paged_serve.protocol.errors import InvalidRequest
+
 from ...buffer_budget import Lease
 from ...client.request_terms import RequestTerms
 from ...conversation.strict_json import decode_body
@@ -46,14 +48,8 @@ async def _chat_prompts(service: Service, body: ChatCompletionRequest, raw: byte
     return [await chat_prompt(service, body, raw, moment)]
 
 
-def _chat_writer(
-    service: Service, body: ChatCompletionRequest, prompts: list[Prompt], generation: Generation
-) -> ChatWriter:
-    return ChatWriter(service, body, prompts[0], generation)
-
-
 COMPLETION = Endpoint("cmpl-", CompletionRequest, _completion_prompts, CompletionWriter)
-CHAT_COMPLETION = Endpoint("chatcmpl-", ChatCompletionRequest, _chat_prompts, _chat_writer)
+CHAT_COMPLETION = Endpoint("chatcmpl-", ChatCompletionRequest, _chat_prompts, ChatWriter)
 
 
 async def decode(service: Service, endpoint: Endpoint, raw: bytes) -> tuple[SamplingFields, bytes, str, list[str]]:
@@ -91,6 +87,12 @@ def generation_of(
     in_turn: bool = False,
 ) -> Generation:
     """`lease`: for all that the generation takes, from now on. Raises Overloaded or InvalidRequest."""
+    if body.timings_per_token and in_turn:
+        raise InvalidRequest(
+            "timings_per_token is true: the answer to a request with an Idempotency-Key has the same bytes whenever it "
+            "is made, so it shows no times; leave one of the two out",
+            "timings_per_token",
+        )
     shows_prompt = bool(body.return_token_ids or getattr(body, "echo", False))
     memory = OutputMemory(
         lease,
@@ -105,4 +107,5 @@ def generation_of(
         weight=exchange.tenant.weight,
         timeout_s=body.timeout or exchange.timeout_s() or 0.0,
     )
-    return Generation(service, prompts, terms, exchange.arrival, memory, in_turn)
+    interval = (body.stream_interval or 1) if body.stream else 1
+    return Generation(service, prompts, terms, exchange.arrival, memory, in_turn, interval)

@@ -16,9 +16,11 @@ from ...parsers.output_reading import OutputReading
 from ...text.sequence_text import SequenceText
 from ...text.stop_strings import StopAutomaton
 from ..service import EngineRequest, Service
-from .answers import PromptTokensDetails, Usage
+from .answers import PromptTokensDetails, Timings, Usage
 from .output_memory import OutputMemory
+from .pieces import Piece
 from .round_robin import RoundRobin
+from .stream_interval import StreamInterval
 
 MAX_BATCH_TOKENS = 128  # with twenty logprobs each they take 10 ms; then others have their turn
 
@@ -35,18 +37,6 @@ class Prompt:
 
 
 @dataclass(slots=True)
-class Piece:
-    """What one delta adds to one choice. Choices of prompt p are p * n .. p * n + n - 1."""
-
-    choice: int
-    text: str
-    token_ids: list[int]
-    logprobs: list[TokenLogprobs] | None
-    finish_reason: FinishReason | None
-    stop_reason: str | int | None
-
-
-@dataclass(slots=True)
 class _Choice:
     text: SequenceText
     num_tokens: int = 0
@@ -58,7 +48,8 @@ class _Choice:
 class Generation:
     """`submit`, then iterate `batches`; `close` in any case, which aborts what still runs.
 
-    `in_turn`: each piece is of one token and alone in its batch, in an order that no timing changes.
+    `in_turn`: each piece is of one token and alone in its batch, in an order that no timing changes. `interval`:
+    pieces are joined until they have so many tokens.
     """
 
     def __init__(
@@ -69,6 +60,7 @@ class Generation:
         arrival: float,
         memory: OutputMemory,
         in_turn: bool = False,
+        interval: int = 1,
     ):
         self._service = service
         self._arrival = arrival
@@ -85,6 +77,7 @@ class Generation:
         self._num_unfinished = len(self._choices)
         self._failed = False
         self._turns = RoundRobin(len(self._choices)) if in_turn else None
+        self._interval = StreamInterval(interval)
         self._cached = [0] * len(prompts)
         self.prompt_logprobs: list[list[TokenLogprobs] | None] = [None] * len(prompts)
         self._pumps: list[asyncio.Task[None]] = []
@@ -135,8 +128,9 @@ class Generation:
                 async for batch in deltas:
                     self._memory.taken(sum(len(delta.token_ids) for _, delta in batch))
                     for pieces in self._batches_in_turn(self._turns, batch) if self._turns else self._one_batch(batch):
-                        yield pieces
-                    self._memory.delivered(self._turns.num_tokens if self._turns else 0)
+                        if due := self._interval.joined(pieces):
+                            yield due
+                    self._memory.delivered(self._interval.num_tokens + (self._turns.num_tokens if self._turns else 0))
                     if not self._num_unfinished:
                         return
             raise EngineDead("a request ended before its sequences did")
@@ -155,6 +149,15 @@ class Generation:
             # what others asked before is not shown in an answer that may have to be made again, byte for byte
             prompt_tokens_details=None if self._turns else PromptTokensDetails(cached_tokens=sum(self._cached)),
         )
+
+    def timings(self) -> Timings:
+        """So far; at the end, of the whole request."""
+        begun = [choice for choice in self._choices if choice.num_tokens]
+        first = min((choice.first_token_at for choice in begun), default=self._arrival)
+        last = max((choice.last_token_at for choice in begun), default=first)
+        cached, num_generated = sum(self._cached), sum(choice.num_tokens for choice in begun)
+        num_computed = sum(len(prompt.token_ids) for prompt in self._prompts) - cached
+        return Timings.of(cached, num_computed, first - self._arrival, num_generated, last - first)
 
     def close(self) -> None:
         """Abort every sequence that has not ended; harmless when all have."""

@@ -58,6 +58,11 @@ def _check(body: ResponsesRequest) -> None:
             "truncation is 'auto': no part of a conversation is left out here; send a shorter one, or 'disabled'",
             "truncation",
         )
+    if body.stream_options is not None and body.stream_options.include_obfuscation:
+        raise InvalidRequest(
+            "stream_options.include_obfuscation is true: streams are not padded here; leave it out",
+            "stream_options.include_obfuscation",
+        )
     for name in body.include or ():
         if name not in INCLUDED:
             raise InvalidRequest(f"include has {name!r:.60}; it can have {' and '.join(INCLUDED)}", "include")

@@ -6,12 +6,15 @@ from contextlib import aclosing
 
 import msgspec
 
+from ...conversation.strict_json import has_field
 from ..exchange.errors import HttpError
 from ..exchange.exchange import JSON, Exchange
 from ..exchange.sse import AnswerHead
 from ..idempotency.keys import idempotency_key
 from ..openai.endpoints import CHAT_COMPLETION, COMPLETION, Endpoint, check_patience, decode, generation_of
+from ..openai.token_generation.endpoint import TOKENS
 from ..service import Service
+from .chat_batch import CHAT_BATCH
 from .idempotent import create_once
 from .messages import MESSAGES
 from .responses import RESPONSES
@@ -27,6 +30,11 @@ async def create_chat_completion(service: Service, exchange: Exchange) -> None:
     await _create(service, exchange, CHAT_COMPLETION)
 
 
+async def create_chat_batch(service: Service, exchange: Exchange) -> None:
+    """Answer several conversations."""
+    await _create(service, exchange, CHAT_BATCH)
+
+
 async def create_message(service: Service, exchange: Exchange) -> None:
     """Answer a conversation, in Anthropic's terms."""
     await _create(service, exchange, MESSAGES)
@@ -35,6 +43,19 @@ async def create_message(service: Service, exchange: Exchange) -> None:
 async def create_response(service: Service, exchange: Exchange) -> None:
     """Answer a conversation, in the terms of OpenAI's Responses interface."""
     await _create(service, exchange, RESPONSES)
+
+
+async def generate_tokens(service: Service, exchange: Exchange) -> None:
+    """Continue a prompt of tokens, in tokens."""
+    await _create(service, exchange, TOKENS)
+
+
+async def invoke(service: Service, exchange: Exchange) -> None:
+    """Answer a conversation, or continue a prompt: SageMaker has one route for both."""
+    service.admission.check(exchange.tenant.name, exchange.tenant.weight)
+    raw = await exchange.peek()
+    has_messages = await service.off_loop(len(raw), has_field, raw, "messages")
+    await _create(service, exchange, CHAT_COMPLETION if has_messages else COMPLETION)
 
 
 async def _create(service: Service, exchange: Exchange, endpoint: Endpoint) -> None:

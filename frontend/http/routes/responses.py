@@ -13,7 +13,8 @@ from ..openai import logprobs
 from ..openai.chat import chat_prompt
 from ..openai.chat_choice import ChatChoice, ReasoningCount
 from ..openai.endpoints import Endpoint
-from ..openai.generation import Generation, Piece, Prompt
+from ..openai.generation import Generation, Prompt
+from ..openai.pieces import Piece
 from ..openai.request.schemas import ChatCompletionRequest
 from ..responses.answers import InputTokensDetails, OutputLogprob, OutputTokensDetails, ResponseUsage
 from ..responses.chat_request import asked_of, chat_request, warnings_of

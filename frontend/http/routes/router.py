@@ -10,16 +10,17 @@ from starlette.exceptions import HTTPException
 from ...admission import Admission
 from ...buffer_budget import BufferBudget
 from ..exchange.access_log import PROBES
-from ..exchange.errors import HttpError
+from ..exchange.errors import DO_NOT_RETRY, HttpError
 from ..exchange.exchange import Exchange
 from ..service import Engine, Service, TextSide
 from .admin import ADMIN_ROUTES
+from .elsewhere import ELSEWHERE
 from .route_spec import RouteSpec
 from .table import public_routes
 
 MAX_COMPARED_CHARS = 64
 _NEAR = 0.7  # of difflib's ratio: a letter or a part is wrong, not all
-ELSEWHERE = {"/metrics": "figures are served on the admin socket; see --admin-port and --public-metrics."}
+_METRICS = "figures are served on the admin socket; see --admin-port and --public-metrics."
 
 
 class _Endpoint:
@@ -47,7 +48,7 @@ class Router:
         self._matcher = starlette.routing.Router(matched, redirect_slashes=False)
 
     async def handle(self, exchange: Exchange) -> None:
-        """Raises HttpError 404 or 405 when no route fits, else what the handler raises."""
+        """Raises HttpError 404, 405 or 501 when no route fits, else what the handler raises."""
         exchange.scope["app"] = self  # has the matcher raise instead of answering itself
         path = exchange.path[:200]
         try:
@@ -60,13 +61,15 @@ class Router:
                     f"{path} does not take {exchange.scope['method'][:MAX_COMPARED_CHARS]}; it takes {methods}.",
                     headers=[(b"allow", methods.encode())],
                 ) from None
+            if path in ELSEWHERE:
+                raise HttpError(501, f"{path} is not served here: {ELSEWHERE[path]}.", headers=DO_NOT_RETRY) from None
             raise HttpError(404, f"There is no {path} here; {self._hint(path)}") from None
         spec: RouteSpec = exchange.scope["paged_serve.route"]
         await spec.handler(self._service, exchange)
 
     def _hint(self, path: str) -> str:
-        if path in ELSEWHERE:
-            return ELSEWHERE[path]
+        if path == "/metrics":
+            return _METRICS
         near = difflib.get_close_matches(path[:MAX_COMPARED_CHARS], self._paths, 1, _NEAR)
         return f"did you mean {near[0]}?" if near else "/openapi.json lists what there is."
 

@@ -1,25 +1,38 @@
 """Every route in one table: what it takes, what it answers, and the function that does it."""
 
+import msgspec
+
 from paged_serve import __version__
 from paged_serve.protocol.messages.config import ServerConfig
 
 from ..anthropic.answers import MessageAnswer, TokenCount
 from ..anthropic.errors import ANTHROPIC, MessagesErrorAnswer
 from ..anthropic.schemas import CountTokensRequest, MessagesRequest
+from ..exchange.errors import ErrorAnswer
 from ..exchange.exchange import Exchange
 from ..openai import answers
 from ..openai.request import schemas
+from ..openai.token_generation.request import TokensRequest
+from ..openai.token_generation.writer import TokensAnswer
 from ..page.page_files import send_page_file
 from ..responses.answers import Response
 from ..responses.schemas import ResponsesRequest
 from ..service import Service
 from .admin import METRICS
-from .generate import create_chat_completion, create_completion, create_message, create_response
+from .generate import (
+    create_chat_batch,
+    create_chat_completion,
+    create_completion,
+    create_message,
+    create_response,
+    generate_tokens,
+    invoke,
+)
 from .idempotent import delete_stream, get_stream, head_stream
 from .messages import count_tokens, model_info, model_page
 from .openapi import document
-from .route_spec import RouteSpec
-from .tokens import apply_template, detokenize, tokenize
+from .route_spec import Handler, RouteSpec
+from .tokens import apply_template, detokenize, tokenize, tokenizer_info
 
 
 async def list_models(service: Service, exchange: Exchange) -> None:
@@ -57,50 +70,57 @@ async def openapi(service: Service, exchange: Exchange) -> None:
     await exchange.send(200, text, [(b"content-type", b"application/json")])
 
 
+def _generating(
+    path: str,
+    handler: Handler,
+    summary: str,
+    bodies: tuple[type[msgspec.Struct], ...],
+    answer: type[msgspec.Struct],
+    error: type[msgspec.Struct] = ErrorAnswer,
+) -> RouteSpec:
+    """A route whose answers may be streams, and are made once if the request has a key."""
+    headers, statuses = ("Idempotency-Key", "Last-Event-ID"), (204, 409, 410, 422)
+    return RouteSpec("POST", path, handler, summary, bodies, answer, True, headers, statuses, error)
+
+
 ROUTES = (
-    RouteSpec(
-        "POST",
+    _generating(
         "/v1/completions",
         create_completion,
         "Continue a prompt",
         (schemas.CompletionRequest,),
         answers.Completion,
-        streams=True,
-        headers=("Idempotency-Key", "Last-Event-ID"),
-        statuses=(204, 409, 410, 422),
     ),
-    RouteSpec(
-        "POST",
+    _generating(
         "/v1/chat/completions",
         create_chat_completion,
         "Answer a conversation",
         (schemas.ChatCompletionRequest,),
         answers.ChatCompletion,
-        streams=True,
-        headers=("Idempotency-Key", "Last-Event-ID"),
-        statuses=(204, 409, 410, 422),
     ),
     RouteSpec(
         "POST",
+        "/v1/chat/completions/batch",
+        create_chat_batch,
+        "Answer several conversations, each in a choice of its own",
+        (schemas.ChatBatchRequest,),
+        answers.ChatCompletion,
+        headers=("Idempotency-Key",),
+        statuses=(409, 410, 422),
+    ),
+    _generating(
         "/v1/responses",
         create_response,
         "Answer a conversation, in items",
         (ResponsesRequest,),
         Response,
-        streams=True,
-        headers=("Idempotency-Key", "Last-Event-ID"),
-        statuses=(204, 409, 410, 422),
     ),
-    RouteSpec(
-        "POST",
+    _generating(
         "/v1/messages",
         create_message,
         "Answer a conversation, for Anthropic's clients",
         (MessagesRequest,),
         MessageAnswer,
-        streams=True,
-        headers=("Idempotency-Key", "Last-Event-ID"),
-        statuses=(204, 409, 410, 422),
         error=MessagesErrorAnswer,
     ),
     RouteSpec(
@@ -111,6 +131,13 @@ ROUTES = (
         (CountTokensRequest,),
         TokenCount,
         error=MessagesErrorAnswer,
+    ),
+    _generating(
+        "/inference/v1/generate",
+        generate_tokens,
+        "Continue a prompt of tokens, in tokens",
+        (TokensRequest,),
+        TokensAnswer,
     ),
     RouteSpec(
         "GET",
@@ -148,6 +175,14 @@ ROUTES = (
         "Conversation to the prompt's text",
         (schemas.ApplyTemplateRequest,),
         answers.Text,
+    ),
+    RouteSpec("GET", "/tokenizer_info", tokenizer_info, "The tokenizer's configuration"),
+    _generating(
+        "/invocations",
+        invoke,
+        "One of the two, by its body, as SageMaker asks it",
+        (schemas.ChatCompletionRequest, schemas.CompletionRequest),
+        answers.ChatCompletion,
     ),
     RouteSpec("GET", "/load", load, "Requests in progress", answer=answers.Load),
     RouteSpec("GET", "/version", version, "Version of the server", answer=answers.Version),

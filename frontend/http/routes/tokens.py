@@ -1,14 +1,16 @@
 """The routes between text and tokens: what a model would see, without asking it."""
 
+from pathlib import Path
+
 import msgspec
 
 from paged_serve.protocol.errors import InvalidRequest
 
 from ...admission import check_token_ids
-from ...conversation.strict_json import decode_body
-from ...conversation.unknown_fields import check_number_of_nodes
+from ...conversation.strict_json import decode_body, has_field
 from ...text.off_loop import LONG
-from ..exchange.exchange import Exchange
+from ...text.tokenizer import read_json
+from ..exchange.exchange import JSON, Exchange
 from ..openai import answers
 from ..openai.request import schemas
 from ..openai.request.prompts import chat_text, chat_tokens
@@ -21,7 +23,7 @@ MAX_LISTED_TOKENS = 1 << 18  # or as many as the model takes
 async def tokenize(service: Service, exchange: Exchange) -> None:
     """A text, or a conversation as the model would see it, to token ids."""
     raw, lenient = await exchange.body(), service.config.server.lenient
-    if await service.off_loop(len(raw), _has_messages, raw):
+    if await service.off_loop(len(raw), has_field, raw, "messages"):
         chat, _ = await service.off_loop(len(raw), decode_body, schemas.TokenizeChatRequest, raw, lenient)
         service.model_name(chat.model)
         special, limit = bool(chat.add_special_tokens), limit_of(service, chat, 0)
@@ -74,10 +76,12 @@ def _check_number_of_tokens(service: Service, count: int, field: str) -> None:
         raise InvalidRequest(f"{field} has {count} tokens or more; at most {most} are accepted here", field)
 
 
-def _has_messages(body: bytes) -> bool:
-    check_number_of_nodes(body)
-    try:
-        fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return False  # the decoder of texts reports what is wrong
-    return "messages" in fields
+async def tokenizer_info(service: Service, exchange: Exchange) -> None:
+    """What the model's files say of its tokenizer, and the chat templates that are in use."""
+    template = None if service.template is None else dict(service.template.templates.sources)
+    path = Path(service.config.model.tokenizer or service.config.model.model) / "tokenizer_config.json"
+    declared = await service.off_loop(LONG, read_json, path)
+    info = {name: value for name, value in declared.items() if not name.endswith(("_file", "_or_path"))}  # paths
+    shown = template["default"] if template is not None and [*template] == ["default"] else template
+    answer = {"tokenizer_class": "PreTrainedTokenizerFast", **info, "chat_template": shown}
+    await exchange.send(200, msgspec.json.encode(answer), JSON)

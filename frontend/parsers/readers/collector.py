@@ -2,6 +2,8 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby
 from typing import Any
 
 from ..events import Arguments, CallStart, Content, Event, Reasoning
@@ -107,15 +109,14 @@ class Collector:
 
 def joined(events: Sequence[Event]) -> list[Event]:
     """Neighbours of one kind as one event."""
-    merged: list[Event] = []
-    for event in events:
-        match (merged[-1] if merged else None, event):
-            case (Content(before), Content(text)):
-                merged[-1] = Content(before + text)
-            case (Reasoning(before), Reasoning(text)):
-                merged[-1] = Reasoning(before + text)
-            case (Arguments(index, before), Arguments(_, text)) if index == event.index:
-                merged[-1] = Arguments(index, before + text)
-            case _:
-                merged.append(event)
-    return merged
+    return [_one([*run]) for _, run in groupby(events, _kind)]
+
+
+def _kind(event: Event) -> tuple[type[Event], int]:
+    return type(event), event.index if isinstance(event, CallStart | Arguments) else 0
+
+
+def _one(run: Sequence[Event]) -> Event:
+    if len(run) == 1 or isinstance(run[0], CallStart):
+        return run[0]
+    return replace(run[0], text="".join(event.text for event in run if not isinstance(event, CallStart)))

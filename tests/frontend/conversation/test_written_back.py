@@ -219,7 +219,7 @@ def test_a_null_is_an_absent_field_at_any_depth(folder):
         {"prediction": {"type": "content", "content": [{"type": "text", "text": "hello"}]}},
         {"stream": True, "stream_options": {"include_usage": True, "include_obfuscation": False}},
         {"stream_options": {"include_usage": False, "continuous_usage_stats": None}, "echo": False},
-        {"functions": [], "documents": [], "logits_processors": [], "vllm_xargs": {}, "use_beam_search": False},
+        {"documents": [], "logits_processors": [], "vllm_xargs": {}, "use_beam_search": False},
     ],
 )
 def test_marks_for_a_provider_and_what_asks_for_nothing_are_taken(folder, fields):
@@ -241,7 +241,6 @@ def test_marks_for_a_provider_and_what_asks_for_nothing_are_taken(folder, fields
         ("extra_body", {"top_k": 1}, "beside the others"),
         ("max_new_tokens", 5, "use max_tokens"),
         ("include_usage", True, "use stream_options"),
-        ("functions", [{"name": "f"}], "use tools"),
     ],
 )
 def test_what_would_change_the_answer_is_refused_with_the_reason(folder, field, value, reason):

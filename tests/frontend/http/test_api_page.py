@@ -11,6 +11,7 @@ from paged_serve.frontend.conversation import messages
 from paged_serve.frontend.http.exchange import errors
 from paged_serve.frontend.http.exchange.metrics import Metrics
 from paged_serve.frontend.http.openai.request import schemas
+from paged_serve.frontend.http.openai.token_generation.request import TokensRequest
 from paged_serve.frontend.http.routes.table import ROUTES
 from paged_serve.frontend.offline.outputs import CompletionOutput, RequestOutput
 
@@ -74,8 +75,8 @@ def test_every_metric_is_listed_and_none_that_is_not():
 def test_the_examples_are_requests_that_the_schemas_take():
     found = re.findall(r"curl http://127.0.0.1:8000(/\S+) [^{]*?-d '(\{.*?\})'", PAGE, re.DOTALL)
     kinds = {"/v1/completions": schemas.CompletionRequest, "/v1/chat/completions": schemas.ChatCompletionRequest}
-    kinds["/tokenize"] = schemas.TokenizeTextRequest
-    assert len(found) == 6
+    kinds |= {"/tokenize": schemas.TokenizeTextRequest, "/inference/v1/generate": TokensRequest}
+    assert len(found) == 7
     for path, body in found:
         if "temprature" not in body:
             msgspec.json.decode(body, type=kinds[path])

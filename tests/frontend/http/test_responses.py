@@ -163,6 +163,7 @@ def test_logprobs_are_of_the_text(start):
         ({"previous_response_id": "resp_1"}, "previous_response_id", "send the conversation so far"),
         ({"background": True}, "background", "not stored"),
         ({"truncation": "auto"}, "truncation", "send a shorter one"),
+        ({"stream_options": {"include_obfuscation": True}}, "stream_options.include_obfuscation", "not padded"),
         ({"include": ["file_search_call.results"]}, "include", "message.output_text.logprobs"),
         ({"top_logprobs": 2}, "top_logprobs", "include"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type", "expected one of function"),

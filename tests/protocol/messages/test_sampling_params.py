@@ -77,7 +77,11 @@ def test_no_value_of_any_type_raises_anything_but_invalid_request(field, value):
         assert msgspec.msgpack.decode(msgspec.msgpack.encode(params), type=SamplingParams) == params
 
 
-NESTED = {"structured_outputs", "grammar"}  # a map or list on the wire, an object of their own in Python
+NESTED = {
+    "structured_outputs",
+    "grammar",
+    "repetition_detection",
+}  # a map or list on the wire, an object of their own in Python
 
 
 @given(field=st.sampled_from([field for field in FIELDS if field not in NESTED]), value=ANYTHING)
@@ -147,4 +151,4 @@ def test_the_table_has_every_field():
 
 
 def test_finish_reasons_have_the_spelling_of_the_api():
-    assert [reason.api_name for reason in FinishReason] == ["stop", "length", "abort", "error"]
+    assert [reason.api_name for reason in FinishReason] == ["stop", "length", "abort", "error", "repetition"]

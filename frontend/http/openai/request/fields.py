@@ -47,6 +47,9 @@ Priority = Annotated[
 ]
 CacheSalt = Annotated[str, Meta(max_length=128, description="Prefixes are shared only under an equal salt")]
 RequestId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._:-]{1,128}$")]
+StreamInterval = Annotated[
+    int, Meta(ge=1, le=1024, description="Tokens an event of a stream; the first and the last are sent at once")
+]
 Timeout = Annotated[
     float, Meta(gt=0, le=86400, description="Seconds until the first token; without one by then the answer is 504")
 ]

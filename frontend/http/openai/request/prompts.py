@@ -38,24 +38,24 @@ def split_prompt(prompt: schemas.Prompt, limit: Limit) -> list[str | list[int]]:
 
 
 async def prompts_tokens(
-    service: Service, prompts: Sequence[str | list[int]], add_special_tokens: bool, limit: Limit
+    service: Service, prompts: Sequence[str | list[int]], add_special_tokens: bool, limit: Limit, field: str = "prompt"
 ) -> list[list[int]]:
     """Each prompt as token ids, cut to the limit where the request asks for it."""
     for prompt in prompts:
         if isinstance(prompt, str):
-            limit.check_text(prompt, service.longest_token_chars, "prompt")
+            limit.check_text(prompt, service.longest_token_chars, field)
         else:
-            limit.check_length(len(prompt), "prompt")
+            limit.check_length(len(prompt), field)
 
     def encode() -> list[list[int]]:
         vocab_size, num_tokens = service.engine.limits.vocab_size, 0
         found = []
         for prompt in prompts:
             if isinstance(prompt, str):
-                check_number_of_tokens(service, prompt, "prompt", limit)
+                check_number_of_tokens(service, prompt, field, limit)
                 prompt = service.encoder.encode_prompt(prompt, add_special_tokens)
             else:
-                check_token_ids(prompt, vocab_size, "prompt")
+                check_token_ids(prompt, vocab_size, field)
             found.append(limit.cut(prompt))
             num_tokens += len(found[-1])
             if num_tokens > max(MAX_TOKENS_PER_REQUEST, service.max_model_len):

@@ -15,6 +15,7 @@ _SAME_NAME = (
     *("n", "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty"),
     *("seed", "min_tokens", "ignore_eos", "include_stop_str_in_output", "logit_bias", "prompt_logprobs"),
     *("stop", "stop_token_ids", "bad_words", "allowed_token_ids", "skip_special_tokens"),
+    *("skip_reading_prefix_cache", "repetition_detection"),
 )
 
 
@@ -22,7 +23,7 @@ def completion_params(
     service: Service, body: CompletionRequest, max_tokens: int | None, grammar: Grammar | None
 ) -> SamplingParams:
     """`max_tokens` is what fits; an echo without output still needs one token, which is then not shown."""
-    values: dict[str, Any] = {"logprobs": body.logprobs, "grammar": grammar}
+    values = {**service.sampling_defaults, "logprobs": body.logprobs, "grammar": grammar}
     if body.echo and body.logprobs is not None and body.prompt_logprobs is None:
         values["prompt_logprobs"] = body.logprobs
     return _params(service, body, values, max(max_tokens or 1, 1))
@@ -37,13 +38,21 @@ def chat_params(
     limit = service.config.server.max_logprobs
     if logprobs is not None and logprobs > limit:
         raise _too_many_logprobs("top_logprobs", logprobs, limit)
+    values = {**service.sampling_defaults, "logprobs": logprobs, "grammar": grammar}
+    return _params(service, body, values, max_tokens)
+
+
+def token_params(
+    service: Service, body: SamplingFields, logprobs: int | None, max_tokens: int | None, grammar: Grammar | None
+) -> SamplingParams:
+    """As they are: without the model's recommendations."""
     return _params(service, body, {"logprobs": logprobs, "grammar": grammar}, max_tokens)
 
 
 def _params(service: Service, body: SamplingFields, values: dict[str, Any], max_tokens: int | None) -> SamplingParams:
-    """The model's recommendations, then what the body names."""
+    """`values`, then what the body names."""
     named = {name: value for name in _SAME_NAME if (value := getattr(body, name)) is not None}
-    values = {**service.sampling_defaults, **values, **named, "max_tokens": max_tokens}
+    values = {**values, **named, "max_tokens": max_tokens}
     if body.prompt_logprobs is not None and body.stream:
         raise InvalidRequest("prompt_logprobs cannot be streamed; leave out stream", "prompt_logprobs")
     for name in ("logprobs", "prompt_logprobs"):

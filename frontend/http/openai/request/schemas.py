@@ -5,9 +5,11 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from msgspec import Meta
 
+from paged_serve.protocol.messages.sampling_params import RepetitionDetection
 from paged_serve.protocol.messages.structured_outputs import StructuredOutputsParams
 
 from ....conversation.messages import (
+    Functions,
     Label,
     Messages,
     ReasoningEffort,
@@ -89,8 +91,8 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     content: str | list[TextPart]
 
 
-class SamplingFields(_Body, frozen=True, kw_only=True):
-    """What both generation routes take."""
+class Sampling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How tokens are chosen, and when there are enough."""
 
     n: fields.N | None = None
     temperature: fields.Temperature | None = None
@@ -109,19 +111,29 @@ class SamplingFields(_Body, frozen=True, kw_only=True):
     bad_words: fields.BadWords | None = None
     logit_bias: fields.LogitBias | None = None
     allowed_token_ids: fields.AllowedTokenIds | None = None
-    response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
     prompt_logprobs: fields.TopLogprobs | None = None
     skip_special_tokens: bool | None = None
+    skip_reading_prefix_cache: bool | None = None
+    repetition_detection: RepetitionDetection | None = None
+
+
+class SamplingFields(Sampling, frozen=True, kw_only=True):
+    """What all routes that generate take."""
+
+    model: str | None = None
+    response_format: ResponseFormat | None = None
     add_special_tokens: bool | None = None
     truncate_prompt_tokens: fields.TruncatePromptTokens | None = None
     truncation_side: TruncationSide | None = None  # left
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    stream_interval: fields.StreamInterval | None = None  # 1
     priority: fields.Priority | None = None
     cache_salt: fields.CacheSalt | None = None
     timeout: fields.Timeout | None = None  # or the header X-Request-Timeout
     return_token_ids: bool | None = None
+    timings_per_token: bool | None = None  # in the answer, or in each event
     return_tokens_as_token_ids: bool | None = None  # in logprobs
     request_id: fields.RequestId | None = None
     user: Label | None = None
@@ -132,13 +144,17 @@ class CompletionRequest(SamplingFields, frozen=True, kw_only=True):
     max_tokens: fields.MaxTokensOrNone | None = None  # 16
     logprobs: fields.TopLogprobs | None = None
     echo: bool | None = None
+    suffix: str | None = None  # of the text that the output is in the middle of
 
 
-class ChatCompletionRequest(SamplingFields, frozen=True, kw_only=True):
-    messages: Messages
+class ChatFields(SamplingFields, frozen=True, kw_only=True):
+    """What a chat takes beside its messages."""
+
     tools: Tools | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
+    functions: Functions | None = None  # the older form of tools
+    function_call: str | dict[str, Any] | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: TemplateKwargs | None = None
@@ -158,6 +174,16 @@ class ChatCompletionRequest(SamplingFields, frozen=True, kw_only=True):
     metadata: Metadata | None = None
     prediction: Prediction | None = None
     service_tier: ServiceTier | None = None
+
+
+class ChatCompletionRequest(ChatFields, frozen=True, kw_only=True):
+    messages: Messages
+
+
+class ChatBatchRequest(ChatFields, frozen=True, kw_only=True):
+    """Conversations that are answered each by itself, all with the same parameters."""
+
+    messages: Annotated[list[Messages], Meta(min_length=1, max_length=fields.MAX_PROMPTS)]
 
 
 class TokenizeTextRequest(_Body, frozen=True, kw_only=True):
@@ -202,7 +228,7 @@ def with_vocabulary(body: Body, vocab_size: int) -> Body:
 def without_prompt(body: Body) -> Body:
     """A copy for the time of the answer, without what has become the prompt and its parameters by then."""
     large = (
-        *("prompt", "messages", "tools", "logit_bias", "allowed_token_ids", "bad_words", "chat_template_kwargs"),
-        *("response_format", "structured_outputs", "metadata", "prediction"),
+        *("prompt", "token_ids", "suffix", "messages", "tools", "functions", "chat_template_kwargs", "logit_bias"),
+        *("allowed_token_ids", "bad_words", "response_format", "structured_outputs", "metadata", "prediction"),
     )
     return msgspec.structs.replace(body, **{name: None for name in large if hasattr(body, name)})

@@ -12,7 +12,7 @@ from ....conversation.messages import Tool
 from ....parsers.call_forms import CallableTool, calls_form
 from ....parsers.channel_forms import channel_calls
 from ....parsers.formats import HARMONY, ToolFormat
-from .schemas import ChatCompletionRequest
+from .schemas import ChatFields
 
 Mode = Literal["none", "auto", "required"]
 FIELD = "tool_choice"
@@ -57,7 +57,7 @@ def _no_form() -> InvalidRequest:
     )
 
 
-def tool_choice_of(body: ChatCompletionRequest) -> ToolChoice:
+def tool_choice_of(body: ChatFields) -> ToolChoice:
     """Raises InvalidRequest."""
     tools = tuple(body.tools or ())
     parallel = body.parallel_tool_calls is not False

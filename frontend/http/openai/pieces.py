@@ -1,0 +1,19 @@
+"""What a choice's generation adds at once, for the writers of answers."""
+
+from dataclasses import dataclass
+
+from paged_serve.protocol.messages.sampling_params import FinishReason
+
+from ...client.streams.deltas import TokenLogprobs
+
+
+@dataclass(slots=True)
+class Piece:
+    """What one delta adds to one choice. Choices of prompt p are p * n .. p * n + n - 1."""
+
+    choice: int
+    text: str
+    token_ids: list[int]
+    logprobs: list[TokenLogprobs] | None
+    finish_reason: FinishReason | None
+    stop_reason: str | int | None

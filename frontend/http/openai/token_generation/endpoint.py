@@ -1,0 +1,24 @@
+"""POST /inference/v1/generate: vLLM's route for programs that have tokens and want tokens."""
+
+from paged_serve.protocol.errors import InvalidRequest
+
+from ...service import Service
+from ..endpoints import Endpoint
+from ..generation import Generation, Prompt
+from .request import FlatTokensRequest, TokenSampling, prompt_of, translate
+from .writer import TokensWriter
+
+
+async def _prompts(service: Service, body: FlatTokensRequest, raw: bytes, moment: int) -> list[Prompt]:
+    try:
+        return [await prompt_of(service, body, len(raw))]
+    except InvalidRequest as error:  # by the field as the caller has it
+        nested = error.param in TokenSampling.__struct_fields__
+        raise InvalidRequest(error.message, f"sampling_params.{error.param}" if nested else error.param) from None
+
+
+def _writer(service: Service, body: FlatTokensRequest, prompts: list[Prompt], generation: Generation) -> TokensWriter:
+    return TokensWriter(service, body, prompts[0], generation)
+
+
+TOKENS = Endpoint("generate-", FlatTokensRequest, _prompts, _writer, translate)

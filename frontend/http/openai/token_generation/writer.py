@@ -1,0 +1,120 @@
+"""Answers of /inference/v1/generate: tokens and their logprobs, no text."""
+
+from collections.abc import AsyncGenerator, Sequence
+from typing import Literal
+
+from msgspec import UNSET, UnsetType
+
+from ....client.streams.deltas import TokenLogprobs
+from ...exchange.sse import DONE, AnswerHead, Frames
+from ...service import Service
+from .. import logprobs
+from ..answers import Answer, ChatLogprobs, PromptLogprobs, Usage
+from ..generation import Generation, Prompt
+from ..pieces import Piece
+from ..request.schemas import without_prompt
+from .request import FlatTokensRequest
+
+
+class TokensChoice(Answer):
+    index: int
+    token_ids: list[int]
+    logprobs: ChatLogprobs | None = None
+    finish_reason: str | None = None
+    stop_reason: str | int | None = None
+
+
+class TokensAnswer(Answer):
+    id: str
+    request_id: str  # the same
+    object: Literal["generate"]
+    created: int
+    model: str
+    choices: list[TokensChoice]
+    usage: Usage
+    prompt_logprobs: PromptLogprobs | None
+    system_fingerprint: str
+    warnings: list[str] | UnsetType = UNSET
+
+
+class TokensWriter:
+    """Pieces of all choices to one answer, or to frames."""
+
+    def __init__(self, service: Service, body: FlatTokensRequest, prompt: Prompt, generation: Generation):
+        self._service = service
+        self._body = without_prompt(body)
+        self._n = prompt.params.n
+        self._generation = generation
+
+    async def answer(self, head: AnswerHead) -> TokensAnswer:
+        """Everything at once."""
+        choices = [TokensChoice(index=index, token_ids=[]) for index in range(self._n)]
+        async for batch in self._generation.batches():
+            for piece in batch:
+                _append(choices[piece.choice], self._choice(piece))
+        return TokensAnswer(
+            id=head.answer_id,
+            request_id=head.answer_id,
+            object="generate",
+            created=head.created,
+            model=head.model,
+            choices=choices,
+            usage=self._generation.usage(),
+            prompt_logprobs=await self._prompt_logprobs(),
+            system_fingerprint=self._service.fingerprint,
+            warnings=head.warnings or UNSET,
+        )
+
+    async def frames(self, head: AnswerHead) -> AsyncGenerator[list[bytes], None]:
+        """The same as server-sent events: a list of all that there are by now."""
+        frames = Frames(head, "generate.chunk")
+        options = self._body.stream_options
+        continuous = options is not None and options.continuous_usage_stats
+        more: dict[str, object] = {"warnings": head.warnings} if head.warnings else {}
+        async for batch in self._generation.batches():
+            events = []
+            for piece in batch:
+                if not piece.token_ids and piece.finish_reason is None:
+                    continue
+                more |= {"request_id": head.answer_id}
+                if continuous:
+                    more["usage"] = self._generation.usage()
+                events.append(frames.chunk(self._choice(piece), **more))
+                more = {}
+            if events:
+                yield events
+        if options is not None and options.include_usage:
+            yield [frames.without_choice(request_id=head.answer_id, usage=self._generation.usage())]
+        yield [DONE]
+
+    def _choice(self, piece: Piece) -> TokensChoice:
+        reason = None if piece.finish_reason is None else piece.finish_reason.api_name
+        shown = self._logprobs(piece.logprobs)
+        return TokensChoice(
+            index=piece.choice,
+            token_ids=piece.token_ids,
+            logprobs=shown,
+            finish_reason=reason,
+            stop_reason=piece.stop_reason,
+        )
+
+    def _logprobs(self, entries: Sequence[TokenLogprobs] | None) -> ChatLogprobs | None:
+        if self._body.logprobs is None or not entries:
+            return None
+        return logprobs.chat_logprobs(self._service.tokenizer, entries, self._body.logprobs, names_ids=True)
+
+    async def _prompt_logprobs(self) -> PromptLogprobs | None:
+        entries = self._generation.prompt_logprobs[0]
+        if self._body.prompt_logprobs is None or entries is None:
+            return None
+        size = len(entries) * (1 + self._body.prompt_logprobs)
+        return await self._service.off_loop(size, logprobs.prompt_logprobs, self._service.tokenizer, entries)
+
+
+def _append(whole: TokensChoice, part: TokensChoice) -> None:
+    whole.token_ids.extend(part.token_ids)
+    if part.finish_reason is not None:
+        whole.finish_reason, whole.stop_reason = part.finish_reason, part.stop_reason
+    if part.logprobs is not None:
+        whole.logprobs = whole.logprobs or ChatLogprobs(content=[])
+        whole.logprobs.content.extend(part.logprobs.content)
