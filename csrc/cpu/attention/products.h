@@ -35,8 +35,8 @@ inline F32 join_chains(const F32 (&chains)[4]) {
 // as leave registers for what is read.
 constexpr bool SPLIT_WORDS = sizeof(Bf16::Weights) > sizeof(I32);
 constexpr int DIRECT_BLOCK = REGISTERS == 16 ? 4 : SPLIT_WORDS ? 6 : 8;
-constexpr int DIRECT_SUMS = REGISTERS == 16 ? 4 : !SPLIT_WORDS ? 20 : LANES == 16 ? 12 : 16;
-template <int ROWS> constexpr int DIRECT_VECTORS = ROWS * 4 <= DIRECT_SUMS ? 4 : 2;
+template <bool SPLIT> constexpr int DIRECT_SUMS = REGISTERS == 16 ? 4 : !SPLIT ? 20 : LANES == 16 ? 12 : 16;
+template <int ROWS, bool SPLIT = SPLIT_WORDS> constexpr int DIRECT_VECTORS = ROWS * 4 <= DIRECT_SUMS<SPLIT> ? 4 : 2;
 
 // Four words of a row, what meets a piece of a key: words as they are, or four even elements as float, then the odd ones.
 template <class Kv> constexpr size_t PIECE = 4 * ROW_WORD<Kv>;
@@ -66,13 +66,13 @@ template <class Kv, int ROWS, bool AHEAD>
 [[gnu::noipa]] void direct_scores(float* scores, const char* query, const Sizes<Kv>& size, const char* const* keys,
                                   Ahead ahead) {
   using F = typename Kv::Direct;
-  constexpr int PIECES = LANES / 4, N = DIRECT_VECTORS<ROWS>;
+  constexpr int PIECES = LANES / 4, N = DIRECT_VECTORS<ROWS, (sizeof(typename F::Weights) > sizeof(I32))>;
   const size_t row_bytes = size.row_bytes;
   for (int position = 0; position < HALF_KEYS; position += LANES) {  // piece k of vector v: position + 4 k + v
     const size_t first = position / 16 * 2 * row_bytes;
     F32 chains[ROWS][4];
 #pragma GCC unroll 1
-    for (int pass = 0; pass < 4 / N; pass++) {  // a pass's chains wait in memory, not in registers
+    for (int pass = 0; pass < 4 / N; pass++) {
       const char* at[N / 2][PIECES];  // of vectors v and v + 1: two keys of each of some streams
       const int stream = position % 16 / 2 + pass * N / 2;
       EACH(pair, N / 2) EACH(k, PIECES) at[pair][k] = keys[stream + 2 * k + pair] + first;
@@ -81,6 +81,7 @@ template <class Kv, int ROWS, bool AHEAD>
       for (size_t at_byte = 0; at_byte < row_bytes; at_byte += 32, from += 2 * ROWS * PIECE<Kv>) {
         I32 words[N][2];
         EACH(v, N) eights(at[v / 2], v % 2 * row_bytes + at_byte, words[v]);
+        EACH(v, N) EACH(j, 2) opaque(words[v][j]);  // else g++ 12 keeps some sums on the stack
         if constexpr (AHEAD) {
           const size_t line = first + at_byte % 64 / 32 * row_bytes + at_byte / 64 * 64;
           EACH(pair, N / 2) EACH(k, PIECES) ahead.line(stream + 2 * k + pair, line);
@@ -101,6 +102,7 @@ template <class Kv, int ROWS, bool AHEAD>
         }
       }
       EACH(m, ROWS) EACH(v, N) chains[m][pass * N + v] = acc[m][v];
+      if constexpr (N < 4) asm volatile("" : "+m"(chains));  // they wait in memory: registers are the next pass's
     }
     EACH(m, ROWS) store(scores + m * TILE_KEYS + position, join_chains(chains[m]));
   }
