@@ -94,12 +94,13 @@ def test_a_halted_worker_is_replaced_and_the_stream_continues(server):
 
 
 def test_a_halted_supervisor_is_continued_and_the_stream_continues(server):
-    undisturbed = server.complete(max_tokens=96)
-    supervisor = psutil.Process(server.process.pid)
-    stream = server.stream(max_tokens=96)
+    undisturbed = server.complete(max_tokens=1500)
+    supervisor, worker = psutil.Process(server.process.pid), server.children()["worker"]
+    stream = server.stream(max_tokens=1500)
     received = [next(stream)]
-    os.kill(supervisor.pid, signal.SIGSTOP)
-    server.children()["worker"].kill()  # which is not replaced until the supervisor goes on
+    worker.suspend()  # at once: the answer must not be whole before the supervisor halts
+    supervisor.suspend()
+    worker.kill()  # which is not replaced until the supervisor goes on
     assert "".join([*received, *stream]) == undisturbed
     assert supervisor.status() != psutil.STATUS_STOPPED
     assert "the supervisor (pid" in server.stderr()
