@@ -165,9 +165,13 @@ class Admission:
             self._check_share(tenant, weight)
 
     @contextlib.contextmanager
-    def entered(self, tenant: str = "", weight: float = 1.0) -> Iterator[None]:
-        """One request that has come whole, for as long as it is being answered. Raises Overloaded as `check` does."""
-        self.check(tenant, weight)
+    def entered(self, tenant: str = "", weight: float = 1.0, *, is_accepted: bool = False) -> Iterator[None]:
+        """One request that has come whole, for as long as it is being answered. Raises Overloaded as `check` does.
+
+        `is_accepted`: an earlier process has accepted it, so it is not refused now.
+        """
+        if not is_accepted:
+            self.check(tenant, weight)
         active = self._active.setdefault(tenant, _Active(weight))
         active.count += 1
         self.num_active += 1

@@ -99,6 +99,7 @@ def test_no_file_decides_by_the_wall_clock(room):
         *("engine_core/engine/step_log.py", "protocol/transport/run_dir.py", "frontend/cli/doctor.py"),
         *(f"frontend/supervision/flight_recorder/{name}.py" for name in ("bundle", "diagnosis", "recorder")),
         *(f"frontend/http/{name}.py" for name in ("routes/generate", "routes/idempotent", "service")),
+        *(f"frontend/http/{name}.py" for name in ("routes/stored/create", "stored_responses/database")),
         *(f"frontend/conversation/{name}.py" for name in ("chat_template", "template_renderer")),
     }
     for path in sources(room):

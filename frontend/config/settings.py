@@ -4,6 +4,7 @@ One table makes the command line's options, the environment variables and the ke
 """
 
 from .setting import Setting
+from .stored_settings import STORED_SETTINGS
 from .web_settings import WEB_SETTINGS
 
 SETTINGS = (
@@ -311,6 +312,7 @@ SETTINGS = (
         "Server", "server.access_log", ("--access-log",), "Log a line a request.", off_flags=("--disable-access-log",)
     ),
     Setting("Server", "server.log_level", ("--log-level",), "The least important line that is logged."),
+    *STORED_SETTINGS,
     *WEB_SETTINGS,
 )
 BY_NAME = {flag.lstrip("-"): setting for setting in SETTINGS for flag in setting.flags}

@@ -26,6 +26,7 @@ from .exchange.errors import HttpError
 from .exchange.fingerprint import fingerprint
 from .exchange.metrics import Metrics
 from .idempotency.store import AnswerStore
+from .stored_responses.store import StoredResponses
 
 Result = TypeVar("Result")
 
@@ -111,6 +112,7 @@ class Service:
     metrics: Metrics
     answers: AnswerStore
     buffers: BufferBudget
+    stored: StoredResponses | None  # None: none are
     model_names: tuple[str, ...]
     longest_token_chars: int
     sampling_defaults: Mapping[str, Any]  # by the model, for what a request leaves out
@@ -145,6 +147,7 @@ class Service:
             metrics=Metrics(names[0], config.server.metrics_compat, index),
             answers=AnswerStore(config.server, buffers),
             buffers=buffers,
+            stored=StoredResponses.of(config.server, index),
             model_names=names,
             longest_token_chars=text.longest_token_chars,
             sampling_defaults=text.sampling_defaults,

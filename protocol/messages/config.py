@@ -118,6 +118,9 @@ class ServerConfig(_Layer, frozen=True):
     resume_grace_s: Annotated[float, Meta(ge=0, le=1e9)] = 30.0  # an unread answer with a key lives on; 0: it ends
     resume_bytes_per_answer: PositiveInt = 4 << 20  # events kept of one answer with a key
     resume_bytes: PositiveInt = 64 << 20  # and of all of a frontend
+    store_responses: Text = ""  # folder of the responses that are stored; "": none are
+    stored_responses_bytes: Annotated[int, Meta(ge=1 << 20, le=1 << 50)] = 1 << 30
+    stored_responses_days: Annotated[int, Meta(ge=1, le=36500)] = 30
     admin_port: Annotated[int, Meta(ge=0, le=65535)] | None = None  # on 127.0.0.1; None: the unix socket alone
     public_metrics: bool = False  # /metrics on the public port too
     metrics_compat: Literal["", "vllm"] = ""

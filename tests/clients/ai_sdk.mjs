@@ -17,8 +17,7 @@ const models = [
 ];
 
 for (const model of models) {
-  const providerOptions = { openai: { store: false } };  // else it refers to items by their ids alone
-  const ask = { model, temperature: 0, maxOutputTokens: 200, maxRetries: 0, providerOptions };
+  const ask = { model, temperature: 0, maxOutputTokens: 200, maxRetries: 0 };  // to responses it sends ids of stored items
   const whole = await generateText({ ...ask, prompt });
   assert.match(whole.text, /Paris/);
   let streamed = "";

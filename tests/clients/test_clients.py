@@ -27,8 +27,9 @@ pytestmark = [pytest.mark.nightly, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with serving("--max-model-len", "2048") as running:
+def server(tmp_path_factory) -> Iterator[Server]:
+    stored = str(tmp_path_factory.mktemp("stored"))
+    with serving("--max-model-len", "2048", "--store-responses", stored) as running:
         yield running
 
 

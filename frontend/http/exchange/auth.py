@@ -4,7 +4,7 @@ import hashlib
 import hmac
 import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from paged_serve.protocol.messages.config import ServerConfig
 
@@ -18,9 +18,19 @@ class Tenant:
 
     name: str
     weight: float = 1.0
+    key_digest: bytes = field(default=b"", repr=False)  # SHA-256; it stays in this process
 
 
 NO_KEY = Tenant("")  # where the server has no keys
+
+
+def tenants_of(server: ServerConfig, secret: str = "") -> list[Tenant]:
+    """One for each key."""
+    weights = itertools.chain(server.api_key_weights, itertools.repeat(1.0))
+    return [
+        Tenant(_name(secret, key), weight, hashlib.sha256(key.encode()).digest())
+        for key, weight in zip(server.api_keys, weights, strict=False)
+    ]
 
 
 class Guard:
@@ -28,11 +38,7 @@ class Guard:
 
     def __init__(self, server: ServerConfig, secret: str = ""):
         """`secret`: the run's, which all frontends share; it keeps the names of tenants from being guessed at."""
-        weights = itertools.chain(server.api_key_weights, itertools.repeat(1.0))
-        self._tenants = {
-            hashlib.sha256(key.encode()).digest(): Tenant(_name(secret, key), weight)
-            for key, weight in zip(server.api_keys, weights, strict=False)
-        }
+        self._tenants = {tenant.key_digest: tenant for tenant in tenants_of(server, secret)}
         self.browsers = BrowserPolicy(server)
 
     def check(self, headers: Mapping[str, str]) -> Tenant:

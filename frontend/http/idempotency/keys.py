@@ -9,16 +9,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ..exchange.answer_ids import ANSWER_ID, OWNER_DIGITS, REST_DIGITS, answer_id, created_of
 from ..exchange.errors import HttpError
 
 KEY_PATTERN = "^[!-~]{1,255}$"
-EVENT_ID_PATTERN = "^((chat)?cmpl-|msg_|resp_)[0-9a-f]{32}:(0|[1-9][0-9]{0,8})$"
+EVENT_ID_PATTERN = f"^{ANSWER_ID}:(0|[1-9][0-9]{{0,8}})$"
 _KEY = re.compile(KEY_PATTERN)
 _EVENT_ID = re.compile(EVENT_ID_PATTERN)
-_CREATED_DIGITS = 8
-_KEY_DIGITS = 4  # of an id's digest: the key's own, by which its owner among several frontends is found
-_DIGEST_DIGITS = 24
-_ID_DIGITS = _CREATED_DIGITS + _DIGEST_DIGITS  # behind the prefix that names the interface
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +28,7 @@ class KeyedRequest:
 
     def answer_id(self, prefix: str, created: int) -> str:
         """`prefix` with its separator; `created` in seconds since 1970."""
-        return f"{prefix}{created:0{_CREATED_DIGITS}x}{self.digest}"
+        return answer_id(prefix, created, self.digest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +40,7 @@ class EventId:
 
     @property
     def created(self) -> int:
-        return int(self.answer_id[-_ID_DIGITS:][:_CREATED_DIGITS], 16)
+        return created_of(self.answer_id)
 
 
 def request_digest(fingerprint: str, path: str, key: str, body: bytes) -> str:
@@ -51,7 +48,7 @@ def request_digest(fingerprint: str, path: str, key: str, body: bytes) -> str:
     digest = hashlib.sha256()
     for part in (fingerprint.encode(), path.encode(), key.encode(), body):
         digest.update(b"%d:" % len(part) + part)
-    return _key_digits(key) + digest.hexdigest()[: _DIGEST_DIGITS - _KEY_DIGITS]
+    return _key_digits(key) + digest.hexdigest()[:REST_DIGITS]
 
 
 def owner_of_key(key: str, num_frontends: int) -> int | None:
@@ -59,15 +56,8 @@ def owner_of_key(key: str, num_frontends: int) -> int | None:
     return int(_key_digits(key), 16) % num_frontends if _KEY.fullmatch(key) else None
 
 
-def owner_of_stream(answer_id: str, num_frontends: int) -> int | None:
-    """The owner of the key that the answer's request had; None for what is no answer's id."""
-    if not _EVENT_ID.fullmatch(f"{answer_id}:0"):
-        return None
-    return int(answer_id[-_DIGEST_DIGITS:][:_KEY_DIGITS], 16) % num_frontends
-
-
 def _key_digits(key: str) -> str:
-    return hashlib.sha256(b"key " + key.encode()).hexdigest()[:_KEY_DIGITS]
+    return hashlib.sha256(b"key " + key.encode()).hexdigest()[:OWNER_DIGITS]
 
 
 def idempotency_key(headers: Mapping[str, str]) -> str | None:

@@ -9,6 +9,7 @@ comes back behind its last event.
 
 import asyncio
 import enum
+import re
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -17,16 +18,17 @@ import httptools
 
 from paged_serve.protocol.transport.run_dir import FRONTEND_SOCKET
 
+from ..exchange.answer_ids import owner_of_answer
 from ..exchange.errors import HttpError
 from ..exchange.exchange import Exchange, Receive, Scope, Send
-from .keys import owner_of_key, owner_of_stream
+from .keys import owner_of_key
 
 PASSED_ON = "paged_serve.passed_on"  # in a scope: by the frontend that was asked, to the key's owner
 KEYED_PATHS = ("/v1/completions", "/v1/chat/completions", "/v1/messages", "/v1/responses")
 STREAMS = "/v1/streams/"
+STORED_RESPONSE = re.compile("/v1/responses/([^/]+)(/[a-z_]+)?")
 REPLACED_WITHIN_S = 30.0  # an owner
 CONNECT_EVERY_S = 0.05
-MAX_TIMES_SENT = 2  # a request that ends its frontend must not end one after the other
 MAX_TIMES_SENT = 2  # a request that ends its frontend must not end one after the other
 READ_BYTES = 64 << 10
 HOP_BY_HOP = frozenset(  # of this connection, not of the request or its answer (RFC 9110, 7.6.1)
@@ -63,7 +65,9 @@ class Siblings:
         if exchange.scope["method"] == "POST" and exchange.path in KEYED_PATHS:
             owner = owner_of_key(exchange.headers.get("idempotency-key", ""), self._count)
         elif exchange.scope["method"] in ("GET", "HEAD", "DELETE") and exchange.path.startswith(STREAMS):
-            owner = owner_of_stream(exchange.path.removeprefix(STREAMS), self._count)
+            owner = owner_of_answer(exchange.path.removeprefix(STREAMS), self._count)
+        elif (named := STORED_RESPONSE.fullmatch(exchange.path)) is not None:
+            owner = owner_of_answer(named[1], self._count)
         return None if owner == self._index else owner
 
     async def pass_on(self, exchange: Exchange, owner: int) -> None:
@@ -126,8 +130,10 @@ def _request(exchange: Exchange, body: bytes) -> bytes:
         (b"content-length", str(len(body)).encode()),
         (b"connection", b"close"),
     ]
+    query = exchange.scope.get("query_string", b"")
+    target = exchange.path.encode() + (b"?" + query if query else b"")
     lines = [
-        f"{exchange.scope['method']} {exchange.path} HTTP/1.1".encode(),
+        b"%s %s HTTP/1.1" % (exchange.scope["method"].encode(), target),
         *(b": ".join(header) for header in headers),
     ]
     return b"\r\n".join([*lines, b"", body])

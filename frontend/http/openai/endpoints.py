@@ -12,6 +12,7 @@ from paged_serve.protocol.errors import InvalidRequest
 from ...buffer_budget import Lease
 from ...client.request_terms import RequestTerms
 from ...conversation.strict_json import decode_body
+from ..exchange.auth import Tenant
 from ..exchange.errors import HttpError
 from ..exchange.exchange import Exchange
 from ..exchange.sse import AnswerHead
@@ -36,6 +37,7 @@ class Endpoint:
     body: type[SamplingFields]
     prompts: Callable[[Service, Any, bytes, int], Awaitable[list[Prompt]]]  # (…, JSON of the body, answer's moment)
     writer: Callable[[Service, Any, list[Prompt], Generation], Writer]
+    answer_id: str | None = None  # None: of the request's id
     # From another interface's JSON: (JSON, whether the server is lenient) to (JSON of `body`, warnings)
     translate: Callable[[bytes, bool], tuple[bytes, list[str]]] | None = None
 
@@ -65,11 +67,21 @@ async def decode(service: Service, endpoint: Endpoint, raw: bytes) -> tuple[Samp
     return with_vocabulary(body, service.engine.limits.vocab_size), raw, model, translated + warnings
 
 
-def _cache_salt(service: Service, exchange: Exchange, asked: str) -> str:
+class Sender(Protocol):
+    """Of a request: its exchange, or what is left of one that was accepted without a connection to wait for it."""
+
+    @property
+    def tenant(self) -> Tenant: ...
+    @property
+    def arrival(self) -> float: ...
+    def timeout_s(self) -> float | None: ...
+
+
+def _cache_salt(service: Service, sender: Sender, asked: str) -> str:
     """Each key's prefixes are its own: the time to the first token would show one caller what another has asked."""
-    if not exchange.tenant.name or service.config.cache.share_prefixes:
+    if not sender.tenant.name or service.config.cache.share_prefixes:
         return asked
-    return hashlib.sha256(f"{exchange.tenant.name} {asked}".encode()).hexdigest()
+    return hashlib.sha256(f"{sender.tenant.name} {asked}".encode()).hexdigest()
 
 
 def check_patience(service: Service, exchange: Exchange, body: SamplingFields) -> None:
@@ -79,7 +91,7 @@ def check_patience(service: Service, exchange: Exchange, body: SamplingFields) -
 
 def generation_of(
     service: Service,
-    exchange: Exchange,
+    sender: Sender,
     body: SamplingFields,
     prompts: list[Prompt],
     lease: Lease,
@@ -102,10 +114,10 @@ def generation_of(
     )
     terms = RequestTerms(
         priority=body.priority or 0,
-        cache_salt=_cache_salt(service, exchange, body.cache_salt or ""),
-        tenant=exchange.tenant.name,
-        weight=exchange.tenant.weight,
-        timeout_s=body.timeout or exchange.timeout_s() or 0.0,
+        cache_salt=_cache_salt(service, sender, body.cache_salt or ""),
+        tenant=sender.tenant.name,
+        weight=sender.tenant.weight,
+        timeout_s=body.timeout or sender.timeout_s() or 0.0,
     )
     interval = (body.stream_interval or 1) if body.stream else 1
-    return Generation(service, prompts, terms, exchange.arrival, memory, in_turn, interval)
+    return Generation(service, prompts, terms, sender.arrival, memory, in_turn, interval)

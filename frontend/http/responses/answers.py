@@ -5,7 +5,8 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-Status = Literal["in_progress", "completed", "incomplete"]
+Status = Literal["in_progress", "completed", "incomplete"]  # of an item
+ResponseStatus = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
 
 
 class _Answer(msgspec.Struct, kw_only=True, gc=False):
@@ -78,15 +79,20 @@ class IncompleteDetails(_Answer):
     reason: Literal["max_output_tokens"]
 
 
+class ResponseError(_Answer):
+    code: Literal["server_error", "invalid_prompt"]
+    message: str
+
+
 class Response(_Answer):
     """What was asked, and its output."""
 
     id: str
     object: Literal["response"]
     created_at: int
-    status: Status
+    status: ResponseStatus
     background: bool
-    error: None
+    error: ResponseError | None
     incomplete_details: IncompleteDetails | None
     instructions: str | None
     max_output_tokens: int | None
@@ -95,7 +101,7 @@ class Response(_Answer):
     model: str
     output: list[OutputItem]
     parallel_tool_calls: bool
-    previous_response_id: None
+    previous_response_id: str | None
     prompt_cache_key: str | None
     reasoning: dict[str, Any]
     safety_identifier: str | None
@@ -111,3 +117,17 @@ class Response(_Answer):
     usage: ResponseUsage | None
     user: str | None
     warnings: list[str] | UnsetType = UNSET
+
+
+class DeletedResponse(_Answer):
+    id: str
+    object: Literal["response"]
+    deleted: bool
+
+
+class InputItemList(_Answer):
+    object: Literal["list"]
+    data: list[dict[str, Any]]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool

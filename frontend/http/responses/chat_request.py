@@ -1,5 +1,7 @@
 """A body of the Responses interface as the body of a chat completion that has the same output."""
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -7,21 +9,34 @@ import msgspec
 from paged_serve.protocol.errors import InvalidRequest
 
 from .conversation import chat_messages
-from .schemas import ResponsesRequest, TextFormat
+from .schemas import GivenItem, ItemReference, MessageItem, ResponsesRequest, TextFormat
 
 LOGPROBS = "message.output_text.logprobs"
 INCLUDED = (LOGPROBS, "reasoning.encrypted_content")  # the second: reasoning itself is in the answer
-NOT_STORED = "responses are not stored"
+NOT_STORED = "responses are not stored here (see --store-responses)"
 _SAME_NAME = (
     *("model", "temperature", "top_p", "top_k", "seed", "stream", "parallel_tool_calls", "metadata", "user"),
     *("safety_identifier", "prompt_cache_key", "prompt_cache_retention", "prompt_cache_options"),
 )
 
 
-def chat_request(body: ResponsesRequest) -> dict[str, Any]:
-    """Raises InvalidRequest for what asks for more than an answer."""
-    _check(body)
-    fields: dict[str, Any] = {"messages": chat_messages(body.instructions, body.input)}
+@dataclass(frozen=True, slots=True)
+class Earlier:
+    """What a request refers to: the conversation before its own items, and stored items by their ids."""
+
+    items: Sequence[GivenItem] = ()
+    by_id: Mapping[str, GivenItem] = field(default_factory=dict)
+    is_stored: bool = False  # whether this server stores responses at all
+
+
+NOTHING_EARLIER = Earlier()
+
+
+def chat_request(body: ResponsesRequest, given: Sequence[GivenItem], earlier: Earlier) -> dict[str, Any]:
+    """`given`: the body's own items. Raises InvalidRequest for what asks for more than an answer."""
+    _check(body, earlier)
+    messages = chat_messages(body.instructions, [*earlier.items, *given], len(earlier.items))
+    fields: dict[str, Any] = {"messages": messages}
     fields |= {name: value for name in _SAME_NAME if (value := getattr(body, name)) is not None}
     if body.max_output_tokens is not None:
         fields["max_completion_tokens"] = body.max_output_tokens
@@ -40,19 +55,32 @@ def chat_request(body: ResponsesRequest) -> dict[str, Any]:
     return fields
 
 
-def warnings_of(body: ResponsesRequest) -> list[str]:
-    return [f"store: {NOT_STORED}; send the whole conversation in input each time"] if body.store else []
+def given_items(body: ResponsesRequest, earlier: Earlier) -> list[GivenItem]:
+    """The body's own items, stored ones in the place of references. Raises InvalidRequest."""
+    if isinstance(body.input, str):
+        return [MessageItem(role="user", content=body.input)]
+    items = list[GivenItem]()
+    for i, item in enumerate(body.input):
+        if not isinstance(item, ItemReference):
+            items.append(item)
+        elif (stored := earlier.by_id.get(item.id)) is not None:
+            items.append(stored)
+        else:
+            why = "no stored response has such an item" if earlier.is_stored else NOT_STORED
+            raise InvalidRequest(
+                f"input[{i}] refers to {item.id!r:.100}: {why}; send the item itself", f"input[{i}].id"
+            )
+    return items
 
 
-def _check(body: ResponsesRequest) -> None:
-    if body.previous_response_id is not None:
-        raise InvalidRequest(
-            f"previous_response_id: {NOT_STORED} here; send the conversation so far in input, with the items that "
-            "answered it",
-            "previous_response_id",
-        )
-    if body.background:
-        raise InvalidRequest(f"background: {NOT_STORED} here; leave it out, and stream the answer", "background")
+def warnings_of(body: ResponsesRequest, earlier: Earlier) -> list[str]:
+    if not body.store or earlier.is_stored:
+        return []
+    return [f"store: {NOT_STORED}; send the whole conversation in input each time"]
+
+
+def _check(body: ResponsesRequest, earlier: Earlier) -> None:
+    _check_stored(body, earlier)
     if body.truncation == "auto":
         raise InvalidRequest(
             "truncation is 'auto': no part of a conversation is left out here; send a shorter one, or 'disabled'",
@@ -68,6 +96,21 @@ def _check(body: ResponsesRequest) -> None:
             raise InvalidRequest(f"include has {name!r:.60}; it can have {' and '.join(INCLUDED)}", "include")
     if body.top_logprobs and LOGPROBS not in (body.include or ()):
         raise InvalidRequest(f"top_logprobs is {body.top_logprobs}; it needs {LOGPROBS!r} in include", "top_logprobs")
+
+
+def _check_stored(body: ResponsesRequest, earlier: Earlier) -> None:
+    if earlier.is_stored:
+        if body.background and body.store is False:
+            raise InvalidRequest("background is true: such a response is stored; leave out store: false", "background")
+        return
+    if body.previous_response_id is not None:
+        raise InvalidRequest(
+            f"previous_response_id: {NOT_STORED}; send the conversation so far in input, with the items that "
+            "answered it",
+            "previous_response_id",
+        )
+    if body.background:
+        raise InvalidRequest(f"background: {NOT_STORED}; leave it out, and stream the answer", "background")
 
 
 def _tool(given: dict[str, Any]) -> dict[str, Any]:
@@ -98,11 +141,14 @@ def _response_format(given: TextFormat) -> dict[str, Any]:
     }
 
 
-def asked_of(body: ResponsesRequest) -> dict[str, Any]:
+def asked_of(body: ResponsesRequest, earlier: Earlier) -> dict[str, Any]:
     """What the response repeats."""
+    asked: dict[str, Any] = {}
+    if earlier.is_stored:
+        asked = {"store": body.store is not False, "background": bool(body.background)}
     same = ("instructions", "max_output_tokens", "metadata", "parallel_tool_calls", "prompt_cache_key", "tool_choice")
-    more = ("safety_identifier", "top_logprobs", "user")
-    asked = {name: value for name in (*same, *more) if (value := getattr(body, name)) is not None}
+    more = ("safety_identifier", "top_logprobs", "user", "previous_response_id")
+    asked |= {name: value for name in (*same, *more) if (value := getattr(body, name)) is not None}
     for name in ("reasoning", "text"):
         if (value := getattr(body, name)) is not None:
             asked[name] = _without_nulls(msgspec.to_builtins(value))

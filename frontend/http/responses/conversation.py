@@ -6,17 +6,15 @@ from typing import Any, assert_never
 
 from paged_serve.protocol.errors import InvalidRequest
 
-from .schemas import FunctionCallItem, FunctionCallOutputItem, InputItem, MessageItem, Part, ReasoningItem, Refusal
+from .schemas import FunctionCallItem, FunctionCallOutputItem, GivenItem, MessageItem, Part, ReasoningItem, Refusal
 
 ChatMessage = dict[str, Any]
 
 
-def chat_messages(instructions: str | None, given: str | Sequence[InputItem]) -> list[ChatMessage]:
-    """Raises InvalidRequest for an output whose call is not there."""
+def chat_messages(instructions: str | None, items: Sequence[GivenItem], num_earlier: int) -> list[ChatMessage]:
+    """`num_earlier` of the items are not the request's own. Raises InvalidRequest for an output without its call."""
     messages: list[ChatMessage] = [{"role": "system", "content": instructions}] if instructions else []
-    if isinstance(given, str):
-        return [*messages, {"role": "user", "content": given}]
-    return [*messages, *_joined(given)]
+    return [*messages, *_joined(items, num_earlier)]
 
 
 @dataclass(slots=True)
@@ -38,7 +36,7 @@ class _Answer:
         return message
 
 
-def _joined(items: Sequence[InputItem]) -> Iterator[ChatMessage]:
+def _joined(items: Sequence[GivenItem], num_earlier: int) -> Iterator[ChatMessage]:
     answer: _Answer | None = None
     names: dict[str, str] = {}  # of functions, by the call's id
     for i, item in enumerate(items):
@@ -63,7 +61,11 @@ def _joined(items: Sequence[InputItem]) -> Iterator[ChatMessage]:
                 if answer is not None:
                     yield answer.message()
                     answer = None
-                yield _message(item) if isinstance(item, MessageItem) else _output(item, names, f"input[{i}]")
+                yield (
+                    _message(item)
+                    if isinstance(item, MessageItem)
+                    else _output(item, names, f"input[{i - num_earlier}]")
+                )
             case _:
                 assert_never(item)
     if answer is not None:
@@ -82,8 +84,7 @@ def _call(item: FunctionCallItem) -> dict[str, Any]:
 def _output(item: FunctionCallOutputItem, names: dict[str, str], place: str) -> ChatMessage:
     if item.call_id not in names:
         raise InvalidRequest(
-            f"{place}.call_id is {item.call_id!r:.64}, which no function_call before it has; send the call, too: "
-            "responses are not stored",
+            f"{place}.call_id is {item.call_id!r:.64}, which no function_call before it has; send the call, too",
             f"{place}.call_id",
         )
     return {"role": "tool", "tool_call_id": item.call_id, "name": names[item.call_id], "content": _text(item.output)}

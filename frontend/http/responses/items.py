@@ -22,11 +22,11 @@ _NAMES = {OutputMessage: "response.output_text", ReasoningOutput: "response.reas
 
 
 class Items:
-    """`make_id`: of (prefix, index of the item)."""
+    """`make_id`: of (prefix, index of the item); set before the first one."""
 
-    def __init__(self, make_id: Callable[[str, int], str]):
+    def __init__(self) -> None:
         self.items: list[OutputItem] = []
-        self._make_id = make_id
+        self.make_id: Callable[[str, int], str]
         self._is_open = False
         self._texts: list[str] = []  # of the last item; joined once: a text that grows is copied each time
         self._logprobs: list[OutputLogprob] = []
@@ -93,11 +93,11 @@ class Items:
         part: OutputTextPart | ReasoningTextPart
         if kind is OutputMessage:
             part = OutputTextPart(text="", annotations=[], logprobs=[])
-            item_id = self._make_id("msg_", index)
+            item_id = self.make_id("msg_", index)
             begun = self._begin(OutputMessage(id=item_id, role="assistant", status="in_progress", content=[]))
         else:
             part = ReasoningTextPart(text="")
-            item_id = self._make_id("rs_", index)
+            item_id = self.make_id("rs_", index)
             begun = self._begin(ReasoningOutput(id=item_id, status="in_progress", summary=[], content=[]))
         return [*changes, *begun, ("response.content_part.added", {**self._place(), "content_index": 0, "part": part})]
 
@@ -108,7 +108,7 @@ class Items:
         return [("response.output_item.added", {"output_index": len(self.items) - 1, "item": shown})]
 
     def _call(self, start: CallStart) -> FunctionCallOutput:
-        item_id = self._make_id("fc_", len(self.items))
+        item_id = self.make_id("fc_", len(self.items))
         return FunctionCallOutput(id=item_id, status="in_progress", call_id=start.id, name=start.name, arguments="")
 
     def _delta(self, text: str, more: dict[str, Any]) -> Change:

@@ -88,7 +88,14 @@ class ReasoningItem(_Fields, frozen=True, kw_only=True, tag_field="type", tag="r
     status: ItemStatus | None = None
 
 
-InputItem = MessageItem | FunctionCallItem | FunctionCallOutputItem | ReasoningItem
+class ItemReference(_Fields, frozen=True, kw_only=True, tag_field="type", tag="item_reference"):
+    """An item of a stored response, by its id."""
+
+    id: Label
+
+
+GivenItem = MessageItem | FunctionCallItem | FunctionCallOutputItem | ReasoningItem
+InputItem = GivenItem | ItemReference
 
 
 class FunctionTool(_Fields, frozen=True, kw_only=True):
@@ -171,7 +178,8 @@ _decode_items = msgspec.json.Decoder(_Items).decode
 
 
 def with_types(raw: bytes) -> bytes:
-    """The same body with the type `message` in items of its input that have a role instead of a type.
+    """The same body with a type in items of its input that have none: `message` for those with a role, a reference for
+    those with an id alone.
 
     Raises InvalidRequest for a body of too many parts.
     """
@@ -182,11 +190,12 @@ def with_types(raw: bytes) -> bytes:
         body = msgspec.json.decode(raw)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return raw  # no list, or wrong in another way, which its decoder names
-    body["input"] = [
-        {"type": "message", **_without_null_type(item)} if "role" in item else item for item in body["input"]
-    ]
+    body["input"] = [_with_type(item) for item in body["input"]]
     return msgspec.json.encode(body)
 
 
-def _without_null_type(item: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in item.items() if name != "type" or value is not None}
+def _with_type(item: dict[str, Any]) -> dict[str, Any]:
+    given = {name: value for name, value in item.items() if name != "type" or value is not None}
+    if "role" in given:
+        return {"type": "message", **given}
+    return {"type": "item_reference", **given} if given.keys() == {"id"} else item

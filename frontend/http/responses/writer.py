@@ -1,7 +1,7 @@
 """From generated text to one response, or to the events of a stream."""
 
 import hashlib
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -10,7 +10,15 @@ from msgspec import UNSET
 
 from ...parsers.events import Event
 from ..exchange.sse import AnswerHead
-from .answers import IncompleteDetails, OutputItem, OutputLogprob, Response, ResponseUsage
+from .answers import (
+    IncompleteDetails,
+    OutputItem,
+    OutputLogprob,
+    Response,
+    ResponseError,
+    ResponseStatus,
+    ResponseUsage,
+)
 from .items import Change, Items
 
 _encode = msgspec.json.Encoder().encode
@@ -19,14 +27,17 @@ _encode = msgspec.json.Encoder().encode
 class Asked(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a response repeats of its request."""
 
+    background: bool = False
     instructions: str | None = None
     max_output_tokens: int | None = None
     metadata: dict[str, str] = {}
     parallel_tool_calls: bool = True
+    previous_response_id: str | None = None
     prompt_cache_key: str | None = None
     reasoning: dict[str, Any] = {}
     safety_identifier: str | None = None
     service_tier: str = "default"
+    store: bool = False
     text: dict[str, Any] = {}
     tool_choice: Any = "auto"
     tools: list[dict[str, Any]] = []
@@ -57,56 +68,88 @@ class Source(Protocol):
     def usage(self) -> ResponseUsage: ...
 
 
-class ResponseWriter:
-    """One answer; either of the two, once."""
+Keep = Callable[[Response], Awaitable[None]]  # called with the whole response before its last part is sent
 
-    def __init__(self, source: Source, asked: Asked):
-        self._source, self._asked = source, asked
+
+async def _keep_nothing(response: Response) -> None:
+    pass
+
+
+class ResponseWriter:
+    """One answer; `answer` or `frames`, once."""
+
+    def __init__(self, source: Source, asked: Asked, keep: Keep = _keep_nothing):
+        self._source, self._asked, self._keep = source, asked, keep
+        self._items = Items()
+        self._frames = _Frames()
         self._is_cut = False
 
     async def answer(self, head: AnswerHead) -> Response:
         """Everything at once."""
-        items = Items(_id_maker(head.answer_id))
+        self._items.make_id = _id_maker(head.answer_id)
         async for batch in self._source.batches(head.answer_id):
             for output in batch:
-                self._changes(items, output)
-        return self._ended(head, items.items)
+                self._changes(output)
+        ended = self._ended(head)
+        await self._keep(ended)
+        return ended
 
     async def frames(self, head: AnswerHead) -> AsyncGenerator[list[bytes], None]:
         """The same as server-sent events: a list of all that there are by now."""
-        items, frames = Items(_id_maker(head.answer_id)), _Frames()
-        begun = self._response(head, [])
-        events = [frames.of(f"response.{kind}", {"response": begun}) for kind in ("created", "in_progress")]
+        self._items.make_id = _id_maker(head.answer_id)
+        events = self._begin(head)
         async for batch in self._source.batches(head.answer_id):
-            events += [frames.of(*change) for output in batch for change in self._changes(items, output)]
+            events += [self._frames.of(*change) for output in batch for change in self._changes(output)]
             if events:
                 yield events
             events = []
-        ended = self._ended(head, items.items)
-        yield [frames.of(f"response.{ended.status}", {"response": ended})]
+        ended = self._ended(head)
+        await self._keep(ended)
+        yield [self._last_event(ended)]
 
-    def _changes(self, items: Items, output: Output) -> list[Change]:
-        changes = items.push(output.events, output.logprobs)
+    def given_up(self, head: AnswerHead, error: ResponseError | None) -> tuple[Response, list[bytes]]:
+        """What there is of an answer that ends before its end, and the last events. `error` None: it was cancelled."""
+        events = [self._frames.of(*change) for change in self._items.end("incomplete")]
+        response = self._response(head, "cancelled" if error is None else "failed", self._items.items)
+        response.error = error
+        return response, events if error is None else [*events, self._last_event(response)]
+
+    def queued(self, head: AnswerHead) -> Response:
+        """Before anything is computed."""
+        return self._response(head, "queued", [])
+
+    def _begin(self, head: AnswerHead) -> list[bytes]:
+        begun = self._response(head, "in_progress", [])
+        if not self._asked.background:
+            kinds = {"created": begun, "in_progress": begun}
+        else:
+            kinds = {"created": self.queued(head), "queued": self.queued(head), "in_progress": begun}
+        return [self._frames.of(f"response.{kind}", {"response": response}) for kind, response in kinds.items()]
+
+    def _last_event(self, response: Response) -> bytes:
+        return self._frames.of(f"response.{response.status}", {"response": response})
+
+    def _changes(self, output: Output) -> list[Change]:
+        changes = self._items.push(output.events, output.logprobs)
         if output.finish_reason is not None:
             self._is_cut = output.finish_reason == "length"
-            changes += items.end("incomplete" if self._is_cut else "completed")
+            changes += self._items.end("incomplete" if self._is_cut else "completed")
         return changes
 
-    def _ended(self, head: AnswerHead, items: list[OutputItem]) -> Response:
-        response = self._response(head, items)
-        response.status = "incomplete" if self._is_cut else "completed"
+    def _ended(self, head: AnswerHead) -> Response:
+        response = self._response(head, "incomplete" if self._is_cut else "completed", self._items.items)
         response.incomplete_details = IncompleteDetails(reason="max_output_tokens") if self._is_cut else None
         response.usage = self._source.usage()
         return response
 
-    def _response(self, head: AnswerHead, items: list[OutputItem]) -> Response:
+    def _response(self, head: AnswerHead, status: ResponseStatus, items: list[OutputItem]) -> Response:
         asked = self._asked
         return Response(
             id=head.answer_id,
             object="response",
             created_at=head.created,
-            status="in_progress",
-            background=False,
+            status=status,
+            background=asked.background,
             error=None,
             incomplete_details=None,
             instructions=asked.instructions,
@@ -116,12 +159,12 @@ class ResponseWriter:
             model=head.model,
             output=items,
             parallel_tool_calls=asked.parallel_tool_calls,
-            previous_response_id=None,
+            previous_response_id=asked.previous_response_id,
             prompt_cache_key=asked.prompt_cache_key,
             reasoning={"effort": None, "summary": None} | asked.reasoning,
             safety_identifier=asked.safety_identifier,
             service_tier=asked.service_tier,
-            store=False,
+            store=asked.store,
             temperature=self._source.temperature,
             text={"format": {"type": "text"}} | asked.text,
             tool_choice=asked.tool_choice,
@@ -142,9 +185,13 @@ class _Frames:
         self._number = 0
 
     def of(self, kind: str, fields: dict[str, Any]) -> bytes:
-        data = _encode({"type": kind, "sequence_number": self._number, **fields})
         self._number += 1
-        return b"event: %s\ndata: %s\n\n" % (kind.encode(), data)
+        return event(kind, self._number - 1, fields)
+
+
+def event(kind: str, number: int, fields: dict[str, Any]) -> bytes:
+    """One server-sent event; the first of a stream has the number 0."""
+    return b"event: %s\ndata: %s\n\n" % (kind.encode(), _encode({"type": kind, "sequence_number": number, **fields}))
 
 
 def _id_maker(answer_id: str) -> Callable[[str, int], str]:

@@ -17,37 +17,31 @@ from ..service import Service
 from .chat_batch import CHAT_BATCH
 from .idempotent import create_once
 from .messages import MESSAGES
-from .responses import RESPONSES
 
 
 async def create_completion(service: Service, exchange: Exchange) -> None:
     """Continue one prompt or several."""
-    await _create(service, exchange, COMPLETION)
+    await create_answer(service, exchange, COMPLETION)
 
 
 async def create_chat_completion(service: Service, exchange: Exchange) -> None:
     """Answer a conversation."""
-    await _create(service, exchange, CHAT_COMPLETION)
+    await create_answer(service, exchange, CHAT_COMPLETION)
 
 
 async def create_chat_batch(service: Service, exchange: Exchange) -> None:
     """Answer several conversations."""
-    await _create(service, exchange, CHAT_BATCH)
+    await create_answer(service, exchange, CHAT_BATCH)
 
 
 async def create_message(service: Service, exchange: Exchange) -> None:
     """Answer a conversation, in Anthropic's terms."""
-    await _create(service, exchange, MESSAGES)
-
-
-async def create_response(service: Service, exchange: Exchange) -> None:
-    """Answer a conversation, in the terms of OpenAI's Responses interface."""
-    await _create(service, exchange, RESPONSES)
+    await create_answer(service, exchange, MESSAGES)
 
 
 async def generate_tokens(service: Service, exchange: Exchange) -> None:
     """Continue a prompt of tokens, in tokens."""
-    await _create(service, exchange, TOKENS)
+    await create_answer(service, exchange, TOKENS)
 
 
 async def invoke(service: Service, exchange: Exchange) -> None:
@@ -55,10 +49,11 @@ async def invoke(service: Service, exchange: Exchange) -> None:
     service.admission.check(exchange.tenant.name, exchange.tenant.weight)
     raw = await exchange.peek()
     has_messages = await service.off_loop(len(raw), has_field, raw, "messages")
-    await _create(service, exchange, CHAT_COMPLETION if has_messages else COMPLETION)
+    await create_answer(service, exchange, CHAT_COMPLETION if has_messages else COMPLETION)
 
 
-async def _create(service: Service, exchange: Exchange, endpoint: Endpoint) -> None:
+async def create_answer(service: Service, exchange: Exchange, endpoint: Endpoint) -> None:
+    """One answer, which ends with its connection unless it has a key."""
     if (key := idempotency_key(exchange.headers)) is not None:
         await create_once(service, exchange, endpoint, key)
         return
@@ -87,7 +82,7 @@ async def _answer(service: Service, exchange: Exchange, endpoint: Endpoint, raw:
         await generation.submit()
         writer = endpoint.writer(service, body, prompts, generation)
         head = AnswerHead(
-            f"{endpoint.prefix}{body.request_id or exchange.request_id}",
+            endpoint.answer_id or f"{endpoint.prefix}{body.request_id or exchange.request_id}",
             model,
             [*warnings, *prompts[0].warnings],
             created,

@@ -95,7 +95,7 @@ def _writer(service: Service, body: TranslatedRequest, prompts: list[Prompt], ge
     return MessageWriter(_ChatSource(body, prompts[0], generation), shows_thinking=body.shows_thinking)
 
 
-MESSAGES = Endpoint("msg_", TranslatedRequest, _prompts, _writer, _translate)
+MESSAGES = Endpoint("msg_", TranslatedRequest, _prompts, _writer, translate=_translate)
 
 
 async def count_tokens(service: Service, exchange: Exchange) -> None:

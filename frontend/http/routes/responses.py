@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
+from typing import Any
 
 import msgspec
 
@@ -17,7 +18,7 @@ from ..openai.generation import Generation, Prompt
 from ..openai.pieces import Piece
 from ..openai.request.schemas import ChatCompletionRequest
 from ..responses.answers import InputTokensDetails, OutputLogprob, OutputTokensDetails, ResponseUsage
-from ..responses.chat_request import asked_of, chat_request, warnings_of
+from ..responses.chat_request import NOTHING_EARLIER, Earlier, asked_of, chat_request, given_items, warnings_of
 from ..responses.schemas import ResponsesRequest, with_types
 from ..responses.writer import Asked, Output, ResponseWriter
 from ..service import Service
@@ -29,12 +30,18 @@ class TranslatedResponsesRequest(ChatCompletionRequest, frozen=True, kw_only=Tru
     """What `chat_request` makes of a body: a chat, and what the response repeats."""
 
     asked: Asked
+    given: tuple[dict[str, Any], ...] = ()  # the items of its own input, where they are stored
     repeats_output: bool = True
 
 
-def _translate(raw: bytes, lenient: bool) -> tuple[bytes, list[str]]:
+def translate(raw: bytes, lenient: bool, earlier: Earlier = NOTHING_EARLIER) -> tuple[bytes, list[str]]:
+    """To the JSON of a TranslatedResponsesRequest, and warnings. Raises InvalidRequest."""
     body, warnings = decode_body(ResponsesRequest, with_types(raw), lenient)
-    return msgspec.json.encode({**chat_request(body), "asked": asked_of(body)}), [*warnings, *warnings_of(body)]
+    given = given_items(body, earlier)
+    fields = {**chat_request(body, given, earlier), "asked": asked_of(body, earlier)}
+    if earlier.is_stored:
+        fields["given"] = given
+    return msgspec.json.encode(fields), [*warnings, *warnings_of(body, earlier)]
 
 
 @contextlib.contextmanager
@@ -55,7 +62,7 @@ async def _prompts(service: Service, body: TranslatedResponsesRequest, raw: byte
         return [await chat_prompt(service, body, raw, moment)]
 
 
-class _ChatSource:
+class ChatSource:
     """The one choice of a chat's generation, for the writer of responses."""
 
     def __init__(self, service: Service, body: TranslatedResponsesRequest, prompt: Prompt, generation: Generation):
@@ -96,7 +103,7 @@ class _ChatSource:
 def _writer(
     service: Service, body: TranslatedResponsesRequest, prompts: list[Prompt], generation: Generation
 ) -> ResponseWriter:
-    return ResponseWriter(_ChatSource(service, body, prompts[0], generation), body.asked)
+    return ResponseWriter(ChatSource(service, body, prompts[0], generation), body.asked)
 
 
-RESPONSES = Endpoint("resp_", TranslatedResponsesRequest, _prompts, _writer, _translate)
+RESPONSES = Endpoint("resp_", TranslatedResponsesRequest, _prompts, _writer, translate=translate)

@@ -10,12 +10,14 @@ from starlette.exceptions import HTTPException
 from ...admission import Admission
 from ...buffer_budget import BufferBudget
 from ..exchange.access_log import PROBES
+from ..exchange.auth import Tenant
 from ..exchange.errors import DO_NOT_RETRY, HttpError
 from ..exchange.exchange import Exchange
 from ..service import Engine, Service, TextSide
 from .admin import ADMIN_ROUTES
 from .elsewhere import ELSEWHERE
 from .route_spec import RouteSpec
+from .stored.resume import resume_responses
 from .table import public_routes
 
 MAX_COMPARED_CHARS = 64
@@ -72,6 +74,10 @@ class Router:
             return _METRICS
         near = difflib.get_close_matches(path[:MAX_COMPARED_CHARS], self._paths, 1, _NEAR)
         return f"did you mean {near[0]}?" if near else "/openapi.json lists what there is."
+
+    async def resume_responses(self, tenants: Sequence[Tenant]) -> None:
+        """Make again what was accepted before, for no connection."""
+        await resume_responses(self._service, tenants)
 
     def count_refusal(self, status: int) -> None:
         self._service.metrics.rejected(status)

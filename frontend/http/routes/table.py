@@ -15,7 +15,7 @@ from ..openai.request import schemas
 from ..openai.token_generation.request import TokensRequest
 from ..openai.token_generation.writer import TokensAnswer
 from ..page.page_files import send_page_file
-from ..responses.answers import Response
+from ..responses.answers import DeletedResponse, InputItemList, Response
 from ..responses.schemas import ResponsesRequest
 from ..service import Service
 from .admin import METRICS
@@ -24,7 +24,6 @@ from .generate import (
     create_chat_completion,
     create_completion,
     create_message,
-    create_response,
     generate_tokens,
     invoke,
 )
@@ -32,6 +31,8 @@ from .idempotent import delete_stream, get_stream, head_stream
 from .messages import count_tokens, model_info, model_page
 from .openapi import document
 from .route_spec import Handler, RouteSpec
+from .stored.create import create_response
+from .stored.retrieve import cancel_response, delete_response, get_response, list_input_items
 from .tokens import apply_template, detokenize, tokenize, tokenizer_info
 
 
@@ -115,6 +116,16 @@ ROUTES = (
         (ResponsesRequest,),
         Response,
     ),
+    RouteSpec("POST", "/v1/responses/{id}/cancel", cancel_response, "End a background response", answer=Response),
+    RouteSpec(
+        "GET",
+        "/v1/responses/{id}/input_items",
+        list_input_items,
+        "What a stored response was asked",
+        answer=InputItemList,
+    ),
+    RouteSpec("GET", "/v1/responses/{id}", get_response, "A stored response", answer=Response, streams=True),
+    RouteSpec("DELETE", "/v1/responses/{id}", delete_response, "Delete a stored response", answer=DeletedResponse),
     _generating(
         "/v1/messages",
         create_message,

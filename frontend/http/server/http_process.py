@@ -30,6 +30,7 @@ from ..connections.connection_buffers import ConnectionBuffers
 from ..connections.connection_limit import ConnectionLimit
 from ..connections.http_protocol import LimitedHttpProtocol
 from ..exchange.access_log import configure_access_log
+from ..exchange.auth import tenants_of
 from ..idempotency.siblings import REPLACED_WITHIN_S, PassedOn, Siblings
 from .admin_server import AdminServer
 from .app import Application
@@ -171,13 +172,15 @@ class FrontendProcess:
         text, make_routers = await loop.run_in_executor(None, _load_text, child.config)
         self._client = self._buffers.outputs = await connecting
         self._client.on_outputs = self._buffers.outputs_came
-        self._app.router, self._admin.router = make_routers(
+        router, self._admin.router = make_routers(
             text, self._client, self._admission, child.index, child.run_dir, self._buffers
         )
+        self._app.router = router
         gc.freeze()  # what lives now lives for ever; a collection that looks at it holds up all requests
         gc.set_threshold(*gc.get_threshold()[:2], YOUNG_COLLECTIONS_PER_FULL)
         child.control.send(control.Ready(text.facts() | self._admin.facts()))
         log.info("ready max_model_len=%d", self._client.limits.max_model_len)
+        await router.resume_responses(tenants_of(child.config.server, read_secret(child.run_dir)))
 
     async def _beat(self) -> None:
         """The loop's pulse: heartbeats up, control messages down should the socket's signal have been missed."""

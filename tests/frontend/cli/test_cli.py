@@ -85,6 +85,7 @@ def test_serve_help_groups_every_option():
         "Scheduling:",
         "Devices:",
         "Server:",
+        "Stored responses:",
         "Browsers and proxies:",
     ]
 

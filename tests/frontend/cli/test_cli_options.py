@@ -54,6 +54,8 @@ EXAMPLES = {  # a valid value of each setting for each of three sources
     "server.allow_credentials": (True, False, True),
     "server.allowed_hosts": ("a", "*.b", "[::1]"),
     "server.dump_dir": ("a", "b", "c"),
+    "server.store_responses": ("a", "b", "c"),
+    "server.stored_responses_bytes": (2 << 20, 3 << 20, 4 << 20),
     "server.metrics_compat": ("vllm", "vllm", "vllm"),
     "server.lenient": (True, False, True),
     "server.allow_special_tokens": (True, False, True),

@@ -4,10 +4,11 @@ import asyncio
 
 import pytest
 
+from paged_serve.frontend.http.exchange.answer_ids import owner_of_answer
 from paged_serve.frontend.http.exchange.errors import HttpError
 from paged_serve.frontend.http.exchange.exchange import Exchange
 from paged_serve.frontend.http.idempotency import siblings as siblings_module
-from paged_serve.frontend.http.idempotency.keys import KeyedRequest, owner_of_key, owner_of_stream, request_digest
+from paged_serve.frontend.http.idempotency.keys import KeyedRequest, owner_of_key, request_digest
 from paged_serve.frontend.http.idempotency.siblings import MAX_TIMES_SENT, PASSED_ON, Siblings
 from paged_serve.protocol.transport.run_dir import FRONTEND_SOCKET
 
@@ -63,7 +64,7 @@ def test_a_key_and_the_ids_of_its_answers_have_one_owner():
         request = KeyedRequest(b"", f"key-{number}", request_digest("m", "/v1/completions", f"key-{number}", BODY))
         answer_id = request.answer_id(PREFIXES[number % 4], 1_800_000_000)
         for count in (1, 2, 3, 64):
-            assert owner_of_key(request.key, count) == owner_of_stream(answer_id, count) < count
+            assert owner_of_key(request.key, count) == owner_of_answer(answer_id, count) < count
     assert {owner_of_key(f"key-{number}", 2) for number in range(200)} == {0, 1}
 
 

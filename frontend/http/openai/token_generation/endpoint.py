@@ -21,4 +21,4 @@ def _writer(service: Service, body: FlatTokensRequest, prompts: list[Prompt], ge
     return TokensWriter(service, body, prompts[0], generation)
 
 
-TOKENS = Endpoint("generate-", FlatTokensRequest, _prompts, _writer, translate)
+TOKENS = Endpoint("generate-", FlatTokensRequest, _prompts, _writer, translate=translate)

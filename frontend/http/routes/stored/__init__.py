@@ -1,0 +1,1 @@
+"""POST /v1/responses where responses are stored, and the routes of those that are."""

@@ -1,0 +1,130 @@
+"""What a background response is made of, and how: the same in the process that accepted it and in any later one."""
+
+import time
+from collections.abc import AsyncGenerator
+from contextlib import ExitStack, aclosing
+
+import msgspec
+
+from paged_serve.protocol.errors import InvalidRequest, PagedServeError
+
+from ....conversation.strict_json import decode_body
+from ...exchange.auth import Tenant
+from ...exchange.sse import AnswerHead
+from ...openai.endpoints import generation_of
+from ...openai.generation import Generation, Prompt
+from ...openai.request.schemas import with_vocabulary
+from ...responses.answers import Response, ResponseError
+from ...responses.writer import ResponseWriter
+from ...service import Service
+from ...stored_responses.background_run import Ended
+from ...stored_responses.database import Row
+from ..responses import RESPONSES, ChatSource, TranslatedResponsesRequest
+
+
+class Job(msgspec.Struct, frozen=True):
+    """A background response before it is made, as it is stored."""
+
+    body: str  # JSON of a TranslatedResponsesRequest
+    model: str
+    warnings: list[str]
+    fingerprint: str  # of the server that accepted it: another one would give other bytes
+
+
+class Absent:
+    """The sender of a request for which no connection waits."""
+
+    def __init__(self, tenant: Tenant):
+        self.tenant = tenant
+        self.arrival = time.monotonic()
+
+    def timeout_s(self) -> float | None:
+        return None
+
+
+class BackgroundWork:
+    """The events of one background response. `ended`: itself, when they have."""
+
+    def __init__(self, service: Service, tenant: Tenant, head: AnswerHead, body: TranslatedResponsesRequest):
+        self.ended: Ended | None = None
+        self._service, self._sender = service, Absent(tenant)
+        self._head, self._body = head, body
+        self._prompts: list[Prompt] = []
+        self._begun: tuple[Generation, ResponseWriter] | None = None
+        self._writer: ResponseWriter
+        self._leased = ExitStack()
+
+    @classmethod
+    async def prepared(cls, service: Service, tenant: Tenant, row_id: str, created: int, job: Job) -> "BackgroundWork":
+        """Raises InvalidRequest or HttpError where the request is refused, Overloaded where there is no memory."""
+        raw = job.body.encode()
+        body, _ = await service.off_loop(len(raw), decode_body, TranslatedResponsesRequest, raw, False)
+        body = with_vocabulary(body, service.engine.limits.vocab_size)
+        prompts = await RESPONSES.prompts(service, body, raw, created)
+        head = AnswerHead(row_id, job.model, [*job.warnings, *prompts[0].warnings], created)
+        work = cls(service, tenant, head, body)
+        work._prompts = prompts
+        work._begun = work._begin()
+        return work
+
+    def queued(self) -> Response:
+        return self._writer.queued(self._head)
+
+    async def events(self) -> AsyncGenerator[list[bytes], None]:
+        """From the first one; again after Overloaded."""
+        generation, writer = self._begun or self._begin()
+        self._begun = None
+        try:
+            await generation.submit()
+            async with aclosing(writer.frames(self._head)) as batches:
+                async for batch in batches:
+                    yield batch
+        finally:
+            generation.close()
+            self._leased.close()
+
+    def given_up(self, error: PagedServeError | None) -> tuple[Ended, list[bytes]]:
+        self.close()
+        shown = None
+        if error is not None:
+            is_theirs = isinstance(error, InvalidRequest)
+            shown = ResponseError(code="invalid_prompt" if is_theirs else "server_error", message=str(error))
+        response, events = self._writer.given_up(self._head, shown)
+        return ended(response), events
+
+    def close(self) -> None:
+        """Of work that was never begun, too."""
+        if self._begun is not None:
+            self._begun[0].close()
+            self._begun = None
+        self._leased.close()
+
+    def _begin(self) -> tuple[Generation, ResponseWriter]:
+        lease = self._leased.enter_context(self._service.buffers.lease(self._sender.tenant.name))
+        try:
+            generation = generation_of(self._service, self._sender, self._body, self._prompts, lease, in_turn=True)
+        except BaseException:
+            self._leased.close()
+            raise
+        source = ChatSource(self._service, self._body, self._prompts[0], generation)
+        self._writer = ResponseWriter(source, self._body.asked, self._keep)
+        return generation, self._writer
+
+    async def _keep(self, response: Response) -> None:
+        self.ended = ended(response)
+
+
+def ended(response: Response) -> Ended:
+    """With its items, by which later requests refer to them."""
+    return Ended(msgspec.json.encode(response), [(item.id, msgspec.json.encode(item)) for item in response.output])
+
+
+def row_of(caller: bytes, response: Response, body: TranslatedResponsesRequest) -> Row:
+    return Row(
+        caller=caller,
+        id=response.id,
+        created=response.created_at,
+        previous=body.asked.previous_response_id,
+        input=msgspec.json.encode(body.given),
+        response=msgspec.json.encode(response),
+    )

@@ -1,0 +1,162 @@
+"""One response that no connection waits for, and its stream for any number of readers.
+
+Its events have the same bytes whenever they are made. So it is stored as what it is made of: a process that ends takes
+nothing with it, and the next one makes it again from the beginning, without the events that are stored already.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import ExitStack, aclosing
+from typing import Literal, NamedTuple, Protocol
+
+from paged_serve.protocol.errors import EngineDead, Overloaded, PagedServeError
+
+from ..exchange.errors import HttpError
+from .database import Items, Row
+
+log = logging.getLogger(__name__)
+
+FLUSH_BYTES = 64 << 10  # of events that wait here
+
+
+class Ended(NamedTuple):
+    """A response at its end, in JSON, with the items of its output."""
+
+    response: bytes
+    items: Items
+
+
+class Work(Protocol):
+    """What makes the response."""
+
+    @property
+    def ended(self) -> Ended | None:
+        """The whole one, when its events have ended."""
+
+    def events(self) -> AsyncGenerator[list[bytes], None]:
+        """From the first one. Again after Overloaded, when none had come."""
+
+    def given_up(self, error: PagedServeError | None) -> tuple[Ended, list[bytes]]:
+        """What there is, and the events behind those that came; `error` None: it was cancelled."""
+
+
+class Storage(Protocol):
+    async def append_events(self, row: Row, first: int, events: Sequence[bytes]) -> None: ...
+    async def finish(self, row: Row, ended: Ended, first: int, events: Sequence[bytes]) -> None: ...
+    async def events(self, row: Row, after: int) -> list[bytes]: ...
+
+
+class BackgroundRun:
+    """`num_stored`: how many events an earlier process has stored. `admitted` is left at the end."""
+
+    def __init__(self, storage: Storage, row: Row, work: Work, admitted: ExitStack, num_stored: int = 0):
+        self.row = row
+        self.status: Literal["queued", "in_progress"] = "queued"
+        self._storage, self._work, self._admitted = storage, work, admitted
+        self._num_stored = num_stored
+        self._num_made = 0
+        self._waiting: list[bytes] = []  # events behind the stored ones
+        self._num_waiting_bytes = 0
+        self._grown = asyncio.Event()
+        self._is_cancelled = False
+        self._error: Exception | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def done(self) -> bool:
+        return self._task is not None and self._task.done()
+
+    def start(self) -> "asyncio.Task[None]":
+        self._task = asyncio.create_task(self._run())
+        self._task.add_done_callback(self._ended)
+        return self._task
+
+    async def cancel(self) -> None:
+        """End it with what there is; returns when that is stored."""
+        assert self._task is not None
+        if not self._is_cancelled:
+            self._is_cancelled = True
+            self._task.cancel()
+        await asyncio.wait({self._task})
+
+    async def events_after(self, number: int) -> AsyncGenerator[bytes, None]:
+        """Whatever there is at a time, joined, until the response has ended."""
+        while True:
+            if number < self._num_stored:
+                events = await self._storage.events(self.row, number)
+                if not events:
+                    return  # deleted
+            elif number < self._num_stored + len(self._waiting):
+                events = self._waiting[number - self._num_stored :]
+            elif self.done:
+                if self._error is not None:
+                    raise self._error
+                return
+            else:
+                await self._grown.wait()
+                continue
+            number += len(events)
+            yield b"".join(events)
+
+    async def _run(self) -> None:
+        try:
+            await self._make()
+        except asyncio.CancelledError:
+            if not self._is_cancelled:
+                raise  # the process ends
+            await self._give_up(None)
+        except EngineDead as error:  # and this process with it: its successor goes on
+            self._error = error
+        except PagedServeError as error:
+            await self._give_up(error)
+
+    async def _make(self) -> None:
+        while True:
+            try:
+                async with aclosing(self._work.events()) as batches:
+                    async for batch in batches:
+                        await self._take(batch)
+            except Overloaded as error:
+                if self._num_made:
+                    raise
+                await asyncio.sleep(error.retry_after_s)  # accepted is accepted
+            else:
+                break
+        assert self._work.ended is not None
+        await self._finish(self._work.ended)
+
+    async def _take(self, batch: Sequence[bytes]) -> None:
+        self.status = "in_progress"
+        self._push(batch)
+        if self._num_waiting_bytes > FLUSH_BYTES:
+            await self._storage.append_events(self.row, self._num_stored, self._waiting)
+            self._num_stored += len(self._waiting)
+            self._waiting, self._num_waiting_bytes = [], 0
+
+    def _push(self, batch: Sequence[bytes]) -> None:
+        for event in batch:
+            self._num_made += 1
+            if self.row.has_events and self._num_made > self._num_stored:
+                self._waiting.append(event)
+                self._num_waiting_bytes += len(event)
+        self._wake()
+
+    async def _give_up(self, error: PagedServeError | None) -> None:
+        ended, events = self._work.given_up(error)
+        self._push(events)
+        await self._finish(ended)
+
+    async def _finish(self, ended: Ended) -> None:
+        await self._storage.finish(self.row, ended, self._num_stored, self._waiting)
+
+    def _wake(self) -> None:
+        self._grown.set()
+        self._grown = asyncio.Event()
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        self._admitted.close()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._error = error if isinstance(error, HttpError) else EngineDead("the response could not be made")
+            log.error("failed response=%s: %s", self.row.id, error, exc_info=error)
+        self._wake()

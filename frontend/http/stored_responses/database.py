@@ -1,0 +1,273 @@
+"""Responses in an SQLite file, which all frontends of a server share and which outlives them.
+
+In write-ahead mode without a sync at each commit: what was committed outlives every process, and all but the latest of
+it a failure of the machine. A response above the bound costs the caller with the most bytes its oldest one.
+"""
+
+import secrets
+import sqlite3
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from paged_serve.protocol.errors import ConfigError
+
+FILE = "responses.sqlite3"
+VERSION = 1
+ENTRY_BYTES = 1024  # a row beside its texts
+BUSY_S = 10.0
+DAY_S = 86400
+
+_SCHEMA = """
+CREATE TABLE facts (secret BLOB NOT NULL);
+CREATE TABLE responses (
+    number INTEGER PRIMARY KEY,
+    caller BLOB NOT NULL,
+    id TEXT NOT NULL,
+    created INTEGER NOT NULL,
+    size INTEGER NOT NULL,
+    previous TEXT,
+    key TEXT,
+    digest TEXT,
+    input BLOB NOT NULL,
+    response BLOB NOT NULL,
+    job BLOB,
+    has_events INTEGER NOT NULL,
+    UNIQUE (caller, id),
+    UNIQUE (caller, key)
+);
+CREATE INDEX ages ON responses (created);
+CREATE INDEX jobs ON responses (id) WHERE job IS NOT NULL;
+CREATE TABLE items (
+    caller BLOB NOT NULL,
+    id TEXT NOT NULL,
+    response INTEGER NOT NULL REFERENCES responses (number) ON DELETE CASCADE,
+    item BLOB NOT NULL,
+    PRIMARY KEY (caller, id)
+);
+CREATE INDEX items_of ON items (response);
+CREATE TABLE events (
+    response INTEGER NOT NULL REFERENCES responses (number) ON DELETE CASCADE,
+    first INTEGER NOT NULL,
+    count INTEGER NOT NULL,
+    events BLOB NOT NULL,
+    PRIMARY KEY (response, first)
+);
+CREATE TABLE held (caller BLOB PRIMARY KEY, bytes INTEGER NOT NULL);
+CREATE TRIGGER added AFTER INSERT ON responses BEGIN
+    INSERT INTO held VALUES (new.caller, new.size) ON CONFLICT DO UPDATE SET bytes = bytes + new.size;
+END;
+CREATE TRIGGER resized AFTER UPDATE OF size ON responses BEGIN
+    UPDATE held SET bytes = bytes + new.size - old.size WHERE caller = new.caller;
+END;
+CREATE TRIGGER removed AFTER DELETE ON responses BEGIN
+    UPDATE held SET bytes = bytes - old.size WHERE caller = old.caller;
+    DELETE FROM held WHERE caller = old.caller AND bytes <= 0;
+END;
+"""
+_COLUMNS = "caller, id, created, previous, input, response, key, digest, job, has_events"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One response. `job`: what it is made of, until it has ended; `key`, `digest`: of a request with a key."""
+
+    caller: bytes
+    id: str
+    created: int  # seconds since 1970
+    previous: str | None
+    input: bytes  # JSON, a list of items
+    response: bytes  # JSON, as it is shown
+    key: str | None = None
+    digest: str | None = None
+    job: bytes | None = None
+    has_events: int = 0  # 1: its stream is kept, too
+
+    @property
+    def size(self) -> int:
+        return ENTRY_BYTES + len(self.input) + len(self.response) + len(self.job or b"")
+
+
+Items = Sequence[tuple[str, bytes]]  # ids and JSON
+
+
+class Database:
+    """For one thread at a time. Methods raise sqlite3.Error when the file cannot be read or written."""
+
+    def __init__(self, folder: str, max_bytes: int, max_days: int):
+        """Raises ConfigError for a folder or file that does not serve."""
+        self._max_bytes, self._max_age_s = max_bytes, max_days * DAY_S
+        path = Path(folder) / FILE
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            path.touch(mode=0o600)
+            self._connection = sqlite3.connect(path, BUSY_S, isolation_level=None, check_same_thread=False)
+            self._connection.executescript("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL;")
+            self._connection.execute("PRAGMA foreign_keys = ON")
+            version = self._create()
+        except (OSError, sqlite3.Error) as error:
+            raise ConfigError(f"--store-responses {folder}: {path} cannot be used: {error}") from None
+        if version != VERSION:
+            raise ConfigError(
+                f"--store-responses {folder}: {path} has the format {version}, this server writes {VERSION}; give "
+                "another folder, or remove the file"
+            )
+        self.secret: bytes = self._connection.execute("SELECT secret FROM facts").fetchone()[0]
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def add(self, row: Row, items: Items) -> None:
+        """A new response, or a later form of one; others are dropped where they are too many or too old."""
+        with self._transaction() as connection:
+            connection.execute("DELETE FROM responses WHERE caller = ? AND id = ?", (row.caller, row.id))
+            values = (row.caller, row.id, row.created, row.previous, row.input, row.response, row.key, row.digest)
+            made = connection.execute(
+                f"INSERT INTO responses ({_COLUMNS}, size) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (*values, row.job, row.has_events, row.size + _size(items)),
+            )
+            self._add_items(row.caller, made.lastrowid, items)
+            connection.execute("DELETE FROM responses WHERE created < ?", (time.time() - self._max_age_s,))
+            self._shrink(made.lastrowid)
+
+    def finish(
+        self, caller: bytes, answer_id: str, response: bytes, items: Items, first: int, events: Sequence[bytes]
+    ) -> None:
+        """The end of a job, and its last events as `append_events` takes them; nothing where it has ended already."""
+        with self._transaction() as connection:
+            if (number := self._job(caller, answer_id)) is None:
+                return
+            connection.execute(
+                "UPDATE responses SET response = ?, job = NULL, size = size + ? - length(response) - length(job) "
+                "WHERE number = ?",
+                (response, len(response) + _size(items), number),
+            )
+            self._add_items(caller, number, items)
+            self._add_events(number, first, events)
+            self._shrink(number)
+
+    def append_events(self, caller: bytes, answer_id: str, first: int, events: Sequence[bytes]) -> None:
+        """Those behind the first `first`; what is there of them stays."""
+        with self._transaction():
+            if (number := self._job(caller, answer_id)) is not None:
+                self._add_events(number, first, events)
+
+    def events(self, caller: bytes, answer_id: str, after: int) -> list[bytes]:
+        """Some of the events behind the first `after`; none: there are no more."""
+        found = self._connection.execute(
+            "SELECT first, events FROM events JOIN responses ON events.response = number "
+            "WHERE caller = ? AND id = ? AND first <= ? ORDER BY first DESC LIMIT 1",
+            (caller, answer_id, after),
+        ).fetchone()
+        return [] if found is None else _split(found[1])[after - found[0] :]
+
+    def num_events(self, caller: bytes, answer_id: str) -> int:
+        (count,) = self._connection.execute(
+            "SELECT coalesce(max(first + count), 0) FROM events JOIN responses ON events.response = number "
+            "WHERE caller = ? AND id = ?",
+            (caller, answer_id),
+        ).fetchone()
+        return int(count)
+
+    def row(self, caller: bytes, answer_id: str) -> Row | None:
+        return self._row("caller = ? AND id = ?", caller, answer_id)
+
+    def row_of_key(self, caller: bytes, key: str) -> Row | None:
+        return self._row("caller = ? AND key = ?", caller, key)
+
+    def item(self, caller: bytes, item_id: str) -> bytes | None:
+        found = self._connection.execute(
+            "SELECT item FROM items WHERE caller = ? AND id = ?", (caller, item_id)
+        ).fetchone()
+        return None if found is None else found[0]
+
+    def jobs(self) -> list[Row]:
+        """Responses that have not ended, the oldest first."""
+        found = self._connection.execute(f"SELECT {_COLUMNS} FROM responses WHERE job IS NOT NULL ORDER BY number")
+        return [Row(*values) for values in found]
+
+    def delete(self, caller: bytes, answer_id: str) -> bool:
+        """Whether it was there."""
+        return (
+            self._connection.execute("DELETE FROM responses WHERE caller = ? AND id = ?", (caller, answer_id)).rowcount
+            > 0
+        )
+
+    def num_bytes(self) -> int:
+        return int(self._connection.execute("SELECT coalesce(sum(bytes), 0) FROM held").fetchone()[0])
+
+    def _create(self) -> int:
+        """The file's version, which is ours in a new one."""
+        with self._transaction() as connection:
+            (version,) = connection.execute("PRAGMA user_version").fetchone()
+            if version == 0:
+                for statement in _statements(_SCHEMA):
+                    connection.execute(statement)
+                connection.execute("INSERT INTO facts VALUES (?)", (secrets.token_bytes(32),))
+                connection.execute(f"PRAGMA user_version = {VERSION}")
+                version = VERSION
+        return int(version)
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        self._connection.execute("BEGIN IMMEDIATE")
+        with self._connection:
+            yield self._connection
+
+    def _row(self, where: str, *values: object) -> Row | None:
+        found = self._connection.execute(f"SELECT {_COLUMNS} FROM responses WHERE {where}", values).fetchone()
+        return None if found is None else Row(*found)
+
+    def _job(self, caller: bytes, answer_id: str) -> int | None:
+        """The number of a response that has not ended."""
+        found = self._connection.execute(
+            "SELECT number FROM responses WHERE caller = ? AND id = ? AND job IS NOT NULL", (caller, answer_id)
+        ).fetchone()
+        return None if found is None else found[0]
+
+    def _add_items(self, caller: bytes, number: int | None, items: Items) -> None:
+        self._connection.executemany(
+            "INSERT OR REPLACE INTO items VALUES (?, ?, ?, ?)", [(caller, id_, number, item) for id_, item in items]
+        )
+
+    def _add_events(self, number: int, first: int, events: Sequence[bytes]) -> None:
+        (count,) = self._connection.execute(
+            "SELECT coalesce(max(first + count), 0) FROM events WHERE response = ?", (number,)
+        ).fetchone()
+        if new := events[count - first :]:
+            joined = b"".join(new)
+            self._connection.execute("INSERT INTO events VALUES (?, ?, ?, ?)", (number, count, len(new), joined))
+            self._connection.execute("UPDATE responses SET size = size + ? WHERE number = ?", (len(joined), number))
+
+    def _shrink(self, spared: int | None) -> None:
+        """Below the bound again, without the one that was just written, nor any that has not ended."""
+        while self.num_bytes() > self._max_bytes:
+            oldest = self._connection.execute(
+                "SELECT number FROM responses JOIN held USING (caller) WHERE job IS NULL AND number != ? "
+                "ORDER BY bytes DESC, number LIMIT 1",
+                (spared,),
+            ).fetchone()
+            if oldest is None:
+                return
+            self._connection.execute("DELETE FROM responses WHERE number = ?", oldest)
+
+
+def _split(joined: bytes) -> list[bytes]:
+    """Server-sent events as they were joined."""
+    return [event + b"\n\n" for event in joined.split(b"\n\n")[:-1]]
+
+
+def _size(items: Items) -> int:
+    return sum(len(id_) + len(item) for id_, item in items)
+
+
+def _statements(script: str) -> Iterator[str]:
+    """`executescript` would end the transaction."""
+    lines = list[str]()
+    for line in script.strip().splitlines():
+        lines.append(line)
+        if sqlite3.complete_statement("\n".join(lines)):
+            yield "\n".join(lines)
+            lines.clear()

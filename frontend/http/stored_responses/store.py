@@ -1,0 +1,111 @@
+"""The stored responses as one frontend's event loop uses them."""
+
+import asyncio
+import hashlib
+import hmac
+import sqlite3
+from collections.abc import AsyncGenerator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Concatenate, ParamSpec, TypeVar
+
+from paged_serve.protocol.messages.config import ServerConfig
+
+from ..exchange.answer_ids import new_answer_id, owner_of_answer
+from ..exchange.auth import Tenant
+from ..exchange.errors import HttpError
+from .background_run import BackgroundRun, Ended
+from .database import Database, Items, Row
+
+_Result = TypeVar("_Result")
+_Arguments = ParamSpec("_Arguments")
+
+
+class StoredResponses:
+    """Each caller finds its own responses alone. Methods raise HttpError 503 when the file fails."""
+
+    def __init__(self, database: Database, index: int = 0, num_frontends: int = 1):
+        self._database = database
+        self._index, self._num_frontends = index, num_frontends
+        self._thread = ThreadPoolExecutor(1, "responses")
+        self.runs: dict[tuple[bytes, str], BackgroundRun] = {}  # by caller and id
+
+    @classmethod
+    def of(cls, server: ServerConfig, index: int) -> "StoredResponses | None":
+        """None: the server stores none. Raises ConfigError."""
+        if not server.store_responses:
+            return None
+        database = Database(server.store_responses, server.stored_responses_bytes, server.stored_responses_days)
+        return cls(database, index, server.num_frontends)
+
+    def caller_of(self, tenant: Tenant) -> bytes:
+        """The same in every run: the name of a tenant is the run's own."""
+        digest = tenant.key_digest
+        return hmac.digest(self._database.secret, b"caller " + digest, hashlib.sha256) if digest else b""
+
+    def new_id(self, created: int) -> str:
+        """Of a response that this frontend owns, as `owner_of_answer` tells."""
+        return new_answer_id("resp_", created, self._index, self._num_frontends)
+
+    def begin(self, run: BackgroundRun) -> None:
+        """It is found as long as it runs."""
+        name = run.row.caller, run.row.id
+        self.runs[name] = run
+        run.start().add_done_callback(lambda task: self.runs.pop(name, None))
+
+    def run_of(self, row: Row) -> BackgroundRun | None:
+        return self.runs.get((row.caller, row.id))
+
+    async def add(self, row: Row, items: Items) -> None:
+        await self._call(Database.add, row, items)
+
+    async def finish(self, row: Row, ended: Ended, first: int, events: Sequence[bytes]) -> None:
+        await self._call(Database.finish, row.caller, row.id, ended.response, ended.items, first, events)
+
+    async def append_events(self, row: Row, first: int, events: Sequence[bytes]) -> None:
+        await self._call(Database.append_events, row.caller, row.id, first, events)
+
+    async def num_events(self, row: Row) -> int:
+        return await self._call(Database.num_events, row.caller, row.id)
+
+    async def events(self, row: Row, after: int) -> list[bytes]:
+        return await self._call(Database.events, row.caller, row.id, after)
+
+    async def events_after(self, row: Row, number: int) -> AsyncGenerator[bytes, None]:
+        """Of a response that has ended."""
+        while events := await self.events(row, number):
+            number += len(events)
+            yield b"".join(events)
+
+    async def find(self, caller: bytes, answer_id: str) -> Row:
+        """Raises HttpError 404 as well."""
+        row = await self._call(Database.row, caller, answer_id)
+        if row is None:
+            raise HttpError(404, f"There is no response {answer_id[:100]!r}: none was stored, or it was deleted.")
+        return row
+
+    async def of_key(self, caller: bytes, key: str) -> Row | None:
+        return await self._call(Database.row_of_key, caller, key)
+
+    async def item(self, caller: bytes, item_id: str) -> bytes | None:
+        return await self._call(Database.item, caller, item_id)
+
+    async def jobs(self) -> list[Row]:
+        """Those of this frontend that have not ended."""
+        rows = await self._call(Database.jobs)
+        return [row for row in rows if owner_of_answer(row.id, self._num_frontends) == self._index]
+
+    async def delete(self, caller: bytes, answer_id: str) -> bool:
+        return await self._call(Database.delete, caller, answer_id)
+
+    async def _call(
+        self,
+        function: Callable[Concatenate[Database, _Arguments], _Result],
+        *args: _Arguments.args,
+        **kwargs: _Arguments.kwargs,
+    ) -> _Result:
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.run_in_executor(self._thread, lambda: function(self._database, *args, **kwargs))
+        except sqlite3.Error as error:
+            message = f"The stored responses cannot be used: {error}. Try again, or send store: false."
+            raise HttpError(503, message) from error
