@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from paged_serve.frontend.offline.llm import LLM, CompletionOutput, RequestOutput
     from paged_serve.protocol.messages.sampling_params import SamplingParams
     from paged_serve.protocol.messages.structured_outputs import StructuredOutputsParams
+    from paged_serve.protocol.messages.thinking import ThinkingBudget
 
     from .protocol.errors import (
         ConfigError,
@@ -41,6 +42,7 @@ _HOMES = {
     "RequestOutput": "frontend.offline.llm",
     "SamplingParams": "protocol.messages.sampling_params",
     "StructuredOutputsParams": "protocol.messages.structured_outputs",
+    "ThinkingBudget": "protocol.messages.thinking",
 }
 __all__ = [
     "LLM",
@@ -59,6 +61,7 @@ __all__ = [
     "RequestOutput",
     "SamplingParams",
     "StructuredOutputsParams",
+    "ThinkingBudget",
     "__version__",
 ]
 

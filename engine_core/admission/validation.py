@@ -64,6 +64,12 @@ class Validation:
         params.check_vocabulary(self.facts.vocab_size)
         if params.structured_outputs is not None:
             raise InvalidRequest("structured_outputs is for frontends, which send `grammar`", "structured_outputs")
+        if params.thinking_token_budget is not None and params.thinking_token_budget >= 0:
+            raise InvalidRequest(
+                "thinking_token_budget needs the tokens of the model's tags; a client of tokens sends them as "
+                "thinking=ThinkingBudget(max_tokens, begin, end)",
+                "thinking_token_budget",
+            )
         self._check_logprobs(params, prompt_len)
         token_limit = self._token_limit(prompt_len, params.max_tokens)
         outputs = self._resumed_outputs(message, token_limit - prompt_len)

@@ -208,6 +208,7 @@ class AsyncLLM:
             params = await self._prepared(sampling_params or self._text.default_params)
             prompt = await make_prompt()
             ids = await self._token_ids(prompt) if await generation.enter(params.n, priority) else []
+            params = self._text.params_for(prompt, ids, params)
             generation.submit(prompt, params, priority, OutputBuilder(self._text.tokenizer, prompt.text, ids, params))
             while not (output := await generation.next()).finished:
                 yield output

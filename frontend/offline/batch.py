@@ -10,8 +10,7 @@ from paged_serve.protocol.messages.sampling_params import FinishReason, Sampling
 
 from ..client.streams.request_streams import RequestStreams
 from ..client.sync_client import Client, Request
-from ..conversation.prompt_encoder import PromptEncoder
-from ..text.tokenizer import Tokenizer
+from .model_text import ModelText
 from .outputs import OutputBuilder, RequestOutput
 from .prompts import Prompt
 
@@ -43,12 +42,9 @@ OnProgress = Callable[[RequestOutput], None]  # a prompt that is done
 class Batch:
     """Runs jobs. `max_in_flight` bounds the sequences that the engine holds at once; the rest is not even tokenized."""
 
-    def __init__(
-        self, client: Client, encoder: PromptEncoder, tokenizer: Tokenizer, max_in_flight: int, on_done: OnProgress
-    ):
+    def __init__(self, client: Client, text: ModelText, max_in_flight: int, on_done: OnProgress):
         self._client = client
-        self._encoder = encoder
-        self._tokenizer = tokenizer
+        self._text = text
         self._max_in_flight = max_in_flight
         self._on_done = on_done
         self._in_flight = 0  # sequences
@@ -83,10 +79,11 @@ class Batch:
         prompt = job.prompt
         ids = prompt.token_ids
         if ids is None:
-            ids = self._encoder.encode_prompt(prompt.text or "")
-        builder = OutputBuilder(self._tokenizer, prompt.text, ids, job.params)
+            ids = self._text.encoder.encode_prompt(prompt.text or "")
+        params = self._text.params_for(prompt, ids, job.params)
+        builder = OutputBuilder(self._text.tokenizer, prompt.text, ids, params)
         request = self._client.submit(
-            ids, job.params, priority=job.priority, cache_salt=prompt.cache_salt, on_output=self._with_output.append
+            ids, params, priority=job.priority, cache_salt=prompt.cache_salt, on_output=self._with_output.append
         )
         self._running[request.streams] = _Running(job, request, request.streams, builder)
         self._in_flight += job.params.n

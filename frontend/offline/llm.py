@@ -166,7 +166,7 @@ class LLM:
         ]
         with ProgressBar(len(jobs), use_tqdm) as progress:
             try:
-                batch = Batch(self._client, text.encoder, text.tokenizer, max_in_flight(self.config), progress.done)
+                batch = Batch(self._client, text, max_in_flight(self.config), progress.done)
                 results = batch.run(jobs)
             except EngineDead as error:
                 raise EngineDead(self._engine.why(error)) from None

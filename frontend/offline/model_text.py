@@ -14,6 +14,8 @@ from ..conversation.model_files import model_template, sampling_defaults
 from ..conversation.prompt_encoder import PromptEncoder, without
 from ..conversation.template_process import Templates
 from ..conversation.template_renderer import TemplateRenderer
+from ..parsers.detection import model_formats
+from ..parsers.thinking import with_thinking
 from ..text.tokenizer import Tokenizer
 from .prompts import ChangeableSamplingParams, Prompt
 
@@ -38,6 +40,8 @@ class ModelText:
         self.encoder = PromptEncoder(self.tokenizer, config.server.allow_special_tokens)
         self.default_params = SamplingParams(**sampling_defaults(config.model))
         templates = model_template(folder, self.tokenizer, config.server.chat_template)
+        sources = () if templates is None else templates.sources.values()
+        self._formats = model_formats(sources, config.server.tool_call_parser, config.server.reasoning_parser)
         self._renderer = None if templates is None else TemplateRenderer(templates)
         self._given_renderer: TemplateRenderer | None = None  # of the last template that a caller gave
         self._given_lock = threading.Lock()  # no renderer is replaced while it renders
@@ -64,7 +68,13 @@ class ModelText:
             )
         )
         rendered = self._render(given, mark, options.chat_template)
-        return Prompt(without(rendered, mark), self.encoder.encode_chat(rendered, mark))
+        text, reasoning = without(rendered, mark), self._formats.reasoning
+        begins = reasoning is not None and text.rstrip().endswith(reasoning.begin)
+        return Prompt(text, self.encoder.encode_chat(rendered, mark), begins_reasoning=begins)
+
+    def params_for(self, prompt: Prompt, token_ids: Sequence[int], params: SamplingParams) -> SamplingParams:
+        """`params` as the engine is given them behind this prompt. Raises InvalidRequest."""
+        return with_thinking(params, self._formats, self.tokenizer, token_ids, begins=prompt.begins_reasoning)
 
     def _render(self, given: TemplateInput, mark: str, chat_template: str | None) -> str:
         if chat_template is None:

@@ -23,6 +23,7 @@ class Prompt:
     text: str | None
     token_ids: list[int] | None
     cache_salt: str = ""
+    begins_reasoning: bool | None = None  # its end has begun the output's; None: as its tokens say
 
 
 class ChangeableSamplingParams(SamplingParams, frozen=False, eq=False):  # type: ignore[misc]  # msgspec allows it

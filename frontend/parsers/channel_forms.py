@@ -14,7 +14,7 @@ from paged_serve.protocol.messages.structured_outputs import StructuredOutputsPa
 from .call_forms import CallableTool, arguments_schema
 
 _Node = dict[str, Any]
-_ANALYSIS, _FINAL = "<|channel|>analysis<|message|>", "<|channel|>final<|message|>"
+ANALYSIS, _FINAL = "<|channel|>analysis<|message|>", "<|channel|>final<|message|>"
 _NEXT = "<|end|><|start|>assistant"
 _CALL = "<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>"
 
@@ -38,7 +38,7 @@ def channel_calls(tools: Sequence[CallableTool], mode: Literal["auto", "required
 
 def _form(messages: list[_Node]) -> StructuredOutputsParams:
     last = {"type": "or", "elements": messages}
-    reasoning = [{"type": "const_string", "value": _ANALYSIS}, {"type": "any_text"}]
+    reasoning = [{"type": "const_string", "value": ANALYSIS}, {"type": "any_text"}]
     behind = {"type": "sequence", "elements": [*reasoning, {"type": "const_string", "value": _NEXT}, last]}
     form = {"type": "structural_tag", "format": {"type": "or", "elements": [behind, last]}}
     return StructuredOutputsParams(structural_tag=msgspec.json.encode(form).decode())

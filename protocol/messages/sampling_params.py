@@ -10,6 +10,7 @@ from msgspec import Meta
 
 from ..errors import InvalidRequest
 from .structured_outputs import Grammar, StructuredOutputsParams
+from .thinking import ThinkingBudget
 
 MAX_N = 128
 MAX_STOP_STRINGS = 16
@@ -54,9 +55,10 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "min_tokens": (0, MAX_TOKENS),
     "logprobs": (-1, MAX_TOKEN_ID),
     "prompt_logprobs": (-1, MAX_TOKEN_ID),
+    "thinking_token_budget": (-1, MAX_TOKENS),
 }
-OPTIONAL = {"seed", "max_tokens", "logprobs", "prompt_logprobs"}
-INTEGERS = {"n", "top_k", "seed", "max_tokens", "min_tokens", "logprobs", "prompt_logprobs"}
+OPTIONAL = {"seed", "max_tokens", "logprobs", "prompt_logprobs", "thinking_token_budget"}
+INTEGERS = {"n", "top_k", "min_tokens", *OPTIONAL}
 BOOLEANS = (
     "ignore_eos",
     "include_stop_str_in_output",
@@ -134,6 +136,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     allowed_token_ids: Annotated[tuple[_TokenId, ...], Meta(max_length=MAX_ALLOWED_TOKEN_IDS)] | None = None
     structured_outputs: StructuredOutputsParams | None = None
     grammar: Grammar | None = None  # by the frontend
+    thinking_token_budget: int | None = None  # tokens of reasoning, then its end is forced; None or -1: any number
+    thinking: ThinkingBudget | None = None  # by the frontend
     logprobs: int | None = None  # top-k per output token beside the sampled one; -1: the whole vocabulary
     prompt_logprobs: int | None = None
     detokenize: bool = True
@@ -167,11 +171,20 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
             "logit_bias": tuple(self.logit_bias or ()),
             "bad_words_token_ids": tuple(token for word in self.bad_words_token_ids for token in word),
             "grammar": () if self.grammar is None else self.grammar.after + self.grammar.opens,
+            "thinking": () if self.thinking is None else self.thinking.begin + self.thinking.end,
         }
         for field, ids in named.items():
             if ids and not 0 <= min(ids) <= (highest := max(ids)) < vocab_size:
                 wrong = highest if highest >= vocab_size else min(ids)
                 raise InvalidRequest(f"{field} names token {wrong}; the vocabulary is 0..{vocab_size - 1}", field)
+
+
+_STRUCTS: dict[str, type[msgspec.Struct]] = {
+    "structured_outputs": StructuredOutputsParams,
+    "grammar": Grammar,
+    "thinking": ThinkingBudget,
+    "repetition_detection": RepetitionDetection,
+}
 
 
 def _as_tuple(field: str, value: Any) -> tuple[Any, ...]:
@@ -214,19 +227,15 @@ def _check(params: SamplingParams) -> None:
             raise InvalidRequest("allowed_token_ids is empty; leave it out or name one token", "allowed_token_ids")
     if params.logit_bias is not None:
         _check_logit_bias(params.logit_bias)
-    detection: Any = params.repetition_detection
-    if not isinstance(detection, RepetitionDetection | None):
-        kind = f"repetition_detection is a {type(detection).__name__}"
-        raise InvalidRequest(f"{kind}; it must be a RepetitionDetection", "repetition_detection")
+    for name, struct in _STRUCTS.items():
+        if not isinstance(value := getattr(params, name), struct | None):
+            raise InvalidRequest(f"{name} is a {type(value).__name__}; it must be a {struct.__name__}", name)
     if params.structured_outputs is not None or params.grammar is not None:
         _check_with_grammar(params)
 
 
 def _check_with_grammar(params: SamplingParams) -> None:
     """A grammar says which tokens may come next and when the output ends; what would contradict it is refused."""
-    for name, kind in (("structured_outputs", StructuredOutputsParams), ("grammar", Grammar)):
-        if not isinstance(value := getattr(params, name), kind | None):
-            raise InvalidRequest(f"{name} is a {type(value).__name__}; it must be a {kind.__name__}", name)
     for name in ("ignore_eos", "min_tokens", "allowed_token_ids"):
         if getattr(params, name):
             raise InvalidRequest(f"{name} contradicts structured_outputs; leave one of them out", name)

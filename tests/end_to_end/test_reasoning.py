@@ -18,6 +18,7 @@ from .serving import Server, serving
 pytestmark = pytest.mark.skipif(not demo_model_folder().is_dir(), reason="needs the demo model")
 
 BEGIN, END = 1022, 1023  # the tokens of the tags
+BUDGET = 5  # of every third request, for its reasoning
 SCHEMA = {
     "type": "object",
     "properties": {"town": {"enum": ["Rome", "Oslo"]}, "size": {"type": "integer", "minimum": 0, "maximum": 99}},
@@ -46,7 +47,8 @@ def request(number: int) -> dict:
     opens = number % 2 == 0
     bias = {END: 4} if opens else {END: 4, BEGIN: rng.choice([-100, 100])}
     kwargs = {"chat_template_kwargs": {"opens": True}} if opens else {}
-    return {**body, **kwargs, "temperature": 1.0, "logit_bias": bias, "response_format": FORM}
+    budget = {"thinking_token_budget": BUDGET} if number % 3 == 0 else {}
+    return {**body, **kwargs, **budget, "temperature": 1.0, "logit_bias": bias, "response_format": FORM}
 
 
 def ask(server: Server, number: int) -> tuple[str | None, str | None, str]:
@@ -56,11 +58,15 @@ def ask(server: Server, number: int) -> tuple[str | None, str | None, str]:
     return choice["message"].get("reasoning"), choice["message"]["content"], choice["finish_reason"]
 
 
+def num_tokens(server: Server, text: str) -> int:
+    return int(server.post("/tokenize", {"prompt": text, "add_special_tokens": False})[1]["count"])
+
+
 def streamed(server: Server, number: int) -> tuple[str, str]:
     reasoning, content = "", ""
     with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
         body = {"model": "thinking", **request(number)}
-        kwargs = {name: body.pop(name) for name in ("chat_template_kwargs",) if name in body}
+        kwargs = {name: body.pop(name) for name in ("chat_template_kwargs", "thinking_token_budget") if name in body}
         for chunk in client.chat.completions.create(**body, extra_body=kwargs, stream=True):
             for choice in chunk.choices:
                 reasoning += getattr(choice.delta, "reasoning", None) or ""
@@ -78,6 +84,8 @@ def test_answers_have_their_form_behind_free_reasoning_alone_together_and_throug
             assert jsonschema_rs.is_valid(SCHEMA, json.loads(content)), content
         assert sum(reasoning is not None for reasoning, _ in ended) > 2
         assert sum(reasoning is None for reasoning, _ in ended) > 0, "its first token may be one of the form, too"
+        lengths = [num_tokens(server, reasoning or "") for reasoning, _, _ in alone]
+        assert max(lengths[::3]) == BUDGET < max(lengths)
         for number in range(2):
             reasoning, content, _ = alone[number]
             assert streamed(server, number) == (reasoning or "", content or "")

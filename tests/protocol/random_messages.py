@@ -11,6 +11,7 @@ from msgspec import inspect
 from paged_serve.protocol.messages.engine_core import EngineCoreRequest, Logprobs, TokenColumns
 from paged_serve.protocol.messages.sampling_params import RepetitionDetection, SamplingParams
 from paged_serve.protocol.messages.structured_outputs import Grammar, StructuredOutputsParams
+from paged_serve.protocol.messages.thinking import ThinkingBudget
 from paged_serve.protocol.messages.worker import NewRow, RowLogprobs, RowPromptLogprobs, SchedulerOutput
 
 PATTERNED = ("*", "POST", "https://a.example:8443", "*.example", "/llm")
@@ -45,6 +46,7 @@ def sampling_params(rng: random.Random) -> SamplingParams:
         logit_bias=rng.choice([None, dict.fromkeys(ids, -0.5)]),
         allowed_token_ids=ids or None,
         grammar=None if ids else rng.choice([None, Grammar("start: é", (1, 2))]),
+        thinking=rng.choice([None, ThinkingBudget(rng.randrange(9), (7,), (8, 9), rng.choice([None, 0, 2]))]),
         logprobs=rng.choice([None, 0, 20]),
         skip_special_tokens=rng.random() < 0.5,
         repetition_detection=rng.choice([None, RepetitionDetection(max_pattern_size=3, min_count=2)]),
@@ -62,6 +64,8 @@ def constrained(cls: Any, values: dict[str, Any], rng: random.Random) -> dict[st
         values |= {"ranks": column(rng, rows)}
     elif cls is RepetitionDetection:
         values |= {"max_pattern_size": rng.randint(8, 16), "min_pattern_size": rng.randint(0, 8), "min_count": 2 + rows}
+    elif cls is ThinkingBudget:
+        values |= {name: tuple(rng.randrange(99) for _ in range(rng.randint(1, 3))) for name in ("begin", "end")}
     elif cls is RowLogprobs:
         values |= {name: column(rng, k + 1) for name in ("token_ids", "logprobs")}
     elif cls is SchedulerOutput:

@@ -48,6 +48,10 @@ class RowGrammar:
         """False while the output is still free."""
         return not self.after or bool(self.opens)
 
+    def allows(self, token: int) -> bool:
+        """Whether `token` may come next, once masks are there."""
+        return not self.failure and bool(self.bits.view(np.uint32)[token // 32] >> np.uint32(token % 32) & 1)
+
     def append(self, token: int) -> None:
         """Take the row's next output token."""
         if self.opens:

@@ -10,6 +10,7 @@ from paged_serve.protocol.messages.sampling_params import SamplingParams
 from .grammars import Grammars, RowGrammar
 from .penalties import Penalties
 from .philox import uniforms
+from .reasoning import Reasoning
 from .token_constraints import Constraints
 
 NO_LOGPROBS = -2
@@ -29,10 +30,11 @@ class SamplingColumns:
         self.top_p = np.ones(num_rows, np.float64)
         self.seed = np.zeros(num_rows, np.int64)
         self.logprobs = np.full(num_rows, NO_LOGPROBS, np.int64)
-        self.adjusted = np.zeros(num_rows, np.bool_)  # has penalties, constraints or a grammar
+        self.adjusted = np.zeros(num_rows, np.bool_)  # has penalties, constraints, a grammar or a budget
         self.penalties: list[Penalties | None] = [None] * num_rows
         self.constraints: list[Constraints | None] = [None] * num_rows
         self.grammars: list[RowGrammar | None] = [None] * num_rows
+        self.reasonings: list[Reasoning | None] = [None] * num_rows  # of those with a budget
         self._random = np.zeros((num_rows, _BLOCK), np.float64)
         self._random_block = np.full(num_rows, -1, np.int64)  # which positions / _BLOCK `_random` holds
 
@@ -55,18 +57,38 @@ class SamplingColumns:
         self.logprobs[row] = NO_LOGPROBS if params.logprobs is None else params.logprobs
         self.penalties[row] = Penalties.prepare(params, token_ids, prompt_len, self.vocab_size)
         self.constraints[row] = Constraints.prepare(params, eos_token_ids, self.vocab_size)
+        output = token_ids[prompt_len:].tolist()
+        self.reasonings[row] = Reasoning.prepare(params.thinking, self.vocab_size, output)
         self.grammars[row] = None
         if params.grammar is not None and self._grammars is not None:
-            self.grammars[row] = self._grammars.prepare(params.grammar, token_ids[prompt_len:].tolist())
-        self.adjusted[row] = any(each[row] is not None for each in (self.penalties, self.constraints, self.grammars))
+            self.grammars[row] = self._grammars.prepare(params.grammar, output)
+        rare = (self.penalties, self.constraints, self.grammars, self.reasonings)
+        self.adjusted[row] = any(each[row] is not None for each in rare)
         self._random_block[row] = -1
 
     def append(self, rows: NDArray[np.int64], token_ids: NDArray[np.int64]) -> None:
         """Count one output token of each of these distinct rows."""
         for index in np.flatnonzero(self.adjusted[rows]):
-            for each in (self.penalties[rows[index]], self.grammars[rows[index]]):
+            row = rows[index]
+            for each in (self.penalties[row], self.grammars[row], self.reasonings[row]):
                 if each is not None:
                     each.append(int(token_ids[index]))
+
+    def is_forced(self, row: int) -> bool:
+        """Whether the row's next token is the end of its reasoning, whatever else the request favours or forbids."""
+        reasoning, grammar = self.reasonings[row], self.grammars[row]
+        if reasoning is None or (token := reasoning.forced) is None:
+            return False
+        return grammar is None or grammar.allows(token)
+
+    def allowed(self, row: int) -> NDArray[np.int32] | None:
+        """The bits of the tokens that may come next, once masks are there; None: no mask, but rules by token."""
+        grammar, constraints, reasoning = self.grammars[row], self.constraints[row], self.reasonings[row]
+        if reasoning is not None and self.is_forced(row):
+            return reasoning.forced_bits()
+        if grammar is not None:
+            return grammar.bits
+        return None if constraints is None else constraints.allowed
 
     def start_masks(self, rows: NDArray[np.int64]) -> None:
         """Begin to compute what the grammars of `rows` allow next; their tokens must be known."""

@@ -1,7 +1,8 @@
 """One token for each row of logits. The order of the steps matters, because they do not commute:
 
 1. log-probabilities, where asked for, from the raw logits: they describe the model, not the request's parameters;
-2. the grammar, allowed tokens, bad words, min_tokens, logit_bias (`grammars`, `constraints`);
+2. the end of reasoning where it is forced, and then nothing else of this step; else the grammar, allowed tokens, bad
+   words, min_tokens, logit_bias (`reasoning`, `grammars`, `constraints`);
 3. repetition, frequency and presence penalties (`penalties`);
 4. greedy rows take the best token, the lowest id among equals, and are done;
 5. temperature, then min-p, then top-k, then top-p (`truncation`);
@@ -77,19 +78,16 @@ class Sampler:
     def _mask(
         self, host: NDArray[np.float32], indices: NDArray[np.int64], rows: NDArray[np.int64], columns: SamplingColumns
     ) -> dict[int, str]:
-        """What grammars and allowed tokens forbid, in place. Returns why rows have no token, by index."""
+        """What grammars, budgets and allowed tokens forbid, in place. Returns why rows have no token, by index."""
         columns.await_masks()
         masked, masks, failures = list[int](), list[NDArray[np.int32]](), dict[int, str]()
         for index in indices.tolist():
-            grammar, constraints = columns.grammars[rows[index]], columns.constraints[rows[index]]
+            grammar = columns.grammars[rows[index]]
             if grammar is not None and grammar.failure:
                 failures[index] = grammar.failure
-            elif grammar is not None:
+            elif (allowed := columns.allowed(rows[index])) is not None:
                 masked.append(index)
-                masks.append(grammar.bits)
-            elif constraints is not None and constraints.allowed is not None:
-                masked.append(index)
-                masks.append(constraints.allowed)
+                masks.append(allowed)
         if masked:
             self._passes.mask(host, np.array(masked), np.stack(masks))
         return failures
@@ -142,7 +140,7 @@ def _adjust(host: NDArray[np.float32], indices: NDArray[np.int64], rows: NDArray
     for index in indices.tolist():
         row = int(rows[index])
         constraints, penalties = columns.constraints[row], columns.penalties[row]
-        if constraints is not None:
+        if constraints is not None and not columns.is_forced(row):
             constraints.apply(host[index], state.output(row))
         if penalties is not None:
             penalties.apply(host[index])

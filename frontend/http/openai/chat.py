@@ -11,6 +11,7 @@ from ...admission import check_num_prompt_logprobs, check_num_shown_prompt_token
 from ...client.streams.deltas import TokenLogprobs
 from ...parsers.events import Content
 from ...parsers.output_reading import output_reading
+from ...parsers.thinking import with_thinking
 from ..exchange.sse import DONE, AnswerHead, Frames
 from ..service import Service
 from . import answers, logprobs
@@ -59,6 +60,8 @@ async def chat_prompt(service: Service, body: ChatCompletionRequest, raw: bytes,
     if called and service.formats.tools is None:
         warnings = [*warnings, NO_FORMAT]
     params = await service.off_loop(len(raw), chat_params, service, body, max_tokens, grammar)
+    begins = reading is not None and reading.begins_in_reasoning
+    params = with_thinking(params, service.formats, service.tokenizer, ids, begins=begins)
     params.check_vocabulary(service.engine.limits.vocab_size)
     check_num_prompt_logprobs(params, len(ids))
     if body.return_token_ids:  # in a stream each choice begins with the prompt's

@@ -16,6 +16,7 @@ from ...admission import (
     check_num_shown_prompt_tokens,
     fitting_max_tokens,
 )
+from ...parsers.thinking import with_thinking
 from ...text.detokenizer import Detokenizer
 from ..exchange.sse import DONE, AnswerHead, Frames
 from ..service import Service
@@ -55,7 +56,8 @@ async def completion_prompts(service: Service, body: CompletionRequest, size: in
             check_num_named_tokens(params[max_tokens], len(given))
         is_whole = limit.kept is None or len(ids) < limit.kept
         shown = text if body.echo and isinstance(text, str) and is_whole else None
-        prompts.append(Prompt(array("i", ids), params[max_tokens], shown, warnings))
+        own = with_thinking(params[max_tokens], service.formats, service.tokenizer, ids)
+        prompts.append(Prompt(array("i", ids), own, shown, warnings))
     num_shown = sum(len(prompt.token_ids) for prompt in prompts) * (body.n or 1)
     check_num_prompt_logprobs(prompts[0].params, num_shown)
     if body.echo or body.return_token_ids:

@@ -4,6 +4,8 @@ import msgspec
 import pytest
 import tokenizers
 
+from paged_serve.protocol.messages.thinking import ThinkingBudget
+
 from ..http_server import Server, make_model_folder
 
 CHAT = "/v1/chat/completions"
@@ -130,6 +132,52 @@ def test_without_tokens_for_the_tags_a_form_comes_without_reasoning(start):
     refused = server.ask("POST", CHAT, {**ASK, **FORM, "chat_template_kwargs": {"opens": True}})
     assert refused.status_code == 400
     assert "reasoning_effort 'none'" in refused.json()["error"]["message"]
+
+
+BUDGET = {"thinking_token_budget": 5}
+
+
+@pytest.mark.parametrize(
+    ("fields", "num_prompt_tokens"),
+    [({}, None), ({"chat_template_kwargs": {"opens": True}}, 1), ({"reasoning_effort": "none"}, None)],
+)
+def test_a_budget_of_reasoning_reaches_the_engine_in_tokens(start, fields, num_prompt_tokens):
+    server = start()
+    begin, end = (server.tokenizer.token_id(tag) for tag in ("<think>", "</think>"))
+    server.chat(**BUDGET, **fields, **FORM)
+    params = server.engine.requests[0].params
+    assert params.thinking == ThinkingBudget(5, (begin,), (end,), num_prompt_tokens)
+    assert params.thinking_token_budget is None
+    server.chat(thinking_token_budget=-1)
+    assert server.engine.requests[1].params.thinking is None
+
+
+def test_the_tokens_of_a_prompt_say_whether_it_ends_in_reasoning(start):
+    server = start()
+    begin, end = (server.tokenizer.token_id(tag) for tag in ("<think>", "</think>"))
+    prompts = ["ab", "<think>ab", "<think>a</think>b", "<think>a</think><think>bcd"]
+    server.complete(prompt=prompts, **BUDGET)
+    for prompt in prompts:
+        ids = server.tokenizer.encode(prompt)
+        server.good("/inference/v1/generate", {"token_ids": ids, "sampling_params": BUDGET})
+    found = [request.params.thinking for request in server.engine.requests]
+    assert found[:4] == found[4:]
+    assert [(each.begin, each.end) for each in found[:4]] == [((begin,), (end,))] * 4
+    assert [each.num_prompt_tokens for each in found[:4]] == [None, 2, None, 3]
+
+
+@pytest.mark.parametrize(
+    ("options", "remedy"),
+    [({"reasoning_parser": "none"}, "--reasoning-parser"), ({"own_tags": False}, "single tokens")],
+)
+def test_a_budget_is_refused_where_the_tags_are_not_known(start, options, remedy):
+    server = start(**options)
+    for path, body in ((CHAT, ASK), ("/v1/completions", {"prompt": "x"})):
+        refused = server.ask("POST", path, {**body, **BUDGET})
+        error = refused.json()["error"]
+        assert (refused.status_code, error["param"]) == (400, "thinking_token_budget")
+        assert remedy in error["message"]
+        server.good(path, {**body, "thinking_token_budget": -1})
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,13 @@
 """LLM over a fake engine: the real client, tokenizer and text, and a supervisor that starts no process."""
 
+import shutil
 import threading
 from array import array
 from collections import Counter
 from pathlib import Path
 
 import pytest
+import tokenizers
 
 import paged_serve
 from paged_serve.frontend.offline import local_engine
@@ -24,6 +26,7 @@ from paged_serve.protocol.messages.engine_core import (
 )
 from paged_serve.protocol.messages.message import pack_ids, unpack_ids
 from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
+from paged_serve.protocol.messages.thinking import ThinkingBudget
 
 from ..fake_core import expected, generate, output
 from ..fake_supervisor import FakeSupervisor, write_model_of_numbers
@@ -43,7 +46,7 @@ def start(model, monkeypatch):
 
     def start(script=None, **options):
         monkeypatch.setattr(FakeSupervisor, "script", staticmethod(script or generate()))
-        started.append(LLM(model, **options))
+        started.append(LLM(**{"model": model, **options}))
         return started[-1]
 
     yield start
@@ -262,6 +265,27 @@ def test_contents_of_parts_are_one_text_and_special_tokens_are_text(start):
         [{"role": "user", "content": [{"type": "text", "text": "5"}, {"type": "text", "text": " 6"}]}], params()
     )
     assert result.prompt == " 5\n 6 7"
+
+
+def test_a_budget_of_reasoning_is_sent_in_the_models_tokens(start, tmp_path, model):
+    thinking = Path(shutil.copytree(model, tmp_path / "thinking"))
+    numbers = (thinking / "tokenizer.json").read_text().replace("Ġ998", "<think>").replace("Ġ999", "</think>")
+    tokenizer = tokenizers.Tokenizer.from_str(numbers)
+    tokenizer.add_special_tokens(["<think>", "</think>"])
+    tokenizer.save(str(thinking / "tokenizer.json"))
+    template = (thinking / "chat_template.jinja").read_text()
+    (thinking / "chat_template.jinja").write_text(
+        template + "{% if opens %}<think>{% else %}<think></think>{% endif %}"
+    )
+    begin, end = (tokenizer.token_to_id(tag) for tag in ("<think>", "</think>"))
+    llm, budget = start(model=str(thinking)), params(thinking_token_budget=6)
+    llm.generate(["5", "<think> 5 6", [begin, 5, end, 6]], budget)
+    llm.chat([{"role": "user", "content": "5"}], budget)
+    llm.chat([{"role": "user", "content": "5"}], budget, chat_template_kwargs={"opens": True})
+    sent = [request.sampling_params.thinking for request in core_of(llm).all(EngineCoreRequest)]
+    assert sent == [ThinkingBudget(6, (begin,), (end,), used) for used in (None, 2, None, None, 0)]
+    with pytest.raises(InvalidRequest, match="--reasoning-parser"):
+        start().generate(["5"], budget)
 
 
 def test_default_parameters_may_be_changed_and_are_checked_when_they_are_used(start):

@@ -23,6 +23,7 @@ from paged_serve.protocol.messages.sampling_params import (
     FinishReason,
     SamplingParams,
 )
+from paged_serve.protocol.messages.thinking import ThinkingBudget
 
 NUMBERS = st.one_of(st.integers(-(2**70), 2**70), st.floats(), st.booleans(), st.none(), st.text(max_size=3))
 ANYTHING = st.recursive(NUMBERS | st.binary(max_size=3), lambda inner: st.lists(inner, max_size=3), max_leaves=5)
@@ -80,6 +81,7 @@ def test_no_value_of_any_type_raises_anything_but_invalid_request(field, value):
 NESTED = {
     "structured_outputs",
     "grammar",
+    "thinking",
     "repetition_detection",
 }  # a map or list on the wire, an object of their own in Python
 
@@ -121,6 +123,25 @@ def test_lists_are_bounded_and_their_entries_checked():
         with pytest.raises(InvalidRequest) as caught:
             SamplingParams(bad_words_token_ids=words)
         assert caught.value.param == "bad_words_token_ids"
+
+
+@pytest.mark.parametrize(
+    ("fields", "name"),
+    [
+        ((-1, (1,), (2,)), "max_tokens"),
+        ((True, (1,), (2,)), "max_tokens"),
+        ((1, (), (2,)), "begin"),
+        ((1, [1], (2,)), "begin"),
+        ((1, (1,), (2,) * 33), "end"),
+        ((1, (1,), (-2,)), "end"),
+        ((1, (1,), (2,), -1), "num_prompt_tokens"),
+    ],
+)
+def test_a_budget_of_reasoning_names_what_is_wrong_with_it(fields, name):
+    with pytest.raises(InvalidRequest, match=rf"thinking\.{name} is "):
+        ThinkingBudget(*fields)
+    with pytest.raises(InvalidRequest, match="it must be a ThinkingBudget"):
+        SamplingParams(thinking=fields)
 
 
 def test_fields_that_contradict_each_other_are_refused():

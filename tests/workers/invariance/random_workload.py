@@ -11,6 +11,7 @@ from paged_serve.protocol.messages.config import CacheConfig, Config, SchedulerC
 from paged_serve.protocol.messages.engine_core import EngineCoreRequest
 from paged_serve.protocol.messages.message import pack_ids
 from paged_serve.protocol.messages.sampling_params import SamplingParams
+from paged_serve.protocol.messages.thinking import ThinkingBudget
 from paged_serve.workers.kernels.cpu import library as cpu
 
 MAX_MODEL_LEN = 1400
@@ -182,6 +183,10 @@ def draw_params(rng: random.Random, vocab_size: int, prompt_len: int, grows: boo
         options["temperature"] = 0.0
     else:
         options |= {"temperature": rng.choice((0.3, 0.8, 1.0, 1.7)), "n": rng.choice((1, 1, 1, 1, 1, 2, 3))}
+    own = random.Random(f"thinking {options}")  # its own, so that other workloads stay what they are
+    if own.random() < 0.15:
+        begin, end = (own.randrange(3, vocab_size),), tuple(own.choices(range(3, vocab_size), k=own.randint(1, 3)))
+        options["thinking"] = ThinkingBudget(own.randint(0, 12), begin, end, own.choice((None, 0, 4)))
     return SamplingParams(**options)
 
 

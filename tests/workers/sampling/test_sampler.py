@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from paged_serve.protocol.messages.message import pack_ids
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 from paged_serve.protocol.messages.structured_outputs import Grammar
+from paged_serve.protocol.messages.thinking import ThinkingBudget
 from paged_serve.protocol.messages.worker import NewRow
 from paged_serve.workers.backends.cpu.sampling import CpuPasses
 from paged_serve.workers.backends.cuda.sampler import DeviceSampler
@@ -355,3 +356,51 @@ def test_a_row_that_had_a_grammar_is_free_again(grammars):
         each.put(0, SamplingParams(repetition_penalty=1.2), seed=3)
     logits = random_logits(2, DEMO_VOCAB_SIZE)[None]
     assert bench.sample(logits.copy(), [0]).token_ids == fresh.sample(logits.copy(), [0]).token_ids
+
+
+RULES = SamplingParams(
+    allowed_token_ids=(1, 2), bad_words_token_ids=((30,), (31,)), logit_bias={30: -100.0, 31: -100.0}, min_tokens=9
+)
+
+
+@pytest.mark.parametrize("params", [SamplingParams(temperature=0.0, logprobs=2), SamplingParams(top_k=5), RULES])
+def test_spent_reasoning_ends_whatever_is_likely_or_forbidden(params):
+    spent = msgspec.structs.replace(params, thinking=ThinkingBudget(2, (8,), (30, 31)), stop_token_ids=(30,))
+    for output, expected in (([8, 5, 9], 30), ([8, 5, 9, 30], 31), ([8, 30, 5, 9], 30), ([8, 5, 30], 31)):
+        logits = random_logits(len(output), 33)
+        bench = Bench(33)
+        bench.put(0, spent, output=output)
+        bench.put(1, params, output=output)  # a neighbour
+        sampled = bench.sample(np.stack([logits, logits]), [0, 1])
+        assert sampled.token_ids[0] == expected, output
+        assert sampled.token_ids[1] == oracle.sample(logits, params, 0, PROMPT, output, EOS)
+        if params.logprobs is not None:
+            raw = logits.astype(np.float64)
+            logprob = raw[expected] - np.log(np.exp(raw).sum())
+            assert sampled.logprobs[0].logprobs[0, 0] == pytest.approx(logprob, abs=1e-5), (
+                "of the model, not of the rule"
+            )
+
+
+@pytest.mark.parametrize("output", [[], [5], [8], [8, 5], [9, 8], [8, 5, 30, 31, 7, 7, 7]])
+def test_a_budget_that_is_not_spent_changes_nothing(output):
+    params = SamplingParams(temperature=1.3, allowed_token_ids=tuple(range(4, 33)))
+    bench = Bench(33)
+    for seed in range(8):
+        logits = random_logits(seed, 33)
+        bench.put(0, msgspec.structs.replace(params, thinking=ThinkingBudget(2, (8,), (30, 31))), seed, output=output)
+        token = bench.sample(logits[None].copy(), [0]).token_ids[0]
+        assert token == oracle.sample(logits, params, seed, PROMPT, output, EOS)
+
+
+def test_a_grammar_that_has_begun_is_not_left_for_a_tag(grammars):
+    """The token of the tag is text to the grammar: it may stand within, or not."""
+    tags = ThinkingBudget(1, (40,), (41,))
+    for source, is_forced in (("start: /(?s:.*)/", True), ("start: /[a-z]+/", False)):
+        grammar = Grammar(f'{{"grammars": [{{"lark_grammar": "{source}"}}]}}')
+        bench, free = (Bench(DEMO_VOCAB_SIZE, grammars=grammars) for _ in range(2))
+        logits, begun = random_logits(3, DEMO_VOCAB_SIZE), msgspec.structs.replace(tags, num_prompt_tokens=1)
+        bench.put(0, SamplingParams(temperature=0.0, grammar=grammar, thinking=begun), output=[])
+        free.put(0, SamplingParams(temperature=0.0, grammar=grammar), output=[])
+        token = bench.sample(logits[None].copy(), [0]).token_ids[0]
+        assert token == (41 if is_forced else free.sample(logits[None].copy(), [0]).token_ids[0])

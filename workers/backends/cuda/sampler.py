@@ -5,8 +5,9 @@ host's sampler adds weights in float, a device adds them as integers: the two gi
 lies within about 10^-7 of a border between two. Devices agree with each other in every bit.
 
 Nothing here waits for the device, so that the next step can be launched from `PendingTokens.token_ids` before they
-are read. The device counts new tokens for the penalties itself. Only bad words of several tokens are looked up by
-the host: `needs_tokens` is whether it must know the previous step's tokens first.
+are read. The device counts new tokens for the penalties itself. Only bad words of several tokens, grammars, and budgets
+that are nearly used up, are looked up by the host: `needs_tokens` is whether it must know the previous step's tokens
+first.
 """
 
 import math
@@ -38,8 +39,10 @@ class DeviceSampler:
     def needs_tokens(self, rows: NDArray[np.int64], state: RequestRows) -> bool:
         """Whether `state` must hold the true tokens of these rows, rather than placeholders for the latest."""
         columns = state.sampling
-        if any(columns.grammars[row] is not None for row in rows.tolist()):
-            return True
+        for row, position in zip(rows.tolist(), state.next_positions(rows).tolist(), strict=True):
+            reasoning = columns.reasonings[row]
+            if columns.grammars[row] is not None or (reasoning is not None and reasoning.may_force(position)):
+                return True
         constraints = (columns.constraints[row] for row in rows.tolist())
         return any(one is not None and any(len(prefix) for prefix, _ in one.bad_words) for one in constraints)
 

@@ -7,11 +7,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ...batch.grammars import RowGrammar
 from ...batch.penalties import Penalties
 from ...batch.request_rows import RequestRows
 from ...batch.sampling_columns import NO_LOGPROBS, SamplingColumns
-from ...batch.token_constraints import Constraints
 from ...kernels.cuda.sampling import ADJUSTMENT, GREEDY, MAY_BE_MASKED, ROW
 
 Records = NDArray[np.void]
@@ -49,29 +47,21 @@ class Residents:
         self._words = -(-vocab_size // 32)
         self._vocab_size = vocab_size
         self._device = device
-        self._masks: dict[int, tuple[Constraints | RowGrammar, Tensor]] = {}  # by row
+        self._masks: dict[int, tuple[NDArray[np.int32], Tensor]] = {}  # by row; what was copied, and where to
         self._seen: dict[int, Tensor] = {}  # [1 + capacity, 2] int32
         self._counted: dict[int, tuple[Penalties, int]] = {}  # whose tokens, and the output position that comes next
 
-    def mask(self, row: int, constraints: Constraints | None, grammar: RowGrammar | None) -> int:
-        """The address of its bits of allowed tokens; 0 if all are. No row has both a grammar and allowed tokens."""
-        if grammar is not None:
-            return self._step_mask(row, grammar)
-        if constraints is None or constraints.allowed is None:
+    def mask(self, row: int, bits: NDArray[np.int32] | None) -> int:
+        """The address of its bits of allowed tokens, which are copied if they are another array; 0 if all are."""
+        if bits is None:
             self._masks.pop(row, None)
             return 0
-        if row not in self._masks or self._masks[row][0] is not constraints:
+        copied, mask = self._masks.get(row, (None, None))
+        if mask is None:
             mask = torch.empty(self._words, dtype=torch.int32, device=self._device)
-            _copy_to(mask, constraints.allowed)
-            self._masks[row] = constraints, mask
-        return self._masks[row][1].data_ptr()
-
-    def _step_mask(self, row: int, grammar: RowGrammar) -> int:
-        """A grammar's bits are another step's each time; its memory is the row's."""
-        known = self._masks.get(row)
-        mask = torch.empty(self._words, dtype=torch.int32, device=self._device) if known is None else known[1]
-        self._masks[row] = grammar, mask
-        _copy_to(mask, grammar.bits)
+        if copied is not bits:
+            _copy_to(mask, bits)
+            self._masks[row] = bits, mask
         return mask.data_ptr()
 
     def seen(self, row: int, penalties: Penalties | None, position: int, capacity: int) -> int:
@@ -161,10 +151,10 @@ class RowRecords:
 
         for place, index in enumerate(indices.tolist()):
             row, record = int(rows[index]), found[place]
-            constraints, penalties, grammar = columns.constraints[row], columns.penalties[row], columns.grammars[row]
+            constraints, penalties = columns.constraints[row], columns.penalties[row]
             record["source"] = record["index"] = index
-            record["allowed"] = self._residents.mask(row, constraints, grammar)
-            if constraints is not None:
+            record["allowed"] = self._residents.mask(row, columns.allowed(row))
+            if constraints is not None and not columns.is_forced(row):
                 forbidden = np.array(constraints.forbidden_after(state.output(row)), np.int32)
                 record["forbidden"], record["num_forbidden"] = put(forbidden), len(forbidden)
                 biased = constraints.biased.astype(np.int32), constraints.bias.view(np.int32)

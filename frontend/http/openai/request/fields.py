@@ -30,6 +30,9 @@ RepetitionPenalty = Annotated[float, Meta(gt=0, le=100)]
 Seed = Annotated[int, Meta(ge=-1, le=MAX_SEED, description="-1 is like no seed")]
 MaxTokens = Annotated[int, Meta(ge=1, le=MAX_TOKENS)]
 MaxTokensOrNone = Annotated[int, Meta(ge=0, le=MAX_TOKENS, description="0 only together with echo")]
+ThinkingTokenBudget = Annotated[
+    int, Meta(ge=-1, le=MAX_TOKENS, description="Tokens of reasoning, whose end is forced then. -1: any number")
+]
 MinTokens = Annotated[int, Meta(ge=0, le=MAX_TOKENS)]
 TopLogprobs = Annotated[
     int, Meta(ge=-1, le=1024, description="-1: the whole vocabulary. The server may allow fewer (--max-logprobs)")

@@ -116,6 +116,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     skip_special_tokens: bool | None = None
     skip_reading_prefix_cache: bool | None = None
     repetition_detection: RepetitionDetection | None = None
+    thinking_token_budget: fields.ThinkingTokenBudget | None = None
 
 
 class SamplingFields(Sampling, frozen=True, kw_only=True):

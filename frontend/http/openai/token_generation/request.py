@@ -9,6 +9,7 @@ from msgspec import Meta
 from ....admission import check_num_prompt_logprobs, check_token_ids, fitting_max_tokens
 from ....conversation.messages import Label
 from ....conversation.strict_json import decode_body
+from ....parsers.thinking import with_thinking
 from ...service import Service
 from ..generation import Prompt
 from ..request import fields
@@ -63,6 +64,7 @@ async def prompt_of(service: Service, body: FlatTokensRequest, size: int) -> Pro
     check_token_ids(body.token_ids, vocab_size, FIELD)
     grammar, warnings = await grammar_of(service, body)
     params = await service.off_loop(size, token_params, service, body, body.logprobs, max_tokens, grammar)
+    params = with_thinking(params, service.formats, service.tokenizer, body.token_ids)
     params.check_vocabulary(vocab_size)
     check_num_prompt_logprobs(params, len(body.token_ids))
     return Prompt(array("i", body.token_ids), params, None, warnings)

@@ -1,0 +1,77 @@
+"""`thinking_token_budget` in the tokens of one model, for HTTP and `LLM` alike."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from paged_serve.protocol.errors import InvalidRequest
+from paged_serve.protocol.messages.sampling_params import SamplingParams
+from paged_serve.protocol.messages.thinking import ThinkingBudget
+
+from ..text.tokenizer import Tokenizer
+from .channel_forms import ANALYSIS
+from .detection import ModelFormats
+
+FIELD = "thinking_token_budget"
+_Tag = tuple[int, ...]
+
+
+def with_thinking(
+    params: SamplingParams,
+    formats: ModelFormats,
+    tokenizer: Tokenizer,
+    prompt: Sequence[int],
+    *,
+    begins: bool | None = None,
+) -> SamplingParams:
+    """For the engine, which has no tags. `begins`: whether the prompt ends in reasoning; None: as its tokens say.
+
+    Raises InvalidRequest where the model's tags are not known.
+    """
+    limit = params.thinking_token_budget
+    if limit is None:
+        return params
+    thinking = None
+    if limit >= 0:
+        begin, end = _tags(limit, formats, tokenizer)
+        begun = _behind_last(prompt, begin)
+        if begins is None:
+            begins = begun > _behind_last(prompt, end)
+        thinking = ThinkingBudget(limit, begin, end, len(prompt) - begun if begins else None)
+    return msgspec.structs.replace(params, thinking_token_budget=None, thinking=thinking)
+
+
+def _tags(limit: int, formats: ModelFormats, tokenizer: Tokenizer) -> tuple[_Tag, _Tag]:
+    reasoning = formats.reasoning
+    if formats.writes_channels:
+        begin, end = tuple(tokenizer.encode(ANALYSIS, add_special_tokens=False)), tokenizer.token_id("<|end|>")
+    elif reasoning is not None:
+        first, end = tokenizer.token_id(reasoning.begin), tokenizer.token_id(reasoning.end)
+        begin = () if first is None else (first,)
+    else:
+        raise InvalidRequest(
+            f"{FIELD} is {limit}, but this model's chat template shows no reasoning between known tags; leave it out, "
+            "or name the tags' format with --reasoning-parser",
+            FIELD,
+        )
+    if end is None or not begin:
+        tags = "" if reasoning is None else f" {reasoning.begin} and {reasoning.end}"
+        raise InvalidRequest(
+            f"{FIELD} is {limit}, but the tags{tags} are no single tokens of this model, so where its reasoning ends "
+            "cannot be seen; leave it out",
+            FIELD,
+        )
+    return begin, (end,)
+
+
+def _behind_last(tokens: Sequence[int], tag: _Tag) -> int:
+    """Where the last `tag` ends in `tokens`; 0 if there is none."""
+    backwards, start = tokens[::-1], 0
+    while True:
+        try:
+            start = backwards.index(tag[-1], start) + 1
+        except ValueError:
+            return 0
+        end = len(tokens) - start + 1
+        if tuple(tokens[max(0, end - len(tag)) : end]) == tag:
+            return end
