@@ -28,6 +28,7 @@ class StoredResponses:
         self._index, self._num_frontends = index, num_frontends
         self._thread = ThreadPoolExecutor(1, "responses")
         self.runs: dict[tuple[bytes, str], BackgroundRun] = {}  # by caller and id
+        self.resumed = asyncio.Event()  # set when `runs` has what an earlier process has left
 
     @classmethod
     def of(cls, server: ServerConfig, index: int) -> "StoredResponses | None":
@@ -77,7 +78,7 @@ class StoredResponses:
             yield b"".join(events)
 
     async def find(self, caller: bytes, answer_id: str) -> Row:
-        """Raises HttpError 404 as well."""
+        """Raises HttpError 404 as well. What has not ended has a run only once `resumed` is set."""
         row = await self._call(Database.row, caller, answer_id)
         if row is None:
             raise HttpError(404, f"There is no response {answer_id[:100]!r}: none was stored, or it was deleted.")

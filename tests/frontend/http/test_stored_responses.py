@@ -41,10 +41,15 @@ def start(tmp_path):
     return start
 
 
-@asynccontextmanager
-async def client_of(server: Server, key: str = ""):
-    """Of a process that has begun: what an earlier one has left goes on."""
+async def resume(server: Server) -> None:
+    """As each process does at its start: what an earlier one has left goes on."""
     await server.app.router.resume_responses(tenants_of(ServerConfig(**server.options)))
+
+
+@asynccontextmanager
+async def client_of(server: Server, key: str = "", *, has_resumed: bool = True):
+    if has_resumed:
+        await resume(server)
     headers = {"authorization": f"Bearer {key}"} if key else {}
     transport = httpx.ASGITransport(app=server.app)
     async with httpx.AsyncClient(
@@ -278,6 +283,42 @@ def test_a_process_that_ends_in_the_midst_is_followed_by_one_that_gives_the_same
         assert [event["sequence_number"] for event in events] == [*range(len(events))]
         assert (events[-1]["response"], answer["status"]) == (answer, "completed")
         assert start().app  # the file can be opened by another process meanwhile
+
+
+def test_a_process_that_resumes_is_asked_for_what_it_has_not_begun_yet(start):
+    request = {"input": "hi", "stream": True, **BEHIND}
+    keyed = {"headers": {"idempotency-key": "one"}, "json": request}
+
+    async def begin(server: Server) -> str:
+        async with client_of(server) as client:
+            server.engine.pause_s = 0.001
+            answering = asyncio.create_task(client.post(PATH, **keyed))
+            while not (jobs := await server.app.router._service.stored.jobs()):
+                assert not answering.done()
+            return jobs[0].id
+
+    async def ask(server: Server, answer_id: str) -> None:
+        path = f"{PATH}/{answer_id}"
+        async with client_of(server, has_resumed=False) as client:
+            asked = [
+                asyncio.create_task(asking)
+                for asking in (
+                    client.get(path, params={"stream": "true"}),
+                    client.post(PATH, **keyed),
+                    client.post(PATH, json=request),
+                    client.get(path),
+                )
+            ]
+            done, _ = await asyncio.wait(asked, timeout=0.05)
+            assert not done
+            await resume(server)
+            stream, again, new, now = await asyncio.gather(*asked)
+            assert stream.text == again.text
+            assert now.json()["status"] in ("queued", "in_progress")
+            assert (await client.get(path)).json() == events_of(stream.text)[-1]["response"]
+            assert [event["sequence_number"] for event in events_of(new.text)] == [*range(len(events_of(stream.text)))]
+
+    asyncio.run(ask(start(), asyncio.run(begin(start()))))
 
 
 def test_what_cannot_be_resumed_has_failed(start):

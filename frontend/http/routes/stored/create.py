@@ -77,6 +77,7 @@ async def _answer_in_background(
     if (key := idempotency_key(exchange.headers)) is not None:
         digest = request_digest(service.fingerprint, exchange.path, key, raw)
         request = KeyedRequest(exchange.caller, key, digest)
+    await store.resumed.wait()
     body, raw, model, warnings = await decode(service, endpoint, raw)
     assert isinstance(body, TranslatedResponsesRequest)
     row = None if request is None else await _of_key(store, caller, request)

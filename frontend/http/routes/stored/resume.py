@@ -33,6 +33,7 @@ async def resume_responses(service: Service, tenants: Sequence[Tenant]) -> None:
             await _fail(store, row, "the server was started again with another model or other settings")
         else:
             await _resume(service, store, tenant, row, job)
+    store.resumed.set()
 
 
 async def _resume(service: Service, store: StoredResponses, tenant: Tenant, row: Row, job: Job) -> None:

@@ -22,8 +22,7 @@ _PREFIXES = {"message": "msg_", "function_call": "fc_", "reasoning": "rs_", "fun
 async def get_response(service: Service, exchange: Exchange) -> None:
     """As it is now; with `stream`, its events behind `starting_after`."""
     await exchange.body()
-    store, query = _store(service), _query(exchange)
-    row = await store.find(store.caller_of(exchange.tenant), exchange.scope["path_params"]["id"])
+    row, query = await _row(service, exchange), _query(exchange)
     if query.get("stream", "false") != "true":
         await send_response(service, exchange, row)
         return
@@ -41,19 +40,17 @@ async def get_response(service: Service, exchange: Exchange) -> None:
 
 async def delete_response(service: Service, exchange: Exchange) -> None:
     await exchange.body()
-    store, caller = _store(service), _store(service).caller_of(exchange.tenant)
-    row = await store.find(caller, exchange.scope["path_params"]["id"])
+    row, store = await _row(service, exchange), _store(service)
     if (run := store.run_of(row)) is not None:
         await run.cancel()
-    await store.delete(caller, row.id)
+    await store.delete(row.caller, row.id)
     await exchange.send_json(DeletedResponse(id=row.id, object="response", deleted=True))
 
 
 async def cancel_response(service: Service, exchange: Exchange) -> None:
     """One that has ended stays as it is."""
     await exchange.body()
-    store = _store(service)
-    row = await store.find(store.caller_of(exchange.tenant), exchange.scope["path_params"]["id"])
+    row, store = await _row(service, exchange), _store(service)
     if not msgspec.json.decode(row.response)["background"]:
         raise HttpError(400, f"{row.id} was not asked for in the background: it ends with its connection.")
     if (run := store.run_of(row)) is not None:
@@ -65,8 +62,7 @@ async def cancel_response(service: Service, exchange: Exchange) -> None:
 async def list_input_items(service: Service, exchange: Exchange) -> None:
     """The items of its own input, the last first."""
     await exchange.body()
-    store, query = _store(service), _query(exchange)
-    row = await store.find(store.caller_of(exchange.tenant), exchange.scope["path_params"]["id"])
+    row, query = await _row(service, exchange), _query(exchange)
     items = [_listed(row.id, i, item) for i, item in enumerate(msgspec.json.decode(row.input))]
     if query.get("order", "desc") != "asc":
         items.reverse()
@@ -109,6 +105,13 @@ def _store(service: Service) -> StoredResponses:
     if service.stored is None:
         raise HttpError(404, "Responses are not stored here; the server must be started with --store-responses FOLDER.")
     return service.stored
+
+
+async def _row(service: Service, exchange: Exchange) -> Row:
+    """The response that the path names."""
+    store = _store(service)
+    await store.resumed.wait()
+    return await store.find(store.caller_of(exchange.tenant), exchange.scope["path_params"]["id"])
 
 
 def _query(exchange: Exchange) -> Mapping[str, str]:
