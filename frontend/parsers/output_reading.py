@@ -20,6 +20,7 @@ class OutputReading:
     begins_in_reasoning: bool = False  # the prompt's end has begun it
     reasoning_begin: str = ""  # its tags; "" where it has none of its own, or where the prompt has ended it
     reasoning_end: str = ""
+    custom_tools: frozenset[str] = frozenset()  # those of the tools that stand for custom ones
 
     def parser(self) -> OutputParser:
         return OutputParser(self.format, self.tools)

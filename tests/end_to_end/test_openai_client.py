@@ -1,6 +1,7 @@
 """The official `openai` client against a real server: the calls that users make first."""
 
 import asyncio
+import re
 import time
 from typing import Literal
 
@@ -143,6 +144,27 @@ def test_the_client_parses_answers_and_strict_tools_into_its_users_types(client)
         model="demo", messages=messages, response_format=Weather, temperature=1, seed=1, max_tokens=200
     ) as stream:
         assert stream.get_final_completion().choices[0].message.parsed == answer.choices[0].message.parsed
+
+
+def test_a_custom_tool_is_called_with_a_text_of_its_form(client):
+    grammar = {"type": "grammar", "grammar": {"syntax": "regex", "definition": "[a-z]{3} -- [0-9]{2}\n"}}
+    options = {
+        "model": "demo",
+        "tools": [{"type": "custom", "custom": {"name": "sql", "format": grammar}}],
+        "temperature": 1.5,
+        "seed": 3,
+    }
+    asked = {"role": "user", "content": "What is the weather in Paris?"}
+    chosen = {"type": "custom", "custom": {"name": "sql"}}
+    answer = client.chat.completions.create(messages=[asked], tool_choice=chosen, **options).choices[0].message
+    [call] = answer.tool_calls
+    assert re.fullmatch("[a-z]{3} -- [0-9]{2}\n", call.custom.input)
+    with client.chat.completions.create(messages=[asked], tool_choice=chosen, stream=True, **options) as stream:
+        deltas = [delta for chunk in stream for delta in chunk.choices[0].delta.tool_calls or []]
+    assert "".join(delta.model_dump()["custom"]["input"] for delta in deltas) == call.custom.input
+    result = {"role": "tool", "tool_call_id": call.id, "content": "18 degrees, sunny"}
+    last = client.chat.completions.create(messages=[asked, answer, result], tool_choice="none", **options)
+    assert last.choices[0].message.content
 
 
 def test_the_raw_response_carries_the_request_id(client):

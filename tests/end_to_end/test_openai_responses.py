@@ -58,6 +58,19 @@ def test_calls_are_kept_over_turns_with_the_clients_own_objects(client):
         client.responses.create(input=refused, **options)
 
 
+def test_a_custom_tool_is_called_with_a_text(client):
+    tool = {"type": "custom", "name": "search", "description": "Searches the web"}
+    options = {"model": "demo", "tools": [tool], "temperature": 0, "input": ASKED}
+    forced = {"tool_choice": {"type": "custom", "name": "search"}, "max_output_tokens": 100}
+    [call] = client.responses.create(**forced, **options).output
+    assert (call.type, call.name) == ("custom_tool_call", "search")
+    with client.responses.stream(**forced, **options) as stream:
+        text = "".join(event.delta for event in stream if event.type == "response.custom_tool_call_input.delta")
+        assert text == stream.get_final_response().output[0].input == call.input
+    result = {"type": "custom_tool_call_output", "call_id": call.call_id, "output": "18 degrees, sunny"}
+    assert client.responses.create(**{**options, "input": [*ASKED, call, result]}).output_text
+
+
 class City(pydantic.BaseModel):
     name: str
     kind: Literal["town", "village"]

@@ -123,10 +123,20 @@ class FunctionCall(Answer, kw_only=True):
     arguments: str  # JSON
 
 
+class CustomCall(Answer, kw_only=True):
+    """In a stream as a FunctionCall."""
+
+    name: str | UnsetType = UNSET
+    input: str
+
+
 class ToolCall(Answer, kw_only=True):
+    """It has `function` or `custom`."""
+
     id: str | UnsetType = UNSET
-    type: Literal["function"] | UnsetType = UNSET
-    function: FunctionCall
+    type: Literal["function", "custom"] | UnsetType = UNSET
+    function: FunctionCall | UnsetType = UNSET
+    custom: CustomCall | UnsetType = UNSET
     index: int | UnsetType = UNSET  # in a stream
 
 

@@ -2,6 +2,7 @@
 
 from array import array
 from collections.abc import AsyncGenerator, Sequence
+from dataclasses import replace
 
 from msgspec import UNSET, UnsetType
 
@@ -19,6 +20,7 @@ from .chat_choice import ChatChoice, ReasoningCount
 from .chat_messages import MessageBuilder, as_function_call, continued_text, delta_of
 from .generation import Generation, Prompt
 from .pieces import Piece
+from .request.custom_tools import WithCustomTools
 from .request.functions import names_function, with_tools
 from .request.prompts import chat_tokens
 from .request.sampling_params import chat_params
@@ -56,6 +58,8 @@ async def chat_prompt(service: Service, body: ChatCompletionRequest, raw: bytes,
     )
     called = [(tool.function.name, tool.function.parameters) for tool in choice.tools] if choice.mode != "none" else []
     reading = output_reading(service.formats, called, prompt_end)
+    if reading is not None and isinstance(body, WithCustomTools):
+        reading = replace(reading, custom_tools=frozenset(body.custom_tools))
     grammar, warnings = await grammar_of(service, body, choice.form(service.formats.tools), reading)
     if called and service.formats.tools is None:
         warnings = [*warnings, NO_FORMAT]

@@ -2,9 +2,11 @@
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import replace
 
 from paged_serve.protocol.messages.sampling_params import FinishReason
 
+from ...parsers.custom_input import CustomCalls
 from ...parsers.events import CallStart, Content, Event, Reasoning
 from ...parsers.output_reading import OutputReading
 from ...text.tokenizer import Tokenizer
@@ -54,13 +56,15 @@ class ChatChoice:
         self._parser = None if reading is None else reading.parser()
         self._call_reason = call_reason
         self._shows_reasoning = shows_reasoning
+        self._custom = CustomCalls(frozenset() if reading is None else reading.custom_tools)
 
     def push(self, piece: Piece) -> tuple[list[Event], str | None]:
         """(what the piece adds, the finish reason in OpenAI's words)."""
         reason = None if piece.finish_reason is None else piece.finish_reason.api_name
         if self._parser is None:
             return [Content(piece.text)] if piece.text else [], reason
-        events = self._parser.push(piece.text, final=piece.finish_reason is not None)
+        is_last = piece.finish_reason is not None
+        events = self._custom.push(self._parser.push(piece.text, final=is_last), final=is_last)
         if piece.finish_reason is FinishReason.STOP and self._parser.num_calls:
             reason = self._call_reason
         return [self._shown(event) for event in events if self._shows(event)], reason
@@ -73,4 +77,4 @@ class ChatChoice:
         if not isinstance(event, CallStart) or event.id:
             return event
         name = hashlib.sha256(f"{self._seed} {self.index} {event.index}".encode()).hexdigest()[:24]
-        return CallStart(event.index, event.name, f"call_{name}")
+        return replace(event, id=f"call_{name}")

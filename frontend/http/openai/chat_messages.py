@@ -6,7 +6,7 @@ from msgspec import UNSET
 
 from ...conversation.messages import TextPart
 from ...parsers.events import Arguments, CallStart, Content, Event, Reasoning
-from .answers import ChatAnswerMessage, ChatDelta, FunctionCall, ToolCall
+from .answers import ChatAnswerMessage, ChatDelta, CustomCall, FunctionCall, ToolCall
 from .request.schemas import ChatCompletionRequest
 
 
@@ -30,16 +30,31 @@ def delta_of(events: Sequence[Event]) -> ChatDelta:
             case Reasoning(text):
                 delta.reasoning = text if delta.reasoning is UNSET else delta.reasoning + text
                 delta.reasoning_content = delta.reasoning
-            case CallStart(index, name, call_id):
-                function = FunctionCall(name=name, arguments="")
-                calls.append(ToolCall(index=index, id=call_id, type="function", function=function))
+            case CallStart(index):
+                calls.append(_call(event))
+                calls[-1].index = index
             case Arguments(index, text):
                 if not calls or calls[-1].index != index:
-                    calls.append(ToolCall(index=index, function=FunctionCall(arguments="")))
-                calls[-1].function.arguments += text
+                    calls.append(ToolCall(index=index))
+                _add_arguments(calls[-1], text, is_custom=event.is_custom)
     if calls:
         delta.tool_calls = calls
     return delta
+
+
+def _call(start: CallStart, arguments: str = "") -> ToolCall:
+    if start.is_custom:
+        return ToolCall(id=start.id, type="custom", custom=CustomCall(name=start.name, input=arguments))
+    return ToolCall(id=start.id, type="function", function=FunctionCall(name=start.name, arguments=arguments))
+
+
+def _add_arguments(call: ToolCall, text: str, *, is_custom: bool) -> None:
+    if is_custom:
+        call.custom = CustomCall(input="") if call.custom is UNSET else call.custom
+        call.custom.input += text
+    else:
+        call.function = FunctionCall(arguments="") if call.function is UNSET else call.function
+        call.function.arguments += text
 
 
 def as_function_call(message: ChatAnswerMessage | ChatDelta) -> None:
@@ -71,10 +86,7 @@ class MessageBuilder:
                     self._calls[index][1].append(text)
 
     def message(self) -> ChatAnswerMessage:
-        calls = [
-            ToolCall(id=start.id, type="function", function=FunctionCall(name=start.name, arguments="".join(arguments)))
-            for start, arguments in self._calls
-        ]
+        calls = [_call(start, "".join(arguments)) for start, arguments in self._calls]
         reasoning = "".join(self._reasoning)
         content = "".join(self._content) or (None if calls or reasoning else "")
         message = ChatAnswerMessage(role="assistant", content=content)

@@ -21,6 +21,7 @@ from .chat import ChatWriter, chat_prompt
 from .completions import CompletionWriter, completion_prompts
 from .generation import Generation, Prompt
 from .output_memory import OutputMemory
+from .request.custom_tools import WithCustomTools, translate
 from .request.schemas import ChatCompletionRequest, CompletionRequest, SamplingFields, with_vocabulary
 
 
@@ -51,7 +52,7 @@ async def _chat_prompts(service: Service, body: ChatCompletionRequest, raw: byte
 
 
 COMPLETION = Endpoint("cmpl-", CompletionRequest, _completion_prompts, CompletionWriter)
-CHAT_COMPLETION = Endpoint("chatcmpl-", ChatCompletionRequest, _chat_prompts, ChatWriter)
+CHAT_COMPLETION = Endpoint("chatcmpl-", WithCustomTools, _chat_prompts, ChatWriter, translate=translate)
 
 
 async def decode(service: Service, endpoint: Endpoint, raw: bytes) -> tuple[SamplingFields, bytes, str, list[str]]:

@@ -55,7 +55,15 @@ class FunctionCallOutput(_Answer, tag_field="type", tag="function_call"):
     arguments: str  # JSON
 
 
-OutputItem = OutputMessage | ReasoningOutput | FunctionCallOutput
+class CustomCallOutput(_Answer, tag_field="type", tag="custom_tool_call"):
+    id: str
+    status: Status
+    call_id: str
+    name: str
+    input: str
+
+
+OutputItem = OutputMessage | ReasoningOutput | FunctionCallOutput | CustomCallOutput
 
 
 class InputTokensDetails(_Answer):

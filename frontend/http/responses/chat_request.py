@@ -8,8 +8,17 @@ import msgspec
 
 from paged_serve.protocol.errors import InvalidRequest
 
+from ...parsers.custom_tools import as_function, check_names
 from .conversation import chat_messages
-from .schemas import GivenItem, ItemReference, MessageItem, ResponsesRequest, TextFormat
+from .schemas import (
+    CustomTool,
+    FunctionTool,
+    GivenItem,
+    ItemReference,
+    MessageItem,
+    ResponsesRequest,
+    TextFormat,
+)
 
 LOGPROBS = "message.output_text.logprobs"
 INCLUDED = (LOGPROBS, "reasoning.encrypted_content")  # the second: reasoning itself is in the answer
@@ -41,7 +50,7 @@ def chat_request(body: ResponsesRequest, given: Sequence[GivenItem], earlier: Ea
     if body.max_output_tokens is not None:
         fields["max_completion_tokens"] = body.max_output_tokens
     if body.tools:
-        fields["tools"] = [_tool(msgspec.to_builtins(tool)) for tool in body.tools]
+        fields |= _tools(body.tools)
     if body.tool_choice is not None:
         fields["tool_choice"] = _tool_choice(body.tool_choice)
     if body.text is not None and body.text.format is not None:
@@ -113,18 +122,28 @@ def _check_stored(body: ResponsesRequest, earlier: Earlier) -> None:
         raise InvalidRequest(f"background: {NOT_STORED}; leave it out, and stream the answer", "background")
 
 
-def _tool(given: dict[str, Any]) -> dict[str, Any]:
-    function = {name: value for name, value in given.items() if name != "type" and value is not None}
-    return {"type": "function", "function": function}
+def _tools(given: Sequence[FunctionTool | CustomTool]) -> dict[str, Any]:
+    """Raises InvalidRequest for a custom tool whose name is another's, or whose input no form describes."""
+    custom = [tool.name for tool in given if isinstance(tool, CustomTool)]
+    check_names([tool.name for tool in given], custom)
+    functions = [_function(tool, f"tools[{i}]") for i, tool in enumerate(given)]
+    tools = [{"type": "function", "function": function} for function in functions]
+    return {"tools": tools, "custom_tools": custom}
+
+
+def _function(tool: FunctionTool | CustomTool, place: str) -> dict[str, Any]:
+    if isinstance(tool, CustomTool):
+        return as_function(tool.name, tool.description, tool.format, place)
+    return {name: value for name, value in msgspec.structs.asdict(tool).items() if value is not None}
 
 
 def _tool_choice(chosen: str | dict[str, Any]) -> Any:
     """The same in the words of a chat; what is neither is refused there."""
     match chosen:
-        case {"type": "function", "name": name}:
+        case {"type": "function" | "custom", "name": name}:
             return {"type": "function", "function": {"name": name}}
         case {"type": "allowed_tools", "mode": mode, "tools": list(tools)}:
-            return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
+            return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": [_tool_choice(t) for t in tools]}}
     return chosen
 
 

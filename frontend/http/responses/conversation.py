@@ -6,7 +6,20 @@ from typing import Any, assert_never
 
 from paged_serve.protocol.errors import InvalidRequest
 
-from .schemas import FunctionCallItem, FunctionCallOutputItem, GivenItem, MessageItem, Part, ReasoningItem, Refusal
+from ...parsers.custom_tools import arguments_of
+from .schemas import (
+    CallItem,
+    CallOutputItem,
+    CustomCallItem,
+    CustomCallOutputItem,
+    FunctionCallItem,
+    FunctionCallOutputItem,
+    GivenItem,
+    MessageItem,
+    Part,
+    ReasoningItem,
+    Refusal,
+)
 
 ChatMessage = dict[str, Any]
 
@@ -53,11 +66,11 @@ def _joined(items: Sequence[GivenItem], num_earlier: int) -> Iterator[ChatMessag
                     answer = None
                 answer = answer or _Answer()
                 answer.reasoning += [part.text for part in item.content or item.summary]
-            case FunctionCallItem():
+            case FunctionCallItem() | CustomCallItem():
                 answer = answer or _Answer()
                 names[item.call_id] = item.name
                 answer.calls.append(_call(item))
-            case MessageItem() | FunctionCallOutputItem():
+            case MessageItem() | FunctionCallOutputItem() | CustomCallOutputItem():
                 if answer is not None:
                     yield answer.message()
                     answer = None
@@ -76,15 +89,17 @@ def _message(item: MessageItem) -> ChatMessage:
     return {"role": item.role, "content": _text(item.content)}
 
 
-def _call(item: FunctionCallItem) -> dict[str, Any]:
-    function = {"name": item.name, "arguments": item.arguments}
+def _call(item: CallItem) -> dict[str, Any]:
+    arguments = arguments_of(item.input) if isinstance(item, CustomCallItem) else item.arguments
+    function = {"name": item.name, "arguments": arguments}
     return {"id": item.call_id, "type": "function", "function": function}
 
 
-def _output(item: FunctionCallOutputItem, names: dict[str, str], place: str) -> ChatMessage:
+def _output(item: CallOutputItem, names: dict[str, str], place: str) -> ChatMessage:
     if item.call_id not in names:
+        kind = "custom_tool_call" if isinstance(item, CustomCallOutputItem) else "function_call"
         raise InvalidRequest(
-            f"{place}.call_id is {item.call_id!r:.64}, which no function_call before it has; send the call, too",
+            f"{place}.call_id is {item.call_id!r:.64}, which no {kind} before it has; send the call, too",
             f"{place}.call_id",
         )
     return {"role": "tool", "tool_call_id": item.call_id, "name": names[item.call_id], "content": _text(item.output)}

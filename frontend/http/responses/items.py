@@ -7,6 +7,7 @@ import msgspec
 
 from ...parsers.events import Arguments, CallStart, Content, Event, Reasoning
 from .answers import (
+    CustomCallOutput,
     FunctionCallOutput,
     OutputItem,
     OutputLogprob,
@@ -49,7 +50,8 @@ class Items:
                     changes += self._begin(self._call(event))
                 case Arguments(text=text):
                     self._texts.append(text)
-                    changes.append(("response.function_call_arguments.delta", {**self._place(), "delta": text}))
+                    kind = "custom_tool_call_input" if event.is_custom else "function_call_arguments"
+                    changes.append((f"response.{kind}.delta", {**self._place(), "delta": text}))
                 case _:
                     assert_never(event)
         return changes
@@ -65,6 +67,9 @@ class Items:
             item.arguments = text
             done = {**place, "name": item.name, "arguments": text}
             changes: list[Change] = [("response.function_call_arguments.done", done)]
+        elif isinstance(item, CustomCallOutput):
+            item.input = text
+            changes = [("response.custom_tool_call_input.done", {**place, "input": text})]
         else:
             changes = self._end_part(item, text, place)
         return [*changes, ("response.output_item.done", {"output_index": len(self.items) - 1, "item": item})]
@@ -107,7 +112,10 @@ class Items:
         shown = msgspec.structs.replace(item)  # as it is now
         return [("response.output_item.added", {"output_index": len(self.items) - 1, "item": shown})]
 
-    def _call(self, start: CallStart) -> FunctionCallOutput:
+    def _call(self, start: CallStart) -> FunctionCallOutput | CustomCallOutput:
+        if start.is_custom:
+            item_id = self.make_id("ctc_", len(self.items))
+            return CustomCallOutput(id=item_id, status="in_progress", call_id=start.id, name=start.name, input="")
         item_id = self.make_id("fc_", len(self.items))
         return FunctionCallOutput(id=item_id, status="in_progress", call_id=start.id, name=start.name, arguments="")
 

@@ -9,6 +9,7 @@ from paged_serve.protocol.messages.sampling_params import MAX_TOKENS
 
 from ...conversation.messages import MAX_MESSAGES, MAX_TOOLS, Label, ReasoningEffort, Verbosity
 from ...conversation.unknown_fields import check_number_of_nodes
+from ...parsers.custom_tools import InputFormat
 
 Name = Annotated[str, Meta(min_length=1, max_length=128)]
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
@@ -78,6 +79,24 @@ class FunctionCallOutputItem(_Fields, frozen=True, kw_only=True, tag_field="type
     caller: dict[str, Any] | None = None
 
 
+class CustomCallItem(_Fields, frozen=True, kw_only=True, tag_field="type", tag="custom_tool_call"):
+    call_id: Label
+    name: Name
+    input: str
+    id: Label | None = None
+    status: ItemStatus | None = None
+    namespace: Label | None = None
+    caller: dict[str, Any] | None = None
+
+
+class CustomCallOutputItem(_Fields, frozen=True, kw_only=True, tag_field="type", tag="custom_tool_call_output"):
+    call_id: Label
+    output: str | list[Part]
+    id: Label | None = None
+    status: ItemStatus | None = None
+    caller: dict[str, Any] | None = None
+
+
 class ReasoningItem(_Fields, frozen=True, kw_only=True, tag_field="type", tag="reasoning"):
     """What was thought, as an answer had it; a summary stands in for it where there is no text."""
 
@@ -94,16 +113,23 @@ class ItemReference(_Fields, frozen=True, kw_only=True, tag_field="type", tag="i
     id: Label
 
 
-GivenItem = MessageItem | FunctionCallItem | FunctionCallOutputItem | ReasoningItem
+CallItem = FunctionCallItem | CustomCallItem
+CallOutputItem = FunctionCallOutputItem | CustomCallOutputItem
+GivenItem = MessageItem | CallItem | CallOutputItem | ReasoningItem
 InputItem = GivenItem | ItemReference
 
 
-class FunctionTool(_Fields, frozen=True, kw_only=True):
+class FunctionTool(_Fields, frozen=True, kw_only=True, tag_field="type", tag="function"):
     name: Name
-    type: Literal["function"]
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
+
+
+class CustomTool(_Fields, frozen=True, kw_only=True, tag_field="type", tag="custom"):
+    name: Name
+    description: str | None = None
+    format: InputFormat | None = None
 
 
 class TextFormat(_Fields, frozen=True, kw_only=True):
@@ -145,7 +171,7 @@ class ResponsesRequest(_Fields, frozen=True, kw_only=True):
     seed: int | None = None
     stream: bool | None = None
     stream_options: ResponsesStreamOptions | None = None
-    tools: Annotated[list[FunctionTool], Meta(max_length=MAX_TOOLS)] | None = None
+    tools: Annotated[list[FunctionTool | CustomTool], Meta(max_length=MAX_TOOLS)] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     text: TextConfig | None = None

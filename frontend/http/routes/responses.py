@@ -16,7 +16,7 @@ from ..openai.chat_choice import ChatChoice, ReasoningCount
 from ..openai.endpoints import Endpoint
 from ..openai.generation import Generation, Prompt
 from ..openai.pieces import Piece
-from ..openai.request.schemas import ChatCompletionRequest
+from ..openai.request.custom_tools import WithCustomTools
 from ..responses.answers import InputTokensDetails, OutputLogprob, OutputTokensDetails, ResponseUsage
 from ..responses.chat_request import NOTHING_EARLIER, Earlier, asked_of, chat_request, given_items, warnings_of
 from ..responses.schemas import ResponsesRequest, with_types
@@ -26,7 +26,7 @@ from ..service import Service
 _THEIR_NAMES = {"messages": "input", "max_completion_tokens": "max_output_tokens", "response_format": "text.format"}
 
 
-class TranslatedResponsesRequest(ChatCompletionRequest, frozen=True, kw_only=True):
+class TranslatedResponsesRequest(WithCustomTools, frozen=True, kw_only=True):
     """What `chat_request` makes of a body: a chat, and what the response repeats."""
 
     asked: Asked

@@ -16,7 +16,14 @@ from ...stored_responses.database import Row
 from ...stored_responses.store import StoredResponses
 
 MAX_LISTED, DEFAULT_LISTED = 100, 20
-_PREFIXES = {"message": "msg_", "function_call": "fc_", "reasoning": "rs_", "function_call_output": "fco_"}
+_PREFIXES = {
+    "message": "msg_",
+    "reasoning": "rs_",
+    "function_call": "fc_",
+    "function_call_output": "fco_",
+    "custom_tool_call": "ctc_",
+    "custom_tool_call_output": "ctco_",
+}
 
 
 async def get_response(service: Service, exchange: Exchange) -> None:
