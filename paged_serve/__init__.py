@@ -7,8 +7,9 @@ if TYPE_CHECKING:
     from paged_serve.frontend.client.async_client import AsyncClient
     from paged_serve.frontend.client.sync_client import Client
     from paged_serve.frontend.offline.async_llm import AsyncLLM
+    from paged_serve.frontend.offline.beam_search import BeamSearchParams
     from paged_serve.frontend.offline.llm import LLM, CompletionOutput, RequestOutput
-    from paged_serve.protocol.messages.sampling_params import SamplingParams
+    from paged_serve.protocol.messages.sampling_params import RequestOutputKind, SamplingParams
     from paged_serve.protocol.messages.structured_outputs import StructuredOutputsParams
     from paged_serve.protocol.messages.thinking import ThinkingBudget
 
@@ -28,6 +29,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "AsyncClient": "frontend.client.async_client",
     "AsyncLLM": "frontend.offline.async_llm",
+    "BeamSearchParams": "frontend.offline.beam_search",
     "Client": "frontend.client.sync_client",
     "CompletionOutput": "frontend.offline.llm",
     "ConfigError": "protocol.errors",
@@ -40,6 +42,7 @@ _HOMES = {
     "RequestExpired": "protocol.errors",
     "RequestFailed": "protocol.errors",
     "RequestOutput": "frontend.offline.llm",
+    "RequestOutputKind": "protocol.messages.sampling_params",
     "SamplingParams": "protocol.messages.sampling_params",
     "StructuredOutputsParams": "protocol.messages.structured_outputs",
     "ThinkingBudget": "protocol.messages.thinking",
@@ -48,6 +51,7 @@ __all__ = [
     "LLM",
     "AsyncClient",
     "AsyncLLM",
+    "BeamSearchParams",
     "Client",
     "CompletionOutput",
     "ConfigError",
@@ -59,6 +63,7 @@ __all__ = [
     "RequestExpired",
     "RequestFailed",
     "RequestOutput",
+    "RequestOutputKind",
     "SamplingParams",
     "StructuredOutputsParams",
     "ThinkingBudget",

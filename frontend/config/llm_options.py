@@ -14,14 +14,36 @@ from .words import hint, plain
 
 _DTYPES = {"half": "float16", "float": "float32"}
 _SO_ANYWAY: dict[str, tuple[Any, ...]] = {  # arguments of other engines, with the values that ask for what we do
-    "disable_log_stats": (True,),
+    "allowed_local_media_path": ("",),
+    "async_scheduling": (True, False),
+    "convert": ("auto", "none"),
+    "cpu_offload_gb": (0,),
+    "data_parallel_size": (1,),
+    "disable_custom_all_reduce": (True, False),
+    "disable_log_stats": (True, False),
+    "distributed_executor_backend": ("mp",),
+    "enable_chunked_prefill": (True,),
+    "enable_lora": (False,),
     "enforce_eager": (True, False),
+    "hf_overrides": ({},),
+    "limit_mm_per_prompt": ({},),
     "load_format": ("auto", "safetensors"),
+    "logits_processors": ([], ()),
+    "mm_processor_kwargs": ({},),
+    "pipeline_parallel_size": (1,),
+    "runner": ("auto", "generate"),
     "skip_tokenizer_init": (False,),
     "tokenizer_mode": ("auto",),
     "trust_remote_code": (False,),
 }
 _INSTEAD = {
+    "cpu_offload_gb": "weights lie where they are computed with",
+    "data_parallel_size": "start one engine for each group of devices",
+    "enable_chunked_prefill": "prompts share steps with other rows' tokens, so a long one must be cut",
+    "enable_lora": "LoRA adapters are not served",
+    "logits_processors": "sampling happens in the kernels; see logit_bias, bad_words and structured_outputs",
+    "pipeline_parallel_size": "layers are not split among devices; use tensor_parallel_size",
+    "runner": "models here generate text, nothing else",
     "swap_space": "preempted requests are computed again, nothing is swapped",
     "trust_remote_code": "code from a model folder is never run",
 }

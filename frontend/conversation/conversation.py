@@ -106,7 +106,7 @@ def conversation_input(
     continue_final_message: bool = False,
     kwargs: Mapping[str, Any] | None = None,
 ) -> TemplateInput:
-    """For objects of this process: they are held to what a body may hold, and refused in the same words."""
+    """What a template is given of objects of this process. Raises InvalidRequest."""
     conversation = {
         "messages": messages,
         "tools": tools,
@@ -114,6 +114,14 @@ def conversation_input(
         "continue_final_message": continue_final_message,
         "chat_template_kwargs": kwargs,
     }
+    return template_input(*conversation_of(conversation))
+
+
+def conversation_of(conversation: Mapping[str, Any]) -> tuple[Conversation, bytes]:
+    """Objects of this process by the fields of Conversation, and their JSON.
+
+    They are held to what a body may hold. Raises InvalidRequest in the same words.
+    """
     try:
         raw = msgspec.json.encode({name: value for name, value in conversation.items() if value is not None})
     except (TypeError, UnicodeError, RecursionError, OverflowError) as error:
@@ -122,7 +130,7 @@ def conversation_input(
             f"the conversation cannot be written as JSON: {reason}; give dicts, lists, texts and numbers", "messages"
         ) from None
     body, _ = decode_body(Conversation, raw)
-    return template_input(body, raw)
+    return body, raw
 
 
 def check_depth(value: object, field: str, levels: int = MAX_JSON_DEPTH) -> None:

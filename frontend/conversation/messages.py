@@ -83,3 +83,5 @@ class Conversation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     chat_template_kwargs: TemplateKwargs | None = None
     reasoning_effort: ReasoningEffort | None = None
     verbosity: Verbosity | None = None
+    tool_choice: str | dict[str, Any] | None = None  # of what is generated; a template sees tools, or none
+    parallel_tool_calls: bool | None = None

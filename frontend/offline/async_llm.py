@@ -19,7 +19,7 @@ from typing import Any
 from paged_serve.protocol.errors import EngineDead, InvalidRequest
 from paged_serve.protocol.forks import in_forked_child
 from paged_serve.protocol.messages.engine_core import Utility, Welcome
-from paged_serve.protocol.messages.sampling_params import SamplingParams
+from paged_serve.protocol.messages.sampling_params import RequestOutputKind, SamplingParams
 
 from ..client.async_client import AsyncClient
 from ..config.llm_options import config_of
@@ -29,8 +29,8 @@ from .generation import Generation
 from .in_flight import InFlightLimit
 from .local_engine import CONNECT_TIMEOUT_S, LocalEngine, max_in_flight
 from .model_text import ChatOptions, ModelText
-from .outputs import OutputBuilder, RequestOutput
-from .prompts import Prompt, check_no_lora, parse_prompts, prepared
+from .outputs import NewParts, OutputBuilder, RequestOutput
+from .prompts import Prompt, check_keywords, parse_prompts, prepared, tokenization
 
 MakePrompt = Callable[[], Awaitable[Prompt]]
 
@@ -68,18 +68,20 @@ class AsyncLLM:
         request_id: str | None = None,
         *,
         priority: int = 0,
-        lora_request: None = None,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
+        **same_anyway: Any,
     ) -> AsyncGenerator[RequestOutput, None]:
         """Complete one prompt: each output has all that came so far, and the last one has `finished` set.
 
         A prompt is a text, a list of token ids, or {"prompt": …} or {"prompt_token_ids": …}. Without `sampling_params`
-        the model's defaults. `request_id` is for `abort`; without one it is a number. Iteration raises InvalidRequest
-        for what cannot be served, EngineDead when the engine has ended.
+        the model's defaults; their `output_kind` may ask for what is new in each, or for the last one alone.
+        `request_id` is for `abort`; without one it is a number. Iteration raises InvalidRequest for what cannot be
+        served, EngineDead when the engine has ended.
         """
 
         async def make() -> Prompt:
-            check_no_lora(lora_request)
-            prompts = parse_prompts(prompt)
+            check_keywords(same_anyway, AsyncLLM.generate.__annotations__)
+            prompts = parse_prompts(prompt, tokenization(tokenization_kwargs))
             if len(prompts) != 1:
                 raise InvalidRequest(
                     f"prompt is a list of {len(prompts)} prompts; AsyncLLM takes one: call generate for each", "prompt"
@@ -99,14 +101,26 @@ class AsyncLLM:
         continue_final_message: bool = False,
         chat_template: str | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
+        tool_choice: str | Mapping[str, Any] | None = None,
+        parallel_tool_calls: bool | None = None,
         priority: int = 0,
-        lora_request: None = None,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
+        **same_anyway: Any,
     ) -> AsyncGenerator[RequestOutput, None]:
         """Answer one conversation, as `generate` completes a prompt; it is held to what LLM.chat takes."""
-        options = ChatOptions(tools, add_generation_prompt, continue_final_message, chat_template, chat_template_kwargs)
 
         async def make() -> Prompt:
-            check_no_lora(lora_request)
+            check_keywords(same_anyway, AsyncLLM.chat.__annotations__)
+            options = ChatOptions(
+                tools,
+                add_generation_prompt,
+                continue_final_message,
+                chat_template,
+                chat_template_kwargs,
+                tool_choice,
+                parallel_tool_calls,
+                tokenization(tokenization_kwargs),
+            )
             return await off_loop(self._threads, LONG, self._text.chat_prompt, messages, options)
 
         return self._outputs(make, sampling_params, request_id, priority)
@@ -205,14 +219,17 @@ class AsyncLLM:
         await self.start()
         generation = self._begin(request_id)
         try:
-            params = await self._prepared(sampling_params or self._text.default_params)
+            asked = sampling_params or self._text.default_params
+            params, kind = await self._prepared(asked), asked.output_kind
             prompt = await make_prompt()
             ids = await self._token_ids(prompt) if await generation.enter(params.n, priority) else []
-            params = self._text.params_for(prompt, ids, params)
-            generation.submit(prompt, params, priority, OutputBuilder(self._text.tokenizer, prompt.text, ids, params))
+            params = await self._params_for(prompt, ids, params)
+            generation.submit(prompt, params, priority, OutputBuilder(self._text.tokenizer, prompt, ids, params))
+            parts = NewParts() if kind is RequestOutputKind.DELTA else None
             while not (output := await generation.next()).finished:
-                yield output
-            yield output
+                if kind is not RequestOutputKind.FINAL_ONLY:
+                    yield output if parts is None else parts.of(output)
+            yield output if parts is None else parts.of(output)
         except EngineDead as error:
             raise EngineDead(self._engine.why(error)) from None
         finally:
@@ -230,12 +247,13 @@ class AsyncLLM:
         return generation
 
     async def _prepared(self, params: SamplingParams) -> SamplingParams:
-        size = sum(map(len, params.bad_words)) if params.structured_outputs is None else LONG
-        return await off_loop(self._threads, size, prepared, params, self._text.tokenizer)
+        return await off_loop(self._threads, sum(map(len, params.bad_words)), prepared, params, self._text.tokenizer)
+
+    async def _params_for(self, prompt: Prompt, ids: list[int], params: SamplingParams) -> SamplingParams:
+        is_free = params.structured_outputs is None and (prompt.chat is None or prompt.chat.calls is None)
+        return await off_loop(self._threads, 0 if is_free else LONG, self._text.params_for, prompt, ids, params)
 
     async def _token_ids(self, prompt: Prompt) -> list[int]:
-        if prompt.token_ids is not None:
-            return prompt.token_ids
-        text, encoder = prompt.text or "", self._text.encoder
-        size = LONG if encoder.may_take_long([text]) else len(text)
-        return await off_loop(self._threads, size, encoder.encode_prompt, text)
+        text = "" if prompt.token_ids is not None else prompt.text or ""
+        size = LONG if self._text.encoder.may_take_long([text]) else len(text)
+        return await off_loop(self._threads, size, self._text.token_ids, prompt)

@@ -77,11 +77,9 @@ class Batch:
 
     def _submit(self, job: Job) -> None:
         prompt = job.prompt
-        ids = prompt.token_ids
-        if ids is None:
-            ids = self._text.encoder.encode_prompt(prompt.text or "")
+        ids = self._text.token_ids(prompt)
         params = self._text.params_for(prompt, ids, job.params)
-        builder = OutputBuilder(self._text.tokenizer, prompt.text, ids, params)
+        builder = OutputBuilder(self._text.tokenizer, prompt, ids, params)
         request = self._client.submit(
             ids, params, priority=job.priority, cache_salt=prompt.cache_salt, on_output=self._with_output.append
         )

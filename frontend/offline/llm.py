@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from paged_serve.protocol.errors import EngineDead
+from paged_serve.protocol.errors import EngineDead, InvalidRequest
 from paged_serve.protocol.forks import in_forked_child
 from paged_serve.protocol.messages.config import Config
 from paged_serve.protocol.messages.engine_core import Utility, Welcome
@@ -24,11 +24,12 @@ from ..client.sync_client import Client
 from ..config.llm_options import config_of
 from ..text.tokenizer import Tokenizer
 from .batch import Batch, Job
+from .beam_search import BeamSearchOutput, BeamSearchParams, beam_search
 from .local_engine import CONNECT_TIMEOUT_S, LocalEngine, max_in_flight
 from .model_text import ChatOptions, ModelText
 from .outputs import CompletionOutput, Logprob, RequestOutput
-from .progress import ProgressBar
-from .prompts import Prompt, check_no_lora, one_each, parse_prompts, prepared
+from .progress import MakeBar, ProgressBar
+from .prompts import Prompt, check_keywords, one_each, parse_prompts, prepared, tokenization
 
 __all__ = ["LLM", "CompletionOutput", "Logprob", "RequestOutput"]
 
@@ -55,6 +56,7 @@ class LLM:
         config = config_of(model, {**named, "tensor_parallel_size": tensor_parallel_size, **options})
         self.config: Config = config
         self._text = ModelText(config)
+        self._enqueued: list[Job] = []
         self._engine = LocalEngine(config)
         self._engine.start()
         try:
@@ -70,43 +72,103 @@ class LLM:
         prompts: Any,
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
-        use_tqdm: bool = True,
+        use_tqdm: bool | MakeBar = True,
         priority: int | Sequence[int] | None = None,
-        lora_request: None = None,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
+        **same_anyway: Any,
     ) -> list[RequestOutput]:
         """Complete each prompt; outputs in the order of the prompts.
 
         A prompt is a text, a list of token ids, or {"prompt": …} or {"prompt_token_ids": …}; `prompts` is one or a
         list of them. `sampling_params` and `priority` are one for all or one each; without them the model's defaults.
+        `use_tqdm` shows a bar on a terminal and in a notebook, or makes another as tqdm does. `same_anyway`: vLLM's
+        further keywords, with the values that change nothing.
+
         Raises InvalidRequest for a prompt or parameter that cannot be served; then nothing goes on running.
         """
-        check_no_lora(lora_request)
-        return self._run(parse_prompts(prompts), sampling_params, use_tqdm, priority)
+        check_keywords(same_anyway, LLM.generate.__annotations__)
+        parsed = parse_prompts(prompts, tokenization(tokenization_kwargs))
+        return self._run(self._jobs(parsed, sampling_params, priority), use_tqdm)
+
+    def enqueue(
+        self,
+        prompts: Any,
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        priority: int | Sequence[int] | None = None,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
+        **same_anyway: Any,
+    ) -> list[str]:
+        """Keep prompts, as `generate` takes them, for `wait_for_completion`. Their request ids."""
+        check_keywords(same_anyway, LLM.enqueue.__annotations__)
+        parsed = parse_prompts(prompts, tokenization(tokenization_kwargs))
+        jobs = self._jobs(parsed, sampling_params, priority, len(self._enqueued))
+        self._enqueued += jobs
+        return [str(job.number) for job in jobs]
+
+    def wait_for_completion(self, *, use_tqdm: bool | MakeBar = True) -> list[RequestOutput]:
+        """Complete what was enqueued since the last call, in that order. Raises InvalidRequest as `generate` does."""
+        jobs, self._enqueued = self._enqueued, []
+        return self._run(jobs, use_tqdm)
 
     def chat(
         self,
         messages: Any,
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
-        use_tqdm: bool = True,
+        use_tqdm: bool | MakeBar = True,
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         chat_template: str | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
+        tool_choice: str | Mapping[str, Any] | None = None,
+        parallel_tool_calls: bool | None = None,
         priority: int | Sequence[int] | None = None,
-        lora_request: None = None,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
+        **same_anyway: Any,
     ) -> list[RequestOutput]:
         """Answer one conversation, a list of messages, or each of a list of conversations.
 
-        They are held to what a body of /v1/chat/completions may hold: InvalidRequest has the words of its 400.
+        They are held to what a body of /v1/chat/completions may hold: InvalidRequest has the words of its 400. The
+        outputs have a `message`, with reasoning and calls of tools apart, for the conversation to go on.
         """
-        check_no_lora(lora_request)
-        options = ChatOptions(tools, add_generation_prompt, continue_final_message, chat_template, chat_template_kwargs)
+        check_keywords(same_anyway, LLM.chat.__annotations__)
+        options = ChatOptions(
+            tools,
+            add_generation_prompt,
+            continue_final_message,
+            chat_template,
+            chat_template_kwargs,
+            tool_choice,
+            parallel_tool_calls,
+            tokenization(tokenization_kwargs),
+        )
         several = isinstance(messages, list | tuple) and messages and not isinstance(messages[0], Mapping)
         conversations = messages if several else [messages]
         prompts = [self._text.chat_prompt(conversation, options) for conversation in conversations]
-        return self._run(prompts, sampling_params, use_tqdm, priority)
+        return self._run(self._jobs(prompts, sampling_params, priority), use_tqdm)
+
+    def beam_search(
+        self, prompts: Any, params: BeamSearchParams, *, use_tqdm: bool = False, **same_anyway: Any
+    ) -> list[BeamSearchOutput]:
+        """The likeliest continuations of each prompt, as far as beams of that width find them.
+
+        `use_tqdm` changes nothing: how many tokens there will be is not known. Raises InvalidRequest.
+        """
+        check_keywords(same_anyway, LLM.beam_search.__annotations__)
+        limit = self.config.server.max_logprobs
+        if 2 * params.beam_width > limit:
+            raise InvalidRequest(
+                f"beam_width is {params.beam_width}; max_logprobs={limit} allows {limit // 2}, give LLM a larger one",
+                "beam_width",
+            )
+
+        def one_step(beams: list[list[int]], step: SamplingParams) -> list[RequestOutput]:
+            return self._run(self._jobs([Prompt(None, beam) for beam in beams], step, None), False)
+
+        begun = [self._text.token_ids(prompt) for prompt in parse_prompts(prompts)]
+        return beam_search(one_step, begun, params, self._text.tokenizer)
 
     @property
     def limits(self) -> Welcome:
@@ -155,18 +217,21 @@ class LLM:
     ) -> None:
         self.close()
 
-    def _run(self, prompts: list[Prompt], sampling_params: Any, use_tqdm: bool, priority: Any) -> list[RequestOutput]:
+    def _jobs(self, prompts: list[Prompt], sampling_params: Any, priority: Any, first: int = 0) -> list[Job]:
+        """Numbered from `first`."""
         text = self._text
         all_params = one_each(sampling_params or text.default_params, len(prompts), "sampling_params")
         ready = {id(params): prepared(params, text.tokenizer) for params in all_params}  # often one for all
         priorities = one_each(priority or 0, len(prompts), "priority")
-        jobs = [
+        return [
             Job(number, prompt, ready[id(params)], rank)
-            for number, (prompt, params, rank) in enumerate(zip(prompts, all_params, priorities, strict=True))
+            for number, (prompt, params, rank) in enumerate(zip(prompts, all_params, priorities, strict=True), first)
         ]
+
+    def _run(self, jobs: list[Job], use_tqdm: bool | MakeBar) -> list[RequestOutput]:
         with ProgressBar(len(jobs), use_tqdm) as progress:
             try:
-                batch = Batch(self._client, text, max_in_flight(self.config), progress.done)
+                batch = Batch(self._client, self._text, max_in_flight(self.config), progress.done)
                 results = batch.run(jobs)
             except EngineDead as error:
                 raise EngineDead(self._engine.why(error)) from None

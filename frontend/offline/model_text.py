@@ -5,19 +5,27 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from paged_serve.protocol.errors import InvalidRequest
 from paged_serve.protocol.messages.config import Config
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 
-from ..conversation.conversation import TemplateInput, conversation_input
+from ..conversation.conversation import TemplateInput, conversation_of, template_input
 from ..conversation.model_files import model_template, sampling_defaults
 from ..conversation.prompt_encoder import PromptEncoder, without
 from ..conversation.template_process import Templates
 from ..conversation.template_renderer import TemplateRenderer
+from ..parsers.channel_forms import final_form
 from ..parsers.detection import model_formats
+from ..parsers.output_reading import output_reading
 from ..parsers.thinking import with_thinking
+from ..parsers.tool_choice import tool_choice_of
+from ..structured_outputs.helper_messages import added_tokens
+from ..structured_outputs.in_process import with_grammar
 from ..text.tokenizer import Tokenizer
-from .prompts import ChangeableSamplingParams, Prompt
+from .chat_message import ChatReading
+from .prompts import AS_USUAL, ChangeableSamplingParams, Prompt, Tokenization
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +37,14 @@ class ChatOptions:
     continue_final_message: bool = False
     chat_template: str | None = None  # None: the model's
     chat_template_kwargs: Mapping[str, Any] | None = None
+    tool_choice: str | Mapping[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    tokenization: Tokenization = AS_USUAL
+
+    def fields(self) -> dict[str, Any]:
+        """Those of a conversation's body."""
+        names = ("add_generation_prompt", "continue_final_message", "chat_template_kwargs")
+        return {name: getattr(self, name) for name in (*names, "tools", "tool_choice", "parallel_tool_calls")}
 
 
 class ModelText:
@@ -58,23 +74,42 @@ class ModelText:
         """
         if options.chat_template is None and self._renderer is None:
             raise InvalidRequest("this model has no chat template; give chat_template or use generate", "chat_template")
-        given, mark = self.encoder.prepared(
-            conversation_input(
-                conversation,
-                options.tools,
-                add_generation_prompt=options.add_generation_prompt,
-                continue_final_message=options.continue_final_message,
-                kwargs=options.chat_template_kwargs,
-            )
-        )
+        body, raw = conversation_of({"messages": conversation, **options.fields()})
+        choice = tool_choice_of(body)
+        given, mark = self.encoder.prepared(template_input(body, raw, use_tools=choice.mode != "none"))
         rendered = self._render(given, mark, options.chat_template)
-        text, reasoning = without(rendered, mark), self._formats.reasoning
-        begins = reasoning is not None and text.rstrip().endswith(reasoning.begin)
-        return Prompt(text, self.encoder.encode_chat(rendered, mark), begins_reasoning=begins)
+        text = without(rendered, mark)
+        chat = ChatReading(output_reading(self._formats, choice.callable, text), choice.form(self._formats.tools))
+        adds_special_tokens = bool(options.tokenization.add_special_tokens)
+        ids = self.encoder.encode_chat(rendered, mark, adds_special_tokens)
+        return Prompt(text, ids, chat=chat, tokenization=options.tokenization)
+
+    def token_ids(self, prompt: Prompt) -> list[int]:
+        """Slow for a long text."""
+        ids, how = prompt.token_ids, prompt.tokenization
+        if ids is None:
+            ids = self.encoder.encode_prompt(prompt.text or "", how.add_special_tokens is not False)
+        return how.cut(ids)
 
     def params_for(self, prompt: Prompt, token_ids: Sequence[int], params: SamplingParams) -> SamplingParams:
         """`params` as the engine is given them behind this prompt. Raises InvalidRequest."""
-        return with_thinking(params, self._formats, self.tokenizer, token_ids, begins=prompt.begins_reasoning)
+        chat, begins = prompt.chat or ChatReading(None), None
+        if chat.calls is not None:
+            if params.structured_outputs is not None:
+                raise InvalidRequest(
+                    "structured_outputs and forced or strict tool calls exclude each other; leave one out",
+                    "structured_outputs",
+                )
+            params = msgspec.structs.replace(params, structured_outputs=chat.calls)
+        elif params.structured_outputs is not None and chat.reading is not None and self._formats.writes_channels:
+            params = msgspec.structs.replace(params, structured_outputs=final_form(params.structured_outputs))
+        params = with_grammar(params, added_tokens(self.tokenizer))
+        if params.grammar is not None and chat.reading is not None:
+            grammar = chat.reading.behind_reasoning(params.grammar, self.tokenizer)
+            params = msgspec.structs.replace(params, grammar=grammar)
+        if prompt.chat is not None:
+            begins = chat.reading is not None and chat.reading.begins_in_reasoning
+        return with_thinking(params, self._formats, self.tokenizer, token_ids, begins=begins)
 
     def _render(self, given: TemplateInput, mark: str, chat_template: str | None) -> str:
         if chat_template is None:

@@ -9,6 +9,8 @@ from ..client.streams.deltas import SequenceDelta, TokenLogprobs
 from ..text.sequence_text import SequenceText
 from ..text.stop_strings import StopAutomaton
 from ..text.tokenizer import Tokenizer
+from .chat_message import Message, MessageReader
+from .prompts import Prompt
 
 
 @dataclass(slots=True)
@@ -34,6 +36,7 @@ class CompletionOutput:
     logprobs: list[LogprobsByToken] | None = None  # one a token; the token itself comes first
     finish_reason: str | None = None  # "stop", "length", "repetition", "abort", "error"
     stop_reason: int | str | None = None  # the stop token or string; None for EOS; the reason of an error
+    message: Message | None = None  # of a chat, once it has ended: to be appended to the conversation
 
     def finished(self) -> bool:
         return self.finish_reason is not None
@@ -68,8 +71,10 @@ def to_logprobs(entries: list[TokenLogprobs], tokenizer: Tokenizer) -> list[Logp
 class OutputBuilder:
     """Grows one RequestOutput."""
 
-    def __init__(self, tokenizer: Tokenizer, prompt: str | None, prompt_token_ids: list[int], params: SamplingParams):
-        self.output = RequestOutput("", prompt, prompt_token_ids)
+    def __init__(self, tokenizer: Tokenizer, prompt: Prompt, prompt_token_ids: list[int], params: SamplingParams):
+        self.output = RequestOutput("", prompt.text, prompt_token_ids)
+        chat = prompt.chat
+        self._messages = None if chat is None else MessageReader(tokenizer, chat, prompt_token_ids, params)
         self._tokenizer = tokenizer
         stops = StopAutomaton(params.stop)
         self._texts = [SequenceText(tokenizer, prompt_token_ids, params, stops) for _ in range(params.n)]
@@ -101,6 +106,9 @@ class OutputBuilder:
             sequence.finish_reason = new.finish_reason.api_name
             sequence.stop_reason = delta.error if new.finish_reason is FinishReason.ERROR else new.stop_reason
             output.finished = all(other.finished() for other in output.outputs)
+            if self._messages is not None:
+                by_token = new.finish_reason is FinishReason.STOP and not new.hit_stop_string
+                sequence.message = self._messages.message(delta.index, sequence.text, sequence.token_ids, by_token)
         return new.hit_stop_string
 
     def snapshot(self) -> RequestOutput:
@@ -113,6 +121,32 @@ class OutputBuilder:
         for sequence in self.output.outputs:
             sequence.finish_reason = sequence.finish_reason or FinishReason.ABORT.api_name
         self.output.finished = True
+
+
+class NewParts:
+    """Of outputs that hold all so far, what is new in each."""
+
+    def __init__(self) -> None:
+        self._num_chars: dict[int, int] = {}
+        self._num_tokens: dict[int, int] = {}
+        self._has_begun = False
+
+    def of(self, output: RequestOutput) -> RequestOutput:
+        new = [self._of(sequence) for sequence in output.outputs]
+        logprobs = None if self._has_begun else output.prompt_logprobs
+        self._has_begun = True
+        return replace(output, outputs=[each for each in new if each is not None], prompt_logprobs=logprobs)
+
+    def _of(self, sequence: CompletionOutput) -> CompletionOutput | None:
+        chars, tokens = self._num_chars.get(sequence.index, 0), self._num_tokens.get(sequence.index, 0)
+        if tokens == -1:
+            return None  # it has ended before
+        self._num_chars[sequence.index] = len(sequence.text)
+        self._num_tokens[sequence.index] = -1 if sequence.finished() else len(sequence.token_ids)
+        if len(sequence.token_ids) == tokens and not sequence.finished():
+            return None
+        logprobs = None if sequence.logprobs is None else sequence.logprobs[tokens:]
+        return replace(sequence, text=sequence.text[chars:], token_ids=sequence.token_ids[tokens:], logprobs=logprobs)
 
 
 def _copy(sequence: CompletionOutput) -> CompletionOutput:

@@ -1,44 +1,52 @@
-"""The bar that LLM shows on a terminal: prompts done, tokens a second in and out."""
+"""The bar of LLM, on a terminal and in a notebook: prompts done, tokens a second in and out."""
 
 import sys
 import time
+from collections.abc import Callable
 from types import TracebackType
+from typing import Any
 
-from ..progress_bar import LoadingBar
 from .outputs import RequestOutput
 
-DRAW_EVERY_S = 0.1
+MakeBar = Callable[..., Any]  # tqdm, or a program's own of its kind
 
 
 class ProgressBar:
-    """A context; silent where stderr is no terminal."""
+    """A context. `use_tqdm`: true for one on a terminal or in a notebook; or what makes one, as tqdm is made."""
 
-    def __init__(self, num_prompts: int, enabled: bool):
-        self._total = num_prompts
-        self._bar = LoadingBar(sys.stderr) if enabled and sys.stderr.isatty() else None
-        self._started = self._drawn_at = time.monotonic()
-        self._num_done = self._prompt_tokens = self._output_tokens = 0
+    def __init__(self, num_prompts: int, use_tqdm: bool | MakeBar):
+        make = use_tqdm if callable(use_tqdm) else _tqdm() if use_tqdm else None
+        self._bar = (
+            None if make is None else make(total=num_prompts, desc="Prompts", dynamic_ncols=True, postfix="starting")
+        )
+        self._started = time.monotonic()
+        self._prompt_tokens = self._output_tokens = 0
 
     def __enter__(self) -> "ProgressBar":
         return self
 
     def done(self, output: RequestOutput) -> None:
-        self._num_done += 1
+        if self._bar is None:
+            return
         self._prompt_tokens += len(output.prompt_token_ids)
         self._output_tokens += sum(len(sequence.token_ids) for sequence in output.outputs)
-        now = time.monotonic()
-        if self._bar is not None and now - self._drawn_at >= DRAW_EVERY_S:
-            self._drawn_at = now
-            self._bar(self.summary(now), self._num_done, self._total)
-
-    def summary(self, now: float) -> str:
-        elapsed_s = max(now - self._started, 1e-6)
+        elapsed_s = max(time.monotonic() - self._started, 1e-6)
         speed_in, speed_out = self._prompt_tokens / elapsed_s, self._output_tokens / elapsed_s
-        return f"{self._num_done}/{self._total} prompts, in {speed_in:,.0f} tok/s, out {speed_out:,.0f} tok/s"
+        self._bar.postfix = f"in {speed_in:,.0f} tok/s, out {speed_out:,.0f} tok/s"
+        self._bar.update(1)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._bar is not None:
-            self._bar.clear()
-            sys.stderr.write(self.summary(time.monotonic()) + "\n")
+            self._bar.close()
+
+
+def _tqdm() -> MakeBar | None:
+    """None where it would not be seen."""
+    in_notebook = "ipykernel" in sys.modules
+    if not in_notebook and not sys.stderr.isatty():
+        return None
+    from tqdm.auto import tqdm  # late: scripts whose output goes to a file need none
+
+    return tqdm  # type: ignore[no-any-return]

@@ -1,19 +1,42 @@
 """What people pass to LLM as prompts and parameters, in all its spellings, as one list of equal things."""
 
+import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta
 
 from paged_serve.protocol.errors import InvalidRequest
-from paged_serve.protocol.messages.sampling_params import SamplingParams
+from paged_serve.protocol.messages.sampling_params import RequestOutputKind, SamplingParams
 
-from ..structured_outputs.helper_messages import added_tokens
-from ..structured_outputs.in_process import with_grammar
 from ..text.tokenizer import Tokenizer, words_to_token_ids
+from .chat_message import ChatReading
 
 _PROMPT_KEYS = {"prompt", "prompt_token_ids", "cache_salt"}
+_SAME_ANYWAY: dict[str, tuple[tuple[Any, ...], str]] = {  # vLLM's keywords: their values, and why there are no others
+    "chat_template_content_format": (("auto", "string"), "templates are given the parts of a content as one text"),
+    "lora_request": ((), "LoRA adapters are not served"),
+    "mm_processor_kwargs": (({},), "models here read text alone"),
+}
+
+
+class Tokenization(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`tokenization_kwargs`."""
+
+    add_special_tokens: bool | None = None  # those around a text; None: to prompts, not to conversations
+    truncate_prompt_tokens: Annotated[int, Meta(ge=1)] | None = None
+    truncation_side: Literal["left", "right"] | None = None  # which the tokens are taken from; None: the left
+
+    def cut(self, token_ids: list[int]) -> list[int]:
+        kept = self.truncate_prompt_tokens
+        if kept is None or len(token_ids) <= kept:
+            return token_ids
+        return token_ids[:kept] if self.truncation_side == "right" else token_ids[-kept:]
+
+
+AS_USUAL = Tokenization()
 
 
 @dataclass(slots=True)
@@ -23,7 +46,8 @@ class Prompt:
     text: str | None
     token_ids: list[int] | None
     cache_salt: str = ""
-    begins_reasoning: bool | None = None  # its end has begun the output's; None: as its tokens say
+    chat: ChatReading | None = None  # of a conversation
+    tokenization: Tokenization = AS_USUAL
 
 
 class ChangeableSamplingParams(SamplingParams, frozen=False, eq=False):  # type: ignore[misc]  # msgspec allows it
@@ -40,8 +64,15 @@ class ChangeableSamplingParams(SamplingParams, frozen=False, eq=False):  # type:
     __hash__ = None  # type: ignore[assignment]
 
 
-def parse_prompts(prompts: Any) -> list[Prompt]:
+def parse_prompts(prompts: Any, tokenization: Tokenization = AS_USUAL) -> list[Prompt]:
     """One prompt or a list: a text, tokens, or a dict with `prompt` or `prompt_token_ids`."""
+    found = _parse_all(prompts)
+    for prompt in found:
+        prompt.tokenization = tokenization
+    return found
+
+
+def _parse_all(prompts: Any) -> list[Prompt]:
     if isinstance(prompts, str | Mapping) or (
         isinstance(prompts, Sequence) and len(prompts) and isinstance(prompts[0], int)
     ):
@@ -68,10 +99,26 @@ def _parse(prompt: Any) -> Prompt:
     raise InvalidRequest(f"a prompt is a {type(prompt).__name__}; give a text, tokens, or a dict", "prompts")
 
 
-def check_no_lora(lora_request: object) -> None:
-    """Programs written for vLLM pass None by name."""
-    if lora_request is not None:
-        raise InvalidRequest("LoRA adapters are not served; leave lora_request out, or None", "lora_request")
+def tokenization(kwargs: Mapping[str, Any] | None) -> Tokenization:
+    """Raises InvalidRequest."""
+    try:
+        return msgspec.convert(dict(kwargs or {}), Tokenization)
+    except msgspec.ValidationError as error:
+        known = ", ".join(Tokenization.__struct_fields__)
+        raise InvalidRequest(f"tokenization_kwargs: {error}; it may have {known}", "tokenization_kwargs") from None
+
+
+def check_keywords(given: Mapping[str, Any], known: Mapping[str, Any]) -> None:
+    """`known`: the method's own. Raises InvalidRequest for what is none, or asks for what there is not."""
+    for name, value in given.items():
+        if name not in _SAME_ANYWAY:
+            near = difflib.get_close_matches(name, [*known, *_SAME_ANYWAY], 1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise InvalidRequest(f"{name} is no keyword of this method{hint}", name)
+        values, why = _SAME_ANYWAY[name]
+        if value is not None and value not in values:
+            allowed = " or ".join(repr(each) for each in (*values, None))
+            raise InvalidRequest(f"{name} is {value!r:.100}: {why}; leave it out, or {allowed}", name)
 
 
 def one_each(values: Any, count: int, name: str) -> list[Any]:
@@ -84,13 +131,13 @@ def one_each(values: Any, count: int, name: str) -> list[Any]:
 
 
 def prepared(params: SamplingParams, tokenizer: Tokenizer) -> SamplingParams:
-    """With what the engine wants to have in tokens."""
+    """Checked, and with what the engine wants to have in tokens."""
     if isinstance(params, ChangeableSamplingParams):
         params = params.checked()
+    params = msgspec.structs.replace(params, output_kind=RequestOutputKind.CUMULATIVE)
     if params.bad_words:
         ids = words_to_token_ids(tokenizer, params.bad_words)
         params = msgspec.structs.replace(params, bad_words_token_ids=ids)
-    params = with_grammar(params, added_tokens(tokenizer))
     if params.prompt_logprobs is not None:  # cached prompt tokens are not computed, so they have no logprobs
         params = msgspec.structs.replace(params, skip_reading_prefix_cache=True)
     return params

@@ -4,6 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
+from paged_serve.protocol.errors import InvalidRequest
+from paged_serve.protocol.messages.structured_outputs import Grammar
+
+from ..text.tokenizer import Tokenizer
 from .detection import ModelFormats
 from .formats import ReasoningFormat, ToolFormat
 from .output_parser import OutputParser
@@ -24,6 +30,27 @@ class OutputReading:
 
     def parser(self) -> OutputParser:
         return OutputParser(self.format, self.tools)
+
+    def behind_reasoning(self, grammar: Grammar, tokenizer: Tokenizer) -> Grammar:
+        """The same, where reasoning is free and comes first. Raises InvalidRequest where its end cannot be seen."""
+        if not self.reasoning_end:
+            return grammar
+        begin, end = tokenizer.token_id(self.reasoning_begin), tokenizer.token_id(self.reasoning_end)
+        if end is not None and self.begins_in_reasoning:
+            return msgspec.structs.replace(grammar, after=(end,))
+        if end is not None and begin is not None:
+            return msgspec.structs.replace(grammar, after=(end,), opens=(begin,))
+        if not self.begins_in_reasoning:
+            return grammar  # so the answer comes without reasoning
+        raise InvalidRequest(
+            f"the prompt ends within reasoning, and where that ends cannot be seen: {self.reasoning_end} is no single "
+            "token of this model. Switch reasoning off, as with reasoning_effort 'none'"
+        )
+
+    def tag_tokens(self, tokenizer: Tokenizer) -> frozenset[int]:
+        """The special tokens that are tags."""
+        spellings = tokenizer.special_spellings
+        return frozenset(spellings[tag] for tag in self.tags() if tag in spellings)
 
     def tags(self) -> frozenset[str]:
         """Texts that must be seen in an output even where they are special tokens."""

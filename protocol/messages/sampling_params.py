@@ -77,6 +77,14 @@ MAX_PATTERN_SIZE = 128  # tokens
 MAX_REPEATED_TOKENS = 2048
 
 
+class RequestOutputKind(IntEnum):
+    """What each output of a stream has: all so far, what is new, or all, once, at the end. Names are vLLM's."""
+
+    CUMULATIVE = 0
+    DELTA = 1
+    FINAL_ONLY = 2
+
+
 class RepetitionDetection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """An output ends once its last tokens are `min_count` times one pattern. Raises InvalidRequest."""
 
@@ -144,6 +152,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     skip_special_tokens: bool = True
     skip_reading_prefix_cache: bool = False
     repetition_detection: RepetitionDetection | None = None
+    output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE  # of AsyncLLM's outputs; the engine is not told
 
     def __post_init__(self) -> None:
         for name in ("stop", "bad_words"):
@@ -154,9 +163,11 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
             self._set("allowed_token_ids", _as_tuple("allowed_token_ids", self.allowed_token_ids))
         name = "bad_words_token_ids"
         self._set(name, tuple(_as_tuple(name, word) for word in _as_tuple(name, self.bad_words_token_ids)))
+        if type(self.output_kind) is int and self.output_kind in [*RequestOutputKind]:  # as the wire has it
+            self._set("output_kind", RequestOutputKind(self.output_kind))
         _check(self)
 
-    def _set(self, name: str, value: tuple[Any, ...]) -> None:
+    def _set(self, name: str, value: Any) -> None:
         msgspec.structs.force_setattr(self, name, value)
 
     @property
@@ -227,6 +238,10 @@ def _check(params: SamplingParams) -> None:
             raise InvalidRequest("allowed_token_ids is empty; leave it out or name one token", "allowed_token_ids")
     if params.logit_bias is not None:
         _check_logit_bias(params.logit_bias)
+    if not isinstance(params.output_kind, RequestOutputKind):
+        raise InvalidRequest(
+            f"output_kind is {params.output_kind!r:.100}; it must be a RequestOutputKind", "output_kind"
+        )
     for name, struct in _STRUCTS.items():
         if not isinstance(value := getattr(params, name), struct | None):
             raise InvalidRequest(f"{name} is a {type(value).__name__}; it must be a {struct.__name__}", name)

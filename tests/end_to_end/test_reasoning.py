@@ -11,6 +11,7 @@ import jsonschema_rs
 import openai
 import pytest
 
+from paged_serve import LLM, SamplingParams, StructuredOutputsParams
 from paged_serve.frontend.config.model_folder import demo_model_folder
 
 from .serving import Server, serving
@@ -94,3 +95,19 @@ def test_answers_have_their_form_behind_free_reasoning_alone_together_and_throug
             together[4].result(120)
             server.children("workers")[0].send_signal(signal.SIGKILL)
             assert [each.result(120) for each in together] == alone
+    check_llm(folder, alone)
+
+
+def check_llm(folder: Path, answers: list[tuple[str | None, str | None, str]]) -> None:
+    """Offline, the same request has the same message."""
+    with LLM(str(folder), threads=1) as llm:
+        for number, (reasoning, content, reason) in enumerate(answers[:6]):
+            body = request(number)
+            del body["response_format"]
+            messages, kwargs = body.pop("messages"), body.pop("chat_template_kwargs", None)
+            params = SamplingParams(**body, structured_outputs=StructuredOutputsParams(json=json.dumps(SCHEMA)))
+            [output] = llm.chat(messages, params, chat_template_kwargs=kwargs)
+            [found] = output.outputs
+            message = {"role": "assistant", "content": content or ""}
+            assert found.message == (message if reasoning is None else {**message, "reasoning_content": reasoning})
+            assert found.finish_reason == reason

@@ -15,6 +15,11 @@ EXPECTED = {  # what each has to print, as regular expressions
     "chat": [r"assistant: The capital of Italy is Rome\.", r"assistant: The capital of Peru is Lima\."],
     "embedded": [r"^ ?Paris\.$"],
     "offline": [r"The capital of Japan is Tokyo\.", r"three samples: \["],
+    "offline_tools": [
+        r"calls \{'name': 'get_weather', 'arguments': '\{\"city",
+        r"18 degrees",
+        r"\{'city': '(Paris|Rome)', 'degrees': \d",
+    ],
     "quantized": [r"bfloat16 .* MB of weights: .*Rome", r"int8 .* MB of weights: .*Rome", r"relative RMS"],
     "server_and_clients": [r"chat: .* Rome\.", r"stream:  Lima\. in \d+ pieces", r"HTTP: .*Paris"],
     "streams_that_survive_kills": [

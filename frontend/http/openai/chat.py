@@ -13,6 +13,7 @@ from ...client.streams.deltas import TokenLogprobs
 from ...parsers.events import Content
 from ...parsers.output_reading import output_reading
 from ...parsers.thinking import with_thinking
+from ...parsers.tool_choice import tool_choice_of
 from ..exchange.sse import DONE, AnswerHead, Frames
 from ..service import Service
 from . import answers, logprobs
@@ -26,7 +27,6 @@ from .request.prompts import chat_tokens
 from .request.sampling_params import chat_params
 from .request.schemas import ChatCompletionRequest, ChatFields, without_prompt
 from .request.structured_outputs import grammar_of
-from .request.tool_choice import tool_choice_of
 from .request.truncation import limit_of
 
 NO_FORMAT = "tools: the chat template shows no known format of calls, so they stay content; see --tool-call-parser"
@@ -56,12 +56,11 @@ async def chat_prompt(service: Service, body: ChatCompletionRequest, raw: bytes,
     max_tokens = fitting_max_tokens(
         len(ids), getattr(body, asked_field), default, service.max_model_len, "messages", asked_field
     )
-    called = [(tool.function.name, tool.function.parameters) for tool in choice.tools] if choice.mode != "none" else []
-    reading = output_reading(service.formats, called, prompt_end)
+    reading = output_reading(service.formats, choice.callable, prompt_end)
     if reading is not None and isinstance(body, WithCustomTools):
         reading = replace(reading, custom_tools=frozenset(body.custom_tools))
     grammar, warnings = await grammar_of(service, body, choice.form(service.formats.tools), reading)
-    if called and service.formats.tools is None:
+    if choice.callable and service.formats.tools is None:
         warnings = [*warnings, NO_FORMAT]
     params = await service.off_loop(len(raw), chat_params, service, body, max_tokens, grammar)
     begins = reading is not None and reading.begins_in_reasoning

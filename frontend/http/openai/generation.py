@@ -85,10 +85,7 @@ class Generation:
 
     def _tags(self, prompt: Prompt) -> frozenset[int]:
         """The special tokens that are tags to the reader of the outputs."""
-        if prompt.reading is None:
-            return frozenset()
-        spellings = self._service.tokenizer.special_spellings
-        return frozenset(spellings[tag] for tag in prompt.reading.tags() if tag in spellings)
+        return frozenset() if prompt.reading is None else prompt.reading.tag_tokens(self._service.tokenizer)
 
     async def submit(self) -> None:
         """Hand all prompts to the engine; other streams go on between two of them."""

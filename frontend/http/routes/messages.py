@@ -11,6 +11,7 @@ from paged_serve.protocol.errors import InvalidRequest
 
 from ...admission import PromptTooLong
 from ...conversation.strict_json import decode_body
+from ...parsers.tool_choice import tool_choice_of
 from ..anthropic.answers import MessageUsage, ModelInfo, ModelPage, TokenCount
 from ..anthropic.chat_request import chat_request, prompt_fields
 from ..anthropic.decoding import decode_messages
@@ -23,7 +24,6 @@ from ..openai.endpoints import Endpoint
 from ..openai.generation import Generation, Prompt
 from ..openai.request.prompts import chat_tokens
 from ..openai.request.schemas import ChatCompletionRequest
-from ..openai.request.tool_choice import tool_choice_of
 from ..service import Service
 
 

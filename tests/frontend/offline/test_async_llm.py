@@ -11,7 +11,7 @@ from paged_serve.frontend.offline.in_flight import InFlightLimit
 from paged_serve.protocol.errors import EngineDead, InvalidRequest, Overloaded
 from paged_serve.protocol.messages.engine_core import AbortRequests, EngineCoreRequest, RejectReason, RequestRejected
 from paged_serve.protocol.messages.message import pack_ids, unpack_ids
-from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
+from paged_serve.protocol.messages.sampling_params import FinishReason, RequestOutputKind, SamplingParams
 
 from ..fake_core import expected, generate, output
 from ..fake_supervisor import FakeSupervisor, write_model_of_numbers
@@ -65,6 +65,29 @@ def test_a_yielded_output_never_changes(run):
         assert lengths == sorted(lengths)
         assert all(output.outputs[index].token_ids == whole[: lengths[i]] for i, output in enumerate(outputs))
     assert [each.finished for each in outputs][-2:] == [False, True]
+
+
+def test_outputs_have_what_is_new_or_all_at_the_end(run):
+    def params(kind):
+        return SamplingParams(max_tokens=50, n=2, logprobs=0, output_kind=kind)
+
+    async def body(llm):
+        kinds = RequestOutputKind.DELTA, RequestOutputKind.FINAL_ONLY
+        deltas, finals = [[each async for each in llm.generate("5 6", params(kind))] for kind in kinds]
+        assert {request.sampling_params.output_kind for request in core_of(llm).all(EngineCoreRequest)} == {0}
+        return deltas, finals
+
+    deltas, [final] = run(body, generate(pause_s=0.002))
+    assert len(deltas) > 2
+    assert [each.finished for each in deltas] == [False] * (len(deltas) - 1) + [True]
+    for index, whole in enumerate(final.outputs):
+        parts = [each for output in deltas for each in output.outputs if each.index == index]
+        assert "".join(each.text for each in parts) == whole.text
+        assert [token for each in parts for token in each.token_ids] == whole.token_ids == expected([5, 6], index, 50)
+        assert [logprob for each in parts for logprob in each.logprobs] == whole.logprobs
+        assert [each.finish_reason for each in parts] == [None] * (len(parts) - 1) + [whole.finish_reason]
+    with pytest.raises(InvalidRequest, match="output_kind is 'delta'"):
+        params("delta")
 
 
 def test_a_request_to_a_full_engine_is_retried(run):

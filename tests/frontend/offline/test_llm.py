@@ -267,8 +267,9 @@ def test_contents_of_parts_are_one_text_and_special_tokens_are_text(start):
     assert result.prompt == " 5\n 6 7"
 
 
-def test_a_budget_of_reasoning_is_sent_in_the_models_tokens(start, tmp_path, model):
-    thinking = Path(shutil.copytree(model, tmp_path / "thinking"))
+def thinking_model(model: str, folder: Path) -> tuple[str, int, int]:
+    """(the folder, tokens of the tags, which are special ones)."""
+    thinking = Path(shutil.copytree(model, folder / "thinking"))
     numbers = (thinking / "tokenizer.json").read_text().replace("Ġ998", "<think>").replace("Ġ999", "</think>")
     tokenizer = tokenizers.Tokenizer.from_str(numbers)
     tokenizer.add_special_tokens(["<think>", "</think>"])
@@ -277,8 +278,30 @@ def test_a_budget_of_reasoning_is_sent_in_the_models_tokens(start, tmp_path, mod
     (thinking / "chat_template.jinja").write_text(
         template + "{% if opens %}<think>{% else %}<think></think>{% endif %}"
     )
-    begin, end = (tokenizer.token_to_id(tag) for tag in ("<think>", "</think>"))
-    llm, budget = start(model=str(thinking)), params(thinking_token_budget=6)
+    return str(thinking), tokenizer.token_to_id("<think>"), tokenizer.token_to_id("</think>")
+
+
+def test_a_message_has_reasoning_apart(start, tmp_path, model):
+    folder, begin, end = thinking_model(model, tmp_path)
+
+    def script(core, peer, message):
+        if isinstance(message, EngineCoreRequest):
+            ids = [begin, 5, end, 6, 2][: message.sampling_params.max_tokens]
+            finish = FinishReason.STOP if len(ids) == 5 else FinishReason.LENGTH
+            core.send(output(1, message.request_id, 0, ids, finish), peer)
+
+    llm = start(script, model=folder)
+    talk = [{"role": "user", "content": "5"}]
+    [(whole,), (cut,)] = (llm.chat(talk, params(n))[0].outputs for n in (5, 2))
+    assert whole.text == " 5 6"
+    assert whole.message == {"role": "assistant", "content": "6", "reasoning_content": "5"}
+    assert cut.message == {"role": "assistant", "content": "", "reasoning_content": "5"}
+    assert llm.generate("5", params())[0].outputs[0].message is None
+
+
+def test_a_budget_of_reasoning_is_sent_in_the_models_tokens(start, tmp_path, model):
+    thinking, begin, end = thinking_model(model, tmp_path)
+    llm, budget = start(model=thinking), params(thinking_token_budget=6)
     llm.generate(["5", "<think> 5 6", [begin, 5, end, 6]], budget)
     llm.chat([{"role": "user", "content": "5"}], budget)
     llm.chat([{"role": "user", "content": "5"}], budget, chat_template_kwargs={"opens": True})
@@ -415,3 +438,46 @@ def test_options_reach_the_configuration(start):
     assert (config.cache.enable_prefix_caching, config.cache.num_blocks) == (False, 9)
     assert config.model.served_model_names == ("me",)
     assert llm.get_tokenizer().encode("5") == [5]
+
+
+def test_how_prompts_become_tokens_can_be_said(start):
+    llm = start()
+    for kwargs, ids in [
+        ({"truncate_prompt_tokens": 2}, [6, 7]),
+        ({"truncate_prompt_tokens": 2, "truncation_side": "right"}, [5, 6]),
+        ({"truncate_prompt_tokens": 9, "add_special_tokens": False}, [5, 6, 7]),
+    ]:
+        for prompt in ("5 6 7", [5, 6, 7]):
+            assert llm.generate(prompt, params(), tokenization_kwargs=kwargs)[0].prompt_token_ids == ids
+        talk = [{"role": "user", "content": "5 6"}]
+        assert llm.chat(talk, params(), tokenization_kwargs=kwargs)[0].prompt_token_ids == ids
+    for kwargs in ({"truncate_prompt_tokens": 0}, {"max_length": 3}):
+        with pytest.raises(InvalidRequest, match="tokenization_kwargs"):
+            llm.generate("5", params(), tokenization_kwargs=kwargs)
+
+
+@pytest.mark.parametrize(
+    ("keywords", "words"),
+    [
+        ({"lora_request": "x"}, "LoRA adapters are not served"),
+        ({"mm_processor_kwargs": {"a": 1}}, "read text alone; leave it out, or {} or None"),
+        ({"chat_template_content_format": "openai"}, "as one text; leave it out, or 'auto' or 'string' or None"),
+        ({"use_tdqm": False}, "did you mean use_tqdm?"),
+    ],
+)
+def test_keywords_of_vllm_are_taken_where_they_change_nothing(start, keywords, words):
+    llm = start()
+    nothing = {"lora_request": None, "mm_processor_kwargs": {}, "chat_template_content_format": "auto"}
+    talk = [{"role": "user", "content": "5"}]
+    assert llm.chat(talk, params(), **nothing) == llm.chat(talk, params())
+    assert llm.generate("5", params(), **nothing) == llm.generate("5", params())
+    for ask in (lambda: llm.chat(talk, params(), **keywords), lambda: llm.generate("5", params(), **keywords)):
+        with pytest.raises(InvalidRequest) as refused:
+            ask()
+        assert words in str(refused.value)
+
+
+def test_beams_need_a_width_and_a_length():
+    for fields in ({"beam_width": 0, "max_tokens": 1}, {"beam_width": 1, "max_tokens": 0}):
+        with pytest.raises(InvalidRequest, match="must be at least 1"):
+            paged_serve.BeamSearchParams(**fields)

@@ -5,7 +5,6 @@ import sys
 
 import pytest
 
-from paged_serve.frontend.offline import progress
 from paged_serve.frontend.offline.outputs import CompletionOutput, RequestOutput
 from paged_serve.frontend.offline.progress import ProgressBar
 
@@ -17,9 +16,21 @@ class Terminal(io.StringIO):
         return True
 
 
+class Bar:
+    """One that a program brings."""
+
+    def __init__(self, **given):
+        self.given, self.num_done, self.is_closed = given, 0, False
+
+    def update(self, count):
+        self.num_done += count
+
+    def close(self):
+        self.is_closed = True
+
+
 def drawn(monkeypatch, stream: io.StringIO, *, enabled: bool = True) -> str:
     monkeypatch.setattr(sys, "stderr", stream)
-    monkeypatch.setattr(progress, "DRAW_EVERY_S", 0.0)
     with ProgressBar(2, enabled) as bar:
         bar.done(OUTPUT)
         bar.done(OUTPUT)
@@ -28,11 +39,25 @@ def drawn(monkeypatch, stream: io.StringIO, *, enabled: bool = True) -> str:
 
 def test_a_terminal_sees_a_bar_and_keeps_the_last_line(monkeypatch):
     text = drawn(monkeypatch, Terminal())
-    assert " 50% 1/2 prompts, in " in text
-    assert text.count("\n") == 1
-    assert text.rpartition("\033[K")[2].startswith("2/2 prompts, in ")
+    assert "0/2" in text
+    last = text.rstrip("\n").rpartition("\r")[2]
+    assert "2/2" in last
+    assert " tok/s, out " in last
 
 
 @pytest.mark.parametrize(("stream", "enabled"), [(io.StringIO(), True), (Terminal(), False)])
 def test_only_a_terminal_sees_anything(monkeypatch, stream, enabled):
     assert drawn(monkeypatch, stream, enabled=enabled) == ""
+
+
+def test_a_bar_of_the_programs_own_is_made_as_tqdm_is():
+    made = []
+
+    def make(**given):
+        made.append(Bar(**given))
+        return made[-1]
+
+    with ProgressBar(2, make) as bar:
+        bar.done(OUTPUT)
+    assert (made[0].given["total"], made[0].num_done, made[0].is_closed) == (2, 1, True)
+    assert "tok/s" in made[0].postfix

@@ -167,7 +167,7 @@ def test_token_ids_outside_the_vocabulary_are_refused_by_name():
 
 
 def test_the_table_has_every_field():
-    listed = {*BOUNDS, *BOOLEANS, "stop", "stop_token_ids", "bad_words", "bad_words_token_ids"}
+    listed = {*BOUNDS, *BOOLEANS, "stop", "stop_token_ids", "bad_words", "bad_words_token_ids", "output_kind"}
     assert listed | {"logit_bias", "allowed_token_ids", *NESTED} == set(FIELDS)
 
 

@@ -9,7 +9,6 @@ from paged_serve.protocol.messages.structured_outputs import Grammar, Structured
 
 from ....parsers.channel_forms import final_form
 from ....parsers.output_reading import OutputReading
-from ....text.tokenizer import Tokenizer
 from ...service import Service
 from .schemas import ResponseFormat, SamplingFields
 
@@ -43,25 +42,9 @@ async def grammar_of(
         if service.formats.writes_channels and reading is not None and calls is None:
             form = final_form(form)
         grammar, warnings = await service.grammars.compile(form)
-        return _behind_reasoning(grammar, service.tokenizer, reading), warnings
+        return grammar if reading is None else reading.behind_reasoning(grammar, service.tokenizer), warnings
     except InvalidRequest as refused:
         raise InvalidRequest(f"{field}: {refused}", field) from None
-
-
-def _behind_reasoning(grammar: Grammar, tokenizer: Tokenizer, reading: OutputReading | None) -> Grammar:
-    if reading is None or not reading.reasoning_end:
-        return grammar
-    begin, end = tokenizer.token_id(reading.reasoning_begin), tokenizer.token_id(reading.reasoning_end)
-    if end is not None and reading.begins_in_reasoning:
-        return msgspec.structs.replace(grammar, after=(end,))
-    if end is not None and begin is not None:
-        return msgspec.structs.replace(grammar, after=(end,), opens=(begin,))
-    if not reading.begins_in_reasoning:
-        return grammar  # so the answer comes without reasoning
-    raise InvalidRequest(
-        f"the prompt ends within reasoning, and where that ends cannot be seen: {reading.reasoning_end} is no single "
-        "token of this model. Switch reasoning off, as with reasoning_effort 'none'"
-    )
 
 
 def _form(given: ResponseFormat) -> StructuredOutputsParams | None:

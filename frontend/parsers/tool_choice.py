@@ -1,21 +1,31 @@
 """Which tools an answer may call, must call, or may not: `tool_choice`, `parallel_tool_calls`, `strict`."""
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import msgspec
 
 from paged_serve.protocol.errors import InvalidRequest
 from paged_serve.protocol.messages.structured_outputs import StructuredOutputsParams
 
-from ....conversation.messages import Tool
-from ....parsers.call_forms import CallableTool, calls_form
-from ....parsers.channel_forms import channel_calls
-from ....parsers.formats import HARMONY, ToolFormat
-from .schemas import ChatFields
+from ..conversation.messages import Tool, Tools
+from .call_forms import CallableTool, calls_form
+from .channel_forms import channel_calls
+from .formats import HARMONY, ToolFormat
 
 Mode = Literal["none", "auto", "required"]
 FIELD = "tool_choice"
+
+
+class ToolFields(Protocol):
+    """The fields of a chat that say so."""
+
+    @property
+    def tools(self) -> Tools | None: ...
+    @property
+    def tool_choice(self) -> str | dict[str, Any] | None: ...
+    @property
+    def parallel_tool_calls(self) -> bool | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +36,11 @@ class ToolChoice:
     tools: tuple[Tool, ...]  # that it may call
     parallel: bool
     is_named: bool = False  # one function was named, and its call ends with "stop"
+
+    @property
+    def callable(self) -> list[tuple[str, dict[str, Any] | None]]:
+        """Names and parameters of the functions that an output is searched for."""
+        return [(tool.function.name, tool.function.parameters) for tool in self.tools if self.mode != "none"]
 
     def form(self, written: ToolFormat | None) -> StructuredOutputsParams | None:
         """What the output is held to, in the model's format; None where the model writes what it likes.
@@ -57,7 +72,7 @@ def _no_form() -> InvalidRequest:
     )
 
 
-def tool_choice_of(body: ChatFields) -> ToolChoice:
+def tool_choice_of(body: ToolFields) -> ToolChoice:
     """Raises InvalidRequest."""
     tools = tuple(body.tools or ())
     parallel = body.parallel_tool_calls is not False

@@ -1,0 +1,74 @@
+"""Beam search over a table of log-probabilities, beside every sequence that there is."""
+
+import itertools
+import math
+import random
+from types import SimpleNamespace
+
+import pytest
+
+from paged_serve.frontend.offline.beam_search import BeamSearchParams, beam_search
+from paged_serve.frontend.offline.outputs import CompletionOutput, Logprob, RequestOutput
+
+EOS, VOCABULARY, LENGTH = 0, 4, 4
+PROMPT = [7, 8]
+TOKENIZER = SimpleNamespace(
+    eos_token_ids=(EOS,), decode=lambda ids, skip_special_tokens: " ".join(map(str, ids)) + "!" * skip_special_tokens
+)
+
+
+def logprob(tokens: tuple[int, ...], token: int, seed: int) -> float:
+    weights = [random.Random(f"{seed} {tokens} {each}").random() + 0.05 for each in range(VOCABULARY)]
+    return math.log(weights[token] / sum(weights))
+
+
+def one_step(seed: int, width: int):
+    def step(beams, params):
+        assert (params.max_tokens, params.logprobs) == (1, 2 * width)
+        for tokens in beams:
+            found = {token: Logprob(logprob(tuple(tokens), token, seed)) for token in range(VOCABULARY)}
+            yield RequestOutput("", None, tokens, outputs=[CompletionOutput(0, "", [1], 0.0, [found])])
+
+    return lambda beams, params: list(step(beams, params))
+
+
+def all_sequences(seed: int, penalty: float) -> list[tuple[float, tuple[int, ...]]]:
+    """(score, generated tokens) of each that ends with the end token, or has the whole length."""
+    found = []
+    for length in range(1, LENGTH + 1):
+        for tokens in itertools.product(range(VOCABULARY), repeat=length):
+            if EOS in tokens[:-1] or (tokens[-1] != EOS and length < LENGTH):
+                continue
+            total = 0.0
+            for i, token in enumerate(tokens):
+                total += logprob((*PROMPT, *tokens[:i]), token, seed)
+            num_counted = len(PROMPT) + length - (tokens[-1] == EOS)
+            found.append((total / num_counted**penalty, tokens))
+    return sorted(found, reverse=True)
+
+
+@pytest.mark.parametrize("penalty", [0.0, 1.0, 1.7])
+def test_a_beam_as_wide_as_all_finds_the_best(penalty):
+    width = VOCABULARY**LENGTH
+    for seed in range(5):
+        params = BeamSearchParams(beam_width=width, max_tokens=LENGTH, length_penalty=penalty)
+        [output] = beam_search(one_step(seed, width), [PROMPT], params, TOKENIZER)
+        found = [(beam.score(penalty), tuple(beam.tokens[len(PROMPT) :])) for beam in output.sequences]
+        assert sorted(found, reverse=True) == all_sequences(seed, penalty)
+        assert [score for score, _ in found] == sorted((score for score, _ in found), reverse=True)
+        for beam in output.sequences:
+            assert beam.finish_reason == ("stop" if beam.tokens[-1] == EOS else "length")
+            shown = beam.tokens[:-1] if beam.tokens[-1] == EOS else beam.tokens
+            assert beam.text == " ".join(map(str, shown)) + "!"
+
+
+def test_narrow_beams_are_the_best_at_each_step():
+    params = BeamSearchParams(beam_width=2, max_tokens=LENGTH, ignore_eos=True, include_stop_str_in_output=True)
+    beams = [(0.0, tuple(PROMPT))]
+    for _ in range(LENGTH):
+        grown = [(total + logprob(at, token, 9), (*at, token)) for total, at in beams for token in range(VOCABULARY)]
+        beams = sorted(grown, key=lambda beam: beam[0] / len(beam[1]), reverse=True)[:2]
+    [output] = beam_search(one_step(9, 2), [PROMPT], params, TOKENIZER)
+    assert [tuple(beam.tokens) for beam in output.sequences] == [tokens for _, tokens in beams]
+    assert output.sequences[0].text == " ".join(map(str, beams[0][1]))
+    assert {beam.finish_reason for beam in output.sequences} == {"length"}
