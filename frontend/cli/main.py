@@ -12,8 +12,14 @@ from .lazy import LazyGroup
 _CLI = "paged_serve.frontend.cli"
 COMMANDS = {  # name: (module, line in the help)
     "serve": (f"{_CLI}.serve", "Serve a model over HTTP; this is what `paged-serve MODEL` does."),
-    "chat": (f"{_CLI}.chat", "Chat in the terminal, with a running server or a model of your own."),
+    "chat": (
+        "paged_serve.frontend.chat.command",
+        "Chat in the terminal, with a running server or a model of your own.",
+    ),
     "complete": (f"{_CLI}.complete", "Complete one prompt in the terminal."),
+    "pull": ("paged_serve.frontend.hub.pull", "Download a model from the Hugging Face hub."),
+    "ls": ("paged_serve.frontend.hub.ls", "List the downloaded models."),
+    "rm": ("paged_serve.frontend.hub.rm", "Remove a downloaded model."),
     "run-batch": ("paged_serve.frontend.run_batch.command", "Answer a file of requests into another file."),
     "bench": ("paged_serve.frontend.bench.command", "Measure a model, a server, or a start."),
     "keygen": (f"{_CLI}.keygen", "Make a key pair for clients of other hosts, or for the server that they reach."),

@@ -17,6 +17,11 @@ def demo_model_folder() -> Path:
     return Path(str(importlib.resources.files("paged_serve"))) / "demo_model"
 
 
+def is_hub_name(model: str) -> bool:
+    """Whether `model` can only be one: no folder has that name."""
+    return _HUB_NAME.fullmatch(model) is not None and not Path(model).exists()
+
+
 def find_model_folder(model: str) -> str:
     """The absolute folder of `model`: "" (the built-in demo model), a folder, or a name on the Hugging Face hub.
 

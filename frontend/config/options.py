@@ -265,3 +265,9 @@ def _read(kind: Any, key: str, value: Any) -> Any:
     if number and typing.get_origin(kind) is not typing.Literal and kind is not str:
         return int(float(number[1]) * SIZE_UNITS[number[2]])
     return value
+
+
+def state_folder() -> Path:
+    """Of this user, for what a command keeps (XDG base directory specification)."""
+    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(state) / "paged-serve"

@@ -95,3 +95,44 @@ def test_a_name_that_the_hub_does_not_have_is_refused_in_one_line(hub, tmp_path)
     assert done.returncode != 0
     assert "ConfigError" in done.stderr
     assert "org/nowhere" in done.stderr
+
+
+def run(hub: str, cache: Path, *arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "HF_ENDPOINT": hub,
+        "HF_HOME": str(cache),
+        "HF_HUB_OFFLINE": "0",
+    }
+    command = [sys.executable, "-m", "paged_serve", *arguments]
+    return subprocess.run(
+        command, env=environment, input=given, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_models_are_pulled_listed_and_removed(hub, tmp_path):
+    assert "(none;" in run(hub, tmp_path, "ls").stderr
+    pulled = run(hub, tmp_path, "pull", "org/tiny")
+    assert (pulled.returncode, pulled.stdout[-42:]) == (0, f"/{COMMIT}\n"), pulled.stderr
+    heading, row = run(hub, tmp_path, "ls").stdout.splitlines()
+    assert heading.split() == ["NAME", "SIZE", "ARCHITECTURE", "LAST", "USED"]
+    assert row.split()[0] == "org/tiny"
+    assert "ForCausalLM" in row
+    misspelt = run(hub, tmp_path, "rm", "org/tinny")
+    assert misspelt.returncode == 2
+    assert "did you mean org/tiny?" in misspelt.stderr
+    assert "Aborted" in run(hub, tmp_path, "rm", "org/tiny", given="").stderr
+    run(hub, tmp_path, "rm", "org/tiny", given="n\n")
+    assert "org/tiny" in run(hub, tmp_path, "ls").stdout
+    removed = run(hub, tmp_path, "rm", "--yes", "org/tiny")
+    assert (removed.returncode, removed.stdout[:17]) == (0, "removed org/tiny,")
+    assert "org/tiny" not in run(hub, tmp_path, "ls").stdout
+    assert not list(tmp_path.rglob("*.safetensors"))
+
+
+def test_what_cannot_be_pulled_is_refused(hub, tmp_path):
+    for name, words in (("org/nowhere", "no model org/nowhere there"), ("/tmp", "is no name on the hub")):
+        refused = run(hub, tmp_path, "pull", name)
+        assert refused.returncode == 2
+        assert words in refused.stderr

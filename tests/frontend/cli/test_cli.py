@@ -63,7 +63,7 @@ def test_a_misspelt_command_is_not_taken_for_a_model():
 @pytest.mark.parametrize(
     ("arguments", "included", "excluded"),
     [
-        (["pull", "x"], "No such command or model folder 'pull'", "unexpected extra"),
+        (["push", "x"], "No such command or model folder 'push'", "unexpected extra"),
         (["serve", "--lorra", "x"], "No such option", "Did you mean"),
         (["serve", "--max-num-sequences", "3"], "--max-num-seqs", "--max-num-batched"),
         (["serve", "--tp", "2x"], "tensor_parallel_size=2x: is not a whole number", "Expected"),

@@ -1,9 +1,6 @@
 """`chat` and `complete` against a small server that streams, refuses, or breaks off."""
 
-import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from click.testing import CliRunner
@@ -13,73 +10,13 @@ from paged_serve.frontend.cli.http_client import HttpClient
 from paged_serve.frontend.cli.main import cli
 from paged_serve.protocol.errors import ConfigError, EngineDead, InvalidRequest
 
-
-class FakeServer(ThreadingHTTPServer):
-    """Answers with `words`; keeps the requests."""
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.asked: list[tuple[str, str | None, dict]] = []
-        self.words = ["Good", " day", "."]
-        self.refusal = ""
-        self.breaks_after: list[int] = []  # words of each connection, then it ends; the last one sends them all
-        self.numbers_events = True
-        self.deleted: list[str] = []
-        self.keys: list[tuple[str, str | None]] = []
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}"
-
-
-class Handler(BaseHTTPRequestHandler):
-    server: FakeServer
-
-    def do_GET(self) -> None:
-        self._send(200, json.dumps({"data": [{"id": "small"}]}))
-
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.server.asked.append((self.path, self.headers["Authorization"], body))
-        if self.server.refusal:
-            self._send(400, json.dumps({"error": {"message": self.server.refusal}}))
-            return
-        field = (lambda word: {"delta": {"content": word}}) if "chat" in self.path else (lambda word: {"text": word})
-        had = self.headers["Last-Event-ID"]
-        self.server.keys.append((self.headers["Idempotency-Key"], had))
-        events = [json.dumps({"choices": [field(word)]}) for word in self.server.words]
-        named = [self._numbered(event, i) for i, event in enumerate([*events, "[DONE]"], 1)]
-        begin = int(had.partition(":")[2]) if had else 0
-        end = self.server.breaks_after.pop(0) if self.server.breaks_after else len(named)
-        torn = named[end][:30] if end < len(named) else ""
-        self._send(200, "".join(named[begin:end]) + torn)
-
-    def do_DELETE(self) -> None:
-        self.server.deleted.append(self.path)
-        self.send_response(204)
-        self.end_headers()
-
-    def _numbered(self, event: str, number: int) -> str:
-        return (f"id: cmpl-a:{number}\n" if self.server.numbers_events else "") + f"data: {event}\n\n"
-
-    def _send(self, status: int, text: str) -> None:
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(text)))
-        self.end_headers()
-        self.wfile.write(text.encode())
-
-    def log_message(self, *_: object) -> None:
-        pass
+from ..fake_chat_server import FakeServer, fake_server
 
 
 @pytest.fixture
 def server() -> Iterator[FakeServer]:
-    with FakeServer() as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
+    with fake_server() as server:
         yield server
-        server.shutdown()
-        thread.join()
 
 
 def test_complete_prints_the_continuation_as_it_comes(server):

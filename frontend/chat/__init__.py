@@ -1,0 +1,1 @@
+"""`paged-serve chat`: a conversation in the terminal. Open command.py first."""

@@ -1,0 +1,69 @@
+"""One streamed answer: what of it is shown as it comes, and the message that it is in the end."""
+
+import time
+from collections.abc import Iterator
+from typing import Any, Literal, NamedTuple
+
+Kind = Literal["reasoning", "content", "name", "arguments"]  # the last two: of a call
+
+
+class Piece(NamedTuple):
+    kind: Kind
+    text: str
+
+
+class Answer:
+    """Fed with the events of a stream."""
+
+    def __init__(self) -> None:
+        self.finish_reason: str | None = None
+        self._content, self._reasoning = "", ""
+        self._calls: dict[int, dict[str, Any]] = {}
+        self._num_tokens: int | None = None
+        self._begun = time.monotonic()
+        self._first: float | None = None  # seconds until the first piece
+
+    def push(self, event: dict[str, Any]) -> Iterator[Piece]:
+        if (usage := event.get("usage")) is not None:
+            self._num_tokens = usage["completion_tokens"]
+        for choice in event["choices"]:
+            self.finish_reason = choice.get("finish_reason") or self.finish_reason
+            for piece in self._pieces(choice["delta"]):
+                self._first = time.monotonic() - self._begun if self._first is None else self._first
+                yield piece
+
+    def _pieces(self, delta: dict[str, Any]) -> Iterator[Piece]:
+        if reasoning := delta.get("reasoning_content") or delta.get("reasoning"):
+            self._reasoning += reasoning
+            yield Piece("reasoning", reasoning)
+        if content := delta.get("content"):
+            self._content += content
+            yield Piece("content", content)
+        for part in delta.get("tool_calls") or ():
+            call = self._calls.setdefault(part["index"], {"id": "", "type": "function", "function": {}})
+            call["id"] = part.get("id") or call["id"]
+            function, given = call["function"], part.get("function") or {}
+            if name := given.get("name"):
+                function |= {"name": name, "arguments": ""}
+                yield Piece("name", f"{name} ")
+            if arguments := given.get("arguments"):
+                function["arguments"] += arguments
+                yield Piece("arguments", arguments)
+
+    def message(self, *, is_whole: bool) -> dict[str, Any] | None:
+        """None for an answer of nothing. Calls of an answer that was stopped are none."""
+        calls = [self._calls[index] for index in sorted(self._calls)] if is_whole else []
+        if not (self._content or self._reasoning or calls):
+            return None
+        message: dict[str, Any] = {"role": "assistant", "content": self._content or (None if calls else "")}
+        if self._reasoning:
+            message["reasoning_content"] = self._reasoning
+        return {**message, "tool_calls": calls} if calls else message
+
+    def figures(self) -> str:
+        elapsed = max(time.monotonic() - self._begun, 1e-6)
+        first = f"first after {self._first:.2f} s, " if self._first is not None else ""
+        speed = (
+            "" if self._num_tokens is None else f"{self._num_tokens} tokens, {self._num_tokens / elapsed:.1f} tok/s, "
+        )
+        return f"{speed}{first}{elapsed:.2f} s"

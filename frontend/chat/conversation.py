@@ -1,0 +1,93 @@
+"""The chat itself: questions to the server, answers to the terminal, results of tools from the keyboard."""
+
+import json
+import secrets
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from paged_serve.protocol.errors import PagedServeError
+
+from ..cli.http_client import HttpClient
+from .answer import Answer
+from .reader import Reader
+from .session import Message, Session
+
+PATH = "/v1/chat/completions"
+CUT_OFF = {"length": "cut off: the longest answer is reached; see /set max_tokens", "repetition": "it repeated itself"}
+
+
+@dataclass(slots=True)
+class Chat:
+    client: HttpClient
+    session: Session
+    reader: Reader
+    shows_reasoning: bool = True
+    shows_figures: bool = False
+    has_ended: bool = False
+
+    def ask(self, question: str, *, is_new: bool = True) -> None:
+        """Put a question and print the answers to it, of which those that call tools are followed by another.
+
+        What is refused, or stopped before it says anything, leaves no trace in the conversation.
+        """
+        messages = self.session.messages
+        start = len(messages)
+        messages.append({"role": "user", "content": question})
+        extra: dict[str, Any] = {} if is_new or "seed" in self.session.fields else {"seed": secrets.randbelow(1 << 31)}
+        while (message := self._answer(extra)) is not None:
+            messages.append(message)
+            results = [self._result(call["function"]) for call in message.get("tool_calls", ())]
+            if not results:
+                return
+            if None in results:
+                break
+            for call, result in zip(message["tool_calls"], results, strict=True):
+                messages.append({"role": "tool", "tool_call_id": call["id"], "content": result})
+        del messages[start:]
+
+    def _answer(self, extra: dict[str, Any]) -> Message | None:
+        answer, is_whole, last = Answer(), False, ""
+        body = {**self.session.body(), **extra, "stream_options": {"include_usage": True}}
+        try:
+            for event in self.client.stream(PATH, body):
+                for kind, text in answer.push(event):
+                    if kind == "reasoning" and not self.shows_reasoning:
+                        continue
+                    if last and (kind == "name" or last == "reasoning" != kind):
+                        click.echo()
+                    click.echo(text if kind == "content" else click.style(text, dim=True), nl=False)
+                    last = kind
+            is_whole = True
+        except KeyboardInterrupt:
+            pass
+        except PagedServeError as error:
+            click.echo(f"[{error}]", nl=False, err=True)
+        click.echo()
+        self._remark(answer)
+        return answer.message(is_whole=is_whole)
+
+    def _remark(self, answer: Answer) -> None:
+        if (why := CUT_OFF.get(answer.finish_reason or "")) is not None:
+            click.secho(f"[{why}]", dim=True, err=True)
+        if self.shows_figures:
+            click.secho(f"[{answer.figures()}]", dim=True, err=True)
+
+    def _result(self, function: dict[str, Any]) -> str | None:
+        """Of a tool that was called, as it is typed; None: ctrl-C or ctrl-D."""
+        try:
+            return self.reader.read(f"result of {function['name']}> ")
+        except KeyboardInterrupt:
+            click.echo()
+            return None
+
+    def shown(self, message: Message) -> str:
+        """One of the conversation, for /show."""
+        calls = "".join(
+            f"\n  {call['function']['name']} {call['function']['arguments']}"
+            for call in message.get("tool_calls", ())
+            if "function" in call
+        )
+        content = message.get("content") or ""
+        return f"{message['role']}: {content if isinstance(content, str) else json.dumps(content)}{calls}"

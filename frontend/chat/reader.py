@@ -1,0 +1,81 @@
+"""What is typed: lines with editing, history and completion on a terminal, several as one between triple quotes."""
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from ..config.options import state_folder
+
+QUOTES = '"""'
+MAX_KEPT = 1000  # lines of history
+
+
+def history_file() -> Path:
+    """Of this user."""
+    return state_folder() / "chat_history"
+
+
+class Reader:
+    """`read_line` is `input`, or raises EOFError as it does."""
+
+    def __init__(self, read_line: Callable[[str], str] = input):
+        self._read_line = read_line
+
+    def read(self, prompt: str = "> ") -> str | None:
+        """A line, or the lines between triple quotes; None: the input has ended. Raises KeyboardInterrupt."""
+        try:
+            line = self._read_line(prompt)
+            if not line.lstrip().startswith(QUOTES):
+                return line.strip()
+            return self._quoted(line.lstrip().removeprefix(QUOTES))
+        except EOFError:
+            return None
+
+    def _quoted(self, line: str) -> str:
+        lines = []
+        while not line.rstrip().endswith(QUOTES):
+            lines.append(line)
+            line = self._read_line("… ")
+        return "\n".join([*lines, line.rstrip().removesuffix(QUOTES)]).strip("\n")
+
+
+@contextlib.contextmanager
+def line_editing(names: Sequence[str], *, keeps_history: bool) -> Iterator[None]:
+    """Within it `input` edits lines, finds those of earlier chats, and completes `names`; only on a terminal."""
+    try:
+        import readline
+    except ImportError:  # a Python without it
+        yield
+        return
+    if not sys.stdin.isatty():
+        yield
+        return
+
+    def complete(text: str, number: int) -> str | None:
+        found = [name for name in names if name.startswith(text)] if text.startswith("/") else []
+        return found[number] if number < len(found) else None
+
+    readline.set_completer_delims(" \t\n")
+    readline.set_completer(complete)
+    readline.parse_and_bind("tab: complete")
+    readline.parse_and_bind("set enable-bracketed-paste on")  # what is pasted is one text, with its line breaks
+    path = history_file()
+    if keeps_history:
+        with contextlib.suppress(OSError):
+            readline.read_history_file(path)
+    try:
+        yield
+    finally:
+        if keeps_history:
+            _keep_history(path)
+
+
+def _keep_history(path: Path) -> None:
+    import readline
+
+    readline.set_history_length(MAX_KEPT)
+    with contextlib.suppress(OSError):  # a home that cannot be written to keeps none
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.touch(mode=0o600)
+        readline.write_history_file(path)

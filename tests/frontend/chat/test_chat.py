@@ -1,0 +1,237 @@
+"""`paged-serve chat` beyond a question and its answer: tools, reasoning, commands, several lines, an interruption."""
+
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+from click.testing import CliRunner, Result
+
+from paged_serve.frontend.chat.reader import Reader, history_file
+from paged_serve.frontend.cli.main import cli
+
+from ..fake_chat_server import FakeServer, fake_server
+
+TOOL = {"name": "add", "description": "adds", "parameters": {"type": "object"}}
+CALL = [
+    {"tool_calls": [{"index": 0, "id": "c1", "type": "function", "function": {"name": "add", "arguments": ""}}]},
+    {"tool_calls": [{"index": 0, "function": {"arguments": '{"a":'}}]},
+    {"tool_calls": [{"index": 0, "function": {"arguments": " 2}"}}]},
+]
+
+
+@pytest.fixture
+def server() -> Iterator[FakeServer]:
+    with fake_server() as server:
+        yield server
+
+
+def chat(server: FakeServer, *lines: str, options: tuple[str, ...] = ()) -> Result:
+    done = CliRunner().invoke(cli, ["chat", "--url", server.url, *options], input="\n".join(lines) + "\n")
+    assert done.exit_code == 0, done.output
+    return done
+
+
+def messages(server: FakeServer) -> list[list[dict]]:
+    return [body["messages"] for _, _, body in server.asked]
+
+
+def test_a_call_is_shown_and_its_result_is_typed(server, tmp_path):
+    (tmp_path / "tools.json").write_text(json.dumps([TOOL]))
+    server.answers = [CALL, [{"content": "It is 4."}]]
+    done = chat(server, "2 + 2?", "4", "thanks", options=("--tools", str(tmp_path / "tools.json")))
+    assert 'add {"a": 2}\nresult of add> It is 4.\n' in done.stdout
+    call = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a": 2}'}}
+    assert messages(server)[2] == [
+        {"role": "user", "content": "2 + 2?"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": "4"},
+        {"role": "assistant", "content": "It is 4."},
+        {"role": "user", "content": "thanks"},
+    ]
+    assert server.asked[0][2]["tools"] == [{"type": "function", "function": TOOL}]
+
+
+def test_a_call_without_a_result_leaves_no_trace(server):
+    server.answers = [CALL]
+    done = CliRunner().invoke(cli, ["chat", "--url", server.url], input="2 + 2?\n")
+    assert done.exit_code == 0
+    assert len(server.asked) == 1
+
+
+def test_reasoning_is_shown_apart_and_sent_back(server):
+    thinks = [{"reasoning_content": "Hm. "}, {"content": "Yes."}]
+    server.answers = [thinks, thinks, thinks]
+    done = chat(server, "a", "/reasoning off", "b", "/reasoning", "c")
+    assert "> Hm. \nYes.\n> off\n> Yes.\n> on\n> Hm. \nYes.\n" in done.stdout
+    assert messages(server)[1][1] == {"role": "assistant", "content": "Yes.", "reasoning_content": "Hm. "}
+
+
+def test_a_question_is_taken_back_or_answered_again(server):
+    chat(server, "one", "two", "/undo", "three", "/retry", "/undo", "/undo", "/undo")
+    contents = [[message["content"] for message in asked] for asked in messages(server)]
+    assert contents == [
+        ["one"],
+        ["one", "Good day.", "two"],
+        ["one", "Good day.", "three"],
+        ["one", "Good day.", "three"],
+    ]
+    assert "seed" not in server.asked[2][2]
+    assert server.asked[3][2]["seed"] >= 0
+
+
+def test_fields_are_set_and_the_chats_own_are_refused(server):
+    lines = (
+        "/set temperature 0.5",
+        '/set stop ["x"]',
+        "/set reasoning_effort low",
+        "a",
+        "/set stop",
+        "/set seed 7",
+        "b",
+    )
+    done = chat(server, *lines, "/retry", "/set messages []", "/set n 2")
+    fields = [
+        {name: body[name] for name in body if name not in ("messages", "model", "stream")} for *_, body in server.asked
+    ]
+    usage = {"stream_options": {"include_usage": True}}
+    assert fields[0] == {"temperature": 0.5, "stop": ["x"], "reasoning_effort": "low", **usage}
+    assert fields[1] == fields[2] == {"temperature": 0.5, "reasoning_effort": "low", "seed": 7, **usage}
+    assert done.stderr.count("is the chat's own") == 2
+
+
+def test_a_conversation_is_saved_and_continued(server, tmp_path):
+    path = str(tmp_path / "talk.json")
+    chat(server, "/system Be brief.", "/set temperature 0", "one", f"/save {path}")
+    saved = json.loads((tmp_path / "talk.json").read_text())
+    assert (saved["model"], saved["temperature"], len(saved["messages"])) == ("small", 0, 3)
+    chat(server, "two", options=("--load", path))
+    assert server.asked[1][2] == {
+        **saved,
+        "messages": [*saved["messages"], {"role": "user", "content": "two"}],
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    (tmp_path / "no.json").write_text('{"messages": 3}')
+    refused = chat(server, f"/load {tmp_path / 'no.json'}", "/load /nowhere.json", "/load", "/show")
+    for words in ("holds no conversation", "cannot be read", "name a file"):
+        assert words in refused.stderr
+    assert "no messages yet" in refused.stdout
+
+
+def test_the_server_is_asked_for_its_models(server):
+    done = chat(server, "/model", "/model other", "/model small")
+    assert done.stdout.count("* small") == 2
+    assert "the server has small, and no other" in done.stderr
+
+
+def test_an_unknown_command_is_refused_with_the_nearest(server):
+    done = chat(server, "/sistem x", "//help", "/help")
+    assert "did you mean /system?" in done.stderr
+    assert [body[-1]["content"] for body in messages(server)] == ["/help"]
+    for name in ("/retry", "/tools [FILE|off]", "/save FILE"):
+        assert name in done.stdout
+
+
+def test_figures_are_shown_where_they_are_wanted(server):
+    server.answers = [[{"content": "a"}], [{"content": "b"}]]
+    done = chat(server, "one", "/stats", "two", options=("--stats",))
+    assert len(re.findall(r"\[3 tokens, [\d.]+ tok/s, first after [\d.]+ s, [\d.]+ s\]", done.stderr)) == 1
+    assert "> off\n" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("lines", "text"),
+    [
+        (["one"], "one"),
+        (['"""one', "two", 'three"""'], "one\ntwo\nthree"),
+        (['"""', "  one", "", 'two"', '"""'], '  one\n\ntwo"'),
+        (['"""one"""'], "one"),
+        (['"""one'], None),
+        ([], None),
+    ],
+)
+def test_several_lines_stand_between_triple_quotes(lines, text):
+    given = iter(lines)
+
+    def read_line(_: str) -> str:
+        try:
+            return next(given)
+        except StopIteration:
+            raise EOFError from None
+
+    assert Reader(read_line).read() == text
+
+
+class Terminal:
+    """A chat with a pseudo-terminal before it."""
+
+    def __init__(self, server: FakeServer, home: str):
+        self._master, slave = pty.openpty()
+        command = [sys.executable, "-m", "paged_serve", "chat", "--url", server.url]
+        environment = {**os.environ, "XDG_STATE_HOME": home, "TERM": "xterm"}
+        self.process = subprocess.Popen(
+            command, stdin=slave, stdout=slave, stderr=slave, env=environment, start_new_session=True
+        )
+        os.close(slave)
+        self.seen = ""
+
+    def write(self, text: str) -> None:
+        os.write(self._master, text.encode())
+
+    def wait_for(self, words: str, timeout_s: float = 60.0) -> None:
+        deadline = time.monotonic() + timeout_s
+        while words not in self.seen:
+            assert time.monotonic() < deadline, self.seen
+            if select.select([self._master], [], [], 0.1)[0]:
+                try:
+                    self.seen += os.read(self._master, 65536).decode()
+                except OSError:  # the other end is closed
+                    break
+        assert words in self.seen, self.seen
+        self.seen = self.seen.partition(words)[2]
+
+    def end(self) -> int:
+        self.write("\x04")
+        status = self.process.wait(60)
+        os.close(self._master)
+        return status
+
+
+def test_a_terminal_has_history_and_ctrl_c_ends_an_answer(server, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    terminal = Terminal(server, str(tmp_path))
+    terminal.wait_for("> ")
+    terminal.write("/set temperature 1\n")
+    terminal.wait_for("temperature 1")
+    server.holds_after = 2  # deltas of an answer
+    terminal.write("first question\n")
+    terminal.wait_for("Good day")
+    terminal.process.send_signal(signal.SIGINT)
+    terminal.wait_for("> ")
+    server.release()
+    server.holds_after = None
+    terminal.write("second question\n")
+    terminal.wait_for("Good day.")
+    terminal.wait_for("> ")
+    assert terminal.end() == 0
+    assert [message["content"] for message in messages(server)[1]] == ["first question", "Good day", "second question"]
+    assert history_file().read_text().splitlines()[-3:] == ["/set temperature 1", "first question", "second question"]
+    assert history_file().stat().st_mode & 0o777 == 0o600
+    terminal = Terminal(server, str(tmp_path))
+    terminal.wait_for("> ")
+    terminal.write("\x1b[A\n")  # the arrow key
+    terminal.wait_for("second question")
+    terminal.wait_for("Good day.")
+    terminal.write("/ret\t")
+    terminal.wait_for("/retry")
+    assert terminal.process.poll() is None
+    terminal.process.kill()
+    terminal.process.wait()
