@@ -60,7 +60,6 @@ UNSUPPORTED = {
     "kv_transfer_params": Foreign(nothing=({},)),
     "length_penalty": Foreign("there is no beam search", nothing=(1, 1.0)),
     "logits_processors": Foreign("code of requests is not run", nothing=([],)),
-    "logprob_token_ids": Foreign(instead="logprobs for the likeliest tokens", nothing=([],)),
     "max_tool_calls": Foreign("no tool of OpenAI's own is run"),
     "max_new_tokens": Foreign(instead="max_tokens"),
     "max_output_tokens": Foreign(instead="max_tokens"),

@@ -56,11 +56,14 @@ class RequestOutput:
     num_cached_tokens: int = 0  # prompt tokens found in the prefix cache
 
 
-def to_logprobs(entries: list[TokenLogprobs], tokenizer: Tokenizer) -> list[LogprobsByToken]:
-    """The token itself first, with its rank; then the top k, whose ranks are their places."""
+def to_logprobs(
+    entries: list[TokenLogprobs], tokenizer: Tokenizer, *, are_named: bool = False
+) -> list[LogprobsByToken]:
+    """The token itself first, with its rank; then the top k, whose ranks are their places, or those that were named."""
     found = []
     for entry in entries:
-        ranks = [entry.rank, *range(1, len(entry.token_ids))]
+        places = range(1, len(entry.token_ids))
+        ranks: list[int | None] = [entry.rank, *([None] * len(places) if are_named else places)]
         by_token: LogprobsByToken = {}
         for token, logprob, rank in zip(entry.token_ids, entry.logprobs, ranks, strict=True):
             by_token.setdefault(token, Logprob(logprob, rank, tokenizer.token_text(token)))
@@ -78,7 +81,7 @@ class OutputBuilder:
         self._tokenizer = tokenizer
         stops = StopAutomaton(params.stop)
         self._texts = [SequenceText(tokenizer, prompt_token_ids, params, stops) for _ in range(params.n)]
-        has_logprobs = params.logprobs is not None
+        has_logprobs, self._are_named = params.logprobs is not None, bool(params.logprob_token_ids)
         self.output.outputs = [
             CompletionOutput(index, "", [], 0.0 if has_logprobs else None, [] if has_logprobs else None)
             for index in range(params.n)
@@ -100,7 +103,7 @@ class OutputBuilder:
         sequence.token_ids += delta.token_ids[: new.num_tokens]
         if sequence.logprobs is not None and sequence.cumulative_logprob is not None:
             entries = (delta.logprobs or [])[: new.num_tokens]
-            sequence.logprobs += to_logprobs(entries, self._tokenizer)
+            sequence.logprobs += to_logprobs(entries, self._tokenizer, are_named=self._are_named)
             sequence.cumulative_logprob += sum(entry.logprobs[0] for entry in entries)
         if new.finish_reason is not None:
             sequence.finish_reason = new.finish_reason.api_name

@@ -13,6 +13,7 @@ from .structured_outputs import Grammar, StructuredOutputsParams
 from .thinking import ThinkingBudget
 
 MAX_N = 128
+MAX_LOGPROB_TOKEN_IDS = 128
 MAX_STOP_STRINGS = 16
 MAX_STOP_STRING_CHARS = 256
 MAX_LOGIT_BIAS = 1024
@@ -147,6 +148,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     thinking_token_budget: int | None = None  # tokens of reasoning, then its end is forced; None or -1: any number
     thinking: ThinkingBudget | None = None  # by the frontend
     logprobs: int | None = None  # top-k per output token beside the sampled one; -1: the whole vocabulary
+    logprob_token_ids: Annotated[tuple[_TokenId, ...], Meta(max_length=MAX_LOGPROB_TOKEN_IDS)] = ()  # in their place
     prompt_logprobs: int | None = None
     detokenize: bool = True
     skip_special_tokens: bool = True
@@ -163,6 +165,10 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
             self._set("allowed_token_ids", _as_tuple("allowed_token_ids", self.allowed_token_ids))
         name = "bad_words_token_ids"
         self._set(name, tuple(_as_tuple(name, word) for word in _as_tuple(name, self.bad_words_token_ids)))
+        name = "logprob_token_ids"
+        self._set(name, _as_tuple(name, self.logprob_token_ids))
+        if self.logprob_token_ids and self.logprobs is None:
+            self._set("logprobs", len(self.logprob_token_ids))
         if type(self.output_kind) is int and self.output_kind in [*RequestOutputKind]:  # as the wire has it
             self._set("output_kind", RequestOutputKind(self.output_kind))
         _check(self)
@@ -180,6 +186,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
             "stop_token_ids": self.stop_token_ids,
             "allowed_token_ids": self.allowed_token_ids or (),
             "logit_bias": tuple(self.logit_bias or ()),
+            "logprob_token_ids": self.logprob_token_ids,
             "bad_words_token_ids": tuple(token for word in self.bad_words_token_ids for token in word),
             "grammar": () if self.grammar is None else self.grammar.after + self.grammar.opens,
             "thinking": () if self.thinking is None else self.thinking.begin + self.thinking.end,
@@ -226,6 +233,12 @@ def _check(params: SamplingParams) -> None:
     _check_strings("stop", params.stop, MAX_STOP_STRINGS)
     _check_strings("bad_words", params.bad_words, MAX_BAD_WORDS)
     _check_token_ids("stop_token_ids", params.stop_token_ids, MAX_STOP_TOKEN_IDS)
+    _check_token_ids("logprob_token_ids", params.logprob_token_ids, MAX_LOGPROB_TOKEN_IDS)
+    if (num_named := len(params.logprob_token_ids)) and params.logprobs != num_named:
+        raise InvalidRequest(
+            f"logprob_token_ids names {num_named} tokens and logprobs is {params.logprobs}; leave logprobs out",
+            "logprob_token_ids",
+        )
     name = "bad_words_token_ids"
     _check_length(name, params.bad_words_token_ids, 2 * MAX_BAD_WORDS)  # each with and without a space before it
     for word in params.bad_words_token_ids:

@@ -109,6 +109,18 @@ def test_greedy_tokens_have_the_highest_logprob(llm):
     assert [next(iter(entry)) for entry in output.prompt_logprobs[1:]] == output.prompt_token_ids[1:]
 
 
+def test_named_tokens_have_logprobs_without_ranks(llm):
+    [whole, named] = (
+        llm.generate("The sea", SamplingParams(max_tokens=4, temperature=0, **fields))[0].outputs[0].logprobs
+        for fields in ({"logprobs": 9}, {"logprob_token_ids": [3, 5]})
+    )
+    for best, found in zip(whole, named, strict=True):
+        own = next(iter(best))
+        assert [*found] == [own, *({3: 0, 5: 0}.keys() - {own})]
+        assert found[own] == best[own]
+        assert all(entry.rank is None for token, entry in found.items() if token != own)
+
+
 def test_logprobs_do_not_depend_on_the_batch(llm):
     params = SamplingParams(max_tokens=8, temperature=1.0, seed=1, logprobs=2)
     together = llm.generate(PROMPTS, params)

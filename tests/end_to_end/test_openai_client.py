@@ -175,6 +175,27 @@ def test_the_raw_response_carries_the_request_id(client):
     assert raw.parse().id == "cmpl-mine-1"
 
 
+def test_logprobs_of_named_tokens_are_those_of_the_likeliest(client):
+    by_id = {"return_tokens_as_token_ids": True}
+    asked = {"model": "demo", "prompt": "The capital of France is", "max_tokens": 3, "temperature": 0}
+    whole = client.completions.create(**asked, logprobs=20, extra_body=by_id).choices[0].logprobs.top_logprobs
+    names = [*whole[0]][4:1:-1]
+    named = {"logprob_token_ids": [int(name.removeprefix("token_id:")) for name in names]}
+    found = client.completions.create(**asked, extra_body=by_id | named).choices[0].logprobs
+    assert found.top_logprobs[0] == {name: whole[0][name] for name in [found.tokens[0], *names]}
+    talk = {"model": "demo", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2, "temperature": 0}
+    best = client.chat.completions.create(**talk, logprobs=True, top_logprobs=20, extra_body=by_id).choices[0].logprobs
+    likely = best.content[0].top_logprobs[5:8]
+    named = {"logprob_token_ids": [int(entry.token.removeprefix("token_id:")) for entry in likely]}
+    chosen = client.chat.completions.create(**talk, extra_body=by_id | named).choices[0].logprobs
+    assert chosen.content[0].top_logprobs == likely
+    for more in ({"logprobs": False}, {"logprobs": True, "top_logprobs": 2}):
+        with pytest.raises(openai.BadRequestError, match="leave both out"):
+            client.chat.completions.create(**talk, **more, extra_body=named)
+    with pytest.raises(openai.BadRequestError, match="logprob_token_ids names token 5000"):
+        client.completions.create(**asked, extra_body={"logprob_token_ids": [5000]})
+
+
 def test_a_logit_bias_applies_without_a_seed(client):
     answer = client.completions.create(
         model="demo", prompt="a", max_tokens=3, logit_bias={"50": 100}, extra_body={"return_token_ids": True}

@@ -47,7 +47,8 @@ def sampling_params(rng: random.Random) -> SamplingParams:
         allowed_token_ids=ids or None,
         grammar=None if ids else rng.choice([None, Grammar("start: é", (1, 2))]),
         thinking=rng.choice([None, ThinkingBudget(rng.randrange(9), (7,), (8, 9), rng.choice([None, 0, 2]))]),
-        logprobs=rng.choice([None, 0, 20]),
+        logprobs=None if ids else rng.choice([None, 0, 20]),
+        logprob_token_ids=ids,
         skip_special_tokens=rng.random() < 0.5,
         repetition_detection=rng.choice([None, RepetitionDetection(max_pattern_size=3, min_count=2)]),
     )

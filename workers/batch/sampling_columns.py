@@ -30,6 +30,7 @@ class SamplingColumns:
         self.top_p = np.ones(num_rows, np.float64)
         self.seed = np.zeros(num_rows, np.int64)
         self.logprobs = np.full(num_rows, NO_LOGPROBS, np.int64)
+        self.logprob_tokens: list[NDArray[np.int64] | None] = [None] * num_rows  # those named, in place of the best
         self.adjusted = np.zeros(num_rows, np.bool_)  # has penalties, constraints, a grammar or a budget
         self.penalties: list[Penalties | None] = [None] * num_rows
         self.constraints: list[Constraints | None] = [None] * num_rows
@@ -55,6 +56,9 @@ class SamplingColumns:
         self.top_p[row] = params.top_p
         self.seed[row] = seed
         self.logprobs[row] = NO_LOGPROBS if params.logprobs is None else params.logprobs
+        self.logprob_tokens[row] = None
+        if params.logprob_token_ids:
+            self.logprobs[row], self.logprob_tokens[row] = 0, np.array(params.logprob_token_ids, np.int64)
         self.penalties[row] = Penalties.prepare(params, token_ids, prompt_len, self.vocab_size)
         self.constraints[row] = Constraints.prepare(params, eos_token_ids, self.vocab_size)
         output = token_ids[prompt_len:].tolist()

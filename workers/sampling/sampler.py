@@ -112,12 +112,22 @@ class Sampler:
             return {}
         counts = _counts(columns.logprobs[rows[indices]], logits.shape[1])
         found = self._passes.logprobs(logits, places, tokens[indices], counts)
-        return {
+        by_index = {
             index: TokenLogprobs(
                 found.token_ids[i : i + 1, : 1 + count], found.logprobs[i : i + 1, : 1 + count], found.ranks[i : i + 1]
             )
             for i, (index, count) in enumerate(zip(indices.tolist(), counts.tolist(), strict=True))
         }
+        for place, index in zip(places.tolist(), indices.tolist(), strict=True):
+            if (named := columns.logprob_tokens[rows[index]]) is not None:
+                by_index[index] = self._of_named(logits, place, np.concatenate(([tokens[index]], named)))
+        return by_index
+
+    def _of_named(self, logits: NDArray[np.float32], place: int, tokens: NDArray[np.int64]) -> TokenLogprobs:
+        """Of these tokens of one row, each with the bits that it has among the best."""
+        each = np.zeros(len(tokens), np.int64)
+        found = self._passes.logprobs(logits, each + place, tokens, each)
+        return TokenLogprobs(tokens.astype(np.int32)[None], found.logprobs[:, 0][None], found.ranks[:1])
 
     def prompt_logprobs(self, logits: Tensor, tokens: NDArray[np.int64], count: int) -> TokenLogprobs:
         """Of prompt tokens [n], each under the logits [n, vocab] that its predecessor gave; not finite ones read 0."""

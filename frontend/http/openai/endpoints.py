@@ -22,7 +22,7 @@ from .completions import CompletionWriter, completion_prompts
 from .generation import Generation, Prompt
 from .output_memory import OutputMemory
 from .request.custom_tools import WithCustomTools, translate
-from .request.schemas import ChatCompletionRequest, CompletionRequest, SamplingFields, with_vocabulary
+from .request.schemas import ChatCompletionRequest, CompletionRequest, SamplingFields, with_logprobs, with_vocabulary
 
 
 class Writer(Protocol):
@@ -65,7 +65,7 @@ async def decode(service: Service, endpoint: Endpoint, raw: bytes) -> tuple[Samp
     options = body.stream_options
     if options is not None and (options.include_usage or options.continuous_usage_stats) and not body.stream:
         raise HttpError(400, "stream_options needs stream to be true", "stream_options")
-    return with_vocabulary(body, service.engine.limits.vocab_size), raw, model, translated + warnings
+    return with_logprobs(with_vocabulary(body, service.engine.limits.vocab_size)), raw, model, translated + warnings
 
 
 class Sender(Protocol):

@@ -440,6 +440,13 @@ def test_options_reach_the_configuration(start):
     assert llm.get_tokenizer().encode("5") == [5]
 
 
+def test_text_is_left_out_on_request(start):
+    llm = start()
+    [[whole], [none]] = [llm.generate("5", params(detokenize=shows))[0].outputs for shows in (True, False)]
+    assert none.text == "" != whole.text
+    assert none.token_ids == whole.token_ids
+
+
 def test_how_prompts_become_tokens_can_be_said(start):
     llm = start()
     for kwargs, ids in [

@@ -105,6 +105,7 @@ def test_lists_are_bounded_and_their_entries_checked():
         "stop": [["x"] * (MAX_STOP_STRINGS + 1), ["x" * (MAX_STOP_STRING_CHARS + 1)], [""], [1], {"a": 1}],
         "bad_words": [["x"] * (sampling_params.MAX_BAD_WORDS + 1), [""], [None]],
         "stop_token_ids": [range(5), [-1], [MAX_TOKEN_ID + 1], [1.0], [True], list(range(MAX_STOP_TOKEN_IDS + 1))],
+        "logprob_token_ids": [range(3), [-1], [1.0], "x"],
         "allowed_token_ids": [[], [-1], list(range(sampling_params.MAX_ALLOWED_TOKEN_IDS + 1))],
         "logit_bias": [
             dict.fromkeys(range(MAX_LOGIT_BIAS + 1), 1.0),
@@ -149,6 +150,15 @@ def test_fields_that_contradict_each_other_are_refused():
         SamplingParams(min_tokens=5, max_tokens=4)
 
 
+def test_named_tokens_have_as_many_logprobs():
+    assert SamplingParams(logprob_token_ids=[4, 5]).logprobs == 2
+    assert SamplingParams(logprob_token_ids=[4], logprobs=1).logprob_token_ids == (4,)
+    for fields in ({"logprobs": 3}, {"logprobs": -1}, {"logprob_token_ids": range(129)}):
+        with pytest.raises(InvalidRequest) as caught:
+            SamplingParams(**{"logprob_token_ids": [4, 5], **fields})
+        assert caught.value.param == "logprob_token_ids"
+
+
 def test_a_single_stop_string_counts_as_a_list_of_one():
     assert SamplingParams(stop="\n").stop == ("\n",)
     assert SamplingParams(stop=None).stop == ()
@@ -161,13 +171,23 @@ def test_token_ids_outside_the_vocabulary_are_refused_by_name():
         ("allowed_token_ids", [5, 100]),
         ("logit_bias", {100: 1.0}),
         ("bad_words_token_ids", [[5, 100]]),
+        ("logprob_token_ids", [3, 100]),
     ):
         with pytest.raises(InvalidRequest, match=r"names token 100; the vocabulary is 0\.\.99"):
             SamplingParams(**{field: value}).check_vocabulary(100)
 
 
 def test_the_table_has_every_field():
-    listed = {*BOUNDS, *BOOLEANS, "stop", "stop_token_ids", "bad_words", "bad_words_token_ids", "output_kind"}
+    listed = {
+        *BOUNDS,
+        *BOOLEANS,
+        "stop",
+        "stop_token_ids",
+        "bad_words",
+        "bad_words_token_ids",
+        "output_kind",
+        "logprob_token_ids",
+    }
     assert listed | {"logit_bias", "allowed_token_ids", *NESTED} == set(FIELDS)
 
 

@@ -177,6 +177,7 @@ def draw_params(rng: random.Random, vocab_size: int, prompt_len: int, grows: boo
     maybe(0.1, bad_words_token_ids=((rng.randrange(3, vocab_size),), (7, 8)))
     maybe(0.1, allowed_token_ids=tuple(rng.sample(range(vocab_size), 90)))
     maybe(0.5, logprobs=rng.randint(0, 5))
+    maybe(0.1, logprobs=3, logprob_token_ids=tuple(rng.sample(range(vocab_size), 3)))
     maybe(0.2 if prompt_len < LONG_PROMPT else 0, prompt_logprobs=rng.randint(0, 3))
     maybe(0.1, skip_reading_prefix_cache=True)
     if rng.random() < 0.35:

@@ -157,6 +157,7 @@ def test_a_row_has_the_same_bits_alone_and_in_any_batch(vocab_size):
         SamplingParams(top_k=5, top_p=0.8),
         SamplingParams(min_p=0.02, top_p=0.99, logprobs=3),
         SamplingParams(top_k=20, repetition_penalty=1.4, logprobs=2),
+        SamplingParams(top_k=20, frequency_penalty=1.4, logprob_token_ids=(7, 0, 7, 32)),
         SamplingParams(),
     ]
     rng = np.random.default_rng(vocab_size)
@@ -262,6 +263,19 @@ def test_logprobs_are_those_of_the_raw_logits(count, temperature):
     assert found.ranks.tolist() == [ranked.index(token) + 1]
     exact = torch.log_softmax(torch.from_numpy(logits).double(), 0)[found.token_ids[0].astype(np.int64)]
     assert np.abs(found.logprobs[0] - exact.numpy()).max() < 2e-6
+
+
+@pytest.mark.parametrize("fields", [{}, {"temperature": 0.0}, {"repetition_penalty": 1.5, "top_k": 3}])
+def test_named_tokens_have_the_bits_that_they_have_among_all(fields):
+    vocab_size, named = 700, (699, 0, 13, 13, 256)
+    logits = random_logits(11, vocab_size)
+    sampled = one(logits.copy(), SamplingParams(logprob_token_ids=named, **fields))
+    whole = one(logits.copy(), SamplingParams(logprobs=-1, **fields)).logprobs[0]
+    found = sampled.logprobs[0]
+    by_token = dict(zip(whole.token_ids[0, 1:].tolist(), whole.logprobs[0, 1:].tolist(), strict=True))
+    assert found.token_ids.tolist() == [[sampled.token_ids[0], *named]]
+    assert found.logprobs[0].tolist() == [by_token[token] for token in found.token_ids[0].tolist()]
+    assert found.ranks.tolist() == whole.ranks.tolist()
 
 
 def test_a_new_row_keeps_no_state_of_the_old_one():

@@ -11,6 +11,7 @@ first.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,6 +26,8 @@ from ...kernels.cuda.sampling import STATE, WEIGHT_OF_BEST, Blocks, RowPasses, S
 from ...sampling.logprobs import TokenLogprobs
 from ...sampling.sampler import SampledTokens
 from .sampling_records import Records, RowRecords, raw_records
+
+NamedTokens = NDArray[np.int64] | None
 
 
 class DeviceSampler:
@@ -64,7 +67,10 @@ class DeviceSampler:
         self._draw(self._kernels.over(logits, sent.rows, token_ids, bad), records.rows)
         if len(records.adjustments) and records.adjustments["seen"].any():
             self._kernels.count(logits, sent.adjustments, sent.words, token_ids)
-        logprobs = self._logprobs(raw, records.logprobs, sent.logprobs, token_ids) if len(records.logprobs) else None
+        logprobs = None
+        if len(records.logprobs):
+            named = [state.sampling.logprob_tokens[rows[index]] for index in records.logprobs["index"].tolist()]
+            logprobs = self._logprobs(raw, records.logprobs, sent.logprobs, token_ids, named)
         return PendingTokens(token_ids, bad, logprobs, records.failures)
 
     def prompt_logprobs(self, logits: Tensor, tokens: NDArray[np.int64], count: int) -> TokenLogprobs:
@@ -73,7 +79,7 @@ class DeviceSampler:
         count = self._vocab_size if count < 0 else min(count, self._vocab_size)
         records = raw_records(np.arange(len(tokens)), np.full(len(tokens), count), self._vocab_size)
         sent = torch.from_numpy(records.view(np.uint8).reshape(len(records), -1)).to(self._device)
-        pending = self._logprobs(finite, records, sent, torch.from_numpy(tokens).to(self._device))
+        pending = self._logprobs(finite, records, sent, torch.from_numpy(tokens).to(self._device), [None] * len(tokens))
         _wait(self._device)
         each = [pending.result(place, int(token)) for place, token in enumerate(tokens)]
         return TokenLogprobs(
@@ -93,7 +99,10 @@ class DeviceSampler:
         if len(drawn):
             passes.draw()
 
-    def _logprobs(self, logits: Tensor, records: Records, sent: Tensor, token_ids: Tensor) -> "PendingLogprobs":
+    def _logprobs(
+        self, logits: Tensor, records: Records, sent: Tensor, token_ids: Tensor, named: Sequence[NamedTokens]
+    ) -> "PendingLogprobs":
+        """`named`: of each record's row, tokens that are listed in place of its best."""
         listed = np.where(records["list"] < 0, 0, np.where(records["top_k"] > 0, records["top_k"], self._vocab_size))
         lists = torch.empty(int(listed.sum()), dtype=torch.int64, device=self._device)
         passes = self._kernels.over(logits, sent, token_ids, lists=lists)
@@ -103,7 +112,25 @@ class DeviceSampler:
             passes.cut(by_mass=False)
         if len(lists):
             passes.gather()
-        return PendingLogprobs(records["index"], listed, records["list"], _to_host(passes.states), _to_host(lists))
+        asked = [
+            None if tokens is None else self._named(logits[source], tokens)
+            for source, tokens in zip(records["source"].tolist(), named, strict=True)
+        ]
+        return PendingLogprobs(
+            records["index"], listed, records["list"], _to_host(passes.states), _to_host(lists), asked
+        )
+
+    def _named(self, logits: Tensor, tokens: NDArray[np.int64]) -> "NamedLogits":
+        """Of one row."""
+        return NamedLogits(tokens, _to_host(logits[torch.from_numpy(tokens).to(self._device)]))
+
+
+@dataclass(frozen=True, slots=True)
+class NamedLogits:
+    """Raw logits of the tokens that a row names."""
+
+    tokens: NDArray[np.int64]  # [k]
+    values: Tensor  # [k] float32
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +142,7 @@ class PendingLogprobs:
     starts: NDArray[np.int64]  # [m], where in `lists`
     states: Tensor  # [m, STATE.itemsize] bytes
     lists: Tensor  # int64
+    named: Sequence[NamedLogits | None]  # [m]
 
     def result(self, place: int, token: int) -> TokenLogprobs:
         """Of the m-th row, whose token is `token`."""
@@ -122,9 +150,12 @@ class PendingLogprobs:
         start, count = int(self.starts[place]), int(self.counts[place])
         keys = np.sort(self.lists[start : start + count].numpy().view(np.uint64)) if count else np.zeros(0, np.uint64)
         normaliser = float(state["top"]) + math.log(int(state["total"]) / WEIGHT_OF_BEST)
-        logits = np.concatenate(([float(state["chosen"])], _logits_of(keys)))
+        listed, logits = (keys & np.uint64(0xFFFFFFFF)).astype(np.int32), _logits_of(keys)
+        if (named := self.named[place]) is not None:
+            listed, logits = named.tokens.astype(np.int32), named.values.numpy().astype(np.float64)
+        logits = np.concatenate(([float(state["chosen"])], logits))
         return TokenLogprobs(
-            token_ids=np.concatenate(([token], (keys & np.uint64(0xFFFFFFFF)).astype(np.int32)), dtype=np.int32)[None],
+            token_ids=np.concatenate(([token], listed), dtype=np.int32)[None],
             logprobs=(logits - normaliser).astype(np.float32)[None],
             ranks=np.array([int(state["rank"]) + 1], np.int32),
         )

@@ -8,6 +8,7 @@ from paged_serve.protocol.messages.sampling_params import (
     MAX_ALLOWED_TOKEN_IDS,
     MAX_BAD_WORDS,
     MAX_LOGIT_BIAS,
+    MAX_LOGPROB_TOKEN_IDS,
     MAX_N,
     MAX_SEED,
     MAX_STOP_STRING_CHARS,
@@ -45,6 +46,7 @@ StopStringList = Annotated[list[StopString], Meta(max_length=MAX_STOP_STRINGS)]
 StopTokenIds = Annotated[list[TokenId], Meta(max_length=MAX_STOP_TOKENS)]
 BadWords = Annotated[list[StopString], Meta(max_length=MAX_BAD_WORDS)]
 AllowedTokenIds = Annotated[list[TokenId], Meta(min_length=1, max_length=MAX_ALLOWED_TOKEN_IDS)]
+LogprobTokenIds = Annotated[list[TokenId], Meta(min_length=1, max_length=MAX_LOGPROB_TOKEN_IDS)]
 Priority = Annotated[
     int, Meta(ge=-(2**31), le=2**31 - 1, description="Lower runs first, with --scheduling-policy priority")
 ]

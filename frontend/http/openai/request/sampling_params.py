@@ -14,7 +14,7 @@ COMPLETION_MAX_TOKENS = 16
 _SAME_NAME = (
     *("n", "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty"),
     *("seed", "min_tokens", "ignore_eos", "include_stop_str_in_output", "logit_bias", "prompt_logprobs"),
-    *("stop", "stop_token_ids", "bad_words", "allowed_token_ids", "skip_special_tokens"),
+    *("stop", "stop_token_ids", "bad_words", "allowed_token_ids", "logprob_token_ids", "skip_special_tokens"),
     *("skip_reading_prefix_cache", "repetition_detection", "thinking_token_budget"),
 )
 
@@ -36,7 +36,7 @@ def chat_params(
         raise InvalidRequest(f"top_logprobs is {body.top_logprobs}; it needs logprobs to be true", "top_logprobs")
     logprobs = (body.top_logprobs or 0) if body.logprobs else None
     limit = service.config.server.max_logprobs
-    if logprobs is not None and logprobs > limit:
+    if logprobs is not None and logprobs > limit and not body.logprob_token_ids:
         raise _too_many_logprobs("top_logprobs", logprobs, limit)
     values = {**service.sampling_defaults, "logprobs": logprobs, "grammar": grammar}
     return _params(service, body, values, max_tokens)
@@ -56,6 +56,8 @@ def _params(service: Service, body: SamplingFields, values: dict[str, Any], max_
     if body.prompt_logprobs is not None and body.stream:
         raise InvalidRequest("prompt_logprobs cannot be streamed; leave out stream", "prompt_logprobs")
     for name in ("logprobs", "prompt_logprobs"):
+        if name == "logprobs" and body.logprob_token_ids:
+            continue
         if (count := values.get(name)) is not None and count > service.config.server.max_logprobs:
             raise _too_many_logprobs(name, count, service.config.server.max_logprobs)
     if "prompt_logprobs" in values:

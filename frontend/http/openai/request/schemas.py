@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from msgspec import Meta
 
+from paged_serve.protocol.errors import InvalidRequest
 from paged_serve.protocol.messages.sampling_params import RepetitionDetection
 from paged_serve.protocol.messages.structured_outputs import StructuredOutputsParams
 
@@ -111,6 +112,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     bad_words: fields.BadWords | None = None
     logit_bias: fields.LogitBias | None = None
     allowed_token_ids: fields.AllowedTokenIds | None = None
+    logprob_token_ids: fields.LogprobTokenIds | None = None
     structured_outputs: StructuredOutputs | None = None
     prompt_logprobs: fields.TopLogprobs | None = None
     skip_special_tokens: bool | None = None
@@ -218,6 +220,23 @@ class DetokenizeRequest(_Body, frozen=True, kw_only=True):
 
 Body = TypeVar("Body", bound=SamplingFields)
 _COUNTS = ("logprobs", "top_logprobs", "prompt_logprobs")
+
+
+def with_logprobs(body: Body) -> Body:
+    """The same with logprobs where it names the tokens that they are of."""
+    if not (named := body.logprob_token_ids):
+        return body
+    if isinstance(body, CompletionRequest):
+        return body if body.logprobs is not None else msgspec.structs.replace(body, logprobs=len(named))
+    if not isinstance(body, ChatFields):
+        return body
+    if body.logprobs is False or body.top_logprobs not in (None, len(named)):
+        raise InvalidRequest(
+            f"logprob_token_ids names {len(named)} tokens, logprobs is {body.logprobs} and top_logprobs "
+            f"{body.top_logprobs}; leave both out",
+            "logprob_token_ids",
+        )
+    return msgspec.structs.replace(body, logprobs=True, top_logprobs=len(named))
 
 
 def with_vocabulary(body: Body, vocab_size: int) -> Body:
