@@ -49,7 +49,8 @@ def start(url: str, seed: int, folder: Path) -> subprocess.Popen[str]:
 @pytest.mark.timeout(0)
 @pytest.mark.skipif(PROGRAM is None, reason="schemathesis is not installed; `just setup` brings it")
 def test_thousands_of_generated_requests_cause_no_server_error_and_match_the_openapi_document(tmp_path):
-    with serving("--max-model-len", "128", "--num-blocks", "256", "--threads", "1") as server:
+    stored = "--store-responses", str(tmp_path / "stored")
+    with serving("--max-model-len", "128", "--num-blocks", "256", "--threads", "1", *stored) as server:
         programs = [start(server.url, seed, tmp_path / str(seed)) for seed in SEEDS]
         outputs = [program.communicate()[0] for program in programs]
         assert [program.returncode for program in programs] == [0, 0], "\n".join(outputs)

@@ -13,7 +13,7 @@ from ..exchange.errors import ErrorAnswer
 from ..idempotency.keys import EVENT_ID_PATTERN, KEY_PATTERN
 from ..openai import answers
 from ..openai.request import fields
-from .route_spec import RouteSpec
+from .route_spec import Kinds, RouteSpec
 
 _NULL = {"type": "null"}
 _PROBES = {
@@ -54,11 +54,8 @@ def document(
     routes: Sequence[RouteSpec], max_logprobs: int, vocab_size: int, max_model_len: int, root_path: str = ""
 ) -> bytes:
     """OpenAPI 3.1 as JSON, with this server's own limits."""
-    bodies = {body for spec in routes for body in spec.bodies}
-    results = {spec.answer for spec in routes if spec.answer is not None}
-    kinds: list[type[msgspec.Struct]] = sorted(
-        {*bodies, *results, *(spec.error for spec in routes), ErrorAnswer, *_STREAMED}, key=lambda kind: kind.__name__
-    )
+    named = {kind for spec in routes for kind in (*spec.bodies, *spec.answers, *spec.errors)}
+    kinds: list[type[msgspec.Struct]] = sorted({*named, ErrorAnswer, *_STREAMED}, key=lambda kind: kind.__name__)
     _, components = msgspec.json.schema_components(kinds, ref_template=_REF)
     _tighten(components, max_logprobs, vocab_size, max_model_len)
     paths: dict[str, dict[str, Any]] = {}
@@ -145,27 +142,26 @@ def _tighten_messages(message: dict[str, Any]) -> None:
 
 def _operation(spec: RouteSpec) -> dict[str, Any]:
     content: dict[str, Any] = {}
-    if spec.answer is not None:
-        content["application/json"] = {"schema": _reference(spec.answer)}
+    if spec.answers:
+        content["application/json"] = {"schema": _schema(spec.answers)}
     if spec.streams:
         content["text/event-stream"] = {"schema": {"description": "Server-sent events"}}
-    if spec.streams and spec.answer is None:
+    if spec.streams and not spec.answers:
         content["application/json"] = {"schema": {"type": "object", "description": "An answer that is no stream"}}
-    if spec.answer is None and spec.path in _PLAIN:
+    if not spec.answers and spec.path in _PLAIN:
         content[_PLAIN[spec.path]] = {"schema": {"type": "object" if "json" in _PLAIN[spec.path] else "string"}}
     operation: dict[str, Any] = {
         "summary": spec.summary,
         "operationId": spec.handler.__name__,
         "responses": {"200": {"description": "Done", "content": content}}
-        | {code: _error(code, spec.error) for code in _ERRORS},
+        | {code: _error(code, spec.errors) for code in _ERRORS},
     }
     if spec.bodies:
-        references = [_reference(body) for body in spec.bodies]
-        schema = references[0] if len(references) == 1 else {"anyOf": references}
-        operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
+        body = {"application/json": {"schema": _schema(spec.bodies)}}
+        operation["requestBody"] = {"required": True, "content": body}
     for status in map(str, spec.statuses):
         operation["responses"][status] = (
-            {"description": _OTHERS[status]} if status == "204" else _error(status, spec.error)
+            {"description": _OTHERS[status]} if status == "204" else _error(status, spec.errors)
         )
     if parameters := [*_path_parameters(spec.path), *map(_header, spec.headers)]:
         operation["parameters"] = parameters
@@ -182,12 +178,13 @@ def _header(name: str) -> dict[str, Any]:
     return {"name": name, "in": "header", "description": text, "schema": {"type": "string", "pattern": pattern}}
 
 
-def _reference(kind: type[msgspec.Struct]) -> dict[str, str]:
-    return {"$ref": _REF.format(name=kind.__name__)}
+def _schema(kinds: Kinds) -> dict[str, Any]:
+    references = [{"$ref": _REF.format(name=kind.__name__)} for kind in kinds]
+    return references[0] if len(references) == 1 else {"anyOf": references}
 
 
-def _error(code: str, kind: type[msgspec.Struct] = ErrorAnswer) -> dict[str, Any]:
+def _error(code: str, kinds: Kinds = (ErrorAnswer,)) -> dict[str, Any]:
     return {
         "description": (_ERRORS | _OTHERS)[code],
-        "content": {"application/json": {"schema": _reference(kind)}},
+        "content": {"application/json": {"schema": _schema(kinds)}},
     }

@@ -9,6 +9,7 @@ from ..exchange.errors import ErrorAnswer
 from ..exchange.exchange import Exchange
 from ..service import Service
 
+Kinds = tuple[type[msgspec.Struct], ...]  # one of them
 Handler = Callable[[Service, Exchange], Awaitable[None]]
 
 
@@ -18,9 +19,9 @@ class RouteSpec:
     path: str  # a last part in braces matches the rest of the path
     handler: Handler
     summary: str
-    bodies: tuple[type[msgspec.Struct], ...] = ()
-    answer: type[msgspec.Struct] | None = None  # None: text or nothing
+    bodies: Kinds = ()
+    answers: Kinds = ()  # (): text or nothing
     streams: bool = False
     headers: tuple[str, ...] = ()  # that change what it does
     statuses: tuple[int, ...] = ()  # beside those that any route may answer with
-    error: type[msgspec.Struct] = ErrorAnswer
+    errors: Kinds = (ErrorAnswer,)

@@ -1,7 +1,5 @@
 """Every route in one table: what it takes, what it answers, and the function that does it."""
 
-import msgspec
-
 from paged_serve import __version__
 from paged_serve.protocol.messages.config import ServerConfig
 
@@ -30,7 +28,7 @@ from .generate import (
 from .idempotent import delete_stream, get_stream, head_stream
 from .messages import count_tokens, model_info, model_page
 from .openapi import document
-from .route_spec import Handler, RouteSpec
+from .route_spec import Handler, Kinds, RouteSpec
 from .stored.create import create_response
 from .stored.retrieve import cancel_response, delete_response, get_response, list_input_items
 from .tokens import apply_template, detokenize, tokenize, tokenizer_info
@@ -75,14 +73,16 @@ def _generating(
     path: str,
     handler: Handler,
     summary: str,
-    bodies: tuple[type[msgspec.Struct], ...],
-    answer: type[msgspec.Struct],
-    error: type[msgspec.Struct] = ErrorAnswer,
+    bodies: Kinds,
+    answers: Kinds,
+    errors: Kinds = (ErrorAnswer,),
 ) -> RouteSpec:
     """A route whose answers may be streams, and are made once if the request has a key."""
     headers, statuses = ("Idempotency-Key", "Last-Event-ID"), (204, 409, 410, 422)
-    return RouteSpec("POST", path, handler, summary, bodies, answer, True, headers, statuses, error)
+    return RouteSpec("POST", path, handler, summary, bodies, answers, True, headers, statuses, errors)
 
+
+_OF_ANY_STREAM = (ErrorAnswer, MessagesErrorAnswer)  # as its id tells
 
 ROUTES = (
     _generating(
@@ -90,14 +90,14 @@ ROUTES = (
         create_completion,
         "Continue a prompt",
         (schemas.CompletionRequest,),
-        answers.Completion,
+        (answers.Completion,),
     ),
     _generating(
         "/v1/chat/completions",
         create_chat_completion,
         "Answer a conversation",
         (schemas.ChatCompletionRequest,),
-        answers.ChatCompletion,
+        (answers.ChatCompletion,),
     ),
     RouteSpec(
         "POST",
@@ -105,7 +105,7 @@ ROUTES = (
         create_chat_batch,
         "Answer several conversations, each in a choice of its own",
         (schemas.ChatBatchRequest,),
-        answers.ChatCompletion,
+        (answers.ChatCompletion,),
         headers=("Idempotency-Key",),
         statuses=(409, 410, 422),
     ),
@@ -114,25 +114,25 @@ ROUTES = (
         create_response,
         "Answer a conversation, in items",
         (ResponsesRequest,),
-        Response,
+        (Response,),
     ),
-    RouteSpec("POST", "/v1/responses/{id}/cancel", cancel_response, "End a background response", answer=Response),
+    RouteSpec("POST", "/v1/responses/{id}/cancel", cancel_response, "End a background response", answers=(Response,)),
     RouteSpec(
         "GET",
         "/v1/responses/{id}/input_items",
         list_input_items,
         "What a stored response was asked",
-        answer=InputItemList,
+        answers=(InputItemList,),
     ),
-    RouteSpec("GET", "/v1/responses/{id}", get_response, "A stored response", answer=Response, streams=True),
-    RouteSpec("DELETE", "/v1/responses/{id}", delete_response, "Delete a stored response", answer=DeletedResponse),
+    RouteSpec("GET", "/v1/responses/{id}", get_response, "A stored response", answers=(Response,), streams=True),
+    RouteSpec("DELETE", "/v1/responses/{id}", delete_response, "Delete a stored response", answers=(DeletedResponse,)),
     _generating(
         "/v1/messages",
         create_message,
         "Answer a conversation, for Anthropic's clients",
         (MessagesRequest,),
-        MessageAnswer,
-        error=MessagesErrorAnswer,
+        (MessageAnswer,),
+        errors=(MessagesErrorAnswer,),
     ),
     RouteSpec(
         "POST",
@@ -140,15 +140,15 @@ ROUTES = (
         count_tokens,
         "How many tokens a prompt has",
         (CountTokensRequest,),
-        TokenCount,
-        error=MessagesErrorAnswer,
+        (TokenCount,),
+        errors=(MessagesErrorAnswer,),
     ),
     _generating(
         "/inference/v1/generate",
         generate_tokens,
         "Continue a prompt of tokens, in tokens",
         (TokensRequest,),
-        TokensAnswer,
+        (TokensAnswer,),
     ),
     RouteSpec(
         "GET",
@@ -158,6 +158,7 @@ ROUTES = (
         streams=True,
         headers=("Last-Event-ID",),
         statuses=(204, 409, 410),
+        errors=_OF_ANY_STREAM,
     ),
     RouteSpec(
         "HEAD",
@@ -167,25 +168,25 @@ ROUTES = (
         headers=("Last-Event-ID",),
         statuses=(410,),
     ),
-    RouteSpec("DELETE", "/v1/streams/{id}", delete_stream, "End a stream", statuses=(204, 410)),
-    RouteSpec("GET", "/v1/models", list_models, "Names to put into `model`", answer=answers.ModelList),
-    RouteSpec("GET", "/v1/models/{model}", get_model, "One model", answer=answers.Model),
+    RouteSpec("DELETE", "/v1/streams/{id}", delete_stream, "End a stream", statuses=(204, 410), errors=_OF_ANY_STREAM),
+    RouteSpec("GET", "/v1/models", list_models, "Names to put into `model`", answers=(answers.ModelList,)),
+    RouteSpec("GET", "/v1/models/{model}", get_model, "One model", answers=(answers.Model,)),
     RouteSpec(
         "POST",
         "/tokenize",
         tokenize,
         "Text or conversation to tokens",
         (schemas.TokenizeTextRequest, schemas.TokenizeChatRequest),
-        answers.Tokens,
+        (answers.Tokens,),
     ),
-    RouteSpec("POST", "/detokenize", detokenize, "Tokens to text", (schemas.DetokenizeRequest,), answers.Text),
+    RouteSpec("POST", "/detokenize", detokenize, "Tokens to text", (schemas.DetokenizeRequest,), (answers.Text,)),
     RouteSpec(
         "POST",
         "/apply-template",
         apply_template,
         "Conversation to the prompt's text",
         (schemas.ApplyTemplateRequest,),
-        answers.Text,
+        (answers.Text,),
     ),
     RouteSpec("GET", "/tokenizer_info", tokenizer_info, "The tokenizer's configuration"),
     _generating(
@@ -193,10 +194,10 @@ ROUTES = (
         invoke,
         "One of the two, by its body, as SageMaker asks it",
         (schemas.ChatCompletionRequest, schemas.CompletionRequest),
-        answers.ChatCompletion,
+        (answers.ChatCompletion, answers.Completion),
     ),
-    RouteSpec("GET", "/load", load, "Requests in progress", answer=answers.Load),
-    RouteSpec("GET", "/version", version, "Version of the server", answer=answers.Version),
+    RouteSpec("GET", "/load", load, "Requests in progress", answers=(answers.Load,)),
+    RouteSpec("GET", "/version", version, "Version of the server", answers=(answers.Version,)),
     RouteSpec("GET", "/openapi.json", openapi, "This document"),
     RouteSpec("GET", "/", send_page_file, "A chat page"),
     RouteSpec("GET", "/page/{file}", send_page_file, "The chat page's scripts and styles"),
