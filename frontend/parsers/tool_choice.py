@@ -8,6 +8,7 @@ import msgspec
 from paged_serve.protocol.errors import InvalidRequest
 from paged_serve.protocol.messages.structured_outputs import StructuredOutputsParams
 
+from ..conversation.conversation import check_depth
 from ..conversation.messages import Tool, Tools
 from .call_forms import CallableTool, calls_form
 from .channel_forms import channel_calls
@@ -78,6 +79,7 @@ def tool_choice_of(body: ToolFields) -> ToolChoice:
     parallel = body.parallel_tool_calls is not False
     chosen = body.tool_choice
     if isinstance(chosen, dict):
+        check_depth(chosen, FIELD)
         return _of_object(chosen, tools, parallel)
     if chosen not in (None, "none", "auto", "required"):
         raise InvalidRequest(

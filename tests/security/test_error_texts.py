@@ -180,6 +180,7 @@ MEANT = {
     *(f"structured_outputs/{name}.py" for name in ("lowering", "in_process", "structural_tag")),
     "http/openai/request/structured_outputs.py",
     "http/routes/messages.py",  # a chat's refusal, with its fields' names in the other interface
+    *("offline/prompts.py", "chat/session.py"),  # of the user's own program
     *("conversation/strict_json.py", "conversation/chat_template.py", "client/request_terms.py", "client/session.py"),
 }
 CLIENT_ERRORS = {"HttpError", "InvalidRequest", "Overloaded", "RequestExpired"}

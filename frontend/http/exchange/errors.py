@@ -70,6 +70,10 @@ def http_error(error: Exception, request_id: str) -> HttpError:
             return HttpError(500, message, headers=DO_NOT_RETRY)
         case EngineDead():
             return HttpError(500, f"The engine failed on request {request_id}; sending it again may help.")
+        case RecursionError():  # what is read again deeper in the program may not fit there any more
+            return HttpError(
+                400, "The body is nested too deeply; its lists and objects may hold fewer levels of others."
+            )
         case _:
             return HttpError(500, f"The server failed on request {request_id}; its log says why.")
 

@@ -140,10 +140,15 @@ def _function(tool: FunctionTool | CustomTool, place: str) -> dict[str, Any]:
 def _tool_choice(chosen: str | dict[str, Any]) -> Any:
     """The same in the words of a chat; what is neither is refused there."""
     match chosen:
+        case {"type": "allowed_tools", "mode": mode, "tools": list(tools)}:
+            return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": [*map(_function_named, tools)]}}
+    return _function_named(chosen)
+
+
+def _function_named(chosen: Any) -> Any:
+    match chosen:
         case {"type": "function" | "custom", "name": name}:
             return {"type": "function", "function": {"name": name}}
-        case {"type": "allowed_tools", "mode": mode, "tools": list(tools)}:
-            return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": [_tool_choice(t) for t in tools]}}
     return chosen
 
 

@@ -283,6 +283,42 @@ def test_the_allowed_nesting_depth_is_accepted(server):
     fresh.good(H, chat(tools=[tool(deep(64))], messages=[called(deep(64)), called(json.dumps(deep(64))), USER]))
 
 
+@pytest.mark.parametrize(
+    ("path", "begin", "end"),
+    [
+        (H, '{"messages":[{"role":"user","content":"x"}],"tools":[{"type":"custom","custom":{"name":"f","a":', "}}]}"),
+        (H, '{"messages":[{"role":"user","content":"x"}],"tool_choice":{"type":"custom","a":', "}}"),
+        (H, '{"messages":[{"role":"user","content":"x"}],"response_format":{"type":"json_object","schema":', "}}"),
+        ("/v1/responses", '{"input":"x","tools":[{"type":"function","name":"f","parameters":', "}]}"),
+        ("/v1/responses", '{"input":"x","tool_choice":{"type":"allowed_tools","mode":"auto","tools":[', "]}}"),
+        ("/v1/responses", '{"input":[{"role":"user","content":"x"},', "]}"),
+        ("/v1/messages", '{"model":"m","max_tokens":3,"messages":[],"tools":[{"name":"f","input_schema":', "}]}"),
+        ("/v1/messages/count_tokens", '{"model":"m","messages":[],"tools":[{"name":"f","input_schema":', "}]}"),
+        ("/inference/v1/generate", '{"token_ids":[1],"sampling_params":{"a":', "}}"),
+    ],
+)  # fmt: skip
+def test_no_depth_of_a_body_fails_the_server(server, path, begin, end):
+    """What is made of it may be nested a little deeper than itself."""
+    for levels in (*range(900, 970, 10), *range(970, 1005), 100_000):
+        response = server.ask("POST", path, (begin + '{"a":' * levels + "1" + "}" * levels + end).encode())
+        assert response.status_code == 400 or (response.status_code == 200 and "response_format" in begin), levels
+
+
+def test_allowed_tools_within_allowed_tools_are_refused(server):
+    flat, nested = '{"type":"custom","name":"x"}', '{"type":"custom","custom":{"name":"x"}}'
+    for levels in range(1, 345):
+        flat = f'{{"type":"allowed_tools","mode":"auto","tools":[{flat}]}}'
+        nested = f'{{"type":"allowed_tools","allowed_tools":{{"mode":"auto","tools":[{nested}]}}}}'
+        if levels > 2 and levels % 19:
+            continue
+        for path, given, choice in (
+            ("/v1/responses", '"input":"x"', flat),
+            (H, '"messages":[{"role":"user"}]', nested),
+        ):
+            response = server.ask("POST", path, f'{{{given},"tool_choice":{choice}}}'.encode())
+            assert response.status_code == 400, (levels, response.text)
+
+
 def test_echoed_prompt_text_is_bounded_over_all_choices(server):
     fresh = Server(server.folder)
     fresh.engine.limits = msgspec.structs.replace(fresh.engine.limits, max_model_len=100_000)

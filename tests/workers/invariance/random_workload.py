@@ -177,7 +177,6 @@ def draw_params(rng: random.Random, vocab_size: int, prompt_len: int, grows: boo
     maybe(0.1, bad_words_token_ids=((rng.randrange(3, vocab_size),), (7, 8)))
     maybe(0.1, allowed_token_ids=tuple(rng.sample(range(vocab_size), 90)))
     maybe(0.5, logprobs=rng.randint(0, 5))
-    maybe(0.1, logprobs=3, logprob_token_ids=tuple(rng.sample(range(vocab_size), 3)))
     maybe(0.2 if prompt_len < LONG_PROMPT else 0, prompt_logprobs=rng.randint(0, 3))
     maybe(0.1, skip_reading_prefix_cache=True)
     if rng.random() < 0.35:
@@ -188,6 +187,8 @@ def draw_params(rng: random.Random, vocab_size: int, prompt_len: int, grows: boo
     if own.random() < 0.15:
         begin, end = (own.randrange(3, vocab_size),), tuple(own.choices(range(3, vocab_size), k=own.randint(1, 3)))
         options["thinking"] = ThinkingBudget(own.randint(0, 12), begin, end, own.choice((None, 0, 4)))
+    if own.random() < 0.1:
+        options |= {"logprobs": 3, "logprob_token_ids": tuple(own.sample(range(vocab_size), 3))}
     return SamplingParams(**options)
 
 

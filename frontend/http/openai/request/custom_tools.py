@@ -68,13 +68,18 @@ def _call_as_function(call: _Json, place: str) -> None:
     call["type"], call["function"] = "function", {"name": given.name, "arguments": arguments_of(given.input)}
 
 
+def _function_named(entry: Any) -> Any:
+    match entry:
+        case {"type": "custom", "custom": named}:
+            return {**entry, "type": "function", "function": named, "custom": None}
+    return entry
+
+
 def _chosen(choice: Any) -> Any:
     match choice:
-        case {"type": "custom", "custom": named}:
-            return {**choice, "type": "function", "function": named, "custom": None}
         case {"type": "allowed_tools", "allowed_tools": {"tools": list(entries), **more}}:
-            return {**choice, "allowed_tools": {**more, "tools": [_chosen(entry) for entry in entries]}}
-    return choice
+            return {**choice, "allowed_tools": {**more, "tools": [_function_named(entry) for entry in entries]}}
+    return _function_named(choice)
 
 
 def _decoded(kind: Any, given: Any, place: str) -> Any:
