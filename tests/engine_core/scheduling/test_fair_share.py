@@ -85,7 +85,7 @@ def test_tenants_that_always_wait_get_shares_by_weight(seed):
         Source("heavy", 60, weight=3.0, **SHORT),
         Source("greedy", 300, **SHORT),
     )
-    world = Overload(seed, sources, max_num_seqs=8, max_model_len=128, checks=True).run(100)
+    world = Overload(seed, sources, max_num_seqs=8, max_model_len=128, checks=True).run(50)
     light, heavy, greedy = (world.tokens[source.tenant] for source in sources)
     assert light == pytest.approx(greedy, rel=0.1)
     assert heavy == pytest.approx(3 * light, rel=0.1)
@@ -93,9 +93,9 @@ def test_tenants_that_always_wait_get_shares_by_weight(seed):
 
 def test_a_tenant_that_wants_less_than_its_share_gets_all_of_it():
     sources = (Source("greedy", 300, **SHORT), Source("modest", 2, **SHORT))
-    world = Overload(7, sources, max_num_seqs=8, max_model_len=128, checks=True).run(40)
+    world = Overload(7, sources, max_num_seqs=8, max_model_len=128, checks=True).run(25)
     modest = [asked for asked in world.asked.values() if asked.source.tenant == "modest"]
-    assert len(modest) > 50
+    assert len(modest) > 30
     assert all(asked.rejected is None for asked in modest)
     waits = sorted(asked.first_token_s for asked in modest)
     others = sorted(a.first_token_s for a in world.asked.values() if a.source.tenant == "greedy" and a.first_token_s)
@@ -172,7 +172,7 @@ def p99_of_the_others(greedy_times, seed, each=8.0):
     return waits[int(0.99 * len(waits))]
 
 
-@pytest.mark.parametrize("seeds", [range(2, 4), pytest.param(range(1, 9), marks=pytest.mark.nightly)], ids=["2", "8"])
+@pytest.mark.parametrize("seeds", [range(2, 3), pytest.param(range(1, 9), marks=pytest.mark.nightly)], ids=["1", "8"])
 @pytest.mark.timeout(900)
 def test_one_greedy_key_of_ten_harms_no_other(seeds):
     """At 84 % of what the engine can do, with the fifth that is promised; in virtual time, so the same anywhere."""
