@@ -23,6 +23,7 @@ class Foreign(NamedTuple):
 
 _CHAT, _OF_CHATS = "/v1/chat/completions", "it is for conversations"
 _SERVICE = "it is of Anthropic's service"
+_NO_BEAMS = "there is no beam search over HTTP, LLM has it"
 _NO_MEDIA = "this server reads and writes text alone"
 # Users know these from elsewhere: a reason helps them more than a guess at a typing error.
 UNSUPPORTED = {
@@ -40,7 +41,7 @@ UNSUPPORTED = {
     "do_sample": Foreign(instead="temperature: 0 for the likeliest tokens", nothing=(True,)),
     "documents": Foreign(instead="a message that holds them", nothing=([],)),
     "echo": Foreign("an answer is the assistant's turn alone", nothing=(False,)),
-    "early_stopping": Foreign("there is no beam search", nothing=(False,)),
+    "early_stopping": Foreign(_NO_BEAMS, nothing=(False,)),
     "ebnf": Foreign(instead='structured_outputs: {"grammar": …}'),
     "enable_thinking": Foreign(instead='chat_template_kwargs: {"enable_thinking": …}'),
     "extra_body": Foreign(
@@ -58,7 +59,7 @@ UNSUPPORTED = {
     "input": Foreign(instead="messages, or prompt of /v1/completions"),
     "json_schema": Foreign(instead='response_format: {"type": "json_schema", "json_schema": …}'),
     "kv_transfer_params": Foreign(nothing=({},)),
-    "length_penalty": Foreign("there is no beam search", nothing=(1, 1.0)),
+    "length_penalty": Foreign(_NO_BEAMS, nothing=(1, 1.0)),
     "logits_processors": Foreign("code of requests is not run", nothing=([],)),
     "max_tool_calls": Foreign("no tool of OpenAI's own is run"),
     "max_new_tokens": Foreign(instead="max_tokens"),
@@ -87,7 +88,7 @@ UNSUPPORTED = {
     "thread": Foreign(_SERVICE),
     "tool_choice": Foreign(_OF_CHATS, _CHAT, ("none", "auto")),
     "tools": Foreign(_OF_CHATS, _CHAT, ([],)),
-    "use_beam_search": Foreign("there is no beam search", nothing=(False,)),
+    "use_beam_search": Foreign(_NO_BEAMS, nothing=(False,)),
     "user_profile_id": Foreign(_SERVICE),
     "verbosity": Foreign(_OF_CHATS, _CHAT, ("medium",)),
     "vllm_xargs": Foreign(nothing=({},)),
