@@ -95,6 +95,7 @@ def check_num_named_tokens(params: SamplingParams, num_prompts: int) -> None:
     for field, count in (
         ("allowed_token_ids", len(params.allowed_token_ids or ())),
         ("bad_words", sum(map(len, params.bad_words_token_ids))),
+        ("dry_sequence_breakers", 0 if params.dry is None else len(params.dry.breaker_token_ids)),
     ):
         if count * num_prompts > MAX_ALLOWED_TOKEN_IDS:
             raise InvalidRequest(

@@ -9,9 +9,11 @@ if TYPE_CHECKING:
     from paged_serve.frontend.offline.async_llm import AsyncLLM
     from paged_serve.frontend.offline.beam_search import BeamSearchParams
     from paged_serve.frontend.offline.llm import LLM, CompletionOutput, RequestOutput
+    from paged_serve.protocol.messages.dry import Dry
     from paged_serve.protocol.messages.sampling_params import RequestOutputKind, SamplingParams
     from paged_serve.protocol.messages.structured_outputs import StructuredOutputsParams
     from paged_serve.protocol.messages.thinking import ThinkingBudget
+    from paged_serve.protocol.messages.xtc import Xtc
 
     from .protocol.errors import (
         ConfigError,
@@ -33,6 +35,7 @@ _HOMES = {
     "Client": "frontend.client.sync_client",
     "CompletionOutput": "frontend.offline.llm",
     "ConfigError": "protocol.errors",
+    "Dry": "protocol.messages.dry",
     "EngineDead": "protocol.errors",
     "InvalidRequest": "protocol.errors",
     "LLM": "frontend.offline.llm",
@@ -46,6 +49,7 @@ _HOMES = {
     "SamplingParams": "protocol.messages.sampling_params",
     "StructuredOutputsParams": "protocol.messages.structured_outputs",
     "ThinkingBudget": "protocol.messages.thinking",
+    "Xtc": "protocol.messages.xtc",
 }
 __all__ = [
     "LLM",
@@ -55,6 +59,7 @@ __all__ = [
     "Client",
     "CompletionOutput",
     "ConfigError",
+    "Dry",
     "EngineDead",
     "InvalidRequest",
     "Overloaded",
@@ -67,6 +72,7 @@ __all__ = [
     "SamplingParams",
     "StructuredOutputsParams",
     "ThinkingBudget",
+    "Xtc",
     "__version__",
 ]
 

@@ -158,7 +158,7 @@ struct MaskParams {
 };
 API void mask_logits(Pool*, const MaskParams*);
 
-// Draws tokens from what min-p, then top-k, then top-p keep. Logits may be -infinity, but not all of a row's.
+// Draws tokens from what min-p, then top-k, then top-p, then XTC keep. Logits may be -infinity, but not all of a row's.
 struct DrawParams {
   const float* logits;
   const int64_t *indices, *rows;          // [count]: each one's row of the logits, and its entry of the columns
@@ -166,6 +166,7 @@ struct DrawParams {
   const int64_t* top_k;                   // 0: off
   const double* top_p;                    // 1: off
   const double* uniform;                  // [count], of [0, 1)
+  const double* exclusions;               // [count], XTC's threshold in this step; above 1: off
   int64_t* tokens;                        // [count]
   int64_t stride;
   int32_t count, vocab;

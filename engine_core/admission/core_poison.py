@@ -165,6 +165,8 @@ def message_bytes(message: Deferred) -> int:
     if params.grammar is not None:
         ids += len(params.grammar.after) + len(params.grammar.opens)
         grammar = len(params.grammar.source) * CHAR_BYTES
+    if params.dry is not None:
+        ids += len(params.dry.breaker_token_ids)
     if params.thinking is not None:
         ids += len(params.thinking.begin) + len(params.thinking.end)
     return MESSAGE_BYTES + packed + grammar + ID_BYTES * ids

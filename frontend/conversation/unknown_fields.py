@@ -91,7 +91,6 @@ UNSUPPORTED = {
     "use_beam_search": Foreign(_NO_BEAMS, nothing=(False,)),
     "user_profile_id": Foreign(_SERVICE),
     "verbosity": Foreign(_OF_CHATS, _CHAT, ("medium",)),
-    "vllm_xargs": Foreign(nothing=({},)),
     "web_search_options": Foreign("the server reaches no web"),
     "workspace_id": Foreign(_SERVICE),
 }

@@ -247,7 +247,8 @@ class AsyncLLM:
         return generation
 
     async def _prepared(self, params: SamplingParams) -> SamplingParams:
-        return await off_loop(self._threads, sum(map(len, params.bad_words)), prepared, params, self._text.tokenizer)
+        size = sum(map(len, params.bad_words)) if params.dry is None else LONG
+        return await off_loop(self._threads, size, prepared, params, self._text.tokenizer)
 
     async def _params_for(self, prompt: Prompt, ids: list[int], params: SamplingParams) -> SamplingParams:
         is_free = params.structured_outputs is None and (prompt.chat is None or prompt.chat.calls is None)

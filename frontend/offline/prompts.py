@@ -11,6 +11,7 @@ from msgspec import Meta
 from paged_serve.protocol.errors import InvalidRequest
 from paged_serve.protocol.messages.sampling_params import RequestOutputKind, SamplingParams
 
+from ..text.breakers import with_breakers
 from ..text.tokenizer import Tokenizer, words_to_token_ids
 from .chat_message import ChatReading
 
@@ -138,6 +139,7 @@ def prepared(params: SamplingParams, tokenizer: Tokenizer) -> SamplingParams:
     if params.bad_words:
         ids = words_to_token_ids(tokenizer, params.bad_words)
         params = msgspec.structs.replace(params, bad_words_token_ids=ids)
+    params = msgspec.structs.replace(params, dry=with_breakers(params.dry, tokenizer))
     if params.prompt_logprobs is not None:  # cached prompt tokens are not computed, so they have no logprobs
         params = msgspec.structs.replace(params, skip_reading_prefix_cache=True)
     return params

@@ -18,6 +18,7 @@ SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token
 SMALL_TEXT_BYTES = 256 << 10  # has no more tokens than that, and encoding it takes 40 MB at most
 MAX_ADDED_TOKENS = 16
 PIECE_CHARS = 64 << 10
+MAX_SEARCHES = 256  # of tokens with a text in them, that are remembered
 PIECE_SLACK_TOKENS = 64  # more than a cut can add
 _LOOKS_SPECIAL = re.compile(r"<[|｜].*[|｜]>")
 PROBE = "Some text, 1 or 2 words.\n"  # a file may be read and still be nonsense
@@ -63,6 +64,7 @@ class Tokenizer:
         decoder = self._tokenizer.decoder
         self._bytes_of = bytes_of_token(json.loads(decoder.__getstate__()) if decoder is not None else {})
         self._bytes: dict[int, bytes] = {}
+        self._found: dict[str, tuple[int, ...]] = {}
         self.vocab_size: int = self._tokenizer.get_vocab_size(with_added_tokens=True)
         self.special_tokens = {name: text for name in SPECIAL_TOKENS if (text := _content(config.get(name)))}
         self.bos_token: str | None = self.special_tokens.get("bos_token")
@@ -137,6 +139,18 @@ class Tokenizer:
     def token_text(self, token_id: int) -> str:
         """One token for people: half a character shows as U+FFFD."""
         return self.token_bytes(token_id).decode("utf-8", "replace")
+
+    def tokens_with(self, text: str) -> tuple[int, ...]:
+        """Tokens that have this text in them; if there is none, the one that it ends with. Slow for a new text."""
+        if (known := self._found.get(text)) is not None:
+            return known
+        sought = text.encode()
+        vocabulary: dict[str, int] = self._tokenizer.get_vocab(with_added_tokens=True)
+        found = tuple(token for spelling, token in vocabulary.items() if sought in self._bytes_of(spelling))
+        found = found or tuple(self.encode(text, add_special_tokens=False)[-1:])
+        if len(self._found) < MAX_SEARCHES:
+            self._found[text] = found
+        return found
 
     def token_id(self, token: str) -> int | None:
         """The id of a token by its spelling in the vocabulary."""

@@ -9,8 +9,10 @@ import msgspec
 from msgspec import Meta
 
 from ..errors import InvalidRequest
+from .dry import Dry
 from .structured_outputs import Grammar, StructuredOutputsParams
 from .thinking import ThinkingBudget
+from .xtc import Xtc
 
 MAX_N = 128
 MAX_LOGPROB_TOKEN_IDS = 128
@@ -147,6 +149,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     grammar: Grammar | None = None  # by the frontend
     thinking_token_budget: int | None = None  # tokens of reasoning, then its end is forced; None or -1: any number
     thinking: ThinkingBudget | None = None  # by the frontend
+    dry: Dry | None = None
+    xtc: Xtc | None = None
     logprobs: int | None = None  # top-k per output token beside the sampled one; -1: the whole vocabulary
     logprob_token_ids: Annotated[tuple[_TokenId, ...], Meta(max_length=MAX_LOGPROB_TOKEN_IDS)] = ()  # in their place
     prompt_logprobs: int | None = None
@@ -189,6 +193,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
             "logprob_token_ids": self.logprob_token_ids,
             "bad_words_token_ids": tuple(token for word in self.bad_words_token_ids for token in word),
             "grammar": () if self.grammar is None else self.grammar.after + self.grammar.opens,
+            "dry_sequence_breakers": () if self.dry is None else self.dry.breaker_token_ids,
             "thinking": () if self.thinking is None else self.thinking.begin + self.thinking.end,
         }
         for field, ids in named.items():
@@ -202,6 +207,8 @@ _STRUCTS: dict[str, type[msgspec.Struct]] = {
     "grammar": Grammar,
     "thinking": ThinkingBudget,
     "repetition_detection": RepetitionDetection,
+    "dry": Dry,
+    "xtc": Xtc,
 }
 
 

@@ -3,9 +3,11 @@
 import numpy as np
 import torch
 
+from paged_serve.protocol.messages.dry import Dry
 from paged_serve.protocol.messages.message import pack_ids
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 from paged_serve.protocol.messages.worker import NewRow
+from paged_serve.protocol.messages.xtc import Xtc
 from paged_serve.workers.backends.cuda.sampler import DeviceSampler
 from paged_serve.workers.backends.cuda.sampling_records import raw_records
 from paged_serve.workers.batch.request_rows import RequestRows
@@ -40,6 +42,9 @@ REQUESTS = [
     SamplingParams(temperature=0.0, presence_penalty=1.5),
     SamplingParams(temperature=0.0, frequency_penalty=0.5),
     SamplingParams(temperature=0.0, repetition_penalty=1.2),
+    SamplingParams(xtc=Xtc(probability=1.0, threshold=0.004), temperature=1.4, logprobs=2),
+    SamplingParams(xtc=Xtc(probability=0.5, threshold=0.1), top_p=0.9),
+    SamplingParams(xtc=Xtc(probability=1.0, threshold=0.0), top_k=23),
 ]
 OF_TWO_LOGITS = [
     SamplingParams(logprobs=40),
@@ -47,6 +52,9 @@ OF_TWO_LOGITS = [
     *[SamplingParams(top_k=100)] * 6,
     *[SamplingParams(top_k=300)] * 2,
     SamplingParams(top_k=1100, top_p=0.5),
+    SamplingParams(top_k=100, xtc=Xtc(probability=1.0, threshold=0.002)),
+    SamplingParams(top_k=30, xtc=Xtc(probability=1.0, threshold=0.002)),
+    SamplingParams(xtc=Xtc(probability=1.0, threshold=0.005)),
 ]
 
 
@@ -67,12 +75,15 @@ def check_sampler(launcher, device="cpu"):
     check_border_of_min_p(launcher, device)
     check_random_numbers(launcher, device)
     check_lists_keep_to_their_place(launcher, device)
+    check_repetitions(launcher, device)
+    check_penalties(launcher, device)
+    check_exclusions(launcher, device)
 
 
 def check_steps(launcher, device="cpu", num_steps=4):
     """Steps launched before the tokens of earlier ones are known, against the host's sampler, which knows them."""
     requests = [*REQUESTS, *OF_TWO_LOGITS]
-    random = np.random.default_rng(0)
+    random = np.random.default_rng(1)
     sampler, host = DeviceSampler(launcher, VOCAB_SIZE, device, BLOCKS), Sampler(NumpyPasses(VOCAB_SIZE))
     state, truth = (RequestRows(len(requests), 64, 16, VOCAB_SIZE) for _ in range(2))
     for row, params in enumerate(requests):
@@ -106,16 +117,20 @@ def check_logprobs(found, logits: np.ndarray, token: int, count: int) -> None:
     assert np.abs(found.logprobs[0] - exact.numpy()).max() < 2e-6
 
 
-def cut_states(launcher, logits: np.ndarray, records: np.ndarray, device="cpu", blocks=BLOCKS) -> np.ndarray:
-    """STATEs after the scan and both descents."""
+def cut_states(
+    launcher, logits: np.ndarray | torch.Tensor, records: np.ndarray, device="cpu", blocks=BLOCKS, exclude=False
+) -> np.ndarray:
+    """STATEs after the scan and both descents, and what XTC excludes, which changes `logits` on the device."""
     kernels = SamplerKernels(launcher, logits.shape[1], torch.device(device), blocks)
     rows = torch.from_numpy(records.view(np.uint8).reshape(len(records), -1)).to(device)
     token_ids = torch.empty(len(records), dtype=torch.int64, device=device)
     bad = torch.empty(len(records), dtype=torch.uint8, device=device)
-    passes = kernels.over(torch.from_numpy(logits).to(device), rows, token_ids, bad)
+    passes = kernels.over(torch.as_tensor(logits).to(device), rows, token_ids, bad)
     passes.scan()
     passes.cut(by_mass=False)
     passes.cut(by_mass=True)
+    if exclude:
+        passes.exclude()
     return passes.states.cpu().numpy().view(STATE)[:, 0]
 
 
@@ -197,6 +212,73 @@ def check_forbidden_faults(launcher, device="cpu"):
         sampled = sampler.sample(torch.from_numpy(logits).to(device), np.arange(3), state)
         assert sampled.bad.tolist() == [0, 1]
         assert sampled.token_ids.tolist() == [0, 0, 3]
+
+
+def check_repetitions(launcher, device="cpu"):
+    """A token that would continue a repetition loses as much as the longest one says, beside its bias."""
+    dry = Dry(multiplier=1.0, base=2.0, allowed_length=1)
+    params = SamplingParams(temperature=0.0, dry=dry, logit_bias={11: 2.5, 12: 2.0, 13: 0.75})
+    state = RequestRows(1, 64, 16, VOCAB_SIZE)
+    state.reset(new_row(0, params, seed=0, prompt=[7, 8, 11, 9, 8, 12], output=[7, 8]))  # 11 loses 2, 12 loses 1
+    sampler = DeviceSampler(launcher, VOCAB_SIZE, device, BLOCKS)
+    logits = torch.zeros((1, VOCAB_SIZE), device=device)
+    assert sampler.needs_tokens(np.arange(1), state)
+    assert sampler.sample(logits, np.arange(1), state).token_ids.tolist() == [12]
+
+
+PENALTIES = ({"presence_penalty": 1.5}, {"frequency_penalty": 0.5})
+
+
+def check_penalties(launcher, device="cpu"):
+    """One that was there once loses presence; one that comes a third time is counted where it was."""
+    requests = [
+        SamplingParams(temperature=0.0, presence_penalty=1.5),
+        SamplingParams(temperature=0.0, frequency_penalty=0.5),
+    ]
+    state = RequestRows(2, 64, 16, VOCAB_SIZE)
+    for row, params in enumerate(requests):
+        state.reset(new_row(row, params, seed=0))  # its output has one 8 and two 9
+    sampler = DeviceSampler(launcher, VOCAB_SIZE, device, BLOCKS)
+    logits = torch.zeros((2, VOCAB_SIZE), device=device)
+    logits[0, 8], logits[0, 30], logits[1, 9], logits[1, 20] = 1.0, 0.5, 2.0, 0.45
+    steps = []
+    for _ in range(3):
+        steps.append(sampler.launch(logits.clone(), np.arange(2), state))
+        state.append_tokens(np.arange(2), np.full(2, 5))
+    assert [step.result().token_ids[1] for step in steps] == [9, 9, 20]
+    assert steps[0].result().token_ids[0] == 30
+
+
+def check_exclusions(launcher, device="cpu"):
+    """The tokens that XTC leaves to be drawn, ties at the cut and above it included."""
+    requests = [
+        SamplingParams(top_k=top_k, top_p=top_p, temperature=2.0, xtc=Xtc(probability=probability, threshold=threshold))
+        for top_k in (0, 30, 200)
+        for top_p in (1.0, 0.6)
+        for probability, threshold in ((1.0, 0.0), (1.0, 0.0045), (1.0, 0.3), (0.5, 0.002))
+    ]
+    of_two = np.full((len(requests), VOCAB_SIZE), 1.25, np.float32)
+    of_two[:, ::17] = 2.0
+    for logits in (tied_logits(np.random.default_rng(2), len(requests), VOCAB_SIZE), of_two):
+        check_exclusions_from(launcher, logits, requests, device)
+
+
+def check_exclusions_from(launcher, logits: np.ndarray, requests: list[SamplingParams], device) -> None:
+    records = plain_records(len(requests))
+    records["seed"], records["temperature"] = np.arange(len(requests)), 2.0
+    for name in ("top_k", "top_p"):
+        records[name] = [getattr(params, name) for params in requests]
+    records["xtc_probability"] = [params.xtc.probability for params in requests]
+    records["xtc_threshold"] = [params.xtc.threshold for params in requests]
+    left = torch.from_numpy(logits.copy()).to(device)
+    states = cut_states(launcher, left, records, device, exclude=True)
+    for row, (params, state) in enumerate(zip(requests, states, strict=True)):
+        expected = oracle.kept_weights(list(logits[row]), params)
+        if oracle.uniform(row, 0, 1) < params.xtc.probability:
+            expected = oracle.without_top_choices(expected, params.xtc.threshold)
+        found = set(kept_tokens(left[row].cpu().numpy(), state, -np.inf, 1.0))
+        found -= set(np.flatnonzero(logits[row] == logit_of(int(state["cut_key"])))[: state["skipped_ties"]].tolist())
+        assert found == set(expected), params
 
 
 def check_lists_keep_to_their_place(launcher, device="cpu", count=5, room=64):

@@ -41,10 +41,11 @@ LIMITS = {
     "sampler_adjust": Limits(32),  # 256 threads, as all of the sampler: 8
     "sampler_count": Limits(32),
     "sampler_cut": Limits(48),
+    "sampler_exclude": Limits(40),
     "sampler_draw": Limits(40),
     "sampler_gather": Limits(64),
     "sampler_rank": Limits(40),
-    "sampler_scan": Limits(32),
+    "sampler_scan": Limits(40),
     "selftest": Limits(32, TENSOR_CORES),
 }
 

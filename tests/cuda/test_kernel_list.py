@@ -10,6 +10,7 @@ from paged_serve.protocol.messages.config import ModelConfig
 from paged_serve.protocol.messages.message import pack_ids
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 from paged_serve.protocol.messages.worker import Chunk, SchedulerOutput
+from paged_serve.protocol.messages.xtc import Xtc
 from paged_serve.workers.backends.cuda.backend import CudaBackend
 from paged_serve.workers.backends.cuda.kernel_list import load_kernels
 from paged_serve.workers.backends.cuda.sampler import DeviceSampler
@@ -26,7 +27,14 @@ from .test_cuda_backend import MODELS
 
 FP8 = torch.float8_e4m3fn
 ALL_OF_IT = SamplingParams(
-    top_k=9, top_p=0.8, min_p=0.01, repetition_penalty=1.2, logprobs=2, prompt_logprobs=1, logit_bias={3: 1.0}
+    top_k=9,
+    top_p=0.8,
+    min_p=0.01,
+    repetition_penalty=1.2,
+    logprobs=2,
+    prompt_logprobs=1,
+    logit_bias={3: 1.0},
+    xtc=Xtc(probability=1.0, threshold=0.1),
 )
 NUM_BLOCKS, BLOCK_SIZE = 64, 16  # of new_row
 ALONE = TensorParallelGroup()

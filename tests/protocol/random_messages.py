@@ -8,11 +8,13 @@ from typing import Any
 
 from msgspec import inspect
 
+from paged_serve.protocol.messages.dry import Dry
 from paged_serve.protocol.messages.engine_core import EngineCoreRequest, Logprobs, TokenColumns
 from paged_serve.protocol.messages.sampling_params import RepetitionDetection, SamplingParams
 from paged_serve.protocol.messages.structured_outputs import Grammar, StructuredOutputsParams
 from paged_serve.protocol.messages.thinking import ThinkingBudget
 from paged_serve.protocol.messages.worker import NewRow, RowLogprobs, RowPromptLogprobs, SchedulerOutput
+from paged_serve.protocol.messages.xtc import Xtc
 
 PATTERNED = ("*", "POST", "https://a.example:8443", "*.example", "/llm")
 
@@ -50,6 +52,8 @@ def sampling_params(rng: random.Random) -> SamplingParams:
         logprobs=None if ids else rng.choice([None, 0, 20]),
         logprob_token_ids=ids,
         skip_special_tokens=rng.random() < 0.5,
+        dry=rng.choice([None, Dry(multiplier=0.8, breaker_token_ids=ids)]),
+        xtc=rng.choice([None, Xtc(probability=0.5)]),
         repetition_detection=rng.choice([None, RepetitionDetection(max_pattern_size=3, min_count=2)]),
     )
 
@@ -65,6 +69,8 @@ def constrained(cls: Any, values: dict[str, Any], rng: random.Random) -> dict[st
         values |= {"ranks": column(rng, rows)}
     elif cls is RepetitionDetection:
         values |= {"max_pattern_size": rng.randint(8, 16), "min_pattern_size": rng.randint(0, 8), "min_count": 2 + rows}
+    elif cls is Dry:
+        values |= {"sequence_breakers": ("é", ":")[:rows]}
     elif cls is ThinkingBudget:
         values |= {name: tuple(rng.randrange(99) for _ in range(rng.randint(1, 3))) for name in ("begin", "end")}
     elif cls is RowLogprobs:

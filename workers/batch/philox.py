@@ -32,12 +32,16 @@ def philox4x32(counter: NDArray[np.uint64], key: NDArray[np.uint64]) -> NDArray[
     return np.stack((c0, c1, c2, c3))
 
 
-def uniforms(seeds: NDArray[np.int64], positions: NDArray[np.int64]) -> NDArray[np.float64]:
-    """One number of [0, 1) with 53 random bits for each (seed, output position); both [n], not negative."""
+def uniforms(seeds: NDArray[np.int64], positions: NDArray[np.int64], stream: int = 0) -> NDArray[np.float64]:
+    """One number of [0, 1) with 53 random bits for each (seed, output position); both [n], not negative.
+
+    Numbers of another `stream` are independent of these.
+    """
     key = seeds.astype(np.uint64)
     counter = np.zeros((4, len(seeds)), np.uint64)
     counter[0] = positions.astype(np.uint64) & _LOW_32
     counter[1] = positions.astype(np.uint64) >> _32
+    counter[2] = stream
     words = philox4x32(counter, np.stack((key & _LOW_32, key >> _32)))
     high, low = words[0] >> np.uint64(5), words[1] >> np.uint64(6)  # 27 and 26 bits
     uniform: NDArray[np.float64] = (high.astype(np.float64) * 2.0**26 + low.astype(np.float64)) * 2.0**-53

@@ -81,6 +81,10 @@ class RequestRows:
         """The row's output tokens so far."""
         return self.token_ids[row, self.prompt_len[row] : self.length[row]]
 
+    def tokens(self, row: int) -> NDArray[np.int32]:
+        """The row's prompt and output so far."""
+        return self.token_ids[row, : self.length[row]]
+
     def next_positions(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """The output position that each row's next token will have; 0 is the first."""
         return self.length[rows] - self.prompt_len[rows]

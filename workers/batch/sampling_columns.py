@@ -11,9 +11,12 @@ from .grammars import Grammars, RowGrammar
 from .penalties import Penalties
 from .philox import uniforms
 from .reasoning import Reasoning
+from .repetitions import Repetitions
 from .token_constraints import Constraints
 
 NO_LOGPROBS = -2
+NO_EXCLUSION = 2.0  # a threshold that no share of the mass reaches
+_EXCLUSIONS = 1  # their stream of random numbers
 _BLOCK = 64  # random numbers made at once for a row: Philox costs the same for one position as for 64
 
 
@@ -28,11 +31,14 @@ class SamplingColumns:
         self.log_min_p = np.full(num_rows, -np.inf, np.float32)  # -inf: off
         self.top_k = np.zeros(num_rows, np.int64)  # 0: off
         self.top_p = np.ones(num_rows, np.float64)
+        self.xtc_probability = np.zeros(num_rows, np.float64)  # 0: off
+        self.xtc_threshold = np.full(num_rows, NO_EXCLUSION, np.float64)
         self.seed = np.zeros(num_rows, np.int64)
         self.logprobs = np.full(num_rows, NO_LOGPROBS, np.int64)
         self.logprob_tokens: list[NDArray[np.int64] | None] = [None] * num_rows  # those named, in place of the best
-        self.adjusted = np.zeros(num_rows, np.bool_)  # has penalties, constraints, a grammar or a budget
+        self.adjusted = np.zeros(num_rows, np.bool_)  # has one of what follows
         self.penalties: list[Penalties | None] = [None] * num_rows
+        self.repetitions: list[Repetitions | None] = [None] * num_rows
         self.constraints: list[Constraints | None] = [None] * num_rows
         self.grammars: list[RowGrammar | None] = [None] * num_rows
         self.reasonings: list[Reasoning | None] = [None] * num_rows  # of those with a budget
@@ -54,19 +60,23 @@ class SamplingColumns:
         self.log_min_p[row] = math.log(params.min_p) if params.min_p > 0 else -np.inf
         self.top_k[row] = params.top_k if 0 < params.top_k < self.vocab_size else 0
         self.top_p[row] = params.top_p
+        self.xtc_probability[row], self.xtc_threshold[row] = 0.0, NO_EXCLUSION
+        if (xtc := params.xtc) is not None:
+            self.xtc_probability[row], self.xtc_threshold[row] = xtc.probability, xtc.threshold
         self.seed[row] = seed
         self.logprobs[row] = NO_LOGPROBS if params.logprobs is None else params.logprobs
         self.logprob_tokens[row] = None
         if params.logprob_token_ids:
             self.logprobs[row], self.logprob_tokens[row] = 0, np.array(params.logprob_token_ids, np.int64)
         self.penalties[row] = Penalties.prepare(params, token_ids, prompt_len, self.vocab_size)
+        self.repetitions[row] = Repetitions.prepare(params.dry, self.vocab_size)
         self.constraints[row] = Constraints.prepare(params, eos_token_ids, self.vocab_size)
         output = token_ids[prompt_len:].tolist()
         self.reasonings[row] = Reasoning.prepare(params.thinking, self.vocab_size, output)
         self.grammars[row] = None
         if params.grammar is not None and self._grammars is not None:
             self.grammars[row] = self._grammars.prepare(params.grammar, output)
-        rare = (self.penalties, self.constraints, self.grammars, self.reasonings)
+        rare = (self.penalties, self.repetitions, self.constraints, self.grammars, self.reasonings)
         self.adjusted[row] = any(each[row] is not None for each in rare)
         self._random_block[row] = -1
 
@@ -112,6 +122,16 @@ class SamplingColumns:
         if len(stale):
             self._fill(stale, blocks[self._random_block[rows] != blocks])
         return self._random[rows, positions % _BLOCK]
+
+    def exclusions(self, rows: NDArray[np.int64], positions: NDArray[np.int64]) -> NDArray[np.float64]:
+        """The share of the mass from which tokens are excluded in this step; above 1: none are. All [n]."""
+        probability = self.xtc_probability[rows]
+        thresholds = np.full(len(rows), NO_EXCLUSION)
+        asked = np.flatnonzero(probability > 0.0)
+        if len(asked):
+            happens = uniforms(self.seed[rows[asked]], positions[asked], _EXCLUSIONS) < probability[asked]
+            thresholds[asked[happens]] = self.xtc_threshold[rows[asked[happens]]]
+        return thresholds
 
     def _fill(self, rows: NDArray[np.int64], blocks: NDArray[np.int64]) -> None:
         positions = blocks[:, None] * _BLOCK + np.arange(_BLOCK)

@@ -7,7 +7,7 @@ from ..batch.sampling_columns import SamplingColumns
 from .draw import draw
 from .logprobs import TokenLogprobs, token_logprobs
 from .probabilities import WeightBuffer
-from .truncation import apply_min_p, apply_top_k, apply_top_p
+from .truncation import apply_min_p, apply_top_k, apply_top_p, apply_xtc
 
 
 class NumpyPasses:
@@ -33,6 +33,7 @@ class NumpyPasses:
         rows: NDArray[np.int64],
         columns: SamplingColumns,
         random: NDArray[np.float64],
+        exclusions: NDArray[np.float64],
     ) -> NDArray[np.int64]:
         tokens = np.empty(len(indices), np.int64)
         for start in range(0, len(indices), self._buffer.rows):
@@ -41,7 +42,9 @@ class NumpyPasses:
             # A batch of plain rows is contiguous: a slice of it is a view, where an index array would copy.
             whole = len(part) == part[-1] - part[0] + 1
             chosen = logits[part[0] : part[-1] + 1] if whole else logits[part]
-            tokens[slab] = draw(self._weights(chosen, best[slab], rows[slab], columns), random[slab])
+            weights = self._weights(chosen, best[slab], rows[slab], columns)
+            apply_xtc(weights, chosen, exclusions[slab])
+            tokens[slab] = draw(weights, random[slab])
         return tokens
 
     def logprobs(

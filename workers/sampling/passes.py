@@ -31,8 +31,9 @@ class Passes(Protocol):
         rows: NDArray[np.int64],
         columns: SamplingColumns,
         random: NDArray[np.float64],
+        exclusions: NDArray[np.float64],
     ) -> NDArray[np.int64]:
-        """A token for each of the logits' rows at `indices`; `best`, `rows` and `random` are theirs, in that order.
+        """A token for each of the logits' rows at `indices`; `best`, `rows`, `random` and `exclusions` are theirs.
 
         Some logit of a row is finite, the others may be -infinity.
         """

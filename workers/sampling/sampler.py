@@ -3,9 +3,9 @@
 1. log-probabilities, where asked for, from the raw logits: they describe the model, not the request's parameters;
 2. the end of reasoning where it is forced, and then nothing else of this step; else the grammar, allowed tokens, bad
    words, min_tokens, logit_bias (`reasoning`, `grammars`, `constraints`);
-3. repetition, frequency and presence penalties (`penalties`);
+3. repetition, frequency and presence penalties (`penalties`), then what would repeat the text (`repetitions`);
 4. greedy rows take the best token, the lowest id among equals, and are done;
-5. temperature, then min-p, then top-k, then top-p (`truncation`);
+5. temperature, then min-p, then top-k, then top-p, then XTC (`truncation`);
 6. a draw with the random number of (the request's seed, the output position) (`philox`, `draw`).
 
 A row's result depends on its own logits, parameters, tokens and seed, bit for bit. Logits that are not finite, and
@@ -64,8 +64,9 @@ class Sampler:
         best[bad] = 0
         drawn = np.flatnonzero(~columns.greedy[rows] & ~bad)
         if len(drawn):
-            random = columns.random(rows[drawn], state.next_positions(rows[drawn]))
-            best[drawn] = self._passes.draw(host, best[drawn], drawn, rows[drawn], columns, random)
+            positions = state.next_positions(rows[drawn])
+            numbers = columns.random(rows[drawn], positions), columns.exclusions(rows[drawn], positions)
+            best[drawn] = self._passes.draw(host, best[drawn], drawn, rows[drawn], columns, *numbers)
         logprobs = {}
         if len(wanted):
             is_raw = columns.adjusted[rows[wanted]]
@@ -154,3 +155,5 @@ def _adjust(host: NDArray[np.float32], indices: NDArray[np.int64], rows: NDArray
             constraints.apply(host[index], state.output(row))
         if penalties is not None:
             penalties.apply(host[index])
+        if (repetitions := columns.repetitions[row]) is not None:
+            repetitions.apply(host[index], state.tokens(row))

@@ -1,9 +1,12 @@
-"""min-p, top-k and top-p: which tokens stay in the draw. All work on weights exp((logit - max) / temperature).
+"""min-p, top-k, top-p and XTC: which tokens stay in the draw. All work on weights exp((logit - max) / temperature).
 
 min-p keeps the tokens at least `min_p` times as likely as the most likely one. top-k keeps the first k tokens of
 the rank order: by logit, equal logits by lower id. top-p then keeps the shortest beginning of that order whose mass
 reaches `top_p` of what min-p and top-k left; the token that reaches it stays, so one always does. Of a tie at the
 border the lower ids stay, never all of them and never a random one.
+
+XTC, in the steps in which it happens, drops what is at least as likely as its threshold, but for the last of these in
+rank order (p-e-w, https://github.com/oobabooga/text-generation-webui/pull/6335).
 """
 
 import numpy as np
@@ -45,6 +48,18 @@ def apply_top_p(weights: NDArray[np.float32], logits: NDArray[np.float32], top_p
         whole = np.cumsum(_descending(own[flat], vocab_size).astype(np.float64), axis=1)
         kept[flat] = np.minimum(_prefix(whole, goal[flat]), vocab_size)
     _keep_first(weights, logits, kept)
+
+
+def apply_xtc(weights: NDArray[np.float32], logits: NDArray[np.float32], thresholds: NDArray[np.float64]) -> None:
+    """Zero, in place, the weights that XTC excludes; thresholds [m] of the whole mass, above 1: nothing."""
+    for row in np.flatnonzero(thresholds <= 1.0):
+        own = weights[row, : logits.shape[1]]
+        goal = thresholds[row] * tile_sums(weights[row : row + 1])[0, -1]
+        likely = np.flatnonzero((own > 0.0) & (own >= goal))
+        if len(likely) > 1:
+            ranked = logits[row, likely]
+            last = likely[ranked == ranked.min()][-1]
+            own[likely[likely != last]] = 0.0
 
 
 def _descending(values: NDArray[np.float32], count: int) -> NDArray[np.float32]:

@@ -1,4 +1,4 @@
-// What is kept of a row's distribution: weights, their mass tile by tile, and the cut of min-p, top-k and top-p.
+// What is kept of a row's distribution: weights, their mass tile by tile, the cut of min-p, top-k and top-p, and XTC.
 #pragma once
 #include "sampling/rows.h"
 
@@ -162,6 +162,26 @@ inline Cut cut_of(Row& row, const Weights& weights, int64_t top_k, double top_p)
     cut = count ? cut_at(row, row.best[count - 1]) : cut_by_halving(row, weights, goal);
   }
   return cut;
+}
+
+// XTC: of the kept tokens that have at least `threshold` of the mass only the last in rank order stays. The row's logits
+// become a copy without the others.
+inline void exclude(Row& row, const Weights& weights, const Cut& cut, double threshold) {
+  alignas(64) float tile[TILE];
+  const double goal = threshold * sum_tiles(row, weights, cut);
+  row.best.clear();
+  for (int t = 0; t < row.tiles; t++) {
+    if (row.maxima[t] < cut.logit) continue;
+    tile_weights(row, weights, cut, t, tile);
+    for (int i = 0; i < row.size(t); i++)
+      if (tile[i] > 0.0f && tile[i] >= goal) row.best.push_back(key_of(row.logits[row.start(t) + i], row.start(t) + i));
+  }
+  if (row.best.size() < 2) return;
+  const Key last = *std::max_element(row.best.begin(), row.best.end());
+  row.changed.assign(row.logits, row.logits + row.vocab);
+  for (const Key key : row.best)
+    if (key != last) row.changed[token_of(key)] = -INF;
+  row.logits = row.changed.data();
 }
 
 }  // namespace sampling

@@ -41,6 +41,7 @@ struct Row {
   std::vector<Key> best;       // in rank order, as far as they were asked for
   std::vector<float> ordered;  // scratch of nth_maximum
   std::vector<float> weights;  // [tiles * TILE], scratch of cut_by_halving
+  std::vector<float> changed;  // [vocab], the logits without what XTC excludes
 
   int start(int tile) const { return tile * TILE; }
   int size(int tile) const { return std::min(TILE, vocab - tile * TILE); }

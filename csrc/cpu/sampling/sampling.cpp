@@ -123,7 +123,9 @@ void draw_tokens(Pool* pool, const DrawParams* p) {
       scan(row, p->logits + p->indices[i] * p->stride, p->vocab);
       const int64_t r = p->rows[i];
       const Weights weights = {row.top, p->temperature[r], std::max(p->log_min_p[r], LEAST_EXPONENT)};
-      p->tokens[i] = draw(row, weights, cut_of(row, weights, p->top_k[r], p->top_p[r]), p->uniform[i]);
+      const Cut cut = cut_of(row, weights, p->top_k[r], p->top_p[r]);
+      if (p->exclusions[i] <= 1.0) exclude(row, weights, cut, p->exclusions[i]);
+      p->tokens[i] = draw(row, weights, cut, p->uniform[i]);
     }
   });
 }

@@ -1,5 +1,5 @@
 // Applies what requests forbid, favour and penalise, in place and before the scan: sampler.cuh.
-// Order: allowed tokens, forbidden tokens, biases, penalties. Whatever is not finite becomes NaN and stays it, so that
+// Order: allowed tokens, forbidden tokens, biases, penalties, repetitions. Whatever is not finite becomes NaN and stays it, so that
 // the scan finds it. Grid: x slices, y adjustments. Bytes: 4 * vocab read, and what changes written.
 #include "sampler/adjust.cuh"
 
@@ -32,9 +32,13 @@ KERNEL(sampler_adjust, AdjustParams) {
     if (is_here(token)) logits[token] += __uint_as_float(p.words[a.biased + a.num_biased + i]);
   }
   __syncthreads();
-  if (!a.seen) return;
-  for (int i = threadIdx.x; i < a.seen[0].count; i += THREADS) {
+  for (int i = threadIdx.x; a.seen && i < a.seen[0].count; i += THREADS) {
     const Seen seen = a.seen[1 + i];
     if (is_here(seen.token)) logits[seen.token] = penalised(logits[seen.token], seen.count, a);
+  }
+  __syncthreads();
+  for (int i = threadIdx.x; i < a.num_repeating; i += THREADS) {
+    const int token = p.words[a.repeating + i];
+    if (is_here(token)) logits[token] -= __uint_as_float(p.words[a.repeating + a.num_repeating + i]);
   }
 }

@@ -14,6 +14,7 @@ struct Adjustment {
   int32_t forbidden, num_forbidden;  // where in `words`: token ids
   int32_t biased, num_biased;        // where in `words`: token ids, then as many float biases
   float repetition, frequency, presence;
+  int32_t repeating, num_repeating;  // as `biased`, what is subtracted
   int32_t unused;
 };
 

@@ -29,16 +29,19 @@ DEVICE void sum_tiles(const SamplerParams& p, const float* logits, const Weights
   }
 }
 
-// Writes for all threads to `scratch`: the tile, the rest of the target in it, how many of its ties stay.
+// Writes for all threads to `scratch`: the tile, the rest of the target in it, which of its ties stay.
 DEVICE void find_tile(const SamplerParams& p, const SamplerState& state, uint64_t tie, const uint64_t* tiles, Scratch& scratch) {
   const int num_tiles = tiles_of(p.vocab), share = (num_tiles + THREADS - 1) / THREADS;
   const int from = threadIdx.x * share, to = min(from + share, num_tiles);
   uint64_t ties = 0, own = 0, total;
   for (int tile = from; tile < to; tile++) ties += tiles[tile] / ONE_TIE;
   uint64_t ties_before = block_prefix(ties, scratch, total);
-  const auto kept = [&](uint64_t in_tile, uint64_t earlier) {
-    const uint64_t room = state.cut_ties > earlier ? state.cut_ties - earlier : 0;
+  const auto first = [](uint64_t in_tile, uint64_t earlier, uint32_t number) {  // of its ties, among the first `number`
+    const uint64_t room = number > earlier ? number - earlier : 0;
     return in_tile < room ? in_tile : room;
+  };
+  const auto kept = [&](uint64_t in_tile, uint64_t earlier) {
+    return first(in_tile, earlier, state.cut_ties) - first(in_tile, earlier, state.skipped_ties);
   };
   for (int tile = from; tile < to; tile++) own += tiles[tile] % ONE_TIE;
   own += kept(ties, ties_before) * tie;
@@ -49,7 +52,9 @@ DEVICE void find_tile(const SamplerParams& p, const SamplerState& state, uint64_
       const uint64_t here = tiles[tile] / ONE_TIE, stay = kept(here, ties_before);
       const uint64_t mass = tiles[tile] % ONE_TIE + stay * tie;
       if (target < before + mass) {
-        scratch.place = tile, scratch.left = target - before, scratch.ties = uint32_t(stay);
+        scratch.place = tile, scratch.left = target - before;
+        scratch.skipped = uint32_t(first(here, ties_before, state.skipped_ties));
+        scratch.ties = scratch.skipped + uint32_t(stay);
         break;
       }
       before += mass, ties_before += here;
@@ -68,7 +73,8 @@ DEVICE void draw_in_tile(const SamplerParams& p, const float* logits, const Weig
 #pragma unroll
   for (int i = 0; i < TILE_PARTS; i++) {
     const uint32_t key = key_of(part[i]), tied = __ballot_sync(ALL_LANES, key == cut);
-    const bool stays = key > cut || (key == cut && ties + __popc(tied & lower_lanes) < scratch.ties);
+    const uint32_t tie = ties + __popc(tied & lower_lanes);
+    const bool stays = key > cut || (key == cut && tie >= scratch.skipped && tie < scratch.ties);
     const uint64_t own = stays ? weights(part[i]) : 0, sum = warp_prefix(own);
     if (sum > left && sum - own <= left)
       p.token_ids[p.rows[blockIdx.y].index] = scratch.place * TILE + i * 32 + threadIdx.x % 32;

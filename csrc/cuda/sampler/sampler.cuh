@@ -7,8 +7,8 @@
 //            the exponential included: a device and the emulator give the same bits.
 //            A weight below 2^-44 counts as none: such a token would come once in 10^13 draws.
 // Rank order Higher logit first, equal logits by lower id.
-// Launches   [adjust], scan, then for rows that ask: [3 cuts by count], [3 cuts by mass], [draw], [count]; for
-//            log-probabilities scan, rank, [3 cuts, gather] over raw logits.
+// Launches   [adjust], scan, then for rows that ask: [3 cuts by count], [3 cuts by mass], [3 to exclude],
+//            [draw], [count]; for log-probabilities scan, rank, [3 cuts, gather] over raw logits.
 // Grid       x: slices, y: rows. Rows that a launch does not concern end at once.
 // Bytes      4 * vocab a row and launch; floor at 4.3 TB/s: 15 us a launch for 128 rows of 131,072.
 //
@@ -27,6 +27,7 @@ struct SamplerRow {
   int64_t seed;
   int64_t position;  // of the token in the output; the scan counts it on
   double top_p;      // 1: off
+  double xtc_probability, xtc_threshold;  // 0: off
   float temperature;
   float log_min_p;  // -infinity: off
   int32_t top_k;    // 0: off
@@ -39,8 +40,9 @@ struct SamplerRow {
 struct SamplerState {
   uint64_t uniform;  // the row's random number of [0, 1) in units of 2^-64
   uint64_t goal;     // of a descent: what the tokens from `prefix` on have still to bring
-  uint64_t total;    // mass of all tokens
+  uint64_t total;    // mass of all tokens; for XTC, of those above the cut
   uint64_t rank;     // tokens before the chosen one
+  uint64_t last;     // place of the only one that stays of those that XTC means
   float top;
   float chosen;  // logit of the chosen token
   uint32_t bad;
@@ -48,11 +50,13 @@ struct SamplerState {
   uint32_t cut_ties;  // so many that are equal to it, lowest ids first
   uint32_t prefix;
   uint32_t gathered;
+  uint32_t is_excluding;
+  uint32_t skipped_ties;  // of the cut's, lowest ids first
   uint32_t unused;
 };
 
 struct SamplerParams {
-  const float* logits;     // [sources, stride]
+  float* logits;           // [sources, stride]
   SamplerRow* rows;        // [rows]
   SamplerState* states;    // [rows]
   uint64_t* partials;      // [rows, slices]
@@ -150,7 +154,7 @@ DEVICE void load_tile(float (&part)[TILE_PARTS], const float* logits, int tile, 
 struct Scratch {
   uint64_t sums[WARPS];
   uint64_t left;  // written by its owner for the others
-  uint32_t ties;
+  uint32_t skipped, ties;
   int32_t place;
 };
 

@@ -5,9 +5,11 @@
 
 static_assert(SHARED_BYTES == sizeof(Scratch));
 
+constexpr uint32_t EXCLUSIONS = 1;  // the stream of random numbers that XTC has
+
 // 64 random bits of (seed, position), by Philox4x32-10; the first 53 are those of the host's sampler, the rest is zero.
-DEVICE uint64_t uniform_of(uint64_t seed, uint64_t position) {
-  uint32_t c0 = uint32_t(position), c1 = uint32_t(position >> 32), c2 = 0, c3 = 0;
+DEVICE uint64_t uniform_of(uint64_t seed, uint64_t position, uint32_t stream) {
+  uint32_t c0 = uint32_t(position), c1 = uint32_t(position >> 32), c2 = stream, c3 = 0;
   uint32_t k0 = uint32_t(seed), k1 = uint32_t(seed >> 32);
   for (int round = 0; round < 10; round++) {
     const uint32_t high0 = __umulhi(c0, 0xd2511f53u), low0 = c0 * 0xd2511f53u;
@@ -41,7 +43,11 @@ DEVICE uint64_t block_max(uint64_t x, Scratch& scratch) {
 DEVICE void start_row(const SamplerParams& p, uint64_t best) {
   SamplerRow& row = p.rows[blockIdx.y];
   SamplerState state = {};
-  state.uniform = uniform_of(row.seed, row.position);
+  state.uniform = uniform_of(row.seed, row.position, 0);
+  if (row.xtc_probability > 0.) {
+    const uint64_t number = uniform_of(row.seed, row.position, EXCLUSIONS) >> 11;
+    state.is_excluding = double(number) * 0x1p-53 < row.xtc_probability;
+  }
   state.top = logit_of(uint32_t(best >> 32));
   state.bad = best == NOT_FINITE || best >> 32 == KEY_OF_MASKED;
   p.states[blockIdx.y] = state;

@@ -23,6 +23,7 @@ def prompt_bytes(num_tokens: int, params: SamplingParams, *, is_shown: bool) -> 
     """Of one prompt with its parameters, on all its ways; `is_shown`: the answer repeats it for each choice."""
     named = len(params.allowed_token_ids or ()) + len(params.logit_bias or ())
     named += sum(map(len, params.bad_words_token_ids)) + len(params.stop_token_ids)
+    named += 0 if params.dry is None else len(params.dry.breaker_token_ids)
     size = params.n * SEQUENCE_BYTES + num_tokens * PROMPT_TOKEN_BYTES + named * NAMED_TOKEN_BYTES
     if params.grammar is not None:
         size += len(params.grammar.source) * GRAMMAR_CHAR_BYTES

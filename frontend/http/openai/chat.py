@@ -24,7 +24,7 @@ from .pieces import Piece
 from .request.custom_tools import WithCustomTools
 from .request.functions import names_function, with_tools
 from .request.prompts import chat_tokens
-from .request.sampling_params import chat_params
+from .request.sampling_params import chat_params, size_of_work
 from .request.schemas import ChatCompletionRequest, ChatFields, without_prompt
 from .request.structured_outputs import grammar_of
 from .request.truncation import limit_of
@@ -62,7 +62,7 @@ async def chat_prompt(service: Service, body: ChatCompletionRequest, raw: bytes,
     grammar, warnings = await grammar_of(service, body, choice.form(service.formats.tools), reading)
     if choice.callable and service.formats.tools is None:
         warnings = [*warnings, NO_FORMAT]
-    params = await service.off_loop(len(raw), chat_params, service, body, max_tokens, grammar)
+    params = await service.off_loop(size_of_work(body, len(raw)), chat_params, service, body, max_tokens, grammar)
     begins = reading is not None and reading.begins_in_reasoning
     params = with_thinking(params, service.formats, service.tokenizer, ids, begins=begins)
     params.check_vocabulary(service.engine.limits.vocab_size)

@@ -26,7 +26,7 @@ from .generation import Generation, Prompt
 from .pieces import Piece
 from .request.infill import with_suffix
 from .request.prompts import split_prompt
-from .request.sampling_params import COMPLETION_MAX_TOKENS, completion_params
+from .request.sampling_params import COMPLETION_MAX_TOKENS, completion_params, size_of_work
 from .request.schemas import CompletionRequest, without_prompt
 from .request.structured_outputs import grammar_of
 from .request.truncation import limit_of
@@ -51,7 +51,9 @@ async def completion_prompts(service: Service, body: CompletionRequest, size: in
             len(ids), body.max_tokens, COMPLETION_MAX_TOKENS, service.max_model_len, "prompt"
         )
         if max_tokens not in params:
-            params[max_tokens] = await service.off_loop(size, completion_params, service, body, max_tokens, grammar)
+            params[max_tokens] = await service.off_loop(
+                size_of_work(body, size), completion_params, service, body, max_tokens, grammar
+            )
             params[max_tokens].check_vocabulary(service.engine.limits.vocab_size)
             check_num_named_tokens(params[max_tokens], len(given))
         is_whole = limit.kept is None or len(ids) < limit.kept

@@ -196,6 +196,16 @@ def test_bad_words_are_forbidden_with_and_without_a_space(byte_level):
     assert {byte_level.decode(ids) for ids in forbidden} == {"flies", " flies"}
 
 
+def test_tokens_with_a_text_in_them_are_found_by_their_bytes(byte_level, sentence_piece):
+    for tokenizer in (byte_level, sentence_piece):
+        for text in (" fl", "ies", ":", "no token has this", "\n"):
+            expected = {token for token in range(tokenizer.vocab_size) if text.encode() in tokenizer.token_bytes(token)}
+            found = tokenizer.tokens_with(text)
+            assert set(found) == (expected or set(tokenizer.encode(text, add_special_tokens=False)[-1:]))
+            assert tokenizer.tokens_with(text) == found
+    assert len(byte_level.tokens_with(" fl")) > 0
+
+
 def test_the_beginning_of_sequence_token_follows_the_tokenizer_config(sentence_piece):
     assert sentence_piece.encode("a")[0] == sentence_piece.token_id("<s>")
     assert sentence_piece.encode("a", add_special_tokens=False)[0] == sentence_piece.token_id("a")

@@ -83,6 +83,8 @@ NESTED = {
     "grammar",
     "thinking",
     "repetition_detection",
+    "dry",
+    "xtc",
 }  # a map or list on the wire, an object of their own in Python
 
 

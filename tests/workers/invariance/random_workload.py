@@ -8,10 +8,12 @@ import torch
 from msgspec import structs
 
 from paged_serve.protocol.messages.config import CacheConfig, Config, SchedulerConfig
+from paged_serve.protocol.messages.dry import Dry
 from paged_serve.protocol.messages.engine_core import EngineCoreRequest
 from paged_serve.protocol.messages.message import pack_ids
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 from paged_serve.protocol.messages.thinking import ThinkingBudget
+from paged_serve.protocol.messages.xtc import Xtc
 from paged_serve.workers.kernels.cpu import library as cpu
 
 MAX_MODEL_LEN = 1400
@@ -189,6 +191,11 @@ def draw_params(rng: random.Random, vocab_size: int, prompt_len: int, grows: boo
         options["thinking"] = ThinkingBudget(own.randint(0, 12), begin, end, own.choice((None, 0, 4)))
     if own.random() < 0.1:
         options |= {"logprobs": 3, "logprob_token_ids": tuple(own.sample(range(vocab_size), 3))}
+    if own.random() < 0.1:
+        options["xtc"] = Xtc(probability=own.choice((0.3, 1.0)), threshold=own.choice((0.01, 0.1)))
+    if own.random() < 0.1:
+        breakers = tuple(own.sample(range(vocab_size), 20))
+        options["dry"] = Dry(multiplier=own.uniform(0.5, 4), allowed_length=1, breaker_token_ids=breakers)
     return SamplingParams(**options)
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from paged_serve.protocol.messages.sampling_params import SamplingParams
+from paged_serve.protocol.messages.xtc import Xtc
 from paged_serve.workers.kernels.cpu.sampling import draw_tokens, mask_logits, scan_logits, token_logprobs
 from paged_serve.workers.sampling.numpy_passes import NumpyPasses
 from paged_serve.workers.sampling.ordering import best, rank_of, token_of
@@ -28,7 +29,10 @@ def apart(logits):
 
 
 def draw(pool, logits, params, uniform):
-    """A token for each row of `logits`, whose parameters are `params` and whose random number is `uniform`."""
+    """A token for each row of `logits`, whose parameters are `params` and whose random number is `uniform`.
+
+    In each the XTC happens that it asks for.
+    """
     count = len(logits)
     return draw_tokens(
         pool,
@@ -40,11 +44,14 @@ def draw(pool, logits, params, uniform):
         np.array([max(one.top_k, 0) for one in params], np.int64),
         np.array([one.top_p for one in params]),
         np.asarray(uniform, np.float64),
+        np.array([2.0 if one.xtc is None else one.xtc.threshold for one in params]),
     )
 
 
 def expected_token(logits, params, uniform):
     weights = oracle.kept_weights(list(logits), params)
+    if params.xtc is not None:
+        weights = oracle.without_top_choices(weights, params.xtc.threshold)
     left = uniform * sum(weights.values())
     for token in sorted(weights):
         left -= weights[token]
@@ -95,6 +102,9 @@ PARAMS = {
     "top-k of more than the tiles": SamplingParams(top_k=700, top_p=0.6),
     "all three": SamplingParams(top_k=50, top_p=0.8, min_p=0.02, temperature=1.4),
     "min-p": SamplingParams(min_p=0.1),
+    "xtc": SamplingParams(xtc=Xtc(probability=1.0, threshold=0.013)),
+    "xtc of top-p": SamplingParams(xtc=Xtc(probability=1.0, threshold=0.0017), top_p=0.7),
+    "xtc of everything": SamplingParams(xtc=Xtc(probability=1.0, threshold=0.0), top_k=40, min_p=0.02),
 }
 
 

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 
+from paged_serve.protocol.messages.dry import Dry
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 
 MASK = 0xFFFFFFFF
@@ -19,8 +20,8 @@ def philox(counter: tuple[int, int, int, int], key: tuple[int, int]) -> tuple[in
     return a, b, c, d
 
 
-def uniform(seed: int, position: int) -> float:
-    words = philox((position & MASK, position >> 32, 0, 0), (seed & MASK, seed >> 32))
+def uniform(seed: int, position: int, stream: int = 0) -> float:
+    words = philox((position & MASK, position >> 32, stream, 0), (seed & MASK, seed >> 32))
     return ((words[0] >> 5) * 2**26 + (words[1] >> 6)) / 2**53
 
 
@@ -45,7 +46,27 @@ def adjusted(logits, params: SamplingParams, prompt, output, eos=()) -> list[np.
         count = list(output).count(token)
         x[token] -= np.float32(params.frequency_penalty) * np.float32(count)
         x[token] -= np.float32(params.presence_penalty) * np.float32(count > 0)
+    for token, loss in repeating(params.dry, [*prompt, *output]).items():
+        x[token] -= np.float32(loss)
     return x
+
+
+def repeating(dry: Dry | None, text: list[int]) -> dict[int, float]:
+    """What each token loses that would continue a repetition."""
+    if dry is None or dry.multiplier == 0:
+        return {}
+    if dry.penalty_last_n >= 0:
+        text = text[len(text) - min(dry.penalty_last_n, len(text)) :]
+    longest: dict[int, int] = {}
+    for end in range(len(text) - 1):
+        length = 0
+        while length < 128 and length <= end and text[end - length] == text[len(text) - 1 - length]:
+            if text[end - length] in dry.breaker_token_ids:
+                break
+            length += 1
+        if length >= dry.allowed_length and text[end + 1] not in dry.breaker_token_ids:
+            longest[text[end + 1]] = max(length, longest.get(text[end + 1], 0))
+    return {token: min(dry.multiplier * dry.base ** (n - dry.allowed_length), 1e6) for token, n in longest.items()}
 
 
 def kept_weights(x: list[np.float32], params: SamplingParams) -> dict[int, float]:
@@ -64,7 +85,14 @@ def kept_weights(x: list[np.float32], params: SamplingParams) -> dict[int, float
             if mass >= goal:
                 ranked = ranked[:count]
                 break
-    return {token: weights[token] for token in ranked}
+    return {token: weights[token] for token in ranked}  # in rank order
+
+
+def without_top_choices(weights: dict[int, float], threshold: float) -> dict[int, float]:
+    """XTC, in a step in which it happens."""
+    goal = threshold * sum(weights.values())
+    likely = [token for token, weight in weights.items() if weight > 0 and weight >= goal]
+    return {token: weight for token, weight in weights.items() if token not in likely[:-1]}
 
 
 def sample(logits, params: SamplingParams, seed: int, prompt, output, eos=()) -> int | None:
@@ -75,6 +103,8 @@ def sample(logits, params: SamplingParams, seed: int, prompt, output, eos=()) ->
     if params.greedy:
         return min(range(len(x)), key=lambda token: (-x[token], token))
     weights = kept_weights(x, params)
+    if params.xtc is not None and uniform(seed, len(output), 1) < params.xtc.probability:
+        weights = without_top_choices(weights, params.xtc.threshold)
     left = uniform(seed, len(output)) * sum(weights.values())
     for token in sorted(weights):
         left -= weights[token]

@@ -9,11 +9,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from paged_serve.protocol.messages.dry import Dry
 from paged_serve.protocol.messages.message import pack_ids
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 from paged_serve.protocol.messages.structured_outputs import Grammar
 from paged_serve.protocol.messages.thinking import ThinkingBudget
 from paged_serve.protocol.messages.worker import NewRow
+from paged_serve.protocol.messages.xtc import Xtc
 from paged_serve.workers.backends.cpu.sampling import CpuPasses
 from paged_serve.workers.backends.cuda.sampler import DeviceSampler
 from paged_serve.workers.batch.grammars import Grammars
@@ -98,6 +100,14 @@ PARAMETERS = {
     "allowed": SamplingParams(allowed_token_ids=(3, 12, 31)),
     "bad words": SamplingParams(bad_words_token_ids=((9, 9, 1), (4,), (9, 8, 2), (5, 9, 9, 6))),
     "min_tokens": SamplingParams(min_tokens=5, stop_token_ids=(10, 11)),
+    "xtc": SamplingParams(xtc=Xtc(probability=1.0, threshold=0.03)),
+    "xtc at times": SamplingParams(xtc=Xtc(probability=0.4, threshold=0.11), temperature=1.6),
+    "xtc of everything": SamplingParams(xtc=Xtc(probability=1.0, threshold=0.0), top_k=9),
+    "xtc of what is cut": SamplingParams(xtc=Xtc(probability=1.0, threshold=0.02), top_k=40, top_p=0.9, min_p=0.01),
+    "xtc of two at most": SamplingParams(xtc=Xtc(probability=1.0, threshold=0.5), temperature=0.4),
+    "dry": SamplingParams(dry=Dry(multiplier=3.0, allowed_length=1)),
+    "dry of the end": SamplingParams(dry=Dry(multiplier=9.5, allowed_length=1, penalty_last_n=3), temperature=0.0),
+    "dry off": SamplingParams(dry=Dry(multiplier=9.5, penalty_last_n=0)),
     "min_tokens reached": SamplingParams(min_tokens=4, stop_token_ids=(10, 11)),
 }
 
@@ -130,6 +140,18 @@ mixtures = st.builds(
     bad_words_token_ids=st.lists(st.lists(token, min_size=1, max_size=3).map(tuple), max_size=4).map(tuple),
     logit_bias=st.one_of(st.none(), st.dictionaries(token, st.floats(-120, 120), max_size=4)),
     allowed_token_ids=st.one_of(st.none(), st.lists(token, min_size=1, max_size=20).map(tuple)),
+    xtc=st.one_of(st.none(), st.builds(Xtc, probability=st.floats(0, 1), threshold=st.floats(0.0013, 0.6))),
+    dry=st.one_of(
+        st.none(),
+        st.builds(
+            Dry,
+            multiplier=st.floats(0, 9),
+            base=st.floats(1, 3),
+            allowed_length=st.integers(1, 4),
+            penalty_last_n=st.integers(-1, 20),
+            breaker_token_ids=tokens.map(tuple),
+        ),
+    ),
 )
 requests = st.tuples(mixtures, st.integers(0, 2**63 - 1), tokens.filter(bool), tokens, st.integers(0, 2**16))
 
@@ -158,6 +180,7 @@ def test_a_row_has_the_same_bits_alone_and_in_any_batch(vocab_size):
         SamplingParams(min_p=0.02, top_p=0.99, logprobs=3),
         SamplingParams(top_k=20, repetition_penalty=1.4, logprobs=2),
         SamplingParams(top_k=20, frequency_penalty=1.4, logprob_token_ids=(7, 0, 7, 32)),
+        SamplingParams(xtc=Xtc(probability=0.9, threshold=0.01), logprobs=2),
         SamplingParams(),
     ]
     rng = np.random.default_rng(vocab_size)

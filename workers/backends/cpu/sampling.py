@@ -27,9 +27,10 @@ class CpuPasses:
         rows: NDArray[np.int64],
         columns: SamplingColumns,
         random: NDArray[np.float64],
+        exclusions: NDArray[np.float64],
     ) -> NDArray[np.int64]:
         chances = (columns.temperature, columns.log_min_p, columns.top_k, columns.top_p)
-        return draw_tokens(self._pool, logits, indices, rows, *chances, random)
+        return draw_tokens(self._pool, logits, indices, rows, *chances, random, exclusions)
 
     def logprobs(
         self,

@@ -5,9 +5,9 @@ host's sampler adds weights in float, a device adds them as integers: the two gi
 lies within about 10^-7 of a border between two. Devices agree with each other in every bit.
 
 Nothing here waits for the device, so that the next step can be launched from `PendingTokens.token_ids` before they
-are read. The device counts new tokens for the penalties itself. Only bad words of several tokens, grammars, and budgets
-that are nearly used up, are looked up by the host: `needs_tokens` is whether it must know the previous step's tokens
-first.
+are read. The device counts new tokens for the penalties itself. Only bad words of several tokens, grammars,
+repetitions, and budgets that are nearly used up, are looked up by the host: `needs_tokens` is whether it must know the
+previous step's tokens first.
 """
 
 import math
@@ -44,7 +44,8 @@ class DeviceSampler:
         columns = state.sampling
         for row, position in zip(rows.tolist(), state.next_positions(rows).tolist(), strict=True):
             reasoning = columns.reasonings[row]
-            if columns.grammars[row] is not None or (reasoning is not None and reasoning.may_force(position)):
+            looks_back = columns.grammars[row] is not None or columns.repetitions[row] is not None
+            if looks_back or (reasoning is not None and reasoning.may_force(position)):
                 return True
         constraints = (columns.constraints[row] for row in rows.tolist())
         return any(one is not None and any(len(prefix) for prefix, _ in one.bad_words) for one in constraints)
@@ -60,9 +61,9 @@ class DeviceSampler:
         token_ids = torch.empty(len(rows), dtype=torch.int64, device=self._device)
         bad = torch.empty(len(rows), dtype=torch.uint8, device=self._device)
         raw = logits
+        if len(records.logprobs) and (len(records.adjustments) or records.rows["xtc_probability"].any()):
+            raw = logits.clone()
         if len(records.adjustments):
-            if len(records.logprobs):
-                raw = logits.clone()
             self._kernels.adjust(logits, sent.adjustments, sent.words)
         self._draw(self._kernels.over(logits, sent.rows, token_ids, bad), records.rows)
         if len(records.adjustments) and records.adjustments["seen"].any():
@@ -96,6 +97,8 @@ class DeviceSampler:
             passes.cut(by_mass=False)
         if (drawn["top_p"] < 1).any():
             passes.cut(by_mass=True)
+        if drawn["xtc_probability"].any():
+            passes.exclude()
         if len(drawn):
             passes.draw()
 

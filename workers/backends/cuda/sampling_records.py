@@ -99,7 +99,7 @@ class RowRecords:
         found = np.zeros(len(rows), ROW)
         found["seed"] = columns.seed[rows]
         found["position"] = state.next_positions(rows)
-        for name in ("top_p", "temperature", "log_min_p", "top_k"):
+        for name in ("top_p", "xtc_probability", "xtc_threshold", "temperature", "log_min_p", "top_k"):
             found[name] = getattr(columns, name)[rows]
         found["flags"] = columns.greedy[rows] * GREEDY + columns.adjusted[rows] * MAY_BE_MASKED
         found["source"] = found["index"] = np.arange(len(rows))
@@ -165,6 +165,9 @@ class RowRecords:
             if penalties is not None:
                 for name in ("repetition", "frequency", "presence"):
                     record[name] = getattr(penalties, name)
+            if (repetitions := columns.repetitions[row]) is not None:
+                ids, lost = repetitions.after(state.tokens(row))
+                record["repeating"], record["num_repeating"] = put(ids.astype(np.int32), lost.view(np.int32)), len(ids)
         return found, np.concatenate(words)
 
 

@@ -39,17 +39,18 @@ def draw_tokens(
     top_k: NDArray[np.int64],
     top_p: NDArray[np.float64],
     uniform: NDArray[np.float64],
+    exclusions: NDArray[np.float64],
 ) -> NDArray[np.int64]:
-    """A token for each of the rows `indices` [n] of `logits`, drawn with `uniform` [n].
+    """A token for each of the rows `indices` [n] of `logits`, drawn with `uniform` [n] under `exclusions` [n].
 
-    `rows` [n] are their entries in the four columns, which SamplingColumns describes.
+    `rows` [n] are their entries in the four columns. SamplingColumns describes all of them.
     """
     assert _are(np.int64, indices, rows, top_k)
     assert _are(np.float32, temperature, log_min_p)
-    assert _are(np.float64, top_p, uniform)
-    assert len(indices) == len(rows) == len(uniform)
+    assert _are(np.float64, top_p, uniform, exclusions)
+    assert len(indices) == len(rows) == len(uniform) == len(exclusions)
     tokens = np.empty(len(indices), np.int64)
-    pointers = _pointers(logits, indices, rows, temperature, log_min_p, top_k, top_p, uniform, tokens)
+    pointers = _pointers(logits, indices, rows, temperature, log_min_p, top_k, top_p, uniform, exclusions, tokens)
     fields = DRAW(*pointers, _stride(logits), len(indices), logits.shape[1])
     pool.functions["draw_tokens"](pool.handle, fields)
     return tokens

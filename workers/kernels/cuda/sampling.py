@@ -17,7 +17,7 @@ TILE, BINS, LEVELS = 256, 2048, 3
 ROW = np.dtype(
     [
         *((name, "<i8") for name in ("seed", "position")),
-        ("top_p", "<f8"),
+        *((name, "<f8") for name in ("top_p", "xtc_probability", "xtc_threshold")),
         *((name, "<f4") for name in ("temperature", "log_min_p")),
         *((name, "<i4") for name in ("top_k", "flags", "source", "index")),
         ("list", "<i8"),
@@ -25,9 +25,10 @@ ROW = np.dtype(
 )
 STATE = np.dtype(
     [
-        *((name, "<u8") for name in ("uniform", "goal", "total", "rank")),
+        *((name, "<u8") for name in ("uniform", "goal", "total", "rank", "last")),
         *((name, "<f4") for name in ("top", "chosen")),
-        *((name, "<u4") for name in ("bad", "cut_key", "cut_ties", "prefix", "gathered", "unused")),
+        *((name, "<u4") for name in ("bad", "cut_key", "cut_ties", "prefix")),
+        *((name, "<u4") for name in ("gathered", "is_excluding", "skipped_ties", "unused")),
     ]
 )
 ADJUSTMENT = np.dtype(
@@ -35,7 +36,7 @@ ADJUSTMENT = np.dtype(
         *((name, "<u8") for name in ("allowed", "seen")),  # addresses, 0: none
         *((name, "<i4") for name in ("source", "index", "forbidden", "num_forbidden", "biased", "num_biased")),
         *((name, "<f4") for name in ("repetition", "frequency", "presence")),
-        ("unused", "<i4"),
+        *((name, "<i4") for name in ("repeating", "num_repeating", "unused")),
     ]
 )
 
@@ -65,13 +66,13 @@ class Blocks:
     slice_tokens: int = 8192  # of one block: 16 blocks for a row of 131,072
 
     def kernel(self, function: str) -> Kernel:
-        scratch = self.threads // 32 * 8 + 16
+        scratch = self.threads // 32 * 8 + 24
         shared = {"cut": BINS * 8 + scratch, "adjust": 0, "count": 4}.get(function, scratch)
         slices = (("SLICE", self.slice_tokens),)
         return Kernel(f"sampler/{function}.cu", f"sampler_{function}", slices, self.threads, shared)
 
 
-FUNCTIONS = ("adjust", "scan", "cut", "draw", "count", "rank", "gather")
+FUNCTIONS = ("adjust", "scan", "cut", "exclude", "draw", "count", "rank", "gather")
 
 
 def production_kernels() -> list[Kernel]:
@@ -176,6 +177,12 @@ class RowPasses:
         for level in range(LEVELS):
             self._params.level = level
             self._launch("cut")
+
+    def exclude(self) -> None:
+        """In the rows of which XTC happens in this step, mask what it excludes; before that, the cuts."""
+        for level in range(LEVELS):
+            self._params.level = level
+            self._launch("exclude")
 
     def draw(self) -> None:
         """A token for each row that is neither greedy nor bad."""

@@ -3,12 +3,16 @@
 from typing import Any
 
 from paged_serve.protocol.errors import InvalidRequest
+from paged_serve.protocol.messages.dry import Dry
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 from paged_serve.protocol.messages.structured_outputs import Grammar
+from paged_serve.protocol.messages.xtc import Xtc
 
+from ....text.breakers import with_breakers
+from ....text.off_loop import LONG
 from ....text.tokenizer import words_to_token_ids
 from ...service import Service
-from .schemas import ChatCompletionRequest, CompletionRequest, SamplingFields
+from .schemas import ChatCompletionRequest, CompletionRequest, DryAndXtc, SamplingFields
 
 COMPLETION_MAX_TOKENS = 16
 _SAME_NAME = (
@@ -64,7 +68,38 @@ def _params(service: Service, body: SamplingFields, values: dict[str, Any], max_
         values["skip_reading_prefix_cache"] = True  # cached prompt tokens are not computed, so they have no logprobs
     if body.bad_words:
         values["bad_words_token_ids"] = words_to_token_ids(service.tokenizer, body.bad_words)
+    values["dry"] = with_breakers(_dry(body), service.tokenizer)
+    values["xtc"] = _xtc(body)
     return SamplingParams(**values)
+
+
+def size_of_work(body: SamplingFields, size: int) -> int:
+    """Of what makes SamplingParams of a body, whose own is `size`, in characters."""
+    return size if _dry(body) is None else LONG
+
+
+def _dry(body: SamplingFields) -> Dry | None:
+    given = _extra(body, "dry_")
+    if not given.get("multiplier"):
+        return None
+    if "sequence_breakers" in given:
+        given["sequence_breakers"] = tuple(given["sequence_breakers"])
+    return Dry(**given)
+
+
+def _xtc(body: SamplingFields) -> Xtc | None:
+    given = _extra(body, "xtc_")
+    return Xtc(**given) if given.get("probability") else None
+
+
+def _extra(body: SamplingFields, prefix: str) -> dict[str, Any]:
+    """What the body, or else its vllm_xargs, gives of the fields with this prefix, by the rest of their names."""
+    given = {}
+    for source in (body.vllm_xargs, body):
+        for name in DryAndXtc.__struct_fields__ if source is not None else ():
+            if name.startswith(prefix) and (value := getattr(source, name)) is not None:
+                given[name.removeprefix(prefix)] = value
+    return given
 
 
 def _too_many_logprobs(field: str, count: int, limit: int) -> InvalidRequest:

@@ -92,7 +92,19 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     content: str | list[TextPart]
 
 
-class Sampling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class DryAndXtc(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The samplers that llama.cpp's server has beside OpenAI's and vLLM's, with its names."""
+
+    dry_multiplier: fields.DryMultiplier | None = None  # 0
+    dry_base: fields.DryBase | None = None  # 1.75
+    dry_allowed_length: fields.DryAllowedLength | None = None  # 2
+    dry_penalty_last_n: fields.DryPenaltyLastN | None = None  # -1
+    dry_sequence_breakers: fields.DrySequenceBreakers | None = None  # line break, colon, double quote, asterisk
+    xtc_probability: fields.XtcProbability | None = None  # 0
+    xtc_threshold: fields.XtcThreshold | None = None  # 0.1
+
+
+class Sampling(DryAndXtc, frozen=True, kw_only=True):
     """How tokens are chosen, and when there are enough."""
 
     n: fields.N | None = None
@@ -119,6 +131,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     skip_reading_prefix_cache: bool | None = None
     repetition_detection: RepetitionDetection | None = None
     thinking_token_budget: fields.ThinkingTokenBudget | None = None
+    vllm_xargs: DryAndXtc | None = None  # where vLLM's clients put what vLLM has not
 
 
 class SamplingFields(Sampling, frozen=True, kw_only=True):

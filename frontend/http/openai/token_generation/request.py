@@ -13,7 +13,7 @@ from ....parsers.thinking import with_thinking
 from ...service import Service
 from ..generation import Prompt
 from ..request import fields
-from ..request.sampling_params import token_params
+from ..request.sampling_params import size_of_work, token_params
 from ..request.schemas import Sampling, SamplingFields, StreamOptions
 from ..request.structured_outputs import grammar_of
 
@@ -63,7 +63,9 @@ async def prompt_of(service: Service, body: FlatTokensRequest, size: int) -> Pro
     max_tokens = fitting_max_tokens(len(body.token_ids), body.max_tokens, None, service.max_model_len, FIELD)
     check_token_ids(body.token_ids, vocab_size, FIELD)
     grammar, warnings = await grammar_of(service, body)
-    params = await service.off_loop(size, token_params, service, body, body.logprobs, max_tokens, grammar)
+    params = await service.off_loop(
+        size_of_work(body, size), token_params, service, body, body.logprobs, max_tokens, grammar
+    )
     params = with_thinking(params, service.formats, service.tokenizer, body.token_ids)
     params.check_vocabulary(vocab_size)
     check_num_prompt_logprobs(params, len(body.token_ids))

@@ -1,0 +1,68 @@
+"""What DRY ("don't repeat yourself") asks for. Names, defaults and meaning are those of llama.cpp's server."""
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from ..errors import InvalidRequest
+
+MAX_MULTIPLIER = 100.0
+MAX_BASE = 100.0
+MAX_MATCH = 128  # tokens of a repetition that are counted
+MAX_LAST_N = 2**31 - 1
+MAX_BREAKERS = 32
+MAX_BREAKER_CHARS = 40
+MAX_BREAKER_TOKEN_IDS = 1 << 18  # about the largest vocabularies
+MAX_TOKEN_ID = 2**31 - 1
+DEFAULT_BREAKERS = ("\n", ":", '"', "*")
+
+_Text = Annotated[str, Meta(min_length=1, max_length=MAX_BREAKER_CHARS)]
+_TokenId = Annotated[int, Meta(ge=0, le=MAX_TOKEN_ID)]
+
+
+class Dry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """A token that would continue a repetition of n tokens, n >= allowed_length, loses multiplier * base^(n - allowed).
+
+    A repetition is what ends the text so far and has been there before, without a breaker in it; it counts up to 128
+    tokens. Breakers themselves lose nothing. Raises InvalidRequest.
+    """
+
+    multiplier: Annotated[float, Meta(ge=0, le=MAX_MULTIPLIER)]  # 0: off
+    base: Annotated[float, Meta(ge=1, le=MAX_BASE)] = 1.75
+    allowed_length: Annotated[int, Meta(ge=1, le=MAX_MATCH)] = 2  # tokens
+    penalty_last_n: Annotated[int, Meta(ge=-1, le=MAX_LAST_N)] = -1  # tokens that are looked at; -1: all, 0: off
+    sequence_breakers: Annotated[tuple[_Text, ...], Meta(max_length=MAX_BREAKERS)] = DEFAULT_BREAKERS
+    breaker_token_ids: Annotated[tuple[_TokenId, ...], Meta(max_length=MAX_BREAKER_TOKEN_IDS)] = ()  # by the frontend
+
+    def __post_init__(self) -> None:
+        numbers = (("multiplier", 0, MAX_MULTIPLIER), ("base", 1, MAX_BASE))
+        for name, low, high in (*numbers, ("allowed_length", 1, MAX_MATCH), ("penalty_last_n", -1, MAX_LAST_N)):
+            value: Any = getattr(self, name)
+            types = (int, float) if name in ("multiplier", "base") else (int,)
+            if type(value) not in types or not low <= value <= high:  # also true for NaN
+                kind = "a number" if len(types) == 2 else "an integer"
+                raise _invalid(name, f"is {value!r:.100}; it must be {kind} between {low:g} and {high:g}")
+        for name in ("sequence_breakers", "breaker_token_ids"):
+            value = getattr(self, name)
+            if not isinstance(value, list | tuple):
+                raise _invalid(name, f"is {value!r:.100}; it must be a list")
+            msgspec.structs.force_setattr(self, name, tuple(value))
+        breakers, ids = self.sequence_breakers, self.breaker_token_ids
+        if len(breakers) > MAX_BREAKERS or not all(
+            isinstance(text, str) and 0 < len(text) <= MAX_BREAKER_CHARS for text in breakers
+        ):
+            what = f"must be at most {MAX_BREAKERS} strings of 1 to {MAX_BREAKER_CHARS} characters"
+            raise _invalid("sequence_breakers", what)
+        # Whole lists at C speed: a list may name much of a vocabulary, and the engine core checks it in its loop.
+        has_others = bool(ids) and (set(map(type, ids)) != {int} or not 0 <= min(ids) <= max(ids) <= MAX_TOKEN_ID)
+        if has_others or len(ids) > MAX_BREAKER_TOKEN_IDS:
+            raise _invalid("breaker_token_ids", f"must be at most {MAX_BREAKER_TOKEN_IDS} token ids")
+
+    @property
+    def is_on(self) -> bool:
+        return self.multiplier > 0 and self.penalty_last_n != 0
+
+
+def _invalid(name: str, what: str) -> InvalidRequest:
+    return InvalidRequest(f"dry.{name} {what}", f"dry_{name}")
