@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+import msgspec
+
 from paged_serve.protocol.messages.config import Config
 from paged_serve.protocol.messages.engine_core import SchedulerStats, Utility, Welcome
 from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
@@ -97,6 +99,28 @@ class TextSide:
         }
 
 
+class RequestInProgress(msgspec.Struct):
+    """A request, to the operator."""
+
+    id: str
+    status: str  # waiting: none of its tokens has come yet; or running
+    key: str  # a name that stands for it; "" without keys
+    frontend: int
+    age_s: float
+    priority: int
+    prompt_tokens: int
+    output_tokens: int
+    num_choices: int
+    num_unfinished: int  # of its choices
+    object: str = "request"
+
+
+class InProgress(Protocol):
+    """A request that was submitted."""
+
+    def progress(self) -> RequestInProgress: ...
+
+
 @dataclass(slots=True)
 class Service:
     """One for each frontend process; handlers are functions of it and an exchange."""
@@ -119,6 +143,7 @@ class Service:
     fingerprint: str
     index: int = 0  # of this frontend
     run_dir: str = ""  # where the other frontends are found
+    in_progress: set[InProgress] = field(default_factory=set)  # submitted, and not closed yet
     workers: ThreadPoolExecutor = field(default_factory=text_threads)
     started_at: int = field(default_factory=lambda: int(time.time()))
 

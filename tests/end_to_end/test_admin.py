@@ -1,7 +1,10 @@
 """The operator's routes of a real server with two frontends: on a socket of its own and a port of 127.0.0.1."""
 
+import contextlib
+import http.client
 import json
 import re
+import time
 import urllib.error
 import urllib.request
 
@@ -48,6 +51,27 @@ def test_the_operator_can_inspect_the_engine_and_reset_its_cache(admin):
     assert ask(f"{admin}/reset_prefix_cache", "POST") == (200, "{}")
     assert ask(f"{admin}/reset_prefix_cache")[0] == 405
     assert ask(f"{admin}/v1/models")[0] == 404
+
+
+def test_the_operator_sees_the_requests_of_all_frontends(server, admin):
+    """Two a frontend would be by chance, so there are twelve; one has a name of its own."""
+    body = {"prompt": "Once", "max_tokens": 400, "ignore_eos": True, "stream": True}
+    with contextlib.ExitStack() as streams:
+        for number in range(12):
+            connection = streams.enter_context(contextlib.closing(http.client.HTTPConnection("127.0.0.1", server.port)))
+            named = {"request_id": "mine"} if number == 7 else {}
+            connection.request("POST", "/v1/completions", json.dumps({**body, **named}))
+            assert connection.getresponse().readline().startswith(b"data: ")
+        found = json.loads(ask(f"{admin}/v1/requests")[1])["data"]
+        by_id = {each["id"]: each for each in found}
+        assert {each["frontend"] for each in found} == {0, 1}
+        assert by_id["mine"]["status"] == "running"
+        assert by_id["mine"]["prompt_tokens"] > 0
+        assert 0 < by_id["mine"]["output_tokens"] <= 400
+        assert [each["age_s"] for each in found] == sorted((each["age_s"] for each in found), reverse=True)
+    deadline = time.monotonic() + 30
+    while json.loads(ask(f"{admin}/v1/requests")[1])["data"]:
+        assert time.monotonic() < deadline, "requests are listed that have ended"
 
 
 def test_no_web_page_reaches_it(admin):

@@ -74,9 +74,14 @@ class Server:
         return asyncio.run(send())
 
     def metrics(self) -> str:
-        async def exposition() -> bytes:
+        return self.operators("GET", "/metrics")
+
+    def operators(self, method: str, path: str) -> str:
+        """What a route of the operator's answers."""
+
+        async def answer() -> bytes:
             sent: list[dict] = []
-            scope = {"type": "http", "method": "GET", "path": "/metrics", "headers": []}
+            scope = {"type": "http", "method": method, "path": path, "headers": []}
 
             async def send(event: dict) -> None:
                 sent.append(event)
@@ -84,7 +89,7 @@ class Server:
             await self.admin.handle(Exchange(scope, None, send))
             return sent[-1]["body"]
 
-        return asyncio.run(exposition()).decode()
+        return asyncio.run(answer()).decode()
 
     def complete(self, **fields: object) -> dict:
         return self.good("/v1/completions", {"prompt": "abc", "max_tokens": 60} | fields)

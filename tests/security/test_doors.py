@@ -60,6 +60,11 @@ OPERATORS = {
     ("GET", "/state"),
     ("POST", "/check"),
     ("POST", "/reset_prefix_cache"),
+    ("POST", "/reset_mm_cache"),
+    ("POST", "/reset_encoder_cache"),
+    ("GET", "/v1/requests"),
+    ("GET", "/v1/requests/own"),
+    ("GET", "/server_info"),
 }
 ELSEWHERE = (
     "/pause",
@@ -67,7 +72,6 @@ ELSEWHERE = (
     "/update_weights",
     "/docs",
     "/inference",
-    "/server_info",
 )
 PATHS = [*OPEN, "/page/app.js", "/ready", *sorted(path for _, path in PUBLIC | OPERATORS), *ELSEWHERE]
 METHODS = ["GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "get", "LIVE", "PRI", ""]

@@ -75,6 +75,8 @@ class Sender(Protocol):
     def tenant(self) -> Tenant: ...
     @property
     def arrival(self) -> float: ...
+    @property
+    def request_id(self) -> str: ...
     def timeout_s(self) -> float | None: ...
 
 
@@ -121,4 +123,5 @@ def generation_of(
         timeout_s=body.timeout or sender.timeout_s() or 0.0,
     )
     interval = (body.stream_interval or 1) if body.stream else 1
-    return Generation(service, prompts, terms, sender.arrival, memory, in_turn, interval)
+    request_id = body.request_id or sender.request_id
+    return Generation(service, prompts, terms, request_id, sender.arrival, memory, in_turn, interval)

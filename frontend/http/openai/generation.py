@@ -15,7 +15,7 @@ from ...client.streams.deltas import SequenceDelta, TokenLogprobs
 from ...parsers.output_reading import OutputReading
 from ...text.sequence_text import SequenceText
 from ...text.stop_strings import StopAutomaton
-from ..service import EngineRequest, Service
+from ..service import EngineRequest, RequestInProgress, Service
 from .answers import PromptTokensDetails, Timings, Usage
 from .output_memory import OutputMemory
 from .pieces import Piece
@@ -57,6 +57,7 @@ class Generation:
         service: Service,
         prompts: list[Prompt],
         terms: RequestTerms,
+        request_id: str,
         arrival: float,
         memory: OutputMemory,
         in_turn: bool = False,
@@ -67,6 +68,7 @@ class Generation:
         self._memory = memory
         self._prompts = prompts
         self._terms = terms
+        self._request_id = request_id
         self._n = prompts[0].params.n
         stops = StopAutomaton(prompts[0].params.stop)  # which all prompts share
         self._choices = [
@@ -90,6 +92,7 @@ class Generation:
     async def submit(self) -> None:
         """Hand all prompts to the engine; other streams go on between two of them."""
         terms = self._terms
+        self._service.in_progress.add(self)
         for prompt in self._prompts:
             if self._requests:
                 await asyncio.sleep(0)
@@ -156,8 +159,24 @@ class Generation:
         num_computed = sum(len(prompt.token_ids) for prompt in self._prompts) - cached
         return Timings.of(cached, num_computed, first - self._arrival, num_generated, last - first)
 
+    def progress(self) -> RequestInProgress:
+        num_tokens = sum(choice.num_tokens for choice in self._choices)
+        return RequestInProgress(
+            id=self._request_id,
+            status="running" if num_tokens else "waiting",
+            key=self._terms.tenant,
+            frontend=self._service.index,
+            age_s=round(time.monotonic() - self._arrival, 3),
+            priority=self._terms.priority,
+            prompt_tokens=sum(len(prompt.token_ids) for prompt in self._prompts),
+            output_tokens=num_tokens,
+            num_choices=len(self._choices),
+            num_unfinished=self._num_unfinished,
+        )
+
     def close(self) -> None:
         """Abort every sequence that has not ended; harmless when all have."""
+        self._service.in_progress.discard(self)
         for pump in self._pumps:
             pump.cancel()
         if self._num_unfinished:

@@ -7,27 +7,26 @@ from typing import Any
 
 import msgspec
 
+from paged_serve import __version__
 from paged_serve.protocol.errors import PagedServeError
 from paged_serve.protocol.messages.engine_core import SchedulerStats, Utility
 from paged_serve.protocol.transport.run_dir import ADMIN_SOCKET
 
 from ..exchange.exchange import Exchange
-from ..service import Service
+from ..service import RequestInProgress, Service
 from .route_spec import RouteSpec
 
 SIBLING_WITHIN_S = 1.0
 ENGINE_WITHIN_S = 0.5
 OWN_METRICS = "/metrics/own"
+OWN_REQUESTS = "/v1/requests/own"
 _TEXT = [(b"content-type", b"text/plain; version=0.0.4; charset=utf-8")]
 _JSON = [(b"content-type", b"application/json")]
 
 
 async def metrics(service: Service, exchange: Exchange) -> None:
     """The figures of all frontends, whichever of them was asked."""
-    others = [other for other in range(service.config.server.num_frontends) if other != service.index]
-    stats, metrics_of_others = await asyncio.gather(
-        _engine_stats(service), asyncio.gather(*(_own_metrics_of(service.run_dir, other) for other in others))
-    )
+    stats, metrics_of_others = await asyncio.gather(_engine_stats(service), _of_others(service, OWN_METRICS))
     await exchange.send(200, merged([service.metrics.exposition(stats), *metrics_of_others]), _TEXT)
 
 
@@ -45,13 +44,48 @@ async def _engine_stats(service: Service) -> SchedulerStats | None:
     return service.engine.stats
 
 
-async def _own_metrics_of(run_dir: str, index: int) -> bytes:
+async def requests(service: Service, exchange: Exchange) -> None:
+    """What all frontends have submitted and not answered yet, the oldest first."""
+    found = _own_requests(service)
+    for text in await _of_others(service, OWN_REQUESTS):
+        found += msgspec.json.decode(text or b"[]", type=list[RequestInProgress])
+    found.sort(key=lambda request: -request.age_s)
+    await exchange.send(200, msgspec.json.encode({"object": "list", "data": found}), _JSON)
+
+
+async def own_requests(service: Service, exchange: Exchange) -> None:
+    await exchange.send(200, msgspec.json.encode(_own_requests(service)), _JSON)
+
+
+def _own_requests(service: Service) -> list[RequestInProgress]:
+    return [request.progress() for request in service.in_progress]
+
+
+async def server_info(service: Service, exchange: Exchange) -> None:
+    """The configuration, without its keys."""
+    config = msgspec.to_builtins(service.config)
+    config["server"]["api_keys"] = len(config["server"]["api_keys"])
+    await exchange.send(200, msgspec.json.encode({"version": __version__, "config": config}), _JSON)
+
+
+async def nothing_to_reset(service: Service, exchange: Exchange) -> None:
+    """Programs that drop all caches between two runs call these, too; the server has none of them."""
+    await exchange.send(200, b"{}", _JSON)
+
+
+async def _of_others(service: Service, path: str) -> list[bytes]:
+    """What the other frontends answer there."""
+    others = [other for other in range(service.config.server.num_frontends) if other != service.index]
+    return await asyncio.gather(*(_of_other(service.run_dir, other, path) for other in others))
+
+
+async def _of_other(run_dir: str, index: int, path: str) -> bytes:
     """Nothing when that frontend is being replaced."""
     with contextlib.suppress(OSError, TimeoutError, asyncio.IncompleteReadError):
         async with asyncio.timeout(SIBLING_WITHIN_S):
             reader, writer = await asyncio.open_unix_connection(f"{run_dir}/{ADMIN_SOCKET.format(index)}")
             try:
-                writer.write(f"GET {OWN_METRICS} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n".encode())
+                writer.write(f"GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n".encode())
                 head, _, body = (await reader.read()).partition(b"\r\n\r\n")
             finally:
                 writer.transport.abort()
@@ -93,7 +127,12 @@ ADMIN_ROUTES = (
     METRICS,
     RouteSpec("GET", OWN_METRICS, own_metrics, "The figures of this frontend alone"),
     RouteSpec("GET", "/stats", stats, "The engine's figures now"),
+    RouteSpec("GET", "/v1/requests", requests, "The requests in progress"),
+    RouteSpec("GET", OWN_REQUESTS, own_requests, "Those of this frontend alone"),
+    RouteSpec("GET", "/server_info", server_info, "Version and configuration, without keys"),
     RouteSpec("GET", "/state", state, "What the engine holds: sequences, blocks, steps in flight"),
     RouteSpec("POST", "/check", check, "Audit the engine's blocks and rows; 500 when something does not add up"),
     RouteSpec("POST", "/reset_prefix_cache", reset_prefix_cache, "Drop all shared prefixes"),
+    RouteSpec("POST", "/reset_mm_cache", nothing_to_reset, "Nothing: there is no cache of images"),
+    RouteSpec("POST", "/reset_encoder_cache", nothing_to_reset, "Nothing: there is no cache of images"),
 )

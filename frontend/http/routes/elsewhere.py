@@ -7,7 +7,7 @@ _PROFILE = "profiles are taken from outside, of any process of the server, with 
 _NO_SLEEP = "the server keeps its weights and its cache while it runs; stop it to free them"
 _NO_TRAINING = "weights do not change while the server runs; start it with the new ones"
 _NO_FILES = "files and batches are not stored; `paged-serve run-batch` answers a file of requests"
-_NO_IMAGES = "there is no cache of images, as " + _NO_MEDIA
+_NO_IMAGES = f"there is no cache of images, as {_NO_MEDIA}; the operator's port takes it nevertheless"
 
 ELSEWHERE = {
     **dict.fromkeys(("/v1/embeddings", "/embeddings", "/embedding", "/v2/embed", "/pooling", "/classify"), _NO_POOLING),
@@ -23,6 +23,7 @@ ELSEWHERE = {
     **dict.fromkeys(("/reset_mm_cache", "/reset_encoder_cache"), _NO_IMAGES),
     **dict.fromkeys(("/docs", "/redoc"), "/openapi.json describes every route, for any viewer of such documents"),
     "/kv_event_sources": "events of the cache are not published",
+    **dict.fromkeys(("/v1/requests", "/server_info"), "it is an operator's; see --admin-port"),
     "/collective_rpc": "code of requests is not run",
     "/v1/moderations": "there is no model that moderates",
     "/v1/assistants": "conversations are not stored; send all of one to /v1/chat/completions or /v1/responses",

@@ -1,5 +1,7 @@
 """The operator's side: apart from the users', one text of many frontends, and no page of another origin."""
 
+import json
+
 import pytest
 
 from paged_serve.frontend.http.routes.admin import merged
@@ -19,6 +21,21 @@ def test_each_metric_family_is_contiguous_and_the_engine_appears_once():
     texts = [ENGINE + OWN % (0, 1), b"", ENGINE.replace(b"5.0", b"4.0") + OWN % (1, 2)]
     own = OWN % (0, 1) + b'paged:ok{frontend="1"} 2.0\n'
     assert merged(texts) == ENGINE + own
+
+
+def test_the_configuration_is_shown_without_keys(folder):
+    server = Server(folder, options={"api_keys": ("a-secret-of-mine", "another-one")})
+    text = server.operators("GET", "/server_info")
+    assert json.loads(text)["config"]["server"]["api_keys"] == 2
+    assert "a-secret-of-mine" not in text
+    assert json.loads(text)["config"]["model"]["model"] == str(folder)
+
+
+@pytest.mark.parametrize("path", ["/reset_mm_cache", "/reset_encoder_cache"])
+def test_caches_that_there_are_none_of_are_reset_for_the_operator_alone(folder, path):
+    server = Server(folder)
+    assert server.operators("POST", path) == "{}"
+    assert server.ask("POST", path).status_code == 501
 
 
 def test_public_routes_have_no_metrics_by_default(folder):

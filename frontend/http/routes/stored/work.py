@@ -34,8 +34,8 @@ class Job(msgspec.Struct, frozen=True):
 class Absent:
     """The sender of a request for which no connection waits."""
 
-    def __init__(self, tenant: Tenant):
-        self.tenant = tenant
+    def __init__(self, tenant: Tenant, request_id: str):
+        self.tenant, self.request_id = tenant, request_id
         self.arrival = time.monotonic()
 
     def timeout_s(self) -> float | None:
@@ -47,7 +47,7 @@ class BackgroundWork:
 
     def __init__(self, service: Service, tenant: Tenant, head: AnswerHead, body: TranslatedResponsesRequest):
         self.ended: Ended | None = None
-        self._service, self._sender = service, Absent(tenant)
+        self._service, self._sender = service, Absent(tenant, head.answer_id)
         self._head, self._body = head, body
         self._prompts: list[Prompt] = []
         self._begun: tuple[Generation, ResponseWriter] | None = None
