@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from paged_serve.frontend.client.async_client import AsyncClient
     from paged_serve.frontend.client.sync_client import Client
+    from paged_serve.frontend.config.engine_args import EngineArgs, FlexibleArgumentParser
     from paged_serve.frontend.offline.async_llm import AsyncLLM
     from paged_serve.frontend.offline.beam_search import BeamSearchParams
     from paged_serve.frontend.offline.llm import LLM, CompletionOutput, RequestOutput
@@ -36,7 +37,9 @@ _HOMES = {
     "CompletionOutput": "frontend.offline.llm",
     "ConfigError": "protocol.errors",
     "Dry": "protocol.messages.dry",
+    "EngineArgs": "frontend.config.engine_args",
     "EngineDead": "protocol.errors",
+    "FlexibleArgumentParser": "frontend.config.engine_args",
     "InvalidRequest": "protocol.errors",
     "LLM": "frontend.offline.llm",
     "Overloaded": "protocol.errors",
@@ -60,7 +63,9 @@ __all__ = [
     "CompletionOutput",
     "ConfigError",
     "Dry",
+    "EngineArgs",
     "EngineDead",
+    "FlexibleArgumentParser",
     "InvalidRequest",
     "Overloaded",
     "PagedServeError",

@@ -13,7 +13,7 @@ from .settings import BY_NAME
 from .words import hint, plain
 
 _DTYPES = {"half": "float16", "float": "float32"}
-_SO_ANYWAY: dict[str, tuple[Any, ...]] = {  # arguments of other engines, with the values that ask for what we do
+SO_ANYWAY: dict[str, tuple[Any, ...]] = {  # arguments of other engines, with the values that ask for what we do
     "allowed_local_media_path": ("",),
     "async_scheduling": (True, False),
     "convert": ("auto", "none"),
@@ -53,7 +53,7 @@ def config_of(model: str, options: Mapping[str, Any]) -> Config:
     """The configuration, with folders instead of names. Raises ConfigError that names the argument at fault."""
     layers: dict[str, dict[str, Any]] = {"server": {"log_level": "warning"}}
     for name, value in options.items():
-        if value is None or value in _SO_ANYWAY.get(name, ()):
+        if value is None or value in SO_ANYWAY.get(name, ()):
             continue
         setting = BY_NAME.get(name.replace("_", "-"))
         if setting is None:

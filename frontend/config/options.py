@@ -103,13 +103,13 @@ def resolve(flags: Mapping[str, Any], environment: Mapping[str, str] | None = No
     layers: dict[str, dict[str, Any]] = {}
     for key, (value, origin) in found.items():
         layer, field = key.split(".")
-        layers.setdefault(layer, {})[field] = _checked(key, value, origin)
+        layers.setdefault(layer, {})[field] = checked(key, value, origin)
     origins = {setting.key: found.get(setting.key, (None, "default"))[1] for setting in SETTINGS}
     return Resolved(msgspec.convert(layers, Config, strict=False), origins)
 
 
 def _option(setting: Setting) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    kind = _type_of(setting.key)
+    kind = type_of(setting.key)
     name = setting.name.replace("-", "_")
     help_text = setting.help + _default_text(setting.key)
     if kind is bool:
@@ -132,7 +132,7 @@ def _text(value: Any) -> str:
     return "on" if value is True else f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _type_of(key: str) -> Any:
+def type_of(key: str) -> Any:
     """The field's type without bounds and None: int, bool, Literal[...], tuple[str, ...]."""
     layer, field = key.split(".")
     layer_type = typing.get_type_hints(Config)[layer]
@@ -173,7 +173,7 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, tuple[Any, st
         for name in (setting.extra_environment, setting.environment):  # ours wins
             value = environment.get(name, "")
             if value and not (setting.key == "server.port" and "://" in value):  # Kubernetes' again
-                several = typing.get_origin(_type_of(setting.key)) is tuple
+                several = typing.get_origin(type_of(setting.key)) is tuple
                 parts = value.split(",") if several and not setting.is_list else value
                 found[setting.key] = (parts, f"environment {name}")
     return found
@@ -221,15 +221,15 @@ def _read_file(path: str) -> dict[str, Any]:
     return content
 
 
-def _checked(key: str, value: Any, origin: str) -> Any:
+def checked(key: str, value: Any, origin: str) -> Any:
     """`value` in its field's type. Raises ConfigError that names what would be valid."""
     layer, field = key.split(".")
     layer_type = typing.get_type_hints(Config)[layer]
     try:
         value = _words(value) if BY_KEY[key].is_list else value
-        converted = msgspec.convert({field: _read(_type_of(key), key, value)}, layer_type, strict=False)
+        converted = msgspec.convert({field: _read(type_of(key), key, value)}, layer_type, strict=False)
     except (msgspec.DecodeError, ValueError) as error:
-        choices = [str(choice) for choice in typing.get_args(_type_of(key)) if isinstance(choice, (str, int))]
+        choices = [str(choice) for choice in typing.get_args(type_of(key)) if isinstance(choice, (str, int))]
         reason = f"must be one of {', '.join(choices)}" if choices else BY_KEY[key].expected or plain(str(error))
         shown = "***" if key == "server.api_keys" else _text(value)
         raise ConfigError(f"{origin}: {field}={shown}: {reason}") from None

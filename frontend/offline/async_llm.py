@@ -9,6 +9,7 @@ loop uses it. Whichever way a reader leaves its `async for`, the request is abor
 """
 
 import asyncio
+import dataclasses
 import itertools
 import json
 import weakref
@@ -42,13 +43,18 @@ class AsyncLLM:
     EngineDead when the engine cannot start. Reading, starting and tokenizing what is long happen in threads.
     """
 
-    def __init__(self, model: str = "", **options: Any):
-        self._model, self._options = model, options
+    def __init__(self, model: str | None = "", **options: Any):
+        self._model, self._options = model or "", options
         self._starting: asyncio.Task[None] | None = None
         self._is_shut_down = False
         self._generations: dict[str, Generation] = {}
         self._request_ids = map(str, itertools.count())
         self._threads = text_threads()
+
+    @classmethod
+    def from_engine_args(cls, engine_args: Any) -> "AsyncLLM":
+        """Of a `paged_serve.EngineArgs`."""
+        return cls(**dataclasses.asdict(engine_args))
 
     async def start(self) -> None:
         """Returns when the engine takes requests; the first use does it, too."""

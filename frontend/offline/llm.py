@@ -8,6 +8,7 @@ It starts the same processes as `paged-serve serve`, but for HTTP, and ends them
 the program is killed. Not safe for use from several threads at once.
 """
 
+import dataclasses
 import json
 import weakref
 from collections.abc import Mapping, Sequence
@@ -43,7 +44,7 @@ class LLM:
 
     def __init__(
         self,
-        model: str = "",
+        model: str | None = "",
         *,
         tokenizer: str | None = None,
         tensor_parallel_size: int = 1,
@@ -53,7 +54,7 @@ class LLM:
         **options: Any,
     ):
         named = {"tokenizer": tokenizer, "dtype": dtype, "max_model_len": max_model_len, "seed": seed}
-        config = config_of(model, {**named, "tensor_parallel_size": tensor_parallel_size, **options})
+        config = config_of(model or "", {**named, "tensor_parallel_size": tensor_parallel_size, **options})
         self.config: Config = config
         self._text = ModelText(config)
         self._enqueued: list[Job] = []
@@ -66,6 +67,11 @@ class LLM:
             raise
         self._finalizer = weakref.finalize(self, _end, self._client, self._engine)
         in_forked_child(self, lambda llm: llm._finalizer.detach())
+
+    @classmethod
+    def from_engine_args(cls, engine_args: Any) -> "LLM":
+        """Of a `paged_serve.EngineArgs`."""
+        return cls(**dataclasses.asdict(engine_args))
 
     def generate(
         self,

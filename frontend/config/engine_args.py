@@ -1,0 +1,87 @@
+"""LLM's keywords on a program's own command line, as programs written for vLLM have them.
+
+parser = FlexibleArgumentParser()
+EngineArgs.add_cli_args(parser)
+llm = LLM(**vars(parser.parse_args()))
+"""
+
+import argparse
+import dataclasses
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from paged_serve.protocol.errors import ConfigError
+
+from .llm_options import SO_ANYWAY
+from .options import checked, type_of
+from .setting import Setting
+from .settings import SETTINGS
+
+_SETTINGS = {
+    setting.name.replace("-", "_"): setting
+    for setting in SETTINGS
+    if setting.group != "Server" or setting.key == "server.max_logprobs"
+}
+_FIELDS = [(name, Any, dataclasses.field(default=None)) for name in (*_SETTINGS, *SO_ANYWAY)]
+
+
+class FlexibleArgumentParser(argparse.ArgumentParser):
+    """One that takes --max_model_len for --max-model-len."""
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: Any = None
+    ) -> Any:
+        return super().parse_known_args([_dashed(word) for word in (sys.argv[1:] if args is None else args)], namespace)
+
+
+class _CommandLine:
+    """What EngineArgs has beside its fields."""
+
+    @staticmethod
+    def add_cli_args(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+        """A flag for each field; those that are not given are None, which LLM takes for its default."""
+        group = parser.add_argument_group("engine")
+        for name, setting in _SETTINGS.items():
+            flags = [flag for flag in setting.flags if flag.startswith("--")]
+            text = setting.help.replace("%", "%%")
+            if type_of(setting.key) is bool:
+                group.add_argument(*flags, dest=name, action=argparse.BooleanOptionalAction, help=text)
+            else:
+                group.add_argument(
+                    *flags, dest=name, type=_reader(setting), metavar=setting.metavar or "VALUE", help=text
+                )
+        for name, values in SO_ANYWAY.items():
+            flag, text = f"--{name.replace('_', '-')}", "of vLLM; only what changes nothing"
+            if any(isinstance(value, bool) for value in values):
+                group.add_argument(flag, action=argparse.BooleanOptionalAction, help=text)
+            elif isinstance(values[0], str | int):
+                group.add_argument(flag, type=type(values[0]), metavar="VALUE", help=text)
+        return parser
+
+    @classmethod
+    def from_cli_args(cls, args: argparse.Namespace) -> Any:
+        """What `add_cli_args` has put there; other names are left alone."""
+        return cls(**{name: getattr(args, name, None) for name, *_ in _FIELDS})
+
+
+EngineArgs = dataclasses.make_dataclass(
+    "EngineArgs", _FIELDS, bases=(_CommandLine,), namespace={"__doc__": "LLM's keywords: LLM(**asdict(args))."}
+)
+
+
+def _dashed(word: str) -> str:
+    if not word.startswith("--"):
+        return word
+    name, equals, value = word.partition("=")
+    return name.replace("_", "-") + equals + value
+
+
+def _reader(setting: Setting) -> Callable[[str], Any]:
+    def read(text: str) -> Any:
+        try:
+            return checked(setting.key, text, setting.flags[0])
+        except ConfigError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return read
