@@ -6,6 +6,7 @@ import msgspec
 from msgspec import Meta
 
 from ..errors import InvalidRequest
+from .message import MAX_TOKEN_ID, TokenId
 
 MAX_MULTIPLIER = 100.0
 MAX_BASE = 100.0
@@ -14,15 +15,13 @@ MAX_LAST_N = 2**31 - 1
 MAX_BREAKERS = 32
 MAX_BREAKER_CHARS = 40
 MAX_BREAKER_TOKEN_IDS = 1 << 18  # about the largest vocabularies
-MAX_TOKEN_ID = 2**31 - 1
 DEFAULT_BREAKERS = ("\n", ":", '"', "*")
 
 _Text = Annotated[str, Meta(min_length=1, max_length=MAX_BREAKER_CHARS)]
-_TokenId = Annotated[int, Meta(ge=0, le=MAX_TOKEN_ID)]
 
 
 class Dry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """A token that would continue a repetition of n tokens, n >= allowed_length, loses multiplier * base^(n - allowed).
+    """What continues a repetition of n >= allowed_length tokens loses multiplier * base^(n - allowed_length).
 
     A repetition is what ends the text so far and has been there before, without a breaker in it; it counts up to 128
     tokens. Breakers themselves lose nothing. Raises InvalidRequest.
@@ -33,7 +32,7 @@ class Dry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_
     allowed_length: Annotated[int, Meta(ge=1, le=MAX_MATCH)] = 2  # tokens
     penalty_last_n: Annotated[int, Meta(ge=-1, le=MAX_LAST_N)] = -1  # tokens that are looked at; -1: all, 0: off
     sequence_breakers: Annotated[tuple[_Text, ...], Meta(max_length=MAX_BREAKERS)] = DEFAULT_BREAKERS
-    breaker_token_ids: Annotated[tuple[_TokenId, ...], Meta(max_length=MAX_BREAKER_TOKEN_IDS)] = ()  # by the frontend
+    breaker_token_ids: Annotated[tuple[TokenId, ...], Meta(max_length=MAX_BREAKER_TOKEN_IDS)] = ()  # by the frontend
 
     def __post_init__(self) -> None:
         numbers = (("multiplier", 0, MAX_MULTIPLIER), ("base", 1, MAX_BASE))

@@ -17,6 +17,7 @@ PROTOCOL_VERSION = 1
 MAX_FRAME_BYTES = 4 << 20  # one message; a prompt of 1M tokens
 MAX_STEP_FRAME_BYTES = 64 << 20  # core <-> worker: many prompts admitted in one step, or many full prompt logprobs
 MAX_TOKENS_PER_MESSAGE = 1 << 20
+MAX_TOKEN_ID = 2**31 - 1
 MAX_ROWS = 65536  # requests that a worker computes at once
 
 Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
@@ -26,7 +27,7 @@ Seconds = Annotated[float, Meta(ge=0.0, le=1e12)]
 ShortText = Annotated[str, Meta(max_length=256)]
 MAX_LONG_TEXT = 16384  # characters; a sender cuts what others wrote
 LongText = Annotated[str, Meta(max_length=MAX_LONG_TEXT)]
-TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+TokenId = Annotated[int, Meta(ge=0, le=MAX_TOKEN_ID)]
 TokenIds = Annotated[tuple[TokenId, ...], Meta(max_length=1024)]  # a few, by name; many travel as TokenBytes
 TokenBytes = Annotated[bytes, Meta(max_length=4 * MAX_TOKENS_PER_MESSAGE)]  # little-endian int32
 Bytes = Annotated[bytes, Meta(max_length=MAX_STEP_FRAME_BYTES)]

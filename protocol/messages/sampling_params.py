@@ -10,6 +10,7 @@ from msgspec import Meta
 
 from ..errors import InvalidRequest
 from .dry import Dry
+from .message import MAX_TOKEN_ID, TokenId
 from .structured_outputs import Grammar, StructuredOutputsParams
 from .thinking import ThinkingBudget
 from .xtc import Xtc
@@ -23,7 +24,6 @@ MAX_BAD_WORDS = 256
 MAX_BAD_WORD_TOKENS = 256
 MAX_STOP_TOKEN_IDS = 1024
 MAX_ALLOWED_TOKEN_IDS = 1 << 18  # about the largest vocabularies
-MAX_TOKEN_ID = 2**31 - 1
 MAX_TOKENS = 2**31 - 1
 MAX_SEED = 2**63 - 1
 GREEDY_BELOW = 1e-5  # a lower temperature means argmax
@@ -72,8 +72,7 @@ BOOLEANS = (
 _MAX_FLOAT = sys.float_info.max
 # The same limits again in the types, so that a decoder refuses a long list before it builds it.
 _Text = Annotated[str, Meta(max_length=MAX_STOP_STRING_CHARS)]
-_TokenId = Annotated[int, Meta(ge=0, le=MAX_TOKEN_ID)]
-_BadWord = Annotated[tuple[_TokenId, ...], Meta(max_length=MAX_BAD_WORD_TOKENS)]
+_BadWord = Annotated[tuple[TokenId, ...], Meta(max_length=MAX_BAD_WORD_TOKENS)]
 
 
 MAX_PATTERN_SIZE = 128  # tokens
@@ -139,12 +138,12 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     min_tokens: int = 0  # EOS and stop tokens are masked before
     ignore_eos: bool = False
     stop: Annotated[tuple[_Text, ...], Meta(max_length=MAX_STOP_STRINGS)] = ()
-    stop_token_ids: Annotated[tuple[_TokenId, ...], Meta(max_length=MAX_STOP_TOKEN_IDS)] = ()
+    stop_token_ids: Annotated[tuple[TokenId, ...], Meta(max_length=MAX_STOP_TOKEN_IDS)] = ()
     include_stop_str_in_output: bool = False
     bad_words: Annotated[tuple[_Text, ...], Meta(max_length=MAX_BAD_WORDS)] = ()
     bad_words_token_ids: Annotated[tuple[_BadWord, ...], Meta(max_length=2 * MAX_BAD_WORDS)] = ()  # by the frontend
-    logit_bias: Annotated[dict[_TokenId, float], Meta(max_length=MAX_LOGIT_BIAS)] | None = None  # added, within ±100
-    allowed_token_ids: Annotated[tuple[_TokenId, ...], Meta(max_length=MAX_ALLOWED_TOKEN_IDS)] | None = None
+    logit_bias: Annotated[dict[TokenId, float], Meta(max_length=MAX_LOGIT_BIAS)] | None = None  # added, within ±100
+    allowed_token_ids: Annotated[tuple[TokenId, ...], Meta(max_length=MAX_ALLOWED_TOKEN_IDS)] | None = None
     structured_outputs: StructuredOutputsParams | None = None
     grammar: Grammar | None = None  # by the frontend
     thinking_token_budget: int | None = None  # tokens of reasoning, then its end is forced; None or -1: any number
@@ -152,7 +151,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     dry: Dry | None = None
     xtc: Xtc | None = None
     logprobs: int | None = None  # top-k per output token beside the sampled one; -1: the whole vocabulary
-    logprob_token_ids: Annotated[tuple[_TokenId, ...], Meta(max_length=MAX_LOGPROB_TOKEN_IDS)] = ()  # in their place
+    logprob_token_ids: Annotated[tuple[TokenId, ...], Meta(max_length=MAX_LOGPROB_TOKEN_IDS)] = ()  # in their place
     prompt_logprobs: int | None = None
     detokenize: bool = True
     skip_special_tokens: bool = True

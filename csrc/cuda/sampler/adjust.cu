@@ -1,6 +1,6 @@
 // Applies what requests forbid, favour and penalise, in place and before the scan: sampler.cuh.
-// Order: allowed tokens, forbidden tokens, biases, penalties, repetitions. Whatever is not finite becomes NaN and stays it, so that
-// the scan finds it. Grid: x slices, y adjustments. Bytes: 4 * vocab read, and what changes written.
+// Order: allowed tokens, forbidden tokens, biases, penalties, repetitions. Whatever is not finite becomes NaN and stays
+// it, so that the scan finds it. Grid: x slices, y adjustments. Bytes: 4 * vocab read, and what changes written.
 #include "sampler/adjust.cuh"
 
 static_assert(SHARED_BYTES == 0);

@@ -5,10 +5,10 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from paged_serve.protocol.messages.message import MAX_TOKEN_ID
 from paged_serve.protocol.messages.sampling_params import (
     MAX_STOP_STRING_CHARS,
     MAX_STOP_STRINGS,
-    MAX_TOKEN_ID,
     MAX_TOKENS,
 )
 

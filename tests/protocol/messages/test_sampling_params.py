@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from paged_serve.protocol.errors import InvalidRequest
 from paged_serve.protocol.messages import sampling_params
+from paged_serve.protocol.messages.message import MAX_TOKEN_ID
 from paged_serve.protocol.messages.sampling_params import (
     BOOLEANS,
     BOUNDS,
@@ -18,7 +19,6 @@ from paged_serve.protocol.messages.sampling_params import (
     MAX_STOP_STRING_CHARS,
     MAX_STOP_STRINGS,
     MAX_STOP_TOKEN_IDS,
-    MAX_TOKEN_ID,
     OPTIONAL,
     FinishReason,
     SamplingParams,

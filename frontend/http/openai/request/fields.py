@@ -5,6 +5,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from paged_serve.protocol.messages import dry
+from paged_serve.protocol.messages.message import MAX_TOKEN_ID, TokenId
 from paged_serve.protocol.messages.sampling_params import (
     MAX_ALLOWED_TOKEN_IDS,
     MAX_BAD_WORDS,
@@ -14,14 +15,12 @@ from paged_serve.protocol.messages.sampling_params import (
     MAX_SEED,
     MAX_STOP_STRING_CHARS,
     MAX_STOP_STRINGS,
-    MAX_TOKEN_ID,
     MAX_TOKENS,
 )
 
 MAX_PROMPTS = 256
 MAX_STOP_TOKENS = 1024
 
-TokenId = Annotated[int, Meta(ge=0, le=MAX_TOKEN_ID)]
 N = Annotated[int, Meta(ge=1, le=MAX_N, description="Sequences from one prompt; needs a temperature above 0")]
 Temperature = Annotated[float, Meta(ge=0, le=2, description="0 is greedy")]
 TopP = Annotated[float, Meta(gt=0, le=1)]

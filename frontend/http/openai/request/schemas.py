@@ -6,6 +6,7 @@ import msgspec
 from msgspec import Meta
 
 from paged_serve.protocol.errors import InvalidRequest
+from paged_serve.protocol.messages.message import TokenId
 from paged_serve.protocol.messages.sampling_params import RepetitionDetection
 from paged_serve.protocol.messages.structured_outputs import StructuredOutputsParams
 
@@ -21,7 +22,7 @@ from ....conversation.messages import (
 )
 from . import fields
 
-Prompt = str | Annotated[list[str | fields.TokenId | list[fields.TokenId]], Meta(min_length=1)]
+Prompt = str | Annotated[list[str | TokenId | list[TokenId]], Meta(min_length=1)]
 TruncationSide = Literal["left", "right"]
 ServiceTier = Literal["auto", "default"]
 StringOrList = fields.StopString | fields.StopStringList
@@ -228,7 +229,7 @@ class TokenizeChatRequest(ApplyTemplateRequest, frozen=True, kw_only=True):
 
 
 class DetokenizeRequest(_Body, frozen=True, kw_only=True):
-    tokens: list[fields.TokenId]
+    tokens: list[TokenId]
 
 
 Body = TypeVar("Body", bound=SamplingFields)

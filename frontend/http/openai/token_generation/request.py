@@ -6,6 +6,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from paged_serve.protocol.messages.message import TokenId
+
 from ....admission import check_num_prompt_logprobs, check_token_ids, fitting_max_tokens
 from ....conversation.messages import Label
 from ....conversation.strict_json import decode_body
@@ -28,7 +30,7 @@ class TokenSampling(Sampling, frozen=True, kw_only=True):
 class TokensRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the model recommends for sampling does not count here."""
 
-    token_ids: Annotated[list[fields.TokenId], Meta(min_length=1)]
+    token_ids: Annotated[list[TokenId], Meta(min_length=1)]
     sampling_params: TokenSampling
     model: str | None = None
     stream: bool | None = None
