@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .readers.states import (
     CONTENT,
@@ -252,16 +252,15 @@ GRANITE = _json_list("granite", "<|tool_call|>", "<tool_call>")  # Granite 3
 PHI4_MINI = _json_list("phi4_mini_json", "functools", "<|tool_call|>", end="<|/tool_call|>")
 
 _ENDS = {"<|start|>": "header", "<|channel|>": "header", "<|end|>": "between", "<|return|>": "between"}
+_TO_TOOL = HeaderEnd("<|message|>", re.compile(r"to=functions\.(?P<name>[\w.-]+)"), "arguments")
+_TO_USER = (
+    HeaderEnd("<|message|>", re.compile(r"analysis|to="), "reasoning"),
+    HeaderEnd("<|message|>", re.compile(""), CONTENT),
+)
 HARMONY = ToolFormat(  # gpt-oss; a message's header says its channel and, of a call, its recipient
     "openai",
     {
-        "header": Header(
-            (
-                HeaderEnd("<|message|>", re.compile(r"to=functions\.(?P<name>[\w.-]+)"), "arguments"),
-                HeaderEnd("<|message|>", re.compile(r"analysis|to="), "reasoning"),
-                HeaderEnd("<|message|>", re.compile(""), CONTENT),
-            )
-        ),
+        "header": Header((_TO_TOOL, *_TO_USER)),
         CONTENT: Text("content", _ENDS, may_return=False),
         "reasoning": Text("reasoning", _ENDS | {"<|call|>": "between"}),
         "arguments": JsonArguments("between"),
@@ -270,6 +269,8 @@ HARMONY = ToolFormat(  # gpt-oss; a message's header says its channel and, of a 
     None,
     start="header",
 )
+# Where there is nothing to call: what is not for the user is reasoning, whatever it is addressed to.
+HARMONY_WITHOUT_TOOLS = replace(HARMONY, states={**HARMONY.states, "header": Header(_TO_USER)})
 
 ALL_TOOL_FORMATS = (
     *(HERMES, LLAMA3_JSON, MISTRAL, MISTRAL_V3, PYTHONIC, OLMO3, QWEN3_CODER, FUNCTION_TAG, GLM45),

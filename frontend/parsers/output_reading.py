@@ -11,7 +11,7 @@ from paged_serve.protocol.messages.structured_outputs import Grammar
 
 from ..text.tokenizer import Tokenizer
 from .detection import ModelFormats
-from .formats import ReasoningFormat, ToolFormat
+from .formats import HARMONY_WITHOUT_TOOLS, ReasoningFormat, ToolFormat
 from .output_parser import OutputParser
 from .readers.collector import Tools
 from .readers.states import CONTENT, Format, PythonCalls, Skip, State, Text, Value
@@ -68,7 +68,9 @@ def output_reading(
     formats: ModelFormats, tools: Sequence[tuple[str, Mapping[str, Any] | None]], prompt_end: str
 ) -> OutputReading | None:
     """`tools`: those that the output may call, each with its parameters' schema. None: all text is content."""
-    tool_format = formats.tools if tools or formats.writes_channels else None
+    tool_format = formats.tools if tools else None
+    if formats.writes_channels and not tools:
+        tool_format = HARMONY_WITHOUT_TOOLS
     reasoning, end = formats.reasoning, prompt_end.rstrip()
     is_open = reasoning is not None and end.endswith(reasoning.begin)
     has_ended = reasoning is not None and end.endswith(reasoning.end)

@@ -15,7 +15,8 @@ from paged_serve.protocol.errors import InvalidRequest
 from .disjoint import comparable, disjoint
 from .finite import arrays_without_repetition, objects_of_size
 from .negation import ANNOTATIONS, negated
-from .schema_walk import Schema, children, compiled_pattern, look_up, pointer, resolved
+from .patterns import name_pattern, without_null
+from .schema_walk import Schema, children, look_up, pointer, resolved
 
 MAX_DEPTH = 64
 MAX_SUBSCHEMAS = 100_000
@@ -174,7 +175,7 @@ class Rewriting:
         names = resolved(self._root, found.pop("propertyNames"))
         if names is True or (isinstance(names, dict) and set(names) <= {"type"} and names.get("type") == "string"):
             return []
-        matches, additional = _name_pattern(names), found.get("additionalProperties", True)
+        matches, additional = name_pattern(names), found.get("additionalProperties", True)
         # A pattern is held against the named properties, too, which only true does not bind.
         is_open = additional is True or (additional is not False and not found.get("properties"))
         if matches is None or found.get("patternProperties") or not (is_open or additional is False):
@@ -205,6 +206,15 @@ class Rewriting:
         if isinstance(found["format"], str) and found["format"] not in FORMATS:
             name = found.pop("format")
             self.warnings.append(f"the schema at {where or '/'}: format {name!r:.60} is not enforced")
+        return []
+
+    def _pattern(self, found: dict[str, Any], where: str) -> list[Schema]:
+        found["pattern"] = without_null(found["pattern"])
+        return []
+
+    def _pattern_properties(self, found: dict[str, Any], where: str) -> list[Schema]:
+        named = found["patternProperties"].items()
+        found["patternProperties"] = {without_null(pattern): part for pattern, part in named}
         return []
 
     def _exclusive(self, found: dict[str, Any], where: str) -> list[Schema]:
@@ -253,6 +263,8 @@ _REWRITES: dict[str, Callable[[Rewriting, dict[str, Any], str], list[Schema]]] =
     "minProperties": Rewriting._num_properties,
     "maxProperties": Rewriting._num_properties,
     "propertyNames": Rewriting._property_names,
+    "pattern": Rewriting._pattern,
+    "patternProperties": Rewriting._pattern_properties,  # after propertyNames, which makes some
     "format": Rewriting._format,
     "exclusiveMinimum": Rewriting._exclusive,
     "exclusiveMaximum": Rewriting._exclusive,
@@ -279,28 +291,6 @@ def _within(around: dict[str, Any], branch: Schema) -> Schema:
         del together["type"]
     together["required"] = [*branch.get("required", ()), *around.get("required", ())]
     return together
-
-
-def _name_pattern(names: Schema) -> tuple[str, Callable[[str], bool]] | None:
-    """A regular expression of the names that a schema of names allows, and the same as a test."""
-    if not isinstance(names, dict) or not set(names) <= {"type", "enum", "const", "pattern", "minLength", "maxLength"}:
-        return None
-    given = [name for name in ("enum", "const", "pattern") if name in names]
-    lengths = {"minLength", "maxLength"} & set(names)
-    if len(given) + bool(lengths) != 1:
-        return None
-    if not all(isinstance(names[name], int) for name in lengths):
-        return None
-    if lengths:
-        pattern = rf"^[\s\S]{{{names.get('minLength', 0)},{names.get('maxLength', '')}}}$"
-    elif given == ["pattern"]:
-        pattern = names["pattern"]
-    else:
-        texts = names["enum"] if given == ["enum"] else [names["const"]]
-        pattern = "^(?:" + "|".join(re.escape(text) for text in texts if isinstance(text, str)) + ")$"
-    if (compiled := compiled_pattern(pattern)) is None:
-        return None
-    return pattern, lambda name: compiled.search(name) is not None
 
 
 def _with_named_targets(root: dict[str, Any]) -> dict[str, Any]:

@@ -8,9 +8,10 @@ import llguidance
 import pytest
 
 from paged_serve.frontend.parsers.channel_forms import channel_calls, final_form
+from paged_serve.frontend.parsers.detection import ModelFormats
 from paged_serve.frontend.parsers.formats import HARMONY
 from paged_serve.frontend.parsers.output_parser import OutputParser
-from paged_serve.frontend.parsers.output_reading import output_format
+from paged_serve.frontend.parsers.output_reading import output_format, output_reading
 from paged_serve.frontend.structured_outputs.helper_messages import AddedTokens
 from paged_serve.frontend.structured_outputs.lowering import bytes_tokenizer, lowered
 from paged_serve.protocol.errors import InvalidRequest
@@ -49,6 +50,15 @@ def parsed(text: str) -> Output:
 
 ANALYSIS = "<|channel|>analysis<|message|>Let me: think. {}<|end|><|start|>assistant"
 FINAL, CALL = "<|channel|>final<|message|>", "<|channel|>commentary to=functions.set <|constrain|>json<|message|>"
+
+
+def test_without_tools_a_message_to_one_is_no_call():
+    formats, text = ModelFormats(HARMONY), ANALYSIS + CALL + '{"on": true}<|call|>' + FINAL + "It is on."
+    for tools, calls in (([("set", SCHEMA)], 1), ([], 0)):
+        reading = output_reading(formats, tools, "<|start|>assistant")
+        found = read(reading.parser().push(text, final=True))
+        assert (found.content, len(found.calls)) == ("It is on.", calls)
+        assert found.reasoning == "Let me: think. {}" + ("" if calls else '{"on": true}')
 
 
 @pytest.mark.parametrize("before", ["", ANALYSIS])

@@ -1,0 +1,67 @@
+"""Regular expressions of texts and of properties' names."""
+
+import re
+from collections.abc import Callable
+
+from .schema_walk import Schema, compiled_pattern
+
+_NULL_CHARACTER = r"\x00"
+# What stands for a character, and may be one of all control characters without being a quotation mark or backslash.
+_PROPERTY = re.compile(r"\\[pP](?:\{[^}]*\}|[A-Za-z])")
+_WITH_CONTROLS = re.compile(r"\[\^|\[:|\\[pPxu0c]|\x00")
+
+
+def without_null(pattern: str) -> str:
+    r"""The same, but classes of characters do not have U+0000.
+
+    A class that has all control characters, as `[^"]` has, would let llguidance (1.9.1) write `\"` and `\\` for them,
+    whether these two are in the class or not. Its expressions are those of Rust, with nested classes and `--`.
+    """
+    parts, at = list[str](), 0
+    while at < len(pattern):
+        if pattern[at] == "[":
+            end = _end_of_class(pattern, at)
+            found = pattern[at:end]
+            parts.append(f"[{found}--{_NULL_CHARACTER}]" if _WITH_CONTROLS.search(found) else found)
+        elif match := _PROPERTY.match(pattern, at):
+            end = match.end()
+            parts.append(f"[{match[0]}--{_NULL_CHARACTER}]")
+        else:
+            end = at + (2 if pattern[at] == "\\" else 1)
+            parts.append(pattern[at:end])
+        at = end
+    return "".join(parts)
+
+
+def _end_of_class(pattern: str, start: int) -> int:
+    """Behind the bracket that closes the class at `start`; a bracket that comes first is one of its characters."""
+    at = start + 1 + pattern.startswith("^", start + 1)
+    at += pattern.startswith("]", at)
+    while at < len(pattern) and pattern[at] != "]":
+        if pattern[at] == "[":
+            at = _end_of_class(pattern, at)
+        else:
+            at += 2 if pattern[at] == "\\" else 1
+    return at + 1
+
+
+def name_pattern(names: Schema) -> tuple[str, Callable[[str], bool]] | None:
+    """A regular expression of the names that a schema of names allows, and the same as a test."""
+    if not isinstance(names, dict) or not set(names) <= {"type", "enum", "const", "pattern", "minLength", "maxLength"}:
+        return None
+    given = [name for name in ("enum", "const", "pattern") if name in names]
+    lengths = {"minLength", "maxLength"} & set(names)
+    if len(given) + bool(lengths) != 1:
+        return None
+    if not all(isinstance(names[name], int) for name in lengths):
+        return None
+    if lengths:
+        pattern = rf"^[\s\S]{{{names.get('minLength', 0)},{names.get('maxLength', '')}}}$"
+    elif given == ["pattern"]:
+        pattern = names["pattern"]
+    else:
+        texts = names["enum"] if given == ["enum"] else [names["const"]]
+        pattern = "^(?:" + "|".join(re.escape(text) for text in texts if isinstance(text, str)) + ")$"
+    if (compiled := compiled_pattern(pattern)) is None:
+        return None
+    return pattern, lambda name: compiled.search(name) is not None

@@ -1,0 +1,90 @@
+"""Regular expressions of JSON texts, character by character: a text that does not match is never written."""
+
+import json
+import random
+
+import jsonschema_rs
+import pytest
+from llguidance import LLMatcher
+
+from paged_serve.frontend.structured_outputs.helper_messages import AddedTokens
+from paged_serve.frontend.structured_outputs.json_schema.patterns import without_null
+from paged_serve.frontend.structured_outputs.json_schema.rewriting import Rewriting
+from paged_serve.frontend.structured_outputs.lowering import bytes_tokenizer
+
+TOKENIZER = bytes_tokenizer(AddedTokens())
+CHARACTERS = [*map(chr, range(1, 128)), "é", "€", "😀"]
+ATOMS = [
+    "a",
+    "b-f",
+    '"',
+    r"\\",
+    r"\n",
+    r"\]",
+    r"\-",
+    r"\x01-\x1f",
+    r"\x00-\x2f",
+    r"\d",
+    r"\D",
+    r"\s",
+    r"\S",
+    r"\w",
+    r"\W",
+    "é",
+]
+
+
+def written(value: str) -> bytes:
+    """llguidance writes U+007F with an escape."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f").encode()
+
+
+def check(schema, wrap=lambda text: text):
+    """Each character as a text: accepted if, and only if, it is valid."""
+    validator = jsonschema_rs.validator_for(schema)
+    matcher = LLMatcher(TOKENIZER, LLMatcher.grammar_from_json_schema(Rewriting(schema).schema()), log_level=0)
+    if matcher.is_error():  # the class is empty
+        assert not any(validator.is_valid(wrap(text)) for text in CHARACTERS), (schema, matcher.get_error()[:200])
+        return
+    for text in CHARACTERS:
+        fresh, data = matcher.deep_copy(), b"".join(written_parts(wrap(text)))
+        accepted = fresh.try_consume_tokens(list(data)) == len(data) and fresh.is_accepting()
+        assert accepted == validator.is_valid(wrap(text)), (schema, text)
+
+
+def written_parts(value):
+    if isinstance(value, str):
+        return [written(value)]
+    return [b"{", *(part for name in value for part in (written(name), b": 1")), b"}"]
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [r"^[^\\]+$", r'^[^"]+$', r"^[^\n]$", r"^[^/\\:*?\"<>|]+$", r"^[^]]$", r"^[^^\]]$", r"^[^-]$", r"^[\x00-\x1f]$",
+     r"^[\x00-\x5b]$", r"^[^\\\x00]$", r"^\P{P}$", r"^[\p{Cc}]$", r"^[^\W\d]$", r"^(?:[^\"a-z]|b)$", "^[^\x01]$",
+     r"^\[\^[^\\]\]$|^[^\"]$", "^.$", r"^[\s\S]$", r"^\W$"],
+)  # fmt: skip
+def test_a_class_allows_its_characters_alone(pattern):
+    check({"type": "string", "pattern": pattern})
+    schema = {"type": "object", "patternProperties": {pattern: {"const": 1}}, "additionalProperties": False}
+    check(schema, lambda text: {text: 1})
+
+
+def test_texts_that_are_not_an_enum_s_have_no_quotation_mark_of_their_own():
+    for text in ('"', "\\", "a", "\n"):
+        check({"type": "string", "maxLength": 1, "not": {"const": text}})
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_random_classes_allow_their_characters_alone(seed):
+    rng = random.Random(seed)
+    for _ in range(40):
+        atoms = "".join(rng.sample(ATOMS, rng.randint(1, 4)))
+        negation = rng.choice(["", "^"])
+        check({"type": "string", "pattern": f"^[{negation}{atoms}]$"})
+
+
+def test_what_is_no_class_stays():
+    for pattern in (r"^a\[^b\]$", r"^[a-z]+\\$", r"\d{3}", "[a"):
+        assert without_null(pattern) == pattern
+    assert without_null(r"[^a][^]b][[^c]d]") == r"[[^a]--\x00][[^]b]--\x00][[[^c]d]--\x00]"
