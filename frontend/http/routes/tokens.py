@@ -13,6 +13,7 @@ from ...text.tokenizer import read_json
 from ..exchange.exchange import JSON, Exchange
 from ..openai import answers
 from ..openai.request import schemas
+from ..openai.request.custom_tools import without_custom_tools
 from ..openai.request.prompts import chat_text, chat_tokens
 from ..openai.request.truncation import limit_of
 from ..service import Service
@@ -24,6 +25,7 @@ async def tokenize(service: Service, exchange: Exchange) -> None:
     """A text, or a conversation as the model would see it, to token ids."""
     raw, lenient = await exchange.body(), service.config.server.lenient
     if await service.off_loop(len(raw), has_field, raw, "messages"):
+        raw = await service.off_loop(len(raw), without_custom_tools, raw)
         chat, _ = await service.off_loop(len(raw), decode_body, schemas.TokenizeChatRequest, raw, lenient)
         service.model_name(chat.model)
         special, limit = bool(chat.add_special_tokens), limit_of(service, chat, 0)
@@ -59,6 +61,7 @@ async def detokenize(service: Service, exchange: Exchange) -> None:
 async def apply_template(service: Service, exchange: Exchange) -> None:
     """The text that the model's template makes of a conversation."""
     raw, lenient = await exchange.body(), service.config.server.lenient
+    raw = await service.off_loop(len(raw), without_custom_tools, raw)
     body, _ = await service.off_loop(len(raw), decode_body, schemas.ApplyTemplateRequest, raw, lenient)
     service.model_name(body.model)
     await exchange.send_json(answers.Text(prompt=await chat_text(service, body, raw)))

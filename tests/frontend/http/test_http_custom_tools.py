@@ -95,6 +95,18 @@ def test_a_call_is_sent_back_as_it_came(start):
     assert prompt(server) == sent_back
 
 
+def test_the_routes_of_tokens_and_templates_show_what_a_chat_has(start):
+    server = start()
+    answered = server.chat(**BODY)["choices"][0]["message"]
+    results = [{"role": "tool", "tool_call_id": each["id"], "content": "ok"} for each in answered["tool_calls"]]
+    body = BODY | {"messages": [*BODY["messages"], answered, *results]}
+    server.good("/v1/chat/completions", body)
+    tokens = list(server.engine.requests[-1].prompt_token_ids)
+    assert server.good("/tokenize", body)["tokens"] == tokens
+    text = server.good("/apply-template", body)["prompt"]
+    assert text == server.tokenizer.decode(tokens, skip_special_tokens=False)
+
+
 @pytest.mark.parametrize(
     ("choice", "is_named"),
     [

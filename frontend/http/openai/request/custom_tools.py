@@ -36,15 +36,36 @@ class _CustomCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def translate(raw: bytes, lenient: bool) -> tuple[bytes, list[str]]:
     """The JSON of a WithCustomTools, and no warnings. Raises InvalidRequest."""
-    if b'"custom' not in raw:
+    if (body := _with_custom(raw)) is None:
         return raw, []
+    body[_INTERNAL] = _as_functions(body)
+    return msgspec.json.encode(body), []
+
+
+def without_custom_tools(raw: bytes) -> bytes:
+    """The JSON of a chat with the functions that stand for its custom tools. Raises InvalidRequest."""
+    if (body := _with_custom(raw)) is None:
+        return raw
+    _as_functions(body)
+    return msgspec.json.encode(body)
+
+
+def _with_custom(raw: bytes) -> _Json | None:
+    """The body, if it may have custom tools and can be read at all; else its decoder refuses it."""
+    if b'"custom' not in raw:
+        return None
     check_number_of_nodes(raw)
     try:
-        body = msgspec.json.decode(raw, type=_Json)
+        body: _Json = msgspec.json.decode(raw, type=_Json)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return raw, []  # which its decoder refuses
+        return None
     if _INTERNAL in body:
         raise InvalidRequest(f"{_INTERNAL} is not a field of this route; did you mean tools?", _INTERNAL)
+    return body
+
+
+def _as_functions(body: _Json) -> list[str]:
+    """Puts functions in their places, and returns their names."""
     names = list[str]()
     for i, tool in enumerate(_list(body.get("tools"))):
         if tool.get("type") == "custom":
@@ -58,9 +79,10 @@ def translate(raw: bytes, lenient: bool) -> tuple[bytes, list[str]]:
         for j, call in enumerate(_list(message.get("tool_calls"))):
             if call.get("type") == "custom":
                 _call_as_function(call, f"messages[{i}].tool_calls[{j}].custom")
-    body["tool_choice"] = _chosen(body.get("tool_choice"))
+    if "tool_choice" in body:
+        body["tool_choice"] = _chosen(body["tool_choice"])
     check_names([tool["function"]["name"] for tool in _list(body.get("tools")) if _is_named(tool)], names)
-    return msgspec.json.encode({**body, _INTERNAL: names}), []
+    return names
 
 
 def _call_as_function(call: _Json, place: str) -> None:
