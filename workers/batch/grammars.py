@@ -3,13 +3,17 @@ over lexemes that are derivatives of regular expressions).
 
 A mask depends on the grammar and the output alone, so a row that returns with its output after preemption or a restart
 has the masks that it would have had.
+
+Copies of a matcher share the states of its expressions, with llguidance's limits of them (LLParserLimits): what one row
+makes it construct may end all of them. A row that fails among others therefore goes on alone, with a matcher of its own
+that reads its output again mask by mask, and only what fails alone fails.
 """
 
 import os
 from collections import OrderedDict
 from collections.abc import Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +31,7 @@ if TYPE_CHECKING:
 MAX_THREADS = 4
 MAX_COMPILED = 64  # grammars, which later rows begin with a copy of
 MAX_REASON_CHARS = 256
+MASK_EVERY = 16  # tokens of an output that is read again: a mask renews the limit of a step
 NO_OUTPUT = "no output satisfies the grammar"
 
 
@@ -34,13 +39,17 @@ NO_OUTPUT = "no output satisfies the grammar"
 class RowGrammar:
     """One row's matcher."""
 
+    source: str
     matcher: "LLMatcher"
+    origin: "LLMatcher | None"  # which it is a copy of; None: it is the row's own
     bits: NDArray[np.int32]  # [words] of the next token: bit i is set if token i is allowed
     free_bits: NDArray[
         np.int32
     ]  # the same while the output is free: all but its end, since the grammar's part must come
     after: frozenset[int]  # as Grammar.after; empty once one of them has come
     opens: frozenset[int] = frozenset()  # as Grammar.opens; empty behind the first token
+    tokens: list[int] = field(default_factory=list)  # that the matcher has read, or was to read
+    is_broken: bool = False  # it stopped, but it was a copy
     failure: str = ""  # why no token can follow
 
     @property
@@ -63,7 +72,16 @@ class RowGrammar:
         if not self.binds:
             if token in self.after:
                 self.after = frozenset()
-        elif not self.failure and not self.matcher.consume_token(token):
+        elif not self.failure:
+            self.tokens.append(token)
+            if not self.is_broken and not self.matcher.consume_token(token):
+                self.stopped()
+
+    def stopped(self) -> None:
+        """The matcher is in error."""
+        if self.origin is not None:
+            self.is_broken = True
+        else:
             self.failure = _reason(self.matcher)
 
 
@@ -97,13 +115,16 @@ class Grammars:
     def prepare(self, grammar: Grammar, output: Sequence[int]) -> RowGrammar:
         """For a row whose output so far is `output`."""
         self.wait()
-        matcher = self._matcher(grammar.source)
+        origin, matcher = self._matcher(grammar.source)
         opens = frozenset(grammar.opens) if grammar.after else frozenset()
-        row = RowGrammar(matcher, self._free_bits, self._free_bits, frozenset(grammar.after), opens)
+        free = self._free_bits
+        row = RowGrammar(grammar.source, matcher, origin, free, free, frozenset(grammar.after), opens)
         if matcher.is_error():
-            row.failure = _reason(matcher)
-        for token in output:
+            row.stopped()
+        for number, token in enumerate(output, 1):
             row.append(token)
+            if number % MASK_EVERY == 0 and row.binds and not row.is_broken:
+                row.matcher.compute_bitmask()
         return row
 
     def start(self, rows: Sequence[RowGrammar]) -> None:
@@ -120,23 +141,41 @@ class Grammars:
 
     def _fill(self, rows: list[RowGrammar]) -> None:
         masks = np.zeros((len(rows), self._words), np.int32)
+        for row in rows:
+            if row.is_broken:
+                self._set_apart(row)
         self._library.numpy.fill_next_token_bitmask_par(
             self._executor, [(row.matcher, i) for i, row in enumerate(rows)], masks
         )
-        for row, bits in zip(rows, masks, strict=True):
+        for i, (row, bits) in enumerate(zip(rows, masks, strict=True)):
+            if row.origin is not None and row.matcher.is_error() and _reason(row.matcher) != NO_OUTPUT:
+                self._set_apart(row)
+                self._library.numpy.fill_next_token_bitmask(row.matcher, masks, i)
             for token in row.opens:
                 bits.view(np.uint32)[token // 32] |= np.uint32(1 << token % 32)
             row.bits = bits
-            if row.matcher.is_error():
+            if row.matcher.is_error() and not row.failure:
                 row.failure = _reason(row.matcher)
 
-    def _matcher(self, source: str) -> "LLMatcher":
-        """A matcher at its start; a grammar's first one takes milliseconds, a copy microseconds."""
+    def _set_apart(self, row: RowGrammar) -> None:
+        """Give the row a matcher of its own, and let later rows begin with another one than it did."""
+        if self._compiled.get(row.source) is row.origin:
+            del self._compiled[row.source]
+        row.matcher, row.origin = self._library.LLMatcher(self._tokenizer, row.source, log_level=0), None
+        row.is_broken = False
+        for token in row.tokens:
+            row.matcher.compute_bitmask()
+            if not row.matcher.consume_token(token):
+                row.failure = _reason(row.matcher)
+                return
+
+    def _matcher(self, source: str) -> "tuple[LLMatcher, LLMatcher]":
+        """One of the grammar, and a copy at its start; a grammar's first takes milliseconds, a copy microseconds."""
         compiled = self._compiled.pop(source, None) or self._library.LLMatcher(self._tokenizer, source, log_level=0)
         self._compiled[source] = compiled
         if len(self._compiled) > MAX_COMPILED:
             self._compiled.popitem(last=False)
-        return compiled.deep_copy()
+        return compiled, compiled.deep_copy()
 
 
 def _run_on(cpus: Collection[int]) -> None:

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from paged_serve.frontend.text.tokenizer import Tokenizer
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.structured_outputs import Grammar
 from paged_serve.workers.batch.grammars import MAX_COMPILED, Grammars
@@ -120,6 +121,7 @@ def test_a_grammar_that_does_not_compile_fails_its_row_alone(grammars, source):
 
 def test_an_output_that_the_grammar_does_not_allow_fails(grammars):
     row = grammars.prepare(lark('start: "yes"'), [500])
+    allowed(grammars, row)
     assert row.failure
     row.append(3)  # harmless
 
@@ -129,6 +131,73 @@ def test_a_grammar_that_no_output_satisfies_fails(grammars):
     grammars.start([row])
     grammars.wait()
     assert row.failure
+
+
+def many_words(limit: int, max_length: int) -> Grammar:
+    """Texts of which llguidance makes many states: so many words, and no more characters."""
+    names = [f"p{i}" for i in range(10)]
+    words = [rf"^(?:\S+\s+){{0,{limit + i}}}\S+$" for i in range(10)]
+    properties = {
+        name: {"type": "string", "pattern": words[i], "maxLength": max_length - i} for i, name in enumerate(names)
+    }
+    schema = {"type": "object", "properties": properties, "required": names, "additionalProperties": False}
+    return Grammar(json.dumps({"grammars": [{"json_schema": schema}]}))
+
+
+def tokens_of_words() -> list[int]:
+    text = json.dumps({f"p{i}": f"some words of a text {i} that goes on for a while" for i in range(10)})
+    return Tokenizer(DEMO_MODEL).encode(text, add_special_tokens=False)
+
+
+def exhaust(grammars, form: Grammar) -> None:
+    """Reach the limit that all copies of its matcher share: words of ever other lengths, without a mask."""
+    tokenizer = Tokenizer(DEMO_MODEL)
+    for number in range(1, 100):
+        words = ("w" * (1 + i * number % 17) for i in range(35))
+        copy = grammars._compiled[form.source].deep_copy()
+        if not copy.consume_tokens(tokenizer.encode(f'{{"p0": "{" ".join(words)}', add_special_tokens=False)):
+            return
+    raise AssertionError("it has no limit")
+
+
+def test_what_exhausts_a_copy_leaves_other_rows_their_masks(grammars):
+    form, tokens = many_words(40, 500), tokens_of_words()
+    other = Grammars(TOKENIZER, VOCAB_SIZE, EOS)
+    row, alone = grammars.prepare(form, []), other.prepare(form, [])
+    for number, token in enumerate(tokens):
+        assert allowed(grammars, row) == allowed(other, alone), number
+        row.append(token)
+        alone.append(token)
+        if number == 50:
+            exhaust(grammars, form)
+    assert row.origin is None, "it went on alone"
+    assert not row.failure
+    later = grammars.prepare(form, [])
+    assert allowed(grammars, later) == allowed(other, other.prepare(form, []))
+    assert later.origin is not None, "later rows have another one to begin with"
+
+
+def test_an_output_that_is_read_again_has_the_limits_that_it_had(grammars):
+    form, tokens = many_words(40, 500), tokens_of_words()
+    row = Grammars(TOKENIZER, VOCAB_SIZE, EOS).prepare(form, [])
+    for token in tokens:
+        allowed(grammars, row)
+        row.append(token)
+    assert not row.failure
+    again = Grammars(TOKENIZER, VOCAB_SIZE, EOS).prepare(form, tokens)
+    assert allowed(grammars, again) == allowed(grammars, row)
+    assert not again.failure
+
+
+def test_what_is_too_much_alone_fails_alone(grammars):
+    form, tokens = many_words(60, 1000), tokens_of_words()
+    first, second = grammars.prepare(form, []), grammars.prepare(form, [])
+    for token in tokens:
+        allowed(grammars, first)
+        first.append(token)
+    assert "lexer error" in first.failure
+    assert allowed(grammars, second) == allowed(Grammars(TOKENIZER, VOCAB_SIZE, EOS), grammars.prepare(form, []))
+    assert not second.failure
 
 
 def test_few_compiled_grammars_are_kept(grammars):
