@@ -37,7 +37,6 @@ UNSUPPORTED = {
     "continuous_usage_stats": Foreign(instead='stream_options: {"continuous_usage_stats": …}', nothing=(False,)),
     "context_management": Foreign("no part of a conversation is left out", "a shorter one", ([],)),
     "conversation": Foreign("conversations are not stored", "all of it in input"),
-    "detokenize": Foreign("an answer is text", "return_token_ids for its tokens", (True,)),
     "do_sample": Foreign(instead="temperature: 0 for the likeliest tokens", nothing=(True,)),
     "documents": Foreign(instead="a message that holds them", nothing=([],)),
     "echo": Foreign("an answer is the assistant's turn alone", nothing=(False,)),
@@ -79,7 +78,7 @@ UNSUPPORTED = {
     "reasoning_effort": Foreign(_OF_CHATS, _CHAT),
     "repeat_penalty": Foreign(instead="repetition_penalty"),
     "service_tier": Foreign("there is one tier; leave it out, or give auto", nothing=("auto", "default")),
-    "spaces_between_special_tokens": Foreign(nothing=(True,)),
+    "spaces_between_special_tokens": Foreign(nothing=(True, False)),  # text is as its tokens are
     "stop_sequences": Foreign(instead="stop", nothing=([],)),
     "store": Foreign("no answer is kept; leave it out", nothing=(False,)),
     "suffix": Foreign("an answer is filled into no text", "/v1/completions", ("",)),

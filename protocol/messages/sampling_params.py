@@ -237,6 +237,8 @@ def _check(params: SamplingParams) -> None:
     if params.max_tokens is not None and params.min_tokens > params.max_tokens:
         raise InvalidRequest(f"min_tokens is {params.min_tokens}, above max_tokens={params.max_tokens}", "min_tokens")
     _check_strings("stop", params.stop, MAX_STOP_STRINGS)
+    if params.stop and not params.detokenize:
+        raise InvalidRequest("stop is looked for in text, and detokenize is false; leave one of them out", "stop")
     _check_strings("bad_words", params.bad_words, MAX_BAD_WORDS)
     _check_token_ids("stop_token_ids", params.stop_token_ids, MAX_STOP_TOKEN_IDS)
     _check_token_ids("logprob_token_ids", params.logprob_token_ids, MAX_LOGPROB_TOKEN_IDS)

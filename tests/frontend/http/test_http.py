@@ -164,6 +164,28 @@ def test_token_ids_are_returned_on_request(folder):
     assert choice["prompt_token_ids"] == server.tokenizer.encode("abc")
 
 
+@pytest.mark.parametrize(
+    ("path", "prompt"),
+    [("/v1/completions", {"prompt": "x"}), ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}]})],
+)
+def test_text_is_left_out_on_request(folder, path, prompt):
+    server, body = (
+        Server(folder, "hello there", ends=False),
+        prompt | {"return_token_ids": True, "detokenize": False, "max_tokens": 40},
+    )
+    [choice] = server.good(path, body)["choices"]
+    assert (choice["text"] if "text" in choice else choice["message"]["content"]) in ("", None)
+    assert choice["token_ids"] == server.tokenizer.encode("hello there")
+    ids, text = [], ""
+    for event in server.stream(path, body):
+        for piece in event["choices"]:
+            ids += piece.get("token_ids", [])
+            text += piece["text"] if "text" in piece else piece["delta"].get("content") or ""
+    assert (ids, text) == (choice["token_ids"], "")
+    refused = server.ask("POST", path, body | {"stop": "a"})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "stop")
+
+
 def test_sampling_fields_reach_the_engine(folder):
     server = Server(folder)
     server.complete(

@@ -18,8 +18,8 @@ COMPLETION_MAX_TOKENS = 16
 _SAME_NAME = (
     *("n", "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty"),
     *("seed", "min_tokens", "ignore_eos", "include_stop_str_in_output", "logit_bias", "prompt_logprobs"),
-    *("stop", "stop_token_ids", "bad_words", "allowed_token_ids", "logprob_token_ids", "skip_special_tokens"),
-    *("skip_reading_prefix_cache", "repetition_detection", "thinking_token_budget"),
+    *("stop", "stop_token_ids", "bad_words", "allowed_token_ids", "logprob_token_ids", "detokenize"),
+    *("skip_special_tokens", "skip_reading_prefix_cache", "repetition_detection", "thinking_token_budget"),
 )
 
 

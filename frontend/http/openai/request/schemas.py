@@ -128,6 +128,7 @@ class Sampling(DryAndXtc, frozen=True, kw_only=True):
     logprob_token_ids: fields.LogprobTokenIds | None = None
     structured_outputs: StructuredOutputs | None = None
     prompt_logprobs: fields.TopLogprobs | None = None
+    detokenize: bool | None = None  # true
     skip_special_tokens: bool | None = None
     skip_reading_prefix_cache: bool | None = None
     repetition_detection: RepetitionDetection | None = None
