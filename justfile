@@ -34,9 +34,10 @@ test *options:
 examples *options:
     {{python}} -m pytest -q tests/examples {{options}}
 
-# the long runs: fuzz, chaos, big simulations
+# the long runs: fuzz, chaos, big simulations, whole models on every instruction set
 nightly *options:
     {{python}} -m pytest -q -m nightly --timeout 7200 {{options}}
+    {{python}} scripts/check.py --isas
 
 # kill, halt and crash processes under load and compare every stream: --minutes 30 --every 15 --seed 1
 chaos *options:

@@ -1,10 +1,11 @@
 """Everything that must be green before a commit lands: lint, format, types, generated docs, tests.
 
-All tests run on the best CPU kernels that this machine runs; those that whole models compute with run again on each
-other instruction set. Tests marked `alone` follow the others, in one process.
+All tests run on the best CPU kernels that this machine runs. Those that whole models compute with run again on the
+portable ones; with `--isas` these tests alone run, on each instruction set but the best. (Kernel by kernel, all are
+always held to each other's bits.) Tests marked `alone` follow the others, in one process.
 
 Stops at the first failure, or when a step takes longer than LIMIT_S. Run it with the interpreter that has the `dev`
-extra: `.venv/bin/python scripts/check.py [pytest options]`.
+extra: `.venv/bin/python scripts/check.py [--isas] [pytest options]`.
 """
 
 import subprocess
@@ -15,13 +16,15 @@ from pathlib import Path
 LIMIT_S = 2400
 ROOT = Path(__file__).parent.parent
 PYTHON = sys.executable
+ISAS = "--isas"
+OPTIONS = [option for option in sys.argv[1:] if option != ISAS]
 PYTEST = [PYTHON, "-m", "pytest", "-q", "-n", "3", "--dist", "worksteal"]
 STEPS: list[list[str]] = [
     [PYTHON, "-m", "ruff", "check", "."],
     [PYTHON, "-m", "ruff", "format", "--check", "."],
     [PYTHON, "-m", "mypy", "-p", "paged_serve"],
     [PYTHON, "scripts/make_docs.py", "--check"],
-    [*PYTEST, "-m", "not nightly and not alone", *sys.argv[1:]],
+    [*PYTEST, "-m", "not nightly and not alone", *OPTIONS],
     [PYTHON, "-m", "pytest", "-q", "-m", "alone and not nightly", "tests/engine_core"],
 ]
 
@@ -31,7 +34,7 @@ def steps_of_other_isas() -> list[list[str]]:
     from paged_serve.workers.kernels.cpu.library import runnable_isas
 
     others = ["tests/workers", "-m", "chosen_isa and not nightly", "--cpu-isa"]
-    return [[*PYTEST, *sys.argv[1:], *others, isa] for isa in runnable_isas()[1:]]
+    return [[*PYTEST, *OPTIONS, *others, isa] for isa in runnable_isas()[1:]]
 
 
 def run(command: list[str]) -> int:
@@ -43,7 +46,8 @@ def run(command: list[str]) -> int:
 
 
 def main() -> int:
-    for command in [*STEPS, *steps_of_other_isas()]:
+    others = steps_of_other_isas()
+    for command in others if ISAS in sys.argv else [*STEPS, *others[-1:]]:
         started = time.monotonic()
         print("$", " ".join(["python", *command[1:]]), flush=True)
         code = run(command)

@@ -7,7 +7,7 @@ import pytest
 from paged_serve.engine_core.simulation.outcomes import Outcomes
 from paged_serve.engine_core.simulation.simulator import simulate
 
-FAST_SECONDS = 20
+FAST_SECONDS = 10
 SELDOM = (667, 504)  # a core too full to take all back at once, outputs of a lost client found again
 NIGHTLY_STEPS = 1_000_000
 
