@@ -1,6 +1,7 @@
 """What a request asks for as a grammar for llguidance: `lowered` reads it, `check` compiles it once."""
 
 import json
+import re
 from typing import Any
 
 import msgspec
@@ -11,11 +12,13 @@ from paged_serve.protocol.errors import InvalidRequest
 from paged_serve.protocol.messages.structured_outputs import MAX_GRAMMAR_CHARS, StructuredOutputsParams
 
 from .helper_messages import AddedTokens
+from .json_schema.patterns import with_mended_patterns
 from .json_schema.rewriting import Rewriting, Unsupported
 from .json_schema.schema_walk import Schema, children, pointer
 from .structural_tag import structural_tag_grammar
 
 MAX_ERROR_CHARS = 300
+_READER = json.JSONDecoder()
 
 
 class Lowered(msgspec.Struct):
@@ -59,7 +62,7 @@ def lowered(params: StructuredOutputsParams, added: AddedTokens | None = None) -
     if params.structural_tag is not None:
         grammar, warnings = structural_tag_grammar(params.structural_tag, added or AddedTokens())
         return Lowered(_source({"lark_grammar": grammar}), warnings)
-    return _of({"lark_grammar": _lark(params.grammar or "")})
+    return _of({"lark_grammar": _with_mended_schemas(_lark(params.grammar or ""))})
 
 
 def check(source: str, tokenizer: LLTokenizer) -> None:
@@ -160,6 +163,21 @@ def _lark(grammar: str) -> str:
         return str(any_to_lark(grammar))
     except (GbnfToLarkError, RecursionError) as error:
         raise InvalidRequest(f"grammar cannot be read as GBNF: {error!s:.200}") from None
+
+
+def _with_mended_schemas(grammar: str) -> str:
+    """The patterns of its `%json` schemas as those of `json` are; whatever cannot be read, llguidance refuses."""
+    parts, end = list[str](), 0
+    for match in re.finditer(r"%json\s*(?=\{)", grammar):
+        try:
+            schema, behind = _READER.raw_decode(grammar, match.end())
+            mended = with_mended_patterns(schema)
+        except (ValueError, RecursionError, TypeError, AttributeError):
+            continue
+        if mended != schema and match.end() >= end:
+            parts += [grammar[end : match.end()], json.dumps(mended, ensure_ascii=False)]
+            end = behind
+    return "".join([*parts, grammar[end:]])
 
 
 def _source(grammar: dict[str, Any]) -> str:

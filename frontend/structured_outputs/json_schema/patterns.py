@@ -2,13 +2,35 @@
 
 import re
 from collections.abc import Callable
+from typing import Any
 
-from .schema_walk import Schema, compiled_pattern
+from .schema_walk import Schema, children, compiled_pattern, put
 
 _NULL_CHARACTER = r"\x00"
 # What stands for a character, and may be one of all control characters without being a quotation mark or backslash.
 _PROPERTY = re.compile(r"\\[pP](?:\{[^}]*\}|[A-Za-z])")
 _WITH_CONTROLS = re.compile(r"\[\^|\[:|\\[pPxu0c]|\x00")
+
+
+def with_mended_patterns(schema: Schema) -> Schema:
+    """The same, all of whose patterns are `without_null`."""
+    if isinstance(schema, bool):
+        return schema
+    found = dict(schema)
+    mend_patterns(found)
+    for keys, part in children(found):
+        put(found, keys, with_mended_patterns(part))
+    return found
+
+
+def mend_patterns(schema: dict[str, Any]) -> None:
+    """Those that are not of its parts, in place."""
+    if "pattern" in schema:
+        schema["pattern"] = without_null(schema["pattern"])
+    if "patternProperties" in schema:
+        schema["patternProperties"] = {
+            without_null(pattern): part for pattern, part in schema["patternProperties"].items()
+        }
 
 
 def without_null(pattern: str) -> str:

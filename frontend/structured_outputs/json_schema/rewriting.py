@@ -15,8 +15,8 @@ from paged_serve.protocol.errors import InvalidRequest
 from .disjoint import comparable, disjoint
 from .finite import arrays_without_repetition, objects_of_size
 from .negation import ANNOTATIONS, negated
-from .patterns import name_pattern, without_null
-from .schema_walk import Schema, children, look_up, pointer, resolved
+from .patterns import mend_patterns, name_pattern
+from .schema_walk import Schema, children, look_up, pointer, put, resolved
 
 MAX_DEPTH = 64
 MAX_SUBSCHEMAS = 100_000
@@ -71,8 +71,9 @@ class Rewriting:
                 more += rewrite(self, found, where)
         if more:
             found["allOf"] = [*found.get("allOf", ()), *more]
+        mend_patterns(found)
         for keys, part in children(found):
-            _put(found, keys, self._rewrite(part, pointer(where, *keys), depth + 1))
+            put(found, keys, self._rewrite(part, pointer(where, *keys), depth + 1))
         return found
 
     # Each takes its keywords out of `found` and returns what must hold beside the rest.
@@ -208,15 +209,6 @@ class Rewriting:
             self.warnings.append(f"the schema at {where or '/'}: format {name!r:.60} is not enforced")
         return []
 
-    def _pattern(self, found: dict[str, Any], where: str) -> list[Schema]:
-        found["pattern"] = without_null(found["pattern"])
-        return []
-
-    def _pattern_properties(self, found: dict[str, Any], where: str) -> list[Schema]:
-        named = found["patternProperties"].items()
-        found["patternProperties"] = {without_null(pattern): part for pattern, part in named}
-        return []
-
     def _exclusive(self, found: dict[str, Any], where: str) -> list[Schema]:
         """Draft 4 has them as flags of minimum and maximum."""
         for flag, bound in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
@@ -263,8 +255,6 @@ _REWRITES: dict[str, Callable[[Rewriting, dict[str, Any], str], list[Schema]]] =
     "minProperties": Rewriting._num_properties,
     "maxProperties": Rewriting._num_properties,
     "propertyNames": Rewriting._property_names,
-    "pattern": Rewriting._pattern,
-    "patternProperties": Rewriting._pattern_properties,  # after propertyNames, which makes some
     "format": Rewriting._format,
     "exclusiveMinimum": Rewriting._exclusive,
     "exclusiveMaximum": Rewriting._exclusive,
@@ -320,14 +310,3 @@ def _with_named_targets(root: dict[str, Any]) -> dict[str, Any]:
 
 def _moves(ref: str) -> bool:
     return ref.startswith("#/") and not re.fullmatch(r"#/(\$defs|definitions)/[^/]+", ref)
-
-
-def _put(found: dict[str, Any], keys: tuple[str | int, ...], part: Schema) -> None:
-    """Replace a direct subschema, in copies of what held it."""
-    name = str(keys[0])
-    if len(keys) == 1:
-        found[name] = part
-        return
-    holder: Any = found[name].copy()
-    holder[keys[1]] = part
-    found[name] = holder

@@ -35,6 +35,17 @@ def children(schema: dict[str, Any]) -> Iterator[tuple[tuple[str | int, ...], Sc
             yield from (((name, key), part) for key, part in value.items() if is_schema(part))
 
 
+def put(found: dict[str, Any], keys: tuple[str | int, ...], part: Schema) -> None:
+    """Replace a direct subschema, in copies of what held it."""
+    name = str(keys[0])
+    if len(keys) == 1:
+        found[name] = part
+        return
+    holder: Any = found[name].copy()
+    holder[keys[1]] = part
+    found[name] = holder
+
+
 def resolved(root: Schema, schema: Schema) -> Schema:
     """What a local reference that stands alone means; the schema itself where there is none, or it leads nowhere."""
     seen = set()

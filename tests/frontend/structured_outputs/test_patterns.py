@@ -10,7 +10,8 @@ from llguidance import LLMatcher
 from paged_serve.frontend.structured_outputs.helper_messages import AddedTokens
 from paged_serve.frontend.structured_outputs.json_schema.patterns import without_null
 from paged_serve.frontend.structured_outputs.json_schema.rewriting import Rewriting
-from paged_serve.frontend.structured_outputs.lowering import bytes_tokenizer
+from paged_serve.frontend.structured_outputs.lowering import bytes_tokenizer, lowered
+from paged_serve.protocol.messages.structured_outputs import StructuredOutputsParams
 
 TOKENIZER = bytes_tokenizer(AddedTokens())
 CHARACTERS = [*map(chr, range(1, 128)), "é", "€", "😀"]
@@ -82,6 +83,26 @@ def test_random_classes_allow_their_characters_alone(seed):
         atoms = "".join(rng.sample(ATOMS, rng.randint(1, 4)))
         negation = rng.choice(["", "^"])
         check({"type": "string", "pattern": f"^[{negation}{atoms}]$"})
+
+
+def test_schemas_within_a_grammar_have_the_same_patterns():
+    grammar = r"""start: "x %json {" a b
+a: %json {"type": "object", "properties": {"q": {"type": "string", "pattern": "^[^\"]$"}}, "required": ["q"]}
+b: %json   {"type": "string", "pattern": "^[^\\\\]$"}"""
+    source = lowered(StructuredOutputsParams(grammar=grammar)).source
+    check_text(source, r'x %json {{"q": "/"}"a"', True)
+    check_text(source, r'x %json {{"q": "\""}"a"', False)
+    check_text(source, r'x %json {{"q": "a"}"\""', True)
+    check_text(source, r'x %json {{"q": "a"}"\\"', False)
+    plain = 'start: a\na: %json {"type": "integer"} | "%json {"'
+    assert json.loads(lowered(StructuredOutputsParams(grammar=plain)).source)["grammars"][0]["lark_grammar"] == plain
+
+
+def check_text(source: str, text: str, accepted: bool) -> None:
+    matcher = LLMatcher(TOKENIZER, source, log_level=0)
+    assert not matcher.is_error(), matcher.get_error()[:300]
+    data = list(text.encode())
+    assert (matcher.try_consume_tokens(data) == len(data) and matcher.is_accepting()) == accepted, text
 
 
 def test_what_is_no_class_stays():
