@@ -43,9 +43,7 @@ class RowGrammar:
     matcher: "LLMatcher"
     origin: "LLMatcher | None"  # which it is a copy of; None: it is the row's own
     bits: NDArray[np.int32]  # [words] of the next token: bit i is set if token i is allowed
-    free_bits: NDArray[
-        np.int32
-    ]  # the same while the output is free: all but its end, since the grammar's part must come
+    free_bits: NDArray[np.int32]  # while the output is free: all but its end, as the grammar's part must come
     after: frozenset[int]  # as Grammar.after; empty once one of them has come
     opens: frozenset[int] = frozenset()  # as Grammar.opens; empty behind the first token
     tokens: list[int] = field(default_factory=list)  # that the matcher has read, or was to read

@@ -57,14 +57,18 @@ def without_null(pattern: str) -> str:
 
 def _end_of_class(pattern: str, start: int) -> int:
     """Behind the bracket that closes the class at `start`; a bracket that comes first is one of its characters."""
-    at = start + 1 + pattern.startswith("^", start + 1)
-    at += pattern.startswith("]", at)
-    while at < len(pattern) and pattern[at] != "]":
+    at, depth = start, 0
+    while at < len(pattern):
         if pattern[at] == "[":
-            at = _end_of_class(pattern, at)
-        else:
-            at += 2 if pattern[at] == "\\" else 1
-    return at + 1
+            depth += 1
+            at += 1 + pattern.startswith("^", at + 1)
+            at += pattern.startswith("]", at)
+            continue
+        depth -= pattern[at] == "]"
+        at += 2 if pattern[at] == "\\" else 1
+        if depth == 0:
+            break
+    return at
 
 
 def name_pattern(names: Schema) -> tuple[str, Callable[[str], bool]] | None:

@@ -109,3 +109,5 @@ def test_what_is_no_class_stays():
     for pattern in (r"^a\[^b\]$", r"^[a-z]+\\$", r"\d{3}", "[a"):
         assert without_null(pattern) == pattern
     assert without_null(r"[^a][^]b][[^c]d]") == r"[[^a]--\x00][[^]b]--\x00][[[^c]d]--\x00]"
+    deep = "[^" * 100_000
+    assert without_null(deep) == rf"[{deep}--\x00]"
