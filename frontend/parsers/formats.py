@@ -253,14 +253,14 @@ PHI4_MINI = _json_list("phi4_mini_json", "functools", "<|tool_call|>", end="<|/t
 
 _ENDS = {"<|start|>": "header", "<|channel|>": "header", "<|end|>": "between", "<|return|>": "between"}
 _TO_TOOL = HeaderEnd("<|message|>", re.compile(r"to=functions\.(?P<name>[\w.-]+)"), "arguments")
-_TO_USER = (
+_TO_NO_TOOL = (
     HeaderEnd("<|message|>", re.compile(r"analysis|to="), "reasoning"),
     HeaderEnd("<|message|>", re.compile(""), CONTENT),
 )
 HARMONY = ToolFormat(  # gpt-oss; a message's header says its channel and, of a call, its recipient
     "openai",
     {
-        "header": Header((_TO_TOOL, *_TO_USER)),
+        "header": Header((_TO_TOOL, *_TO_NO_TOOL)),
         CONTENT: Text("content", _ENDS, may_return=False),
         "reasoning": Text("reasoning", _ENDS | {"<|call|>": "between"}),
         "arguments": JsonArguments("between"),
@@ -270,7 +270,7 @@ HARMONY = ToolFormat(  # gpt-oss; a message's header says its channel and, of a 
     start="header",
 )
 # Where there is nothing to call: what is not for the user is reasoning, whatever it is addressed to.
-HARMONY_WITHOUT_TOOLS = replace(HARMONY, states={**HARMONY.states, "header": Header(_TO_USER)})
+HARMONY_WITHOUT_TOOLS = replace(HARMONY, states={**HARMONY.states, "header": Header(_TO_NO_TOOL)})
 
 ALL_TOOL_FORMATS = (
     *(HERMES, LLAMA3_JSON, MISTRAL, MISTRAL_V3, PYTHONIC, OLMO3, QWEN3_CODER, FUNCTION_TAG, GLM45),

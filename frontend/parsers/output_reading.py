@@ -68,9 +68,8 @@ def output_reading(
     formats: ModelFormats, tools: Sequence[tuple[str, Mapping[str, Any] | None]], prompt_end: str
 ) -> OutputReading | None:
     """`tools`: those that the output may call, each with its parameters' schema. None: all text is content."""
-    tool_format = formats.tools if tools else None
-    if formats.writes_channels and not tools:
-        tool_format = HARMONY_WITHOUT_TOOLS
+    without_tools = HARMONY_WITHOUT_TOOLS if formats.writes_channels else None
+    tool_format = formats.tools if tools else without_tools
     reasoning, end = formats.reasoning, prompt_end.rstrip()
     is_open = reasoning is not None and end.endswith(reasoning.begin)
     has_ended = reasoning is not None and end.endswith(reasoning.end)

@@ -169,12 +169,14 @@ def _with_mended_schemas(grammar: str) -> str:
     """The patterns of its `%json` schemas as those of `json` are; whatever cannot be read, llguidance refuses."""
     parts, end = list[str](), 0
     for match in re.finditer(r"%json\s*(?=\{)", grammar):
+        if match.start() < end:
+            continue  # within the schema before
         try:
             schema, behind = _READER.raw_decode(grammar, match.end())
             mended = with_mended_patterns(schema)
         except (ValueError, RecursionError, TypeError, AttributeError):
             continue
-        if mended != schema and match.end() >= end:
+        if mended != schema:
             parts += [grammar[end : match.end()], json.dumps(mended, ensure_ascii=False)]
             end = behind
     return "".join([*parts, grammar[end:]])

@@ -47,7 +47,6 @@ class RowGrammar:
     after: frozenset[int]  # as Grammar.after; empty once one of them has come
     opens: frozenset[int] = frozenset()  # as Grammar.opens; empty behind the first token
     tokens: list[int] = field(default_factory=list)  # that the matcher has read, or was to read
-    is_broken: bool = False  # it stopped, but it was a copy
     failure: str = ""  # why no token can follow
 
     @property
@@ -72,15 +71,8 @@ class RowGrammar:
                 self.after = frozenset()
         elif not self.failure:
             self.tokens.append(token)
-            if not self.is_broken and not self.matcher.consume_token(token):
-                self.stopped()
-
-    def stopped(self) -> None:
-        """The matcher is in error."""
-        if self.origin is not None:
-            self.is_broken = True
-        else:
-            self.failure = _reason(self.matcher)
+            if not self.matcher.consume_token(token) and self.origin is None:
+                self.failure = _reason(self.matcher)
 
 
 class Grammars:
@@ -117,11 +109,9 @@ class Grammars:
         opens = frozenset(grammar.opens) if grammar.after else frozenset()
         free = self._free_bits
         row = RowGrammar(grammar.source, matcher, origin, free, free, frozenset(grammar.after), opens)
-        if matcher.is_error():
-            row.stopped()
         for number, token in enumerate(output, 1):
             row.append(token)
-            if number % MASK_EVERY == 0 and row.binds and not row.is_broken:
+            if number % MASK_EVERY == 0 and row.binds:
                 row.matcher.compute_bitmask()
         return row
 
@@ -140,7 +130,7 @@ class Grammars:
     def _fill(self, rows: list[RowGrammar]) -> None:
         masks = np.zeros((len(rows), self._words), np.int32)
         for row in rows:
-            if row.is_broken:
+            if row.origin is not None and row.matcher.is_error():
                 self._set_apart(row)
         self._library.numpy.fill_next_token_bitmask_par(
             self._executor, [(row.matcher, i) for i, row in enumerate(rows)], masks
@@ -160,7 +150,6 @@ class Grammars:
         if self._compiled.get(row.source) is row.origin:
             del self._compiled[row.source]
         row.matcher, row.origin = self._library.LLMatcher(self._tokenizer, row.source, log_level=0), None
-        row.is_broken = False
         for token in row.tokens:
             row.matcher.compute_bitmask()
             if not row.matcher.consume_token(token):

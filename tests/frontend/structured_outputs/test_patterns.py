@@ -15,24 +15,8 @@ from paged_serve.protocol.messages.structured_outputs import StructuredOutputsPa
 
 TOKENIZER = bytes_tokenizer(AddedTokens())
 CHARACTERS = [*map(chr, range(1, 128)), "é", "€", "😀"]
-ATOMS = [
-    "a",
-    "b-f",
-    '"',
-    r"\\",
-    r"\n",
-    r"\]",
-    r"\-",
-    r"\x01-\x1f",
-    r"\x00-\x2f",
-    r"\d",
-    r"\D",
-    r"\s",
-    r"\S",
-    r"\w",
-    r"\W",
-    "é",
-]
+ATOMS = ["a", "b-f", '"', r"\\", r"\n", r"\]", r"\-", r"\x01-\x1f", r"\x00-\x2f", "é"]
+ATOMS += [rf"\{name}" for name in "dDsSwW"]
 
 
 def written(value: str) -> bytes:
@@ -71,7 +55,7 @@ def test_a_class_allows_its_characters_alone(pattern):
     check(schema, lambda text: {text: 1})
 
 
-def test_texts_that_are_not_an_enum_s_have_no_quotation_mark_of_their_own():
+def test_the_negation_of_a_character_allows_every_other_one():
     for text in ('"', "\\", "a", "\n"):
         check({"type": "string", "maxLength": 1, "not": {"const": text}})
 
