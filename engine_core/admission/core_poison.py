@@ -4,8 +4,8 @@ The state of a core is lost when it dies, but clients keep journals and the supe
 that no external signal explains, every request of the core is a candidate, and its client withholds it. The next core
 grants the isolation turn to one client at a time, which sends one candidate. The candidate is computed alone until it
 has passed its former position by some tokens; then its client returns the turn. At most one request is isolated, and
-its client knows which, whatever process dies and however many clients there are. Turns are numbered, so the supervisor
-knows in which turn a core failed.
+its client knows which, whatever process dies and however many clients there are. Turns are numbered, and the supervisor
+confirms each before it begins, so it knows in which turn a core failed.
 
 Decoding a request may already kill a core, so only the candidate of the current turn reaches the engine; other messages
 are deferred here undecoded. An innocent request ends with an error only if two cores fail by themselves, the second
@@ -44,6 +44,7 @@ class CorePoison:
     _line: dict[bytes, None] = field(default_factory=dict)
     _holder: bytes | None = None  # the client that has the turn
     _num_turns: int = 0
+    _recorded_turn: int = 0  # the turn that the supervisor would attribute this core's end to
     _idle_since: float = 0.0  # since when the turn has had nothing to compute
     _deferred: deque[tuple[bytes, Deferred, float]] = field(default_factory=deque)  # with its arrival time
     _deferred_bytes: int = 0
@@ -51,12 +52,12 @@ class CorePoison:
 
     @property
     def under_way(self) -> bool:
-        return self._holder is not None or bool(self._line)
+        return self.turn_number != 0 or self._recorded_turn != 0
 
     @property
     def turn_number(self) -> int:
         """Number of the current or the next isolation turn; 0 if there is none."""
-        return self._num_turns + (self._holder is None) if self.under_way else 0
+        return self._num_turns + (self._holder is None) if self._holder is not None or self._line else 0
 
     @property
     def is_over(self) -> bool:
@@ -80,10 +81,15 @@ class CorePoison:
         self.candidates_withheld(client, 0)
         self._idlers.discard(client)
 
+    def record(self, turn: int) -> None:
+        """From now on the supervisor attributes the end of this core to `turn`: only that one may begin."""
+        self._recorded_turn = turn
+        self.worker_poison.is_closed = self.under_way
+
     def next_turn(self, now: float) -> bytes | None:
         """The client whose turn begins now, or None. Requires that no step is in flight."""
         self._end_idle_turn(now)
-        if self._holder is not None or not self._line:
+        if self._holder is not None or not self._line or self._recorded_turn != self.turn_number:
             return None
         self._num_turns += 1
         self._holder = next(iter(self._line))

@@ -110,6 +110,9 @@ class EngineProcess:
                     log.info("draining")
                 case control.WorkersReplaced(epoch=epoch, from_outside=from_outside):
                     self._link.replace(epoch, from_outside)
+                case control.IsolationRecorded(turn=turn):
+                    if self._engine is not None:
+                        self._engine.admission.core_poison.record(turn)
                 case control.DescribeState():
                     self._child.control.send(control.State(describe(self._engine)))
                 case control.Welcome() | control.Promote() | Refused():
@@ -126,7 +129,7 @@ class EngineProcess:
                 self._drained_reported = self._child.control.send(control.Drained())
 
     def _advance_isolation(self, now: float) -> None:
-        """Report the turn to the supervisor before it begins: it attributes the end of this process to it."""
+        """Report the next turn, which begins when the supervisor has recorded it."""
         turn = 0 if self._engine is None else self._engine.admission.core_poison.turn_number
         if turn != self._reported_turn and self._child.control.send(control.IsolatesCandidates(turn)):
             if not (turn and self._reported_turn):

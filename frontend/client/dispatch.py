@@ -53,6 +53,11 @@ class WithheldRequests:
             del self._requests[request]
         return len(self._requests)
 
+    @property
+    def is_awaited(self) -> bool:
+        """The core computes nothing until this client has used, or returned, its turns."""
+        return self._isolated is not None or self.num_withheld > 0
+
     def judge(self, requests: Iterable[RequestStreams], failures: Iterable[CoreFailure]) -> RequestStreams | None:
         """Another core is there, and knows how former ones ended: returns the poison, if it is known now."""
         turns: dict[int | None, int] = {failure.epoch: failure.turn for failure in failures}
@@ -181,6 +186,10 @@ class Dispatch:
             self.outbox.append(CandidatesWithheld(0))
         else:
             self.send(request, now)
+
+    @property
+    def is_awaited(self) -> bool:
+        return self._withheld.is_awaited
 
     def end_turn_if_over(self) -> None:
         """To be called after all that may have ended it, and now and then."""

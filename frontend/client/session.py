@@ -158,6 +158,11 @@ class ClientSession:
         """A message waits that could be sent."""
         return self.error is None and (self._clock.hello_is_due or (self.ready and bool(self.outbox)))
 
+    @property
+    def is_awaited(self) -> bool:
+        """The core isolates a request of this client, or will, and all others wait for that."""
+        return self._dispatch.is_awaited
+
     def flush(self, send: Callable[[ToEngineCore], bool]) -> None:
         """Send what waits; what `send` does not take now stays."""
         if self.error is not None:

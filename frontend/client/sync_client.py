@@ -1,8 +1,9 @@
 """The client without asyncio.
 
 One thread reads the socket at a time: one that waits for a delta, and between deltas a thread of the client's own,
-which wakes twice a second. A program may pause between two tokens for as long as it likes: that thread keeps the
-engine's 10 s lease, takes in what has arrived (it merges, so nothing piles up) and follows a restart of the engine.
+which wakes twice a second, and more often while all clients wait for this one. A program may pause between two tokens
+for as long as it likes: that thread keeps the engine's 10 s lease, takes in what has arrived (it merges, so nothing
+piles up) and follows a restart of the engine.
 """
 
 import threading
@@ -22,7 +23,7 @@ from .streams.deltas import SequenceDelta
 from .streams.request_streams import RequestStreams
 from .wire import AWAY_S, TICK_S, UTILITY_TIMEOUT_S, Wire
 
-KEEP_EVERY_S = 0.5
+KEEP_EVERY_S, KEEP_AWAITED_EVERY_S = 0.5, 0.002
 FRAMES_PER_ITERATION = 64
 FRAMES_PER_KEEP = 1024
 _SyncWire = Wire[DealerChannel[ToEngineCore, FromEngineCore]]
@@ -223,13 +224,15 @@ class Client:
     ) -> None:
         self.close()
 
-    def keep(self) -> None:
-        """One turn of the client's own thread; when another thread holds the lock, that one does the same work."""
-        if self._lock.acquire(blocking=False):
-            try:
-                self._pump(0.0, FRAMES_PER_KEEP)
-            finally:
-                self._lock.release()
+    def keep(self) -> float:
+        """What the client's own thread does, unless another holds the lock and does it; seconds until the next time."""
+        if not self._lock.acquire(blocking=False):
+            return KEEP_EVERY_S
+        try:
+            self._pump(0.0, FRAMES_PER_KEEP)
+            return KEEP_AWAITED_EVERY_S if self._session.is_awaited else KEEP_EVERY_S
+        finally:
+            self._lock.release()
 
     def _let_go(self) -> None:
         """In a forked child."""
@@ -256,11 +259,12 @@ class Client:
 
 
 def _keep(reference: "weakref.ref[Client]", ended: threading.Event) -> None:
-    while not ended.wait(KEEP_EVERY_S):
+    wait_s = KEEP_EVERY_S
+    while not ended.wait(wait_s):
         client = reference()
         if client is None:
             return
-        client.keep()
+        wait_s = client.keep()
         del client  # a reference kept while asleep would keep a dropped client
 
 

@@ -13,6 +13,7 @@ from paged_serve.protocol.messages.control import (
     FromChild,
     Heartbeat,
     IsolatesCandidates,
+    IsolationRecorded,
     PoisonEnded,
     Progress,
     Ready,
@@ -133,6 +134,7 @@ class ChildMessages:
                 self._recovery.poison_ended()
             case IsolatesCandidates(turn=turn):
                 child.turn = turn
+                self._link.send(child.peer, IsolationRecorded(turn))
             case WorkersLost():
                 return [Complaint(child, lost_workers=message)]
             case Hello():

@@ -41,7 +41,13 @@ class DescribeState(Message, frozen=True):
     """To the core: answer with State."""
 
 
-ToChild = Welcome | Refused | Drain | Stop | WorkersReplaced | Promote | DescribeState
+class IsolationRecorded(Message, frozen=True):
+    """To the core: its IsolatesCandidates is recorded, so that its end, however sudden, is attributed to that turn."""
+
+    turn: Count
+
+
+ToChild = Welcome | Refused | Drain | Stop | WorkersReplaced | Promote | DescribeState | IsolationRecorded
 
 
 class Ready(Message, frozen=True):

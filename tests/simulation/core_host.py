@@ -75,6 +75,7 @@ class CoreHost:
         self._client_link.open(self.engine, now)
         self._link = SimulatedWorkerLink(scenario.facts.num_blocks, scenario.facts.vocab_size)
         self._group = self._start_group(0, now)
+        self.recorded_turn = 0  # the isolation turn that the supervisor would attribute this core's end to
 
     @property
     def taken(self) -> deque[tuple[bytes, EngineCoreRequest, list[int]]]:
@@ -91,6 +92,9 @@ class CoreHost:
         client_link.excuse(self._clock.begin_iteration(now, MEAN_TURN_S))
         if self._hangs_since is not None and now - self._hangs_since > STEP_DEADLINE_S:
             self._replace_workers(now, from_outside=True)
+        if rng.random() < 0.5:  # the report and its confirmation take their time
+            self.recorded_turn = engine.admission.core_poison.turn_number
+            engine.admission.core_poison.record(self.recorded_turn)
         client_link.advance_isolation(now)
         if now >= self._busy_until and rng.random() < 0.9:
             self._group.plan(engine, now)

@@ -93,10 +93,8 @@ class World:
             except CoreDied:
                 self._note_seeds(self._core)
                 self.counts["core dies of a request"] += 1
-                self._failures = (
-                    *self._failures,
-                    CoreFailure(self._epoch, self._core.engine.admission.core_poison.turn_number),
-                )[-16:]
+                failure = CoreFailure(self._epoch, self._core.recorded_turn)
+                self._failures = (*self._failures, failure)[-16:]
                 self._kill_core(self._core)
         for reader in self._readers:
             if self.now >= reader.asleep_until:

@@ -138,6 +138,7 @@ def test_a_candidate_is_computed_beyond_what_it_reuses(drive):
     driver = drive()
     ask_and_lose(driver, steps=20, max_tokens=40)
     driver.engine.admission.core_poison.candidates_withheld(CLIENT, 1)
+    driver.engine.admission.core_poison.record(1)
     assert driver.engine.admission.core_poison.next_turn(driver.now) == CLIENT
     candidate = driver.add(10, isolation_tokens=8, **{**PARAMS, "max_tokens": 40})
     had = len(driver.tokens[candidate])

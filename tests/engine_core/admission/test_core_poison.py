@@ -21,28 +21,51 @@ def taken(core_poison, now):
     return iter(lambda: core_poison.take_deferred(now), None)
 
 
+def next_turn(core_poison, now=0.0):
+    """The supervisor records what it is sent at once."""
+    core_poison.record(core_poison.turn_number)
+    return core_poison.next_turn(now)
+
+
 @pytest.fixture
 def core_poison():
     return CorePoison(WorkerPoison(), max_deferred=2)
 
 
 def test_clients_take_turns_and_turn_numbers_are_known_in_advance(core_poison):
-    assert (core_poison.turn_number, core_poison.next_turn(0.0)) == (0, None)
+    assert (core_poison.turn_number, next_turn(core_poison)) == (0, None)
     core_poison.candidates_withheld(A, 2)
     core_poison.candidates_withheld(B, 1)
-    assert (core_poison.turn_number, core_poison.next_turn(0.0), core_poison.turn_number) == (1, A, 1)
-    assert core_poison.next_turn(0.0) is None
+    assert (core_poison.turn_number, next_turn(core_poison), core_poison.turn_number) == (1, A, 1)
+    assert next_turn(core_poison) is None
     core_poison.candidates_withheld(A, 1)
-    assert (core_poison.turn_number, core_poison.next_turn(0.0), core_poison.turn_number) == (2, B, 2)
+    assert (core_poison.turn_number, next_turn(core_poison), core_poison.turn_number) == (2, B, 2)
     core_poison.candidates_withheld(B, 0)
-    assert (core_poison.turn_number, core_poison.next_turn(0.0)) == (3, A)
+    assert (core_poison.turn_number, next_turn(core_poison)) == (3, A)
     core_poison.candidates_withheld(A, 0)
+    core_poison.record(0)
     assert (core_poison.turn_number, core_poison.is_over) == (0, True)
+
+
+def test_a_turn_begins_and_usual_work_goes_on_only_when_the_supervisor_has_recorded_it(core_poison):
+    core_poison.candidates_withheld(A, 1)
+    assert core_poison.next_turn(0.0) is None
+    assert next_turn(core_poison) == A
+    core_poison.candidates_withheld(A, 1)
+    assert core_poison.next_turn(0.0) is None, "turn 1 is recorded, and 2 is the next"
+    assert next_turn(core_poison) == A
+    core_poison.defer(B, request(2), 0.0)
+    core_poison.candidates_withheld(A, 0)
+    assert core_poison.take_deferred(0.0) is None
+    assert core_poison.worker_poison.is_closed
+    core_poison.record(0)
+    assert core_poison.take_deferred(0.0) == (B, request(2))
+    assert not core_poison.worker_poison.is_closed
 
 
 def test_only_the_candidate_in_its_turn_is_admitted_and_the_others_after_isolation(core_poison):
     core_poison.candidates_withheld(A, 1)
-    core_poison.next_turn(0.0)
+    next_turn(core_poison)
     assert core_poison.admits(A, request(1, isolation_tokens=8))
     for client, message in ((A, request(2)), (B, request(1, isolation_tokens=8))):
         assert not core_poison.admits(client, message)
@@ -51,6 +74,7 @@ def test_only_the_candidate_in_its_turn_is_admitted_and_the_others_after_isolati
     [(client, rejected)] = core_poison.defer(B, request(3), 0.0)
     assert (client, rejected.request_id, rejected.reason) == (B, 3, RejectReason.OVERLOADED)
     core_poison.candidates_withheld(A, 0)
+    core_poison.record(0)
     assert [(client, message.request_id) for client, message in taken(core_poison, 0.0)] == [(A, 2), (B, 1)]
     assert core_poison.is_over
 
@@ -78,19 +102,22 @@ def test_a_lost_client_delays_no_other(core_poison, when):
     core_poison.candidates_withheld(A, 1)
     core_poison.defer(A, request(1), 0.0)
     if when == "in its turn":
-        core_poison.next_turn(0.0)
+        next_turn(core_poison)
     core_poison.remove(A)
+    core_poison.record(0)
     assert core_poison.is_over
 
 
 def test_a_client_that_does_not_use_its_turn_gets_no_other(core_poison):
     core_poison.candidates_withheld(A, 1)
     core_poison.candidates_withheld(B, 1)
-    assert core_poison.next_turn(0.0) == A
-    assert core_poison.next_turn(IDLE_TURN_S) is None
-    assert core_poison.next_turn(IDLE_TURN_S + 0.1) == B
+    assert next_turn(core_poison) == A
+    assert next_turn(core_poison, IDLE_TURN_S) is None
+    assert next_turn(core_poison, IDLE_TURN_S + 0.1) is None, "turn 2 is to be recorded first"
+    assert next_turn(core_poison, IDLE_TURN_S + 0.1) == B
     core_poison.candidates_withheld(A, 1)
     core_poison.candidates_withheld(B, 0)
+    core_poison.record(0)
     assert core_poison.is_over
 
 
@@ -100,7 +127,7 @@ def test_a_candidate_runs_alone_until_its_client_returns_the_turn(drive):
     driver.step(3)
     core_poison, client = driver.engine.admission.core_poison, next(iter(driver.engine.clients))
     core_poison.candidates_withheld(client, 1)
-    assert core_poison.next_turn(driver.now) == client
+    assert next_turn(core_poison, driver.now) == client
     before = len(driver.tokens[running])
     candidate = driver.add([2] * 5, max_tokens=20, seed=2, isolation_tokens=8)
     late = driver.add([3] * 5, max_tokens=20, seed=3)
@@ -109,6 +136,7 @@ def test_a_candidate_runs_alone_until_its_client_returns_the_turn(drive):
     assert len(driver.tokens[candidate]) == 8, "it goes no further than it must"
     assert (len(driver.tokens[running]), driver.tokens.get(late, [])) == (before, [])
     core_poison.candidates_withheld(client, 0)
+    core_poison.record(0)
     for kept_by, message in taken(core_poison, driver.now):
         driver.take(driver.engine.add_request(kept_by, message, driver.now))
     driver.run()

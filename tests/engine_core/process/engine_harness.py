@@ -20,7 +20,7 @@ VOCAB_SIZE, EOS, NUM_BLOCKS = 1000, 999, 64
 class EngineHarness:
     """Starts `python -m paged_serve.engine_core.process` and acts as its supervisor."""
 
-    def __init__(self, run_dir, config, epoch=0):
+    def __init__(self, run_dir, config, epoch=0, core_failures=()):
         self.run_dir, self.epoch = run_dir, epoch
         self.context = new_context()
         self.authenticator = Authenticator(self.context, read_secret(run_dir))
@@ -31,7 +31,7 @@ class EngineHarness:
         self.process = subprocess.Popen(command, pass_fds=[self.lifeline], stderr=subprocess.PIPE)
         self.peer, hello = self._receive(60)
         assert isinstance(hello, Hello)
-        self.control.send(self.peer, control.Welcome(config))
+        self.control.send(self.peer, control.Welcome(config, core_failures))
 
     def _receive(self, timeout_s):
         deadline = time.monotonic() + timeout_s

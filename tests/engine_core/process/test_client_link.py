@@ -78,10 +78,12 @@ def test_a_turn_ends_after_two_milliseconds_and_the_rest_comes_in_the_next():
 def test_messages_held_during_isolation_are_admitted_in_portions():
     client_link = LinkUnderTest(failures=(object(),))
     client_link.say(CandidatesWithheld(1))
+    client_link.engine.admission.core_poison.record(1)
     client_link.client_link.advance_isolation(0.0)
     while len(client_link.engine.admission.core_poison._deferred) < 20:
         client_link.say(request(1 + len(client_link.engine.admission.core_poison._deferred)))
     client_link.say(CandidatesWithheld(0))
+    client_link.engine.admission.core_poison.record(0)
     assert client_link.client_link.has_work, "no socket will wake the loop"
     client_link.client_link.advance_isolation(0.0)
     assert 1 <= len(client_link.engine.clients[CLIENT].streams) <= 4

@@ -16,7 +16,17 @@ from paged_serve.frontend.client.sync_client import Client
 from paged_serve.protocol.errors import InvalidRequest, Overloaded
 from paged_serve.protocol.messages import control
 from paged_serve.protocol.messages.config import CacheConfig, Config, ParallelConfig, SchedulerConfig
-from paged_serve.protocol.messages.engine_core import EngineCoreRequest, FromEngineCore, Utility, Welcome
+from paged_serve.protocol.messages.engine_core import (
+    CandidatesWithheld,
+    CoreFailure,
+    EngineCoreRequest,
+    FromEngineCore,
+    IsolationTurn,
+    Utility,
+    UtilityCall,
+    UtilityResult,
+    Welcome,
+)
 from paged_serve.protocol.messages.message import pack_ids
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 from paged_serve.protocol.messages.worker import ToWorker
@@ -299,6 +309,32 @@ def test_a_repeated_hello_is_answered_with_whether_the_client_is_known(harness, 
     link.close()
     context.term()
     assert welcomes == [False, True]
+
+
+def test_an_isolation_turn_waits_until_the_supervisor_has_recorded_it(run_dir, ranks):
+    harness = EngineHarness(run_dir, config(), epoch=1, core_failures=(CoreFailure(0, 0),))
+    context = new_context()
+    name, secret = identity("client", 0, 0), read_secret(run_dir)
+    link = DealerChannel(context, endpoint(run_dir, ENGINE_SOCKET), secret, name, FromEngineCore)
+    try:
+        start(harness, ranks, epoch=1)
+        harness.wait_for(control.Ready)
+        assert link.wait_connected(60)
+        link.send(handshake_hello("client", 0, 0))
+        link.send(CandidatesWithheld(1))
+        assert harness.wait_for(control.IsolatesCandidates).turn == 1
+        for call in (1, 2):  # the core answers in a later iteration than it reported in
+            link.send(UtilityCall(call, Utility.STATS))
+            while not isinstance(message := link.receive(5), UtilityResult):
+                assert not isinstance(message, IsolationTurn | None)
+        harness.send(control.IsolationRecorded(1))
+        while not isinstance(message := link.receive(5), IsolationTurn):
+            assert message is not None
+        assert (message.epoch, message.turn) == (1, 1)
+    finally:
+        link.close()
+        context.term()
+        harness.close()
 
 
 def test_an_idle_core_is_small_and_sleeps(harness, ranks):

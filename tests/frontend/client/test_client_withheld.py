@@ -70,8 +70,10 @@ def test_after_a_core_crash_its_requests_wait_for_their_turns_and_new_ones_do_no
     advance(link, 2, requests[0], 1)
     assert link.new() == [CandidatesWithheld(1)]
     assert requests_in(take_turn(link, 2, 2)) == [(2, ISOLATION_TOKENS)]
+    assert link.session.is_awaited
     link.receive(output(2, 2, 0, [7], FinishReason.STOP))
     assert link.new() == [CandidatesWithheld(0)]
+    assert not link.session.is_awaited
 
 
 def test_the_isolated_request_of_a_core_that_dies_ends_with_an_error_and_the_others_go_on():
