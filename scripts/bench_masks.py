@@ -58,7 +58,7 @@ def main() -> None:
     arguments = parser.parse_args()
     tokenizer = Tokenizer(str(arguments.model))
     vocabulary = tokenizer.vocab_size
-    matching = llguidance.LLTokenizer(tokenizer_for_grammars(arguments.model / "tokenizer.json"), n_vocab=vocabulary)
+    matching = tokenizer_for_grammars(arguments.model / "tokenizer.json", vocabulary)
     bits = llguidance.numpy.allocate_token_bitmask(1, vocabulary)
     masks, compiled = list[float](), list[float]()
     for source, texts in sources(sorted((arguments.folder / "maskbench/data").glob("*.json"))[:: arguments.every]):

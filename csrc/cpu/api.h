@@ -148,17 +148,19 @@ struct ScanParams {
 };
 API void scan_logits(Pool*, const ScanParams*);
 
-// Sets to -infinity what a row's bits do not allow: bit i % 32 of word i / 32 is token i's.
+// Sets to -infinity what a row's bits do not allow: bit i % 32 of word i / 32 is token i's. Finds the best of what is left.
 struct MaskParams {
   float* logits;
   const int64_t* indices;  // [count]: each one's row of the logits, distinct
   const uint32_t* masks;   // [count, (vocab + 31) / 32]
+  int64_t* best;           // [count], the lowest id among equals; 0 where nothing is left
   int64_t stride;
   int32_t count, vocab;
 };
 API void mask_logits(Pool*, const MaskParams*);
 
-// Draws tokens from what min-p, then top-k, then top-p, then XTC keep. Logits may be -infinity, but not all of a row's.
+// Draws tokens from what the masks allow and min-p, then top-k, then top-p, then XTC keep. Logits may be -infinity, but not
+// all of a row's.
 struct DrawParams {
   const float* logits;
   const int64_t *indices, *rows;          // [count]: each one's row of the logits, and its entry of the columns
@@ -167,6 +169,7 @@ struct DrawParams {
   const double* top_p;                    // 1: off
   const double* uniform;                  // [count], of [0, 1)
   const double* exclusions;               // [count], XTC's threshold in this step; above 1: off
+  const uint32_t* const* masks;           // [count]: each one's words as in MaskParams, or null
   int64_t* tokens;                        // [count]
   int64_t stride;
   int32_t count, vocab;

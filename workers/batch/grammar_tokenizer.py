@@ -1,12 +1,32 @@
 """A model's tokenizer as grammars see it: the bytes of every token."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from llguidance import LLTokenizer
+
+# Tokens that a mask takes or leaves together, where it may: white space, and text of a JSON string up to so many
+# characters. With the library's own 10 and 30, a string of bounded length has masks that take three times as long.
+SLICES = [
+    r"[\x20\x0A\x0D\x09]+",
+    *(rf'[^"\\\x00-\x1F\x7F]{{1,{count}}}' for count in (3, 6, 9, 12, 16, 20, 30)),
+    r'[^"\\\x00-\x1F\x7F]+',
+]
 
 
-def tokenizer_for_grammars(path: Path) -> str:
-    """What LLTokenizer reads: the text of tokenizer.json. Raises ValueError when it is no tokenizer's.
+def tokenizer_for_grammars(path: Path, vocab_size: int, eos_token_ids: Sequence[int] = ()) -> "LLTokenizer":
+    """Of the tokenizer.json at `path`. Raises ValueError when it is no tokenizer's."""
+    import llguidance
+
+    eos = list(eos_token_ids) or None
+    return llguidance.LLTokenizer(_text(path), n_vocab=vocab_size, eos_token=eos, slices=SLICES)
+
+
+def _text(path: Path) -> str:
+    """What LLTokenizer reads.
 
     llguidance takes every added token of the form <…> for a special one, which no text can spell. Those that are not
     special become ordinary tokens here, so that a grammar that spells <tool_call> can be followed.

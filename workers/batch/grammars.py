@@ -87,8 +87,7 @@ class Grammars:
 
         self._library = llguidance
         try:
-            text = tokenizer_for_grammars(tokenizer_file)
-            self._tokenizer = llguidance.LLTokenizer(text, n_vocab=vocab_size, eos_token=list(eos_token_ids))
+            self._tokenizer = tokenizer_for_grammars(tokenizer_file, vocab_size, eos_token_ids)
         except ValueError as error:
             raise ConfigError(f"structured outputs cannot read {tokenizer_file}: {error}") from None
         self._words = -(-vocab_size // 32)

@@ -104,6 +104,11 @@ class SamplingColumns:
             return grammar.bits
         return None if constraints is None else constraints.allowed
 
+    def has_rules(self, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which of `rows` [n] change their logits by more than a mask; [n]."""
+        rules = self.constraints, self.penalties, self.repetitions
+        return np.array([any(each[row] is not None for each in rules) for row in rows.tolist()], np.bool_)
+
     def start_masks(self, rows: NDArray[np.int64]) -> None:
         """Begin to compute what the grammars of `rows` allow next; their tokens must be known."""
         if self._grammars is not None and self.adjusted[rows].any():

@@ -1,5 +1,7 @@
 """The sampler's Passes in numpy: the reference, and what serves where there are no kernels."""
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,10 +22,14 @@ class NumpyPasses:
         best: NDArray[np.int64] = logits.argmax(axis=1)
         return best, np.isfinite(logits[np.arange(len(logits)), best]) & np.isfinite(logits.min(axis=1))
 
-    def mask(self, logits: NDArray[np.float32], indices: NDArray[np.int64], masks: NDArray[np.int32]) -> None:
+    def mask(
+        self, logits: NDArray[np.float32], indices: NDArray[np.int64], masks: NDArray[np.int32]
+    ) -> NDArray[np.int64]:
         allowed = np.unpackbits(masks.view(np.uint8), axis=1, count=logits.shape[1], bitorder="little")
         for index, bits in zip(indices.tolist(), allowed, strict=True):
             np.copyto(logits[index], -np.inf, where=bits == 0)
+        best: NDArray[np.int64] = logits[indices].argmax(axis=1)
+        return best
 
     def draw(
         self,
@@ -34,6 +40,7 @@ class NumpyPasses:
         columns: SamplingColumns,
         random: NDArray[np.float64],
         exclusions: NDArray[np.float64],
+        masks: Sequence[NDArray[np.int32] | None],
     ) -> NDArray[np.int64]:
         tokens = np.empty(len(indices), np.int64)
         for start in range(0, len(indices), self._buffer.rows):
@@ -42,7 +49,8 @@ class NumpyPasses:
             # A batch of plain rows is contiguous: a slice of it is a view, where an index array would copy.
             whole = len(part) == part[-1] - part[0] + 1
             chosen = logits[part[0] : part[-1] + 1] if whole else logits[part]
-            weights = self._weights(chosen, best[slab], rows[slab], columns)
+            chosen, top = self._held(chosen, best[slab], masks[slab])
+            weights = self._weights(chosen, top, rows[slab], columns)
             apply_xtc(weights, chosen, exclusions[slab])
             tokens[slab] = draw(weights, random[slab])
         return tokens
@@ -63,6 +71,17 @@ class NumpyPasses:
             found.logprobs[alike, : 1 + count] = part.logprobs
             found.ranks[alike] = part.ranks
         return found
+
+    def _held(
+        self, logits: NDArray[np.float32], best: NDArray[np.int64], masks: Sequence[NDArray[np.int32] | None]
+    ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        """A copy of the logits in which the masks are applied, if there are any, and each row's best token then."""
+        held = np.array([i for i, mask in enumerate(masks) if mask is not None], np.int64)
+        if not len(held):
+            return logits, best
+        logits, best = logits.copy(), best.copy()
+        best[held] = self.mask(logits, held, np.stack([mask for mask in masks if mask is not None]))
+        return logits, best
 
     def _weights(
         self, logits: NDArray[np.float32], best: NDArray[np.int64], rows: NDArray[np.int64], columns: SamplingColumns

@@ -1,5 +1,6 @@
 """The passes over logits that cost most; the sampler decides what is passed over, and why."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -16,10 +17,12 @@ class Passes(Protocol):
         """Each row's best token, the lowest id among equals, and whether the whole row is finite."""
         ...
 
-    def mask(self, logits: NDArray[np.float32], indices: NDArray[np.int64], masks: NDArray[np.int32]) -> None:
+    def mask(
+        self, logits: NDArray[np.float32], indices: NDArray[np.int64], masks: NDArray[np.int32]
+    ) -> NDArray[np.int64]:
         """Make -infinity, in place, of the logits' rows at `indices`, what their `masks` [n, words] do not allow.
 
-        Bit i % 32 of word i / 32 is token i's.
+        Bit i % 32 of word i / 32 is token i's. Returns each row's best token, the lowest id among equals, or 0.
         """
         ...
 
@@ -32,10 +35,12 @@ class Passes(Protocol):
         columns: SamplingColumns,
         random: NDArray[np.float64],
         exclusions: NDArray[np.float64],
+        masks: Sequence[NDArray[np.int32] | None],
     ) -> NDArray[np.int64]:
-        """A token for each of the logits' rows at `indices`; `best`, `rows`, `random` and `exclusions` are theirs.
+        """A token for each of the logits' rows at `indices`; what follows them is theirs.
 
-        Some logit of a row is finite, the others may be -infinity.
+        Some logit of a row is finite, the others may be -infinity. Where there is a mask, as in `mask`, the token is
+        among those that it allows, and `best` means nothing; the logits stay as they are.
         """
         ...
 

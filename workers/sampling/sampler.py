@@ -54,19 +54,21 @@ class Sampler:
         is_wanted = (columns.logprobs[rows] != NO_LOGPROBS) & finite
         adjusted, wanted = np.flatnonzero(is_adjusted), np.flatnonzero(is_wanted)
         raw = host[is_adjusted & is_wanted]
+        masks: dict[int, NDArray[np.int32]] = {}
         failures: dict[int, str] = {}
         if len(adjusted):
-            failures = self._mask(host, adjusted, rows, state.sampling)
-            _adjust(host, adjusted, rows, state)
-            best[adjusted] = self._best(host, adjusted)
-            bad[adjusted] = np.isneginf(host[adjusted, best[adjusted]])
+            masks, failures = _masks(adjusted, rows, columns)
             bad[list(failures)] = True
+            bad[[index for index, mask in masks.items() if not mask.any()]] = True
+            is_drawn = ~(columns.greedy[rows[adjusted]] | columns.has_rules(rows[adjusted]))
+            self._adjust_now(host, best, bad, adjusted[~is_drawn], masks, rows, state)
         best[bad] = 0
         drawn = np.flatnonzero(~columns.greedy[rows] & ~bad)
         if len(drawn):
             positions = state.next_positions(rows[drawn])
             numbers = columns.random(rows[drawn], positions), columns.exclusions(rows[drawn], positions)
-            best[drawn] = self._passes.draw(host, best[drawn], drawn, rows[drawn], columns, *numbers)
+            held = [masks.get(index) for index in drawn.tolist()]
+            best[drawn] = self._passes.draw(host, best[drawn], drawn, rows[drawn], columns, *numbers, held)
         logprobs = {}
         if len(wanted):
             is_raw = columns.adjusted[rows[wanted]]
@@ -76,22 +78,26 @@ class Sampler:
         bad[list(failures)] = False
         return SampledTokens(best, np.flatnonzero(bad), logprobs, failures)
 
-    def _mask(
-        self, host: NDArray[np.float32], indices: NDArray[np.int64], rows: NDArray[np.int64], columns: SamplingColumns
-    ) -> dict[int, str]:
-        """What grammars, budgets and allowed tokens forbid, in place. Returns why rows have no token, by index."""
-        columns.await_masks()
-        masked, masks, failures = list[int](), list[NDArray[np.int32]](), dict[int, str]()
-        for index in indices.tolist():
-            grammar = columns.grammars[rows[index]]
-            if grammar is not None and grammar.failure:
-                failures[index] = grammar.failure
-            elif (allowed := columns.allowed(rows[index])) is not None:
-                masked.append(index)
-                masks.append(allowed)
+    def _adjust_now(
+        self,
+        host: NDArray[np.float32],
+        best: NDArray[np.int64],
+        bad: NDArray[np.bool_],
+        indices: NDArray[np.int64],
+        masks: dict[int, NDArray[np.int32]],
+        rows: NDArray[np.int64],
+        state: RequestRows,
+    ) -> None:
+        """Steps 2 and 3 in place, for the rows at `indices`; those that a mask is all of, a draw need not change."""
+        masked = [index for index in indices.tolist() if index in masks]
         if masked:
-            self._passes.mask(host, np.array(masked), np.stack(masks))
-        return failures
+            stacked = np.stack([masks.pop(index) for index in masked])
+            best[masked] = self._passes.mask(host, np.array(masked), stacked)
+        changed = indices[state.sampling.has_rules(rows[indices])]
+        if len(changed):
+            _adjust(host, changed, rows, state)
+            best[changed] = self._best(host, changed)
+        bad[indices] |= np.isneginf(host[indices, best[indices]])
 
     def _best(self, host: NDArray[np.float32], indices: NDArray[np.int64]) -> NDArray[np.int64]:
         """Each one's best token; where most rows are meant, all are read, which costs less than to copy most."""
@@ -143,6 +149,21 @@ def _counts(asked: NDArray[np.int64], vocab_size: int) -> NDArray[np.int64]:
     """How many of the best tokens; -1 asks for all."""
     counts: NDArray[np.int64] = np.where(asked < 0, vocab_size, np.minimum(asked, vocab_size))
     return counts
+
+
+def _masks(
+    indices: NDArray[np.int64], rows: NDArray[np.int64], columns: SamplingColumns
+) -> tuple[dict[int, NDArray[np.int32]], dict[int, str]]:
+    """What grammars, budgets and lists allow the rows at `indices`, and why others have no token; both by index."""
+    columns.await_masks()
+    masks, failures = dict[int, NDArray[np.int32]](), dict[int, str]()
+    for index in indices.tolist():
+        grammar = columns.grammars[rows[index]]
+        if grammar is not None and grammar.failure:
+            failures[index] = grammar.failure
+        elif (allowed := columns.allowed(rows[index])) is not None:
+            masks[index] = allowed
+    return masks, failures
 
 
 def _adjust(host: NDArray[np.float32], indices: NDArray[np.int64], rows: NDArray[np.int64], state: RequestRows) -> None:

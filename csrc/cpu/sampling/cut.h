@@ -14,6 +14,7 @@ struct Weights {
   float top, temperature, least;
 
   F32 exponent(F32 x) const { return (x - splat(top)) / splat(temperature); }
+  bool are_zero_up_to(float x) const { return (x - top) / temperature < least; }
   F32 operator()(F32 x) const {
     const F32 e = exponent(x);
     return e < splat(least) ? splat(0.0f) : exp(e);
@@ -66,7 +67,7 @@ inline double sum_tiles(Row& row, const Weights& weights, const Cut& cut) {
   alignas(64) float tile[TILE];
   double total = 0.0;
   for (int t = 0; t < row.tiles; t++) {
-    if (row.maxima[t] >= cut.logit) {
+    if (row.maxima[t] >= cut.logit && !weights.are_zero_up_to(row.maxima[t])) {
       tile_weights(row, weights, cut, t, tile);
       total += tile_sum(tile);
     }
@@ -178,7 +179,7 @@ inline void exclude(Row& row, const Weights& weights, const Cut& cut, double thr
   }
   if (row.best.size() < 2) return;
   const Key last = *std::max_element(row.best.begin(), row.best.end());
-  row.changed.assign(row.logits, row.logits + row.vocab);
+  if (row.logits != row.changed.data()) row.changed.assign(row.logits, row.logits + row.vocab);
   for (const Key key : row.best)
     if (key != last) row.changed[token_of(key)] = -INF;
   row.logits = row.changed.data();

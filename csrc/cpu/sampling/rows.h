@@ -41,8 +41,16 @@ struct Row {
   std::vector<Key> best;       // in rank order, as far as they were asked for
   std::vector<float> ordered;  // scratch of nth_maximum
   std::vector<float> weights;  // [tiles * TILE], scratch of cut_by_halving
-  std::vector<float> changed;  // [vocab], the logits without what XTC excludes
+  std::vector<float> changed;  // [vocab], the logits without what a mask forbids or XTC excludes
 
+  void begin(const float* its_logits, int its_vocab) {
+    logits = its_logits, vocab = its_vocab, tiles = (vocab + TILE - 1) / TILE, top = -INF;
+    maxima.resize(tiles), sums.resize(tiles);
+  }
+  void add_maximum(int tile, float maximum) {
+    maxima[tile] = maximum;
+    top = std::max(top, maximum);
+  }
   int start(int tile) const { return tile * TILE; }
   int size(int tile) const { return std::min(TILE, vocab - tile * TILE); }
 };
@@ -62,8 +70,7 @@ inline I32 lane_numbers() {
 
 // Finds the maxima; false if some logit is not finite.
 inline bool scan(Row& row, const float* logits, int vocab) {
-  row.logits = logits, row.vocab = vocab, row.tiles = (vocab + TILE - 1) / TILE, row.top = -INF;
-  row.maxima.resize(row.tiles), row.sums.resize(row.tiles);
+  row.begin(logits, vocab);
   F32 strange = splat(0.0f);  // NaN as soon as one is not finite
   for (int t = 0; t < row.tiles; t++) {
     const float* tile = logits + row.start(t);
@@ -74,10 +81,39 @@ inline bool scan(Row& row, const float* logits, int vocab) {
       high = max(x, high);
       strange += own - own;
     }
-    row.maxima[t] = highest(high);
-    row.top = std::max(row.top, row.maxima[t]);
+    row.add_maximum(t, highest(high));
   }
   return sum(strange) == 0.0f;
+}
+
+// The tile `from`, with -infinity for what `mask` does not allow, in `tile`, which may be the same; returns its maximum.
+inline float mask_tile(const float* from, int size, const uint32_t* mask, float* tile) {
+  const int words = (size + 31) / 32;
+  uint32_t some = 0;
+  for (int word = 0; word < words; word++) some |= mask[word];
+  if (!some) return std::fill(tile, tile + size, -INF), -INF;
+  const I32 lanes = lane_numbers();
+  F32 high = splat(-INF);
+  int i = 0;
+  for (; i + LANES <= size; i += LANES) {
+    const I32 bits = splat((int32_t)(mask[i / 32] >> i % 32)), is_allowed = (bits >> lanes & splat(1)) == splat(1);
+    const F32 x = is_allowed ? load(from + i) : splat(-INF);
+    store(tile + i, x);
+    high = max(x, high);
+  }
+  float top = highest(high);
+  for (; i < size; i++) {
+    tile[i] = mask[i / 32] >> i % 32 & 1 ? from[i] : -INF;
+    top = std::max(top, tile[i]);
+  }
+  return top;
+}
+
+// Finds the maxima of what `mask` allows of the logits, with -infinity for the rest, in `out`; the two may be the same.
+inline void scan_masked(Row& row, const float* logits, int vocab, const uint32_t* mask, float* out) {
+  row.begin(out, vocab);
+  for (int t = 0; t < row.tiles; t++)
+    row.add_maximum(t, mask_tile(logits + row.start(t), row.size(t), mask + t * (TILE / 32), out + row.start(t)));
 }
 
 inline int argmax(const Row& row) {

@@ -103,15 +103,10 @@ void mask_logits(Pool* pool, const MaskParams* p) {
   const int words = (p->vocab + 31) / 32;
   pool->run(p->count, 1, [&](int begin, int end) {
     for (int i = begin; i < end; i++) {
-      float* row = p->logits + p->indices[i] * p->stride;
-      const uint32_t* mask = p->masks + (int64_t)i * words;
-      for (int word = 0; word < words; word++) {
-        const uint32_t bits = mask[word];
-        if (bits == ~0u) continue;
-        float* part = row + word * 32;
-        const int size = std::min(32, p->vocab - word * 32);
-        for (int j = 0; j < size; j++) part[j] = bits >> j & 1 ? part[j] : -INFINITY;
-      }
+      Row& row = scratch();
+      float* logits = p->logits + p->indices[i] * p->stride;
+      scan_masked(row, logits, p->vocab, p->masks + (int64_t)i * words, logits);
+      p->best[i] = argmax(row);
     }
   });
 }
@@ -120,7 +115,13 @@ void draw_tokens(Pool* pool, const DrawParams* p) {
   pool->run(p->count, 1, [&](int begin, int end) {
     for (int i = begin; i < end; i++) {
       Row& row = scratch();
-      scan(row, p->logits + p->indices[i] * p->stride, p->vocab);
+      const float* logits = p->logits + p->indices[i] * p->stride;
+      if (const uint32_t* mask = p->masks[i]) {  // the copy stays in this core's cache
+        row.changed.resize(p->vocab);
+        scan_masked(row, logits, p->vocab, mask, row.changed.data());
+      } else {
+        scan(row, logits, p->vocab);
+      }
       const int64_t r = p->rows[i];
       const Weights weights = {row.top, p->temperature[r], std::max(p->log_min_p[r], LEAST_EXPONENT)};
       const Cut cut = cut_of(row, weights, p->top_k[r], p->top_p[r]);

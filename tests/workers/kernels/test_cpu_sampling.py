@@ -28,7 +28,7 @@ def apart(logits):
     return wide[:, :vocab_size]
 
 
-def draw(pool, logits, params, uniform):
+def draw(pool, logits, params, uniform, masks=None):
     """A token for each row of `logits`, whose parameters are `params` and whose random number is `uniform`.
 
     In each the XTC happens that it asks for.
@@ -45,6 +45,7 @@ def draw(pool, logits, params, uniform):
         np.array([one.top_p for one in params]),
         np.asarray(uniform, np.float64),
         np.array([2.0 if one.xtc is None else one.xtc.threshold for one in params]),
+        [None] * count if masks is None else masks,
     )
 
 
@@ -82,15 +83,33 @@ def test_a_mask_leaves_what_it_allows_and_nothing_else(cpu_pools, vocab_size):
     indices = rng.permutation(40)[:20]
     logits = some_logits(40, vocab_size, 2.0)
     expected = logits.copy()
-    NumpyPasses(vocab_size).mask(expected, indices, masks)
+    best = NumpyPasses(vocab_size).mask(expected, indices, masks)
     for row, mask in zip(indices, masks, strict=True):
         for token in range(vocab_size):
             assert np.isneginf(expected[row, token]) == (not (int(mask[token // 32]) >> token % 32) & 1)
     for pool in cpu_pools:
         wide = apart(logits)
-        mask_logits(pool, wide, indices, masks)
+        assert mask_logits(pool, wide, indices, masks).tolist() == best.tolist()
         assert wide.tobytes() == apart(expected).tobytes()
         assert (wide.base[:, vocab_size:] == np.float32(9e9)).all()
+
+
+@pytest.mark.parametrize("name", ["plain", "top-p", "top-k", "all three", "xtc of top-p"])
+@pytest.mark.parametrize("vocab_size", VOCAB_SIZES)
+def test_a_masked_row_is_drawn_as_one_that_has_nothing_else(cpu_pools, vocab_size, name):
+    rng = np.random.default_rng(5)
+    logits, uniform = some_logits(20, vocab_size, 2.0), rng.random(20)
+    masks = rng.integers(-(2**31), 2**31, (20, -(-vocab_size // 32))).astype(np.int32)
+    masks[::3, :9] = 0  # a whole tile
+    masks[:, 0] |= 1
+    masks[4] = -1
+    without = logits.copy()
+    NumpyPasses(vocab_size).mask(without, np.arange(20), masks)
+    held = [None if row in (7, 8) else mask for row, mask in enumerate(masks)]
+    without[[7, 8]] = logits[[7, 8]]
+    for pool in cpu_pools:
+        params = [PARAMS[name]] * 20
+        assert draw(pool, logits, params, uniform, held).tolist() == draw(pool, without, params, uniform).tolist()
 
 
 PARAMS = {

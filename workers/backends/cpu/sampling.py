@@ -1,5 +1,7 @@
 """The sampler's Passes on our CPU kernels: a few visits of a row where numpy needs dozens."""
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,8 +18,10 @@ class CpuPasses:
     def scan(self, logits: NDArray[np.float32]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         return scan_logits(self._pool, logits)
 
-    def mask(self, logits: NDArray[np.float32], indices: NDArray[np.int64], masks: NDArray[np.int32]) -> None:
-        mask_logits(self._pool, logits, indices, masks)
+    def mask(
+        self, logits: NDArray[np.float32], indices: NDArray[np.int64], masks: NDArray[np.int32]
+    ) -> NDArray[np.int64]:
+        return mask_logits(self._pool, logits, indices, masks)
 
     def draw(
         self,
@@ -28,9 +32,10 @@ class CpuPasses:
         columns: SamplingColumns,
         random: NDArray[np.float64],
         exclusions: NDArray[np.float64],
+        masks: Sequence[NDArray[np.int32] | None],
     ) -> NDArray[np.int64]:
         chances = (columns.temperature, columns.log_min_p, columns.top_k, columns.top_p)
-        return draw_tokens(self._pool, logits, indices, rows, *chances, random, exclusions)
+        return draw_tokens(self._pool, logits, indices, rows, *chances, random, exclusions, masks)
 
     def logprobs(
         self,

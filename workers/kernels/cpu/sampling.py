@@ -1,5 +1,6 @@
 """The sampler's passes over logits, each row by one thread. A row's result depends on its own row alone."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -20,13 +21,20 @@ def scan_logits(pool: Pool, logits: NDArray[np.float32]) -> tuple[NDArray[np.int
     return best, finite
 
 
-def mask_logits(pool: Pool, logits: NDArray[np.float32], indices: NDArray[np.int64], masks: NDArray[np.int32]) -> None:
-    """Of the rows `indices` [n] of `logits`, -infinity where their bits in `masks` [n, vocab / 32, up] are 0."""
+def mask_logits(
+    pool: Pool, logits: NDArray[np.float32], indices: NDArray[np.int64], masks: NDArray[np.int32]
+) -> NDArray[np.int64]:
+    """Of the rows `indices` [n] of `logits`, -infinity where their bits in `masks` [n, vocab / 32, up] are 0.
+
+    Returns the best token of each [n], the lowest id among equals, 0 where nothing is left.
+    """
     assert _are(np.int64, indices)
     assert _are(np.int32, masks)
     assert masks.shape == (len(indices), -(-logits.shape[1] // 32))
-    fields = MASK(*_pointers(logits, indices, masks), _stride(logits), len(indices), logits.shape[1])
+    best = np.empty(len(indices), np.int64)
+    fields = MASK(*_pointers(logits, indices, masks, best), _stride(logits), len(indices), logits.shape[1])
     pool.functions["mask_logits"](pool.handle, fields)
+    return best
 
 
 def draw_tokens(
@@ -40,18 +48,23 @@ def draw_tokens(
     top_p: NDArray[np.float64],
     uniform: NDArray[np.float64],
     exclusions: NDArray[np.float64],
+    masks: Sequence[NDArray[np.int32] | None],
 ) -> NDArray[np.int64]:
     """A token for each of the rows `indices` [n] of `logits`, drawn with `uniform` [n] under `exclusions` [n].
 
-    `rows` [n] are their entries in the four columns. SamplingColumns describes all of them.
+    Of a row with a mask of `masks` [n], as in `mask_logits`, it is one that this allows. `rows` [n] are entries in
+    the four columns. SamplingColumns describes all of them.
     """
     assert _are(np.int64, indices, rows, top_k)
     assert _are(np.float32, temperature, log_min_p)
     assert _are(np.float64, top_p, uniform, exclusions)
-    assert len(indices) == len(rows) == len(uniform) == len(exclusions)
+    assert len(indices) == len(rows) == len(uniform) == len(exclusions) == len(masks)
+    assert all(mask is None or (_are(np.int32, mask) and len(mask) == -(-logits.shape[1] // 32)) for mask in masks)
+    places = np.array([0 if mask is None else mask.ctypes.data for mask in masks], np.uint64)
     tokens = np.empty(len(indices), np.int64)
-    pointers = _pointers(logits, indices, rows, temperature, log_min_p, top_k, top_p, uniform, exclusions, tokens)
-    fields = DRAW(*pointers, _stride(logits), len(indices), logits.shape[1])
+    columns = _pointers(temperature, log_min_p, top_k, top_p)
+    own = _pointers(uniform, exclusions, places, tokens)
+    fields = DRAW(*_pointers(logits, indices, rows), *columns, *own, _stride(logits), len(indices), logits.shape[1])
     pool.functions["draw_tokens"](pool.handle, fields)
     return tokens
 
