@@ -51,7 +51,13 @@ def asan() -> str:
     return found.stdout.strip()
 
 
-@pytest.mark.parametrize("family", families("checks"))
+@pytest.mark.parametrize(
+    "family",
+    [
+        pytest.param(family, marks=() if family in dict(CHOSEN) else pytest.mark.nightly)
+        for family in families("checks")
+    ],
+)
 def test_a_check_holds_where_no_bug_is_planted(family):
     code, output = run(family)
     assert code == 0, output

@@ -69,7 +69,10 @@ class ServerProcess:
         for child in psutil.Process(self.process.pid).children():
             with suppress(psutil.NoSuchProcess):  # one that a test has just killed
                 role = next((ROLES[word] for word in child.cmdline() if word in ROLES), "")
-                found["worker" if child.name().startswith("worker") else role] = child
+                if child.name().startswith("worker"):
+                    role = "worker"
+                if role:  # else it is a copy of its parent, which becomes what it is to be
+                    found[role] = child
         return found
 
     def wait_for_standby(self) -> psutil.Process:

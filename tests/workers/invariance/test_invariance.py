@@ -63,7 +63,8 @@ def product_case(dtype, columns, rows):
 @pytest.mark.parametrize(
     ("columns", "rows"),
     [
-        *(pytest.param(*shape, marks=pytest.mark.long_in_software) for shape in ((256, 640), (640, 256), (1024, 3072))),
+        *(pytest.param(*shape, marks=pytest.mark.long_in_software) for shape in ((256, 640), (640, 256))),
+        pytest.param(1024, 3072, marks=pytest.mark.nightly),
         *[(96, 144), (64, 48), (40, 16)],
     ],
 )

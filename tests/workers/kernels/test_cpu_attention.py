@@ -116,7 +116,14 @@ CHUNKS = [(0, 2), (0, 64), (0, 65), (1, 63), (3, 126), (50, 33), (63, 2), (64, 6
 
 
 @pytest.mark.parametrize("dtypes", FLOATS + CODED, ids=str)
-@pytest.mark.parametrize("rows", [EDGES, CHUNKS, [*EDGES, *CHUNKS]], ids=["decode", "chunks", "both"])
+@pytest.mark.parametrize(
+    "rows",
+    [
+        pytest.param(EDGES, id="decode", marks=pytest.mark.nightly),
+        pytest.param(CHUNKS, id="chunks", marks=pytest.mark.nightly),
+        pytest.param([*EDGES, *CHUNKS], id="both"),
+    ],
+)
 @pytest.mark.parametrize(
     "head_dim",
     [
@@ -135,7 +142,7 @@ def test_attention_matches_its_definition(cpu_pools, rows, head_dim, dtypes):
 
 @pytest.mark.long_in_software
 @pytest.mark.parametrize("dtypes", FLOATS + CODED, ids=str)
-@pytest.mark.parametrize("window", [0, 1, 7, 8, 33, 64, 100])
+@pytest.mark.parametrize("window", [*(pytest.param(n, marks=pytest.mark.nightly) for n in (0, 8, 100)), 1, 7, 33, 64])
 def test_a_window_hides_what_lies_before_it(cpu_pools, window, dtypes):
     case = make_case([*EDGES[::3], *CHUNKS, (1200, 1), (1000, 90)], dtypes, group=3, head_dim=64, window=window)
     for pool in cpu_pools:
@@ -184,14 +191,19 @@ def test_long_sequences_are_summed_range_by_range(cpu_pools, options, dtypes):
 
 
 INVARIANT = [
-    {"group": 1, "head_dim": 64},
     {"group": 2, "head_dim": 128},
     {"group": 4, "head_dim": 80, "window": 33},
-    {"group": 5, "head_dim": 48},
     {"group": 7, "head_dim": 32, "cap": 3.0},
-    {"group": 8, "head_dim": 256, "window": 100},
     {"group": 3, "head_dim": 20},
-    {"group": 2, "head_dim": 272},
+    *(
+        pytest.param(options, marks=pytest.mark.nightly)
+        for options in (
+            {"group": 1, "head_dim": 64},
+            {"group": 5, "head_dim": 48},
+            {"group": 8, "head_dim": 256, "window": 100},
+            {"group": 2, "head_dim": 272},
+        )
+    ),
 ]
 
 

@@ -211,7 +211,14 @@ def chi_square_limit(degrees: int) -> float:
 @pytest.mark.parametrize("vary", ["seed", "position"])
 @pytest.mark.parametrize(
     "params",
-    [SamplingParams(), SamplingParams(temperature=0.6), SamplingParams(top_k=9, top_p=0.95), SamplingParams(min_p=0.1)],
+    [
+        SamplingParams(),
+        SamplingParams(top_k=9, top_p=0.95),
+        *(
+            pytest.param(one, marks=pytest.mark.nightly)
+            for one in (SamplingParams(temperature=0.6), SamplingParams(min_p=0.1))
+        ),
+    ],
 )
 def test_tokens_are_drawn_from_the_distribution(params, vary):
     vocab_size, draws = 300, 8192
