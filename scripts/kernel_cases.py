@@ -14,10 +14,11 @@ import torch
 from cache_views import reading_view, writing_view
 from torch import Tensor
 
+from paged_serve.workers.checkpoint.geometry import Activation
 from paged_serve.workers.checkpoint.packed_weight import PackedWeight, WeightFormat
 from paged_serve.workers.distributed.huge_pages import allocate
 from paged_serve.workers.kernels.cpu.attention import attention
-from paged_serve.workers.kernels.cpu.elementwise import rms_norm, rotate_and_cache, silu_mul
+from paged_serve.workers.kernels.cpu.elementwise import activate, normalise, rotate_and_cache
 from paged_serve.workers.kernels.cpu.gemm import QuantizedRows, gemm, quantize_rows
 from paged_serve.workers.kernels.cpu.library import Pool
 from paged_serve.workers.kernels.cpu.packing import pack_float, pack_int4, pack_int8
@@ -160,13 +161,13 @@ def attention_case(pool: Pool, cache: Tensor, kind: str, rows: int, context: int
 def elementwise_cases(pool: Pool, cache: Tensor, rows: int) -> Iterator[Case]:
     hidden, delta = torch.randn(rows, HIDDEN).bfloat16(), torch.zeros(rows, HIDDEN, dtype=torch.bfloat16)
     weight, out = torch.ones(HIDDEN), torch.empty_like(hidden)
-    norm = partial(rms_norm, pool, hidden, weight, 1e-6, delta, out)
-    yield Case("rms_norm", f"{rows} x {HIDDEN}", norm, 4 * hidden.nbytes)  # reads two, writes two
+    norm = partial(normalise, pool, hidden, weight, None, 1e-6, is_centred=False, delta=delta, out=out)
+    yield Case("norm", f"{rows} x {HIDDEN}", norm, 4 * hidden.nbytes)  # reads two, writes two
 
     gate_up = torch.randn(rows, 2 * INTERMEDIATE).bfloat16()
     product = torch.empty((rows, INTERMEDIATE), dtype=torch.bfloat16)
-    gate = partial(silu_mul, pool, gate_up, product)
-    yield Case("silu_mul", f"{rows} x {INTERMEDIATE}", gate, gate_up.nbytes + product.nbytes)
+    gate = partial(activate, pool, gate_up, Activation(), product)
+    yield Case("activate", f"{rows} x {INTERMEDIATE}", gate, gate_up.nbytes + product.nbytes)
 
     projected = torch.randn(rows, (HEADS + 2 * KV_HEADS) * HEAD_DIM).bfloat16()
     slots = torch.randperm(NUM_BLOCKS * BLOCK_SIZE)[:rows].contiguous()

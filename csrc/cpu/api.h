@@ -100,26 +100,31 @@ API void embed_int8(Pool*, const EmbedParams*);
 // What lies between the products; elementwise.cpp. All arrays are contiguous, of `dtype` where
 // they are void.
 
-// out = norm(hidden += delta): every row to unit mean square, then times weight.
+// out = norm(hidden += delta): every row to mean 0, if it is to be centred, and to unit mean square; then times weight, plus
+// bias.
 struct NormParams {
   void* out;            // [rows, size]
   void* hidden;         // [rows, size], overwritten if there is a delta
   const void* delta;    // [rows, size], or null
   const float* weight;  // [size]
+  const float* bias;    // [size], or null
   int32_t rows, size;
   float eps;
+  int32_t is_centred;
   int32_t dtype;
 };
-API void rms_norm(Pool*, const NormParams*);
+API void norm(Pool*, const NormParams*);
 
-// out = silu(gate) * up
-struct SiluMulParams {
-  void* out;            // [rows, size]
-  const void* gate_up;  // [rows, 2 * size], gate then up
+// out = activation(x), or, gated, activation(gate) * up
+struct ActivateParams {
+  void* out;      // [rows, size]
+  const void* x;  // [rows, size]; gated: [rows, 2 * size], gate then up
   int32_t rows, size;
+  int32_t kind;   // 0: silu, 1: gelu by tanh, 2: gelu, 3: relu
+  int32_t is_gated;
   int32_t dtype;
 };
-API void silu_mul(Pool*, const SiluMulParams*);
+API void activate(Pool*, const ActivateParams*);
 
 // Takes projected tokens apart: queries and keys are normalised per head, if there are norms, and turned by the angles
 // of their positions; keys and values go to their slots of the paged cache.

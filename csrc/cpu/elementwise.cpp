@@ -1,9 +1,9 @@
-// elementwise: what lies between the matrix products: norms, the gate, rotation, writing the KV cache.
+// elementwise: what lies between the matrix products: norms, activations, rotation, writing the KV cache.
 //
-// Algorithm  everything is computed in float and rounded once, where it is stored. A row's sum of squares is taken in
+// Algorithm  everything is computed in float and rounded once, where it is stored. The sums of a row are taken in
 //            SUMS times 16 lanes that are added in one fixed tree, so its bits depend on the row alone
 // Shapes     api.h
-// Tile       one row (norm, gate) or one token (rotation) by one thread; tiny work stays with the caller
+// Tile       one row (norm, activation) or one token (rotation) by one thread; tiny work stays with the caller
 // Floor      each array passes through level 2 once: at 32 rows some 5 us, beside the products' milliseconds
 // Achieved   one core of Zen 4, 32 rows of a model with hidden size 1024: norm 10 us, gate 50 us, rotation 39 us
 #include <algorithm>
@@ -20,6 +20,18 @@ constexpr int SUMS = 4;               // accumulators of a sum: as many as hide 
 constexpr int FEWEST_ELEMENTS = 8192;  // worth another thread: about the time of a fork and join
 constexpr int ITEMS_PER_THREAD = 4;
 
+enum { SILU, GELU_TANH, GELU, RELU };  // ActivateParams::kind
+constexpr float GELU_SLOPE = 0.79788456f;  // sqrt(2 / pi)
+
+// Of x, the share of the normal distribution that lies below it: error below 1e-7 (Abramowitz and Stegun, 7.1.26).
+inline F32 normal_distribution(F32 x) {
+  const F32 z = abs(x) * 0.70710678f, t = 1.0f / (1.0f + 0.3275911f * z);
+  F32 series = splat(1.061405429f);
+  for (float c : {-1.453152027f, 1.421413741f, -0.284496736f, 0.254829592f}) series = fma(series, t, splat(c));
+  const F32 beyond = 0.5f * series * t * exp(-(z * z));
+  return x < splat(0.0f) ? beyond : 1.0f - beyond;
+}
+
 // Calls body(at, n) for [0, size) in steps of at most LANES.
 template <class Body> inline void each_vector(int size, Body body) {
   int at = 0;
@@ -35,13 +47,9 @@ template <class Body> void for_rows(Pool* pool, int rows, int size, Body body) {
   });
 }
 
-// The sum of squares of what value(at, n) gives over [0, size).
-template <class Value> inline float sum_of_squares(int size, Value value) {
+// A sum of `size` elements: add(to, at, n) adds those of [at, at + n).
+template <class Add> inline float sum_over(int size, Add add) {
   Wide sums[SUMS];
-  const auto add = [&](F32& to, int at, int n) {
-    const F32 x = value(at, n);
-    to = fma(x, x, to);
-  };
   int at = 0;
   for (; at + SUMS * WIDE <= size; at += SUMS * WIDE)
     EACH(s, SUMS) EACH(v, WIDE_VECTORS) add(sums[s].part[v], at + s * WIDE + v * LANES, LANES);
@@ -54,6 +62,14 @@ template <class Value> inline float sum_of_squares(int size, Value value) {
   return sum(sums[0]);
 }
 
+// The sum of squares of what value(at, n) gives over [0, size).
+template <class Value> inline float sum_of_squares(int size, Value value) {
+  return sum_over(size, [&](F32& to, int at, int n) {
+    const F32 x = value(at, n);
+    to = fma(x, x, to);
+  });
+}
+
 inline float norm_scale(float squares, int size, float eps) { return 1.0f / std::sqrt(squares / (float)size + eps); }
 
 template <class Element> void norm_row(const NormParams& p, int row) {
@@ -63,17 +79,35 @@ template <class Element> void norm_row(const NormParams& p, int row) {
     const Element* delta = (const Element*)p.delta + start;
     each_vector(p.size, [&](int at, int n) { put(hidden + at, get(hidden + at, n) + get(delta + at, n), n); });
   }
-  const auto value = [&](int at, int n) { return get(hidden + at, n); };
+  alignas(64) float means[LANES] = {};
+  if (p.is_centred) {
+    const float sum = sum_over(p.size, [&](F32& to, int at, int n) { to += get(hidden + at, n); });
+    std::fill(means, means + LANES, sum / (float)p.size);
+  }
+  const auto value = [&](int at, int n) { return get(hidden + at, n) - get(means, n); };  // beyond the end: 0 - 0
   const float scale = norm_scale(sum_of_squares(p.size, value), p.size, p.eps);
-  each_vector(p.size, [&](int at, int n) { put(out + at, value(at, n) * scale * get(p.weight + at, n), n); });
+  each_vector(p.size, [&](int at, int n) {
+    const F32 scaled = value(at, n) * scale * get(p.weight + at, n);
+    put(out + at, p.bias ? scaled + get(p.bias + at, n) : scaled, n);
+  });
 }
 
-template <class Element> void silu_mul_row(const SiluMulParams& p, int row) {
-  const Element *gate = (const Element*)p.gate_up + (int64_t)row * 2 * p.size, *up = gate + p.size;
+// What an activation makes of x times `by`. The two of silu's form are divided last, which rounds once less.
+inline F32 activated(int kind, F32 x, F32 by) {
+  switch (kind) {
+    case SILU: return x * by / (1.0f + exp(-x));
+    case GELU_TANH: return x * by / (1.0f + exp(-2.0f * GELU_SLOPE * (x + 0.044715f * x * x * x)));
+    case GELU: return x * by * normal_distribution(x);
+    default: return max(splat(0.0f), x) * by;  // in this order a NaN stays one
+  }
+}
+
+template <class Element> void activate_row(const ActivateParams& p, int row) {
+  const Element* x = (const Element*)p.x + (int64_t)row * p.size * (p.is_gated ? 2 : 1);
   Element* out = (Element*)p.out + (int64_t)row * p.size;
   each_vector(p.size, [&](int at, int n) {
-    const F32 g = get(gate + at, n);
-    put(out + at, g * get(up + at, n) / (1.0f + exp(-g)), n);
+    const F32 by = p.is_gated ? get(x + p.size + at, n) : splat(1.0f);
+    put(out + at, activated(p.kind, get(x + at, n), by), n);
   });
 }
 
@@ -142,15 +176,15 @@ template <class Element, class Stored> void rotate(Pool* pool, const RotateParam
 
 }  // namespace
 
-void rms_norm(Pool* pool, const NormParams* p) {
+void norm(Pool* pool, const NormParams* p) {
   with_element(p->dtype, [&](auto x) {
     for_rows(pool, p->rows, p->size, [&](int row) { norm_row<decltype(x)>(*p, row); });
   });
 }
 
-void silu_mul(Pool* pool, const SiluMulParams* p) {
+void activate(Pool* pool, const ActivateParams* p) {
   with_element(p->dtype, [&](auto x) {
-    for_rows(pool, p->rows, p->size, [&](int row) { silu_mul_row<decltype(x)>(*p, row); });
+    for_rows(pool, p->rows, p->size, [&](int row) { activate_row<decltype(x)>(*p, row); });
   });
 }
 

@@ -60,7 +60,7 @@ int32_t struct_size(const char* name) {
   SIZE_OF(SumPartsParams)
   SIZE_OF(EmbedParams)
   SIZE_OF(NormParams)
-  SIZE_OF(SiluMulParams)
+  SIZE_OF(ActivateParams)
   SIZE_OF(RotateParams)
   SIZE_OF(ScanParams)
   SIZE_OF(MaskParams)

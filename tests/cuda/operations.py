@@ -17,6 +17,7 @@ from paged_serve.workers.kernels.cpu.parameters import DTYPE_CODES
 from paged_serve.workers.kernels.cuda import elementwise, rotate
 from paged_serve.workers.kv.cache_view import CacheView
 
+from ..workers import elementwise_calls
 from .emulated import Stats
 
 CPU_DTYPES = tuple(DTYPE_CODES)
@@ -39,14 +40,14 @@ def rms_norm(executor: Any, hidden: Tensor, *rest: Any) -> Tensor:
     if not isinstance(executor, CpuKernels):
         return elementwise.rms_norm(executor, hidden, *rest)
     known(hidden.dtype in CPU_DTYPES, f"{hidden.dtype}")
-    return cpu_elementwise.rms_norm(executor.pool, hidden, *rest)
+    return elementwise_calls.rms_norm(executor.pool, hidden, *rest)
 
 
 def gated_activation(executor: Any, gate_up: Tensor, function: elementwise.Activation, *out: Tensor) -> Tensor:
     if not isinstance(executor, CpuKernels):
         return elementwise.gated_activation(executor, gate_up, function, *out)
     known(gate_up.dtype in CPU_DTYPES and function == "silu", f"{function} of {gate_up.dtype}")
-    return cpu_elementwise.silu_mul(executor.pool, gate_up, *out)
+    return elementwise_calls.silu_mul(executor.pool, gate_up, *out)
 
 
 def rotate_and_cache(

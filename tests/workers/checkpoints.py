@@ -35,6 +35,7 @@ LLAMA3_ROPE = {
     "original_max_position_embeddings": 64,
 }
 YARN_ROPE = {"rope_type": "yarn", "rope_theta": 1000.0, "factor": 4.0, "original_max_position_embeddings": 64}
+CLASSES = {"GPT2": "GPT2LMHeadModel"}
 VARIANTS: dict[str, dict[str, Any]] = {
     "llama": {"family": "Llama", "rms_norm_eps": 0.05},
     "llama-3.1": {"family": "Llama", "rope_parameters": LLAMA3_ROPE, "tie_word_embeddings": True},
@@ -69,13 +70,22 @@ VARIANTS: dict[str, dict[str, Any]] = {
     },
     "qwen2-yarn": {"family": "Qwen2", "rope_parameters": YARN_ROPE},
     "qwen3": {"family": "Qwen3", "head_dim": 32, "tie_word_embeddings": True},
-    "qwen3-biased-sliding": {
-        "family": "Qwen3",
-        "head_dim": 16,
-        "attention_bias": True,
-        "use_sliding_window": True,
-        "sliding_window": 33,
-        "max_window_layers": 2,
+    "opt": {"family": "OPT", "ffn_dim": 96, "word_embed_proj_dim": 64},
+    "opt-untied-gelu": {
+        "family": "OPT",
+        "ffn_dim": 96,
+        "activation_function": "gelu",
+        "word_embed_proj_dim": 64,
+        "tie_word_embeddings": False,
+    },
+    "gpt2": {"family": "GPT2", "n_positions": 512},
+    "gpt2-relu-untied": {
+        "family": "GPT2",
+        "n_positions": 400,
+        "n_embd": 72,
+        "n_inner": 88,
+        "activation_function": "relu",
+        "tie_word_embeddings": False,
     },
 }
 
@@ -88,8 +98,12 @@ def reference(variant: str, folder: Path, dtype: torch.dtype = torch.float32, **
 
         options = {**SHAPE, **VARIANTS[variant]}
         family = options.pop("family")
+        if family == "GPT2":  # else its own names and the common ones would contradict each other
+            common = ("hidden_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings")
+            ours = {name: options.pop(name) for name in (*common, "intermediate_size", "num_key_value_heads")}
+            options = {"n_embd": ours["hidden_size"], "n_layer": 3, "n_head": 4, **options}
         config = getattr(transformers, f"{family}Config")(**options, attn_implementation="eager")
-        model = getattr(transformers, f"{family}ForCausalLM")(config).eval()
+        model = getattr(transformers, CLASSES.get(family, f"{family}ForCausalLM"))(config).eval()
         _randomise(model)
         model.to(dtype).save_pretrained(folder, **save)
     return transformers_model(folder)
@@ -111,9 +125,9 @@ def _randomise(model: Any) -> None:
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             noise = torch.randn(parameter.shape, generator=generator)
-            if "norm" in name:
+            if name.endswith(".weight") and ("norm" in name or ".ln_" in name):
                 parameter.copy_(1 + 0.3 * noise)
-            elif "embed" in name:
+            elif "embed" in name or ".wte." in name or ".wpe." in name:
                 parameter.copy_(noise)
             else:
                 parameter.copy_(noise * (0.3 if parameter.dim() == 1 else 1.6 / parameter.shape[1] ** 0.5))

@@ -1,7 +1,7 @@
 """A model's shape in our own words, whatever its family: what the decoder, the weights and the KV cache must know."""
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 import torch
 from msgspec import Meta
@@ -15,7 +15,7 @@ Positive = Annotated[float, Meta(gt=0)]
 class RopeScaling:
     """How rotary frequencies are stretched beyond the length a model was first trained on."""
 
-    kind: str  # "default", "linear", "dynamic", "llama3", "yarn"
+    kind: str  # "default", "linear", "dynamic", "llama3", "yarn"; "none": nothing is turned
     theta: Annotated[float, Meta(gt=1)] = 10000.0
     factor: Positive = 1.0
     original_max_positions: Annotated[int, Meta(ge=1)] = 1
@@ -30,6 +30,17 @@ class RopeScaling:
 
 
 @dataclass(frozen=True, slots=True)
+class Activation:
+    """`is_gated`: activation(gate) * up, else activation(x). "gelu_tanh" is gelu with tanh in the place of erf."""
+
+    kind: Literal["silu", "gelu", "gelu_tanh", "relu"] = "silu"
+    is_gated: bool = True
+
+    def outputs(self, inputs: int) -> int:
+        return inputs // 2 if self.is_gated else inputs
+
+
+@dataclass(frozen=True, slots=True)
 class Geometry:
     """The whole model's shape; what one tensor-parallel rank holds of it is asked by number of ranks."""
 
@@ -41,8 +52,11 @@ class Geometry:
     head_dim: int
     intermediate_size: int
     vocab_size: int
-    rms_norm_eps: float
+    norm: Literal["rms", "layer"]
+    norm_eps: float
+    activation: Activation
     rope: RopeScaling
+    learned_positions: bool  # a vector is added to each token by its position, instead of a rotation
     max_position_embeddings: int
     sliding_windows: tuple[int, ...]  # per layer: a token sees this many positions, itself included; 0: all
     tie_word_embeddings: bool

@@ -1,7 +1,8 @@
 """config.json and generation_config.json of a Hugging Face folder, as far as our decoder needs them."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 import torch
@@ -10,7 +11,7 @@ from msgspec import Meta
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.json_file import read_json_file
 
-from .geometry import RopeScaling
+from .geometry import Activation, RopeScaling
 
 Size = Annotated[int, Meta(ge=-1, le=1 << 24)]  # larger than any model's; a value below 1 is reported by name later
 NumLayers = Annotated[int, Meta(ge=-1, le=1 << 12)]
@@ -30,6 +31,17 @@ ROPE_FIELDS = {
 }
 
 
+ACTIVATIONS: dict[str, Literal["silu", "gelu", "gelu_tanh", "relu"]] = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
+}
+
+
 class HFConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The fields of config.json that dense decoders share; defaults are those of the format."""
 
@@ -41,7 +53,7 @@ class HFConfig(msgspec.Struct, frozen=True, kw_only=True):
     head_dim: Size | None = None
     vocab_size: Size
     max_position_embeddings: Annotated[int, Meta(ge=-1, le=1 << 30)]
-    rms_norm_eps: float = 1e-6
+    rms_norm_eps: float = 1e-6  # of whatever norm the family has
     hidden_act: str = "silu"
     tie_word_embeddings: bool = False
     attention_bias: bool = False
@@ -76,13 +88,25 @@ def read_architectures(folder: Path) -> list[str]:
     return read_json_file(path, _Architectures).architectures or []
 
 
-def read_hf_config(folder: Path) -> HFConfig:
-    """Of an architecture that is served. Raises ConfigError naming the field that does not fit."""
+def read_hf_config(folder: Path, in_common_names: Callable[[dict[str, Any]], dict[str, Any]]) -> HFConfig:
+    """Of an architecture that is served, which may have other names for fields.
+
+    Raises ConfigError naming the field that does not fit.
+    """
     path = folder / "config.json"
-    config = read_json_file(path, HFConfig)
-    if config.hidden_act != "silu":
-        raise ConfigError(f"{path}: hidden_act {config.hidden_act!r} is not supported; only 'silu' is")
-    return config
+    fields = in_common_names(read_json_file(path, dict[str, Any]))
+    try:
+        return msgspec.convert(fields, HFConfig)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{path} cannot be used: {error}") from error
+
+
+def activation_of(config: HFConfig, *, is_gated: bool) -> Activation:
+    """Raises ConfigError for one that no kernel computes."""
+    if (kind := ACTIVATIONS.get(config.hidden_act)) is None:
+        supported = ", ".join(ACTIVATIONS)
+        raise ConfigError(f"config.json: hidden_act {config.hidden_act!r} is not supported; supported are {supported}")
+    return Activation(kind, is_gated)
 
 
 def eos_token_ids(folder: Path, config: HFConfig) -> tuple[int, ...]:

@@ -46,12 +46,16 @@ class FloatReader:
 
     checkpoint: Checkpoint
     dtype: torch.dtype
+    is_transposed: bool = False  # they are stored as [in, out]
 
     def read(self, name: str, part: MatrixPart) -> StoredWeight:
         return StoredWeight((self.stored(name, part),), self.dtype)
 
     def stored(self, name: str, part: MatrixPart) -> Tensor:
         """In the checkpoint's own dtype."""
+        if self.is_transposed:
+            stored = self.checkpoint.read(f"{name}.weight", part.shape[::-1], 1 - part.dim, part.start, part.stop)
+            return stored.t().contiguous()
         return self.checkpoint.read(f"{name}.weight", part.shape, part.dim, part.start, part.stop)
 
 

@@ -42,8 +42,8 @@ class Backend(Protocol):
         """A Linear whose results may be float32 whatever the model's dtype."""
         ...
 
-    def table(self, weight: Weight) -> Table:
-        """Of a float matrix."""
+    def table(self, weight: Weight, of: str = "tokens") -> Table:
+        """Of a float matrix. Its rows are valid until the next ones `of` the same are asked for."""
         ...
 
     def tied_table(self, weight: Weight) -> TiedTable:

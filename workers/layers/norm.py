@@ -1,4 +1,4 @@
-"""Root-mean-square normalisation."""
+"""Normalisation of vectors."""
 
 import torch
 from torch import Tensor
@@ -6,6 +6,8 @@ from torch import Tensor
 
 class RMSNorm:
     """Scales each vector to unit mean square, then by `weight`; in float32, rounded once."""
+
+    is_centred, bias = False, None
 
     def __init__(self, weight: Tensor, eps: float):
         self.weight = weight.float()  # [size]
@@ -16,3 +18,24 @@ class RMSNorm:
         wide = x.float()
         mean_square = wide.square().mean(-1, keepdim=True)
         return (wide * torch.rsqrt(mean_square + self.eps)).mul_(self.weight).to(x.dtype)
+
+
+class LayerNorm:
+    """Shifts each vector to mean 0, scales it to variance 1 and by `weight`, adds `bias`; in float32, rounded once."""
+
+    is_centred = True
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, eps: float):
+        self.weight = weight.float()  # [size]
+        self.bias = None if bias is None else bias.float()  # [size]
+        self.eps = eps
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[..., size] -> the same shape and dtype."""
+        wide = x.float()
+        centred = wide - wide.mean(-1, keepdim=True)
+        scaled = (centred * torch.rsqrt(centred.square().mean(-1, keepdim=True) + self.eps)).mul_(self.weight)
+        return (scaled if self.bias is None else scaled.add_(self.bias)).to(x.dtype)
+
+
+Norm = RMSNorm | LayerNorm

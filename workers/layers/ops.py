@@ -5,8 +5,9 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
+from ..checkpoint.geometry import Activation
 from ..kv.cache_view import CacheView
-from .norm import RMSNorm
+from .norm import Norm, RMSNorm
 from .rotary import Rotary
 
 
@@ -35,11 +36,11 @@ class Ops(Protocol):
         """What all layers of one step share; opaque to the caller."""
         ...
 
-    def norm(self, hidden: Tensor, norm: RMSNorm) -> Tensor:
+    def norm(self, hidden: Tensor, norm: Norm) -> Tensor:
         """[tokens, hidden] normalised."""
         ...
 
-    def add_norm(self, hidden: Tensor, delta: Tensor, norm: RMSNorm) -> Tensor:
+    def add_norm(self, hidden: Tensor, delta: Tensor, norm: Norm) -> Tensor:
         """Adds `delta` to `hidden` in place; [tokens, hidden] normalised."""
         ...
 
@@ -53,6 +54,6 @@ class Ops(Protocol):
         """
         ...
 
-    def silu_mul(self, gate_up: Tensor) -> Tensor:
-        """[tokens, 2 * n], gate then up -> silu(gate) * up [tokens, n]."""
+    def activate(self, x: Tensor, activation: Activation) -> Tensor:
+        """[tokens, n] -> the same shape; gated, [tokens, 2 * n], gate then up -> activation(gate) * up [tokens, n]."""
         ...

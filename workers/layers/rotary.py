@@ -55,6 +55,8 @@ def scaled_frequencies(scaling: "RopeScaling", head_dim: int) -> Tensor:
     """Radians per position of each pair of a head's elements, [head_dim / 2] float32."""
     plain = 1.0 / _powers(scaling.theta, head_dim)
     match scaling.kind:
+        case "none":  # what is turned by nothing stays as it is
+            return torch.zeros(head_dim // 2)
         case "linear":
             return plain / scaling.factor
         case "llama3":

@@ -24,9 +24,9 @@ from ..checkpoint.weight_forms import (
 from ..distributed.allocator import release_freed_memory
 from ..distributed.tensor_parallel import TensorParallelGroup
 from ..layers.backend import Backend, PackingBackend
-from ..layers.embedding import OutputHead, VocabularyEmbedding
+from ..layers.embedding import OutputHead, Table, VocabularyEmbedding
 from ..layers.linear import JoinedLinear, Linear
-from ..layers.norm import RMSNorm
+from ..layers.norm import LayerNorm, Norm, RMSNorm
 from ..layers.ops import HeadLayout
 from ..layers.rotary import Rotary
 from ..quantization.gptq import skip_zero_biases
@@ -70,6 +70,7 @@ class Assembly:
         """Raises ConfigError naming a tensor that is missing, misshapen or unexplained."""
         geometry, names, group = self._geometry, self._names, self._group
         embedding, head = self._vocabulary()
+        positions = self._positions() if geometry.learned_positions else None
         layers = [self._layer(index) for index in range(geometry.num_layers)]
         final_norm = self._norm(names.final_norm, geometry.hidden_size)
         tied = (names.output_head,) if geometry.tie_word_embeddings else ()
@@ -82,6 +83,7 @@ class Assembly:
             tp_size=group.size,
             backend=self._backend,
             embedding=embedding,
+            positions=positions,
             layers=layers,
             final_norm=final_norm,
             output_head=head,
@@ -155,15 +157,18 @@ class Assembly:
         query, key, value = (name.format(index) for name in (names.query, names.key, names.value))
         gate, up = names.gate.format(index), names.up.format(index)
         qkv = [(query, query_rows, queries), (key, kv_rows, keys), (value, kv_rows, keys)]
-        gate_up = [(gate, geometry.intermediate_size, ffn), (up, geometry.intermediate_size, ffn)]
+        if query == key == value:
+            qkv = stacked(qkv)
+        into = (gate, up) if geometry.activation.is_gated else (up,)
+        gate_up = [(name, geometry.intermediate_size, ffn) for name in into]
         norms = geometry.qk_norm
         self._checkpoint.close()  # the kernel counts its pages as ours as long as it is mapped
         release_freed_memory()
         return DecoderLayer(
             attention_norm=self._norm(names.attention_norm.format(index), hidden),
             qkv=self._column_parallel(qkv, hidden, geometry.qkv_bias),
-            query_norm=self._norm(names.query_norm.format(index), head_dim) if norms else None,
-            key_norm=self._norm(names.key_norm.format(index), head_dim) if norms else None,
+            query_norm=self._head_norm(names.query_norm.format(index)) if norms else None,
+            key_norm=self._head_norm(names.key_norm.format(index)) if norms else None,
             output=self._row_parallel(names.output.format(index), hidden, query_rows, geometry.output_bias),
             mlp_norm=self._norm(names.mlp_norm.format(index), hidden),
             gate_up=self._column_parallel(gate_up, hidden, geometry.mlp_bias),
@@ -228,6 +233,20 @@ class Assembly:
         _, held = self._held(name, with_outputs(stored, rows))
         return held
 
+    def _positions(self) -> Table:
+        """Whole on every rank."""
+        (weight,) = self._weights(self._names.positions, lambda: [self._position_table()])
+        return self._backend.table(weight, "positions")
+
+    def _position_table(self) -> Weight:
+        geometry, name, first = self._geometry, self._names.positions, self._names.first_position
+        count = geometry.max_position_embeddings
+        table = self._checkpoint.read(name, (first + count, geometry.hidden_size), 0, first, first + count)
+        stored = StoredWeight((table,), geometry.dtype)
+        self._loaded(stored.nbytes)
+        _, held = self._held(name, with_outputs(stored, -(-count // VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE))
+        return held
+
     def _vocabulary_rows(self) -> tuple[int, Span]:
         """How many a rank holds, and which of the checkpoint's they are; the last ranks may have fewer, or none."""
         vocab = self._geometry.vocab_size
@@ -273,13 +292,22 @@ class Assembly:
             check_finite(name, held, lambda: float_values(read))
         return weight, held
 
-    def _norm(self, name: str, size: int) -> RMSNorm:
-        return RMSNorm(self._tensor(name, lambda: self._read_norm(name, size)), self._geometry.rms_norm_eps)
+    def _norm(self, name: str, size: int) -> Norm:
+        weight, eps = self._vector(name, size), self._geometry.norm_eps
+        if self._geometry.norm == "rms":
+            return RMSNorm(weight, eps)
+        return LayerNorm(weight, self._vector(f"{name.removesuffix('.weight')}.bias", size), eps)
 
-    def _read_norm(self, name: str, size: int) -> Tensor:
-        weight = self._empty(size)
-        self._read(name, (size,), weight)
-        return weight
+    def _head_norm(self, name: str) -> RMSNorm:
+        return RMSNorm(self._vector(name, self._geometry.head_dim), self._geometry.norm_eps)
+
+    def _vector(self, name: str, size: int) -> Tensor:
+        return self._tensor(name, lambda: self._read_vector(name, size))
+
+    def _read_vector(self, name: str, size: int) -> Tensor:
+        vector = self._empty(size)
+        self._read(name, (size,), vector)
+        return vector
 
     def _even_span(self, rows: int) -> Span:
         share = rows // self._group.size
@@ -303,3 +331,13 @@ class Assembly:
     def _loaded(self, num_bytes: int) -> None:
         self._loaded_bytes += num_bytes
         self._on_progress(self._checkpoint.read_bytes, self._checkpoint.total_bytes)
+
+
+def stacked(parts: list[tuple[str, int, Span]]) -> list[tuple[str, int, Span]]:
+    """The parts of one matrix that holds them one below the other."""
+    rows, found = sum(part_rows for _, part_rows, _ in parts), []
+    at = 0
+    for name, part_rows, (start, stop) in parts:
+        found.append((name, rows, (at + start, at + stop)))
+        at += part_rows
+    return found

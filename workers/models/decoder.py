@@ -12,9 +12,9 @@ from ..kv.cache_view import CacheView
 from ..kv.kv_cache import KVCache
 from ..layers.attention import AttentionBackend
 from ..layers.backend import Backend
-from ..layers.embedding import OutputHead, VocabularyEmbedding
+from ..layers.embedding import OutputHead, Table, VocabularyEmbedding
 from ..layers.linear import Linear
-from ..layers.norm import RMSNorm
+from ..layers.norm import Norm, RMSNorm
 from ..layers.ops import Ops
 
 
@@ -22,13 +22,13 @@ from ..layers.ops import Ops
 class DecoderLayer:
     """One layer's weights, as this rank holds them."""
 
-    attention_norm: RMSNorm
+    attention_norm: Norm
     qkv: Linear  # queries, then keys, then values
     query_norm: RMSNorm | None  # per head
     key_norm: RMSNorm | None
     output: Linear
-    mlp_norm: RMSNorm
-    gate_up: Linear  # gate, then up
+    mlp_norm: Norm
+    gate_up: Linear  # gate, then up; up alone where there is no gate
     down: Linear
     window: int  # positions a token sees; 0: all
 
@@ -41,8 +41,9 @@ class Model:
     tp_size: int
     backend: Backend
     embedding: VocabularyEmbedding
+    positions: Table | None  # learned; None: heads are rotated
     layers: list[DecoderLayer]
-    final_norm: RMSNorm
+    final_norm: Norm
     output_head: OutputHead
     ops: Ops
     attention: AttentionBackend
@@ -66,13 +67,16 @@ class Model:
         step = ops.start_step(view)
         norms = [*(layer.attention_norm for layer in self.layers), self.final_norm]
         hidden = self.embedding(batch.token_ids)
-        normed = ops.norm(hidden, norms[0])
+        if self.positions is None:
+            normed = ops.norm(hidden, norms[0])
+        else:
+            normed = ops.add_norm(hidden, self.positions.rows(batch.positions), norms[0])
         for index, layer in enumerate(self.layers):
             query = ops.rotate_and_cache(step, index, layer.qkv(normed), layer.query_norm, layer.key_norm)
             mixed = attention.attend(plan, index, query, scale, layer.window)
             normed = ops.add_norm(hidden, layer.output(mixed.flatten(1)), layer.mlp_norm)
-            gated = ops.silu_mul(layer.gate_up(normed))
-            normed = ops.add_norm(hidden, layer.down(gated), norms[index + 1])
+            activated = ops.activate(layer.gate_up(normed), self.geometry.activation)
+            normed = ops.add_norm(hidden, layer.down(activated), norms[index + 1])
         return normed
 
     @torch.inference_mode()

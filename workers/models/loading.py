@@ -51,8 +51,8 @@ def load_model(
     checkpoint = Checkpoint(path)
 
     def assembled(store: PackedStore | None) -> Model:
-        source = matrix_source(path, checkpoint, config, geometry.dtype, pool)
-        names = family.weight_names
+        names = family.weight_names.found_in(checkpoint.entries)
+        source = matrix_source(path, checkpoint, config, geometry.dtype, pool, is_transposed=names.are_transposed)
         return Assembly(checkpoint, source, names, geometry, group, backend, on_progress, store).model()
 
     try:
@@ -91,6 +91,4 @@ def _best_backend(config: ModelConfig, geometry: Geometry, pool: Pool | None) ->
         return SingleRowsBackend()
     from ..backends.cuda.backend import CudaBackend, computes
 
-    return (
-        CudaBackend.for_current_device(config) if computes(geometry.dtype, geometry.head_dim) else TorchBackend("cuda")
-    )
+    return CudaBackend.for_current_device(config) if computes(geometry) else TorchBackend("cuda")

@@ -4,15 +4,25 @@ from pathlib import Path
 
 from paged_serve.protocol.errors import ConfigError
 
-from ..checkpoint.geometry import Geometry
-from ..checkpoint.hf_config import HFConfig, dtype_of, eos_token_ids, read_architectures, read_hf_config, rope_of
+from ..checkpoint.geometry import Geometry, RopeScaling
+from ..checkpoint.hf_config import (
+    HFConfig,
+    activation_of,
+    dtype_of,
+    eos_token_ids,
+    read_architectures,
+    read_hf_config,
+    rope_of,
+)
 from .families.family import Family
+from .families.gpt2 import GPT2
 from .families.llama import LLAMA
 from .families.mistral import MISTRAL
+from .families.opt import OPT
 from .families.qwen2 import QWEN2
 from .families.qwen3 import QWEN3
 
-FAMILIES = (LLAMA, MISTRAL, QWEN2, QWEN3)
+FAMILIES = (LLAMA, MISTRAL, QWEN2, QWEN3, OPT, GPT2)
 
 
 def family_of(architectures: list[str]) -> Family:
@@ -28,7 +38,8 @@ def family_of(architectures: list[str]) -> Family:
 def read_geometry(folder: Path, wanted_dtype: str = "auto") -> tuple[Family, Geometry]:
     """The family and shape of the model in `folder`; reads no weights."""
     family = family_of(read_architectures(folder))
-    config = read_hf_config(folder)
+    config = read_hf_config(folder, family.config)
+    has_learned_positions = bool(family.weight_names.positions)
     num_kv_heads = config.num_key_value_heads or config.num_attention_heads
     _check_shape(config, num_kv_heads)
     biases = family.biases(config)
@@ -47,8 +58,11 @@ def read_geometry(folder: Path, wanted_dtype: str = "auto") -> tuple[Family, Geo
         head_dim=head_dim,
         intermediate_size=config.intermediate_size,
         vocab_size=config.vocab_size,
-        rms_norm_eps=config.rms_norm_eps,
-        rope=rope_of(config),
+        norm=family.norm,
+        norm_eps=config.rms_norm_eps,
+        activation=activation_of(config, is_gated=family.is_gated),
+        rope=RopeScaling("none") if has_learned_positions else rope_of(config),
+        learned_positions=has_learned_positions,
         max_position_embeddings=config.max_position_embeddings,
         sliding_windows=windows,
         tie_word_embeddings=config.tie_word_embeddings,

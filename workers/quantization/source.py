@@ -34,13 +34,21 @@ class MatrixSource:
 
 
 def matrix_source(
-    folder: Path, checkpoint: Checkpoint, config: ModelConfig, dtype: torch.dtype, pool: Pool | None = None
+    folder: Path,
+    checkpoint: Checkpoint,
+    config: ModelConfig,
+    dtype: torch.dtype,
+    pool: Pool | None = None,
+    *,
+    is_transposed: bool = False,
 ) -> MatrixSource:
     """By the folder's config.json and `config.quantization`. Raises ConfigError when they contradict each other.
 
+    `is_transposed`: float projections, but not the head, are stored as [in, out].
     On the threads of `pool`, if there is one, weights are quantized to int8 or int4, and codes unpacked.
     """
-    floats, report = FloatReader(checkpoint, dtype), QuantizationReport(dtype.itemsize)
+    report = QuantizationReport(dtype.itemsize)
+    plain, floats = FloatReader(checkpoint, dtype), FloatReader(checkpoint, dtype, is_transposed)
     found = read_quantization_config(folder)
     wanted = config.quantization
     if found is None and wanted not in ("auto", *ON_LOAD):
@@ -49,13 +57,15 @@ def matrix_source(
         raise ConfigError(f"quantization={wanted}, but {folder} is quantized by {found[0]} already; leave it out")
     reader = floats if found is None else _reader(checkpoint, found[1], floats, pool)
     projections: MatrixReader = reader
-    eight_bits = EightBitsOnLoad(floats, report, Fp8Weight if wanted == "fp8" else Int8Weight, pool)
+    eight_bits = Fp8Weight if wanted == "fp8" else Int8Weight
     if wanted in ("int8", "fp8"):
-        projections = eight_bits
+        projections = EightBitsOnLoad(floats, report, eight_bits, pool)
     elif wanted == "int4":
         projections = Int4OnLoad(floats, report, config.quantization_group_size, pool)
     quantizes_head = wanted in ("int8", "int4") if config.quantize_lm_head is None else config.quantize_lm_head
-    head = eight_bits if quantizes_head else reader
+    head: MatrixReader = plain if found is None else reader
+    if quantizes_head:
+        head = EightBitsOnLoad(plain, report, eight_bits, pool)
     return MatrixSource(projections, head, quantizes_head, report)
 
 

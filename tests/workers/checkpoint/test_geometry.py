@@ -7,7 +7,7 @@ import torch
 
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.config import CacheConfig, Config, ModelConfig, SchedulerConfig
-from paged_serve.workers.checkpoint.geometry import RopeScaling
+from paged_serve.workers.checkpoint.geometry import Activation, RopeScaling
 from paged_serve.workers.kv.budget import blocks_that_fit, host_budget, max_model_len
 from paged_serve.workers.kv.kv_cache import KVCache
 from paged_serve.workers.models.registry import read_geometry
@@ -22,6 +22,9 @@ PLAIN = {
     "vocab_size": 300,
     "max_position_embeddings": 256,
 }
+
+OPT = {"architectures": ["OPTForCausalLM"], "ffn_dim": 96, "word_embed_proj_dim": 64, "activation_function": "relu"}
+GPT2 = {"architectures": ["GPT2LMHeadModel"], "n_embd": 64, "n_layer": 2, "n_head": 8, "n_positions": 128}
 
 
 def geometry(folder, **changes):
@@ -48,6 +51,15 @@ def test_head_size_and_kv_heads_are_derived_when_absent(tmp_path):
     assert geometry(tmp_path, head_dim=24).head_dim == 24
     assert geometry(tmp_path, num_key_value_heads=None).num_kv_heads == 8
     assert geometry(tmp_path, architectures=["Qwen3ForCausalLM"]).head_dim == 128
+
+
+def test_gpt2_has_names_of_its_own(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(GPT2 | {"vocab_size": 300, "n_inner": None}))
+    found = read_geometry(tmp_path)[1]
+    assert (found.hidden_size, found.intermediate_size, found.num_layers, found.num_kv_heads) == (64, 256, 2, 8)
+    assert (found.max_position_embeddings, found.norm, found.learned_positions) == (128, "layer", True)
+    assert found.activation == Activation("gelu_tanh", is_gated=False)
+    assert found.tie_word_embeddings
 
 
 def test_end_tokens_come_from_the_generation_config_first(tmp_path):
@@ -80,7 +92,11 @@ def test_windows_follow_each_familys_own_rule(tmp_path):
         ({"rms_norm_eps": 1e308}, r"rms_norm_eps=1e\+308 must be"),
         ({"rms_norm_eps": float("nan")}, r"config\.json cannot be used"),
         ({"sliding_window": -5}, r"sliding_window"),
-        ({"hidden_act": "gelu"}, "hidden_act 'gelu' is not supported"),
+        ({"hidden_act": "mish"}, "hidden_act 'mish' is not supported; supported are silu, .*gelu_new"),
+        (OPT | {"do_layer_norm_before": False}, "do_layer_norm_before=False is not supported for OPT"),
+        (OPT | {"word_embed_proj_dim": 32}, "word_embed_proj_dim=32 is not supported for OPT; only 64"),
+        (GPT2 | {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx=True is not supported"),
+        (GPT2 | {"n_embd": "big"}, "hidden_size"),
         ({"rope_scaling": {"rope_type": "longrope"}}, "rope type 'longrope' is not supported"),
         ({"rope_scaling": {"rope_type": "linear"}}, "needs a factor"),
         ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor=0.5"),
@@ -99,8 +115,8 @@ def test_an_unsupported_configuration_is_refused_by_name(tmp_path, changes, comp
 @pytest.mark.parametrize(
     ("architecture", "fields"),
     [
-        ("OPTForCausalLM", {"ffn_dim": 96, "word_embed_proj_dim": 64, "activation_function": "relu"}),
-        ("GPT2LMHeadModel", {"n_embd": 64, "n_layer": 2, "n_head": 8, "activation_function": "gelu_new"}),
+        ("MptForCausalLM", {"d_model": 64, "n_layers": 2, "n_heads": 8}),
+        ("BloomForCausalLM", {"n_embed": 64, "n_layer": 2, "n_head": 8}),
         ("Mamba2ForCausalLM", {"state_size": 16, "hidden_size": 64, "hidden_act": "silu"}),
         ("Gemma3ForCausalLM", PLAIN | {"hidden_act": "gelu_pytorch_tanh", "query_pre_attn_scalar": 64}),
     ],

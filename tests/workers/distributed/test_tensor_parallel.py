@@ -49,7 +49,7 @@ def test_a_group_of_one_exchanges_nothing():
 
 
 @pytest.mark.parametrize("size", [2, 4])
-@pytest.mark.parametrize("variant", ["llama-3.1", "llama-linear-biased", "qwen2-upper-layers-slide", "qwen3"])
+@pytest.mark.parametrize("variant", ["llama-3.1", "llama-linear-biased", "qwen2-upper-layers-slide", "qwen3", "gpt2"])
 def test_ranks_together_generate_the_text_of_one(variant, size, tmp_path, pool):
     """The vocabulary of 199 does not divide, and with four ranks two hold each KV head."""
     reference(variant, tmp_path)
@@ -101,7 +101,7 @@ def test_ranks_together_have_the_bits_of_one(options, isa, tmp_path):
 
 
 @pytest.mark.parametrize("size", [2, 4])
-@pytest.mark.parametrize("variant", ["llama-linear-biased", "qwen3", "llama-multi-query"])
+@pytest.mark.parametrize("variant", ["llama-linear-biased", "qwen3", "llama-multi-query", "opt", "gpt2"])
 def test_biases_norms_and_shared_kv_heads_change_no_bit(variant, size, tmp_path, make_pool):
     pools = [make_pool() for _ in range(size)]
     if pools[0] is None:

@@ -5,6 +5,7 @@ keeps it on some processors only: `row_variant` makes this one such that it does
 """
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -12,7 +13,8 @@ from torch.nn import functional
 
 from paged_serve.workers.backends.cpu.backend import CpuBackend
 from paged_serve.workers.backends.torch.backend import SingleRowsBackend, TorchBackend
-from paged_serve.workers.layers.activation import silu_mul
+from paged_serve.workers.checkpoint.geometry import Activation
+from paged_serve.workers.layers.activation import activated
 from paged_serve.workers.layers.norm import RMSNorm
 from paged_serve.workers.layers.rotary import rotate
 
@@ -90,7 +92,9 @@ def test_norm_activation_rotation_and_embedding_keep_a_rows_bits(dtype, size):
     x = (3 * torch.randn(320, 2 * size, generator=generator)).to(dtype)
     norm = RMSNorm(torch.randn(2 * size, generator=generator).to(dtype), 1e-6)
     assert_rows_keep_their_bits(norm, x)
-    assert_rows_keep_their_bits(silu_mul, x)
+    for kind in ("silu", "gelu", "gelu_tanh", "relu"):
+        for is_gated in (True, False):
+            assert_rows_keep_their_bits(partial(activated, activation=Activation(kind, is_gated)), x)
     angle = torch.randn(320, 1, size, generator=generator)
     both = torch.cat([x.float(), angle.flatten(1)], 1)
     assert_rows_keep_their_bits(
@@ -123,6 +127,9 @@ def test_torchs_own_silu_is_not_invariant():
         ("llama-3.1", "bfloat16", "kernels"),
         ("qwen2-upper-layers-slide", "bfloat16", "kernels"),
         ("qwen3", "bfloat16", "kernels"),
+        ("gpt2", "bfloat16", "torch"),
+        ("opt-untied-gelu", "bfloat16", "kernels"),
+        ("gpt2", "float16", "kernels"),
     ],
     ids=lambda p: "-".join(p),
 )

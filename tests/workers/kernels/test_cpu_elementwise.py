@@ -2,14 +2,17 @@
 
 import pytest
 import torch
+from torch.nn import functional
 
-from paged_serve.workers.checkpoint.geometry import RopeScaling
+from paged_serve.workers.checkpoint.geometry import Activation, RopeScaling
 from paged_serve.workers.kernels.cpu.attention import cached
-from paged_serve.workers.kernels.cpu.elementwise import rms_norm, rotate_and_cache, silu_mul
+from paged_serve.workers.kernels.cpu.elementwise import activate, rotate_and_cache
+from paged_serve.workers.layers.activation import activated
 from paged_serve.workers.layers.rotary import Rotary
 
 from ...kernel_oracles import gated, normalised, turned
 from ..cache_views import writing_view
+from ..elementwise_calls import layer_norm, rms_norm, silu_mul
 
 DTYPES = [torch.bfloat16, torch.float16, torch.float32]
 SIZES = [1, 2, 15, 16, 17, 63, 64, 65, 100, 129, 1024]
@@ -45,6 +48,24 @@ def test_a_norm_matches_its_definition(cpu_pools, size, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("size", SIZES)
+def test_a_layer_norm_matches_its_definition(cpu_pools, size, dtype):
+    hidden = random(7, size, dtype=dtype, scale=3.0) + 2
+    weight, bias = random(size, seed=1), random(size, seed=2)
+    wide = hidden.double()
+    scale = (wide.var(-1, correction=0, keepdim=True) + 1e-5).rsqrt()
+    plain = (wide - wide.mean(-1, keepdim=True)) * scale * weight
+    for pool in cpu_pools:
+        for own, exact in ((bias, plain + bias), (None, plain)):
+            found = layer_norm(pool, hidden, weight, own, 1e-5)
+            lost = (
+                2.0**-24 * (16 + size / 16) * (wide.abs().amax(-1, keepdim=True) * scale * weight.abs() + exact.abs())
+            )
+            rounded = torch.finfo(dtype).eps / 2 * exact.abs().clamp(min=torch.finfo(dtype).smallest_normal)
+            assert ((found.double() - exact).abs() <= lost + 1.01 * rounded).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_a_residual_is_added_in_place_before_the_norm(cpu_pools, dtype):
     hidden, delta, weight = random(300, 130, dtype=dtype), random(300, 130, dtype=dtype, seed=1), random(130, seed=2)
     expected = hidden + delta
@@ -58,6 +79,38 @@ def test_a_residual_is_added_in_place_before_the_norm(cpu_pools, dtype):
 def test_the_gate_matches_its_definition(cpu_pools, size, dtype):
     gate_up = random(9, 2 * size, dtype=dtype, scale=5.0)
     assert_near(silu_mul(cpu_pools[0], gate_up), gated(gate_up), 8)
+
+
+DEFINITIONS = {
+    "silu": lambda x: x * torch.sigmoid(x),
+    "gelu": lambda x: x * torch.special.ndtr(x),
+    "gelu_tanh": lambda x: functional.gelu(x, approximate="tanh"),
+    "relu": functional.relu,
+}
+
+
+@pytest.mark.parametrize("is_gated", [True, False])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("kind", DEFINITIONS)
+def test_an_activation_matches_its_definition(cpu_pools, kind, dtype, is_gated):
+    x = torch.arange(-30, 30, 0.013).repeat(2).reshape(2, -1).to(dtype)
+    up = random(*x.shape, dtype=dtype) if is_gated else torch.ones_like(x)
+    exact = DEFINITIONS[kind](x.double()) * up.double()
+    operand = torch.cat([x, up], 1) if is_gated else x
+    for pool in cpu_pools:
+        found = activate(pool, operand, Activation(kind, is_gated))
+        lost = 2e-7 * (x.abs().clamp(max=6) * up.abs()).double()  # of the share beyond x, which is 0 beyond 6
+        rounded = torch.finfo(dtype).eps / 2 * exact.abs().clamp(min=torch.finfo(dtype).smallest_normal)
+        assert ((found.double() - exact).abs() <= lost + 1.01 * rounded + 1e-6 * exact.abs()).all()
+        near = activated(operand, Activation(kind, is_gated)).double()
+        assert ((found.double() - near).abs() <= 2 * (lost + rounded) + 2e-6 * exact.abs()).all()
+
+
+@pytest.mark.parametrize("kind", DEFINITIONS)
+def test_an_activation_keeps_nan(cpu_pools, kind):
+    for pool in cpu_pools:
+        found = activate(pool, torch.tensor([[torch.nan, 1.0] * 20]), Activation(kind, is_gated=False))
+        assert found.isnan().tolist() == [[True, False] * 20]
 
 
 def test_the_gate_saturates_and_nan_stays_nan(cpu_pools):

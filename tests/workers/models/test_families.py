@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from ..checkpoints import (
     VARIANTS,
@@ -26,7 +27,10 @@ def test_float32_logits_agree_with_transformers(variant, tmp_path, pools):
         assert (found - expected).abs().max() < 1e-4 * expected.abs().max()
 
 
-@pytest.mark.parametrize("variant", ["llama-3.1", "mistral-sliding", "qwen2-upper-layers-slide", "qwen3"])
+@pytest.mark.parametrize(
+    "variant",
+    ["llama-3.1", "mistral-sliding", "qwen2-upper-layers-slide", "qwen3", "opt-untied-gelu", "gpt2-relu-untied"],
+)
 def test_greedy_text_agrees_with_transformers_over_256_tokens(variant, tmp_path, pools):
     expected = reference_greedy(reference(variant, tmp_path), random_tokens(70), 256)
     for pool in pools:
@@ -35,7 +39,7 @@ def test_greedy_text_agrees_with_transformers_over_256_tokens(variant, tmp_path,
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("variant", ["llama-3.1", "mistral-sliding", "qwen2-yarn", "qwen3"])
+@pytest.mark.parametrize("variant", ["llama-3.1", "mistral-sliding", "qwen2-yarn", "qwen3", "opt-untied-gelu", "gpt2"])
 def test_half_precision_is_nearer_to_float32_than_transformers_is(variant, dtype, tmp_path, pools):
     """Both round the same weights' products to the same format; we round less often, since norms, rotation, softmax and
     the gate stay in float32 until their end. So transformers' own distance is a bound without a tuned tolerance."""
@@ -58,6 +62,18 @@ def test_a_checkpoint_in_shards_is_the_same_model(tmp_path):
         loop = PagedLoop(ours(tmp_path / name))
         logits.append(loop.prefill(loop.row(random_tokens(40))))
     assert torch.equal(*logits)
+
+
+@pytest.mark.parametrize("variant", ["opt", "gpt2", "qwen3"])
+def test_names_may_lack_what_a_model_without_its_head_has_not(variant, tmp_path):
+    reference(variant, tmp_path)
+    loop = PagedLoop(ours(tmp_path))
+    expected = loop.prefill(loop.row(random_tokens(40)))
+    file = tmp_path / "model.safetensors"
+    tensors = {name.partition(".")[2]: tensor for name, tensor in load_file(file).items()}
+    save_file(tensors, file)
+    loop = PagedLoop(ours(tmp_path))
+    assert torch.equal(loop.prefill(loop.row(random_tokens(40))), expected)
 
 
 def test_a_wanted_dtype_overrides_the_checkpoints(tmp_path):

@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from paged_serve.workers.checkpoint.weight_forms import GroupedWeight
-from paged_serve.workers.kernels.cpu.elementwise import rms_norm
 from paged_serve.workers.kernels.cpu.gemm import gemm
 from paged_serve.workers.kernels.cpu.packing import pack
 from paged_serve.workers.kernels.cpu.sampling import token_logprobs
 
+from ..elementwise_calls import rms_norm
 from ..portable_numbers import KINDS, assert_same_bits, integers, normals, numbers
 from . import dot_order
 
@@ -44,6 +44,7 @@ def test_products_add_in_the_order_of_the_definition(cpu_pools, shape, dtype, ki
 def test_int4_products_and_group_sums_add_in_the_order_of_the_definition(
     cpu_pools, group_size, rows, with_zeros, dtype
 ):
+
     codes = integers(0, 16, (70, 8 * group_size), 1).to(torch.uint8)
     scales = (normals((70, 8), 2) * 0.01).bfloat16().float()
     zeros = integers(0, 17, (70, 8), 3).to(torch.uint8) if with_zeros else None

@@ -12,17 +12,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from paged_serve.workers.checkpoint.geometry import RopeScaling
+from paged_serve.workers.checkpoint.geometry import Activation, RopeScaling
 from paged_serve.workers.checkpoint.weight_forms import GroupedWeight, Int8Weight, Weight
 from paged_serve.workers.kernels.cpu import library as cpu
 from paged_serve.workers.kernels.cpu.attention import attention, cached
-from paged_serve.workers.kernels.cpu.elementwise import rms_norm, rotate_and_cache, silu_mul
+from paged_serve.workers.kernels.cpu.elementwise import activate, rotate_and_cache
 from paged_serve.workers.kernels.cpu.gemm import embed_rows, gemm, quantize_rows, sum_parts
 from paged_serve.workers.kernels.cpu.packing import pack
 from paged_serve.workers.kernels.cpu.sampling import draw_tokens, scan_logits, token_logprobs
 from paged_serve.workers.layers.rotary import Rotary
 
 from ..cache_views import reading_view, writing_view
+from ..elementwise_calls import layer_norm, rms_norm
 from ..portable_numbers import KINDS, assert_same_bits, integers, normals, numbers
 
 FLOATS = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
@@ -120,6 +121,11 @@ def test_quantized_rows_have_the_same_bits(agree, size, dtype, kind):
     agree(run)
 
 
+ACTIVATIONS = [
+    Activation(kind, is_gated) for kind in ("silu", "gelu", "gelu_tanh", "relu") for is_gated in (True, False)
+]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("size", SIZES)
@@ -134,13 +140,17 @@ def test_norms_and_gates_have_the_same_bits(agree, size, dtype, kind):
 
     agree(add_norm)
     agree(rms_norm, hidden, weight, 1e-6)
-    agree(silu_mul, gate_up)
+    agree(layer_norm, hidden, weight, normals((size,), seed + 10), 1e-6)
+    agree(layer_norm, hidden, weight, None, 1e-6)
+    for activation in ACTIVATIONS:
+        agree(activate, gate_up, activation)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_gates_of_every_float_have_the_same_bits(agree, dtype):
     gates = torch.arange(-120, 120, 0.01)
-    agree(silu_mul, torch.stack([gates, normals((len(gates),), 0)]).flatten()[None].to(dtype))
+    for activation in ACTIVATIONS:
+        agree(activate, torch.stack([gates, normals((len(gates),), 0)]).flatten()[None].to(dtype), activation)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -71,9 +71,9 @@ class CpuBackend:
     def head(self, weight: Weight) -> Linear:
         return PackedHead(self._pool, self._buffers, self.packed(weight))
 
-    def table(self, weight: Weight) -> Table:
+    def table(self, weight: Weight, of: str = "tokens") -> Table:
         table = self.packed(weight)
-        return PackedTable(self._pool, self._buffers, table, ROW_DTYPES[table.format][0])
+        return PackedTable(self._pool, self._buffers, table, ROW_DTYPES[table.format][0], of)
 
     def tied_table(self, weight: Weight) -> TiedTable:
         table = self.packed(weight)

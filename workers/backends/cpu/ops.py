@@ -2,11 +2,12 @@
 
 from torch import Tensor
 
+from ...checkpoint.geometry import Activation
 from ...kernels.cpu.buffers import Buffers
-from ...kernels.cpu.elementwise import rms_norm, rotate_and_cache, silu_mul
+from ...kernels.cpu.elementwise import activate, normalise, rotate_and_cache
 from ...kernels.cpu.library import Pool
 from ...kv.cache_view import CacheView
-from ...layers.norm import RMSNorm
+from ...layers.norm import Norm, RMSNorm
 from ...layers.ops import HeadLayout, KernelStep
 
 
@@ -19,11 +20,11 @@ class CpuOps:
     def start_step(self, view: CacheView) -> KernelStep:
         return KernelStep(view, self._heads.rotary.table(view.longest))
 
-    def norm(self, hidden: Tensor, norm: RMSNorm) -> Tensor:
-        return rms_norm(self._pool, hidden, norm.weight, norm.eps, None, self._normed(hidden))
+    def norm(self, hidden: Tensor, norm: Norm) -> Tensor:
+        return self._normalise(hidden, None, norm)
 
-    def add_norm(self, hidden: Tensor, delta: Tensor, norm: RMSNorm) -> Tensor:
-        return rms_norm(self._pool, hidden, norm.weight, norm.eps, delta, self._normed(hidden))
+    def add_norm(self, hidden: Tensor, delta: Tensor, norm: Norm) -> Tensor:
+        return self._normalise(hidden, delta, norm)
 
     def rotate_and_cache(
         self, step: KernelStep, layer: int, projected: Tensor, query_norm: RMSNorm | None, key_norm: RMSNorm | None
@@ -42,9 +43,11 @@ class CpuOps:
             0.0 if query_norm is None else query_norm.eps,
         )
 
-    def silu_mul(self, gate_up: Tensor) -> Tensor:
-        out = self._buffers.take("gated", len(gate_up), gate_up.shape[1] // 2, gate_up.dtype)
-        return silu_mul(self._pool, gate_up, out)
+    def activate(self, x: Tensor, activation: Activation) -> Tensor:
+        out = self._buffers.take("activated", len(x), activation.outputs(x.shape[1]), x.dtype)
+        return activate(self._pool, x, activation, out)
 
-    def _normed(self, hidden: Tensor) -> Tensor:
-        return self._buffers.take("normed", len(hidden), hidden.shape[1], hidden.dtype)
+    def _normalise(self, hidden: Tensor, delta: Tensor | None, norm: Norm) -> Tensor:
+        out = self._buffers.take("normed", len(hidden), hidden.shape[1], hidden.dtype)
+        held = norm.weight, norm.bias, norm.eps
+        return normalise(self._pool, hidden, *held, is_centred=norm.is_centred, delta=delta, out=out)

@@ -69,15 +69,16 @@ class PackedHead:
 class PackedTable:
     """Rows by number, of packed weights."""
 
-    def __init__(self, pool: Pool, buffers: Buffers, weight: PackedWeight, dtype: torch.dtype):
+    def __init__(self, pool: Pool, buffers: Buffers, weight: PackedWeight, dtype: torch.dtype, of: str = "tokens"):
         self.weight = weight
         self.num_rows = weight.outputs
+        self._of = of
         self._pool = pool
         self._buffers = buffers
         self._dtype = dtype
 
     def rows(self, indices: Tensor) -> Tensor:
-        out = self._buffers.take("rows", len(indices), self.weight.inputs, self._dtype)
+        out = self._buffers.take(f"rows of {self._of}", len(indices), self.weight.inputs, self._dtype)
         return embed_rows(self._pool, indices, self.weight, out=out)
 
 

@@ -5,6 +5,7 @@ from torch import Tensor
 
 from paged_serve.protocol.messages.config import ModelConfig
 
+from ...checkpoint.geometry import Geometry
 from ...checkpoint.packed_weight import PackedWeight
 from ...checkpoint.weight_forms import Fp8Weight, StoredWeight, Weight
 from ...distributed.tensor_parallel import TensorParallelGroup
@@ -17,7 +18,7 @@ from ...layers.ops import HeadLayout, Ops
 from .attention import CudaPagedAttention
 from .fixed_rows import FixedRowsLinear
 from .fp8_linear import Fp8Linear, multiplies
-from .ops import CudaOps
+from .ops import GATED, CudaOps
 
 MAX_HEAD_DIM = 256
 WITHOUT_FP8 = ("sm_80", "sm_86", "sm_87", "sm_88")  # of those that the kernels run on
@@ -75,7 +76,7 @@ class CudaBackend:
     def head(self, weight: Weight) -> Linear:
         return self.linear(weight)
 
-    def table(self, weight: Weight) -> Table:
+    def table(self, weight: Weight, of: str = "tokens") -> Table:
         assert isinstance(weight, Tensor), type(weight)
         return TorchTable(weight)
 
@@ -101,6 +102,9 @@ class TiedFixedRowsTable(TorchTable):
         return self._head(x)
 
 
-def computes(dtype: torch.dtype, head_dim: int) -> bool:
-    """Whether the kernels know models of this dtype with such heads."""
-    return dtype in (torch.bfloat16, torch.float16) and head_dim % 16 == 0 and head_dim <= MAX_HEAD_DIM
+def computes(geometry: Geometry) -> bool:
+    """Whether the kernels know models of this dtype, with such heads and such layers."""
+    activation, head_dim = geometry.activation, geometry.head_dim
+    knows_layers = geometry.norm == "rms" and activation.is_gated and activation.kind in GATED
+    knows_heads = head_dim % 16 == 0 and head_dim <= MAX_HEAD_DIM
+    return knows_layers and knows_heads and geometry.dtype in (torch.bfloat16, torch.float16)

@@ -10,6 +10,7 @@ from ...kernels.cuda.kernel import Kernel
 from ...kernels.cuda.rotate import rotate_and_cache_kernel
 from ...layers.model import Model
 from .backend import CudaBackend
+from .ops import GATED
 
 
 def load_kernels(model: Model, cached: torch.dtype, block_size: int, on_progress: Callable[[int, int], None]) -> None:
@@ -26,7 +27,7 @@ def kernels_for(model: Model, cached: torch.dtype, block_size: int) -> list[Kern
     shape = attention_kernels.AttentionShape(dtype, cached, heads, kv_heads, geometry.head_dim, block_size)
     wanted = [
         rms_norm_kernel(dtype, geometry.hidden_size),
-        gated_activation_kernel(dtype, geometry.intermediate_size // model.tp_size, "silu"),
+        gated_activation_kernel(dtype, geometry.intermediate_size // model.tp_size, GATED[geometry.activation.kind]),
         rotate_and_cache_kernel(dtype, cached, geometry.head_dim, heads, kv_heads, block_size),
         *attention_kernels.kernels_of(shape, backend.arch),
         *backend.kernels_of_products,

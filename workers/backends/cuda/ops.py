@@ -2,13 +2,17 @@
 
 from torch import Tensor
 
+from ...checkpoint.geometry import Activation
+from ...kernels.cuda.elementwise import Activation as Function
 from ...kernels.cuda.elementwise import gated_activation, rms_norm
 from ...kernels.cuda.kernel import Launcher
 from ...kernels.cuda.rotate import rotate_and_cache
 from ...kv.cache_view import CacheView
-from ...layers.norm import RMSNorm
+from ...layers.norm import Norm, RMSNorm
 from ...layers.ops import HeadLayout, KernelStep
 from .fixed_rows import empty_rows
+
+GATED: dict[str, Function] = {"silu": "silu", "gelu": "gelu_erf", "gelu_tanh": "gelu_tanh"}  # functions of the kernel
 
 
 class CudaOps:
@@ -19,10 +23,12 @@ class CudaOps:
     def start_step(self, view: CacheView) -> KernelStep:
         return KernelStep(view, self._heads.rotary.table(view.longest))
 
-    def norm(self, hidden: Tensor, norm: RMSNorm) -> Tensor:
+    def norm(self, hidden: Tensor, norm: Norm) -> Tensor:
+        assert isinstance(norm, RMSNorm), "`computes` has said no"
         return rms_norm(self._launcher, hidden, norm.weight, norm.eps, None, empty_rows(hidden, hidden.shape[1]))
 
-    def add_norm(self, hidden: Tensor, delta: Tensor, norm: RMSNorm) -> Tensor:
+    def add_norm(self, hidden: Tensor, delta: Tensor, norm: Norm) -> Tensor:
+        assert isinstance(norm, RMSNorm), "`computes` has said no"
         return rms_norm(self._launcher, hidden, norm.weight, norm.eps, delta, empty_rows(hidden, hidden.shape[1]))
 
     def rotate_and_cache(
@@ -41,5 +47,6 @@ class CudaOps:
             0.0 if query_norm is None else query_norm.eps,
         )
 
-    def silu_mul(self, gate_up: Tensor) -> Tensor:
-        return gated_activation(self._launcher, gate_up, "silu", empty_rows(gate_up, gate_up.shape[1] // 2))
+    def activate(self, x: Tensor, activation: Activation) -> Tensor:
+        assert activation.is_gated, "`computes` has said no"
+        return gated_activation(self._launcher, x, GATED[activation.kind], empty_rows(x, x.shape[1] // 2))

@@ -52,7 +52,7 @@ class TorchBackend:
     def head(self, weight: Weight) -> Linear:
         return self.linear(weight)
 
-    def table(self, weight: Weight) -> Table:
+    def table(self, weight: Weight, of: str = "tokens") -> Table:
         return self.tied_table(weight)
 
     def tied_table(self, weight: Weight) -> TiedTable:

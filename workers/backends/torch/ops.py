@@ -5,10 +5,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ...checkpoint.geometry import Activation
 from ...kv.cache_view import CacheView
 from ...kv.kv_cache import KVCache
-from ...layers.activation import silu_mul
-from ...layers.norm import RMSNorm
+from ...layers.activation import activated
+from ...layers.norm import Norm, RMSNorm
 from ...layers.ops import HeadLayout
 from ...layers.rotary import rotate
 
@@ -38,10 +39,10 @@ class TorchOps:
         blocks = torch.div(slots, cache.block_size, rounding_mode="floor")
         return TorchStep(cache, cosine, sine, cached, blocks, slots - blocks * cache.block_size)
 
-    def norm(self, hidden: Tensor, norm: RMSNorm) -> Tensor:
+    def norm(self, hidden: Tensor, norm: Norm) -> Tensor:
         return norm(hidden)
 
-    def add_norm(self, hidden: Tensor, delta: Tensor, norm: RMSNorm) -> Tensor:
+    def add_norm(self, hidden: Tensor, delta: Tensor, norm: Norm) -> Tensor:
         return norm(hidden.add_(delta))
 
     def rotate_and_cache(
@@ -57,5 +58,5 @@ class TorchOps:
         cache.values[layer].transpose(1, 2)[step.blocks, step.offsets] = value[cached]
         return rotate(query, step.cosine, step.sine)
 
-    def silu_mul(self, gate_up: Tensor) -> Tensor:
-        return silu_mul(gate_up)
+    def activate(self, x: Tensor, activation: Activation) -> Tensor:
+        return activated(x, activation)

@@ -5,38 +5,51 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ...checkpoint.geometry import Activation
 from ...kv.cache_view import CacheView
 from .attention import cached
 from .library import Pool
-from .parameters import DTYPE_CODES, NormParams, RotateParams, SiluMulParams, packer
+from .parameters import DTYPE_CODES, ActivateParams, NormParams, RotateParams, packer
 
-NORM, SILU_MUL, ROTATE = packer(NormParams), packer(SiluMulParams), packer(RotateParams)
+NORM, ACTIVATE, ROTATE = packer(NormParams), packer(ActivateParams), packer(RotateParams)
+KINDS = ("silu", "gelu_tanh", "gelu", "relu")  # ActivateParams.kind
 
 
-def rms_norm(
-    pool: Pool, hidden: Tensor, weight: Tensor, eps: float, delta: Tensor | None = None, out: Tensor | None = None
+def normalise(
+    pool: Pool,
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    eps: float,
+    *,
+    is_centred: bool,
+    delta: Tensor | None = None,
+    out: Tensor | None = None,
 ) -> Tensor:
-    """Adds `delta` to `hidden` in place, if there is one; `hidden` [rows, size] to unit mean square, times `weight`.
+    """Adds `delta` to `hidden` in place, if there is one; `hidden` [rows, size] to mean 0, if it is to be centred, and
+    to unit mean square, times `weight`, plus `bias`.
 
-    `weight` [size] is float32, the rest of one dtype and contiguous.
+    `weight` and `bias` [size] are float32, the rest of one dtype and contiguous.
     """
     rows, size = hidden.shape
     out = torch.empty_like(hidden) if out is None else out
     _check(hidden.dtype, (rows, size), hidden, out, delta)
-    _check(torch.float32, (size,), weight)
-    pointers = out.data_ptr(), hidden.data_ptr(), _pointer(delta), weight.data_ptr()
-    pool.functions["rms_norm"](pool.handle, NORM(*pointers, rows, size, eps, DTYPE_CODES[hidden.dtype]))
+    _check(torch.float32, (size,), weight, bias)
+    pointers = map(_pointer, (out, hidden, delta, weight, bias))
+    fields = NORM(*pointers, rows, size, eps, is_centred, DTYPE_CODES[hidden.dtype])
+    pool.functions["norm"](pool.handle, fields)
     return out
 
 
-def silu_mul(pool: Pool, gate_up: Tensor, out: Tensor | None = None) -> Tensor:
-    """[rows, 2 * n], gate then up -> silu(gate) * up [rows, n]."""
-    rows, size = len(gate_up), gate_up.shape[1] // 2
-    out = gate_up.new_empty((rows, size)) if out is None else out
-    _check(gate_up.dtype, (rows, 2 * size), gate_up)
-    _check(gate_up.dtype, (rows, size), out)
-    fields = SILU_MUL(out.data_ptr(), gate_up.data_ptr(), rows, size, DTYPE_CODES[gate_up.dtype])
-    pool.functions["silu_mul"](pool.handle, fields)
+def activate(pool: Pool, x: Tensor, activation: Activation, out: Tensor | None = None) -> Tensor:
+    """[rows, n], or gated [rows, 2 * n] -> [rows, n], as `activated` does it."""
+    rows, size = len(x), activation.outputs(x.shape[1])
+    out = x.new_empty((rows, size)) if out is None else out
+    _check(x.dtype, x.shape, x)
+    _check(x.dtype, (rows, size), out)
+    kind = KINDS.index(activation.kind)
+    fields = ACTIVATE(out.data_ptr(), x.data_ptr(), rows, size, kind, activation.is_gated, DTYPE_CODES[x.dtype])
+    pool.functions["activate"](pool.handle, fields)
     return out
 
 

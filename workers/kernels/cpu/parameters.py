@@ -56,17 +56,17 @@ class EmbedParams(ctypes.Structure):
 
 class NormParams(ctypes.Structure):
     _fields_ = (
-        *((name, c_void_p) for name in ("out", "hidden", "delta", "weight")),
+        *((name, c_void_p) for name in ("out", "hidden", "delta", "weight", "bias")),
         *((name, c_int32) for name in ("rows", "size")),
         ("eps", c_float),
-        ("dtype", c_int32),
+        *((name, c_int32) for name in ("is_centred", "dtype")),
     )
 
 
-class SiluMulParams(ctypes.Structure):
+class ActivateParams(ctypes.Structure):
     _fields_ = (
-        *((name, c_void_p) for name in ("out", "gate_up")),
-        *((name, c_int32) for name in ("rows", "size", "dtype")),
+        *((name, c_void_p) for name in ("out", "x")),
+        *((name, c_int32) for name in ("rows", "size", "kind", "is_gated", "dtype")),
     )
 
 
@@ -185,8 +185,8 @@ KERNELS: dict[str, type[ctypes.Structure]] = {
     "gemm_int4_tile": GemmInt4Params,
     "sum_parts": SumPartsParams,
     **dict.fromkeys(("embed_bf16", "embed_fp16", "embed_fp32", "embed_int8"), EmbedParams),
-    "rms_norm": NormParams,
-    "silu_mul": SiluMulParams,
+    "norm": NormParams,
+    "activate": ActivateParams,
     "rotate_and_cache": RotateParams,
     "scan_logits": ScanParams,
     "mask_logits": MaskParams,

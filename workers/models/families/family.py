@@ -1,14 +1,19 @@
 """What a family of models may differ in, and what most of them share."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
 
 from ...checkpoint.hf_config import HFConfig
 
 
 @dataclass(frozen=True, slots=True)
 class WeightNames:
-    """Tensor names in a checkpoint; `{}` stands for the layer. The defaults are what most families use."""
+    """Tensor names in a checkpoint; `{}` stands for the layer. The defaults are what most families use.
+
+    Where `query`, `key` and `value` are one name, its outputs are all queries, then all keys, then all values. The bias
+    of a norm is named as its weight.
+    """
 
     embedding: str = "model.embed_tokens.weight"
     final_norm: str = "model.norm.weight"
@@ -24,7 +29,18 @@ class WeightNames:
     gate: str = "model.layers.{}.mlp.gate_proj"
     up: str = "model.layers.{}.mlp.up_proj"
     down: str = "model.layers.{}.mlp.down_proj"
+    positions: str = ""  # of learned ones
+    first_position: int = 0  # the row of that table that belongs to position 0
+    are_transposed: bool = False  # the projections are stored as [in, out]
     unused: tuple[str, ...] = ("rotary_emb.inv_freq",)  # endings of names that are in some files and not needed
+
+    def found_in(self, tensors: Collection[str]) -> "WeightNames":
+        """These, or, for the checkpoint of a model without its head, the same without what they all begin with."""
+        prefix = self.embedding.partition(".")[0] + "."
+        if self.embedding in tensors or self.embedding.removeprefix(prefix) not in tensors:
+            return self
+        found: dict[str, Any] = {name: value for name, value in asdict(self).items() if isinstance(value, str)}
+        return replace(self, **{name: value.removeprefix(prefix) for name, value in found.items()})
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +54,15 @@ class Biases:
 
 def no_biases(_: HFConfig) -> Biases:
     return Biases()
+
+
+def renamed(fields: dict[str, Any], names: Mapping[str, str], **defaults: Any) -> dict[str, Any]:
+    """The fields of a config.json with the common names for its own `names`; null stands for an absent one."""
+    return defaults | {names.get(name, name): value for name, value in fields.items() if value is not None}
+
+
+def in_common_names(fields: dict[str, Any]) -> dict[str, Any]:
+    return fields
 
 
 def full_attention(config: HFConfig) -> tuple[int, ...]:
@@ -66,3 +91,6 @@ class Family:
     sliding_windows: Callable[[HFConfig], tuple[int, ...]] = full_attention  # per layer, 0: full attention
     qk_norm: bool = False  # queries and keys are normalised per head before they are rotated
     default_head_dim: int | None = None  # None: hidden_size / num_attention_heads
+    norm: Literal["rms", "layer"] = "rms"
+    is_gated: bool = True  # the feed-forward
+    config: Callable[[dict[str, Any]], dict[str, Any]] = in_common_names  # raises ConfigError for what is not served

@@ -1,0 +1,48 @@
+"""OPT: layer norms, learned positions, a feed-forward without a gate."""
+
+from typing import Any
+
+from paged_serve.protocol.errors import ConfigError
+
+from ...checkpoint.hf_config import HFConfig
+from .family import Biases, Family, WeightNames, renamed
+
+FIELDS = {"ffn_dim": "intermediate_size", "activation_function": "hidden_act"}
+NEEDED = {
+    "do_layer_norm_before": True,
+    "_remove_final_layer_norm": False,
+    "layer_norm_elementwise_affine": True,
+    "enable_bias": True,
+}
+
+
+def config(fields: dict[str, Any]) -> dict[str, Any]:
+    found = renamed(fields, FIELDS, hidden_act="relu", rms_norm_eps=1e-5, tie_word_embeddings=True)
+    found["num_key_value_heads"] = None  # it has none to share, whatever config.json says
+    needed = NEEDED | {"word_embed_proj_dim": found.get("hidden_size")}
+    for name, value in needed.items():
+        if found.get(name, value) != value:
+            raise ConfigError(f"config.json: {name}={found[name]} is not supported for OPT; only {value} is here")
+    return found
+
+
+def biases(_: HFConfig) -> Biases:
+    return Biases(qkv=True, output=True, mlp=True)
+
+
+LAYER = "model.decoder.layers.{}."
+NAMES = WeightNames(
+    embedding="model.decoder.embed_tokens.weight",
+    final_norm="model.decoder.final_layer_norm.weight",
+    attention_norm=f"{LAYER}self_attn_layer_norm.weight",
+    mlp_norm=f"{LAYER}final_layer_norm.weight",
+    query=f"{LAYER}self_attn.q_proj",
+    key=f"{LAYER}self_attn.k_proj",
+    value=f"{LAYER}self_attn.v_proj",
+    output=f"{LAYER}self_attn.out_proj",
+    up=f"{LAYER}fc1",
+    down=f"{LAYER}fc2",
+    positions="model.decoder.embed_positions.weight",
+    first_position=2,
+)
+OPT = Family("opt", ("OPTForCausalLM",), NAMES, biases, norm="layer", is_gated=False, config=config)
