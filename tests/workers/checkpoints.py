@@ -78,6 +78,16 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "word_embed_proj_dim": 64,
         "tie_word_embeddings": False,
     },
+    "phi3": {"family": "Phi3", "sliding_window": 40},
+    "starcoder2": {"family": "Starcoder2"},
+    "starcoder2-plain-sliding": {
+        "family": "Starcoder2",
+        "use_bias": False,
+        "sliding_window": 33,
+        "hidden_act": "gelu",
+        "tie_word_embeddings": False,
+    },
+    "gpt-bigcode": {"family": "GPTBigCode", "n_positions": 512, "n_inner": 96},
     "gpt2": {"family": "GPT2", "n_positions": 512},
     "gpt2-relu-untied": {
         "family": "GPT2",
@@ -98,7 +108,7 @@ def reference(variant: str, folder: Path, dtype: torch.dtype = torch.float32, **
 
         options = {**SHAPE, **VARIANTS[variant]}
         family = options.pop("family")
-        if family == "GPT2":  # else its own names and the common ones would contradict each other
+        if family in ("GPT2", "GPTBigCode"):  # else its own names and the common ones would contradict each other
             common = ("hidden_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings")
             ours = {name: options.pop(name) for name in (*common, "intermediate_size", "num_key_value_heads")}
             options = {"n_embd": ours["hidden_size"], "n_layer": 3, "n_head": 4, **options}

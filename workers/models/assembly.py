@@ -161,6 +161,8 @@ class Assembly:
             qkv = stacked(qkv)
         into = (gate, up) if geometry.activation.is_gated else (up,)
         gate_up = [(name, geometry.intermediate_size, ffn) for name in into]
+        if gate == up:
+            gate_up = stacked(gate_up)
         norms = geometry.qk_norm
         self._checkpoint.close()  # the kernel counts its pages as ours as long as it is mapped
         release_freed_memory()

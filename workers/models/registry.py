@@ -16,13 +16,16 @@ from ..checkpoint.hf_config import (
 )
 from .families.family import Family
 from .families.gpt2 import GPT2
+from .families.gpt_bigcode import GPT_BIGCODE
 from .families.llama import LLAMA
 from .families.mistral import MISTRAL
 from .families.opt import OPT
+from .families.phi3 import PHI3
 from .families.qwen2 import QWEN2
 from .families.qwen3 import QWEN3
+from .families.starcoder2 import STARCODER2
 
-FAMILIES = (LLAMA, MISTRAL, QWEN2, QWEN3, OPT, GPT2)
+FAMILIES = (LLAMA, MISTRAL, QWEN2, QWEN3, PHI3, STARCODER2, OPT, GPT2, GPT_BIGCODE)
 
 
 def family_of(architectures: list[str]) -> Family:

@@ -97,6 +97,7 @@ def test_windows_follow_each_familys_own_rule(tmp_path):
         (OPT | {"word_embed_proj_dim": 32}, "word_embed_proj_dim=32 is not supported for OPT; only 64"),
         (GPT2 | {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx=True is not supported"),
         (GPT2 | {"n_embd": "big"}, "hidden_size"),
+        (GPT2 | {"architectures": ["GPTBigCodeForCausalLM"], "multi_query": False}, "multi_query=False is not supp"),
         ({"rope_scaling": {"rope_type": "longrope"}}, "rope type 'longrope' is not supported"),
         ({"rope_scaling": {"rope_type": "linear"}}, "needs a factor"),
         ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor=0.5"),

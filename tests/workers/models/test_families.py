@@ -1,8 +1,12 @@
 """Every family agrees with transformers."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+
+from paged_serve.workers.models.registry import FAMILIES
 
 from ..checkpoints import (
     VARIANTS,
@@ -29,7 +33,16 @@ def test_float32_logits_agree_with_transformers(variant, tmp_path, pools):
 
 @pytest.mark.parametrize(
     "variant",
-    ["llama-3.1", "mistral-sliding", "qwen2-upper-layers-slide", "qwen3", "opt-untied-gelu", "gpt2-relu-untied"],
+    [
+        "llama-3.1",
+        "mistral-sliding",
+        "qwen2-upper-layers-slide",
+        "qwen3",
+        "opt-untied-gelu",
+        "gpt2-relu-untied",
+        "phi3",
+        "starcoder2-plain-sliding",
+    ],
 )
 def test_greedy_text_agrees_with_transformers_over_256_tokens(variant, tmp_path, pools):
     expected = reference_greedy(reference(variant, tmp_path), random_tokens(70), 256)
@@ -51,6 +64,12 @@ def test_half_precision_is_nearer_to_float32_than_transformers_is(variant, dtype
         found = loop.prefill(loop.row(prompt))
         assert loop.model.dtype == dtype
         assert (found - exact).square().mean() < (half_logits - exact).square().mean()
+
+
+def test_each_architecture_has_its_line_on_the_page_of_models():
+    page = (Path(__file__).parents[3] / "docs/models.md").read_text().partition("## Refused")[0]
+    listed = [line.split("`")[1] for line in page.splitlines() if line.startswith("| `")]
+    assert sorted(listed) == sorted(name for family in FAMILIES for name in family.architectures)
 
 
 def test_a_checkpoint_in_shards_is_the_same_model(tmp_path):

@@ -11,8 +11,8 @@ from ...checkpoint.hf_config import HFConfig
 class WeightNames:
     """Tensor names in a checkpoint; `{}` stands for the layer. The defaults are what most families use.
 
-    Where `query`, `key` and `value` are one name, its outputs are all queries, then all keys, then all values. The bias
-    of a norm is named as its weight.
+    Where `query`, `key` and `value` are one name, its outputs are all queries, then all keys, then all values; likewise
+    `gate` and `up`. The bias of a norm is named as its weight.
     """
 
     embedding: str = "model.embed_tokens.weight"

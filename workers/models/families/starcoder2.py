@@ -1,0 +1,29 @@
+"""StarCoder2: layer norms, rotated heads, a feed-forward without a gate; every layer may slide."""
+
+from typing import Any
+
+from ...checkpoint.hf_config import HFConfig
+from .family import Biases, Family, WeightNames, renamed
+from .mistral import every_layer_slides
+
+
+def config(fields: dict[str, Any]) -> dict[str, Any]:
+    found = renamed(fields, {"norm_epsilon": "rms_norm_eps"}, hidden_act="gelu_pytorch_tanh", rms_norm_eps=1e-5)
+    has_biases = found.get("use_bias", True)
+    return {"tie_word_embeddings": True, "num_key_value_heads": 2} | found | {"attention_bias": has_biases}
+
+
+def biases(config: HFConfig) -> Biases:
+    return Biases(qkv=config.attention_bias, output=config.attention_bias, mlp=config.attention_bias)
+
+
+STARCODER2 = Family(
+    name="starcoder2",
+    architectures=("Starcoder2ForCausalLM",),
+    weight_names=WeightNames(up="model.layers.{}.mlp.c_fc", down="model.layers.{}.mlp.c_proj"),
+    biases=biases,
+    sliding_windows=every_layer_slides,
+    norm="layer",
+    is_gated=False,
+    config=config,
+)
