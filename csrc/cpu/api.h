@@ -82,7 +82,7 @@ struct SumPartsParams {
 };
 API void sum_parts(Pool*, const SumPartsParams*);
 
-// Rows of a packed table, as they were before packing. embed.cpp.
+// Rows of a packed table, as they were before packing, times a number. embed.cpp.
 struct EmbedParams {
   void* y;              // [rows, inputs] of y_dtype
   const int64_t* ids;   // [rows]; an id outside of the table gives zeros
@@ -91,6 +91,7 @@ struct EmbedParams {
   int64_t y_stride;
   int32_t rows, outputs, inputs;
   int32_t y_dtype;
+  float multiplier;
 };
 API void embed_bf16(Pool*, const EmbedParams*);
 API void embed_fp32(Pool*, const EmbedParams*);
@@ -100,8 +101,8 @@ API void embed_int8(Pool*, const EmbedParams*);
 // What lies between the products; elementwise.cpp. All arrays are contiguous, of `dtype` where
 // they are void.
 
-// out = norm(hidden += delta): every row to mean 0, if it is to be centred, and to unit mean square; then times weight, plus
-// bias.
+// out = norm(hidden += multiplier * delta): every row to mean 0, if it is to be centred, and to unit mean square; then times
+// weight, plus bias.
 struct NormParams {
   void* out;            // [rows, size]
   void* hidden;         // [rows, size], overwritten if there is a delta
@@ -109,7 +110,7 @@ struct NormParams {
   const float* weight;  // [size]
   const float* bias;    // [size], or null
   int32_t rows, size;
-  float eps;
+  float eps, multiplier;
   int32_t is_centred;
   int32_t dtype;
 };

@@ -77,7 +77,7 @@ template <class Element> void norm_row(const NormParams& p, int row) {
   Element *hidden = (Element*)p.hidden + start, *out = (Element*)p.out + start;
   if (p.delta) {
     const Element* delta = (const Element*)p.delta + start;
-    each_vector(p.size, [&](int at, int n) { put(hidden + at, get(hidden + at, n) + get(delta + at, n), n); });
+    each_vector(p.size, [&](int at, int n) { put(hidden + at, get(hidden + at, n) + get(delta + at, n) * p.multiplier, n); });
   }
   alignas(64) float means[LANES] = {};
   if (p.is_centred) {

@@ -60,7 +60,7 @@ template <class Words> void read_row(const EmbedParams& p, int64_t id, typename 
 template <class Element> void write_row(const EmbedParams& p, int m, const Element* row) {
   with_element(p.y_dtype, [&](auto element) {
     auto* y = (decltype(element)*)p.y + m * p.y_stride;
-    for (int i = 0; i < p.inputs; i += LANES) put(y + i, get(row + i, LANES), p.inputs - i);
+    for (int i = 0; i < p.inputs; i += LANES) put(y + i, get(row + i, LANES) * p.multiplier, p.inputs - i);
   });
 }
 

@@ -22,6 +22,16 @@ MODELS = {
     "llama": {},
     "qwen3": {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]},
     "mistral": {"model_type": "mistral", "architectures": ["MistralForCausalLM"], "sliding_window": 40},
+    "gemma": {"model_type": "gemma", "architectures": ["GemmaForCausalLM"]},
+    "granite": {
+        "model_type": "granite",
+        "architectures": ["GraniteForCausalLM"],
+        "embedding_multiplier": 12.0,
+        "residual_multiplier": 0.22,
+        "attention_multiplier": 0.0625,
+        "logits_scaling": 8.0,
+    },
+    "smollm3": {"model_type": "smollm3", "architectures": ["SmolLM3ForCausalLM"], "no_rope_layers": [1, 0]},
 }
 
 

@@ -36,6 +36,7 @@ LLAMA3_ROPE = {
 }
 YARN_ROPE = {"rope_type": "yarn", "rope_theta": 1000.0, "factor": 4.0, "original_max_position_embeddings": 64}
 CLASSES = {"GPT2": "GPT2LMHeadModel"}
+CONFIGS = {"Gemma3": "Gemma3TextConfig"}
 VARIANTS: dict[str, dict[str, Any]] = {
     "llama": {"family": "Llama", "rms_norm_eps": 0.05},
     "llama-3.1": {"family": "Llama", "rope_parameters": LLAMA3_ROPE, "tie_word_embeddings": True},
@@ -78,6 +79,23 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "word_embed_proj_dim": 64,
         "tie_word_embeddings": False,
     },
+    "gemma": {"family": "Gemma", "head_dim": 32},
+    "gemma3": {
+        "family": "Gemma3",
+        "num_hidden_layers": 4,
+        "head_dim": 32,
+        "sliding_window": 40,
+        "query_pre_attn_scalar": 24,
+        "layer_types": ["sliding_attention", "full_attention"] * 2,
+    },
+    "granite": {
+        "family": "Granite",
+        "embedding_multiplier": 12.0,
+        "residual_multiplier": 0.22,
+        "attention_multiplier": 0.0625,
+        "logits_scaling": 8.0,
+    },
+    "smollm3": {"family": "SmolLM3", "num_hidden_layers": 4, "no_rope_layers": [1, 0, 1, 0]},
     "phi3": {"family": "Phi3", "sliding_window": 40},
     "starcoder2": {"family": "Starcoder2"},
     "starcoder2-plain-sliding": {
@@ -112,7 +130,7 @@ def reference(variant: str, folder: Path, dtype: torch.dtype = torch.float32, **
             common = ("hidden_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings")
             ours = {name: options.pop(name) for name in (*common, "intermediate_size", "num_key_value_heads")}
             options = {"n_embd": ours["hidden_size"], "n_layer": 3, "n_head": 4, **options}
-        config = getattr(transformers, f"{family}Config")(**options, attn_implementation="eager")
+        config = getattr(transformers, CONFIGS.get(family, f"{family}Config"))(**options, attn_implementation="eager")
         model = getattr(transformers, CLASSES.get(family, f"{family}ForCausalLM"))(config).eval()
         _randomise(model)
         model.to(dtype).save_pretrained(folder, **save)

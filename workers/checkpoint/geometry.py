@@ -1,5 +1,6 @@
 """A model's shape in our own words, whatever its family: what the decoder, the weights and the KV cache must know."""
 
+import math
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -41,6 +42,16 @@ class Activation:
 
 
 @dataclass(frozen=True, slots=True)
+class Multipliers:
+    """What a family scales by constants."""
+
+    embedding: float = 1.0
+    residual: float = 1.0  # what attention and feed-forward add
+    logits: float = 1.0
+    scores: float | None = None  # of attention; None: 1 / sqrt(head_dim)
+
+
+@dataclass(frozen=True, slots=True)
 class Geometry:
     """The whole model's shape; what one tensor-parallel rank holds of it is asked by number of ranks."""
 
@@ -52,10 +63,11 @@ class Geometry:
     head_dim: int
     intermediate_size: int
     vocab_size: int
-    norm: Literal["rms", "layer"]
+    norm: Literal["rms", "rms_less_1", "layer"]  # rms_less_1: the file has each weight less 1
     norm_eps: float
     activation: Activation
-    rope: RopeScaling
+    ropes: tuple[RopeScaling, ...]  # per layer
+    multipliers: Multipliers
     learned_positions: bool  # a vector is added to each token by its position, instead of a rotation
     max_position_embeddings: int
     sliding_windows: tuple[int, ...]  # per layer: a token sees this many positions, itself included; 0: all
@@ -67,6 +79,11 @@ class Geometry:
     eos_token_ids: tuple[int, ...]
     dtype: torch.dtype
     head_multiple: int = 1  # elements; a head in the KV cache is filled up with zeros to a multiple of it
+
+    @property
+    def scale(self) -> float:
+        """Of attention's scores."""
+        return 1.0 / math.sqrt(self.head_dim) if self.multipliers.scores is None else self.multipliers.scores
 
     def heads_of_rank(self, tp_size: int) -> int:
         return self.num_heads // tp_size

@@ -66,6 +66,12 @@ class HFConfig(msgspec.Struct, frozen=True, kw_only=True):
     rope_scaling: dict[str, Any] | None = None  # the older spelling, beside rope_theta
     rope_parameters: dict[str, Any] | None = None  # the newer one, which contains it
     partial_rotary_factor: float | None = None
+    rope_local_base_freq: float = 10000.0  # Gemma 3's layers that slide
+    no_rope_layers: list[int] | None = None  # SmolLM3: 0 for each layer whose heads are not turned
+    embedding_multiplier: float = 1.0
+    residual_multiplier: float = 1.0
+    attention_multiplier: Annotated[float, Meta(gt=0)] | None = None
+    logits_scaling: Annotated[float, Meta(gt=0)] = 1.0
     original_max_position_embeddings: int | None = None
     dtype: str | None = None
     torch_dtype: str | None = None
@@ -130,9 +136,10 @@ def dtype_of(config: HFConfig, wanted: str) -> torch.dtype:
     return DTYPES[own]
 
 
-def rope_of(config: HFConfig) -> RopeScaling:
-    """The rotary parameters, in either spelling."""
-    parameters: dict[str, Any] = dict(config.rope_parameters or config.rope_scaling or {})
+def rope_of(config: HFConfig, parameters: dict[str, Any] | None = None) -> RopeScaling:
+    """The rotary parameters, in either spelling; `parameters`: those that only some layers have."""
+    if parameters is None:
+        parameters = dict(config.rope_parameters or config.rope_scaling or {})
     kind = parameters.get("rope_type") or parameters.get("type") or "default"
     if kind not in ROPE_KINDS:
         raise ConfigError(f"rope type {kind!r} is not supported; supported are {', '.join(ROPE_KINDS)}")

@@ -42,12 +42,12 @@ class Backend(Protocol):
         """A Linear whose results may be float32 whatever the model's dtype."""
         ...
 
-    def table(self, weight: Weight, of: str = "tokens") -> Table:
-        """Of a float matrix. Its rows are valid until the next ones `of` the same are asked for."""
+    def table(self, weight: Weight, of: str = "tokens", multiplier: float = 1.0) -> Table:
+        """Of a float matrix. Rows, times `multiplier`, are valid until others `of` the same are asked for."""
         ...
 
-    def tied_table(self, weight: Weight) -> TiedTable:
-        """`table` and `head` of the same weights, held once."""
+    def tied_table(self, weight: Weight, multiplier: float = 1.0) -> TiedTable:
+        """`table` and `head` of the same weights, held once; the head's are not multiplied."""
         ...
 
     def ops(self, heads: HeadLayout) -> Ops: ...

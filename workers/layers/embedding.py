@@ -29,14 +29,16 @@ class TiedTable(Table, Linear, Protocol):
 class TorchTable:
     """The TiedTable of plain torch, on any device."""
 
-    def __init__(self, weight: Tensor, product: Product = linear):
+    def __init__(self, weight: Tensor, product: Product = linear, multiplier: float = 1.0):
         self.weight = weight  # [n, hidden]
+        self.multiplier = multiplier  # of rows, not of products
         self.num_rows = weight.shape[0]
         self._product = product
 
     def rows(self, indices: Tensor) -> Tensor:
         absent = (indices < 0) | (indices >= self.num_rows)
-        return functional.embedding(indices.masked_fill(absent, 0), self.weight).masked_fill_(absent.unsqueeze(1), 0.0)
+        rows = functional.embedding(indices.masked_fill(absent, 0), self.weight).masked_fill_(absent.unsqueeze(1), 0.0)
+        return rows if self.multiplier == 1.0 else rows.mul_(self.multiplier)
 
     def __call__(self, x: Tensor) -> Tensor:
         return self._product(x, self.weight, None)

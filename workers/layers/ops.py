@@ -18,7 +18,7 @@ class HeadLayout:
     num_heads: int
     num_kv_heads: int
     head_dim: int
-    rotary: Rotary
+    rotaries: tuple[Rotary, ...]  # of each layer; those that are alike are one
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -26,7 +26,7 @@ class KernelStep:
     """What a step's calls of our kernels share: where its keys and values go, and the angles of positions."""
 
     view: CacheView
-    angles: Tensor  # [positions, head_dim] float32, up to the step's largest at least
+    angles: tuple[Tensor, ...]  # of each layer, [positions, head_dim] float32, up to the step's largest at least
 
 
 class Ops(Protocol):
@@ -40,8 +40,11 @@ class Ops(Protocol):
         """[tokens, hidden] normalised."""
         ...
 
-    def add_norm(self, hidden: Tensor, delta: Tensor, norm: Norm) -> Tensor:
-        """Adds `delta` to `hidden` in place; [tokens, hidden] normalised."""
+    def add_norm(self, hidden: Tensor, delta: Tensor, norm: Norm, multiplier: float = 1.0) -> Tensor:
+        """Adds `multiplier` times `delta` to `hidden` in place; [tokens, hidden] normalised.
+
+        `delta` may be the result of `norm`.
+        """
         ...
 
     def rotate_and_cache(

@@ -1,70 +1,38 @@
-"""Reads this rank's share of a checkpoint and puts the decoder together."""
+"""Puts the decoder together from this rank's share of a checkpoint."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from ..checkpoint.conversion import check_finite, converted
-from ..checkpoint.geometry import Geometry
-from ..checkpoint.matrix_reader import MatrixPart, MatrixReader
-from ..checkpoint.safetensors_files import Checkpoint, check_names
+from ..checkpoint.matrix_reader import MatrixPart
+from ..checkpoint.safetensors_files import check_names
 from ..checkpoint.weight_forms import (
-    GroupedWeight,
-    OutputScaledWeight,
     StoredWeight,
     Weight,
-    float_values,
     joined,
-    on_device,
     with_outputs,
 )
 from ..distributed.allocator import release_freed_memory
-from ..distributed.tensor_parallel import TensorParallelGroup
-from ..layers.backend import Backend, PackingBackend
 from ..layers.embedding import OutputHead, Table, VocabularyEmbedding
 from ..layers.linear import JoinedLinear, Linear
 from ..layers.norm import LayerNorm, Norm, RMSNorm
 from ..layers.ops import HeadLayout
 from ..layers.rotary import Rotary
 from ..quantization.gptq import skip_zero_biases
-from ..quantization.source import MatrixSource
 from .decoder import DecoderLayer, Model
-from .families.family import WeightNames
-from .packed_cache import PackedReader, PackedStore, PackedWriter
+from .packed_cache import PackedReader, PackedWriter
+from .weight_reader import Span, WeightReader
 
 log = logging.getLogger(__name__)
 
-Span = tuple[int, int]  # rows [start, stop) of a weight
 VOCABULARY_MULTIPLE = 16  # a rank's share of the vocabulary is whole vectors
 
 
-class Assembly:
-    """One load: what was read so far, and how to share each kind of weight among the ranks."""
-
-    def __init__(
-        self,
-        checkpoint: Checkpoint,
-        source: MatrixSource,
-        names: WeightNames,
-        geometry: Geometry,
-        group: TensorParallelGroup,
-        backend: Backend,
-        on_progress: Callable[[int, int], None],
-        store: PackedStore | None = None,
-    ):
-        self._checkpoint = checkpoint
-        self._source = source
-        self._names = names
-        self._geometry = geometry
-        self._group = group
-        self._backend = backend
-        self._device = backend.device
-        self._on_progress = on_progress
-        self._store = store  # what was packed before, or takes what is packed now
-        self._loaded_bytes = 0
+class Assembly(WeightReader):
+    """How each kind of weight is shared among the ranks."""
 
     def model(self) -> Model:
         """Raises ConfigError naming a tensor that is missing, misshapen or unexplained."""
@@ -72,7 +40,7 @@ class Assembly:
         embedding, head = self._vocabulary()
         positions = self._positions() if geometry.learned_positions else None
         layers = [self._layer(index) for index in range(geometry.num_layers)]
-        final_norm = self._norm(names.final_norm, geometry.hidden_size)
+        final_norm = self._norm(names.final_norm, geometry.hidden_size, geometry.multipliers.logits)
         tied = (names.output_head,) if geometry.tie_word_embeddings else ()
         facts = self._finish((*names.unused, *tied))
         self._on_progress(self._checkpoint.total_bytes, self._checkpoint.total_bytes)
@@ -110,9 +78,10 @@ class Assembly:
         (weight,) = self._weights(names.embedding, lambda: [self._vocabulary_table(names.embedding)])
         is_tied = geometry.tie_word_embeddings and not self._has_own_head()
         if is_tied and not self._source.quantizes_head:
-            tied = backend.tied_table(weight)
+            tied = backend.tied_table(weight, geometry.multipliers.embedding)
             return VocabularyEmbedding(tied, self._group), OutputHead(tied, geometry.vocab_size, self._group)
-        embedding = VocabularyEmbedding(backend.table(weight), self._group)
+        table = backend.table(weight, multiplier=geometry.multipliers.embedding)
+        embedding = VocabularyEmbedding(table, self._group)
         head_name = names.embedding if is_tied else names.output_head
         (matrix,) = self._weights("head", lambda: [self._head_matrix(head_name)])
         head = backend.head(matrix)
@@ -145,8 +114,9 @@ class Assembly:
 
     def _heads(self) -> HeadLayout:
         geometry, size = self._geometry, self._group.size
-        rotary = Rotary(geometry.rope, geometry.head_dim, self._device)
-        return HeadLayout(geometry.heads_of_rank(size), geometry.kv_heads_of_rank(size), geometry.head_dim, rotary)
+        rotaries = {rope: Rotary(rope, geometry.head_dim, self._device) for rope in geometry.ropes}
+        heads = geometry.heads_of_rank(size), geometry.kv_heads_of_rank(size), geometry.head_dim
+        return HeadLayout(*heads, tuple(rotaries[rope] for rope in geometry.ropes))
 
     def _layer(self, index: int) -> DecoderLayer:
         geometry, names = self._geometry, self._names
@@ -169,12 +139,14 @@ class Assembly:
         return DecoderLayer(
             attention_norm=self._norm(names.attention_norm.format(index), hidden),
             qkv=self._column_parallel(qkv, hidden, geometry.qkv_bias),
-            query_norm=self._head_norm(names.query_norm.format(index)) if norms else None,
-            key_norm=self._head_norm(names.key_norm.format(index)) if norms else None,
+            query_norm=self._rms_norm(names.query_norm.format(index), head_dim) if norms else None,
+            key_norm=self._rms_norm(names.key_norm.format(index), head_dim) if norms else None,
             output=self._row_parallel(names.output.format(index), hidden, query_rows, geometry.output_bias),
+            attention_out_norm=self._norm_if_named(names.attention_out_norm, index),
             mlp_norm=self._norm(names.mlp_norm.format(index), hidden),
             gate_up=self._column_parallel(gate_up, hidden, geometry.mlp_bias),
             down=self._row_parallel(names.down.format(index), hidden, geometry.intermediate_size, geometry.mlp_bias),
+            mlp_out_norm=self._norm_if_named(names.mlp_out_norm, index),
             window=geometry.sliding_windows[index],
         )
 
@@ -207,18 +179,6 @@ class Assembly:
         (weight,) = self._weights(name, lambda: [self._matrix(self._source.projections, name, part)], is_share=True)
         bias_vector = self._bias([(name, rows, (0, rows))]) if bias else None
         return self._backend.row_parallel(weight, bias_vector, self._group)
-
-    def _bias(self, parts: list[tuple[str, int, Span]]) -> Tensor:
-        """One vector for the given spans of several projections."""
-        return self._tensor(f"{parts[0][0]}.bias", lambda: self._read_bias(parts))
-
-    def _read_bias(self, parts: list[tuple[str, int, Span]]) -> Tensor:
-        vector, at = self._empty(sum(stop - start for _, _, (start, stop) in parts)), 0
-        for name, rows, (start, stop) in parts:
-            here = slice(at, at + stop - start)
-            self._read(f"{name}.bias", (rows,), vector[here], 0, start, stop)
-            at = here.stop
-        return vector
 
     def _head_matrix(self, name: str) -> Weight:
         """This rank's rows, with zeros past the vocabulary's end."""
@@ -255,84 +215,21 @@ class Assembly:
         rows = -(-vocab // (self._group.size * VOCABULARY_MULTIPLE)) * VOCABULARY_MULTIPLE
         return rows, (min(self._group.rank * rows, vocab), min((self._group.rank + 1) * rows, vocab))
 
-    def _weights(self, name: str, read: Callable[[], Sequence[Weight]], *, is_share: bool = False) -> Sequence[Weight]:
-        """What one product takes: as read; with a store packed, now or before."""
-        if self._store is None:
-            return read()
-        backend, num_ranks = self._backend, self._group.size if is_share else None
-        assert isinstance(backend, PackingBackend)
-        weights = self._store.weights(name, lambda: [backend.packed(weight, num_ranks) for weight in read()])
-        self._stored()
-        return weights
+    def _norm(self, name: str, size: int, multiplier: float = 1.0) -> Norm:
+        """Whose results come times `multiplier`."""
+        if self._geometry.norm != "layer":
+            return self._rms_norm(name, size, multiplier)
+        weight, bias = (self._vector(each, size).float() for each in (name, f"{name.removesuffix('.weight')}.bias"))
+        return LayerNorm(weight * multiplier, bias * multiplier, self._geometry.norm_eps)
 
-    def _tensor(self, name: str, read: Callable[[], Tensor]) -> Tensor:
-        return read() if self._store is None else self._store.tensor(name, read)
+    def _norm_if_named(self, name: str, index: int) -> Norm | None:
+        return self._norm(name.format(index), self._geometry.hidden_size) if name else None
 
-    def _stored(self) -> None:
-        if isinstance(self._store, PackedReader):
-            total = self._checkpoint.total_bytes
-            self._on_progress(total * self._store.read_bytes // self._store.total_bytes, total)
-
-    def _matrix(self, reader: MatrixReader, name: str, part: MatrixPart) -> Weight:
-        read = reader.read(name, part)
-        weight, held = self._held(f"{name}.weight", read)
-        self._source.report.count(read, weight)
-        self._loaded(weight.nbytes)
-        return held
-
-    def _held(self, name: str, read: Weight) -> tuple[Weight, Weight]:
-        """`read` as the backend takes it, and the same on the device. Raises ConfigError where it is not finite.
-
-        What the backend packs is looked at there.
-        """
-        if isinstance(read, GroupedWeight | OutputScaledWeight):
-            scales = read.scales
-            check_finite(f"{name} (its scales)", scales, lambda: scales)
-        weight = self._backend.accepted(read, self._geometry.dtype)
-        held = on_device(weight, self._device)
-        if isinstance(held, Tensor):
-            check_finite(name, held, lambda: float_values(read))
-        return weight, held
-
-    def _norm(self, name: str, size: int) -> Norm:
-        weight, eps = self._vector(name, size), self._geometry.norm_eps
-        if self._geometry.norm == "rms":
-            return RMSNorm(weight, eps)
-        return LayerNorm(weight, self._vector(f"{name.removesuffix('.weight')}.bias", size), eps)
-
-    def _head_norm(self, name: str) -> RMSNorm:
-        return RMSNorm(self._vector(name, self._geometry.head_dim), self._geometry.norm_eps)
-
-    def _vector(self, name: str, size: int) -> Tensor:
-        return self._tensor(name, lambda: self._read_vector(name, size))
-
-    def _read_vector(self, name: str, size: int) -> Tensor:
-        vector = self._empty(size)
-        self._read(name, (size,), vector)
-        return vector
-
-    def _even_span(self, rows: int) -> Span:
-        share = rows // self._group.size
-        return self._group.rank * share, (self._group.rank + 1) * share
-
-    def _kv_span(self) -> Span:
-        """With more ranks than KV heads, neighbouring ranks hold the same head."""
-        head_dim, kv_heads = self._geometry.head_dim, self._geometry.num_kv_heads
-        first = self._group.rank * kv_heads // self._group.size
-        return first * head_dim, (first + self._geometry.kv_heads_of_rank(self._group.size)) * head_dim
-
-    def _empty(self, *shape: int) -> Tensor:
-        return torch.empty(shape, dtype=self._geometry.dtype, device=self._device)
-
-    def _read(
-        self, name: str, shape: tuple[int, ...], into: Tensor, dim: int = 0, start: int = 0, stop: int | None = None
-    ) -> None:
-        into.copy_(converted(name, self._checkpoint.read(name, shape, dim, start, stop), into.dtype))
-        self._loaded(into.nbytes)
-
-    def _loaded(self, num_bytes: int) -> None:
-        self._loaded_bytes += num_bytes
-        self._on_progress(self._checkpoint.read_bytes, self._checkpoint.total_bytes)
+    def _rms_norm(self, name: str, size: int, multiplier: float = 1.0) -> RMSNorm:
+        weight = self._vector(name, size).float()
+        if self._geometry.norm == "rms_less_1":
+            weight = weight + 1.0
+        return RMSNorm(weight * multiplier, self._geometry.norm_eps)
 
 
 def stacked(parts: list[tuple[str, int, Span]]) -> list[tuple[str, int, Span]]:

@@ -1,6 +1,5 @@
 """The decoder that every dense family is an instance of."""
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -27,9 +26,11 @@ class DecoderLayer:
     query_norm: RMSNorm | None  # per head
     key_norm: RMSNorm | None
     output: Linear
+    attention_out_norm: Norm | None  # of what attention adds
     mlp_norm: Norm
     gate_up: Linear  # gate, then up; up alone where there is no gate
     down: Linear
+    mlp_out_norm: Norm | None
     window: int  # positions a token sees; 0: all
 
 
@@ -61,9 +62,10 @@ class Model:
     @torch.inference_mode()
     def forward(self, batch: InputBatch, cache: KVCache) -> Tensor:
         """Hidden states after the last layer, normalised: [tokens, hidden]. Writes the tokens' K and V to `cache`."""
-        ops, attention, scale = self.ops, self.attention, 1.0 / math.sqrt(self.geometry.head_dim)
+        geometry, ops, attention = self.geometry, self.ops, self.attention
+        scale, residual = geometry.scale, geometry.multipliers.residual
         view = CacheView.of(batch, cache)
-        plan = attention.plan(view, self.geometry.heads_of_rank(self.tp_size))
+        plan = attention.plan(view, geometry.heads_of_rank(self.tp_size))
         step = ops.start_step(view)
         norms = [*(layer.attention_norm for layer in self.layers), self.final_norm]
         hidden = self.embedding(batch.token_ids)
@@ -73,10 +75,15 @@ class Model:
             normed = ops.add_norm(hidden, self.positions.rows(batch.positions), norms[0])
         for index, layer in enumerate(self.layers):
             query = ops.rotate_and_cache(step, index, layer.qkv(normed), layer.query_norm, layer.key_norm)
-            mixed = attention.attend(plan, index, query, scale, layer.window)
-            normed = ops.add_norm(hidden, layer.output(mixed.flatten(1)), layer.mlp_norm)
-            activated = ops.activate(layer.gate_up(normed), self.geometry.activation)
-            normed = ops.add_norm(hidden, layer.down(activated), norms[index + 1])
+            mixed = layer.output(attention.attend(plan, index, query, scale, layer.window).flatten(1))
+            if layer.attention_out_norm is not None:
+                mixed = ops.norm(mixed, layer.attention_out_norm)
+            normed = ops.add_norm(hidden, mixed, layer.mlp_norm, residual)
+            activated = ops.activate(layer.gate_up(normed), geometry.activation)
+            changed = layer.down(activated)
+            if layer.mlp_out_norm is not None:
+                changed = ops.norm(changed, layer.mlp_out_norm)
+            normed = ops.add_norm(hidden, changed, norms[index + 1], residual)
         return normed
 
     @torch.inference_mode()

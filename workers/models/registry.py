@@ -12,20 +12,37 @@ from ..checkpoint.hf_config import (
     eos_token_ids,
     read_architectures,
     read_hf_config,
-    rope_of,
 )
 from .families.family import Family
+from .families.gemma import GEMMA
+from .families.gemma3 import GEMMA3
 from .families.gpt2 import GPT2
 from .families.gpt_bigcode import GPT_BIGCODE
+from .families.granite import GRANITE
 from .families.llama import LLAMA
 from .families.mistral import MISTRAL
 from .families.opt import OPT
 from .families.phi3 import PHI3
 from .families.qwen2 import QWEN2
 from .families.qwen3 import QWEN3
+from .families.smollm3 import SMOLLM3
 from .families.starcoder2 import STARCODER2
 
-FAMILIES = (LLAMA, MISTRAL, QWEN2, QWEN3, PHI3, STARCODER2, OPT, GPT2, GPT_BIGCODE)
+FAMILIES = (
+    LLAMA,
+    MISTRAL,
+    QWEN2,
+    QWEN3,
+    PHI3,
+    GEMMA,
+    GEMMA3,
+    GRANITE,
+    SMOLLM3,
+    STARCODER2,
+    OPT,
+    GPT2,
+    GPT_BIGCODE,
+)
 
 
 def family_of(architectures: list[str]) -> Family:
@@ -52,6 +69,8 @@ def read_geometry(folder: Path, wanted_dtype: str = "auto") -> tuple[Family, Geo
     windows = family.sliding_windows(config)
     if len(windows) != config.num_hidden_layers:
         raise ConfigError(f"layer_types names {len(windows)} layers, but the model has {config.num_hidden_layers}")
+    ropes = (RopeScaling("none"),) * len(windows) if has_learned_positions else family.ropes(config)
+    dtype = dtype_of(config, wanted_dtype)
     return family, Geometry(
         family=family.name,
         num_layers=config.num_hidden_layers,
@@ -64,7 +83,8 @@ def read_geometry(folder: Path, wanted_dtype: str = "auto") -> tuple[Family, Geo
         norm=family.norm,
         norm_eps=config.rms_norm_eps,
         activation=activation_of(config, is_gated=family.is_gated),
-        rope=RopeScaling("none") if has_learned_positions else rope_of(config),
+        ropes=ropes,
+        multipliers=family.multipliers(config, dtype),
         learned_positions=has_learned_positions,
         max_position_embeddings=config.max_position_embeddings,
         sliding_windows=windows,
@@ -74,7 +94,7 @@ def read_geometry(folder: Path, wanted_dtype: str = "auto") -> tuple[Family, Geo
         mlp_bias=biases.mlp,
         qk_norm=family.qk_norm,
         eos_token_ids=eos_token_ids(folder, config),
-        dtype=dtype_of(config, wanted_dtype),
+        dtype=dtype,
     )
 
 

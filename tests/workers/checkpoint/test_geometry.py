@@ -26,6 +26,9 @@ PLAIN = {
 OPT = {"architectures": ["OPTForCausalLM"], "ffn_dim": 96, "word_embed_proj_dim": 64, "activation_function": "relu"}
 GPT2 = {"architectures": ["GPT2LMHeadModel"], "n_embd": 64, "n_layer": 2, "n_head": 8, "n_positions": 128}
 
+GEMMA3 = {"architectures": ["Gemma3ForCausalLM"], "query_pre_attn_scalar": 24, "sliding_window": 16}
+SMOLLM3 = {"architectures": ["SmolLM3ForCausalLM"]}
+
 
 def geometry(folder, **changes):
     (folder / "config.json").write_text(json.dumps({**PLAIN, **changes}))
@@ -38,7 +41,7 @@ def test_both_spellings_of_rope_mean_the_same(tmp_path):
     new = geometry(tmp_path, rope_parameters={"rope_type": "llama3", "rope_theta": 5e5, **scaling})
     old = geometry(tmp_path, rope_theta=5e5, rope_scaling={"rope_type": "llama3", **scaling})
     older = geometry(tmp_path, rope_theta=5e5, rope_scaling={"type": "llama3", **scaling})
-    assert new.rope == old.rope == older.rope == expected
+    assert new.ropes == old.ropes == older.ropes == (expected,) * 2
 
 
 def test_both_spellings_of_dtype_mean_the_same(tmp_path):
@@ -60,6 +63,25 @@ def test_gpt2_has_names_of_its_own(tmp_path):
     assert (found.max_position_embeddings, found.norm, found.learned_positions) == (128, "layer", True)
     assert found.activation == Activation("gelu_tanh", is_gated=False)
     assert found.tie_word_embeddings
+
+
+def test_layers_of_gemma3_slide_and_turn_by_kind(tmp_path):
+    long, local = RopeScaling("linear", 1e6, 8.0, 256), RopeScaling("default", 1e4, 1.0, 256)
+    linear = {"rope_type": "linear", "factor": 8.0}
+    old = geometry(tmp_path, **GEMMA3, num_hidden_layers=7, rope_theta=1e6, rope_scaling=linear)
+    assert old.sliding_windows == (16, 16, 16, 16, 16, 0, 16)
+    assert old.ropes == (local,) * 5 + (long, local)
+    by_kind = {"full_attention": {**linear, "rope_theta": 1e6}, "sliding_attention": {"rope_theta": 1e4}}
+    kinds = ["sliding_attention", "full_attention"]
+    assert geometry(tmp_path, **GEMMA3, rope_parameters=by_kind, layer_types=kinds).ropes == (local, long)
+    assert old.scale == 24**-0.5
+    assert old.activation == Activation("gelu_tanh")
+    assert (old.multipliers.embedding, old.norm, old.head_dim) == (8.0, "rms_less_1", 256)
+
+
+def test_every_fourth_layer_of_smollm3_is_not_turned(tmp_path):
+    kinds = [rope.kind for rope in geometry(tmp_path, **SMOLLM3, num_hidden_layers=5).ropes]
+    assert kinds == ["default", "default", "default", "none", "default"]
 
 
 def test_end_tokens_come_from_the_generation_config_first(tmp_path):
@@ -97,6 +119,9 @@ def test_windows_follow_each_familys_own_rule(tmp_path):
         (OPT | {"word_embed_proj_dim": 32}, "word_embed_proj_dim=32 is not supported for OPT; only 64"),
         (GPT2 | {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx=True is not supported"),
         (GPT2 | {"n_embd": "big"}, "hidden_size"),
+        (GEMMA3 | {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping=50.0 is not supported for Gemma 3"),
+        (GEMMA3 | {"query_pre_attn_scalar": 0}, "query_pre_attn_scalar=0 must be a number above 0"),
+        (SMOLLM3 | {"no_rope_layers": [1, 1, 0]}, "no_rope_layers has 3 entries, but the model 2 layers"),
         (GPT2 | {"architectures": ["GPTBigCodeForCausalLM"], "multi_query": False}, "multi_query=False is not supp"),
         ({"rope_scaling": {"rope_type": "longrope"}}, "rope type 'longrope' is not supported"),
         ({"rope_scaling": {"rope_type": "linear"}}, "needs a factor"),
@@ -119,7 +144,7 @@ def test_an_unsupported_configuration_is_refused_by_name(tmp_path, changes, comp
         ("MptForCausalLM", {"d_model": 64, "n_layers": 2, "n_heads": 8}),
         ("BloomForCausalLM", {"n_embed": 64, "n_layer": 2, "n_head": 8}),
         ("Mamba2ForCausalLM", {"state_size": 16, "hidden_size": 64, "hidden_act": "silu"}),
-        ("Gemma3ForCausalLM", PLAIN | {"hidden_act": "gelu_pytorch_tanh", "query_pre_attn_scalar": 64}),
+        ("Gemma2ForCausalLM", PLAIN | {"hidden_act": "gelu_pytorch_tanh", "query_pre_attn_scalar": 64}),
     ],
 )
 def test_another_architecture_is_refused_as_such_whatever_fields_it_has_or_lacks(tmp_path, architecture, fields):

@@ -102,7 +102,20 @@ def test_ranks_together_have_the_bits_of_one(options, isa, tmp_path):
 
 @pytest.mark.parametrize("size", [2, 4])
 @pytest.mark.parametrize(
-    "variant", ["llama-linear-biased", "qwen3", "llama-multi-query", "opt", "gpt2", "phi3", "starcoder2", "gpt-bigcode"]
+    "variant",
+    [
+        "llama-linear-biased",
+        "qwen3",
+        "llama-multi-query",
+        "opt",
+        "gpt2",
+        "phi3",
+        "starcoder2",
+        "gpt-bigcode",
+        "gemma3",
+        "granite",
+        "smollm3",
+    ],
 )
 def test_biases_norms_and_shared_kv_heads_change_no_bit(variant, size, tmp_path, make_pool):
     pools = [make_pool() for _ in range(size)]

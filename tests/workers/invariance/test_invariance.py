@@ -130,6 +130,8 @@ def test_torchs_own_silu_is_not_invariant():
         ("gpt2", "bfloat16", "torch"),
         ("opt-untied-gelu", "bfloat16", "kernels"),
         ("gpt2", "float16", "kernels"),
+        ("gemma3", "bfloat16", "kernels"),
+        ("granite", "bfloat16", "torch"),
     ],
     ids=lambda p: "-".join(p),
 )

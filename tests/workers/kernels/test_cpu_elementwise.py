@@ -6,7 +6,7 @@ from torch.nn import functional
 
 from paged_serve.workers.checkpoint.geometry import Activation, RopeScaling
 from paged_serve.workers.kernels.cpu.attention import cached
-from paged_serve.workers.kernels.cpu.elementwise import activate, rotate_and_cache
+from paged_serve.workers.kernels.cpu.elementwise import activate, normalise, rotate_and_cache
 from paged_serve.workers.layers.activation import activated
 from paged_serve.workers.layers.rotary import Rotary
 
@@ -72,6 +72,17 @@ def test_a_residual_is_added_in_place_before_the_norm(cpu_pools, dtype):
     normed = rms_norm(cpu_pools[1], hidden, weight, 1e-6, delta)
     assert torch.equal(hidden, expected)
     assert torch.equal(normed, rms_norm(cpu_pools[0], expected, weight, 1e-6))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_a_residual_may_be_scaled_and_be_the_norms_own_result(cpu_pools, dtype):
+    hidden, delta, weight = random(70, 130, dtype=dtype), random(70, 130, dtype=dtype, seed=1), random(130, seed=2)
+    expected = (hidden.float() + delta.float() * 0.22).to(dtype)
+    for pool in cpu_pools:
+        summed, place = hidden.clone(), delta.clone()
+        found = normalise(pool, summed, weight, None, 1e-6, is_centred=False, delta=place, multiplier=0.22, out=place)
+        assert torch.equal(summed, expected)
+        assert torch.equal(found, rms_norm(pool, expected, weight, 1e-6))
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

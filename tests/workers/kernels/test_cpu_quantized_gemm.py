@@ -182,6 +182,7 @@ def test_rows_of_a_packed_table_are_what_was_packed(cpu_pools, inputs):
         expected = torch.where(inside.unsqueeze(1), table[ids.where(inside, 0)], 0.0)
         for pool in cpu_pools:
             assert torch.equal(embed_rows(pool, ids, packed, torch.float32), expected)
+            assert torch.equal(embed_rows(pool, ids, packed, torch.float32, multiplier=3.5), expected * 3.5)
             for dtype in HALVES:
                 assert torch.equal(embed_rows(pool, ids, packed, dtype), expected.to(dtype))
 

@@ -38,7 +38,7 @@ class CpuBackend:
     def __init__(self, pool: Pool):
         self._pool = pool
         self._buffers = Buffers()
-        self._rotary: Rotary | None = None
+        self._rotaries: dict[Rotary, None] = {}
 
     def accepted(self, weight: Weight, dtype: torch.dtype) -> Weight:
         """Weight-only products are those of 4 bits with rows of 16 bits; of fp8 there are none."""
@@ -71,16 +71,16 @@ class CpuBackend:
     def head(self, weight: Weight) -> Linear:
         return PackedHead(self._pool, self._buffers, self.packed(weight))
 
-    def table(self, weight: Weight, of: str = "tokens") -> Table:
+    def table(self, weight: Weight, of: str = "tokens", multiplier: float = 1.0) -> Table:
         table = self.packed(weight)
-        return PackedTable(self._pool, self._buffers, table, ROW_DTYPES[table.format][0], of)
+        return PackedTable(self._pool, self._buffers, table, ROW_DTYPES[table.format][0], multiplier, of)
 
-    def tied_table(self, weight: Weight) -> TiedTable:
+    def tied_table(self, weight: Weight, multiplier: float = 1.0) -> TiedTable:
         table = self.packed(weight)
-        return TiedPackedTable(self._pool, self._buffers, table, ROW_DTYPES[table.format][0])
+        return TiedPackedTable(self._pool, self._buffers, table, ROW_DTYPES[table.format][0], multiplier)
 
     def ops(self, heads: HeadLayout) -> Ops:
-        self._rotary = heads.rotary
+        self._rotaries = dict.fromkeys(heads.rotaries)
         return CpuOps(self._pool, self._buffers, heads)
 
     def attention(self, heads: HeadLayout) -> AttentionBackend:
@@ -99,10 +99,10 @@ class CpuBackend:
 
     def _places(self, batch: InputBatch) -> tuple[int, ...]:
         """Where everything lies that a step of `batch` reads and writes, but for weights and cache, which stay."""
-        assert self._rotary is not None, "a step before the model"
+        assert self._rotaries, "a step before the model"
         tokens = batch.token_ids, batch.positions, batch.slots
         requests = batch.row_starts, batch.kv_lens, batch.block_tables
-        tensors = (*tokens, *requests, self._rotary.table(batch.longest))
+        tensors = (*tokens, *requests, *(rotary.table(batch.longest) for rotary in self._rotaries))
         return self._buffers.version, *(tensor.data_ptr() for tensor in tensors)
 
 

@@ -18,13 +18,13 @@ class CpuOps:
         self._heads = heads
 
     def start_step(self, view: CacheView) -> KernelStep:
-        return KernelStep(view, self._heads.rotary.table(view.longest))
+        return KernelStep(view, tuple(rotary.table(view.longest) for rotary in self._heads.rotaries))
 
     def norm(self, hidden: Tensor, norm: Norm) -> Tensor:
-        return self._normalise(hidden, None, norm)
+        return self._normalise(hidden, None, 1.0, norm)
 
-    def add_norm(self, hidden: Tensor, delta: Tensor, norm: Norm) -> Tensor:
-        return self._normalise(hidden, delta, norm)
+    def add_norm(self, hidden: Tensor, delta: Tensor, norm: Norm, multiplier: float = 1.0) -> Tensor:
+        return self._normalise(hidden, delta, multiplier, norm)
 
     def rotate_and_cache(
         self, step: KernelStep, layer: int, projected: Tensor, query_norm: RMSNorm | None, key_norm: RMSNorm | None
@@ -34,7 +34,7 @@ class CpuOps:
         return rotate_and_cache(
             self._pool,
             projected,
-            step.angles,
+            step.angles[layer],
             step.view,
             layer,
             query.view(-1, heads.num_heads, heads.head_dim),
@@ -47,7 +47,16 @@ class CpuOps:
         out = self._buffers.take("activated", len(x), activation.outputs(x.shape[1]), x.dtype)
         return activate(self._pool, x, activation, out)
 
-    def _normalise(self, hidden: Tensor, delta: Tensor | None, norm: Norm) -> Tensor:
+    def _normalise(self, hidden: Tensor, delta: Tensor | None, multiplier: float, norm: Norm) -> Tensor:
         out = self._buffers.take("normed", len(hidden), hidden.shape[1], hidden.dtype)
-        held = norm.weight, norm.bias, norm.eps
-        return normalise(self._pool, hidden, *held, is_centred=norm.is_centred, delta=delta, out=out)
+        return normalise(
+            self._pool,
+            hidden,
+            norm.weight,
+            norm.bias,
+            norm.eps,
+            is_centred=norm.is_centred,
+            delta=delta,
+            multiplier=multiplier,
+            out=out,
+        )

@@ -69,9 +69,18 @@ class PackedHead:
 class PackedTable:
     """Rows by number, of packed weights."""
 
-    def __init__(self, pool: Pool, buffers: Buffers, weight: PackedWeight, dtype: torch.dtype, of: str = "tokens"):
+    def __init__(
+        self,
+        pool: Pool,
+        buffers: Buffers,
+        weight: PackedWeight,
+        dtype: torch.dtype,
+        multiplier: float = 1.0,
+        of: str = "tokens",
+    ):
         self.weight = weight
         self.num_rows = weight.outputs
+        self._multiplier = multiplier
         self._of = of
         self._pool = pool
         self._buffers = buffers
@@ -79,12 +88,12 @@ class PackedTable:
 
     def rows(self, indices: Tensor) -> Tensor:
         out = self._buffers.take(f"rows of {self._of}", len(indices), self.weight.inputs, self._dtype)
-        return embed_rows(self._pool, indices, self.weight, out=out)
+        return embed_rows(self._pool, indices, self.weight, out=out, multiplier=self._multiplier)
 
 
 class TiedPackedTable(PackedTable, PackedHead):
     """The embedding and the output head from one copy."""
 
-    def __init__(self, pool: Pool, buffers: Buffers, weight: PackedWeight, dtype: torch.dtype):
-        PackedTable.__init__(self, pool, buffers, weight, dtype)
+    def __init__(self, pool: Pool, buffers: Buffers, weight: PackedWeight, dtype: torch.dtype, multiplier: float = 1.0):
+        PackedTable.__init__(self, pool, buffers, weight, dtype, multiplier)
         PackedHead.__init__(self, pool, buffers, weight)

@@ -76,13 +76,13 @@ class CudaBackend:
     def head(self, weight: Weight) -> Linear:
         return self.linear(weight)
 
-    def table(self, weight: Weight, of: str = "tokens") -> Table:
+    def table(self, weight: Weight, of: str = "tokens", multiplier: float = 1.0) -> Table:
         assert isinstance(weight, Tensor), type(weight)
-        return TorchTable(weight)
+        return TorchTable(weight, multiplier=multiplier)
 
-    def tied_table(self, weight: Weight) -> TiedTable:
+    def tied_table(self, weight: Weight, multiplier: float = 1.0) -> TiedTable:
         assert isinstance(weight, Tensor), type(weight)
-        return TiedFixedRowsTable(weight)
+        return TiedFixedRowsTable(weight, multiplier)
 
     def ops(self, heads: HeadLayout) -> Ops:
         return CudaOps(self.launcher, heads)
@@ -94,8 +94,8 @@ class CudaBackend:
 class TiedFixedRowsTable(TorchTable):
     """The embedding and the output head from one copy."""
 
-    def __init__(self, weight: Tensor):
-        super().__init__(weight)
+    def __init__(self, weight: Tensor, multiplier: float):
+        super().__init__(weight, multiplier=multiplier)
         self._head = FixedRowsLinear(weight)
 
     def __call__(self, x: Tensor) -> Tensor:

@@ -21,14 +21,16 @@ class CudaOps:
         self._heads = heads
 
     def start_step(self, view: CacheView) -> KernelStep:
-        return KernelStep(view, self._heads.rotary.table(view.longest))
+        return KernelStep(view, tuple(rotary.table(view.longest) for rotary in self._heads.rotaries))
 
     def norm(self, hidden: Tensor, norm: Norm) -> Tensor:
         assert isinstance(norm, RMSNorm), "`computes` has said no"
         return rms_norm(self._launcher, hidden, norm.weight, norm.eps, None, empty_rows(hidden, hidden.shape[1]))
 
-    def add_norm(self, hidden: Tensor, delta: Tensor, norm: Norm) -> Tensor:
+    def add_norm(self, hidden: Tensor, delta: Tensor, norm: Norm, multiplier: float = 1.0) -> Tensor:
         assert isinstance(norm, RMSNorm), "`computes` has said no"
+        if multiplier != 1.0:
+            delta = delta * multiplier
         return rms_norm(self._launcher, hidden, norm.weight, norm.eps, delta, empty_rows(hidden, hidden.shape[1]))
 
     def rotate_and_cache(
@@ -38,7 +40,7 @@ class CudaOps:
         return rotate_and_cache(
             self._launcher,
             projected,
-            step.angles,
+            step.angles[layer],
             step.view,
             layer,
             projected.new_empty((len(projected), heads.num_heads, heads.head_dim)),

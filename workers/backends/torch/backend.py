@@ -52,12 +52,12 @@ class TorchBackend:
     def head(self, weight: Weight) -> Linear:
         return self.linear(weight)
 
-    def table(self, weight: Weight, of: str = "tokens") -> Table:
-        return self.tied_table(weight)
+    def table(self, weight: Weight, of: str = "tokens", multiplier: float = 1.0) -> Table:
+        return self.tied_table(weight, multiplier)
 
-    def tied_table(self, weight: Weight) -> TiedTable:
+    def tied_table(self, weight: Weight, multiplier: float = 1.0) -> TiedTable:
         assert isinstance(weight, Tensor), "not accepted"
-        return TorchTable(weight, self._product)
+        return TorchTable(weight, self._product, multiplier)
 
     def ops(self, heads: HeadLayout) -> Ops:
         return TorchOps(heads)

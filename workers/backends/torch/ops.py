@@ -16,11 +16,11 @@ from ...layers.rotary import rotate
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TorchStep:
-    """The angles of a step's tokens, and where their keys and values go."""
+    """The angles of a step's tokens, of each layer, and where their keys and values go."""
 
     cache: KVCache
-    cosine: Tensor  # [tokens, 1, head_dim / 2] float32
-    sine: Tensor
+    cosines: tuple[Tensor, ...]  # [tokens, 1, head_dim / 2] float32
+    sines: tuple[Tensor, ...]
     cached: Tensor | slice  # those tokens whose keys and values are kept: all but padding
     blocks: Tensor  # [cached tokens] i64
     offsets: Tensor  # [cached tokens] i64, within the block
@@ -32,18 +32,24 @@ class TorchOps:
 
     def start_step(self, view: CacheView) -> TorchStep:
         cache = view.cache
-        cosine, sine = self._heads.rotary.table(view.longest)[view.positions].unsqueeze(1).chunk(2, dim=-1)
+        turns = {
+            rotary: rotary.table(view.longest)[view.positions].unsqueeze(1).chunk(2, dim=-1)
+            for rotary in self._heads.rotaries
+        }
+        cosines, sines = zip(*(turns[rotary] for rotary in self._heads.rotaries), strict=True)
         is_kept = view.slots >= 0
         cached = slice(None) if bool(is_kept.all()) else is_kept.nonzero()[:, 0]
         slots = view.slots[cached]
         blocks = torch.div(slots, cache.block_size, rounding_mode="floor")
-        return TorchStep(cache, cosine, sine, cached, blocks, slots - blocks * cache.block_size)
+        return TorchStep(cache, cosines, sines, cached, blocks, slots - blocks * cache.block_size)
 
     def norm(self, hidden: Tensor, norm: Norm) -> Tensor:
         return norm(hidden)
 
-    def add_norm(self, hidden: Tensor, delta: Tensor, norm: Norm) -> Tensor:
-        return norm(hidden.add_(delta))
+    def add_norm(self, hidden: Tensor, delta: Tensor, norm: Norm, multiplier: float = 1.0) -> Tensor:
+        if multiplier == 1.0:
+            return norm(hidden.add_(delta))
+        return norm(hidden.copy_(hidden.float() + delta.float() * multiplier))
 
     def rotate_and_cache(
         self, step: TorchStep, layer: int, projected: Tensor, query_norm: RMSNorm | None, key_norm: RMSNorm | None
@@ -54,9 +60,10 @@ class TorchOps:
         if query_norm is not None and key_norm is not None:
             query, key = query_norm(query), key_norm(key)
         cache, cached = step.cache, step.cached
-        cache.keys[layer].transpose(1, 2)[step.blocks, step.offsets] = rotate(key, step.cosine, step.sine)[cached]
+        turn = step.cosines[layer], step.sines[layer]
+        cache.keys[layer].transpose(1, 2)[step.blocks, step.offsets] = rotate(key, *turn)[cached]
         cache.values[layer].transpose(1, 2)[step.blocks, step.offsets] = value[cached]
-        return rotate(query, step.cosine, step.sine)
+        return rotate(query, *turn)
 
     def activate(self, x: Tensor, activation: Activation) -> Tensor:
         return activated(x, activation)

@@ -24,10 +24,12 @@ def normalise(
     *,
     is_centred: bool,
     delta: Tensor | None = None,
+    multiplier: float = 1.0,
     out: Tensor | None = None,
 ) -> Tensor:
-    """Adds `delta` to `hidden` in place, if there is one; `hidden` [rows, size] to mean 0, if it is to be centred, and
-    to unit mean square, times `weight`, plus `bias`.
+    """Adds `multiplier` times `delta`, if there is one, to `hidden` in place; `hidden` [rows, size] normalised.
+
+    That is: to mean 0, if it is to be centred, and to unit mean square, then times `weight`, plus `bias`.
 
     `weight` and `bias` [size] are float32, the rest of one dtype and contiguous.
     """
@@ -36,7 +38,7 @@ def normalise(
     _check(hidden.dtype, (rows, size), hidden, out, delta)
     _check(torch.float32, (size,), weight, bias)
     pointers = map(_pointer, (out, hidden, delta, weight, bias))
-    fields = NORM(*pointers, rows, size, eps, is_centred, DTYPE_CODES[hidden.dtype])
+    fields = NORM(*pointers, rows, size, eps, multiplier, is_centred, DTYPE_CODES[hidden.dtype])
     pool.functions["norm"](pool.handle, fields)
     return out
 

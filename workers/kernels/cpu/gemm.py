@@ -131,8 +131,11 @@ def embed_rows(
     table: PackedWeight,
     out_dtype: torch.dtype = torch.bfloat16,
     out: Tensor | None = None,
+    multiplier: float = 1.0,
 ) -> Tensor:
     """Rows `ids` [n] int64 of a packed bf16, fp16, fp32 or int8 table, [n, inputs]; zeros for an id outside of it.
+
+    Each times `multiplier`.
 
     They go to `out` or to a new tensor of `out_dtype`.
     """
@@ -143,7 +146,7 @@ def embed_rows(
     ids = ids.contiguous()
     pointers = out.data_ptr(), ids.data_ptr(), table.data.data_ptr(), _pointer(table.scales)
     sizes = len(ids), table.outputs, table.inputs, DTYPE_CODES[out.dtype]
-    pool.functions[f"embed_{table.format}"](pool.handle, EMBED(*pointers, out.stride(0), *sizes))
+    pool.functions[f"embed_{table.format}"](pool.handle, EMBED(*pointers, out.stride(0), *sizes, multiplier))
     return out
 
 

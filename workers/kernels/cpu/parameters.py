@@ -51,6 +51,7 @@ class EmbedParams(ctypes.Structure):
         *((name, c_void_p) for name in ("y", "ids", "table", "scales")),
         ("y_stride", c_int64),
         *((name, c_int32) for name in ("rows", "outputs", "inputs", "y_dtype")),
+        ("multiplier", c_float),
     )
 
 
@@ -58,7 +59,7 @@ class NormParams(ctypes.Structure):
     _fields_ = (
         *((name, c_void_p) for name in ("out", "hidden", "delta", "weight", "bias")),
         *((name, c_int32) for name in ("rows", "size")),
-        ("eps", c_float),
+        *((name, c_float) for name in ("eps", "multiplier")),
         *((name, c_int32) for name in ("is_centred", "dtype")),
     )
 

@@ -4,7 +4,10 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
-from ...checkpoint.hf_config import HFConfig
+import torch
+
+from ...checkpoint.geometry import Multipliers, RopeScaling
+from ...checkpoint.hf_config import HFConfig, rope_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +30,8 @@ class WeightNames:
     query_norm: str = "model.layers.{}.self_attn.q_norm.weight"
     key_norm: str = "model.layers.{}.self_attn.k_norm.weight"
     gate: str = "model.layers.{}.mlp.gate_proj"
+    attention_out_norm: str = ""  # of what attention adds; "": there is none
+    mlp_out_norm: str = ""
     up: str = "model.layers.{}.mlp.up_proj"
     down: str = "model.layers.{}.mlp.down_proj"
     positions: str = ""  # of learned ones
@@ -65,6 +70,14 @@ def in_common_names(fields: dict[str, Any]) -> dict[str, Any]:
     return fields
 
 
+def rope_everywhere(config: HFConfig) -> tuple[RopeScaling, ...]:
+    return (rope_of(config),) * config.num_hidden_layers
+
+
+def no_multipliers(_: HFConfig, __: torch.dtype) -> Multipliers:
+    return Multipliers()
+
+
 def full_attention(config: HFConfig) -> tuple[int, ...]:
     return (0,) * config.num_hidden_layers
 
@@ -91,6 +104,8 @@ class Family:
     sliding_windows: Callable[[HFConfig], tuple[int, ...]] = full_attention  # per layer, 0: full attention
     qk_norm: bool = False  # queries and keys are normalised per head before they are rotated
     default_head_dim: int | None = None  # None: hidden_size / num_attention_heads
-    norm: Literal["rms", "layer"] = "rms"
+    norm: Literal["rms", "rms_less_1", "layer"] = "rms"
     is_gated: bool = True  # the feed-forward
+    ropes: Callable[[HFConfig], tuple[RopeScaling, ...]] = rope_everywhere  # per layer
+    multipliers: Callable[[HFConfig, torch.dtype], Multipliers] = no_multipliers
     config: Callable[[dict[str, Any]], dict[str, Any]] = in_common_names  # raises ConfigError for what is not served

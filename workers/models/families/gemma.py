@@ -1,0 +1,38 @@
+"""Gemma 1: as Llama, with norms whose weights are stored less 1 and embeddings times the root of their size."""
+
+import math
+from typing import Any
+
+import torch
+
+from ...checkpoint.geometry import Multipliers
+from ...checkpoint.hf_config import HFConfig
+from .family import Biases, Family
+
+TANH = "gelu_pytorch_tanh"
+
+
+def config(fields: dict[str, Any]) -> dict[str, Any]:
+    """Files of the first release name a gelu that the models were not trained with."""
+    kind = fields.get("hidden_activation") or TANH
+    return {"tie_word_embeddings": True} | fields | {"hidden_act": kind}
+
+
+def biases(config: HFConfig) -> Biases:
+    return Biases(qkv=config.attention_bias, output=config.attention_bias)
+
+
+def multipliers(config: HFConfig, dtype: torch.dtype) -> Multipliers:
+    """The root is rounded to the dtype in which the embeddings are."""
+    return Multipliers(embedding=torch.tensor(math.sqrt(config.hidden_size), dtype=dtype).item())
+
+
+GEMMA = Family(
+    name="gemma",
+    architectures=("GemmaForCausalLM",),
+    biases=biases,
+    default_head_dim=256,
+    norm="rms_less_1",
+    multipliers=multipliers,
+    config=config,
+)

@@ -1,0 +1,16 @@
+"""Granite 3: as Llama, with constants by which embeddings, residuals, scores and logits are scaled."""
+
+import torch
+
+from ...checkpoint.geometry import Multipliers
+from ...checkpoint.hf_config import HFConfig
+from .family import Family
+from .llama import biases
+
+
+def multipliers(config: HFConfig, _: torch.dtype) -> Multipliers:
+    own = config.embedding_multiplier, config.residual_multiplier, 1.0 / config.logits_scaling
+    return Multipliers(*own, config.attention_multiplier or 1.0)
+
+
+GRANITE = Family("granite", ("GraniteForCausalLM",), biases=biases, multipliers=multipliers)

@@ -1,0 +1,32 @@
+"""SmolLM3: as Llama, but the heads of every fourth layer are not turned."""
+
+from typing import Any
+
+from paged_serve.protocol.errors import ConfigError
+
+from ...checkpoint.geometry import RopeScaling
+from ...checkpoint.hf_config import HFConfig, rope_of
+from .family import Family, windows_by_layer_type
+from .llama import biases
+
+
+def config(fields: dict[str, Any]) -> dict[str, Any]:
+    return {"tie_word_embeddings": True, "num_key_value_heads": 4} | fields
+
+
+def ropes(config: HFConfig) -> tuple[RopeScaling, ...]:
+    layers = range(config.num_hidden_layers)
+    turned = config.no_rope_layers or [(layer + 1) % 4 for layer in layers]
+    if len(turned) != len(layers):
+        raise ConfigError(f"config.json: no_rope_layers has {len(turned)} entries, but the model {len(layers)} layers")
+    return tuple(rope_of(config) if is_turned else RopeScaling("none") for is_turned in turned)
+
+
+SMOLLM3 = Family(
+    name="smollm3",
+    architectures=("SmolLM3ForCausalLM",),
+    biases=biases,
+    sliding_windows=windows_by_layer_type,
+    ropes=ropes,
+    config=config,
+)

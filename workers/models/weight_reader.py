@@ -1,0 +1,133 @@
+"""Reads this rank's share of a checkpoint, tensor by tensor, as the backend takes it."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from ..checkpoint.conversion import check_finite, converted
+from ..checkpoint.geometry import Geometry
+from ..checkpoint.matrix_reader import MatrixPart, MatrixReader
+from ..checkpoint.safetensors_files import Checkpoint
+from ..checkpoint.weight_forms import (
+    GroupedWeight,
+    OutputScaledWeight,
+    Weight,
+    float_values,
+    on_device,
+)
+from ..distributed.tensor_parallel import TensorParallelGroup
+from ..layers.backend import Backend, PackingBackend
+from ..quantization.source import MatrixSource
+from .families.family import WeightNames
+from .packed_cache import PackedReader, PackedStore
+
+Span = tuple[int, int]  # rows [start, stop) of a weight
+
+
+class WeightReader:
+    """One load: what was read so far, and which part of each weight is this rank's."""
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        source: MatrixSource,
+        names: WeightNames,
+        geometry: Geometry,
+        group: TensorParallelGroup,
+        backend: Backend,
+        on_progress: Callable[[int, int], None],
+        store: PackedStore | None = None,
+    ):
+        self._checkpoint = checkpoint
+        self._source = source
+        self._names = names
+        self._geometry = geometry
+        self._group = group
+        self._backend = backend
+        self._device = backend.device
+        self._on_progress = on_progress
+        self._store = store  # what was packed before, or takes what is packed now
+        self._loaded_bytes = 0
+
+    def _bias(self, parts: list[tuple[str, int, Span]]) -> Tensor:
+        """One vector for the given spans of several projections."""
+        return self._tensor(f"{parts[0][0]}.bias", lambda: self._read_bias(parts))
+
+    def _read_bias(self, parts: list[tuple[str, int, Span]]) -> Tensor:
+        vector, at = self._empty(sum(stop - start for _, _, (start, stop) in parts)), 0
+        for name, rows, (start, stop) in parts:
+            here = slice(at, at + stop - start)
+            self._read(f"{name}.bias", (rows,), vector[here], 0, start, stop)
+            at = here.stop
+        return vector
+
+    def _weights(self, name: str, read: Callable[[], Sequence[Weight]], *, is_share: bool = False) -> Sequence[Weight]:
+        """What one product takes: as read; with a store packed, now or before."""
+        if self._store is None:
+            return read()
+        backend, num_ranks = self._backend, self._group.size if is_share else None
+        assert isinstance(backend, PackingBackend)
+        weights = self._store.weights(name, lambda: [backend.packed(weight, num_ranks) for weight in read()])
+        self._stored()
+        return weights
+
+    def _tensor(self, name: str, read: Callable[[], Tensor]) -> Tensor:
+        return read() if self._store is None else self._store.tensor(name, read)
+
+    def _stored(self) -> None:
+        if isinstance(self._store, PackedReader):
+            total = self._checkpoint.total_bytes
+            self._on_progress(total * self._store.read_bytes // self._store.total_bytes, total)
+
+    def _matrix(self, reader: MatrixReader, name: str, part: MatrixPart) -> Weight:
+        read = reader.read(name, part)
+        weight, held = self._held(f"{name}.weight", read)
+        self._source.report.count(read, weight)
+        self._loaded(weight.nbytes)
+        return held
+
+    def _held(self, name: str, read: Weight) -> tuple[Weight, Weight]:
+        """`read` as the backend takes it, and the same on the device. Raises ConfigError where it is not finite.
+
+        What the backend packs is looked at there.
+        """
+        if isinstance(read, GroupedWeight | OutputScaledWeight):
+            scales = read.scales
+            check_finite(f"{name} (its scales)", scales, lambda: scales)
+        weight = self._backend.accepted(read, self._geometry.dtype)
+        held = on_device(weight, self._device)
+        if isinstance(held, Tensor):
+            check_finite(name, held, lambda: float_values(read))
+        return weight, held
+
+    def _vector(self, name: str, size: int) -> Tensor:
+        return self._tensor(name, lambda: self._read_vector(name, size))
+
+    def _read_vector(self, name: str, size: int) -> Tensor:
+        vector = self._empty(size)
+        self._read(name, (size,), vector)
+        return vector
+
+    def _even_span(self, rows: int) -> Span:
+        share = rows // self._group.size
+        return self._group.rank * share, (self._group.rank + 1) * share
+
+    def _kv_span(self) -> Span:
+        """With more ranks than KV heads, neighbouring ranks hold the same head."""
+        head_dim, kv_heads = self._geometry.head_dim, self._geometry.num_kv_heads
+        first = self._group.rank * kv_heads // self._group.size
+        return first * head_dim, (first + self._geometry.kv_heads_of_rank(self._group.size)) * head_dim
+
+    def _empty(self, *shape: int) -> Tensor:
+        return torch.empty(shape, dtype=self._geometry.dtype, device=self._device)
+
+    def _read(
+        self, name: str, shape: tuple[int, ...], into: Tensor, dim: int = 0, start: int = 0, stop: int | None = None
+    ) -> None:
+        into.copy_(converted(name, self._checkpoint.read(name, shape, dim, start, stop), into.dtype))
+        self._loaded(into.nbytes)
+
+    def _loaded(self, num_bytes: int) -> None:
+        self._loaded_bytes += num_bytes
+        self._on_progress(self._checkpoint.read_bytes, self._checkpoint.total_bytes)
