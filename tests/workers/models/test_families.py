@@ -70,6 +70,15 @@ def test_half_precision_is_nearer_to_float32_than_transformers_is(variant, dtype
         assert (found - exact).square().mean() < (half_logits - exact).square().mean()
 
 
+@pytest.mark.parametrize("variant", ["gpt2-relu-untied", "phi3"])
+def test_matrices_of_another_layout_are_quantized_on_load(variant, tmp_path, pools):
+    reference(variant, tmp_path)
+    for pool in pools:
+        loops = [PagedLoop(ours(tmp_path, pool=pool, quantization=kind)) for kind in ("auto", "int8")]
+        exact, found = (loop.prefill(loop.row(random_tokens(40))) for loop in loops)
+        assert 0 < (found - exact).norm() < 0.1 * exact.norm()  # another layout: more than 1
+
+
 def test_each_architecture_has_its_line_on_the_page_of_models():
     page = (Path(__file__).parents[3] / "docs/models.md").read_text().partition("## Refused")[0]
     listed = [line.split("`")[1] for line in page.splitlines() if line.startswith("| `")]

@@ -23,6 +23,8 @@ class WeightNames:
     output_head: str = "lm_head.weight"
     attention_norm: str = "model.layers.{}.input_layernorm.weight"
     mlp_norm: str = "model.layers.{}.post_attention_layernorm.weight"
+    attention_out_norm: str = ""  # of what attention adds; "": there is none
+    mlp_out_norm: str = ""
     query: str = "model.layers.{}.self_attn.q_proj"  # projections: ".weight" and ".bias" follow
     key: str = "model.layers.{}.self_attn.k_proj"
     value: str = "model.layers.{}.self_attn.v_proj"
@@ -30,8 +32,6 @@ class WeightNames:
     query_norm: str = "model.layers.{}.self_attn.q_norm.weight"
     key_norm: str = "model.layers.{}.self_attn.k_norm.weight"
     gate: str = "model.layers.{}.mlp.gate_proj"
-    attention_out_norm: str = ""  # of what attention adds; "": there is none
-    mlp_out_norm: str = ""
     up: str = "model.layers.{}.mlp.up_proj"
     down: str = "model.layers.{}.mlp.down_proj"
     positions: str = ""  # of learned ones
