@@ -132,7 +132,7 @@ def reference(variant: str, folder: Path, dtype: torch.dtype = torch.float32, **
             options = {"n_embd": ours["hidden_size"], "n_layer": 3, "n_head": 4, **options}
         config = getattr(transformers, CONFIGS.get(family, f"{family}Config"))(**options, attn_implementation="eager")
         model = getattr(transformers, CLASSES.get(family, f"{family}ForCausalLM"))(config).eval()
-        _randomise(model)
+        randomise(model)
         model.to(dtype).save_pretrained(folder, **save)
     return transformers_model(folder)
 
@@ -147,7 +147,7 @@ def transformers_model(folder: Path, dtype: torch.dtype = torch.float32) -> Any:
         return loaded.eval()
 
 
-def _randomise(model: Any) -> None:
+def randomise(model: Any) -> None:
     """Every parameter matters: norms are not one, biases not zero, logits far apart."""
     generator = torch.Generator().manual_seed(11)
     with torch.no_grad():

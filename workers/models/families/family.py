@@ -6,6 +6,8 @@ from typing import Any, Literal
 
 import torch
 
+from paged_serve.protocol.errors import ConfigError
+
 from ...checkpoint.geometry import Multipliers, RopeScaling
 from ...checkpoint.hf_config import HFConfig, rope_of
 
@@ -64,6 +66,13 @@ def no_biases(_: HFConfig) -> Biases:
 def renamed(fields: dict[str, Any], names: Mapping[str, str], **defaults: Any) -> dict[str, Any]:
     """The fields of a config.json with the common names for its own `names`; null stands for an absent one."""
     return defaults | {names.get(name, name): value for name, value in fields.items() if value is not None}
+
+
+def need(model: str, fields: dict[str, Any], **values: Any) -> None:
+    """Raises ConfigError for a field that is there with another value."""
+    for name, value in values.items():
+        if fields.get(name) not in (None, value):
+            raise ConfigError(f"config.json: {name}={fields[name]} is not supported for {model}; only {value} is")
 
 
 def in_common_names(fields: dict[str, Any]) -> dict[str, Any]:

@@ -10,26 +10,23 @@ from paged_serve.protocol.errors import ConfigError
 from ...checkpoint.geometry import Multipliers, RopeScaling
 from ...checkpoint.hf_config import HFConfig, rope_of
 from . import gemma
-from .family import WeightNames
+from .family import WeightNames, need
 
-FULL_EVERY = 6  # layers
 FULL, SLIDING = "full_attention", "sliding_attention"
 
 
 def config(fields: dict[str, Any]) -> dict[str, Any]:
-    for name in ("attn_logit_softcapping", "final_logit_softcapping", "use_bidirectional_attention"):
-        if fields.get(name):
-            raise ConfigError(f"config.json: {name}={fields[name]} is not supported for Gemma 3")
+    need(
+        "Gemma 3", fields, attn_logit_softcapping=None, final_logit_softcapping=None, use_bidirectional_attention=False
+    )
     found = {"rope_theta": 1e6, "sliding_window": 4096, "query_pre_attn_scalar": 256, "head_dim": 256} | fields
-    scalar = found["query_pre_attn_scalar"]
-    if not isinstance(scalar, int | float) or scalar <= 0:
+    if not isinstance(scalar := found["query_pre_attn_scalar"], int | float) or scalar <= 0:
         raise ConfigError(f"config.json: query_pre_attn_scalar={scalar!r} must be a number above 0")
     return gemma.config(found) | {"attention_multiplier": scalar**-0.5}
 
 
 def kinds(config: HFConfig) -> list[str]:
-    layers = range(config.num_hidden_layers)
-    return config.layer_types or [SLIDING if (layer + 1) % FULL_EVERY else FULL for layer in layers]
+    return config.layer_types or [FULL if layer % 6 == 5 else SLIDING for layer in range(config.num_hidden_layers)]
 
 
 def windows(config: HFConfig) -> tuple[int, ...]:
@@ -37,13 +34,10 @@ def windows(config: HFConfig) -> tuple[int, ...]:
 
 
 def ropes(config: HFConfig) -> tuple[RopeScaling, ...]:
-    local = {"rope_theta": config.rope_local_base_freq}
-    given = config.rope_parameters or {}
-    if FULL in given or SLIDING in given:
-        by_kind = {FULL: given.get(FULL) or {}, SLIDING: given.get(SLIDING) or local}
-    else:
-        by_kind = {FULL: given or config.rope_scaling or {}, SLIDING: local}
-    of_kind = {kind: rope_of(config, parameters) for kind, parameters in by_kind.items()}
+    given = config.rope_parameters or {}  # by kind of layer, or in older files of those that do not slide
+    full = given.get(FULL) or ({} if SLIDING in given else given or config.rope_scaling or {})
+    sliding = given.get(SLIDING) or {"rope_theta": config.rope_local_base_freq}
+    of_kind = {FULL: rope_of(config, full), SLIDING: rope_of(config, sliding)}
     return tuple(of_kind[kind] for kind in kinds(config))
 
 
@@ -51,17 +45,15 @@ def multipliers(config: HFConfig, dtype: torch.dtype) -> Multipliers:
     return replace(gemma.multipliers(config, dtype), scores=config.attention_multiplier)
 
 
-LAYER = "model.layers.{}."
-NAMES = WeightNames(
-    attention_out_norm=f"{LAYER}post_attention_layernorm.weight",
-    mlp_norm=f"{LAYER}pre_feedforward_layernorm.weight",
-    mlp_out_norm=f"{LAYER}post_feedforward_layernorm.weight",
-)
 GEMMA3 = replace(
     gemma.GEMMA,
     name="gemma3",
     architectures=("Gemma3ForCausalLM",),
-    weight_names=NAMES,
+    weight_names=WeightNames(
+        attention_out_norm="model.layers.{}.post_attention_layernorm.weight",
+        mlp_norm="model.layers.{}.pre_feedforward_layernorm.weight",
+        mlp_out_norm="model.layers.{}.post_feedforward_layernorm.weight",
+    ),
     sliding_windows=windows,
     qk_norm=True,
     ropes=ropes,

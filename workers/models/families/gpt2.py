@@ -2,10 +2,8 @@
 
 from typing import Any
 
-from paged_serve.protocol.errors import ConfigError
-
 from ...checkpoint.hf_config import HFConfig
-from .family import Biases, Family, WeightNames, renamed
+from .family import Biases, Family, WeightNames, need, renamed
 
 FIELDS = {
     "n_embd": "hidden_size",
@@ -23,9 +21,7 @@ def config(fields: dict[str, Any]) -> dict[str, Any]:
     found["num_key_value_heads"] = None  # it has none to share, whatever config.json says
     if isinstance(size := found.get("hidden_size"), int):
         found.setdefault("intermediate_size", 4 * size)
-    for name, needed in (("scale_attn_weights", True), ("scale_attn_by_inverse_layer_idx", False)):
-        if found.get(name, needed) is not needed:
-            raise ConfigError(f"config.json: {name}={not needed} is not supported for GPT-2; only {needed} is")
+    need("GPT-2", found, scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False)
     return found
 
 

@@ -3,15 +3,12 @@
 from dataclasses import replace
 from typing import Any
 
-from paged_serve.protocol.errors import ConfigError
-
 from . import gpt2
-from .family import Family
+from .family import Family, need
 
 
 def config(fields: dict[str, Any]) -> dict[str, Any]:
-    if fields.get("multi_query", True) is not True:
-        raise ConfigError("config.json: multi_query=False is not supported for GPT-BigCode; only True is")
+    need("GPT-BigCode", fields, multi_query=True)
     found = gpt2.config({"activation_function": "gelu_pytorch_tanh"} | fields)
     return found | {"num_key_value_heads": 1}
 

@@ -2,10 +2,8 @@
 
 from typing import Any
 
-from paged_serve.protocol.errors import ConfigError
-
 from ...checkpoint.hf_config import HFConfig
-from .family import Biases, Family, WeightNames, renamed
+from .family import Biases, Family, WeightNames, need, renamed
 
 FIELDS = {"ffn_dim": "intermediate_size", "activation_function": "hidden_act"}
 NEEDED = {
@@ -19,10 +17,7 @@ NEEDED = {
 def config(fields: dict[str, Any]) -> dict[str, Any]:
     found = renamed(fields, FIELDS, hidden_act="relu", rms_norm_eps=1e-5, tie_word_embeddings=True)
     found["num_key_value_heads"] = None  # it has none to share, whatever config.json says
-    needed = NEEDED | {"word_embed_proj_dim": found.get("hidden_size")}
-    for name, value in needed.items():
-        if found.get(name, value) != value:
-            raise ConfigError(f"config.json: {name}={found[name]} is not supported for OPT; only {value} is here")
+    need("OPT", found, **NEEDED, word_embed_proj_dim=found.get("hidden_size"))
     return found
 
 
