@@ -82,7 +82,8 @@ class StreamTable:
             received if any(received) else (),
             terms.tenant,
             terms.weight,
-            max(request.expires_at - now, MIN_TTL_S) if request.may_expire else 0.0,
+            # never more than was asked for, which the difference of two rounded times may be
+            min(terms.timeout_s, max(request.expires_at - now, MIN_TTL_S)) if request.may_expire else 0.0,
             isolation_tokens,
         )
 

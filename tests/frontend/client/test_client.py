@@ -75,7 +75,7 @@ def test_the_request_carries_every_argument(run_dir, start_core):
         list(client.submit(PROMPT, params, **terms))
     (request,) = core.all(EngineCoreRequest)
     assert (request.tenant, request.weight) == ("t", 0.5)
-    assert 0 < request.ttl_s < 60.001  # a difference of times, each rounded
+    assert 0 < request.ttl_s <= 60
     assert list(unpack_ids(request.prompt_token_ids)) == PROMPT
     assert (request.sampling_params, request.priority, request.cache_salt) == (params, -3, "tenant")
     assert request.resume_token_ids == ()
