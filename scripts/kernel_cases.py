@@ -187,18 +187,8 @@ def sampling_cases(pool: Pool, rows: int) -> Iterator[Case]:
     def draw(top_k: int, top_p: float) -> Callable[[], object]:
         columns = np.full(rows, 0.8, np.float32), np.full(rows, -np.inf, np.float32)
         cuts = np.full(rows, top_k), np.full(rows, top_p)
-        return partial(
-            draw_tokens,
-            pool,
-            logits,
-            every,
-            every,
-            *columns,
-            *cuts,
-            rng.random(rows),
-            np.full(rows, 2.0),
-            [None] * rows,
-        )
+        numbers = rng.random(rows), np.full(rows, 2.0)  # no XTC
+        return partial(draw_tokens, pool, logits, every, every, *columns, *cuts, *numbers, ())
 
     yield Case("sampling greedy", shape, partial(scan_logits, pool, logits), logits.nbytes)
     yield Case("sampling temperature", shape, draw(0, 1.0), logits.nbytes)

@@ -37,6 +37,7 @@ class SamplingColumns:
         self.logprobs = np.full(num_rows, NO_LOGPROBS, np.int64)
         self.logprob_tokens: list[NDArray[np.int64] | None] = [None] * num_rows  # those named, in place of the best
         self.adjusted = np.zeros(num_rows, np.bool_)  # has one of what follows
+        self.has_rules = np.zeros(num_rows, np.bool_)  # changes its logits by more than a mask
         self.penalties: list[Penalties | None] = [None] * num_rows
         self.repetitions: list[Repetitions | None] = [None] * num_rows
         self.constraints: list[Constraints | None] = [None] * num_rows
@@ -76,8 +77,9 @@ class SamplingColumns:
         self.grammars[row] = None
         if params.grammar is not None and self._grammars is not None:
             self.grammars[row] = self._grammars.prepare(params.grammar, output)
-        rare = (self.penalties, self.repetitions, self.constraints, self.grammars, self.reasonings)
-        self.adjusted[row] = any(each[row] is not None for each in rare)
+        rules = (self.penalties, self.repetitions, self.constraints)
+        self.has_rules[row] = any(each[row] is not None for each in rules)
+        self.adjusted[row] = self.has_rules[row] or self.grammars[row] is not None or self.reasonings[row] is not None
         self._random_block[row] = -1
 
     def append(self, rows: NDArray[np.int64], token_ids: NDArray[np.int64]) -> None:
@@ -103,11 +105,6 @@ class SamplingColumns:
         if grammar is not None:
             return grammar.bits
         return None if constraints is None else constraints.allowed
-
-    def has_rules(self, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Which of `rows` [n] change their logits by more than a mask; [n]."""
-        rules = self.constraints, self.penalties, self.repetitions
-        return np.array([any(each[row] is not None for each in rules) for row in rows.tolist()], np.bool_)
 
     def start_masks(self, rows: NDArray[np.int64]) -> None:
         """Begin to compute what the grammars of `rows` allow next; their tokens must be known."""

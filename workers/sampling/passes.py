@@ -40,7 +40,8 @@ class Passes(Protocol):
         """A token for each of the logits' rows at `indices`; what follows them is theirs.
 
         Some logit of a row is finite, the others may be -infinity. Where there is a mask, as in `mask`, the token is
-        among those that it allows, and `best` means nothing; the logits stay as they are.
+        among those that it allows, and `best` means nothing; the logits stay as they are. No `masks` at all: no row has
+        one.
         """
         ...
 

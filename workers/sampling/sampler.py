@@ -60,14 +60,14 @@ class Sampler:
             masks, failures = _masks(adjusted, rows, columns)
             bad[list(failures)] = True
             bad[[index for index, mask in masks.items() if not mask.any()]] = True
-            is_drawn = ~(columns.greedy[rows[adjusted]] | columns.has_rules(rows[adjusted]))
+            is_drawn = ~(columns.greedy[rows[adjusted]] | columns.has_rules[rows[adjusted]])
             self._adjust_now(host, best, bad, adjusted[~is_drawn], masks, rows, state)
         best[bad] = 0
         drawn = np.flatnonzero(~columns.greedy[rows] & ~bad)
         if len(drawn):
             positions = state.next_positions(rows[drawn])
             numbers = columns.random(rows[drawn], positions), columns.exclusions(rows[drawn], positions)
-            held = [masks.get(index) for index in drawn.tolist()]
+            held = [masks.get(index) for index in drawn.tolist()] if masks else ()
             best[drawn] = self._passes.draw(host, best[drawn], drawn, rows[drawn], columns, *numbers, held)
         logprobs = {}
         if len(wanted):
@@ -93,7 +93,7 @@ class Sampler:
         if masked:
             stacked = np.stack([masks.pop(index) for index in masked])
             best[masked] = self._passes.mask(host, np.array(masked), stacked)
-        changed = indices[state.sampling.has_rules(rows[indices])]
+        changed = indices[state.sampling.has_rules[rows[indices]]]
         if len(changed):
             _adjust(host, changed, rows, state)
             best[changed] = self._best(host, changed)

@@ -28,7 +28,7 @@ def apart(logits):
     return wide[:, :vocab_size]
 
 
-def draw(pool, logits, params, uniform, masks=None):
+def draw(pool, logits, params, uniform, masks=()):
     """A token for each row of `logits`, whose parameters are `params` and whose random number is `uniform`.
 
     In each the XTC happens that it asks for.
@@ -45,7 +45,7 @@ def draw(pool, logits, params, uniform, masks=None):
         np.array([one.top_p for one in params]),
         np.asarray(uniform, np.float64),
         np.array([2.0 if one.xtc is None else one.xtc.threshold for one in params]),
-        [None] * count if masks is None else masks,
+        masks,
     )
 
 

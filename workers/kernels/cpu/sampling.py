@@ -52,21 +52,29 @@ def draw_tokens(
 ) -> NDArray[np.int64]:
     """A token for each of the rows `indices` [n] of `logits`, drawn with `uniform` [n] under `exclusions` [n].
 
-    Of a row with a mask of `masks` [n], as in `mask_logits`, it is one that this allows. `rows` [n] are entries in
+    Of a row with a mask of `masks` [n or 0], as in `mask_logits`, it is one that this allows. `rows` [n] are entries in
     the four columns. SamplingColumns describes all of them.
     """
     assert _are(np.int64, indices, rows, top_k)
     assert _are(np.float32, temperature, log_min_p)
     assert _are(np.float64, top_p, uniform, exclusions)
-    assert len(indices) == len(rows) == len(uniform) == len(exclusions) == len(masks)
-    assert all(mask is None or (_are(np.int32, mask) and len(mask) == -(-logits.shape[1] // 32)) for mask in masks)
-    places = np.array([0 if mask is None else mask.ctypes.data for mask in masks], np.uint64)
+    assert len(indices) == len(rows) == len(uniform) == len(exclusions)
+    places = _places(masks, len(indices), logits.shape[1])
     tokens = np.empty(len(indices), np.int64)
     columns = _pointers(temperature, log_min_p, top_k, top_p)
     own = _pointers(uniform, exclusions, places, tokens)
     fields = DRAW(*_pointers(logits, indices, rows), *columns, *own, _stride(logits), len(indices), logits.shape[1])
     pool.functions["draw_tokens"](pool.handle, fields)
     return tokens
+
+
+def _places(masks: Sequence[NDArray[np.int32] | None], count: int, vocab_size: int) -> NDArray[np.uint64]:
+    """Where each mask lies; 0 for none."""
+    if not masks:
+        return np.zeros(count, np.uint64)
+    assert len(masks) == count
+    assert all(mask is None or (_are(np.int32, mask) and len(mask) == -(-vocab_size // 32)) for mask in masks)
+    return np.array([0 if mask is None else mask.ctypes.data for mask in masks], np.uint64)
 
 
 def token_logprobs(
