@@ -79,6 +79,13 @@ def test_layers_of_gemma3_slide_and_turn_by_kind(tmp_path):
     assert (old.multipliers.embedding, old.norm, old.head_dim) == (8.0, "rms_less_1", 256)
 
 
+def test_a_gelu_of_gemma_is_the_one_by_tanh_whatever_its_first_files_say(tmp_path):
+    gemma = {"architectures": ["GemmaForCausalLM"]}
+    for fields in ({}, {"hidden_act": "gelu"}, {"hidden_act": "gelu", "hidden_activation": None}):
+        assert geometry(tmp_path, **gemma, **fields).activation == Activation("gelu_tanh")
+    assert geometry(tmp_path, **gemma, hidden_act="silu").activation == Activation("silu")
+
+
 def test_every_fourth_layer_of_smollm3_is_not_turned(tmp_path):
     kinds = [rope.kind for rope in geometry(tmp_path, **SMOLLM3, num_hidden_layers=5).ropes]
     assert kinds == ["default", "default", "default", "none", "default"]

@@ -13,9 +13,9 @@ TANH = "gelu_pytorch_tanh"
 
 
 def config(fields: dict[str, Any]) -> dict[str, Any]:
-    """Files of the first release name a gelu that the models were not trained with."""
-    kind = fields.get("hidden_activation") or TANH
-    return {"tie_word_embeddings": True} | fields | {"hidden_act": kind}
+    """Files of the first release name a gelu that the models were not trained with: they have no hidden_activation."""
+    kind = fields.get("hidden_activation") or fields.get("hidden_act")
+    return {"tie_word_embeddings": True} | fields | {"hidden_act": TANH if kind in (None, "gelu") else kind}
 
 
 def biases(config: HFConfig) -> Biases:
