@@ -89,8 +89,7 @@ struct EmbedParams {
   const void* table;    // a packed weight [outputs, inputs]
   const float* scales;  // [outputs], for int8 only
   int64_t y_stride;
-  int32_t rows, outputs, inputs;
-  int32_t y_dtype;
+  int32_t rows, outputs, inputs, y_dtype;
   float multiplier;
 };
 API void embed_bf16(Pool*, const EmbedParams*);
@@ -98,21 +97,17 @@ API void embed_fp32(Pool*, const EmbedParams*);
 API void embed_fp16(Pool*, const EmbedParams*);
 API void embed_int8(Pool*, const EmbedParams*);
 
-// What lies between the products; elementwise.cpp. All arrays are contiguous, of `dtype` where
-// they are void.
+// What lies between the products; elementwise.cpp. All arrays are contiguous, of `dtype` where they are void.
 
-// out = norm(hidden += multiplier * delta): every row to mean 0, if it is to be centred, and to unit mean square; then times
-// weight, plus bias.
+// out = norm(hidden += multiplier * delta): each row to mean 0 if centred, to unit mean square, times weight, plus bias.
 struct NormParams {
   void* out;            // [rows, size]
   void* hidden;         // [rows, size], overwritten if there is a delta
   const void* delta;    // [rows, size], or null
-  const float* weight;  // [size]
-  const float* bias;    // [size], or null
+  const float *weight, *bias;  // [size]; bias may be null
   int32_t rows, size;
   float eps, multiplier;
-  int32_t is_centred;
-  int32_t dtype;
+  int32_t is_centred, dtype;
 };
 API void norm(Pool*, const NormParams*);
 
@@ -122,8 +117,7 @@ struct ActivateParams {
   const void* x;  // [rows, size]; gated: [rows, 2 * size], gate then up
   int32_t rows, size;
   int32_t kind;   // 0: silu, 1: gelu by tanh, 2: gelu, 3: relu
-  int32_t is_gated;
-  int32_t dtype;
+  int32_t is_gated, dtype;
 };
 API void activate(Pool*, const ActivateParams*);
 
@@ -165,8 +159,7 @@ struct MaskParams {
 };
 API void mask_logits(Pool*, const MaskParams*);
 
-// Draws tokens from what the masks allow and min-p, then top-k, then top-p, then XTC keep. Logits may be -infinity, but not
-// all of a row's.
+// Draws tokens from what the masks, then min-p, top-k, top-p and XTC keep. Logits may be -infinity, but not all of a row's.
 struct DrawParams {
   const float* logits;
   const int64_t *indices, *rows;          // [count]: each one's row of the logits, and its entry of the columns

@@ -44,7 +44,7 @@ class DescribeState(Message, frozen=True):
 class IsolationRecorded(Message, frozen=True):
     """To the core: its IsolatesCandidates is recorded, so that its end, however sudden, is attributed to that turn."""
 
-    turn: Count
+    turn: Count  # as in IsolatesCandidates
 
 
 ToChild = Welcome | Refused | Drain | Stop | WorkersReplaced | Promote | DescribeState | IsolationRecorded

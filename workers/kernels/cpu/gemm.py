@@ -133,11 +133,9 @@ def embed_rows(
     out: Tensor | None = None,
     multiplier: float = 1.0,
 ) -> Tensor:
-    """Rows `ids` [n] int64 of a packed bf16, fp16, fp32 or int8 table, [n, inputs]; zeros for an id outside of it.
+    """Rows `ids` [n] int64 of a packed bf16, fp16, fp32 or int8 table, [n, inputs], times `multiplier`.
 
-    Each times `multiplier`.
-
-    They go to `out` or to a new tensor of `out_dtype`.
+    Zeros for an id outside of it. They go to `out` or to a new tensor of `out_dtype`.
     """
     if out is None:
         out = torch.empty((len(ids), table.inputs), dtype=out_dtype)
