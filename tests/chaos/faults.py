@@ -95,7 +95,9 @@ def _role(child: psutil.Process) -> str:
     role, words = child.name().rpartition("-")[0], child.cmdline()
     if role in (*CHILDREN, "standby"):
         return role
-    return HELPER if HELPER_MODULE in words else next((ROLES[word] for word in words if word in ROLES), "")
+    if any(HELPER_MODULE in word for word in words):  # in the text of its program
+        return HELPER
+    return next((ROLES[word] for word in words if word in ROLES), "")
 
 
 def _children(server: ServerProcess) -> list[psutil.Process]:

@@ -10,7 +10,7 @@ from paged_serve.frontend.config.model_folder import demo_model_folder
 
 from ..end_to_end.server_process import ServerProcess
 from .cell import OPTIONS
-from .faults import check_no_file_is_left, wait_ended
+from .faults import HELPER, check_no_file_is_left, wait_ended
 from .orders import draw_orders
 from .together import Injection, alike, children_of, mixed, run_injections
 
@@ -22,6 +22,7 @@ CORE_LOSS: tuple[Injection, ...] = (("engine-core", "SIGKILL"),)
 ORDERS = draw_orders(seed=3, count=4, max_tokens=100)
 HALTED_RANKS: tuple[Injection, ...] = (("worker 0", "SIGSTOP"), ("worker 1", "SIGSTOP"))
 HALTED_ENGINE: tuple[Injection, ...] = (("engine-core", "SIGSTOP"), ("worker 0", "SIGSTOP"))
+HELPER_LOSS: tuple[Injection, ...] = ((HELPER, "SIGKILL"),)
 
 
 def id_of(value: object) -> str:
@@ -65,8 +66,8 @@ def batches(sets: Iterator[tuple[Injection, ...]]) -> Iterator[list[tuple[Inject
     yield batch
 
 
-def test_streams_survive_halted_ranks_and_then_a_core_halted_with_a_rank(start):
-    serve_through(start(2, "--no-standby-workers"), HALTED_RANKS, CORE_LOSS, HALTED_ENGINE)
+def test_streams_survive_halted_ranks_then_a_core_halted_with_a_rank_then_a_lost_helper(start):
+    serve_through(start(2, "--no-standby-workers"), HALTED_RANKS, CORE_LOSS, HALTED_ENGINE, HELPER_LOSS)
 
 
 @pytest.mark.nightly

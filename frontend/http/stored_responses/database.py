@@ -4,6 +4,8 @@ In write-ahead mode without a sync at each commit: what was committed outlives e
 it a failure of the machine. A response above the bound costs the caller with the most bytes its oldest one.
 """
 
+import fcntl
+import os
 import secrets
 import sqlite3
 import time
@@ -103,10 +105,12 @@ class Database:
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             path.touch(mode=0o600)
-            self._connection = sqlite3.connect(path, BUSY_S, isolation_level=None, check_same_thread=False)
-            self._connection.executescript("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL;")
-            self._connection.execute("PRAGMA foreign_keys = ON")
-            version = self._create()
+            # SQLite does not wait where two change a new file's journal mode at once: one of them fails as locked.
+            with _locked(path.parent):
+                self._connection = sqlite3.connect(path, BUSY_S, isolation_level=None, check_same_thread=False)
+                self._connection.executescript("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL;")
+                self._connection.execute("PRAGMA foreign_keys = ON")
+                version = self._create()
         except (OSError, sqlite3.Error) as error:
             raise ConfigError(f"--store-responses {folder}: {path} cannot be used: {error}") from None
         if version != VERSION:
@@ -252,6 +256,17 @@ class Database:
             if oldest is None:
                 return
             self._connection.execute("DELETE FROM responses WHERE number = ?", oldest)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """One process at a time; the lock of one that is killed ends with it."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _split(joined: bytes) -> list[bytes]:

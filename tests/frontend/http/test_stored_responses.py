@@ -4,6 +4,8 @@ import asyncio
 import json
 import random
 import sqlite3
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 
 import httpx
@@ -455,6 +457,21 @@ def test_old_responses_go_and_events_are_stored_once(tmp_path):
     assert found == events
     assert database.row(b"", "resp_new").response == b"whole"
     assert database.jobs() == []
+
+
+@pytest.mark.parametrize("_", range(20))
+def test_frontends_make_the_file_at_once(tmp_path, _):
+    together = threading.Barrier(4)
+
+    def open_file() -> bytes:
+        together.wait()
+        database = Database(str(tmp_path), 1 << 20, 30)
+        database.close()
+        return database.secret
+
+    with ThreadPoolExecutor(together.parties) as pool:
+        opened = [pool.submit(open_file) for _ in range(together.parties)]
+    assert len({each.result() for each in opened}) == 1
 
 
 def test_a_file_of_another_version_is_refused(tmp_path):
