@@ -7,6 +7,7 @@ from typing import Protocol
 from paged_serve.protocol.errors import InvalidRequest, Overloaded
 from paged_serve.protocol.messages.config import Config
 from paged_serve.protocol.messages.engine_core import EngineCoreRequest, RejectReason, RequestRejected
+from paged_serve.protocol.plugins import PluginKind, plugin_names
 
 from ..kv.kv_cache import KVCache
 from ..requests.request import Request, Sequence
@@ -57,7 +58,12 @@ class Admission:
         self._shares = backlog.shares
         self._max_unread = limits.max_num_queued_requests
         self._validation = Validation(
-            facts, cache, config.model.seed, limits.policy == "priority", config.server.max_logprobs
+            facts,
+            cache,
+            config.model.seed,
+            limits.policy == "priority",
+            config.server.max_logprobs,
+            plugin_names(PluginKind.LOGITS_PROCESSOR, config.model.plugins),
         )
         self._num_arrivals = 0
 

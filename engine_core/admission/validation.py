@@ -54,6 +54,7 @@ class Validation:
     seed: int  # of the server; requests without a seed derive theirs from it
     use_priority: bool
     max_logprobs: int
+    logits_processors: frozenset[str] = frozenset()
 
     def request(self, client: bytes, message: EngineCoreRequest, tenant: Tenant, arrival: int, now: float) -> Request:
         """The request with all its sequences, none of them queued yet. `arrival` counts requests."""
@@ -70,6 +71,7 @@ class Validation:
                 "thinking=ThinkingBudget(max_tokens, begin, end)",
                 "thinking_token_budget",
             )
+        self._check_logits_processors(params)
         self._check_logprobs(params, prompt_len)
         token_limit = self._token_limit(prompt_len, params.max_tokens)
         outputs = self._resumed_outputs(message, token_limit - prompt_len)
@@ -94,6 +96,15 @@ class Validation:
             )
             request.sequences.append(sequence)
         return request
+
+    def _check_logits_processors(self, params: SamplingParams) -> None:
+        for processor in params.logits_processors:
+            if processor.name not in self.logits_processors:
+                served = ", ".join(sorted(self.logits_processors)) or "none; --plugin NAME loads one"
+                raise InvalidRequest(
+                    f"logits_processors names {processor.name:.100}, which is not loaded; this server has: {served}",
+                    "logits_processors",
+                )
 
     def _check_prompt(self, prompt: bytes) -> int:
         """The prompt's length in tokens."""

@@ -7,6 +7,7 @@ import msgspec
 
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.config import Config
+from paged_serve.protocol.plugins import check_plugins
 
 from .model_folder import find_model_folder
 from .settings import BY_NAME
@@ -41,7 +42,7 @@ _INSTEAD = {
     "data_parallel_size": "start one engine for each group of devices",
     "enable_chunked_prefill": "prompts share steps with other rows' tokens, so a long one must be cut",
     "enable_lora": "LoRA adapters are not served",
-    "logits_processors": "sampling happens in the kernels; see logit_bias, bad_words and structured_outputs",
+    "logits_processors": "name plugin=[...] here, and a request's in SamplingParams(logits_processors=[...])",
     "pipeline_parallel_size": "layers are not split among devices; use tensor_parallel_size",
     "runner": "models here generate text, nothing else",
     "swap_space": "preempted requests are computed again, nothing is swapped",
@@ -63,14 +64,16 @@ def config_of(model: str, options: Mapping[str, Any]) -> Config:
     folder = find_model_folder(model)
     names = (model,) if model else ("demo",)
     layers["model"] = {"served_model_names": names, "tokenizer": folder, **layers.get("model", {}), "model": folder}
-    return msgspec.convert(layers, Config)
+    config = msgspec.convert(layers, Config)
+    check_plugins(config.model)
+    return config
 
 
 def _converted(name: str, layer: str, key: str, value: Any) -> Any:
     if key == "dtype":
         text = str(value).removeprefix("torch.")
         value = _DTYPES.get(text, text)
-    elif key in ("served_model_names", "api_keys"):
+    elif key in ("served_model_names", "api_keys", "plugins"):
         value = (value,) if isinstance(value, str) else tuple(value)
     try:
         converted = msgspec.convert({layer: {key: value}}, Config)

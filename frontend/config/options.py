@@ -17,6 +17,7 @@ import msgspec
 
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.config import Config
+from paged_serve.protocol.plugins import check_plugins
 
 from .setting import Setting
 from .settings import BY_KEY, BY_NAME, SETTINGS
@@ -105,7 +106,9 @@ def resolve(flags: Mapping[str, Any], environment: Mapping[str, str] | None = No
         layer, field = key.split(".")
         layers.setdefault(layer, {})[field] = checked(key, value, origin)
     origins = {setting.key: found.get(setting.key, (None, "default"))[1] for setting in SETTINGS}
-    return Resolved(msgspec.convert(layers, Config, strict=False), origins)
+    config = msgspec.convert(layers, Config, strict=False)
+    check_plugins(config.model)
+    return Resolved(config, origins)
 
 
 def _option(setting: Setting) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -15,6 +15,8 @@ SETTINGS = (
     Setting("Model", "model.tokenizer", ("--tokenizer",), "Folder of another tokenizer.", "FOLDER"),
     Setting("Model", "model.dtype", ("--dtype",), "Precision; auto is the checkpoint's."),
     Setting("Model", "model.device", ("--device",), "Where the model runs; auto takes CUDA if there is any."),
+    Setting("Model", "model.platform", ("--platform",), "Plugin that computes, instead of CPU or CUDA.", "NAME"),
+    Setting("Model", "model.plugins", ("--plugin",), "Plugin of an installed package to load; repeatable.", "NAME"),
     Setting(
         "Model",
         "model.quantization",

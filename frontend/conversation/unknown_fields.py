@@ -59,7 +59,6 @@ UNSUPPORTED = {
     "json_schema": Foreign(instead='response_format: {"type": "json_schema", "json_schema": …}'),
     "kv_transfer_params": Foreign(nothing=({},)),
     "length_penalty": Foreign(_NO_BEAMS, nothing=(1, 1.0)),
-    "logits_processors": Foreign("code of requests is not run", nothing=([],)),
     "max_tool_calls": Foreign("no tool of OpenAI's own is run"),
     "max_new_tokens": Foreign(instead="max_tokens"),
     "max_output_tokens": Foreign(instead="max_tokens"),

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from paged_serve.protocol.errors import ConfigError
+from paged_serve.protocol.plugins import PluginKind, load_plugins
 
 from .formats import (
     ALL_TOOL_FORMATS,
@@ -85,21 +86,30 @@ class ModelFormats:
 
 
 def model_formats(templates: Iterable[str], tools: str = AUTO, reasoning: str = AUTO) -> ModelFormats:
-    """`tools` and `reasoning` are names of formats, auto or none. Raises ConfigError for a name that is unknown."""
+    """`tools` and `reasoning` are names of formats, ours or of plugins, auto or none.
+
+    Raises ConfigError for a name that is unknown.
+    """
     source = "\n".join(templates)
     if reasoning == "openai_gptoss":  # which writes both in channels
         tools, reasoning = HARMONY.name, NONE
-    tool_format = _named("--tool-call-parser", tools, _TOOL_NAMES) or _found(source, tools, _TOOL_MARKS)
-    named = _named("--reasoning-parser", reasoning, _REASONING_NAMES)
+    kind = PluginKind.TOOL_PARSER
+    tool_format = _named("--tool-call-parser", tools, _TOOL_NAMES, kind, ToolFormat) or _found(
+        source, tools, _TOOL_MARKS
+    )
+    kind = PluginKind.REASONING_PARSER
+    named = _named("--reasoning-parser", reasoning, _REASONING_NAMES, kind, ReasoningFormat)
     if tool_format is HARMONY:
         return ModelFormats(HARMONY)
     return ModelFormats(tool_format, named or _found(source, reasoning, _REASONING_MARKS))
 
 
-def _named(flag: str, name: str, known: Mapping[str, Named]) -> Named | None:
+def _named(flag: str, name: str, known: Mapping[str, Named], kind: PluginKind, expected: type[Named]) -> Named | None:
     if name in (AUTO, NONE):
         return None
     if name not in known:
+        if found := load_plugins(kind, (name,), expected):
+            return found[name]
         raise ConfigError(f"{flag} is {name!r}; it can be {AUTO}, {NONE} or one of {', '.join(sorted(known))}")
     return known[name]
 

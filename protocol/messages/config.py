@@ -46,6 +46,8 @@ class ModelConfig(_Layer, frozen=True):
     # auto: its generation_config.json fills what a request leaves out; none, or its alias vllm: it does not
     generation_config: Literal["auto", "none", "vllm"] = "auto"
     cache_dir: Text = ""  # compiled CUDA kernels are kept there, in paged-serve/cubins; "" means ~/.cache
+    plugins: Texts = ()  # entry points of other packages that may be loaded, of whatever kind
+    platform: Text = ""  # a plugin's, in place of `device`
     packed_weights_dir: Text = ""  # weights are kept there as the CPU kernels read them; "": nowhere
     seed: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 0  # requests without a seed derive theirs from it
 

@@ -10,6 +10,7 @@ from msgspec import Meta
 
 from ..errors import InvalidRequest
 from .dry import Dry
+from .logits_processors import MAX_LOGITS_PROCESSORS, LogitsProcessorParams, as_processors
 from .message import MAX_TOKEN_ID, TokenId
 from .structured_outputs import Grammar, StructuredOutputsParams
 from .thinking import ThinkingBudget
@@ -148,6 +149,9 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     grammar: Grammar | None = None  # by the frontend
     thinking_token_budget: int | None = None  # tokens of reasoning, then its end is forced; None or -1: any number
     thinking: ThinkingBudget | None = None  # by the frontend
+    logits_processors: Annotated[
+        tuple[LogitsProcessorParams, ...], Meta(max_length=MAX_LOGITS_PROCESSORS)
+    ] = ()  # of plugins; in this order, before everything else
     dry: Dry | None = None
     xtc: Xtc | None = None
     logprobs: int | None = None  # top-k per output token beside the sampled one; -1: the whole vocabulary
@@ -170,6 +174,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         self._set(name, tuple(_as_tuple(name, word) for word in _as_tuple(name, self.bad_words_token_ids)))
         name = "logprob_token_ids"
         self._set(name, _as_tuple(name, self.logprob_token_ids))
+        self._set("logits_processors", as_processors(self.logits_processors))
         if self.logprob_token_ids and self.logprobs is None:
             self._set("logprobs", len(self.logprob_token_ids))
         if type(self.output_kind) is int and self.output_kind in [*RequestOutputKind]:  # as the wire has it
@@ -263,6 +268,9 @@ def _check(params: SamplingParams) -> None:
         raise InvalidRequest(
             f"output_kind is {params.output_kind!r:.100}; it must be a RequestOutputKind", "output_kind"
         )
+    for processor in params.logits_processors:
+        if not isinstance(processor, LogitsProcessorParams):
+            raise InvalidRequest(f"logits_processors has {processor!r:.100}, which is no name", "logits_processors")
     for name, struct in _STRUCTS.items():
         if not isinstance(value := getattr(params, name), struct | None):
             raise InvalidRequest(f"{name} is a {type(value).__name__}; it must be a {struct.__name__}", name)

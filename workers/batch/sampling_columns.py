@@ -5,6 +5,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from paged_serve.protocol.messages.logits_processors import LogitsProcessorParams
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 
 from .grammars import Grammars, RowGrammar
@@ -36,6 +37,8 @@ class SamplingColumns:
         self.seed = np.zeros(num_rows, np.int64)
         self.logprobs = np.full(num_rows, NO_LOGPROBS, np.int64)
         self.logprob_tokens: list[NDArray[np.int64] | None] = [None] * num_rows  # those named, in place of the best
+        self.custom: list[tuple[LogitsProcessorParams, ...]] = [()] * num_rows  # logits processors of plugins
+        self.is_custom = np.zeros(num_rows, np.bool_)  # has any
         self.adjusted = np.zeros(num_rows, np.bool_)  # has one of what follows
         self.has_rules = np.zeros(num_rows, np.bool_)  # changes its logits by more than a mask
         self.penalties: list[Penalties | None] = [None] * num_rows
@@ -69,6 +72,7 @@ class SamplingColumns:
         self.logprob_tokens[row] = None
         if params.logprob_token_ids:
             self.logprobs[row], self.logprob_tokens[row] = 0, np.array(params.logprob_token_ids, np.int64)
+        self.custom[row], self.is_custom[row] = params.logits_processors, bool(params.logits_processors)
         self.penalties[row] = Penalties.prepare(params, token_ids, prompt_len, self.vocab_size)
         self.repetitions[row] = Repetitions.prepare(params.dry, self.vocab_size)
         self.constraints[row] = Constraints.prepare(params, eos_token_ids, self.vocab_size)

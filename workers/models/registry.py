@@ -1,8 +1,10 @@
 """Which architectures we serve, and a folder's geometry."""
 
+from collections import Counter
 from pathlib import Path
 
 from paged_serve.protocol.errors import ConfigError
+from paged_serve.protocol.plugins import PluginKind, load_plugins
 
 from ..checkpoint.geometry import Geometry, RopeScaling
 from ..checkpoint.hf_config import (
@@ -45,19 +47,28 @@ FAMILIES = (
 )
 
 
-def family_of(architectures: list[str]) -> Family:
+def families_with(plugins: tuple[str, ...]) -> tuple[Family, ...]:
+    """Ours and those of plugins. Raises ConfigError when two serve one architecture."""
+    families = (*FAMILIES, *load_plugins(PluginKind.FAMILY, plugins, Family).values())
+    counts = Counter(name for family in families for name in family.architectures)
+    if twice := [name for name, count in counts.items() if count > 1]:
+        raise ConfigError(f"--plugin: the architecture {twice[0]} is served by two families; leave a plugin out")
+    return families
+
+
+def family_of(architectures: list[str], families: tuple[Family, ...]) -> Family:
     """Raises ConfigError naming the architecture and those supported."""
-    for family in FAMILIES:
+    for family in families:
         if any(name in family.architectures for name in architectures):
             return family
-    supported = ", ".join(name for family in FAMILIES for name in family.architectures)
+    supported = ", ".join(name for family in families for name in family.architectures)
     named = ", ".join(architectures) or "none in config.json"
     raise ConfigError(f"architecture {named} is not supported; supported are {supported}")
 
 
-def read_geometry(folder: Path, wanted_dtype: str = "auto") -> tuple[Family, Geometry]:
+def read_geometry(folder: Path, wanted_dtype: str = "auto", plugins: tuple[str, ...] = ()) -> tuple[Family, Geometry]:
     """The family and shape of the model in `folder`; reads no weights."""
-    family = family_of(read_architectures(folder))
+    family = family_of(read_architectures(folder), families_with(plugins))
     config = read_hf_config(folder, family.config)
     has_learned_positions = bool(family.weight_names.positions)
     num_kv_heads = config.num_key_value_heads or config.num_attention_heads

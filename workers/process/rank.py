@@ -10,6 +10,7 @@ import torch
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.config import CacheConfig, Config
 from paged_serve.protocol.messages.worker import ModelRunnerOutput, WorkerReady
+from paged_serve.protocol.plugins import PluginKind, load_plugins
 
 from ..backends.torch.backend import TorchBackend
 from ..batch.grammars import Grammars
@@ -26,8 +27,10 @@ from ..models.loading import device_of, load_model
 from ..runner.cuda_device import CudaDevice
 from ..runner.host_steps import host_steps
 from ..runner.steps import Steps
+from ..sampling.logits_processors import Classes
 from .arithmetic import arithmetic
 from .machine import remedy, why_slow
+from .platform import Platform, platform_of
 from .warm_up import warm_up
 
 log = logging.getLogger(__name__)
@@ -45,6 +48,7 @@ class Rank:
         model: Model,
         pool: Pool | None,
         grammars: Grammars | None,
+        platform: Platform | None,
         load_s: float,
     ):
         self._config = config
@@ -52,6 +56,7 @@ class Rank:
         self._model = model
         self._pool = pool
         self._grammars = grammars
+        self._platform = platform
         self._load_s = load_s
         self._steps: Steps | None = None
         self._num_blocks = 0
@@ -61,17 +66,19 @@ class Rank:
         """Meet the other ranks at the file `rendezvous` and load. Raises ConfigError when this machine does not fit."""
         started = time.monotonic()
         size = config.parallel.tensor_parallel_size
-        device = _prepare_device(config, index)
+        platform = platform_of(config)
+        backend = None if platform is None else platform.backend(index)
+        device = _prepare_device(config, index) if backend is None else backend.device
         keep_freed_memory()
         group = TensorParallelGroup.join(index, size, rendezvous, device, config.parallel.step_timeout_s)
         folder = config.model.model or str(DEMO_MODEL)
         cpus = usable_cpus()  # the pool pins this thread
-        pool = _create_pool(config, index, Path(folder), device)
-        model = load_model(folder, config.model, group, on_progress, pool)
+        pool = _create_pool(config, index, Path(folder), device) if platform is None else None
+        model = load_model(folder, config.model, group, on_progress, pool, backend)
         if model.quantization:
             log.info("quantized %s", " ".join(f'{name}="{value}"' for name, value in model.quantization.items()))
         grammars = _grammars(config, folder, model, cpus) if index == 0 else None  # rank 0 samples for all
-        return cls(config, group, model, pool, grammars, time.monotonic() - started)
+        return cls(config, group, model, pool, grammars, platform, time.monotonic() - started)
 
     def load_kernels(self, on_progress: Callable[[int, int], None]) -> None:
         """Have ready what is compiled for this model; `on_progress(loaded, of)` after each kernel."""
@@ -84,7 +91,11 @@ class Rank:
 
     @property
     def _has_cuda_kernels(self) -> bool:
-        return self._model.device == "cuda" and not isinstance(self._model.backend, TorchBackend)
+        return (
+            self._platform is None
+            and self._model.device == "cuda"
+            and not isinstance(self._model.backend, TorchBackend)
+        )
 
     def ready(self) -> WorkerReady:
         """What this rank has and what its memory holds."""
@@ -99,7 +110,7 @@ class Rank:
             vocab_size=geometry.vocab_size,
             eos_token_ids=geometry.eos_token_ids,
             dtype=str(self._model.dtype).removeprefix("torch."),
-            device=self._model.device,
+            device=self._config.model.platform or self._model.device,
             weights_bytes=self._model.weights_bytes,
             load_s=self._load_s,
             arithmetic=arithmetic(self._model, size, self._pool),
@@ -109,6 +120,8 @@ class Rank:
         """Bytes for the KV cache, if the configuration names none."""
         if self._config.cache.kv_cache_memory_bytes is not None:
             return 0
+        if self._platform is not None:
+            return self._platform.free_bytes(self._group.rank)
         if self._model.device == "cuda":
             from ..runner.cuda_memory import cuda_budget
 
@@ -137,11 +150,13 @@ class Rank:
 
     def _make_steps(self, cache: KVCache, longest: int) -> Steps:
         model, scheduler = self._model, self._config.scheduler
+        names = self._config.model.plugins
+        processors: Classes = load_plugins(PluginKind.LOGITS_PROCESSOR, names, type) if self._group.rank == 0 else {}
         if self._has_cuda_kernels:
             from ..runner.cuda_steps import cuda_steps
 
-            return cuda_steps(model, cache, self._group, scheduler, longest, CudaDevice(), self._grammars)
-        return host_steps(model, cache, self._group, scheduler, longest, self._grammars)
+            return cuda_steps(model, cache, self._group, scheduler, longest, CudaDevice(), self._grammars, processors)
+        return host_steps(model, cache, self._group, scheduler, longest, self._grammars, processors)
 
     @property
     def steps(self) -> Steps:
@@ -155,7 +170,7 @@ class Rank:
     def facts(self) -> dict[str, str]:
         """Figures for people."""
         return {
-            "device": self._model.device,
+            "device": self._config.model.platform or self._model.device,
             "dtype": str(self._model.dtype).removeprefix("torch."),
             "weights": f"{self._model.weights_bytes} bytes in {self._load_s:.2f} s",
             "kernels": "torch" if self._pool is None else self._pool.library.isa,
@@ -171,7 +186,12 @@ class Rank:
     def _slowness(self) -> dict[str, str]:
         """Why a CPU cannot use our kernels, and the remedy."""
         isa = self._config.model.cpu_isa
-        if self._model.device != "cpu" or self._pool is not None or not (slow := why_slow(isa)):
+        if (
+            self._platform is not None
+            or self._model.device != "cpu"
+            or self._pool is not None
+            or not (slow := why_slow(isa))
+        ):
             return {}
         return {"slow": slow, "remedy": remedy(isa)}
 

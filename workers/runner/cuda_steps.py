@@ -9,6 +9,8 @@ from ..batch.grammars import Grammars
 from ..distributed.tensor_parallel import TensorParallelGroup
 from ..kv.kv_cache import KVCache
 from ..layers.model import Model
+from ..sampling.custom_sampling import with_processors
+from ..sampling.logits_processors import Classes
 from .cuda_device import CudaDevice
 from .cuda_graphs import CudaGraphs, ladder
 from .model_runner import ModelRunner
@@ -26,9 +28,11 @@ def cuda_steps(
     max_model_len: int,
     device: CudaDevice,
     grammars: Grammars | None = None,
+    processors: Classes | None = None,
 ) -> Steps:
     sizes = ladder(scheduler.max_num_seqs)
-    return Steps(cuda_runner(model, cache, group, scheduler, max_model_len, device, sizes, grammars), device.mark)
+    runner = cuda_runner(model, cache, group, scheduler, max_model_len, device, sizes, grammars, processors)
+    return Steps(runner, device.mark)
 
 
 def cuda_runner(
@@ -40,14 +44,17 @@ def cuda_runner(
     device: CudaDevice,
     sizes: Sequence[int],
     grammars: Grammars | None = None,
+    processors: Classes | None = None,
 ) -> ModelRunner:
     """With graphs of decode steps of `sizes` rows, ascending; they are still to be prepared."""
     assert isinstance(model.backend, CudaBackend), model.backend
+    vocab_size = model.geometry.vocab_size
+    sampler = DeviceSampler(model.backend.launcher, vocab_size, model.device)
     return ModelRunner(
         model,
         cache,
         group,
-        DeviceSampler(model.backend.launcher, model.geometry.vocab_size, model.device),
+        with_processors(sampler, processors, vocab_size, scheduler.max_num_seqs),
         num_rows=scheduler.max_num_seqs,
         max_model_len=max_model_len,
         max_tokens=scheduler.max_num_batched_tokens,

@@ -7,7 +7,9 @@ from ..distributed.tensor_parallel import TensorParallelGroup
 from ..kv.kv_cache import KVCache
 from ..layers.backend import HostBackend
 from ..layers.model import Model
+from ..sampling.custom_sampling import with_processors
 from ..sampling.host_sampling import HostSampling
+from ..sampling.logits_processors import Classes
 from ..sampling.sampler import Sampler
 from .completions import PassedEvent
 from .model_runner import ModelRunner
@@ -24,9 +26,10 @@ def host_steps(
     scheduler: "SchedulerConfig",
     max_model_len: int,
     grammars: Grammars | None = None,
+    processors: Classes | None = None,
 ) -> Steps:
     """A step is through when it was launched: its tokens were sampled from logits that the host has waited for."""
-    return Steps(host_runner(model, cache, group, scheduler, max_model_len, grammars), PassedEvent)
+    return Steps(host_runner(model, cache, group, scheduler, max_model_len, grammars, processors), PassedEvent)
 
 
 def host_runner(
@@ -36,14 +39,18 @@ def host_runner(
     scheduler: "SchedulerConfig",
     max_model_len: int,
     grammars: Grammars | None = None,
+    processors: Classes | None = None,
 ) -> ModelRunner:
     backend = model.backend
     assert isinstance(backend, HostBackend), backend
+    vocab_size = model.geometry.vocab_size
     return ModelRunner(
         model,
         cache,
         group,
-        HostSampling(Sampler(backend.sampling(model.geometry.vocab_size))),
+        with_processors(
+            HostSampling(Sampler(backend.sampling(vocab_size))), processors, vocab_size, scheduler.max_num_seqs
+        ),
         num_rows=scheduler.max_num_seqs,
         max_model_len=max_model_len,
         max_tokens=scheduler.max_num_batched_tokens,

@@ -35,6 +35,7 @@ from ..idempotency.siblings import REPLACED_WITHIN_S, PassedOn, Siblings
 from .admin_server import AdminServer
 from .app import Application
 from .early_health import EarlyHealth
+from .stat_loggers import StatLoggers
 from .supervisor_watch import SupervisorWatch
 from .throughput_log import ThroughputLog
 from .uvicorn_server import UvicornServer, uvicorn_config
@@ -103,6 +104,8 @@ class FrontendProcess:
         self._admin = AdminServer(server, child.run_dir, child.index)
         self._supervisor_watch = SupervisorWatch(os.getppid(), server.wake_supervisor)
         self._throughput_log = ThroughputLog() if child.index == 0 else None
+        model = child.config.model
+        self._stat_loggers = StatLoggers(model.plugins if child.index == 0 else (), model.served_model_names[0])
         configure_access_log(server.access_log)
         self._reported_drained = False
         self._stopped = asyncio.Event()
@@ -192,6 +195,7 @@ class FrontendProcess:
             self._supervisor_watch.look(now)
             if self._throughput_log is not None:
                 self._throughput_log.look(now, self._engine_stats())
+            self._stat_loggers.look(self._engine_stats())
             self._read_control()
             if self._client is not None and self._client.failure is not None:
                 raise self._client.failure

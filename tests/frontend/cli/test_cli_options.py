@@ -3,6 +3,7 @@
 import itertools
 import json
 import typing
+from pathlib import Path
 
 import click
 import msgspec
@@ -16,6 +17,7 @@ from paged_serve.frontend.config.settings import BY_NAME, SETTINGS
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.config import Config
 
+PACKAGE = Path(__file__).parents[2] / "plugins" / "package"
 EXAMPLES = {  # a valid value of each setting for each of three sources
     "model.model": ("a", "b", "c"),
     "model.served_model_names": ("a", "b", "c"),
@@ -28,6 +30,8 @@ EXAMPLES = {  # a valid value of each setting for each of three sources
     "model.quantization": ("int8", "int4", "awq"),
     "model.quantization_group_size": (32, 64, 128),
     "model.quantize_lm_head": (True, False, True),
+    "model.platform": ("acme", "acme-missing", "acme"),
+    "model.plugins": ("acme", "acme-faulty", "acme-wrong"),
     "model.generation_config": ("none", "vllm", "auto"),
     "server.chat_template": ("a", "b", "c"),
     "server.tool_call_parser": ("a", "b", "c"),
@@ -78,7 +82,8 @@ def value_of(config: Config, key: str):
 def field_value(setting, value):
     return (
         (value,)
-        if setting.is_list or setting.key in ("model.served_model_names", "server.api_keys", "server.api_key_weights")
+        if setting.is_list
+        or setting.key in ("model.served_model_names", "server.api_keys", "server.api_key_weights", "model.plugins")
         else value
     )
 
@@ -95,7 +100,8 @@ def test_every_value_of_the_configuration_can_be_set():
 
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.key)
-def test_a_flag_wins_over_the_environment_over_the_file_over_the_default(tmp_path, setting):
+def test_a_flag_wins_over_the_environment_over_the_file_over_the_default(tmp_path, setting, monkeypatch):
+    monkeypatch.syspath_prepend(PACKAGE)  # has the plugins that are named
     for given_by in itertools.product((False, True), repeat=3):
         check_precedence(tmp_path, setting, *given_by)
 

@@ -189,6 +189,7 @@ def test_the_table_has_every_field():
         "bad_words_token_ids",
         "output_kind",
         "logprob_token_ids",
+        "logits_processors",
     }
     assert listed | {"logit_bias", "allowed_token_ids", *NESTED} == set(FIELDS)
 

@@ -20,6 +20,7 @@ _SAME_NAME = (
     *("seed", "min_tokens", "ignore_eos", "include_stop_str_in_output", "logit_bias", "prompt_logprobs"),
     *("stop", "stop_token_ids", "bad_words", "allowed_token_ids", "logprob_token_ids", "detokenize"),
     *("skip_special_tokens", "skip_reading_prefix_cache", "repetition_detection", "thinking_token_budget"),
+    "logits_processors",
 )
 
 

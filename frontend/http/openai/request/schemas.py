@@ -6,6 +6,7 @@ import msgspec
 from msgspec import Meta
 
 from paged_serve.protocol.errors import InvalidRequest
+from paged_serve.protocol.messages.logits_processors import MAX_LOGITS_PROCESSORS, LogitsProcessorParams
 from paged_serve.protocol.messages.message import TokenId
 from paged_serve.protocol.messages.sampling_params import RepetitionDetection
 from paged_serve.protocol.messages.structured_outputs import StructuredOutputsParams
@@ -133,6 +134,9 @@ class Sampling(DryAndXtc, frozen=True, kw_only=True):
     skip_reading_prefix_cache: bool | None = None
     repetition_detection: RepetitionDetection | None = None
     thinking_token_budget: fields.ThinkingTokenBudget | None = None
+    logits_processors: Annotated[list[str | LogitsProcessorParams], Meta(max_length=MAX_LOGITS_PROCESSORS)] | None = (
+        None
+    )
     vllm_xargs: DryAndXtc | None = None  # where vLLM's clients put what vLLM has not
 
 

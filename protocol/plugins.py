@@ -1,0 +1,72 @@
+"""Extensions from other packages: a table of kinds, each a group of entry points (packaging.python.org, "Entry points
+specification"). A plugin is loaded when the configuration names it, never because its package is installed."""
+
+from enum import Enum
+from importlib.metadata import EntryPoint, entry_points
+from typing import TypeVar
+
+from .errors import ConfigError
+from .messages.config import ModelConfig
+
+
+class PluginKind(Enum):
+    """The group of entry points; the comment says what an entry point refers to."""
+
+    FAMILY = "paged_serve.families"  # workers.models.families.family.Family
+    PLATFORM = "paged_serve.platforms"  # workers.process.platform.Platform
+    LOGITS_PROCESSOR = "paged_serve.logits_processors"  # a class, workers.sampling.logits_processors.LogitsProcessor
+    TOOL_PARSER = "paged_serve.tool_parsers"  # frontend.parsers.formats.ToolFormat
+    REASONING_PARSER = "paged_serve.reasoning_parsers"  # frontend.parsers.formats.ReasoningFormat
+    STAT_LOGGER = "paged_serve.stat_loggers"  # a class, frontend.http.server.stat_loggers.StatLogger
+
+
+Loaded = TypeVar("Loaded")
+
+
+def check_plugins(config: ModelConfig) -> None:
+    """Raises ConfigError for a name that no installed package has; imports none of them."""
+    if config.plugins:
+        _check("--plugin", config.plugins, tuple(PluginKind))
+    if config.platform:
+        _check("--platform", (config.platform,), (PluginKind.PLATFORM,))
+
+
+def plugin_names(kind: PluginKind, names: tuple[str, ...]) -> frozenset[str]:
+    """Those among `names` that a package has of this kind; imports none of them."""
+    return frozenset(_entries(kind, names))
+
+
+def load_plugins(kind: PluginKind, names: tuple[str, ...], expected: type[Loaded]) -> dict[str, Loaded]:
+    """What the entry points of this kind among `names` refer to, each an instance of `expected`.
+
+    Raises ConfigError for one that cannot be imported or is something else.
+    """
+    loaded = {}
+    for name, entry in _entries(kind, names).items():
+        try:
+            found = entry.load()
+        except (ImportError, AttributeError) as error:
+            raise ConfigError(f"--plugin {name}: {entry.value} cannot be imported: {error}") from error
+        if not isinstance(found, expected):
+            raise ConfigError(f"--plugin {name}: {entry.value} is {found!r:.100}; it must be a {expected.__name__}")
+        loaded[name] = found
+    return loaded
+
+
+def _check(flag: str, names: tuple[str, ...], kinds: tuple[PluginKind, ...]) -> None:
+    found = {entry.name for kind in kinds for entry in entry_points(group=kind.value)}
+    for name in names:
+        if name not in found:
+            installed = ", ".join(sorted(found)) or "none"
+            raise ConfigError(f"{flag} {name}: no installed package has it; those installed: {installed}")
+
+
+def _entries(kind: PluginKind, names: tuple[str, ...]) -> dict[str, EntryPoint]:
+    """By name, in the order of `names`. Raises ConfigError for a name that two packages have."""
+    if not names:
+        return {}
+    entries: dict[str, EntryPoint] = {}
+    for entry in entry_points(group=kind.value):
+        if (other := entries.setdefault(entry.name, entry)).value != entry.value:
+            raise ConfigError(f"--plugin {entry.name}: two packages have it, as {other.value} and {entry.value}")
+    return {name: entries[name] for name in names if name in entries}

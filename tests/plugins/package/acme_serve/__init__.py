@@ -1,0 +1,1 @@
+"""A package that extends paged-serve through its entry points alone."""

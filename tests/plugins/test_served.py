@@ -1,0 +1,142 @@
+"""A package of another project extends a server, without a change here: its model, its device, its processors."""
+
+import json
+import shutil
+import signal
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+
+import pytest
+
+from paged_serve import LLM, InvalidRequest, SamplingParams
+from paged_serve.frontend.config.model_folder import demo_model_folder
+from paged_serve.protocol.messages.logits_processors import LogitsProcessorParams
+
+from ..end_to_end.server_process import ServerProcess
+from .test_loading import PACKAGE
+
+pytestmark = pytest.mark.skipif(not demo_model_folder().is_dir(), reason="needs the demo model")
+
+EVERY_THIRD = {"name": "acme", "args": {"step": 3, "of": 1}}
+BODY = {"prompt": "Once upon a time", "max_tokens": 24, "temperature": 1.0, "return_token_ids": True}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """The demo model as a checkpoint of the package's own architecture."""
+    folder = tmp_path_factory.mktemp("model") / "acme"
+    shutil.copytree(demo_model_folder(), folder)
+    config = json.loads((folder / "config.json").read_text())
+    config["architectures"] = ["AcmeForCausalLM"]
+    config["width"], config["depth"] = config.pop("hidden_size"), config.pop("num_hidden_layers")
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def ask(server: ServerProcess, **fields) -> tuple[int, dict]:
+    with server.ask("POST", "/v1/completions", {**BODY, **fields}) as response:
+        return response.status, json.loads(response.read())
+
+
+def tokens(server: ServerProcess, **fields) -> list[int]:
+    status, answer = ask(server, **fields)
+    assert status == 200, answer
+    return answer["choices"][0]["token_ids"]
+
+
+@pytest.fixture(scope="module")
+def server(model, tmp_path_factory):
+    names = ("--plugin", "acme", "--plugin", "acme-faulty", "--tool-call-parser", "acme")
+    server = ServerProcess(tmp_path_factory.mktemp("server"), str(model), *names, import_path=PACKAGE)
+    server.wait_ready()
+    yield server
+    server.close()
+
+
+def test_processors_choose_the_tokens_of_their_own_request_alone(server):
+    plain = tokens(server, seed=5)
+    with ThreadPoolExecutor(8) as pool:
+        held = [pool.submit(tokens, server, seed=seed, logits_processors=[EVERY_THIRD]) for seed in range(4)]
+        free = [pool.submit(tokens, server, seed=5) for _ in range(4)]
+    assert all(each.result() == plain for each in free)
+    for each in held:
+        found = each.result()
+        assert all(token % 3 == 1 for token in found)
+        assert all(one != other for one, other in pairwise(found))
+    assert held[0].result() == tokens(server, seed=0, logits_processors=[EVERY_THIRD])
+
+
+def test_a_request_goes_on_with_the_same_tokens_after_its_worker_was_killed(server):
+    fields = {"seed": 1, "max_tokens": 400, "ignore_eos": True, "logits_processors": [EVERY_THIRD]}
+    undisturbed = tokens(server, **fields)
+    with server.ask("POST", "/v1/completions", {**BODY, **fields, "stream": True}) as response:
+        lines = iter(response)
+        pieces = [next(lines) for _ in range(4)]
+        server.children()["worker"].send_signal(signal.SIGKILL)
+        pieces += lines
+    events = [json.loads(line[6:]) for line in pieces if line.startswith(b"data: {")]
+    found = [token for event in events for choice in event["choices"] for token in choice["token_ids"] or ()]
+    assert found == undisturbed
+
+
+@pytest.mark.parametrize(
+    ("processor", "told"),
+    [
+        ({"name": "acme-faulty"}, "logits processor acme-faulty: RuntimeError: the third token is too much"),
+        ({"name": "acme-faulty", "args": {"raises": False}}, "acme-faulty left a logit that is NaN or +infinity"),
+        ({"name": "acme", "args": {"step": 2, "of": 2}}, "ValueError: of=2 must be at least 0 and less than step=2"),
+    ],
+)
+def test_a_processor_that_fails_ends_its_own_request(server, processor, told):
+    with ThreadPoolExecutor(2) as pool:
+        beside = pool.submit(tokens, server, seed=5)
+        status, answer = ask(server, logits_processors=[processor])
+    assert status == 500
+    assert "sending it again will not help" in answer["error"]["message"]
+    assert told in server.stderr(), "the reason is the operator's"
+    assert beside.result() == tokens(server, seed=5)
+
+
+def test_a_processor_that_is_not_loaded_is_refused_by_name(server):
+    status, answer = ask(server, logits_processors=["acme-other"])
+    assert status == 400
+    assert answer["error"]["param"] == "logits_processors"
+    assert answer["error"]["message"].endswith("which is not loaded; this server has: acme, acme-faulty")
+
+
+def test_stat_loggers_have_seen_the_engine(server):
+    tokens(server)
+    with server.ask("GET", "/v1/models") as response:
+        assert response.status == 200
+    assert "acme has seen tokens" in server.stderr()
+
+
+def test_a_platform_computes(model, tmp_path):
+    options = (str(model), "--plugin", "acme", "--platform", "acme")
+    server = ServerProcess(tmp_path, *options, import_path=PACKAGE)
+    try:
+        server.wait_ready()
+        assert tokens(server, temperature=0, max_tokens=3)
+        assert "runs on        acme" in server.stderr()
+    finally:
+        server.close()
+
+
+def test_llm_has_the_same(model, monkeypatch):
+    monkeypatch.syspath_prepend(str(PACKAGE))
+    monkeypatch.setenv("PYTHONPATH", str(PACKAGE))
+    params = SamplingParams(
+        max_tokens=16, seed=3, logits_processors=[LogitsProcessorParams("acme", {"step": 2}), "acme-faulty"]
+    )
+    with LLM(str(model), plugin="acme", threads=1) as llm:
+        with pytest.raises(InvalidRequest, match="acme-faulty, which is not loaded; this server has: acme"):
+            llm.generate("Once", params)
+        one = SamplingParams(max_tokens=16, seed=3, logits_processors=params.logits_processors[:1])
+        assert all(token % 2 == 0 for token in llm.generate("Once", one)[0].outputs[0].token_ids)
+
+
+def test_processors_that_exclude_what_other_rules_allow_end_their_request(server):
+    status, _ = ask(server, logits_processors=[EVERY_THIRD], allowed_token_ids=[3, 6, 9])
+    assert status == 500
+    assert "logits processors exclude every token that the request's other rules allow" in server.stderr()
+    assert set(tokens(server, logits_processors=[EVERY_THIRD], allowed_token_ids=[3, 4, 6, 7])) == {4, 7}

@@ -1,0 +1,105 @@
+"""Logits processors of plugins before a sampler, on the host, whatever device samples.
+
+They stand between the model and the sampler: everything that follows, log-probabilities included, sees their logits. A
+row without processors is not visited. A processor that raises, leaves a NaN or +infinity, or excludes every token that
+the request's other rules allow ends its own request.
+"""
+
+import logging
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..batch.request_rows import RequestRows
+from .device_sampler import DeviceSampling, PendingSample
+from .logits_processors import Classes, RowProcessors
+from .logprobs import TokenLogprobs
+from .sampler import SampledTokens
+
+EXCLUDED = np.float32(-1e30)  # for -infinity, which a model's own logits never are; no weight is left of it
+MAX_REASON_CHARS = 256
+
+log = logging.getLogger(__name__)
+
+
+class CustomSampling:
+    """A DeviceSampling around another one."""
+
+    def __init__(self, sampling: DeviceSampling, processors: RowProcessors):
+        self._sampling = sampling
+        self._processors = processors
+
+    def needs_tokens(self, rows: NDArray[np.int64], state: RequestRows) -> bool:
+        return bool(state.sampling.is_custom[rows].any()) or self._sampling.needs_tokens(rows, state)
+
+    def launch(self, logits: Tensor, rows: NDArray[np.int64], state: RequestRows) -> PendingSample:
+        failures, excluded = dict[int, str](), dict[int, NDArray[np.bool_]]()
+        for index in np.flatnonzero(state.sampling.is_custom[rows]).tolist():
+            host: NDArray[np.float32] = logits[index].numpy(force=True)  # on the CPU the same memory
+            if reason := self._apply(host, int(rows[index]), state):
+                failures[index] = reason
+                continue
+            excluded[index] = host <= EXCLUDED
+            if logits.device.type != "cpu":
+                logits[index] = torch.from_numpy(host)
+        sample = self._sampling.launch(logits, rows, state)
+        return CustomSample(sample, failures, excluded) if failures or excluded else sample
+
+    def prompt_logprobs(self, logits: Tensor, tokens: NDArray[np.int64], count: int) -> TokenLogprobs:
+        return self._sampling.prompt_logprobs(logits, tokens, count)
+
+    def _apply(self, logits: NDArray[np.float32], row: int, state: RequestRows) -> str:
+        """Change one row's logits [vocab]; returns why it failed, or ""; a row that failed keeps them."""
+        kept, name = logits.copy(), ""
+        try:
+            asked = state.sampling.custom[row]
+            for params, processor in zip(asked, self._processors.of(row, state, asked), strict=True):
+                name = params.name
+                processor.apply(logits, state.tokens(row), int(state.prompt_len[row]))
+        except Exception as error:  # another package's code: it ends its request and nothing else
+            log.warning("a logits processor failed name=%s", name, exc_info=True)
+            logits[:] = kept
+            return f"logits processor {name}: {type(error).__name__}: {error}"[:MAX_REASON_CHARS]
+        if not (logits < np.inf).all():
+            logits[:] = kept
+            return f"logits processor {name} left a logit that is NaN or +infinity"
+        np.maximum(logits, EXCLUDED, out=logits)
+        return ""
+
+
+def with_processors(
+    sampling: DeviceSampling, classes: Classes | None, vocab_size: int, num_rows: int
+) -> DeviceSampling:
+    """`sampling` itself where there are none."""
+    return CustomSampling(sampling, RowProcessors(classes, vocab_size, num_rows)) if classes else sampling
+
+
+@dataclass(frozen=True, slots=True)
+class CustomSample:
+    """A sample in which some rows have no token. Both by index: why, and which tokens processors have excluded."""
+
+    sample: PendingSample
+    failures: dict[int, str]
+    excluded: dict[int, NDArray[np.bool_]]  # [vocab]
+
+    @property
+    def token_ids(self) -> Tensor:
+        return self.sample.token_ids
+
+    def result(self) -> SampledTokens:
+        found = self.sample.result()
+        failures = found.failures | self.failures
+        for index, excluded in self.excluded.items():
+            if index not in failures and excluded[found.token_ids[index]]:
+                failures[index] = "logits processors exclude every token that the request's other rules allow"
+        if not failures:
+            return found
+        return replace(
+            found,
+            bad=np.setdiff1d(found.bad, [*failures]),
+            logprobs={index: one for index, one in found.logprobs.items() if index not in failures},
+            failures=failures,
+        )
