@@ -123,13 +123,13 @@ class FakeWorker:
                 prefix = extend_hash(prefix, token)
                 prefixes.append(prefix)
             assert new_row.num_computed_tokens < len(tokens), "nothing is left to compute"
-            blocks = unpack_ids(new_row.block_ids).tolist()
+            blocks = unpack_ids(new_row.block_tables[0]).tolist()
             salt = background.salts.get(new_row.row, "")
             row = FakeRow(tokens, prefixes, new_row.num_computed_tokens, blocks, new_row, salt)
             self._rows[new_row.row] = row
             for slot in self._poison_of(row):
                 assert self._poisoned[slot] > background.applied_step, "a poisoned block reaches another sequence"
-        for index, block in zip(unpack_ids(plan.extended_rows), unpack_ids(plan.extended_block_ids), strict=True):
+        for index, block in zip(unpack_ids(plan.extended_tables), unpack_ids(plan.extended_block_ids), strict=True):
             self._rows[index].block_ids.append(block)
         for index in unpack_ids(plan.decode_leaves):
             self._decode_set.remove(index)
