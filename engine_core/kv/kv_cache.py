@@ -1,6 +1,6 @@
 """Gives sequences their blocks and takes them back."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from itertools import chain, zip_longest
 
 from ..requests.request import Sequence
@@ -17,6 +17,7 @@ class KVCache:
     def __init__(self, num_blocks: int, groups: KVGroups, enable_prefix_caching: bool = True):
         self.pool = BlockPool(num_blocks)
         self.groups = groups
+        self.num_groups = len(groups)
         self.block_size = groups.block_size  # tokens
         self.prefix_cache = PrefixCache(self.pool, groups, enable_prefix_caching)
 
@@ -45,7 +46,7 @@ class KVCache:
         new = iter(self.pool.allocate(sum(num_new), (sequence.request.tenant.name,)))
         for table, count in zip(tables, num_new, strict=True):
             table.extend(next(new) for _ in range(count))
-        sequence.block_tables = tables
+        sequence.block_tables = tuple(tables)
         sequence.num_released = self.groups.first_needed(position)
         sequence.num_published = position // self.block_size
         sequence.num_scheduled = sequence.num_applied = position
@@ -88,25 +89,30 @@ class KVCache:
     def num_wanted(self, sequences: list[Sequence]) -> list[int]:
         """Blocks that `extend` gives each of them."""
         if not self.groups.windows:
-            return [len(self.groups)] * len(sequences)
-        return [sum(self._num_wanted(each, index) for index in range(len(self.groups))) for each in sequences]
+            return [self.num_groups] * len(sequences)
+        return [sum(self._num_wanted(each, index) for index in range(self.num_groups)) for each in sequences]
 
     def extend(self, sequences: list[Sequence]) -> Extensions:
         """A block in each group for those that decode, and for others what their next chunk may need."""
+        num_groups = self.num_groups
+        if num_groups == 1 and not self.groups.windows:
+            return sequences, [sequence.row for sequence in sequences], self._extend(sequences, 0)
         extended: list[Sequence] = []
         tables: list[int] = []
         blocks: list[int] = []
-        for index in range(len(self.groups)):
-            takers = sequences
-            if self.groups.windows:
-                takers = [each for each in sequences for _ in range(self._num_wanted(each, index))]
-            new = self.pool.allocate(len(takers), [sequence.request.tenant.name for sequence in takers])
-            for sequence, block in zip(takers, new, strict=True):
-                sequence.block_tables[index].append(block)
+        for index in range(num_groups):
+            takers = [each for each in sequences for _ in range(self._num_wanted(each, index))]
             extended += takers
-            tables += [sequence.row * len(self.groups) + index for sequence in takers]
-            blocks += new
+            tables += [sequence.row * num_groups + index for sequence in takers]
+            blocks += self._extend(takers, index)
         return extended, tables, blocks
+
+    def _extend(self, takers: list[Sequence], index: int) -> list[int]:
+        """A block more in this group for each of them; returns the new blocks."""
+        blocks = self.pool.allocate(len(takers), [sequence.request.tenant.name for sequence in takers])
+        for sequence, block in zip(takers, blocks, strict=True):
+            sequence.block_tables[index].append(block)
+        return blocks
 
     def _num_wanted(self, sequence: Sequence, index: int) -> int:
         if sequence.joined_step:
@@ -120,7 +126,7 @@ class KVCache:
             self.prefix_cache.publish(sequence, sequence.num_kv_applied)
         # the tail is evicted first: a shared prefix outlives it
         self.pool.release(reversed(_held(sequence.block_tables)))
-        sequence.block_tables = []
+        sequence.block_tables = ()
         sequence.num_released = []
 
     def invalidate(self, sequence: Sequence) -> None:
@@ -138,7 +144,7 @@ class KVCache:
         sequences = list(sequences)
         self.pool.check([_held(sequence.block_tables) for sequence in sequences])
         for sequence in sequences:
-            assert len(sequence.block_tables) == len(self.groups), "a group has no table"
+            assert len(sequence.block_tables) == self.num_groups, "a group has no table"
             for table, released, group in zip(
                 sequence.block_tables, sequence.num_released, self.groups.math, strict=True
             ):
@@ -152,8 +158,9 @@ class KVCache:
         return self.prefix_cache.find(sequence, sibling, (sequence.num_tokens - 1) // self.block_size)
 
 
-def _held(tables: list[list[int]]) -> list[int]:
+def _held(tables: Collection[list[int]]) -> list[int]:
     """The blocks of all groups, by position."""
-    if len(tables) == 1 and (not tables[0] or tables[0][0] != RELEASED):
-        return tables[0]
+    first = next(iter(tables), [])
+    if len(tables) == 1 and RELEASED not in first[:1]:
+        return first
     return [block for block in chain.from_iterable(zip_longest(*tables, fillvalue=RELEASED)) if block != RELEASED]

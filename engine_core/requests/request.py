@@ -95,7 +95,7 @@ class Sequence:
     block_hashes: list[bytes]  # of the full blocks named so far
     state: SequenceState = SequenceState.WAITING
     row: int = -1
-    block_tables: list[list[int]] = field(default_factory=list)  # one for each KV group, by position
+    block_tables: tuple[list[int], ...] = ()  # one for each KV group, by position
     num_released: list[int] = field(default_factory=list)  # of each table, blocks behind the window
     prefill_len: int = 0  # tokens known when it was admitted; after them one token a step
     num_scheduled: int = 0  # of prefill_len, planned or shared

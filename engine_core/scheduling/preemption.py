@@ -58,7 +58,7 @@ def choose_victims(
     candidates = _candidates(sequence, running, just_admitted, shares)
     if not candidates:
         return []
-    num_groups = len(kv_cache.groups)
+    num_groups = kv_cache.num_groups
     num_missing, shared = kv_cache.shortage(sequence, sequence.request.sharer, num_groups * len(running))
     if num_missing > sum(kv_cache.num_held(victim) + num_groups for victim in candidates):
         return []  # without a look at each block

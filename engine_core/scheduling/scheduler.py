@@ -119,8 +119,8 @@ class Scheduler:
 
     def _extend_block_tables(self, plan: ScheduledStep) -> bool:
         """Blocks for each row that has filled its last ones; True when that needed another sequence's blocks."""
-        due, preempted = self.block_due.take(plan.step), False
-        if self.kv_cache.groups.windows:
+        due, preempted, windows = self.block_due.take(plan.step), False, self.kv_cache.groups.windows
+        if windows:
             due += self.prefilling
             self.kv_cache.release_behind(due)
         if sum(self.kv_cache.num_wanted(due)) > self.kv_cache.pool.num_free:
@@ -133,9 +133,8 @@ class Scheduler:
             due = [sequence for sequence in due if sequence.state is SequenceState.RUNNING]
         if due:
             plan.extended, plan.extended_tables, plan.new_blocks = self.kv_cache.extend(due)
-            for sequence in due:
-                if sequence.joined_step:
-                    self._expect_block(sequence)
+            for sequence in [each for each in due if each.joined_step] if windows else due:
+                self._expect_block(sequence)
         return preempted
 
     def _admit(self, plan: ScheduledStep, budget: int) -> None:
@@ -161,7 +160,7 @@ class Scheduler:
             num_carried += sequence.prefill_len * TOKEN_BYTES + sequence.request.params_bytes
 
     def _find_room(self, sequence: Sequence) -> bool:
-        watermark = len(self.kv_cache.groups) * len(self.running)  # each may fill its blocks before one is preempted
+        watermark = self.kv_cache.num_groups * len(self.running)  # each may fill its blocks before one is preempted
         return bool(self.free_rows) and self.kv_cache.admit(sequence, sequence.request.sharer, watermark)
 
     def _is_row_reserved(self, sequence: Sequence) -> bool:
@@ -307,7 +306,7 @@ class Scheduler:
             sequence.fire(SequenceEvent.PREEMPT)
             self._give_row_back(sequence)
             self._release_followers(sequence)
-            sequence.block_tables, sequence.num_released = [], []
+            sequence.block_tables, sequence.num_released = (), []
             self._enqueue(sequence)
         self.running, self.prefilling, self._prefilled, self._leaves = [], [], [], []
         self.decode_set = DecodeSet()
