@@ -116,7 +116,7 @@ class Bench:
     def new_row(self, row: int, length: int, computed: int) -> NewRow:
         blocks = pack_ids(range(row * self.blocks_of_row, (row + 1) * self.blocks_of_row))
         params = SamplingParams(temperature=0.0, ignore_eos=True)
-        return NewRow(row, pack_ids([1] * length), length, computed, blocks, 0, (), params)
+        return NewRow(row, pack_ids([1] * length), length, computed, (blocks,), 0, (), params)
 
     def decode_s(self, batch: int, steps: int) -> float:
         """Of one step, with two in flight all the time."""

@@ -79,7 +79,7 @@ def stepper(model: Model, grammars: Grammars, params: SamplingParams, rows: int,
     runner = host_runner(model, cache, TensorParallelGroup(), scheduler, blocks * BLOCK_SIZE, grammars)
     for row in range(rows):
         ids = pack_ids(range(row * blocks, (row + 1) * blocks))
-        new = NewRow(row, pack_ids(PROMPT), len(PROMPT), 0, ids, row, model.geometry.eos_token_ids, params)
+        new = NewRow(row, pack_ids(PROMPT), len(PROMPT), 0, (ids,), row, model.geometry.eos_token_ids, params)
         runner.execute(SchedulerOutput(0, 1, (new,), chunks=(Chunk(row, len(PROMPT)),)))
     runner.execute(SchedulerOutput(0, 1, decode_joins=pack_ids(range(rows))))
     return lambda: runner.execute(SchedulerOutput(0, 1))

@@ -35,7 +35,7 @@ def sampler(setting: Setting) -> Iterator[Case]:
 def sampling_call(setting: Setting, params: SamplingParams, rows: int, vocabulary: int) -> Call:
     state = RequestRows(rows, 64, 16, vocabulary)
     for row in range(rows):
-        state.reset(NewRow(row, pack_ids([5, 6, 7, 8]), 3, 0, pack_ids([1]), row, (2,), params))
+        state.reset(NewRow(row, pack_ids([5, 6, 7, 8]), 3, 0, (pack_ids([1]),), row, (2,), params))
     device_sampler = DeviceSampler(setting.launcher, vocabulary, setting.device)
     logits = logits_of(setting, rows, vocabulary)
     return lambda: device_sampler.launch(logits, np.arange(rows), state)

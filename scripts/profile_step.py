@@ -82,7 +82,7 @@ def runner_with_rows(model: Any, rows: int, context: int, steps: int, params: Sa
     for row in range(rows):
         tokens = rng.integers(0, model.geometry.vocab_size, context).tolist()
         ids = pack_ids(range(row * blocks, (row + 1) * blocks))
-        new = (NewRow(row, pack_ids(tokens), context, 0, ids, row, (), params),)
+        new = (NewRow(row, pack_ids(tokens), context, 0, (ids,), row, (), params),)
         for start in range(0, context, CHUNK):
             runner.execute(SchedulerOutput(0, 1, new, chunks=(Chunk(row, min(CHUNK, context - start)),)))
             new = ()

@@ -11,8 +11,10 @@ from paged_serve.protocol.messages.config import Config
 from paged_serve.protocol.messages.engine_core import EngineCoreRequest
 from paged_serve.protocol.messages.message import MAX_FRAME_BYTES, unpack_ids
 from paged_serve.protocol.messages.sampling_params import SamplingParams
+from paged_serve.protocol.messages.worker import KVGroup
 
 from ..kv.kv_cache import KVCache
+from ..kv.kv_group import KVGroups
 from ..requests.order import queue_order
 from ..requests.request import Request, Sequence
 from ..requests.tenant import Tenant
@@ -31,16 +33,22 @@ class ModelFacts:
     vocab_size: int
     eos_token_ids: frozenset[int]
     arithmetic: str = ""  # as in protocol.worker.WorkerReady
+    kv_groups: tuple[KVGroup, ...] = (KVGroup(),)
 
 
-def fitting_model_len(config: Config, num_blocks: int, max_model_len: int) -> int:
+def fitting_model_len(
+    config: Config, num_blocks: int, max_model_len: int, kv_groups: tuple[KVGroup, ...] = (KVGroup(),)
+) -> int:
     """The context that the cache can hold for one sequence. Raises ConfigError when a longer one was asked for."""
-    capacity = num_blocks * config.cache.block_size
+    block_size, max_chunk = config.cache.block_size, config.scheduler.max_num_batched_tokens
+    groups = KVGroups.of(kv_groups, block_size, max_chunk)
+    capacity = groups.capacity_tokens(num_blocks)
     if config.model.max_model_len is not None and max_model_len > capacity:
+        smaller_chunk = f", or lower --max-num-batched-tokens, which is {max_chunk} now" if groups.windows else ""
         raise ConfigError(
-            f"max_model_len={max_model_len} needs {-(-max_model_len // config.cache.block_size)} KV blocks of "
-            f"{config.cache.block_size} tokens; there are {num_blocks}. Lower --max-model-len to {capacity}, or raise "
-            f"--kv-cache-memory-bytes or --num-blocks"
+            f"max_model_len={max_model_len} needs {groups.num_blocks_for(max_model_len)} KV blocks of "
+            f"{block_size} tokens; there are {num_blocks}. Lower --max-model-len to {capacity}, or raise "
+            f"--kv-cache-memory-bytes or --num-blocks{smaller_chunk}"
         )
     return min(max_model_len, capacity)
 
@@ -169,7 +177,7 @@ class Validation:
             limit = min(limit, max(cache.capacity_tokens + 1, prompt_len + 1))
         else:
             limit = min(limit, prompt_len + max_tokens)
-        needed = cache.num_blocks_for(limit - 1)
+        needed = cache.groups.num_blocks_for(limit - 1)
         if needed > cache.pool.num_blocks:
             raise InvalidRequest(
                 f"{prompt_len} prompt tokens and up to {limit - prompt_len} output tokens need {needed} KV blocks; "

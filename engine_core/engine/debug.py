@@ -80,7 +80,7 @@ def _check_places(engine: EngineCore) -> None:
     assert set(places) == set(live), "a sequence lives on that no client owns"
     for sequence in scheduler.running:
         assert sequence.state is SequenceState.RUNNING, f"stream {sequence.stream_id} is {sequence.state.name}"
-    owners = {sequence for sequence in live if sequence.block_ids}
+    owners = {sequence for sequence in live if sequence.block_tables}
     assert owners == set(scheduler.running), "a sequence that does not run has blocks, or one that runs has none"
     queued = [sequence for sequence in live if sequence.state is SequenceState.WAITING]
     assert len(queued) == scheduler.num_queued, "num_queued is wrong"
@@ -102,11 +102,27 @@ def _check_rows(scheduler: Scheduler) -> None:
     rows = [*scheduler.free_rows, *(sequence.row for sequence in scheduler.running)]
     assert sorted(rows) == list(range(scheduler.max_num_rows)), "a row is lost or used twice"
     for sequence in scheduler.running:
-        held = len(sequence.block_ids) * scheduler.kv_cache.block_size
-        assert held >= sequence.num_kv_applied, f"stream {sequence.stream_id} has more tokens than room"
+        _check_tables(scheduler, sequence)
         assert sequence.num_tokens <= sequence.token_limit, f"stream {sequence.stream_id} is over its limit"
     unplanned = [sequence for sequence in scheduler.running if sequence.num_scheduled < sequence.prefill_len]
     assert unplanned == scheduler.prefilling, "prefilling is wrong"
+
+
+def _check_tables(scheduler: Scheduler, sequence: Sequence) -> None:
+    """Each table has room for what is computed, and all that the next token reads; what lies behind is released."""
+    groups, block_size = scheduler.kv_cache.groups, scheduler.kv_cache.block_size
+    position = sequence.num_scheduled
+    if sequence.joined_step:
+        position = sequence.prefill_len + scheduler.step + 1 - sequence.joined_step
+    for table, released, group in zip(sequence.block_tables, sequence.num_released, groups.math, strict=True):
+        room = len(table) * block_size
+        assert room >= max(sequence.num_kv_applied, position - 1), f"stream {sequence.stream_id} has too little room"
+        if sequence.joined_step or position < sequence.prefill_len:  # all is planned of others
+            is_read = released <= group.first_needed(position)
+            assert is_read, f"stream {sequence.stream_id} has lost a block that it reads"
+        if sequence.joined_step and room > sequence.prefill_len + block_size:
+            least = group.first_needed(room - block_size)
+            assert released >= least, f"stream {sequence.stream_id} keeps blocks behind its window"
 
 
 def _check_decode_set(scheduler: Scheduler) -> None:
@@ -146,6 +162,7 @@ def dump_state(engine: EngineCore) -> dict[str, Any]:
             for plan in scheduler.in_flight
         ],
         "blocks": {"total": pool.num_blocks, "free": pool.num_free, "cached": pool.num_cached},
+        "kv_groups": [{"window": group.window} for group in engine.facts.kv_groups],
         "tenants": [
             {"tenant": t.name, "weight": t.weight, "lead": t.service - now, "live": t.num_live, "queued": t.num_queued}
             for t in scheduler.shares.tenants.values()
@@ -183,6 +200,8 @@ def describe(engine: EngineCore | None) -> bytes:
 
 
 def _sequence_state(sequence: Sequence) -> dict[str, Any]:
+    tables = zip(sequence.block_tables, sequence.num_released, strict=True)
+    blocks = [len(table) - num_released for table, num_released in tables]
     return {
         "stream": sequence.stream_id,
         "state": sequence.state.name.lower(),
@@ -191,7 +210,8 @@ def _sequence_state(sequence: Sequence) -> dict[str, Any]:
         "prompt_tokens": sequence.request.prompt_len,
         "output_tokens": len(sequence.output),
         "token_limit": sequence.token_limit,
-        "blocks": len(sequence.block_ids),
+        "blocks": sum(blocks),
+        "blocks_by_group": blocks,
         "decoding": bool(sequence.joined_step),
         "preemptions": sequence.num_preemptions,
     }

@@ -24,6 +24,7 @@ from ..admission.admission import Admission, Admitted
 from ..admission.deadlines import expiry
 from ..admission.validation import ModelFacts
 from ..kv.kv_cache import KVCache
+from ..kv.kv_group import KVGroups
 from ..requests.request import Sequence
 from ..requests.stopping import finish_reason
 from ..scheduling.scheduler import Scheduler
@@ -54,7 +55,8 @@ class EngineCore:
         self.worker_epoch = 0
         self.num_poison_requests = 0  # requests that were found to kill workers
         cache = config.cache
-        self.kv_cache = KVCache(facts.num_blocks, cache.block_size, cache.enable_prefix_caching)
+        groups = KVGroups.of(facts.kv_groups, cache.block_size, config.scheduler.max_num_batched_tokens)
+        self.kv_cache = KVCache(facts.num_blocks, groups, cache.enable_prefix_caching)
         self.scheduler = Scheduler(
             self.kv_cache, config.scheduler.max_num_seqs, config.scheduler.max_num_batched_tokens
         )

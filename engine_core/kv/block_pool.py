@@ -92,6 +92,10 @@ class BlockPool:
         end = blocks.index(None) if None in blocks else len(blocks)
         return blocks[:end]  # type: ignore[return-value]
 
+    def block_of(self, block_hash: bytes) -> int:
+        """The block that is found by this hash; -1: none. It gains no owner yet."""
+        return self._block_by_hash.get(block_hash, -1)
+
     def hash_of(self, block: int) -> bytes | None:
         """None: what it holds cannot be found."""
         return self._hash_by_block.get(block)

@@ -1,83 +1,166 @@
 """Gives sequences their blocks and takes them back."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from itertools import chain, zip_longest
 
 from ..requests.request import Sequence
 from .block_pool import BlockPool
+from .kv_group import RELEASED, KVGroups
 from .prefix_cache import PrefixCache
+
+Extensions = tuple[list[Sequence], list[int], list[int]]  # of which sequence, which table, the new block
 
 
 class KVCache:
-    """Block tables of all sequences."""
+    """Block tables of all sequences, one for each KV group."""
 
-    def __init__(self, num_blocks: int, block_size: int, enable_prefix_caching: bool = True):
+    def __init__(self, num_blocks: int, groups: KVGroups, enable_prefix_caching: bool = True):
         self.pool = BlockPool(num_blocks)
-        self.block_size = block_size  # tokens
-        self.prefix_cache = PrefixCache(self.pool, block_size, enable_prefix_caching)
+        self.groups = groups
+        self.num_groups = len(groups)
+        self.block_size = groups.block_size  # tokens
+        self.prefix_cache = PrefixCache(self.pool, groups, enable_prefix_caching)
 
     @property
     def capacity_tokens(self) -> int:
         """The longest sequence that fits when it is alone."""
-        return self.pool.num_blocks * self.block_size
-
-    def num_blocks_for(self, num_tokens: int) -> int:
-        return -(-num_tokens // self.block_size)
+        return self.groups.capacity_tokens(self.pool.num_blocks)
 
     def admit(self, sequence: Sequence, sibling: Sequence | None, watermark: int) -> bool:
         """Give `sequence` blocks for all its known tokens, sharing what is computed already; all or nothing.
 
-        At least its last token remains to be computed. `sibling` runs and has planned the common prompt.
-        False when fewer than `watermark` blocks would stay free.
+        At least its last token remains to be computed. `sibling` runs and has planned the common prompt. In a group
+        with a window the blocks reach as far as its first chunk may. False when fewer than `watermark` blocks would
+        stay free.
         """
-        shared, num_new, num_left = self._fit(sequence, sibling)
-        if num_left < watermark:
+        tables = self._find(sequence, sibling)
+        position = len(tables[0]) * self.block_size
+        num_blocks = -(-sequence.num_tokens // self.block_size)
+        num_new = [
+            group.end(position, num_blocks) - len(table) for group, table in zip(self.groups.math, tables, strict=True)
+        ]
+        shared = _held(tables)
+        if self.pool.num_free - self.pool.num_free_among(shared) - sum(num_new) < watermark:
             return False
         self.pool.share(shared)
-        sequence.block_ids = shared + self.pool.allocate(num_new, (sequence.request.tenant.name,))
-        sequence.num_published = len(shared)
-        sequence.num_scheduled = sequence.num_applied = len(shared) * self.block_size
+        new = iter(self.pool.allocate(sum(num_new), (sequence.request.tenant.name,)))
+        for table, count in zip(tables, num_new, strict=True):
+            table.extend(next(new) for _ in range(count))
+        sequence.block_tables = tuple(tables)
+        sequence.num_released = self.groups.first_needed(position)
+        sequence.num_published = position // self.block_size
+        sequence.num_scheduled = sequence.num_applied = position
         return True
 
     def shortage(self, sequence: Sequence, sibling: Sequence | None, watermark: int) -> tuple[int, set[int]]:
-        """How many blocks are missing for `admit` (none: 0 or less), and which it would share."""
-        shared, _, num_left = self._fit(sequence, sibling)
-        return watermark - num_left, set(shared)
+        """How many blocks are missing for `admit` (none: 0 or less) at most, and which it would share for sure.
+
+        What others compute meanwhile may lengthen the prefix that it shares. Full groups need fewer new blocks then;
+        a window lies elsewhere, where it may share nothing, so none of its blocks counts as shared.
+        """
+        tables = self._find(sequence, sibling)
+        shared = [block for index in self.groups.full for block in tables[index]]
+        num_new = self.groups.num_blocks_for(sequence.num_tokens) - len(shared)
+        return watermark + num_new + self.pool.num_free_among(shared) - self.pool.num_free, set(shared)
+
+    def num_held(self, sequence: Sequence) -> int:
+        return sum(map(len, sequence.block_tables)) - sum(sequence.num_released)
 
     def num_owned_alone(self, sequence: Sequence, besides: set[int]) -> int:
         """Blocks that its preemption makes free, those in `besides` not counted."""
-        return self.pool.num_owned_once(sequence.block_ids, besides)
+        return self.pool.num_owned_once(_held(sequence.block_tables), besides)
 
-    def extend(self, sequences: list[Sequence]) -> list[int]:
-        """One more block for each of `sequences`; returns the new blocks."""
-        blocks = self.pool.allocate(len(sequences), [sequence.request.tenant.name for sequence in sequences])
-        for sequence, block in zip(sequences, blocks, strict=True):
-            sequence.block_ids.append(block)
+    def release_behind(self, sequences: Iterable[Sequence]) -> None:
+        """Take back the blocks that lie behind their windows once all planned steps are computed.
+
+        Workers run steps in order, so the next step may write to these blocks: what reads them comes before it.
+        """
+        for index in self.groups.windows:
+            group = self.groups.math[index]
+            for sequence in sequences:
+                table, start = sequence.block_tables[index], sequence.num_released[index]
+                position = len(table) * self.block_size if sequence.joined_step else sequence.num_scheduled
+                if (end := group.first_needed(position)) > start:
+                    self.prefix_cache.publish_behind(sequence, index, start, end)
+                    self.pool.release(reversed(table[start:end]))
+                    table[start:end] = [RELEASED] * (end - start)
+                    sequence.num_released[index] = end
+
+    def num_wanted(self, sequences: list[Sequence]) -> list[int]:
+        """Blocks that `extend` gives each of them."""
+        if not self.groups.windows:
+            return [self.num_groups] * len(sequences)
+        return [sum(self._num_wanted(each, index) for index in range(self.num_groups)) for each in sequences]
+
+    def extend(self, sequences: list[Sequence]) -> Extensions:
+        """A block in each group for those that decode, and for others what their next chunk may need."""
+        num_groups = self.num_groups
+        if num_groups == 1 and not self.groups.windows:
+            return sequences, [sequence.row for sequence in sequences], self._extend(sequences, 0)
+        extended: list[Sequence] = []
+        tables: list[int] = []
+        blocks: list[int] = []
+        for index in range(num_groups):
+            takers = [each for each in sequences for _ in range(self._num_wanted(each, index))]
+            extended += takers
+            tables += [sequence.row * num_groups + index for sequence in takers]
+            blocks += self._extend(takers, index)
+        return extended, tables, blocks
+
+    def _extend(self, takers: list[Sequence], index: int) -> list[int]:
+        """A block more in this group for each of them; returns the new blocks."""
+        blocks = self.pool.allocate(len(takers), [sequence.request.tenant.name for sequence in takers])
+        for sequence, block in zip(takers, blocks, strict=True):
+            sequence.block_tables[index].append(block)
         return blocks
+
+    def _num_wanted(self, sequence: Sequence, index: int) -> int:
+        if sequence.joined_step:
+            return 1
+        num_blocks = -(-sequence.prefill_len // self.block_size)
+        return self.groups.math[index].end(sequence.num_scheduled, num_blocks) - len(sequence.block_tables[index])
 
     def release(self, sequence: Sequence) -> None:
         """Take all blocks back. What was generated can be found again from here on: a chat's next turn does."""
         if not sequence.num_nans:
             self.prefix_cache.publish(sequence, sequence.num_kv_applied)
-        self.pool.release(reversed(sequence.block_ids))  # the tail is evicted first: a shared prefix outlives it
-        sequence.block_ids = []
+        # the tail is evicted first: a shared prefix outlives it
+        self.pool.release(reversed(_held(sequence.block_tables)))
+        sequence.block_tables = ()
+        sequence.num_released = []
 
     def invalidate(self, sequence: Sequence) -> None:
         """The contents of its blocks may not be found or shared any more: they may hold NaN."""
-        self.pool.invalidate(sequence.block_ids)
+        self.pool.invalidate(_held(sequence.block_tables))
+        self.prefix_cache.invalidate_behind(sequence)
 
     def reset(self) -> None:
         """The blocks' contents are gone with the workers that held them. No sequence owns any."""
         self.pool = BlockPool(self.pool.num_blocks)
-        self.prefix_cache = PrefixCache(self.pool, self.block_size, self.prefix_cache.enabled)
+        self.prefix_cache = PrefixCache(self.pool, self.groups, self.prefix_cache.enabled)
 
     def check(self, sequences: Iterable[Sequence]) -> None:
         """Raise AssertionError unless the pool's books agree with the tables of `sequences`."""
-        self.pool.check([sequence.block_ids for sequence in sequences])
+        sequences = list(sequences)
+        self.pool.check([_held(sequence.block_tables) for sequence in sequences])
+        for sequence in sequences:
+            assert len(sequence.block_tables) == self.num_groups, "a group has no table"
+            for table, released, group in zip(
+                sequence.block_tables, sequence.num_released, self.groups.math, strict=True
+            ):
+                assert table[:released] == [RELEASED] * released, "a released block is in a table"
+                assert RELEASED not in table[released:], "a block is missing"
+                assert len(table) - released <= group.end(0, len(table)), "a row holds more than its window and a chunk"
 
-    def _fit(self, sequence: Sequence, sibling: Sequence | None) -> tuple[list[int], int, int]:
-        """Blocks to share, how many new ones, and how many blocks would stay free (below 0: too few)."""
-        num_tokens = sequence.num_tokens
-        self.prefix_cache.hash_blocks(sequence, num_tokens)
-        shared = self.prefix_cache.find(sequence, sibling, (num_tokens - 1) // self.block_size)
-        num_new = self.num_blocks_for(num_tokens) - len(shared)
-        return shared, num_new, self.pool.num_free - self.pool.num_free_among(shared) - num_new
+    def _find(self, sequence: Sequence, sibling: Sequence | None) -> list[list[int]]:
+        """The beginnings of its tables, for tokens that need not be computed."""
+        self.prefix_cache.hash_blocks(sequence, sequence.num_tokens)
+        return self.prefix_cache.find(sequence, sibling, (sequence.num_tokens - 1) // self.block_size)
+
+
+def _held(tables: Collection[list[int]]) -> list[int]:
+    """The blocks of all groups, by position."""
+    first = next(iter(tables), [])
+    if len(tables) == 1 and RELEASED not in first[:1]:
+        return first
+    return [block for block in chain.from_iterable(zip_longest(*tables, fillvalue=RELEASED)) if block != RELEASED]

@@ -1,18 +1,25 @@
-"""The prefix cache: full blocks are found again by the chain of hashes over their tokens and all tokens before them."""
+"""The prefix cache: full blocks are found again by the chain of hashes over their tokens and all tokens before them.
+
+A prefix can be shared when each group has what the next token reads: all its blocks, or those of the window before it.
+"""
+
+from collections.abc import Callable
 
 from paged_serve.protocol.block_hash import chain_blocks
 
 from ..requests.request import Sequence
 from .block_pool import BlockPool
+from .kv_group import RELEASED, KVGroups, keys_of
 
 
 class PrefixCache:
     """Finds and publishes the full blocks of sequences in `pool`."""
 
-    def __init__(self, pool: BlockPool, block_size: int, enabled: bool):
+    def __init__(self, pool: BlockPool, groups: KVGroups, enabled: bool):
         self.enabled = enabled
         self._pool = pool
-        self._block_size = block_size  # tokens
+        self._groups = groups
+        self._block_size = groups.block_size  # tokens
 
     def hash_blocks(self, sequence: Sequence, num_tokens: int) -> None:
         """Extend the sequence's hashes to all full blocks among its first `num_tokens` tokens."""
@@ -22,20 +29,57 @@ class PrefixCache:
             parent = hashes[-1] if hashes else sequence.request.chain_root
             hashes += chain_blocks(parent, sequence.token_bytes(start, end), self._block_size)
 
-    def find(self, sequence: Sequence, sibling: Sequence | None, limit: int) -> list[int]:
-        """The blocks of the longest prefix that exists already, at most `limit` long.
+    def find(self, sequence: Sequence, sibling: Sequence | None, limit: int) -> list[list[int]]:
+        """The longest prefix that exists already, at most `limit` blocks long, as the beginning of each block table.
 
         `sibling` runs and has planned the common prompt.
         """
-        found: list[int] = []
+        found: list[list[int]] = [[] for _ in self._groups.math]
         if self.enabled and sequence.may_read_cache:
-            found = self._pool.find(sequence.block_hashes[:limit])
+            found = self._find_cached(sequence.block_hashes[:limit])
         if sibling is not None and not sequence.num_nans:
             num_common = min(limit, sequence.request.num_shareable_tokens(self._block_size) // self._block_size)
-            num_common = min(num_common, self._pool.num_valid(sibling.block_ids))
-            if num_common > len(found):
-                found = sibling.block_ids[:num_common]
+            num_common = min(num_common, *map(self._pool.num_valid, sibling.block_tables))
+            if num_common > len(found[0]):
+                common = [table[:num_common] for table in sibling.block_tables]
+                common = self._cut(common, num_common, lambda table, index: common[table][index])
+                found = max(found, common, key=lambda tables: len(tables[0]))
         return found
+
+    def _find_cached(self, hashes: list[bytes]) -> list[list[int]]:
+        found: list[list[int]] = [[] for _ in self._groups.math]
+        num_found = len(hashes)
+        for index in self._groups.full:
+            found[index] = self._pool.find(keys_of(index, hashes[:num_found]))
+            num_found = len(found[index])
+        if not self._groups.windows:
+            return [table[:num_found] for table in found]
+        keys = [keys_of(index, hashes[:num_found]) for index in range(len(found))]
+        for index in self._groups.windows:
+            found[index] = [RELEASED] * num_found
+        return self._cut(found, num_found, lambda table, index: self._pool.block_of(keys[table][index]))
+
+    def _cut(self, tables: list[list[int]], num_blocks: int, block_of: Callable[[int, int], int]) -> list[list[int]]:
+        """The longest beginning, at most `num_blocks` long, before whose end each window has all its blocks.
+
+        `block_of` (table, index) is asked once at most for each block; RELEASED: it is not there. A missing block
+        ends the search above it: every longer beginning that was still possible has it in its window.
+        """
+        windows = self._groups.windows
+        end = index = num_blocks
+        first = self._groups.first_needed(end * self._block_size)
+        while windows and index > min(first[table] for table in windows):
+            index -= 1
+            for table in windows:
+                if index >= first[table]:
+                    tables[table][index] = block = block_of(table, index)
+                    if block == RELEASED:
+                        end = index
+                        first = self._groups.first_needed(end * self._block_size)
+                        break
+        for table in windows:
+            tables[table][: first[table]] = [RELEASED] * first[table]
+        return [table[:end] for table in tables]
 
     def publish(self, sequence: Sequence, num_tokens: int) -> None:
         """Let others find the full blocks among the first `num_tokens` tokens, whose results were applied."""
@@ -44,9 +88,31 @@ class PrefixCache:
         start, end = sequence.num_published, num_tokens // self._block_size
         if end > start:
             self.hash_blocks(sequence, num_tokens)
-            self._pool.publish(sequence.block_ids[start:end], sequence.block_hashes[start:end])
+            for index in range(len(self._groups)):
+                self._publish(sequence, index, start, end)
             sequence.num_published = end
+
+    def publish_behind(self, sequence: Sequence, index: int, start: int, end: int) -> None:
+        """Let others find blocks [start, end) of a table, which lie behind its window and are about to be released.
+
+        The steps that compute them may be in flight still, but their tokens are known and they were sent: workers run
+        steps in order, so each reader reads what they have written. What decode steps compute is not named before
+        it was applied, so none of it is published here.
+        """
+        self._publish(sequence, index, start, min(end, len(sequence.block_hashes)))
+
+    def _publish(self, sequence: Sequence, index: int, start: int, end: int) -> None:
+        start = max(start, sequence.num_released[index])
+        if end > start:
+            keys = keys_of(index, sequence.block_hashes[start:end])
+            self._pool.publish(sequence.block_tables[index][start:end], keys)
 
     def invalidate_hashes(self, sequence: Sequence) -> None:
         """As `KVCache.invalidate`, for a sequence without blocks, or with others: what it left behind may hold NaN."""
-        self._pool.invalidate_hashes(sequence.block_hashes)
+        for index in range(len(self._groups)):
+            self._pool.invalidate_hashes(keys_of(index, sequence.block_hashes))
+
+    def invalidate_behind(self, sequence: Sequence) -> None:
+        """The same for what it has released behind its windows."""
+        for index in self._groups.windows:
+            self._pool.invalidate_hashes(keys_of(index, sequence.block_hashes[: sequence.num_released[index]]))

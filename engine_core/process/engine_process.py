@@ -147,10 +147,11 @@ class EngineProcess:
             self._child.config,
             ModelFacts(
                 self._link.num_blocks,
-                fitting_model_len(self._child.config, self._link.num_blocks, facts.max_model_len),
+                fitting_model_len(self._child.config, self._link.num_blocks, facts.max_model_len, facts.kv_groups),
                 facts.vocab_size,
                 frozenset(facts.eos_token_ids),
                 facts.arithmetic,
+                facts.kv_groups,
             ),
             self._child.epoch,
         )

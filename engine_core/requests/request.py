@@ -95,7 +95,8 @@ class Sequence:
     block_hashes: list[bytes]  # of the full blocks named so far
     state: SequenceState = SequenceState.WAITING
     row: int = -1
-    block_ids: list[int] = field(default_factory=list)  # its block table
+    block_tables: tuple[list[int], ...] = ()  # one for each KV group, by position
+    num_released: list[int] = field(default_factory=list)  # of each table, blocks behind the window
     prefill_len: int = 0  # tokens known when it was admitted; after them one token a step
     num_scheduled: int = 0  # of prefill_len, planned or shared
     num_applied: int = 0  # of prefill_len, results seen or shared
@@ -130,8 +131,8 @@ class Sequence:
         return self.joined_step + self.token_limit - self.prefill_len - 2
 
     def next_block_step(self, block_size: int) -> int:
-        """The decode step that needs a block more than it owns. Only in the decode set."""
-        return self.joined_step + len(self.block_ids) * block_size - self.prefill_len
+        """The decode step that needs a block more in each group. Only in the decode set."""
+        return self.joined_step + len(self.block_tables[0]) * block_size - self.prefill_len
 
     @property
     def plain(self) -> bool:

@@ -58,13 +58,14 @@ def choose_victims(
     candidates = _candidates(sequence, running, just_admitted, shares)
     if not candidates:
         return []
-    num_missing, shared = kv_cache.shortage(sequence, sequence.request.sharer, len(running))
-    if num_missing > sum(len(victim.block_ids) + 1 for victim in candidates):
+    num_groups = kv_cache.num_groups
+    num_missing, shared = kv_cache.shortage(sequence, sequence.request.sharer, num_groups * len(running))
+    if num_missing > sum(kv_cache.num_held(victim) + num_groups for victim in candidates):
         return []  # without a look at each block
     victims: list[Sequence] = []
     for victim in candidates:
         victims.append(victim)
-        num_missing -= kv_cache.num_owned_alone(victim, shared) + 1  # its part of the watermark
+        num_missing -= kv_cache.num_owned_alone(victim, shared) + num_groups  # its part of the watermark
         if num_missing <= 0:
             return victims
     return []

@@ -26,7 +26,8 @@ class ScheduledStep:
     step: int
     decode: DecodeSet = field(default_factory=DecodeSet)
     admitted: list[Sequence] = field(default_factory=list)
-    extended: list[Sequence] = field(default_factory=list)  # received new_blocks[i]
+    extended: list[Sequence] = field(default_factory=list)  # received new_blocks[i] in extended_tables[i]
+    extended_tables: list[int] = field(default_factory=list)  # row * groups + group
     new_blocks: list[int] = field(default_factory=list)
     leaves: list[int] = field(default_factory=list)  # rows
     joins: list[int] = field(default_factory=list)  # rows
@@ -54,9 +55,9 @@ class ScheduledStep:
         """It gives its row back before this step is sent; returns the tokens that others may have."""
         withdrawn = [chunk for chunk in self.chunks if chunk.sequence is sequence]
         self.chunks = [chunk for chunk in self.chunks if chunk.sequence is not sequence]
-        if sequence in self.extended:
+        while sequence in self.extended:
             index = self.extended.index(sequence)
-            del self.extended[index], self.new_blocks[index]
+            del self.extended[index], self.extended_tables[index], self.new_blocks[index]
         return sum(chunk.end - chunk.start for chunk in withdrawn) + bool(sequence.joined_step)
 
     def discard(self, sequence: Sequence) -> None:

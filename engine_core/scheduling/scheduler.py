@@ -8,7 +8,7 @@ most, and past one that does not fit only so many are admitted, so each ends.
 from collections import deque
 from collections.abc import Iterable
 from heapq import heappop, heappush
-from itertools import islice
+from itertools import accumulate, islice
 
 from paged_serve.protocol.block_hash import TOKEN_BYTES
 
@@ -118,19 +118,22 @@ class Scheduler:
         self.decode_set = self.decode_set.joined(joining, step)
 
     def _extend_block_tables(self, plan: ScheduledStep) -> bool:
-        """A block for each row that has filled its last one; True when that needed another sequence's blocks."""
-        due, preempted = self.block_due.take(plan.step), False
-        if len(due) > self.kv_cache.pool.num_free:
+        """Blocks for each row that has filled its last ones; True when that needed another sequence's blocks."""
+        due, preempted, windows = self.block_due.take(plan.step), False, self.kv_cache.groups.windows
+        if windows:
+            due += self.prefilling
+            self.kv_cache.release_behind(due)
+        if sum(self.kv_cache.num_wanted(due)) > self.kv_cache.pool.num_free:
             due.sort(key=order_of)
-            for count, sequence in enumerate(due, start=1):
+            for count, sequence in zip(accumulate(self.kv_cache.num_wanted(due)), due, strict=True):
                 while sequence.state is SequenceState.RUNNING and self.kv_cache.pool.num_free < count:
                     assert len(self.running) > 1, f"stream {sequence.stream_id} does not fit in an empty cache"
                     self.preempt(self.running[-1])
                     preempted = True
             due = [sequence for sequence in due if sequence.state is SequenceState.RUNNING]
         if due:
-            plan.extended, plan.new_blocks = due, self.kv_cache.extend(due)
-            for sequence in due:
+            plan.extended, plan.extended_tables, plan.new_blocks = self.kv_cache.extend(due)
+            for sequence in [each for each in due if each.joined_step] if windows else due:
                 self._expect_block(sequence)
         return preempted
 
@@ -157,7 +160,7 @@ class Scheduler:
             num_carried += sequence.prefill_len * TOKEN_BYTES + sequence.request.params_bytes
 
     def _find_room(self, sequence: Sequence) -> bool:
-        watermark = len(self.running)  # each may fill a block before one is preempted
+        watermark = self.kv_cache.num_groups * len(self.running)  # each may fill its blocks before one is preempted
         return bool(self.free_rows) and self.kv_cache.admit(sequence, sequence.request.sharer, watermark)
 
     def _is_row_reserved(self, sequence: Sequence) -> bool:
@@ -303,7 +306,7 @@ class Scheduler:
             sequence.fire(SequenceEvent.PREEMPT)
             self._give_row_back(sequence)
             self._release_followers(sequence)
-            sequence.block_ids = []
+            sequence.block_tables, sequence.num_released = (), []
             self._enqueue(sequence)
         self.running, self.prefilling, self._prefilled, self._leaves = [], [], [], []
         self.decode_set = DecodeSet()

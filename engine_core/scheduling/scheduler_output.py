@@ -13,7 +13,7 @@ def plan_message(plan: ScheduledStep, epoch: int) -> SchedulerOutput:
         epoch=epoch,
         step=plan.step,
         new_rows=tuple(map(_new_row, plan.admitted)),
-        extended_rows=pack_ids([sequence.row for sequence in plan.extended]),
+        extended_tables=pack_ids(plan.extended_tables),
         extended_block_ids=pack_ids(plan.new_blocks),
         decode_leaves=pack_ids(plan.leaves),
         decode_joins=pack_ids(plan.joins),
@@ -28,7 +28,7 @@ def _new_row(sequence: Sequence) -> NewRow:
         token_ids=sequence.token_bytes(0, sequence.num_tokens),
         prompt_len=request.prompt_len,
         num_computed_tokens=sequence.num_applied,  # nothing of its own is computed yet: what it shares
-        block_ids=pack_ids(sequence.block_ids),
+        block_tables=tuple(map(pack_ids, sequence.block_tables)),
         seed=sequence.seed,
         eos_token_ids=tuple(sorted(sequence.eos_ids)),
         sampling_params=request.params,

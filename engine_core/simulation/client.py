@@ -21,7 +21,7 @@ from paged_serve.protocol.messages.sampling_params import FinishReason, Sampling
 from ..engine.engine import DEADLY, NOT_FINITE
 from ..requests.stopping import repeats
 from .fake_worker import extend_hash, masked_ids, sample
-from .scenario import EOS, Scenario
+from .scenario import EOS, Scenario, capacity_tokens
 
 
 @dataclass(slots=True)
@@ -90,10 +90,8 @@ class SimulatedClient:
         self.deadlines[request.request_id] = now + request.ttl_s if request.ttl_s else math.inf
         facts, params = self._scenario.facts, request.sampling_params
         prompt_len = len(request.prompt_token_ids) // 4
-        block_size = self._scenario.config.cache.block_size
-        capacity = facts.num_blocks * block_size + 1
         if params.max_tokens is None:
-            token_limit = min(facts.max_model_len, capacity)
+            token_limit = min(facts.max_model_len, capacity_tokens(self._scenario) + 1)
         else:
             token_limit = min(facts.max_model_len, prompt_len + params.max_tokens)
         for index, seed in enumerate(seeds):

@@ -1,12 +1,13 @@
 """A worker without a model, for simulations: honest about rows, blocks and slots, exact about what it reads.
 
-Its KV slots hold a hash of all tokens up to the slot's own, its blocks the salt under which they were written. A step
-that reads a slot which another has written, or none, raises AssertionError. The next token is a function of
+Its KV slots hold a hash of all tokens up to the slot's own, its blocks the salt and the KV group for which they were
+written. A step that reads a slot which another has written, or none, raises AssertionError; each group reads as far
+back as its window. The next token is a function of
 (all tokens, seed, position), so any slip shows. A slot may be poisoned, too: what is computed from it is not finite and
 poisons what it writes, and once that was reported and the engine has heard of it, no new row may read it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from paged_serve.protocol.messages.message import pack_ids, unpack_ids
@@ -58,7 +59,7 @@ class FakeRow:
     tokens: list[int]
     prefixes: list[int]  # hash of tokens[: i + 1]
     num_computed: int
-    block_ids: list[int]
+    block_tables: list[list[int]]  # one for each KV group
     new_row: NewRow
     salt: str
 
@@ -74,7 +75,9 @@ class FakeWorker:
         epoch: int,
         is_nan: Callable[[], bool] = lambda: False,
         poison: int | None = None,
+        windows: Sequence[int] = (0,),
     ):
+        """`windows`: of each KV group, in tokens; 0: it sees all."""
         self.block_size = block_size
         self.vocab_size = vocab_size
         self.epoch = epoch
@@ -82,7 +85,8 @@ class FakeWorker:
         self._is_nan = is_nan
         self._poison = poison
         self._slots = [[0] * block_size for _ in range(num_blocks)]
-        self._salts = [""] * num_blocks
+        self._written_for = [("", 0)] * num_blocks  # salt and group
+        self._windows = windows
         self._poisoned: dict[tuple[int, int], int] = {}  # (block, offset) -> the step that reported it
         self._rows: dict[int, FakeRow] = {}
         self._decode_set: list[int] = []
@@ -123,14 +127,16 @@ class FakeWorker:
                 prefix = extend_hash(prefix, token)
                 prefixes.append(prefix)
             assert new_row.num_computed_tokens < len(tokens), "nothing is left to compute"
-            blocks = unpack_ids(new_row.block_ids).tolist()
+            assert len(new_row.block_tables) == len(self._windows), "a row has not a table for each group"
+            tables = [unpack_ids(table).tolist() for table in new_row.block_tables]
             salt = background.salts.get(new_row.row, "")
-            row = FakeRow(tokens, prefixes, new_row.num_computed_tokens, blocks, new_row, salt)
+            row = FakeRow(tokens, prefixes, new_row.num_computed_tokens, tables, new_row, salt)
             self._rows[new_row.row] = row
             for slot in self._poison_of(row):
                 assert self._poisoned[slot] > background.applied_step, "a poisoned block reaches another sequence"
-        for index, block in zip(unpack_ids(plan.extended_rows), unpack_ids(plan.extended_block_ids), strict=True):
-            self._rows[index].block_ids.append(block)
+        for table, block in zip(unpack_ids(plan.extended_tables), unpack_ids(plan.extended_block_ids), strict=True):
+            index, group = divmod(table, len(self._windows))
+            self._rows[index].block_tables[group].append(block)
         for index in unpack_ids(plan.decode_leaves):
             self._decode_set.remove(index)
         joins = unpack_ids(plan.decode_joins).tolist()
@@ -138,40 +144,54 @@ class FakeWorker:
         self._decode_set = sorted(self._decode_set + joins)
 
     def _check_reads(self, row: FakeRow, num_tokens: int) -> None:
-        """Every slot before the first new token holds exactly this row's tokens, written in an earlier step."""
+        """Every slot that the first new token sees holds exactly this row's tokens, written in an earlier step."""
         size, slots, end = self.block_size, self._slots, row.num_computed
         assert row.num_computed + num_tokens <= len(row.tokens), "a row computes tokens that it does not have"
-        table = row.block_ids
-        assert len(table) * size >= row.num_computed + num_tokens, "a row writes beyond its blocks"
-        assert all(self._salts[block] == row.salt for block in table[: -(-end // size)]), "a block of another salt"
-        for index in range(end // size):
-            assert slots[table[index]] == row.prefixes[index * size : index * size + size], "a block is not ours"
-        if rest := end % size:
-            assert slots[table[end // size]][:rest] == row.prefixes[end - rest : end], "the last block is not ours"
+        for group, table in enumerate(row.block_tables):
+            assert len(table) * size >= row.num_computed + num_tokens, "a row writes beyond its blocks"
+            first = self._first_seen(row, group) // size
+            seen = table[first : -(-end // size)]
+            assert all(self._written_for[block] == (row.salt, group) for block in seen), "of another salt or group"
+            for index in range(first, end // size):
+                assert slots[table[index]] == row.prefixes[index * size : index * size + size], "a block is not ours"
+            if (rest := end % size) and seen:
+                assert slots[table[end // size]][:rest] == row.prefixes[end - rest : end], "the last block is not ours"
+
+    def _first_seen(self, row: FakeRow, group: int) -> int:
+        """The first position that the row's next token sees."""
+        window = self._windows[group]
+        return max(0, row.num_computed - window + 1) if window else 0
 
     def _write(self, row: FakeRow, num_tokens: int, written: set[tuple[int, int]]) -> None:
         for position in range(row.num_computed, row.num_computed + num_tokens):
-            block, offset = row.block_ids[position // self.block_size], position % self.block_size
-            assert (block, offset) not in written, "two rows write one slot in one step"
-            written.add((block, offset))
-            self._slots[block][offset] = row.prefixes[position]
-            self._salts[block] = row.salt
-            self._poisoned.pop((block, offset), None)
+            for group, table in enumerate(row.block_tables):
+                block, offset = table[position // self.block_size], position % self.block_size
+                assert block >= 0, "a row writes to a block that it does not have"
+                assert (block, offset) not in written, "two rows write one slot in one step"
+                written.add((block, offset))
+                self._slots[block][offset] = row.prefixes[position]
+                self._written_for[block] = (row.salt, group)
+                self._poisoned.pop((block, offset), None)
         row.num_computed += num_tokens
 
     def _poison_of(self, row: FakeRow) -> list[tuple[int, int]]:
-        """Poisoned slots among the slots that the row has computed or received as computed."""
-        used = {block: index for index, block in enumerate(row.block_ids)}
+        """Poisoned slots among those that the row has computed, or received as computed, and still sees."""
+        used: dict[int, tuple[int, int]] = {}  # block -> position of its first slot, first position that is seen
+        for group, table in enumerate(row.block_tables):
+            seen = self._first_seen(row, group)
+            for index in range(seen // self.block_size, len(table)):
+                used[table[index]] = (index * self.block_size, seen)
         return [
             (block, offset)
             for block, offset in self._poisoned
-            if block in used and used[block] * self.block_size + offset < row.num_computed
+            if block in used and used[block][1] <= used[block][0] + offset < row.num_computed
         ]
 
     def _spoil_last(self, row: FakeRow, num_tokens: int) -> None:
         """What the row has just written is not finite."""
         for position in range(row.num_computed - num_tokens, row.num_computed):
-            self.spoil(row.block_ids[position // self.block_size], position % self.block_size)
+            for table in row.block_tables:
+                self.spoil(table[position // self.block_size], position % self.block_size)
 
     def _sample(self, plan: SchedulerOutput, work: list[tuple[int, int]], ill: set[int]) -> ModelRunnerOutput:
         tokens: list[int] = []

@@ -1,13 +1,14 @@
 """What one seed makes of the world: configuration, cache size, load, tempers and faults."""
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from paged_serve.protocol.messages.config import CacheConfig, Config, SchedulerConfig
 from paged_serve.protocol.messages.engine_core import EngineCoreRequest
 from paged_serve.protocol.messages.message import pack_ids
 from paged_serve.protocol.messages.sampling_params import RepetitionDetection, SamplingParams
+from paged_serve.protocol.messages.worker import KVGroup
 
 from ..admission.validation import ModelFacts
 
@@ -42,6 +43,25 @@ class Scenario:
     broken_worker: float = 0.0  # per answer: the worker also violates the protocol
 
 
+def blocks_of_alone(length: int, groups: tuple[KVGroup, ...], config: Config) -> int:
+    """The most blocks that a sequence of so many tokens holds at once when it is computed alone, counted one by one."""
+    size, chunk, count = config.cache.block_size, config.scheduler.max_num_batched_tokens, 0
+    for group in groups:
+        touched = -(-length // size)
+        if group.window:
+            seen = group.window - 1 + chunk  # by the tokens of a chunk, wherever it begins
+            touched = min(touched, max(len({p // size for p in range(at, at + seen)}) for at in range(size)))
+        count += touched
+    return count
+
+
+def capacity_tokens(scenario: Scenario) -> int:
+    """The longest sequence that fits alone, as far as the model goes; it ends at a block's end."""
+    facts, size = scenario.facts, scenario.config.cache.block_size
+    lengths = range(0, facts.max_model_len + size, size)
+    return max(n for n in lengths if blocks_of_alone(n, facts.kv_groups, scenario.config) <= facts.num_blocks)
+
+
 def draw_scenario(seed: int) -> Scenario:
     """Tiny pools, tiny blocks and short contexts, so that everything collides with everything."""
     rng = random.Random(seed)
@@ -65,6 +85,7 @@ def draw_scenario(seed: int) -> Scenario:
         vocab_size=rng.choice((8, 40, 500)),
         eos_token_ids=frozenset({EOS}),
     )
+    facts = with_groups(facts, config, random.Random(f"KV groups of {seed}"))
     return Scenario(
         seed=seed,
         config=config,
@@ -88,6 +109,23 @@ def draw_scenario(seed: int) -> Scenario:
         max_passes=rng.choice((0, 1, 4)),
         broken_worker=rng.choice((0.0, 0.0, 0.01)),
     )
+
+
+def with_groups(facts: ModelFacts, config: Config, rng: random.Random) -> ModelFacts:
+    """Most models have one full group, some a window in every layer, some full layers and others with windows."""
+    kind = rng.choice(("full", "full", "full", "window", "mixed", "mixed"))
+    if kind == "full":
+        return facts
+    windows = [rng.choice((1, 2, 3, 8, 20)) for _ in range(1 if kind == "window" else rng.randint(1, 3))]
+    if rng.random() < 0.5:
+        windows = [windows[0]] * len(windows)
+    if kind == "mixed":
+        windows += [0] * rng.choice((1, 1, 2))
+        rng.shuffle(windows)
+    groups = tuple(map(KVGroup, windows))
+    longest = blocks_of_alone(facts.max_model_len, groups, config)
+    num_blocks = longest + rng.choice((-1, 0, 2, longest, 3 * longest))
+    return replace(facts, num_blocks=max(num_blocks, len(groups)), kv_groups=groups)
 
 
 def draw_request(rng: random.Random, scenario: Scenario, request_id: int, max_ttl_s: float) -> EngineCoreRequest:

@@ -5,7 +5,7 @@ what changed. The *decode set* is the rows that take one token each step, ascend
 step to step. In every step a worker, in this order:
 
 1. resets each row in `new_rows`;
-2. appends `extended_block_ids` to the block tables of `extended_rows`;
+2. appends `extended_block_ids` to `extended_tables`;
 3. removes `decode_leaves` from the decode set, then adds `decode_joins`;
 4. runs one forward pass over the decode set (each row: its one token not yet computed) and then `chunks` (each row:
    its next `num_tokens` tokens);
@@ -15,6 +15,11 @@ step to step. In every step a worker, in this order:
 A row that is in neither the decode set nor `chunks` lies still. A finished row just leaves: its index is free for a
 NewRow. Steps run in the order they were sent; two are in flight, so a plan may name a token that the core has not
 seen yet.
+
+Layers that see equally far are a *KV group*: a row has a block table for each group, in WorkerReady's order. Table
+row * groups + group is the one of that row in that group. All groups take their blocks from one pool; a block holds
+`block_size` tokens of one group's layers. In the table of a group with a window, blocks that lie wholly behind the
+window of the first token not yet computed may be anything, -1 in a NewRow: they are not read, and belong to others.
 """
 
 from typing import Annotated, Literal
@@ -41,6 +46,7 @@ from .message import (
 )
 from .sampling_params import SamplingParams
 
+MAX_KV_GROUPS = 256
 Row = Annotated[int, Meta(ge=0, le=MAX_ROWS - 1)]
 
 
@@ -51,13 +57,13 @@ class NewRow(Record, frozen=True):
     token_ids: TokenBytes  # prompt, then output known so far
     prompt_len: Count  # of token_ids; output position p is sampled from token prompt_len + p - 1
     num_computed_tokens: Count  # already in the KV cache (prefix hit), < len(token_ids)
-    block_ids: Bytes  # int32, in order of position
+    block_tables: Annotated[tuple[Bytes, ...], Meta(min_length=1, max_length=MAX_KV_GROUPS)]  # int32, by position
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)]  # Philox key; the counter is the output position
     eos_token_ids: TokenIds  # masked while output is shorter than min_tokens; empty with ignore_eos
     sampling_params: SamplingParams
 
     def __post_init__(self) -> None:
-        check_int32(self.token_ids, self.block_ids)
+        check_int32(self.token_ids, *self.block_tables)
         num_tokens = len(self.token_ids) // 4
         if not (self.num_computed_tokens < num_tokens and self.prompt_len <= num_tokens):
             raise ValueError(
@@ -90,16 +96,18 @@ class SchedulerOutput(Message, frozen=True):
     epoch: Epoch
     step: Step
     new_rows: Annotated[tuple[NewRow, ...], Meta(max_length=MAX_ROWS)] = ()
-    extended_rows: Bytes = b""  # int32; a row may stand several times
-    extended_block_ids: Bytes = b""  # int32; one appended to the block table of each of `extended_rows`
+    extended_tables: Bytes = b""  # int32, row * groups + group; a table may stand several times
+    extended_block_ids: Bytes = b""  # int32; one appended to each of `extended_tables`
     decode_leaves: Bytes = b""  # int32 rows
     decode_joins: Bytes = b""  # int32 rows
     chunks: Annotated[tuple[Chunk, ...], Meta(max_length=MAX_ROWS)] = ()
 
     def __post_init__(self) -> None:
-        check_int32(self.extended_rows, self.extended_block_ids, self.decode_leaves, self.decode_joins)
-        if len(self.extended_rows) != len(self.extended_block_ids):
-            raise ValueError(f"{len(self.extended_rows)} bytes of rows, {len(self.extended_block_ids)} of block ids")
+        check_int32(self.extended_tables, self.extended_block_ids, self.decode_leaves, self.decode_joins)
+        if len(self.extended_tables) != len(self.extended_block_ids):
+            raise ValueError(
+                f"{len(self.extended_tables)} bytes of tables, {len(self.extended_block_ids)} of block ids"
+            )
 
 
 class Shutdown(Message, frozen=True):
@@ -107,6 +115,12 @@ class Shutdown(Message, frozen=True):
 
 
 ToWorker = Welcome | Refused | CreateKVCache | SchedulerOutput | Shutdown
+
+
+class KVGroup(Record, frozen=True):
+    """Layers that see equally far."""
+
+    window: Count = 0  # positions that a token sees, itself included; 0: all
 
 
 class WorkerReady(Message, frozen=True):
@@ -123,6 +137,7 @@ class WorkerReady(Message, frozen=True):
     weights_bytes: Step
     load_s: Seconds
     arithmetic: ShortText = ""  # in words, what bits depend on beside model and request; equal on all ranks
+    kv_groups: Annotated[tuple[KVGroup, ...], Meta(min_length=1, max_length=MAX_KV_GROUPS)] = (KVGroup(),)
 
 
 LoadStage = Literal["weights", "kernels", "graphs"]  # the last two on CUDA devices alone

@@ -59,7 +59,7 @@ OF_TWO_LOGITS = [
 
 
 def new_row(row: int, params: SamplingParams, seed: int, prompt=PROMPT, output=OUTPUT) -> NewRow:
-    return NewRow(row, pack_ids([*prompt, *output]), len(prompt), 0, pack_ids([1]), seed, EOS, params)
+    return NewRow(row, pack_ids([*prompt, *output]), len(prompt), 0, (pack_ids([1]),), seed, EOS, params)
 
 
 def tied_logits(random: np.random.Generator, rows: int, vocab_size: int) -> np.ndarray:

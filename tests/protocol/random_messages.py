@@ -76,10 +76,10 @@ def constrained(cls: Any, values: dict[str, Any], rng: random.Random) -> dict[st
     elif cls is RowLogprobs:
         values |= {name: column(rng, k + 1) for name in ("token_ids", "logprobs")}
     elif cls is SchedulerOutput:
-        values |= {"extended_rows": column(rng, rows), "extended_block_ids": column(rng, rows)}
+        values |= {"extended_tables": column(rng, rows), "extended_block_ids": column(rng, rows)}
     elif cls is NewRow:
         values |= {"token_ids": column(rng, 5), "prompt_len": rng.randint(0, 5)}
-        values |= {"num_computed_tokens": rng.randint(0, 4)}
+        values |= {"num_computed_tokens": rng.randint(0, 4), "block_tables": (column(rng, rows), column(rng, k))}
     elif cls is EngineCoreRequest:
         resumed = rng.choice([0, values["sampling_params"].n])
         values |= {"resume_token_ids": tuple(column(rng, rng.randint(0, 3)) for _ in range(resumed))}
@@ -108,7 +108,7 @@ def value_of(info: Any, rng: random.Random) -> Any:
         case inspect.BytesType():
             return column(rng, rng.randint(0, 5))
         case inspect.VarTupleType():
-            return tuple(value_of(info.item_type, rng) for _ in range(rng.randint(0, 3)))
+            return tuple(value_of(info.item_type, rng) for _ in range(rng.randint(info.min_length or 0, 3)))
         case inspect.DictType():
             return {value_of(info.key_type, rng): value_of(info.value_type, rng) for _ in range(rng.randint(0, 3))}
         case inspect.EnumType(cls=cls):

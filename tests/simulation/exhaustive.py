@@ -178,7 +178,7 @@ def _key_of_step(step: ScheduledStep, last: int) -> object:
 
 def _key_of(sequence: Sequence, step: int) -> object:
     joined = sequence.joined_step - step if sequence.joined_step else None
-    tables = tuple(sequence.block_ids)
+    tables = tuple(map(tuple, sequence.block_tables))
     counts = (sequence.prefill_len, sequence.num_scheduled, sequence.num_applied, sequence.num_published)
     leader = sequence.request.leader
     held = (leader.stream_id if leader else None, _ids(sequence.request.followers))

@@ -42,7 +42,7 @@ MUTATIONS = [
     (POOL, "del self._block_by_hash[self._hash_by_block.pop(block)]", "self._hash_by_block.pop(block)", "a stale name"),
     (POOL, "if block_hash not in self._block_by_hash and block", "if block", "two blocks have one hash"),
     (POOL, "end = blocks.index(None) if None in blocks else len(blocks)", "end = len(blocks)", "a prefix with a hole"),
-    (CACHE, "(num_tokens - 1) // self.block_size)", "num_tokens // self.block_size)", "nothing is left to compute"),
+    (CACHE, "(sequence.num_tokens - 1) // self", "sequence.num_tokens // self", "nothing is left to compute"),
     (CACHE, "self.pool = BlockPool(self.pool.num_blocks)", "pass", "contents of dead workers are found"),
     (
         PREFIX,
@@ -52,7 +52,7 @@ MUTATIONS = [
     ),
     (
         CACHE,
-        "        self.pool.invalidate(sequence.block_ids)\n",
+        "        self.pool.invalidate(_held(sequence.block_tables))\n",
         "        pass\n",
         "what is poisoned can still be found",
     ),

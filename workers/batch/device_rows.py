@@ -72,7 +72,7 @@ class DeviceRows:
 
     def reset(self, new: NewRow) -> None:
         """As RequestRows.reset."""
-        blocks = np.frombuffer(new.block_ids, "<i4")
+        blocks = np.frombuffer(new.block_tables[0], "<i4")
         self._places.append(new.row * self._max_blocks + np.arange(len(blocks)))
         self._blocks.append(blocks)
         self._reset_rows.append(new.row)

@@ -44,7 +44,7 @@ class RequestRows:
         """Replace the state of the row by that of `new`."""
         row = new.row
         token_ids = np.frombuffer(new.token_ids, "<i4")
-        blocks = np.frombuffer(new.block_ids, "<i4")
+        blocks = np.frombuffer(new.block_tables[0], "<i4")
         self.token_ids[row, : len(token_ids)] = token_ids
         self.length[row] = len(token_ids)
         self.prompt_len[row] = new.prompt_len
@@ -57,7 +57,7 @@ class RequestRows:
 
     def append_blocks(self, plan: SchedulerOutput) -> NDArray[np.int64]:
         """Append the blocks of one step. Returns each one's place in the flat block table."""
-        rows, blocks = (np.frombuffer(ids, "<i4").tolist() for ids in (plan.extended_rows, plan.extended_block_ids))
+        rows, blocks = (np.frombuffer(ids, "<i4").tolist() for ids in (plan.extended_tables, plan.extended_block_ids))
         places = np.empty(len(rows), np.int64)
         per_row = self.block_table.shape[1]
         for index, (row, block) in enumerate(zip(rows, blocks, strict=True)):

@@ -18,7 +18,7 @@ def warm_up(execute: Callable[[SchedulerOutput], ModelRunnerOutput], max_model_l
     if max_model_len < NUM_TOKENS:
         return
     params = SamplingParams(top_p=0.9)
-    row = NewRow(0, pack_ids([0, 0]), 2, 0, pack_ids([0]), seed=0, eos_token_ids=(), sampling_params=params)
+    row = NewRow(0, pack_ids([0, 0]), 2, 0, (pack_ids([0]),), seed=0, eos_token_ids=(), sampling_params=params)
     execute(SchedulerOutput(0, NO_STEP, new_rows=(row,), chunks=(Chunk(0, 2),)))
     execute(SchedulerOutput(0, NO_STEP, decode_joins=pack_ids([0])))
     execute(SchedulerOutput(0, NO_STEP, decode_leaves=pack_ids([0])))

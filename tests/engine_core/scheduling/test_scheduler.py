@@ -23,7 +23,7 @@ def test_a_steady_step_is_a_message_of_a_few_bytes(drive):
         driver.add(20, max_tokens=30)
     driver.step(3)
     steady = driver.plan()
-    assert (steady.new_rows, steady.extended_rows, steady.chunks) == ((), b"", ())
+    assert (steady.new_rows, steady.extended_tables, steady.chunks) == ((), b"", ())
     assert len(msgspec.msgpack.encode(steady)) < 50
 
 
@@ -362,7 +362,7 @@ def test_the_cost_of_a_steady_plan_does_not_grow_with_the_rows(drive):
         sys.setprofile(profile)
         plan = driver.engine.plan(0.0)
         sys.setprofile(None)
-        assert not plan.extended_rows
+        assert not plan.extended_tables
         return count
 
     assert calls(8) == calls(128)

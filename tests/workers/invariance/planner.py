@@ -94,7 +94,7 @@ class Planner:
             epoch=1,
             step=self.step,
             new_rows=tuple(new_rows),
-            extended_rows=rows,
+            extended_tables=rows,
             extended_block_ids=blocks,
             decode_leaves=pack_ids(row for row in leaves if row not in joins),
             decode_joins=pack_ids(joins),
@@ -131,7 +131,7 @@ class Planner:
         self.running.append(one)
         prompt_len = len(request.prompt)
         return NewRow(
-            one.row, pack_ids(tokens), prompt_len, computed, pack_ids(blocks), request.seed, (2,), request.params
+            one.row, pack_ids(tokens), prompt_len, computed, (pack_ids(blocks),), request.seed, (2,), request.params
         )
 
     def choose_chunks(self, odds: Odds) -> list[tuple[Running, int]]:

@@ -152,7 +152,7 @@ def harnesses(tmp_path):
 
 
 def new_row(row: int, prompt: list[int], params: SamplingParams) -> worker.NewRow:
-    return worker.NewRow(row, pack_ids(prompt), len(prompt), 0, pack_ids([row]), 7, (2,), params)
+    return worker.NewRow(row, pack_ids(prompt), len(prompt), 0, (pack_ids([row]),), 7, (2,), params)
 
 
 def first_plans() -> list[worker.SchedulerOutput]:

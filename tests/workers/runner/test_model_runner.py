@@ -122,7 +122,7 @@ def test_the_number_of_threads_changes_nothing(folder, make_pool):
 
 
 def new_row(row: int, prompt: list[int], params: SamplingParams, block: int) -> NewRow:
-    return NewRow(row, pack_ids(prompt), len(prompt), 0, pack_ids([block]), 1, (2,), params)
+    return NewRow(row, pack_ids(prompt), len(prompt), 0, (pack_ids([block]),), 1, (2,), params)
 
 
 def test_results_are_in_the_order_of_the_plan(model):

@@ -60,7 +60,7 @@ def new_row(row: int, length: int, params: SamplingParams = PARAMS) -> NewRow:
     per_row = MAX_LEN // BLOCK_SIZE
     blocks = pack_ids(range(row * per_row, (row + 1) * per_row))
     token_ids = pack_ids([3 + (7 * i + row + length) % 290 for i in range(length)])
-    return NewRow(row, token_ids, length, 0, blocks, seed=row + length, eos_token_ids=(), sampling_params=params)
+    return NewRow(row, token_ids, length, 0, (blocks,), seed=row + length, eos_token_ids=(), sampling_params=params)
 
 
 def numbered(plans: list[SchedulerOutput]) -> list[SchedulerOutput]:
@@ -145,13 +145,13 @@ def test_rows_that_join_with_known_tokens_start_from_these(waiting, runner):
 
 def test_a_device_keeps_the_last_blocks_and_tokens_it_was_sent():
     rows = DeviceRows(NUM_ROWS, 64, BLOCK_SIZE, 64, "cpu", 2)
-    rows.reset(structs.replace(new_row(2, 5), block_ids=pack_ids([4])))
+    rows.reset(structs.replace(new_row(2, 5), block_tables=(pack_ids([4]),)))
     host = RequestRows(NUM_ROWS, 64, BLOCK_SIZE, 300)
     host.num_blocks[:] = 0, 2, 1, 0
-    plan = SchedulerOutput(0, 0, extended_rows=pack_ids([1, 1, 2]), extended_block_ids=pack_ids([7, 8, 9]))
+    plan = SchedulerOutput(0, 0, extended_tables=pack_ids([1, 1, 2]), extended_block_ids=pack_ids([7, 8, 9]))
     rows.append_blocks(plan, host.append_blocks(plan))
-    rows.reset(structs.replace(new_row(3, 4), block_ids=pack_ids([5])))
-    rows.reset(structs.replace(new_row(3, 6), block_ids=pack_ids([6])))
+    rows.reset(structs.replace(new_row(3, 4), block_tables=(pack_ids([5]),)))
+    rows.reset(structs.replace(new_row(3, 6), block_tables=(pack_ids([6]),)))
     rows.update()
     assert rows.block_table[1].tolist() == [0, 0, 7, 8]
     assert rows.block_table[2, 1] == 9

@@ -31,7 +31,7 @@ def make_runner(tmp_path):
 
 
 def first_answers(runner: ModelRunner) -> list[tuple[bytes, object]]:
-    row = NewRow(0, pack_ids([5, 6, 7]), 3, 0, pack_ids([0]), 7, (2,), SamplingParams(logprobs=3))
+    row = NewRow(0, pack_ids([5, 6, 7]), 3, 0, (pack_ids([0]),), 7, (2,), SamplingParams(logprobs=3))
     plans = [
         SchedulerOutput(0, 1, (row,), chunks=(Chunk(0, 3),)),
         SchedulerOutput(0, 2, decode_joins=pack_ids([0])),

@@ -64,7 +64,7 @@ class Bench:
 
     def put(self, row: int, params: SamplingParams, seed: int = 0, prompt=PROMPT, output=OUTPUT, eos=EOS) -> None:
         ids = pack_ids([*prompt, *output])
-        self.rows.reset(NewRow(row, ids, len(prompt), 0, pack_ids([1]), seed, eos, params))
+        self.rows.reset(NewRow(row, ids, len(prompt), 0, (pack_ids([1]),), seed, eos, params))
 
     def sample(self, logits: np.ndarray, rows: list[int]):
         self.rows.sampling.start_masks(np.array(rows))

@@ -1,0 +1,101 @@
+"""A KV group is the layers that see equally far; here, what that means in blocks.
+
+Each row has a block table for each group. All groups have blocks of the same number of tokens and of the same number of
+bytes, which are theirs in turn: one pool serves them. Blocks behind a group's window go back to it while the row runs.
+"""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from paged_serve.protocol.messages.worker import KVGroup
+
+RELEASED = -1  # in a block table: what was there lies behind the window
+LONGEST = 2**31 - 1  # tokens; the protocol counts no further
+
+
+class BlockMath(Protocol):
+    """What the cache must know of a group. `position`: of the next token that the row computes."""
+
+    def first_needed(self, position: int) -> int:
+        """The number of the first block that is still read."""
+        ...
+
+    def end(self, position: int, num_blocks: int) -> int:
+        """How many blocks the table has then, released ones among them, of the `num_blocks` of all known tokens."""
+        ...
+
+
+class FullGroup:
+    """Every token sees all tokens before it: the row keeps its blocks."""
+
+    def first_needed(self, position: int) -> int:
+        return 0
+
+    def end(self, position: int, num_blocks: int) -> int:
+        return num_blocks
+
+
+@dataclass(frozen=True, slots=True)
+class WindowGroup:
+    """A token sees itself and the window - 1 tokens before it.
+
+    A row has blocks for its window and the longest chunk, so a chunk never waits for one.
+    """
+
+    window: int  # tokens
+    block_size: int  # tokens
+    max_chunk: int  # tokens
+
+    def first_needed(self, position: int) -> int:
+        return max(0, position - self.window + 1) // self.block_size
+
+    def end(self, position: int, num_blocks: int) -> int:
+        num_seen = self.window - 1 + self.max_chunk  # by the tokens of a chunk; they may lie across block borders
+        return min(num_blocks, self.first_needed(position) + (num_seen - 2) // self.block_size + 2)
+
+
+@dataclass(frozen=True, slots=True)
+class KVGroups:
+    """All groups of a model, in the order of the worker's ready message."""
+
+    math: tuple[BlockMath, ...]
+    block_size: int  # tokens
+    full: tuple[int, ...]  # which of them
+    windows: tuple[int, ...]  # which of them
+
+    @classmethod
+    def of(cls, groups: Sequence[KVGroup], block_size: int, max_chunk: int) -> "KVGroups":
+        """`max_chunk`: the most tokens of a row in one step."""
+        return cls(
+            tuple(WindowGroup(g.window, block_size, max_chunk) if g.window else FullGroup() for g in groups),
+            block_size,
+            tuple(index for index, group in enumerate(groups) if not group.window),
+            tuple(index for index, group in enumerate(groups) if group.window),
+        )
+
+    def __len__(self) -> int:
+        return len(self.math)
+
+    def num_blocks_for(self, num_tokens: int) -> int:
+        """How many blocks of the pool a sequence that is computed alone holds at most, if it becomes so long."""
+        num_blocks = -(-num_tokens // self.block_size)
+        return sum(group.end(0, num_blocks) for group in self.math)
+
+    def capacity_tokens(self, num_blocks: int) -> int:
+        """The longest sequence that fits `num_blocks` blocks when it is alone."""
+        longest = range(LONGEST // self.block_size)
+        fitting = bisect_right(longest, num_blocks, key=lambda count: self.num_blocks_for(count * self.block_size))
+        return (fitting - 1) * self.block_size
+
+    def first_needed(self, position: int) -> list[int]:
+        return [group.first_needed(position) for group in self.math]
+
+
+def keys_of(index: int, hashes: Sequence[bytes]) -> Sequence[bytes]:
+    """Names in the pool for a group's blocks of these hashes: equal tokens have a block in each group."""
+    if not index:
+        return hashes
+    suffix = index.to_bytes(2, "little")
+    return [block_hash + suffix for block_hash in hashes]
