@@ -88,6 +88,14 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "query_pre_attn_scalar": 24,
         "layer_types": ["sliding_attention", "full_attention"] * 2,
     },
+    "gemma3-one-layer-fills-up-a-group": {
+        "family": "Gemma3",
+        "num_hidden_layers": 5,
+        "head_dim": 32,
+        "sliding_window": 24,
+        "query_pre_attn_scalar": 24,
+        "layer_types": ["sliding_attention", "full_attention"] * 2 + ["sliding_attention"],
+    },
     "granite": {
         "family": "Granite",
         "embedding_multiplier": 12.0,

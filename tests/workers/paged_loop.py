@@ -1,5 +1,6 @@
 """A minimal driver of a Model: rows with block tables, steps of decode rows and chunks, greedy choice."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -7,29 +8,49 @@ from torch import Tensor
 
 from paged_serve.workers.batch.input_batch import InputBatch
 from paged_serve.workers.kv.kv_cache import KVCache
+from paged_serve.workers.kv.kv_groups import KVGroups
 from paged_serve.workers.models.decoder import Model
+
+NOWHERE = 2**30  # a block that no cache has
 
 
 @dataclass
 class LoopRow:
     token_ids: list[int]
-    block_ids: list[int]
+    tables: list[list[int]]  # of each KV group
     num_computed: int = 0
     logits: list[Tensor] = field(default_factory=list)  # of every sampled position
 
 
 class PagedLoop:
-    """Gives each row blocks from a shuffled pool and runs steps of any composition."""
+    """Gives each row blocks from a shuffled pool and runs steps of any composition.
 
-    def __init__(self, model: Model, num_blocks: int = 64, block_size: int = 16, seed: int = 0, dtype=None):
+    With a `max_model_len` layers are in KV groups, as on a server of that length. Blocks behind windows are given to
+    others at once, each after `on_freed(cache, block)`.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        num_blocks: int = 64,
+        block_size: int = 16,
+        seed: int = 0,
+        dtype: torch.dtype | None = None,
+        max_model_len: int | None = None,
+        on_freed: Callable[[KVCache, int], None] = lambda cache, block: None,
+    ):
         self.model = model
         self.block_size = block_size
-        self.cache = KVCache.allocate(model.geometry, num_blocks, block_size, model.tp_size, dtype=dtype)
+        groups = KVGroups.of(model.geometry.sliding_windows, max_model_len) if max_model_len else None
+        self.cache = KVCache.allocate(model.geometry, num_blocks, block_size, model.tp_size, dtype=dtype, groups=groups)
+        self.windows = self.cache.groups.windows
         self.free = torch.randperm(num_blocks, generator=torch.Generator().manual_seed(seed)).tolist()
+        self._on_freed = on_freed
 
     def row(self, token_ids: list[int], shared: LoopRow | None = None, shared_blocks: int = 0) -> LoopRow:
         """A new row; its first `shared_blocks` blocks are those of `shared`, already computed."""
-        row = LoopRow(list(token_ids), shared.block_ids[:shared_blocks] if shared else [])
+        row = LoopRow(list(token_ids), [table[:shared_blocks] for table in shared.tables] if shared else [])
+        row.tables = row.tables or [[] for _ in self.windows]
         row.num_computed = shared_blocks * self.block_size
         return row
 
@@ -40,17 +61,27 @@ class PagedLoop:
     def hidden(self, work: list[tuple[LoopRow, int]]) -> Tensor:
         """The same, but their hidden states."""
         for row, count in work:
-            while len(row.block_ids) * self.block_size < row.num_computed + count:
-                row.block_ids.append(self.free.pop())
+            for table in row.tables:
+                while len(table) * self.block_size < row.num_computed + count:
+                    table.append(self.free.pop())
         hidden = self.model.forward(self.batch(work), self.cache)
         for row, count in work:
             row.num_computed += count
+            self._free_behind_windows(row)
         return hidden
+
+    def _free_behind_windows(self, row: LoopRow) -> None:
+        for table, window in zip(row.tables, self.windows, strict=True):
+            if window:
+                for index in range(max(0, row.num_computed - window + 1) // self.block_size):
+                    if table[index] != NOWHERE:
+                        self._on_freed(self.cache, table[index])
+                        self.free.append(table[index])
+                        table[index] = NOWHERE
 
     def batch(self, work: list[tuple[LoopRow, int]]) -> InputBatch:
         positions = [list(range(row.num_computed, row.num_computed + count)) for row, count in work]
         kv_lens = [row.num_computed + count for row, count in work]
-        widest = max(len(row.block_ids) for row, _ in work)
         starts = [0]
         for _, count in work:
             starts.append(starts[-1] + count)
@@ -62,19 +93,24 @@ class PagedLoop:
             row_starts=torch.tensor(starts, dtype=torch.int32),
             kv_lens=torch.tensor(kv_lens, dtype=torch.int32),
             longest=max(kv_lens),
-            block_tables=torch.tensor(
-                [row.block_ids + [2**30] * (widest - len(row.block_ids)) for row, _ in work], dtype=torch.int32
-            ),
-            slots=torch.tensor(
-                [
-                    row.block_ids[p // self.block_size] * self.block_size + p % self.block_size
-                    for (row, _), ps in zip(work, positions, strict=True)
-                    for p in ps
-                ]
-            ),
+            block_tables=[self._tables([row.tables[group] for row, _ in work]) for group in range(len(self.windows))],
+            slots=[
+                torch.tensor(
+                    [
+                        row.tables[group][p // self.block_size] * self.block_size + p % self.block_size
+                        for (row, _), ps in zip(work, positions, strict=True)
+                        for p in ps
+                    ]
+                )
+                for group in range(len(self.windows))
+            ],
             logit_tokens=torch.tensor([end - 1 for end in starts[1:]]),
             num_decode_rows=sum(count == 1 for _, count in work),
         )
+
+    def _tables(self, tables: list[list[int]]) -> Tensor:
+        widest = max(map(len, tables))
+        return torch.tensor([table + [NOWHERE] * (widest - len(table)) for table in tables], dtype=torch.int32)
 
     def prefill(self, row: LoopRow, chunk: int = 1 << 30) -> Tensor:
         """All of the row's tokens not yet computed, in chunks; logits of each of them, [tokens, vocab]."""

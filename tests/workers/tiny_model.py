@@ -35,7 +35,7 @@ def write_tiny_model(
         "model.norm.weight": torch.ones(HIDDEN, dtype=dtype),
         "lm_head.weight": weight(VOCAB_SIZE, HIDDEN, scale=0.4),
     }
-    for layer in range(LAYERS):
+    for layer in range(changes.get("num_hidden_layers", LAYERS)):
         name = f"model.layers.{layer}"
         shapes = {
             "self_attn.q_proj": (HEADS * HEAD_DIM, HIDDEN),

@@ -3,6 +3,7 @@
 The CPU is a device as well: its steps read the same tensors, which lie beside the host's rows.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,37 +29,50 @@ class StagedStep:
 
     token_ids: Tensor  # [tokens] i64; those of decode rows mean nothing
     positions: Tensor  # [tokens] i64
-    slots: Tensor  # [tokens] i64; NO_SLOT for padding
     rows: Tensor  # [rows] i64
     logit_tokens: Tensor  # [sampled] i64
     sampled_rows: Tensor  # [sampled] i64
     row_starts: Tensor  # [rows + 1] i32
     kv_lens: Tensor  # [rows] i32; 0 for padding
+    slots: Sequence[Tensor]  # of each KV group [tokens] i64; NO_SLOT for padding
     num_decode_rows: int
 
 
-NUM_STAGED = 8  # arrays
-STAGED_BYTES_OF_TOKEN, STAGED_BYTES_OF_ROW = 3 * 8, 3 * 8 + 2 * 4
+NUM_STAGED = 7  # arrays beside the slots
+STAGED_BYTES_OF_TOKEN, STAGED_BYTES_OF_ROW = 2 * 8, 3 * 8 + 2 * 4
+STAGED_BYTES_OF_SLOT = 8
 STAGED_BYTES_BETWEEN = 4 + NUM_STAGED * ALIGNMENT
 
 
 class DeviceRows:
-    """Every row's last token and block table, in tensors that are allocated once."""
+    """Every row's last token and block tables, in tensors that are allocated once."""
 
     def __init__(
-        self, num_rows: int, max_len: int, block_size: int, max_tokens: int, device: str, steps_in_flight: int
+        self,
+        num_rows: int,
+        max_len: int,
+        block_size: int,
+        max_tokens: int,
+        device: str,
+        steps_in_flight: int,
+        num_groups: int = 1,
     ):
         max_blocks = -(-max_len // block_size)
         self.last_token = torch.zeros(num_rows, dtype=torch.int64, device=device)
-        self.block_table = torch.zeros((num_rows, max_blocks), dtype=torch.int32, device=device)
+        # A row's tables lie end to end, so that the tables of all groups are gathered at once.
+        self.block_tables = torch.zeros((num_rows, num_groups * max_blocks), dtype=torch.int32, device=device)
         # What `batch` gathers, at the same addresses in all steps of as many rows.
         self._token_ids = torch.zeros_like(self.last_token)
-        self._block_tables = torch.zeros_like(self.block_table)
+        self._gathered_tables = torch.zeros_like(self.block_tables)
+        self._gathered: dict[int, tuple[Tensor, Sequence[Tensor]]] = {}  # its first rows, whole and by KV group
+        self._num_groups = num_groups
         self._max_blocks = max_blocks
-        largest = STAGED_BYTES_OF_TOKEN * max(num_rows, max_tokens) + STAGED_BYTES_OF_ROW * num_rows
-        self._steps = Staging(device, largest + STAGED_BYTES_BETWEEN, steps_in_flight)  # graphs read it: it never grows
+        of_token = STAGED_BYTES_OF_TOKEN + num_groups * STAGED_BYTES_OF_SLOT
+        largest = of_token * max(num_rows, max_tokens) + STAGED_BYTES_OF_ROW * num_rows
+        between = STAGED_BYTES_BETWEEN + num_groups * ALIGNMENT
+        self._steps = Staging(device, largest + between, steps_in_flight)  # graphs read it: it never grows
         self._updates = Staging(device, 1 << 16, steps_in_flight)
-        self._places: list[NDArray[np.int64]] = []  # in the flat block table
+        self._places: list[NDArray[np.int64]] = []  # in the flat block tables
         self._blocks: list[NDArray[np.int32]] = []
         self._reset_rows: list[int] = []
         self._reset_tokens: list[int] = []
@@ -72,9 +86,10 @@ class DeviceRows:
 
     def reset(self, new: NewRow) -> None:
         """As RequestRows.reset."""
-        blocks = np.frombuffer(new.block_tables[0], "<i4")
-        self._places.append(new.row * self._max_blocks + np.arange(len(blocks)))
-        self._blocks.append(blocks)
+        for table, ids in enumerate(new.block_tables, start=new.row * self._num_groups):
+            blocks = np.frombuffer(ids, "<i4")
+            self._places.append(table * self._max_blocks + np.arange(len(blocks)))
+            self._blocks.append(blocks)
         self._reset_rows.append(new.row)
         self._reset_tokens.append(int.from_bytes(new.token_ids[-4:], "little"))
 
@@ -91,7 +106,7 @@ class DeviceRows:
         table = _last_of_each(np.concatenate(self._places), np.concatenate(self._blocks).astype(np.int32))
         tokens = _last_of_each(np.array(self._reset_rows, np.int64), np.array(self._reset_tokens, np.int64))
         places, blocks, rows, last_tokens = self._updates.put((*table, *tokens))
-        self.block_table.view(-1).index_copy_(0, places, blocks)
+        self.block_tables.view(-1).index_copy_(0, places, blocks)
         self.last_token.index_copy_(0, rows, last_tokens)
         for queue in (self._places, self._blocks, self._reset_rows, self._reset_tokens):
             queue.clear()
@@ -103,12 +118,12 @@ class DeviceRows:
             assert tokens == arrays.num_decode_rows, "only the decode set is padded"
             staged = _padded(arrays, more)
         else:
-            of_tokens, of_rows = (arrays.token_ids, arrays.positions, arrays.slots), (arrays.row_starts, arrays.kv_lens)
-            staged = *of_tokens, arrays.rows, arrays.logit_tokens, arrays.sampled_rows, *of_rows
-        token_ids, positions, slots, rows, logit_tokens, sampled_rows, row_starts, kv_lens = self._steps.put(staged)
+            of_rows = arrays.rows, arrays.logit_tokens, arrays.sampled_rows, arrays.row_starts, arrays.kv_lens
+            staged = arrays.token_ids, arrays.positions, *of_rows, *arrays.slots
+        token_ids, positions, rows, logit_tokens, sampled_rows, row_starts, kv_lens, *slots = self._steps.put(staged)
         num_decode_rows = arrays.num_decode_rows + more
         return StagedStep(
-            token_ids, positions, slots, rows, logit_tokens, sampled_rows, row_starts, kv_lens, num_decode_rows
+            token_ids, positions, rows, logit_tokens, sampled_rows, row_starts, kv_lens, slots, num_decode_rows
         )
 
     def batch(self, step: StagedStep, longest: int) -> InputBatch:
@@ -120,17 +135,24 @@ class DeviceRows:
         elif num_decode_rows:
             known = self.last_token.index_select(0, step.rows[:num_decode_rows])
             token_ids = torch.cat((known, token_ids[num_decode_rows:]))
+        tables, by_group = self._gathered.get(num_rows) or self._place_of_tables(num_rows)
+        torch.index_select(self.block_tables, 0, step.rows, out=tables)
         return InputBatch(
             token_ids=token_ids,
             positions=step.positions,
             row_starts=step.row_starts,
             kv_lens=step.kv_lens,
             longest=longest,
-            block_tables=torch.index_select(self.block_table, 0, step.rows, out=self._block_tables[:num_rows]),
+            block_tables=by_group,
             slots=step.slots,
             logit_tokens=step.logit_tokens,
             num_decode_rows=step.num_decode_rows,
         )
+
+    def _place_of_tables(self, num_rows: int) -> tuple[Tensor, Sequence[Tensor]]:
+        tables = self._gathered_tables[:num_rows]
+        self._gathered[num_rows] = tables, tables.view(num_rows, self._num_groups, self._max_blocks).unbind(1)
+        return self._gathered[num_rows]
 
     def feed(self, rows: Tensor, token_ids: Tensor) -> None:
         """The tokens that were sampled for `rows`, both [n] i64: their next steps start from them."""
@@ -143,12 +165,12 @@ def _padded(arrays: StepArrays, more: int) -> tuple[NDArray[np.integer[Any]], ..
     return (
         np.pad(arrays.token_ids, (0, more)),
         np.pad(arrays.positions, (0, more)),
-        np.pad(arrays.slots, (0, more), constant_values=NO_SLOT),
         np.pad(arrays.rows, (0, more)),
         np.concatenate((arrays.logit_tokens, np.arange(tokens, tokens + more))),
         np.pad(arrays.sampled_rows, (0, more)),
         np.concatenate((arrays.row_starts, np.arange(tokens + 1, tokens + 1 + more, dtype=np.int32))),
         np.pad(arrays.kv_lens, (0, more)),
+        *(np.pad(slots, (0, more), constant_values=NO_SLOT) for slots in arrays.slots),
     )
 
 

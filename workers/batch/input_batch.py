@@ -21,8 +21,8 @@ class InputBatch:
     row_starts: Tensor  # [rows + 1] i32; row r owns tokens row_starts[r]:row_starts[r + 1]
     kv_lens: Tensor  # [rows] i32; tokens in the cache after this step's write: positions 0..kv_len-1
     longest: int  # of kv_lens, or more
-    block_tables: Tensor  # [rows, max_blocks] i32; entries past a row's last block are not read
-    slots: Tensor  # [tokens] i64 = block_id * block_size + offset: where each token's K and V go
+    block_tables: Sequence[Tensor]  # of each KV group [rows, max_blocks] i32; entries past a last block are not read
+    slots: Sequence[Tensor]  # of each group [tokens] i64 = block_id * block_size + offset: where a token's K and V go
     logit_tokens: Tensor  # [sampled] i64, indices into tokens
     num_decode_rows: int  # the first rows; each has exactly one token
 
@@ -33,7 +33,7 @@ class StepArrays:
 
     token_ids: NDArray[np.int64]  # [tokens]; that of a decode row means nothing while the host does not know it
     positions: NDArray[np.int64]  # [tokens]
-    slots: NDArray[np.int64]  # [tokens]
+    slots: Sequence[NDArray[np.int64]]  # of each KV group [tokens]
     row_starts: NDArray[np.int32]  # [rows + 1]
     kv_lens: NDArray[np.int32]  # [rows]
     longest: int
@@ -61,13 +61,12 @@ def step_arrays(state: RequestRows, decode_rows: NDArray[np.int64], chunks: Sequ
     np.cumsum(counts, out=row_starts[1:])
     positions = np.arange(row_starts[-1]) + np.repeat(first - row_starts[:-1], counts)
     token_rows = np.repeat(rows, counts)
-    block, offset = np.divmod(positions, state.block_size)
     samples = kv_lens == lengths
     assert samples[: len(decode_rows)].all(), "a row of the decode set has more than one token to compute"
     return StepArrays(
         token_ids=state.token_ids[token_rows, positions].astype(np.int64),
         positions=positions,
-        slots=state.block_table[token_rows, block].astype(np.int64) * state.block_size + offset,
+        slots=_slots(state, token_rows, positions),
         row_starts=row_starts.astype(np.int32),
         kv_lens=kv_lens.astype(np.int32),
         longest=int(kv_lens.max(initial=0)),
@@ -83,11 +82,10 @@ def _decode_arrays(state: RequestRows, rows: NDArray[np.int64]) -> StepArrays:
     count = len(rows)
     positions, kv_lens = state.num_computed[rows], state.length[rows]
     assert (positions + 1 == kv_lens).all(), "a row of the decode set has not one token to compute"
-    block, offset = np.divmod(positions, state.block_size)
     return StepArrays(
         token_ids=np.zeros(count, np.int64),
         positions=positions,
-        slots=state.block_table[rows, block].astype(np.int64) * state.block_size + offset,
+        slots=_slots(state, rows, positions),
         row_starts=np.arange(count + 1, dtype=np.int32),
         kv_lens=kv_lens.astype(np.int32),
         longest=int(kv_lens.max(initial=0)),
@@ -96,3 +94,9 @@ def _decode_arrays(state: RequestRows, rows: NDArray[np.int64]) -> StepArrays:
         logit_tokens=np.arange(count),
         num_decode_rows=count,
     )
+
+
+def _slots(state: RequestRows, rows: NDArray[np.int64], positions: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    """In each KV group, of tokens at `positions` of `rows`, both [tokens]."""
+    block, offset = np.divmod(positions, state.block_size)
+    return [table[rows, block].astype(np.int64) * state.block_size + offset for table in state.block_tables]

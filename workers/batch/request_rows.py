@@ -14,17 +14,28 @@ class RequestRows:
 
     A row's tokens:  [0, num_computed) in the KV cache | [num_computed, length) known, not yet computed
     Rows of finished requests keep their old contents until a NewRow resets them.
+    A row has a block table for each KV group; table row * num_groups + group is the one of that row in that group.
     """
 
-    def __init__(self, num_rows: int, max_len: int, block_size: int, vocab_size: int, grammars: Grammars | None = None):
+    def __init__(
+        self,
+        num_rows: int,
+        max_len: int,
+        block_size: int,
+        vocab_size: int,
+        grammars: Grammars | None = None,
+        num_groups: int = 1,
+    ):
         self.block_size = block_size  # tokens
         self.token_ids = np.zeros((num_rows, max_len), np.int32)  # prompt, then output
         self.length = np.zeros(num_rows, np.int64)
         self.prompt_len = np.zeros(num_rows, np.int64)
         self.generation = np.zeros(num_rows, np.int64)  # how often it was reset
         self.num_computed = np.zeros(num_rows, np.int64)
-        self.block_table = np.zeros((num_rows, -(-max_len // block_size)), np.int32)
-        self.num_blocks = np.zeros(num_rows, np.int64)
+        self._num_groups = num_groups
+        self._tables = np.zeros((num_rows * num_groups, -(-max_len // block_size)), np.int32)
+        self.block_tables = [self._tables[group::num_groups] for group in range(num_groups)]  # [rows, max_blocks] each
+        self.num_blocks = np.zeros(num_rows * num_groups, np.int64)  # by table
         self.prompt_logprobs: list[int | None] = [None] * num_rows  # how many, beside the prompt token itself
         self.sampling = SamplingColumns(num_rows, vocab_size, grammars)
         self.decode_set = np.zeros(0, np.int64)  # rows that take one token a step, ascending
@@ -44,26 +55,28 @@ class RequestRows:
         """Replace the state of the row by that of `new`."""
         row = new.row
         token_ids = np.frombuffer(new.token_ids, "<i4")
-        blocks = np.frombuffer(new.block_tables[0], "<i4")
         self.token_ids[row, : len(token_ids)] = token_ids
         self.length[row] = len(token_ids)
         self.prompt_len[row] = new.prompt_len
         self.generation[row] += 1
         self.num_computed[row] = new.num_computed_tokens
-        self.block_table[row, : len(blocks)] = blocks
-        self.num_blocks[row] = len(blocks)
+        assert len(new.block_tables) == self._num_groups, f"a row of {len(new.block_tables)} block tables"
+        for table, ids in enumerate(new.block_tables, start=row * self._num_groups):
+            blocks = np.frombuffer(ids, "<i4")
+            self._tables[table, : len(blocks)] = blocks
+            self.num_blocks[table] = len(blocks)
         self.prompt_logprobs[row] = new.sampling_params.prompt_logprobs
         self.sampling.reset(row, new.sampling_params, new.seed, token_ids, new.prompt_len, new.eos_token_ids)
 
     def append_blocks(self, plan: SchedulerOutput) -> NDArray[np.int64]:
-        """Append the blocks of one step. Returns each one's place in the flat block table."""
-        rows, blocks = (np.frombuffer(ids, "<i4").tolist() for ids in (plan.extended_tables, plan.extended_block_ids))
-        places = np.empty(len(rows), np.int64)
-        per_row = self.block_table.shape[1]
-        for index, (row, block) in enumerate(zip(rows, blocks, strict=True)):
-            places[index] = row * per_row + self.num_blocks[row]
-            self.block_table[row, self.num_blocks[row]] = block
-            self.num_blocks[row] += 1
+        """Append the blocks of one step. Returns each one's place in the flat block tables."""
+        tables, blocks = (np.frombuffer(ids, "<i4").tolist() for ids in (plan.extended_tables, plan.extended_block_ids))
+        places = np.empty(len(tables), np.int64)
+        per_table = self._tables.shape[1]
+        for index, (table, block) in enumerate(zip(tables, blocks, strict=True)):
+            places[index] = table * per_table + self.num_blocks[table]
+            self._tables[table, self.num_blocks[table]] = block
+            self.num_blocks[table] += 1
         return places
 
     def append_tokens(self, rows: NDArray[np.int64], token_ids: NDArray[np.int64]) -> None:

@@ -97,10 +97,13 @@ class Geometry:
         """Elements of a key or a value as the KV cache holds it."""
         return -(-self.head_dim // self.head_multiple) * self.head_multiple
 
-    def kv_bytes_per_block(self, block_size: int, tp_size: int, dtype: torch.dtype) -> int:
-        """Bytes of one block of `block_size` tokens on one rank: K and V of all layers, and what int8 is scaled by."""
+    def kv_bytes_per_block(
+        self, block_size: int, tp_size: int, dtype: torch.dtype, num_layers: int | None = None
+    ) -> int:
+        """Bytes of one block of `block_size` tokens on one rank: K and V of all layers, or of `num_layers`, and what
+        int8 is scaled by."""
         per_head = self.cached_head_dim * dtype.itemsize + (torch.float32.itemsize if dtype == torch.int8 else 0)
-        return 2 * self.num_layers * self.kv_heads_of_rank(tp_size) * per_head * block_size
+        return 2 * (num_layers or self.num_layers) * self.kv_heads_of_rank(tp_size) * per_head * block_size
 
     def check_tensor_parallel(self, tp_size: int) -> None:
         """Raises ConfigError when `tp_size` ranks cannot share this model evenly."""

@@ -8,6 +8,7 @@ from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.config import Config
 
 from ..checkpoint.geometry import Geometry
+from .kv_groups import KVGroups
 
 SHARE_OF_FREE_MEMORY = 0.4  # of the host's; the rest is for activations, the other processes and the page cache
 
@@ -71,6 +72,11 @@ def max_model_len(config: Config, geometry: Geometry) -> int:
     return wanted or own
 
 
+def groups_of(config: Config, geometry: Geometry) -> KVGroups:
+    """How a server of this configuration holds the model's layers."""
+    return KVGroups.of(geometry.sliding_windows, max_model_len(config, geometry))
+
+
 def host_budget(free_bytes: int, tp_size: int) -> int:
     """Bytes for one rank's KV cache, when so many are free for all ranks of this machine together."""
     return int(free_bytes * SHARE_OF_FREE_MEMORY) // tp_size
@@ -83,9 +89,9 @@ def blocks_that_fit(config: Config, geometry: Geometry, tp_size: int, budget: in
     Raises ConfigError when one sequence of full length does not fit.
     """
     block_size = config.cache.block_size
-    bytes_per_block = geometry.kv_bytes_per_block(block_size, tp_size, dtype)
-    length = max_model_len(config, geometry)
-    blocks_of_one = -(-length // block_size)
+    groups, length = groups_of(config, geometry), max_model_len(config, geometry)
+    bytes_per_block = geometry.kv_bytes_per_block(block_size, tp_size, dtype, groups.layers_per_group)
+    blocks_of_one = groups.blocks_of_sequence(length, block_size, config.scheduler.max_num_batched_tokens)
     if config.cache.kv_cache_memory_bytes is not None:
         budget = config.cache.kv_cache_memory_bytes
         num_blocks = budget // bytes_per_block

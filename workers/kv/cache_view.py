@@ -1,4 +1,4 @@
-"""The paged cache as a step's attention and cache writes see it, in one object a step."""
+"""The paged cache as a step's attention and cache writes see it, in one object a step and group of layers."""
 
 from dataclasses import dataclass
 
@@ -11,10 +11,13 @@ from .kv_cache import KVCache
 @dataclass(frozen=True, slots=True, eq=False)
 class CacheView:
     """A cache, and where the step's requests and tokens lie in it. Row r owns tokens row_starts[r]:row_starts[r + 1],
-    the last of its kv_lens[r] positions; its position p lies in block block_tables[r, p // block_size]."""
+    the last of its kv_lens[r] positions; its position p lies in block block_tables[r, p // block_size].
+
+    Layers with a window read no entry of a block that lies wholly behind that of the row's first token: it may be
+    anything, and the block another row's."""
 
     cache: KVCache
-    block_tables: Tensor  # [rows, max_blocks] i32; entries past a row's last block are not read
+    block_tables: Tensor  # [rows, max_blocks] i32, by rows; entries past a row's last block are not read
     row_starts: Tensor  # [rows + 1] i32
     kv_lens: Tensor  # [rows] i32, this step's tokens included
     positions: Tensor  # [tokens] i64
@@ -23,14 +26,14 @@ class CacheView:
     num_decode_rows: int  # the first rows; each has exactly one token
 
     @classmethod
-    def of(cls, batch: InputBatch, cache: KVCache) -> "CacheView":
+    def of(cls, batch: InputBatch, cache: KVCache, group: int = 0) -> "CacheView":
         return cls(
             cache=cache,
-            block_tables=batch.block_tables,
+            block_tables=batch.block_tables[group],
             row_starts=batch.row_starts,
             kv_lens=batch.kv_lens,
             positions=batch.positions,
-            slots=batch.slots,
+            slots=batch.slots[group],
             longest=batch.longest,
             num_decode_rows=batch.num_decode_rows,
         )

@@ -10,22 +10,27 @@ from paged_serve.protocol.errors import ConfigError
 
 from ..checkpoint.geometry import Geometry
 from ..distributed.huge_pages import allocate
+from .kv_groups import KVGroups
+
+ONE_LAYER = KVGroups.whole(1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KVCache:
-    """K and V of every layer: one tensor [num_blocks, kv_heads of this rank, block_size, cached_head_dim] each a layer.
+    """K and V of every layer, in tensors [num_blocks, kv_heads of this rank, block_size, cached_head_dim].
 
-    In int8 each head of a token has a scale for its key and one for its value. In fp8 (e4m3) a number is its own code:
-    rounded to nearest even, beyond 448 the largest.
+    Layers of different groups may share a tensor: a block belongs to one group at a time. In int8 each head of a token
+    has a scale for its key and one for its value. In fp8 (e4m3) a number is its own code: rounded to nearest even,
+    beyond 448 the largest.
     """
 
-    keys: list[Tensor]
-    values: list[Tensor]
+    keys: Sequence[Tensor]  # by layer
+    values: Sequence[Tensor]
     block_size: int  # tokens
     scales: Sequence[
         tuple[Tensor, Tensor]
     ] = ()  # int8: of keys and of values, [num_blocks, kv_heads, block_size] float32
+    groups: KVGroups = ONE_LAYER
 
     @classmethod
     def allocate(
@@ -36,25 +41,31 @@ class KVCache:
         tp_size: int = 1,
         device: str = "cpu",
         dtype: torch.dtype | None = None,
+        groups: KVGroups | None = None,
     ) -> "KVCache":
         """In the model's dtype, e4m3, or int8 with scales; ConfigError when the memory cannot be had.
+
+        Without `groups` there is one, which keeps all positions.
 
         Not filled: backends read only slots that were written, and pages that are not touched cost nothing.
         """
         dtype = dtype or geometry.dtype
         shape = (num_blocks, geometry.kv_heads_of_rank(tp_size), block_size, geometry.cached_head_dim)
-        layers = range(geometry.num_layers)
+        groups = groups or KVGroups.whole(geometry.num_layers)
+        tensors = range(groups.layers_per_group)
         try:
-            keys, values = ([_empty(shape, dtype, device) for _ in layers] for _ in "kv")
-            coded = layers if dtype == torch.int8 else ()
+            keys, values = ([_empty(shape, dtype, device) for _ in tensors] for _ in "kv")
+            coded = tensors if dtype == torch.int8 else ()
             key_scales, value_scales = ([_empty(shape[:3], torch.float32, device) for _ in coded] for _ in "kv")
         except (RuntimeError, MemoryError, OSError, OverflowError) as error:  # torch and mmap
-            needed = num_blocks * geometry.kv_bytes_per_block(block_size, tp_size, dtype)
+            needed = num_blocks * geometry.kv_bytes_per_block(block_size, tp_size, dtype, groups.layers_per_group)
             raise ConfigError(
                 f"the KV cache of {num_blocks} blocks needs {needed} bytes, which cannot be allocated; "
                 "lower kv_cache_memory_bytes"
             ) from error
-        return cls(keys, values, block_size, tuple(zip(key_scales, value_scales, strict=True)))
+        scales = list(zip(key_scales, value_scales, strict=True))
+        keys, values = ([held[tensor] for tensor in groups.tensor_of_layer] for held in (keys, values))
+        return cls(keys, values, block_size, [scales[tensor] for tensor in groups.tensor_of_layer if coded], groups)
 
     def scales_of(self, layer: int) -> tuple[Tensor, Tensor] | None:
         return self.scales[layer] if self.scales else None

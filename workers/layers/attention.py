@@ -1,5 +1,6 @@
 """What an attention backend does; the decoder knows no more than this."""
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
@@ -18,16 +19,19 @@ class AttentionBackend(Protocol):
     head_multiple: int  # elements; zeros fill up a head in the cache to a multiple of it
     coded_cache: torch.dtype | None  # what a cache may hold instead of the model's dtype, if it is 16 bits wide
 
-    def plan(self, view: CacheView, num_heads: int) -> Any:
-        """What all layers of one step share; built once per step, before any layer writes. Opaque to the caller.
+    def plan(self, views: Sequence[CacheView], num_heads: int) -> Sequence[Any]:
+        """What all layers of a KV group share in one step, for each group's view: those of the same requests, which
+        differ in block tables and slots. Built once per step, before any layer writes. Opaque to the caller.
 
         May prepare the blocks that this step starts to fill: they hold what their last owner left.
         """
         ...
 
     def attend(self, plan: Any, layer: int, query: Tensor, scale: float, window: int) -> Tensor:
-        """`query` [tokens, heads, head_dim] over what the cache holds of each token's request, itself included.
+        """`query` [tokens, heads, head_dim] over what the cache holds of each token's request, itself included; `plan`
+        is that of the layer's group.
 
         Query head h reads KV head h // (heads / kv_heads). A token sees the last `window` positions, or all when 0.
+        No block is read that lies wholly behind the window of its request's first token in the step.
         """
         ...

@@ -1,5 +1,6 @@
 """What a decoder computes between its matrix products, behind one small protocol."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -23,7 +24,7 @@ class HeadLayout:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KernelStep:
-    """What a step's calls of our kernels share: where its keys and values go, and the angles of positions."""
+    """What the calls of our kernels share in a step and KV group: where keys and values go, the angles of positions."""
 
     view: CacheView
     angles: tuple[Tensor, ...]  # of each layer, [positions, head_dim] float32, up to the step's largest at least
@@ -32,8 +33,8 @@ class KernelStep:
 class Ops(Protocol):
     """A row's bits depend on that row alone. A result is valid until the same operation is called again."""
 
-    def start_step(self, view: CacheView) -> Any:
-        """What all layers of one step share; opaque to the caller."""
+    def start_step(self, views: Sequence[CacheView]) -> Sequence[Any]:
+        """What all layers of a KV group share in one step, for each group's view; opaque to the caller."""
         ...
 
     def norm(self, hidden: Tensor, norm: Norm) -> Tensor:
@@ -50,7 +51,8 @@ class Ops(Protocol):
     def rotate_and_cache(
         self, step: Any, layer: int, projected: Tensor, query_norm: RMSNorm | None, key_norm: RMSNorm | None
     ) -> Tensor:
-        """Takes apart `projected` [tokens, (heads + 2 kv_heads) * head_dim]; the cache of `layer` gets keys and values.
+        """`step` is that of the layer's group. Takes apart `projected` [tokens, (heads + 2 kv_heads) * head_dim]; the
+        cache of `layer` gets keys and values.
 
         Queries and keys are normalised per head, if there are norms, then turned by their positions. Returns the
         queries, [tokens, heads, head_dim].

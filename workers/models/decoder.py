@@ -64,18 +64,18 @@ class Model:
         """Hidden states after the last layer, normalised: [tokens, hidden]. Writes the tokens' K and V to `cache`."""
         geometry, ops, attention = self.geometry, self.ops, self.attention
         scale, residual = geometry.scale, geometry.multipliers.residual
-        view = CacheView.of(batch, cache)
-        plan = attention.plan(view, geometry.heads_of_rank(self.tp_size))
-        step = ops.start_step(view)
+        views = [CacheView.of(batch, cache, group) for group in range(len(cache.groups.windows))]
+        plans = attention.plan(views, geometry.heads_of_rank(self.tp_size))
+        steps = ops.start_step(views)
         norms = [*(layer.attention_norm for layer in self.layers), self.final_norm]
         hidden = self.embedding(batch.token_ids)
         if self.positions is None:
             normed = ops.norm(hidden, norms[0])
         else:
             normed = ops.add_norm(hidden, self.positions.rows(batch.positions), norms[0])
-        for index, layer in enumerate(self.layers):
-            query = ops.rotate_and_cache(step, index, layer.qkv(normed), layer.query_norm, layer.key_norm)
-            mixed = layer.output(attention.attend(plan, index, query, scale, layer.window).flatten(1))
+        for index, (layer, group) in enumerate(zip(self.layers, cache.groups.of_layer, strict=True)):
+            query = ops.rotate_and_cache(steps[group], index, layer.qkv(normed), layer.query_norm, layer.key_norm)
+            mixed = layer.output(attention.attend(plans[group], index, query, scale, layer.window).flatten(1))
             if layer.attention_out_norm is not None:
                 mixed = ops.norm(mixed, layer.attention_out_norm)
             normed = ops.add_norm(hidden, mixed, layer.mlp_norm, residual)

@@ -9,7 +9,7 @@ import torch
 
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.config import CacheConfig, Config
-from paged_serve.protocol.messages.worker import ModelRunnerOutput, WorkerReady
+from paged_serve.protocol.messages.worker import KVGroup, ModelRunnerOutput, WorkerReady
 from paged_serve.protocol.plugins import PluginKind, load_plugins
 
 from ..backends.torch.backend import TorchBackend
@@ -20,7 +20,7 @@ from ..distributed.memory import free_host_bytes, peak_resident_bytes, resident_
 from ..distributed.tensor_parallel import TensorParallelGroup
 from ..distributed.threads import nodes_of_cpus, pinned_cpus, threads_of_rank, usable_cpus
 from ..kernels.cpu.library import Library, Pool, best_library
-from ..kv.budget import blocks_that_fit, cache_dtype, host_budget, max_model_len
+from ..kv.budget import blocks_that_fit, cache_dtype, groups_of, host_budget, max_model_len
 from ..kv.kv_cache import KVCache
 from ..models.decoder import Model
 from ..models.loading import device_of, load_model
@@ -101,11 +101,12 @@ class Rank:
         """What this rank has and what its memory holds."""
         geometry, size = self._model.geometry, self._group.size
         block_size, kv_dtype = self._config.cache.block_size, cache_dtype(self._config, self._model)
+        groups = groups_of(self._config, geometry)
         return WorkerReady(
             rank=self._group.rank,
             num_blocks=self._config.cache.num_blocks
             or blocks_that_fit(self._config, geometry, size, self._budget(), kv_dtype),
-            kv_bytes_per_block=geometry.kv_bytes_per_block(block_size, size, kv_dtype),
+            kv_bytes_per_block=geometry.kv_bytes_per_block(block_size, size, kv_dtype, groups.layers_per_group),
             max_model_len=max_model_len(self._config, geometry),
             vocab_size=geometry.vocab_size,
             eos_token_ids=geometry.eos_token_ids,
@@ -114,6 +115,7 @@ class Rank:
             weights_bytes=self._model.weights_bytes,
             load_s=self._load_s,
             arithmetic=arithmetic(self._model, size, self._pool),
+            kv_groups=tuple(map(KVGroup, groups.windows)),
         )
 
     def _budget(self) -> int:
@@ -140,13 +142,13 @@ class Rank:
         `on_progress(prepared, of)` is called after each graph.
         """
         model, block_size = self._model, self._config.cache.block_size
-        longest = max_model_len(self._config, model.geometry)
-        dtype = cache_dtype(self._config, model)
-        cache = KVCache.allocate(model.geometry, num_blocks, block_size, self._group.size, model.device, dtype)
+        longest, groups = max_model_len(self._config, model.geometry), groups_of(self._config, model.geometry)
+        shape = model.geometry, num_blocks, block_size, self._group.size, model.device
+        cache = KVCache.allocate(*shape, cache_dtype(self._config, model), groups)
         self._num_blocks = num_blocks
         self._steps = self._make_steps(cache, longest)
         self.steps.prepare(on_progress)
-        warm_up(self.steps.execute, longest)
+        warm_up(self.steps.execute, longest, len(groups.windows))
 
     def _make_steps(self, cache: KVCache, longest: int) -> Steps:
         model, scheduler = self._model, self._config.scheduler

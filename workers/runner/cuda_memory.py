@@ -8,7 +8,7 @@ from paged_serve.protocol.messages.config import Config
 from ..backends.cuda.backend import CudaBackend
 from ..batch.input_batch import InputBatch
 from ..distributed.tensor_parallel import TensorParallelGroup
-from ..kv.budget import cache_dtype, max_model_len
+from ..kv.budget import cache_dtype, groups_of, max_model_len
 from ..kv.kv_cache import KVCache
 from ..layers.model import Model
 from .cuda_device import CudaDevice
@@ -52,9 +52,7 @@ def _used_with_graphs(config: Config, model: Model, group: TensorParallelGroup, 
     The largest are captured for trial over a cache of one block, of which padding reads and writes nothing. Graphs that
     come after the first take what the second took: they have as many nodes or fewer, and share memory with it.
     """
-    cache = KVCache.allocate(
-        model.geometry, 1, config.cache.block_size, model.tp_size, model.device, cache_dtype(config, model)
-    )
+    cache = _cache(model, config, 1)
     sizes = ladder(config.scheduler.max_num_seqs)
     longest = max_model_len(config, model.geometry)
     runner = cuda_runner(model, cache, group, config.scheduler, longest, device, sizes[-GRAPHS_TRIED:])
@@ -67,11 +65,9 @@ def _used_with_graphs(config: Config, model: Model, group: TensorParallelGroup, 
 def _largest_step(model: Model, config: Config) -> None:
     """A chunk of all tokens that a step may have, sampled at as many rows as there may be; its results mean nothing."""
     tokens = min(config.scheduler.max_num_batched_tokens, model.geometry.max_position_embeddings)
-    block_size = config.cache.block_size
-    blocks = -(-tokens // block_size)
-    cache = KVCache.allocate(
-        model.geometry, blocks, block_size, model.tp_size, model.device, cache_dtype(config, model)
-    )
+    blocks = -(-tokens // config.cache.block_size)
+    cache = _cache(model, config, blocks)
+    num_groups = len(cache.groups.windows)
     each = torch.arange(tokens, device=model.device)
     batch = InputBatch(
         token_ids=torch.zeros_like(each),
@@ -79,11 +75,16 @@ def _largest_step(model: Model, config: Config) -> None:
         row_starts=torch.tensor([0, tokens], dtype=torch.int32, device=model.device),
         kv_lens=torch.tensor([tokens], dtype=torch.int32, device=model.device),
         longest=tokens,
-        block_tables=torch.arange(blocks, dtype=torch.int32, device=model.device).unsqueeze(0),
-        slots=each,
+        block_tables=[torch.arange(blocks, dtype=torch.int32, device=model.device).unsqueeze(0)] * num_groups,
+        slots=[each] * num_groups,
         logit_tokens=each[-1:],
         num_decode_rows=0,
     )
     hidden = model.forward(batch, cache)
     logits = model.logits(hidden[-config.scheduler.max_num_seqs :])
     logits.clone()  # the sampler keeps them beside those that it penalises, for log-probabilities
+
+
+def _cache(model: Model, config: Config, num_blocks: int) -> KVCache:
+    shape = model.geometry, num_blocks, config.cache.block_size, model.tp_size, model.device
+    return KVCache.allocate(*shape, cache_dtype(config, model), groups_of(config, model.geometry))

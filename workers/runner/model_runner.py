@@ -90,10 +90,9 @@ class ModelRunner:
         self._group = group
         self._sampling = sampling
         self._decode_step = decode_step or EagerDecodeStep()
-        self._rows = RequestRows(num_rows, max_model_len, cache.block_size, model.geometry.vocab_size, grammars)
-        self._device_rows = DeviceRows(
-            num_rows, max_model_len, cache.block_size, max_tokens, model.device, steps_in_flight
-        )
+        sizes, num_groups = (num_rows, max_model_len, cache.block_size), len(cache.groups.windows)
+        self._rows = RequestRows(*sizes, model.geometry.vocab_size, grammars, num_groups)
+        self._device_rows = DeviceRows(*sizes, max_tokens, model.device, steps_in_flight, num_groups)
         self._max_model_len = max_model_len
         # Of every decode step, whatever its number of rows: graphs of all sizes write the same memory.
         self._logits = self._empty_logits(num_rows) if self._decode_step.sizes else None

@@ -1,15 +1,19 @@
 """A small random planner: it admits, chunks, pauses, preempts and shares blocks at random.
 
-It stands in for the engine core, and knows nothing of scheduling; it only keeps the protocol's rules.
+It stands in for the engine core, and knows nothing of scheduling; it only keeps the protocol's rules. Blocks behind the
+windows of a KV group are given to other rows at once, or found again by prefixes that need no more than they are.
 """
 
 import random
+from collections import Counter
 from dataclasses import dataclass, field
 
 from paged_serve.protocol.messages.message import pack_ids, unpack_ids
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 from paged_serve.protocol.messages.worker import Chunk, ModelRunnerOutput, NewRow, SchedulerOutput
 from paged_serve.workers.runner.model_runner import ModelRunner
+
+GIVEN_BACK = -1  # in the place of a block behind a window
 
 
 @dataclass(frozen=True)
@@ -34,7 +38,7 @@ class Running:
     request: Request
     result: Result
     row: int
-    blocks: list[int]
+    tables: list[list[int]]  # of each KV group
     num_computed: int
     length: int  # tokens the row has, sampled ones included
     decoding: bool = False
@@ -50,17 +54,31 @@ class Odds:
     preempt: float = 0.05
     pause: float = 0.1  # leaving the decode set while unfinished
     share: float = 0.7  # using a cached prefix where there is one
+    drop: float = 0.7  # a block behind a window is not kept for its prefix
 
 
 class Planner:
     """Plays requests through a runner until all have their output."""
 
-    def __init__(self, runner: ModelRunner, *, num_rows: int, num_blocks: int, block_size: int, seed: int):
-        self.runner, self.block_size = runner, block_size
+    def __init__(
+        self,
+        runner: ModelRunner,
+        *,
+        num_rows: int,
+        num_blocks: int,
+        block_size: int,
+        seed: int,
+        windows: tuple[int, ...] = (0,),
+    ):
+        self.runner, self.block_size, self.windows = runner, block_size, windows
         self.rng = random.Random(seed)
         self.free_blocks = self.rng.sample(range(num_blocks), num_blocks)
         self.free_rows = self.rng.sample(range(num_rows), num_rows)
-        self.cached: dict[tuple[int, ...], int] = {}  # whole prefix -> block that holds its last tokens
+        self.cached: list[dict[tuple[int, ...], int]] = [{} for _ in windows]  # prefix -> block with its last tokens
+        self.users: Counter[int] = Counter()  # rows by block
+        self.reused = 0  # blocks that a row gave back while it ran, and another took
+        self.given_back: set[int] = set()
+        self.hits = 0  # rows that began with a cached prefix
         self.running: list[Running] = []
         self.step = 0
 
@@ -101,7 +119,7 @@ class Planner:
             chunks=tuple(Chunk(one.row, count) for one, count in chunks),
         )
         self.step += 1
-        self.apply(work, self.runner.execute(plan))
+        self.apply(work, self.runner.execute(plan), odds)
 
     def finish_and_preempt(self, odds: Odds) -> list[int]:
         """Rows that leave the decode set for good; their blocks and indices are free at once."""
@@ -115,24 +133,47 @@ class Planner:
                     self.waiting.append((one.request, one.result))
                 self.running.remove(one)
                 self.free_rows.insert(self.rng.randint(0, len(self.free_rows)), one.row)
-                kept = set(self.cached.values())
-                self.free_blocks += [block for block in one.blocks if block not in kept]
+                for group, table in enumerate(one.tables):
+                    self.release(group, [block for block in table if block != GIVEN_BACK])
         return leaves
+
+    def release(self, group: int, blocks: list[int]) -> None:
+        """Those that no prefix needs are free once the last row has left them."""
+        self.users.subtract(blocks)
+        kept = set(self.cached[group].values())
+        self.free_blocks += [block for block in blocks if not self.users[block] and block not in kept]
 
     def admit(self, odds: Odds) -> NewRow:
         request, result = self.waiting.pop()
         tokens = (*request.prompt, *result.token_ids)
-        blocks: list[int] = []
+        num_shared, tables = 0, [[] for _ in self.windows]
         if request.params.prompt_logprobs is None and self.rng.random() < odds.share:
-            while (end := (len(blocks) + 1) * self.block_size) < len(tokens) and tokens[:end] in self.cached:
-                blocks.append(self.cached[tokens[:end]])
-        computed = len(blocks) * self.block_size
-        one = Running(request, result, self.free_rows.pop(), blocks, computed, len(tokens))
+            num_shared, tables = self.longest_prefix(tokens)
+            self.hits += num_shared > 0
+        computed = num_shared * self.block_size
+        one = Running(request, result, self.free_rows.pop(), tables, computed, len(tokens))
         self.running.append(one)
-        prompt_len = len(request.prompt)
-        return NewRow(
-            one.row, pack_ids(tokens), prompt_len, computed, (pack_ids(blocks),), request.seed, (2,), request.params
-        )
+        prompt_len, packed = len(request.prompt), tuple(map(pack_ids, tables))
+        return NewRow(one.row, pack_ids(tokens), prompt_len, computed, packed, request.seed, (2,), request.params)
+
+    def longest_prefix(self, tokens: tuple[int, ...]) -> tuple[int, list[list[int]]]:
+        """In whole blocks and short of the last token: what every group has, of one with a window the last of it."""
+        for count in range((len(tokens) - 1) // self.block_size, 0, -1):
+            tables = [self.cached_table(group, tokens, count) for group in range(len(self.windows))]
+            if None not in tables:
+                for table in tables:
+                    self.users.update(block for block in table if block != GIVEN_BACK)
+                return count, tables
+        return 0, [[] for _ in self.windows]
+
+    def cached_table(self, group: int, tokens: tuple[int, ...], count: int) -> list[int] | None:
+        first = self.first_needed(self.windows[group], count * self.block_size)
+        found = [self.cached[group].get(tokens[: (i + 1) * self.block_size]) for i in range(first, count)]
+        return None if None in found else [GIVEN_BACK] * first + found
+
+    def first_needed(self, window: int, next_position: int) -> int:
+        """The index of the first block that the token at `next_position` sees."""
+        return max(0, next_position - window + 1) // self.block_size if window else 0
 
     def choose_chunks(self, odds: Odds) -> list[tuple[Running, int]]:
         chunks = []
@@ -143,15 +184,25 @@ class Planner:
         return chunks
 
     def grow(self, work: list[tuple[Running, int]]) -> tuple[bytes, bytes]:
-        rows, blocks = [], []
+        tables, blocks = [], []
         for one, count in work:
-            while len(one.blocks) * self.block_size < one.num_computed + count:
-                one.blocks.append(self.free_blocks.pop(self.rng.randrange(len(self.free_blocks))))
-                rows.append(one.row)
-                blocks.append(one.blocks[-1])
-        return pack_ids(rows), pack_ids(blocks)
+            for group, table in enumerate(one.tables):
+                while len(table) * self.block_size < one.num_computed + count:
+                    table.append(self.new_block())
+                    tables.append(one.row * len(self.windows) + group)
+                    blocks.append(table[-1])
+        return pack_ids(tables), pack_ids(blocks)
 
-    def apply(self, work: list[tuple[Running, int]], output: ModelRunnerOutput) -> None:
+    def new_block(self) -> int:
+        """Often the one that was given back last."""
+        index = -1 if self.rng.random() < 0.5 else self.rng.randrange(len(self.free_blocks))
+        block = self.free_blocks.pop(index)
+        self.users[block] += 1
+        self.reused += block in self.given_back
+        self.given_back.discard(block)
+        return block
+
+    def apply(self, work: list[tuple[Running, int]], output: ModelRunnerOutput, odds: Odds) -> None:
         assert output.nan_indices == b""
         assert output.step == self.step - 1
         token_ids = list(unpack_ids(output.token_ids))
@@ -169,6 +220,7 @@ class Planner:
                     one.result.logprobs.append(logprobs.pop(index))
                 index += 1
             self.cache_prefixes(one)
+            self.free_behind_windows(one, odds)
         assert (index, logprobs) == (len(token_ids), {})
 
     def note_prompt_logprobs(self, one: Running, found) -> None:
@@ -182,5 +234,21 @@ class Planner:
 
     def cache_prefixes(self, one: Running) -> None:
         tokens = (*one.request.prompt, *one.result.token_ids)
-        for index in range(one.num_computed // self.block_size):
-            self.cached.setdefault(tokens[: (index + 1) * self.block_size], one.blocks[index])
+        for cached, table in zip(self.cached, one.tables, strict=True):
+            for index in range(one.num_computed // self.block_size):
+                if table[index] != GIVEN_BACK:
+                    cached.setdefault(tokens[: (index + 1) * self.block_size], table[index])
+
+    def free_behind_windows(self, one: Running, odds: Odds) -> None:
+        """The row's table on the worker still names the blocks."""
+        tokens = (*one.request.prompt, *one.result.token_ids)
+        for group, table in enumerate(one.tables):
+            for index in range(self.first_needed(self.windows[group], one.num_computed)):
+                if (block := table[index]) != GIVEN_BACK:
+                    table[index] = GIVEN_BACK
+                    prefix = tokens[: (index + 1) * self.block_size]
+                    is_cached = self.cached[group].get(prefix) == block
+                    if is_cached and self.users[block] == 1 and self.rng.random() < odds.drop:
+                        del self.cached[group][prefix]
+                    self.release(group, [block])
+                    self.given_back.update({block} & set(self.free_blocks[-1:]))

@@ -150,7 +150,7 @@ def test_a_window_hides_what_lies_before_it(cpu_pools, window, dtypes):
 
 
 @pytest.mark.parametrize("dtypes", FLOATS + CODED, ids=str)
-def test_keys_before_every_window_may_hold_anything(cpu_pools, dtypes):
+def test_keys_before_every_window_may_hold_anything_and_their_blocks_be_nowhere(cpu_pools, dtypes):
     case = make_case([(100, 1), (60, 5), (90, 40)], dtypes, head_dim=64, window=20)
     expected = case.run(cpu_pools[0])
     for (old, _), table in zip(case.rows, case.tables, strict=True):
@@ -158,6 +158,10 @@ def test_keys_before_every_window_may_hold_anything(cpu_pools, dtypes):
         for held in case.scales or case.cache:
             held[table[unseen // 16].long(), :, unseen % 16] = torch.nan
     assert torch.equal(case.run(cpu_pools[0]), expected)
+    for (old, _), table in zip(case.rows, case.tables, strict=True):
+        table[: (old + 1 - case.window) // 16] = NO_BLOCK
+    for pool in cpu_pools:
+        assert torch.equal(case.run(pool), expected)
 
 
 @pytest.mark.parametrize("dtypes", FLOATS + CODED, ids=str)

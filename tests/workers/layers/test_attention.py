@@ -70,7 +70,7 @@ def test_attention_matches_its_definition(backend, block_size, heads, kv_heads, 
     query = torch.randn(len(view.positions), heads, head_dim, generator=torch.Generator().manual_seed(1))
     new = torch.cat([row[:, old:] for row, (old, _) in zip(kv, rows, strict=True)], 1)
     attention = backend()
-    plan = attention.plan(view, heads)
+    [plan] = attention.plan([view], heads)
     blocks, offsets = view.slots // block_size, view.slots % block_size
     cache.keys[0].transpose(1, 2)[blocks, offsets], cache.values[0].transpose(1, 2)[blocks, offsets] = new
     found = attention.attend(plan, 0, query, 0.2, window)

@@ -16,6 +16,7 @@ from paged_serve.workers.backends.cpu.recorded_forward import TorchWatch
 from paged_serve.workers.backends.torch.attention import TorchOracle
 from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
 from paged_serve.workers.kv.kv_cache import KVCache
+from paged_serve.workers.kv.kv_groups import KVGroups
 from paged_serve.workers.layers import rotary
 from paged_serve.workers.models.loading import load_model
 from paged_serve.workers.process.rank import DEMO_MODEL
@@ -50,8 +51,9 @@ def make_model(folder, make_pool):
     return make
 
 
-def new_runner(model, max_len: int = 256) -> ModelRunner:
-    cache = KVCache.allocate(model.geometry, NUM_ROWS * max_len // BLOCK_SIZE, BLOCK_SIZE)
+def new_runner(model, max_len: int = 256, groups: KVGroups | None = None) -> ModelRunner:
+    num_blocks = NUM_ROWS * max_len // BLOCK_SIZE * (len(groups.windows) if groups else 1)
+    cache = KVCache.allocate(model.geometry, num_blocks, BLOCK_SIZE, groups=groups)
     return new_host_runner(model, cache, NUM_ROWS, max_len)
 
 
@@ -74,15 +76,16 @@ def counting(pool, *, programs=True):
         yield calls
 
 
-def prefill(row: int, length: int, max_len: int = 256) -> SchedulerOutput:
+def prefill(row: int, length: int, max_len: int = 256, num_groups: int = 1) -> SchedulerOutput:
     """A whole prompt in one chunk, with blocks for all that may follow."""
     blocks = max_len // BLOCK_SIZE
+    tables = range(row * num_groups, (row + 1) * num_groups)
     new = NewRow(
         row=row,
         token_ids=pack_ids((7 * row + 3 * i) % 290 for i in range(length)),
         prompt_len=length,
         num_computed_tokens=0,
-        block_tables=(pack_ids(range(row * blocks, (row + 1) * blocks)),),
+        block_tables=tuple(pack_ids(range(table * blocks, (table + 1) * blocks)) for table in tables),
         seed=row,
         eos_token_ids=(),
         sampling_params=ALL_LOGPROBS,
@@ -182,6 +185,22 @@ def test_each_number_of_rows_goes_through_python_once(make_model):
     both = structs.replace(first, new_rows=(*first.new_rows, *second.new_rows), chunks=(*first.chunks, *second.chunks))
     plans = [both, join(0), STEADY, join(1), STEADY, leave, join(0)]
     assert programs_run(new_runner(model), pool, plans) == [0, 0, 1, 0, 1, 1, 1]
+
+
+def test_layers_in_groups_run_in_one_call(make_model, tmp_path):
+    """Each group reads tables and writes slots of its own, which stay where they are."""
+    reference("gemma3-one-layer-fills-up-a-group", tmp_path)
+    answers = []
+    for grouped in (False, True):
+        model, pool = make_model(tmp_path)
+        groups = KVGroups.of(model.geometry.sliding_windows, 256) if grouped else None
+        tables = len(groups.windows) if groups else 1
+        runner = new_runner(model, groups=groups)
+        starts = [prefill(0, 4, num_groups=tables), join(0), prefill(3, 90, num_groups=tables), join(3)]
+        answers.append([contents(runner.execute(plan)) for plan in [*starts, *[STEADY] * 60]])
+        assert programs_run(runner, pool, [STEADY]) == [1]
+    assert answers[0] == answers[1]
+    assert tables == 3
 
 
 def test_memory_that_has_moved_is_not_used_again(make_model):

@@ -83,6 +83,7 @@ def same_both_ways(waiting, runner, plans, depth: int = 2):
 
 
 STEADY = SchedulerOutput(0, 0)
+NO_ROWS = np.zeros(0, np.int64)
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
@@ -153,10 +154,27 @@ def test_a_device_keeps_the_last_blocks_and_tokens_it_was_sent():
     rows.reset(structs.replace(new_row(3, 4), block_tables=(pack_ids([5]),)))
     rows.reset(structs.replace(new_row(3, 6), block_tables=(pack_ids([6]),)))
     rows.update()
-    assert rows.block_table[1].tolist() == [0, 0, 7, 8]
-    assert rows.block_table[2, 1] == 9
-    assert rows.block_table[3, 0] == 6
+    assert rows.block_tables[1].tolist() == [0, 0, 7, 8]
+    assert rows.block_tables[2, 1] == 9
+    assert rows.block_tables[3, 0] == 6
     assert rows.last_token.tolist() == [0, 0, *(unpack_ids(new_row(*row).token_ids)[-1] for row in ((2, 5), (3, 6)))]
+
+
+def test_a_row_has_a_table_for_each_group():
+    host, rows = RequestRows(3, 64, BLOCK_SIZE, 300, num_groups=2), DeviceRows(3, 64, BLOCK_SIZE, 64, "cpu", 2, 2)
+    tables = pack_ids([-1, -1, 7]), pack_ids([4, 5, 6])
+    new = structs.replace(new_row(1, 50), block_tables=tables, num_computed_tokens=47)
+    extended = {"extended_tables": pack_ids([2, 3, 0, 1]), "extended_block_ids": pack_ids([8, 9, 2, 3])}
+    plan = SchedulerOutput(0, 0, new_rows=(new,), **extended, chunks=(Chunk(1, 3),))
+    rows.apply(plan, host.apply(plan))
+    rows.update()
+    arrays = step_arrays(host, NO_ROWS, plan.chunks)
+    batch = rows.batch(rows.stage(arrays, 1), 50)
+    assert [table.tolist() for table in batch.block_tables] == [[[-1, -1, 7, 8]], [[4, 5, 6, 9]]]
+    assert [slots.tolist() for slots in batch.slots] == [[127, 128, 129], [111, 144, 145]]
+    assert rows.block_tables[0].tolist() == [2, 0, 0, 0, 3, 0, 0, 0]
+    with pytest.raises(AssertionError, match="a row of 1 block tables"):
+        host.reset(new_row(1, 50))
 
 
 def test_arrays_of_equal_sizes_lie_at_equal_places_and_a_step_in_flight_keeps_its_own():
@@ -170,12 +188,13 @@ def test_arrays_of_equal_sizes_lie_at_equal_places_and_a_step_in_flight_keeps_it
     assert torch.equal(grown, torch.arange(100))
 
 
+@pytest.mark.parametrize("num_groups", [1, 7])
 @pytest.mark.parametrize(("num_rows", "max_tokens"), [(1, 1), (64, 1), (64, 5), (3, 500)])
-def test_no_step_moves_what_graphs_read(num_rows, max_tokens):
-    state = RequestRows(num_rows, 1024, BLOCK_SIZE, 300)
-    rows = DeviceRows(num_rows, 1024, BLOCK_SIZE, max_tokens, "cpu", 2)
-    first = rows.stage(step_arrays(state, np.zeros(0, np.int64), ()), 1).token_ids.data_ptr()
-    padding = rows.stage(step_arrays(state, np.zeros(0, np.int64), ()), num_rows)
+def test_no_step_moves_what_graphs_read(num_rows, max_tokens, num_groups):
+    state = RequestRows(num_rows, 1024, BLOCK_SIZE, 300, num_groups=num_groups)
+    rows = DeviceRows(num_rows, 1024, BLOCK_SIZE, max_tokens, "cpu", 2, num_groups)
+    first = rows.stage(step_arrays(state, NO_ROWS, ()), 1).token_ids.data_ptr()
+    padding = rows.stage(step_arrays(state, NO_ROWS, ()), num_rows)
     state.length[0] = max_tokens
-    chunk = rows.stage(step_arrays(state, np.zeros(0, np.int64), (Chunk(0, max_tokens),)), 1)
+    chunk = rows.stage(step_arrays(state, NO_ROWS, (Chunk(0, max_tokens),)), 1)
     assert padding.token_ids.data_ptr() == chunk.token_ids.data_ptr() == first

@@ -1,5 +1,7 @@
 """The AttentionBackend of our CPU kernels."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -19,8 +21,8 @@ class CpuPagedAttention:
         self._pool = pool
         self._buffers = buffers
 
-    def plan(self, view: CacheView, num_heads: int) -> CacheView:
-        return view
+    def plan(self, views: Sequence[CacheView], num_heads: int) -> Sequence[CacheView]:
+        return views
 
     def attend(self, plan: CacheView, layer: int, query: Tensor, scale: float, window: int) -> Tensor:
         tokens, heads, head_dim = query.shape

@@ -100,8 +100,8 @@ class CpuBackend:
     def _places(self, batch: InputBatch) -> tuple[int, ...]:
         """Where everything lies that a step of `batch` reads and writes, but for weights and cache, which stay."""
         assert self._rotaries, "a step before the model"
-        tokens = batch.token_ids, batch.positions, batch.slots
-        requests = batch.row_starts, batch.kv_lens, batch.block_tables
+        tokens = batch.token_ids, batch.positions, *batch.slots
+        requests = batch.row_starts, batch.kv_lens, *batch.block_tables
         tensors = (*tokens, *requests, *(rotary.table(batch.longest) for rotary in self._rotaries))
         return self._buffers.version, *(tensor.data_ptr() for tensor in tensors)
 

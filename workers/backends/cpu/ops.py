@@ -1,5 +1,7 @@
 """The Ops of our CPU kernels."""
 
+from collections.abc import Sequence
+
 from torch import Tensor
 
 from ...checkpoint.geometry import Activation
@@ -17,8 +19,9 @@ class CpuOps:
         self._buffers = buffers
         self._heads = heads
 
-    def start_step(self, view: CacheView) -> KernelStep:
-        return KernelStep(view, tuple(rotary.table(view.longest) for rotary in self._heads.rotaries))
+    def start_step(self, views: Sequence[CacheView]) -> list[KernelStep]:
+        angles = tuple(rotary.table(views[0].longest) for rotary in self._heads.rotaries)
+        return [KernelStep(view, angles) for view in views]
 
     def norm(self, hidden: Tensor, norm: Norm) -> Tensor:
         return self._normalise(hidden, None, 1.0, norm)

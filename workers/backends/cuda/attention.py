@@ -1,5 +1,6 @@
 """The AttentionBackend of our CUDA kernels."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -19,7 +20,7 @@ class AttentionMetadata:
     """One step's work, by window, listed on the device when a layer first asks."""
 
     view: CacheView
-    by_window: dict[int, kernels.AttentionWork]
+    by_window: dict[int, kernels.AttentionWork]  # that of all groups: block tables do not matter to it
 
 
 class CudaPagedAttention:
@@ -37,8 +38,9 @@ class CudaPagedAttention:
         self._multiprocessors = multiprocessors
         self._plans: dict[tuple[AttentionShape, int, int, int], kernels.AttentionWork] = {}
 
-    def plan(self, view: CacheView, num_heads: int) -> AttentionMetadata:
-        return AttentionMetadata(view, {})
+    def plan(self, views: Sequence[CacheView], num_heads: int) -> list[AttentionMetadata]:
+        by_window: dict[int, kernels.AttentionWork] = {}
+        return [AttentionMetadata(view, by_window) for view in views]
 
     def attend(self, plan: AttentionMetadata, layer: int, query: Tensor, scale: float, window: int) -> Tensor:
         view = plan.view

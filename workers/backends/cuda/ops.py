@@ -1,5 +1,7 @@
 """The Ops of our CUDA kernels."""
 
+from collections.abc import Sequence
+
 from torch import Tensor
 
 from ...checkpoint.geometry import Activation
@@ -20,8 +22,9 @@ class CudaOps:
         self._launcher = launcher
         self._heads = heads
 
-    def start_step(self, view: CacheView) -> KernelStep:
-        return KernelStep(view, tuple(rotary.table(view.longest) for rotary in self._heads.rotaries))
+    def start_step(self, views: Sequence[CacheView]) -> list[KernelStep]:
+        angles = tuple(rotary.table(views[0].longest) for rotary in self._heads.rotaries)
+        return [KernelStep(view, angles) for view in views]
 
     def norm(self, hidden: Tensor, norm: Norm) -> Tensor:
         assert isinstance(norm, RMSNorm), "`computes` has said no"

@@ -6,7 +6,7 @@ may add in another order where more tiles or queries meet, so a token's bits are
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,14 +32,15 @@ class TorchOracle:
     head_multiple = 1
     coded_cache: torch.dtype | None = None
 
-    def plan(self, view: CacheView, num_heads: int) -> StepPlan:
-        cache = view.cache
-        started = view.slots[view.slots % cache.block_size == 0] // cache.block_size
+    def plan(self, views: Sequence[CacheView], num_heads: int) -> list[StepPlan]:
+        cache = views[0].cache
+        slots = torch.cat([view.slots for view in views])
+        started = slots[slots % cache.block_size == 0] // cache.block_size
         if len(started):
             # A hidden key still weighs 0 times its value, which must not be an infinity of the block's last owner.
-            for values in cache.values:
+            for values in dict.fromkeys(cache.values):
                 values[started] = 0
-        return StepPlan(view, num_heads // cache.keys[0].shape[1], {})
+        return [StepPlan(view, num_heads // cache.keys[0].shape[1], {}) for view in views]
 
     def attend(self, plan: StepPlan, layer: int, query: Tensor, scale: float, window: int) -> Tensor:
         cache = plan.view.cache

@@ -89,6 +89,7 @@ def _tile_batch(view: CacheView, group_size: int, window: int, length: int, stri
     place = torch.repeat_interleave(torch.arange(most), torch.tensor(tiles_at)).to(device)
     strip_of_tile = torch.cat([torch.arange(count) for count in tiles_at]).to(device)
 
+    first_seen = (positions - window + 1).clamp(min=0) if window else torch.zeros_like(positions)
     offsets = torch.minimum(torch.arange(length, device=device), counts.unsqueeze(1) - 1)  # [strips, length]
     query_positions = (positions.unsqueeze(1) + offsets).repeat_interleave(group_size, 1)
 
@@ -103,17 +104,18 @@ def _tile_batch(view: CacheView, group_size: int, window: int, length: int, stri
         strip_tokens=length,
         num_queries=length * group_size,
         strip_of_tile=strip_of_tile,
-        pages=_pages(view, rows[strip_of_tile], keys_from),
+        pages=_pages(view, rows[strip_of_tile], keys_from, first_seen[strip_of_tile]),
         hidden=hidden.unsqueeze(1),
         tiles_at=tiles_at,
     )
 
 
-def _pages(view: CacheView, rows: Tensor, keys_from: Tensor) -> Tensor:
-    """Pages of each tile; past a row's last one that page repeats, so that a foreign block is never read."""
+def _pages(view: CacheView, rows: Tensor, keys_from: Tensor, first_seen: Tensor) -> Tensor:
+    """Pages of each tile. Before the page of the first key that any query sees, and past a row's last one, that page
+    repeats, so that a foreign block is never read."""
     pages_per_block = view.cache.block_size // PAGE_KEYS
     last_page = (view.kv_lens.to(rows.device, torch.int64)[rows] - 1) // PAGE_KEYS
     wanted = keys_from.unsqueeze(1) // PAGE_KEYS + torch.arange(TILE_KEYS // PAGE_KEYS, device=rows.device)
-    page = torch.minimum(wanted, last_page.unsqueeze(1))
+    page = torch.minimum(torch.maximum(wanted, (first_seen // PAGE_KEYS).unsqueeze(1)), last_page.unsqueeze(1))
     blocks = view.block_tables[rows.unsqueeze(1), page // pages_per_block].long()
     return (blocks * pages_per_block + page % pages_per_block).flatten()

@@ -1,5 +1,6 @@
 """The Ops of plain torch, on any device: the reference, and what serves where there are no kernels."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -30,18 +31,13 @@ class TorchOps:
     def __init__(self, heads: HeadLayout):
         self._heads = heads
 
-    def start_step(self, view: CacheView) -> TorchStep:
-        cache = view.cache
+    def start_step(self, views: Sequence[CacheView]) -> list[TorchStep]:
+        longest, positions = views[0].longest, views[0].positions
         turns = {
-            rotary: rotary.table(view.longest)[view.positions].unsqueeze(1).chunk(2, dim=-1)
-            for rotary in self._heads.rotaries
+            rotary: rotary.table(longest)[positions].unsqueeze(1).chunk(2, dim=-1) for rotary in self._heads.rotaries
         }
         cosines, sines = zip(*(turns[rotary] for rotary in self._heads.rotaries), strict=True)
-        is_kept = view.slots >= 0
-        cached = slice(None) if bool(is_kept.all()) else is_kept.nonzero()[:, 0]
-        slots = view.slots[cached]
-        blocks = torch.div(slots, cache.block_size, rounding_mode="floor")
-        return TorchStep(cache, cosines, sines, cached, blocks, slots - blocks * cache.block_size)
+        return [_step(view, cosines, sines) for view in views]
 
     def norm(self, hidden: Tensor, norm: Norm) -> Tensor:
         return norm(hidden)
@@ -67,3 +63,11 @@ class TorchOps:
 
     def activate(self, x: Tensor, activation: Activation) -> Tensor:
         return activated(x, activation)
+
+
+def _step(view: CacheView, cosines: tuple[Tensor, ...], sines: tuple[Tensor, ...]) -> TorchStep:
+    block_size, is_kept = view.cache.block_size, view.slots >= 0
+    cached = slice(None) if bool(is_kept.all()) else is_kept.nonzero()[:, 0]
+    slots = view.slots[cached]
+    blocks = torch.div(slots, block_size, rounding_mode="floor")
+    return TorchStep(view.cache, cosines, sines, cached, blocks, slots - blocks * block_size)

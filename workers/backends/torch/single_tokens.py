@@ -5,6 +5,7 @@ the library take another kernel. A token's tiles are added one after another, fr
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -21,7 +22,7 @@ class SingleTokenPlan:
 
     view: CacheView
     rows: list[tuple[int, int, int]]  # first token, end of tokens, kv_len
-    slots: list[Tensor]  # of each row: [tiles * TILE_KEYS] i64, where its positions lie; past the last one it repeats
+    slots: dict[int, list[Tensor]]  # by window, of each row, see _slots; filled when a layer first asks
 
 
 class SingleTokenAttention:
@@ -30,15 +31,10 @@ class SingleTokenAttention:
     head_multiple = 1
     coded_cache: torch.dtype | None = None
 
-    def plan(self, view: CacheView, num_heads: int) -> SingleTokenPlan:
-        starts, kv_lens, block_size = view.row_starts.tolist(), view.kv_lens.tolist(), view.cache.block_size
+    def plan(self, views: Sequence[CacheView], num_heads: int) -> list[SingleTokenPlan]:
+        starts, kv_lens = views[0].row_starts.tolist(), views[0].kv_lens.tolist()
         rows = list(zip(starts, starts[1:], kv_lens, strict=False))
-        slots = []
-        for row, kv_len in enumerate(kv_lens):
-            positions = torch.arange(-(-kv_len // TILE_KEYS) * TILE_KEYS).clamp_(max=kv_len - 1)
-            blocks = view.block_tables[row, positions // block_size].long()
-            slots.append(blocks * block_size + positions % block_size)
-        return SingleTokenPlan(view, rows, slots)
+        return [SingleTokenPlan(view, rows, {}) for view in views]
 
     def attend(self, plan: SingleTokenPlan, layer: int, query: Tensor, scale: float, window: int) -> Tensor:
         keys, values = plan.view.cache.keys[layer], plan.view.cache.values[layer]
@@ -46,7 +42,9 @@ class SingleTokenAttention:
         queries = (query.float() * scale).view(len(query), kv_heads, -1, query.shape[2])
         result = torch.zeros_like(query)  # padding has no keys
         by_group = result.view(queries.shape)
-        for (start, end, kv_len), slots in zip(plan.rows, plan.slots, strict=True):
+        if window not in plan.slots:
+            plan.slots[window] = _slots(plan.view, plan.rows, window)
+        for (start, end, kv_len), slots in zip(plan.rows, plan.slots[window], strict=True):
             if kv_len == 0:
                 continue
             row_keys, row_values = _tiles(keys, slots), _tiles(values, slots)
@@ -56,6 +54,18 @@ class SingleTokenAttention:
                 mixed = _attend_token(queries[token].clone(), row_keys, row_values, seen_from, seen_to)
                 by_group[token] = mixed.to(query.dtype)
         return result
+
+
+def _slots(view: CacheView, rows: list[tuple[int, int, int]], window: int) -> list[Tensor]:
+    """Where each row's positions lie, [tiles * TILE_KEYS] i64. That of the first that any of its tokens sees stands for
+    all before it, that of the last for all behind it: these may be in foreign blocks."""
+    found, block_size = [], view.cache.block_size
+    for row, (start, end, kv_len) in enumerate(rows):
+        first = max(0, kv_len - (end - start) - window + 1) if window else 0
+        positions = torch.arange(-(-kv_len // TILE_KEYS) * TILE_KEYS).clamp_(first, max(kv_len - 1, 0))
+        blocks = view.block_tables[row, positions // block_size].long()
+        found.append(blocks * block_size + positions % block_size)
+    return found
 
 
 def _tiles(cache: Tensor, slots: Tensor) -> Tensor:

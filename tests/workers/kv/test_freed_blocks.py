@@ -1,0 +1,128 @@
+"""Blocks behind windows go to other rows while a row runs: not a bit changes, and none of them is looked at again."""
+
+from functools import partial
+
+import pytest
+import torch
+
+from paged_serve.workers.backends.torch.backend import TorchBackend
+
+from ..checkpoints import ours, random_tokens, reference, reference_greedy, reference_logits
+from ..paged_loop import PagedLoop
+from ..ranks import on_ranks
+
+LENGTH, MAX_LEN = 145, 512  # tokens: 3 to 6 windows
+MIXED, HALVES, SLIDING = "gemma3-one-layer-fills-up-a-group", "gemma3", "mistral-sliding"
+
+
+def spoil(cache, block):
+    """Leave what a failed row may leave."""
+    for layer, tensors in enumerate(zip(cache.keys, cache.values, strict=True)):
+        for tensor in tensors if cache.scales_of(layer) is None else cache.scales_of(layer):
+            tensor[block] = torch.nan
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        (MIXED, "bfloat16", "kernels"),
+        (MIXED, "float32", "torch"),
+        (HALVES, "float16", "kernels"),
+        (SLIDING, "float32", "kernels"),
+        (MIXED, "bfloat16", "int8"),
+        (SLIDING, "float16", "int8"),
+    ],
+    ids="-".join,
+)
+def case(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def home(case, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model")
+    reference(case[0], folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def new_loop(case, home, make_pool, row_variant):
+    """A loop over the model; with a length it has groups."""
+    _, dtype, way = case
+    pool = None if way == "torch" else make_pool()
+    if way != "torch" and pool is None:
+        pytest.skip("the kernels are not built")
+    return partial(PagedLoop, ours(home, dtype, pool=pool), dtype=torch.int8 if way == "int8" else None)
+
+
+@pytest.fixture(scope="module")
+def alone(new_loop):
+    """Each prompt's logits in one piece, without neighbours and with nothing freed."""
+    found = []
+    for seed in range(3):
+        loop = new_loop()
+        found.append(loop.prefill(loop.row(random_tokens(LENGTH, seed))))
+    return found
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 33, 100])
+def test_what_becomes_of_a_freed_block_changes_no_bit(new_loop, alone, chunk):
+    loop = new_loop(max_model_len=MAX_LEN, on_freed=spoil)
+    assert torch.equal(loop.prefill(loop.row(random_tokens(LENGTH)), chunk), alone[0])
+    in_use = 64 - len(loop.free)
+    assert in_use == sum(-(-LENGTH // 16) if not w else -(-LENGTH // 16) - (LENGTH - w + 1) // 16 for w in loop.windows)
+
+
+def test_rows_that_take_each_others_freed_blocks_change_no_bit(new_loop, alone):
+    loop = new_loop(max_model_len=MAX_LEN, num_blocks=54)
+    rows = [loop.row(random_tokens(LENGTH, seed)) for seed in range(3)]
+    found = [loop.step([(row, count) for row in rows]).split(count) for count in (1, 30, 1, 1, 7, 40, 1, 20, 21, 23)]
+    for row in range(3):
+        assert torch.equal(torch.cat([step[row] for step in found]), alone[row])
+
+
+def test_a_prefix_hit_needs_no_more_than_the_last_window(new_loop, alone):
+    loop = new_loop(max_model_len=MAX_LEN)
+    first = loop.row(random_tokens(LENGTH))
+    for count in (100, 12):
+        loop.step([(first, count)])
+    second = loop.row(random_tokens(LENGTH), shared=first, shared_blocks=7)
+    assert any(block > len(loop.cache.keys[0]) for table in second.tables for block in table), "nothing was freed"
+    assert torch.equal(loop.prefill(second), alone[0][7 * 16 :])
+
+
+@pytest.mark.parametrize("variant", [MIXED, SLIDING])
+def test_plain_torch_reads_no_freed_block_either(variant, tmp_path):
+    """Whose bits depend on how a prompt is cut, but not on foreign blocks."""
+    reference(variant, tmp_path)
+    model = ours(tmp_path, backend=TorchBackend())
+    loops = PagedLoop(model), PagedLoop(model, max_model_len=MAX_LEN, on_freed=spoil)
+    for chunk in (1, 40):
+        expected, found = (loop.prefill(loop.row(random_tokens(LENGTH)), chunk) for loop in loops)
+        assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("variant", [MIXED, HALVES, SLIDING])
+def test_text_of_many_windows_agrees_with_transformers(variant, tmp_path, pools):
+    expected_model = reference(variant, tmp_path)
+    prompt = random_tokens(300)
+    logits, text = reference_logits(expected_model, prompt), reference_greedy(expected_model, prompt, 30)
+    for pool in pools:
+        model = ours(tmp_path, pool=pool)
+        loop = PagedLoop(model, max_model_len=MAX_LEN, on_freed=spoil)
+        assert (loop.prefill(loop.row(prompt), chunk=64) - logits).abs().max() < 1e-4 * logits.abs().max()
+        assert PagedLoop(model, max_model_len=MAX_LEN, on_freed=spoil).greedy(prompt, 30, chunk=64) == text
+
+
+def test_ranks_together_have_the_bits_of_one(tmp_path, make_pool):
+    reference(MIXED, tmp_path)
+
+    def work(group):
+        loop = PagedLoop(ours(tmp_path, "bfloat16", group=group, pool=make_pool()), max_model_len=MAX_LEN)
+        return loop.prefill(loop.row(random_tokens(LENGTH)), chunk=20)
+
+    model = ours(tmp_path, "bfloat16", pool=make_pool())
+    loop = PagedLoop(model)
+    expected = loop.prefill(loop.row(random_tokens(LENGTH)))
+    for found in on_ranks(2, tmp_path / "rendezvous", work):
+        assert torch.equal(found, expected)

@@ -1,0 +1,120 @@
+"""How layers are put into groups, and what that saves."""
+
+import random
+
+import pytest
+import torch
+
+from paged_serve.protocol.errors import ConfigError
+from paged_serve.protocol.messages.config import CacheConfig, Config, ModelConfig, SchedulerConfig
+from paged_serve.protocol.messages.worker import MAX_KV_GROUPS, KVGroup
+from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
+from paged_serve.workers.kv.budget import blocks_that_fit, groups_of
+from paged_serve.workers.kv.kv_cache import KVCache
+from paged_serve.workers.kv.kv_groups import MAX_WASTE, KVGroups
+from paged_serve.workers.process.rank import Rank
+
+from ..checkpoints import ours, reference
+
+GEMMA_3_1B = [512, 512, 512, 512, 512, 0] * 4 + [512, 512]
+MISTRAL_7B = [4096] * 32
+
+
+def test_layers_of_one_kind_are_one_group():
+    for windows, length, held in (([0] * 28, 4096, 0), (MISTRAL_7B, 32768, 4096), (MISTRAL_7B, 4096, 0)):
+        groups = KVGroups.of(windows, length)
+        assert groups.windows == (held,)
+        assert groups.tensor_of_layer == tuple(range(len(windows)))
+
+
+def test_a_window_that_no_request_exceeds_is_none():
+    assert KVGroups.of(GEMMA_3_1B, 512) == KVGroups.whole(26)
+    assert KVGroups.of(GEMMA_3_1B, 513).windows != (0,)
+
+
+def test_gemma_has_groups_of_as_many_layers_as_do_not_slide():
+    groups = KVGroups.of(GEMMA_3_1B, 32768)
+    assert groups.windows == (0, *[512] * 6)
+    assert groups.layers_per_group == 4
+    assert [layer for layer, group in enumerate(groups.of_layer) if group == 0] == [5, 11, 17, 23]
+    assert [layer for layer, group in enumerate(groups.of_layer) if group == 6] == [24, 25]
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_every_layer_has_a_place_of_its_own_among_those_that_see_as_far(seed):
+    rng = random.Random(seed)
+    length = rng.choice((100, 1000, 100_000))
+    windows = [rng.choice((0, 0, 64, 512, 4096)[: rng.randint(1, 5)]) for _ in range(rng.randint(1, 300))]
+    groups = KVGroups.of(windows, length)
+    assert len(set(zip(groups.of_layer, groups.tensor_of_layer, strict=True))) == len(windows)
+    assert len(groups.windows) <= MAX_KV_GROUPS
+    reach = [window if 0 < window < length else 0 for window in windows]
+    assert [groups.windows[group] for group in groups.of_layer] == reach
+    assert set(groups.of_layer) == set(range(len(groups.windows)))
+    assert max(groups.tensor_of_layer) < groups.layers_per_group
+    held = sum(groups.layers_per_group * (window or length) for window in groups.windows)
+    if len(windows) <= MAX_KV_GROUPS:
+        assert held <= sum(window or length for window in reach) * (1 + MAX_WASTE)
+
+
+@pytest.mark.parametrize("window", [1, 2, 15, 16, 17, 40, 100])
+def test_the_most_blocks_of_a_sequence_are_what_its_chunks_need(window):
+    """However they are cut: by definition, against the formula."""
+    length, size, groups = 90, 16, KVGroups((0, window), (0, 1), (0, 0), 1)
+    for most in (1, 7, 16, 33, 200):
+        needed = [
+            last // size - max(0, first - window + 1) // size + 1
+            for first in range(length)
+            for last in range(first, min(first + most, length))
+        ]
+        assert max(needed) <= groups.blocks_of_sequence(length, size, most) - -(-length // size)
+        if most <= 16 and window <= 40:  # else the end cuts the longest span
+            assert max(needed) == groups.blocks_of_sequence(length, size, most) - -(-length // size)
+
+
+def held_tokens(windows: list[int], length: int) -> float:
+    """Of a sequence of `length`, by what its blocks take: tokens of all layers."""
+    groups = KVGroups.of(windows, length)
+    blocks = groups.blocks_of_sequence(length, 16, most_at_once=1)
+    return blocks * 16 * groups.layers_per_group / len(windows)
+
+
+def test_a_long_sequence_holds_its_windows():
+    assert held_tokens([0] * 32, 32768) == 32768
+    assert held_tokens(MISTRAL_7B, 32768) == 4096 + 16
+    assert held_tokens(GEMMA_3_1B, 32768) < 32768 / 5.5
+
+
+@pytest.fixture
+def folder(tmp_path):
+    reference("gemma3-one-layer-fills-up-a-group", tmp_path)  # two layers that do not slide, three of 24 tokens
+    return tmp_path
+
+
+def config(folder, **cache) -> Config:
+    scheduler = SchedulerConfig(max_num_seqs=2, max_num_batched_tokens=64)
+    return Config(ModelConfig(model=str(folder), device="cpu"), CacheConfig(**cache), scheduler)
+
+
+def test_a_rank_says_its_groups_and_sizes(folder):
+    per_block = 2 * 2 * 2 * 32 * 4 * 16  # keys and values, layers, heads, elements, bytes, tokens
+    model = ours(folder)
+    for cache, num_blocks in (({}, 2 * (32 + 2 * 7)), ({"kv_cache_memory_bytes": 100 * per_block}, 100)):
+        ready = Rank(config(folder, **cache), TensorParallelGroup(), model, None, None, 0.0).ready()
+        assert ready.kv_groups == (KVGroup(0), KVGroup(24), KVGroup(24))
+        assert ready.kv_bytes_per_block == per_block
+        assert ready.num_blocks == num_blocks
+    with pytest.raises(ConfigError, match=f"hold 45 KV blocks of {per_block} bytes, .* 512 tokens needs 46"):
+        blocks_that_fit(config(folder, kv_cache_memory_bytes=45 * per_block), model.geometry, 1, 0, torch.float32)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int8], ids=str)
+def test_a_cache_has_as_many_tensors_as_a_group_has_layers(folder, dtype):
+    geometry = ours(folder).geometry
+    groups = groups_of(config(folder), geometry)
+    cache = KVCache.allocate(geometry, 7, 16, dtype=dtype, groups=groups)
+    places = [tensor.data_ptr() for tensor in cache.keys]
+    assert [places.index(place) for place in places] == [0, 0, 2, 2, 0]  # layers 1 and 3 do not slide, 4 fills up
+    assert len(cache.values) == 5
+    held = {t.data_ptr(): t.nbytes for t in (*cache.keys, *cache.values, *(s for pair in cache.scales for s in pair))}
+    assert sum(held.values()) == 7 * geometry.kv_bytes_per_block(16, 1, dtype, groups.layers_per_group)
