@@ -39,6 +39,7 @@ from .message import (
     check_int32,
     check_logprobs,
 )
+from .pooling_params import Pooled, PoolingParams, Tasks
 from .sampling_params import SamplingParams
 
 Row = Annotated[int, Meta(ge=0, le=MAX_ROWS - 1)]
@@ -55,6 +56,7 @@ class NewRow(Record, frozen=True):
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)]  # Philox key; the counter is the output position
     eos_token_ids: TokenIds  # masked while output is shorter than min_tokens; empty with ignore_eos
     sampling_params: SamplingParams
+    pooling_params: PoolingParams | None = None  # the row ends with a vector and samples nothing
 
     def __post_init__(self) -> None:
         check_int32(self.token_ids, self.block_ids)
@@ -123,6 +125,9 @@ class WorkerReady(Message, frozen=True):
     weights_bytes: Step
     load_s: Seconds
     arithmetic: ShortText = ""  # in words, what bits depend on beside model and request; equal on all ranks
+    tasks: Tasks = ("generate",)  # that the model can be asked for
+    embedding_size: Count = 0  # columns of `embed` and `token_embed`; 0: it has none
+    num_labels: Count = 0  # columns of `classify` and `token_classify`
 
 
 LoadStage = Literal["weights", "kernels", "graphs"]  # the last two on CUDA devices alone
@@ -176,6 +181,13 @@ class RowFailure(Record, frozen=True):
     reason: ShortText
 
 
+class RowPooled(Record, frozen=True):
+    """Of a row with pooling_params whose last token this step computed; None: a number was not finite."""
+
+    row: Row
+    pooled: Pooled | None
+
+
 class ModelRunnerOutput(Message, frozen=True):
     """Rank 0's answer to one SchedulerOutput; the order of tokens is fixed by the plan (see the module's text)."""
 
@@ -187,6 +199,7 @@ class ModelRunnerOutput(Message, frozen=True):
     prompt_logprobs: Annotated[tuple[RowPromptLogprobs, ...], Meta(max_length=MAX_ROWS)] = ()
     nan_indices: Bytes = b""  # int32 indices into token_ids whose logits were not finite: not to be emitted
     failures: Annotated[tuple[RowFailure, ...], Meta(max_length=MAX_ROWS)] = ()
+    pooled: Annotated[tuple[RowPooled, ...], Meta(max_length=MAX_ROWS)] = ()  # in the order of their chunks
 
     def __post_init__(self) -> None:
         check_int32(self.token_ids, self.nan_indices)
