@@ -40,8 +40,7 @@ class PoolingFacts:
 
     def reads_whole_prompt(self, pooling: PoolingParams) -> bool:
         """Whether every token's hidden state counts, so that none may come from the prefix cache."""
-        by_task = pooling.task in PER_TOKEN or (pooling.task == "embed" and self.needs_whole_prompt)
-        return by_task or pooling.skip_reading_prefix_cache
+        return pooling.task in PER_TOKEN or self.needs_whole_prompt or pooling.skip_reading_prefix_cache
 
     def check(self, message: EngineCoreRequest, prompt_len: int, max_num_batched_tokens: int) -> None:
         """Raises InvalidRequest for what this model, or this server, cannot do."""

@@ -129,7 +129,7 @@ class WorkerReady(Message, frozen=True):
     tasks: Tasks = ("generate",)  # that the model can be asked for
     embedding_size: Count = 0  # columns of `embed` and `token_embed`; 0: it has none
     num_labels: Count = 0  # columns of `classify` and `token_classify`
-    needs_whole_prompt: bool = False  # of `embed`: every token's hidden state counts, so none comes from a cache
+    needs_whole_prompt: bool = False  # a prompt's vector is of more than its last token: none comes from a cache
     is_bidirectional: bool = False  # tokens see those behind them: a prompt is computed in one step
     matryoshka_dimensions: Dimensions = ()  # what `dimensions` may be; empty: not known
 

@@ -62,7 +62,7 @@ def step_arrays(state: RequestRows, decode_rows: NDArray[np.int64], chunks: Sequ
     positions = np.arange(row_starts[-1]) + np.repeat(first - row_starts[:-1], counts)
     token_rows = np.repeat(rows, counts)
     block, offset = np.divmod(positions, state.block_size)
-    samples = kv_lens == lengths
+    samples = (kv_lens == lengths) & ~state.pools[rows]
     assert samples[: len(decode_rows)].all(), "a row of the decode set has more than one token to compute"
     return StepArrays(
         token_ids=state.token_ids[token_rows, positions].astype(np.int64),

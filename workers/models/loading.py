@@ -17,6 +17,8 @@ from ..checkpoint.safetensors_files import Checkpoint
 from ..distributed.tensor_parallel import TensorParallelGroup
 from ..kernels.cpu.library import Pool
 from ..layers.backend import Backend, PackingBackend
+from ..pooling.head import Dense, dense, pooling_head
+from ..pooling.spec import PoolingSpec, read_spec
 from ..quantization.source import matrix_source
 from .assembly import Assembly
 from .decoder import Model
@@ -48,12 +50,14 @@ def load_model(
     backend = backend or _best_backend(config, geometry, pool)
     if config.quantization == "fp8" and (reason := backend.lacks_for_fp8(geometry.dtype)):
         raise ConfigError(f"quantization=fp8 is not for this server: {reason}")
+    spec = read_spec(path, geometry.head, "last", config.pooling, geometry.hidden_size)
     checkpoint = Checkpoint(path)
+    head = pooling_head(path, spec, geometry.hidden_size, _score_layers(checkpoint, geometry, spec))
 
     def assembled(store: PackedStore | None) -> Model:
         names = family.weight_names.found_in(checkpoint.entries)
         source = matrix_source(path, checkpoint, config, geometry.dtype, pool, is_transposed=names.are_transposed)
-        return Assembly(checkpoint, source, names, geometry, group, backend, on_progress, store).model()
+        return Assembly(checkpoint, source, names, geometry, group, backend, on_progress, store).model(head)
 
     try:
         if not config.packed_weights_dir:
@@ -69,6 +73,13 @@ def load_model(
         raise AssertionError("the tensors as they are stored are finite") from error
     finally:
         checkpoint.close()
+
+
+def _score_layers(checkpoint: Checkpoint, geometry: Geometry, spec: PoolingSpec) -> list[Dense]:
+    """From the last token's hidden state to the labels' scores."""
+    if geometry.head != "labels":
+        return []
+    return [dense(checkpoint, "score", (spec.num_labels, geometry.hidden_size), "none", bias=False)]
 
 
 def read_model(folder: Path, config: ModelConfig) -> tuple[Family, Geometry]:
