@@ -25,6 +25,7 @@ class InputBatch:
     slots: Tensor  # [tokens] i64 = block_id * block_size + offset: where each token's K and V go
     logit_tokens: Tensor  # [sampled] i64, indices into tokens
     num_decode_rows: int  # the first rows; each has exactly one token
+    token_types: Tensor | None = None  # [tokens] i64, of encoders with types; None: all are 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)

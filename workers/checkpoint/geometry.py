@@ -81,6 +81,7 @@ class Geometry:
     dtype: torch.dtype
     head: Head = "tokens"
     is_bidirectional: bool = False  # a token sees those behind it, too
+    num_token_types: int = 0
     head_multiple: int = 1  # elements; a head in the KV cache is filled up with zeros to a multiple of it
 
     @property

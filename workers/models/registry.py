@@ -13,6 +13,8 @@ from ..checkpoint.hf_config import (
     read_architectures,
     read_hf_config,
 )
+from .families.bert import BERT
+from .families.distilbert import DISTILBERT
 from .families.family import Family
 from .families.gemma import GEMMA
 from .families.gemma3 import GEMMA3
@@ -25,6 +27,7 @@ from .families.opt import OPT
 from .families.phi3 import PHI3
 from .families.qwen2 import QWEN2
 from .families.qwen3 import QWEN3
+from .families.roberta import ROBERTA
 from .families.smollm3 import SMOLLM3
 from .families.starcoder2 import STARCODER2
 
@@ -42,6 +45,9 @@ FAMILIES = (
     OPT,
     GPT2,
     GPT_BIGCODE,
+    BERT,
+    ROBERTA,
+    DISTILBERT,
 )
 
 
@@ -49,7 +55,7 @@ def family_of(architectures: list[str]) -> tuple[Family, Head]:
     """Raises ConfigError naming the architecture and those supported."""
     for family in FAMILIES:
         for name in family.architectures:
-            stem = name.removesuffix("ForCausalLM").removesuffix("LMHeadModel")
+            stem = name.removesuffix("ForCausalLM").removesuffix("LMHeadModel").removesuffix("Model")
             of_head: dict[str, Head] = {name: "tokens", f"{stem}ForSequenceClassification": "labels"}
             of_head[f"{stem}Model"] = "none"
             for given in architectures:
@@ -104,6 +110,8 @@ def read_geometry(folder: Path, wanted_dtype: str = "auto") -> tuple[Family, Geo
         eos_token_ids=eos_token_ids(folder, config),
         dtype=dtype,
         head=head,
+        is_bidirectional=family.is_bidirectional,
+        num_token_types=config.type_vocab_size if family.weight_names.token_types else 0,
     )
 
 

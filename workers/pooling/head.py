@@ -15,10 +15,12 @@ from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.json_file import read_json_file
 from paged_serve.protocol.messages.pooling_params import PoolingParams
 
+from ..checkpoint.conversion import converted
 from ..checkpoint.safetensors_files import Checkpoint, check_names
 from .arithmetic import Vectors, each, normalized, product, sigmoid, softmax
 from .spec import PoolingSpec
 
+LayerActivation = Literal["none", "tanh", "relu"]
 DENSE_ACTIVATIONS = {"Identity": "none", "Tanh": "tanh"}
 
 
@@ -37,7 +39,7 @@ class Dense:
 
     weight: Vectors  # [out, in]
     bias: NDArray[np.float32] | None
-    activation: Literal["none", "tanh", "relu"] = "none"
+    activation: LayerActivation = "none"
 
     def __call__(self, x: Vectors) -> Vectors:
         y = product(x, self.weight, self.bias)
@@ -82,12 +84,14 @@ def dense(
     bias: bool,
 ) -> Dense:
     """The layer of weights `name`.weight [out, in] and `name`.bias. Raises ConfigError where they are not finite."""
-    weight = checkpoint.read(f"{name}.weight", shape)
-    vector = checkpoint.read(f"{name}.bias", shape[:1]) if bias else None
-    for part in (weight, vector):
-        if part is not None and not torch.isfinite(part).all():
-            raise ConfigError(f"{checkpoint.folder}: tensor {name} is not finite")
-    return Dense(weight.float().numpy().copy(), None if vector is None else vector.float().numpy().copy(), activation)
+    weight = _floats(checkpoint, f"{name}.weight", shape)
+    return Dense(weight, _floats(checkpoint, f"{name}.bias", shape[:1]) if bias else None, activation)
+
+
+def _floats(checkpoint: Checkpoint, name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
+    """Once the file is closed, they are still there."""
+    found: NDArray[np.float32] = converted(name, checkpoint.read(name, shape), torch.float32).numpy().copy()
+    return found
 
 
 def dense_module(folder: Path, hidden_size: int) -> Dense:

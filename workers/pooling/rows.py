@@ -109,6 +109,13 @@ class PoolingRows:
                 kind = None if params.task == "token_embed" else self._head.spec.kind
                 self._rows[new.row] = PoolingRow(params, kind)
 
+    def token_types(self, chunks: Sequence[Chunk], positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Of a step's tokens at `positions`: 1 for those of a pair's second text."""
+        borders = [(row := self._rows.get(chunk.row)) and row.params.second_text for chunk in chunks]
+        never = np.iinfo(np.int64).max
+        counts = [chunk.num_tokens for chunk in chunks]
+        return (positions >= np.repeat([never if b is None else b for b in borders], counts)).astype(np.int64)
+
     def launch(
         self,
         chunks: Sequence[Chunk],

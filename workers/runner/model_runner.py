@@ -9,7 +9,7 @@ started.
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -167,7 +167,11 @@ class ModelRunner:
     def _forward_chunks(self, chunks: Sequence[Chunk], arrays: StepArrays) -> Passed:
         """As _forward, of a step that is not the decode set's alone."""
         step = self._device_rows.stage(arrays, len(arrays.rows))
-        hidden = self._model.forward(self._device_rows.batch(step, arrays.longest), self._cache)
+        batch = self._device_rows.batch(step, arrays.longest)
+        if self._model.geometry.num_token_types > 1:
+            types = torch.from_numpy(self._pooling.token_types(chunks, arrays.positions))
+            batch = replace(batch, token_types=types.to(self._model.device))
+        hidden = self._model.forward(batch, self._cache)
         # First, because logits are valid only until the model's next call.
         found = self._prompt_logprobs.find(chunks, arrays.num_decode_rows, arrays.row_starts, hidden)
         pooling = self._pool(chunks, arrays, hidden) if self._group.rank == 0 else None
