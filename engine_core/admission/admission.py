@@ -63,6 +63,7 @@ class Admission:
             config.model.seed,
             limits.policy == "priority",
             config.server.max_logprobs,
+            limits.max_num_batched_tokens,
             plugin_names(PluginKind.LOGITS_PROCESSOR, config.model.plugins),
         )
         self._num_arrivals = 0

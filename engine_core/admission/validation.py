@@ -1,7 +1,7 @@
 """Checks a request once, completely, so that nothing later can fail because of it."""
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -18,6 +18,7 @@ from ..kv.kv_group import KVGroups
 from ..requests.order import queue_order
 from ..requests.request import Request, Sequence
 from ..requests.tenant import Tenant
+from .pooling import PoolingFacts
 
 MAX_PROMPT_LOGPROBS_BYTES = MAX_FRAME_BYTES * 3 // 4  # of all sequences of a request
 
@@ -34,6 +35,7 @@ class ModelFacts:
     eos_token_ids: frozenset[int]
     arithmetic: str = ""  # as in protocol.worker.WorkerReady
     kv_groups: tuple[KVGroup, ...] = (KVGroup(),)
+    pooling: PoolingFacts = field(default_factory=PoolingFacts)
 
 
 def fitting_model_len(
@@ -62,6 +64,7 @@ class Validation:
     seed: int  # of the server; requests without a seed derive theirs from it
     use_priority: bool
     max_logprobs: int
+    max_num_batched_tokens: int
     logits_processors: frozenset[str] = frozenset()
 
     def request(self, client: bytes, message: EngineCoreRequest, tenant: Tenant, arrival: int, now: float) -> Request:
@@ -69,7 +72,9 @@ class Validation:
         params = message.sampling_params
         if message.priority and not self.use_priority:
             raise InvalidRequest(f"priority is {message.priority}, but this server's policy is fcfs", "priority")
-        prompt_len = self._check_prompt(message.prompt_token_ids)
+        pooling = message.pooling_params
+        prompt_len = self._check_prompt(message.prompt_token_ids, self.facts.max_model_len - (pooling is None))
+        self.facts.pooling.check(message, prompt_len, self.max_num_batched_tokens)
         params.check_vocabulary(self.facts.vocab_size)
         if params.structured_outputs is not None:
             raise InvalidRequest("structured_outputs is for frontends, which send `grammar`", "structured_outputs")
@@ -81,13 +86,15 @@ class Validation:
             )
         self._check_logits_processors(params)
         self._check_logprobs(params, prompt_len)
-        token_limit = self._token_limit(prompt_len, params.max_tokens)
+        token_limit = prompt_len if pooling is not None else self._token_limit(prompt_len, params.max_tokens)
         outputs = self._resumed_outputs(message, token_limit - prompt_len)
         root = chain_root(self.kv_cache.block_size, message.cache_salt)
         params_bytes = len(_encode(params))
         request = Request(
             client, message.request_id, message.prompt_token_ids, params, params_bytes, now, root, tenant, arrival
         )
+        if pooling is not None:
+            request.pooling, request.needs_whole_prompt = pooling, self.facts.pooling.reads_whole_prompt(pooling)
         if message.ttl_s:
             request.deadline_s = now + message.ttl_s
         seed = self._seed(message)
@@ -114,15 +121,16 @@ class Validation:
                     "logits_processors",
                 )
 
-    def _check_prompt(self, prompt: bytes) -> int:
+    def _check_prompt(self, prompt: bytes, longest: int) -> int:
         """The prompt's length in tokens."""
         if not prompt:
             raise InvalidRequest("the prompt is empty; send at least one token", "prompt")
         prompt_len, limit = len(prompt) // TOKEN_BYTES, self.facts.max_model_len
-        if prompt_len >= limit:
+        if prompt_len > longest:
+            what = "it" if longest == limit else "prompt and output together"
             raise InvalidRequest(
-                f"the prompt has {prompt_len} tokens; prompt and output together may have {limit} "
-                f"(max_model_len). Shorten it to {limit - 1} or raise max_model_len",
+                f"the prompt has {prompt_len} tokens; {what} may have {limit} "
+                f"(max_model_len). Shorten it to {longest} or raise max_model_len",
                 "prompt",
             )
         self._check_ids(prompt, "prompt")

@@ -40,6 +40,7 @@ log = logging.getLogger(__name__)
 CLIENT_LEASE_S = 10.0
 MAX_NANS = 1  # recomputations that a sequence is granted after a result that was not finite
 NOT_FINITE = "no token could be chosen: the model's output was not finite, or the request's rules forbid every token"
+NOT_FINITE_VECTOR = "the model's output was not finite, so there is no vector"
 DEADLY = "the workers died whenever they computed this sequence"
 
 Outgoing = list[tuple[bytes, EngineCoreOutputs | RequestRejected]]
@@ -55,11 +56,11 @@ class EngineCore:
         self.worker_epoch = 0
         self.num_poison_requests = 0  # requests that were found to kill workers
         cache = config.cache
-        groups = KVGroups.of(facts.kv_groups, cache.block_size, config.scheduler.max_num_batched_tokens)
-        self.kv_cache = KVCache(facts.num_blocks, groups, cache.enable_prefix_caching)
-        self.scheduler = Scheduler(
-            self.kv_cache, config.scheduler.max_num_seqs, config.scheduler.max_num_batched_tokens
-        )
+        rows, max_chunk = config.scheduler.max_num_seqs, config.scheduler.max_num_batched_tokens
+        groups = KVGroups.of(facts.kv_groups, cache.block_size, max_chunk)
+        is_causal = not facts.pooling.is_bidirectional
+        self.kv_cache = KVCache(facts.num_blocks, groups, cache.enable_prefix_caching and is_causal)
+        self.scheduler = Scheduler(self.kv_cache, rows, max_chunk, cuts_prompts=is_causal)
         self.counters = StepCounters()
         self.clients: dict[bytes, ClientOutbox] = {}
         self.unacknowledged = UnacknowledgedBudget(config.scheduler.max_unacknowledged_bytes)
@@ -292,7 +293,7 @@ class EngineCore:
         if sequence.num_nans <= MAX_NANS:
             self.scheduler.preempt(sequence)
             return
-        self._fail(sequence, NOT_FINITE, outputs, now)
+        self._fail(sequence, NOT_FINITE if sequence.request.pooling is None else NOT_FINITE_VECTOR, outputs, now)
 
     def _fail(self, sequence: Sequence, error: str, outputs: dict[bytes, list[StreamOutput]], now: float) -> None:
         message = ending(sequence, FinishReason.ERROR, now, error)

@@ -19,6 +19,7 @@ from paged_serve.protocol.process.lifecycle import FAREWELL_S, ChildProcess
 from paged_serve.protocol.transport.channel import RouterChannel
 from paged_serve.protocol.transport.run_dir import WORKERS_SOCKET, endpoint
 
+from ..admission.pooling import PoolingFacts
 from ..admission.validation import ModelFacts, fitting_model_len
 from ..engine.debug import describe, dump_state
 from ..engine.engine import EngineCore
@@ -152,6 +153,7 @@ class EngineProcess:
                 frozenset(facts.eos_token_ids),
                 facts.arithmetic,
                 facts.kv_groups,
+                PoolingFacts.of(facts),
             ),
             self._child.epoch,
         )

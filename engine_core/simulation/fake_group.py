@@ -34,7 +34,14 @@ class FakeGroup:
         facts, block_size = scenario.facts, scenario.config.cache.block_size
         windows = [group.window for group in facts.kv_groups]
         self._worker = FakeWorker(
-            facts.num_blocks, block_size, facts.vocab_size, epoch, is_nan, scenario.poison, windows
+            facts.num_blocks,
+            block_size,
+            facts.vocab_size,
+            epoch,
+            is_nan,
+            scenario.poison,
+            windows,
+            facts.pooling.needs_whole_prompt,
         )
         self._salts = salts
         self._plans: deque[tuple[SchedulerOutput, Background]] = deque()
@@ -104,7 +111,7 @@ class FakeGroup:
         plan, background = self._plans.popleft()
         answer = self._worker.execute(plan, background)
         self.answers.append(answer)
-        return len(unpack_ids(answer.nan_indices))
+        return len(unpack_ids(answer.nan_indices)) + sum(entry.pooled is None for entry in answer.pooled)
 
     def check_poison(self, engine: EngineCore, applied_step: int) -> None:
         """A block that the engine knows to be poisoned cannot be found.

@@ -31,6 +31,7 @@ from .message import (
     check_int32,
     check_logprobs,
 )
+from .pooling_params import Pooled, PoolingParams, Tasks
 from .sampling_params import MAX_N, FinishReason, SamplingParams
 
 StreamId = Annotated[int, Meta(ge=0, le=2**62)]
@@ -63,7 +64,7 @@ class RejectReason(IntEnum):
 
 
 class EngineCoreRequest(Message, frozen=True):
-    """Generate. A request with n > 1 owns the streams request_id .. request_id + n - 1, one a sequence."""
+    """Generate, or pool. A request with n > 1 owns the streams request_id .. request_id + n - 1, one a sequence."""
 
     request_id: StreamId  # chosen by the client, unique in its connection, never reused
     prompt_token_ids: TokenBytes
@@ -78,6 +79,9 @@ class EngineCoreRequest(Message, frozen=True):
     ttl_s: Ttl = 0.0  # may wait so long for its first token; 0: for ever; sent again, it is what is left
     isolation_tokens: IsolationTokens = (
         0  # of a candidate in its turn: each sequence runs alone until it has so many more
+    )
+    pooling_params: PoolingParams | None = (
+        None  # a vector is wanted instead of tokens; `sampling_params` are the defaults then
     )
 
     def __post_init__(self) -> None:
@@ -141,6 +145,9 @@ class Welcome(Message, frozen=True):
     known: bool = True  # False: nothing that this client sent before is here (any more); it sends all of it again
     failures: Annotated[tuple[CoreFailure, ...], Meta(max_length=MAX_CORE_FAILURES)] = ()  # the latest
     arithmetic: ShortText = ""  # in words, what bits depend on beside model and request
+    tasks: Tasks = ("generate",)  # that the model can be asked for
+    embedding_size: Count = 0  # columns of `embed` and `token_embed`; 0: it has none
+    num_labels: Count = 0  # columns of `classify` and `token_classify`
 
 
 class TokenColumns(Record, frozen=True):
@@ -195,6 +202,7 @@ class EngineCoreOutput(Record, frozen=True):
     num_cached_tokens: Count = 0  # with the first output: prompt tokens that the prefix cache held
     times: RequestTimes | None = None  # with finish_reason
     error: LongText = ""  # with FinishReason.ERROR
+    pooled: Pooled | None = None  # of a pooling request, with FinishReason.STOP; it has no tokens
 
     def __post_init__(self) -> None:
         check_int32(self.token_ids)

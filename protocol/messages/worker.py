@@ -10,7 +10,8 @@ step to step. In every step a worker, in this order:
 4. runs one forward pass over the decode set (each row: its one token not yet computed) and then `chunks` (each row:
    its next `num_tokens` tokens);
 5. samples a token for each decode row, ascending, then for each chunk, in order, that reaches the end of its row's
-   tokens; appends it to the row; and (rank 0) answers with ModelRunnerOutput in that order.
+   tokens; appends it to the row; and (rank 0) answers with ModelRunnerOutput in that order. A row with
+   `pooling_params` samples nothing: the chunk that reaches its end gives a vector, in `pooled`.
 
 A row that is in neither the decode set nor `chunks` lies still. A finished row just leaves: its index is free for a
 NewRow. Steps run in the order they were sent; two are in flight, so a plan may name a token that the core has not
@@ -44,6 +45,7 @@ from .message import (
     check_int32,
     check_logprobs,
 )
+from .pooling_params import Dimensions, Pooled, PoolingParams, Tasks
 from .sampling_params import SamplingParams
 
 MAX_KV_GROUPS = 256
@@ -61,6 +63,7 @@ class NewRow(Record, frozen=True):
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)]  # Philox key; the counter is the output position
     eos_token_ids: TokenIds  # masked while output is shorter than min_tokens; empty with ignore_eos
     sampling_params: SamplingParams
+    pooling_params: PoolingParams | None = None  # the row ends with a vector and samples nothing
 
     def __post_init__(self) -> None:
         check_int32(self.token_ids, *self.block_tables)
@@ -138,6 +141,12 @@ class WorkerReady(Message, frozen=True):
     load_s: Seconds
     arithmetic: ShortText = ""  # in words, what bits depend on beside model and request; equal on all ranks
     kv_groups: Annotated[tuple[KVGroup, ...], Meta(min_length=1, max_length=MAX_KV_GROUPS)] = (KVGroup(),)
+    tasks: Tasks = ("generate",)  # that the model can be asked for
+    embedding_size: Count = 0  # columns of `embed` and `token_embed`; 0: it has none
+    num_labels: Count = 0  # columns of `classify` and `token_classify`
+    needs_whole_prompt: bool = False  # a prompt's vector is of more than its last token: none comes from a cache
+    is_bidirectional: bool = False  # tokens see those behind them: a prompt is computed in one step
+    matryoshka_dimensions: Dimensions = ()  # what `dimensions` may be; empty: not known
 
 
 LoadStage = Literal["weights", "kernels", "graphs"]  # the last two on CUDA devices alone
@@ -191,6 +200,13 @@ class RowFailure(Record, frozen=True):
     reason: ShortText
 
 
+class RowPooled(Record, frozen=True):
+    """Of a row with pooling_params whose last token this step computed; None: a number was not finite."""
+
+    row: Row
+    pooled: Pooled | None
+
+
 class ModelRunnerOutput(Message, frozen=True):
     """Rank 0's answer to one SchedulerOutput; the order of tokens is fixed by the plan (see the module's text)."""
 
@@ -202,6 +218,7 @@ class ModelRunnerOutput(Message, frozen=True):
     prompt_logprobs: Annotated[tuple[RowPromptLogprobs, ...], Meta(max_length=MAX_ROWS)] = ()
     nan_indices: Bytes = b""  # int32 indices into token_ids whose logits were not finite: not to be emitted
     failures: Annotated[tuple[RowFailure, ...], Meta(max_length=MAX_ROWS)] = ()
+    pooled: Annotated[tuple[RowPooled, ...], Meta(max_length=MAX_ROWS)] = ()  # in the order of their chunks
 
     def __post_init__(self) -> None:
         check_int32(self.token_ids, self.nan_indices)

@@ -10,6 +10,7 @@ from msgspec import inspect
 
 from paged_serve.protocol.messages.dry import Dry
 from paged_serve.protocol.messages.engine_core import EngineCoreRequest, Logprobs, TokenColumns
+from paged_serve.protocol.messages.pooling_params import Pooled
 from paged_serve.protocol.messages.sampling_params import RepetitionDetection, SamplingParams
 from paged_serve.protocol.messages.structured_outputs import Grammar, StructuredOutputsParams
 from paged_serve.protocol.messages.thinking import ThinkingBudget
@@ -67,6 +68,8 @@ def constrained(cls: Any, values: dict[str, Any], rng: random.Random) -> dict[st
     elif cls in (Logprobs, RowPromptLogprobs):
         values |= {name: column(rng, rows * (k + 1)) for name in ("token_ids", "logprobs")}
         values |= {"ranks": column(rng, rows)}
+    elif cls is Pooled:
+        values |= {"rows": rows, "columns": k, "values": column(rng, rows * k)}
     elif cls is RepetitionDetection:
         values |= {"max_pattern_size": rng.randint(8, 16), "min_pattern_size": rng.randint(0, 8), "min_count": 2 + rows}
     elif cls is Dry:

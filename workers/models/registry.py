@@ -6,7 +6,7 @@ from pathlib import Path
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.plugins import PluginKind, load_plugins
 
-from ..checkpoint.geometry import Geometry, RopeScaling
+from ..checkpoint.geometry import Geometry, Head, RopeScaling
 from ..checkpoint.hf_config import (
     HFConfig,
     activation_of,
@@ -15,6 +15,8 @@ from ..checkpoint.hf_config import (
     read_architectures,
     read_hf_config,
 )
+from .families.bert import BERT
+from .families.distilbert import DISTILBERT
 from .families.family import Family
 from .families.gemma import GEMMA
 from .families.gemma3 import GEMMA3
@@ -27,6 +29,7 @@ from .families.opt import OPT
 from .families.phi3 import PHI3
 from .families.qwen2 import QWEN2
 from .families.qwen3 import QWEN3
+from .families.roberta import ROBERTA
 from .families.smollm3 import SMOLLM3
 from .families.starcoder2 import STARCODER2
 
@@ -44,6 +47,9 @@ FAMILIES = (
     OPT,
     GPT2,
     GPT_BIGCODE,
+    BERT,
+    ROBERTA,
+    DISTILBERT,
 )
 
 
@@ -56,19 +62,27 @@ def families_with(plugins: tuple[str, ...]) -> tuple[Family, ...]:
     return families
 
 
-def family_of(architectures: list[str], families: tuple[Family, ...]) -> Family:
+def family_of(architectures: list[str], families: tuple[Family, ...]) -> tuple[Family, Head]:
     """Raises ConfigError naming the architecture and those supported."""
     for family in families:
-        if any(name in family.architectures for name in architectures):
-            return family
+        for name in family.architectures:
+            stem = name.removesuffix("ForCausalLM").removesuffix("LMHeadModel").removesuffix("Model")
+            of_head: dict[str, Head] = {name: "tokens", f"{stem}ForSequenceClassification": "labels"}
+            of_head[f"{stem}Model"] = "none"
+            for given in architectures:
+                if given in of_head:
+                    return family, of_head[given]
     supported = ", ".join(name for family in families for name in family.architectures)
     named = ", ".join(architectures) or "none in config.json"
-    raise ConfigError(f"architecture {named} is not supported; supported are {supported}")
+    raise ConfigError(
+        f"architecture {named} is not supported; supported are {supported}, and their …Model and "
+        "…ForSequenceClassification"
+    )
 
 
 def read_geometry(folder: Path, wanted_dtype: str = "auto", plugins: tuple[str, ...] = ()) -> tuple[Family, Geometry]:
     """The family and shape of the model in `folder`; reads no weights."""
-    family = family_of(read_architectures(folder), families_with(plugins))
+    family, head = family_of(read_architectures(folder), families_with(plugins))
     config = read_hf_config(folder, family.config)
     has_learned_positions = bool(family.weight_names.positions)
     num_kv_heads = config.num_key_value_heads or config.num_attention_heads
@@ -106,6 +120,9 @@ def read_geometry(folder: Path, wanted_dtype: str = "auto", plugins: tuple[str, 
         qk_norm=family.qk_norm,
         eos_token_ids=eos_token_ids(folder, config),
         dtype=dtype,
+        head=head,
+        is_bidirectional=family.is_bidirectional,
+        num_token_types=config.type_vocab_size if family.weight_names.token_types else 0,
     )
 
 

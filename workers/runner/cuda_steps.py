@@ -30,7 +30,7 @@ def cuda_steps(
     grammars: Grammars | None = None,
     processors: Classes | None = None,
 ) -> Steps:
-    sizes = ladder(scheduler.max_num_seqs)
+    sizes = ladder(scheduler.max_num_seqs) if model.geometry.head == "tokens" else []
     runner = cuda_runner(model, cache, group, scheduler, max_model_len, device, sizes, grammars, processors)
     return Steps(runner, device.mark)
 

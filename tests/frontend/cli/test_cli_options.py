@@ -33,6 +33,7 @@ EXAMPLES = {  # a valid value of each setting for each of three sources
     "model.platform": ("acme", "acme-missing", "acme"),
     "model.plugins": ("acme", "acme-faulty", "acme-wrong"),
     "model.generation_config": ("none", "vllm", "auto"),
+    "model.pooling": ("mean", "last", "cls"),
     "server.chat_template": ("a", "b", "c"),
     "server.tool_call_parser": ("a", "b", "c"),
     "server.reasoning_parser": ("a", "b", "c"),

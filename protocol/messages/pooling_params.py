@@ -1,0 +1,36 @@
+"""What vector of a prompt a request wants; names and defaults are vLLM's, so that a request can be moved."""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from .message import MAX_STEP_FRAME_BYTES, Bytes, Count, Record
+
+MAX_DIMENSIONS = 65536
+
+PoolingTask = Literal["embed", "classify", "token_embed", "token_classify"]
+Task = Literal["generate", "embed", "classify", "token_embed", "token_classify"]
+Tasks = Annotated[tuple[Task, ...], Meta(max_length=8)]
+Dimensions = Annotated[tuple[Annotated[int, Meta(ge=1, le=MAX_DIMENSIONS)], ...], Meta(max_length=256)]
+
+
+class PoolingParams(Record, frozen=True):
+    """One vector for the prompt (`embed`, `classify`), or one for each token (`token_embed`, `token_classify`)."""
+
+    task: PoolingTask = "embed"
+    dimensions: Annotated[int, Meta(ge=1, le=MAX_DIMENSIONS)] | None = None  # of an embedding: its first so many
+    use_activation: bool = True  # an embedding is normalised, scores of classes are probabilities
+    second_text: Count | None = None  # the first token of a pair's second text, for models with token types
+    skip_reading_prefix_cache: bool = False
+
+
+class Pooled(Record, frozen=True):
+    """The answer: [rows, columns]. One row for the whole prompt, or one a token."""
+
+    rows: Count
+    columns: Count
+    values: Bytes  # little-endian float32
+
+    def __post_init__(self) -> None:
+        if len(self.values) != 4 * self.rows * self.columns or len(self.values) > MAX_STEP_FRAME_BYTES:
+            raise ValueError(f"{len(self.values)} bytes are not {self.rows} rows of {self.columns} float32 numbers")
