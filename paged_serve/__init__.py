@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from paged_serve.frontend.offline.beam_search import BeamSearchParams
     from paged_serve.frontend.offline.llm import LLM, CompletionOutput, RequestOutput
     from paged_serve.protocol.messages.dry import Dry
+    from paged_serve.protocol.messages.pooling_params import Pooled, PoolingParams
     from paged_serve.protocol.messages.sampling_params import RequestOutputKind, SamplingParams
     from paged_serve.protocol.messages.structured_outputs import StructuredOutputsParams
     from paged_serve.protocol.messages.thinking import ThinkingBudget
@@ -44,6 +45,8 @@ _HOMES = {
     "LLM": "frontend.offline.llm",
     "Overloaded": "protocol.errors",
     "PagedServeError": "protocol.errors",
+    "Pooled": "protocol.messages.pooling_params",
+    "PoolingParams": "protocol.messages.pooling_params",
     "ProtocolError": "protocol.errors",
     "RequestExpired": "protocol.errors",
     "RequestFailed": "protocol.errors",
@@ -69,6 +72,8 @@ __all__ = [
     "InvalidRequest",
     "Overloaded",
     "PagedServeError",
+    "Pooled",
+    "PoolingParams",
     "ProtocolError",
     "RequestExpired",
     "RequestFailed",

@@ -19,10 +19,12 @@ from typing import Any
 from paged_serve.protocol.errors import EngineDead, Overloaded
 from paged_serve.protocol.forks import in_forked_child
 from paged_serve.protocol.messages.engine_core import FromEngineCore, SchedulerStats, ToEngineCore, Utility, Welcome
+from paged_serve.protocol.messages.pooling_params import PoolingParams
 from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
 from paged_serve.protocol.transport.async_channel import AsyncDealerChannel
 from paged_serve.protocol.transport.channel import Context
 
+from .pooling import AsyncPoolingRequest
 from .request_terms import RequestTerms
 from .session import ClientSession
 from .streams.deltas import SequenceDelta
@@ -195,6 +197,26 @@ class AsyncClient:
         streams = self._session.submit(prompt_token_ids, sampling_params, terms, _wake, time.monotonic())
         self._wire.flush()
         return AsyncRequest(self, streams)
+
+    def pool(
+        self,
+        prompt_token_ids: Sequence[int],
+        pooling_params: PoolingParams,
+        *,
+        priority: int = 0,
+        cache_salt: str = "",
+        tenant: str = "",
+        weight: float = 1.0,
+        timeout_s: float = 0.0,
+    ) -> AsyncPoolingRequest:
+        """Start a request for a vector, on the terms of `submit`; awaited, it is the vector.
+
+        `limits.tasks` names what the model can be asked for, `limits.embedding_size` how many numbers come.
+        """
+        terms, now = RequestTerms(priority, cache_salt, tenant, weight, timeout_s), time.monotonic()
+        streams = self._session.submit(prompt_token_ids, SamplingParams(), terms, _wake, now, pooling_params)
+        self._wire.flush()
+        return AsyncPoolingRequest(AsyncRequest(self, streams))
 
     def abort(self, streams: RequestStreams, index: int | None, finish_reason: FinishReason) -> None:
         self._session.abort(streams, index, finish_reason)

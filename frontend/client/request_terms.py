@@ -1,13 +1,15 @@
 """On which terms a request is served beside others: its place, its share, its patience."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
 from paged_serve.protocol.errors import InvalidRequest
 from paged_serve.protocol.messages.engine_core import Welcome
 from paged_serve.protocol.messages.message import MAX_TOKENS_PER_MESSAGE
+from paged_serve.protocol.messages.pooling_params import PoolingParams
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 
 MAX_CACHE_SALT_CHARS = 128
@@ -44,18 +46,26 @@ class RequestTerms:
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_params = msgspec.msgpack.Decoder(SamplingParams).decode
+_decode_pooling = msgspec.msgpack.Decoder(PoolingParams).decode
 
 
-def check_request(prompt: Sequence[int], params: SamplingParams, terms: RequestTerms, limits: Welcome | None) -> None:
+def check_request(
+    prompt: Sequence[int],
+    params: SamplingParams,
+    pooling: PoolingParams | None,
+    terms: RequestTerms,
+    limits: Welcome | None,
+) -> None:
     """Raise InvalidRequest for what the core would refuse; `limits` is None before the first Welcome."""
     if not len(prompt):
         raise InvalidRequest("the prompt is empty; give at least one token", "prompt_token_ids")
     terms.check()
-    try:
-        _decode_params(_encode(params))  # a Struct made in Python has not had its types checked
-    except (msgspec.MsgspecError, TypeError, OverflowError, UnicodeError) as error:
-        raise InvalidRequest(f"sampling_params: {error}", "sampling_params") from None
-    _check_length(len(prompt), limits)
+    _check_types(params, _decode_params, "sampling_params")
+    if pooling is not None:
+        _check_types(pooling, _decode_pooling, "pooling_params")
+    _check_length(len(prompt), 1 if pooling is None else 0, limits)
+    if limits is not None:
+        _check_task(pooling, limits)
     if limits is not None and not 0 <= min(prompt) <= max(prompt) < limits.vocab_size:
         wrong = next(token for token in prompt if not 0 <= token < limits.vocab_size)
         raise InvalidRequest(
@@ -63,11 +73,36 @@ def check_request(prompt: Sequence[int], params: SamplingParams, terms: RequestT
         )
 
 
-def _check_length(num_tokens: int, limits: Welcome | None) -> None:
-    longest = MAX_TOKENS_PER_MESSAGE if limits is None else min(limits.max_model_len, MAX_TOKENS_PER_MESSAGE)
-    if num_tokens >= longest:
+def _check_types(params: msgspec.Struct, decode: Callable[[bytes], Any], name: str) -> None:
+    """A Struct made in Python has not had its types checked."""
+    try:
+        decode(_encode(params))
+    except (msgspec.MsgspecError, TypeError, OverflowError, UnicodeError) as error:
+        raise InvalidRequest(f"{name}: {error}", name) from None
+
+
+def _check_task(pooling: PoolingParams | None, limits: Welcome) -> None:
+    task = "generate" if pooling is None else pooling.task
+    if task not in limits.tasks:
+        raise InvalidRequest(f"task is {task}; this model can be asked for {', '.join(limits.tasks)}", "task")
+    if pooling is None or pooling.dimensions is None:
+        return
+    if task not in ("embed", "token_embed"):
         raise InvalidRequest(
-            f"the prompt has {num_tokens} tokens; this server's context holds {longest}, output included "
-            f"(max_model_len={longest}). Shorten it or raise --max-model-len",
+            f"dimensions is {pooling.dimensions}; it is for embeddings, and task is {task}", "dimensions"
+        )
+    if pooling.dimensions > limits.embedding_size:
+        raise InvalidRequest(
+            f"dimensions is {pooling.dimensions}; this model's embeddings have {limits.embedding_size}", "dimensions"
+        )
+
+
+def _check_length(num_tokens: int, num_new: int, limits: Welcome | None) -> None:
+    """`num_new`: tokens that must have room behind the prompt."""
+    longest = MAX_TOKENS_PER_MESSAGE if limits is None else min(limits.max_model_len, MAX_TOKENS_PER_MESSAGE)
+    if num_tokens + num_new > longest:
+        raise InvalidRequest(
+            f"the prompt has {num_tokens} tokens; this server's context holds {longest}"
+            f"{', output included' if num_new else ''} (max_model_len={longest}). Shorten it or raise --max-model-len",
             "prompt_token_ids",
         )

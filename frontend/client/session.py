@@ -29,6 +29,7 @@ from paged_serve.protocol.messages.engine_core import (
     Welcome,
 )
 from paged_serve.protocol.messages.message import Hello, Refused
+from paged_serve.protocol.messages.pooling_params import PoolingParams
 from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
 
 from ..structured_outputs.in_process import with_grammar
@@ -83,10 +84,12 @@ class ClientSession:
         terms: RequestTerms | None = None,
         on_output: Callable[[RequestStreams], None] | None = None,
         now: float | None = None,
+        pooling_params: PoolingParams | None = None,
     ) -> RequestStreams:
         """Take a request; what is wrong with it stands in its `error`, so that readers meet all errors in one place.
 
-        Its time limit counts from `now`; None: from the session's latest time.
+        With `pooling_params` a vector comes instead of tokens. The time limit counts from `now`; None: from the
+        session's latest time.
         """
         self.now = self.now if now is None else now
         try:
@@ -96,7 +99,7 @@ class ClientSession:
             self.table.fail(request, error)
             return request
         try:
-            request = self.table.add(prompt_token_ids, sampling_params, terms, on_output)
+            request = self.table.add(prompt_token_ids, sampling_params, terms, on_output, pooling_params)
         except (OverflowError, TypeError):
             request = self.table.add((), sampling_params, terms, on_output)
             self.table.fail(request, InvalidRequest("token ids must be integers of 32 bits", "prompt_token_ids"))
@@ -104,7 +107,7 @@ class ClientSession:
         try:
             if self.error is not None:
                 raise self.error
-            check_request(prompt_token_ids, sampling_params, request.terms, self.limits)
+            check_request(prompt_token_ids, sampling_params, pooling_params, request.terms, self.limits)
         except PagedServeError as error:
             self.table.fail(request, error)
         else:

@@ -14,9 +14,11 @@ from types import TracebackType
 
 from paged_serve.protocol.forks import in_forked_child
 from paged_serve.protocol.messages.engine_core import FromEngineCore, SchedulerStats, ToEngineCore, Utility, Welcome
+from paged_serve.protocol.messages.pooling_params import PoolingParams
 from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
 from paged_serve.protocol.transport.channel import Context, DealerChannel
 
+from .pooling import PoolingRequest
 from .request_terms import RequestTerms
 from .session import ClientSession
 from .streams.deltas import SequenceDelta
@@ -181,6 +183,27 @@ class Client:
             streams = self._session.submit(prompt_token_ids, sampling_params, terms, on_output, time.monotonic())
             self._wire.flush()
         return Request(self, streams)
+
+    def pool(
+        self,
+        prompt_token_ids: Sequence[int],
+        pooling_params: PoolingParams,
+        *,
+        priority: int = 0,
+        cache_salt: str = "",
+        tenant: str = "",
+        weight: float = 1.0,
+        timeout_s: float = 0.0,
+    ) -> PoolingRequest:
+        """Start a request for a vector, on the terms of `submit`; its `result` waits for it.
+
+        `limits.tasks` names what the model can be asked for, `limits.embedding_size` how many numbers come.
+        """
+        terms, now = RequestTerms(priority, cache_salt, tenant, weight, timeout_s), time.monotonic()
+        with self._lock:
+            streams = self._session.submit(prompt_token_ids, SamplingParams(), terms, None, now, pooling_params)
+            self._wire.flush()
+        return PoolingRequest(Request(self, streams))
 
     def wait(self, timeout_s: float) -> None:
         """Take in what the engine has sent; wait for it at most `timeout_s`."""

@@ -24,9 +24,11 @@ class Foreign(NamedTuple):
 _CHAT, _OF_CHATS = "/v1/chat/completions", "it is for conversations"
 _SERVICE = "it is of Anthropic's service"
 _NO_BEAMS = "there is no beam search over HTTP, LLM has it"
+_ACTIVATION = "use_activation"
 _NO_MEDIA = "this server reads and writes text alone"
 # Users know these from elsewhere: a reason helps them more than a guess at a typing error.
 UNSUPPORTED = {
+    "activation": Foreign(instead=_ACTIVATION),
     "allowed_tokens": Foreign(instead="allowed_token_ids"),
     "audio": Foreign(_NO_MEDIA),
     "best_of": Foreign("it was removed elsewhere, too", "n", (1,)),
@@ -66,19 +68,24 @@ UNSUPPORTED = {
     "messages": Foreign(instead=_CHAT),
     "metadata": Foreign("no answer is kept, that it could be found by", nothing=({},)),
     "mm_processor_kwargs": Foreign(_NO_MEDIA, nothing=({},)),
+    "max_chunks_per_doc": Foreign("a document is not divided", "max_tokens_per_doc"),
     "modalities": Foreign(_NO_MEDIA, nothing=(["text"], [])),
     "moderation": Foreign("there is no model that moderates"),
     "n_predict": Foreign(instead="max_tokens"),
+    "normalize": Foreign(instead=_ACTIVATION),
     "partial": Foreign(instead="continue_final_message: true beside messages", nothing=(False,)),
     "prediction": Foreign(),
     "prefix": Foreign(instead="continue_final_message: true beside messages", nothing=(False,)),
     "prompt_embeds": Foreign("a prompt is text or tokens"),
+    "rank_fields": Foreign("a document is a text"),
     "reasoning": Foreign(instead="reasoning_effort", nothing=({},)),
     "reasoning_effort": Foreign(_OF_CHATS, _CHAT),
     "repeat_penalty": Foreign(instead="repetition_penalty"),
     "service_tier": Foreign("there is one tier; leave it out, or give auto", nothing=("auto", "default")),
+    "softmax": Foreign(instead=_ACTIVATION),
     "spaces_between_special_tokens": Foreign(nothing=(True, False)),  # text is as its tokens are
     "stop_sequences": Foreign(instead="stop", nothing=([],)),
+    "stream": Foreign("this answer comes whole", nothing=(False,)),
     "store": Foreign("no answer is kept; leave it out", nothing=(False,)),
     "suffix": Foreign("an answer is filled into no text", "/v1/completions", ("",)),
     "thinking": Foreign(instead="reasoning_effort"),

@@ -1,7 +1,7 @@
 """What every route works with: the loaded model's text side, the client, and what may be done now."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,15 +11,19 @@ import msgspec
 
 from paged_serve.protocol.messages.config import Config
 from paged_serve.protocol.messages.engine_core import SchedulerStats, Utility, Welcome
+from paged_serve.protocol.messages.pooling_params import Pooled, PoolingParams, Task
 from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
 
 from ..admission import Admission
 from ..buffer_budget import BufferBudget
+from ..client.pooling import PoolingAnswer
 from ..client.streams.deltas import SequenceDelta
 from ..conversation.model_files import model_template, sampling_defaults
 from ..conversation.prompt_encoder import PromptEncoder
 from ..conversation.template_renderer import TemplateRenderer
 from ..parsers.detection import ModelFormats, model_formats
+from ..pooling.model_files import PoolingFiles
+from ..pooling.texts import PoolingTexts
 from ..structured_outputs.compiler import GrammarCompiler
 from ..structured_outputs.helper_messages import added_tokens
 from ..text.off_loop import off_loop, text_threads
@@ -31,6 +35,13 @@ from .idempotency.store import AnswerStore
 from .stored_responses.store import StoredResponses
 
 Result = TypeVar("Result")
+ROUTE_OF: dict[Task, str] = {
+    "generate": "/v1/chat/completions",
+    "embed": "/v1/embeddings",
+    "classify": "/classify",
+    "token_embed": "/pooling",
+    "token_classify": "/pooling",
+}
 
 
 class EngineRequest(Protocol):
@@ -39,6 +50,15 @@ class EngineRequest(Protocol):
     async def __anext__(self) -> SequenceDelta: ...
     def take(self) -> SequenceDelta | None: ...
     def abort(self, index: int | None = None, finish_reason: FinishReason = FinishReason.ABORT) -> None: ...
+
+
+class EnginePooling(Protocol):
+    """The part of client.AsyncPoolingRequest that the routes use."""
+
+    answer: PoolingAnswer
+
+    def __await__(self) -> Generator[Any, None, Pooled]: ...
+    def abort(self) -> None: ...
 
 
 class Engine(Protocol):
@@ -61,6 +81,17 @@ class Engine(Protocol):
         weight: float = 1.0,
         timeout_s: float = 0.0,
     ) -> EngineRequest: ...
+    def pool(
+        self,
+        prompt_token_ids: Sequence[int],
+        pooling_params: PoolingParams,
+        *,
+        priority: int = 0,
+        cache_salt: str = "",
+        tenant: str = "",
+        weight: float = 1.0,
+        timeout_s: float = 0.0,
+    ) -> EnginePooling: ...
     async def utility(self, utility: Utility) -> bytes: ...
 
 
@@ -74,6 +105,7 @@ class TextSide:
     longest_token_chars: int
     sampling_defaults: Mapping[str, Any]
     formats: ModelFormats
+    pooling_files: PoolingFiles
 
     @classmethod
     def load(cls, config: Config) -> "TextSide":
@@ -87,7 +119,8 @@ class TextSide:
             () if template is None else template.sources.values(), server.tool_call_parser, server.reasoning_parser
         )
         defaults = sampling_defaults(config.model)
-        return cls(config, tokenizer, renderer, tokenizer.longest_token_chars(), defaults, formats)
+        files = PoolingFiles.load(config.model.model)
+        return cls(config, tokenizer, renderer, tokenizer.longest_token_chars(), defaults, formats, files)
 
     def facts(self) -> dict[str, str]:
         """For the banner."""
@@ -129,6 +162,7 @@ class Service:
     engine: Engine
     tokenizer: Tokenizer
     encoder: PromptEncoder
+    pooling: PoolingTexts
     template: TemplateRenderer | None
     formats: ModelFormats  # of its outputs
     grammars: GrammarCompiler
@@ -160,11 +194,13 @@ class Service:
         config = text.config
         buffers = buffers or BufferBudget(config.server.max_buffered_bytes)
         names = config.model.served_model_names or (Path(config.model.model).name,)
+        encoder = PromptEncoder(text.tokenizer, config.server.allow_special_tokens)
         return cls(
             config=config,
             engine=engine,
             tokenizer=text.tokenizer,
-            encoder=PromptEncoder(text.tokenizer, config.server.allow_special_tokens),
+            encoder=encoder,
+            pooling=PoolingTexts(text.tokenizer, encoder, text.pooling_files),
             template=text.template,
             formats=text.formats,
             grammars=GrammarCompiler(added_tokens(text.tokenizer)),
@@ -191,6 +227,18 @@ class Service:
             served = ", ".join(self.model_names)
             raise HttpError(404, f"The model {asked[:200]!r} does not exist; this server has {served}.", "model")
         return asked or self.model_names[0]
+
+    def check_task(self, path: str, tasks: Sequence[Task]) -> None:
+        """HttpError 400 when the model can be asked for none of these, with what it can be asked for."""
+        able = self.engine.limits.tasks
+        if tasks and not set(tasks) & set(able):
+            routes = ", ".join(dict.fromkeys(ROUTE_OF[task] for task in able))
+            raise HttpError(
+                400,
+                f"{path} needs a model for {' or '.join(tasks)}; {self.model_names[0]} is one for {', '.join(able)}: "
+                f"use {routes}.",
+                "model",
+            )
 
     def chat_template(self) -> TemplateRenderer:
         if self.template is None:

@@ -8,7 +8,11 @@ import msgspec
 
 from paged_serve.protocol.errors import ConfigError
 
-URLS = ("/v1/chat/completions", "/v1/completions")
+POOLING_URLS = (
+    *("/v1/embeddings", "/v2/embed", "/pooling", "/classify"),
+    *("/score", "/v1/score", "/rerank", "/v1/rerank", "/v2/rerank"),
+)
+URLS = ("/v1/chat/completions", "/v1/completions", *POOLING_URLS)
 MAX_LINE_BYTES = 8 << 20  # twice what a server takes
 
 
@@ -25,7 +29,7 @@ class BatchRequest(msgspec.Struct, frozen=True, kw_only=True):
         if self.method != "POST":
             return f"method is {self.method!r:.40}; it can be 'POST'"
         if self.url not in URLS:
-            return f"url is {self.url!r:.80}; it can be {' or '.join(URLS)}"
+            return f"url is {self.url!r:.80}; it can be {', '.join(URLS)}"
         if self.body.get("stream"):
             return "stream is true; an answer in a file is whole, leave it out"
         return ""

@@ -97,6 +97,15 @@ class Tokenizer:
         bos, add = self._prefix_change
         return [bos, *ids] if add else ids[1:]
 
+    def encode_pair(self, first: str, second: str) -> tuple[list[int], list[int | None], list[int]]:
+        """Two texts as one prompt: (tokens, the text that each is of, None: of none, the tokens' types)."""
+        [encoding] = self._tokenizer.encode_batch_fast([(first, second)])
+        ids, texts, types = list(encoding.ids), list(encoding.sequence_ids), list(encoding.type_ids)
+        if self._prefix_change is None:
+            return ids, texts, types
+        bos, add = self._prefix_change
+        return ([bos, *ids], [None, *texts], [0, *types]) if add else (ids[1:], texts[1:], types[1:])
+
     def with_special_tokens(self, ids: list[int]) -> list[int]:
         """The tokens of a text with the special tokens that `encode` adds before and after them."""
         before, after = self._put_around

@@ -5,6 +5,7 @@ import os
 import queue
 import threading
 import time
+from array import array
 
 import zmq
 
@@ -20,12 +21,18 @@ from paged_serve.protocol.messages.engine_core import (
     Welcome,
 )
 from paged_serve.protocol.messages.message import Hello, Refused, pack_ids, pack_int64, unpack_ids
+from paged_serve.protocol.messages.pooling_params import Pooled, PoolingParams
 from paged_serve.protocol.messages.sampling_params import FinishReason
 from paged_serve.protocol.transport.authentication import Authenticator, read_secret
 from paged_serve.protocol.transport.channel import RouterChannel, new_context
 from paged_serve.protocol.transport.run_dir import ENGINE_SOCKET, endpoint
 
 LIMITS = {"max_model_len": 4096, "vocab_size": 1000, "block_size": 16, "num_blocks": 64, "max_num_seqs": 8}
+POOLING = {
+    "tasks": ("embed", "classify", "token_embed", "token_classify"),
+    "embedding_size": 8,
+    "num_labels": 3,
+}  # limits of a model that pools
 
 
 def token(prompt, index, position):
@@ -44,10 +51,26 @@ def columns(epoch, advance, rows, step=0):
     return EngineCoreOutputs(epoch, step, TokenColumns(pack_int64(ids), pack_ids(firsts), advance, pack_ids(tokens)))
 
 
+def vector(prompt: list[int], params: PoolingParams, limits: dict = POOLING) -> Pooled:
+    """The fake model: each number depends on its column, the tokens and the parameters alone."""
+    is_embedding = params.task.endswith("embed")
+    columns = (params.dimensions or limits["embedding_size"]) if is_embedding else limits["num_labels"]
+    rows = [prompt] if params.task in ("embed", "classify") else [prompt[: i + 1] for i in range(len(prompt))]
+    scale = 1.0 if params.use_activation else 2.0
+    numbers = [
+        scale * ((sum((k + 3) * t for k, t in enumerate(row)) + (params.second_text or 0)) * (column + 1) % 97 + 1) / 97
+        for row in rows
+        for column in range(columns)
+    ]
+    return Pooled(len(rows), columns, array("f", numbers).tobytes())
+
+
 class FakeCore:
     """Welcomes clients, sends heartbeats, keeps what they send, and hands the rest to `script(core, peer, message)`."""
 
-    def __init__(self, run_dir, epoch=1, script=None, heartbeat_s=0.1):
+    def __init__(self, run_dir, epoch=1, script=None, heartbeat_s=0.1, **limits):
+        """`limits`: fields of the Welcome that differ."""
+        self.limits = LIMITS | limits
         self.epoch, self.script, self.heartbeat_s = epoch, script or (lambda core, peer, message: None), heartbeat_s
         self.received: list[tuple[bytes, ToEngineCore]] = []
         self.error: BaseException | None = None
@@ -125,7 +148,7 @@ class FakeCore:
         if isinstance(message, Hello):
             if peer not in self._peers:
                 self._peers.append(peer)
-            self._channel.send(peer, Refused(self.refusal) if self.refusal else Welcome(self.epoch, **LIMITS))
+            self._channel.send(peer, Refused(self.refusal) if self.refusal else Welcome(self.epoch, **self.limits))
         elif peer not in self._peers:
             return  # a message for the core before this one
         with self._grown:
@@ -162,6 +185,13 @@ def generate(frames_left=None, pause_s=0.0):
             core.send(output(core.epoch, message.request_id + i, params.max_tokens, [], FinishReason.LENGTH), peer)
 
     return script
+
+
+def pool(core, peer, message):
+    """A script that answers each request with the fake model's vector."""
+    if isinstance(message, EngineCoreRequest):
+        pooled = vector([*unpack_ids(message.prompt_token_ids)], message.pooling_params, core.limits)
+        core.send(output(core.epoch, message.request_id, 0, [], FinishReason.STOP, pooled=pooled), peer)
 
 
 def start_one_token(core, peer, message):

@@ -1,15 +1,19 @@
 """An engine inside the process: sends the output that the test wrote, token by token, and keeps the requests."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 
+from paged_serve.frontend.client.pooling import PoolingAnswer
 from paged_serve.frontend.client.streams.deltas import SequenceDelta, TokenLogprobs
 from paged_serve.protocol.errors import PagedServeError
 from paged_serve.protocol.messages.engine_core import RequestTimes, SchedulerStats, Utility, Welcome
+from paged_serve.protocol.messages.pooling_params import Pooled, PoolingParams
 from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
+
+from .fake_core import POOLING, vector
 
 
 @dataclass
@@ -96,7 +100,35 @@ class FakeRequest:
         return TokenLogprobs([token, *top], [-0.5, *(-0.5 - i for i in range(width))], 1)
 
 
+@dataclass
+class FakePooling:
+    """A prompt whose vector is awaited."""
+
+    prompt_token_ids: list[int]
+    params: PoolingParams
+    terms: dict[str, object]
+    size: dict[str, int]  # of its vectors
+    refusals: list[PagedServeError]  # the first of which is raised, once
+    pause_s: float
+    answer: PoolingAnswer = field(default_factory=PoolingAnswer)
+    aborted: bool = False
+
+    def __await__(self) -> Generator[object, None, Pooled]:
+        return self._vector().__await__()
+
+    def abort(self) -> None:
+        self.aborted = True
+
+    async def _vector(self) -> Pooled:
+        await asyncio.sleep(self.pause_s)
+        if self.refusals:
+            raise self.refusals.pop(0)
+        self.answer.times = RequestTimes(0.0, 0.1, 0.0, 0)
+        return vector(self.prompt_token_ids, self.params, self.size)
+
+
 LIMITS = Welcome(0, 64, 400, 16, 100, 8)
+POOLING_LIMITS = msgspec.structs.replace(LIMITS, **POOLING)  # of a model that pools
 STATS = SchedulerStats(1, 2, 100, 75, 5, 10, 20, 30, 8, 0, 0.01, 4)
 
 
@@ -113,6 +145,14 @@ class FakeEngine:
     limits: Welcome = LIMITS
     stats: SchedulerStats | None = STATS
     requests: list[FakeRequest] = field(default_factory=list)
+    pooled: list[FakePooling] = field(default_factory=list)
+    refusals: list[PagedServeError] = field(default_factory=list)  # of prompts to pool, in turn
+
+    def pool(self, prompt_token_ids: Sequence[int], pooling_params: PoolingParams, **terms: object) -> FakePooling:
+        size = {"embedding_size": self.limits.embedding_size, "num_labels": self.limits.num_labels}
+        prompt = list(prompt_token_ids)
+        self.pooled.append(FakePooling(prompt, pooling_params, terms, size, self.refusals, self.pause_s))
+        return self.pooled[-1]
 
     def submit(
         self,

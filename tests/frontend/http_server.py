@@ -15,8 +15,9 @@ from paged_serve.frontend.http.routes.router import make_routers
 from paged_serve.frontend.http.server.app import Application
 from paged_serve.frontend.http.service import TextSide
 from paged_serve.protocol.messages.config import CacheConfig, Config, ModelConfig, ServerConfig
+from paged_serve.protocol.messages.engine_core import Welcome
 
-from .fake_engine import FakeEngine
+from .fake_engine import LIMITS, FakeEngine
 
 TEMPLATE = (
     "{# calls are written as <tool_call> #}"
@@ -50,6 +51,7 @@ class Server:
     options: dict[str, object] = field(default_factory=dict)
     cache: CacheConfig = field(default_factory=CacheConfig)
     ends: bool = True  # with EOS after the text; else by length
+    limits: Welcome = LIMITS
 
     def __post_init__(self) -> None:
         model, server = ModelConfig(model=str(self.folder)), ServerConfig(**self.options)
@@ -57,7 +59,7 @@ class Server:
         text = TextSide.load(config)
         self.tokenizer = text.tokenizer
         eos = self.tokenizer.token_id("<|end|>") if self.ends else None
-        self.engine = FakeEngine([self.tokenizer.encode(self.text)], eos)
+        self.engine = FakeEngine([self.tokenizer.encode(self.text)], eos, limits=self.limits)
         self.admission = Admission(max_active=8)
         self.app = Application(config.server, self.admission, lambda: self.engine.ready)
         self.app.router, self.admin = make_routers(text, self.engine, self.admission)

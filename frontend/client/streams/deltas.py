@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from paged_serve.protocol.messages.engine_core import Logprobs, RequestTimes
 from paged_serve.protocol.messages.message import unpack_ids
+from paged_serve.protocol.messages.pooling_params import Pooled
 from paged_serve.protocol.messages.sampling_params import FinishReason
 
 
@@ -30,6 +31,7 @@ class SequenceDelta:
     num_cached_tokens: int = 0  # prompt tokens found in the prefix cache
     times: RequestTimes | None = None
     error: str = ""  # with FinishReason.ERROR: the engine gave this sequence up
+    pooled: Pooled | None = None  # of a pooling request, with FinishReason.STOP
 
 
 def decode_logprobs(packed: Logprobs) -> list[TokenLogprobs]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from paged_serve.protocol.errors import PagedServeError
 from paged_serve.protocol.messages.engine_core import EngineCoreOutput
+from paged_serve.protocol.messages.pooling_params import Pooled, PoolingParams
 from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
 
 from ..request_terms import RequestTerms
@@ -28,6 +29,7 @@ class Stream:
         "index",
         "last",
         "logprobs",
+        "pooled",
         "prompt_logprobs",
         "queued",
         "received",
@@ -47,13 +49,15 @@ class Stream:
         )
         self.logprobs: PackedLogprobs | None = None  # of the tokens not yet delivered
         self.prompt_logprobs: PackedLogprobs | None = None
+        self.pooled: Pooled | None = None  # until the reader has it
         self.last: EngineCoreOutput | None = None  # carries the finish_reason
 
     @property
     def undelivered_bytes(self) -> int:
         """What waits for the reader."""
         packed = [each.num_bytes for each in (self.logprobs, self.prompt_logprobs) if each is not None]
-        return TOKEN_BYTES * (len(self.received) - self.delivered) + sum(packed)
+        vector = 0 if self.pooled is None else len(self.pooled.values)
+        return TOKEN_BYTES * (len(self.received) - self.delivered) + sum(packed) + vector
 
     @property
     def has_more(self) -> bool:
@@ -73,6 +77,7 @@ class Stream:
         if (last := self.last) is not None and end == len(received):
             delta.finish_reason, delta.stop_token_id = last.finish_reason, last.stop_token_id
             delta.times, delta.error = last.times, last.error
+            delta.pooled, self.pooled = self.pooled, None
         return delta
 
 
@@ -90,6 +95,7 @@ class RequestStreams:
     request_id: int
     prompt_token_ids: bytes  # packed
     sampling_params: SamplingParams
+    pooling_params: PoolingParams | None = None  # a vector is wanted, no tokens
     terms: RequestTerms = field(default_factory=RequestTerms)
     expires_at: float = math.inf  # by the session's clock; no token may come first after it
     streams: list[Stream] = field(default_factory=list)

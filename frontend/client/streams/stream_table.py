@@ -9,6 +9,8 @@ import weakref
 from array import array
 from collections.abc import Callable, Sequence
 
+import msgspec
+
 from paged_serve.protocol.errors import PagedServeError
 from paged_serve.protocol.messages.engine_core import (
     EngineCoreOutput,
@@ -17,6 +19,7 @@ from paged_serve.protocol.messages.engine_core import (
     TokenColumns,
 )
 from paged_serve.protocol.messages.message import pack_ids, unpack_ids, unpack_int64
+from paged_serve.protocol.messages.pooling_params import PoolingParams
 from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
 
 from ..request_terms import RequestTerms
@@ -47,10 +50,12 @@ class StreamTable:
         sampling_params: SamplingParams,
         terms: RequestTerms | None = None,
         on_output: Callable[[RequestStreams], None] | None = None,
+        pooling_params: PoolingParams | None = None,
     ) -> RequestStreams:
         """Take in a request; it owns sampling_params.n consecutive ids from now on."""
         packed = pack_ids(prompt_token_ids)
-        request = RequestStreams(0, packed, sampling_params, terms or RequestTerms(), on_output=on_output)
+        terms = terms or RequestTerms()
+        request = RequestStreams(0, packed, sampling_params, pooling_params, terms, on_output=on_output)
         request.undelivered = self.undelivered
         request.streams = [Stream(request, index) for index in range(sampling_params.n)]
         request.num_unfinished = sampling_params.n
@@ -85,6 +90,7 @@ class StreamTable:
             # never more than was asked for, which the difference of two rounded times may be
             min(terms.timeout_s, max(request.expires_at - now, MIN_TTL_S)) if request.may_expire else 0.0,
             isolation_tokens,
+            request.pooling_params,
         )
 
     def receive(self, message: EngineCoreOutputs) -> None:
@@ -132,6 +138,7 @@ class StreamTable:
         for stream in request.ready:
             self.undelivered.num_bytes -= stream.undelivered_bytes
             stream.delivered, stream.logprobs, stream.prompt_logprobs = len(stream.received), None, None
+            stream.pooled = None
             stream.queued = False
         request.ready.clear()
 
@@ -196,7 +203,7 @@ class StreamTable:
         elif repeated < len(tokens) or output.finish_reason is not None or not stream.started:
             self._store(stream, output, tokens[repeated:], repeated)
             if output.finish_reason is not None:
-                self.finish(stream, output)
+                self.finish(stream, _without_vector(output))
             else:
                 stream.request.note_output(stream)
 
@@ -220,9 +227,17 @@ class StreamTable:
             stream.logprobs = stream.logprobs or PackedLogprobs()
             if tokens:
                 self.undelivered.num_bytes += stream.logprobs.add(logprobs)
+        if output.pooled is not None:
+            stream.pooled = output.pooled
+            self.undelivered.num_bytes += len(output.pooled.values)
         stream.received.extend(tokens)
         self.undelivered.num_bytes += TOKEN_BYTES * len(tokens)
 
     def _break(self, stream: Stream) -> None:
         if stream.request not in self.broken:
             self.broken.append(stream.request)
+
+
+def _without_vector(output: EngineCoreOutput) -> EngineCoreOutput:
+    """What is kept of a stream's last output: its vector is the reader's alone."""
+    return output if output.pooled is None else msgspec.structs.replace(output, pooled=None)

@@ -30,17 +30,45 @@ class Writer(Protocol):
     def frames(self, head: AnswerHead) -> AsyncGenerator[list[bytes], None]: ...
 
 
+class Work(Protocol):
+    """What the engine does for one request: a Generation, or vectors."""
+
+    async def submit(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class Terms(Protocol):
+    """The fields of a body that say how it is served beside others."""
+
+    @property
+    def priority(self) -> int | None: ...
+    @property
+    def cache_salt(self) -> str | None: ...
+    @property
+    def timeout(self) -> float | None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Endpoint:
     """A generating route: what its body is, how that becomes prompts, and how its answer is written."""
 
     prefix: str  # of the answers' ids, with its separator
-    body: type[SamplingFields]
-    prompts: Callable[[Service, Any, bytes, int], Awaitable[list[Prompt]]]  # (…, JSON of the body, answer's moment)
-    writer: Callable[[Service, Any, list[Prompt], Generation], Writer]
+    body: type[Any]
+    prompts: Callable[[Service, Any, bytes, int], Awaitable[list[Any]]]  # (…, JSON of the body, answer's moment)
+    writer: Callable[[Service, Any, list[Any], Any], Writer]
     answer_id: str | None = None  # None: of the request's id
     # From another interface's JSON: (JSON, whether the server is lenient) to (JSON of `body`, warnings)
     translate: Callable[[bytes, bool], tuple[bytes, list[str]]] | None = None
+
+    async def decode(self, service: Service, raw: bytes) -> tuple[Any, bytes, str, list[str]]:
+        """(body, its JSON, model's name, warnings). Raises HttpError or InvalidRequest."""
+        return await decode(service, self, raw)
+
+    def begin(
+        self, service: Service, sender: "Sender", body: Any, prompts: list[Any], lease: Lease, *, in_turn: bool = False
+    ) -> "Work":
+        """Raises Overloaded or InvalidRequest."""
+        return generation_of(service, sender, body, prompts, lease, in_turn=in_turn)
 
 
 async def _completion_prompts(service: Service, body: CompletionRequest, raw: bytes, moment: int) -> list[Prompt]:
@@ -87,7 +115,17 @@ def _cache_salt(service: Service, sender: Sender, asked: str) -> str:
     return hashlib.sha256(f"{sender.tenant.name} {asked}".encode()).hexdigest()
 
 
-def check_patience(service: Service, exchange: Exchange, body: SamplingFields) -> None:
+def terms_of(service: Service, sender: Sender, body: Terms) -> RequestTerms:
+    return RequestTerms(
+        priority=body.priority or 0,
+        cache_salt=_cache_salt(service, sender, body.cache_salt or ""),
+        tenant=sender.tenant.name,
+        weight=sender.tenant.weight,
+        timeout_s=body.timeout or sender.timeout_s() or 0.0,
+    )
+
+
+def check_patience(service: Service, exchange: Exchange, body: Terms) -> None:
     """Raises Overloaded when the request's time limit cannot be met."""
     service.admission.check_patience(exchange.tenant.name, body.timeout or exchange.timeout_s() or 0.0)
 
@@ -115,13 +153,7 @@ def generation_of(
         keeps=not body.stream or getattr(body, "repeats_output", False),
         shows_prompt=shows_prompt,
     )
-    terms = RequestTerms(
-        priority=body.priority or 0,
-        cache_salt=_cache_salt(service, sender, body.cache_salt or ""),
-        tenant=sender.tenant.name,
-        weight=sender.tenant.weight,
-        timeout_s=body.timeout or sender.timeout_s() or 0.0,
-    )
+    terms = terms_of(service, sender, body)
     interval = (body.stream_interval or 1) if body.stream else 1
     request_id = body.request_id or sender.request_id
     return Generation(service, prompts, terms, request_id, sender.arrival, memory, in_turn, interval)

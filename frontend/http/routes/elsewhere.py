@@ -1,6 +1,5 @@
 """Routes that other servers have and this one does not, with the reason and what to use."""
 
-_NO_POOLING = "the model generates text; embeddings, scores and classes need a server of a model that was made for them"
 _NO_MEDIA = "the server reads and writes text alone"
 _NO_ADAPTERS = "adapters are not served; merge them into the weights, and serve these"
 _PROFILE = "profiles are taken from outside, of any process of the server, with py-spy or perf"
@@ -10,8 +9,9 @@ _NO_FILES = "files and batches are not stored; `paged-serve run-batch` answers a
 _NO_IMAGES = f"there is no cache of images, as {_NO_MEDIA}; the operator's port takes it nevertheless"
 
 ELSEWHERE = {
-    **dict.fromkeys(("/v1/embeddings", "/embeddings", "/embedding", "/v2/embed", "/pooling", "/classify"), _NO_POOLING),
-    **dict.fromkeys(("/score", "/v1/score", "/rerank", "/v1/rerank", "/v2/rerank", "/reranking"), _NO_POOLING),
+    **dict.fromkeys(("/embeddings", "/embedding", "/embed", "/v1/embed"), "use /v1/embeddings, or /v2/embed"),
+    **dict.fromkeys(("/reranking", "/v1/reranking"), "use /v1/rerank"),
+    **dict.fromkeys(("/encode", "/predict"), "use /pooling or /classify"),
     **dict.fromkeys(("/v1/audio/transcriptions", "/v1/audio/translations", "/v1/audio/speech"), _NO_MEDIA),
     **dict.fromkeys(("/v1/realtime", "/v1/images/generations", "/v1/images/edits"), _NO_MEDIA),
     **dict.fromkeys(("/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/lora-adapters"), _NO_ADAPTERS),

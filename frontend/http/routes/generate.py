@@ -1,4 +1,4 @@
-"""The routes that generate: read, check, submit, answer; abort when no client waits any more."""
+"""The routes that generate, and those that pool: read, check, submit, answer; abort when no client waits any more."""
 
 import time
 from collections.abc import AsyncGenerator
@@ -11,7 +11,7 @@ from ..exchange.errors import HttpError
 from ..exchange.exchange import JSON, Exchange
 from ..exchange.sse import AnswerHead
 from ..idempotency.keys import idempotency_key
-from ..openai.endpoints import CHAT_COMPLETION, COMPLETION, Endpoint, check_patience, decode, generation_of
+from ..openai.endpoints import CHAT_COMPLETION, COMPLETION, Endpoint, check_patience
 from ..openai.token_generation.endpoint import TOKENS
 from ..service import Service
 from .chat_batch import CHAT_BATCH
@@ -73,14 +73,14 @@ async def create_answer(service: Service, exchange: Exchange, endpoint: Endpoint
 async def _answer(service: Service, exchange: Exchange, endpoint: Endpoint, raw: bytes) -> bytes:
     """The whole answer; of a stream, which has been sent then, nothing."""
     created = int(time.time())
-    body, raw, model, warnings = await decode(service, endpoint, raw)
+    body, raw, model, warnings = await endpoint.decode(service, raw)
     check_patience(service, exchange, body)
     prompts = await endpoint.prompts(service, body, raw, created)
     del raw
-    generation = generation_of(service, exchange, body, prompts, exchange.lease)
+    work = endpoint.begin(service, exchange, body, prompts, exchange.lease)
     try:
-        await generation.submit()
-        writer = endpoint.writer(service, body, prompts, generation)
+        await work.submit()
+        writer = endpoint.writer(service, body, prompts, work)
         head = AnswerHead(
             endpoint.answer_id or f"{endpoint.prefix}{body.request_id or exchange.request_id}",
             model,
@@ -95,7 +95,7 @@ async def _answer(service: Service, exchange: Exchange, endpoint: Endpoint, raw:
             await exchange.send_events(frames, service.config.server.sse_keep_alive_interval_s)
         return b""
     finally:
-        generation.close()
+        work.close()
 
 
 async def _joined(batches: AsyncGenerator[list[bytes], None]) -> AsyncGenerator[bytes, None]:

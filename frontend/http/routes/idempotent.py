@@ -16,9 +16,7 @@ from ..exchange.exchange import EVENTS, JSON, Exchange
 from ..exchange.sse import AnswerHead, numbered
 from ..idempotency.keys import EventId, KeyedRequest, last_event_id, request_digest
 from ..idempotency.stored_answer import StoredAnswer
-from ..openai.endpoints import Endpoint, Writer, check_patience, decode, generation_of
-from ..openai.generation import Generation
-from ..openai.request.schemas import SamplingFields
+from ..openai.endpoints import Endpoint, Work, Writer, check_patience
 from ..service import Service
 
 
@@ -40,8 +38,8 @@ async def _found_or_begun(
     service: Service, exchange: Exchange, endpoint: Endpoint, key: str, raw: bytes, after: EventId | None
 ) -> StoredAnswer:
     request = KeyedRequest(exchange.caller, key, request_digest(service.fingerprint, exchange.path, key, raw))
-    body, raw, model, warnings = await decode(service, endpoint, raw)
-    _check_event_id(endpoint, request, body, after)
+    body, raw, model, warnings = await endpoint.decode(service, raw)
+    _check_event_id(endpoint, request, body.stream, after)
     if (answer := service.answers.of_request(request, after)) is not None:
         return answer
     with ExitStack() as admitted:
@@ -53,9 +51,9 @@ async def _found_or_begun(
             return answer  # another connection was quicker
         head.warnings.extend(prompts[0].warnings)
         lease = admitted.enter_context(service.buffers.lease(exchange.tenant.name))
-        generation = generation_of(service, exchange, body, prompts, lease, in_turn=True)
+        work = endpoint.begin(service, exchange, body, prompts, lease, in_turn=True)
         streams = bool(body.stream)
-        events = _events(generation, endpoint.writer(service, body, prompts, generation), head, streams=streams)
+        events = _events(work, endpoint.writer(service, body, prompts, work), head, streams=streams)
         first = 0 if after is None else after.number
         answer = service.answers.begin(request, head.answer_id, streams=streams, first=first)
         answer.make(events, admitted.pop_all())
@@ -93,10 +91,10 @@ async def delete_stream(service: Service, exchange: Exchange) -> None:
     await exchange.send(204, b"", [])
 
 
-def _check_event_id(endpoint: Endpoint, request: KeyedRequest, body: SamplingFields, after: EventId | None) -> None:
+def _check_event_id(endpoint: Endpoint, request: KeyedRequest, streams: bool | None, after: EventId | None) -> None:
     if after is None:
         return
-    if not body.stream:
+    if not streams:
         raise HttpError(400, "Last-Event-ID is for streams; this request does not ask for one.", "Last-Event-ID")
     if after.answer_id != request.answer_id(endpoint.prefix, after.created):
         raise HttpError(
@@ -116,13 +114,11 @@ def _head(
     return AnswerHead(request.answer_id(endpoint.prefix, created), model, warnings, created)
 
 
-async def _events(
-    generation: Generation, writer: Writer, head: AnswerHead, *, streams: bool
-) -> AsyncGenerator[list[bytes], None]:
+async def _events(work: Work, writer: Writer, head: AnswerHead, *, streams: bool) -> AsyncGenerator[list[bytes], None]:
     """The whole answer; for an answer that is no stream one event, which is its body."""
     number = 0
     try:
-        await generation.submit()
+        await work.submit()
         if not streams:
             yield [msgspec.json.encode(await writer.answer(head))]
             return
@@ -131,7 +127,7 @@ async def _events(
                 yield [numbered(event, head.answer_id, number + i) for i, event in enumerate(batch, 1)]
                 number += len(batch)
     finally:
-        generation.close()
+        work.close()
 
 
 async def _send(service: Service, exchange: Exchange, answer: StoredAnswer, after: EventId | None) -> None:

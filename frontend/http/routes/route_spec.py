@@ -5,11 +5,14 @@ from dataclasses import dataclass
 
 import msgspec
 
+from paged_serve.protocol.messages.pooling_params import Task
+
 from ..exchange.errors import ErrorAnswer
 from ..exchange.exchange import Exchange
 from ..service import Service
 
 Kinds = tuple[type[msgspec.Struct], ...]  # one of them
+Tasks = tuple[Task, ...]
 Handler = Callable[[Service, Exchange], Awaitable[None]]
 
 
@@ -25,3 +28,4 @@ class RouteSpec:
     headers: tuple[str, ...] = ()  # that change what it does
     statuses: tuple[int, ...] = ()  # beside those that any route may answer with
     errors: Kinds = (ErrorAnswer,)
+    tasks: Tasks = ()  # one of which the model can be asked for; (): it asks for none

@@ -67,6 +67,7 @@ class Router:
                 raise HttpError(501, f"{path} is not served here: {ELSEWHERE[path]}.", headers=DO_NOT_RETRY) from None
             raise HttpError(404, f"There is no {path} here; {self._hint(path)}") from None
         spec: RouteSpec = exchange.scope["paged_serve.route"]
+        self._service.check_task(path, spec.tasks)
         await spec.handler(self._service, exchange)
 
     def _hint(self, path: str) -> str:

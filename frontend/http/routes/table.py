@@ -28,6 +28,7 @@ from .generate import (
 from .idempotent import delete_stream, get_stream, head_stream
 from .messages import count_tokens, model_info, model_page
 from .openapi import document
+from .pooling.routes import POOLING_ROUTES
 from .route_spec import Handler, Kinds, RouteSpec
 from .stored.create import create_response
 from .stored.retrieve import cancel_response, delete_response, get_response, list_input_items
@@ -79,7 +80,7 @@ def _generating(
 ) -> RouteSpec:
     """A route whose answers may be streams, and are made once if the request has a key."""
     headers, statuses = ("Idempotency-Key", "Last-Event-ID"), (204, 409, 410, 422)
-    return RouteSpec("POST", path, handler, summary, bodies, answers, True, headers, statuses, errors)
+    return RouteSpec("POST", path, handler, summary, bodies, answers, True, headers, statuses, errors, ("generate",))
 
 
 _OF_ANY_STREAM = (ErrorAnswer, MessagesErrorAnswer)  # as its id tells
@@ -108,6 +109,7 @@ ROUTES = (
         (answers.ChatCompletion,),
         headers=("Idempotency-Key",),
         statuses=(409, 410, 422),
+        tasks=("generate",),
     ),
     _generating(
         "/v1/responses",
@@ -150,6 +152,7 @@ ROUTES = (
         (TokensRequest,),
         (TokensAnswer,),
     ),
+    *POOLING_ROUTES,
     RouteSpec(
         "GET",
         "/v1/streams/{id}",

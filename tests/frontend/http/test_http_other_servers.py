@@ -45,7 +45,7 @@ def test_the_tokenizers_configuration_names_no_path(folder, tmp_path):
     }
 
 
-@pytest.mark.parametrize("path", ["/v1/embeddings", "/rerank", "/v1/audio/transcriptions", "/sleep", "/start_profile"])
+@pytest.mark.parametrize("path", ["/embeddings", "/reranking", "/v1/audio/transcriptions", "/sleep", "/start_profile"])
 def test_what_is_not_served_is_refused_with_the_reason(folder, path):
     response = Server(folder).ask("POST", path, {})
     error = response.json()["error"]

@@ -1,0 +1,95 @@
+"""Requests for a vector instead of tokens, as the two clients give them back: under way when they are made."""
+
+import asyncio
+from collections.abc import Generator
+from typing import Any, Protocol
+
+from paged_serve.protocol.errors import RequestFailed
+from paged_serve.protocol.messages.engine_core import RequestTimes
+from paged_serve.protocol.messages.pooling_params import Pooled
+from paged_serve.protocol.messages.sampling_params import FinishReason
+
+from .streams.deltas import SequenceDelta
+
+
+class _AsyncSource(Protocol):
+    async def __anext__(self) -> SequenceDelta: ...
+    def abort(self) -> None: ...
+
+
+class _Source(Protocol):
+    @property
+    def done(self) -> bool: ...
+    def __next__(self) -> SequenceDelta: ...
+    def abort(self) -> None: ...
+
+
+class PoolingAnswer:
+    """What is known of a pooling request once its vector has come."""
+
+    def __init__(self) -> None:
+        self.pooled: Pooled | None = None
+        self.times: RequestTimes | None = None
+        self.num_cached_tokens = 0  # prompt tokens found in the prefix cache
+
+    def take(self, delta: SequenceDelta) -> Pooled:
+        """Raises RequestFailed when the engine gave the request up, or when it was aborted."""
+        if delta.finish_reason is FinishReason.ABORT:
+            raise RequestFailed("the request was aborted")
+        if delta.pooled is None:
+            raise RequestFailed(delta.error or "the engine gave no vector")
+        self.pooled, self.times, self.num_cached_tokens = delta.pooled, delta.times, delta.num_cached_tokens
+        return delta.pooled
+
+
+class AsyncPoolingRequest:
+    """Await it for the vector, as often as you like. Cancelled or dropped before, it is aborted.
+
+    Raises InvalidRequest, Overloaded, RequestExpired, RequestFailed, EngineDead.
+    """
+
+    def __init__(self, request: _AsyncSource):
+        self._request = request
+        self.answer = PoolingAnswer()
+
+    def __await__(self) -> Generator[Any, None, Pooled]:
+        return self._vector().__await__()
+
+    def abort(self) -> None:
+        """Harmless when it has ended."""
+        self._request.abort()
+
+    async def _vector(self) -> Pooled:
+        if self.answer.pooled is None:
+            try:
+                return self.answer.take(await self._request.__anext__())
+            except asyncio.CancelledError:
+                self._request.abort()
+                raise
+        return self.answer.pooled
+
+
+class PoolingRequest:
+    """`result` waits for the vector. Many may be under way at once; one that is dropped is aborted."""
+
+    def __init__(self, request: _Source):
+        self._request = request
+        self.answer = PoolingAnswer()
+
+    @property
+    def done(self) -> bool:
+        """The vector has been read, or nothing will come any more: `result` does not wait."""
+        return self.answer.pooled is not None or self._request.done
+
+    def result(self) -> Pooled:
+        """Raises InvalidRequest, Overloaded, RequestExpired, RequestFailed, EngineDead."""
+        if self.answer.pooled is None:
+            try:
+                return self.answer.take(next(self._request))
+            except StopIteration:
+                raise RequestFailed("the request was aborted") from None
+        return self.answer.pooled
+
+    def abort(self) -> None:
+        """Harmless when it has ended."""
+        self._request.abort()

@@ -1,0 +1,1 @@
+"""Answers that are vectors, scores, ranks and classes. Open endpoints.py first."""

@@ -1,0 +1,111 @@
+"""Response bodies of the routes that pool, in the field's shapes. UNSET fields are left out."""
+
+from typing import Literal
+
+from msgspec import UNSET, UnsetType
+
+from ..answers import Answer
+
+Numbers = list[float] | str  # a str is base64 of little-endian float32
+
+
+class PoolingUsage(Answer):
+    prompt_tokens: int
+    total_tokens: int
+    completion_tokens: int
+    prompt_tokens_details: None
+
+
+class _List(Answer, kw_only=True):
+    id: str
+    object: Literal["list"]
+    created: int
+    model: str
+    usage: PoolingUsage
+    warnings: list[str] | UnsetType = UNSET
+
+
+class Embedding(Answer):
+    index: int
+    object: Literal["embedding"]
+    embedding: Numbers
+
+
+class Embeddings(_List, kw_only=True):
+    data: list[Embedding]
+
+
+class PooledData(Answer):
+    index: int
+    object: Literal["pooling"]
+    data: list[float | list[float]] | str  # a list a token for a task that begins with token_
+
+
+class PooledList(_List, kw_only=True):
+    data: list[PooledData]
+
+
+class Classification(Answer):
+    index: int
+    label: str | None
+    probs: list[float]
+    num_classes: int
+
+
+class Classifications(_List, kw_only=True):
+    data: list[Classification]
+
+
+class Score(Answer):
+    index: int
+    object: Literal["score"]
+    score: float
+
+
+class Scores(_List, kw_only=True):
+    data: list[Score]
+
+
+class RankedDocument(Answer):
+    text: str
+
+
+class Rank(Answer):
+    index: int  # among the documents of the request
+    relevance_score: float
+    document: RankedDocument | UnsetType = UNSET
+
+
+class Ranking(Answer):
+    id: str
+    model: str
+    usage: PoolingUsage
+    results: list[Rank]  # the most relevant first; equal ones as they came
+    warnings: list[str] | UnsetType = UNSET
+
+
+class CohereVectors(Answer):
+    float: list[Numbers] | UnsetType = UNSET
+    base64: list[str] | UnsetType = UNSET
+
+
+class CohereVersion(Answer):
+    version: Literal["2"]
+
+
+class CohereUnits(Answer):
+    input_tokens: int
+
+
+class CohereMeta(Answer):
+    api_version: CohereVersion
+    billed_units: CohereUnits
+
+
+class CohereEmbeddings(Answer):
+    id: str
+    embeddings: CohereVectors
+    texts: list[str]
+    meta: CohereMeta
+    response_type: Literal["embeddings_by_type"]
+    warnings: list[str] | UnsetType = UNSET

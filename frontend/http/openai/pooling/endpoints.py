@@ -1,0 +1,125 @@
+"""The endpoints that pool: which vectors a body asks for, and the writer of its answer."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from paged_serve.protocol.errors import InvalidRequest
+from paged_serve.protocol.messages.pooling_params import PoolingTask
+
+from ....buffer_budget import Lease
+from ....conversation.strict_json import decode_body
+from ....pooling.texts import Limit
+from ...exchange.errors import HttpError
+from ...service import Service
+from ..endpoints import Endpoint, Sender, Work, terms_of
+from .inputs import input_prompts, params_of, text_prompts
+from .pairs import pairs_of
+from .schemas import (
+    ClassificationRequest,
+    CohereEmbedRequest,
+    EmbeddingRequest,
+    PoolingFields,
+    PoolingRequest,
+    RerankRequest,
+    ScoreRequest,
+    VectorFields,
+)
+from .work import PoolingPrompt, PoolingWork
+from .writers import ClassificationWriter, CohereWriter, EmbeddingWriter, PoolingWriter, RankWriter, ScoreWriter
+
+VECTOR_BYTES = 4  # of a number as it came, and kept while others come
+DECIMAL_BYTES = 2 * 24  # of a number as text: in its list, and in the body
+BASE64_BYTES = 2 * 6
+_BY_TOKEN: tuple[PoolingTask, ...] = ("token_embed", "token_classify", "embed", "classify")
+
+
+def _answer_bytes(body: Any) -> int:
+    """Of one number of a vector."""
+    kinds = [getattr(body, "encoding_format", None)]
+    if isinstance(body, CohereEmbedRequest):
+        kinds = [*(body.embedding_types or kinds)]
+    return VECTOR_BYTES + sum(BASE64_BYTES if kind == "base64" else DECIMAL_BYTES for kind in kinds)
+
+
+def _score_bytes(body: Any) -> int:
+    return VECTOR_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class PoolingEndpoint(Endpoint):
+    """`number_bytes`: what a number of a vector takes, of a body's answer."""
+
+    number_bytes: Callable[[Any], int] = field(default=_answer_bytes, kw_only=True)
+
+    async def decode(self, service: Service, raw: bytes) -> tuple[Any, bytes, str, list[str]]:
+        lenient = service.config.server.lenient
+        body, warnings = await service.off_loop(len(raw), decode_body, self.body, raw, lenient)
+        return body, raw, service.model_name(body.model), warnings
+
+    def begin(
+        self, service: Service, sender: Sender, body: Any, prompts: list[Any], lease: Lease, *, in_turn: bool = False
+    ) -> Work:
+        request_id = body.request_id or sender.request_id
+        terms, number_bytes = terms_of(service, sender, body), self.number_bytes(body)
+        kept = _num_chars(body)
+        return PoolingWork(service, prompts, terms, request_id, sender.arrival, lease, number_bytes, 4 * kept)
+
+
+async def _embedding_prompts(service: Service, body: EmbeddingRequest, raw: bytes, moment: int) -> list[PoolingPrompt]:
+    return await _vector_prompts(service, body, raw, moment, "embed")
+
+
+async def _pooling_prompts(service: Service, body: PoolingRequest, raw: bytes, moment: int) -> list[PoolingPrompt]:
+    able = service.engine.limits.tasks
+    task = body.task or next(task for task in _BY_TOKEN if task in able)
+    if task not in able:
+        raise HttpError(400, f"task is {task}; {service.model_names[0]} can be asked for {', '.join(able)}.", "task")
+    return await _vector_prompts(service, body, raw, moment, task)
+
+
+async def _vector_prompts(
+    service: Service, body: VectorFields, raw: bytes, moment: int, task: PoolingTask
+) -> list[PoolingPrompt]:
+    if body.dimensions is not None and not task.endswith("embed"):
+        raise InvalidRequest(f"dimensions is {body.dimensions}; it is for embeddings, and task is {task}", "dimensions")
+    service.pooling.files.check_dimensions(body.dimensions, service.engine.limits.embedding_size)
+    return await input_prompts(service, body, raw, moment, params_of(body, task, body.dimensions))
+
+
+async def _classification_prompts(
+    service: Service, body: ClassificationRequest, raw: bytes, moment: int
+) -> list[PoolingPrompt]:
+    return await input_prompts(service, body, raw, moment, params_of(body, "classify"))
+
+
+async def _pair_prompts(
+    service: Service, body: ScoreRequest | RerankRequest, raw: bytes, moment: int
+) -> list[PoolingPrompt]:
+    return await pairs_of(body).prompts(service, body)
+
+
+async def _cohere_prompts(service: Service, body: CohereEmbedRequest, raw: bytes, moment: int) -> list[PoolingPrompt]:
+    files, longest = service.pooling.files, service.pooling.limit(service.max_model_len, None, None).longest
+    if body.truncate_prompt_tokens is not None or body.truncation_side is not None:
+        raise InvalidRequest("this route cuts texts as truncate says: NONE, START or END", "truncate")
+    files.check_dimensions(body.output_dimension, service.engine.limits.embedding_size, "output_dimension")
+    kept = None if body.truncate == "NONE" else min(body.max_tokens or longest, longest)
+    limit = Limit(longest, kept, "left" if body.truncate == "START" else "right")
+    params = params_of(body, "embed", body.output_dimension)
+    return await text_prompts(service, body.texts, limit, params, "texts", files.prompt_for(body.input_type))
+
+
+def _num_chars(body: PoolingFields) -> int:
+    """Of the texts that an answer repeats."""
+    if isinstance(body, CohereEmbedRequest):
+        return sum(map(len, body.texts))
+    return sum(map(len, pairs_of(body).second)) if isinstance(body, RerankRequest) else 0
+
+
+EMBEDDINGS = PoolingEndpoint("embd-", EmbeddingRequest, _embedding_prompts, EmbeddingWriter)
+POOLING = PoolingEndpoint("pool-", PoolingRequest, _pooling_prompts, PoolingWriter)
+CLASSIFICATION = PoolingEndpoint("classify-", ClassificationRequest, _classification_prompts, ClassificationWriter)
+SCORE = PoolingEndpoint("score-", ScoreRequest, _pair_prompts, ScoreWriter, number_bytes=_score_bytes)
+RERANK = PoolingEndpoint("rerank-", RerankRequest, _pair_prompts, RankWriter, number_bytes=_score_bytes)
+COHERE_EMBED = PoolingEndpoint("embd-", CohereEmbedRequest, _cohere_prompts, CohereWriter)

@@ -1,0 +1,120 @@
+"""Request bodies of the routes that pool. Names and defaults are vLLM's; what is not listed here is refused by name."""
+
+from typing import Annotated, ClassVar, Literal
+
+import msgspec
+from msgspec import Meta
+
+from paged_serve.protocol.messages.message import TokenId
+from paged_serve.protocol.messages.pooling_params import MAX_DIMENSIONS, PoolingTask
+
+from ....conversation.messages import Label, Messages, TemplateKwargs
+from ..request import fields
+from ..request.schemas import TruncationSide
+
+MAX_INPUTS = 2048  # texts or lists of tokens of one request, as OpenAI has it
+
+Input = str | Annotated[list[str | TokenId | list[TokenId]], Meta(min_length=1)]
+Texts = str | Annotated[list[str], Meta(min_length=1, max_length=MAX_INPUTS)]
+Dimensions = Annotated[int, Meta(ge=1, le=MAX_DIMENSIONS, description="Of an embedding: its first so many numbers")]
+EncodingFormat = Literal["float", "base64"]
+EmbedDtype = Literal["float32"]
+Endianness = Literal["native", "little"]
+InputType = Literal["search_query", "search_document", "classification", "clustering"]
+
+
+class PoolingFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What all routes that pool take."""
+
+    stream: ClassVar[bool] = False  # an answer comes whole
+
+    model: str | None = None
+    truncate_prompt_tokens: fields.TruncatePromptTokens | None = None
+    truncation_side: TruncationSide | None = None  # right
+    use_activation: bool | None = None  # true: embeddings have length 1, scores are probabilities
+    skip_reading_prefix_cache: bool | None = None
+    priority: fields.Priority | None = None
+    cache_salt: fields.CacheSalt | None = None
+    timeout: fields.Timeout | None = None  # or the header X-Request-Timeout
+    request_id: fields.RequestId | None = None
+    user: Label | None = None
+
+
+class InputFields(PoolingFields, frozen=True, kw_only=True):
+    """Texts, tokens, or one conversation."""
+
+    input: Input | None = None
+    messages: Messages | None = None
+    add_special_tokens: bool | None = None  # true; of messages: false
+    add_generation_prompt: bool | None = None  # false
+    continue_final_message: bool | None = None
+    chat_template_kwargs: TemplateKwargs | None = None
+    prompt_name: Annotated[str, Meta(max_length=128)] | None = None  # of the model's; "": none
+
+
+class VectorFields(InputFields, frozen=True, kw_only=True):
+    encoding_format: EncodingFormat | None = None  # float
+    embed_dtype: EmbedDtype | None = None
+    endianness: Endianness | None = None
+    dimensions: Dimensions | None = None  # all
+
+
+class EmbeddingRequest(VectorFields, frozen=True, kw_only=True):
+    pass
+
+
+class PoolingRequest(VectorFields, frozen=True, kw_only=True):
+    task: PoolingTask | None = None
+
+
+class ClassificationRequest(InputFields, frozen=True, kw_only=True):
+    pass
+
+
+class ScoreRequest(PoolingFields, frozen=True, kw_only=True):
+    """One of the pairs of fields."""
+
+    text_1: Texts | None = None
+    text_2: Texts | None = None
+    queries: Texts | None = None
+    documents: Texts | None = None
+    items: Texts | None = None
+    data_1: Texts | None = None
+    data_2: Texts | None = None
+
+    def texts(self) -> tuple[str, Texts, str, Texts] | None:
+        """(a field's name, its value, the other's) of the pair that is given; None: there is not exactly one."""
+        pairs = (("text_1", "text_2"), ("queries", "documents"), ("queries", "items"), ("data_1", "data_2"))
+        named = {name for pair in pairs for name in pair if getattr(self, name) is not None}
+        for first, second in pairs:
+            if named == {first, second}:
+                return first, getattr(self, first), second, getattr(self, second)
+        return None
+
+
+class TextDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    text: str
+
+
+Documents = Annotated[list[str | TextDocument], Meta(min_length=1, max_length=MAX_INPUTS)]
+
+
+class RerankRequest(PoolingFields, frozen=True, kw_only=True):
+    """As Jina and Cohere have it."""
+
+    query: str
+    documents: Documents
+    top_n: Annotated[int, Meta(ge=0, description="0: all")] | None = None
+    return_documents: bool | None = None  # true
+    max_tokens_per_doc: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None  # of a document, which is cut to them
+
+
+class CohereEmbedRequest(PoolingFields, frozen=True, kw_only=True):
+    """Cohere's, version 2."""
+
+    texts: Annotated[list[str], Meta(min_length=1, max_length=MAX_INPUTS)]
+    input_type: InputType | None = None
+    embedding_types: Annotated[list[EncodingFormat], Meta(min_length=1, max_length=2)] | None = None  # float
+    truncate: Literal["NONE", "START", "END"] | None = None  # END
+    output_dimension: Dimensions | None = None
+    max_tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None  # of a text, which is cut to them

@@ -1,0 +1,171 @@
+"""One request's prompts, from submission until each has its vector or nothing waits for it any more."""
+
+import asyncio
+import time
+from array import array
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+
+from paged_serve.protocol.errors import Overloaded, PagedServeError, RequestExpired, RequestFailed
+from paged_serve.protocol.messages.pooling_params import Pooled, PoolingParams
+from paged_serve.protocol.messages.sampling_params import FinishReason
+
+from ....buffer_budget import Lease
+from ....client.request_terms import RequestTerms
+from ...exchange.memory_costs import PROMPT_TOKEN_BYTES, REQUEST_BYTES, SEQUENCE_BYTES
+from ...service import EnginePooling, RequestInProgress, Service
+from .answers import PoolingUsage
+
+MIN_RETRY_S, MAX_RETRY_S = 0.05, 5.0
+
+
+@dataclass(slots=True)
+class PoolingPrompt:
+    """One prompt of a request, ready for the engine."""
+
+    token_ids: "array[int]"
+    params: PoolingParams
+    warnings: Sequence[str] = ()
+
+    def num_numbers(self, service: Service) -> int:
+        """Of its vector."""
+        limits, params = service.engine.limits, self.params
+        is_embedding = params.task in ("embed", "token_embed")
+        columns = params.dimensions or limits.embedding_size if is_embedding else limits.num_labels
+        return columns * (len(self.token_ids) if params.task.startswith("token_") else 1)
+
+
+class PoolingWork:
+    """`submit`, then iterate `vectors`; `close` in any case, which aborts what still runs.
+
+    Two prompts for each row of the engine are under way at once: with more it would do no better, and others less.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        prompts: list[PoolingPrompt],
+        terms: RequestTerms,
+        request_id: str,
+        arrival: float,
+        lease: Lease,
+        number_bytes: int,
+        kept_bytes: int = 0,
+    ):
+        """`number_bytes`: of the answer, for each number of a vector; `kept_bytes`: of the request, until its answer.
+
+        The lease is theirs from now on. Raises Overloaded, or InvalidRequest for what never fits.
+        """
+        self._service, self._prompts, self._terms = service, prompts, terms
+        self._request_id, self._arrival = request_id, arrival
+        self._under_way: deque[EnginePooling] = deque()
+        self._num_submitted = self._num_done = 0
+        self._failed = False
+        lease.resize(
+            REQUEST_BYTES
+            + kept_bytes
+            + sum(SEQUENCE_BYTES + len(prompt.token_ids) * PROMPT_TOKEN_BYTES for prompt in prompts)
+            + number_bytes * sum(prompt.num_numbers(service) for prompt in prompts),
+            "This answer",
+        )
+
+    async def submit(self) -> None:
+        """The first prompts; the others follow as these are done."""
+        self._service.in_progress.add(self)
+        for _ in range(min(len(self._prompts), 2 * self._service.engine.limits.max_num_seqs)):
+            if self._num_submitted:
+                await asyncio.sleep(0)
+            self._submit_next()
+
+    async def vectors(self) -> AsyncIterator[Pooled]:
+        """One a prompt, in the prompts' order.
+
+        Raises InvalidRequest, Overloaded or RequestExpired when the engine refuses, EngineDead when it cannot go on,
+        RequestFailed when it gives a prompt up.
+        """
+        try:
+            while self._under_way:
+                pooled = await self._next()
+                if self._num_submitted < len(self._prompts):
+                    self._submit_next()
+                yield pooled
+        except PagedServeError as error:
+            self._failed = True
+            if isinstance(error, RequestFailed):
+                self._service.metrics.ended(FinishReason.ERROR)
+            raise
+
+    def usage(self) -> PoolingUsage:
+        num_tokens = sum(len(prompt.token_ids) for prompt in self._prompts)
+        return PoolingUsage(
+            prompt_tokens=num_tokens, total_tokens=num_tokens, completion_tokens=0, prompt_tokens_details=None
+        )
+
+    def progress(self) -> RequestInProgress:
+        return RequestInProgress(
+            id=self._request_id,
+            status="running" if self._num_done else "waiting",
+            key=self._terms.tenant,
+            frontend=self._service.index,
+            age_s=round(time.monotonic() - self._arrival, 3),
+            priority=self._terms.priority,
+            prompt_tokens=sum(len(prompt.token_ids) for prompt in self._prompts),
+            output_tokens=0,
+            num_choices=len(self._prompts),
+            num_unfinished=len(self._prompts) - self._num_done,
+        )
+
+    def close(self) -> None:
+        """Abort what has not ended; harmless when all has."""
+        self._service.in_progress.discard(self)
+        for request in self._under_way:
+            request.abort()
+        if self._under_way and not self._failed:  # its client has gone
+            self._service.metrics.ended(FinishReason.ABORT, len(self._under_way))
+        self._under_way.clear()
+
+    def _submit_next(self) -> None:
+        prompt = self._prompts[self._num_submitted]
+        self._service.metrics.submitted(len(prompt.token_ids), 1, None)
+        self._num_submitted += 1
+        self._under_way.append(self._pool(prompt))
+
+    def _pool(self, prompt: PoolingPrompt) -> EnginePooling:
+        terms = self._terms
+        return self._service.engine.pool(
+            prompt.token_ids,
+            prompt.params,
+            priority=terms.priority,
+            cache_salt=terms.cache_salt,
+            tenant=terms.tenant,
+            weight=terms.weight,
+            timeout_s=self._time_left(),
+        )
+
+    async def _next(self) -> Pooled:
+        """The vector of the prompt that was submitted first. An engine that is full for a while is asked again, once
+        it has computed others of this request."""
+        while True:
+            request = self._under_way[0]
+            try:
+                pooled = await request
+            except Overloaded as full:
+                if full.draining or not self._num_done:
+                    raise
+                await asyncio.sleep(min(max(full.retry_after_s, MIN_RETRY_S), MAX_RETRY_S))
+                self._under_way[0] = self._pool(self._prompts[self._num_done])
+                continue
+            self._under_way.popleft()
+            self._num_done += 1
+            seconds = time.monotonic() - self._arrival
+            self._service.metrics.finished(FinishReason.STOP, 0, seconds, seconds, request.answer.times)
+            return pooled
+
+    def _time_left(self) -> float:
+        """Of the request's own limit, which counts from its arrival; 0: it has none. Raises RequestExpired."""
+        timeout_s = self._terms.timeout_s
+        left = timeout_s - (time.monotonic() - self._arrival)
+        if timeout_s and left <= 0:
+            raise RequestExpired(f"timeout={timeout_s:g}: not all of its vectors came in that time; raise timeout")
+        return left if timeout_s else 0.0

@@ -1,0 +1,1 @@
+"""The routes that answer with vectors and what is made of them."""

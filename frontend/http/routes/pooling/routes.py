@@ -1,0 +1,98 @@
+"""The table of the routes that pool, as part of the table of all."""
+
+from ...exchange.exchange import Exchange
+from ...openai.pooling import answers, schemas
+from ...openai.pooling.endpoints import CLASSIFICATION, COHERE_EMBED, EMBEDDINGS, POOLING, RERANK, SCORE
+from ...service import Service
+from ..generate import create_answer
+from ..route_spec import Handler, Kinds, RouteSpec, Tasks
+
+
+async def create_embeddings(service: Service, exchange: Exchange) -> None:
+    """A vector for each input."""
+    await create_answer(service, exchange, EMBEDDINGS)
+
+
+async def create_pooling(service: Service, exchange: Exchange) -> None:
+    """What the model's pooling makes of each input, by its task."""
+    await create_answer(service, exchange, POOLING)
+
+
+async def classify(service: Service, exchange: Exchange) -> None:
+    """How likely each class is, for each input."""
+    await create_answer(service, exchange, CLASSIFICATION)
+
+
+async def score(service: Service, exchange: Exchange) -> None:
+    """How well each second text goes with the first."""
+    await create_answer(service, exchange, SCORE)
+
+
+async def rerank(service: Service, exchange: Exchange) -> None:
+    """Documents by how well they answer a query."""
+    await create_answer(service, exchange, RERANK)
+
+
+async def embed_texts(service: Service, exchange: Exchange) -> None:
+    """A vector for each text, in Cohere's terms."""
+    await create_answer(service, exchange, COHERE_EMBED)
+
+
+def _pooling(path: str, handler: Handler, summary: str, body: Kinds, answer: Kinds, tasks: Tasks) -> RouteSpec:
+    """A route whose answers come whole, and are made once if the request has a key."""
+    return RouteSpec(
+        "POST",
+        path,
+        handler,
+        summary,
+        body,
+        answer,
+        headers=("Idempotency-Key",),
+        statuses=(409, 410, 422),
+        tasks=tasks,
+    )
+
+
+_SCORING: Tasks = ("embed", "classify")
+_SCORE, _RANKING = (schemas.ScoreRequest,), (schemas.RerankRequest,)
+_RANK = "Sort documents by how well they answer a query"
+
+POOLING_ROUTES = (
+    _pooling(
+        "/v1/embeddings",
+        create_embeddings,
+        "Texts to vectors",
+        (schemas.EmbeddingRequest,),
+        (answers.Embeddings,),
+        ("embed",),
+    ),
+    _pooling(
+        "/v2/embed",
+        embed_texts,
+        "Texts to vectors, for Cohere's clients",
+        (schemas.CohereEmbedRequest,),
+        (answers.CohereEmbeddings,),
+        ("embed",),
+    ),
+    _pooling(
+        "/pooling",
+        create_pooling,
+        "Texts to vectors, one each or one a token, by task",
+        (schemas.PoolingRequest,),
+        (answers.PooledList,),
+        ("embed", "classify", "token_embed", "token_classify"),
+    ),
+    _pooling(
+        "/classify",
+        classify,
+        "Texts to classes",
+        (schemas.ClassificationRequest,),
+        (answers.Classifications,),
+        ("classify",),
+    ),
+    _pooling("/score", score, "Scores of pairs of texts", _SCORE, (answers.Scores,), _SCORING),
+    _pooling("/v1/score", score, "Scores of pairs of texts", _SCORE, (answers.Scores,), _SCORING),
+    _pooling("/rerank", rerank, _RANK, _RANKING, (answers.Ranking,), _SCORING),
+    _pooling("/v1/rerank", rerank, f"{_RANK}, as Jina has it", _RANKING, (answers.Ranking,), _SCORING),
+    _pooling("/v2/rerank", rerank, f"{_RANK}, as Cohere has it", _RANKING, (answers.Ranking,), _SCORING),
+)

@@ -1,0 +1,21 @@
+"""How alike two embeddings are, to the same bits on every machine."""
+
+import math
+from operator import mul
+
+
+def numbers(values: bytes) -> "memoryview[float]":
+    """Little-endian float32, as a vector's message has them."""
+    return memoryview(values).cast("f")
+
+
+def dot(a: "memoryview[float]", b: "memoryview[float]") -> float:
+    """Rounded once: a product of two float32 is exact in a double, and fsum adds doubles exactly."""
+    return math.fsum(map(mul, a, b))
+
+
+def cosine(a: bytes, b: bytes) -> float:
+    """Of two embeddings of equal size, -1 to 1; 0 where one is zero."""
+    first, second = numbers(a), numbers(b)
+    norms = dot(first, first) * dot(second, second)
+    return max(-1.0, min(1.0, dot(first, second) / math.sqrt(norms))) if norms > 0 else 0.0

@@ -1,0 +1,362 @@
+"""Vectors over HTTP: embeddings, poolings and classes, in every spelling of an input."""
+
+import json
+
+import pytest
+
+from paged_serve.protocol.errors import EngineDead, InvalidRequest, Overloaded, RequestExpired, RequestFailed
+
+from ..http_server import Server
+from .pooling_server import CLASSIFIES, EMBEDS, bert_folder, decoded, numbers, pooling_server
+
+E, P, C = "/v1/embeddings", "/pooling", "/classify"
+
+
+def sent(server: Server) -> list[str]:
+    return [server.tokenizer.decode(each.prompt_token_ids, skip_special_tokens=False) for each in server.engine.pooled]
+
+
+def test_an_embedding_has_the_openai_shape(folder):
+    server = pooling_server(folder)
+    answer = server.good(E, {"input": "abc", "model": "tiny", "user": "u", "request_id": "r"})
+    ids = server.tokenizer.encode("abc")
+    assert answer == {
+        "id": "embd-r",
+        "object": "list",
+        "created": answer["created"],
+        "model": "tiny",
+        "data": [{"index": 0, "object": "embedding", "embedding": numbers(server, ids)}],
+        "usage": {"prompt_tokens": 3, "total_tokens": 3, "completion_tokens": 0, "prompt_tokens_details": None},
+    }
+
+
+@pytest.mark.parametrize("kind", [str, list])
+@pytest.mark.parametrize("count", [1, 3, 40])
+def test_many_inputs_are_answered_in_their_order_and_each_as_alone(folder, kind, count):
+    server = pooling_server(folder)
+    texts = [chr(97 + i % 26) * (1 + i % 7) for i in range(count)]
+    inputs = texts if kind is str else [server.tokenizer.encode(text) for text in texts]
+    data = server.good(E, {"input": inputs})["data"]
+    assert [each["index"] for each in data] == [*range(count)]
+    assert [each["embedding"] for each in data] == [numbers(server, server.tokenizer.encode(text)) for text in texts]
+    alone = [server.good(E, {"input": each})["data"][0]["embedding"] for each in inputs]
+    assert [each["embedding"] for each in data] == alone
+
+
+def test_base64_has_the_same_numbers(folder):
+    server = pooling_server(folder)
+    plain = server.good(E, {"input": ["abc", "de"], "encoding_format": "float"})["data"]
+    packed = server.good(
+        E, {"input": ["abc", "de"], "encoding_format": "base64", "embed_dtype": "float32", "endianness": "little"}
+    )["data"]
+    assert [decoded(each["embedding"]) for each in packed] == [each["embedding"] for each in plain]
+
+
+def test_fields_reach_the_engine(folder):
+    server = pooling_server(folder)
+    body = {"input": "abc", "dimensions": 3, "use_activation": False, "priority": 2, "cache_salt": "s", "timeout": 9}
+    (one,) = server.good(E, body | {"skip_reading_prefix_cache": True})["data"]
+    assert one["embedding"] == numbers(server, server.tokenizer.encode("abc"), dimensions=3, use_activation=False)
+    (asked,) = server.engine.pooled
+    assert asked.params.skip_reading_prefix_cache
+    assert (asked.terms["priority"], asked.terms["cache_salt"]) == (2, "s")
+    assert 8 < asked.terms["timeout_s"] <= 9
+    server.good(E, {"input": "a"})
+    assert server.engine.pooled[-1].terms["timeout_s"] == 0.0
+
+
+def test_a_conversation_is_embedded_as_the_template_writes_it(folder):
+    server = pooling_server(folder)
+    messages = [{"role": "user", "content": "hi"}]
+    server.good(E, {"messages": messages})
+    server.good(E, {"messages": messages, "add_generation_prompt": True, "chat_template_kwargs": {"shout": True}})
+    server.good(E, {"messages": messages * 9, "truncate_prompt_tokens": 9})
+    assert sent(server) == ["<user>hi", "<user>hi!<assistant>", "<user>hi<"]
+
+
+def test_a_prompt_may_be_as_long_as_the_context(folder):
+    server = pooling_server(folder)
+    server.good(E, {"input": ["a" * 64, "b"]})
+    for given in ("a" * 65, ["b", "a" * 65], [[1], [2] * 65], [3] * 65):
+        error = server.ask("POST", E, {"input": given}).json()["error"]
+        assert (error["code"], error["param"]) == (400, "input")
+        place = "input[1]" if len(given) == 2 else "input"
+        assert error["message"] == (
+            f"This model takes 64 tokens; {place} has 65. Shorten it, or have its first 64 used with "
+            "truncate_prompt_tokens: -1"
+        )
+    error = server.ask("POST", E, {"messages": [{"role": "user", "content": "a" * 60}]}).json()["error"]
+    assert error["message"].startswith("This model takes 64 tokens; messages has 66.")
+
+
+@pytest.mark.parametrize(
+    ("fields", "kept"),
+    [
+        ({"truncate_prompt_tokens": 5}, "abcde"),
+        ({"truncate_prompt_tokens": 5, "truncation_side": "right"}, "abcde"),
+        ({"truncate_prompt_tokens": 5, "truncation_side": "left"}, "VWXYZ"),
+        ({"truncate_prompt_tokens": 64}, None),
+        ({"truncate_prompt_tokens": -1}, None),
+    ],
+)
+def test_what_is_longer_is_cut_on_request(folder, fields, kept):
+    server = pooling_server(folder)
+    text = "abcdefghijklmnopqrstuvwxyz" * 3 + "VWXYZ"
+    for given in (text, server.tokenizer.encode(text)):
+        server.good(E, {"input": given} | fields)
+    assert sent(server) == [kept or text[:64]] * 2
+
+
+def test_special_tokens_around_a_text_stay_when_it_is_cut(folder, tmp_path):
+    server = pooling_server(bert_folder(folder, tmp_path))
+    for fields in (
+        {},
+        {"truncate_prompt_tokens": 5},
+        {"truncate_prompt_tokens": 5, "truncation_side": "left"},
+        {"add_special_tokens": False},
+        {"truncate_prompt_tokens": 2, "add_special_tokens": False},
+    ):
+        server.good(E, {"input": "abcdef"} | fields)
+    assert sent(server) == ["[CLS]abcdef[SEP]", "[CLS]abc[SEP]", "[CLS]def[SEP]", "abcdef", "ab"]
+
+
+def test_sentence_transformers_files_are_followed(folder, tmp_path):
+    prompts = {"query": "Q: ", "document": "D: "}
+    bert_folder(
+        folder,
+        tmp_path,
+        config_sentence_transformers={"prompts": prompts, "default_prompt_name": "document"},
+        sentence_bert_config={"max_seq_length": 12, "do_lower_case": False},
+        config={"matryoshka_dimensions": [4, 8]},
+    )
+    server = pooling_server(tmp_path)
+    for fields in ({}, {"prompt_name": "query"}, {"prompt_name": ""}, {"truncate_prompt_tokens": -1}):
+        server.good(E, {"input": "abcdefghijk" if "truncate_prompt_tokens" in fields else "abc"} | fields)
+    server.good(E, {"input": server.tokenizer.encode("xyz"), "dimensions": 4})
+    assert sent(server) == [
+        *("[CLS]D: abc[SEP]", "[CLS]Q: abc[SEP]", "[CLS]abc[SEP]", "[CLS]D: abcdefg[SEP]", "[CLS]xyz[SEP]")
+    ]
+    for fields, says in (
+        ({"prompt_name": "other"}, "prompt_name is 'other'; this model has document, query"),
+        ({"input": "abcdefghijk"}, "This model takes 12 tokens; input has 16."),
+        ({"dimensions": 5}, "dimensions is 5; this model was trained for 4, 8 (matryoshka_dimensions)"),
+        ({"dimensions": 9}, "dimensions is 9; this model's embeddings have 8"),
+    ):
+        assert says in server.ask("POST", E, {"input": "abc"} | fields).json()["error"]["message"]
+
+
+def test_a_pooling_has_what_its_task_gives(folder):
+    server = pooling_server(folder, (*EMBEDS, *CLASSIFIES))
+    ids, width = server.tokenizer.encode("abc"), {"embed": 8, "classify": 3, "token_embed": 8, "token_classify": 3}
+    for task, columns in width.items():
+        expected = numbers(server, ids, task=task)
+        if task.startswith("token_"):
+            expected = [expected[start : start + columns] for start in range(0, len(expected), columns)]
+        answer = server.good(P, {"input": "abc", "task": task})
+        assert answer["data"] == [{"index": 0, "object": "pooling", "data": expected}]
+        packed = server.good(P, {"input": ids, "task": task, "encoding_format": "base64"})["data"][0]["data"]
+        assert decoded(packed) == numbers(server, ids, task=task)
+    assert server.good(P, {"input": "abc"})["data"] == server.good(P, {"input": "abc", "task": "token_embed"})["data"]
+    assert answer["id"].startswith("pool-")
+
+
+def test_a_classification_names_the_likeliest_class(folder, tmp_path):
+    bert_folder(folder, tmp_path, config={"id2label": {"0": "sad", "1": "glad"}})
+    server = pooling_server(tmp_path, CLASSIFIES)
+    answer = server.good(C, {"input": ["abc", "d"]})
+    for one, prompt in zip(answer["data"], server.engine.pooled, strict=True):
+        probs = numbers(server, prompt.prompt_token_ids, task="classify")
+        likeliest = probs.index(max(probs))
+        assert one["probs"] == probs
+        assert (one["num_classes"], one["label"]) == (3, ["sad", "glad", "LABEL_2"][likeliest])
+    assert answer["id"].startswith("classify-")
+    assert server.good(C, {"messages": [{"role": "user", "content": "x"}], "use_activation": False})["data"]
+    assert not server.engine.pooled[-1].params.use_activation
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param", "says"),
+    [
+        (E, {}, "input", "input is required"),
+        (E, {"input": []}, "input", "length >= 1"),
+        (E, {"input": ""}, "input", "input is empty"),
+        (E, {"input": ["a", ""]}, "input", "input[1] is empty"),
+        (E, {"input": [[]]}, "input", "input is empty"),
+        (E, {"input": ["a", 1]}, "input", "mixes texts and tokens"),
+        (E, {"input": [400]}, "input", "token 400; the vocabulary is 0..399"),
+        (E, {"input": [-1]}, "input[0]", "-1"),
+        (E, {"input": 5}, "input", "expected"),
+        (E, {"input": ["a"] * 2049}, "input", "2049 entries; at most 2048"),
+        (E, {"input": "a", "messages": [{"role": "user", "content": "b"}]}, "input", "both input and messages"),
+        (E, {"input": "a", "add_generation_prompt": True}, "add_generation_prompt", "for messages"),
+        (E, {"messages": [{"role": "user", "content": "b"}], "prompt_name": "q"}, "prompt_name", "for input"),
+        (E, {"input": "a", "prompt_name": "q"}, "prompt_name", "this model has no prompts"),
+        (E, {"input": "a", "encoding_format": "int8"}, "encoding_format", "float, base64"),
+        (E, {"input": "a", "embed_dtype": "float16"}, "embed_dtype", "float32"),
+        (E, {"input": "a", "endianness": "big"}, "endianness", "native, little"),
+        (E, {"input": "a", "dimensions": 0}, "dimensions", ">= 1"),
+        (E, {"input": "a", "truncate_prompt_tokens": 65}, "truncate_prompt_tokens", "it can be 1 to 64"),
+        (E, {"input": "a", "truncate_prompt_tokens": 0}, "truncate_prompt_tokens", "it can be 1 to 64"),
+        (E, {"input": "a", "truncation_side": "left"}, "truncation_side", "needs truncate_prompt_tokens"),
+        (E, {"input": "a", "stream": True}, "stream", "this answer comes whole"),
+        (E, {"input": "a", "normalize": True}, "normalize", "use use_activation"),
+        (E, {"input": "a", "n": 2}, "n", "not a known field"),
+        (E, {"input": "a", "max_tokens": 2}, "max_tokens", "not a known field"),
+        (E, {"input": "a" * 600_000, "truncate_prompt_tokens": 5}, "input", "at least"),
+        (P, {"input": "a", "task": "classify"}, "task", "task is classify; tiny can be asked for embed, token_embed"),
+        (P, {"input": "a", "task": "rank"}, "task", "expected one of"),
+    ],
+)
+def test_what_is_wrong_is_refused_by_name(folder, path, body, param, says):
+    server = pooling_server(folder)
+    response = server.ask("POST", path, body)
+    error = response.json()["error"]
+    assert (response.status_code, error["param"]) == (400, param), response.text
+    assert says in error["message"]
+    assert not server.engine.pooled
+
+
+def test_harmless_fields_and_nulls_are_taken(folder):
+    server = pooling_server(folder)
+    server.good(E, {"input": "a", "stream": False, "encoding_format": None, "dimensions": None, "user": None})
+
+
+@pytest.mark.parametrize(
+    ("path", "tasks", "says"),
+    [
+        (E, ("generate",), "/v1/embeddings needs a model for embed; tiny is one for generate: use /v1/chat/comp"),
+        (C, EMBEDS, "/classify needs a model for classify; tiny is one for embed, token_embed: use /v1/embeddings, /p"),
+        ("/rerank", ("generate",), "/rerank needs a model for embed or classify; tiny is one for generate"),
+        ("/v1/completions", EMBEDS, "/v1/completions needs a model for generate; tiny is one for embed, token_embed"),
+        ("/v1/chat/completions", CLASSIFIES, "/v1/chat/completions needs a model for generate; tiny is one for class"),
+        ("/v1/chat/completions/batch", EMBEDS, "/v1/chat/completions/batch needs a model for generate"),
+        ("/v1/responses", EMBEDS, "/v1/responses needs a model for generate"),
+        ("/v1/messages", EMBEDS, "/v1/messages needs a model for generate"),
+        ("/inference/v1/generate", EMBEDS, "/inference/v1/generate needs a model for generate"),
+        ("/invocations", EMBEDS, "/invocations needs a model for generate"),
+    ],
+)
+def test_a_model_is_asked_only_for_what_it_can(folder, path, tasks, says):
+    server = pooling_server(folder, tasks)
+    response = server.ask("POST", path, {"whatever": 1}, **{"Idempotency-Key": "k" * 16})
+    assert response.status_code == 400
+    assert response.json()["error"]["message"].startswith(says)
+
+
+def test_a_model_that_does_both_is_asked_for_both(folder):
+    server = pooling_server(folder, ("generate", "embed"))
+    assert server.complete()["choices"][0]["text"] == "hello"
+    assert server.good(E, {"input": "abc"})["data"]
+
+
+@pytest.mark.parametrize(
+    ("refusal", "status"),
+    [
+        (InvalidRequest("no", "input"), 400),
+        (Overloaded("full", 3.0), 429),
+        (Overloaded("ends", 3.0, draining=True), 503),
+        (RequestExpired("late"), 504),
+        (RequestFailed("kills"), 500),
+        (EngineDead("gone"), 500),
+    ],
+)
+def test_a_refusal_has_its_status_and_ends_what_runs(folder, refusal, status):
+    server = pooling_server(folder)
+    server.engine.refusals = [refusal]
+    response = server.ask("POST", E, {"input": ["a", "b", "c"]})
+    assert response.status_code == status
+    assert all(each.aborted for each in server.engine.pooled)
+    assert server.admission.num_active == 0
+
+
+def test_an_engine_that_is_full_for_a_while_is_asked_again_for_what_is_left(folder):
+    server = pooling_server(folder)
+    texts = [chr(97 + i) for i in range(20)]
+    data, asked = [], len(texts)
+    server.engine.pool = _full_in_between(server, Overloaded("full", 0.01))
+    data = server.good(E, {"input": texts})["data"]
+    assert [each["embedding"] for each in data] == [numbers(server, server.tokenizer.encode(text)) for text in texts]
+    assert len(server.engine.pooled) == asked + 1
+
+
+def _full_in_between(server: Server, full: Overloaded):
+    pool = server.engine.pool
+
+    def asked(*args: object, **terms: object):
+        request = pool(*args, **terms)
+        request.refusals = [full] if len(server.engine.pooled) == 12 else []
+        return request
+
+    return asked
+
+
+def test_few_prompts_of_one_request_are_under_way_at_once(folder):
+    server = pooling_server(folder)
+    most, num_asked, pool = 2 * server.engine.limits.max_num_seqs, [], server.engine.pool
+
+    def asked(*args: object, **terms: object):
+        num_asked.append(sum(each.answer.times is None for each in server.engine.pooled))
+        return pool(*args, **terms)
+
+    server.engine.pool = asked
+    server.good(E, {"input": ["a"] * 100})
+    assert max(num_asked) == most - 1
+    assert len(num_asked) == 100
+
+
+def test_a_key_makes_it_once(folder):
+    server = pooling_server(folder)
+    key = {"Idempotency-Key": "k" * 16}
+    first, second = (server.ask("POST", E, {"input": "abc"}, **key) for _ in range(2))
+    assert first.content == second.content
+    assert first.json()["data"]
+    assert len(server.engine.pooled) == 1
+    other = server.ask("POST", E, {"input": "abd"}, **key)
+    assert other.status_code == 422
+
+
+def test_request_ids_logs_and_metrics_are_as_everywhere(folder, caplog):
+    server = pooling_server(folder)
+    with caplog.at_level("INFO", "http.access"):
+        response = server.ask("POST", E, {"input": ["abc", "d"]}, **{"X-Request-Id": "mine"})
+    assert response.headers["x-request-id"] == "mine"
+    assert response.json()["id"] == "embd-mine"
+    assert "path=/v1/embeddings status=200" in caplog.text
+    metrics = server.metrics()
+    assert 'paged:request_prompt_tokens_sum{engine="0",frontend="0",model_name="tiny"} 4.0' in metrics
+    ended = 'engine="0",finished_reason="stop",frontend="0",model_name="tiny"'
+    assert f"paged:request_success_total{{{ended}}} 2.0" in metrics
+
+
+def test_each_key_has_prefixes_of_its_own(folder):
+    server = pooling_server(folder, api_keys=("key-of-one", "key-of-another"))
+    for key in ("key-of-one", "key-of-another"):
+        assert server.ask("POST", E, {"input": "abc"}, Authorization=f"Bearer {key}").status_code == 200
+    first, second = (each.terms for each in server.engine.pooled)
+    assert first["tenant"] != second["tenant"]
+    assert first["cache_salt"] != second["cache_salt"]
+    assert server.ask("POST", E, {"input": "abc"}).status_code == 401
+
+
+def test_a_proxys_prefix_is_left_out(folder):
+    server = pooling_server(folder, root_path="/api")
+    assert server.ask("POST", "/api/v1/embeddings", {"input": "abc"}).status_code == 200
+
+
+def test_an_answer_that_never_fits_is_refused_with_the_remedy(folder):
+    server = pooling_server(folder, ("token_embed",), max_buffered_bytes=8 << 20)
+    body = {"input": ["a" * 64] * 150}
+    response = server.ask("POST", P, body)
+    assert response.status_code == 400
+    assert "Ask for less at a time" in response.json()["error"]["message"]
+    assert not server.engine.pooled
+    assert server.ask("POST", P, {"input": ["a" * 64] * 20}).status_code == 200
+
+
+def test_the_openapi_document_has_the_bodies(folder):
+    document = json.loads(pooling_server(folder).ask("GET", "/openapi.json").content)
+    post = document["paths"][E]["post"]
+    assert post["requestBody"]["content"]["application/json"]["schema"] == {
+        "$ref": "#/components/schemas/EmbeddingRequest"
+    }
+    assert "dimensions" in document["components"]["schemas"]["EmbeddingRequest"]["properties"]

@@ -1,0 +1,226 @@
+"""Scores, ranks and Cohere's embeddings: by embeddings that are alike, or by a model that reads pairs."""
+
+import math
+
+import pytest
+
+from ..http_server import Server
+from .pooling_server import CLASSIFIES, bert_folder, numbers, pooling_server
+
+S, R = "/score", "/rerank"
+TEXTS = ["Paris is in France.", "A cat.", "Paris", "Berlin is in Germany"]
+
+
+def cosine(a: list[float], b: list[float]) -> float:
+    norms = math.fsum(x * x for x in a) * math.fsum(x * x for x in b)
+    return math.fsum(x * y for x, y in zip(a, b, strict=True)) / math.sqrt(norms)
+
+
+def vector(server: Server, text: str) -> list[float]:
+    return numbers(server, server.tokenizer.encode(text))
+
+
+def pair(server: Server, query: str, document: str) -> tuple[list[int], int]:
+    """(tokens, where the second text begins) as BERT has it."""
+    encode, special = server.tokenizer.encode, server.tokenizer.token_id
+    first, second = ([*encode(text, add_special_tokens=False)] for text in (query, document))
+    head = [special("[CLS]"), *first, special("[SEP]")]
+    return [*head, *second, special("[SEP]")], len(head)
+
+
+@pytest.fixture
+def reader(folder, tmp_path) -> Server:
+    """Of a cross-encoder."""
+    return pooling_server(bert_folder(folder, tmp_path / "tiny"), CLASSIFIES, num_labels=1)
+
+
+@pytest.mark.parametrize("path", [S, "/v1/score"])
+@pytest.mark.parametrize(
+    "names", [("text_1", "text_2"), ("queries", "documents"), ("queries", "items"), ("data_1", "data_2")]
+)
+def test_embeddings_are_compared(folder, path, names):
+    server = pooling_server(folder)
+    answer = server.good(path, {names[0]: TEXTS[0], names[1]: TEXTS, "request_id": "r"})
+    first = vector(server, TEXTS[0])
+    assert answer["data"] == [
+        {"index": index, "object": "score", "score": cosine(first, vector(server, text))}
+        for index, text in enumerate(TEXTS)
+    ]
+    assert answer["data"][0]["score"] == 1.0
+    assert (answer["id"], answer["object"], answer["model"]) == ("score-r", "list", "tiny")
+    assert answer["usage"]["prompt_tokens"] == len(TEXTS[0]) + sum(map(len, TEXTS))
+
+
+def test_equal_numbers_of_texts_are_compared_one_to_one(folder):
+    server = pooling_server(folder)
+    data = server.good(S, {"text_1": TEXTS, "text_2": TEXTS[::-1]})["data"]
+    both = zip(TEXTS, TEXTS[::-1], strict=True)
+    assert [each["score"] for each in data] == [cosine(vector(server, a), vector(server, b)) for a, b in both]
+
+
+def test_a_cross_encoder_reads_pairs(reader):
+    data = reader.good(S, {"text_1": "where", "text_2": TEXTS})["data"]
+    for one, asked, text in zip(data, reader.engine.pooled, TEXTS, strict=True):
+        ids, begins = pair(reader, "where", text)
+        assert (asked.prompt_token_ids, asked.params.second_text) == (ids, begins)
+        assert [one["score"]] == numbers(reader, ids, task="classify", second_text=begins)
+    alone = [reader.good(S, {"text_1": "where", "text_2": text})["data"][0]["score"] for text in TEXTS]
+    assert [one["score"] for one in data] == alone
+    reader.good(S, {"text_1": TEXTS, "text_2": TEXTS, "use_activation": False})
+    assert [each.prompt_token_ids for each in reader.engine.pooled[-4:]] == [pair(reader, a, a)[0] for a in TEXTS]
+    assert not reader.engine.pooled[-1].params.use_activation
+
+
+def test_the_second_text_is_marked_only_where_the_model_has_types(folder, tmp_path):
+    server = pooling_server(bert_folder(folder, tmp_path, config={"type_vocab_size": 1}), CLASSIFIES, num_labels=1)
+    server.good(S, {"text_1": "a", "text_2": "b"})
+    assert server.engine.pooled[0].params.second_text is None
+
+
+@pytest.mark.parametrize(
+    ("kept", "query", "document"),
+    [(-1, "q" * 30, "d" * 31), (10, "q" * 3, "d" * 4), (20, "q" * 8, "d" * 9), (3, "", ""), (12, "qqqq", "ddddd")],
+)
+def test_a_pair_that_is_too_long_loses_of_its_longer_text(reader, kept, query, document):
+    reader.good(S, {"text_1": "q" * 60, "text_2": "d" * 60, "truncate_prompt_tokens": kept})
+    assert reader.engine.pooled[0].prompt_token_ids == pair(reader, query, document)[0]
+    assert len(reader.engine.pooled[0].prompt_token_ids) == (64 if kept == -1 else kept)
+
+
+def test_of_a_pair_only_the_longer_text_is_cut_if_that_is_enough(reader):
+    reader.good(S, {"text_1": "qqq", "text_2": "d" * 60, "truncate_prompt_tokens": 20})
+    reader.good(S, {"text_1": "q" * 60, "text_2": "dd", "truncate_prompt_tokens": 20, "truncation_side": "left"})
+    assert [each.prompt_token_ids for each in reader.engine.pooled] == [
+        pair(reader, "qqq", "d" * 14)[0],
+        pair(reader, "q" * 15, "dd")[0],
+    ]
+    error = reader.ask("POST", S, {"text_1": "qqq", "text_2": ["a", "d" * 60]}).json()["error"]
+    assert (error["code"], error["param"]) == (400, "text_2")
+    assert "This model takes 64 tokens; text_2 has 66." in error["message"]
+
+
+@pytest.mark.parametrize("path", [R, "/v1/rerank", "/v2/rerank"])
+def test_documents_are_sorted_by_their_scores_and_equal_ones_as_they_came(folder, path):
+    server = pooling_server(folder)
+    documents = [TEXTS[1], TEXTS[3], {"text": TEXTS[0]}, TEXTS[2], TEXTS[1], TEXTS[0]]
+    answer = server.good(path, {"query": TEXTS[0], "documents": documents, "request_id": "r"})
+    texts = [each if isinstance(each, str) else each["text"] for each in documents]
+    scores = [cosine(vector(server, TEXTS[0]), vector(server, text)) for text in texts]
+    order = sorted(range(6), key=lambda index: (-scores[index], index))
+    assert order[:2] == [2, 5]
+    assert answer["results"] == [
+        {"index": index, "relevance_score": scores[index], "document": {"text": texts[index]}} for index in order
+    ]
+    assert (answer["id"], answer["model"]) == ("rerank-r", "tiny")
+    few = server.good(path, {"query": TEXTS[0], "documents": documents, "top_n": 2, "return_documents": False})
+    assert few["results"] == [{"index": index, "relevance_score": scores[index]} for index in order[:2]]
+    for top_n in (0, None, 100):
+        body = {"query": TEXTS[0], "documents": documents, "top_n": top_n}
+        assert server.good(path, body)["results"] == answer["results"]
+
+
+JINA = {  # from the example of Jina's reranker API
+    "model": "tiny",
+    "query": "organic skincare",
+    "top_n": 3,
+    "documents": ["Bio-Hautpflege", "neue Make-up-Trends", "cuidado de la piel", "new makeup trends"],
+    "return_documents": False,
+}
+COHERE = {  # from the example of Cohere's API, versions 1 and 2
+    "model": "tiny",
+    "query": "What is the capital of the USA?",
+    "top_n": 3,
+    "documents": ["Carson City", "Saipan is the capital", "Washington, D.C.", "Capital punishment"],
+    "max_tokens_per_doc": 9,
+}
+
+
+@pytest.mark.parametrize(("path", "body"), [("/v1/rerank", JINA), ("/v1/rerank", COHERE), ("/v2/rerank", COHERE)])
+def test_bodies_of_jina_and_cohere_are_taken(reader, path, body):
+    answer = reader.good(path, body)
+    assert len(answer["results"]) == 3
+    assert {each["index"] for each in answer["results"]} <= set(range(4))
+    scores = [each["relevance_score"] for each in answer["results"]]
+    assert scores == sorted(scores, reverse=True)
+    documents = [text[: body.get("max_tokens_per_doc")] for text in body["documents"]]
+    assert [each.prompt_token_ids for each in reader.engine.pooled] == [
+        pair(reader, body["query"], text)[0] for text in documents
+    ]
+
+
+def test_coheres_embeddings_have_its_shape(folder, tmp_path):
+    prompts = {"prompts": {"query": "Q:", "passage": "P:"}}
+    server = pooling_server(bert_folder(folder, tmp_path, config_sentence_transformers=prompts))
+    body = {"texts": ["abc", "de"], "input_type": "search_document"}
+    answer = server.good("/v2/embed", body | {"embedding_types": ["float", "base64"], "output_dimension": 4})
+    expected = [numbers(server, server.tokenizer.encode(f"P:{text}"), dimensions=4) for text in ("abc", "de")]
+    assert answer["embeddings"]["float"] == expected
+    assert len(answer["embeddings"]["base64"]) == 2
+    assert (answer["texts"], answer["response_type"]) == (["abc", "de"], "embeddings_by_type")
+    assert answer["meta"] == {"api_version": {"version": "2"}, "billed_units": {"input_tokens": 13}}
+    for fields, kept in (
+        ({"input_type": "search_query"}, "[CLS]Q:" + "a" * 60 + "[SEP]"),
+        ({"input_type": "clustering", "max_tokens": 5}, "[CLS]aaa[SEP]"),
+        ({"truncate": "START", "texts": ["a" * 70 + "b"]}, "[CLS]" + "a" * 61 + "b[SEP]"),
+    ):
+        assert [*server.good("/v2/embed", {"texts": ["a" * 70]} | fields)["embeddings"]] == ["float"]
+        assert server.tokenizer.decode(server.engine.pooled[-1].prompt_token_ids, skip_special_tokens=False) == kept
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param", "says"),
+    [
+        (S, {}, "text_1", "give one pair of fields"),
+        (S, {"text_1": "a"}, "text_1", "give one pair of fields"),
+        (S, {"text_1": "a", "documents": "b"}, "text_1", "give one pair of fields"),
+        (S, {"text_1": "a", "text_2": "b", "queries": "c"}, "text_1", "give one pair of fields"),
+        (S, {"text_1": ["a", "b"], "text_2": ["a", "b", "c"]}, "text_1", "text_1 has 2 texts and text_2 3"),
+        (S, {"text_1": ["a", "b"], "text_2": "a"}, "text_1", "text_1 has 2 texts and text_2 1"),
+        (S, {"text_1": "a", "text_2": []}, "text_2", "length >= 1"),
+        (S, {"text_1": "a", "text_2": ["a"] * 2049}, "text_2", "length <= 2048"),
+        (S, {"text_1": "a", "text_2": [1]}, "text_2[0]", "expected str"),
+        (S, {"text_1": "a", "text_2": ["", "b"]}, "text_2", "text_2[0] is empty"),
+        (S, {"text_1": "a", "text_2": "b", "stream": True}, "stream", "this answer comes whole"),
+        (R, {"query": "a"}, "documents", "documents is required"),
+        (R, {"documents": ["a"]}, "query", "query is required"),
+        (R, {"query": "a", "documents": []}, "documents", "length >= 1"),
+        (R, {"query": "a", "documents": [{"title": "b"}]}, "documents[0].title", "not a known field"),
+        (R, {"query": "a", "documents": ["b"], "top_n": -1}, "top_n", ">= 0"),
+        (R, {"query": "a", "documents": ["b"], "rank_fields": ["x"]}, "rank_fields", "a document is a text"),
+        (
+            R,
+            {"query": "a", "documents": ["b"], "max_chunks_per_doc": 1},
+            "max_chunks_per_doc",
+            "use max_tokens_per_doc",
+        ),
+        (R, {"query": "a", "documents": ["b"], "activation": True}, "activation", "use use_activation"),
+        ("/v2/embed", {"texts": []}, "texts", "length >= 1"),
+        ("/v2/embed", {"texts": ["a"], "embedding_types": ["int8"]}, "embedding_types[0]", "float, base64"),
+        ("/v2/embed", {"texts": ["a"], "input_type": "image"}, "input_type", "search_query"),
+        ("/v2/embed", {"texts": ["a" * 65], "truncate": "NONE"}, "texts", "This model takes 64 tokens; texts has 65"),
+        ("/v2/embed", {"texts": ["a"], "output_dimension": 9}, "output_dimension", "output_dimension is 9"),
+        ("/v2/embed", {"texts": ["a"], "truncate_prompt_tokens": 3}, "truncate", "as truncate says"),
+        ("/v2/embed", {"texts": ["a"], "images": ["x"]}, "images", "not a known field"),
+    ],
+)
+def test_what_is_wrong_is_refused_by_name(folder, path, body, param, says):
+    server = pooling_server(folder)
+    response = server.ask("POST", path, body)
+    error = response.json()["error"]
+    assert (response.status_code, error["param"]) == (400, param), response.text
+    assert says in error["message"]
+    assert not server.engine.pooled
+
+
+def test_a_model_of_several_classes_gives_no_score(folder):
+    error = pooling_server(folder, CLASSIFIES).ask("POST", S, {"text_1": "a", "text_2": "b"}).json()["error"]
+    assert error["message"] == (
+        "tiny tells 3 classes apart; a score needs a model of one class, or of embeddings: use /classify."
+    )
+
+
+def test_a_key_makes_a_ranking_once(reader):
+    key = {"Idempotency-Key": "k" * 16}
+    first, second = (reader.ask("POST", R, {"query": "a", "documents": TEXTS}, **key) for _ in range(2))
+    assert first.content == second.content
+    assert len(reader.engine.pooled) == len(TEXTS)
