@@ -48,8 +48,8 @@ class Rank:
         model: Model,
         pool: Pool | None,
         grammars: Grammars | None,
-        platform: Platform | None,
         load_s: float,
+        platform: Platform | None = None,
     ):
         self._config = config
         self._group = group
@@ -78,7 +78,7 @@ class Rank:
         if model.quantization:
             log.info("quantized %s", " ".join(f'{name}="{value}"' for name, value in model.quantization.items()))
         grammars = _grammars(config, folder, model, cpus) if index == 0 else None  # rank 0 samples for all
-        return cls(config, group, model, pool, grammars, platform, time.monotonic() - started)
+        return cls(config, group, model, pool, grammars, time.monotonic() - started, platform)
 
     def load_kernels(self, on_progress: Callable[[int, int], None]) -> None:
         """Have ready what is compiled for this model; `on_progress(loaded, of)` after each kernel."""
