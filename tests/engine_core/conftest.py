@@ -18,6 +18,7 @@ from paged_serve.protocol.messages.engine_core import (
 )
 from paged_serve.protocol.messages.message import pack_ids, unpack_ids, unpack_int64
 from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
+from paged_serve.protocol.messages.worker import KVGroup
 
 CLIENT = b"client:0"
 EOS = 0
@@ -37,15 +38,17 @@ class Driver:
         eos=(EOS,),
         is_nan=lambda: False,
         epoch=0,
+        windows=(0,),
         **scheduler,
     ):
         self.config = Config(
             cache=CacheConfig(block_size=block_size, enable_prefix_caching=prefix_caching),
             scheduler=SchedulerConfig(**{"pipeline_depth": 1, **scheduler}),
         )
-        self.facts = ModelFacts(num_blocks, max_model_len, vocab_size, frozenset(eos))
+        groups = tuple(map(KVGroup, windows))
+        self.facts = ModelFacts(num_blocks, max_model_len, vocab_size, frozenset(eos), kv_groups=groups)
         self.engine = EngineCore(self.config, self.facts, epoch)
-        self.worker = FakeWorker(num_blocks, block_size, vocab_size, 0, is_nan)
+        self.worker = FakeWorker(num_blocks, block_size, vocab_size, 0, is_nan, windows=windows)
         self.plans = deque()  # sent, not executed
         self.answers = deque()
         self.sent = []  # every plan
