@@ -19,12 +19,8 @@ class KVCache:
         self.groups = groups
         self.num_groups = len(groups)
         self.block_size = groups.block_size  # tokens
+        self.capacity_tokens = groups.capacity_tokens(num_blocks)  # the longest sequence that fits when it is alone
         self.prefix_cache = PrefixCache(self.pool, groups, enable_prefix_caching)
-
-    @property
-    def capacity_tokens(self) -> int:
-        """The longest sequence that fits when it is alone."""
-        return self.groups.capacity_tokens(self.pool.num_blocks)
 
     def admit(self, sequence: Sequence, sibling: Sequence | None, watermark: int) -> bool:
         """Give `sequence` blocks for all its known tokens, sharing what is computed already; all or nothing.

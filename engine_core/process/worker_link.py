@@ -151,10 +151,11 @@ class WorkerLink:
     def facts_for_people(self, engine: EngineCore) -> dict[str, str]:
         """Figures of the group and what the engine makes of it."""
         ranks, block_size = self.group.loaded.values(), engine.kv_cache.block_size
+        blocks_per_group = engine.facts.num_blocks // engine.kv_cache.num_groups
         return {
             "kv_blocks": str(engine.facts.num_blocks),
             "block_size": str(block_size),
-            "kv_tokens": str(engine.facts.num_blocks * block_size),
+            "kv_tokens": str(blocks_per_group * block_size),  # more fit when some lie behind windows
             "max_model_len": str(engine.facts.max_model_len),
             "dtype": self.group.facts.dtype,
             "device": self.group.facts.device,

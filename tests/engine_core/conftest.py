@@ -19,6 +19,7 @@ from paged_serve.protocol.messages.engine_core import (
 )
 from paged_serve.protocol.messages.message import pack_ids, unpack_ids, unpack_int64
 from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
+from paged_serve.protocol.messages.worker import KVGroup
 
 CLIENT = b"client:0"
 EOS = 0
@@ -39,6 +40,7 @@ class Driver:
         is_nan=lambda: False,
         epoch=0,
         pooling=None,
+        windows=(0,),
         **scheduler,
     ):
         self.config = Config(
@@ -46,10 +48,15 @@ class Driver:
             scheduler=SchedulerConfig(**{"pipeline_depth": 1, **scheduler}),
         )
         pooling = PoolingFacts() if pooling is None else pooling
-        self.facts = ModelFacts(num_blocks, max_model_len, vocab_size, frozenset(eos), pooling=pooling)
+        groups = tuple(map(KVGroup, windows))
+        self.facts = ModelFacts(
+            num_blocks, max_model_len, vocab_size, frozenset(eos), pooling=pooling, kv_groups=groups
+        )
         self.engine = EngineCore(self.config, self.facts, epoch)
         whole = pooling.needs_whole_prompt
-        self.worker = FakeWorker(num_blocks, block_size, vocab_size, 0, is_nan, needs_whole_prompt=whole)
+        self.worker = FakeWorker(
+            num_blocks, block_size, vocab_size, 0, is_nan, windows=windows, needs_whole_prompt=whole
+        )
         self.plans = deque()  # sent, not executed
         self.answers = deque()
         self.sent = []  # every plan

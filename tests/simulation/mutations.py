@@ -8,7 +8,7 @@ SCHEDULER, POOL, CACHE = (
     "engine_core/kv/block_pool.py",
     "engine_core/kv/kv_cache.py",
 )
-PREFIX = "engine_core/kv/prefix_cache.py"
+PREFIX, GROUP = "engine_core/kv/prefix_cache.py", "engine_core/kv/kv_group.py"
 ENGINE, OUTBOX, DECODE = (
     "engine_core/engine/engine.py",
     "engine_core/engine/client_outbox.py",
@@ -56,6 +56,32 @@ MUTATIONS = [
         "        pass\n",
         "what is poisoned can still be found",
     ),
+    (GROUP, "position - self.window + 1)", "position - self.window + 2)", "a block in the window is released"),
+    (GROUP, "    if not index:\n", "    if True:\n", "groups share blocks with each other"),
+    (GROUP, "(num_seen - 2) // self.block_size + 2)", "num_seen // self.block_size)", "a chunk has too few blocks"),
+    (PREFIX, "if block == RELEASED:", "if False:", "a prefix with a hole in its window"),
+    (
+        PREFIX,
+        "first = self._groups.first_needed(end * self._block_size)\n                        break",
+        "break",
+        "a shorter prefix has the window of a longer one",
+    ),
+    (PREFIX, "min(end, len(sequence.block_hashes)))", "end + 1)", "a block is found before it is planned"),
+    (
+        PREFIX,
+        "_find_cached(sequence.block_hashes[:limit])",
+        "_find_cached(sequence.block_hashes)",
+        "nothing is left to compute of a prompt that was cached",
+    ),
+    (CACHE, "self.prefix_cache.invalidate_behind(sequence)", "pass", "what is poisoned is found behind the window"),
+    (
+        CACHE,
+        "if sequence.joined_step else sequence.num_scheduled",
+        "if sequence.joined_step else sequence.prefill_len",
+        "what the next chunk reads is released",
+    ),
+    (SCHEDULER, "            due += self.prefilling\n", "", "a chunk has no blocks behind what was reserved"),
+    (SCHEDULER, "            self.kv_cache.release_behind(due)\n", "", "nothing is released behind windows"),
     (CACHE, "if not sequence.num_nans:\n", "if True:\n", "what is poisoned is found again after its release"),
     (
         REQUEST,

@@ -1,0 +1,119 @@
+"""Groups of layers with windows: block math against counting, prefixes against a search of all lengths."""
+
+import random
+from types import SimpleNamespace
+
+import pytest
+
+from paged_serve.engine_core.admission.validation import fitting_model_len
+from paged_serve.engine_core.kv.block_pool import BlockPool
+from paged_serve.engine_core.kv.kv_group import RELEASED, KVGroups, WindowGroup, keys_of
+from paged_serve.engine_core.kv.prefix_cache import PrefixCache
+from paged_serve.engine_core.simulation.scenario import blocks_of_alone
+from paged_serve.protocol.errors import ConfigError
+from paged_serve.protocol.messages.config import CacheConfig, Config, ModelConfig, SchedulerConfig
+from paged_serve.protocol.messages.worker import KVGroup
+
+MISTRAL = (KVGroup(4096),)
+GEMMA_3 = (KVGroup(1024),) * 5 + (KVGroup(),)
+
+
+def config_of(block_size: int, max_chunk: int, max_model_len: int | None = None) -> Config:
+    return Config(
+        model=ModelConfig(model="m", max_model_len=max_model_len),
+        cache=CacheConfig(block_size=block_size),
+        scheduler=SchedulerConfig(max_num_batched_tokens=max_chunk),
+    )
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_window_has_blocks_for_what_a_chunk_sees_and_no_more(seed):
+    rng = random.Random(seed)
+    size, window, chunk = rng.choice((1, 2, 4, 16)), rng.randint(1, 40), rng.randint(1, 40)
+    group = WindowGroup(window, size, chunk)
+    num_held = []
+    for position in range(200):
+        seen = {p // size for p in range(max(0, position - window + 1), position + chunk)}
+        assert group.first_needed(position) == min(seen)
+        assert group.end(position, 10_000) > max(seen)
+        num_held.append(group.end(position, 10_000) - group.first_needed(position))
+        assert group.end(position, max(seen)) == max(seen), "a row has blocks for more tokens than it has"
+        at_most = max(len({p // size for p in range(at, at + window - 1 + chunk)}) for at in range(size))
+        assert num_held[-1] == at_most
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_longest_sequence_that_fits_alone_is_what_counting_says(seed):
+    rng = random.Random(seed)
+    size, chunk = rng.choice((1, 2, 4, 8)), rng.randint(1, 20)
+    kv_groups = tuple(KVGroup(rng.choice((0, 0, 1, 3, 10))) for _ in range(rng.randint(1, 4)))
+    groups = KVGroups.of(kv_groups, size, chunk)
+    for num_blocks in range(40):
+        capacity = groups.capacity_tokens(num_blocks)
+        assert capacity % size == 0
+        assert blocks_of_alone(capacity, kv_groups, config_of(size, chunk)) <= num_blocks
+        longer = blocks_of_alone(capacity + 1, kv_groups, config_of(size, chunk))
+        assert longer > num_blocks or capacity > 10**9, "a longer one fits"
+        assert groups.num_blocks_for(capacity) == blocks_of_alone(
+            min(capacity, 10**4), kv_groups, config_of(size, chunk)
+        )
+
+
+def test_a_mistral_holds_its_window_and_a_gemma_little_more_than_its_full_layers():
+    config = config_of(block_size=16, max_chunk=2048)
+    mistral, gemma = (KVGroups.of(groups, 16, 2048) for groups in (MISTRAL, GEMMA_3))
+    assert mistral.num_blocks_for(1_000_000) == (4096 + 2048) // 16 + 1
+    assert gemma.num_blocks_for(131_072) == 131_072 // 16 + 5 * ((1024 + 2048) // 16 + 1)
+    assert gemma.num_blocks_for(131_072) / (6 * 131_072 / 16) < 0.19, "of what six full groups would hold"
+    assert fitting_model_len(config, 400, 1_000_000, MISTRAL) == 1_000_000
+    assert fitting_model_len(config, 1000, 131_072, GEMMA_3) == 1000 // 6 * 16, "it ends within window and chunk"
+    assert fitting_model_len(config, 8192 + 965, 200_000, GEMMA_3) == 131_072
+
+
+def test_a_context_that_does_not_fit_is_refused_with_the_blocks_of_all_groups():
+    config = config_of(block_size=16, max_chunk=2048, max_model_len=131_072)
+    with pytest.raises(ConfigError, match=r"needs 9157 KV blocks of 16 tokens; there are 9156.*to 131056.*batched"):
+        fitting_model_len(config, 9156, 131_072, GEMMA_3)
+    assert fitting_model_len(config, 9157, 131_072, GEMMA_3) == 131_072
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_the_prefix_found_is_the_longest_that_every_group_has(seed):
+    """Each group has a random part of the blocks; every length is tried."""
+    rng = random.Random(seed)
+    size, num_hashes = rng.choice((1, 2, 4)), rng.randint(1, 24)
+    kv_groups = tuple(KVGroup(rng.choice((0, 1, 2, 3, 7, 16))) for _ in range(rng.randint(1, 4)))
+    groups = KVGroups.of(kv_groups, size, 8)
+    pool = BlockPool(num_hashes * len(kv_groups))
+    cache = PrefixCache(pool, groups, enabled=True)
+    hashes = [bytes([index]) * 32 for index in range(num_hashes)]
+    known = {}
+    for group in range(len(kv_groups)):
+        for index in range(num_hashes):
+            if rng.random() < rng.choice((0.5, 0.95, 1.0)):
+                [known[group, index]] = blocks = pool.allocate(1)
+                pool.publish(blocks, keys_of(group, hashes[index : index + 1]))
+    sequence = SimpleNamespace(may_read_cache=True, block_hashes=hashes)
+    limit = rng.randint(0, num_hashes)
+
+    def needed(length: int) -> list[list[int]]:
+        """Of each group the blocks that the token behind so many blocks sees."""
+        window = [range(max(0, length * size - g.window + 1) if g.window else 0, length * size) for g in kv_groups]
+        return [sorted({position // size for position in each}) for each in window]
+
+    def is_there(length: int) -> bool:
+        return all((group, index) in known for group, each in enumerate(needed(length)) for index in each)
+
+    longest = max(length for length in range(limit + 1) if is_there(length))
+    expected = [[RELEASED] * longest for _ in kv_groups]
+    for group, each in enumerate(needed(longest)):
+        for index in each:
+            expected[group][index] = known[group, index]
+    assert cache.find(sequence, None, limit) == expected
+
+
+def test_equal_tokens_have_a_name_in_each_group():
+    hashes = [bytes([index]) * 32 for index in range(256)]
+    names = [name for group in range(257) for name in keys_of(group, hashes)]
+    assert len(set(names)) == len(names)
+    assert keys_of(0, hashes) == hashes
