@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from paged_serve.protocol.messages.worker import MAX_KV_GROUPS
 
-MAX_WASTE = 0.1  # of the bytes of a sequence of full length, in layers that fill up a group
+COST_OF_GROUP = 0.02  # what a group's tables and views are worth, in shares of the bytes of a sequence of full length
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,15 +60,14 @@ class KVGroups:
 
 
 def _layers_per_group(num_layers: dict[int, int], max_model_len: int) -> int:
-    """Of kinds with so many layers, by window: as many as waste little, since each group costs a table a row."""
-
-    def tokens(size: int) -> int:
-        """Times layers, of a sequence of full length; layers that fill up a group included."""
-        return sum(-(-count // size) * size * (window or max_model_len) for window, count in num_layers.items())
+    """Of kinds with so many layers, by window. Small groups are many, and large ones are filled up with nothing."""
 
     def num_groups(size: int) -> int:
         return sum(-(-count // size) for count in num_layers.values())
 
+    def cost(size: int) -> float:
+        tokens = sum(-(-count // size) * size * (window or max_model_len) for window, count in num_layers.items())
+        return tokens * (1 + COST_OF_GROUP * num_groups(size))
+
     sizes = [size for size in range(1, max(num_layers.values()) + 1) if num_groups(size) <= MAX_KV_GROUPS]
-    least = min(map(tokens, sizes))
-    return max(size for size in sizes if tokens(size) <= least * (1 + MAX_WASTE))
+    return min(sizes, key=cost)

@@ -11,7 +11,7 @@ from paged_serve.protocol.messages.worker import MAX_KV_GROUPS, KVGroup
 from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
 from paged_serve.workers.kv.budget import blocks_that_fit, groups_of
 from paged_serve.workers.kv.kv_cache import KVCache
-from paged_serve.workers.kv.kv_groups import MAX_WASTE, KVGroups
+from paged_serve.workers.kv.kv_groups import COST_OF_GROUP, KVGroups
 from paged_serve.workers.process.rank import Rank
 
 from ..checkpoints import ours, reference
@@ -40,6 +40,21 @@ def test_gemma_has_groups_of_as_many_layers_as_do_not_slide():
     assert [layer for layer, group in enumerate(groups.of_layer) if group == 6] == [24, 25]
 
 
+@pytest.mark.parametrize(
+    ("num_sliding", "num_full", "window", "length", "size"),
+    [
+        (22, 4, 512, 32768, 4),  # Gemma 3 1B
+        (22, 4, 512, 1024, 4),
+        (40, 8, 1024, 131072, 8),  # 12B
+        (52, 10, 1024, 131072, 10),  # 27B: 6 groups of 11 would lose a tenth of a long context
+        (14, 14, 4096, 8192, 14),
+        (27, 1, 4096, 8192, 3),  # 28 groups of one layer would be more bytes' worth of tables than they save
+    ],
+)
+def test_the_size_of_groups_weighs_bytes_against_tables(num_sliding, num_full, window, length, size):
+    assert KVGroups.of([window] * num_sliding + [0] * num_full, length).layers_per_group == size
+
+
 @pytest.mark.parametrize("seed", range(50))
 def test_every_layer_has_a_place_of_its_own_among_those_that_see_as_far(seed):
     rng = random.Random(seed)
@@ -53,8 +68,9 @@ def test_every_layer_has_a_place_of_its_own_among_those_that_see_as_far(seed):
     assert set(groups.of_layer) == set(range(len(groups.windows)))
     assert max(groups.tensor_of_layer) < groups.layers_per_group
     held = sum(groups.layers_per_group * (window or length) for window in groups.windows)
-    if len(windows) <= MAX_KV_GROUPS:
-        assert held <= sum(window or length for window in reach) * (1 + MAX_WASTE)
+    if len(windows) <= MAX_KV_GROUPS:  # a group for each layer is a way, too
+        least = sum(window or length for window in reach)
+        assert held * (1 + COST_OF_GROUP * len(groups.windows)) <= least * (1 + COST_OF_GROUP * len(windows)) + 1e-6
 
 
 @pytest.mark.parametrize("window", [1, 2, 15, 16, 17, 40, 100])
