@@ -114,6 +114,8 @@ def _apply_pooled(pooling: list[tuple[ScheduledChunk, Pooled | None]], results: 
 
 def _match_pooled(plan: ScheduledStep, output: ModelRunnerOutput) -> list[tuple[ScheduledChunk, Pooled | None]]:
     """The chunks that end with a vector, each with its own. Raises ProtocolError unless every one has it."""
+    if not (plan.chunks or output.pooled):
+        return []
     pooling = [chunk for chunk in plan.chunks if chunk.pools]
     if [chunk.row for chunk in pooling] != (rows := [entry.row for entry in output.pooled]):
         raise ProtocolError(f"step {plan.step} pooled rows {rows} instead of {[chunk.row for chunk in pooling]}")

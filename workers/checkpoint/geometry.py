@@ -82,6 +82,7 @@ class Geometry:
     head: Head = "tokens"
     is_bidirectional: bool = False  # a token sees those behind it, too
     num_token_types: int = 0
+    usual_max_len: int | None = None  # tokens, where shorter than max_position_embeddings; only the option exceeds it
     head_multiple: int = 1  # elements; a head in the KV cache is filled up with zeros to a multiple of it
 
     @property

@@ -15,6 +15,7 @@ from ..checkpoint.hf_config import (
     read_architectures,
     read_hf_config,
 )
+from ..pooling.spec import max_seq_length
 from .families.bert import BERT
 from .families.distilbert import DISTILBERT
 from .families.family import Family
@@ -69,6 +70,8 @@ def family_of(architectures: list[str], families: tuple[Family, ...]) -> tuple[F
             stem = name.removesuffix("ForCausalLM").removesuffix("LMHeadModel").removesuffix("Model")
             of_head: dict[str, Head] = {name: "tokens", f"{stem}ForSequenceClassification": "labels"}
             of_head[f"{stem}Model"] = "none"
+            if family.is_bidirectional:
+                of_head[f"{stem}ForMaskedLM"] = "none"  # what restores masked words is not computed
             for given in architectures:
                 if given in of_head:
                     return family, of_head[given]
@@ -122,6 +125,7 @@ def read_geometry(folder: Path, wanted_dtype: str = "auto", plugins: tuple[str, 
         dtype=dtype,
         head=head,
         is_bidirectional=family.is_bidirectional,
+        usual_max_len=max_seq_length(folder) if head == "none" else None,
         num_token_types=config.type_vocab_size if family.weight_names.token_types else 0,
     )
 

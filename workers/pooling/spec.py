@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta
 
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.json_file import read_json_file
@@ -73,6 +74,12 @@ class LabelFields(msgspec.Struct, frozen=True):
         return "sigmoid" if self.problem_type == "multi_label_classification" or self.count == 1 else "softmax"
 
 
+class _Lengths(msgspec.Struct, frozen=True):
+    """Of sentence_bert_config.json."""
+
+    max_seq_length: Annotated[int, Meta(ge=1, le=1 << 30)] | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class PoolingSpec:
     """Vectors of one model."""
@@ -117,6 +124,12 @@ def read_spec(folder: Path, head: Head, own_kind: Kind, wanted: str, hidden_size
     normalizes = not modules or any(module.name == "Normalize" for module in modules)
     generates: tuple[Task, ...] = ("generate",) if head == "tokens" else ()
     return PoolingSpec((*generates, *tasks), kind, normalizes, dense, matryoshka_dimensions=dimensions)
+
+
+def max_seq_length(folder: Path) -> int | None:
+    """Tokens that sentence-transformers would leave of a text; None where it says nothing of it."""
+    path = folder / "sentence_bert_config.json"
+    return read_json_file(path, _Lengths).max_seq_length if path.is_file() else None
 
 
 def _modules(folder: Path) -> Sequence[Module]:

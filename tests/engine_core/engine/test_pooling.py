@@ -11,6 +11,7 @@ from paged_serve.protocol.messages.engine_core import RejectReason
 from paged_serve.protocol.messages.pooling_params import PoolingParams
 from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
 
+CLIENT = b"client:0"
 BOTH = PoolingFacts(("generate", "embed", "token_embed"), embedding_size=VECTOR_SIZE)
 ENCODER = PoolingFacts(
     ("embed", "token_embed"), embedding_size=VECTOR_SIZE, needs_whole_prompt=True, is_bidirectional=True
@@ -190,15 +191,40 @@ def test_an_answer_without_a_vector_that_is_due_breaks_the_protocol(drive):
 
 def test_a_client_that_fell_behind_gets_its_vectors_later(drive):
     driver = drive(pooling=BOTH)
-    driver.engine.clients[b"client:0"].credit = 0
+    driver.engine.clients[CLIENT].credit = 0
     driver.add(10, pooling=PoolingParams("token_embed"))
     driver.run()
-    outbox = driver.engine.clients[b"client:0"]
+    outbox = driver.engine.clients[CLIENT]
     assert outbox.is_behind
     assert outbox.unacknowledged_bytes > 10 * VECTOR_SIZE * 4
-    driver.take(driver.engine.outputs_received(b"client:0", 1))
+    driver.take(driver.engine.outputs_received(CLIENT, 1))
     assert driver.ends[1000].pooled == expected(new_prompt(10), PoolingParams("token_embed"))
     assert outbox.unacknowledged_bytes == 0
+
+
+def test_a_request_that_comes_twice_counts_once_and_another_task_is_another_request(drive):
+    driver = drive(pooling=BOTH)
+    for _ in range(2):
+        driver.add(10, request_id=1, pooling=EMBED)
+    assert not driver.rejections
+    driver.add(10, request_id=1, pooling=PoolingParams("token_embed"))
+    assert "already in use" in driver.rejections[0].message
+    driver.run()
+    assert driver.ends[1].pooled == expected(new_prompt(10))
+
+
+def test_a_candidate_of_a_cores_death_is_cleared_by_its_vector(drive):
+    driver = drive(pooling=BOTH, epoch=1)
+    poison = driver.engine.admission.core_poison
+    poison.candidates_withheld(CLIENT, 1)
+    poison.record(poison.turn_number)
+    assert poison.next_turn(driver.now) == CLIENT
+    other = driver.add(12, request_id=50, pooling=EMBED)
+    stream = driver.add(10, pooling=EMBED, isolation_tokens=4)
+    driver.step(3)
+    assert driver.ends[stream].pooled == expected(new_prompt(10))
+    assert other not in driver.ends
+    assert not driver.scheduler.worker_poison.sequences()
 
 
 def test_text_of_a_lost_client_is_no_vectors_beginning(drive):

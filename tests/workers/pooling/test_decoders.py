@@ -136,6 +136,20 @@ def test_two_ranks_have_the_bits_of_one(pooling, tmp_path, make_pool):
     assert found == expected
 
 
+def test_a_row_of_text_owes_nothing_to_an_aborted_one_of_vectors(tmp_path):
+    write_tiny_model(tmp_path)
+    model = ours(tmp_path)
+    process = new_process(model, max_num_batched_tokens=16)
+    process.add(request_of(1, ([5] * 60, PoolingParams())))
+    for act in (process.plan, process.execute, process.apply):
+        act()
+    process.abort(1)
+    text = ([7] * 20, SamplingParams(max_tokens=4, seed=1))
+    process.add(request_of(2, text))
+    finish(process)
+    assert answer_of(process, 2) == alone(model, text)
+
+
 def test_a_prompt_may_be_as_long_as_the_context(tmp_path):
     write_tiny_model(tmp_path)
     model = ours(tmp_path)

@@ -8,8 +8,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from paged_serve.protocol.errors import ConfigError
+from paged_serve.protocol.messages.config import Config, ModelConfig
 from paged_serve.protocol.messages.message import unpack_ids
 from paged_serve.protocol.messages.pooling_params import PoolingParams
+from paged_serve.workers.kv.budget import max_model_len
 
 from ..checkpoints import ours, random_tokens
 from ..one_process import NotWaiting, OneProcess
@@ -61,6 +63,37 @@ def test_scores_of_labels_are_transformers_and_know_the_second_text(name, labels
         assert_near(vectors(model, prompt, **pair), probabilities)
         if name == "BertModel":
             assert not np.allclose(vectors(model, prompt, task="classify", use_activation=False), scores, rtol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["BertForMaskedLM", "RobertaForMaskedLM", "DistilBertForMaskedLM"])
+def test_what_restores_masked_words_is_left_out(name, tmp_path):
+    expected_model = write_reference(tmp_path, name, ENCODERS[name.replace("ForMaskedLM", "Model")])
+    expected = hidden_states(expected_model, tokens(40))[0]
+    assert_near(vectors(ours(tmp_path), tokens(40)), expected / np.linalg.norm(expected))
+
+
+def test_packed_weights_give_the_bits_of_read_ones(tmp_path, make_pool):
+    folder = tmp_path / "model"
+    write_reference(folder, "BertModel", ENCODERS["BertModel"])
+    if (pool := make_pool()) is None:
+        pytest.skip("the kernels are not built")
+    plain = vectors(ours(folder, pool=pool), tokens(40))
+    for _ in range(2):
+        kept = ours(folder, pool=pool, packed_weights_dir=str(tmp_path))
+        assert vectors(kept, tokens(40)).tobytes() == plain.tobytes()
+    assert len(list(tmp_path.glob("*.packed"))) == 1
+    quantized = vectors(ours(folder, pool=pool, quantization="int8"), tokens(40))
+    assert 0.99 < float(np.sum(quantized * plain)) < 1.0
+
+
+def test_a_text_is_as_long_as_sentence_transformers_has_it_unless_asked(tmp_path):
+    write_reference(tmp_path, "BertModel", ENCODERS["BertModel"])
+    (tmp_path / "sentence_bert_config.json").write_text('{"max_seq_length": 100, "do_lower_case": false}')
+    geometry = ours(tmp_path).geometry
+    assert max_model_len(Config(), geometry) == 100
+    assert max_model_len(Config(model=ModelConfig(max_model_len=200)), geometry) == 200
+    with pytest.raises(ConfigError, match="256 positions"):
+        max_model_len(Config(model=ModelConfig(max_model_len=257)), geometry)
 
 
 def test_half_precision_is_as_near_to_float32_as_transformers_is(tmp_path, make_pool):

@@ -8,6 +8,20 @@ from .family import Biases, Family, WeightNames, need, renamed
 DEFAULTS: dict[str, Any] = {"hidden_act": "gelu", "rms_norm_eps": 1e-12, "type_vocab_size": 2}
 
 
+def with_biases(*names: str) -> tuple[str, ...]:
+    """Their tensors."""
+    return tuple(f"{name}.{part}" for name in names for part in ("weight", "bias"))
+
+
+TRANSFORM = "cls.predictions.transform"
+MASKED_LM = (
+    "cls.predictions.bias",
+    *with_biases("cls.predictions.decoder", f"{TRANSFORM}.dense", f"{TRANSFORM}.LayerNorm", "cls.seq_relationship"),
+    "lm_head.bias",  # RoBERTa's
+    *with_biases("lm_head.dense", "lm_head.layer_norm", "lm_head.decoder"),
+)
+
+
 def config(fields: dict[str, Any]) -> dict[str, Any]:
     found = renamed(fields, {"layer_norm_eps": "rms_norm_eps"}, **DEFAULTS)
     found["num_key_value_heads"] = None  # it has none to share, whatever config.json says
@@ -36,7 +50,7 @@ def weight_names(prefix: str, first_position: int = 0) -> WeightNames:
         output=f"{layer}attention.output.dense",
         up=f"{layer}intermediate.dense",
         down=f"{layer}output.dense",
-        unused=(".position_ids", "pooler.dense.weight", "pooler.dense.bias"),
+        unused=(".position_ids", *with_biases("pooler.dense"), *MASKED_LM),
     )
 
 

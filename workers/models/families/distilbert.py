@@ -34,7 +34,7 @@ NAMES = WeightNames(
     output=f"{LAYER}attention.out_lin",
     up=f"{LAYER}ffn.lin1",
     down=f"{LAYER}ffn.lin2",
-    unused=(".position_ids",),
+    unused=(".position_ids", *bert.with_biases("vocab_transform", "vocab_layer_norm", "vocab_projector")),
 )
 DISTILBERT = replace(
     bert.BERT,
