@@ -14,12 +14,14 @@ import itertools
 import json
 import weakref
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from paged_serve.protocol.errors import EngineDead, InvalidRequest
 from paged_serve.protocol.forks import in_forked_child
 from paged_serve.protocol.messages.engine_core import Utility, Welcome
+from paged_serve.protocol.messages.pooling_params import PoolingParams, PoolingTask
 from paged_serve.protocol.messages.sampling_params import RequestOutputKind, SamplingParams
 
 from ..client.async_client import AsyncClient
@@ -31,9 +33,13 @@ from .in_flight import InFlightLimit
 from .local_engine import CONNECT_TIMEOUT_S, LocalEngine, max_in_flight
 from .model_text import ChatOptions, ModelText
 from .outputs import NewParts, OutputBuilder, RequestOutput
+from .pooling.async_job import AsyncPoolingJob
+from .pooling.outputs import PoolingRequestOutput
+from .pooling.prompts import PoolingOptions, one_job
 from .prompts import Prompt, check_keywords, parse_prompts, prepared, tokenization
 
 MakePrompt = Callable[[], Awaitable[Prompt]]
+Work = TypeVar("Work", Generation, AsyncPoolingJob)
 
 
 class AsyncLLM:
@@ -47,7 +53,7 @@ class AsyncLLM:
         self._model, self._options = model or "", options
         self._starting: asyncio.Task[None] | None = None
         self._is_shut_down = False
-        self._generations: dict[str, Generation] = {}
+        self._generations: dict[str, Generation | AsyncPoolingJob] = {}
         self._request_ids = map(str, itertools.count())
         self._threads = text_threads()
 
@@ -130,6 +136,34 @@ class AsyncLLM:
             return await off_loop(self._threads, LONG, self._text.chat_prompt, messages, options)
 
         return self._outputs(make, sampling_params, request_id, priority)
+
+    async def encode(
+        self,
+        prompt: Any,
+        pooling_params: PoolingParams | None = None,
+        request_id: str | None = None,
+        *,
+        pooling_task: PoolingTask | None = None,
+        priority: int = 0,
+        truncate_prompt_tokens: int | None = None,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
+        prompt_name: str | None = None,
+        **same_anyway: Any,
+    ) -> AsyncGenerator[PoolingRequestOutput, None]:
+        """The vector of one prompt, as `LLM.encode` gives it, in the only output. Raises RequestFailed when aborted."""
+        await self.start()
+        check_keywords(same_anyway, AsyncLLM.encode.__annotations__)
+        options = PoolingOptions(truncate_prompt_tokens, tokenization_kwargs, prompt_name)
+        work = self._begin(AsyncPoolingJob, request_id)
+        try:
+            texts, limits = self._text.pooling, self._client.limits
+            make = partial(one_job, texts, limits, prompt, pooling_params, pooling_task, options)
+            yield await work.output(make, self._threads, priority)
+        except EngineDead as error:
+            raise EngineDead(self._engine.why(error)) from None
+        finally:
+            work.end()
+            del self._generations[work.request_id]
 
     async def abort(self, request_id: str | Iterable[str]) -> None:
         """End requests: what each has is its last output. Unknown ids are ignored, as a request may just have ended."""
@@ -223,7 +257,7 @@ class AsyncLLM:
         self, make_prompt: MakePrompt, sampling_params: SamplingParams | None, request_id: str | None, priority: int
     ) -> AsyncGenerator[RequestOutput, None]:
         await self.start()
-        generation = self._begin(request_id)
+        generation = self._begin(Generation, request_id)
         try:
             asked = sampling_params or self._text.default_params
             params, kind = await self._prepared(asked), asked.output_kind
@@ -242,15 +276,16 @@ class AsyncLLM:
             generation.end()
             del self._generations[generation.request_id]
 
-    def _begin(self, request_id: str | None) -> Generation:
+    def _begin(self, kind: type[Work], request_id: str | None) -> Work:
         if request_id is None:
             request_id = next(number for number in self._request_ids if number not in self._generations)
         if request_id in self._generations:
             raise InvalidRequest(
                 f"request_id {request_id[:200]!r} is that of a request that runs; give another", "request_id"
             )
-        generation = self._generations[request_id] = Generation(request_id, self._client, self._limit)
-        return generation
+        work = kind(request_id, self._client, self._limit)
+        self._generations[request_id] = work
+        return work
 
     async def _prepared(self, params: SamplingParams) -> SamplingParams:
         size = sum(map(len, params.bad_words)) if params.dry is None else LONG

@@ -17,7 +17,6 @@ from typing import Any
 
 from paged_serve.protocol.errors import EngineDead, InvalidRequest
 from paged_serve.protocol.forks import in_forked_child
-from paged_serve.protocol.messages.config import Config
 from paged_serve.protocol.messages.engine_core import Utility, Welcome
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 
@@ -29,13 +28,14 @@ from .beam_search import BeamSearchOutput, BeamSearchParams, beam_search
 from .local_engine import CONNECT_TIMEOUT_S, LocalEngine, max_in_flight
 from .model_text import ChatOptions, ModelText
 from .outputs import CompletionOutput, Logprob, RequestOutput
+from .pooling.methods import PoolingMethods
 from .progress import MakeBar, ProgressBar
 from .prompts import Prompt, check_keywords, one_each, parse_prompts, prepared, tokenization
 
 __all__ = ["LLM", "CompletionOutput", "Logprob", "RequestOutput"]
 
 
-class LLM:
+class LLM(PoolingMethods):
     """A running engine. Raises ConfigError when the model or an option does not fit, EngineDead when it cannot start.
 
     `options` are those of `paged-serve serve` with underscores: max_num_seqs, block_size, enable_prefix_caching,
@@ -55,7 +55,7 @@ class LLM:
     ):
         named = {"tokenizer": tokenizer, "dtype": dtype, "max_model_len": max_model_len, "seed": seed}
         config = config_of(model or "", {**named, "tensor_parallel_size": tensor_parallel_size, **options})
-        self.config: Config = config
+        self.config = config
         self._text = ModelText(config)
         self._enqueued: list[Job] = []
         self._engine = LocalEngine(config)

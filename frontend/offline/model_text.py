@@ -21,6 +21,8 @@ from ..parsers.detection import model_formats
 from ..parsers.output_reading import output_reading
 from ..parsers.thinking import with_thinking
 from ..parsers.tool_choice import tool_choice_of
+from ..pooling.model_files import PoolingFiles
+from ..pooling.texts import PoolingTexts
 from ..structured_outputs.helper_messages import added_tokens
 from ..structured_outputs.in_process import with_grammar
 from ..text.tokenizer import Tokenizer
@@ -54,6 +56,7 @@ class ModelText:
         folder = config.model.model
         self.tokenizer = Tokenizer(config.model.tokenizer or folder)
         self.encoder = PromptEncoder(self.tokenizer, config.server.allow_special_tokens)
+        self.pooling = PoolingTexts(self.tokenizer, self.encoder, PoolingFiles.load(folder))
         self.default_params = SamplingParams(**sampling_defaults(config.model))
         templates = model_template(folder, self.tokenizer, config.server.chat_template)
         sources = () if templates is None else templates.sources.values()

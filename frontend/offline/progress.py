@@ -26,10 +26,14 @@ class ProgressBar:
         return self
 
     def done(self, output: RequestOutput) -> None:
+        self.add(len(output.prompt_token_ids), sum(len(sequence.token_ids) for sequence in output.outputs))
+
+    def add(self, prompt_tokens: int, output_tokens: int = 0) -> None:
+        """One prompt is done."""
         if self._bar is None:
             return
-        self._prompt_tokens += len(output.prompt_token_ids)
-        self._output_tokens += sum(len(sequence.token_ids) for sequence in output.outputs)
+        self._prompt_tokens += prompt_tokens
+        self._output_tokens += output_tokens
         elapsed_s = max(time.monotonic() - self._started, 1e-6)
         speed_in, speed_out = self._prompt_tokens / elapsed_s, self._output_tokens / elapsed_s
         self._bar.postfix = f"in {speed_in:,.0f} tok/s, out {speed_out:,.0f} tok/s"

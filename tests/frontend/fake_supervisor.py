@@ -13,6 +13,7 @@ from .fake_core import FakeCore, generate
 
 class FakeSupervisor:
     script = staticmethod(generate())
+    limits: dict = {}  # noqa: RUF012
     made: "list[FakeSupervisor]" = []  # noqa: RUF012
 
     def __init__(self, config, http_socket=None):
@@ -23,7 +24,7 @@ class FakeSupervisor:
 
     def start(self):
         self.run_dir = make_run_dir()
-        self.core = FakeCore(self.run_dir, script=self.script)
+        self.core = FakeCore(self.run_dir, script=self.script, **self.limits)
 
     def wait_ready(self, timeout_s, on_progress=None):
         return {}

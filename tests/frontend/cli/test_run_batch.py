@@ -120,7 +120,7 @@ def test_a_later_run_continues_behind_a_torn_line(server, tmp_path):
 def test_lines_that_are_no_requests_get_a_reason_each(server, tmp_path):
     wrong = [
         line(1, method="GET"),
-        line(2, url="/v1/embeddings"),
+        line(2, url="/v1/moderations"),
         line(3, body={"prompt": "a", "stream": True}),
         "no JSON\n",
         line(4),
@@ -130,7 +130,7 @@ def test_lines_that_are_no_requests_get_a_reason_each(server, tmp_path):
     found = results(tmp_path)
     reasons = {name: entry["error"] and entry["error"]["message"] for name, entry in found.items()}
     assert "method is 'GET'" in reasons["c1"]
-    assert "url is '/v1/embeddings'" in reasons["c2"]
+    assert "url is '/v1/moderations'" in reasons["c2"]
     assert "stream is true" in reasons["c3"]
     assert "line 4 is no request" in reasons[None]
     assert (reasons["c4"], server.prompts) == (None, ["p4"])

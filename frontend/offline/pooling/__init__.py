@@ -1,0 +1,1 @@
+"""Vectors from LLM and AsyncLLM: their methods, and what they give back."""

@@ -1,0 +1,58 @@
+"""Many prompts to vectors through one client: bounded in flight, vectors in the order of the prompts."""
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from paged_serve.protocol.errors import Overloaded
+
+from ...client.pooling import PoolingRequest
+from ...client.sync_client import Client
+from .outputs import Answered
+from .prompts import PoolingJob
+
+MIN_RETRY_S, MAX_RETRY_S = 0.05, 5.0
+
+
+@dataclass(slots=True)
+class _Running:
+    job: PoolingJob
+    request: PoolingRequest
+
+
+class PoolingBatch:
+    """`max_in_flight` bounds what the engine holds at once; the rest is not even tokenized."""
+
+    def __init__(self, client: Client, max_in_flight: int):
+        self._client = client
+        self._max_in_flight = max_in_flight
+        self._running: deque[_Running] = deque()
+
+    def run(self, jobs: Iterable[PoolingJob]) -> Iterator[Answered]:
+        """One a job. Whatever ends it early, what runs is aborted. Raises as PoolingRequest.result does."""
+        source = iter(jobs)
+        try:
+            self._fill(source)
+            while self._running:
+                running = self._running[0]
+                try:
+                    pooled = running.request.result()
+                except Overloaded as full:
+                    if full.draining:
+                        raise
+                    self._client.wait(min(max(full.retry_after_s, MIN_RETRY_S), MAX_RETRY_S))
+                    running.request = self._submit(running.job)
+                    continue
+                self._running.popleft()
+                self._fill(source)
+                yield Answered(running.job, pooled, running.request.answer)
+        finally:
+            for running in self._running:
+                running.request.abort()
+
+    def _fill(self, source: Iterator[PoolingJob]) -> None:
+        while len(self._running) < self._max_in_flight and (job := next(source, None)) is not None:
+            self._running.append(_Running(job, self._submit(job)))
+
+    def _submit(self, job: PoolingJob) -> PoolingRequest:
+        return self._client.pool(job.token_ids, job.params, cache_salt=job.cache_salt)

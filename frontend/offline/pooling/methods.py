@@ -1,0 +1,198 @@
+"""The methods of LLM for models that answer with vectors, in the field's names."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from paged_serve.protocol.errors import EngineDead, InvalidRequest
+from paged_serve.protocol.messages.config import Config
+from paged_serve.protocol.messages.pooling_params import PoolingParams, PoolingTask
+
+from ...client.sync_client import Client
+from ...pooling.similarity import cosine, numbers
+from ..local_engine import LocalEngine, max_in_flight
+from ..model_text import ModelText
+from ..progress import MakeBar, ProgressBar
+from ..prompts import check_keywords
+from .batch import PoolingBatch
+from .outputs import (
+    Answered,
+    ClassificationOutput,
+    ClassificationRequestOutput,
+    EmbeddingOutput,
+    EmbeddingRequestOutput,
+    PoolingRequestOutput,
+    ScoringOutput,
+    ScoringRequestOutput,
+    pooling_output,
+)
+from .prompts import PoolingJob, PoolingOptions, check_task, jobs_of, pairs_of, params_for
+
+Params = PoolingParams | Sequence[PoolingParams] | None
+
+
+class PoolingMethods:
+    """Prompts are as `generate` takes them. Each method raises InvalidRequest for what cannot be served; then nothing
+    goes on running.
+
+    `truncate_prompt_tokens`: a longer prompt is cut to so many tokens, -1: to as many as the model takes.
+    `prompt_name`: one of the model's prompts (config_sentence_transformers.json), which is put before texts.
+    """
+
+    config: Config
+    _text: ModelText
+    _client: Client
+    _engine: LocalEngine
+
+    def encode(
+        self,
+        prompts: Any,
+        pooling_params: Params = None,
+        *,
+        pooling_task: PoolingTask | None = None,
+        use_tqdm: bool | MakeBar = True,
+        truncate_prompt_tokens: int | None = None,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
+        prompt_name: str | None = None,
+        **same_anyway: Any,
+    ) -> list[PoolingRequestOutput]:
+        """The vectors of `pooling_task`; without one that of `pooling_params`, without these the model's richest."""
+        check_keywords(same_anyway, PoolingMethods.encode.__annotations__)
+        options = PoolingOptions(truncate_prompt_tokens, tokenization_kwargs, prompt_name)
+        answered = self._pooled(prompts, pooling_params, pooling_task, options, use_tqdm)
+        return [pooling_output(each, number) for number, each in enumerate(answered)]
+
+    def embed(
+        self,
+        prompts: Any,
+        *,
+        use_tqdm: bool | MakeBar = True,
+        pooling_params: Params = None,
+        truncate_prompt_tokens: int | None = None,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
+        prompt_name: str | None = None,
+        **same_anyway: Any,
+    ) -> list[EmbeddingRequestOutput]:
+        """One embedding a prompt."""
+        check_keywords(same_anyway, PoolingMethods.embed.__annotations__)
+        options = PoolingOptions(truncate_prompt_tokens, tokenization_kwargs, prompt_name)
+        return [
+            EmbeddingRequestOutput(outputs=EmbeddingOutput.of(each.pooled), **each.facts(number))
+            for number, each in enumerate(self._pooled(prompts, pooling_params, "embed", options, use_tqdm))
+        ]
+
+    def classify(
+        self,
+        prompts: Any,
+        *,
+        use_tqdm: bool | MakeBar = True,
+        pooling_params: Params = None,
+        truncate_prompt_tokens: int | None = None,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
+        prompt_name: str | None = None,
+        **same_anyway: Any,
+    ) -> list[ClassificationRequestOutput]:
+        """How likely each class is, for each prompt."""
+        check_keywords(same_anyway, PoolingMethods.classify.__annotations__)
+        options = PoolingOptions(truncate_prompt_tokens, tokenization_kwargs, prompt_name)
+        return [
+            ClassificationRequestOutput(outputs=ClassificationOutput.of(each.pooled), **each.facts(number))
+            for number, each in enumerate(self._pooled(prompts, pooling_params, "classify", options, use_tqdm))
+        ]
+
+    def reward(
+        self,
+        prompts: Any,
+        *,
+        use_tqdm: bool | MakeBar = True,
+        pooling_params: Params = None,
+        truncate_prompt_tokens: int | None = None,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
+        **same_anyway: Any,
+    ) -> list[PoolingRequestOutput]:
+        """Scores of each token, of a reward model."""
+        check_keywords(same_anyway, PoolingMethods.reward.__annotations__)
+        return self.encode(
+            prompts,
+            pooling_params,
+            pooling_task="token_classify",
+            use_tqdm=use_tqdm,
+            truncate_prompt_tokens=truncate_prompt_tokens,
+            tokenization_kwargs=tokenization_kwargs,
+        )
+
+    def score(
+        self,
+        data_1: str | Sequence[str],
+        data_2: str | Sequence[str],
+        /,
+        *,
+        use_tqdm: bool | MakeBar = True,
+        pooling_params: PoolingParams | None = None,
+        truncate_prompt_tokens: int | None = None,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
+        **same_anyway: Any,
+    ) -> list[ScoringRequestOutput]:
+        """How well each text of `data_2` goes with that of `data_1`, of which there may be one for all.
+
+        A model of embeddings compares two of them, by their cosine; a cross-encoder reads both texts at once.
+        """
+        check_keywords(same_anyway, PoolingMethods.score.__annotations__)
+        limits, options = self._client.limits, PoolingOptions(truncate_prompt_tokens, tokenization_kwargs)
+        first, second = pairs_of(data_1, data_2)
+        if "embed" in limits.tasks:
+            params = msgspec.structs.replace(pooling_params or PoolingParams(), use_activation=True)
+            vectors = self._pooled([*first, *second], params, "embed", options, use_tqdm)
+            return [
+                _similarity(number, vectors[number if len(first) > 1 else 0], vectors[len(first) + number])
+                for number in range(len(second))
+            ]
+        check_task("classify", limits)
+        if limits.num_labels != 1:
+            raise InvalidRequest(
+                f"this model tells {limits.num_labels} classes apart; a score needs a model of one class, or of "
+                "embeddings: use classify",
+                "data_1",
+            )
+        [params] = params_for(pooling_params, 1, "classify")
+        jobs = self._pair_jobs(first, second, params, options)
+        answers = self._run_pooling(len(second), jobs, use_tqdm)
+        return [
+            ScoringRequestOutput(outputs=ScoringOutput(numbers(each.pooled.values)[0]), **each.facts(number))
+            for number, each in enumerate(answers)
+        ]
+
+    def _pair_jobs(
+        self, first: list[str], second: list[str], params: PoolingParams, options: PoolingOptions
+    ) -> Iterator[PoolingJob]:
+        texts = self._text.pooling
+        limit = options.limit(texts, self._client.limits)
+        begun = [texts.part(text, limit, "data_1") for text in first]
+        for number, text in enumerate(second):
+            part = texts.part(text, limit, "data_2")
+            ids, begins = texts.pair(begun[number if len(begun) > 1 else 0], part, limit, "data_2")
+            yield PoolingJob(ids, msgspec.structs.replace(params, second_text=begins))
+
+    def _pooled(
+        self, prompts: Any, params: Params, task: PoolingTask | None, options: PoolingOptions, use_tqdm: bool | MakeBar
+    ) -> list[Answered]:
+        count, jobs = jobs_of(self._text.pooling, self._client.limits, prompts, params, task, options)
+        return self._run_pooling(count, jobs, use_tqdm)
+
+    def _run_pooling(self, count: int, jobs: Iterator[PoolingJob], use_tqdm: bool | MakeBar) -> list[Answered]:
+        found = list[Answered]()
+        with ProgressBar(count, use_tqdm) as progress:
+            try:
+                for each in PoolingBatch(self._client, max_in_flight(self.config)).run(jobs):
+                    found.append(each)
+                    progress.add(len(each.job.token_ids))
+            except EngineDead as error:
+                raise EngineDead(self._engine.why(error)) from None
+        return found
+
+
+def _similarity(number: int, a: Answered, b: Answered) -> ScoringRequestOutput:
+    both = Answered(PoolingJob([*a.job.token_ids, *b.job.token_ids], b.job.params), b.pooled, b.answer)
+    score = ScoringOutput(cosine(a.pooled.values, b.pooled.values))
+    return ScoringRequestOutput(outputs=score, **both.facts(number))

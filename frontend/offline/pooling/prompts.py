@@ -1,0 +1,134 @@
+"""What people pass to the methods that pool, as prompts of tokens and parameters for each."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from paged_serve.protocol.errors import InvalidRequest
+from paged_serve.protocol.messages.engine_core import Welcome
+from paged_serve.protocol.messages.pooling_params import PoolingParams, PoolingTask
+
+from ...pooling.texts import Limit, PoolingTexts
+from ..prompts import Tokenization, one_each, parse_prompts, tokenization
+
+BY_TOKEN: tuple[PoolingTask, ...] = ("token_embed", "token_classify", "embed", "classify")
+
+
+@dataclass(frozen=True, slots=True)
+class PoolingJob:
+    """One prompt, ready for the engine."""
+
+    token_ids: list[int]
+    params: PoolingParams
+    cache_salt: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolingOptions:
+    """How texts become tokens; the names are those of the methods' arguments."""
+
+    truncate_prompt_tokens: int | None = None  # -1: as many as the model takes
+    tokenization_kwargs: Mapping[str, Any] | None = None
+    prompt_name: str | None = None
+
+    def limit(self, texts: PoolingTexts, limits: Welcome) -> Limit:
+        """Raises InvalidRequest."""
+        how = self.tokenization()
+        truncate = how.truncate_prompt_tokens if self.truncate_prompt_tokens is None else self.truncate_prompt_tokens
+        return texts.limit(limits.max_model_len, truncate, how.truncation_side)
+
+    def tokenization(self) -> Tokenization:
+        """Raises InvalidRequest."""
+        return tokenization(self.tokenization_kwargs)
+
+
+def default_task(limits: Welcome) -> PoolingTask:
+    """What is asked for when nothing is said: as much as the model gives. Raises InvalidRequest."""
+    found = next((task for task in BY_TOKEN if task in limits.tasks), None)
+    if found is None:
+        raise InvalidRequest(
+            f"this model can be asked for {', '.join(limits.tasks)}; vectors need a model for one of "
+            f"{', '.join(BY_TOKEN)}",
+            "pooling_task",
+        )
+    return found
+
+
+def check_task(task: str, limits: Welcome) -> None:
+    """Before anything is tokenized. Raises InvalidRequest."""
+    if task not in limits.tasks:
+        raise InvalidRequest(
+            f"pooling_task is {task!r:.40}; this model can be asked for {', '.join(limits.tasks)}", "pooling_task"
+        )
+
+
+def params_for(pooling_params: Any, count: int, task: PoolingTask | None) -> list[PoolingParams]:
+    """One each; `task`: in place of theirs. Raises InvalidRequest."""
+    found = one_each(pooling_params or PoolingParams(), count, "pooling_params")
+    if wrong := next((each for each in found if not isinstance(each, PoolingParams)), None):
+        raise InvalidRequest(f"pooling_params is a {type(wrong).__name__}; give PoolingParams", "pooling_params")
+    return found if task is None else [msgspec.structs.replace(params, task=task) for params in found]
+
+
+def jobs_of(
+    texts: PoolingTexts,
+    limits: Welcome,
+    prompts: Any,
+    pooling_params: Any,
+    task: PoolingTask | None,
+    options: PoolingOptions,
+) -> tuple[int, Iterator[PoolingJob]]:
+    """(how many there are, each, made when it is asked for). Raises InvalidRequest."""
+    parsed = parse_prompts(prompts, options.tokenization())
+    if task is None and pooling_params is None:
+        task = default_task(limits)
+    all_params = params_for(pooling_params, len(parsed), task)
+    for params in all_params:
+        check_task(params.task, limits)
+        texts.files.check_dimensions(params.dimensions, limits.embedding_size)
+    limit, prefix = options.limit(texts, limits), texts.files.prompt(options.prompt_name)
+
+    def jobs() -> Iterator[PoolingJob]:
+        for number, (prompt, params) in enumerate(zip(parsed, all_params, strict=True)):
+            field, special = f"prompts[{number}]", prompt.tokenization.add_special_tokens is not False
+            if prompt.token_ids is not None:
+                ids = texts.tokens(prompt.token_ids, limit, limits.vocab_size, field)
+            else:
+                ids = texts.prompt(prefix + (prompt.text or ""), limit, field, special)
+            yield PoolingJob(ids, params, prompt.cache_salt)
+
+    return len(parsed), jobs()
+
+
+def one_job(
+    texts: PoolingTexts,
+    limits: Welcome,
+    prompt: Any,
+    pooling_params: PoolingParams | None,
+    task: PoolingTask | None,
+    options: PoolingOptions,
+) -> PoolingJob:
+    """Of the only prompt. Raises InvalidRequest."""
+    count, jobs = jobs_of(texts, limits, prompt, pooling_params, task, options)
+    if count != 1:
+        raise InvalidRequest(f"prompt is a list of {count} prompts; AsyncLLM takes one: call encode for each", "prompt")
+    return next(jobs)
+
+
+def pairs_of(first: Any, second: Any) -> tuple[list[str], list[str]]:
+    """Equal numbers of texts, or one and any number. Raises InvalidRequest."""
+    a, b = _texts(first, "data_1"), _texts(second, "data_2")
+    if len(a) not in (1, len(b)) or not b:
+        raise InvalidRequest(
+            f"data_1 has {len(a)} texts and data_2 {len(b)}; give one and any number, or equal numbers", "data_1"
+        )
+    return a, b
+
+
+def _texts(given: Any, name: str) -> list[str]:
+    texts: Sequence[Any] = [given] if isinstance(given, str) else given
+    if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
+        raise InvalidRequest(f"{name} must be a text or a list of texts", name)
+    return list(texts)

@@ -1,0 +1,321 @@
+"""Vectors from LLM and AsyncLLM over a fake engine: the outputs of the field, as the engine gave them."""
+
+import asyncio
+import json
+import math
+import struct
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer, processors
+
+from paged_serve import AsyncLLM, PoolingParams
+from paged_serve.frontend.offline import local_engine
+from paged_serve.frontend.offline.llm import LLM
+from paged_serve.frontend.offline.pooling import outputs
+from paged_serve.protocol.errors import InvalidRequest, RequestFailed
+from paged_serve.protocol.messages.engine_core import AbortRequests, EngineCoreRequest, RejectReason, RequestRejected
+from paged_serve.protocol.messages.message import unpack_ids
+from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
+
+from ..fake_core import POOLING, aborted_ids, output, pool, vector
+from ..fake_supervisor import FakeSupervisor, write_model_of_numbers
+
+PAGE = (Path(__file__).parents[3] / "docs" / "pooling.md").read_text()
+PROMPTS = [f"{i + 1} {2 * i} 5" for i in range(60)]
+EMBEDS = ("embed", "token_embed")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """[CLS] is 998 and [SEP] 999; a pair's texts have types."""
+    folder = Path(write_model_of_numbers(tmp_path_factory.mktemp("model")))
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.post_processor = processors.TemplateProcessing(
+        "Ġ998 $A Ġ999", "Ġ998 $A Ġ999 $B:1 Ġ999:1", [("Ġ998", 998), ("Ġ999", 999)]
+    )
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "config.json").write_text(json.dumps({"type_vocab_size": 2}))
+    prompts = {"prompts": {"query": "77 "}, "default_prompt_name": None}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(prompts))
+    return str(folder)
+
+
+@pytest.fixture
+def supervisor(monkeypatch):
+    """supervisor(script, limits): what starts an engine that follows the script."""
+    monkeypatch.setattr(local_engine, "Supervisor", FakeSupervisor)
+
+    def supervisor(script=pool, **limits):
+        monkeypatch.setattr(FakeSupervisor, "script", staticmethod(script))
+        monkeypatch.setattr(FakeSupervisor, "limits", POOLING | limits)
+
+    return supervisor
+
+
+@pytest.fixture
+def start(model, supervisor):
+    started = []
+
+    def start(script=pool, tasks=POOLING["tasks"], num_labels=3):
+        supervisor(script, tasks=tasks, num_labels=num_labels)
+        started.append(LLM(model=model))
+        return started[-1]
+
+    yield start
+    for llm in started:
+        llm.close()
+
+
+def core_of(llm):
+    return llm._engine.supervisor.core
+
+
+def sent(llm):
+    return [unpack_ids(request.prompt_token_ids).tolist() for request in core_of(llm).all(EngineCoreRequest)]
+
+
+def numbers(tokens, limits=POOLING, **params):
+    pooled = vector(tokens, PoolingParams(**params), limits)
+    return list(struct.unpack(f"<{len(pooled.values) // 4}f", pooled.values))
+
+
+def flat(rows):
+    return [number for row in rows for number in row]
+
+
+def ids(text):
+    return [998, *map(int, text.split()), 999]
+
+
+def test_embeddings_are_in_the_order_of_the_prompts(start):
+    llm = start()
+    found = llm.embed(PROMPTS)
+    assert [output.outputs.embedding for output in found] == [numbers(ids(text)) for text in PROMPTS]
+    assert [output.prompt_token_ids for output in found] == [ids(text) for text in PROMPTS]
+    assert [output.request_id for output in found] == [str(number) for number in range(len(PROMPTS))]
+    assert found[0].outputs.hidden_size == 8
+    assert all(output.finished for output in found)
+
+
+def test_classes_and_rewards_have_their_shapes(start):
+    llm = start()
+    (classes,) = llm.classify("5 6")
+    assert classes.outputs.probs == numbers(ids("5 6"), task="classify")
+    assert classes.outputs.num_classes == 3
+    (reward,) = llm.reward("5 6")
+    assert reward.outputs.data.shape == (4, 3)
+    assert flat(reward.outputs.data.tolist()) == numbers(ids("5 6"), task="token_classify")
+
+
+@pytest.mark.parametrize("task", POOLING["tasks"])
+def test_any_task_can_be_encoded(start, task):
+    llm = start()
+    (output,) = llm.encode([5, 6], pooling_task=task)
+    data = output.outputs.data.tolist()
+    assert (flat(data) if task.startswith("token_") else data) == numbers([5, 6], task=task)
+    params = PoolingParams(task=task, use_activation=False)
+    assert llm.encode([5, 6], params)[0].outputs.data.tolist() != data
+    assert core_of(llm).all(EngineCoreRequest)[-1].pooling_params == params
+
+
+def test_without_a_task_the_richest_that_the_model_gives_is_encoded(start):
+    assert start().encode("5")[0].outputs.data.shape == (3, 8)
+    assert start(tasks=("classify",)).encode("5")[0].outputs.data.shape == (3,)
+
+
+def test_parameters_are_one_for_all_or_one_each(start):
+    llm = start()
+    assert {
+        len(output.outputs.embedding) for output in llm.embed(["1", "2"], pooling_params=PoolingParams(dimensions=3))
+    } == {3}
+    each = [PoolingParams(task="classify", dimensions=size) for size in (2, 4)]
+    assert [len(output.outputs.embedding) for output in llm.embed(["1", "2"], pooling_params=each)] == [2, 4]
+
+
+def test_prompts_are_cut_or_extended_as_asked(start):
+    llm = start()
+    long = "1 2 3 4 5 6"
+    llm.embed(long, truncate_prompt_tokens=4)
+    llm.embed(long, tokenization_kwargs={"truncate_prompt_tokens": 4, "truncation_side": "left"})
+    llm.embed(long, tokenization_kwargs={"add_special_tokens": False})
+    llm.embed([1, 2, 3], truncate_prompt_tokens=2)
+    llm.embed({"prompt": long, "cache_salt": "s"}, truncate_prompt_tokens=-1, prompt_name="query")
+    assert sent(llm) == [[998, 1, 2, 999], [998, 5, 6, 999], [1, 2, 3, 4, 5, 6], [1, 2], ids(f"77 {long}")]
+    assert core_of(llm).all(EngineCoreRequest)[-1].cache_salt == "s"
+
+
+def test_scores_of_embeddings_are_cosines(start):
+    llm = start(tasks=EMBEDS)
+    found = llm.score("1 2", PROMPTS)
+    a = numbers(ids("1 2"))
+    for output, text in zip(found, PROMPTS, strict=True):
+        b = numbers(ids(text))
+        norms = math.fsum(x * x for x in a) * math.fsum(x * x for x in b)
+        assert output.outputs.score == math.fsum(x * y for x, y in zip(a, b, strict=True)) / math.sqrt(norms)
+        assert output.prompt_token_ids == ids("1 2") + ids(text)
+    both = llm.score(PROMPTS, PROMPTS)
+    assert {output.outputs.score for output in both} == {1.0}
+
+
+def test_a_cross_encoder_reads_pairs(start):
+    llm = start(tasks=("classify", "token_classify"), num_labels=1)
+    found = llm.score("1 2", ["3", "4 5"])
+    pairs = [[998, 1, 2, 999, 3, 999], [998, 1, 2, 999, 4, 5, 999]]
+    limits = POOLING | {"num_labels": 1}
+    assert sent(llm) == pairs
+    assert [[output.outputs.score] for output in found] == [
+        numbers(tokens, limits, task="classify", second_text=4) for tokens in pairs
+    ]
+    llm.score("1 2 3 4", "5 6 7 8 9", truncate_prompt_tokens=7)
+    assert sent(llm)[-1] == [998, 1, 2, 999, 5, 6, 999]
+
+
+@pytest.mark.parametrize(
+    ("ask", "says"),
+    [
+        (lambda llm: llm.embed(["1", ""], tokenization_kwargs={"add_special_tokens": False}), "prompts[1] is empty"),
+        (lambda llm: llm.embed([[1], [1000]]), "prompts[1] has token 1000"),
+        (lambda llm: llm.embed([1] * 4097), "This model takes 4096 tokens; prompts[0] has 4097"),
+        (lambda llm: llm.embed("1", truncate_prompt_tokens=5000), "truncate_prompt_tokens is 5000"),
+        (lambda llm: llm.embed("1", pooling_params=PoolingParams(dimensions=9)), "this model's embeddings have 8"),
+        (lambda llm: llm.embed("1", pooling_params=SamplingParams()), "pooling_params is a SamplingParams"),
+        (lambda llm: llm.embed("1", pooling_params=[PoolingParams()] * 2), "pooling_params has 2 entries for 1"),
+        (lambda llm: llm.embed("1", prompt_name="other"), "prompt_name is 'other'; this model has query"),
+        (lambda llm: llm.embed("1", pooling_task="embed"), "pooling_task is no keyword of this method"),
+        (lambda llm: llm.embed("1", lora_request=1), "LoRA adapters are not served"),
+        (lambda llm: llm.encode("1", pooling_task="score"), "pooling_task is 'score'; this model can be asked for"),
+        (lambda llm: llm.classify("1"), "pooling_task is 'classify'; this model can be asked for embed, token_embed"),
+        (lambda llm: llm.score(["1", "2"], "3"), "data_1 has 2 texts and data_2 1"),
+        (lambda llm: llm.score("1", [2]), "data_2 must be a text or a list of texts"),
+        (lambda llm: llm.generate("1"), "task is generate; this model can be asked for embed, token_embed"),
+    ],
+)
+def test_what_cannot_be_pooled_is_refused_and_nothing_goes_on_running(start, ask, says):
+    llm = start(tasks=EMBEDS)
+    with pytest.raises(InvalidRequest) as refused:
+        ask(llm)
+    assert says in str(refused.value)
+    assert len(llm.embed("5")) == 1
+
+
+def test_a_model_that_generates_is_not_pooled(start):
+    llm = start(tasks=("generate",))
+    with pytest.raises(InvalidRequest, match="vectors need a model for one of token_embed"):
+        llm.encode("1")
+
+
+def test_an_engine_that_is_full_is_asked_again(start):
+    refused = []
+
+    def script(core, peer, message):
+        if isinstance(message, EngineCoreRequest) and len(refused) < 3:
+            refused.append(message.request_id)
+            core.send(RequestRejected(message.request_id, RejectReason.OVERLOADED, "full", retry_after_s=0.01), peer)
+        else:
+            pool(core, peer, message)
+
+    llm = start(script)
+    found = llm.embed(PROMPTS)
+    assert [output.outputs.embedding for output in found] == [numbers(ids(text)) for text in PROMPTS]
+
+
+def test_a_bar_counts_the_prompts(start):
+    made = []
+
+    class Bar:
+        def __init__(self, total, **_):
+            self.total, self.count = total, 0
+            made.append(self)
+
+        def update(self, count):
+            self.count += count
+
+        def close(self):
+            pass
+
+    start().embed(PROMPTS, use_tqdm=Bar)
+    assert (made[0].total, made[0].count) == (len(PROMPTS), len(PROMPTS))
+
+
+def run_async(model, body):
+    async def main():
+        async with AsyncLLM(model) as llm:
+            return await asyncio.wait_for(body(llm), 60)
+
+    return asyncio.run(main())
+
+
+def test_many_coroutines_encode_at_once(model, supervisor):
+    supervisor()
+
+    async def one(llm, text):
+        return [each async for each in llm.encode(text, pooling_task="embed")]
+
+    async def body(llm):
+        return await asyncio.gather(*(one(llm, text) for text in PROMPTS))
+
+    found = run_async(model, body)
+    assert [output.outputs.data.tolist() for (output,) in found] == [numbers(ids(text)) for text in PROMPTS]
+
+
+def test_an_encoding_is_aborted_by_its_id_or_by_leaving_it(model, supervisor):
+    def script(core, peer, message):
+        if isinstance(message, AbortRequests):
+            for stream_id in message.stream_ids:
+                core.send(output(core.epoch, stream_id, 0, [], FinishReason.ABORT), peer)
+
+    supervisor(script)
+
+    async def body(llm):
+        core = core_of(llm)
+
+        async def encode(request_id):
+            return [each async for each in llm.encode("5", request_id=request_id)]
+
+        tasks = [asyncio.create_task(encode(name)) for name in ("a", "b")]
+        await asyncio.to_thread(core.wait_for, EngineCoreRequest, 2)
+        with pytest.raises(InvalidRequest, match="request_id 'a' is that of a request that runs"):
+            await encode("a")
+        await llm.abort("a")
+        tasks[1].cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.to_thread(core.wait_for, AbortRequests, 2)
+        return sorted(aborted_ids(core)), tasks[0].exception(), tasks[1].cancelled()
+
+    aborted, error, cancelled = run_async(model, body)
+    assert aborted == [1, 2]
+    assert cancelled
+    assert isinstance(error, RequestFailed)
+
+
+def test_what_async_encode_refuses_has_the_words_of_llm(model, supervisor):
+    supervisor()
+
+    async def body(llm):
+        for prompt, options, says in (
+            (["1", "2"], {}, "AsyncLLM takes one: call encode for each"),
+            ("1", {"pooling_task": "score"}, "pooling_task is 'score'"),
+            ("1", {"whatever": 1}, "whatever is no keyword of this method"),
+        ):
+            with pytest.raises(InvalidRequest, match=says):
+                await anext(llm.encode(prompt, **options))
+
+    run_async(model, body)
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        outputs.PoolingRequestOutput,
+        outputs.EmbeddingOutput,
+        outputs.ClassificationOutput,
+        outputs.ScoringOutput,
+        outputs.PoolingOutput,
+    ],
+    ids=lambda output: output.__name__,
+)
+def test_every_field_of_an_output_is_named(output):
+    for name in [field.name for field in fields(output)]:
+        assert f"`{name}`" in PAGE or f".{name}`" in PAGE
