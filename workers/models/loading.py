@@ -73,7 +73,7 @@ def load_model(
 
 def read_model(folder: Path, config: ModelConfig) -> tuple[Family, Geometry]:
     """The family and shape of the model in `folder`, with the dtype to compute in; reads no weights."""
-    return read_geometry(folder, config.dtype)
+    return read_geometry(folder, config.dtype, config.max_model_len)
 
 
 def device_of(config: ModelConfig) -> str:
