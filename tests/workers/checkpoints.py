@@ -58,6 +58,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "rope_parameters": {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0},
     },
     "llama-multi-query": {"family": "Llama", "num_key_value_heads": 1, "head_dim": 24},
+    "llama-attention-biased": {"family": "Llama", "attention_bias": True},
     "llama-even": {"family": "Llama", "intermediate_size": 128},
     "mistral-7-queries-per-key": {
         "family": "Mistral",
@@ -101,6 +102,14 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "residual_multiplier": 0.22,
         "attention_multiplier": 0.0625,
         "logits_scaling": 8.0,
+    },
+    "granite-heads-of-16": {
+        "family": "Granite",
+        "embedding_multiplier": 12.0,
+        "residual_multiplier": 0.22,
+        "attention_multiplier": 0.25,
+        "logits_scaling": 8.0,
+        "tie_word_embeddings": True,
     },
     "smollm3": {"family": "SmolLM3", "num_hidden_layers": 4, "no_rope_layers": [1, 0, 1, 0]},
     "phi3": {"family": "Phi3", "sliding_window": 40},
