@@ -35,6 +35,13 @@ LLAMA3_ROPE = {
     "original_max_position_embeddings": 64,
 }
 YARN_ROPE = {"rope_type": "yarn", "rope_theta": 1000.0, "factor": 4.0, "original_max_position_embeddings": 64}
+LONG_ROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 1000.0,
+    "short_factor": [1.0 + 0.05 * pair for pair in range(6)],
+    "long_factor": [1.5 + 0.5 * pair for pair in range(6)],
+    "partial_rotary_factor": 0.75,
+}
 CLASSES = {"GPT2": "GPT2LMHeadModel"}
 CONFIGS = {"Gemma3": "Gemma3TextConfig"}
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -51,6 +58,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "rope_parameters": {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0},
     },
     "llama-multi-query": {"family": "Llama", "num_key_value_heads": 1, "head_dim": 24},
+    "llama-attention-biased": {"family": "Llama", "attention_bias": True},
     "llama-even": {"family": "Llama", "intermediate_size": 128},
     "mistral-7-queries-per-key": {
         "family": "Mistral",
@@ -103,6 +111,14 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "attention_multiplier": 0.0625,
         "logits_scaling": 8.0,
     },
+    "granite-heads-of-16": {
+        "family": "Granite",
+        "embedding_multiplier": 12.0,
+        "residual_multiplier": 0.22,
+        "attention_multiplier": 0.25,
+        "logits_scaling": 8.0,
+        "tie_word_embeddings": True,
+    },
     "smollm3": {"family": "SmolLM3", "num_hidden_layers": 4, "no_rope_layers": [1, 0, 1, 0]},
     "phi3": {"family": "Phi3", "sliding_window": 40},
     "starcoder2": {"family": "Starcoder2"},
@@ -114,6 +130,54 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "tie_word_embeddings": False,
     },
     "gpt-bigcode": {"family": "GPTBigCode", "n_positions": 512, "n_inner": 96},
+    "gpt-neox": {"family": "GPTNeoX", "rope_parameters": {"partial_rotary_factor": 0.25, "rope_theta": 1000.0}},
+    "gpt-neox-in-turn": {
+        "family": "GPTNeoX",
+        "use_parallel_residual": False,
+        "attention_bias": False,
+        "hidden_act": "gelu_fast",
+        "num_attention_heads": 2,
+        "rope_parameters": {"partial_rotary_factor": 0.75, "rope_theta": 1000.0},
+    },
+    "gptj": {"family": "GPTJ", "n_positions": 512, "n_inner": 96, "rotary_dim": 4},
+    "falcon": {"family": "Falcon", "ffn_hidden_size": 96},
+    "falcon-two-norms": {
+        "family": "Falcon",
+        "new_decoder_architecture": True,
+        "num_kv_heads": 2,
+        "ffn_hidden_size": 96,
+        "bias": True,
+        "tie_word_embeddings": False,
+    },
+    "falcon-one-norm": {
+        "family": "Falcon",
+        "new_decoder_architecture": True,
+        "num_kv_heads": 2,
+        "num_ln_in_parallel_attn": 1,
+        "ffn_hidden_size": 96,
+    },
+    "falcon-in-turn": {
+        "family": "Falcon",
+        "ffn_hidden_size": 96,
+        "multi_query": False,
+        "parallel_attn": False,
+        "bias": True,
+    },
+    "phi": {"family": "Phi", "rope_parameters": {"partial_rotary_factor": 0.5, "rope_theta": 1000.0}},
+    "stablelm": {"family": "StableLm", "use_qkv_bias": True},
+    "stablelm-parallel": {"family": "StableLm", "use_parallel_residual": True, "tie_word_embeddings": True},
+    "cohere": {"family": "Cohere", "logit_scale": 0.25},
+    "cohere2": {"family": "Cohere2", "num_hidden_layers": 4, "sliding_window": 40, "logit_scale": 0.5},
+    "olmo": {"family": "Olmo"},
+    "olmo-clipped": {"family": "Olmo", "clip_qkv": 0.7, "num_key_value_heads": 4, "attention_bias": True},
+    "olmo2": {"family": "Olmo2"},
+    "olmo3": {"family": "Olmo3", "num_hidden_layers": 4, "sliding_window": 40},
+    "glm": {"family": "Glm", "head_dim": 24},
+    "glm4": {"family": "Glm4", "head_dim": 16, "attention_bias": False},
+    "exaone4": {"family": "Exaone4", "num_hidden_layers": 4, "sliding_window": 40},
+    "exaone4-full": {"family": "Exaone4", "sliding_window": None, "layer_types": ["full_attention"] * 3},
+    "phi3-partial": {"family": "Phi3", "rope_parameters": {"partial_rotary_factor": 0.75, "rope_theta": 1000.0}},
+    "phi3-longrope": {"family": "Phi3", "rope_parameters": LONG_ROPE, "original_max_position_embeddings": 128},
     "gpt2": {"family": "GPT2", "n_positions": 512},
     "gpt2-relu-untied": {
         "family": "GPT2",
@@ -134,7 +198,11 @@ def reference(variant: str, folder: Path, dtype: torch.dtype = torch.float32, **
 
         options = {**SHAPE, **VARIANTS[variant]}
         family = options.pop("family")
-        if family in ("GPT2", "GPTBigCode"):  # else its own names and the common ones would contradict each other
+        if family in (
+            "GPT2",
+            "GPTBigCode",
+            "GPTJ",
+        ):  # else its own names and the common ones would contradict each other
             common = ("hidden_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings")
             ours = {name: options.pop(name) for name in (*common, "intermediate_size", "num_key_value_heads")}
             options = {"n_embd": ours["hidden_size"], "n_layer": 3, "n_head": 4, **options}

@@ -11,13 +11,15 @@ from paged_serve.protocol.errors import ConfigError
 
 Positive = Annotated[float, Meta(gt=0)]
 Head = Literal["tokens", "labels", "none"]  # what a checkpoint has scores of at its end
+# rms_less_1: the file has each weight less 1. unbiased_layer: with weights alone; plain_layer: without those, too.
+NormKind = Literal["rms", "rms_less_1", "layer", "unbiased_layer", "plain_layer"]
 
 
 @dataclass(frozen=True, slots=True)
 class RopeScaling:
     """How rotary frequencies are stretched beyond the length a model was first trained on."""
 
-    kind: str  # "default", "linear", "dynamic", "llama3", "yarn"; "none": nothing is turned
+    kind: str  # "default", "linear", "dynamic", "llama3", "yarn", "longrope"; "none": nothing is turned
     theta: Annotated[float, Meta(gt=1)] = 10000.0
     factor: Positive = 1.0
     original_max_positions: Annotated[int, Meta(ge=1)] = 1
@@ -25,10 +27,14 @@ class RopeScaling:
     high_freq_factor: Positive = 4.0  # llama3
     beta_fast: Positive = 32.0  # yarn
     beta_slow: Positive = 1.0  # yarn
-    attention_factor: float | None = None  # yarn; None: derived from `factor`
+    attention_factor: float | None = None  # yarn, longrope; None: derived from `factor`
     mscale: float | None = None  # yarn
     mscale_all_dim: float | None = None  # yarn
     truncate: bool = True  # yarn
+    short_factors: tuple[Positive, ...] = ()  # longrope: by what each pair's frequency is divided
+    long_factors: tuple[Positive, ...] = ()
+    rotary_dim: int | None = None  # elements of a head that are turned, in pairs; None: all
+    is_long: bool = False  # longrope: more positions than the original ones are served, by the long factors
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +70,11 @@ class Geometry:
     head_dim: int
     intermediate_size: int
     vocab_size: int
-    norm: Literal["rms", "rms_less_1", "layer"]  # rms_less_1: the file has each weight less 1
+    norm: NormKind
     norm_eps: float
     activation: Activation
     ropes: tuple[RopeScaling, ...]  # per layer
+    interleaved: bool  # neighbours in a head are turned together; else the elements of two halves
     multipliers: Multipliers
     learned_positions: bool  # a vector is added to each token by its position, instead of a rotation
     max_position_embeddings: int
@@ -76,7 +83,11 @@ class Geometry:
     qkv_bias: bool
     output_bias: bool  # of attention's output projection
     mlp_bias: bool
-    qk_norm: bool
+    qk_norm: bool  # per head
+    whole_qk_norm: bool  # of all heads' queries together, and of all keys
+    clip_qkv: float | None  # queries, keys and values lie between this and its negative
+    is_parallel: bool  # attention and feed-forward read the same hidden states; both are added
+    head_bias: bool
     eos_token_ids: tuple[int, ...]
     dtype: torch.dtype
     head: Head = "tokens"

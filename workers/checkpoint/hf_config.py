@@ -1,6 +1,7 @@
 """config.json and generation_config.json of a Hugging Face folder, as far as our decoder needs them."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -16,7 +17,7 @@ from .geometry import Activation, RopeScaling
 Size = Annotated[int, Meta(ge=-1, le=1 << 24)]  # larger than any model's; a value below 1 is reported by name later
 NumLayers = Annotated[int, Meta(ge=-1, le=1 << 12)]
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
-ROPE_KINDS = ("default", "linear", "dynamic", "llama3", "yarn")
+ROPE_KINDS = ("default", "linear", "dynamic", "llama3", "yarn", "longrope")
 ROPE_FIELDS = {
     "factor": "factor",
     "original_max_position_embeddings": "original_max_positions",
@@ -28,6 +29,8 @@ ROPE_FIELDS = {
     "mscale": "mscale",
     "mscale_all_dim": "mscale_all_dim",
     "truncate": "truncate",
+    "short_factor": "short_factors",
+    "long_factor": "long_factors",
 }
 
 
@@ -62,18 +65,23 @@ class HFConfig(msgspec.Struct, frozen=True, kw_only=True):
     use_sliding_window: bool = False
     max_window_layers: int = 28
     layer_types: list[str] | None = None
+    sliding_window_pattern: Annotated[int, Meta(ge=1)] | None = None  # every so many layers one sees everything
     rope_theta: float | None = None
     rope_scaling: dict[str, Any] | None = None  # the older spelling, beside rope_theta
     rope_parameters: dict[str, Any] | None = None  # the newer one, which contains it
     partial_rotary_factor: float | None = None
+    rotary_dim: Size | None = None  # what it comes to
     rope_local_base_freq: float = 10000.0  # Gemma 3's layers that slide
     no_rope_layers: list[int] | None = None  # SmolLM3: 0 for each layer whose heads are not turned
     embedding_multiplier: float = 1.0
     residual_multiplier: float = 1.0
     attention_multiplier: Annotated[float, Meta(gt=0)] | None = None
-    logits_scaling: Annotated[float, Meta(gt=0)] = 1.0
+    logits_scaling: Annotated[float, Meta(gt=0)] = 1.0  # what logits are divided by
     original_max_position_embeddings: int | None = None
     type_vocab_size: Size = 0  # types of tokens, of encoders
+    use_parallel_residual: bool = False
+    num_norms: Literal[1, 2] = 2  # before a layer's attention and its feed-forward
+    clip_qkv: Annotated[float, Meta(gt=0)] | None = None
     dtype: str | None = None
     torch_dtype: str | None = None
     eos_token_id: int | list[int] | None = None
@@ -137,16 +145,16 @@ def dtype_of(config: HFConfig, wanted: str) -> torch.dtype:
     return DTYPES[own]
 
 
-def rope_of(config: HFConfig, parameters: dict[str, Any] | None = None) -> RopeScaling:
-    """The rotary parameters, in either spelling; `parameters`: those that only some layers have."""
+def rope_of(config: HFConfig, parameters: dict[str, Any] | None = None, *, may_be_partial: bool = False) -> RopeScaling:
+    """The rotary parameters, in either spelling; `parameters`: those that only some layers have.
+
+    `may_be_partial`: the family's models may turn a part of each head.
+    """
     if parameters is None:
         parameters = dict(config.rope_parameters or config.rope_scaling or {})
     kind = parameters.get("rope_type") or parameters.get("type") or "default"
     if kind not in ROPE_KINDS:
         raise ConfigError(f"rope type {kind!r} is not supported; supported are {', '.join(ROPE_KINDS)}")
-    partial = parameters.get("partial_rotary_factor") or config.partial_rotary_factor or 1.0
-    if partial != 1.0:
-        raise ConfigError(f"partial_rotary_factor={partial} is not supported; only whole heads are rotated")
     known = {ours: parameters[theirs] for theirs, ours in ROPE_FIELDS.items() if parameters.get(theirs) is not None}
     theta = parameters.get("rope_theta") or config.rope_theta or 10000.0
     if config.original_max_position_embeddings is not None:
@@ -154,7 +162,45 @@ def rope_of(config: HFConfig, parameters: dict[str, Any] | None = None) -> RopeS
     known.setdefault("original_max_positions", config.max_position_embeddings)
     if kind in ("linear", "llama3", "yarn") and "factor" not in known:
         raise ConfigError(f"rope type {kind!r} needs a factor, but config.json has none")
+    rotary_dim = _rotary_dim(config, parameters, may_be_partial)
     try:
-        return msgspec.convert({"kind": kind, "theta": theta, **known}, RopeScaling)
+        rope = msgspec.convert({"kind": kind, "theta": theta, "rotary_dim": rotary_dim, **known}, RopeScaling)
     except msgspec.ValidationError as error:
         raise ConfigError(f"config.json: the rope parameters cannot be used: {error}") from error
+    if kind == "longrope":
+        return _longrope(rope, config, has_factor="factor" in known)
+    return rope
+
+
+def _rotary_dim(config: HFConfig, parameters: dict[str, Any], may_be_partial: bool) -> int | None:
+    """Elements of a head that are turned; None: all."""
+    head_dim = _head_dim(config)
+    partial = parameters.get("partial_rotary_factor") or config.partial_rotary_factor or 1.0
+    if partial == 1.0 and config.rotary_dim in (None, head_dim):
+        return None
+    if not may_be_partial:
+        raise ConfigError(f"partial_rotary_factor={partial} is not supported; only whole heads are rotated")
+    found = config.rotary_dim
+    if found is None:
+        found = int(head_dim * partial) if isinstance(partial, int | float) and 0 < partial <= 1 else 0
+    if not 2 <= found <= head_dim or found % 2:
+        spelled = f"partial_rotary_factor={partial}" if config.rotary_dim is None else f"rotary_dim={found}"
+        raise ConfigError(f"config.json: {spelled} is no even number of elements from 2 to a head's {head_dim}")
+    return found
+
+
+def _longrope(rope: RopeScaling, config: HFConfig, *, has_factor: bool) -> RopeScaling:
+    """With the factor that config.json leaves out; raises ConfigError where there is no factor for each pair."""
+    pairs = (rope.rotary_dim or _head_dim(config)) // 2
+    for name, factors in (("short_factor", rope.short_factors), ("long_factor", rope.long_factors)):
+        if len(factors) != pairs:
+            raise ConfigError(f"config.json: {name} has {len(factors)} numbers, but a head {pairs} pairs that turn")
+    if rope.original_max_positions < 2:
+        raise ConfigError("config.json: longrope needs original_max_position_embeddings, of at least 2")
+    if has_factor:
+        return rope
+    return replace(rope, factor=config.max_position_embeddings / rope.original_max_positions)
+
+
+def _head_dim(config: HFConfig) -> int:
+    return config.head_dim or config.hidden_size // config.num_attention_heads

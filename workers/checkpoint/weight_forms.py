@@ -165,6 +165,12 @@ def with_outputs(weight: Weight, count: int) -> Weight:
     return weight if missing == 0 else each_tensor(weight, lambda part: _zeros_below(part, missing))
 
 
+def with_rows(weight: Weight, order: Tensor) -> Weight:
+    """The outputs `order` [n] i64 of `weight`, in that order; a StoredWeight is one part."""
+    assert not isinstance(weight, StoredWeight) or len(weight.parts) == 1
+    return each_tensor(weight, lambda part: part[order])
+
+
 def on_device(weight: Weight, device: str) -> Weight:
     moved = each_tensor(weight, lambda part: part.to(device))
     if isinstance(moved, GroupedWeight) and moved.order is not None:

@@ -38,7 +38,7 @@ class Backend(Protocol):
         """The product of all ranks' inputs, of which this one has `share`; `bias` is whole on every rank."""
         ...
 
-    def head(self, weight: Weight) -> Linear:
+    def head(self, weight: Weight, bias: Tensor | None = None) -> Linear:
         """A Linear whose results may be float32 whatever the model's dtype."""
         ...
 

@@ -48,6 +48,10 @@ class Ops(Protocol):
         """
         ...
 
+    def add(self, hidden: Tensor, delta: Tensor, multiplier: float = 1.0) -> None:
+        """Adds `multiplier` times `delta` to `hidden` in place. `delta` may be the result of `norm`."""
+        ...
+
     def rotate_and_cache(
         self, step: Any, layer: int, projected: Tensor, query_norm: RMSNorm | None, key_norm: RMSNorm | None
     ) -> Tensor:

@@ -18,12 +18,16 @@ POSITIONS_AT_ONCE = 2048  # by which a table grows
 class Rotary:
     """Turns queries and keys by angles that grow with position; halves of a head are the pairs' two sides.
 
+    Where a part of a head is turned, the last pairs stay as they are: their cosine is 1 and their sine 0.
     Cosines and sines are computed by the host, whatever the device: the same bits on every machine.
     """
 
     def __init__(self, scaling: "RopeScaling", head_dim: int, device: str = "cpu"):
-        self.frequencies = scaled_frequencies(scaling, head_dim)  # [head_dim / 2] float32, host
-        self.amplitude = np.float32(attention_factor(scaling))
+        turned = scaled_frequencies(scaling, scaling.rotary_dim or head_dim)
+        self.frequencies = torch.zeros(head_dim // 2)  # of each pair, host; 0: it stays as it is
+        self.frequencies[: len(turned)] = turned
+        self.amplitudes = np.ones(head_dim // 2, dtype=np.float32)
+        self.amplitudes[: len(turned)] = attention_factor(scaling)
         self._table = torch.empty((0, head_dim), device=device)
 
     def table(self, num_positions: int) -> Tensor:
@@ -38,7 +42,7 @@ class Rotary:
         """The table's rows [first, first + POSITIONS_AT_ONCE)."""
         positions = np.arange(first, first + POSITIONS_AT_ONCE, dtype=np.float32)
         both = cosine_and_sine(positions[:, None] * self.frequencies.numpy())
-        return torch.from_numpy(np.concatenate(both, axis=1) * self.amplitude)
+        return torch.from_numpy(np.concatenate([part * self.amplitudes for part in both], axis=1))
 
 
 def rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
@@ -63,6 +67,9 @@ def scaled_frequencies(scaling: "RopeScaling", head_dim: int) -> Tensor:
             return _llama3(plain, scaling)
         case "yarn":
             return _yarn(scaling, head_dim)
+        case "longrope":
+            factors = torch.tensor(scaling.long_factors if scaling.is_long else scaling.short_factors)
+            return 1.0 / (factors * _powers(scaling.theta, head_dim))
         case _:  # "dynamic" stretches only past max_position_embeddings, where no request is let
             return plain
 
@@ -107,11 +114,14 @@ def _yarn(scaling: "RopeScaling", head_dim: int) -> Tensor:
 
 
 def attention_factor(scaling: "RopeScaling") -> float:
-    """What cosine and sine are multiplied by: yarn sharpens attention as the context grows."""
-    if scaling.kind != "yarn":
+    """What cosine and sine are multiplied by: yarn and longrope sharpen attention as the context grows."""
+    if scaling.kind not in ("yarn", "longrope"):
         return 1.0
     if scaling.attention_factor is not None:
         return scaling.attention_factor
+    if scaling.kind == "longrope":
+        lengths = math.log(max(scaling.factor, 1.0)) / math.log(scaling.original_max_positions)
+        return math.sqrt(1.0 + lengths)
 
     def magnitude(weight: float) -> float:
         return 1.0 if scaling.factor <= 1 else 0.1 * weight * math.log(scaling.factor) + 1.0

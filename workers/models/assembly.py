@@ -19,13 +19,15 @@ from ..distributed.allocator import release_freed_memory
 from ..layers.embedding import OutputHead, Table, VocabularyEmbedding
 from ..layers.linear import JoinedLinear, Linear
 from ..layers.norm import LayerNorm, Norm, RMSNorm
-from ..layers.ops import HeadLayout
+from ..layers.ops import HeadLayout, Ops
 from ..layers.rotary import Rotary
 from ..pooling.head import PoolingHead
 from ..quantization.gptq import skip_zero_biases
 from .decoder import DecoderLayer, Model
+from .matrix_rows import Rows, Span, order_of_head, query_key_value_rows, stacked_rows
 from .packed_cache import PackedReader, PackedWriter
-from .weight_reader import Span, WeightReader
+from .projected import ClippedLinear, WholeNorms
+from .weight_reader import WeightReader
 
 log = logging.getLogger(__name__)
 
@@ -38,15 +40,15 @@ class Assembly(WeightReader):
     def model(self, pooling: PoolingHead) -> Model:
         """Raises ConfigError naming a tensor that is missing, misshapen or unexplained."""
         geometry, names, group = self._geometry, self._names, self._group
+        heads = self._heads()
+        attention, ops = self._backend.attention(heads), self._backend.ops(heads)
         embedding, head = self._vocabulary()
         positions = self._positions() if geometry.learned_positions else None
-        layers = [self._layer(index) for index in range(geometry.num_layers)]
+        layers = [self._layer(index, ops) for index in range(geometry.num_layers)]
         final_norm = self._norm(names.final_norm, geometry.hidden_size, geometry.multipliers.logits)
         tied = (names.output_head,) if geometry.tie_word_embeddings or head is None else ()
         facts = self._finish((*names.unused, *tied))
         self._on_progress(self._checkpoint.total_bytes, self._checkpoint.total_bytes)
-        heads = self._heads()
-        attention = self._backend.attention(heads)
         return Model(
             geometry=replace(geometry, head_multiple=attention.head_multiple),
             tp_size=group.size,
@@ -56,7 +58,7 @@ class Assembly(WeightReader):
             layers=layers,
             final_norm=final_norm,
             output_head=head,
-            ops=self._backend.ops(heads),
+            ops=ops,
             attention=attention,
             weights_bytes=self._loaded_bytes,
             quantization=facts,
@@ -89,7 +91,7 @@ class Assembly(WeightReader):
         embedding = VocabularyEmbedding(table, self._group)
         head_name = names.embedding if is_tied else names.output_head
         (matrix,) = self._weights("head", lambda: [self._head_matrix(head_name)])
-        head = backend.head(matrix)
+        head = backend.head(matrix, self._head_bias() if geometry.head_bias else None)
         return embedding, OutputHead(head, geometry.vocab_size, self._group)
 
     def _has_own_head(self) -> bool:
@@ -123,48 +125,48 @@ class Assembly(WeightReader):
         heads = geometry.heads_of_rank(size), geometry.kv_heads_of_rank(size), geometry.head_dim
         return HeadLayout(*heads, tuple(rotaries[rope] for rope in geometry.ropes))
 
-    def _layer(self, index: int) -> DecoderLayer:
+    def _layer(self, index: int, ops: Ops) -> DecoderLayer:
         geometry, names = self._geometry, self._names
-        hidden, head_dim = geometry.hidden_size, geometry.head_dim
-        query_rows, kv_rows = geometry.num_heads * head_dim, geometry.num_kv_heads * head_dim
-        queries, keys = self._even_span(query_rows), self._kv_span()
-        ffn = self._even_span(geometry.intermediate_size)
-        query, key, value = (name.format(index) for name in (names.query, names.key, names.value))
-        gate, up = names.gate.format(index), names.up.format(index)
-        qkv = [(query, query_rows, queries), (key, kv_rows, keys), (value, kv_rows, keys)]
-        if query == key == value:
-            qkv = stacked(qkv)
-        into = (gate, up) if geometry.activation.is_gated else (up,)
-        gate_up = [(name, geometry.intermediate_size, ffn) for name in into]
-        if gate == up:
-            gate_up = stacked(gate_up)
-        norms = geometry.qk_norm
+        hidden, query_rows = geometry.hidden_size, geometry.num_heads * geometry.head_dim
+        into = (names.gate, names.up) if geometry.activation.is_gated else (names.up,)
+        span = self._even_span(geometry.intermediate_size)
+        gate_up = stacked_rows([name.format(index) for name in into], geometry.intermediate_size, span)
         self._checkpoint.close()  # the kernel counts its pages as ours as long as it is mapped
         release_freed_memory()
         return DecoderLayer(
-            attention_norm=self._norm(names.attention_norm.format(index), hidden),
-            qkv=self._column_parallel(qkv, hidden, geometry.qkv_bias),
-            query_norm=self._rms_norm(names.query_norm.format(index), head_dim) if norms else None,
-            key_norm=self._rms_norm(names.key_norm.format(index), head_dim) if norms else None,
+            attention_norm=self._norm_if_named(names.attention_norm, index),
+            qkv=self._query_key_value(index, ops),
+            query_norm=self._head_norm(names.query_norm, index) if geometry.qk_norm else None,
+            key_norm=self._head_norm(names.key_norm, index) if geometry.qk_norm else None,
             output=self._row_parallel(names.output.format(index), hidden, query_rows, geometry.output_bias),
             attention_out_norm=self._norm_if_named(names.attention_out_norm, index),
-            mlp_norm=self._norm(names.mlp_norm.format(index), hidden),
+            mlp_norm=self._norm_if_named(names.mlp_norm, index),
             gate_up=self._column_parallel(gate_up, hidden, geometry.mlp_bias),
             down=self._row_parallel(names.down.format(index), hidden, geometry.intermediate_size, geometry.mlp_bias),
             mlp_out_norm=self._norm_if_named(names.mlp_out_norm, index),
             window=geometry.sliding_windows[index],
         )
 
-    def _column_parallel(self, parts: list[tuple[str, int, Span]], columns: int, bias: bool) -> Linear:
-        """Fuses the given spans of several projections, each (name, rows in the file, span), into one."""
+    def _query_key_value(self, index: int, ops: Ops) -> Linear:
+        geometry, names, group = self._geometry, self._names, self._group
+        each = names.query.format(index), names.key.format(index), names.value.format(index)
+        queries, keys = self._even_span(geometry.num_heads), self._kv_heads()
+        rows = query_key_value_rows(each, geometry, queries, keys, are_grouped=names.are_grouped)
+        product = self._column_parallel(rows, geometry.hidden_size, geometry.qkv_bias)
+        if geometry.clip_qkv is not None:
+            product = ClippedLinear(product, geometry.clip_qkv)
+        if geometry.whole_qk_norm:
+            totals = [count * geometry.head_dim for count in (geometry.num_heads, geometry.num_kv_heads)]
+            named = zip((names.query_norm, names.key_norm), totals, strict=True)
+            norms = [self._rms_norm(name.format(index), total) for name, total in named]
+            spans = [(first * geometry.head_dim, last * geometry.head_dim) for first, last in (queries, keys)]
+            product = WholeNorms(product, ops, group, norms, spans)
+        return product
+
+    def _column_parallel(self, parts: list[Rows], columns: int, bias: bool) -> Linear:
+        """Fuses the given rows of several projections into one."""
         weights = self._weights(
-            parts[0][0],
-            lambda: joined(
-                [
-                    self._matrix(self._source.projections, name, MatrixPart((rows, columns), 0, *span))
-                    for name, rows, span in parts
-                ]
-            ),
+            parts[0].name, lambda: joined([self._rows(self._source.projections, rows, columns) for rows in parts])
         )
         bias_vector = self._bias(parts) if bias else None
         return self._product(weights, bias_vector)
@@ -182,7 +184,7 @@ class Assembly(WeightReader):
     def _row_parallel(self, name: str, rows: int, columns: int, bias: bool) -> Linear:
         part = MatrixPart((rows, columns), 1, *self._even_span(columns))
         (weight,) = self._weights(name, lambda: [self._matrix(self._source.projections, name, part)], is_share=True)
-        bias_vector = self._bias([(name, rows, (0, rows))]) if bias else None
+        bias_vector = self._bias([Rows(name, rows, (0, rows))]) if bias else None
         return self._backend.row_parallel(weight, bias_vector, self._group)
 
     def _head_matrix(self, name: str) -> Weight:
@@ -190,6 +192,12 @@ class Assembly(WeightReader):
         rows, (start, stop) = self._vocabulary_rows()
         part = MatrixPart((self._geometry.vocab_size, self._geometry.hidden_size), 0, start, stop)
         return with_outputs(self._matrix(self._source.head, name.removesuffix(".weight"), part), rows)
+
+    def _head_bias(self) -> Tensor:
+        """This rank's rows, with zeros past the vocabulary's end."""
+        rows, span = self._vocabulary_rows()
+        found = self._bias([Rows(self._names.output_head.removesuffix(".weight"), self._geometry.vocab_size, span)])
+        return torch.cat([found, found.new_zeros(rows - len(found))])
 
     def _vocabulary_table(self, name: str) -> Weight:
         """This rank's rows, with zeros past the vocabulary's end."""
@@ -222,26 +230,26 @@ class Assembly(WeightReader):
 
     def _norm(self, name: str, size: int, multiplier: float = 1.0) -> Norm:
         """Whose results come times `multiplier`."""
-        if self._geometry.norm != "layer":
+        kind, eps = self._geometry.norm, self._geometry.norm_eps
+        if kind in ("rms", "rms_less_1"):
             return self._rms_norm(name, size, multiplier)
-        weight, bias = (self._vector(each, size).float() for each in (name, f"{name.removesuffix('.weight')}.bias"))
-        return LayerNorm(weight * multiplier, bias * multiplier, self._geometry.norm_eps)
+        if kind == "plain_layer":
+            return LayerNorm(torch.full((size,), multiplier, device=self._device), None, eps)
+        weight = self._vector(name, size).float() * multiplier
+        if kind == "unbiased_layer":
+            return LayerNorm(weight, None, eps)
+        return LayerNorm(weight, self._vector(f"{name.removesuffix('.weight')}.bias", size).float() * multiplier, eps)
 
     def _norm_if_named(self, name: str, index: int) -> Norm | None:
         return self._norm(name.format(index), self._geometry.hidden_size) if name else None
+
+    def _head_norm(self, name: str, index: int) -> RMSNorm:
+        """Of each head of queries or keys, whose elements stand in another order than in the file."""
+        norm = self._rms_norm(name.format(index), self._geometry.head_dim)
+        return RMSNorm(norm.weight[order_of_head(self._geometry).to(norm.weight.device)], norm.eps)
 
     def _rms_norm(self, name: str, size: int, multiplier: float = 1.0) -> RMSNorm:
         weight = self._vector(name, size).float()
         if self._geometry.norm == "rms_less_1":
             weight = weight + 1.0
         return RMSNorm(weight * multiplier, self._geometry.norm_eps)
-
-
-def stacked(parts: list[tuple[str, int, Span]]) -> list[tuple[str, int, Span]]:
-    """The parts of one matrix that holds them one below the other."""
-    rows, found = sum(part_rows for _, part_rows, _ in parts), []
-    at = 0
-    for name, part_rows, (start, stop) in parts:
-        found.append((name, rows, (at + start, at + stop)))
-        at += part_rows
-    return found

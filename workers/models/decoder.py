@@ -22,13 +22,13 @@ from ..pooling.head import PoolingHead
 class DecoderLayer:
     """One layer's weights, as this rank holds them."""
 
-    attention_norm: Norm
+    attention_norm: Norm | None  # None: attention reads what is summed so far
     qkv: Linear  # queries, then keys, then values
     query_norm: RMSNorm | None  # per head
     key_norm: RMSNorm | None
     output: Linear
     attention_out_norm: Norm | None  # of what attention adds
-    mlp_norm: Norm
+    mlp_norm: Norm | None  # None: the same; beside attention, the feed-forward reads what attention does
     gate_up: Linear  # gate, then up; up alone where there is no gate
     down: Linear
     mlp_out_norm: Norm | None
@@ -72,21 +72,34 @@ class Model:
         norms = [*(layer.attention_norm for layer in self.layers), self.final_norm]
         hidden = self.embedding(batch.token_ids)
         if self.positions is None:
-            normed = ops.norm(hidden, norms[0])
+            normed = hidden if norms[0] is None else ops.norm(hidden, norms[0])
         else:
-            normed = ops.add_norm(hidden, self.positions.rows(batch.positions), norms[0])
+            normed = self._sum(hidden, self.positions.rows(batch.positions), norms[0])
         for index, (layer, group) in enumerate(zip(self.layers, cache.groups.of_layer, strict=True)):
             query = ops.rotate_and_cache(steps[group], index, layer.qkv(normed), layer.query_norm, layer.key_norm)
+            if geometry.is_parallel:
+                beside = normed if layer.mlp_norm is None else ops.norm(hidden, layer.mlp_norm)
+                activated = ops.activate(layer.gate_up(beside), geometry.activation)
             mixed = layer.output(attention.attend(plans[group], index, query, scale, layer.window).flatten(1))
             if layer.attention_out_norm is not None:
                 mixed = ops.norm(mixed, layer.attention_out_norm)
-            normed = ops.add_norm(hidden, mixed, layer.mlp_norm, residual)
-            activated = ops.activate(layer.gate_up(normed), geometry.activation)
+            if geometry.is_parallel:
+                ops.add(hidden, mixed, residual)
+            else:
+                normed = self._sum(hidden, mixed, layer.mlp_norm, residual)
+                activated = ops.activate(layer.gate_up(normed), geometry.activation)
             changed = layer.down(activated)
             if layer.mlp_out_norm is not None:
                 changed = ops.norm(changed, layer.mlp_out_norm)
-            normed = ops.add_norm(hidden, changed, norms[index + 1], residual)
+            normed = self._sum(hidden, changed, norms[index + 1], residual)
         return normed
+
+    def _sum(self, hidden: Tensor, delta: Tensor, norm: Norm | None, multiplier: float = 1.0) -> Tensor:
+        """Adds `multiplier` times `delta` to `hidden`; what the next product reads: the sum, normalised if it is."""
+        if norm is not None:
+            return self.ops.add_norm(hidden, delta, norm, multiplier)
+        self.ops.add(hidden, delta, multiplier)
+        return hidden
 
     @torch.inference_mode()
     def logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:

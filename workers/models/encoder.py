@@ -32,10 +32,10 @@ class Encoder(Model):
             query = ops.rotate_and_cache(step, index, layer.qkv(normed), None, None)
             mixed = layer.output(attention.attend(plan, index, query, geometry.scale, 0).flatten(1))
             hidden.copy_(normed)
-            normed = ops.add_norm(hidden, mixed, layer.attention_norm)
+            normed = self._sum(hidden, mixed, layer.attention_norm)
             changed = layer.down(ops.activate(layer.gate_up(normed), geometry.activation))
             hidden.copy_(normed)
-            normed = ops.add_norm(hidden, changed, layer.mlp_norm)
+            normed = self._sum(hidden, changed, layer.mlp_norm)
         return normed
 
     def _embedded(self, batch: InputBatch) -> Tensor:

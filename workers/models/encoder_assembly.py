@@ -20,11 +20,13 @@ class EncoderAssembly(Assembly):
         positions = self._positions()
         token_types = self._token_types() if geometry.num_token_types else None
         embedding_norm = self._norm(names.embedding_norm, geometry.hidden_size)
-        layers = [self._layer(index) for index in range(geometry.num_layers)]
+        heads = self._heads()
+        attention, ops = self._backend.attention(heads), self._backend.ops(heads)
+        layers = [self._layer(index, ops) for index in range(geometry.num_layers)]
+        final_norm = layers[-1].mlp_norm
+        assert final_norm is not None, "norms come last in an encoder"
         facts = self._finish(names.unused)
         self._on_progress(self._checkpoint.total_bytes, self._checkpoint.total_bytes)
-        heads = self._heads()
-        attention = self._backend.attention(heads)
         return Encoder(
             geometry=replace(geometry, head_multiple=attention.head_multiple),
             tp_size=self._group.size,
@@ -32,9 +34,9 @@ class EncoderAssembly(Assembly):
             embedding=embedding,
             positions=positions,
             layers=layers,
-            final_norm=layers[-1].mlp_norm,
+            final_norm=final_norm,
             output_head=head,
-            ops=self._backend.ops(heads),
+            ops=ops,
             attention=attention,
             weights_bytes=self._loaded_bytes,
             quantization=facts,

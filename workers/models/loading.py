@@ -92,7 +92,7 @@ def _label_layers(checkpoint: Checkpoint, family: Family, geometry: Geometry, sp
 
 def read_model(folder: Path, config: ModelConfig) -> tuple[Family, Geometry]:
     """The family and shape of the model in `folder`, with the dtype to compute in; reads no weights."""
-    return read_geometry(folder, config.dtype, config.plugins)
+    return read_geometry(folder, config.dtype, config.max_model_len, config.plugins)
 
 
 def device_of(config: ModelConfig) -> str:

@@ -20,6 +20,7 @@ DTYPES = {
     for dtype in (torch.bfloat16, torch.float16, torch.float32, torch.int32, torch.int64, torch.uint8)
 }
 MAX_RECORD_BYTES = 256 << 20
+ORDER_OF_ROWS = 1  # changes when matrix_rows.py takes a projection's rows in another order
 
 
 class StoredTensor(msgspec.Struct, frozen=True):
@@ -87,7 +88,7 @@ def key_of(folder: Path, config: ModelConfig, entries: object, dtype: torch.dtyp
     settings = [folder / name for name in ("config.json", "quantize_config.json")]
     fields = (
         __version__,
-        LAYOUT,
+        (LAYOUT, ORDER_OF_ROWS),
         str(folder.resolve()),
         str(dtype),
         (rank, size),

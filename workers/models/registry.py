@@ -1,6 +1,7 @@
 """Which architectures we serve, and a folder's geometry."""
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 from paged_serve.protocol.errors import ConfigError
@@ -17,21 +18,35 @@ from ..checkpoint.hf_config import (
 )
 from ..pooling.spec import max_seq_length
 from .families.bert import BERT
+from .families.cohere import COHERE, COHERE2
 from .families.distilbert import DISTILBERT
+from .families.exaone import EXAONE
+from .families.exaone4 import EXAONE4
+from .families.falcon import FALCON
 from .families.family import Family
 from .families.gemma import GEMMA
 from .families.gemma3 import GEMMA3
+from .families.glm import GLM, GLM4
 from .families.gpt2 import GPT2
 from .families.gpt_bigcode import GPT_BIGCODE
+from .families.gpt_neox import GPT_NEOX
+from .families.gptj import GPTJ
 from .families.granite import GRANITE
+from .families.internlm2 import INTERNLM2
 from .families.llama import LLAMA
+from .families.minicpm import MINICPM
 from .families.mistral import MISTRAL
+from .families.olmo import OLMO
+from .families.olmo2 import OLMO2
+from .families.olmo3 import OLMO3
 from .families.opt import OPT
+from .families.phi import PHI
 from .families.phi3 import PHI3
 from .families.qwen2 import QWEN2
 from .families.qwen3 import QWEN3
 from .families.roberta import ROBERTA
 from .families.smollm3 import SMOLLM3
+from .families.stablelm import STABLELM
 from .families.starcoder2 import STARCODER2
 
 FAMILIES = (
@@ -51,6 +66,22 @@ FAMILIES = (
     BERT,
     ROBERTA,
     DISTILBERT,
+    GPT_NEOX,
+    GPTJ,
+    FALCON,
+    PHI,
+    STABLELM,
+    COHERE,
+    COHERE2,
+    OLMO,
+    OLMO2,
+    OLMO3,
+    GLM,
+    GLM4,
+    EXAONE,
+    EXAONE4,
+    MINICPM,
+    INTERNLM2,
 )
 
 
@@ -83,10 +114,16 @@ def family_of(architectures: list[str], families: tuple[Family, ...]) -> tuple[F
     )
 
 
-def read_geometry(folder: Path, wanted_dtype: str = "auto", plugins: tuple[str, ...] = ()) -> tuple[Family, Geometry]:
-    """The family and shape of the model in `folder`; reads no weights."""
+def read_geometry(
+    folder: Path, wanted_dtype: str = "auto", max_model_len: int | None = None, plugins: tuple[str, ...] = ()
+) -> tuple[Family, Geometry]:
+    """The family and shape of the model in `folder`; reads no weights.
+
+    `max_model_len`: what is served of its positions; None: all.
+    """
     family, head = family_of(read_architectures(folder), families_with(plugins))
     config = read_hf_config(folder, family.config)
+    family = family.adapted(family, config)
     has_learned_positions = bool(family.weight_names.positions)
     num_kv_heads = config.num_key_value_heads or config.num_attention_heads
     _check_shape(config, num_kv_heads)
@@ -111,7 +148,8 @@ def read_geometry(folder: Path, wanted_dtype: str = "auto", plugins: tuple[str, 
         norm=family.norm,
         norm_eps=config.rms_norm_eps,
         activation=activation_of(config, is_gated=family.is_gated),
-        ropes=ropes,
+        ropes=tuple(_for_length(rope, max_model_len or config.max_position_embeddings) for rope in ropes),
+        interleaved=family.interleaved,
         multipliers=family.multipliers(config, dtype),
         learned_positions=has_learned_positions,
         max_position_embeddings=config.max_position_embeddings,
@@ -121,6 +159,10 @@ def read_geometry(folder: Path, wanted_dtype: str = "auto", plugins: tuple[str, 
         output_bias=biases.output,
         mlp_bias=biases.mlp,
         qk_norm=family.qk_norm,
+        whole_qk_norm=family.whole_qk_norm,
+        clip_qkv=config.clip_qkv,
+        is_parallel=family.is_parallel,
+        head_bias=biases.head,
         eos_token_ids=eos_token_ids(folder, config),
         dtype=dtype,
         head=head,
@@ -128,6 +170,11 @@ def read_geometry(folder: Path, wanted_dtype: str = "auto", plugins: tuple[str, 
         usual_max_len=max_seq_length(folder) if head == "none" else None,
         num_token_types=config.type_vocab_size if family.weight_names.token_types else 0,
     )
+
+
+def _for_length(rope: RopeScaling, num_positions: int) -> RopeScaling:
+    """One table for all requests, by what is served: a request's bits may not depend on how long it becomes."""
+    return replace(rope, is_long=rope.kind == "longrope" and num_positions > rope.original_max_positions)
 
 
 def _check_shape(config: HFConfig, num_kv_heads: int) -> None:

@@ -15,14 +15,14 @@ from ..checkpoint.weight_forms import (
     Weight,
     float_values,
     on_device,
+    with_rows,
 )
 from ..distributed.tensor_parallel import TensorParallelGroup
 from ..layers.backend import Backend, PackingBackend
 from ..quantization.source import MatrixSource
 from .families.family import WeightNames
+from .matrix_rows import Rows, Span
 from .packed_cache import PackedReader, PackedStore
-
-Span = tuple[int, int]  # rows [start, stop) of a weight
 
 
 class WeightReader:
@@ -50,15 +50,15 @@ class WeightReader:
         self._store = store  # what was packed before, or takes what is packed now
         self._loaded_bytes = 0
 
-    def _bias(self, parts: list[tuple[str, int, Span]]) -> Tensor:
-        """One vector for the given spans of several projections."""
-        return self._tensor(f"{parts[0][0]}.bias", lambda: self._read_bias(parts))
+    def _bias(self, parts: list[Rows]) -> Tensor:
+        """One vector for the given rows of several projections."""
+        return self._tensor(f"{parts[0].name}.bias", lambda: self._read_bias(parts))
 
-    def _read_bias(self, parts: list[tuple[str, int, Span]]) -> Tensor:
-        vector, at = self._empty(sum(stop - start for _, _, (start, stop) in parts)), 0
-        for name, rows, (start, stop) in parts:
-            here = slice(at, at + stop - start)
-            self._read(f"{name}.bias", (rows,), vector[here], 0, start, stop)
+    def _read_bias(self, parts: list[Rows]) -> Tensor:
+        vector, at = self._empty(sum(map(len, parts))), 0
+        for rows in parts:
+            here = slice(at, at + len(rows))
+            self._read(f"{rows.name}.bias", rows, vector[here])
             at = here.stop
         return vector
 
@@ -80,8 +80,13 @@ class WeightReader:
             total = self._checkpoint.total_bytes
             self._on_progress(total * self._store.read_bytes // self._store.total_bytes, total)
 
-    def _matrix(self, reader: MatrixReader, name: str, part: MatrixPart) -> Weight:
+    def _rows(self, reader: MatrixReader, rows: Rows, columns: int) -> Weight:
+        return self._matrix(reader, rows.name, MatrixPart((rows.total, columns), 0, *rows.span), rows.order)
+
+    def _matrix(self, reader: MatrixReader, name: str, part: MatrixPart, order: Tensor | None = None) -> Weight:
         read = reader.read(name, part)
+        if order is not None:
+            read = with_rows(read, order)
         weight, held = self._held(f"{name}.weight", read)
         self._source.report.count(read, weight)
         self._loaded(weight.nbytes)
@@ -106,26 +111,25 @@ class WeightReader:
 
     def _read_vector(self, name: str, size: int) -> Tensor:
         vector = self._empty(size)
-        self._read(name, (size,), vector)
+        self._read(name, Rows(name, size, (0, size)), vector)
         return vector
 
     def _even_span(self, rows: int) -> Span:
         share = rows // self._group.size
         return self._group.rank * share, (self._group.rank + 1) * share
 
-    def _kv_span(self) -> Span:
+    def _kv_heads(self) -> Span:
         """With more ranks than KV heads, neighbouring ranks hold the same head."""
-        head_dim, kv_heads = self._geometry.head_dim, self._geometry.num_kv_heads
-        first = self._group.rank * kv_heads // self._group.size
-        return first * head_dim, (first + self._geometry.kv_heads_of_rank(self._group.size)) * head_dim
+        first = self._group.rank * self._geometry.num_kv_heads // self._group.size
+        return first, first + self._geometry.kv_heads_of_rank(self._group.size)
 
     def _empty(self, *shape: int) -> Tensor:
         return torch.empty(shape, dtype=self._geometry.dtype, device=self._device)
 
-    def _read(
-        self, name: str, shape: tuple[int, ...], into: Tensor, dim: int = 0, start: int = 0, stop: int | None = None
-    ) -> None:
-        into.copy_(converted(name, self._checkpoint.read(name, shape, dim, start, stop), into.dtype))
+    def _read(self, name: str, rows: Rows, into: Tensor) -> None:
+        """`rows` of the vector `name`."""
+        found = self._checkpoint.read(name, (rows.total,), 0, *rows.span)
+        into.copy_(converted(name, found if rows.order is None else found[rows.order], into.dtype))
         self._loaded(into.nbytes)
 
     def _loaded(self, num_bytes: int) -> None:

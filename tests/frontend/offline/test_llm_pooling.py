@@ -150,10 +150,10 @@ def test_scores_of_embeddings_are_cosines(start):
     llm = start(tasks=EMBEDS)
     found = llm.score("1 2", PROMPTS)
     a = numbers(ids("1 2"))
-    for output, text in zip(found, PROMPTS, strict=True):
+    for scored, text in zip(found, PROMPTS, strict=True):
         b = numbers(ids(text))
         norms = math.fsum(x * x for x in a) * math.fsum(x * x for x in b)
-        assert output.outputs.score == math.fsum(x * y for x, y in zip(a, b, strict=True)) / math.sqrt(norms)
+        assert scored.outputs.score == math.fsum(x * y for x, y in zip(a, b, strict=True)) / math.sqrt(norms)
         assert output.prompt_token_ids == ids("1 2") + ids(text)
     both = llm.score(PROMPTS, PROMPTS)
     assert {output.outputs.score for output in both} == {1.0}

@@ -27,12 +27,14 @@ OPT = {"architectures": ["OPTForCausalLM"], "ffn_dim": 96, "word_embed_proj_dim"
 GPT2 = {"architectures": ["GPT2LMHeadModel"], "n_embd": 64, "n_layer": 2, "n_head": 8, "n_positions": 128}
 
 GEMMA3 = {"architectures": ["Gemma3ForCausalLM"], "query_pre_attn_scalar": 24, "sliding_window": 16}
+LONGROPE = {"rope_type": "longrope", "short_factor": [1.0] * 4, "long_factor": [2.0] * 4}
+PHI3 = {"architectures": ["Phi3ForCausalLM"]}
 SMOLLM3 = {"architectures": ["SmolLM3ForCausalLM"]}
 
 
-def geometry(folder, **changes):
+def geometry(folder, max_model_len=None, **changes):
     (folder / "config.json").write_text(json.dumps({**PLAIN, **changes}))
-    return read_geometry(folder)[1]
+    return read_geometry(folder, max_model_len=max_model_len)[1]
 
 
 def test_both_spellings_of_rope_mean_the_same(tmp_path):
@@ -91,6 +93,43 @@ def test_every_fourth_layer_of_smollm3_is_not_turned(tmp_path):
     assert kinds == ["default", "default", "default", "none", "default"]
 
 
+def test_the_factors_of_longrope_follow_from_what_is_served(tmp_path):
+    scaling = {"rope_scaling": {"type": "su", "short_factor": [1, 1], "long_factor": [2.0, 3]}}
+    fields = PHI3 | scaling | {"original_max_position_embeddings": 64, "partial_rotary_factor": 0.5}
+    for length, is_long in ((None, True), (65, True), (64, False), (1, False)):
+        rope = geometry(tmp_path, max_model_len=length, **fields).ropes[0]
+        assert (rope.is_long, rope.rotary_dim, rope.factor) == (is_long, 4, 4.0)
+        assert (rope.short_factors, rope.long_factors) == ((1.0, 1.0), (2.0, 3.0))
+
+
+def test_norms_of_a_falcon_and_its_kv_heads_follow_its_architecture(tmp_path):
+    falcon = {"architectures": ["FalconForCausalLM"], "num_kv_heads": 2, "intermediate_size": None}
+
+    def found(**fields):
+        (tmp_path / "config.json").write_text(json.dumps({**PLAIN, **falcon, **fields}))
+        family, shape = read_geometry(tmp_path)
+        names = family.weight_names
+        norms = [name.rpartition(".{}.")[2].partition(".")[0] for name in (names.attention_norm, names.mlp_norm)]
+        return shape.num_kv_heads, shape.is_parallel, norms
+
+    one, two = ["input_layernorm", ""], ["ln_attn", "ln_mlp"]
+    assert found() == (1, True, one)
+    assert found(num_ln_in_parallel_attn=2) == (1, True, one)
+    assert found(new_decoder_architecture=True) == (2, True, two)
+    assert found(new_decoder_architecture=True, parallel_attn=False) == (2, True, two)
+    assert found(new_decoder_architecture=True, num_ln_in_parallel_attn=1) == (2, True, one)
+    assert found(multi_query=False, parallel_attn=False) == (8, False, ["input_layernorm", "post_attention_layernorm"])
+    assert geometry(tmp_path, **falcon).intermediate_size == 256
+
+
+def test_layers_of_command_r7b_that_see_everything_are_not_turned(tmp_path):
+    cohere = {"architectures": ["Cohere2ForCausalLM"], "sliding_window": 16, "num_hidden_layers": 5}
+    shape = geometry(tmp_path, **cohere, sliding_window_pattern=2)
+    assert shape.sliding_windows == (16, 0, 16, 0, 16)
+    assert [rope.kind for rope in shape.ropes] == ["default", "none"] * 2 + ["default"]
+    assert geometry(tmp_path, **cohere).sliding_windows == (16, 16, 16, 0, 16)
+
+
 def test_end_tokens_come_from_the_generation_config_first(tmp_path):
     assert geometry(tmp_path).eos_token_ids == ()
     assert geometry(tmp_path, eos_token_id=2).eos_token_ids == (2,)
@@ -130,7 +169,30 @@ def test_windows_follow_each_familys_own_rule(tmp_path):
         (GEMMA3 | {"query_pre_attn_scalar": 0}, "query_pre_attn_scalar=0 must be a number above 0"),
         (SMOLLM3 | {"no_rope_layers": [1, 1, 0]}, "no_rope_layers has 3 entries, but the model 2 layers"),
         (GPT2 | {"architectures": ["GPTBigCodeForCausalLM"], "multi_query": False}, "multi_query=False is not supp"),
-        ({"rope_scaling": {"rope_type": "longrope"}}, "rope type 'longrope' is not supported"),
+        ({"rope_scaling": {"rope_type": "proportional"}}, "rope type 'proportional' is not supported"),
+        ({"rope_scaling": {"rope_type": "longrope"}}, "short_factor has 0 numbers, but a head 4 pairs"),
+        ({"rope_scaling": LONGROPE | {"long_factor": [1.0] * 3}}, "long_factor has 3 numbers, but a head 4 pairs"),
+        ({"rope_scaling": LONGROPE | {"short_factor": [0.0] * 4}}, "the rope parameters cannot be used"),
+        ({"rope_scaling": LONGROPE | {"original_max_position_embeddings": 1}}, "of at least 2"),
+        (PHI3 | {"partial_rotary_factor": 0.4}, r"partial_rotary_factor=0.4 is no even number .* from 2 to a head's 8"),
+        (PHI3 | {"partial_rotary_factor": 1.5}, r"partial_rotary_factor=1.5 is no even number"),
+        (PHI3 | {"rope_parameters": {"partial_rotary_factor": "all"}}, r"partial_rotary_factor=all is no even number"),
+        (GPT2 | {"architectures": ["GPTJForCausalLM"], "rotary_dim": 10}, "rotary_dim=10 is no even number"),
+        (GPT2 | {"architectures": ["GPTJForCausalLM"], "rotary_dim": 4, "tie_word_embeddings": True}, "GPT-J; only Fa"),
+        ({"architectures": ["FalconForCausalLM"], "alibi": True}, "alibi=True is not supported for Falcon"),
+        (
+            {"architectures": ["CohereForCausalLM"], "use_qk_norm": True},
+            "use_qk_norm=True is not supported",
+        ),
+        ({"architectures": ["CohereForCausalLM"], "logit_scale": -1}, "logit_scale=-1 must be a number above 0"),
+        ({"architectures": ["PhiForCausalLM"], "qk_layernorm": True}, "qk_layernorm=True is not supported for Phi"),
+        ({"architectures": ["StableLmForCausalLM"], "qk_layernorm": True}, "qk_layernorm=True is not supported for St"),
+        ({"architectures": ["OlmoForCausalLM"], "clip_qkv": -1.0}, "clip_qkv"),
+        (
+            {"architectures": ["MiniCPMForCausalLM"], "scale_depth": "deep"},
+            "scale_depth=.deep. must be",
+        ),
+        ({"architectures": ["MiniCPMForCausalLM"], "num_experts": 8}, "num_experts=8 is not supported for MiniCPM"),
         ({"rope_scaling": {"rope_type": "linear"}}, "needs a factor"),
         ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor=0.5"),
         ({"num_key_value_heads": 3}, "8 attention heads cannot share 3 KV heads"),

@@ -61,6 +61,10 @@ def test_ranks_together_generate_the_text_of_one(variant, size, tmp_path, pool):
     assert on_ranks(size, tmp_path / "rendezvous", work) == [expected] * size
 
 
+def nightly(*variants):
+    return [pytest.param(variant, marks=pytest.mark.nightly) for variant in variants]
+
+
 WAYS = [
     *({"dtype": dtype} for dtype in ("bfloat16", "float16", "float32")),
     *({"quantization": kind, "dtype": dtype} for kind in ("int8", "int4") for dtype in ("auto", "float16")),
@@ -115,6 +119,11 @@ def test_ranks_together_have_the_bits_of_one(options, isa, tmp_path):
         "gemma3",
         "granite",
         "smollm3",
+        "falcon-two-norms",
+        "olmo2",
+        "glm4",
+        *nightly("gpt-neox", "gptj", "falcon", "falcon-in-turn", "phi", "stablelm-parallel", "cohere", "cohere2"),
+        *nightly("olmo-clipped", "olmo3", "glm", "exaone4", "phi3-longrope"),
     ],
 )
 def test_biases_norms_and_shared_kv_heads_change_no_bit(variant, size, tmp_path, make_pool):

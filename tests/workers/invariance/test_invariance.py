@@ -132,8 +132,23 @@ def test_torchs_own_silu_is_not_invariant():
         ("gpt2", "float16", "kernels"),
         ("gemma3", "bfloat16", "kernels"),
         ("granite", "bfloat16", "torch"),
+        ("gpt-neox", "bfloat16", "kernels"),
+        *(
+            pytest.param((variant, "bfloat16", way), marks=pytest.mark.nightly)
+            for variant in (
+                "gptj",
+                "falcon-two-norms",
+                "stablelm",
+                "cohere2",
+                "olmo-clipped",
+                "olmo2",
+                "glm4",
+                "exaone4",
+            )
+            for way in ("kernels", "torch")
+        ),
     ],
-    ids=lambda p: "-".join(p),
+    ids="-".join,
 )
 def case(request):
     return request.param

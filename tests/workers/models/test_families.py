@@ -20,6 +20,10 @@ from ..checkpoints import (
 from ..paged_loop import PagedLoop
 
 
+def nightly(*variants):
+    return [pytest.param(variant, marks=pytest.mark.nightly) for variant in variants]
+
+
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_float32_logits_agree_with_transformers(variant, tmp_path, pools):
     expected_model = reference(variant, tmp_path)
@@ -44,6 +48,10 @@ def test_float32_logits_agree_with_transformers(variant, tmp_path, pools):
         "starcoder2-plain-sliding",
         "granite",
         "smollm3",
+        "gpt-neox",
+        "glm4",
+        *nightly("gpt-neox-in-turn", "gptj", "falcon-two-norms", "phi", "stablelm", "cohere"),
+        *nightly("cohere2", "olmo", "olmo2", "olmo3", "glm", "exaone4", "phi3-partial"),
     ],
 )
 def test_greedy_text_agrees_with_transformers_over_256_tokens(variant, tmp_path, pools):
@@ -55,7 +63,13 @@ def test_greedy_text_agrees_with_transformers_over_256_tokens(variant, tmp_path,
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize(
-    "variant", ["llama-3.1", "mistral-sliding", "qwen2-yarn", "qwen3", "opt-untied-gelu", "gpt2", "gemma3", "granite"]
+    "variant",
+    [
+        *("llama-3.1", "mistral-sliding", "qwen2-yarn", "qwen3", "opt-untied-gelu", "gpt2", "gemma3", "granite"),
+        *("gpt-neox", "cohere", "olmo2"),
+        *nightly("gpt-neox-in-turn", "gptj", "falcon", "falcon-two-norms", "falcon-in-turn", "phi", "stablelm"),
+        *nightly("stablelm-parallel", "cohere2", "olmo", "olmo3", "glm", "glm4", "exaone4"),
+    ],
 )
 def test_half_precision_is_nearer_to_float32_than_transformers_is(variant, dtype, tmp_path, pools):
     """Both round the same weights' products to the same format; we round less often, since norms, rotation, softmax and
@@ -70,7 +84,7 @@ def test_half_precision_is_nearer_to_float32_than_transformers_is(variant, dtype
         assert (found - exact).square().mean() < (half_logits - exact).square().mean()
 
 
-@pytest.mark.parametrize("variant", ["gpt2-relu-untied", "phi3"])
+@pytest.mark.parametrize("variant", ["gpt2-relu-untied", "phi3", "gpt-neox", "cohere"])
 def test_matrices_of_another_layout_are_quantized_on_load(variant, tmp_path, pools):
     reference(variant, tmp_path)
     for pool in pools:

@@ -68,8 +68,8 @@ class CpuBackend:
             return PackedLinear(self._pool, self._buffers, weight, bias, segments)
         return PackedShare(self._pool, self._buffers, weight, bias, segments, group)
 
-    def head(self, weight: Weight) -> Linear:
-        return PackedHead(self._pool, self._buffers, self.packed(weight))
+    def head(self, weight: Weight, bias: Tensor | None = None) -> Linear:
+        return PackedHead(self._pool, self._buffers, self.packed(weight), bias)
 
     def table(self, weight: Weight, of: str = "tokens", multiplier: float = 1.0) -> Table:
         table = self.packed(weight)

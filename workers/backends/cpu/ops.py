@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from ...checkpoint.geometry import Activation
@@ -18,6 +19,7 @@ class CpuOps:
         self._pool = pool
         self._buffers = buffers
         self._heads = heads
+        self._unread: dict[int, RMSNorm] = {}  # by size
 
     def start_step(self, views: Sequence[CacheView]) -> list[KernelStep]:
         angles = tuple(rotary.table(views[0].longest) for rotary in self._heads.rotaries)
@@ -28,6 +30,12 @@ class CpuOps:
 
     def add_norm(self, hidden: Tensor, delta: Tensor, norm: Norm, multiplier: float = 1.0) -> Tensor:
         return self._normalise(hidden, delta, multiplier, norm)
+
+    def add(self, hidden: Tensor, delta: Tensor, multiplier: float = 1.0) -> None:
+        """By the kernel of norms, which is cheap beside a product; what it normalises is not read."""
+        size = hidden.shape[1]
+        norm = self._unread.setdefault(size, RMSNorm(torch.ones(size), 1.0))
+        self._normalise(hidden, delta, multiplier, norm, "unread")
 
     def rotate_and_cache(
         self, step: KernelStep, layer: int, projected: Tensor, query_norm: RMSNorm | None, key_norm: RMSNorm | None
@@ -50,8 +58,10 @@ class CpuOps:
         out = self._buffers.take("activated", len(x), activation.outputs(x.shape[1]), x.dtype)
         return activate(self._pool, x, activation, out)
 
-    def _normalise(self, hidden: Tensor, delta: Tensor | None, multiplier: float, norm: Norm) -> Tensor:
-        out = self._buffers.take("normed", len(hidden), hidden.shape[1], hidden.dtype)
+    def _normalise(
+        self, hidden: Tensor, delta: Tensor | None, multiplier: float, norm: Norm, role: str = "normed"
+    ) -> Tensor:
+        out = self._buffers.take(role, len(hidden), hidden.shape[1], hidden.dtype)
         return normalise(
             self._pool,
             hidden,

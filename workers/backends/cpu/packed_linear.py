@@ -56,14 +56,15 @@ class PackedShare:
 class PackedHead:
     """A product whose results are float32 whatever its operands are, in memory that no other product takes."""
 
-    def __init__(self, pool: Pool, buffers: Buffers, weight: PackedWeight):
+    def __init__(self, pool: Pool, buffers: Buffers, weight: PackedWeight, bias: Tensor | None = None):
         self.weight = weight
+        self.bias = None if bias is None else bias.float()  # [out]
         self._pool = pool
         self._buffers = buffers
 
     def __call__(self, x: Tensor) -> Tensor:
         out = self._buffers.take("logits", len(x), self.weight.outputs, torch.float32)
-        return gemm(self._pool, x, self.weight, out=out, buffers=self._buffers)
+        return gemm(self._pool, x, self.weight, self.bias, out=out, buffers=self._buffers)
 
 
 class PackedTable:

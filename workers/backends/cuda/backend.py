@@ -73,8 +73,8 @@ class CudaBackend:
     def row_parallel(self, share: Weight, bias: Tensor | None, group: TensorParallelGroup) -> Linear:
         return self.linear(share, bias) if group.size == 1 else RowParallelLinear(self.linear(share), bias, group)
 
-    def head(self, weight: Weight) -> Linear:
-        return self.linear(weight)
+    def head(self, weight: Weight, bias: Tensor | None = None) -> Linear:
+        return self.linear(weight, bias)
 
     def table(self, weight: Weight, of: str = "tokens", multiplier: float = 1.0) -> Table:
         assert isinstance(weight, Tensor), type(weight)

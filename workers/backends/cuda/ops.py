@@ -36,6 +36,9 @@ class CudaOps:
             delta = delta * multiplier
         return rms_norm(self._launcher, hidden, norm.weight, norm.eps, delta, empty_rows(hidden, hidden.shape[1]))
 
+    def add(self, hidden: Tensor, delta: Tensor, multiplier: float = 1.0) -> None:
+        hidden.add_(delta if multiplier == 1.0 else delta * multiplier)
+
     def rotate_and_cache(
         self, step: KernelStep, layer: int, projected: Tensor, query_norm: RMSNorm | None, key_norm: RMSNorm | None
     ) -> Tensor:

@@ -49,8 +49,8 @@ class TorchBackend:
             return self.linear(share, bias)
         return RowParallelLinear(self.linear(share), bias, group)
 
-    def head(self, weight: Weight) -> Linear:
-        return self.linear(weight)
+    def head(self, weight: Weight, bias: Tensor | None = None) -> Linear:
+        return self.linear(weight, bias)
 
     def table(self, weight: Weight, of: str = "tokens", multiplier: float = 1.0) -> Table:
         return self.tied_table(weight, multiplier)

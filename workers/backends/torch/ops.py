@@ -43,9 +43,14 @@ class TorchOps:
         return norm(hidden)
 
     def add_norm(self, hidden: Tensor, delta: Tensor, norm: Norm, multiplier: float = 1.0) -> Tensor:
+        self.add(hidden, delta, multiplier)
+        return norm(hidden)
+
+    def add(self, hidden: Tensor, delta: Tensor, multiplier: float = 1.0) -> None:
         if multiplier == 1.0:
-            return norm(hidden.add_(delta))
-        return norm(hidden.copy_(hidden.float() + delta.float() * multiplier))
+            hidden.add_(delta)
+        else:
+            hidden.copy_(hidden.float() + delta.float() * multiplier)
 
     def rotate_and_cache(
         self, step: TorchStep, layer: int, projected: Tensor, query_norm: RMSNorm | None, key_norm: RMSNorm | None

@@ -2,15 +2,17 @@
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
 from paged_serve.protocol.errors import ConfigError
 
-from ...checkpoint.geometry import Multipliers, RopeScaling
+from ...checkpoint.geometry import Multipliers, NormKind, RopeScaling
 from ...checkpoint.hf_config import HFConfig, rope_of
 from ...pooling.head import LayerActivation
+
+FULL, SLIDING = "full_attention", "sliding_attention"  # of layer_types
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +20,7 @@ class WeightNames:
     """Tensor names in a checkpoint; `{}` stands for the layer. The defaults are what most families use.
 
     Where `query`, `key` and `value` are one name, its outputs are all queries, then all keys, then all values; likewise
-    `gate` and `up`. The bias of a norm is named as its weight.
+    `gate` and `up`. The bias of a norm is named as its weight. A norm without a name does not exist.
     """
 
     embedding: str = "model.embed_tokens.weight"
@@ -26,7 +28,7 @@ class WeightNames:
     output_head: str = "lm_head.weight"
     attention_norm: str = "model.layers.{}.input_layernorm.weight"
     mlp_norm: str = "model.layers.{}.post_attention_layernorm.weight"
-    attention_out_norm: str = ""  # of what attention adds; "": there is none
+    attention_out_norm: str = ""  # of what attention adds
     mlp_out_norm: str = ""
     query: str = "model.layers.{}.self_attn.q_proj"  # projections: ".weight" and ".bias" follow
     key: str = "model.layers.{}.self_attn.k_proj"
@@ -42,6 +44,7 @@ class WeightNames:
     token_types: str = ""  # of encoders: a vector for each type
     embedding_norm: str = ""  # of encoders
     are_transposed: bool = False  # the projections are stored as [in, out]
+    are_grouped: bool = False  # the one matrix of q, k and v has each KV head's queries, its key, its value in turn
     unused: tuple[str, ...] = ("rotary_emb.inv_freq",)  # endings of names that are in some files and not needed
 
     def found_in(self, tensors: Collection[str]) -> "WeightNames":
@@ -60,6 +63,7 @@ class Biases:
     qkv: bool = False
     output: bool = False
     mlp: bool = False
+    head: bool = False
 
 
 def no_biases(_: HFConfig) -> Biases:
@@ -78,12 +82,24 @@ def need(model: str, fields: dict[str, Any], **values: Any) -> None:
             raise ConfigError(f"config.json: {name}={fields[name]} is not supported for {model}; only {value} is")
 
 
+def positive(fields: dict[str, Any], name: str) -> float:
+    """Raises ConfigError for a field that is absent, or no number above 0."""
+    if not isinstance(value := fields.get(name), int | float) or not value > 0:
+        raise ConfigError(f"config.json: {name}={value!r} must be a number above 0")
+    return float(value)
+
+
 def in_common_names(fields: dict[str, Any]) -> dict[str, Any]:
     return fields
 
 
 def rope_everywhere(config: HFConfig) -> tuple[RopeScaling, ...]:
     return (rope_of(config),) * config.num_hidden_layers
+
+
+def partial_rope_everywhere(config: HFConfig) -> tuple[RopeScaling, ...]:
+    """Of heads that may be turned in part."""
+    return (rope_of(config, may_be_partial=True),) * config.num_hidden_layers
 
 
 def no_multipliers(_: HFConfig, __: torch.dtype) -> Multipliers:
@@ -105,6 +121,16 @@ def windows_by_layer_type(config: HFConfig) -> tuple[int, ...]:
     return tuple(window if slides else 0 for slides in sliding)
 
 
+def as_it_is(family: "Family", _: HFConfig) -> "Family":
+    return family
+
+
+def layer_kinds(config: HFConfig, pattern: int) -> list[str]:
+    """From `layer_types`, or else every so many layers one sees everything."""
+    layers = range(1, config.num_hidden_layers + 1)
+    return config.layer_types or [FULL if layer % pattern == 0 else SLIDING for layer in layers]
+
+
 @dataclass(frozen=True, slots=True)
 class Family:
     """One family: its architectures in config.json, and what really differs."""
@@ -116,10 +142,14 @@ class Family:
     sliding_windows: Callable[[HFConfig], tuple[int, ...]] = full_attention  # per layer, 0: full attention
     qk_norm: bool = False  # queries and keys are normalised per head before they are rotated
     default_head_dim: int | None = None  # None: hidden_size / num_attention_heads
-    norm: Literal["rms", "rms_less_1", "layer"] = "rms"
+    whole_qk_norm: bool = False  # queries of all heads are normalised together, likewise keys
+    norm: NormKind = "rms"
     is_gated: bool = True  # the feed-forward
+    is_parallel: bool = False  # attention and feed-forward read the same hidden states
     ropes: Callable[[HFConfig], tuple[RopeScaling, ...]] = rope_everywhere  # per layer
+    interleaved: bool = False  # elements 2 i and 2 i + 1 of a head are turned together
     multipliers: Callable[[HFConfig, torch.dtype], Multipliers] = no_multipliers
     config: Callable[[dict[str, Any]], dict[str, Any]] = in_common_names  # raises ConfigError for what is not served
     is_bidirectional: bool = False  # an encoder
     label_layers: tuple[tuple[str, LayerActivation], ...] = (("score", "none"),)  # from the pooled token to its scores
+    adapted: Callable[["Family", HFConfig], "Family"] = as_it_is  # by what its config.json decides of the above

@@ -5,14 +5,10 @@ from typing import Any
 
 import torch
 
-from paged_serve.protocol.errors import ConfigError
-
 from ...checkpoint.geometry import Multipliers, RopeScaling
 from ...checkpoint.hf_config import HFConfig, rope_of
 from . import gemma
-from .family import WeightNames, need
-
-FULL, SLIDING = "full_attention", "sliding_attention"
+from .family import FULL, SLIDING, WeightNames, layer_kinds, need, positive
 
 
 def config(fields: dict[str, Any]) -> dict[str, Any]:
@@ -20,13 +16,11 @@ def config(fields: dict[str, Any]) -> dict[str, Any]:
         "Gemma 3", fields, attn_logit_softcapping=None, final_logit_softcapping=None, use_bidirectional_attention=False
     )
     found = {"rope_theta": 1e6, "sliding_window": 4096, "query_pre_attn_scalar": 256, "head_dim": 256} | fields
-    if not isinstance(scalar := found["query_pre_attn_scalar"], int | float) or scalar <= 0:
-        raise ConfigError(f"config.json: query_pre_attn_scalar={scalar!r} must be a number above 0")
-    return gemma.config(found) | {"attention_multiplier": scalar**-0.5}
+    return gemma.config(found) | {"attention_multiplier": positive(found, "query_pre_attn_scalar") ** -0.5}
 
 
 def kinds(config: HFConfig) -> list[str]:
-    return config.layer_types or [FULL if layer % 6 == 5 else SLIDING for layer in range(config.num_hidden_layers)]
+    return layer_kinds(config, 6)
 
 
 def windows(config: HFConfig) -> tuple[int, ...]:

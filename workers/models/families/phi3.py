@@ -1,9 +1,28 @@
 """Phi-3 and Phi-4: as Llama, but one matrix of q, k and v, and one of gate and up; every layer may slide."""
 
-from .family import Family, WeightNames
+from typing import Any
+
+from .family import Family, WeightNames, partial_rope_everywhere
 from .mistral import every_layer_slides
 
 LAYER = "model.layers.{}."
 QKV, GATE_UP = f"{LAYER}self_attn.qkv_proj", f"{LAYER}mlp.gate_up_proj"
 NAMES = WeightNames(query=QKV, key=QKV, value=QKV, gate=GATE_UP, up=GATE_UP)
-PHI3 = Family("phi3", ("Phi3ForCausalLM",), NAMES, sliding_windows=every_layer_slides)
+LONG = ("su", "yarn", "longrope")  # earlier releases have other words for longrope
+
+
+def config(fields: dict[str, Any]) -> dict[str, Any]:
+    scaling = fields.get("rope_scaling")
+    if not isinstance(scaling, dict) or (scaling.get("rope_type") or scaling.get("type")) not in LONG:
+        return fields
+    return fields | {"rope_scaling": scaling | {"rope_type": "longrope"}}
+
+
+PHI3 = Family(
+    name="phi3",
+    architectures=("Phi3ForCausalLM",),
+    weight_names=NAMES,
+    sliding_windows=every_layer_slides,
+    ropes=partial_rope_everywhere,
+    config=config,
+)

@@ -1,0 +1,54 @@
+"""Command R, and R7B: layer norms without biases, one for both halves of a layer; neighbours in a head are turned."""
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from ...checkpoint.geometry import Multipliers, RopeScaling
+from ...checkpoint.hf_config import HFConfig, rope_of
+from .family import SLIDING, Biases, Family, WeightNames, layer_kinds, need, positive, renamed
+
+
+def config(fields: dict[str, Any]) -> dict[str, Any]:
+    need("Command R", fields, use_qk_norm=False)
+    found = {"tie_word_embeddings": True, "logit_scale": 0.0625, "rms_norm_eps": 1e-5, "rope_theta": 500000.0}
+    found |= renamed(fields, {"layer_norm_eps": "rms_norm_eps"})
+    return found | {"logits_scaling": 1.0 / positive(found, "logit_scale")}
+
+
+def biases(config: HFConfig) -> Biases:
+    return Biases(qkv=config.attention_bias, output=config.attention_bias)
+
+
+def multipliers(config: HFConfig, _: torch.dtype) -> Multipliers:
+    return Multipliers(logits=1.0 / config.logits_scaling)
+
+
+def kinds(config: HFConfig) -> list[str]:
+    return layer_kinds(config, config.sliding_window_pattern or 4)
+
+
+def windows(config: HFConfig) -> tuple[int, ...]:
+    window = 4096 if config.sliding_window is None else config.sliding_window
+    return tuple(window if kind == SLIDING else 0 for kind in kinds(config))
+
+
+def ropes(config: HFConfig) -> tuple[RopeScaling, ...]:
+    """Layers that see everything are not turned."""
+    return tuple(rope_of(config) if kind == SLIDING else RopeScaling("none") for kind in kinds(config))
+
+
+COHERE = Family(
+    name="cohere",
+    architectures=("CohereForCausalLM",),
+    weight_names=WeightNames(mlp_norm=""),
+    biases=biases,
+    norm="unbiased_layer",
+    is_parallel=True,
+    interleaved=True,
+    multipliers=multipliers,
+    config=config,
+)
+TWO = "Cohere2ForCausalLM"
+COHERE2 = replace(COHERE, name="cohere2", architectures=(TWO,), sliding_windows=windows, ropes=ropes)

@@ -1,0 +1,64 @@
+"""Falcon with rotated heads: q, k, v in one matrix, KV head by KV head; one or two norms before a parallel layer."""
+
+from dataclasses import replace
+from typing import Any
+
+from ...checkpoint.hf_config import HFConfig
+from .family import Biases, Family, WeightNames, need, renamed
+
+FIELDS = {
+    "num_kv_heads": "num_key_value_heads",
+    "ffn_hidden_size": "intermediate_size",
+    "activation": "hidden_act",
+    "layer_norm_epsilon": "rms_norm_eps",
+    "num_ln_in_parallel_attn": "num_norms",
+    "parallel_attn": "use_parallel_residual",
+    "bias": "attention_bias",
+}
+
+
+def config(fields: dict[str, Any]) -> dict[str, Any]:
+    need("Falcon", fields, alibi=False)
+    is_new = fields.get("new_decoder_architecture")
+    found = renamed(fields, FIELDS, hidden_act="gelu", rms_norm_eps=1e-5, num_norms=2 if is_new else 1)
+    if not is_new:
+        found["num_norms"] = 1
+        found["num_key_value_heads"] = 1 if fields.get("multi_query", True) else None
+    if isinstance(size := found.get("hidden_size"), int):
+        found.setdefault("intermediate_size", 4 * size)
+    common = {"tie_word_embeddings": True, "max_position_embeddings": 2048, "use_parallel_residual": True}
+    return common | found | ({"use_parallel_residual": True} if is_new else {})
+
+
+def biases(config: HFConfig) -> Biases:
+    return Biases(qkv=config.attention_bias, output=config.attention_bias, mlp=config.attention_bias)
+
+
+LAYER = "transformer.h.{}."
+QKV = f"{LAYER}self_attention.query_key_value"
+NAMES = WeightNames(
+    embedding="transformer.word_embeddings.weight",
+    final_norm="transformer.ln_f.weight",
+    attention_norm=f"{LAYER}input_layernorm.weight",
+    mlp_norm=f"{LAYER}post_attention_layernorm.weight",
+    query=QKV,
+    key=QKV,
+    value=QKV,
+    output=f"{LAYER}self_attention.dense",
+    up=f"{LAYER}mlp.dense_h_to_4h",
+    down=f"{LAYER}mlp.dense_4h_to_h",
+    are_grouped=True,
+)
+ONE_NORM = replace(NAMES, mlp_norm="")
+TWO_NORMS = replace(NAMES, attention_norm=f"{LAYER}ln_attn.weight", mlp_norm=f"{LAYER}ln_mlp.weight")
+
+
+def adapted(family: Family, config: HFConfig) -> Family:
+    if not config.use_parallel_residual:
+        return family
+    return replace(family, is_parallel=True, weight_names=TWO_NORMS if config.num_norms == 2 else ONE_NORM)
+
+
+FALCON = Family(
+    "falcon", ("FalconForCausalLM",), NAMES, biases, norm="layer", is_gated=False, config=config, adapted=adapted
+)

@@ -1,0 +1,27 @@
+"""MiniCPM: as Llama, with constants by which embeddings, residuals and logits are scaled."""
+
+import math
+from typing import Any
+
+import torch
+
+from ...checkpoint.geometry import Multipliers
+from ...checkpoint.hf_config import HFConfig
+from .family import Family, need, positive
+
+
+def config(fields: dict[str, Any]) -> dict[str, Any]:
+    need("MiniCPM", fields, sparse_config=None, attention_bias=False, num_experts=0)
+    found = {"tie_word_embeddings": True, "scale_emb": 1, "scale_depth": 1, "dim_model_base": 1} | fields
+    return found | {
+        "embedding_multiplier": positive(found, "scale_emb"),
+        "residual_multiplier": positive(found, "scale_depth") / math.sqrt(positive(found, "num_hidden_layers")),
+        "logits_scaling": positive(found, "hidden_size") / positive(found, "dim_model_base"),
+    }
+
+
+def multipliers(config: HFConfig, _: torch.dtype) -> Multipliers:
+    return Multipliers(config.embedding_multiplier, config.residual_multiplier, 1.0 / config.logits_scaling)
+
+
+MINICPM = Family("minicpm", ("MiniCPMForCausalLM",), multipliers=multipliers, config=config)

@@ -1,0 +1,21 @@
+"""OLMo 2: as Llama, with norms behind attention and feed-forward alone, and of queries and keys as a whole."""
+
+from typing import Any
+
+from .family import Family, WeightNames
+from .olmo import biases
+
+LAYER = "model.layers.{}."
+NAMES = WeightNames(
+    attention_norm="",
+    attention_out_norm=f"{LAYER}post_attention_layernorm.weight",
+    mlp_norm="",
+    mlp_out_norm=f"{LAYER}post_feedforward_layernorm.weight",
+)
+
+
+def config(fields: dict[str, Any]) -> dict[str, Any]:
+    return {"rms_norm_eps": 1e-5} | fields
+
+
+OLMO2 = Family("olmo2", ("Olmo2ForCausalLM",), NAMES, biases, whole_qk_norm=True, config=config)

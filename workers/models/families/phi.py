@@ -1,0 +1,37 @@
+"""Phi 1, 1.5 and 2: a part of each head is turned; attention and feed-forward read one norm; biases everywhere."""
+
+from typing import Any
+
+from ...checkpoint.hf_config import HFConfig
+from .family import Biases, Family, WeightNames, need, partial_rope_everywhere, renamed
+
+
+def config(fields: dict[str, Any]) -> dict[str, Any]:
+    need("Phi", fields, qk_layernorm=False, tie_word_embeddings=False)
+    norm = {"layer_norm_eps": "rms_norm_eps"}
+    return renamed(fields, norm, hidden_act="gelu_new", rms_norm_eps=1e-5, partial_rotary_factor=0.5)
+
+
+def biases(_: HFConfig) -> Biases:
+    return Biases(qkv=True, output=True, mlp=True, head=True)
+
+
+LAYER = "model.layers.{}."
+NAMES = WeightNames(
+    final_norm="model.final_layernorm.weight",
+    mlp_norm="",
+    output=f"{LAYER}self_attn.dense",
+    up=f"{LAYER}mlp.fc1",
+    down=f"{LAYER}mlp.fc2",
+)
+PHI = Family(
+    name="phi",
+    architectures=("PhiForCausalLM",),
+    weight_names=NAMES,
+    biases=biases,
+    norm="layer",
+    is_gated=False,
+    is_parallel=True,
+    ropes=partial_rope_everywhere,
+    config=config,
+)

@@ -1,0 +1,89 @@
+"""Which rows of a checkpoint's projections a rank holds, and in which order.
+
+Kernels turn element j of a head together with element j + head_dim / 2, and take queries, keys and values one behind
+the other. A family whose file has them otherwise is read in that order: scores are products of queries and keys, which
+stay the same when the elements of both change places.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..checkpoint.geometry import Geometry
+
+Span = tuple[int, int]  # rows [start, stop)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rows:
+    """Some rows of one projection."""
+
+    name: str
+    total: int  # in the file
+    span: Span  # what is read of them
+    order: Tensor | None = None  # [n] i64, which of those that were read, in the model's order; None: all, as they lie
+
+    def __len__(self) -> int:
+        return self.span[1] - self.span[0] if self.order is None else len(self.order)
+
+    @classmethod
+    def chosen(cls, name: str, total: int, rows: Tensor) -> "Rows":
+        """`rows` [n] i64, in their order."""
+        start, stop = int(rows.min()), int(rows.max()) + 1
+        as_they_lie = torch.arange(start, stop)
+        return cls(name, total, (start, stop), None if torch.equal(rows, as_they_lie) else rows - start)
+
+
+def query_key_value_rows(
+    names: tuple[str, str, str], geometry: Geometry, queries: Span, keys: Span, *, are_grouped: bool
+) -> list[Rows]:
+    """Of the query heads `queries` and the KV heads `keys`; `names` are equal where one matrix holds all.
+
+    `are_grouped`: it holds each KV head's queries, its key and its value one behind the other.
+    """
+    heads, kv_heads, head_dim = geometry.num_heads, geometry.num_kv_heads, geometry.head_dim
+    turned, plain = order_of_head(geometry), torch.arange(head_dim)
+    query, key = torch.arange(*queries), torch.arange(*keys)
+    if len(set(names)) > 1:
+        places = [(heads, query, turned), (kv_heads, key, turned), (kv_heads, key, plain)]
+        return [
+            Rows.chosen(name, total * head_dim, _rows(which, order))
+            for name, (total, which, order) in zip(names, places, strict=True)
+        ]
+    total = (heads + 2 * kv_heads) * head_dim
+    if not are_grouped:
+        starts = (query, turned), (heads + key, turned), (heads + kv_heads + key, plain)
+        return [Rows.chosen(names[0], total, _rows(*place)) for place in starts]
+    sharing = heads // kv_heads
+    first, last = query // sharing * (sharing + 2) + query % sharing, key * (sharing + 2) + sharing
+    rows = torch.cat([_rows(first, turned), _rows(last, turned), _rows(last + 1, plain)])
+    return [Rows.chosen(names[0], total, rows)]
+
+
+def stacked_rows(names: list[str], total: int, span: Span) -> list[Rows]:
+    """`span` of each of some projections of `total` rows; equal names stand for one that has all, in their order."""
+    if len(set(names)) == len(names):
+        return [Rows(name, total, span) for name in names]
+    starts = range(0, len(names) * total, total)
+    return [
+        Rows(name, len(names) * total, (at + span[0], at + span[1])) for name, at in zip(names, starts, strict=True)
+    ]
+
+
+def order_of_head(geometry: Geometry) -> Tensor:
+    """Which element of a query's or key's head in the file stands in each place of ours: [head_dim] i64.
+
+    The pairs that are turned come first in both halves, then the elements that are not.
+    """
+    head_dim = geometry.head_dim
+    turned = next((rope.rotary_dim for rope in geometry.ropes if rope.kind != "none"), None) or head_dim
+    one = torch.arange(0, turned, 2) if geometry.interleaved else torch.arange(turned // 2)
+    other = one + (1 if geometry.interleaved else turned // 2)
+    low, high = torch.arange(turned, head_dim).chunk(2) if turned < head_dim else (one[:0], one[:0])
+    return torch.cat([one, low, other, high])
+
+
+def _rows(heads: Tensor, order: Tensor) -> Tensor:
+    """Rows of `heads` [n] that lie one behind the other, each in `order`."""
+    return (heads.unsqueeze(1) * len(order) + order).flatten()

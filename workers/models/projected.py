@@ -1,0 +1,54 @@
+"""What some families do to queries, keys and values before they are turned, as Linears around the projection."""
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from ..distributed.tensor_parallel import TensorParallelGroup
+from ..layers.linear import Linear
+from ..layers.norm import RMSNorm
+from ..layers.ops import Ops
+
+Span = tuple[int, int]  # columns [start, stop)
+
+
+class ClippedLinear:
+    """Results between `limit` and its negative."""
+
+    def __init__(self, product: Linear, limit: float):
+        self._product = product
+        self._limit = limit
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self._product(x).clamp_(-self._limit, self._limit)
+
+
+class WholeNorms:
+    """Queries of all heads are normalised together, likewise keys; with several ranks these are gathered for it.
+
+    A row's bits do not depend on the number of ranks: each normalises all heads and keeps its own.
+    """
+
+    def __init__(
+        self, product: Linear, ops: Ops, group: TensorParallelGroup, norms: Sequence[RMSNorm], spans: Sequence[Span]
+    ):
+        self._product = product  # [rows, queries + keys + values of this rank]
+        self._ops = ops
+        self._group = group
+        self._norms = norms  # of queries, of keys; whole on every rank
+        self._spans = spans  # of this rank's queries among all ranks', and of its keys
+
+    def __call__(self, x: Tensor) -> Tensor:
+        projected, at = self._product(x), 0
+        for norm, (start, stop) in zip(self._norms, self._spans, strict=True):
+            part = projected[:, at : at + stop - start]
+            whole = self._gathered(part.contiguous(), len(norm.weight))
+            part.copy_(self._ops.norm(whole, norm)[:, start:stop])
+            at += stop - start
+        return projected
+
+    def _gathered(self, part: Tensor, size: int) -> Tensor:
+        """[rows, size]: every rank's `part`, and once each that several ranks hold."""
+        copies = self._group.size * part.shape[1] // size
+        ranks = self._group.stack(part)[::copies] if self._group.size > 1 else part.unsqueeze(0)
+        return ranks.transpose(0, 1).reshape(len(part), size)
