@@ -89,6 +89,10 @@ class WorkerGroup:
             return f"it speaks as rank {message.rank}"
         if isinstance(message, WorkerReady) and (self.state is not GroupState.LOADING or rank in self.loaded):
             return f"it reports loaded weights while the group is {self.state.name}"
+        if isinstance(message, WorkerReady) and any(
+            message.kv_groups != other.kv_groups for other in self.loaded.values()
+        ):
+            return f"its KV groups are not those of the other ranks: {message.kv_groups}"
         if isinstance(message, KVCacheReady) and (self.state is not GroupState.ALLOCATING or rank in self.allocated):
             return f"it reports its KV cache while the group is {self.state.name}"
         return self._judge_answer(rank, message) if isinstance(message, ModelRunnerOutput) else ""

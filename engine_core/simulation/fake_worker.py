@@ -267,8 +267,15 @@ class FakeWorker:
         return True
 
     def _report(self, row: FakeRow, step: int) -> None:
-        for slot in self._poison_of(row):
-            self._poisoned[slot] = min(self._poisoned[slot], step)
+        """Also what lies behind its windows: the row has read it, and unless it was overwritten, it is there still."""
+        for group, table in enumerate(row.block_tables):
+            numbers = {block: index for index, block in enumerate(table)}
+            for block, offset in self._poisoned:
+                position = numbers.get(block, row.num_computed) * self.block_size + offset
+                if position >= row.num_computed or self._written_for[block] != (row.salt, group):
+                    continue
+                if self._slots[block][offset] == row.prefixes[position]:
+                    self._poisoned[block, offset] = min(self._poisoned[block, offset], step)
 
     def _prompt_logprobs(self, index: int, row: FakeRow, num_tokens: int) -> RowPromptLogprobs | None:
         wanted = row.new_row.sampling_params.prompt_logprobs

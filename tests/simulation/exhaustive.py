@@ -21,6 +21,7 @@ from paged_serve.protocol.messages.config import CacheConfig, Config, SchedulerC
 from paged_serve.protocol.messages.engine_core import AbortRequests, EngineCoreRequest
 from paged_serve.protocol.messages.message import pack_ids
 from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
+from paged_serve.protocol.messages.worker import KVGroup
 
 CLIENT = b"client:0"
 NOW = 1.0  # it stands still: nothing here depends on it
@@ -49,6 +50,8 @@ class Scope:
     aborts: int = 1
     crashes: int = 1
     nans: int = 1
+    windows: tuple[int, ...] = (0,)
+    max_model_len: int = 8
 
     def scenario(self) -> Scenario:
         scheduler = SchedulerConfig(
@@ -57,7 +60,8 @@ class Scope:
             pipeline_depth=self.pipeline_depth,
         )
         config = Config(cache=CacheConfig(block_size=self.block_size), scheduler=scheduler)
-        facts = ModelFacts(self.num_blocks, self.num_blocks * self.block_size, 50, frozenset())
+        groups = tuple(map(KVGroup, self.windows))
+        facts = ModelFacts(self.num_blocks, self.max_model_len, 50, frozenset(), kv_groups=groups)
         return Scenario(0, config, facts, 1, len(self.requests), 256, 1.0, 0, 0, 0, 0, 0, (("", 1.0),), 0, None)
 
 
@@ -178,7 +182,7 @@ def _key_of_step(step: ScheduledStep, last: int) -> object:
 
 def _key_of(sequence: Sequence, step: int) -> object:
     joined = sequence.joined_step - step if sequence.joined_step else None
-    tables = tuple(map(tuple, sequence.block_tables))
+    tables = (tuple(map(tuple, sequence.block_tables)), tuple(sequence.num_released))
     counts = (sequence.prefill_len, sequence.num_scheduled, sequence.num_applied, sequence.num_published)
     leader = sequence.request.leader
     held = (leader.stream_id if leader else None, _ids(sequence.request.followers))

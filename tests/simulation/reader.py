@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from paged_serve.engine_core.engine.engine import DEADLY, NOT_FINITE
 from paged_serve.engine_core.simulation.client import output_alone
-from paged_serve.engine_core.simulation.scenario import Scenario, draw_params, draw_prompt
+from paged_serve.engine_core.simulation.scenario import Scenario, capacity_tokens, draw_params, draw_prompt
 from paged_serve.frontend.client.dispatch import DEADLY as DEADLY_FOR_CORES
 from paged_serve.frontend.client.request_terms import RequestTerms
 from paged_serve.frontend.client.session import ClientSession
@@ -68,9 +68,8 @@ class Reader:
         reading = next((r for r in self.readings if r.streams.request_id == message.request_id), None)
         if reading is None:  # it has got other ids, or has ended, while this was under way
             return
-        prompt_len, block_size = len(message.prompt_token_ids) // 4, self._scenario.config.cache.block_size
-        capacity = facts.num_blocks * block_size + 1
-        limit = capacity if params.max_tokens is None else prompt_len + params.max_tokens
+        prompt_len = len(message.prompt_token_ids) // 4
+        limit = capacity_tokens(self._scenario) + 1 if params.max_tokens is None else prompt_len + params.max_tokens
         limit = min(facts.max_model_len, limit)
         expected = [output_alone(message, seed, limit, facts.vocab_size) for seed in seeds]
         assert not reading.expected or reading.expected == expected, "a request has other seeds after a restart"

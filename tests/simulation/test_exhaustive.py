@@ -7,6 +7,7 @@ import pytest
 from .exhaustive import Asked, Scope, explore
 
 STORY = (1, 2, 3)
+ALL_GO_WELL = {"aborts": 0, "crashes": 0, "nans": 0}
 
 
 @pytest.fixture(autouse=True)
@@ -22,17 +23,45 @@ def test_every_order_of_two_requests_and_a_non_finite_result_holds_the_invariant
     assert explored.preemptions
 
 
+@pytest.mark.parametrize(
+    "scope",
+    [
+        Scope((Asked(STORY, 4), Asked(STORY, 3)), **ALL_GO_WELL, windows=(2,), block_size=1, num_blocks=6),
+        Scope(
+            (Asked((*STORY, 4, 5), 3), Asked((*STORY, 4, 6), 3)),
+            **ALL_GO_WELL,
+            windows=(2, 0),
+            block_size=1,
+            num_blocks=13,
+            max_num_batched_tokens=2,
+        ),
+    ],
+    ids=["one window", "full and window"],
+)
+def test_every_order_of_two_requests_with_windows_holds_the_invariants(scope):
+    assert explore(scope).moments > 100
+
+
 @pytest.mark.nightly
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize(
     "scope",
     [
+        Scope((Asked(STORY, 4), Asked(STORY, 4)), windows=(2,), block_size=1, num_blocks=7, crashes=0),
+        Scope((Asked(STORY, 3), Asked(STORY, 3)), windows=(2, 0), block_size=1, num_blocks=13, crashes=0, aborts=0),
         Scope((Asked(STORY, 2), Asked(STORY, 2))),
         Scope((Asked(STORY, 3, n=2), Asked((9,), 2)), pipeline_depth=1),
         Scope((Asked(STORY, 4), Asked(STORY, 3), Asked((9,), 2)), nans=0),
         Scope((Asked(STORY, 4), Asked(STORY, 3), Asked((9,), 2)), crashes=0),
     ],
-    ids=["two", "siblings and one", "three, crashed and aborted", "three, not finite and aborted"],
+    ids=[
+        "window",
+        "full and window",
+        "two",
+        "siblings and one",
+        "three, crashed and aborted",
+        "three, not finite and aborted",
+    ],
 )
 def test_every_order_of_a_few_requests_holds_the_invariants(scope):
     print(explore(scope))

@@ -64,11 +64,23 @@ class EngineHarness:
 class FakeRank(threading.Thread):
     """One worker: sends Hello, loads nothing, executes plans until it is stopped or `kill` is called."""
 
-    def __init__(self, run_dir, block_size, epoch=0, rank=0, num_blocks=NUM_BLOCKS, deaf_after=None, garbles=None):
+    def __init__(
+        self,
+        run_dir,
+        block_size,
+        epoch=0,
+        rank=0,
+        num_blocks=NUM_BLOCKS,
+        deaf_after=None,
+        garbles=None,
+        windows=(0,),
+        max_model_len=256,
+    ):
         super().__init__(name=f"rank-{rank}")
         self.run_dir, self.block_size, self.epoch, self.rank = run_dir, block_size, epoch, rank
         self.num_blocks, self.deaf_after = num_blocks, deaf_after
         self.garbles = garbles  # the number of the step whose answer cannot be read
+        self.windows, self.max_model_len = windows, max_model_len
         self.refused = None
         self.error = None
         self.num_steps = 0
@@ -103,12 +115,13 @@ class FakeRank(threading.Thread):
             match message:
                 case worker.Welcome():
                     link.send(worker.LoadProgress(self.rank, 5, 10))
-                    ready = worker.WorkerReady(
-                        self.rank, self.num_blocks, 1024, 256, VOCAB_SIZE, (EOS,), "float32", "cpu", 10_000_000, 0.5
+                    groups, limit = tuple(map(worker.KVGroup, self.windows)), self.max_model_len
+                    size = (self.num_blocks, 1024, limit, VOCAB_SIZE)
+                    link.send(
+                        worker.WorkerReady(self.rank, *size, (EOS,), "float32", "cpu", 10**7, 0.5, kv_groups=groups)
                     )
-                    link.send(ready)
                 case worker.CreateKVCache(num_blocks=num_blocks):
-                    fake = FakeWorker(num_blocks, self.block_size, VOCAB_SIZE, self.epoch)
+                    fake = FakeWorker(num_blocks, self.block_size, VOCAB_SIZE, self.epoch, windows=self.windows)
                     link.send(worker.KVCacheReady(self.rank))
                 case worker.SchedulerOutput():
                     self.num_steps += 1

@@ -99,6 +99,21 @@ def test_a_client_that_connected_early_gets_its_tokens_once_the_workers_are_read
         assert ranks[0].error is None
 
 
+def test_a_model_with_windows_has_room_for_longer_requests_than_its_blocks_hold_at_once(harness, ranks):
+    start(harness, ranks, windows=(32,), num_blocks=8, max_model_len=1000)
+    ready = harness.wait_for(control.Ready)
+    assert [ready.facts[name] for name in ("kv_blocks", "kv_tokens", "max_model_len")] == ["8", "128", "1000"]
+    prompt, params = list(range(1, 400)), SamplingParams(seed=5, max_tokens=100, ignore_eos=True)
+    with Client.connect(harness.run_dir) as client:
+        assert tokens_of(client.submit(prompt, params)) == expected(prompt, params)
+        assert ranks[0].error is None
+
+
+def test_the_context_is_what_the_blocks_of_all_groups_hold(harness, ranks):
+    start(harness, ranks, windows=(0, 32), num_blocks=17, max_model_len=1000)
+    assert harness.wait_for(control.Ready).facts["max_model_len"] == "160", "ten blocks, and seven for 31 + 64 tokens"
+
+
 def test_an_idle_client_receives_stats_up_to_the_end_of_the_last_request(harness, ranks):
     start(harness, ranks)
     harness.wait_for(control.Ready)

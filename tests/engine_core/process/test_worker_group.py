@@ -12,7 +12,7 @@ from paged_serve.engine_core.process.worker_group import (
     WorkerGroup,
 )
 from paged_serve.protocol.messages.handshake import handshake_hello
-from paged_serve.protocol.messages.worker import LoadProgress, WorkerReady
+from paged_serve.protocol.messages.worker import KVGroup, LoadProgress, WorkerReady
 from paged_serve.protocol.state_machine import IllegalTransition
 
 
@@ -47,6 +47,14 @@ def test_ranks_become_ready_together():
     assert not group.allocate(0)
     assert group.allocate(1)
     assert group.state is GroupState.READY
+
+
+def test_a_rank_with_other_kv_groups_is_refused():
+    group = WorkerGroup(2, StepTimeLimits(1.0))
+    group.load(ready(0, 40))
+    other = msgspec.structs.replace(ready(1, 40), kv_groups=(KVGroup(8), KVGroup()))
+    assert "not those of the other ranks" in group.judge(1, other)
+    assert group.judge(1, ready(1, 50)) == ""
 
 
 @pytest.mark.parametrize(
