@@ -61,7 +61,8 @@ class RequestRows:
         self.prompt_len[row] = new.prompt_len
         self.generation[row] += 1
         self.num_computed[row] = new.num_computed_tokens
-        assert len(new.block_tables) == self._num_groups, f"a row of {len(new.block_tables)} block tables"
+        tables, groups = len(new.block_tables), self._num_groups
+        assert tables == groups, f"a row has {tables} block tables, but the model {groups} KV groups"
         for table, ids in enumerate(new.block_tables, start=row * self._num_groups):
             blocks = np.frombuffer(ids, "<i4")
             self._tables[table, : len(blocks)] = blocks

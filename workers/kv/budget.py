@@ -101,5 +101,6 @@ def blocks_that_fit(config: Config, geometry: Geometry, tp_size: int, budget: in
         raise ConfigError(
             f"{budget} bytes a rank hold {num_blocks} KV blocks of {bytes_per_block} bytes, but one sequence of "
             f"{length} tokens needs {blocks_of_one}; raise kv_cache_memory_bytes or lower max_model_len"
+            + (" or max_num_batched_tokens" if any(groups.windows) else "")
         )
     return num_blocks

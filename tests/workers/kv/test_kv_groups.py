@@ -7,7 +7,9 @@ import torch
 
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.config import CacheConfig, Config, ModelConfig, SchedulerConfig
-from paged_serve.protocol.messages.worker import MAX_KV_GROUPS, KVGroup
+from paged_serve.protocol.messages.message import pack_ids
+from paged_serve.protocol.messages.sampling_params import SamplingParams
+from paged_serve.protocol.messages.worker import MAX_KV_GROUPS, Chunk, KVGroup, NewRow, SchedulerOutput
 from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
 from paged_serve.workers.kv.budget import blocks_that_fit, groups_of
 from paged_serve.workers.kv.kv_cache import KVCache
@@ -120,8 +122,22 @@ def test_a_rank_says_its_groups_and_sizes(folder):
         assert ready.kv_groups == (KVGroup(0), KVGroup(24), KVGroup(24))
         assert ready.kv_bytes_per_block == per_block
         assert ready.num_blocks == num_blocks
-    with pytest.raises(ConfigError, match=f"hold 45 KV blocks of {per_block} bytes, .* 512 tokens needs 46"):
+    with pytest.raises(
+        ConfigError,
+        match=f"hold 45 KV blocks of {per_block} bytes, .* 512 tokens needs 46; .* or max_num_batched_tokens$",
+    ):
         blocks_that_fit(config(folder, kv_cache_memory_bytes=45 * per_block), model.geometry, 1, 0, torch.float32)
+
+
+def test_a_rank_takes_steps_of_rows_with_a_table_for_each_group(folder):
+    rank = Rank(config(folder), TensorParallelGroup(), ours(folder), None, None, 0.0)
+    rank.create_kv_cache(46, lambda done, of: None)
+    tables = pack_ids([1, 2]), pack_ids([3, 4]), pack_ids([5, 6])
+    row = NewRow(0, pack_ids(range(3, 23)), 20, 0, tables, 7, (2,), SamplingParams(logprobs=1))
+    output = rank.steps.execute(SchedulerOutput(1, 1, (row,), chunks=(Chunk(0, 20),)))
+    assert len(output.token_ids) == 4
+    assert output.nan_indices == b""
+    assert rank.facts()["kv_blocks"] == "46"
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int8], ids=str)

@@ -173,7 +173,7 @@ def test_a_row_has_a_table_for_each_group():
     assert [table.tolist() for table in batch.block_tables] == [[[-1, -1, 7, 8]], [[4, 5, 6, 9]]]
     assert [slots.tolist() for slots in batch.slots] == [[127, 128, 129], [111, 144, 145]]
     assert rows.block_tables[0].tolist() == [2, 0, 0, 0, 3, 0, 0, 0]
-    with pytest.raises(AssertionError, match="a row of 1 block tables"):
+    with pytest.raises(AssertionError, match="a row has 1 block tables, but the model 2 KV groups"):
         host.reset(new_row(1, 50))
 
 
