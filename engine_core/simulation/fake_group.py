@@ -42,6 +42,7 @@ class FakeGroup:
             scenario.poison,
             windows,
             facts.pooling.needs_whole_prompt,
+            not facts.pooling.is_bidirectional,
         )
         self._salts = salts
         self._plans: deque[tuple[SchedulerOutput, Background]] = deque()
