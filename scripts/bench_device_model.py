@@ -35,6 +35,8 @@ from paged_serve.workers.layers.decode_step import EagerDecodeStep
 from paged_serve.workers.models.assembly import Assembly
 from paged_serve.workers.models.decoder import Model
 from paged_serve.workers.models.loading import read_model
+from paged_serve.workers.pooling.head import PoolingHead
+from paged_serve.workers.pooling.spec import PoolingSpec
 from paged_serve.workers.quantization.source import matrix_source
 from paged_serve.workers.runner.cuda_device import GraphPool
 from paged_serve.workers.runner.cuda_graphs import CudaGraphs, ladder
@@ -87,7 +89,7 @@ def random_model(shape: dict[str, Any], backend: CudaBackend, quantization: Quan
         group = TensorParallelGroup()
         return Assembly(
             checkpoint, source, family.weight_names, geometry, group, backend, lambda done, total: None
-        ).model()
+        ).model(PoolingHead(PoolingSpec(("generate",)), geometry.hidden_size))
 
 
 class Bench:

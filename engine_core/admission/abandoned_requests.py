@@ -13,13 +13,16 @@ import msgspec
 from paged_serve.protocol.block_hash import TOKEN_BYTES
 from paged_serve.protocol.messages.engine_core import EngineCoreRequest
 from paged_serve.protocol.messages.message import pack_ids, unpack_ids
+from paged_serve.protocol.messages.pooling_params import PoolingParams
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 
 from ..requests.request import Request
 
 KEPT_S = 30.0  # time for a frontend to restart and its clients to repeat their requests
 MAX_KEPT_TOKENS = 1 << 22  # 16 MB
-RequestKey = tuple[str, bytes, bytes, SamplingParams]  # all that an answer depends on, and the tenant
+RequestKey = tuple[
+    str, bytes, bytes, SamplingParams, PoolingParams | None
+]  # all that an answer depends on, and the tenant
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -97,4 +100,4 @@ class AbandonedRequests:
 
 
 def _key_of(request: Request) -> RequestKey:
-    return (request.tenant.name, request.prompt, request.chain_root, request.params)
+    return (request.tenant.name, request.prompt, request.chain_root, request.params, request.pooling)

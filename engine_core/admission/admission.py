@@ -57,7 +57,12 @@ class Admission:
         self._shares = backlog.shares
         self._max_unread = limits.max_num_queued_requests
         self._validation = Validation(
-            facts, cache, config.model.seed, limits.policy == "priority", config.server.max_logprobs
+            facts,
+            cache,
+            config.model.seed,
+            limits.policy == "priority",
+            config.server.max_logprobs,
+            limits.max_num_batched_tokens,
         )
         self._num_arrivals = 0
 

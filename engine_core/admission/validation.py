@@ -1,7 +1,7 @@
 """Checks a request once, completely, so that nothing later can fail because of it."""
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -16,6 +16,7 @@ from ..kv.kv_cache import KVCache
 from ..requests.order import queue_order
 from ..requests.request import Request, Sequence
 from ..requests.tenant import Tenant
+from .pooling import PoolingFacts
 
 MAX_PROMPT_LOGPROBS_BYTES = MAX_FRAME_BYTES * 3 // 4  # of all sequences of a request
 
@@ -31,6 +32,7 @@ class ModelFacts:
     vocab_size: int
     eos_token_ids: frozenset[int]
     arithmetic: str = ""  # as in protocol.worker.WorkerReady
+    pooling: PoolingFacts = field(default_factory=PoolingFacts)
 
 
 def fitting_model_len(config: Config, num_blocks: int, max_model_len: int) -> int:
@@ -54,13 +56,16 @@ class Validation:
     seed: int  # of the server; requests without a seed derive theirs from it
     use_priority: bool
     max_logprobs: int
+    max_num_batched_tokens: int
 
     def request(self, client: bytes, message: EngineCoreRequest, tenant: Tenant, arrival: int, now: float) -> Request:
         """The request with all its sequences, none of them queued yet. `arrival` counts requests."""
         params = message.sampling_params
         if message.priority and not self.use_priority:
             raise InvalidRequest(f"priority is {message.priority}, but this server's policy is fcfs", "priority")
-        prompt_len = self._check_prompt(message.prompt_token_ids)
+        pooling = message.pooling_params
+        prompt_len = self._check_prompt(message.prompt_token_ids, self.facts.max_model_len - (pooling is None))
+        self.facts.pooling.check(message, prompt_len, self.max_num_batched_tokens)
         params.check_vocabulary(self.facts.vocab_size)
         if params.structured_outputs is not None:
             raise InvalidRequest("structured_outputs is for frontends, which send `grammar`", "structured_outputs")
@@ -71,13 +76,15 @@ class Validation:
                 "thinking_token_budget",
             )
         self._check_logprobs(params, prompt_len)
-        token_limit = self._token_limit(prompt_len, params.max_tokens)
+        token_limit = prompt_len if pooling is not None else self._token_limit(prompt_len, params.max_tokens)
         outputs = self._resumed_outputs(message, token_limit - prompt_len)
         root = chain_root(self.kv_cache.block_size, message.cache_salt)
         params_bytes = len(_encode(params))
         request = Request(
             client, message.request_id, message.prompt_token_ids, params, params_bytes, now, root, tenant, arrival
         )
+        if pooling is not None:
+            request.pooling, request.needs_whole_prompt = pooling, self.facts.pooling.reads_whole_prompt(pooling)
         if message.ttl_s:
             request.deadline_s = now + message.ttl_s
         seed = self._seed(message)
@@ -95,15 +102,16 @@ class Validation:
             request.sequences.append(sequence)
         return request
 
-    def _check_prompt(self, prompt: bytes) -> int:
+    def _check_prompt(self, prompt: bytes, longest: int) -> int:
         """The prompt's length in tokens."""
         if not prompt:
             raise InvalidRequest("the prompt is empty; send at least one token", "prompt")
         prompt_len, limit = len(prompt) // TOKEN_BYTES, self.facts.max_model_len
-        if prompt_len >= limit:
+        if prompt_len > longest:
+            what = "it" if longest == limit else "prompt and output together"
             raise InvalidRequest(
-                f"the prompt has {prompt_len} tokens; prompt and output together may have {limit} "
-                f"(max_model_len). Shorten it to {limit - 1} or raise max_model_len",
+                f"the prompt has {prompt_len} tokens; {what} may have {limit} "
+                f"(max_model_len). Shorten it to {longest} or raise max_model_len",
                 "prompt",
             )
         self._check_ids(prompt, "prompt")

@@ -19,7 +19,7 @@ from paged_serve.protocol.messages.message import unpack_int64
 
 from ..requests.request import Request, Sequence
 from .outputs import StreamOutput
-from .pending_output import OUTPUT_OVERHEAD_BYTES, PendingOutput, logprobs_bytes, output_bytes
+from .pending_output import OUTPUT_OVERHEAD_BYTES, PendingOutput, output_bytes
 from .unacknowledged import UnacknowledgedBudget
 
 MAX_OUTPUT_BYTES = 1 << 20  # of one message; a quarter of the largest frame
@@ -53,8 +53,10 @@ class ClientOutbox:
         earlier core."""
         ids = range(message.request_id, message.request_id + message.sampling_params.n)
         known = {self.streams[stream_id].request for stream_id in ids if stream_id in self.streams}
-        asked = message.request_id, message.prompt_token_ids, message.sampling_params
-        return next((each for each in known if (each.request_id, each.prompt, each.params) == asked), None)
+        asked = message.request_id, message.prompt_token_ids, message.sampling_params, message.pooling_params
+        return next(
+            (each for each in known if (each.request_id, each.prompt, each.params, each.pooling) == asked), None
+        )
 
     def remove(self, stream_ids: list[int]) -> None:
         """These have ended, and the client knows or learns it by another message."""
@@ -133,13 +135,13 @@ class ClientOutbox:
     def _take_parts(self, pending: dict[int, PendingOutput]) -> Iterator[tuple[tuple[EngineCoreOutput, ...], int]]:
         """A message's worth of outputs, and its bytes. Nothing is taken before it is asked for.
 
-        Half a message is full; what brings a prompt's logprobs, up to 3 MiB, shares none that it would fill.
+        Half a message is full; what brings a prompt's logprobs or vectors, up to 3 MiB, shares none that it would fill.
         """
         outputs: list[EngineCoreOutput] = []
         size = 0
         for stream_id, entry in list(pending.items()):
             while not entry.is_delivered:
-                if outputs and size + logprobs_bytes(entry.prompt_logprobs) >= MAX_OUTPUT_BYTES // 2:
+                if outputs and size + entry.whole_bytes >= MAX_OUTPUT_BYTES // 2:
                     yield tuple(outputs), size
                     outputs, size = [], 0
                 before = entry.num_bytes

@@ -39,6 +39,7 @@ log = logging.getLogger(__name__)
 CLIENT_LEASE_S = 10.0
 MAX_NANS = 1  # recomputations that a sequence is granted after a result that was not finite
 NOT_FINITE = "no token could be chosen: the model's output was not finite, or the request's rules forbid every token"
+NOT_FINITE_VECTOR = "the model's output was not finite, so there is no vector"
 DEADLY = "the workers died whenever they computed this sequence"
 
 Outgoing = list[tuple[bytes, EngineCoreOutputs | RequestRejected]]
@@ -54,10 +55,9 @@ class EngineCore:
         self.worker_epoch = 0
         self.num_poison_requests = 0  # requests that were found to kill workers
         cache = config.cache
-        self.kv_cache = KVCache(facts.num_blocks, cache.block_size, cache.enable_prefix_caching)
-        self.scheduler = Scheduler(
-            self.kv_cache, config.scheduler.max_num_seqs, config.scheduler.max_num_batched_tokens
-        )
+        is_causal, rows = not facts.pooling.is_bidirectional, config.scheduler.max_num_seqs
+        self.kv_cache = KVCache(facts.num_blocks, cache.block_size, cache.enable_prefix_caching and is_causal)
+        self.scheduler = Scheduler(self.kv_cache, rows, config.scheduler.max_num_batched_tokens, cuts_prompts=is_causal)
         self.counters = StepCounters()
         self.clients: dict[bytes, ClientOutbox] = {}
         self.unacknowledged = UnacknowledgedBudget(config.scheduler.max_unacknowledged_bytes)
@@ -290,7 +290,7 @@ class EngineCore:
         if sequence.num_nans <= MAX_NANS:
             self.scheduler.preempt(sequence)
             return
-        self._fail(sequence, NOT_FINITE, outputs, now)
+        self._fail(sequence, NOT_FINITE if sequence.request.pooling is None else NOT_FINITE_VECTOR, outputs, now)
 
     def _fail(self, sequence: Sequence, error: str, outputs: dict[bytes, list[StreamOutput]], now: float) -> None:
         message = ending(sequence, FinishReason.ERROR, now, error)

@@ -12,7 +12,7 @@ StreamOutput = tuple[Sequence, EngineCoreOutput]
 
 
 def step_outputs(results: StepResults, now: float) -> dict[bytes, list[StreamOutput]]:
-    """By client: outputs of the sequences that have more than one plain token."""
+    """By client: outputs of the sequences that have more than one plain token, or a vector instead."""
     outputs: dict[bytes, list[StreamOutput]] = {}
     for sequence in results.detailed:
         request, output = sequence.request, sequence.output
@@ -34,6 +34,18 @@ def step_outputs(results: StepResults, now: float) -> dict[bytes, list[StreamOut
             times=sequence.times(now) if reason is not None else None,
         )
         outputs.setdefault(request.client, []).append((sequence, message))
+    for sequence, pooled in results.pooled.items():
+        sequence.first_token_s = now
+        message = EngineCoreOutput(
+            stream_id=sequence.stream_id,
+            position=0,
+            token_ids=b"",
+            finish_reason=FinishReason.STOP,
+            num_cached_tokens=sequence.num_cached_tokens,
+            times=sequence.times(now),
+            pooled=pooled,
+        )
+        outputs.setdefault(sequence.request.client, []).append((sequence, message))
     return outputs
 
 

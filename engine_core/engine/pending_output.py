@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from paged_serve.protocol.messages.engine_core import EngineCoreOutput, Logprobs, RequestTimes
 from paged_serve.protocol.messages.message import pack_ids
+from paged_serve.protocol.messages.pooling_params import Pooled
 from paged_serve.protocol.messages.sampling_params import FinishReason
 
 from ..requests.request import Sequence
@@ -25,6 +26,7 @@ class PendingOutput:
     stop_token_id: int | None = None
     times: RequestTimes | None = None
     error: str = ""
+    pooled: Pooled | None = None
     _token_ids: bytearray = field(default_factory=bytearray)  # of logprobs, one row a token
     _logprobs: bytearray = field(default_factory=bytearray)
     _ranks: bytearray = field(default_factory=bytearray)
@@ -36,10 +38,15 @@ class PendingOutput:
     @property
     def num_bytes(self) -> int:
         """What is held for the client alone."""
-        size = len(self._token_ids) + len(self._logprobs) + len(self._ranks) + logprobs_bytes(self.prompt_logprobs)
+        size = len(self._token_ids) + len(self._logprobs) + len(self._ranks) + self.whole_bytes
         if self.finish_reason is not None:
             size += OUTPUT_OVERHEAD_BYTES + 4 * len(self.output)
         return size
+
+    @property
+    def whole_bytes(self) -> int:
+        """Of what is never sent in parts."""
+        return logprobs_bytes(self.prompt_logprobs) + pooled_bytes(self.pooled)
 
     def merge(self, output: EngineCoreOutput) -> None:
         if output.logprobs is not None:
@@ -50,7 +57,7 @@ class PendingOutput:
         self.num_cached_tokens = output.num_cached_tokens or self.num_cached_tokens
         if output.finish_reason is not None:
             self.finish_reason, self.stop_token_id = output.finish_reason, output.stop_token_id
-            self.times, self.error = output.times, output.error
+            self.times, self.error, self.pooled = output.times, output.error, output.pooled
             self.output = array("i", self.output)
 
     def take(self, max_bytes: int) -> EngineCoreOutput:
@@ -72,6 +79,7 @@ class PendingOutput:
             num_cached_tokens=self.num_cached_tokens,
             times=self.times if is_last else None,
             error=self.error if is_last else "",
+            pooled=self.pooled if is_last else None,
         )
         self.position, self.prompt_logprobs, self.num_cached_tokens = end, None, 0
         return output
@@ -95,8 +103,12 @@ def output_bytes(output: EngineCoreOutput) -> int:
     size = OUTPUT_OVERHEAD_BYTES + len(output.token_ids) + len(output.error)
     if output.logprobs is not None or output.prompt_logprobs is not None:
         size += logprobs_bytes(output.logprobs) + logprobs_bytes(output.prompt_logprobs)
-    return size
+    return size if output.pooled is None else size + pooled_bytes(output.pooled)
 
 
 def logprobs_bytes(logprobs: Logprobs | None) -> int:
     return 0 if logprobs is None else len(logprobs.token_ids) + len(logprobs.logprobs) + len(logprobs.ranks)
+
+
+def pooled_bytes(pooled: Pooled | None) -> int:
+    return 0 if pooled is None else len(pooled.values)

@@ -7,6 +7,7 @@ from itertools import chain
 from paged_serve.protocol.errors import ProtocolError
 from paged_serve.protocol.messages.engine_core import Logprobs
 from paged_serve.protocol.messages.message import pack_ids, unpack_ids
+from paged_serve.protocol.messages.pooling_params import Pooled
 from paged_serve.protocol.messages.sampling_params import FinishReason
 from paged_serve.protocol.messages.worker import ModelRunnerOutput
 
@@ -14,7 +15,7 @@ from ..kv.kv_cache import KVCache
 from ..requests.request import Sequence
 from ..requests.stopping import finish_reason
 from ..scheduling.decode_set import DecodeSet
-from ..scheduling.scheduled_step import ScheduledStep
+from ..scheduling.scheduled_step import ScheduledChunk, ScheduledStep
 
 
 @dataclass(slots=True)
@@ -24,10 +25,13 @@ class StepResults:
     plain: DecodeSet  # its rows have one more token and nothing else
     plain_tokens: "array[int]"
     detailed: list[Sequence] = field(default_factory=list)  # one more token and details
-    ended: dict[Sequence, FinishReason] = field(default_factory=dict)  # all of them detailed
+    ended: dict[Sequence, FinishReason] = field(default_factory=dict)  # each of them detailed, or pooled
     logprobs: dict[Sequence, Logprobs] = field(default_factory=dict)
     not_finite: list[Sequence] = field(default_factory=list)  # their token means nothing and was not appended
     failed: dict[Sequence, str] = field(default_factory=dict)  # nor was that of these; why the sampler had none
+    pooled: dict[Sequence, Pooled] = field(
+        default_factory=dict
+    )  # the vectors with which sequences end, without a token
 
 
 def apply_results(plan: ScheduledStep, output: ModelRunnerOutput, kv_cache: KVCache) -> StepResults:
@@ -43,6 +47,7 @@ def apply_results(plan: ScheduledStep, output: ModelRunnerOutput, kv_cache: KVCa
         raise ProtocolError(f"step {plan.step} brought {len(tokens)} tokens instead of {num_decode + len(sampling)}")
     if not all(0 <= index < len(tokens) for index in (*bad, *reasons, *(entry.index for entry in output.logprobs))):
         raise ProtocolError(f"step {plan.step} refers to tokens that it did not bring")
+    pooling = _match_pooled(plan, output)
     chunk_tokens = tokens[num_decode:]
     del tokens[num_decode:]
 
@@ -66,6 +71,8 @@ def apply_results(plan: ScheduledStep, output: ModelRunnerOutput, kv_cache: KVCa
             results.detailed.append(chunk.sequence)
             if (reason := finish_reason(chunk.sequence)) is not None:
                 results.ended[chunk.sequence] = reason
+    if pooling:
+        _apply_pooled(pooling, results, kv_cache)
     for chunk in plan.chunks:
         if not chunk.discarded:
             chunk.sequence.num_applied = chunk.end
@@ -90,6 +97,29 @@ def _apply_decode(plan: ScheduledStep, tokens: "array[int]", bad: set[int], reas
         detailed += [sequence for sequence in decode.sequences if not sequence.plain and sequence not in ended]
     plain, tokens = _without(decode, tokens, {index for s in ended if (index := decode.index(s)) is not None})
     return StepResults(plain, tokens, detailed, ended, {}, not_finite, failed)
+
+
+def _apply_pooled(pooling: list[tuple[ScheduledChunk, Pooled | None]], results: StepResults, kv_cache: KVCache) -> None:
+    """A vector ends its sequence; where there is none, the sequence's blocks may hold what is not finite."""
+    for chunk, pooled in pooling:
+        if chunk.discarded:
+            if pooled is None:
+                kv_cache.prefix_cache.invalidate_hashes(chunk.sequence)
+        elif pooled is None:
+            results.not_finite.append(chunk.sequence)  # the caller strikes its blocks from the cache
+        else:
+            results.pooled[chunk.sequence] = pooled
+            results.ended[chunk.sequence] = FinishReason.STOP
+
+
+def _match_pooled(plan: ScheduledStep, output: ModelRunnerOutput) -> list[tuple[ScheduledChunk, Pooled | None]]:
+    """The chunks that end with a vector, each with its own. Raises ProtocolError unless every one has it."""
+    if not (plan.chunks or output.pooled):
+        return []
+    pooling = [chunk for chunk in plan.chunks if chunk.pools]
+    if [chunk.row for chunk in pooling] != (rows := [entry.row for entry in output.pooled]):
+        raise ProtocolError(f"step {plan.step} pooled rows {rows} instead of {[chunk.row for chunk in pooling]}")
+    return [(chunk, entry.pooled) for chunk, entry in zip(pooling, output.pooled, strict=True)]
 
 
 def _without(decode: DecodeSet, tokens: "array[int]", indices: set[int]) -> tuple[DecodeSet, "array[int]"]:

@@ -211,4 +211,7 @@ def welcome(engine: EngineCore, known: bool, failures: tuple[CoreFailure, ...]) 
         known=known,
         failures=failures,
         arithmetic=facts.arithmetic,
+        tasks=facts.pooling.tasks,
+        embedding_size=facts.pooling.embedding_size,
+        num_labels=facts.pooling.num_labels,
     )

@@ -19,6 +19,7 @@ from paged_serve.protocol.process.lifecycle import FAREWELL_S, ChildProcess
 from paged_serve.protocol.transport.channel import RouterChannel
 from paged_serve.protocol.transport.run_dir import WORKERS_SOCKET, endpoint
 
+from ..admission.pooling import PoolingFacts
 from ..admission.validation import ModelFacts, fitting_model_len
 from ..engine.debug import describe, dump_state
 from ..engine.engine import EngineCore
@@ -151,6 +152,7 @@ class EngineProcess:
                 facts.vocab_size,
                 frozenset(facts.eos_token_ids),
                 facts.arithmetic,
+                PoolingFacts.of(facts),
             ),
             self._child.epoch,
         )

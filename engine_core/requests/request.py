@@ -7,6 +7,7 @@ from enum import Enum, auto
 from paged_serve.protocol.block_hash import TOKEN_BYTES
 from paged_serve.protocol.messages.engine_core import RequestTimes
 from paged_serve.protocol.messages.message import pack_ids
+from paged_serve.protocol.messages.pooling_params import PoolingParams
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 from paged_serve.protocol.state_machine import fire
 
@@ -39,7 +40,7 @@ TRANSITIONS = {
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """What a client asked for: one prompt, `params.n` sequences."""
+    """What a client asked for: one prompt, `params.n` sequences; with `pooling`, one that ends with a vector."""
 
     client: bytes
     request_id: int
@@ -55,6 +56,8 @@ class Request:
     leader: "Sequence | None" = None  # computes prompt blocks that its siblings will share
     followers: "list[Sequence]" = field(default_factory=list)  # siblings that wait for the leader, outside the queue
     prompt_logprobs: PromptLogprobs = field(default_factory=PromptLogprobs)
+    pooling: PoolingParams | None = None
+    needs_whole_prompt: bool = False  # the prefix cache may not stand in for any token of it
 
     @property
     def live(self) -> "list[Sequence]":
@@ -146,7 +149,8 @@ class Sequence:
         logprobs_missing = params.prompt_logprobs is not None and not self.request.prompt_logprobs.complete(
             self.request.prompt_len
         )
-        return not (params.skip_reading_prefix_cache or logprobs_missing or self.num_nans)
+        skips = params.skip_reading_prefix_cache or self.request.needs_whole_prompt
+        return not (skips or logprobs_missing or self.num_nans)
 
     def token_bytes(self, start: int, end: int) -> bytes:
         """Tokens [start, end) of prompt and output as int32."""

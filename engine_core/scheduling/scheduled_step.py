@@ -9,13 +9,14 @@ from .decode_set import DecodeSet
 
 @dataclass(slots=True)
 class ScheduledChunk:
-    """Tokens [start, end) of a sequence's known tokens; the last chunk samples the next one."""
+    """Tokens [start, end) of a sequence's known tokens; the last chunk samples the next one, or gives the vector."""
 
     sequence: Sequence
     row: int
     start: int
     end: int
     samples: bool
+    pools: bool = False
     discarded: bool = False
 
 

@@ -31,9 +31,10 @@ MAX_PASSERS_TRIED = 8  # sequences behind it that are looked at in a step
 class Scheduler:
     """Rows, blocks and the token budget. Knows nothing of clients, messages or time."""
 
-    def __init__(self, kv_cache: KVCache, max_num_seqs: int, max_num_batched_tokens: int):
+    def __init__(self, kv_cache: KVCache, max_num_seqs: int, max_num_batched_tokens: int, *, cuts_prompts: bool = True):
         self.kv_cache = kv_cache
         self.max_num_batched_tokens = max_num_batched_tokens
+        self.cuts_prompts = cuts_prompts  # False: tokens see those behind them, so a prompt is one chunk
         self.max_num_rows = min(max_num_seqs, max_num_batched_tokens)  # a decode row must find its token
         self.max_passes = PASSES_PER_ROW * self.max_num_rows
         self.step = 0  # the last one planned
@@ -142,19 +143,23 @@ class Scheduler:
                 self.waiting.take(sequence)
                 sequence.request.followers.append(sequence)
                 continue
-            if self._is_row_reserved(sequence):
+            if self._is_row_reserved(sequence) or not self._may_begin(sequence, budget):
                 return
             if not self._find_room(sequence):
                 victims = choose_victims(sequence, self.running, plan.admitted, self.shares, self.kv_cache)
                 if victims:
                     budget += self._preempt_for(sequence, victims, plan)
-                elif (passer := self._find_passer(sequence)) is not None:
+                elif (passer := self._find_passer(sequence, budget)) is not None:
                     sequence = passer
                 else:
                     return
             self.waiting.remove(sequence)
             budget -= self._start_in(plan, sequence, budget)
             num_carried += sequence.prefill_len * TOKEN_BYTES + sequence.request.params_bytes
+
+    def _may_begin(self, sequence: Sequence, budget: int) -> bool:
+        """Whether its first chunk may have `budget` tokens."""
+        return self.cuts_prompts or sequence.num_tokens <= budget
 
     def _find_room(self, sequence: Sequence) -> bool:
         watermark = len(self.running)  # each may fill a block before one is preempted
@@ -174,7 +179,7 @@ class Scheduler:
         assert has_room, f"{len(victims)} sequences were preempted for stream {sequence.stream_id} for nothing"
         return num_tokens
 
-    def _find_passer(self, first: Sequence) -> Sequence | None:
+    def _find_passer(self, first: Sequence, budget: int) -> Sequence | None:
         """A sequence that fits, though `first`, which comes before it, does not; it has its blocks then.
 
         It returns them once `first` fits without it; so it is never one that was preempted in favour of another. All
@@ -185,6 +190,7 @@ class Scheduler:
         passed = [first]
         for sequence in islice(self.waiting.behind(first), MAX_PASSERS_TRIED):
             may_pass = sequence.request.leader is None and not sequence.num_yielded
+            may_pass = may_pass and self._may_begin(sequence, budget)
             if may_pass and not self._is_row_reserved(sequence) and self._find_room(sequence):
                 for each in passed:
                     each.num_passed += 1
@@ -239,8 +245,9 @@ class Scheduler:
     def _schedule_chunk(self, plan: ScheduledStep, sequence: Sequence, budget: int) -> int:
         start = sequence.num_scheduled
         end = sequence.num_scheduled = min(start + budget, sequence.prefill_len)
-        plan.chunks.append(ScheduledChunk(sequence, sequence.row, start, end, samples=end == sequence.prefill_len))
-        if end == sequence.prefill_len:
+        is_last, pools = end == sequence.prefill_len, sequence.request.pooling is not None
+        plan.chunks.append(ScheduledChunk(sequence, sequence.row, start, end, is_last and not pools, is_last and pools))
+        if is_last:
             self._prefilled.append(sequence)
         return end - start
 

@@ -32,4 +32,5 @@ def _new_row(sequence: Sequence) -> NewRow:
         seed=sequence.seed,
         eos_token_ids=tuple(sorted(sequence.eos_ids)),
         sampling_params=request.params,
+        pooling_params=request.pooling,
     )

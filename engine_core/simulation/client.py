@@ -16,11 +16,12 @@ from paged_serve.protocol.messages.engine_core import (
     RequestRejected,
 )
 from paged_serve.protocol.messages.message import pack_ids, unpack_ids, unpack_int64
+from paged_serve.protocol.messages.pooling_params import Pooled
 from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
 
-from ..engine.engine import DEADLY, NOT_FINITE
+from ..engine.engine import DEADLY, NOT_FINITE, NOT_FINITE_VECTOR
 from ..requests.stopping import repeats
-from .fake_worker import extend_hash, masked_ids, sample
+from .fake_worker import extend_hash, masked_ids, pooling_mark, sample, vector
 from .scenario import EOS, Scenario
 
 
@@ -38,6 +39,7 @@ class Stream:
     abort_reason: FinishReason | None = None  # asked for
     has_prompt_logprobs: bool = False
     has_expired: bool = False
+    vector: Pooled | None = None  # that must come, in the place of tokens
 
 
 def output_alone(
@@ -61,6 +63,17 @@ def output_alone(
             return output, FinishReason.REPETITION
 
 
+def pooling_stream(request: EngineCoreRequest) -> Stream:
+    """What must come of a request for a vector, computed with no engine at all."""
+    assert request.pooling_params is not None
+    prefixes, prefix = list[int](), 0
+    for token in unpack_ids(request.prompt_token_ids):
+        prefix = extend_hash(prefix, token)
+        prefixes.append(prefix)
+    answer = vector(prefixes, request.pooling_params)
+    return Stream(request, 0, pooling_mark(prefix), [], FinishReason.STOP, vector=answer)
+
+
 class SimulatedClient:
     """Takes its messages at its own pace, acknowledges them, and may fall silent for good."""
 
@@ -73,12 +86,13 @@ class SimulatedClient:
         self.epoch = 0
         self.num_errors = 0
         self.num_poisoned = 0
+        self.num_vectors = 0
         self._scenario = scenario
 
     def next_turn(self, request: EngineCoreRequest, rng: random.Random) -> EngineCoreRequest:
         """`request`, its prompt behind what an earlier one has asked and got, as in a chat."""
         streams = [stream for stream in self.streams.values() if stream.received]
-        if not streams:
+        if not streams or request.pooling_params is not None:
             return request
         before = rng.choice(streams)
         prompt = before.request.prompt_token_ids + pack_ids(before.received) + request.prompt_token_ids
@@ -89,6 +103,9 @@ class SimulatedClient:
         """The request was accepted; `seeds` are its sequences'."""
         self.deadlines[request.request_id] = now + request.ttl_s if request.ttl_s else math.inf
         facts, params = self._scenario.facts, request.sampling_params
+        if request.pooling_params is not None:
+            self.streams[request.request_id] = pooling_stream(request)
+            return
         prompt_len = len(request.prompt_token_ids) // 4
         block_size = self._scenario.config.cache.block_size
         capacity = facts.num_blocks * block_size + 1
@@ -126,6 +143,7 @@ class SimulatedClient:
                     old.tenant,
                     old.weight,
                     self._ttl_left(request_id, siblings, now),
+                    pooling_params=old.pooling_params,
                 )
             )
         return again
@@ -135,7 +153,7 @@ class SimulatedClient:
         again = []
         for request in self.unfinished_requests(now):
             params = request.sampling_params
-            if rng.random() < 0.3:
+            if rng.random() < 0.3 and request.pooling_params is None:
                 params = msgspec.structs.replace(params, seed=rng.randrange(12))
             again.append(msgspec.structs.replace(request, sampling_params=params, resume_token_ids=()))
         return again
@@ -199,8 +217,12 @@ class SimulatedClient:
                 assert stream.seed == self._scenario.poison, "an innocent was taken for the poison"
                 self.num_poisoned += 1
             else:
-                assert output.error == NOT_FINITE
+                assert output.error == (NOT_FINITE if stream.vector is None else NOT_FINITE_VECTOR)
                 self.num_errors += 1
+        elif stream.vector is not None:
+            is_answer = output.pooled == stream.vector and reason is FinishReason.STOP
+            assert is_answer or (output.pooled is None and reason is stream.abort_reason), "a wrong vector"
+            self.num_vectors += is_answer
         elif stream.received == stream.expected and reason is stream.expected_reason:
             last, is_stop = stream.received[-1], reason is FinishReason.STOP
             is_own = last in params.stop_token_ids and (params.ignore_eos or last != EOS)

@@ -32,7 +32,15 @@ class FakeGroup:
         self._link = link
         self._peer = b"" if link is None else link.bring_up(epoch, now)
         facts, block_size = scenario.facts, scenario.config.cache.block_size
-        self._worker = FakeWorker(facts.num_blocks, block_size, facts.vocab_size, epoch, is_nan, scenario.poison)
+        self._worker = FakeWorker(
+            facts.num_blocks,
+            block_size,
+            facts.vocab_size,
+            epoch,
+            is_nan,
+            scenario.poison,
+            facts.pooling.needs_whole_prompt,
+        )
         self._salts = salts
         self._plans: deque[tuple[SchedulerOutput, Background]] = deque()
         self.answers: deque[ModelRunnerOutput] = deque()
@@ -101,7 +109,7 @@ class FakeGroup:
         plan, background = self._plans.popleft()
         answer = self._worker.execute(plan, background)
         self.answers.append(answer)
-        return len(unpack_ids(answer.nan_indices))
+        return len(unpack_ids(answer.nan_indices)) + sum(entry.pooled is None for entry in answer.pooled)
 
     def check_poison(self, engine: EngineCore, applied_step: int) -> None:
         """A block that the engine knows to be poisoned cannot be found."""

@@ -6,15 +6,18 @@ that reads a slot which another has written, or none, raises AssertionError. The
 poisons what it writes, and once that was reported and the engine has heard of it, no new row may read it.
 """
 
-from collections.abc import Callable
+from array import array
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from paged_serve.protocol.messages.message import pack_ids, unpack_ids
+from paged_serve.protocol.messages.pooling_params import Pooled, PoolingParams
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 from paged_serve.protocol.messages.worker import (
     ModelRunnerOutput,
     NewRow,
     RowLogprobs,
+    RowPooled,
     RowPromptLogprobs,
     SchedulerOutput,
 )
@@ -32,13 +35,27 @@ def sample(prefix: int, seed: int, position: int, vocab_size: int, masked: froze
     return token
 
 
+def vector(prefixes: Sequence[int], pooling: PoolingParams) -> Pooled:
+    """The one right answer for a prompt, of which `prefixes` stand for the first token, the first two and so on."""
+    used = prefixes if pooling.task == "token_embed" else prefixes[-1:]
+    columns = pooling.dimensions or VECTOR_SIZE
+    numbers = [hash((prefix, column)) % 1000 for prefix in used for column in range(columns)]
+    return Pooled(len(used), columns, array("f", numbers).tobytes())
+
+
 def masked_ids(params: SamplingParams, eos_ids: frozenset[int], position: int) -> frozenset[int]:
     """Tokens that min_tokens forbids at output `position`."""
     return eos_ids.union(params.stop_token_ids) if position < params.min_tokens else frozenset()
 
 
 POISONED_AFTER = 3  # output tokens
+VECTOR_SIZE = 3
 NOT_REPORTED = 1 << 62  # a step
+
+
+def pooling_mark(prefix: int) -> int:
+    """What a pooling request has in the place of a seed, which is its prompt's alone."""
+    return prefix % 12
 
 
 class WorkerDied(Exception):
@@ -74,6 +91,7 @@ class FakeWorker:
         epoch: int,
         is_nan: Callable[[], bool] = lambda: False,
         poison: int | None = None,
+        needs_whole_prompt: bool = False,
     ):
         self.block_size = block_size
         self.vocab_size = vocab_size
@@ -81,6 +99,7 @@ class FakeWorker:
         self.step_s = 0.001
         self._is_nan = is_nan
         self._poison = poison
+        self._needs_whole_prompt = needs_whole_prompt  # by a vector
         self._slots = [[0] * block_size for _ in range(num_blocks)]
         self._salts = [""] * num_blocks
         self._poisoned: dict[tuple[int, int], int] = {}  # (block, offset) -> the step that reported it
@@ -113,8 +132,10 @@ class FakeWorker:
         return self._sample(plan, work, ill)
 
     def _is_deadly(self, row: FakeRow, num_tokens: int) -> bool:
-        end = row.num_computed + num_tokens
-        return row.new_row.seed == self._poison and end >= row.new_row.prompt_len + POISONED_AFTER
+        end, prompt_len = row.num_computed + num_tokens, row.new_row.prompt_len
+        if row.new_row.pooling_params is not None:
+            return end == prompt_len and pooling_mark(row.prefixes[-1]) == self._poison
+        return row.new_row.seed == self._poison and end >= prompt_len + POISONED_AFTER
 
     def _apply_deltas(self, plan: SchedulerOutput, background: Background) -> None:
         for new_row in plan.new_rows:
@@ -175,7 +196,7 @@ class FakeWorker:
 
     def _sample(self, plan: SchedulerOutput, work: list[tuple[int, int]], ill: set[int]) -> ModelRunnerOutput:
         tokens: list[int] = []
-        logprobs, prompt_logprobs, nans = [], [], []
+        logprobs, prompt_logprobs, nans, pooled = [], [], [], []
         for index, num_tokens in work:
             row = self._rows[index]
             if (part := self._prompt_logprobs(index, row, num_tokens)) is not None:
@@ -183,13 +204,15 @@ class FakeWorker:
             if row.num_computed < len(row.tokens):
                 assert index not in self._decode_set, "a decode row has more than one token to compute"
                 continue
+            if row.new_row.pooling_params is not None:
+                assert index not in self._decode_set, "a row without tokens decodes"
+                is_bad = self._is_bad(index, row, num_tokens, ill, plan.step)
+                pooled.append(RowPooled(index, None if is_bad else self._vector(row, row.new_row.pooling_params)))
+                continue
             params, position = row.new_row.sampling_params, len(row.tokens) - row.new_row.prompt_len
             masked = masked_ids(params, frozenset(row.new_row.eos_token_ids), position)
             token = sample(row.prefixes[-1], row.new_row.seed, position, self.vocab_size, masked)
-            if index in ill or self._is_nan():
-                if index not in ill:
-                    self._spoil_last(row, num_tokens)
-                self._report(row, plan.step)
+            if self._is_bad(index, row, num_tokens, ill, plan.step):
                 nans.append(len(tokens))
                 token = 0
             if params.logprobs is not None:
@@ -206,7 +229,22 @@ class FakeWorker:
             tuple(logprobs),
             tuple(prompt_logprobs),
             pack_ids(nans),
+            pooled=tuple(pooled),
         )
+
+    def _vector(self, row: FakeRow, pooling: PoolingParams) -> Pooled:
+        whole = pooling.task == "token_embed" or self._needs_whole_prompt
+        assert not (whole and row.new_row.num_computed_tokens), "tokens are missing whose hidden states count"
+        return vector(row.prefixes, pooling)
+
+    def _is_bad(self, index: int, row: FakeRow, num_tokens: int, ill: set[int], step: int) -> bool:
+        """Whether the result of the row is reported as not finite."""
+        if index not in ill and not self._is_nan():
+            return False
+        if index not in ill:
+            self._spoil_last(row, num_tokens)
+        self._report(row, step)
+        return True
 
     def _report(self, row: FakeRow, step: int) -> None:
         for slot in self._poison_of(row):

@@ -10,6 +10,7 @@ class Outcomes:
     steps: int = 0
     streams: int = 0
     tokens: int = 0
+    vectors: int = 0
     cached_tokens: int = 0
     preemptions: int = 0
     aborts: int = 0

@@ -1,15 +1,21 @@
 """What one seed makes of the world: configuration, cache size, load, tempers and faults."""
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from msgspec.structs import replace as replace_struct
+
+from paged_serve.protocol.block_hash import TOKEN_BYTES
 from paged_serve.protocol.messages.config import CacheConfig, Config, SchedulerConfig
 from paged_serve.protocol.messages.engine_core import EngineCoreRequest
 from paged_serve.protocol.messages.message import pack_ids
+from paged_serve.protocol.messages.pooling_params import PoolingParams
 from paged_serve.protocol.messages.sampling_params import RepetitionDetection, SamplingParams
 
+from ..admission.pooling import PoolingFacts
 from ..admission.validation import ModelFacts
+from .fake_worker import VECTOR_SIZE
 
 EOS = 0
 TENANTS = (("", 1.0), ("a", 1.0), ("b", 2.0), ("c", 0.25))
@@ -40,6 +46,7 @@ class Scenario:
     duplicate: float = 0.0  # per request and per answer, not per tick
     max_passes: int = 4  # admissions past a sequence that does not fit
     broken_worker: float = 0.0  # per answer: the worker also violates the protocol
+    pooling: float = 0.0  # of the requests, want a vector
 
 
 def draw_scenario(seed: int) -> Scenario:
@@ -65,6 +72,18 @@ def draw_scenario(seed: int) -> Scenario:
         vocab_size=rng.choice((8, 40, 500)),
         eos_token_ids=frozenset({EOS}),
     )
+    kinds = random.Random(f"kinds {seed}")  # of their own, so that other draws stay as they were
+    pooling = kinds.choice((0.0, 0.0, 0.3, 1.0))
+    is_bidirectional = pooling == 1.0 and kinds.random() < 0.5
+    facts = replace(
+        facts,
+        pooling=PoolingFacts(
+            tasks=("embed", "token_embed") if is_bidirectional else ("generate", "embed", "token_embed"),
+            embedding_size=VECTOR_SIZE,
+            needs_whole_prompt=is_bidirectional or kinds.random() < 0.3,
+            is_bidirectional=is_bidirectional,
+        ),
+    )
     return Scenario(
         seed=seed,
         config=config,
@@ -87,12 +106,13 @@ def draw_scenario(seed: int) -> Scenario:
         duplicate=rng.choice((0.0, 0.1)),
         max_passes=rng.choice((0, 1, 4)),
         broken_worker=rng.choice((0.0, 0.0, 0.01)),
+        pooling=pooling,
     )
 
 
 def draw_request(rng: random.Random, scenario: Scenario, request_id: int, max_ttl_s: float) -> EngineCoreRequest:
     tenant, weight = rng.choice(scenario.tenants)
-    return EngineCoreRequest(
+    request = EngineCoreRequest(
         request_id=request_id,
         prompt_token_ids=pack_ids(draw_prompt(rng, scenario.facts)),
         sampling_params=draw_params(rng, scenario.facts),
@@ -102,6 +122,34 @@ def draw_request(rng: random.Random, scenario: Scenario, request_id: int, max_tt
         weight=weight,
         ttl_s=rng.uniform(0.0, max_ttl_s) if rng.random() < scenario.ttl else 0.0,
     )
+    if scenario.pooling and rng.random() < scenario.pooling:
+        return for_pooling(request, rng, scenario)
+    return request
+
+
+def for_pooling(request: EngineCoreRequest, rng: random.Random, scenario: Scenario) -> EngineCoreRequest:
+    """The same prompt, as far as one step may compute it where it must; a vector is wanted."""
+    facts, prompt = scenario.facts, request.prompt_token_ids
+    if rng.random() < 0.2:
+        prompt = prompt + pack_ids(rng.randrange(facts.vocab_size) for _ in range(facts.max_model_len))
+    pooling = PoolingParams(
+        rng.choice(("embed", "embed", "token_embed")),
+        dimensions=rng.choice((None, None, 1, VECTOR_SIZE)),
+        skip_reading_prefix_cache=rng.random() < 0.1,
+    )
+    return replace_struct(
+        request,
+        prompt_token_ids=prompt[: TOKEN_BYTES * longest_prompt(scenario)],
+        sampling_params=SamplingParams(),
+        pooling_params=pooling,
+    )
+
+
+def longest_prompt(scenario: Scenario) -> int:
+    """Of a vector; a cache that is smaller than the longest context bounds it, too."""
+    facts, config = scenario.facts, scenario.config
+    longest = min(facts.max_model_len, facts.num_blocks * config.cache.block_size)
+    return min(longest, config.scheduler.max_num_batched_tokens) if facts.pooling.is_bidirectional else longest
 
 
 def draw_prompt(rng: random.Random, facts: ModelFacts) -> list[int]:

@@ -127,6 +127,7 @@ class Simulation:
         streams = [stream for client in self._clients for stream in client.streams.values()]
         self.outcomes.streams = len(streams)
         self.outcomes.tokens = sum(len(stream.received) for stream in streams)
+        self.outcomes.vectors = sum(client.num_vectors for client in self._clients)
         self.outcomes.errors = sum(client.num_errors for client in self._clients)
         self.outcomes.poisoned = sum(client.num_poisoned for client in self._clients)
         assert 2 * self.outcomes.errors <= self.outcomes.nans, "a stream failed without two bad results"

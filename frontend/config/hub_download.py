@@ -1,9 +1,11 @@
 """Downloads one model from the Hugging Face hub. Last line on stdout: the folder, or (exit code 1) why not."""
 
 import sys
+from pathlib import Path
 
 FILES = ["*.safetensors", "*.json", "*.jinja", "tokenizer*"]
 NOT_IN_SUBFOLDERS = ["*/*"]  # other formats and older copies lie there
+MODULES = ["[0-9]_*/config.json", "[0-9]_*/*.safetensors"]  # of sentence-transformers
 
 
 def download(model: str) -> str:
@@ -13,7 +15,8 @@ def download(model: str) -> str:
 
     if not sys.stderr.isatty():
         disable_progress_bars()
-    return snapshot_download(model, allow_patterns=FILES, ignore_patterns=NOT_IN_SUBFOLDERS)
+    folder = snapshot_download(model, allow_patterns=FILES, ignore_patterns=NOT_IN_SUBFOLDERS)
+    return snapshot_download(model, allow_patterns=MODULES) if (Path(folder) / "modules.json").is_file() else folder
 
 
 def explain(model: str, error: Exception) -> str:

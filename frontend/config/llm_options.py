@@ -16,7 +16,7 @@ _DTYPES = {"half": "float16", "float": "float32"}
 SO_ANYWAY: dict[str, tuple[Any, ...]] = {  # arguments of other engines, with the values that ask for what we do
     "allowed_local_media_path": ("",),
     "async_scheduling": (True, False),
-    "convert": ("auto", "none"),
+    "convert": ("auto", "none", "embed"),
     "cpu_offload_gb": (0,),
     "data_parallel_size": (1,),
     "disable_custom_all_reduce": (True, False),
@@ -31,7 +31,7 @@ SO_ANYWAY: dict[str, tuple[Any, ...]] = {  # arguments of other engines, with th
     "logits_processors": ([], ()),
     "mm_processor_kwargs": ({},),
     "pipeline_parallel_size": (1,),
-    "runner": ("auto", "generate"),
+    "runner": ("auto", "generate", "pooling"),
     "skip_tokenizer_init": (False,),
     "tokenizer_mode": ("auto",),
     "trust_remote_code": (False,),
@@ -43,7 +43,7 @@ _INSTEAD = {
     "enable_lora": "LoRA adapters are not served",
     "logits_processors": "sampling happens in the kernels; see logit_bias, bad_words and structured_outputs",
     "pipeline_parallel_size": "layers are not split among devices; use tensor_parallel_size",
-    "runner": "models here generate text, nothing else",
+    "runner": "a model does what its folder says",
     "swap_space": "preempted requests are computed again, nothing is swapped",
     "trust_remote_code": "code from a model folder is never run",
 }

@@ -46,6 +46,12 @@ SETTINGS = (
         ("--generation-config",),
         "Whether the model's generation_config.json fills what requests leave out.",
     ),
+    Setting(
+        "Model",
+        "model.pooling",
+        ("--pooling",),
+        "Tokens of which embeddings are made: the last, the mean of all, or the first; auto is as the model says.",
+    ),
     Setting("Model", "model.seed", ("--seed",), "Requests without a seed derive theirs from this one.", "N"),
     Setting("Model", "server.chat_template", ("--chat-template",), "Jinja file instead of the model's.", "FILE"),
     Setting(

@@ -45,6 +45,8 @@ class ModelConfig(_Layer, frozen=True):
     max_model_len: PositiveInt | None = None  # tokens, prompt and output; None: the model's own limit
     # auto: its generation_config.json fills what a request leaves out; none, or its alias vllm: it does not
     generation_config: Literal["auto", "none", "vllm"] = "auto"
+    # which hidden states an embedding is made of; auto: as the files of sentence-transformers, or the model's kind, say
+    pooling: Literal["auto", "last", "mean", "cls"] = "auto"
     cache_dir: Text = ""  # compiled CUDA kernels are kept there, in paged-serve/cubins; "" means ~/.cache
     packed_weights_dir: Text = ""  # weights are kept there as the CPU kernels read them; "": nowhere
     seed: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 0  # requests without a seed derive theirs from it

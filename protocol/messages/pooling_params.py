@@ -11,6 +11,7 @@ MAX_DIMENSIONS = 65536
 PoolingTask = Literal["embed", "classify", "token_embed", "token_classify"]
 Task = Literal["generate", "embed", "classify", "token_embed", "token_classify"]
 Tasks = Annotated[tuple[Task, ...], Meta(max_length=8)]
+Dimensions = Annotated[tuple[Annotated[int, Meta(ge=1, le=MAX_DIMENSIONS)], ...], Meta(max_length=256)]
 
 
 class PoolingParams(Record, frozen=True):

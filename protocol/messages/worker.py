@@ -10,7 +10,8 @@ step to step. In every step a worker, in this order:
 4. runs one forward pass over the decode set (each row: its one token not yet computed) and then `chunks` (each row:
    its next `num_tokens` tokens);
 5. samples a token for each decode row, ascending, then for each chunk, in order, that reaches the end of its row's
-   tokens; appends it to the row; and (rank 0) answers with ModelRunnerOutput in that order.
+   tokens; appends it to the row; and (rank 0) answers with ModelRunnerOutput in that order. A row with
+   `pooling_params` samples nothing: the chunk that reaches its end gives a vector, in `pooled`.
 
 A row that is in neither the decode set nor `chunks` lies still. A finished row just leaves: its index is free for a
 NewRow. Steps run in the order they were sent; two are in flight, so a plan may name a token that the core has not
@@ -39,7 +40,7 @@ from .message import (
     check_int32,
     check_logprobs,
 )
-from .pooling_params import Pooled, PoolingParams, Tasks
+from .pooling_params import Dimensions, Pooled, PoolingParams, Tasks
 from .sampling_params import SamplingParams
 
 Row = Annotated[int, Meta(ge=0, le=MAX_ROWS - 1)]
@@ -128,6 +129,9 @@ class WorkerReady(Message, frozen=True):
     tasks: Tasks = ("generate",)  # that the model can be asked for
     embedding_size: Count = 0  # columns of `embed` and `token_embed`; 0: it has none
     num_labels: Count = 0  # columns of `classify` and `token_classify`
+    needs_whole_prompt: bool = False  # a prompt's vector is of more than its last token: none comes from a cache
+    is_bidirectional: bool = False  # tokens see those behind them: a prompt is computed in one step
+    matryoshka_dimensions: Dimensions = ()  # what `dimensions` may be; empty: not known
 
 
 LoadStage = Literal["weights", "kernels", "graphs"]  # the last two on CUDA devices alone

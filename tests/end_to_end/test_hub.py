@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -21,18 +22,22 @@ COMMIT = "0" * 40
 class Hub(BaseHTTPRequestHandler):
     """The two requests that a download makes: what there is, and each file."""
 
+    more: ClassVar[dict[str, bytes]] = {}  # beside the demo model's files, by path
+
     def do_GET(self) -> None:
         if self.path.split("?")[0] in ("/api/models/org/tiny", "/api/models/org/tiny/revision/main"):
-            files = [{"rfilename": path.name} for path in DEMO.iterdir()] + [{"rfilename": "pytorch_model.bin"}]
+            names = [*(path.name for path in DEMO.iterdir()), *self.more, "pytorch_model.bin"]
+            files = [{"rfilename": name} for name in names]
             self._answer(json.dumps({"id": "org/tiny", "sha": COMMIT, "siblings": files}).encode(), {})
         elif self.path.startswith("/api/models/org/tiny/tree/"):
             tree = [
                 {"type": "file", "path": path.name, "size": path.stat().st_size, "oid": COMMIT}
                 for path in DEMO.iterdir()
-            ]
+            ] + [{"type": "file", "path": name, "size": len(data), "oid": COMMIT} for name, data in self.more.items()]
             self._answer(json.dumps(tree).encode(), {})
         elif self.path.startswith(f"/org/tiny/resolve/{COMMIT}/"):
-            data = (DEMO / self.path.rpartition("/")[2]).read_bytes()
+            name = self.path.removeprefix(f"/org/tiny/resolve/{COMMIT}/")
+            data = self.more[name] if name in self.more else (DEMO / name).read_bytes()
             self._answer(data, {"ETag": f'"{hashlib.sha256(data).hexdigest()}"', "X-Repo-Commit": COMMIT})
         else:
             self.send_response(404)
@@ -88,6 +93,17 @@ def test_a_hub_name_is_downloaded_once_and_only_what_is_needed(hub, tmp_path):
     assert not (folder / "pytorch_model.bin").exists()
     again = find("org/tiny", "http://127.0.0.1:9", tmp_path)  # no server there: the cache serves
     assert again.stdout == done.stdout, again.stderr
+
+
+def test_the_modules_of_sentence_transformers_come_along(hub, tmp_path, monkeypatch):
+    modules = {"modules.json": b"[]", "1_Pooling/config.json": b"{}", "onnx/config.json": b"{}"}
+    monkeypatch.setattr(Hub, "more", modules)
+    done = find("org/tiny", hub, tmp_path)
+    assert done.returncode == 0, done.stderr
+    folder = Path(done.stdout.strip())
+    assert (folder / "1_Pooling" / "config.json").exists()
+    assert (folder / "model.safetensors").exists()
+    assert not (folder / "onnx").exists()
 
 
 def test_a_name_that_the_hub_does_not_have_is_refused_in_one_line(hub, tmp_path):

@@ -5,6 +5,7 @@ from collections import defaultdict, deque
 
 import pytest
 
+from paged_serve.engine_core.admission.pooling import PoolingFacts
 from paged_serve.engine_core.admission.validation import ModelFacts
 from paged_serve.engine_core.engine.debug import check_invariants
 from paged_serve.engine_core.engine.engine import EngineCore
@@ -37,15 +38,18 @@ class Driver:
         eos=(EOS,),
         is_nan=lambda: False,
         epoch=0,
+        pooling=None,
         **scheduler,
     ):
         self.config = Config(
             cache=CacheConfig(block_size=block_size, enable_prefix_caching=prefix_caching),
             scheduler=SchedulerConfig(**{"pipeline_depth": 1, **scheduler}),
         )
-        self.facts = ModelFacts(num_blocks, max_model_len, vocab_size, frozenset(eos))
+        pooling = PoolingFacts() if pooling is None else pooling
+        self.facts = ModelFacts(num_blocks, max_model_len, vocab_size, frozenset(eos), pooling=pooling)
         self.engine = EngineCore(self.config, self.facts, epoch)
-        self.worker = FakeWorker(num_blocks, block_size, vocab_size, 0, is_nan)
+        whole = pooling.needs_whole_prompt
+        self.worker = FakeWorker(num_blocks, block_size, vocab_size, 0, is_nan, needs_whole_prompt=whole)
         self.plans = deque()  # sent, not executed
         self.answers = deque()
         self.sent = []  # every plan
@@ -74,6 +78,7 @@ class Driver:
         weight=1.0,
         ttl=0.0,
         isolation_tokens=0,
+        pooling=None,
         **params,
     ):
         """Returns the request's id; `prompt` is a list of token ids or a length."""
@@ -81,7 +86,8 @@ class Driver:
             prompt = [1 + i % 97 for i in range(prompt)]
         self.num_added = getattr(self, "num_added", 0) + 1
         request_id = self.num_added * 1000 if request_id is None else request_id
-        params = SamplingParams(**{"max_tokens": None, "ignore_eos": True, **params})
+        defaults = {"max_tokens": None, "ignore_eos": True} if pooling is None else {}
+        params = SamplingParams(**{**defaults, **params})
         request = EngineCoreRequest(
             request_id,
             pack_ids(prompt),
@@ -93,6 +99,7 @@ class Driver:
             weight,
             ttl,
             isolation_tokens,
+            pooling,
         )
         self.take(self.engine.add_request(client, request, self.now))
         check_invariants(self.engine)

@@ -6,11 +6,13 @@ from typing import Any
 
 import torch
 
+from paged_serve.engine_core.admission.pooling import PoolingFacts
 from paged_serve.engine_core.admission.validation import ModelFacts
 from paged_serve.engine_core.engine.engine import EngineCore, Outgoing
 from paged_serve.protocol.messages.config import Config
 from paged_serve.protocol.messages.engine_core import AbortRequests, EngineCoreOutputs, EngineCoreRequest, Logprobs
 from paged_serve.protocol.messages.message import unpack_ids, unpack_int64
+from paged_serve.protocol.messages.pooling_params import Pooled
 from paged_serve.protocol.messages.sampling_params import FinishReason
 from paged_serve.protocol.messages.worker import ModelRunnerOutput, SchedulerOutput
 from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
@@ -38,6 +40,20 @@ class Received:
     finish_reason: FinishReason | None = None
     stop_token_id: int | None = None
     error: str = ""
+    pooled: Pooled | None = None
+
+
+def pooling_facts(model: Model | SharedModel) -> PoolingFacts:
+    """As a worker reports them."""
+    head = model.pooling
+    return PoolingFacts(
+        head.spec.tasks,
+        head.embedding_size,
+        head.spec.num_labels,
+        head.spec.kind != "last",
+        model.geometry.is_bidirectional,
+        head.spec.matryoshka_dimensions,
+    )
 
 
 class OneProcess:
@@ -48,7 +64,8 @@ class OneProcess:
     def __init__(self, model: Model | SharedModel, config: Config, num_blocks: int, max_model_len: int):
         self.model, self.config, self.num_blocks, self.max_model_len = model, config, num_blocks, max_model_len
         geometry = model.geometry
-        facts = ModelFacts(num_blocks, max_model_len, geometry.vocab_size, frozenset(geometry.eos_token_ids))
+        eos = frozenset(geometry.eos_token_ids)
+        facts = ModelFacts(num_blocks, max_model_len, geometry.vocab_size, eos, pooling=pooling_facts(model))
         self.engine = EngineCore(config, facts)
         self.engine.add_client(CLIENT, 0.0)
         self.received: dict[int, Received] = {}  # by stream id
@@ -129,7 +146,7 @@ class OneProcess:
                 received.logprobs = [old + new for old, new in zip(received.logprobs, columns_of_it, strict=True)]
             received.prompt_logprobs = output.prompt_logprobs or received.prompt_logprobs
             received.finish_reason, received.stop_token_id = output.finish_reason, output.stop_token_id
-            received.error = output.error
+            received.error, received.pooled = output.error, output.pooled
 
     def _append(self, received: Received, position: int, token_ids: list[int]) -> None:
         assert position == len(received.token_ids), "tokens are missing or come twice"

@@ -54,6 +54,10 @@ class SharedModel:
     def geometry(self):
         return self.of_rank[0].geometry
 
+    @property
+    def pooling(self):
+        return self.of_rank[0].pooling
+
     def runner(self, new_runner: Callable[[Model, TensorParallelGroup], ModelRunner]) -> "SharedRunner":
         return SharedRunner(self.ranks, self.ranks.on_each(lambda group: new_runner(self.of_rank[group.rank], group)))
 

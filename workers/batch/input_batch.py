@@ -25,6 +25,7 @@ class InputBatch:
     slots: Tensor  # [tokens] i64 = block_id * block_size + offset: where each token's K and V go
     logit_tokens: Tensor  # [sampled] i64, indices into tokens
     num_decode_rows: int  # the first rows; each has exactly one token
+    token_types: Tensor | None = None  # [tokens] i64, of encoders with types; None: all are 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,7 +63,7 @@ def step_arrays(state: RequestRows, decode_rows: NDArray[np.int64], chunks: Sequ
     positions = np.arange(row_starts[-1]) + np.repeat(first - row_starts[:-1], counts)
     token_rows = np.repeat(rows, counts)
     block, offset = np.divmod(positions, state.block_size)
-    samples = kv_lens == lengths
+    samples = (kv_lens == lengths) & ~state.pools[rows]
     assert samples[: len(decode_rows)].all(), "a row of the decode set has more than one token to compute"
     return StepArrays(
         token_ids=state.token_ids[token_rows, positions].astype(np.int64),

@@ -25,6 +25,7 @@ class RequestRows:
         self.num_computed = np.zeros(num_rows, np.int64)
         self.block_table = np.zeros((num_rows, -(-max_len // block_size)), np.int32)
         self.num_blocks = np.zeros(num_rows, np.int64)
+        self.pools = np.zeros(num_rows, np.bool_)  # it ends with a vector and samples nothing
         self.prompt_logprobs: list[int | None] = [None] * num_rows  # how many, beside the prompt token itself
         self.sampling = SamplingColumns(num_rows, vocab_size, grammars)
         self.decode_set = np.zeros(0, np.int64)  # rows that take one token a step, ascending
@@ -52,6 +53,7 @@ class RequestRows:
         self.num_computed[row] = new.num_computed_tokens
         self.block_table[row, : len(blocks)] = blocks
         self.num_blocks[row] = len(blocks)
+        self.pools[row] = new.pooling_params is not None
         self.prompt_logprobs[row] = new.sampling_params.prompt_logprobs
         self.sampling.reset(row, new.sampling_params, new.seed, token_ids, new.prompt_len, new.eos_token_ids)
 

@@ -10,6 +10,7 @@ from msgspec import Meta
 from paged_serve.protocol.errors import ConfigError
 
 Positive = Annotated[float, Meta(gt=0)]
+Head = Literal["tokens", "labels", "none"]  # what a checkpoint has scores of at its end
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +79,10 @@ class Geometry:
     qk_norm: bool
     eos_token_ids: tuple[int, ...]
     dtype: torch.dtype
+    head: Head = "tokens"
+    is_bidirectional: bool = False  # a token sees those behind it, too
+    num_token_types: int = 0
+    usual_max_len: int | None = None  # tokens, where shorter than max_position_embeddings; only the option exceeds it
     head_multiple: int = 1  # elements; a head in the KV cache is filled up with zeros to a multiple of it
 
     @property

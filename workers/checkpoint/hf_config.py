@@ -73,6 +73,7 @@ class HFConfig(msgspec.Struct, frozen=True, kw_only=True):
     attention_multiplier: Annotated[float, Meta(gt=0)] | None = None
     logits_scaling: Annotated[float, Meta(gt=0)] = 1.0
     original_max_position_embeddings: int | None = None
+    type_vocab_size: Size = 0  # types of tokens, of encoders
     dtype: str | None = None
     torch_dtype: str | None = None
     eos_token_id: int | list[int] | None = None

@@ -68,7 +68,7 @@ def max_model_len(config: Config, geometry: Geometry) -> int:
     wanted, own = config.model.max_model_len, geometry.max_position_embeddings
     if wanted is not None and wanted > own:
         raise ConfigError(f"max_model_len={wanted} is more than the model's {own} positions; lower it")
-    return wanted or own
+    return wanted or min(own, geometry.usual_max_len or own)
 
 
 def host_budget(free_bytes: int, tp_size: int) -> int:

@@ -8,6 +8,7 @@ from torch import Tensor
 from ..batch.input_batch import InputBatch
 from ..checkpoint.geometry import Geometry
 from ..kv.kv_cache import KVCache
+from ..pooling.head import PoolingHead
 from .attention import AttentionBackend
 from .backend import Backend
 
@@ -25,6 +26,8 @@ class Model(Protocol):
     def device(self) -> str: ...
     @property
     def dtype(self) -> torch.dtype: ...
+    @property
+    def pooling(self) -> PoolingHead: ...
     @property
     def attention(self) -> AttentionBackend: ...
 

@@ -21,6 +21,7 @@ from ..layers.linear import JoinedLinear, Linear
 from ..layers.norm import LayerNorm, Norm, RMSNorm
 from ..layers.ops import HeadLayout
 from ..layers.rotary import Rotary
+from ..pooling.head import PoolingHead
 from ..quantization.gptq import skip_zero_biases
 from .decoder import DecoderLayer, Model
 from .packed_cache import PackedReader, PackedWriter
@@ -34,14 +35,14 @@ VOCABULARY_MULTIPLE = 16  # a rank's share of the vocabulary is whole vectors
 class Assembly(WeightReader):
     """How each kind of weight is shared among the ranks."""
 
-    def model(self) -> Model:
+    def model(self, pooling: PoolingHead) -> Model:
         """Raises ConfigError naming a tensor that is missing, misshapen or unexplained."""
         geometry, names, group = self._geometry, self._names, self._group
         embedding, head = self._vocabulary()
         positions = self._positions() if geometry.learned_positions else None
         layers = [self._layer(index) for index in range(geometry.num_layers)]
         final_norm = self._norm(names.final_norm, geometry.hidden_size, geometry.multipliers.logits)
-        tied = (names.output_head,) if geometry.tie_word_embeddings else ()
+        tied = (names.output_head,) if geometry.tie_word_embeddings or head is None else ()
         facts = self._finish((*names.unused, *tied))
         self._on_progress(self._checkpoint.total_bytes, self._checkpoint.total_bytes)
         heads = self._heads()
@@ -59,6 +60,7 @@ class Assembly(WeightReader):
             attention=attention,
             weights_bytes=self._loaded_bytes,
             quantization=facts,
+            pooling=pooling,
         )
 
     def _finish(self, unused: tuple[str, ...]) -> dict[str, str]:
@@ -73,9 +75,12 @@ class Assembly(WeightReader):
             self._store.commit(self._loaded_bytes, facts)
         return facts
 
-    def _vocabulary(self) -> tuple[VocabularyEmbedding, OutputHead]:
+    def _vocabulary(self) -> tuple[VocabularyEmbedding, OutputHead | None]:
         geometry, names, backend = self._geometry, self._names, self._backend
         (weight,) = self._weights(names.embedding, lambda: [self._vocabulary_table(names.embedding)])
+        if geometry.head != "tokens":
+            table = backend.table(weight, multiplier=geometry.multipliers.embedding)
+            return VocabularyEmbedding(table, self._group), None
         is_tied = geometry.tie_word_embeddings and not self._has_own_head()
         if is_tied and not self._source.quantizes_head:
             tied = backend.tied_table(weight, geometry.multipliers.embedding)

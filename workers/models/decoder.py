@@ -15,6 +15,7 @@ from ..layers.embedding import OutputHead, Table, VocabularyEmbedding
 from ..layers.linear import Linear
 from ..layers.norm import Norm, RMSNorm
 from ..layers.ops import Ops
+from ..pooling.head import PoolingHead
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,11 +46,12 @@ class Model:
     positions: Table | None  # learned; None: heads are rotated
     layers: list[DecoderLayer]
     final_norm: Norm
-    output_head: OutputHead
+    output_head: OutputHead | None  # None: it gives vectors, no tokens
     ops: Ops
     attention: AttentionBackend
     weights_bytes: int  # on this rank
     quantization: dict[str, str]  # facts for people; empty when nothing is quantized
+    pooling: PoolingHead
 
     @property
     def device(self) -> str:
@@ -89,4 +91,5 @@ class Model:
     @torch.inference_mode()
     def logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
         """[n, hidden] -> [n, vocab] float32, on every rank; in `out` if it is given, else valid until the next call."""
+        assert self.output_head is not None, "it gives vectors, no tokens"
         return self.output_head(hidden, out)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from paged_serve.protocol.errors import ConfigError
 
-from ..checkpoint.geometry import Geometry, RopeScaling
+from ..checkpoint.geometry import Geometry, Head, RopeScaling
 from ..checkpoint.hf_config import (
     HFConfig,
     activation_of,
@@ -13,6 +13,9 @@ from ..checkpoint.hf_config import (
     read_architectures,
     read_hf_config,
 )
+from ..pooling.spec import max_seq_length
+from .families.bert import BERT
+from .families.distilbert import DISTILBERT
 from .families.family import Family
 from .families.gemma import GEMMA
 from .families.gemma3 import GEMMA3
@@ -25,6 +28,7 @@ from .families.opt import OPT
 from .families.phi3 import PHI3
 from .families.qwen2 import QWEN2
 from .families.qwen3 import QWEN3
+from .families.roberta import ROBERTA
 from .families.smollm3 import SMOLLM3
 from .families.starcoder2 import STARCODER2
 
@@ -42,22 +46,35 @@ FAMILIES = (
     OPT,
     GPT2,
     GPT_BIGCODE,
+    BERT,
+    ROBERTA,
+    DISTILBERT,
 )
 
 
-def family_of(architectures: list[str]) -> Family:
+def family_of(architectures: list[str]) -> tuple[Family, Head]:
     """Raises ConfigError naming the architecture and those supported."""
     for family in FAMILIES:
-        if any(name in family.architectures for name in architectures):
-            return family
+        for name in family.architectures:
+            stem = name.removesuffix("ForCausalLM").removesuffix("LMHeadModel").removesuffix("Model")
+            of_head: dict[str, Head] = {name: "tokens", f"{stem}ForSequenceClassification": "labels"}
+            of_head[f"{stem}Model"] = "none"
+            if family.is_bidirectional:
+                of_head[f"{stem}ForMaskedLM"] = "none"  # what restores masked words is not computed
+            for given in architectures:
+                if given in of_head:
+                    return family, of_head[given]
     supported = ", ".join(name for family in FAMILIES for name in family.architectures)
     named = ", ".join(architectures) or "none in config.json"
-    raise ConfigError(f"architecture {named} is not supported; supported are {supported}")
+    raise ConfigError(
+        f"architecture {named} is not supported; supported are {supported}, and their …Model and "
+        "…ForSequenceClassification"
+    )
 
 
 def read_geometry(folder: Path, wanted_dtype: str = "auto") -> tuple[Family, Geometry]:
     """The family and shape of the model in `folder`; reads no weights."""
-    family = family_of(read_architectures(folder))
+    family, head = family_of(read_architectures(folder))
     config = read_hf_config(folder, family.config)
     has_learned_positions = bool(family.weight_names.positions)
     num_kv_heads = config.num_key_value_heads or config.num_attention_heads
@@ -95,6 +112,10 @@ def read_geometry(folder: Path, wanted_dtype: str = "auto") -> tuple[Family, Geo
         qk_norm=family.qk_norm,
         eos_token_ids=eos_token_ids(folder, config),
         dtype=dtype,
+        head=head,
+        is_bidirectional=family.is_bidirectional,
+        usual_max_len=max_seq_length(folder) if head == "none" else None,
+        num_token_types=config.type_vocab_size if family.weight_names.token_types else 0,
     )
 
 

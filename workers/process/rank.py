@@ -88,7 +88,7 @@ class Rank:
 
     def ready(self) -> WorkerReady:
         """What this rank has and what its memory holds."""
-        geometry, size = self._model.geometry, self._group.size
+        geometry, size, pooling = self._model.geometry, self._group.size, self._model.pooling
         block_size, kv_dtype = self._config.cache.block_size, cache_dtype(self._config, self._model)
         return WorkerReady(
             rank=self._group.rank,
@@ -103,6 +103,12 @@ class Rank:
             weights_bytes=self._model.weights_bytes,
             load_s=self._load_s,
             arithmetic=arithmetic(self._model, size, self._pool),
+            tasks=pooling.spec.tasks,
+            embedding_size=pooling.embedding_size,
+            num_labels=pooling.spec.num_labels,
+            needs_whole_prompt=pooling.spec.kind != "last",
+            is_bidirectional=geometry.is_bidirectional,
+            matryoshka_dimensions=pooling.spec.matryoshka_dimensions,
         )
 
     def _budget(self) -> int:
@@ -133,7 +139,7 @@ class Rank:
         self._num_blocks = num_blocks
         self._steps = self._make_steps(cache, longest)
         self.steps.prepare(on_progress)
-        warm_up(self.steps.execute, longest)
+        warm_up(self.steps.execute, longest, model.pooling.spec.tasks)
 
     def _make_steps(self, cache: KVCache, longest: int) -> Steps:
         model, scheduler = self._model, self._config.scheduler

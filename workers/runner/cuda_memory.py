@@ -24,7 +24,8 @@ def cuda_budget(config: Config, model: Model, group: TensorParallelGroup, device
     Ranks exchange sums in that step and in those of graphs, so all ranks must ask at the same point of their work.
     """
     for_a_step = device.peak_bytes(lambda: _largest_step(model, config))
-    used = _used_with_graphs(config, model, group, device) if isinstance(model.backend, CudaBackend) else None
+    has_graphs = isinstance(model.backend, CudaBackend) and model.geometry.head == "tokens"
+    used = _used_with_graphs(config, model, group, device) if has_graphs else None
     taken = (device.used_bytes() if used is None else used) + for_a_step
     return kv_budget(config.cache.gpu_memory_utilization, device.total_bytes(), taken)
 
@@ -85,5 +86,7 @@ def _largest_step(model: Model, config: Config) -> None:
         num_decode_rows=0,
     )
     hidden = model.forward(batch, cache)
+    if model.geometry.head != "tokens":
+        return
     logits = model.logits(hidden[-config.scheduler.max_num_seqs :])
     logits.clone()  # the sampler keeps them beside those that it penalises, for log-probabilities

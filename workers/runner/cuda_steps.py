@@ -27,7 +27,7 @@ def cuda_steps(
     device: CudaDevice,
     grammars: Grammars | None = None,
 ) -> Steps:
-    sizes = ladder(scheduler.max_num_seqs)
+    sizes = ladder(scheduler.max_num_seqs) if model.geometry.head == "tokens" else []
     return Steps(cuda_runner(model, cache, group, scheduler, max_model_len, device, sizes, grammars), device.mark)
 
 

@@ -9,7 +9,7 @@ started.
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -21,6 +21,7 @@ from paged_serve.protocol.messages.worker import (
     Chunk,
     ModelRunnerOutput,
     RowFailure,
+    RowPooled,
     RowPromptLogprobs,
     SchedulerOutput,
 )
@@ -34,11 +35,13 @@ from ..distributed.tensor_parallel import TensorParallelGroup
 from ..kv.kv_cache import KVCache
 from ..layers.decode_step import DecodeStep, EagerDecodeStep
 from ..layers.model import Model
+from ..pooling.rows import PendingPooled, PoolingRows
 from ..sampling.device_sampler import DeviceSampling, PendingSample
 from ..sampling.sampler import SampledTokens
 from .step_output import PromptLogprobs, row_logprobs
 
 NO_TOKENS = np.zeros(0, np.int64)
+Passed = tuple[Tensor, Tensor, tuple[RowPromptLogprobs, ...], PendingPooled | None]  # what a forward pass leaves
 
 
 @dataclass(slots=True, eq=False)
@@ -52,7 +55,9 @@ class PendingStep:
     generations: NDArray[np.int64]  # of the rows when the step was started
     sample: PendingSample | None  # None: no row gets a token
     prompt_logprobs: tuple[RowPromptLogprobs, ...]
+    pooling: PendingPooled | None  # None: no row gets a vector
     sampled: SampledTokens | None = None  # once it is known
+    pooled: tuple[RowPooled, ...] = ()  # likewise
 
     def output(self) -> ModelRunnerOutput:
         assert self.sampled is not None, "the step's tokens are not known yet"
@@ -65,6 +70,7 @@ class PendingStep:
             prompt_logprobs=self.prompt_logprobs,
             nan_indices=self.sampled.bad.astype("<i4").tobytes(),
             failures=tuple(RowFailure(index, reason) for index, reason in self.sampled.failures.items()),
+            pooled=self.pooled,
         )
 
 
@@ -98,6 +104,7 @@ class ModelRunner:
         # Of every decode step, whatever its number of rows: graphs of all sizes write the same memory.
         self._logits = self._empty_logits(num_rows) if self._decode_step.sizes else None
         self._prompt_logprobs = PromptLogprobs(model.logits, sampling, self._rows)
+        self._pooling = PoolingRows(model.pooling)
         self._unknown: deque[PendingStep] = deque()  # started, their tokens not yet in the host's rows
 
     def execute(self, plan: SchedulerOutput) -> ModelRunnerOutput:
@@ -109,16 +116,17 @@ class ModelRunner:
         """Put the step on the device's stream. Waits for earlier steps only if this one samples by their tokens."""
         started = time.perf_counter()
         self._device_rows.apply(plan, self._rows.apply(plan))
+        self._pooling.apply(plan.new_rows)
         arrays = step_arrays(self._rows, self._rows.decode_set, plan.chunks)
         sampled_rows = arrays.sampled_rows
         if self._sampling.needs_tokens(sampled_rows, self._rows):
             self._learn_all()
             self._rows.sampling.start_masks(sampled_rows)
-        logits, rows_on_device, prompt_logprobs = self._forward(plan.chunks, arrays)
+        logits, rows_on_device, prompt_logprobs, pooling = self._forward(plan.chunks, arrays)
         sample = self._sample(logits, sampled_rows, rows_on_device) if len(sampled_rows) else None
         places = self._rows.length[sampled_rows]
         step = PendingStep(
-            plan, started, sampled_rows, places, self._rows.generation[sampled_rows], sample, prompt_logprobs
+            plan, started, sampled_rows, places, self._rows.generation[sampled_rows], sample, prompt_logprobs, pooling
         )
         self._rows.num_computed[arrays.rows] = arrays.kv_lens
         self._rows.length[sampled_rows] += 1
@@ -144,30 +152,37 @@ class ModelRunner:
             self._decode_step.prepare(num_rows, inputs, self._decode_logits)
             on_progress(count, len(sizes))
 
-    def _forward(
-        self, chunks: Sequence[Chunk], arrays: StepArrays
-    ) -> tuple[Tensor, Tensor, tuple[RowPromptLogprobs, ...]]:
+    def _forward(self, chunks: Sequence[Chunk], arrays: StepArrays) -> Passed:
         """Logits [sampled, vocab], whose they are [sampled], and what chunks asked of their prompts."""
         self._device_rows.update()
         num_rows = len(arrays.rows)
         if num_rows == 0:
-            return torch.empty(0), torch.empty(0), ()
+            return torch.empty(0), torch.empty(0), (), None
         if chunks:
             return self._forward_chunks(chunks, arrays)
         inputs, rows = self._staged_decode(arrays, self._decode_step.padded(num_rows))
         logits = self._decode_step(len(rows), inputs, self._decode_logits)
-        return (logits, rows, ()) if len(rows) == num_rows else (logits[:num_rows], rows[:num_rows], ())
+        return (logits, rows, (), None) if len(rows) == num_rows else (logits[:num_rows], rows[:num_rows], (), None)
 
-    def _forward_chunks(
-        self, chunks: Sequence[Chunk], arrays: StepArrays
-    ) -> tuple[Tensor, Tensor, tuple[RowPromptLogprobs, ...]]:
+    def _forward_chunks(self, chunks: Sequence[Chunk], arrays: StepArrays) -> Passed:
         """As _forward, of a step that is not the decode set's alone."""
         step = self._device_rows.stage(arrays, len(arrays.rows))
-        hidden = self._model.forward(self._device_rows.batch(step, arrays.longest), self._cache)
+        batch = self._device_rows.batch(step, arrays.longest)
+        if self._model.geometry.num_token_types > 1:
+            types = torch.from_numpy(self._pooling.token_types(chunks, arrays.positions))
+            batch = replace(batch, token_types=types.to(self._model.device))
+        hidden = self._model.forward(batch, self._cache)
         # First, because logits are valid only until the model's next call.
         found = self._prompt_logprobs.find(chunks, arrays.num_decode_rows, arrays.row_starts, hidden)
+        pooling = self._pool(chunks, arrays, hidden) if self._group.rank == 0 else None
         ends = hidden[step.logit_tokens]
-        return self._model.logits(ends) if len(ends) else ends, step.sampled_rows, found
+        return self._model.logits(ends) if len(ends) else ends, step.sampled_rows, found, pooling
+
+    def _pool(self, chunks: Sequence[Chunk], arrays: StepArrays, hidden: Tensor) -> PendingPooled | None:
+        """What rows of vectors need of a step's hidden states."""
+        of_chunks = slice(arrays.num_decode_rows, None)
+        rows, starts = arrays.rows[of_chunks], arrays.row_starts[:-1][of_chunks]
+        return self._pooling.launch(chunks, starts, self._rows.num_computed[rows], self._rows.length[rows], hidden)
 
     def _staged_decode(self, arrays: StepArrays, num_rows: int) -> tuple[Callable[[], InputBatch], Tensor]:
         """What gathers the inputs of `num_rows`, and whose they are, [num_rows]."""
@@ -205,6 +220,7 @@ class ModelRunner:
         """Take a step's tokens into the rows that are still the same requests'."""
         empty = SampledTokens(NO_TOKENS, NO_TOKENS, {})
         step.sampled = empty if step.sample is None else step.sample.result()
+        step.pooled = () if step.pooling is None else step.pooling.result()
         same = self._rows.generation[step.rows] == step.generations
         self._rows.fill(step.rows[same], step.places[same], step.sampled.token_ids[same])
 

@@ -18,7 +18,7 @@ def test_every_simulation_gives_each_request_its_output_alone():
         if count >= 30 and time.monotonic() - start > FAST_SECONDS:
             break
         total.add(simulate(seed)[0])
-    assert min(total.tokens, total.preemptions, total.aborts, total.worker_deaths, total.core_deaths) > 0
+    assert min(total.tokens, total.vectors, total.preemptions, total.aborts, total.worker_deaths, total.core_deaths) > 0
     assert min(total.cached_tokens, total.silent_clients, total.reused, total.nans, total.steps_behind) > 0
     assert min(total.overloads, total.expired, total.poisoned, total.crashes, total.spoiled) > 0
     assert min(total.passes, total.paused, total.broken_workers, total.halts, total.retries) > 0

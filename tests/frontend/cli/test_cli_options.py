@@ -29,6 +29,7 @@ EXAMPLES = {  # a valid value of each setting for each of three sources
     "model.quantization_group_size": (32, 64, 128),
     "model.quantize_lm_head": (True, False, True),
     "model.generation_config": ("none", "vllm", "auto"),
+    "model.pooling": ("mean", "last", "cls"),
     "server.chat_template": ("a", "b", "c"),
     "server.tool_call_parser": ("a", "b", "c"),
     "server.reasoning_parser": ("a", "b", "c"),

@@ -156,7 +156,7 @@ def test_a_step_without_work_returns_nothing(model):
 
 def test_non_finite_logits_are_reported_and_the_neighbour_continues(model):
     class Poisoned:
-        geometry, backend, device = model.geometry, model.backend, model.device
+        geometry, backend, device, pooling = model.geometry, model.backend, model.device, model.pooling
         forward = staticmethod(model.forward)
         broken = False
 

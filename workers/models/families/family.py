@@ -10,6 +10,7 @@ from paged_serve.protocol.errors import ConfigError
 
 from ...checkpoint.geometry import Multipliers, RopeScaling
 from ...checkpoint.hf_config import HFConfig, rope_of
+from ...pooling.head import LayerActivation
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,8 @@ class WeightNames:
     down: str = "model.layers.{}.mlp.down_proj"
     positions: str = ""  # of learned ones
     first_position: int = 0  # the row of that table that belongs to position 0
+    token_types: str = ""  # of encoders: a vector for each type
+    embedding_norm: str = ""  # of encoders
     are_transposed: bool = False  # the projections are stored as [in, out]
     unused: tuple[str, ...] = ("rotary_emb.inv_freq",)  # endings of names that are in some files and not needed
 
@@ -118,3 +121,5 @@ class Family:
     ropes: Callable[[HFConfig], tuple[RopeScaling, ...]] = rope_everywhere  # per layer
     multipliers: Callable[[HFConfig, torch.dtype], Multipliers] = no_multipliers
     config: Callable[[dict[str, Any]], dict[str, Any]] = in_common_names  # raises ConfigError for what is not served
+    is_bidirectional: bool = False  # an encoder
+    label_layers: tuple[tuple[str, LayerActivation], ...] = (("score", "none"),)  # from the pooled token to its scores

@@ -1,0 +1,105 @@
+"""Which vectors the model can give, and the checks of a request for one."""
+
+from dataclasses import dataclass
+
+from paged_serve.protocol.errors import InvalidRequest
+from paged_serve.protocol.messages.engine_core import EngineCoreRequest
+from paged_serve.protocol.messages.message import MAX_FRAME_BYTES, MAX_STEP_FRAME_BYTES
+from paged_serve.protocol.messages.pooling_params import PoolingParams, Tasks
+from paged_serve.protocol.messages.sampling_params import SamplingParams
+from paged_serve.protocol.messages.worker import WorkerReady
+
+MAX_VECTORS_BYTES = MAX_FRAME_BYTES * 3 // 4  # of one answer
+MAX_STEP_VECTORS_BYTES = MAX_STEP_FRAME_BYTES - MAX_FRAME_BYTES  # of a step's; one prompt more may have begun earlier
+FLOAT_BYTES = 4
+PER_TOKEN = ("token_embed", "token_classify")
+UNSET = SamplingParams()
+
+
+@dataclass(frozen=True, slots=True)
+class PoolingFacts:
+    """As in protocol.worker.WorkerReady."""
+
+    tasks: Tasks = ("generate",)
+    embedding_size: int = 0
+    num_labels: int = 0
+    needs_whole_prompt: bool = False
+    is_bidirectional: bool = False
+    matryoshka_dimensions: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, ready: WorkerReady) -> "PoolingFacts":
+        return cls(
+            ready.tasks,
+            ready.embedding_size,
+            ready.num_labels,
+            ready.needs_whole_prompt,
+            ready.is_bidirectional,
+            ready.matryoshka_dimensions,
+        )
+
+    def reads_whole_prompt(self, pooling: PoolingParams) -> bool:
+        """Whether every token's hidden state counts, so that none may come from the prefix cache."""
+        return pooling.task in PER_TOKEN or self.needs_whole_prompt or pooling.skip_reading_prefix_cache
+
+    def check(self, message: EngineCoreRequest, prompt_len: int, max_num_batched_tokens: int) -> None:
+        """Raises InvalidRequest for what this model, or this server, cannot do."""
+        pooling, can = message.pooling_params, ", ".join(self.tasks)
+        task = "generate" if pooling is None else pooling.task
+        if task not in self.tasks:
+            raise InvalidRequest(f"this model cannot {task}; it can: {can}", "task")
+        if pooling is None:
+            return
+        if message.sampling_params.n != 1:
+            raise InvalidRequest(f"n is {message.sampling_params.n}; a prompt has one vector, so n must be 1", "n")
+        if message.sampling_params != UNSET:
+            raise InvalidRequest(
+                f"sampling parameters are for tokens, and task {task} gives a vector; leave them out", "sampling_params"
+            )
+        if self.is_bidirectional and prompt_len > max_num_batched_tokens:
+            raise InvalidRequest(
+                f"the prompt has {prompt_len} tokens; each of them sees all others, so one step computes it, which may "
+                f"have {max_num_batched_tokens}. Shorten it or raise --max-num-batched-tokens",
+                "prompt",
+            )
+        self._check_dimensions(pooling)
+        if pooling.second_text is not None and pooling.second_text >= prompt_len:
+            raise InvalidRequest(
+                f"second_text is {pooling.second_text}; the prompt's last token is {prompt_len - 1}", "second_text"
+            )
+        if task in PER_TOKEN:
+            self._check_bytes(pooling, prompt_len, max_num_batched_tokens)
+
+    def _check_dimensions(self, pooling: PoolingParams) -> None:
+        wanted, allowed = pooling.dimensions, self.matryoshka_dimensions
+        if wanted is None:
+            return
+        if pooling.task not in ("embed", "token_embed"):
+            raise InvalidRequest(f"dimensions is {wanted}, but task {pooling.task} gives no embedding", "dimensions")
+        if wanted > self.embedding_size:
+            raise InvalidRequest(
+                f"dimensions is {wanted}; this model's embeddings have {self.embedding_size}", "dimensions"
+            )
+        if allowed and wanted not in allowed:
+            raise InvalidRequest(
+                f"dimensions is {wanted}; this model was trained for {', '.join(map(str, allowed))}", "dimensions"
+            )
+
+    def _check_bytes(self, pooling: PoolingParams, prompt_len: int, max_num_batched_tokens: int) -> None:
+        """Of one answer, and of all that one step may bring."""
+        columns = self.num_labels if pooling.task == "token_classify" else pooling.dimensions or self.embedding_size
+        num_bytes = FLOAT_BYTES * columns * prompt_len
+        if num_bytes > MAX_VECTORS_BYTES:
+            raise InvalidRequest(
+                f"{prompt_len} vectors of {columns} numbers take {num_bytes} bytes; at most {MAX_VECTORS_BYTES} are "
+                f"sent. Shorten the prompt to {MAX_VECTORS_BYTES // (FLOAT_BYTES * columns)} tokens or ask for fewer "
+                "dimensions",
+                "prompt",
+            )
+        if FLOAT_BYTES * columns * max_num_batched_tokens > MAX_STEP_VECTORS_BYTES:
+            raise InvalidRequest(
+                f"a step of {max_num_batched_tokens} tokens with {columns} numbers each does not fit a message; "
+                f"lower --max-num-batched-tokens to {MAX_STEP_VECTORS_BYTES // (FLOAT_BYTES * columns)}, or ask for "
+                "fewer dimensions",
+                "task",
+            )

@@ -1,0 +1,195 @@
+"""Vectors and scores of encoders: transformers' own, and the same bits however they are computed."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from paged_serve.protocol.errors import ConfigError
+from paged_serve.protocol.messages.config import Config, ModelConfig
+from paged_serve.protocol.messages.message import unpack_ids
+from paged_serve.protocol.messages.pooling_params import PoolingParams
+from paged_serve.workers.kv.budget import max_model_len
+
+from ..checkpoints import ours, random_tokens
+from ..one_process import NotWaiting, OneProcess
+from ..ranks import Ranks, SharedModel
+from .references import add_modules, assert_near, hidden_states, label_scores, write_reference
+from .serving import alone, answer_of, finish, new_process, request_of, vectors
+
+WITH_OFFSET = {"max_position_embeddings": 258, "pad_token_id": 1}
+ENCODERS = {
+    "BertModel": {"max_position_embeddings": 256},
+    "RobertaModel": {**WITH_OFFSET, "type_vocab_size": 1},
+    "XLMRobertaModel": {**WITH_OFFSET, "type_vocab_size": 1},
+    "DistilBertModel": {"max_position_embeddings": 256, "dim": 64, "hidden_dim": 96, "n_layers": 3, "n_heads": 4},
+}
+
+
+def tokens(count: int) -> list[int]:
+    """Without what some of these models pad with."""
+    return [token + 3 for token in random_tokens(count) if token < 190]
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_each_kind_of_vector_is_that_of_transformers_hidden_states(name, tmp_path, pools):
+    expected_model = write_reference(tmp_path, name, ENCODERS[name])
+    prompt = tokens(150)
+    hidden = hidden_states(expected_model, prompt)
+    for pool in pools:
+        for kind, expected in {"cls": hidden[0], "mean": hidden.mean(0), "last": hidden[-1]}.items():
+            model = ours(tmp_path, pool=pool, pooling="auto" if kind == "cls" else kind)
+            assert model.pooling.spec.tasks == ("embed", "token_embed")
+            assert_near(vectors(model, prompt), expected / np.linalg.norm(expected))
+        assert_near(vectors(model, prompt, task="token_embed", use_activation=False), hidden)
+
+
+@pytest.mark.parametrize("labels", [1, 3])
+@pytest.mark.parametrize("name", ENCODERS)
+def test_scores_of_labels_are_transformers_and_know_the_second_text(name, labels, tmp_path, pools):
+    options = {**ENCODERS[name], "num_labels": labels}
+    expected_model = write_reference(tmp_path, name.replace("Model", "ForSequenceClassification"), options)
+    prompt, border = tokens(60), 20
+    types = torch.tensor([[int(place >= border) for place in range(len(prompt))]])
+    inputs = {"token_type_ids": types} if name == "BertModel" else {}
+    scores = label_scores(expected_model, prompt, **inputs)
+    probabilities = 1 / (1 + np.exp(-scores)) if labels == 1 else np.exp(scores) / np.exp(scores).sum()
+    for pool in pools:
+        model = ours(tmp_path, pool=pool)
+        pair = {"task": "classify", "second_text": border}
+        assert_near(vectors(model, prompt, **pair, use_activation=False), scores)
+        assert_near(vectors(model, prompt, **pair), probabilities)
+        if name == "BertModel":
+            assert not np.allclose(vectors(model, prompt, task="classify", use_activation=False), scores, rtol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["BertForMaskedLM", "RobertaForMaskedLM", "DistilBertForMaskedLM"])
+def test_what_restores_masked_words_is_left_out(name, tmp_path):
+    expected_model = write_reference(tmp_path, name, ENCODERS[name.replace("ForMaskedLM", "Model")])
+    expected = hidden_states(expected_model, tokens(40))[0]
+    assert_near(vectors(ours(tmp_path), tokens(40)), expected / np.linalg.norm(expected))
+
+
+def test_packed_weights_give_the_bits_of_read_ones(tmp_path, make_pool):
+    folder = tmp_path / "model"
+    write_reference(folder, "BertModel", ENCODERS["BertModel"])
+    if (pool := make_pool()) is None:
+        pytest.skip("the kernels are not built")
+    plain = vectors(ours(folder, pool=pool), tokens(40))
+    for _ in range(2):
+        kept = ours(folder, pool=pool, packed_weights_dir=str(tmp_path))
+        assert vectors(kept, tokens(40)).tobytes() == plain.tobytes()
+    assert len(list(tmp_path.glob("*.packed"))) == 1
+    quantized = vectors(ours(folder, pool=pool, quantization="int8"), tokens(40))
+    assert 0.99 < float(np.sum(quantized * plain)) < 1.0
+
+
+def test_a_text_is_as_long_as_sentence_transformers_has_it_unless_asked(tmp_path):
+    write_reference(tmp_path, "BertModel", ENCODERS["BertModel"])
+    (tmp_path / "sentence_bert_config.json").write_text('{"max_seq_length": 100, "do_lower_case": false}')
+    geometry = ours(tmp_path).geometry
+    assert max_model_len(Config(), geometry) == 100
+    assert max_model_len(Config(model=ModelConfig(max_model_len=200)), geometry) == 200
+    with pytest.raises(ConfigError, match="256 positions"):
+        max_model_len(Config(model=ModelConfig(max_model_len=257)), geometry)
+
+
+def test_half_precision_is_as_near_to_float32_as_transformers_is(tmp_path, make_pool):
+    exact = write_reference(tmp_path, "BertModel", ENCODERS["BertModel"], torch.bfloat16)
+    half = type(exact).from_pretrained(tmp_path, dtype=torch.bfloat16, attn_implementation="eager").eval()
+    prompt = tokens(100)
+    expected = hidden_states(exact, prompt)
+    with torch.no_grad():
+        theirs = half(torch.tensor([prompt])).last_hidden_state[0].float().numpy()
+    found = vectors(ours(tmp_path, pool=make_pool()), prompt, task="token_embed", use_activation=False)
+    assert np.square(found - expected).mean() < 1.2 * np.square(theirs - expected).mean()
+
+
+def computed_together(model, items: list, rng: random.Random, kind: type[OneProcess] = OneProcess) -> list:
+    batched = rng.choice((90, 128, 256))
+    process = new_process(model, kind, num_blocks=rng.choice((16, 64)), max_num_batched_tokens=batched)
+    for index, item in enumerate(items, start=1):
+        process.add(request_of(index, item))
+        for _ in range(rng.randint(0, 3)):
+            rng.choice((process.plan, process.execute, process.apply, process.read))()
+        if rng.random() < 0.15:
+            process.replace_workers()
+    finish(process)
+    assert process.engine.kv_cache.pool.num_cached == 0
+    return [answer_of(process, index) for index in range(1, len(items) + 1)]
+
+
+def random_items(rng: random.Random) -> list:
+    """Some prompts begin alike; nothing of one may reach another."""
+    common, items = tokens(40), []
+    for _ in range(rng.randint(4, 10)):
+        prompt = [*common[: rng.choice((0, 20, 40))], *(rng.randrange(3, 190) for _ in range(rng.randint(1, 45)))]
+        second = rng.choice((None, rng.randrange(len(prompt))))
+        items.append((prompt, PoolingParams(rng.choice(("embed", "token_embed")), second_text=second)))
+    return items
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_a_vector_has_the_same_bits_alone_and_in_any_company(dtype, tmp_path, pool, row_variant):
+    write_reference(tmp_path, "BertModel", ENCODERS["BertModel"], dtype)
+    model = ours(tmp_path, pool=pool, pooling="mean")
+    for seed in range(1 if pool is None else 6):
+        rng = random.Random(f"encoder {seed}")
+        items = random_items(rng)
+        found = computed_together(model, items, rng, rng.choice((OneProcess, NotWaiting)))
+        assert found == [alone(model, item) for item in items], seed
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_two_ranks_have_the_bits_of_one(dtype, tmp_path, make_pool):
+    write_reference(tmp_path, "BertModel", ENCODERS["BertModel"], dtype)
+    if (first := make_pool()) is None:
+        pytest.skip("the kernels are not built")
+    pools, rng = [first, make_pool()], random.Random(3)
+    items = random_items(rng)
+    expected = [alone(ours(tmp_path, pool=first), item) for item in items]
+    ranks = Ranks(2, tmp_path / "rendezvous")
+    try:
+        shared = SharedModel(ranks, lambda group: ours(tmp_path, group=group, pool=pools[group.rank]))
+        found = computed_together(shared, items, rng)
+    finally:
+        ranks.close()
+    assert found == expected
+
+
+def test_a_tensor_that_is_missing_or_left_over_is_refused_by_name(tmp_path):
+    write_reference(tmp_path, "BertModel", ENCODERS["BertModel"])
+    file = tmp_path / "model.safetensors"
+    tensors = load_file(file)
+    save_file({**tensors, "encoder.extra": torch.ones(2)}, file)
+    with pytest.raises(ConfigError, match=r"does not explain: encoder\.extra"):
+        ours(tmp_path)
+    del tensors["embeddings.token_type_embeddings.weight"]
+    save_file(tensors, file)
+    with pytest.raises(ConfigError, match=r"no tensor embeddings\.token_type_embeddings\.weight"):
+        ours(tmp_path)
+
+
+def test_the_files_of_sentence_transformers_choose_the_mean(tmp_path):
+    write_reference(tmp_path, "BertModel", ENCODERS["BertModel"])
+    mean = vectors(ours(tmp_path, pooling="mean"), tokens(30))
+    add_modules(tmp_path, "mean_tokens", "Normalize")
+    assert vectors(ours(tmp_path), tokens(30)).tobytes() == mean.tobytes()
+
+
+def test_chunks_of_a_step_are_whole_prompts(tmp_path, make_pool):
+    write_reference(tmp_path, "BertModel", ENCODERS["BertModel"])
+    process = new_process(ours(tmp_path, pool=make_pool()), max_num_batched_tokens=64)
+    lengths = [30, 30, 64, 5]
+    for index, length in enumerate(lengths, start=1):
+        process.add(request_of(index, (tokens(80)[:length], PoolingParams())))
+    plans = []
+    while not process.is_idle:
+        process.plan()
+        plans += process.plans
+        for act in (process.execute, process.apply, process.read):
+            act()
+    assert [chunk.num_tokens for plan in plans for chunk in plan.chunks] == lengths
+    assert not any(unpack_ids(plan.decode_joins) for plan in plans)

@@ -1,0 +1,67 @@
+"""BERT: learned positions, two types of tokens, norms behind attention and feed-forward."""
+
+from typing import Any
+
+from ...checkpoint.hf_config import HFConfig
+from .family import Biases, Family, WeightNames, need, renamed
+
+DEFAULTS: dict[str, Any] = {"hidden_act": "gelu", "rms_norm_eps": 1e-12, "type_vocab_size": 2}
+
+
+def with_biases(*names: str) -> tuple[str, ...]:
+    """Their tensors."""
+    return tuple(f"{name}.{part}" for name in names for part in ("weight", "bias"))
+
+
+TRANSFORM = "cls.predictions.transform"
+MASKED_LM = (
+    "cls.predictions.bias",
+    *with_biases("cls.predictions.decoder", f"{TRANSFORM}.dense", f"{TRANSFORM}.LayerNorm", "cls.seq_relationship"),
+    "lm_head.bias",  # RoBERTa's
+    *with_biases("lm_head.dense", "lm_head.layer_norm", "lm_head.decoder"),
+)
+
+
+def config(fields: dict[str, Any]) -> dict[str, Any]:
+    found = renamed(fields, {"layer_norm_eps": "rms_norm_eps"}, **DEFAULTS)
+    found["num_key_value_heads"] = None  # it has none to share, whatever config.json says
+    need("BERT", found, is_decoder=False, add_cross_attention=False, position_embedding_type="absolute")
+    return found
+
+
+def biases(_: HFConfig) -> Biases:
+    return Biases(qkv=True, output=True, mlp=True)
+
+
+def weight_names(prefix: str, first_position: int = 0) -> WeightNames:
+    """Those of an encoder whose tensors begin with `prefix` where its checkpoint has scores of labels."""
+    layer = f"{prefix}.encoder.layer.{{}}."
+    return WeightNames(
+        embedding=f"{prefix}.embeddings.word_embeddings.weight",
+        positions=f"{prefix}.embeddings.position_embeddings.weight",
+        first_position=first_position,
+        token_types=f"{prefix}.embeddings.token_type_embeddings.weight",
+        embedding_norm=f"{prefix}.embeddings.LayerNorm.weight",
+        attention_norm=f"{layer}attention.output.LayerNorm.weight",
+        mlp_norm=f"{layer}output.LayerNorm.weight",
+        query=f"{layer}attention.self.query",
+        key=f"{layer}attention.self.key",
+        value=f"{layer}attention.self.value",
+        output=f"{layer}attention.output.dense",
+        up=f"{layer}intermediate.dense",
+        down=f"{layer}output.dense",
+        unused=(".position_ids", *with_biases("pooler.dense"), *MASKED_LM),
+    )
+
+
+BERT = Family(
+    "bert",
+    ("BertModel",),
+    weight_names("bert"),
+    biases,
+    norm="layer",
+    is_gated=False,
+    config=config,
+    is_bidirectional=True,
+    label_layers=(("bert.pooler.dense", "tanh"), ("classifier", "none")),
+)

@@ -1,0 +1,27 @@
+"""RoBERTa and XLM-RoBERTa: as BERT, with one type of tokens; positions begin behind the padding token's number."""
+
+from dataclasses import replace
+from typing import Any
+
+from . import bert
+from .family import need
+
+FIRST_POSITION = 2
+
+
+def config(fields: dict[str, Any]) -> dict[str, Any]:
+    found = bert.config({"pad_token_id": 1} | fields)
+    need("RoBERTa", found, pad_token_id=FIRST_POSITION - 1)
+    if isinstance(count := found.get("max_position_embeddings"), int):
+        found["max_position_embeddings"] = count - FIRST_POSITION  # of prompts
+    return found
+
+
+ROBERTA = replace(
+    bert.BERT,
+    name="roberta",
+    architectures=("RobertaModel", "XLMRobertaModel"),
+    weight_names=bert.weight_names("roberta", FIRST_POSITION),
+    config=config,
+    label_layers=(("classifier.dense", "tanh"), ("classifier.out_proj", "none")),
+)

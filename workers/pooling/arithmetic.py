@@ -1,0 +1,61 @@
+"""Sums over vectors whose bits depend on their own numbers alone: each is a chain in one order.
+
+Numpy's sums and products choose an order by shape and by processor. Here a sum is a running one, by numpy's elementwise
+operations, which are IEEE's, or by its accumulations, which are defined as chains.
+"""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+Vectors = NDArray[np.float32]  # [rows, columns]
+SMALLEST_NORM = 1e-12
+
+
+def add_in_order(total: NDArray[np.float32], rows: Vectors) -> None:
+    """Add each of `rows` to `total` [columns], one after another."""
+    for row in rows:
+        total += row
+
+
+def product(x: Vectors, weight: Vectors, bias: NDArray[np.float32] | None) -> Vectors:
+    """x [rows, in] by weight [out, in], plus bias [out]: each number a chain over the inputs, in float32."""
+    total = np.zeros((len(x), len(weight)), np.float32)
+    for inputs, weights in zip(x.T, np.ascontiguousarray(weight.T), strict=True):
+        total += inputs[:, None] * weights
+    return total if bias is None else total + bias
+
+
+def normalized(x: Vectors) -> Vectors:
+    """Each row divided by its length; squares of float32 are exact in float64, which adds them in order."""
+    wide = x.astype(np.float64)
+    lengths = np.sqrt(np.add.accumulate(wide * wide, axis=1)[:, -1:])
+    return (wide / np.maximum(lengths, SMALLEST_NORM)).astype(np.float32)
+
+
+def softmax(x: Vectors) -> Vectors:
+    """Of each row; one number after another in double."""
+    rows = []
+    for row in x.tolist():
+        weights = [math.exp(number - max(row)) for number in row]
+        total = 0.0
+        for weight in weights:
+            total += weight
+        rows.append([weight / total for weight in weights])
+    return np.array(rows, np.float32)
+
+
+def each(function: Callable[[float], float], x: Vectors) -> Vectors:
+    """`function` of every number, in double."""
+    flat = [function(number) for number in x.ravel().tolist()]
+    return np.array(flat, np.float32).reshape(x.shape)
+
+
+def sigmoid(number: float) -> float:
+    """1 / (1 + exp(-number)), for numbers of any size."""
+    if number >= 0:
+        return 1.0 / (1.0 + math.exp(-number))
+    power = math.exp(number)
+    return power / (1.0 + power)

@@ -1,0 +1,146 @@
+"""The rows that want a vector: what each keeps of its chunks, and the vector at its end.
+
+A row's numbers do not depend on how its prompt was cut: the last and the first token's hidden states are what they are,
+and a mean's sum runs in the order of positions from chunk to chunk.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from paged_serve.protocol.messages.pooling_params import Pooled, PoolingParams
+from paged_serve.protocol.messages.worker import Chunk, NewRow, RowPooled
+
+from ..batch.staging import HostCopy
+from .arithmetic import Vectors, add_in_order
+from .head import PoolingHead
+from .spec import Kind
+
+
+@dataclass(slots=True, eq=False)
+class PoolingRow:
+    """One row's request, and what is kept of the chunks so far."""
+
+    params: PoolingParams
+    kind: Kind | None  # None: every token has its own vector
+    num_tokens: int = 0  # taken so far
+    total: NDArray[np.float32] | None = None  # of a mean
+    parts: list[Vectors] = field(default_factory=list)  # of the others
+
+    def wanted(self, chunk: slice, *, is_first: bool, is_last: bool) -> slice:
+        """Which of a chunk's tokens count."""
+        if self.kind == "last":
+            return slice(chunk.stop - is_last, chunk.stop)
+        return slice(chunk.start, chunk.start + is_first) if self.kind == "cls" else chunk
+
+    def take(self, hidden: Vectors) -> None:
+        if self.kind != "mean":
+            self.parts.append(hidden)
+            return
+        if self.total is None:
+            self.total = np.zeros(hidden.shape[1], np.float32)
+        add_in_order(self.total, hidden)
+        self.num_tokens += len(hidden)
+
+    def pooled(self) -> Vectors:
+        if self.total is not None:
+            return (self.total / np.float32(self.num_tokens))[None]
+        return np.concatenate(self.parts)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PoolingChunk:
+    """A part of a row's hidden states on its way to the host."""
+
+    index: int  # of the row
+    row: PoolingRow
+    count: int  # tokens
+    is_last: bool
+
+
+class PendingPooled:
+    """The vectors of a step that was started. `result` is to be asked once, in the order of steps."""
+
+    def __init__(self, head: PoolingHead, chunks: Sequence[PoolingChunk], hidden: Tensor):
+        self._head = head
+        self._chunks = chunks
+        self._hidden = HostCopy(hidden)
+
+    def result(self) -> tuple[RowPooled, ...]:
+        """Waits for the hidden states."""
+        [hidden] = self._hidden.wait()
+        answers, start = [], 0
+        for chunk in self._chunks:
+            chunk.row.take(hidden[start : start + chunk.count])
+            start += chunk.count
+            if chunk.is_last:
+                answers.append(RowPooled(chunk.index, self._answer(chunk.row)))
+        return tuple(answers)
+
+    def _answer(self, row: PoolingRow) -> Pooled | None:
+        with np.errstate(all="ignore"):  # what is not finite is looked for below
+            pooled = row.pooled()
+            if not np.isfinite(pooled).all():
+                return None
+            vectors = self._head(pooled, row.params)
+        if not np.isfinite(vectors).all():
+            return None
+        rows, columns = vectors.shape
+        return Pooled(rows, columns, vectors.astype("<f4").tobytes())
+
+
+class PoolingRows:
+    """By row index, those whose requests want a vector."""
+
+    def __init__(self, head: PoolingHead):
+        self._head = head
+        self._rows: dict[int, PoolingRow] = {}
+
+    def apply(self, new_rows: Iterable[NewRow]) -> None:
+        """Take what a plan says of rows: a former request of the same index is over."""
+        for new in new_rows:
+            self._rows.pop(new.row, None)
+            if (params := new.pooling_params) is not None:
+                kind = None if params.task == "token_embed" else self._head.spec.kind
+                self._rows[new.row] = PoolingRow(params, kind)
+
+    def token_types(self, chunks: Sequence[Chunk], positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Of a step's tokens at `positions`: 1 for those of a pair's second text."""
+        borders = [(row := self._rows.get(chunk.row)) and row.params.second_text for chunk in chunks]
+        never = np.iinfo(np.int64).max
+        counts = [chunk.num_tokens for chunk in chunks]
+        return (positions >= np.repeat([never if b is None else b for b in borders], counts)).astype(np.int64)
+
+    def launch(
+        self,
+        chunks: Sequence[Chunk],
+        row_starts: NDArray[np.integer[Any]],
+        first_positions: NDArray[np.integer[Any]],
+        lengths: NDArray[np.integer[Any]],
+        hidden: Tensor,
+    ) -> PendingPooled | None:
+        """Put what these rows need of a step's `hidden` [tokens, hidden] on its way; None: nothing.
+
+        Of each chunk: where its tokens start in `hidden`, the position of the first, the length of its row.
+        """
+        if not self._rows:
+            return None
+        found: list[PoolingChunk] = []
+        parts: list[Tensor] = []
+        for chunk, start, first, length in zip(
+            chunks, row_starts.tolist(), first_positions.tolist(), lengths.tolist(), strict=True
+        ):
+            if (row := self._rows.get(chunk.row)) is None:
+                continue
+            is_last = first + chunk.num_tokens == length
+            wanted = row.wanted(slice(start, start + chunk.num_tokens), is_first=first == 0, is_last=is_last)
+            parts.append(hidden[wanted])
+            found.append(PoolingChunk(chunk.row, row, len(parts[-1]), is_last))
+            if is_last:
+                del self._rows[chunk.row]
+        return PendingPooled(self._head, found, torch.cat(parts).float()) if found else None

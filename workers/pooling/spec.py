@@ -1,0 +1,156 @@
+"""Which vectors the model in a folder gives, as its config.json and the files of sentence-transformers say."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from paged_serve.protocol.errors import ConfigError
+from paged_serve.protocol.json_file import read_json_file
+from paged_serve.protocol.messages.pooling_params import Task
+
+from ..checkpoint.geometry import Head
+
+Kind = Literal["last", "mean", "cls"]  # which hidden states a vector is of: the last token's, all tokens', the first's
+Activation = Literal["none", "sigmoid", "softmax"]  # of scores
+
+MODES: dict[str, Kind] = {
+    "pooling_mode_lasttoken": "last",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_cls_token": "cls",
+    "lasttoken": "last",
+    "mean": "mean",
+    "cls": "cls",
+}
+
+
+class Module(msgspec.Struct, frozen=True):
+    """A line of modules.json."""
+
+    type: str
+    path: str = ""
+
+    @property
+    def name(self) -> str:
+        return self.type.rpartition(".")[2]
+
+
+class LabelFields(msgspec.Struct, frozen=True):
+    """What config.json says of labels and of the lengths that embeddings were trained for."""
+
+    id2label: dict[str, Any] | None = None
+    num_labels: int | None = None
+    problem_type: str | None = None
+    is_matryoshka: bool | None = None
+    matryoshka_dimensions: list[int] | None = None
+    sbert_ce_default_activation_function: str | None = None
+    sentence_transformers: dict[str, Any] | None = None
+
+    @property
+    def count(self) -> int:
+        """Of labels; transformers' own default is 2."""
+        return len(self.id2label) if self.id2label else 2 if self.num_labels is None else self.num_labels
+
+    @property
+    def activation(self) -> Activation:
+        """As transformers' pipeline has it, unless the folder of a cross-encoder names one."""
+        named = (self.sentence_transformers or {}).get("activation_fn") or self.sbert_ce_default_activation_function
+        match str(named or "").rpartition(".")[2]:
+            case "Identity":
+                return "none"
+            case "Sigmoid":
+                return "sigmoid"
+            case "Softmax":
+                return "softmax"
+            case "":
+                pass
+            case name:
+                raise ConfigError(f"config.json: activation {name} of scores is not supported; use Identity or Sigmoid")
+        if self.problem_type == "regression":
+            return "none"
+        return "sigmoid" if self.problem_type == "multi_label_classification" or self.count == 1 else "softmax"
+
+
+class _Lengths(msgspec.Struct, frozen=True):
+    """Of sentence_bert_config.json."""
+
+    max_seq_length: Annotated[int, Meta(ge=1, le=1 << 30)] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PoolingSpec:
+    """Vectors of one model."""
+
+    tasks: tuple[Task, ...]
+    kind: Kind = "last"
+    normalizes: bool = True  # embeddings, if the request does not object
+    dense: str = ""  # folder of a layer behind the pooling; "": none
+    num_labels: int = 0
+    activation: Activation = "none"  # of scores, if the request does not object
+    matryoshka_dimensions: tuple[int, ...] = ()  # empty: not known
+
+
+def read_spec(folder: Path, head: Head, own_kind: Kind, wanted: str, hidden_size: int) -> PoolingSpec:
+    """`own_kind`: the architecture's; `wanted`: the option, "auto" or a kind.
+
+    Raises ConfigError that names the file and what of it is not supported.
+    """
+    fields = read_json_file(folder / "config.json", LabelFields)
+    if head == "labels":
+        if wanted not in ("auto", own_kind):
+            raise ConfigError(f"pooling={wanted} is for embeddings; this model has scores of its {own_kind} token")
+        return PoolingSpec(("classify",), own_kind, False, "", fields.count, fields.activation)
+    modules = _modules(folder)
+    kind, dense = own_kind, ""
+    for module in modules:
+        match module.name:
+            case "Transformer" | "Normalize":
+                pass
+            case "Pooling" if wanted == "auto":
+                kind = _kind(folder / module.path / "config.json")
+            case "Pooling":
+                pass
+            case "Dense" if not dense:
+                dense = module.path
+            case name:
+                raise ConfigError(f"{folder / 'modules.json'}: a module {name} is not supported here")
+    if wanted != "auto":
+        kind = msgspec.convert(wanted, Kind)
+    tasks: tuple[Task, ...] = ("embed",) if dense else ("embed", "token_embed")
+    dimensions = tuple(fields.matryoshka_dimensions or ((hidden_size,) if fields.is_matryoshka is False else ()))
+    normalizes = not modules or any(module.name == "Normalize" for module in modules)
+    generates: tuple[Task, ...] = ("generate",) if head == "tokens" else ()
+    return PoolingSpec((*generates, *tasks), kind, normalizes, dense, matryoshka_dimensions=dimensions)
+
+
+def max_seq_length(folder: Path) -> int | None:
+    """Tokens that sentence-transformers would leave of a text; None where it says nothing of it."""
+    path = folder / "sentence_bert_config.json"
+    return read_json_file(path, _Lengths).max_seq_length if path.is_file() else None
+
+
+def _modules(folder: Path) -> Sequence[Module]:
+    path = folder / "modules.json"
+    modules = read_json_file(path, list[Module]) if path.is_file() else []
+    for module in modules:
+        if Path(module.path).name != module.path:
+            raise ConfigError(f"{path} names {module.path!r}, which is outside the folder")
+    return modules
+
+
+def _kind(path: Path) -> Kind:
+    """Of the pooling that a file describes: one of three, and one alone."""
+    fields = read_json_file(path, dict[str, Any])
+    if isinstance(mode := fields.get("pooling_mode"), str):
+        chosen = [mode]
+    else:
+        chosen = [name for name, is_on in fields.items() if name.startswith("pooling_mode_") and is_on is True]
+    if len(chosen) != 1 or chosen[0] not in MODES:
+        raise ConfigError(
+            f"{path}: pooling by {' and '.join(chosen) or 'nothing'} is not supported; one of "
+            f"{', '.join(MODES)} is, and --pooling last, mean or cls replaces it"
+        )
+    return MODES[chosen[0]]
