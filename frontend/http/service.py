@@ -119,7 +119,7 @@ class TextSide:
             () if template is None else template.sources.values(), server.tool_call_parser, server.reasoning_parser
         )
         defaults = sampling_defaults(config.model)
-        files = PoolingFiles.load(config.model.model)
+        files = PoolingFiles.load(config.model)
         return cls(config, tokenizer, renderer, tokenizer.longest_token_chars(), defaults, formats, files)
 
     def facts(self) -> dict[str, str]:

@@ -56,7 +56,7 @@ class ModelText:
         folder = config.model.model
         self.tokenizer = Tokenizer(config.model.tokenizer or folder)
         self.encoder = PromptEncoder(self.tokenizer, config.server.allow_special_tokens)
-        self.pooling = PoolingTexts(self.tokenizer, self.encoder, PoolingFiles.load(folder))
+        self.pooling = PoolingTexts(self.tokenizer, self.encoder, PoolingFiles.load(config.model))
         self.default_params = SamplingParams(**sampling_defaults(config.model))
         templates = model_template(folder, self.tokenizer, config.server.chat_template)
         sources = () if templates is None else templates.sources.values()

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from paged_serve.protocol.errors import ConfigError, InvalidRequest
+from paged_serve.protocol.messages.config import ModelConfig
 
 from ..text.tokenizer import read_json
 
@@ -25,7 +26,7 @@ INPUT_TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class PoolingFiles:
-    """`max_tokens`: 0 where the files name no limit of their own."""
+    """`max_tokens`: 0 where the files name no limit of their own, or the server's replaces it."""
 
     prompts: Mapping[str, str] = field(default_factory=dict)  # by name; each is put before a text
     default_prompt: str = ""  # before a text for which none is named
@@ -35,9 +36,9 @@ class PoolingFiles:
     has_token_types: bool = False  # the second text of a pair is told from the first
 
     @classmethod
-    def load(cls, folder: str) -> "PoolingFiles":
+    def load(cls, model: ModelConfig) -> "PoolingFiles":
         """Raises ConfigError for files that do not serve."""
-        path = Path(folder)
+        path = Path(model.model)
         declared, config = read_json(path / PROMPTS), read_json(path / "config.json")
         prompts = _texts(declared.get("prompts") or {}, path / PROMPTS, "prompts")
         name = declared.get("default_prompt_name")
@@ -50,7 +51,7 @@ class PoolingFiles:
         return cls(
             prompts,
             "" if name is None else prompts[name],
-            _max_tokens(path),
+            0 if model.max_model_len is not None else _max_tokens(path),
             {int(number): label for number, label in labels.items() if number.isdecimal()},
             tuple(each for each in dimensions if isinstance(each, int)) if isinstance(dimensions, list) else (),
             isinstance(types, int) and types > 1,

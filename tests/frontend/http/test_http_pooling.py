@@ -1,14 +1,20 @@
 """Vectors over HTTP: embeddings, poolings and classes, in every spelling of an input."""
 
 import json
+import re
+from pathlib import Path
 
+import msgspec
 import pytest
 
+from paged_serve.frontend.http.routes.pooling.routes import POOLING_ROUTES
+from paged_serve.frontend.run_batch.batch_file import POOLING_URLS
 from paged_serve.protocol.errors import EngineDead, InvalidRequest, Overloaded, RequestExpired, RequestFailed
 
 from ..http_server import Server
 from .pooling_server import CLASSIFIES, EMBEDS, bert_folder, decoded, numbers, pooling_server
 
+PAGE = (Path(__file__).parents[3] / "docs" / "pooling.md").read_text()
 E, P, C = "/v1/embeddings", "/pooling", "/classify"
 
 
@@ -360,3 +366,19 @@ def test_the_openapi_document_has_the_bodies(folder):
         "$ref": "#/components/schemas/EmbeddingRequest"
     }
     assert "dimensions" in document["components"]["schemas"]["EmbeddingRequest"]["properties"]
+
+
+def test_the_page_names_every_route_and_field_and_its_examples_are_requests():
+    named = {word for code in re.findall(r"`([^`\n]+)`", PAGE) for word in re.findall(r"\w+", code)}
+    bodies = {spec.path: spec.bodies[0] for spec in POOLING_ROUTES}
+    for path, body in bodies.items():
+        assert path in PAGE
+        assert {*body.__struct_fields__} <= named
+    found = re.findall(r"curl http://127.0.0.1:8000(/\S+) [^{]*?-d '(\{.*?\})'", PAGE, re.DOTALL)
+    assert len(found) == 5
+    for path, body in found:
+        msgspec.json.decode(body, type=bodies[path])
+
+
+def test_a_batch_file_takes_every_route_that_pools():
+    assert {*POOLING_URLS} == {spec.path for spec in POOLING_ROUTES}

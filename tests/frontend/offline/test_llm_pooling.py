@@ -19,7 +19,8 @@ from paged_serve.protocol.messages.engine_core import AbortRequests, EngineCoreR
 from paged_serve.protocol.messages.message import unpack_ids
 from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
 
-from ..fake_core import POOLING, aborted_ids, output, pool, vector
+from ..fake_core import POOLING, aborted_ids, pool, vector
+from ..fake_core import output as sent_output
 from ..fake_supervisor import FakeSupervisor, write_model_of_numbers
 
 PAGE = (Path(__file__).parents[3] / "docs" / "pooling.md").read_text()
@@ -264,7 +265,7 @@ def test_an_encoding_is_aborted_by_its_id_or_by_leaving_it(model, supervisor):
     def script(core, peer, message):
         if isinstance(message, AbortRequests):
             for stream_id in message.stream_ids:
-                core.send(output(core.epoch, stream_id, 0, [], FinishReason.ABORT), peer)
+                core.send(sent_output(core.epoch, stream_id, 0, [], FinishReason.ABORT), peer)
 
     supervisor(script)
 
