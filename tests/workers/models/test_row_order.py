@@ -4,15 +4,19 @@ from dataclasses import replace
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from paged_serve.workers.checkpoint.geometry import RopeScaling
 from paged_serve.workers.layers.rotary import Rotary, rotate
+from paged_serve.workers.models import registry
+from paged_serve.workers.models.families.qwen3 import QWEN3
 from paged_serve.workers.models.matrix_rows import order_of_head, query_key_value_rows
 from paged_serve.workers.models.registry import read_geometry
 
 from ..checkpoints import ours, random_tokens, reference, reference_logits
 from ..paged_loop import PagedLoop
 from ..quantized_checkpoints import FORMATS, W8A8, write_quantized
+from ..ranks import on_ranks
 
 PROMPT = random_tokens(60)
 
@@ -105,6 +109,37 @@ def test_packed_weights_are_kept_in_our_order(variant, kind, tmp_path, make_pool
         with caplog.at_level("INFO"):
             assert torch.equal(logits(tmp_path / "model", pool=pool, quantization=kind, **kept), expected)
         assert caplog.text.count("packed weights were read") == times_read
+
+
+def test_norms_of_heads_follow_the_order_of_their_elements(tmp_path, monkeypatch, pools):
+    """No release has both: the file of a Qwen3 is rewritten as if neighbours in its heads were turned."""
+    reference("qwen3", tmp_path)
+    expected = [logits(tmp_path, pool=pool) for pool in pools]
+    shape = replace(read_geometry(tmp_path)[1], interleaved=True)
+    place = order_of_head(shape).argsort()
+    tensors = load_file(tmp_path / "model.safetensors")
+    for name, tensor in tensors.items():
+        if name.endswith(("q_proj.weight", "k_proj.weight", "q_norm.weight", "k_norm.weight")):
+            heads = tensor.unflatten(0, (-1, shape.head_dim))
+            tensors[name] = heads[:, place].flatten(0, 1).contiguous()
+    save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
+    monkeypatch.setattr(registry, "FAMILIES", (replace(QWEN3, interleaved=True),))
+    for pool, before in zip(pools, expected, strict=True):
+        assert torch.equal(logits(tmp_path, pool=pool), before)
+
+
+def test_ranks_share_quantized_rows_in_our_order(tmp_path, make_pool):
+    pools = [make_pool() for _ in range(2)]
+    if pools[0] is None:
+        pytest.skip("the kernels are not built")
+    reference("falcon-two-norms", tmp_path)
+    expected = logits(tmp_path, pool=pools[0], quantization="int8", dtype="bfloat16")
+
+    def work(group):
+        return logits(tmp_path, group=group, pool=pools[group.rank], quantization="int8", dtype="bfloat16")
+
+    for found in on_ranks(2, tmp_path / "rendezvous", work):
+        assert torch.equal(found, expected)
 
 
 @pytest.mark.parametrize(("served", "length"), [(128, 120), (None, 150)])

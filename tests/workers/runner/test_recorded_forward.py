@@ -226,6 +226,22 @@ def test_heads_of_any_size_are_computed_by_kernels(make_model, tmp_path):
     assert model.geometry.kv_bytes_per_block(16, 1, torch.bfloat16) == 2 * model.geometry.num_layers * 32 * 2 * 16
 
 
+@pytest.mark.parametrize("variant", ["gpt-neox", "phi", "cohere2", "exaone4"])
+def test_layers_in_parallel_and_those_with_norms_behind_are_computed_by_kernels(variant, make_model, tmp_path):
+    reference(variant, tmp_path, torch.bfloat16)
+    plans = [prefill(0, 4), join(0), STEADY, STEADY]
+    model, pool = make_model(tmp_path)
+    assert programs_run(new_runner(model), pool, plans) == [0, 0, 1, 1]
+    same_both_ways(lambda: make_model(tmp_path), plans)
+
+
+@pytest.mark.parametrize("variant", ["olmo2", "olmo-clipped"])
+def test_a_step_that_normalises_or_clips_all_heads_together_is_whole_through_python(variant, make_model, tmp_path):
+    reference(variant, tmp_path, torch.bfloat16)
+    model, pool = make_model(tmp_path)
+    assert programs_run(new_runner(model), pool, [prefill(0, 4), join(0), STEADY, STEADY]) == [0, 0, 0, 0]
+
+
 def test_a_model_in_which_torch_computes_stays_in_python(make_model, caplog):
     model, pool = make_model()
     runner = new_runner(replace(model, attention=TorchOracle()))

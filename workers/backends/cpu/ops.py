@@ -33,9 +33,9 @@ class CpuOps:
 
     def add(self, hidden: Tensor, delta: Tensor, multiplier: float = 1.0) -> None:
         """By the kernel of norms, which is cheap beside a product; what it normalises is not read."""
-        size = hidden.shape[1]
-        norm = self._unread.setdefault(size, RMSNorm(torch.ones(size), 1.0))
-        self._normalise(hidden, delta, multiplier, norm, "unread")
+        if (size := hidden.shape[1]) not in self._unread:
+            self._unread[size] = RMSNorm(torch.ones(size), 1.0)
+        self._normalise(hidden, delta, multiplier, self._unread[size], "unread")
 
     def rotate_and_cache(
         self, step: KernelStep, layer: int, projected: Tensor, query_norm: RMSNorm | None, key_norm: RMSNorm | None
