@@ -1,4 +1,4 @@
-"""What DRY ("don't repeat yourself") asks for. Names, defaults and meaning are those of llama.cpp's server."""
+"""Parameters of the DRY sampler ("don't repeat yourself"): names, defaults and meaning of llama.cpp's server."""
 
 from typing import Annotated, Any
 
@@ -21,16 +21,16 @@ _Text = Annotated[str, Meta(min_length=1, max_length=MAX_BREAKER_CHARS)]
 
 
 class Dry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What continues a repetition of n >= allowed_length tokens loses multiplier * base^(n - allowed_length).
+    """A token that continues a repetition of n >= allowed_length tokens loses multiplier * base^(n - allowed_length).
 
-    A repetition is what ends the text so far and has been there before, without a breaker in it; it counts up to 128
-    tokens. Breakers themselves lose nothing. Raises InvalidRequest.
+    A repetition is an end of the text so far that has occurred before and contains no breaker; at most 128 tokens of it
+    count. Breakers are never penalized. Raises InvalidRequest.
     """
 
     multiplier: Annotated[float, Meta(ge=0, le=MAX_MULTIPLIER)]  # 0: off
     base: Annotated[float, Meta(ge=1, le=MAX_BASE)] = 1.75
     allowed_length: Annotated[int, Meta(ge=1, le=MAX_MATCH)] = 2  # tokens
-    penalty_last_n: Annotated[int, Meta(ge=-1, le=MAX_LAST_N)] = -1  # tokens that are looked at; -1: all, 0: off
+    penalty_last_n: Annotated[int, Meta(ge=-1, le=MAX_LAST_N)] = -1  # tokens searched for repetitions; -1: all, 0: off
     sequence_breakers: Annotated[tuple[_Text, ...], Meta(max_length=MAX_BREAKERS)] = DEFAULT_BREAKERS
     breaker_token_ids: Annotated[tuple[TokenId, ...], Meta(max_length=MAX_BREAKER_TOKEN_IDS)] = ()  # by the frontend
 

@@ -1,4 +1,4 @@
-"""What XTC ("exclude top choices") asks for. Names, defaults and meaning are those of llama.cpp's server."""
+"""Parameters of the XTC sampler ("exclude top choices"): names, defaults and meaning of llama.cpp's server."""
 
 from typing import Annotated, Any
 
@@ -9,13 +9,13 @@ from ..errors import InvalidRequest
 
 
 class Xtc(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """In a step, with `probability`: of the tokens at least `threshold` likely only the least likely one stays.
+    """Removes, with `probability` in each step, every token of at least `threshold` but the least probable of them.
 
-    Likely among what temperature, min-p, top-k and top-p have left. Raises InvalidRequest.
+    The probabilities are those after temperature, min-p, top-k and top-p. Raises InvalidRequest.
     """
 
     probability: Annotated[float, Meta(ge=0, le=1)]  # 0: off
-    threshold: Annotated[float, Meta(ge=0, le=1)] = 0.1  # above 0.5 at most one token is so likely, and nothing happens
+    threshold: Annotated[float, Meta(ge=0, le=1)] = 0.1  # above 0.5 at most one token reaches it, and none is removed
 
     def __post_init__(self) -> None:
         for name in ("probability", "threshold"):
