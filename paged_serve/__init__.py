@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from paged_serve.frontend.offline.async_llm import AsyncLLM
     from paged_serve.frontend.offline.beam_search import BeamSearchParams
     from paged_serve.frontend.offline.llm import LLM, CompletionOutput, RequestOutput
-    from paged_serve.protocol.messages.dry import Dry
+    from paged_serve.protocol.messages.repetitions import Dry
     from paged_serve.protocol.messages.sampling_params import RequestOutputKind, SamplingParams
     from paged_serve.protocol.messages.structured_outputs import StructuredOutputsParams
     from paged_serve.protocol.messages.thinking import ThinkingBudget
@@ -36,7 +36,7 @@ _HOMES = {
     "Client": "frontend.client.sync_client",
     "CompletionOutput": "frontend.offline.llm",
     "ConfigError": "protocol.errors",
-    "Dry": "protocol.messages.dry",
+    "Dry": "protocol.messages.repetitions",
     "EngineArgs": "frontend.config.engine_args",
     "EngineDead": "protocol.errors",
     "FlexibleArgumentParser": "frontend.config.engine_args",

@@ -7,7 +7,8 @@ from typing import Any
 from paged_serve.protocol.messages.config import CacheConfig, Config, SchedulerConfig
 from paged_serve.protocol.messages.engine_core import EngineCoreRequest
 from paged_serve.protocol.messages.message import pack_ids
-from paged_serve.protocol.messages.sampling_params import RepetitionDetection, SamplingParams
+from paged_serve.protocol.messages.repetitions import RepetitionDetection
+from paged_serve.protocol.messages.sampling_params import SamplingParams
 
 from ..admission.validation import ModelFacts
 

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from paged_serve.protocol.messages.dry import Dry
+from paged_serve.protocol.messages.repetitions import Dry
 
 from .tokenizer import Tokenizer
 

@@ -9,8 +9,8 @@ import msgspec
 from msgspec import Meta
 
 from ..errors import InvalidRequest
-from .dry import Dry
 from .message import MAX_TOKEN_ID, TokenId
+from .repetitions import Dry, RepetitionDetection
 from .structured_outputs import Grammar, StructuredOutputsParams
 from .thinking import ThinkingBudget
 from .xtc import Xtc
@@ -75,47 +75,12 @@ _Text = Annotated[str, Meta(max_length=MAX_STOP_STRING_CHARS)]
 _BadWord = Annotated[tuple[TokenId, ...], Meta(max_length=MAX_BAD_WORD_TOKENS)]
 
 
-MAX_PATTERN_SIZE = 128  # tokens
-MAX_REPEATED_TOKENS = 2048
-
-
 class RequestOutputKind(IntEnum):
     """What each output of a stream carries: all so far, only what is new, or all at the end. Names are vLLM's."""
 
     CUMULATIVE = 0
     DELTA = 1
     FINAL_ONLY = 2
-
-
-class RepetitionDetection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Ends an output once its last tokens repeat one pattern `min_count` times. Raises InvalidRequest."""
-
-    max_pattern_size: Annotated[int, Meta(ge=1, le=MAX_PATTERN_SIZE)]  # tokens
-    min_pattern_size: Annotated[int, Meta(ge=0, le=MAX_PATTERN_SIZE)] = 1  # 0 is 1
-    min_count: Annotated[int, Meta(ge=2, le=MAX_REPEATED_TOKENS)]
-
-    def __post_init__(self) -> None:
-        field = "repetition_detection"
-        bounds = (
-            ("max_pattern_size", 1, MAX_PATTERN_SIZE),
-            ("min_pattern_size", 0, MAX_PATTERN_SIZE),
-            ("min_count", 2, MAX_REPEATED_TOKENS),
-        )
-        for name, low, high in bounds:
-            value: Any = getattr(self, name)
-            if type(value) is not int or not low <= value <= high:
-                raise InvalidRequest(f"{field}.{name} is {value!r:.100}; it must be between {low} and {high}", field)
-        if self.min_pattern_size > self.max_pattern_size:
-            raise InvalidRequest(
-                f"{field}.min_pattern_size is {self.min_pattern_size}, above max_pattern_size={self.max_pattern_size}",
-                field,
-            )
-        if (num_tokens := self.max_pattern_size * self.min_count) > MAX_REPEATED_TOKENS:
-            raise InvalidRequest(
-                f"{field}: {self.min_count} times {self.max_pattern_size} tokens are {num_tokens}; at most "
-                f"{MAX_REPEATED_TOKENS} are compared",
-                field,
-            )
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -236,6 +201,20 @@ def _check(params: SamplingParams) -> None:
         raise InvalidRequest("repetition_penalty is 0; it must be above 0 and at most 100", "repetition_penalty")
     if params.max_tokens is not None and params.min_tokens > params.max_tokens:
         raise InvalidRequest(f"min_tokens is {params.min_tokens}, above max_tokens={params.max_tokens}", "min_tokens")
+    _check_lists(params)
+    if not isinstance(params.output_kind, RequestOutputKind):
+        raise InvalidRequest(
+            f"output_kind is {params.output_kind!r:.100}; it must be a RequestOutputKind", "output_kind"
+        )
+    for name, struct in _STRUCTS.items():
+        if not isinstance(value := getattr(params, name), struct | None):
+            raise InvalidRequest(f"{name} is a {type(value).__name__}; it must be a {struct.__name__}", name)
+    if params.structured_outputs is not None or params.grammar is not None:
+        _check_with_grammar(params)
+
+
+def _check_lists(params: SamplingParams) -> None:
+    """Check the length and the entries of every list, and what they contradict."""
     _check_strings("stop", params.stop, MAX_STOP_STRINGS)
     if params.stop and not params.detokenize:
         raise InvalidRequest("stop needs text and detokenize is false; leave one of them out", "stop")
@@ -259,15 +238,6 @@ def _check(params: SamplingParams) -> None:
             raise InvalidRequest("allowed_token_ids is empty; leave it out or name one token", "allowed_token_ids")
     if params.logit_bias is not None:
         _check_logit_bias(params.logit_bias)
-    if not isinstance(params.output_kind, RequestOutputKind):
-        raise InvalidRequest(
-            f"output_kind is {params.output_kind!r:.100}; it must be a RequestOutputKind", "output_kind"
-        )
-    for name, struct in _STRUCTS.items():
-        if not isinstance(value := getattr(params, name), struct | None):
-            raise InvalidRequest(f"{name} is a {type(value).__name__}; it must be a {struct.__name__}", name)
-    if params.structured_outputs is not None or params.grammar is not None:
-        _check_with_grammar(params)
 
 
 def _check_with_grammar(params: SamplingParams) -> None:

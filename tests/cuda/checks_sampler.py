@@ -3,8 +3,8 @@
 import numpy as np
 import torch
 
-from paged_serve.protocol.messages.dry import Dry
 from paged_serve.protocol.messages.message import pack_ids
+from paged_serve.protocol.messages.repetitions import Dry
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 from paged_serve.protocol.messages.worker import NewRow
 from paged_serve.protocol.messages.xtc import Xtc

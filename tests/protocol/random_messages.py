@@ -8,9 +8,9 @@ from typing import Any
 
 from msgspec import inspect
 
-from paged_serve.protocol.messages.dry import Dry
 from paged_serve.protocol.messages.engine_core import EngineCoreRequest, Logprobs, TokenColumns
-from paged_serve.protocol.messages.sampling_params import RepetitionDetection, SamplingParams
+from paged_serve.protocol.messages.repetitions import Dry, RepetitionDetection
+from paged_serve.protocol.messages.sampling_params import SamplingParams
 from paged_serve.protocol.messages.structured_outputs import Grammar, StructuredOutputsParams
 from paged_serve.protocol.messages.thinking import ThinkingBudget
 from paged_serve.protocol.messages.worker import NewRow, RowLogprobs, RowPromptLogprobs, SchedulerOutput

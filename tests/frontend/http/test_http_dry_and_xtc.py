@@ -2,7 +2,7 @@
 
 import pytest
 
-from paged_serve.protocol.messages.dry import Dry
+from paged_serve.protocol.messages.repetitions import Dry
 from paged_serve.protocol.messages.xtc import Xtc
 
 from ..http_server import Server

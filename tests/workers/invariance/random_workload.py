@@ -8,9 +8,9 @@ import torch
 from msgspec import structs
 
 from paged_serve.protocol.messages.config import CacheConfig, Config, SchedulerConfig
-from paged_serve.protocol.messages.dry import Dry
 from paged_serve.protocol.messages.engine_core import EngineCoreRequest
 from paged_serve.protocol.messages.message import pack_ids
+from paged_serve.protocol.messages.repetitions import Dry
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 from paged_serve.protocol.messages.thinking import ThinkingBudget
 from paged_serve.protocol.messages.xtc import Xtc

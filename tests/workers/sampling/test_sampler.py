@@ -9,8 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paged_serve.protocol.messages.dry import Dry
 from paged_serve.protocol.messages.message import pack_ids
+from paged_serve.protocol.messages.repetitions import Dry
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 from paged_serve.protocol.messages.structured_outputs import Grammar
 from paged_serve.protocol.messages.thinking import ThinkingBudget

@@ -3,7 +3,7 @@
 from typing import Any
 
 from paged_serve.protocol.errors import InvalidRequest
-from paged_serve.protocol.messages.dry import Dry
+from paged_serve.protocol.messages.repetitions import Dry
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 from paged_serve.protocol.messages.structured_outputs import Grammar
 from paged_serve.protocol.messages.xtc import Xtc

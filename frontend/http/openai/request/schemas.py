@@ -7,7 +7,7 @@ from msgspec import Meta
 
 from paged_serve.protocol.errors import InvalidRequest
 from paged_serve.protocol.messages.message import TokenId
-from paged_serve.protocol.messages.sampling_params import RepetitionDetection
+from paged_serve.protocol.messages.repetitions import RepetitionDetection
 from paged_serve.protocol.messages.structured_outputs import StructuredOutputsParams
 
 from ....conversation.messages import (

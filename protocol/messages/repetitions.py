@@ -1,4 +1,5 @@
-"""Parameters of the DRY sampler ("don't repeat yourself"): names, defaults and meaning of llama.cpp's server."""
+"""Parameters that concern repetitions: the DRY sampler ("don't repeat yourself") penalizes them, repetition detection
+ends an output. Names, defaults and meaning are those of llama.cpp's server and of vLLM."""
 
 from typing import Annotated, Any
 
@@ -16,6 +17,9 @@ MAX_BREAKERS = 32
 MAX_BREAKER_CHARS = 40
 MAX_BREAKER_TOKEN_IDS = 1 << 18  # about the largest vocabularies
 DEFAULT_BREAKERS = ("\n", ":", '"', "*")
+
+MAX_PATTERN_SIZE = 128  # tokens
+MAX_REPEATED_TOKENS = 2048
 
 _Text = Annotated[str, Meta(min_length=1, max_length=MAX_BREAKER_CHARS)]
 
@@ -65,3 +69,34 @@ class Dry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_
 
 def _invalid(name: str, what: str) -> InvalidRequest:
     return InvalidRequest(f"dry.{name} {what}", f"dry_{name}")
+
+
+class RepetitionDetection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """Ends an output once its last tokens repeat one pattern `min_count` times. Raises InvalidRequest."""
+
+    max_pattern_size: Annotated[int, Meta(ge=1, le=MAX_PATTERN_SIZE)]  # tokens
+    min_pattern_size: Annotated[int, Meta(ge=0, le=MAX_PATTERN_SIZE)] = 1  # 0 is 1
+    min_count: Annotated[int, Meta(ge=2, le=MAX_REPEATED_TOKENS)]
+
+    def __post_init__(self) -> None:
+        field = "repetition_detection"
+        bounds = (
+            ("max_pattern_size", 1, MAX_PATTERN_SIZE),
+            ("min_pattern_size", 0, MAX_PATTERN_SIZE),
+            ("min_count", 2, MAX_REPEATED_TOKENS),
+        )
+        for name, low, high in bounds:
+            value: Any = getattr(self, name)
+            if type(value) is not int or not low <= value <= high:
+                raise InvalidRequest(f"{field}.{name} is {value!r:.100}; it must be between {low} and {high}", field)
+        if self.min_pattern_size > self.max_pattern_size:
+            raise InvalidRequest(
+                f"{field}.min_pattern_size is {self.min_pattern_size}, above max_pattern_size={self.max_pattern_size}",
+                field,
+            )
+        if (num_tokens := self.max_pattern_size * self.min_count) > MAX_REPEATED_TOKENS:
+            raise InvalidRequest(
+                f"{field}: {self.min_count} times {self.max_pattern_size} tokens are {num_tokens}; at most "
+                f"{MAX_REPEATED_TOKENS} are compared",
+                field,
+            )
