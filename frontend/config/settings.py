@@ -3,6 +3,7 @@
 One table makes the command line's options, the environment variables and the keys of a configuration file.
 """
 
+from .server_settings import SERVER_SETTINGS
 from .setting import Setting
 from .stored_settings import STORED_SETTINGS
 from .web_settings import WEB_SETTINGS
@@ -181,137 +182,7 @@ SETTINGS = (
         ("--standby-workers",),
         "Keep a started worker for each rank, without a model, that replaces one that dies.",
     ),
-    Setting("Server", "server.host", ("--host",), "Address to listen on; a public one needs an API key.", "HOST"),
-    Setting("Server", "server.port", ("--port",), "Port to listen on; 0 takes a free one.", "PORT"),
-    Setting("Server", "server.uds", ("--uds",), "Listen on a unix socket instead.", "PATH"),
-    Setting(
-        "Server",
-        "server.api_keys",
-        ("--api-key",),
-        "Key that requests must carry; repeatable. Better set in the environment: `ps` shows arguments.",
-        "KEY",
-        "VLLM_API_KEY",
-    ),
-    Setting(
-        "Server",
-        "server.api_key_weights",
-        ("--api-key-weight",),
-        "Share of a key's requests beside others'; repeatable, in the order of the keys. Without: 1.",
-        "N",
-    ),
-    Setting("Server", "server.num_frontends", ("--api-server-count",), "HTTP processes.", "N"),
-    Setting(
-        "Server",
-        "server.client_address",
-        ("--client-address",),
-        "Also take client libraries of other hosts, at tcp://ADDRESS:PORT.",
-        "ADDRESS",
-    ),
-    Setting(
-        "Server",
-        "server.client_server_key",
-        ("--client-server-key",),
-        "The server's secret key for them, from `paged-serve keygen`.",
-        "FILE",
-    ),
-    Setting(
-        "Server",
-        "server.client_keys",
-        ("--client-keys",),
-        "Folder with the public keys (*.key) of the clients that may connect.",
-        "FOLDER",
-    ),
-    Setting(
-        "Server",
-        "server.max_connections",
-        ("--max-connections",),
-        "Connections of each HTTP process; default: what the limit on open files allows, up to 65,536.",
-        "N",
-    ),
-    Setting(
-        "Server",
-        "server.max_buffered_bytes",
-        ("--max-buffered-bytes",),
-        "What each HTTP process holds for its clients, like 256M; what needs more is refused with 429.",
-        "BYTES",
-    ),
-    Setting("Server", "server.max_logprobs", ("--max-logprobs",), "Most logprobs a request may ask for.", "N"),
-    Setting(
-        "Server",
-        "server.sse_keep_alive_interval_s",
-        ("--sse-keep-alive-interval",),
-        "A comment in streams that were silent for so long; 0 is none.",
-        "SECONDS",
-    ),
-    Setting(
-        "Server",
-        "server.resume_grace_s",
-        ("--resume-grace",),
-        "An answer with an Idempotency-Key goes on for so long after its connection broke, and is kept; 0 is not.",
-        "SECONDS",
-    ),
-    Setting(
-        "Server",
-        "server.resume_bytes_per_answer",
-        ("--resume-bytes-per-answer",),
-        "What is kept of one answer, like 4M.",
-        "BYTES",
-    ),
-    Setting(
-        "Server",
-        "server.resume_bytes",
-        ("--resume-bytes",),
-        "What each HTTP process keeps of all answers, like 64M.",
-        "BYTES",
-    ),
-    Setting(
-        "Server",
-        "server.admin_port",
-        ("--admin-port",),
-        "Serve /metrics and the operator's routes on this port of 127.0.0.1 too; 0 takes a free one.",
-        "PORT",
-    ),
-    Setting("Server", "server.public_metrics", ("--public-metrics",), "Serve /metrics on the public port, too."),
-    Setting(
-        "Server", "server.metrics_compat", ("--metrics-compat",), "Also export metrics under another server's names."
-    ),
-    Setting(
-        "Server",
-        "server.drain_timeout_s",
-        ("--drain-timeout", "--shutdown-timeout"),
-        "How long a stop waits for running requests.",
-        "SECONDS",
-    ),
-    Setting(
-        "Server",
-        "server.max_restarts",
-        ("--max-restarts",),
-        "Lost processes are replaced so often within --restart-window; the next loss ends the server.",
-        "N",
-    ),
-    Setting(
-        "Server",
-        "server.restart_window_s",
-        ("--restart-window",),
-        "The time in which --max-restarts are counted.",
-        "SECONDS",
-    ),
-    Setting(
-        "Server",
-        "server.dump_dir",
-        ("--dump-dir",),
-        "Reports of lost processes are left there, in paged-serve/dumps; none: nowhere; default: ~/.local/state.",
-        "FOLDER",
-        "XDG_STATE_HOME",
-    ),
-    Setting(
-        "Server", "server.wake_supervisor", ("--wake-supervisor",), "Continue a supervisor that SIGSTOP has halted."
-    ),
-    Setting("Server", "server.lenient", ("--lenient",), "Unknown request fields are warnings, not errors."),
-    Setting(
-        "Server", "server.access_log", ("--access-log",), "Log a line a request.", off_flags=("--disable-access-log",)
-    ),
-    Setting("Server", "server.log_level", ("--log-level",), "The least important line that is logged."),
+    *SERVER_SETTINGS,
     *STORED_SETTINGS,
     *WEB_SETTINGS,
 )
