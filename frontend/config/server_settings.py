@@ -1,4 +1,4 @@
-"""Where the server listens, which clients it serves, what it holds for them, and what it does about lost processes."""
+"""Settings of the server: its addresses, its clients, the memory it holds for them, and the loss of processes."""
 
 from .setting import Setting
 
@@ -12,7 +12,7 @@ SERVER_SETTINGS = (
         _GROUP,
         "server.api_keys",
         ("--api-key",),
-        "Key that requests must carry; repeatable. Better set in the environment: `ps` shows arguments.",
+        "Key that requests must carry; repeatable. Safer in the environment: `ps` shows arguments.",
         "KEY",
         "VLLM_API_KEY",
     ),
@@ -20,7 +20,7 @@ SERVER_SETTINGS = (
         _GROUP,
         "server.api_key_weights",
         ("--api-key-weight",),
-        "Share of a key's requests beside others'; repeatable, in the order of the keys. Without: 1.",
+        "Weight of a key's requests against those of other keys; repeatable, in the order of the keys; default: 1.",
         "N",
     ),
     Setting(_GROUP, "server.num_frontends", ("--api-server-count",), "HTTP processes.", "N"),
@@ -28,14 +28,14 @@ SERVER_SETTINGS = (
         _GROUP,
         "server.client_address",
         ("--client-address",),
-        "Also take client libraries of other hosts, at tcp://ADDRESS:PORT.",
+        "Also accept client libraries on other hosts, at tcp://ADDRESS:PORT.",
         "ADDRESS",
     ),
     Setting(
         _GROUP,
         "server.client_server_key",
         ("--client-server-key",),
-        "The server's secret key for them, from `paged-serve keygen`.",
+        "The server's secret key for --client-address, from `paged-serve keygen`.",
         "FILE",
     ),
     Setting(
@@ -49,14 +49,14 @@ SERVER_SETTINGS = (
         _GROUP,
         "server.max_connections",
         ("--max-connections",),
-        "Connections of each HTTP process; default: what the limit on open files allows, up to 65,536.",
+        "Connections per HTTP process; default: as the limit on open files allows, up to 65,536.",
         "N",
     ),
     Setting(
         _GROUP,
         "server.max_buffered_bytes",
         ("--max-buffered-bytes",),
-        "What each HTTP process holds for its clients, like 256M; what needs more is refused with 429.",
+        "Memory that each HTTP process holds for its clients, like 256M; requests beyond it are refused with 429.",
         "BYTES",
     ),
     Setting(_GROUP, "server.max_logprobs", ("--max-logprobs",), "Most logprobs a request may ask for.", "N"),
@@ -64,38 +64,38 @@ SERVER_SETTINGS = (
         _GROUP,
         "server.sse_keep_alive_interval_s",
         ("--sse-keep-alive-interval",),
-        "A comment in streams that were silent for so long; 0 is none.",
+        "Send a comment in streams that have been silent this long; 0: never.",
         "SECONDS",
     ),
     Setting(
         _GROUP,
         "server.resume_grace_s",
         ("--resume-grace",),
-        "An answer with an Idempotency-Key goes on for so long after its connection broke, and is kept; 0 is not.",
+        "How long an answer with an Idempotency-Key continues and is kept after its connection broke; 0: not at all.",
         "SECONDS",
     ),
     Setting(
         _GROUP,
         "server.resume_bytes_per_answer",
         ("--resume-bytes-per-answer",),
-        "What is kept of one answer, like 4M.",
+        "Bytes kept of one answer, like 4M.",
         "BYTES",
     ),
     Setting(
         _GROUP,
         "server.resume_bytes",
         ("--resume-bytes",),
-        "What each HTTP process keeps of all answers, like 64M.",
+        "Bytes that each HTTP process keeps of all answers, like 64M.",
         "BYTES",
     ),
     Setting(
         _GROUP,
         "server.admin_port",
         ("--admin-port",),
-        "Serve /metrics and the operator's routes on this port of 127.0.0.1 too; 0 takes a free one.",
+        "Also serve /metrics and the operator's routes on this port of 127.0.0.1; 0 takes a free one.",
         "PORT",
     ),
-    Setting(_GROUP, "server.public_metrics", ("--public-metrics",), "Serve /metrics on the public port, too."),
+    Setting(_GROUP, "server.public_metrics", ("--public-metrics",), "Serve /metrics on the public port too."),
     Setting(
         _GROUP, "server.metrics_compat", ("--metrics-compat",), "Also export metrics under another server's names."
     ),
@@ -110,28 +110,28 @@ SERVER_SETTINGS = (
         _GROUP,
         "server.max_restarts",
         ("--max-restarts",),
-        "Lost processes are replaced so often within --restart-window; the next loss ends the server.",
+        "How many lost processes are replaced within --restart-window; one more loss ends the server.",
         "N",
     ),
     Setting(
         _GROUP,
         "server.restart_window_s",
         ("--restart-window",),
-        "The time in which --max-restarts are counted.",
+        "The time over which --max-restarts is counted.",
         "SECONDS",
     ),
     Setting(
         _GROUP,
         "server.dump_dir",
         ("--dump-dir",),
-        "Reports of lost processes are left there, in paged-serve/dumps; none: nowhere; default: ~/.local/state.",
+        "Folder for reports of lost processes, in paged-serve/dumps; none: no reports; default: ~/.local/state.",
         "FOLDER",
         "XDG_STATE_HOME",
     ),
     Setting(_GROUP, "server.wake_supervisor", ("--wake-supervisor",), "Continue a supervisor that SIGSTOP has halted."),
     Setting(_GROUP, "server.lenient", ("--lenient",), "Unknown request fields are warnings, not errors."),
     Setting(
-        _GROUP, "server.access_log", ("--access-log",), "Log a line a request.", off_flags=("--disable-access-log",)
+        _GROUP, "server.access_log", ("--access-log",), "Log one line per request.", off_flags=("--disable-access-log",)
     ),
-    Setting(_GROUP, "server.log_level", ("--log-level",), "The least important line that is logged."),
+    Setting(_GROUP, "server.log_level", ("--log-level",), "The lowest level that is logged."),
 )

@@ -1,6 +1,6 @@
-"""Every value of the configuration that people may set: its flags, its place in Config, its line in the help.
+"""Every setting of the configuration: its flags, its place in Config, its line in the help.
 
-One table makes the command line's options, the environment variables and the keys of a configuration file.
+The command line's options, the environment variables and the keys of a configuration file all come from this table.
 """
 
 from .server_settings import SERVER_SETTINGS
@@ -15,12 +15,12 @@ SETTINGS = (
     ),
     Setting("Model", "model.tokenizer", ("--tokenizer",), "Folder of another tokenizer.", "FOLDER"),
     Setting("Model", "model.dtype", ("--dtype",), "Precision; auto is the checkpoint's."),
-    Setting("Model", "model.device", ("--device",), "Where the model runs; auto takes CUDA if there is any."),
+    Setting("Model", "model.device", ("--device",), "Where the model runs; auto takes CUDA if available."),
     Setting(
         "Model",
         "model.quantization",
         ("--quantization", "-q"),
-        "int8, int4 and (on CUDA devices) fp8 quantize a float checkpoint on load; auto is as the checkpoint is.",
+        "int8, int4 and (on CUDA devices) fp8 quantize a float checkpoint on load; auto keeps the checkpoint's form.",
     ),
     Setting(
         "Model",
@@ -50,20 +50,24 @@ SETTINGS = (
     Setting("Model", "model.seed", ("--seed",), "Requests without a seed derive theirs from this one.", "N"),
     Setting("Model", "server.chat_template", ("--chat-template",), "Jinja file instead of the model's.", "FILE"),
     Setting(
-        "Model", "server.tool_call_parser", ("--tool-call-parser",), "Format of tool calls; none: no calls.", "FORMAT"
+        "Model",
+        "server.tool_call_parser",
+        ("--tool-call-parser",),
+        "Format of tool calls; none: they stay text.",
+        "FORMAT",
     ),
     Setting(
         "Model",
         "server.reasoning_parser",
         ("--reasoning-parser",),
-        "Format of reasoning; none: it is content.",
+        "Format of reasoning; none: it stays content.",
         "FORMAT",
     ),
     Setting(
         "Model",
         "server.allow_special_tokens",
         ("--allow-special-tokens",),
-        "Text of requests may spell special tokens like <|im_end|>; default: in prompts, not in conversations.",
+        "Whether text in requests may spell special tokens like <|im_end|>; default: in prompts, not in conversations.",
     ),
     Setting(
         "Memory",
@@ -82,7 +86,7 @@ SETTINGS = (
         "Memory",
         "cache.kv_cache_memory_bytes",
         ("--kv-cache-memory-bytes",),
-        "KV cache of each rank, like 4G or 512M; default: a share of what is free.",
+        "KV cache of each rank, like 4G or 512M; default: a share of the free memory.",
         "BYTES",
     ),
     Setting(
@@ -92,12 +96,14 @@ SETTINGS = (
         "Blocks of the KV cache, instead of as many as fit.",
         "N",
     ),
-    Setting("Memory", "cache.enable_prefix_caching", ("--enable-prefix-caching",), "Reuse what prompts share."),
+    Setting(
+        "Memory", "cache.enable_prefix_caching", ("--enable-prefix-caching",), "Reuse the KV cache of shared prefixes."
+    ),
     Setting(
         "Memory",
         "cache.share_prefixes",
         ("--share-prefixes",),
-        "Reuse them between API keys, too: faster, but its speed shows one key what another has asked.",
+        "Share prefixes between API keys too: faster, but response times reveal to one key what another has asked.",
     ),
     Setting("Scheduling", "scheduler.max_num_seqs", ("--max-num-seqs",), "Sequences that run at once.", "N"),
     Setting(
@@ -123,14 +129,14 @@ SETTINGS = (
         "Scheduling",
         "scheduler.max_unacknowledged_bytes",
         ("--max-unacknowledged-bytes",),
-        "Outputs held for clients that do not acknowledge them.",
+        "Bytes of output held for clients that do not acknowledge it.",
         "BYTES",
     ),
     Setting(
         "Devices",
         "parallel.tensor_parallel_size",
         ("--tensor-parallel-size", "--tp", "-tp"),
-        "Ranks that share the model, each a process.",
+        "Ranks that share the model, one process each.",
         "N",
     ),
     Setting(
@@ -150,7 +156,7 @@ SETTINGS = (
         "Devices",
         "model.cpu_isa",
         ("--cpu-isa",),
-        "CPU kernels; auto takes the best that the machine runs, torch none.",
+        "CPU kernels; auto takes the best that the machine supports, torch uses none.",
     ),
     Setting(
         "Devices",
@@ -162,7 +168,7 @@ SETTINGS = (
         "Devices",
         "model.cache_dir",
         ("--cache-dir",),
-        "Compiled CUDA kernels are kept there, in paged-serve/cubins; default: ~/.cache.",
+        "Folder for compiled CUDA kernels, in paged-serve/cubins; default: ~/.cache.",
         "FOLDER",
         "XDG_CACHE_HOME",
     ),
@@ -170,7 +176,7 @@ SETTINGS = (
         "Devices",
         "model.packed_weights_dir",
         ("--packed-weights-dir",),
-        "Keep weights there as the CPU kernels read them, so that the next start only reads them.",
+        "Folder for weights packed for the CPU kernels, so that later starts load faster.",
         "FOLDER",
     ),
     Setting(
@@ -180,7 +186,7 @@ SETTINGS = (
         "Devices",
         "parallel.standby_workers",
         ("--standby-workers",),
-        "Keep a started worker for each rank, without a model, that replaces one that dies.",
+        "Keep a started worker per rank, without a model, to replace one that dies.",
     ),
     *SERVER_SETTINGS,
     *STORED_SETTINGS,

@@ -156,7 +156,7 @@ class TestModelFolder:
             ("config.json", {}, "has no config.json"),
             ("model.safetensors", {}, r"has no \*.safetensors; only that format is read"),
             ("model.safetensors", {"model.gguf": ""}, r"has no \*.safetensors \(it has .gguf files\)"),
-            ("", {"config.json": "{"}, "is no JSON"),
+            ("", {"config.json": "{"}, "is not JSON"),
             ("", {"config.json": "[]"}, "must hold a JSON object"),
         ],
     )
