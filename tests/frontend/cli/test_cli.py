@@ -118,7 +118,7 @@ def test_completion_prints_a_script(shell):
         (["org/nowhere"], "from the Hugging Face hub: it cannot be reached, and org/nowhere is not in the local cache"),
         (["--host", "0.0.0.0"], "host 0.0.0.0 is reachable from other machines"),
         (["--port", "x"], "flag --port: port=x"),
-        (["complete", "--url", "ftp://x", "-p", "hello"], "ftp://x is no address"),
+        (["complete", "--url", "ftp://x", "-p", "hello"], "ftp://x is not an address"),
         (
             ["complete", "--url", "http://127.0.0.1:9", "-p", "a"],
             "no answer from http://127.0.0.1:9: Connection",
