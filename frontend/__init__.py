@@ -1,1 +1,2 @@
-"""What people and programs meet: HTTP server, LLM, client library, command line. Open http/routes/table.py first."""
+"""The interfaces to users and programs: HTTP server, LLM, client library, command line. Open http/routes/table.py
+first."""

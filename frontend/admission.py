@@ -1,4 +1,4 @@
-"""Requests that the frontend refuses before the engine sees them: prompts that never fit, and too many at once."""
+"""Refuses requests before they reach the engine: prompts that can never fit, and more requests than the queue holds."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
@@ -10,15 +10,15 @@ from paged_serve.protocol.messages.sampling_params import MAX_ALLOWED_TOKEN_IDS,
 from paged_serve.protocol.messages.structured_outputs import MAX_GRAMMAR_CHARS
 
 MAX_SEQUENCES_PER_REQUEST = 256  # prompts x n
-MAX_TOKENS_PER_REQUEST = 1 << 20  # of all prompts, or of one as long as the model takes; in memory 40 MB
-MAX_PROMPT_LOGPROBS = 1 << 17  # about 6 MB of JSON, which are written in one go
+MAX_TOKENS_PER_REQUEST = 1 << 20  # of all prompts, or of one at the model's limit; 40 MB of memory
+MAX_PROMPT_LOGPROBS = 1 << 17  # about 6 MB of JSON, written in one piece
 MAX_SHOWN_PROMPT_TOKENS = 1 << 20  # about 6 MB of JSON again
 DRAIN_RETRY_S = 5.0
 FULL_RETRY_S = 1.0
 
 
 class PromptTooLong(InvalidRequest):
-    """`num_tokens`: of the prompt, or at least so many."""
+    """The prompt exceeds the context; `num_tokens` is its length, or a lower bound."""
 
     def __init__(self, message: str, field: str, num_tokens: int, max_model_len: int):
         super().__init__(message, field)
@@ -34,9 +34,9 @@ def fitting_max_tokens(
     field: str,
     asked_field: str = "max_tokens",
 ) -> int | None:
-    """The output limit that fits behind a prompt of `length` tokens; None: until the context is full.
+    """The output limit that fits after a prompt of `length` tokens; None: until the context is full.
 
-    What the caller asked for is never cut silently: InvalidRequest with both numbers. The default is.
+    Only the default is reduced silently; a limit in the request that does not fit raises InvalidRequest.
     """
     if not length:
         raise InvalidRequest(f"{field} is empty; give at least one token of text", field)
@@ -59,7 +59,7 @@ def fitting_max_tokens(
 
 
 def check_text_can_fit(text: str, longest_token_chars: int, max_model_len: int, field: str) -> None:
-    """Refuse a text that no tokenization can make short enough, before the time for tokenizing it is spent."""
+    """Refuse a text that cannot fit however it is tokenized, before spending time on tokenizing it."""
     at_least = len(text) // longest_token_chars
     if at_least >= max_model_len:
         raise too_many_tokens(at_least, text, max_model_len, field)
@@ -91,7 +91,7 @@ def check_num_sequences(num_prompts: int, n: int) -> None:
 
 
 def check_num_named_tokens(params: SamplingParams, num_prompts: int) -> None:
-    """Each prompt takes its own copy of these lists to the engine."""
+    """Limit the lists of token ids and the grammar, of which each prompt carries a copy to the engine."""
     for field, count in (
         ("allowed_token_ids", len(params.allowed_token_ids or ())),
         ("bad_words", sum(map(len, params.bad_words_token_ids))),
@@ -117,8 +117,8 @@ def check_num_prompt_logprobs(params: SamplingParams, num_tokens: int) -> None:
     count = num_tokens * (1 + (params.prompt_logprobs or 0))
     if params.prompt_logprobs is not None and count > MAX_PROMPT_LOGPROBS:
         raise InvalidRequest(
-            f"{count} log-probabilities of prompt tokens are too many for one answer; "
-            f"at most {MAX_PROMPT_LOGPROBS} are given. Ask for fewer logprobs, prompts or choices",
+            f"{count} log-probabilities of prompt tokens exceed the limit of one answer; "
+            f"at most {MAX_PROMPT_LOGPROBS} are allowed. Ask for fewer logprobs, prompts or choices",
             "prompt_logprobs",
         )
 
@@ -135,7 +135,7 @@ def check_num_shown_prompt_tokens(num_tokens: int, field: str) -> None:
 
 @dataclass(slots=True)
 class _Active:
-    """Of one tenant."""
+    """The requests in progress of one tenant."""
 
     weight: float
     count: int = 0
@@ -144,9 +144,10 @@ class _Active:
 class Admission:
     """Counts the requests in progress, and admits no more while the server drains or is full.
 
-    A request that the engine would refuse is refused here, before its body is read: the engine's figures, some 100 ms
-    old, show whose share of the queue is full. The limit of this frontend applies while the engine is down and accepted
-    requests wait here. A full frontend is full for the tenants that fill it, as the engine's queue is.
+    A request that the engine would refuse is refused here, before its body is read: the engine's figures, about
+    100 ms old, show which tenants have used up their share of the queue. The frontend's limit applies while the engine
+    is down and accepted requests wait here; like the engine's queue, a full frontend is full only for the tenants that
+    fill it.
     """
 
     def __init__(self, max_active: int, stats: Callable[[], SchedulerStats | None] = lambda: None) -> None:
@@ -158,18 +159,18 @@ class Admission:
         self.draining = False
 
     def check(self, tenant: str = "", weight: float = 1.0) -> None:
-        """Raises Overloaded for a request that would not be let in now; it takes no place: its body may never come."""
+        """Raises Overloaded for a request that would be refused now. Does not count it: its body may never arrive."""
         if self.draining:
-            raise Overloaded("The server is shutting down; ask again in a moment.", DRAIN_RETRY_S, draining=True)
+            raise Overloaded("The server is shutting down; retry in a moment.", DRAIN_RETRY_S, draining=True)
         self._check_engine(tenant)
         if self.num_active >= self._max_active:
             self._check_share(tenant, weight)
 
     @contextlib.contextmanager
     def entered(self, tenant: str = "", weight: float = 1.0, *, is_accepted: bool = False) -> Iterator[None]:
-        """One request that has come whole, for as long as it is being answered. Raises Overloaded as `check` does.
+        """Context that counts a fully received request while it is being answered. Raises Overloaded like `check`.
 
-        `is_accepted`: an earlier process has accepted it, so it is not refused now.
+        `is_accepted`: an earlier process accepted the request, so it is not refused now.
         """
         if not is_accepted:
             self.check(tenant, weight)
@@ -185,7 +186,7 @@ class Admission:
                 del self._active[tenant]
 
     def check_patience(self, tenant: str, timeout_s: float) -> None:
-        """Refuse a request whose time limit ends while it still waits, before the time for tokenizing it is spent."""
+        """Refuse a request whose time limit would end while it waits, before spending time on tokenizing it."""
         stats = self._stats()
         if not timeout_s or stats is None:
             return
@@ -202,8 +203,8 @@ class Admission:
         for queue in () if stats is None else stats.tenants:
             if queue.is_full and queue.tenant == tenant:
                 raise Overloaded(
-                    f"{queue.num_queued} sequences wait already, which is all of the queue"
-                    f"{' that this API key may have' if tenant else ''}; ask again later.",
+                    f"{queue.num_queued} sequences wait already, which fills the queue"
+                    f"{' share of this API key' if tenant else ''}; retry later.",
                     queue.wait_s,
                 )
 
@@ -212,12 +213,12 @@ class Admission:
         own = self._active[tenant].count if tenant in self._active else 0
         if own and own >= self._max_active * weight / (weight + others):
             raise Overloaded(
-                f"The server answers {self.num_active} requests already; ask again in a moment.", FULL_RETRY_S
+                f"The server is answering {self.num_active} requests already; retry in a moment.", FULL_RETRY_S
             )
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
-        """A connection takes an answer that was admitted before: never refused, but a stop waits for it."""
+        """Context that counts the reader of an answer admitted earlier: never refused, but a stop waits for it."""
         self.num_reading += 1
         try:
             yield

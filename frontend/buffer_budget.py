@@ -1,8 +1,8 @@
-"""How many bytes a frontend holds for its clients at most, whatever they send, ask for, or do not read.
+"""Limits the memory that a frontend holds for its clients, whatever they send, request, or leave unread.
 
-What a request itself needs (its body decoded, its prompt, its answer) is a lease, and is refused when there is no room.
-What waits for a client (bodies that are still coming, stored answers, outputs that a slow reader has yet to
-take) is a pool; a pool above its guaranteed share ends its largest entries when room is short.
+The memory of a request (decoded body, prompt, answer) is a lease, which is refused when there is no room. Memory that
+waits for a client (incoming bodies, stored answers, outputs for slow readers) belongs to a pool. A pool above its
+guaranteed share ends its largest entries when room is short.
 """
 
 from dataclasses import dataclass, field
@@ -15,8 +15,8 @@ DEFAULT_MAX_BYTES = 256 << 20
 POOL_SHARE = 1 / 8  # of the budget, which no lease can take from a pool
 LEASES_SHARE = 1 / 2  # of the budget, for leases together
 LARGEST_SHARE = 1 / 4  # of the budget, for one lease
-TENANT_SHARE = 3 / 4  # of what leases may have, for one of several tenants
-SHED_SHARE = 1 / 32  # of the budget, that is shed at least: finding the largest takes a while
+TENANT_SHARE = 3 / 4  # of the leases' share, for one of several tenants
+SHED_SHARE = 1 / 32  # of the budget, the least to shed at a time: finding the largest entries is slow
 RETRY_AFTER_S = 1.0
 
 
@@ -29,21 +29,21 @@ class Pool(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Lease:
-    """The bytes of one request. Leave it, or `close` it, when they are free again."""
+    """The memory of one request, a context manager; leave or `close` it to free the memory."""
 
     budget: "BufferBudget"
     tenant: str = ""
     num_bytes: int = 0
 
     def resize(self, num_bytes: int, what: str = "This request") -> None:
-        """Raises Overloaded when there is no room, InvalidRequest when there never is; it then stays as it was."""
+        """Set the size, or change nothing and raise: Overloaded without room, InvalidRequest if there never is any."""
         self.budget._resize(self, num_bytes, what)
 
     def grow(self, num_bytes: int, what: str = "This request") -> None:
         self.budget._resize(self, self.num_bytes + num_bytes, what)
 
     def check(self, num_bytes: int, what: str = "This request") -> None:
-        """Raises InvalidRequest when it will never have so many bytes."""
+        """Raises InvalidRequest when `num_bytes` exceeds the limit of one lease."""
         self.budget.check_largest(num_bytes, what)
 
     def close(self) -> None:
@@ -58,25 +58,25 @@ class Lease:
 
 @dataclass(slots=True, eq=False)
 class BufferBudget:
-    """Of one frontend process, for its event loop alone. `has_tenants`: one of them never gets all."""
+    """The budget of one frontend process, used only on its event loop. `has_tenants`: no tenant may take it all."""
 
     max_bytes: int
     has_tenants: bool = False
     num_leased: int = 0
     pools: list[Pool] = field(default_factory=list)
-    outputs: Pool | None = None  # the one that grows unasked, so its guaranteed share is kept free
+    outputs: Pool | None = None  # this pool grows without asking, so its guaranteed share stays free
     _by_tenant: dict[str, int] = field(default_factory=dict)
 
     @property
     def num_bytes(self) -> int:
-        """At most `max_bytes`."""
+        """The bytes in use, at most `max_bytes`."""
         return self.num_leased + sum(pool.num_bytes for pool in self._all_pools())
 
     def lease(self, tenant: str = "") -> Lease:
         return Lease(self, tenant)
 
     def has_room(self, num_bytes: int = 0) -> bool:
-        """Whether so many bytes more fit, after pools above their guaranteed share have shrunk."""
+        """Whether `num_bytes` more fit, once pools above their guaranteed share have shrunk."""
         excess = self._excess(num_bytes)
         for pool in self._all_pools() if excess > 0 else ():
             surplus = pool.num_bytes - self._guaranteed
@@ -86,7 +86,7 @@ class BufferBudget:
         return excess <= 0
 
     def outputs_came(self) -> None:
-        """They have taken their memory already, so it is theirs or others' that must be freed."""
+        """Make room after outputs arrived: their memory is in use already, so entries of some pool must end."""
         if self.outputs is not None and self.outputs.num_bytes > self._guaranteed:
             self.has_room()
 
@@ -129,7 +129,7 @@ class BufferBudget:
         own = self._by_tenant.get(lease.tenant, 0)
         if self.num_leased + growth > limit or own + growth > own_limit or not self.has_room(growth):
             raise Overloaded(
-                f"The requests that this server answers have taken the memory that they may (--max-buffered-bytes="
-                f"{self.max_bytes}); ask again in a moment.",
+                f"The requests in progress use all the memory that they may take (--max-buffered-bytes="
+                f"{self.max_bytes}); retry in a moment.",
                 RETRY_AFTER_S,
             )

@@ -1,4 +1,4 @@
-"""Why a command ends, as its last line on stderr: plain, or as JSON where all lines are."""
+"""Prints why a command ends as its last line on stderr, in plain text, or as JSON when all lines are JSON."""
 
 import logging
 

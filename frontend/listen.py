@@ -13,9 +13,9 @@ from paged_serve.protocol.messages.config import ServerConfig
 from .open_files import max_connections_for, raise_open_files_limit
 
 BACKLOG = 2048  # connections that wait while a frontend is replaced
-PROBE_IDLE_AFTER_S, PROBE_EVERY_S = 30, 10  # how a peer is noticed that vanished while it waited
-MAX_UNSENT_BYTES = 128 << 10  # in the kernel, of a connection whose peer takes nothing; it would buffer megabytes
-TAKE_WITHIN_MS = 120_000  # a peer that takes nothing of what waits for it, nor answers probes, is given up
+PROBE_IDLE_AFTER_S, PROBE_EVERY_S = 30, 10  # TCP keepalive, to notice a peer that vanished while waiting
+MAX_UNSENT_BYTES = 128 << 10  # in the kernel's buffer, for a peer that does not read; the kernel would hold megabytes
+TAKE_WITHIN_MS = 120_000  # a peer that neither reads nor answers probes for so long is dropped
 
 
 def open_http_socket(server: ServerConfig) -> socket.socket:
@@ -28,8 +28,8 @@ def open_http_socket(server: ServerConfig) -> socket.socket:
         )
     if len(server.api_key_weights) > len(server.api_keys):
         raise ConfigError(
-            f"there are {len(server.api_key_weights)} API key weights for {len(server.api_keys)} keys; the first "
-            "weight is the first key's: give as many --api-key, or leave weights out"
+            f"there are {len(server.api_key_weights)} API key weights for {len(server.api_keys)} keys; weights "
+            "follow the order of the keys: add --api-key, or leave weights out"
         )
     if server.allow_credentials and "*" in server.allowed_origins:
         raise ConfigError(
@@ -57,7 +57,7 @@ def is_loopback(host: str) -> bool:
 
 
 def http_url(server: ServerConfig, http_socket: socket.socket) -> str:
-    """Where a person on this machine reaches the server; for a unix socket the path."""
+    """The URL of the server for users on this machine; "unix:" and the path for a unix socket."""
     if server.uds:
         return f"unix:{server.uds}"
     host, port = http_socket.getsockname()[:2]
@@ -93,7 +93,7 @@ def _open_tcp(host: str, port: int) -> socket.socket:
 
 
 def _watch_peers(listener: socket.socket) -> None:
-    """Have the kernel end connections whose peer is gone without a word or never reads; accepted sockets inherit it."""
+    """Have the kernel close connections whose peer vanished or never reads; accepted sockets inherit the options."""
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, PROBE_IDLE_AFTER_S)
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, PROBE_EVERY_S)
@@ -108,14 +108,14 @@ def _why_not(error: OSError, host: str, port: int) -> str:
         case errno.EACCES:
             return f"port {port} needs more rights than this user has; choose one above 1023 with --port"
         case errno.EADDRNOTAVAIL:
-            return f"host {host} is no address of this machine; choose another with --host"
+            return f"host {host} is not an address of this machine; choose another with --host"
         case _:
             return f"cannot listen on {host}:{port}: {error.strerror}"
 
 
 def open_unix(path: str) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    previous_mask = os.umask(0o177)  # this user alone may connect
+    previous_mask = os.umask(0o177)  # only this user may connect
     try:
         _remove_if_abandoned(path)
         listener.bind(path)
@@ -129,9 +129,9 @@ def open_unix(path: str) -> socket.socket:
 
 
 def _remove_if_abandoned(path: str) -> None:
-    """A killed server leaves its socket file behind; a living one answers."""
+    """Remove the socket file of a killed server. A running server answers on its file, which raises OSError."""
     if not (os.path.lexists(path) and stat.S_ISSOCK(os.lstat(path).st_mode)):
-        return  # nothing there, or no socket: bind reports it, and no file is removed
+        return  # nothing there, or not a socket: bind reports it, and no file is removed
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         try:
             probe.connect(path)

@@ -1,4 +1,4 @@
-"""The one loading bar: of the command line, of LLM, of the benchmarks."""
+"""The loading bar of the command line, LLM and the benchmarks."""
 
 import logging
 import sys
@@ -10,18 +10,18 @@ from paged_serve.protocol.process.log import in_json
 log = logging.getLogger(__name__)
 
 BAR_CELLS = 30
-PLAIN_LINE_S = 3.0  # until a line of progress, and between two, where stderr is no terminal
+PLAIN_LINE_S = 3.0  # before the first line of progress and between two, when stderr is not a terminal
 
 
 class LoadingBar:
-    """One bar over all processes on a terminal; elsewhere now and then a line."""
+    """One bar for all processes on a terminal; elsewhere an occasional line."""
 
     def __init__(self, stream: TextIO = sys.stderr):
         self._stream = stream
         self._on_terminal = stream.isatty()
         self._next_line = time.monotonic() + PLAIN_LINE_S
         self._drawn = False
-        self._last_text = ""  # what the last line was about; "" once it was done
+        self._last_text = ""  # the subject of the last line; "" once it is done
 
     def __call__(self, text: str, done: int, total: int) -> None:
         share = min(1.0, done / total) if total else 0.0
@@ -33,14 +33,14 @@ class LoadingBar:
         if self._on_terminal:
             filled = round(share * BAR_CELLS)
             bar = "█" * filled + "░" * (BAR_CELLS - filled)
-            self._stream.write(f"\033[K{bar} {share:4.0%} {text}\r")  # what the children log overwrites it
+            self._stream.write(f"\033[K{bar} {share:4.0%} {text}\r")  # log lines of the children overwrite it
             self._drawn = True
         elif self._is_due(text, share):
             self._stream.write(f"{text} {share:.0%}\n")
         self._stream.flush()
 
     def _is_due(self, text: str, share: float) -> bool:
-        """Whether a line is: after a while, and once there was one, also for each end and each beginning."""
+        """Whether a line is due: after a while, and from then on also at each end and each beginning."""
         now = time.monotonic()
         is_next = bool(self._last_text) and (text != self._last_text or share == 1.0)
         if now < self._next_line and not is_next:

@@ -10,12 +10,11 @@ if TYPE_CHECKING:
     from paged_serve.frontend.offline.async_llm import AsyncLLM
     from paged_serve.frontend.offline.beam_search import BeamSearchParams
     from paged_serve.frontend.offline.llm import LLM, CompletionOutput, RequestOutput
-    from paged_serve.protocol.messages.dry import Dry
     from paged_serve.protocol.messages.pooling_params import Pooled, PoolingParams
+    from paged_serve.protocol.messages.samplers import Dry, Xtc
     from paged_serve.protocol.messages.sampling_params import RequestOutputKind, SamplingParams
     from paged_serve.protocol.messages.structured_outputs import StructuredOutputsParams
     from paged_serve.protocol.messages.thinking import ThinkingBudget
-    from paged_serve.protocol.messages.xtc import Xtc
 
     from .protocol.errors import (
         ConfigError,
@@ -37,7 +36,7 @@ _HOMES = {
     "Client": "frontend.client.sync_client",
     "CompletionOutput": "frontend.offline.llm",
     "ConfigError": "protocol.errors",
-    "Dry": "protocol.messages.dry",
+    "Dry": "protocol.messages.samplers",
     "EngineArgs": "frontend.config.engine_args",
     "EngineDead": "protocol.errors",
     "FlexibleArgumentParser": "frontend.config.engine_args",
@@ -55,7 +54,7 @@ _HOMES = {
     "SamplingParams": "protocol.messages.sampling_params",
     "StructuredOutputsParams": "protocol.messages.structured_outputs",
     "ThinkingBudget": "protocol.messages.thinking",
-    "Xtc": "protocol.messages.xtc",
+    "Xtc": "protocol.messages.samplers",
 }
 __all__ = [
     "LLM",

@@ -1,7 +1,7 @@
-"""Names for the contents of full KV blocks: a chain of SHA-256, so that equal names mean equal prefixes.
+"""Block hashes: a SHA-256 chain over full KV blocks, so that equal hashes mean equal prefixes.
 
-Canonical encoding: the root is sha256 over the block size and the salt; each block's name is sha256 over its parent's
-name (32 bytes) and its token ids (little-endian int32). Any language can compute it.
+The root is sha256 over the block size and the salt; each block's hash is sha256 over its parent's hash (32 bytes) and
+its token ids (little-endian int32). Any language can compute it.
 """
 
 import hashlib
@@ -11,15 +11,15 @@ TOKEN_BYTES: Final = 4
 
 
 def chain_root(block_size: int, cache_salt: str) -> bytes:
-    """Parent of a prompt's first block. Requests share prefixes only when they share this."""
+    """The parent hash of a prompt's first block. Requests share prefixes only when this hash is equal."""
     return hashlib.sha256(f"paged-serve/1 block_size={block_size} salt=".encode() + cache_salt.encode()).digest()
 
 
 def chain_blocks(parent: bytes, token_bytes: bytes, block_size: int) -> list[bytes]:
-    """Names of the full blocks in `token_bytes` (int32), continuing after `parent`; an unfilled tail has no name.
+    """Hashes of the full blocks in `token_bytes` (int32), continuing after `parent`; an unfilled tail has no hash.
 
-    >>> names = chain_blocks(chain_root(2, ""), bytes(4 * 5), block_size=2)
-    >>> len(names), names[1] == chain_blocks(names[0], bytes(4 * 2), block_size=2)[0]
+    >>> hashes = chain_blocks(chain_root(2, ""), bytes(4 * 5), block_size=2)
+    >>> len(hashes), hashes[1] == chain_blocks(hashes[0], bytes(4 * 2), block_size=2)[0]
     (2, True)
     """
     sha256 = hashlib.sha256

@@ -19,7 +19,7 @@ class InvalidRequest(PagedServeError, ValueError):
 
 
 class Overloaded(PagedServeError):
-    """The queue is full or the server drains (HTTP 429 or 503); the same request may succeed later."""
+    """The queue is full or the server is draining (HTTP 429 or 503); the same request may succeed later."""
 
     def __init__(self, message: str, retry_after_s: float = 1.0, draining: bool = False):
         super().__init__(message)
@@ -42,7 +42,7 @@ class EngineDead(PagedServeError):
 
 
 class RequestFailed(PagedServeError):
-    """The engine gave this one request up (HTTP 500): it kills workers, or no token could be chosen. It would again."""
+    """The engine ended this one request (HTTP 500): it crashes workers, or no token can be sampled. A retry fails."""
 
 
 class ProtocolError(PagedServeError):

@@ -1,7 +1,7 @@
-"""What a forked child lets go of: sockets, pipes, locks and finalizers that it has as copies of its parent's.
+"""Makes a forked child release its copies of the parent's sockets, pipes, locks and finalizers.
 
-After `os.fork()` a child that ends in the ordinary way runs its copies of all finalizers, and would end what its parent
-still uses. A process that is started anew (`subprocess`, multiprocessing's spawn) has no copies.
+A child of `os.fork()` that ends normally runs its copies of all finalizers, and would close what its parent still
+uses. A process that is started afresh (`subprocess`, multiprocessing's spawn) has no copies.
 """
 
 import os
@@ -15,8 +15,10 @@ _owners: "weakref.WeakKeyDictionary[Any, Callable[[Any], object]]" = weakref.Wea
 
 
 def in_forked_child(owner: Owner, let_go: Callable[[Owner], object]) -> None:
-    """Have `let_go(owner)` called in every process that is forked while `owner` lives. It must take no lock: a thread
-    that held one is not there to release it."""
+    """Call `let_go(owner)` in every process that is forked while `owner` is alive.
+
+    `let_go` must take no lock: the thread that held it does not exist in the child.
+    """
     _owners[owner] = let_go
 
 

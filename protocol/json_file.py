@@ -1,4 +1,4 @@
-"""Files of a model folder in JSON: read as what they should hold, or refused by name."""
+"""Reads the JSON files of a model folder as a given type; an error names the file."""
 
 from pathlib import Path
 from typing import TypeVar
@@ -11,7 +11,8 @@ T = TypeVar("T")
 
 
 def read_json_file(path: Path, expected: type[T]) -> T:
-    """Raises ConfigError naming the file when it cannot be read, is no JSON, too deeply nested, or not as expected."""
+    """Decode `path` as `expected`. Raises ConfigError, naming the file, when it is unreadable, not JSON, nested too
+    deeply, or of another shape."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=expected)
     except OSError as error:

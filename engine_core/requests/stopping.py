@@ -1,6 +1,7 @@
 """When a sequence ends. Stop strings are the frontend's; here are EOS, stop tokens and length."""
 
-from paged_serve.protocol.messages.sampling_params import FinishReason, RepetitionDetection
+from paged_serve.protocol.messages.samplers import RepetitionDetection
+from paged_serve.protocol.messages.sampling_params import FinishReason
 
 from .request import Sequence
 

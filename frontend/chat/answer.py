@@ -1,10 +1,10 @@
-"""One streamed answer: what of it is shown as it comes, and the message that it is in the end."""
+"""One streamed answer: the pieces to show as they arrive, and the message that they make in the end."""
 
 import time
 from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
-Kind = Literal["reasoning", "content", "name", "arguments"]  # the last two: of a call
+Kind = Literal["reasoning", "content", "name", "arguments"]  # name and arguments belong to a tool call
 
 
 class Piece(NamedTuple):
@@ -13,7 +13,7 @@ class Piece(NamedTuple):
 
 
 class Answer:
-    """Fed with the events of a stream."""
+    """Collects the events of a stream."""
 
     def __init__(self) -> None:
         self.finish_reason: str | None = None
@@ -51,7 +51,7 @@ class Answer:
                 yield Piece("arguments", arguments)
 
     def message(self, *, is_whole: bool) -> dict[str, Any] | None:
-        """None for an answer of nothing. Calls of an answer that was stopped are none."""
+        """The message; None for an empty answer. The calls of an answer that was stopped are left out."""
         calls = [self._calls[index] for index in sorted(self._calls)] if is_whole else []
         if not (self._content or self._reasoning or calls):
             return None

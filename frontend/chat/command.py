@@ -1,4 +1,4 @@
-"""The command, and the loop that reads what is typed."""
+"""The command `paged-serve chat`, and the loop that reads typed input."""
 
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,11 @@ from .session import Session, read_tools
 
 
 @click.command("chat", cls=GroupedCommand)
-@click.option("--system", metavar="TEXT", help="Instructions that come before the conversation.")
+@click.option("--system", metavar="TEXT", help="Instructions before the conversation.")
 @click.option("--tools", metavar="FILE", type=click.Path(path_type=Path), help="A JSON list of functions it may call.")
-@click.option("--load", metavar="FILE", type=click.Path(path_type=Path), help="Continue a conversation of /save.")
-@click.option("--stats", is_flag=True, help="Show tokens a second.")
-@click.option("--history/--no-history", default=True, help="Keep what is typed for later chats' arrow keys.")
+@click.option("--load", metavar="FILE", type=click.Path(path_type=Path), help="Continue a conversation saved by /save.")
+@click.option("--stats", is_flag=True, help="Show tokens per second.")
+@click.option("--history/--no-history", default=True, help="Keep typed lines as history for later chats.")
 @terminal_options
 def command(
     *, system: str | None, tools: Path | None, load: Path | None, stats: bool, history: bool, **flags: Any
@@ -39,7 +39,7 @@ def command(
 
 
 def converse(chat: Chat) -> None:
-    """Until the input ends, or /exit."""
+    """Run the chat until the input ends or /exit is typed."""
     while not chat.has_ended:
         try:
             text = chat.reader.read()

@@ -1,4 +1,4 @@
-"""What begins with a slash: commands to the chat itself."""
+"""The commands of the chat itself, which begin with a slash."""
 
 import difflib
 import json
@@ -15,7 +15,7 @@ from .session import OWN_FIELDS, read_tools
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """`run` is given what stands behind the name, and returns what is shown."""
+    """`run` takes the text after the command's name, and returns the text to show."""
 
     argument: str
     text: str
@@ -23,13 +23,13 @@ class Command:
 
 
 def run(chat: Chat, line: str) -> str:
-    """Raises InvalidRequest for what is none, or cannot be done now."""
+    """Run a command line. Raises InvalidRequest when the command is unknown or impossible now."""
     name, _, argument = line.partition(" ")
     name = ALIASES.get(name, name)
     if name not in COMMANDS:
         near = difflib.get_close_matches(name, COMMANDS, 1)
         hint = f"did you mean {near[0]}? " if near else ""
-        raise InvalidRequest(f"there is no {name}; {hint}/help lists what there is, and // begins a text with /")
+        raise InvalidRequest(f"there is no {name}; {hint}/help lists all commands, and // begins a text with /")
     return COMMANDS[name].run(chat, argument.strip())
 
 
@@ -71,7 +71,7 @@ def _set(chat: Chat, argument: str) -> str:
 
 
 def _value(text: str) -> Any:
-    """JSON, or else the text itself."""
+    """The value of a JSON text; text that is not JSON stands for itself."""
     try:
         return json.loads(text)
     except ValueError:
@@ -143,15 +143,15 @@ COMMANDS = {
     "/undo": Command("", "take the last question and its answer back", _undo),
     "/show": Command("", "the conversation so far", _show),
     "/system": Command("[TEXT|off]", "the instructions before the conversation", _system),
-    "/set": Command("[NAME [VALUE]]", "a field of the request, as temperature 0.7; without a value its default", _set),
-    "/model": Command("[NAME]", "the server's models, or another of them", _model),
+    "/set": Command("[NAME [VALUE]]", "set a field of the request, as temperature 0.7; without a value reset it", _set),
+    "/model": Command("[NAME]", "list the server's models, or switch to one", _model),
     "/tools": Command(
-        "[FILE|off]", "functions that the model may call, from a JSON list; you type their results", _tools
+        "[FILE|off]", "functions that the model may call, from a JSON list; you type the results", _tools
     ),
-    "/reasoning": Command("[on|off]", "show what the model thinks before it answers", _switch("shows_reasoning")),
-    "/stats": Command("[on|off]", "show tokens a second", _switch("shows_figures")),
+    "/reasoning": Command("[on|off]", "show the model's reasoning before its answer", _switch("shows_reasoning")),
+    "/stats": Command("[on|off]", "show tokens per second", _switch("shows_figures")),
     "/save": Command("FILE", "write the conversation as JSON", _save),
-    "/load": Command("FILE", "continue one that was saved", _load),
+    "/load": Command("FILE", "continue a saved conversation", _load),
     "/exit": Command("", "end the chat", _exit),
 }
 ALIASES = {"/quit": "/exit", "/bye": "/exit", "/?": "/help", "/regenerate": "/retry", "/history": "/show"}

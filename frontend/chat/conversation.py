@@ -1,4 +1,4 @@
-"""The chat itself: questions to the server, answers to the terminal, results of tools from the keyboard."""
+"""The chat: questions go to the server, answers to the terminal, and tool results come from the keyboard."""
 
 import json
 import secrets
@@ -15,7 +15,7 @@ from .reader import Reader
 from .session import Message, Session
 
 PATH = "/v1/chat/completions"
-CUT_OFF = {"length": "cut off: the longest answer is reached; see /set max_tokens", "repetition": "it repeated itself"}
+CUT_OFF = {"length": "cut off at the longest answer; see /set max_tokens", "repetition": "it repeated itself"}
 
 
 @dataclass(slots=True)
@@ -28,9 +28,9 @@ class Chat:
     has_ended: bool = False
 
     def ask(self, question: str, *, is_new: bool = True) -> None:
-        """Put a question and print the answers to it, of which those that call tools are followed by another.
+        """Ask a question and print its answer; after an answer that calls tools, ask again with their results.
 
-        What is refused, or stopped before it says anything, leaves no trace in the conversation.
+        A question that is refused, or stopped before any output, leaves no trace in the conversation.
         """
         messages = self.session.messages
         start = len(messages)
@@ -75,7 +75,7 @@ class Chat:
             click.secho(f"[{answer.figures()}]", dim=True, err=True)
 
     def _result(self, function: dict[str, Any]) -> str | None:
-        """Of a tool that was called, as it is typed; None: ctrl-C or ctrl-D."""
+        """The typed result of a tool call; None after ctrl-C or ctrl-D."""
         try:
             return self.reader.read(f"result of {function['name']}> ")
         except KeyboardInterrupt:
@@ -83,7 +83,7 @@ class Chat:
             return None
 
     def shown(self, message: Message) -> str:
-        """One of the conversation, for /show."""
+        """One message of the conversation, as text for /show."""
         calls = "".join(
             f"\n  {call['function']['name']} {call['function']['arguments']}"
             for call in message.get("tool_calls", ())

@@ -1,4 +1,4 @@
-"""What is typed: lines with editing, history and completion on a terminal, several as one between triple quotes."""
+"""Reads typed input: lines with editing, history and completion on a terminal, several as one between triple quotes."""
 
 import contextlib
 import sys
@@ -12,12 +12,12 @@ MAX_KEPT = 1000  # lines of history
 
 
 def history_file() -> Path:
-    """Of this user."""
+    """This user's history file."""
     return state_folder() / "chat_history"
 
 
 class Reader:
-    """`read_line` is `input`, or raises EOFError as it does."""
+    """Reads lines by `read_line`, which works like `input`: it raises EOFError at the end."""
 
     def __init__(self, read_line: Callable[[str], str] = input):
         self._read_line = read_line
@@ -42,10 +42,10 @@ class Reader:
 
 @contextlib.contextmanager
 def line_editing(names: Sequence[str], *, keeps_history: bool) -> Iterator[None]:
-    """Within it `input` edits lines, finds those of earlier chats, and completes `names`; only on a terminal."""
+    """Context in which `input` edits lines, recalls earlier chats, and completes `names`; only on a terminal."""
     try:
         import readline
-    except ImportError:  # a Python without it
+    except ImportError:  # a Python built without readline
         yield
         return
     if not sys.stdin.isatty():
@@ -59,7 +59,7 @@ def line_editing(names: Sequence[str], *, keeps_history: bool) -> Iterator[None]
     readline.set_completer_delims(" \t\n")
     readline.set_completer(complete)
     readline.parse_and_bind("tab: complete")
-    readline.parse_and_bind("set enable-bracketed-paste on")  # what is pasted is one text, with its line breaks
+    readline.parse_and_bind("set enable-bracketed-paste on")  # pasted text is one input, line breaks included
     path = history_file()
     if keeps_history:
         with contextlib.suppress(OSError):
@@ -75,7 +75,7 @@ def _keep_history(path: Path) -> None:
     import readline
 
     readline.set_history_length(MAX_KEPT)
-    with contextlib.suppress(OSError):  # a home that cannot be written to keeps none
+    with contextlib.suppress(OSError):  # an unwritable home keeps no history
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         path.touch(mode=0o600)
         readline.write_history_file(path)

@@ -1,4 +1,4 @@
-"""One conversation, and what its requests ask for: the body of a chat completion that grows."""
+"""One conversation and the fields of its requests: the body of a chat completion, which grows with each turn."""
 
 import json
 from dataclasses import dataclass, field
@@ -8,12 +8,12 @@ from typing import Any
 from paged_serve.protocol.errors import InvalidRequest
 
 Message = dict[str, Any]
-OWN_FIELDS = ("messages", "model", "tools", "stream", "stream_options", "n")  # which no setting replaces
+OWN_FIELDS = ("messages", "model", "tools", "stream", "stream_options", "n")  # not settable by /set
 
 
 @dataclass(slots=True)
 class Session:
-    """`fields` are those of the body beside OWN_FIELDS; `messages` are without the system's."""
+    """`fields`: the fields of the body other than OWN_FIELDS; `messages`: without the system message."""
 
     model: str
     system: str = ""
@@ -27,7 +27,7 @@ class Session:
         return {"model": self.model, **self.fields, **tools, "messages": [*beginning, *self.messages]}
 
     def undo(self) -> str | None:
-        """Take the last question and what answered it away. The question; None if there is none."""
+        """Remove the last question and its answers. Returns the question; None if there is none."""
         for place in range(len(self.messages) - 1, -1, -1):
             if self.messages[place]["role"] == "user":
                 question = self.messages[place]["content"]
@@ -36,18 +36,18 @@ class Session:
         return None
 
     def save(self, path: Path) -> None:
-        """As a body that curl can send. Raises InvalidRequest."""
+        """Write the conversation as a request body for curl. Raises InvalidRequest when the file is unwritable."""
         try:
             path.write_text(json.dumps(self.body(), ensure_ascii=False, indent=1) + "\n")
         except OSError as error:
             raise InvalidRequest(f"{path} cannot be written: {error.strerror}") from None
 
     def load(self, path: Path) -> None:
-        """What `save` has written; the model stays. Raises InvalidRequest, and nothing has changed then."""
+        """Load a file written by `save`; the model stays. Raises InvalidRequest and then changes nothing."""
         body = read_json(path)
         messages = body.get("messages") if isinstance(body, dict) else None
         if not isinstance(messages, list) or not all(isinstance(m, dict) and "role" in m for m in messages):
-            raise InvalidRequest(f"{path} holds no conversation: an object with messages, as /save writes it")
+            raise InvalidRequest(f"{path} holds no conversation; give an object with messages, as /save writes it")
         has_system = bool(messages) and messages[0]["role"] == "system"
         self.system = str(messages[0].get("content") or "") if has_system else ""
         self.messages = messages[1:] if has_system else messages
@@ -56,7 +56,7 @@ class Session:
 
 
 def read_tools(path: Path) -> list[dict[str, Any]]:
-    """A list of tools, or of functions alone. Raises InvalidRequest."""
+    """Read a JSON list of tools, or of bare functions. Raises InvalidRequest when the file holds none."""
     given = read_json(path)
     if not isinstance(given, list) or not all(isinstance(tool, dict) for tool in given):
         raise InvalidRequest(f"{path} holds no list of tools")
@@ -69,4 +69,4 @@ def read_json(path: Path) -> Any:
     except OSError as error:
         raise InvalidRequest(f"{path} cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
-        raise InvalidRequest(f"{path} is no JSON: {error}") from None
+        raise InvalidRequest(f"{path} is not JSON: {error}") from None

@@ -1,4 +1,4 @@
-"""What people see while a server starts, and when it is ready."""
+"""The banner that a server prints when it is ready."""
 
 import logging
 import shlex
@@ -12,7 +12,7 @@ log = logging.getLogger(__name__)
 def banner(
     config: Config, facts: Mapping[str, str], url: str, run_dir: str, *, is_demo: bool, colour: bool = False
 ) -> str:
-    """One box: what runs and where, what makes it slow, and a line to copy."""
+    """One box: what runs and where, what makes it slow, and a curl command to copy."""
     rows = [row for row in banner_rows(config, facts, url, run_dir, is_demo=is_demo) if row[0] not in ("slow", "fix")]
     label_width = max(len(label) for label, _ in rows)
     lines = [f"{label:<{label_width}}  {value}" for label, value in rows]
@@ -35,7 +35,7 @@ def banner(
 def banner_rows(
     config: Config, facts: Mapping[str, str], url: str, run_dir: str, *, is_demo: bool
 ) -> list[tuple[str, str]]:
-    """What runs and where: (label, text)."""
+    """The rows of the banner, what runs and where: (label, text)."""
     rows = [("model", f"{config.model.served_model_names[0]}  ({config.model.model})")]
     rows += fact_rows(config, facts)
     rows += [("http", url), ("admin", facts.get("admin", "?")), ("run directory", run_dir)]
@@ -53,7 +53,7 @@ def slow_lines(facts: Mapping[str, str], *, colour: bool) -> list[str]:
 
 
 def fact_rows(config: Config, facts: Mapping[str, str]) -> list[tuple[str, str]]:
-    """A fact that the engine has reported; "?" where it has not."""
+    """Rows of facts that the engine has reported; "?" for a missing one."""
     fact = {name: facts.get(name, "?") for name in ("device", "dtype", "kv_blocks", "block_size", "kv_tokens")}
     ranks = config.parallel.tensor_parallel_size
     coded = "" if config.cache.kv_cache_dtype == "auto" else f", {config.cache.kv_cache_dtype}"
@@ -70,7 +70,7 @@ def fact_rows(config: Config, facts: Mapping[str, str]) -> list[tuple[str, str]]
 
 
 def _chats(facts: Mapping[str, str]) -> list[tuple[str, str]]:
-    """In which formats outputs of chats are read; only servers of HTTP have them."""
+    """The formats in which chat outputs are parsed; only HTTP servers have them."""
     if "chat template" not in facts:
         return []
     if facts["chat template"] == "none":
@@ -79,7 +79,7 @@ def _chats(facts: Mapping[str, str]) -> list[tuple[str, str]]:
 
 
 def _path(facts: Mapping[str, str]) -> str:
-    """What multiplies on a CPU, in which order of sums, on how many threads a rank."""
+    """The CPU kernels, their order of summation, and the threads per rank."""
     if facts.get("device") != "cpu" or "kernels" not in facts:
         return ""
     name = facts["kernels"] if facts["kernels"] == "torch" else f"{facts['kernels']} kernels"
@@ -88,7 +88,7 @@ def _path(facts: Mapping[str, str]) -> str:
 
 
 def curl_line(config: Config, model: str, url: str) -> str:
-    """A request to copy and paste."""
+    """A curl command to copy and paste."""
     address = ["--unix-socket", config.server.uds, "http://localhost/v1/completions"]
     if not config.server.uds:
         address = [f"{url}/v1/completions"]

@@ -1,4 +1,4 @@
-"""`paged-serve complete`: one prompt, its continuation."""
+"""`paged-serve complete`: continues one prompt."""
 
 import sys
 from typing import Any

@@ -1,4 +1,4 @@
-"""`paged-serve completion`: the script that teaches a shell our commands and options."""
+"""`paged-serve completion`: prints the script that lets a shell complete commands and options."""
 
 import click
 from click.shell_completion import get_completion_class

@@ -1,4 +1,4 @@
-"""`paged-serve config show`: what `serve` would run with, and where each value comes from."""
+"""`paged-serve config show`: the configuration that `serve` would use, and where each value comes from."""
 
 from typing import Any
 
@@ -10,11 +10,11 @@ from ..config.settings import SETTINGS
 
 @click.group("config")
 def command() -> None:
-    """Look at the configuration."""
+    """Inspect the configuration."""
 
 
 @command.command("show", cls=GroupedCommand)
-@click.option("--json", "as_json", is_flag=True, help="The values alone, as one line of JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print only the values, as one line of JSON.")
 @config_options
 def show(*, as_json: bool, **flags: Any) -> None:
     """Show each value that `serve` would use with these options, and where it comes from."""

@@ -1,4 +1,4 @@
-"""`paged-serve doctor`: what this machine computes with; the reports of lost processes, and a summary of one."""
+"""`paged-serve doctor`: describes the machine, lists the reports of lost processes, or summarizes one."""
 
 import json
 import subprocess
@@ -15,10 +15,10 @@ MACHINE_WITHIN_S = 60
 
 @click.command("doctor")
 @click.argument("bundle", type=click.Path(dir_okay=False, path_type=Path), required=False)
-@click.option("--dump-dir", metavar="FOLDER", help="Where the bundles lie; as for `serve`.")
-@click.option("--stacks", is_flag=True, help="All stacks and log lines, too.")
+@click.option("--dump-dir", metavar="FOLDER", help="Folder of the bundles, as for `serve`.")
+@click.option("--stacks", is_flag=True, help="Also show all stacks and log lines.")
 def command(bundle: Path | None, dump_dir: str | None, *, stacks: bool) -> None:
-    """Show what happened when BUNDLE was written; without BUNDLE, describe the machine and list them."""
+    """Show what happened when BUNDLE was written; without BUNDLE, describe the machine and list the bundles."""
     from ..supervision.flight_recorder.bundle import bundles_in, dump_folder, read_bundle
     from ..supervision.flight_recorder.diagnosis import diagnosis, everything
 
@@ -30,20 +30,20 @@ def command(bundle: Path | None, dump_dir: str | None, *, stacks: bool) -> None:
     folder = dump_folder(resolve({"dump_dir": dump_dir}).config.server.dump_dir)
     paths = [] if folder is None else bundles_in(folder)
     if not paths:
-        click.echo(f"no bundles in {folder}; a server leaves one when a process of it is lost, and at SIGUSR1")
+        click.echo(f"no bundles in {folder}; a server writes one when it loses a process, and on SIGUSR1")
     for path in paths:
         found = read_bundle(path)
         click.echo(f"{path}  {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(found.written_at))}  {found.reason}")
 
 
 def show_machine() -> None:
-    """What the CPU computes with, as reported by the workers' code: only it knows the kernels."""
+    """Print what the CPU computes with, as reported by a worker process: only workers know the kernels."""
     from paged_serve.protocol.process.log import in_colour
 
     command = [sys.executable, "-P", "-m", "paged_serve.workers.process.machine"]
     report = subprocess.run(command, capture_output=True, text=True, timeout=MACHINE_WITHIN_S, check=False)
     if report.returncode:
-        click.echo(f"what this machine computes with is unknown: {report.stderr.strip()}", err=True)
+        click.echo(f"cannot tell what this machine computes with: {report.stderr.strip()}", err=True)
         return
     rows = json.loads(report.stdout)
     width = max(len(label) for label, _ in rows)

@@ -1,6 +1,6 @@
-"""The little HTTP that the terminal commands need: one streamed request at a time, over TCP or a unix socket.
+"""A small HTTP client for the terminal commands: one streamed request at a time, over TCP or a unix socket.
 
-A stream whose connection breaks goes on over another one, behind the last event that has come.
+A stream whose connection breaks resumes over a new one, after the last event received.
 """
 
 import http.client
@@ -16,26 +16,26 @@ from urllib.parse import urlsplit
 
 from paged_serve.protocol.errors import ConfigError, EngineDead, InvalidRequest, PagedServeError
 
-MAX_TRIES = 10  # one after the other without an event
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0  # before a try; each is twice the one before
+MAX_TRIES = 10  # in a row without an event
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0  # before a try; each pause doubles the last
 GOODBYE_WITHIN_S = 2.0
 
 
 class _Unreachable(EngineDead):
-    """There is no connection."""
+    """The connection could not be made."""
 
 
 class _BrokenOff(EngineDead):
-    """There was one."""
+    """The connection was made and broke."""
 
 
 class _TryLater(InvalidRequest):
-    """429 or 503."""
+    """The server answered 429 or 503."""
 
 
 @dataclass(slots=True)
 class _Progress:
-    """How far a stream has come. A server that gives its events no ids cannot go on behind one."""
+    """How far a stream has come. A stream can resume only if the server gives its events ids."""
 
     key: str = field(default_factory=lambda: secrets.token_hex(16))
     event_id: str = ""
@@ -50,7 +50,7 @@ class _Progress:
         self.event_id, self.begun, self.tries = event_id, True, 0
 
     def pause(self, error: PagedServeError) -> None:
-        """Before another try; raises `error` when it has no hope."""
+        """Sleep before another try; raises `error` when another try is pointless."""
         is_first = not self.begun and not self.tries
         if is_first and not isinstance(error, _BrokenOff):
             raise error
@@ -77,7 +77,7 @@ class HttpClient:
     def __init__(self, url: str, api_key: str = ""):
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https", "unix") or not (parts.netloc or parts.scheme == "unix"):
-            raise ConfigError(f"{url} is no address; give one like http://127.0.0.1:8000")
+            raise ConfigError(f"{url} is not an address; give one like http://127.0.0.1:8000")
         self._url = url
         self._parts = parts
         self._headers = {"Content-Type": "application/json"}
@@ -85,7 +85,7 @@ class HttpClient:
             self._headers["Authorization"] = f"Bearer {api_key}"
 
     def models(self) -> list[str]:
-        """The names that requests may use."""
+        """The model names that requests may use."""
         with self._response("GET", "/v1/models", None) as response:
             return [model["id"] for model in json.loads(response.read())["data"]]
 
@@ -98,7 +98,7 @@ class HttpClient:
             return False
 
     def stream(self, path: str, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """The events of a streamed answer, over as many connections as it takes; leaving the iterator aborts it."""
+        """The events of a streamed answer, over as many connections as needed; closing the iterator aborts it."""
         progress = _Progress()
         try:
             while not progress.complete:
@@ -111,9 +111,10 @@ class HttpClient:
                 self._say_goodbye(progress.event_id.partition(":")[0])
 
     def post(self, path: str, body: dict[str, Any]) -> tuple[int, str, bytes]:
-        """(status, request id, body) of an answer that is no stream, whatever its status.
+        """(status, request id, body) of an answer that is not a stream, whatever its status.
 
-        Sent again when the server is too busy or the connection breaks: the key makes that one request.
+        The request is repeated when the server is too busy or the connection breaks; its idempotency key makes the
+        repeats one request.
         """
         progress = _Progress()
         while True:
@@ -124,11 +125,11 @@ class HttpClient:
                     return answer
                 error: PagedServeError = _BrokenOff(f"{self._url} is too busy")
             except (_Unreachable, _BrokenOff) as broken:
-                error = _BrokenOff(str(broken))  # a server that is being restarted comes back
+                error = _BrokenOff(str(broken))  # a restarting server comes back
             progress.pause(error)
 
     def _events(self, path: str, body: dict[str, Any], progress: "_Progress") -> Iterator[dict[str, Any]]:
-        """What comes over one connection."""
+        """The events of one connection."""
         with self._response("POST", path, body, progress.headers()) as response:
             event_id = ""
             for line in response:
@@ -149,7 +150,7 @@ class HttpClient:
         raise _BrokenOff(f"{self._url} broke off in the middle of an answer")
 
     def _say_goodbye(self, stream_id: str) -> None:
-        """Otherwise the server would wait for us a while."""
+        """Abort the stream; otherwise the server would keep it for a while."""
         with suppress(PagedServeError), self._response("DELETE", f"/v1/streams/{stream_id}", None):
             pass
 
@@ -167,7 +168,7 @@ class HttpClient:
     def _any_response(
         self, method: str, path: str, body: dict[str, Any] | None, headers: dict[str, str] | None = None
     ) -> Iterator[http.client.HTTPResponse]:
-        """Whatever its status."""
+        """The response, whatever its status."""
         connection = self._connection(GOODBYE_WITHIN_S if method == "DELETE" else None)
         connected = False
         try:

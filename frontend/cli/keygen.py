@@ -7,7 +7,7 @@ import click
 @click.argument("name")
 @click.option("--folder", default=".", show_default=True, metavar="FOLDER", help="Where to write the two files.")
 def command(name: str, folder: str) -> None:
-    """Make NAME.key, to give away, and NAME.key_secret, to keep.
+    """Make NAME.key, which is public, and NAME.key_secret, which stays with its owner.
 
     The server takes its own secret file with --client-server-key and a folder of its clients' public files with
     --client-keys; a client takes its own secret file and the server's public one.

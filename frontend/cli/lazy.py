@@ -8,7 +8,7 @@ import click
 
 
 class LazyGroup(click.Group):
-    """`table` has for each command its module, whose `command` it is, and its line in the help."""
+    """`table`: command -> (module that defines it as `command`, line in the help)."""
 
     def __init__(self, *arguments: Any, table: Mapping[str, tuple[str, str]], **options: Any):
         super().__init__(*arguments, **options)

@@ -14,26 +14,26 @@ COMMANDS = {  # name: (module, line in the help)
     "serve": (f"{_CLI}.serve", "Serve a model over HTTP; this is what `paged-serve MODEL` does."),
     "chat": (
         "paged_serve.frontend.chat.command",
-        "Chat in the terminal, with a running server or a model of your own.",
+        "Chat in the terminal, with a running server or a local model.",
     ),
     "complete": (f"{_CLI}.complete", "Complete one prompt in the terminal."),
     "pull": ("paged_serve.frontend.hub.pull", "Download a model from the Hugging Face hub."),
     "ls": ("paged_serve.frontend.hub.ls", "List the downloaded models."),
     "rm": ("paged_serve.frontend.hub.rm", "Remove a downloaded model."),
-    "run-batch": ("paged_serve.frontend.run_batch.command", "Answer a file of requests into another file."),
+    "run-batch": ("paged_serve.frontend.run_batch.command", "Answer the requests of a file, into another file."),
     "bench": ("paged_serve.frontend.bench.command", "Measure a model, a server, or a start."),
-    "keygen": (f"{_CLI}.keygen", "Make a key pair for clients of other hosts, or for the server that they reach."),
+    "keygen": (f"{_CLI}.keygen", "Make a key pair for a client on another host, or for its server."),
     "config": (f"{_CLI}.config", "Show the configuration that `serve` would use, and where each value comes from."),
     "doctor": (
         f"{_CLI}.doctor",
-        "Show what happened when a server lost a process, from the report that it left.",
+        "Show what happened when a server lost a process, from the server's report.",
     ),
     "completion": (f"{_CLI}.completion", "Print the shell's completion script."),
 }
 
 
 class Commands(LazyGroup):
-    """Without a command, `serve` is meant."""
+    """Runs `serve` when no command is given."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if not ctx.resilient_parsing and (not args or args[0] not in {*COMMANDS, "--help", "-h", "--version"}):
@@ -87,7 +87,7 @@ def main() -> NoReturn:
     except PagedServeError as error:
         print_end(str(error))
         sys.exit(2 if isinstance(error, (ConfigError, InvalidRequest)) else 1)
-    except click.ClickException as error:  # with JSON lines: else click has written it
+    except click.ClickException as error:  # as a JSON line; otherwise click has printed it
         print_end(error.format_message())
         sys.exit(error.exit_code)
     except click.Abort:

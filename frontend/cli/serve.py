@@ -1,4 +1,4 @@
-"""`paged-serve serve`: resolve everything, listen, start, show the banner, supervise until the end."""
+"""`paged-serve serve`: resolve the configuration, listen, start, show the banner, supervise until the end."""
 
 import logging
 import os
@@ -32,7 +32,7 @@ def command(**flags: Any) -> None:
 
 
 def serve(config: Config) -> int:
-    """Run a server in the foreground until a signal ends it; the exit code. Raises ConfigError when it is refused."""
+    """Run a server in the foreground until a signal ends it. Returns the exit code. Raises ConfigError if refused."""
     from paged_serve.protocol.process.log import configure_logging, in_colour, in_json
 
     from ..listen import close_http_socket, http_url, open_http_socket
@@ -70,7 +70,7 @@ def serve(config: Config) -> int:
 
 
 def with_local_model(config: Config) -> tuple[Config, bool]:
-    """`config` with folders instead of names, and whether the model is the built-in one. Raises ConfigError."""
+    """`config` with folders in place of names, and whether the model is the built-in one. Raises ConfigError."""
     from ..config.model_folder import DEMO_MODEL_NAME, demo_model_folder, find_model_folder
 
     template = config.server.chat_template

@@ -1,4 +1,4 @@
-"""What `chat` and `complete` share: their options, and a server to talk to, found or started for the occasion."""
+"""Shared by `chat` and `complete`: their options, and a server to connect to, running or started for the command."""
 
 import os
 import tempfile
@@ -19,18 +19,23 @@ SAMPLING = ("max_tokens", "temperature", "top_p")
 
 
 def terminal_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorator: --url, the sampling options, and everything that `serve` takes for a model of one's own."""
+    """Decorator: --url, the sampling options, and the options of `serve` for a local model."""
     for decorate in (
         click.option(
             *("--url", "--base-url", "url"),
             metavar="URL",
-            help="A running server, like http://127.0.0.1:8000, with or without /v1.",
+            help="URL of a running server, like http://127.0.0.1:8000, with or without /v1.",
         ),
-        click.option("--max-tokens", type=click.IntRange(1), metavar="N", help="Longest answer."),
+        click.option("--max-tokens", type=click.IntRange(1), metavar="N", help="Longest answer in tokens."),
         click.option(
-            "--temperature", type=click.FloatRange(0), metavar="T", help="0 always takes the likeliest token."
+            "--temperature", type=click.FloatRange(0), metavar="T", help="0 always takes the most probable token."
         ),
-        click.option("--top-p", type=click.FloatRange(0, 1), metavar="P", help="Only the likeliest tokens of sum P."),
+        click.option(
+            "--top-p",
+            type=click.FloatRange(0, 1),
+            metavar="P",
+            help="Sample from the most probable tokens up to a sum of P.",
+        ),
         config_options,
     ):
         function = decorate(function)
@@ -44,7 +49,7 @@ def sampling(flags: dict[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def server(flags: dict[str, Any]) -> Iterator[tuple[HttpClient, str]]:
-    """A client and the model's name: of --url, or of a server that lives as long as this context."""
+    """A client and the model's name: for --url, or for a server that runs as long as this context."""
     resolved = resolve(flags)
     if url := flags["url"]:
         keys = resolved.config.server.api_keys
@@ -69,7 +74,7 @@ def server(flags: dict[str, Any]) -> Iterator[tuple[HttpClient, str]]:
             api_keys=(),
             num_frontends=1,
             log_level=quiet,
-            wake_supervisor=False,  # here ctrl-Z is meant
+            wake_supervisor=False,  # ctrl-Z is meant to halt it here
         )
         alone = msgspec.structs.replace(config.parallel, standby_workers=False)
         config = msgspec.structs.replace(config, server=own, parallel=alone)

@@ -1,4 +1,4 @@
-"""LLM's keywords on a program's own command line, as programs written for vLLM have them.
+"""The keyword arguments of LLM as flags of another program's command line, as programs written for vLLM use them.
 
 parser = FlexibleArgumentParser()
 EngineArgs.add_cli_args(parser)
@@ -27,7 +27,7 @@ _FIELDS = [(name, Any, dataclasses.field(default=None)) for name in (*_SETTINGS,
 
 
 class FlexibleArgumentParser(argparse.ArgumentParser):
-    """One that takes --max_model_len for --max-model-len."""
+    """An ArgumentParser that accepts --max_model_len for --max-model-len."""
 
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: Any = None
@@ -36,11 +36,11 @@ class FlexibleArgumentParser(argparse.ArgumentParser):
 
 
 class _CommandLine:
-    """What EngineArgs has beside its fields."""
+    """The methods of EngineArgs."""
 
     @staticmethod
     def add_cli_args(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-        """A flag for each field; those that are not given are None, which LLM takes for its default."""
+        """Add a flag for each field. A flag that is not given is None, for which LLM takes its default."""
         group = parser.add_argument_group("engine")
         for name, setting in _SETTINGS.items():
             flags = [flag for flag in setting.flags if flag.startswith("--")]
@@ -52,7 +52,7 @@ class _CommandLine:
                     *flags, dest=name, type=_reader(setting), metavar=setting.metavar or "VALUE", help=text
                 )
         for name, values in SO_ANYWAY.items():
-            flag, text = f"--{name.replace('_', '-')}", "of vLLM; only what changes nothing"
+            flag, text = f"--{name.replace('_', '-')}", "of vLLM; accepted only with values that change nothing"
             if any(isinstance(value, bool) for value in values):
                 group.add_argument(flag, action=argparse.BooleanOptionalAction, help=text)
             elif isinstance(values[0], str | int):
@@ -61,7 +61,7 @@ class _CommandLine:
 
     @classmethod
     def from_cli_args(cls, args: argparse.Namespace) -> Any:
-        """What `add_cli_args` has put there; other names are left alone."""
+        """EngineArgs from parsed flags; other names in `args` are ignored."""
         return cls(**{name: getattr(args, name, None) for name, *_ in _FIELDS})
 
 

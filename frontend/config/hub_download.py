@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 FILES = ["*.safetensors", "*.json", "*.jinja", "tokenizer*"]
-NOT_IN_SUBFOLDERS = ["*/*"]  # other formats and older copies lie there
+NOT_IN_SUBFOLDERS = ["*/*"]  # these hold other formats and older copies
 MODULES = ["[0-9]_*/config.json", "[0-9]_*/*.safetensors"]  # of sentence-transformers
 
 
@@ -20,7 +20,7 @@ def download(model: str) -> str:
 
 
 def explain(model: str, error: Exception) -> str:
-    """One line for people."""
+    """The reason, in one line for people."""
     match type(error).__name__:
         case "RepositoryNotFoundError":
             return f"no model {model} there, or it is private (set HF_TOKEN)"
@@ -37,7 +37,7 @@ def main() -> int:
     print(f"looking for {model} on the Hugging Face hub", file=sys.stderr, flush=True)
     try:
         print(download(model))
-    except Exception as error:  # a process's main function: whatever it is, its parent gets one line
+    except Exception as error:  # the main function of this process: its parent gets one line for any error
         print(explain(model, error))
         return 1
     return 0

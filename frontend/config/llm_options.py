@@ -1,4 +1,4 @@
-"""LLM's keyword arguments to one Config: the command line's names, which are the field's."""
+"""Turns the keyword arguments of LLM into one Config. They have the names of the command line's options."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +14,7 @@ from .settings import BY_NAME
 from .words import hint, plain
 
 _DTYPES = {"half": "float16", "float": "float32"}
-SO_ANYWAY: dict[str, tuple[Any, ...]] = {  # arguments of other engines, with the values that ask for what we do
+SO_ANYWAY: dict[str, tuple[Any, ...]] = {  # arguments of other engines, and the values for what happens anyway
     "allowed_local_media_path": ("",),
     "async_scheduling": (True, False),
     "convert": ("auto", "none", "embed"),
@@ -38,9 +38,9 @@ SO_ANYWAY: dict[str, tuple[Any, ...]] = {  # arguments of other engines, with th
     "trust_remote_code": (False,),
 }
 _INSTEAD = {
-    "cpu_offload_gb": "weights lie where they are computed with",
+    "cpu_offload_gb": "weights stay on the device that computes with them",
     "data_parallel_size": "start one engine for each group of devices",
-    "enable_chunked_prefill": "prompts share steps with other rows' tokens, so a long one must be cut",
+    "enable_chunked_prefill": "long prompts are always split into chunks",
     "enable_lora": "LoRA adapters are not served",
     "logits_processors": "name plugin=[...] here, and a request's in SamplingParams(logits_processors=[...])",
     "pipeline_parallel_size": "layers are not split among devices; use tensor_parallel_size",
@@ -51,7 +51,7 @@ _INSTEAD = {
 
 
 def config_of(model: str, options: Mapping[str, Any]) -> Config:
-    """The configuration, with folders instead of names. Raises ConfigError that names the argument at fault."""
+    """The configuration, with folders in place of names. Raises ConfigError, naming the argument at fault."""
     layers: dict[str, dict[str, Any]] = {"server": {"log_level": "warning"}}
     for name, value in options.items():
         if value is None or value in SO_ANYWAY.get(name, ()):

@@ -1,4 +1,4 @@
-"""From what people call a model to a local folder with a checkpoint that can be served."""
+"""Finds the local folder of a model, by path or by name on the Hugging Face hub, and checks that it can be served."""
 
 import importlib.resources
 import json
@@ -18,14 +18,14 @@ def demo_model_folder() -> Path:
 
 
 def is_hub_name(model: str) -> bool:
-    """Whether `model` can only be one: no folder has that name."""
+    """Whether `model` is a name on the hub: it has the form of one, and no folder has that name."""
     return _HUB_NAME.fullmatch(model) is not None and not Path(model).exists()
 
 
 def find_model_folder(model: str) -> str:
     """The absolute folder of `model`: "" (the built-in demo model), a folder, or a name on the Hugging Face hub.
 
-    Downloads a hub model that is not here yet. Raises ConfigError that names what was tried.
+    Downloads a hub model that is not in the local cache. Raises ConfigError, naming what was tried.
     """
     folder = Path(model).expanduser() if model else demo_model_folder()
     if folder.is_dir():
@@ -35,7 +35,7 @@ def find_model_folder(model: str) -> str:
     if not model:
         raise ConfigError(f"this installation lacks the demo model ({folder}); give a model folder or a hub name")
     if not _HUB_NAME.fullmatch(model):
-        raise ConfigError(f"there is no model folder {model} (looked at {folder.absolute()}), and no hub name looks so")
+        raise ConfigError(f"there is no model folder {model} (looked at {folder.absolute()}), nor is it a hub name")
     return _checked(Path(_download(model)))
 
 
@@ -46,7 +46,7 @@ def _checked(folder: Path) -> str:
     try:
         config = json.loads((folder / "config.json").read_bytes())
     except ValueError as error:
-        raise ConfigError(f"{folder / 'config.json'} is no JSON: {error}") from None
+        raise ConfigError(f"{folder / 'config.json'} is not JSON: {error}") from None
     except RecursionError:
         raise ConfigError(f"{folder / 'config.json'} is nested too deeply") from None
     if not isinstance(config, dict):
@@ -59,7 +59,7 @@ def _checked(folder: Path) -> str:
 
 
 def _download(model: str) -> str:
-    """In a process of its own: the hub's library is large, and we stay small."""
+    """Download in a separate process: the hub's library is large, and the supervisor stays small."""
     command = [sys.executable, "-m", "paged_serve.frontend.config.hub_download", model]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
     answer = done.stdout.strip().splitlines()

@@ -1,6 +1,6 @@
-"""From flags, environment and file to one Config, remembering where each value came from.
+"""Resolves flags, environment and file to one Config, and records where each value came from.
 
-Precedence: flag > environment > file > default. Every value, whatever its source, passes the same strict check.
+Precedence: flag > environment > file > default. Every value passes the same strict check, whatever its source.
 """
 
 import os
@@ -43,19 +43,19 @@ class Resolved:
 
 
 class GroupedOption(click.Option):
-    """An option of one command alone that stands under the heading `group`."""
+    """An option of a single command, listed under the heading `group`."""
 
     def __init__(self, *arguments: Any, group: str, **options: Any):
         super().__init__(*arguments, **options)
         self.group = group
 
     def get_help_extra(self, ctx: click.Context) -> Any:
-        """Nothing: the help text has the default as everywhere here, and an error message gives the range."""
+        """Nothing: the help text already has the default, and error messages give the range."""
         return {}
 
 
 class GroupedCommand(click.Command):
-    """Shows the settings under their groups' headings."""
+    """Lists the settings in the help under the headings of their groups."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:
@@ -88,7 +88,7 @@ def config_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Decorator: the argument MODEL, an option for each setting, and --config. All arrive as keyword arguments."""
     for setting in reversed(SETTINGS):
         function = _option(setting)(function)
-    config_help = "TOML, YAML or JSON file of these options, named as here without the dashes."
+    config_help = "TOML, YAML or JSON file with these options, by their names without the dashes."
     function = click.option("--config", "config_file", metavar="FILE", help=config_help)(function)
     return click.argument("model_argument", metavar="[MODEL]", required=False)(function)
 
@@ -159,7 +159,7 @@ def _from_flags(flags: Mapping[str, Any]) -> dict[str, tuple[Any, str]]:
 
 
 def _check_environment(environment: Mapping[str, str]) -> None:
-    """Raises ConfigError for a variable that is spelt like ours and is none."""
+    """Raises ConfigError for an unknown variable with our prefix."""
     known = {CONFIG_ENVIRONMENT, LOG_FORMAT_ENVIRONMENT, *(setting.environment for setting in SETTINGS)}
     for name in sorted(environment):
         ours = name.startswith(PREFIX) and not name.startswith(TEST_PREFIX) and not _OF_KUBERNETES.fullmatch(name)
@@ -173,9 +173,9 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, tuple[Any, st
     _check_environment(environment)
     found: dict[str, tuple[Any, str]] = {}
     for setting in SETTINGS:
-        for name in (setting.extra_environment, setting.environment):  # ours wins
+        for name in (setting.extra_environment, setting.environment):  # the second one wins
             value = environment.get(name, "")
-            if value and not (setting.key == "server.port" and "://" in value):  # Kubernetes' again
+            if value and not (setting.key == "server.port" and "://" in value):  # set by Kubernetes again
                 several = typing.get_origin(type_of(setting.key)) is tuple
                 parts = value.split(",") if several and not setting.is_list else value
                 found[setting.key] = (parts, f"environment {name}")
@@ -225,7 +225,7 @@ def _read_file(path: str) -> dict[str, Any]:
 
 
 def checked(key: str, value: Any, origin: str) -> Any:
-    """`value` in its field's type. Raises ConfigError that names what would be valid."""
+    """`value` in its field's type. Raises ConfigError, naming the valid values."""
     layer, field = key.split(".")
     layer_type = typing.get_type_hints(Config)[layer]
     try:
@@ -240,7 +240,7 @@ def checked(key: str, value: Any, origin: str) -> Any:
 
 
 def _words(value: Any) -> list[Any]:
-    """A list, each text in it taken apart: `a,b` and, as other servers have it, `["a", "b"]` are two words."""
+    """A list of words, split: both `a,b` and `["a", "b"]`, the syntax of other servers, are two words."""
     found: list[Any] = []
     for text in value if isinstance(value, (list, tuple)) else [value]:
         if isinstance(text, str) and text.lstrip().startswith('["'):
@@ -251,7 +251,7 @@ def _words(value: Any) -> list[Any]:
 
 
 def _read(kind: Any, key: str, value: Any) -> Any:
-    """People's spellings to msgspec's: 4G, half, on, auto."""
+    """Turn spellings for people (4G, half, on, auto) into those for msgspec."""
     if not isinstance(value, str):
         return [value] if typing.get_origin(kind) is tuple and not isinstance(value, (list, tuple)) else value
     if typing.get_origin(kind) is tuple:
@@ -271,6 +271,6 @@ def _read(kind: Any, key: str, value: Any) -> Any:
 
 
 def state_folder() -> Path:
-    """Of this user, for what a command keeps (XDG base directory specification)."""
+    """This user's folder for the state of commands (XDG base directory specification)."""
     state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(state) / "paged-serve"

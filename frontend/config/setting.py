@@ -1,21 +1,21 @@
-"""One value of the configuration that people may set."""
+"""One setting of the configuration."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """`flags[0]` names it everywhere: --max-num-seqs, PAGED_SERVE_MAX_NUM_SEQS, `max-num-seqs = 64`."""
+    """`flags[0]` gives all its names: --max-num-seqs, PAGED_SERVE_MAX_NUM_SEQS, `max-num-seqs = 64`."""
 
     group: str
     key: str  # layer.field of Config
     flags: tuple[str, ...]
     help: str
     metavar: str = ""  # "" means: the type's choices
-    extra_environment: str = ""  # a name that other servers' users have set already
-    off_flags: tuple[str, ...] = ()  # of a switch, beside --no-…
-    is_list: bool = False  # of words without commas: `a,b` and `["a", "b"]` are two of them, too
-    expected: str = ""  # what a value must be, where its type does not say it in words
+    extra_environment: str = ""  # the name that another server uses
+    off_flags: tuple[str, ...] = ()  # further flags that turn a switch off, besides --no-…
+    is_list: bool = False  # entries have no commas, so `a,b` and `["a", "b"]` are two entries
+    expected: str = ""  # for the error message, where the type alone is unclear
 
     @property
     def name(self) -> str:

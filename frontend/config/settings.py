@@ -1,8 +1,9 @@
-"""Every value of the configuration that people may set: its flags, its place in Config, its line in the help.
+"""Every setting of the configuration: its flags, its place in Config, its line in the help.
 
-One table makes the command line's options, the environment variables and the keys of a configuration file.
+The command line's options, the environment variables and the keys of a configuration file all come from this table.
 """
 
+from .server_settings import SERVER_SETTINGS
 from .setting import Setting
 from .stored_settings import STORED_SETTINGS
 from .web_settings import WEB_SETTINGS
@@ -14,14 +15,14 @@ SETTINGS = (
     ),
     Setting("Model", "model.tokenizer", ("--tokenizer",), "Folder of another tokenizer.", "FOLDER"),
     Setting("Model", "model.dtype", ("--dtype",), "Precision; auto is the checkpoint's."),
-    Setting("Model", "model.device", ("--device",), "Where the model runs; auto takes CUDA if there is any."),
+    Setting("Model", "model.device", ("--device",), "Where the model runs; auto takes CUDA if available."),
     Setting("Model", "model.platform", ("--platform",), "Plugin that computes, instead of CPU or CUDA.", "NAME"),
     Setting("Model", "model.plugins", ("--plugin",), "Plugin of an installed package to load; repeatable.", "NAME"),
     Setting(
         "Model",
         "model.quantization",
         ("--quantization", "-q"),
-        "int8, int4 and (on CUDA devices) fp8 quantize a float checkpoint on load; auto is as the checkpoint is.",
+        "int8, int4 and (on CUDA devices) fp8 quantize a float checkpoint on load; auto keeps the checkpoint's form.",
     ),
     Setting(
         "Model",
@@ -57,20 +58,24 @@ SETTINGS = (
     Setting("Model", "model.seed", ("--seed",), "Requests without a seed derive theirs from this one.", "N"),
     Setting("Model", "server.chat_template", ("--chat-template",), "Jinja file instead of the model's.", "FILE"),
     Setting(
-        "Model", "server.tool_call_parser", ("--tool-call-parser",), "Format of tool calls; none: no calls.", "FORMAT"
+        "Model",
+        "server.tool_call_parser",
+        ("--tool-call-parser",),
+        "Format of tool calls; none: they stay text.",
+        "FORMAT",
     ),
     Setting(
         "Model",
         "server.reasoning_parser",
         ("--reasoning-parser",),
-        "Format of reasoning; none: it is content.",
+        "Format of reasoning; none: it stays content.",
         "FORMAT",
     ),
     Setting(
         "Model",
         "server.allow_special_tokens",
         ("--allow-special-tokens",),
-        "Text of requests may spell special tokens like <|im_end|>; default: in prompts, not in conversations.",
+        "Whether text in requests may spell special tokens like <|im_end|>; default: in prompts, not in conversations.",
     ),
     Setting(
         "Memory",
@@ -89,7 +94,7 @@ SETTINGS = (
         "Memory",
         "cache.kv_cache_memory_bytes",
         ("--kv-cache-memory-bytes",),
-        "KV cache of each rank, like 4G or 512M; default: a share of what is free.",
+        "KV cache of each rank, like 4G or 512M; default: a share of the free memory.",
         "BYTES",
     ),
     Setting(
@@ -99,12 +104,14 @@ SETTINGS = (
         "Blocks of the KV cache, instead of as many as fit.",
         "N",
     ),
-    Setting("Memory", "cache.enable_prefix_caching", ("--enable-prefix-caching",), "Reuse what prompts share."),
+    Setting(
+        "Memory", "cache.enable_prefix_caching", ("--enable-prefix-caching",), "Reuse the KV cache of shared prefixes."
+    ),
     Setting(
         "Memory",
         "cache.share_prefixes",
         ("--share-prefixes",),
-        "Reuse them between API keys, too: faster, but its speed shows one key what another has asked.",
+        "Share prefixes between API keys too: faster, but response times reveal to one key what another has asked.",
     ),
     Setting("Scheduling", "scheduler.max_num_seqs", ("--max-num-seqs",), "Sequences that run at once.", "N"),
     Setting(
@@ -130,14 +137,14 @@ SETTINGS = (
         "Scheduling",
         "scheduler.max_unacknowledged_bytes",
         ("--max-unacknowledged-bytes",),
-        "Outputs held for clients that do not acknowledge them.",
+        "Bytes of output held for clients that do not acknowledge it.",
         "BYTES",
     ),
     Setting(
         "Devices",
         "parallel.tensor_parallel_size",
         ("--tensor-parallel-size", "--tp", "-tp"),
-        "Ranks that share the model, each a process.",
+        "Ranks that share the model, one process each.",
         "N",
     ),
     Setting(
@@ -157,7 +164,7 @@ SETTINGS = (
         "Devices",
         "model.cpu_isa",
         ("--cpu-isa",),
-        "CPU kernels; auto takes the best that the machine runs, torch none.",
+        "CPU kernels; auto takes the best that the machine supports, torch uses none.",
     ),
     Setting(
         "Devices",
@@ -169,7 +176,7 @@ SETTINGS = (
         "Devices",
         "model.cache_dir",
         ("--cache-dir",),
-        "Compiled CUDA kernels are kept there, in paged-serve/cubins; default: ~/.cache.",
+        "Folder for compiled CUDA kernels, in paged-serve/cubins; default: ~/.cache.",
         "FOLDER",
         "XDG_CACHE_HOME",
     ),
@@ -177,7 +184,7 @@ SETTINGS = (
         "Devices",
         "model.packed_weights_dir",
         ("--packed-weights-dir",),
-        "Keep weights there as the CPU kernels read them, so that the next start only reads them.",
+        "Folder for weights packed for the CPU kernels, so that later starts load faster.",
         "FOLDER",
     ),
     Setting(
@@ -187,139 +194,9 @@ SETTINGS = (
         "Devices",
         "parallel.standby_workers",
         ("--standby-workers",),
-        "Keep a started worker for each rank, without a model, that replaces one that dies.",
+        "Keep a started worker per rank, without a model, to replace one that dies.",
     ),
-    Setting("Server", "server.host", ("--host",), "Address to listen on; a public one needs an API key.", "HOST"),
-    Setting("Server", "server.port", ("--port",), "Port to listen on; 0 takes a free one.", "PORT"),
-    Setting("Server", "server.uds", ("--uds",), "Listen on a unix socket instead.", "PATH"),
-    Setting(
-        "Server",
-        "server.api_keys",
-        ("--api-key",),
-        "Key that requests must carry; repeatable. Better set in the environment: `ps` shows arguments.",
-        "KEY",
-        "VLLM_API_KEY",
-    ),
-    Setting(
-        "Server",
-        "server.api_key_weights",
-        ("--api-key-weight",),
-        "Share of a key's requests beside others'; repeatable, in the order of the keys. Without: 1.",
-        "N",
-    ),
-    Setting("Server", "server.num_frontends", ("--api-server-count",), "HTTP processes.", "N"),
-    Setting(
-        "Server",
-        "server.client_address",
-        ("--client-address",),
-        "Also take client libraries of other hosts, at tcp://ADDRESS:PORT.",
-        "ADDRESS",
-    ),
-    Setting(
-        "Server",
-        "server.client_server_key",
-        ("--client-server-key",),
-        "The server's secret key for them, from `paged-serve keygen`.",
-        "FILE",
-    ),
-    Setting(
-        "Server",
-        "server.client_keys",
-        ("--client-keys",),
-        "Folder with the public keys (*.key) of the clients that may connect.",
-        "FOLDER",
-    ),
-    Setting(
-        "Server",
-        "server.max_connections",
-        ("--max-connections",),
-        "Connections of each HTTP process; default: what the limit on open files allows, up to 65,536.",
-        "N",
-    ),
-    Setting(
-        "Server",
-        "server.max_buffered_bytes",
-        ("--max-buffered-bytes",),
-        "What each HTTP process holds for its clients, like 256M; what needs more is refused with 429.",
-        "BYTES",
-    ),
-    Setting("Server", "server.max_logprobs", ("--max-logprobs",), "Most logprobs a request may ask for.", "N"),
-    Setting(
-        "Server",
-        "server.sse_keep_alive_interval_s",
-        ("--sse-keep-alive-interval",),
-        "A comment in streams that were silent for so long; 0 is none.",
-        "SECONDS",
-    ),
-    Setting(
-        "Server",
-        "server.resume_grace_s",
-        ("--resume-grace",),
-        "An answer with an Idempotency-Key goes on for so long after its connection broke, and is kept; 0 is not.",
-        "SECONDS",
-    ),
-    Setting(
-        "Server",
-        "server.resume_bytes_per_answer",
-        ("--resume-bytes-per-answer",),
-        "What is kept of one answer, like 4M.",
-        "BYTES",
-    ),
-    Setting(
-        "Server",
-        "server.resume_bytes",
-        ("--resume-bytes",),
-        "What each HTTP process keeps of all answers, like 64M.",
-        "BYTES",
-    ),
-    Setting(
-        "Server",
-        "server.admin_port",
-        ("--admin-port",),
-        "Serve /metrics and the operator's routes on this port of 127.0.0.1 too; 0 takes a free one.",
-        "PORT",
-    ),
-    Setting("Server", "server.public_metrics", ("--public-metrics",), "Serve /metrics on the public port, too."),
-    Setting(
-        "Server", "server.metrics_compat", ("--metrics-compat",), "Also export metrics under another server's names."
-    ),
-    Setting(
-        "Server",
-        "server.drain_timeout_s",
-        ("--drain-timeout", "--shutdown-timeout"),
-        "How long a stop waits for running requests.",
-        "SECONDS",
-    ),
-    Setting(
-        "Server",
-        "server.max_restarts",
-        ("--max-restarts",),
-        "Lost processes are replaced so often within --restart-window; the next loss ends the server.",
-        "N",
-    ),
-    Setting(
-        "Server",
-        "server.restart_window_s",
-        ("--restart-window",),
-        "The time in which --max-restarts are counted.",
-        "SECONDS",
-    ),
-    Setting(
-        "Server",
-        "server.dump_dir",
-        ("--dump-dir",),
-        "Reports of lost processes are left there, in paged-serve/dumps; none: nowhere; default: ~/.local/state.",
-        "FOLDER",
-        "XDG_STATE_HOME",
-    ),
-    Setting(
-        "Server", "server.wake_supervisor", ("--wake-supervisor",), "Continue a supervisor that SIGSTOP has halted."
-    ),
-    Setting("Server", "server.lenient", ("--lenient",), "Unknown request fields are warnings, not errors."),
-    Setting(
-        "Server", "server.access_log", ("--access-log",), "Log a line a request.", off_flags=("--disable-access-log",)
-    ),
-    Setting("Server", "server.log_level", ("--log-level",), "The least important line that is logged."),
+    *SERVER_SETTINGS,
     *STORED_SETTINGS,
     *WEB_SETTINGS,
 )

@@ -1,4 +1,4 @@
-"""Whether responses are stored, where, and how many."""
+"""Settings of stored responses: whether they are stored, where, and how many."""
 
 from .setting import Setting
 
@@ -9,21 +9,21 @@ STORED_SETTINGS = (
         _GROUP,
         "server.store_responses",
         ("--store-responses",),
-        "Store responses of /v1/responses in this folder, which outlives the server; default: none are stored.",
+        "Store responses of /v1/responses in this folder, across restarts; default: none are stored.",
         "FOLDER",
     ),
     Setting(
         _GROUP,
         "server.stored_responses_bytes",
         ("--stored-responses-bytes",),
-        "What they take together, like 1G; the oldest of the key with the most go first.",
+        "Total size of stored responses, like 1G; beyond it the oldest of the key that holds the most are deleted.",
         "BYTES",
     ),
     Setting(
         _GROUP,
         "server.stored_responses_days",
         ("--stored-responses-days",),
-        "How long each is stored.",
+        "How long a response is stored.",
         "DAYS",
     ),
 )

@@ -1,4 +1,4 @@
-"""What an operator may open to web pages, and to proxies in front of the server."""
+"""Settings for web pages of other origins, and for proxies in front of the server."""
 
 from .setting import Setting
 
@@ -9,10 +9,10 @@ WEB_SETTINGS = (
         _GROUP,
         "server.allowed_origins",
         ("--allowed-origins",),
-        "Origins whose web pages may use the server, like https://app.example; * is any; default: its own alone.",
+        "Origins whose web pages may use the server, like https://app.example; * is any; default: only its own.",
         "ORIGIN",
         is_list=True,
-        expected="must be *, null, or an origin like https://app.example:8443: a scheme and a host, no path behind",
+        expected="must be *, null, or an origin like https://app.example:8443: a scheme and a host, without a path",
     ),
     Setting(
         _GROUP,
@@ -42,8 +42,8 @@ WEB_SETTINGS = (
         _GROUP,
         "server.allowed_hosts",
         ("--allowed-hosts",),
-        "Names beside localhost that requests may be for (Host), like llm.example or *.example; * is any; default: "
-        "without a key none, with one any.",
+        "Host names that requests may name besides localhost, like llm.example or *.example; * is any; default: "
+        "any with an API key, none without.",
         "HOST",
         is_list=True,
         expected="must be *, or a name like llm.example or *.example, without a port",
@@ -52,8 +52,8 @@ WEB_SETTINGS = (
         _GROUP,
         "server.root_path",
         ("--root-path",),
-        "Path under which a proxy serves this server, like /llm; requests may come with it or without.",
+        "Path under which a proxy serves this server, like /llm; requests may arrive with or without it.",
         "PATH",
-        expected="must be a path like /llm: a slash before, none behind, and not one of the server's own routes",
+        expected="must be a path like /llm: a leading slash, no trailing one, and not one of the server's own routes",
     ),
 )

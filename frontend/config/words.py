@@ -4,12 +4,12 @@ import difflib
 import re
 from collections.abc import Iterable
 
-_CUTOFF = 0.7  # a letter or two, or a part, but no other word that has some of its letters
-_RULES = (  # of msgspec's messages, to what follows "name=value: "
+_CUTOFF = 0.7  # tolerates a letter or two, or a missing part; refuses another word with some of the letters
+_RULES = (  # msgspec's message -> what follows "name=value: "
     (r"Expected `int[^`]*`, got `\w+`", "is not a whole number"),
     (r"Expected `float[^`]*`, got `\w+`", "is not a number"),
     (r"Expected `bool[^`]*`, got `\w+`", "is neither true nor false"),
-    (r"Expected `str[^`]*`, got `\w+`", "is not a text"),
+    (r"Expected `str[^`]*`, got `\w+`", "is not a string"),
     (r"Expected `array[^`]*`, got `\w+`", "is not a list"),
     (r"Expected `(?:int|float)[^`]*` >= (\S+)", r"must be at least \1"),
     (r"Expected `(?:int|float)[^`]*` <= (\S+)", r"must be at most \1"),
@@ -22,18 +22,18 @@ _RULES = (  # of msgspec's messages, to what follows "name=value: "
 
 
 def closest(name: str, known: Iterable[str]) -> str:
-    """The known name that was meant, "" when none is near."""
+    """The known name nearest to `name`; "" when none is near."""
     return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=_CUTOFF)), "")
 
 
 def hint(name: str, known: Iterable[str]) -> str:
-    """What follows the message that there is no such name."""
+    """The end of an error message about an unknown name: the nearest known one, if any."""
     meant = closest(name, known)
     return f"; did you mean {meant}?" if meant else ""
 
 
 def plain(reason: str) -> str:
-    """msgspec's words in people's: no types of Python."""
+    """msgspec's message in plain words, without Python types."""
     reason = re.sub(r" - at `.*`$", "", reason, flags=re.DOTALL)
     for pattern, words in _RULES:
         if match := re.fullmatch(pattern, reason, re.DOTALL):

@@ -1,1 +1,1 @@
-"""Processes that a frontend starts for work that a stranger's input could make endless: templates, grammars."""
+"""Helper processes of a frontend, for work that untrusted input could make endless: chat templates and grammars."""

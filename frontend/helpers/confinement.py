@@ -1,4 +1,4 @@
-"""What a process gives up before it runs code of a model folder: memory, time, files, privileges, system calls."""
+"""Confines a process before it runs code from a model folder: memory, files, privileges, system calls."""
 
 import contextlib
 import ctypes
@@ -10,7 +10,7 @@ _LIBSECCOMP = "libseccomp.so.2"
 _SCMP_ACT_ALLOW = 0x7FFF0000
 _SCMP_ACT_ERRNO = 0x00050000
 _EPERM = 1
-# Of a process that has loaded all that it runs: read and write its link, memory, signals, time, its own end.
+# Enough for a process that has loaded its code: its link, memory, signals, time, and exit.
 ALLOWED_CALLS = (
     *("read", "write", "recvfrom", "recvmsg", "sendto", "sendmsg", "poll", "ppoll", "close", "lseek", "fstat"),
     *("mmap", "munmap", "mremap", "mprotect", "madvise", "brk", "futex", "sched_yield", "restart_syscall"),
@@ -21,13 +21,13 @@ ALLOWED_CALLS = (
 
 
 def limit_resources(memory_bytes: int) -> None:
-    """Memory as given; no core dump, and no byte into any file."""
+    """Limit memory to `memory_bytes`, and forbid core dumps and writing to files."""
     for kind, soft in ((resource.RLIMIT_AS, memory_bytes), (resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, 0)):
         resource.setrlimit(kind, (soft, resource.getrlimit(kind)[1]))
 
 
 def forbid_new_privileges() -> None:
-    """Nothing that this process runs gains rights by its file's bits. Raises OSError."""
+    """Set PR_SET_NO_NEW_PRIVS: no program that this process runs gains privileges (setuid). Raises OSError."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_NO_NEW_PRIVS)")
@@ -53,7 +53,7 @@ def forbid_system_calls() -> bool:
         stack.callback(library.seccomp_release, context)
         for name in ALLOWED_CALLS:
             number = library.seccomp_syscall_resolve_name(name.encode())
-            if number >= 0:  # a name that this processor's kernel has
+            if number >= 0:  # the call exists on this architecture
                 _check(library.seccomp_rule_add_array(context, _SCMP_ACT_ALLOW, number, 0, None))
         _check(library.seccomp_load(context))
     return True

@@ -1,4 +1,4 @@
-"""The link between a frontend and a helper: JSON in frames, each behind its length (uint32, little-endian)."""
+"""The link between a frontend and a helper: frames of JSON, each preceded by its length (uint32, little-endian)."""
 
 import socket
 

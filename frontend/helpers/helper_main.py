@@ -1,4 +1,4 @@
-"""The helper's side: it gives up its rights, then answers one frame after another, each within its limits."""
+"""The helper's side: it drops its privileges, then answers one frame after another within its limits."""
 
 import contextlib
 import signal
@@ -11,11 +11,11 @@ from paged_serve.protocol.process.lifeline import arm_lifeline
 from .confinement import forbid_new_privileges, limit_resources
 
 MAX_MEMORY_BYTES = 512 << 20
-MAX_CPU_S = 1.0  # of the processor, for one answer
+MAX_CPU_S = 1.0  # processor time for one answer
 
 
 def run_helper(serve: Callable[[socket.socket], None]) -> None:
-    """The whole life of a helper that was started as HelperProcess does; `serve` returns when the link is closed."""
+    """Run a helper started by HelperProcess until `serve` returns, which it does when the link is closed."""
     arm_lifeline(int(sys.argv[1]))
     limit_resources(MAX_MEMORY_BYTES)
     forbid_new_privileges()
@@ -26,7 +26,7 @@ def run_helper(serve: Callable[[socket.socket], None]) -> None:
 
 @contextlib.contextmanager
 def limited_time() -> Iterator[None]:
-    """Of the processor's; then SIGPROF, which ends the process."""
+    """Limit the processor time of a block to MAX_CPU_S: beyond it SIGPROF ends the process."""
     signal.setitimer(signal.ITIMER_PROF, MAX_CPU_S)
     yield
     signal.setitimer(signal.ITIMER_PROF, 0.0)

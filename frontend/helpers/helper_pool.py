@@ -1,4 +1,4 @@
-"""A few helpers of one kind, for any number of callers."""
+"""A pool of a few helper processes of one kind, for any number of callers."""
 
 import contextlib
 import queue
@@ -14,9 +14,9 @@ from paged_serve.protocol.forks import in_forked_child
 
 from .helper_process import Answer, HelperProcess
 
-MAX_PROCESSES = 4  # of which each but the first is started when all others are busy
-IDLE_S = 30.0  # after which all but one end
-TRIES = 3  # a process that was killed from outside costs the request nothing
+MAX_PROCESSES = 4  # all but the first are started only when the others are busy
+IDLE_S = 30.0  # idle for so long, all but one end
+TRIES = 3  # a request survives the loss of a helper that was killed from outside
 
 
 class OutOfTime(Exception):
@@ -24,15 +24,17 @@ class OutOfTime(Exception):
 
 
 class HelperPool:
-    """A helper starts when there is work and all others are busy; the kernel kills one that computes for too long, and
-    the next request finds another."""
+    """Starts a helper when there is work and all others are busy.
+
+    The kernel kills a helper that computes for too long; the next request gets a new one.
+    """
 
     def __init__(self, start: Callable[[], HelperProcess], purpose: str, idle_s: float = IDLE_S):
         """`purpose`: what the processes do, as in "the process that renders chat templates"."""
         self._start = start
         self._purpose = purpose
         self._idle_s = idle_s
-        self.places: queue.LifoQueue[HelperProcess | None] = queue.LifoQueue()  # the last one used is the next one
+        self.places: queue.LifoQueue[HelperProcess | None] = queue.LifoQueue()  # last in, first out
         for _ in range(MAX_PROCESSES):
             self.places.put(None)
         self._timer: threading.Timer | None = None  # runs while there may be helpers to end
@@ -41,25 +43,30 @@ class HelperPool:
         in_forked_child(self, lambda pool: pool.finalizer.detach())
 
     def start(self) -> None:
-        """Start the first helper, before a request waits for it. Raises what starting one raises, and PagedServeError
-        when no helper answers."""
+        """Start the first helper before a request needs it.
+
+        Raises the exceptions of `start`, and PagedServeError when no helper answers.
+        """
         process = self.places.get()
         try:
             process = process or self._start()
         except (OSError, EOFError) as error:
-            raise PagedServeError(f"no process that {self._purpose} starts: {error!r}") from None
+            raise PagedServeError(f"the process that {self._purpose} does not start: {error!r}") from None
         finally:
             self.places.put(process)
 
     def ask(self, message: msgspec.Struct, answer: type[Answer]) -> Answer:
-        """Blocks. Raises OutOfTime, and PagedServeError when no helper answers."""
+        """Send `message` to a helper and wait for its answer.
+
+        Raises OutOfTime, and PagedServeError when no helper answers.
+        """
         for _ in range(TRIES):
             if (found := self._try(message, answer)) is not None:
                 return found
         raise PagedServeError(f"the process that {self._purpose} ends again and again, or does not answer")
 
     def _try(self, message: msgspec.Struct, answer: type[Answer]) -> Answer | None:
-        """None: the helper ended by no fault of the request."""
+        """The answer; None when the helper ended through no fault of the request."""
         process = self.places.get()
         try:
             process = process or self._start()
@@ -89,7 +96,7 @@ class HelperPool:
         with self._timer_lock:
             self._timer = None
         long_ago = time.monotonic() - self._idle_s
-        taken = list[HelperProcess | None]()  # the last one used comes first
+        taken = list[HelperProcess | None]()  # the most recently used first
         with contextlib.suppress(queue.Empty):
             while True:
                 taken.append(self.places.get_nowait())
@@ -103,7 +110,7 @@ class HelperPool:
         self._end_idle_later()
 
     def close(self) -> None:
-        """End all helpers; none is asked any more."""
+        """End all helpers. `ask` must not be called afterwards."""
         self.finalizer()
         with self._timer_lock:
             if self._timer is not None:

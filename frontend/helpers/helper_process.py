@@ -16,16 +16,16 @@ from paged_serve.protocol.process.lifeline import is_stopped, lifeline_pipe
 
 from .frames import receive_frame, send_frame
 
-ANSWERS_WITHIN_S = 5.0  # by the wall; a halted process is replaced then, and one that gets no processor has longer
+ANSWERS_WITHIN_S = 5.0  # of real time; a halted process is then replaced, one starved of processor time gets longer
 STARVES_WITHIN_S = 60.0
-# With no environment, the program finds its modules where this one does.
+# The program has no environment, so it gets this process's module path as an argument.
 _PROGRAM = "import sys; sys.path[:] = sys.argv.pop().split({separator!r}); from {module} import main; main()"
 
 Answer = TypeVar("Answer")
 
 
 class HelperProcess:
-    """Runs `main` of a module, without an environment. Raises OSError when it cannot be started."""
+    """Runs `main` of a module in a process without an environment. Raises OSError when it cannot be started."""
 
     def __init__(self, module: str):
         ours, theirs = socket.socketpair()
@@ -50,7 +50,7 @@ class HelperProcess:
         self.used_at = time.monotonic()
 
     def ask(self, message: msgspec.Struct, answer: type[Answer]) -> Answer:
-        """Raises OSError (TimeoutError) or EOFError when there is no answer; close it then."""
+        """Send `message`, wait for the answer; without one raises OSError (TimeoutError) or EOFError. Then close it."""
         send_frame(self._link, message)
         self._await_answer()
         return msgspec.json.decode(receive_frame(self._link), type=answer)
@@ -64,10 +64,10 @@ class HelperProcess:
                 raise TimeoutError
 
     def close(self) -> bool:
-        """End it; True if it ended itself because an answer took all its processor time."""
+        """End the process; True if the kernel had ended it for exceeding its processor time."""
         self._link.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(0.1)  # it may be ending by itself, and how is what we want to know
+            self._process.wait(0.1)  # it may already be ending, and its exit status is what matters
         self._process.kill()
         os.close(self._lifeline)
         return self._process.wait() == -signal.SIGPROF

@@ -1,4 +1,4 @@
-"""What every route works with: the loaded model's text side, the client, and what may be done now."""
+"""Shared by all routes: the text side of the loaded model, the client, and admission."""
 
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -97,7 +97,7 @@ class Engine(Protocol):
 
 @dataclass(slots=True)
 class TextSide:
-    """What is read from the model's folder; `load` takes up to a second for a large vocabulary."""
+    """The parts of a model folder that the frontend uses; `load` takes up to a second for a large vocabulary."""
 
     config: Config
     tokenizer: Tokenizer
@@ -109,7 +109,7 @@ class TextSide:
 
     @classmethod
     def load(cls, config: Config) -> "TextSide":
-        """Raises ConfigError when the model's files do not serve."""
+        """Read the model's files. Raises ConfigError when they are unusable."""
         folder = config.model.tokenizer or config.model.model
         tokenizer = Tokenizer(folder)
         template = model_template(config.model.model, tokenizer, config.server.chat_template)
@@ -133,11 +133,11 @@ class TextSide:
 
 
 class RequestInProgress(msgspec.Struct):
-    """A request, to the operator."""
+    """A request in progress, as the operator sees it."""
 
     id: str
-    status: str  # waiting: none of its tokens has come yet; or running
-    key: str  # a name that stands for it; "" without keys
+    status: str  # "waiting" until its first token, then "running"
+    key: str  # a name that stands for the API key; "" without keys
     frontend: int
     age_s: float
     priority: int
@@ -149,14 +149,14 @@ class RequestInProgress(msgspec.Struct):
 
 
 class InProgress(Protocol):
-    """A request that was submitted."""
+    """A submitted request."""
 
     def progress(self) -> RequestInProgress: ...
 
 
 @dataclass(slots=True)
 class Service:
-    """One for each frontend process; handlers are functions of it and an exchange."""
+    """The state of one frontend process; route handlers are functions of it and an exchange."""
 
     config: Config
     engine: Engine
@@ -170,10 +170,10 @@ class Service:
     metrics: Metrics
     answers: AnswerStore
     buffers: BufferBudget
-    stored: StoredResponses | None  # None: none are
+    stored: StoredResponses | None  # None: responses are not stored
     model_names: tuple[str, ...]
     longest_token_chars: int
-    sampling_defaults: Mapping[str, Any]  # by the model, for what a request leaves out
+    sampling_defaults: Mapping[str, Any]  # the model's defaults for fields that a request leaves out
     fingerprint: str
     index: int = 0  # of this frontend
     run_dir: str = ""  # where the other frontends are found
@@ -222,7 +222,7 @@ class Service:
         return self.engine.limits.max_model_len
 
     def model_name(self, asked: str | None) -> str:
-        """The name to answer with. HttpError 404 when the request names another model."""
+        """The model name for the answer. Raises HttpError 404 when the request names another model."""
         if asked is not None and asked not in self.model_names:
             served = ", ".join(self.model_names)
             raise HttpError(404, f"The model {asked[:200]!r} does not exist; this server has {served}.", "model")
@@ -246,5 +246,5 @@ class Service:
         return self.template
 
     async def off_loop(self, size: int, function: Callable[..., Result], *args: Any) -> Result:
-        """Small work here, large work in a thread: other streams go on meanwhile."""
+        """Run small work here and large work in a thread, so that other streams continue."""
         return await off_loop(self.workers, size, function, *args)

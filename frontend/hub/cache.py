@@ -1,4 +1,4 @@
-"""What lies in the Hugging Face cache ($HF_HUB_CACHE, $HF_HOME) that can be served from there."""
+"""The models in the Hugging Face cache ($HF_HUB_CACHE, $HF_HOME) that can be served."""
 
 import json
 import time
@@ -16,7 +16,7 @@ _SPANS = ((86400 * 365, "year"), (86400 * 30, "month"), (86400, "day"), (3600, "
 
 @dataclass(frozen=True, slots=True)
 class CachedModel:
-    """`folder`: of its newest snapshot."""
+    """A downloaded model; `folder` is that of its newest snapshot."""
 
     name: str
     folder: Path
@@ -34,7 +34,7 @@ class CachedModel:
 
 
 def cached_models() -> list[CachedModel]:
-    """By name; those without weights that are read here are left out."""
+    """The cached models with weights in a supported format, sorted by name."""
     from huggingface_hub import scan_cache_dir
     from huggingface_hub.errors import CacheNotFound
 
@@ -53,16 +53,16 @@ def cached_models() -> list[CachedModel]:
 
 
 def find(models: Sequence[CachedModel], name: str) -> CachedModel:
-    """Raises ConfigError."""
+    """The model called `name`. Raises ConfigError when it is not in the cache."""
     for model in models:
         if model.name == name:
             return model
     known = hint(name, [model.name for model in models])
-    raise ConfigError(f"{name} is not in the cache{known or '; `paged-serve ls` lists what is'}")
+    raise ConfigError(f"{name} is not in the cache{known or '; `paged-serve ls` lists the cached models'}")
 
 
 def remove(model: CachedModel) -> None:
-    """With all of its revisions. Raises ConfigError where the files cannot be removed."""
+    """Remove a model with all its revisions. Raises ConfigError when the files cannot be removed."""
     from huggingface_hub import scan_cache_dir
 
     try:

@@ -1,4 +1,4 @@
-"""`paged-serve ls`: what is there."""
+"""`paged-serve ls`: lists the downloaded models."""
 
 import click
 

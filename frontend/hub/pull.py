@@ -1,4 +1,4 @@
-"""`paged-serve pull`: a model for later."""
+"""`paged-serve pull`: downloads a model."""
 
 import click
 
@@ -11,8 +11,8 @@ from .cache import cached_models, find, size_text
 @click.command("pull")
 @click.argument("model")
 def command(*, model: str) -> None:
-    """Download MODEL, a name like org/model, or what is new of it; `paged-serve MODEL` then starts from the disk."""
+    """Download MODEL, a name like org/model, or update it; `paged-serve MODEL` then starts from the disk."""
     if not is_hub_name(model):
-        raise ConfigError(f"{model} is no name on the hub; give one like Qwen/Qwen3-0.6B")
+        raise ConfigError(f"{model} is not a name on the hub; give one like Qwen/Qwen3-0.6B")
     folder = find_model_folder(model)
     click.echo(f"{size_text(find(cached_models(), model).num_bytes)} in {folder}")

@@ -1,4 +1,4 @@
-"""`paged-serve rm`: what is not needed any more."""
+"""`paged-serve rm`: removes downloaded models."""
 
 import click
 
@@ -11,7 +11,7 @@ from .cache import cached_models, find, remove, size_text
 def command(*, models: tuple[str, ...], yes: bool) -> None:
     """Remove downloaded models, all revisions of each."""
     cached = cached_models()
-    found = [find(cached, name) for name in models]  # all of them, before any is removed
+    found = [find(cached, name) for name in models]  # find all before removing any
     for model in found:
         size = size_text(model.num_bytes)
         if yes or click.confirm(f"Remove {model.name} ({size})?"):

@@ -1,4 +1,4 @@
-"""OpenAI's batch files: a request a line in, its answer a line out, found again by its custom_id."""
+"""OpenAI's batch files: one request per line in, one answer per line out, matched by custom_id."""
 
 import os
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ POOLING_URLS = (
     *("/score", "/v1/score", "/rerank", "/v1/rerank", "/v2/rerank"),
 )
 URLS = ("/v1/chat/completions", "/v1/completions", *POOLING_URLS)
-MAX_LINE_BYTES = 8 << 20  # twice what a server takes
+MAX_LINE_BYTES = 8 << 20  # twice the limit of a server
 
 
 class BatchRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,13 +25,13 @@ class BatchRequest(msgspec.Struct, frozen=True, kw_only=True):
     body: dict[str, Any]
 
     def problem(self) -> str:
-        """Why it is not sent; empty: it is."""
+        """Why the request is refused; "" when it is sent."""
         if self.method != "POST":
-            return f"method is {self.method!r:.40}; it can be 'POST'"
+            return f"method is {self.method!r:.40}; it must be 'POST'"
         if self.url not in URLS:
-            return f"url is {self.url!r:.80}; it can be {', '.join(URLS)}"
+            return f"url is {self.url!r:.80}; it must be one of {', '.join(URLS)}"
         if self.body.get("stream"):
-            return "stream is true; an answer in a file is whole, leave it out"
+            return "stream is true; a batch has no streams, leave it out"
         return ""
 
 
@@ -47,7 +47,7 @@ class BatchError(msgspec.Struct, frozen=True):
 
 
 class BatchResult(msgspec.Struct, frozen=True, kw_only=True):
-    """A line of the output: a response, or the reason that there is none."""
+    """A line of the output: a response, or the error in its place."""
 
     id: str
     custom_id: str | None
@@ -69,7 +69,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def read_requests(file: BinaryIO) -> Iterator[BatchRequest | BatchResult]:
-    """Each line's request, or the refusal of a line that is none; empty lines are passed over."""
+    """The request of each line, or the refusal of an invalid line; empty lines are skipped."""
     number = 0
     while line := file.readline(MAX_LINE_BYTES + 1):
         number += 1
@@ -83,7 +83,7 @@ def _request(line: bytes, number: int) -> BatchRequest | BatchResult:
     try:
         request = _decode_request(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        return refusal(number, None, f"line {number} is no request: {error}")
+        return refusal(number, None, f"line {number} is not a request: {error}")
     problem = request.problem()
     return refusal(number, request.custom_id, f"line {number}: {problem}") if problem else request
 
@@ -93,9 +93,9 @@ def refusal(number: int, custom_id: str | None, message: str) -> BatchResult:
 
 
 class ResultFile:
-    """The output, which a later run continues: `done` are the custom_ids that it has.
+    """The output file, which a later run continues: `done` holds the custom_ids already answered.
 
-    A line that a killed run has left torn is taken away. Raises ConfigError for a file of another kind.
+    An incomplete last line of a killed run is removed. Raises ConfigError for a file of another kind.
     """
 
     def __init__(self, path: str):
@@ -111,7 +111,7 @@ class ResultFile:
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 self._file.close()
                 raise ConfigError(
-                    f"line {number} of {path} is no result of a batch: {error}; give another -o"
+                    f"line {number} of {path} is not a result of a batch: {error}; give another -o"
                 ) from None
             if custom_id is not None:
                 self.done.add(custom_id)
@@ -119,12 +119,12 @@ class ResultFile:
         self._file.truncate(whole)
 
     def add(self, result: BatchResult) -> None:
-        """Handed to the kernel at once: it stays when this process is killed."""
+        """Write a line to the kernel at once, so that it survives a kill of this process."""
         self._file.write(_encode(result) + b"\n")
         self._file.flush()
 
     def close(self) -> None:
-        """On the disk from here on."""
+        """Sync the file to disk and close it."""
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()

@@ -1,4 +1,4 @@
-"""`paged-serve run-batch`: OpenAI's batch files, answered by a model or a running server."""
+"""`paged-serve run-batch`: answers OpenAI's batch files with a local model or a running server."""
 
 from typing import Any
 
@@ -13,17 +13,24 @@ from .runner import BatchRun
 
 
 @click.command("run-batch", cls=GroupedCommand)
-@click.option("--input-file", "-i", "input_path", metavar="FILE", required=True, help="Requests, a JSON object a line.")
+@click.option(
+    "--input-file", "-i", "input_path", metavar="FILE", required=True, help="Requests, one JSON object per line."
+)
 @click.option(
     *("--output-file", "-o", "output_path"),
     metavar="FILE",
     required=True,
-    help="Answers, in the order in which they come. Requests whose custom_id it has already are skipped.",
+    help="Answers, in order of completion. Requests whose custom_id is in this file already are skipped.",
 )
 @click.option(
-    "--concurrency", type=click.IntRange(1, 1024), default=64, show_default=True, metavar="N", help="Requests at once."
+    "--concurrency",
+    type=click.IntRange(1, 1024),
+    default=64,
+    show_default=True,
+    metavar="N",
+    help="Requests in flight.",
 )
-@click.option("--url", "--base-url", "url", metavar="URL", help="A running server, like http://127.0.0.1:8000.")
+@click.option("--url", "--base-url", "url", metavar="URL", help="URL of a running server, like http://127.0.0.1:8000.")
 @config_options
 def command(*, input_path: str, output_path: str, concurrency: int, **flags: Any) -> int:
     """Answer the requests of a file with MODEL, or with the server at --url."""

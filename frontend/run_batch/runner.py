@@ -1,4 +1,4 @@
-"""Sends a batch's requests, so many at a time, and writes each answer when it comes."""
+"""Sends the requests of a batch, a limited number at a time, and writes each answer as it arrives."""
 
 import hashlib
 import sys
@@ -19,18 +19,18 @@ SHOWN_EVERY_S = 0.5
 
 @dataclass(slots=True)
 class Counts:
-    """Lines of the input by what became of them."""
+    """The number of input lines by outcome."""
 
     succeeded: int = 0
     failed: int = 0
-    skipped: int = 0  # the output had them before
+    skipped: int = 0  # answered in the output already
 
     def __str__(self) -> str:
         return f"{self.succeeded} answered, {self.failed} failed, {self.skipped} skipped"
 
 
 class Progress:
-    """One line on a terminal, renewed twice a second."""
+    """Shows the counts in one line of the terminal, twice a second."""
 
     def __init__(self) -> None:
         self._shows = sys.stderr.isatty()
@@ -46,7 +46,7 @@ class Progress:
 
 
 class BatchRun:
-    """`concurrency`: requests on their way at once."""
+    """One run over a batch file; `concurrency` is the number of requests in flight."""
 
     def __init__(self, client: HttpClient, results: ResultFile, concurrency: int):
         self._client = client
@@ -56,7 +56,7 @@ class BatchRun:
         self._progress = Progress()
 
     def run(self, file: BinaryIO) -> Counts:
-        """Every line of the file that the output lacks. Raises PagedServeError when the server is gone for good."""
+        """Answer every line that the output lacks. Raises PagedServeError when the server is gone for good."""
         on_their_way: set[Future[BatchResult]] = set()
         threads = ThreadPoolExecutor(self._concurrency, "batch")
         try:
@@ -80,7 +80,7 @@ class BatchRun:
         return self.counts
 
     def _take(self, on_their_way: set[Future[BatchResult]]) -> set[Future[BatchResult]]:
-        """Write what has come, at least one; those that are still on their way."""
+        """Write the results that have arrived, at least one. Returns the requests still in flight."""
         done, rest = wait(on_their_way, return_when=FIRST_COMPLETED)
         failures = [error for future in done if (error := future.exception()) is not None]
         for future in done:

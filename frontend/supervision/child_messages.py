@@ -1,4 +1,4 @@
-"""What arrives on the control socket, from which child, and what follows: children greet, are ready, complain."""
+"""Handles the messages of children on the control socket: greetings, readiness, progress, complaints."""
 
 import logging
 from collections.abc import Callable
@@ -52,7 +52,7 @@ class Complaint:
 
 
 class ChildMessages:
-    """Keeps what children report in their Child; what must be acted on is returned."""
+    """Records the reports of children in their Child, and returns complaints to act on."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class ChildMessages:
         self._recorder = recorder
 
     def read(self, now: float, on_progress: OnProgress | None) -> list[Complaint]:
-        """Take in what has come since the last call."""
+        """Handle the messages since the last call."""
         complaints: list[Complaint] = []
         for peer, message in self._link.received():
             child = self._processes.of_peer(peer)
@@ -82,7 +82,7 @@ class ChildMessages:
                 elif child is None and isinstance(message, Hello):
                     self._greet(peer, message, now)
             except IllegalTransition as error:
-                log.error("unruly process=%s error=%s", peer, error)
+                log.error("protocol broken process=%s error=%s", peer, error)
                 if child is not None:
                     child.failure = f"broke the protocol: {error}"
                     complaints.append(Complaint(child))
@@ -97,7 +97,7 @@ class ChildMessages:
         else:
             reason = self._link.reason_to_refuse(hello)
         if child is None or reason:
-            log.warning("refused a stranger peer=%s reason=%s", peer, reason)
+            log.warning("refused an unknown process peer=%s reason=%s", peer, reason)
             self._link.send(peer, Refused(reason))
             return
         child.fire(ChildEvent.HELLO)

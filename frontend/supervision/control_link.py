@@ -1,4 +1,4 @@
-"""The supervisor's end of the control socket; it waits for everything else as well."""
+"""The supervisor's end of the control socket, which also waits for other descriptors."""
 
 from collections.abc import Iterable
 
@@ -34,18 +34,18 @@ class ControlLink:
         return bool(self._channel.socket.poll(int(1000 * timeout_s)))
 
     def received(self) -> list[tuple[bytes, FromChild]]:
-        """What has come, with the sender's identity; bounded, so that no child can keep the loop from its work."""
+        """The messages received, with their senders' identities; bounded, so that no child can hold up the loop."""
         messages: list[tuple[bytes, FromChild]] = []
         while len(messages) < MAX_MESSAGES_PER_ITERATION and (message := self._channel.receive()) is not None:
             messages.append(message)
         return messages
 
     def reason_to_refuse(self, hello: Hello) -> str:
-        """ "" when sender and we speak the same language."""
+        """Why the sender must be refused; "" when its protocol version and message definitions match."""
         return check_hello(hello)
 
     def send(self, peer: bytes, message: ToChild) -> None:
-        """Send nothing to a peer that is gone or does not read; its process handle or its silence reveals it."""
+        """Send, or drop the message if the peer is gone or does not read: its process handle or silence shows it."""
         if peer:
             self._channel.send(peer, message)
 

@@ -1,7 +1,7 @@
-"""How the loss of a child is noticed: by its own words, by its end, by its silence. Each child is lost once.
+"""Notices the loss of a child: by its report, its end, or its silence. Each child is lost once.
 
-One loss dismisses others: a worker takes its group along, a core its workers. What is still heard or seen of a child
-that was dismissed is no second loss.
+One loss dismisses others: that of a worker its group, that of a core its workers. Later signs of a dismissed child are
+not a second loss.
 """
 
 import signal
@@ -20,13 +20,13 @@ from .shutdown import Shutdown
 if TYPE_CHECKING:
     from .control_link import ControlLink
 
-LAST_MESSAGE_S = 0.1  # a Failed may still be on its way when its process has ended
+LAST_MESSAGE_S = 0.1  # a Failed may still be in transit when its process has ended
 
 GiveUp = Callable[[str, int, float], None]  # why, exit code, now
 
 
 class Losses:
-    """Finds what is lost and has it replaced, or the service ended by `give_up`. Times are `time.monotonic` seconds."""
+    """Finds lost children; has them replaced, or ends the service by `give_up`. Times are `time.monotonic` seconds."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Losses:
             self._lost(child, now)
 
     def find_silent(self, now: float) -> None:
-        """Look for children that hang or are halted."""
+        """Find children that hang or are halted."""
         for child in by_cause(self._silence.judge(self._processes.living.values(), now)):
             self._lost(child, now)
 

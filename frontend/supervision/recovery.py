@@ -1,4 +1,4 @@
-"""What is started again when something is lost, and with which epoch."""
+"""Decides which processes are restarted after a loss, and with which epoch."""
 
 import logging
 from typing import TYPE_CHECKING, assert_never
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-RESTARTS_PER_POISON = 2  # as engine_core/scheduling/worker_poison.py and engine_core/admission/core_poison.py find it
+RESTARTS_PER_POISON = 2  # needed by engine_core/scheduling/worker_poison.py and engine_core/admission/core_poison.py
 
 
 class Recovery:
-    """Replaces whole units: a frontend alone, the worker group as one, the core always together with its workers."""
+    """Replaces whole units: a single frontend, the worker group, or the core together with its workers."""
 
     def __init__(self, processes: ProcessTable, link: "ControlLink", standbys: StandbyWorkers, budget: RestartBudget):
         self.engine_epoch = 0  # of the worker group; a core starts with it and is sent later ones
@@ -33,7 +33,7 @@ class Recovery:
         self.out_of_memory = OutOfMemory()
 
     def child_lost(self, child: Child, now: float, *, draining: bool) -> str:
-        """A required child has died, has reported that it will, or hangs. "", or why the server must give up."""
+        """Replace a required child that has died, is about to, or hangs. Returns "", or why the server must give up."""
         match child.role:
             case "worker":
                 return self.engine_lost(child.obituary(), now, core_too=False)
@@ -48,12 +48,12 @@ class Recovery:
                 assert_never(child.role)
 
     def engine_lost(self, reason: str, now: float, *, core_too: bool) -> str:
-        """Kill the worker group whole (and the core), start the next. "", or why we must give up."""
+        """Kill the worker group (and the core) and start the next. Returns "", or why the server must give up."""
         if exhausted := self._spend(reason, now):
             return exhausted
         self.engine_epoch += 1
         workers = self._processes.of_role("worker")
-        # When a rank is killed the others complain of it, and their words may come first.
+        # When a rank is killed the others report errors, and their reports may arrive first.
         short_of_memory = self.out_of_memory.struck()
         from_outside = any(worker.ended_from_outside() for worker in workers) and not short_of_memory
         cores = self._processes.of_role("engine-core")
@@ -65,24 +65,24 @@ class Recovery:
         for core in self._processes.of_role("engine-core"):
             self._link.send(core.peer, WorkersReplaced(self.engine_epoch, from_outside))
         self._processes.replace(workers, self.engine_epoch)
-        self._processes.start_with("worker", self.engine_epoch)  # those of a loss just before, which never began
+        self._processes.start_with("worker", self.engine_epoch)  # workers of a previous loss that were not started yet
         return ""
 
     def _core_failed(self, core: Child) -> None:
-        """By itself: a request may have done it, and the next core's clients will find out which."""
+        """Record a core that failed by itself: a request may be the cause; clients of the next core find it."""
         turns = [failure.turn for failure in self.core_failures[-1:]]
         failure = CoreFailure(core.epoch, core.turn)
         self.core_failures = (*self.core_failures, failure)[-MAX_CORE_FAILURES:]
-        # Two cores in a row that have tried one request and cleared none: it is hardly the requests.
+        # Two cores in a row have tried a request alone and cleared none: the requests are hardly the cause.
         if core.turn > 1 or (core.turn == 1 and turns != [1]):
             self.poison_ended()
 
     def poison_ended(self) -> None:
-        """The last two groups, or cores, were lost to a request that will not come again."""
+        """Give restarts back: the last two groups, or cores, were lost to a request that has ended."""
         self._budget.forgive(RESTARTS_PER_POISON)
 
     def _frontend_lost(self, child: Child, now: float, *, draining: bool) -> str:
-        if draining:  # its connections are gone, and there will be no new ones
+        if draining:  # its connections are gone, and no new ones are accepted
             log.warning("lost while draining reason=%s", child.obituary())
             self._processes.dismiss(child)
             return ""

@@ -30,13 +30,13 @@ TRANSITIONS = {
     (Phase.DRAINING, PhaseEvent.FRONTENDS_DRAINED): Phase.DRAINING_ENGINE,
     (Phase.DRAINING, PhaseEvent.STOP): Phase.STOPPING,
     (Phase.DRAINING_ENGINE, PhaseEvent.STOP): Phase.STOPPING,
-    (Phase.STOPPING, PhaseEvent.STOP): Phase.STOPPING,  # in more of a hurry than before
+    (Phase.STOPPING, PhaseEvent.STOP): Phase.STOPPING,  # with a shorter deadline
     (Phase.STOPPING, PhaseEvent.GONE): Phase.ENDED,
 }
 
 
 class StopStep(enum.Enum):
-    ASK_FRONTENDS = enum.auto()  # Stop on the control link; they would take the engine's end for a failure
+    ASK_FRONTENDS = enum.auto()  # Stop on the control link, first: they would report the engine's end as a failure
     ASK_ALL = enum.auto()
     TERMINATE = enum.auto()  # SIGTERM
     KILL = enum.auto()  # SIGKILL
@@ -53,7 +53,7 @@ SCHEDULE_S = {
 
 
 class Shutdown:
-    """Where the service stands, and what is due when. Times come in as arguments."""
+    """The phase of the service, and when each step of its end is due. Times come in as arguments."""
 
     def __init__(self, drain_timeout_s: float):
         self.phase = Phase.STARTING
@@ -88,7 +88,7 @@ class Shutdown:
         return self.is_draining and now >= self._drain_ends
 
     def steps_due(self, now: float, *, frontends_gone: bool) -> list[StopStep]:
-        """Steps whose time has come since the last call."""
+        """The steps that have become due since the last call."""
         if self.phase is not Phase.STOPPING:
             return []
         due = {step for step, after in SCHEDULE_S.items() if now - self._stop_began >= after}
@@ -99,7 +99,7 @@ class Shutdown:
         return fresh
 
     def next_deadline(self, now: float) -> float:
-        """Seconds until something may be due here."""
+        """Seconds until the next step may be due."""
         if self.is_draining:
             return max(0.0, self._drain_ends - now)
         waiting = [self._stop_began + after - now for step, after in SCHEDULE_S.items() if step not in self._taken]

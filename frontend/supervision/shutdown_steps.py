@@ -1,4 +1,4 @@
-"""How children are drained, stopped and killed."""
+"""Drains, stops and kills the children."""
 
 import logging
 import signal
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class ShutdownSteps:
-    """Carries out the steps that Shutdown finds due."""
+    """Carries out the steps that Shutdown reports as due."""
 
     def __init__(self, processes: ProcessTable, link: "ControlLink"):
         self._processes = processes

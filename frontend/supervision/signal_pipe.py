@@ -1,4 +1,4 @@
-"""How signals and other threads reach the supervisor's loop: bytes in a pipe that it polls."""
+"""Brings signals and requests of other threads to the supervisor's loop, as bytes in a pipe that it polls."""
 
 import contextlib
 import enum
@@ -8,12 +8,12 @@ from collections.abc import Iterator
 
 from paged_serve.protocol.forks import in_forked_child
 
-REPORT_SIGNAL = signal.SIGUSR1  # have the flight recorder write down what all processes do
+REPORT_SIGNAL = signal.SIGUSR1  # makes the flight recorder write a bundle
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, REPORT_SIGNAL)
 
 
 class Request(enum.IntEnum):
-    """What threads ask of the loop, as one byte; below are signal numbers, which the kernel writes as they are."""
+    """A thread's request to the loop, as one byte; smaller values are signal numbers, written by the kernel."""
 
     DRAIN = 254
     STOP = 255
@@ -24,7 +24,7 @@ class SignalPipe:
 
     def __init__(self) -> None:
         self.readable, self._writable = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        in_forked_child(self, SignalPipe.close)  # else its stop would be ours
+        in_forked_child(self, SignalPipe.close)  # a stop of the child would otherwise stop this process
 
     def ask(self, request: Request | signal.Signals) -> None:
         """Safe in signal handlers and threads, and after `close`."""
@@ -32,7 +32,7 @@ class SignalPipe:
             os.write(self._writable, bytes([request]))
 
     def taken(self) -> list[Request | signal.Signals]:
-        """What was asked since the last call."""
+        """The requests and signals since the last call."""
         try:
             data = os.read(self.readable, 256)
         except BlockingIOError:
@@ -41,8 +41,11 @@ class SignalPipe:
 
     @contextlib.contextmanager
     def signals(self) -> Iterator[None]:
-        """Within, signals only wake the loop. Main thread only. SIGHUP stays ignored if it was: nohup. SIGINT does not:
-        shells ignore it in whatever a script starts with `&`, and `kill -INT` must end a server all the same."""
+        """Context in which signals only wake the loop. Main thread only.
+
+        A SIGHUP that was ignored stays ignored, for nohup. SIGINT does not: shells ignore it in a script's background
+        processes (`&`), and `kill -INT` must still end a server.
+        """
         handled = [
             number for number in SIGNALS if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN
         ]

@@ -1,10 +1,10 @@
-"""The parent of all: starts every process, knows each one's epoch, replaces what dies, and leaves nothing behind.
+"""The parent of all processes: starts them, knows their epochs, replaces those that die, and leaves nothing behind.
 
-    worker lost        the group is killed; standby workers or new processes are the next epoch's; the core requeues
-    engine core lost   it and the workers are killed and started with the next epoch; the clients resume
-    frontend lost      it is started again on the same listening socket
-    start refused      starting again will not help: everything ends, exit code 2
-    too many losses    everything ends, exit code 1
+worker lost        the group is killed; standby workers or new processes start the next epoch; the core requeues
+engine core lost   core and workers are killed and started with the next epoch; the clients resume
+frontend lost      a new one starts on the same listening socket
+start refused      a restart would not help: everything ends, exit code 2
+too many losses    everything ends, exit code 1
 
 One loop waits on the control socket, on the children's process handles, and on a pipe that signals and other threads
 write to. Nothing outlives this process, however it ends: see protocol/process/lifecycle.py.
@@ -43,19 +43,19 @@ log = logging.getLogger(__name__)
 
 OnReady = Callable[[dict[str, str]], None]  # the children's facts, for the banner
 
-ITERATION_S = 0.25  # the longest sleep between two looks at silent children
+ITERATION_S = 0.25  # the longest sleep between two checks for silent children
 
 
 class Supervisor:
     """`start`, then `run` until the end; or `start`, `wait_ready`, and `run` in a thread of its own.
 
-    `drain` and `stop` only ask, from any thread or signal handler; `run` does it and returns.
+    `drain` and `stop` may be called from any thread or signal handler; `run` carries them out and returns.
     """
 
     def __init__(
         self, config: Config, http_socket: socket.socket | None = None, *, modules: Mapping[Role, str] = MODULES
     ):
-        """Takes over `http_socket`, bound and listening; without one there are no frontends, only the engine."""
+        """Takes over `http_socket`, bound and listening; without one only the engine is started, no frontends."""
         self.config = config
         self.exit_code = 0
         self.reason = ""  # why it ended, for people; "" after a requested stop
@@ -70,7 +70,7 @@ class Supervisor:
 
     def start(self) -> None:
         """Make the run directory, start every process, bind the control socket; returns before they are ready."""
-        with self._resources.pop_all() as resources:  # gives everything back unless all of the start succeeds
+        with self._resources.pop_all() as resources:  # released unless the whole start succeeds
             self.run_dir = make_run_dir()
             resources.callback(remove_run_dir, self.run_dir)
             http_fd = -1 if self._http_socket is None else self._http_socket.fileno()
@@ -84,7 +84,7 @@ class Supervisor:
     def _spawn_all(self) -> None:
         now = time.monotonic()
         num_frontends = 0 if self._http_socket is None else self.config.server.num_frontends
-        slots: list[Slot] = [("frontend", index) for index in range(num_frontends)]  # first: people ask for /live
+        slots: list[Slot] = [("frontend", index) for index in range(num_frontends)]  # first: /live answers early
         slots += [("worker", rank) for rank in range(self.config.parallel.tensor_parallel_size)]  # they take longest
         slots.append(("engine-core", 0))
         try:
@@ -94,7 +94,7 @@ class Supervisor:
             raise ConfigError(f"cannot start a process: {error}") from error
 
     def _open_link(self, resources: ExitStack) -> None:
-        # Late, because ZeroMQ takes longer to import than a child to spawn, and children wait for the socket anyway.
+        # Imported late: ZeroMQ takes longer to import than a child to spawn, and children wait for the socket anyway.
         from .control_link import ControlLink
 
         remove_dead_run_dirs()
@@ -126,30 +126,33 @@ class Supervisor:
         self._shutdown_steps = ShutdownSteps(self._processes, self._link)
 
     def _num_standbys(self) -> int:
-        """Programs that use the engine alone do not pay for standby workers."""
+        """Standby workers to keep; none for a program that uses the engine without frontends."""
         parallel = self.config.parallel
         wanted = parallel.standby_workers and "standby" in self._modules and self._http_socket is not None
         return parallel.tensor_parallel_size if wanted else 0
 
     @property
     def pids(self) -> dict[str, int]:
-        """Process ids by name, as of now."""
+        """Current process ids by name."""
         return {child.name: child.process.pid for child in list(self._processes.living.values())}
 
     def signals(self) -> AbstractContextManager[None]:
-        """Within: the first SIGINT, SIGTERM or SIGHUP drains, the next one stops at once. Main thread only."""
+        """Context in which a first SIGINT, SIGTERM or SIGHUP drains and the next stops at once. Main thread only."""
         return self._signal_pipe.signals()
 
     def drain(self) -> None:
-        """Ask to finish what was accepted and to stop then."""
+        """Finish all accepted requests, then stop."""
         self._signal_pipe.ask(Request.DRAIN)
 
     def stop(self) -> None:
-        """Ask to stop now; what runs is lost."""
+        """Stop now; running requests are lost."""
         self._signal_pipe.ask(Request.STOP)
 
     def wait_ready(self, timeout_s: float = 600.0, on_progress: OnProgress | None = None) -> dict[str, str]:
-        """The children's facts, once all can work. After ConfigError (refused) or EngineDead everything has ended."""
+        """Wait until all children are ready, and return their facts.
+
+        Raises ConfigError (the start was refused) or EngineDead; everything has ended then.
+        """
         deadline = time.monotonic() + timeout_s
         while self._shutdown.phase is Phase.STARTING and (left_s := deadline - time.monotonic()) > 0:
             self._iterate(left_s, on_progress)
@@ -161,7 +164,7 @@ class Supervisor:
         raise (ConfigError if self.exit_code == 2 else EngineDead)(self.reason or "stopped during the start")
 
     def run(self, on_progress: OnProgress | None = None, on_ready: OnReady | None = None) -> int:
-        """Supervise until the end; then no process and no file is left. The exit code: 0 after a requested stop."""
+        """Supervise until no process and no file is left. Returns the exit code: 0 after a requested stop."""
         try:
             while self._shutdown.phase is not Phase.ENDED:
                 before = self._shutdown.phase
@@ -197,7 +200,7 @@ class Supervisor:
             facts |= child.facts
         return facts
 
-    # How it ends
+    # The end
 
     def _obey(self, now: float) -> None:
         for request in self._signal_pipe.taken():
@@ -208,7 +211,7 @@ class Supervisor:
                 log.info("draining timeout_s=%g (the next signal stops at once)", self.config.server.drain_timeout_s)
                 self._shutdown.begin_drain(now)
                 self._shutdown_steps.send_drain("frontend")
-            elif isinstance(request, signal.Signals) or phase is Phase.STARTING:  # nothing was promised yet
+            elif isinstance(request, signal.Signals) or phase is Phase.STARTING:  # no request was accepted yet
                 self._begin_stop(now, at_once=True)
             elif request is Request.STOP and not self._shutdown.is_over:
                 self._begin_stop(now, at_once=False)
@@ -219,12 +222,12 @@ class Supervisor:
 
     def _give_up(self, reason: str, exit_code: int, now: float) -> None:
         self.reason, self.exit_code = reason, exit_code
-        if exit_code != 2:  # a refusal is printed in one line, for the terminal
+        if exit_code != 2:  # a refusal is printed as one line on the terminal
             log.error("ending reason=%s", reason)
         self._begin_stop(now, at_once=True)
 
     def _advance(self, now: float) -> None:
-        """Move on to the next phase when this one is done."""
+        """Enter the next phase when the current one is done."""
         shutdown, processes = self._shutdown, self._processes
         if shutdown.phase is Phase.STARTING and self._all_ready():
             shutdown.fire(PhaseEvent.READY)
@@ -240,18 +243,18 @@ class Supervisor:
             shutdown.fire(PhaseEvent.GONE)
 
     def _all_ready(self) -> bool:
-        """Workers, too, although the core waits for them: their facts may arrive after the core's Ready."""
+        """Whether all are ready. Workers count too, because their facts may arrive after the core's Ready."""
         children = self._processes.of_role("worker", "engine-core", "frontend")
         return self._processes.is_complete and all(child.state is ChildState.READY for child in children)
 
     def _abandon_all(self) -> None:
-        """A process is left only when a start failed, or after an error of our own."""
+        """Kill the processes that are left: after a failed start, or a bug in the supervisor."""
         for child in self._processes.unfinished():
             self._processes.abandon(child)
 
 
 def _environment() -> dict[str, str]:
-    """Ours, with our import path: all processes must come from one checkout, wherever we were started."""
+    """The environment of children: this one with this import path, so that all processes come from one checkout."""
     path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
-    # glibc would give each thread that tokenizes a heap of its own, and each keeps what the longest text took
+    # glibc would give each tokenizing thread a separate heap, which keeps the memory of its longest text
     return {"MALLOC_ARENA_MAX": "2", **os.environ, "PYTHONPATH": path}

@@ -2,13 +2,13 @@
 
 import msgspec
 
-from paged_serve.protocol.messages.dry import Dry
+from paged_serve.protocol.messages.samplers import Dry
 
 from .tokenizer import Tokenizer
 
 
 def with_breakers(dry: Dry | None, tokenizer: Tokenizer) -> Dry | None:
-    """The same with the tokens that end a repetition; None if there is nothing to do."""
+    """`dry` with the tokens that end a repetition filled in; None when DRY is off."""
     if dry is None or not dry.is_on:
         return None
     ids = {token for text in dry.sequence_breakers for token in tokenizer.tokens_with(text)}

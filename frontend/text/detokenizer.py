@@ -1,4 +1,4 @@
-"""Token ids to text, as they come: never half a character, and the pieces join to what the whole would read."""
+"""Turns token ids into text incrementally: never half a character, and the pieces join to the text of the whole."""
 
 import codecs
 from collections.abc import Sequence
@@ -39,5 +39,5 @@ class Detokenizer:
         return self._decoder.decode(self._bytes_of(token_id))
 
     def finish(self) -> str:
-        """What is left at the end: U+FFFD for a character that was never completed, else nothing."""
+        """The rest at the end: U+FFFD for an incomplete character, else nothing."""
         return self._decoder.decode(b"", True)

@@ -1,7 +1,7 @@
 """Prompts that ask for the text between two others, for models that were trained with tokens for it.
 
-Bavarian et al., Efficient Training of Language Models to Fill in the Middle, 2022. A model's tokens are known by their
-spelling, which is all that its files say of them.
+Bavarian et al., Efficient Training of Language Models to Fill in the Middle, 2022. The tokens are recognized by their
+spelling, the only information about them in a model's files.
 """
 
 from collections.abc import Sequence
@@ -23,12 +23,12 @@ _ENDS = ("▁<EOT>", "<|file_separator|>", "<|file_sep|>", "<|fim_pad|>", "<|rep
 
 @dataclass(frozen=True, slots=True)
 class FillInMiddle:
-    """The model's tokens."""
+    """The model's tokens for filling in the middle."""
 
     prefix: int
     suffix: int
     middle: int | None
-    ends: tuple[int, ...]  # of an output, beside the model's own end tokens
+    ends: tuple[int, ...]  # end an output, besides the model's own end tokens
 
     def prompt(self, before: Sequence[int], after: Sequence[int]) -> list[int]:
         if self.middle is None:

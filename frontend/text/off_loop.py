@@ -1,4 +1,4 @@
-"""Work on texts beside an event loop: small work on the loop, large work in a thread."""
+"""Runs work on texts for an event loop: small work on the loop itself, large work in a thread."""
 
 import asyncio
 from collections.abc import Callable
@@ -6,9 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 Result = TypeVar("Result")
-WORK_THREADS = 4  # each may take 150 bytes a token while it tokenizes
+WORK_THREADS = 4  # each takes up to 150 bytes per token while it tokenizes
 INLINE_CHARS = 8192  # longer texts are tokenized in a thread: 1 ms of the loop at most
-LONG = 1 << 20  # characters, for what takes as long as so many: a second tokenizer may have to be made
+LONG = 1 << 20  # characters; the size to give for slow work, such as making a second tokenizer
 
 
 def text_threads() -> ThreadPoolExecutor:
@@ -16,7 +16,7 @@ def text_threads() -> ThreadPoolExecutor:
 
 
 async def off_loop(threads: ThreadPoolExecutor, size: int, function: Callable[..., Result], *args: object) -> Result:
-    """`function(*args)`; in a thread if it works on many characters, its `size`, so that other streams go on."""
+    """Return `function(*args)`, run in a thread when `size` (characters) is large, so that other streams continue."""
     if size <= INLINE_CHARS:
         return function(*args)
     return await asyncio.get_running_loop().run_in_executor(threads, function, *args)

@@ -22,7 +22,7 @@ class TextDelta:
 
 
 class SequenceText:
-    """Feed it every delta of one sequence; after a finish_reason it stays silent."""
+    """Takes every delta of one sequence; after a finish_reason it returns no more text."""
 
     def __init__(
         self,
@@ -32,9 +32,9 @@ class SequenceText:
         stops: StopAutomaton | None = None,
         tags: frozenset[int] = frozenset(),
     ):
-        """`stops`: of params.stop, where several sequences have the same: each of its own takes time and memory.
+        """`stops` is built from params.stop; the sequences of a request share it to save time and memory.
 
-        `tags`: special tokens that are shown even where others are not.
+        `tags`: special tokens that are shown even when the others are skipped.
         """
         self._detokenizer = Detokenizer(tokenizer, prompt_token_ids, params.skip_special_tokens, tags)
         self._stops = StopStrings(stops or StopAutomaton(params.stop), params.include_stop_str_in_output)
@@ -47,7 +47,7 @@ class SequenceText:
     def push(
         self, token_ids: Sequence[int], finish_reason: FinishReason | None = None, stop_token_id: int | None = None
     ) -> TextDelta:
-        """The next tokens; `finish_reason` and `stop_token_id` as the engine reports them with the last ones."""
+        """Add the next tokens; `finish_reason` and `stop_token_id` are what the engine reports with the last ones."""
         if self.finished:
             return TextDelta("", None, None, False, 0)
         self.finished = finish_reason is not None

@@ -1,4 +1,4 @@
-"""Where the output ends: stop strings, found across any division into pieces."""
+"""Finds stop strings in an output, however it is divided into pieces."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -7,8 +7,8 @@ from collections.abc import Sequence
 class StopAutomaton:
     """Any number of stop strings as one machine that looks at each character once (Aho and Corasick, 1975).
 
-    A state stands for the longest end of the text that begins a stop string. Shared by all sequences of a request: a
-    sequence keeps its state alone.
+    A state stands for the longest end of the text that begins a stop string. The sequences of a request share one
+    automaton, and each keeps only its state.
     """
 
     START = 0
@@ -49,7 +49,7 @@ class StopAutomaton:
         self._found[state] = text
 
     def _link(self) -> None:
-        """Shorter states first: each one's own link leads to its followers'."""
+        """Link each state, shorter ones first: the link of a state leads to those of its successors."""
         followers: dict[int, list[tuple[str, int]]] = {}
         for (state, char), found in self._next.items():
             followers.setdefault(state, []).append((char, found))
@@ -63,9 +63,9 @@ class StopAutomaton:
 
 
 class StopStrings:
-    """Passes text on but holds back a tail that may yet become a stop string.
+    """Passes text on, but holds back a tail that may still become a stop string.
 
-    The string that is complete first ends the text; of two complete at the same character, the longer one.
+    The stop string that is complete first ends the text; of two complete at the same character, the longer one.
 
     >>> stops = StopStrings(["###"])
     >>> stops.push("a#"), stops.push("#b"), stops.push("c###d")
@@ -95,6 +95,6 @@ class StopStrings:
         return text[:shown], None
 
     def finish(self) -> str:
-        """The held tail, which did not become a stop string."""
+        """The tail held back, which did not become a stop string."""
         held, self._held = self._held, ""
         return held

@@ -1,4 +1,4 @@
-"""How much longer the steps of a tokenizer.json may make a text: a file could make terabytes of one line."""
+"""Bounds how much the steps of a tokenizer.json lengthen a text: a hostile file could turn a line into terabytes."""
 
 import math
 import re
@@ -8,18 +8,18 @@ from typing import Any
 from paged_serve.protocol.errors import ConfigError
 
 _ZERO_WIDTH = ("(?", "\\b", "\\B", "\\G", "\\K")
-MAX_GROWTH = 16.0  # of real files none reaches 4: a tab to spaces
+MAX_GROWTH = 16.0  # real files stay below 4, for a tab replaced by spaces
 
 
 def check_growth(steps: dict[str, Any], subject: str) -> float:
-    """How many times as long. `steps`: a normalizer or decoder as tokenizer.json has it, or a Sequence, at any depth.
+    """The factor by which `steps` may lengthen a text: a normalizer or decoder of tokenizer.json, Sequence included.
 
-    Raises ConfigError when what they replace can make a text more than MAX_GROWTH times as long.
+    Raises ConfigError when the factor exceeds MAX_GROWTH.
     """
     growth = math.prod(map(_growth, _single(steps)))
     if growth > MAX_GROWTH:
         raise ConfigError(
-            f"{subject} can make a text {growth:.3g} times as long; at most {MAX_GROWTH:g} times is served"
+            f"{subject} can make a text {growth:.3g} times as long; at most {MAX_GROWTH:g} times is allowed"
         )
     return growth
 
@@ -35,7 +35,7 @@ def _single(step: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 def _growth(step: dict[str, Any]) -> float:
     if step.get("type") == "Prepend":
-        return max(1.0, len(step["prepend"]))  # to each text between special tokens
+        return max(1.0, len(step["prepend"]))  # before each text between special tokens
     if step.get("type") != "Replace":
         return 1.0
     content, pattern = len(step["content"]), step["pattern"]
@@ -45,7 +45,7 @@ def _growth(step: dict[str, Any]) -> float:
 
 
 def _takes_a_character(pattern: str) -> bool:
-    """Whether no match is empty; False where that is not plain."""
+    """Whether every match has at least one character; False when that is not certain."""
     try:
         return not any(sign in pattern for sign in _ZERO_WIDTH) and re.match(pattern, "") is None
     except (re.error, RecursionError, OverflowError):  # another dialect

@@ -1,4 +1,4 @@
-"""Which bytes of text a token stands for, by the decoder that tokenizer.json declares."""
+"""The bytes of text that a token stands for, by the decoder that tokenizer.json declares."""
 
 import re
 from collections.abc import Callable
@@ -22,7 +22,7 @@ def bytes_of_token(decoder: dict[str, Any]) -> BytesOf:
         return _word_pieces("ByteFallback" in types, [part for part in parts if part.get("type") == "Replace"])
     raise ConfigError(
         f"tokenizer.json has the decoder {', '.join(sorted(map(str, types)))}; "
-        "paged-serve reads byte-level and SentencePiece-like tokenizers"
+        "paged-serve supports byte-level and SentencePiece-like tokenizers"
     )
 
 

@@ -15,18 +15,18 @@ from .text_growth import check_growth
 from .token_bytes import bytes_of_token
 
 SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
-SMALL_TEXT_BYTES = 256 << 10  # has no more tokens than that, and encoding it takes 40 MB at most
+SMALL_TEXT_BYTES = 256 << 10  # has at most as many tokens, and encoding it takes at most 40 MB
 MAX_ADDED_TOKENS = 16
 PIECE_CHARS = 64 << 10
-MAX_SEARCHES = 256  # of tokens with a text in them, that are remembered
-PIECE_SLACK_TOKENS = 64  # more than a cut can add
+MAX_SEARCHES = 256  # searches for tokens that contain a text, kept in a cache
+PIECE_SLACK_TOKENS = 64  # more than a cut between pieces can add
 _LOOKS_SPECIAL = re.compile(r"<[|｜].*[|｜]>")
-PROBE = "Some text, 1 or 2 words.\n"  # a file may be read and still be nonsense
+PROBE = "Some text, 1 or 2 words.\n"  # a file may load without error and still be nonsense
 
 
 @contextlib.contextmanager
 def _understood(path: Path) -> Iterator[None]:
-    """The library raises bare Exception for a file that it cannot read; or it panics, which is no Exception at all."""
+    """Turn the library's errors into ConfigError: bare Exception for an unreadable file, BaseException for a panic."""
     try:
         yield
     except ConfigError:
@@ -53,7 +53,7 @@ class Tokenizer:
 
     def _load(self, path: Path) -> None:
         self._tokenizer = tokenizers.Tokenizer.from_file(str(path / "tokenizer.json"))
-        self._growth = 1.0  # of a text, before it is split
+        self._growth = 1.0  # growth of a text by the normalizer
         for name in ("decoder", "normalizer"):
             if (part := getattr(self._tokenizer, name)) is not None:
                 growth = check_growth(json.loads(part.__getstate__()), f"{path / 'tokenizer.json'}: the {name}")
@@ -72,7 +72,7 @@ class Tokenizer:
         self.added_tokens = added
         self.special_token_ids = frozenset(token for token, entry in added.items() if entry.special)
         self.eos_token_ids = self._find_eos(path)
-        # Several models declare theirs as ordinary added tokens: what ends a turn, or looks like <|this|>, counts too.
+        # Several models declare special tokens as ordinary added ones: an end of turn and a <|name|> count too.
         self.special_spellings = {
             entry.content: token
             for token, entry in added.items()
@@ -85,7 +85,7 @@ class Tokenizer:
         )
 
     def added_token_ids(self, *, special: bool) -> dict[str, int]:
-        """Ids by text, of the special or of the other added tokens."""
+        """text -> id, of either the special or the other added tokens."""
         return {entry.content: token for token, entry in self.added_tokens.items() if entry.special == special}
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
@@ -112,13 +112,13 @@ class Tokenizer:
         return [*before, *ids, *after]
 
     def to_json(self) -> str:
-        """As tokenizer.json has it, without truncation and padding."""
+        """The tokenizer in the form of tokenizer.json, without truncation and padding."""
         return str(self._tokenizer.to_str())
 
     def tokens_beyond(self, text: str, limit: int) -> int:
-        """0, or a number above `limit`: the text has at least so many tokens.
+        """A lower bound above `limit` for the number of tokens in the text; 0 when the text has at most `limit` tokens.
 
-        A long text is looked at in pieces, no further than necessary: encoding takes 150 bytes a token while it lasts.
+        A long text is encoded in pieces and no further than necessary: encoding takes 150 bytes per token.
         """
         small, size = int(SMALL_TEXT_BYTES / self._growth), int(PIECE_CHARS / self._growth)
         if len(text) <= small // 4 or len(text.encode()) <= small:
@@ -150,7 +150,7 @@ class Tokenizer:
         return self.token_bytes(token_id).decode("utf-8", "replace")
 
     def tokens_with(self, text: str) -> tuple[int, ...]:
-        """Tokens that have this text in them; if there is none, the one that it ends with. Slow for a new text."""
+        """Tokens that contain this text; if there is none, the last token of the text. Slow for a new text."""
         if (known := self._found.get(text)) is not None:
             return known
         sought = text.encode()
@@ -167,7 +167,7 @@ class Tokenizer:
         return found
 
     def longest_token_chars(self) -> int:
-        """Characters of the longest token: a text of n characters has at least n / longest tokens. Slow; ask once."""
+        """Characters of the longest token: a text of n characters has at least n / longest tokens. Slow."""
         return max(map(len, self._tokenizer.get_vocab(with_added_tokens=True)), default=1)
 
     def _find_eos(self, folder: Path) -> tuple[int, ...]:
@@ -178,7 +178,7 @@ class Tokenizer:
         return tuple(dict.fromkeys(token for token in ids if isinstance(token, int) and token >= 0))
 
     def _find_put_around(self) -> tuple[list[int], list[int]]:
-        """Raises ConfigError when they are more than a few: each prompt would be as much longer."""
+        """The special tokens before and after a text. Raises ConfigError for more than a few: prompts grow by them."""
         bare, whole = self.encode(PROBE, add_special_tokens=False), self.encode(PROBE)
         if len(whole) - len(bare) > MAX_ADDED_TOKENS:
             raise ConfigError(
@@ -213,7 +213,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def words_to_token_ids(tokenizer: Tokenizer, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
-    """Each word as it is tokenized at the start of a text and after a space: what `bad_words` must forbid."""
+    """The tokens of each word, at the start of a text and after a space: the sequences that `bad_words` forbids."""
     found: dict[tuple[int, ...], None] = {}
     for word in words:
         bare = word.lstrip(" ")

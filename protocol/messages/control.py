@@ -42,7 +42,7 @@ class DescribeState(Message, frozen=True):
 
 
 class IsolationRecorded(Message, frozen=True):
-    """To the core: its IsolatesCandidates is recorded, so that its end, however sudden, is attributed to that turn."""
+    """To the core: its IsolatesCandidates is recorded, so that even a sudden end of the core is blamed on that turn."""
 
     turn: Count  # as in IsolatesCandidates
 
@@ -57,7 +57,7 @@ class Ready(Message, frozen=True):
 
 
 class Progress(Message, frozen=True):
-    """For the one loading bar."""
+    """For the loading bar."""
 
     text: ShortText
     done: Step
@@ -95,7 +95,7 @@ class PoisonEnded(Message, frozen=True):
 class IsolatesCandidates(Message, frozen=True):
     """From the core: a request is, or will be next, computed alone, because a core may have died of it."""
 
-    turn: Count  # as in IsolationTurn; 0: none, all is as usual
+    turn: Count  # as in IsolationTurn; 0: no isolation
 
 
 class ReportAsked(Message, frozen=True):
@@ -105,7 +105,7 @@ class ReportAsked(Message, frozen=True):
 class State(Message, frozen=True):
     """From the core: running and waiting requests, the blocks of each stream, and the result of an audit."""
 
-    json: Annotated[bytes, Meta(max_length=1 << 20)]  # numbers and names alone; "" where it would be too long
+    json: Annotated[bytes, Meta(max_length=1 << 20)]  # numbers and names only; "" when it would be too long
 
 
 FromChild = (

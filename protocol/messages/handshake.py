@@ -24,7 +24,7 @@ def protocol_hash() -> str:
 
 
 def identity(role: str, index: int, epoch: int) -> bytes:
-    """A name that no other connection has or will have, so that nothing meant for a dead peer reaches its heir."""
+    """A unique ZeroMQ identity, so that no message for a dead peer reaches its successor."""
     return f"{role}:{index}:{epoch}:{os.urandom(8).hex()}".encode()
 
 

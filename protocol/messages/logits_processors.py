@@ -54,4 +54,8 @@ def as_processors(value: Any) -> tuple[LogitsProcessorParams, ...]:
     field = "logits_processors"
     if not isinstance(value, list | tuple) or len(value) > MAX_LOGITS_PROCESSORS:
         raise InvalidRequest(f"{field} is {value!r:.100}; it must be a list of up to {MAX_LOGITS_PROCESSORS}", field)
-    return tuple(LogitsProcessorParams(each) if isinstance(each, str) else each for each in value)
+    found = tuple(LogitsProcessorParams(each) if isinstance(each, str) else each for each in value)
+    for each in found:
+        if not isinstance(each, LogitsProcessorParams):
+            raise InvalidRequest(f"{field} has {each!r:.100}, which is no name", field)
+    return found

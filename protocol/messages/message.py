@@ -25,10 +25,10 @@ Step = Annotated[int, Meta(ge=0, le=2**62)]
 Epoch = Annotated[int, Meta(ge=0, le=2**31 - 1)]  # counts restarts of the process or group at the link's other end
 Seconds = Annotated[float, Meta(ge=0.0, le=1e12)]
 ShortText = Annotated[str, Meta(max_length=256)]
-MAX_LONG_TEXT = 16384  # characters; a sender cuts what others wrote
+MAX_LONG_TEXT = 16384  # characters; a sender truncates foreign text
 LongText = Annotated[str, Meta(max_length=MAX_LONG_TEXT)]
 TokenId = Annotated[int, Meta(ge=0, le=MAX_TOKEN_ID)]
-TokenIds = Annotated[tuple[TokenId, ...], Meta(max_length=1024)]  # a few, by name; many travel as TokenBytes
+TokenIds = Annotated[tuple[TokenId, ...], Meta(max_length=1024)]  # a few; long lists travel as TokenBytes
 TokenBytes = Annotated[bytes, Meta(max_length=4 * MAX_TOKENS_PER_MESSAGE)]  # little-endian int32
 Bytes = Annotated[bytes, Meta(max_length=MAX_STEP_FRAME_BYTES)]
 
@@ -56,7 +56,7 @@ class Refused(Message, frozen=True):
     """The handshake failed; the link is dead. `reason` is for people."""
 
     reason: LongText
-    stale: bool = False  # of an epoch that is over: an ordinary loss, while any other refusal would come again
+    stale: bool = False  # the sender's epoch is over, an ordinary loss; any other refusal would repeat itself
 
 
 def pack_ids(ids: Iterable[int]) -> bytes:
@@ -93,10 +93,10 @@ def unpack_int64(data: bytes) -> "array[int]":
 
 
 def check_int32(*columns: bytes) -> None:
-    """Raise ValueError when a column does not consist of whole int32 or float32 numbers."""
+    """Raise ValueError when a column is not a whole number of 4-byte values (int32 or float32)."""
     for column in columns:
         if len(column) % 4:
-            raise ValueError(f"{len(column)} bytes are no column of 4-byte numbers")
+            raise ValueError(f"{len(column)} bytes are not a whole number of 4-byte values")
 
 
 def check_logprobs(token_ids: bytes, logprobs: bytes, rows: int) -> None:
@@ -129,7 +129,7 @@ def struct_types(*unions: Any) -> list[type[msgspec.Struct]]:
 
 
 def _with_whole_numbers(node: Any) -> Any:
-    """1000.0 as 1000: annotations are cached by equality, so the order of imports decides which of them a type has."""
+    """Turn 1000.0 into 1000: typing caches annotations by equality, so the order of imports decides between the two."""
     if isinstance(node, dict):
         return {key: _with_whole_numbers(value) for key, value in node.items()}
     if isinstance(node, list | tuple):
@@ -140,6 +140,6 @@ def _with_whole_numbers(node: Any) -> Any:
 def schema_hash(*unions: Any) -> str:
     """16 hex digits that change whenever any message definition in `unions` changes."""
     definitions = [_with_whole_numbers(part) for part in msgspec.json.schema_components(unions)]
-    # The schema of a positional struct lacks the names; without them, swapped neighbours of one type look the same.
+    # The schema of a positional struct lacks field names; without them, two swapped fields of one type look the same.
     names = [(cls.__qualname__, cls.__struct_fields__) for cls in struct_types(*unions)]
     return hashlib.sha256(msgspec.json.encode((definitions, names), order="sorted")).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""What a request asks of the sampler, with every bound in one table. Names and defaults are the field's."""
+"""The sampling parameters of a request, with every bound in one table. Names and defaults are the field's."""
 
 import sys
 from collections.abc import Collection, Sized
@@ -9,12 +9,11 @@ import msgspec
 from msgspec import Meta
 
 from ..errors import InvalidRequest
-from .dry import Dry
 from .logits_processors import MAX_LOGITS_PROCESSORS, LogitsProcessorParams, as_processors
 from .message import MAX_TOKEN_ID, TokenId
+from .samplers import Dry, RepetitionDetection, Xtc
 from .structured_outputs import Grammar, StructuredOutputsParams
 from .thinking import ThinkingBudget
-from .xtc import Xtc
 
 MAX_N = 128
 MAX_LOGPROB_TOKEN_IDS = 128
@@ -37,7 +36,7 @@ class FinishReason(IntEnum):
     LENGTH = 1  # max_tokens or the context's end
     ABORT = 2
     ERROR = 3
-    REPETITION = 4  # as repetition_detection asks
+    REPETITION = 4  # repetition_detection found one
 
     @property
     def api_name(self) -> str:
@@ -76,47 +75,12 @@ _Text = Annotated[str, Meta(max_length=MAX_STOP_STRING_CHARS)]
 _BadWord = Annotated[tuple[TokenId, ...], Meta(max_length=MAX_BAD_WORD_TOKENS)]
 
 
-MAX_PATTERN_SIZE = 128  # tokens
-MAX_REPEATED_TOKENS = 2048
-
-
 class RequestOutputKind(IntEnum):
-    """What each output of a stream has: all so far, what is new, or all, once, at the end. Names are vLLM's."""
+    """What each output of a stream carries: all so far, only what is new, or all at the end. Names are vLLM's."""
 
     CUMULATIVE = 0
     DELTA = 1
     FINAL_ONLY = 2
-
-
-class RepetitionDetection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """An output ends once its last tokens are `min_count` times one pattern. Raises InvalidRequest."""
-
-    max_pattern_size: Annotated[int, Meta(ge=1, le=MAX_PATTERN_SIZE)]  # tokens
-    min_pattern_size: Annotated[int, Meta(ge=0, le=MAX_PATTERN_SIZE)] = 1  # 0 is 1
-    min_count: Annotated[int, Meta(ge=2, le=MAX_REPEATED_TOKENS)]
-
-    def __post_init__(self) -> None:
-        field = "repetition_detection"
-        bounds = (
-            ("max_pattern_size", 1, MAX_PATTERN_SIZE),
-            ("min_pattern_size", 0, MAX_PATTERN_SIZE),
-            ("min_count", 2, MAX_REPEATED_TOKENS),
-        )
-        for name, low, high in bounds:
-            value: Any = getattr(self, name)
-            if type(value) is not int or not low <= value <= high:
-                raise InvalidRequest(f"{field}.{name} is {value!r:.100}; it must be between {low} and {high}", field)
-        if self.min_pattern_size > self.max_pattern_size:
-            raise InvalidRequest(
-                f"{field}.min_pattern_size is {self.min_pattern_size}, above max_pattern_size={self.max_pattern_size}",
-                field,
-            )
-        if (num_tokens := self.max_pattern_size * self.min_count) > MAX_REPEATED_TOKENS:
-            raise InvalidRequest(
-                f"{field}: {self.min_count} times {self.max_pattern_size} tokens are {num_tokens}; at most "
-                f"{MAX_REPEATED_TOKENS} are compared",
-                field,
-            )
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -136,32 +100,32 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     repetition_penalty: float = 1.0  # > 0; over prompt and output
     seed: int | None = None  # None or -1: the engine chooses one
     max_tokens: int | None = 16  # None: until the context is full
-    min_tokens: int = 0  # EOS and stop tokens are masked before
+    min_tokens: int = 0  # EOS and stop tokens are masked until then
     ignore_eos: bool = False
     stop: Annotated[tuple[_Text, ...], Meta(max_length=MAX_STOP_STRINGS)] = ()
     stop_token_ids: Annotated[tuple[TokenId, ...], Meta(max_length=MAX_STOP_TOKEN_IDS)] = ()
     include_stop_str_in_output: bool = False
     bad_words: Annotated[tuple[_Text, ...], Meta(max_length=MAX_BAD_WORDS)] = ()
-    bad_words_token_ids: Annotated[tuple[_BadWord, ...], Meta(max_length=2 * MAX_BAD_WORDS)] = ()  # by the frontend
+    bad_words_token_ids: Annotated[tuple[_BadWord, ...], Meta(max_length=2 * MAX_BAD_WORDS)] = ()  # set by the frontend
     logit_bias: Annotated[dict[TokenId, float], Meta(max_length=MAX_LOGIT_BIAS)] | None = None  # added, within ±100
     allowed_token_ids: Annotated[tuple[TokenId, ...], Meta(max_length=MAX_ALLOWED_TOKEN_IDS)] | None = None
     structured_outputs: StructuredOutputsParams | None = None
-    grammar: Grammar | None = None  # by the frontend
+    grammar: Grammar | None = None  # set by the frontend
     thinking_token_budget: int | None = None  # tokens of reasoning, then its end is forced; None or -1: any number
-    thinking: ThinkingBudget | None = None  # by the frontend
+    thinking: ThinkingBudget | None = None  # set by the frontend
     logits_processors: Annotated[
         tuple[LogitsProcessorParams, ...], Meta(max_length=MAX_LOGITS_PROCESSORS)
     ] = ()  # of plugins; in this order, before everything else
     dry: Dry | None = None
     xtc: Xtc | None = None
     logprobs: int | None = None  # top-k per output token beside the sampled one; -1: the whole vocabulary
-    logprob_token_ids: Annotated[tuple[TokenId, ...], Meta(max_length=MAX_LOGPROB_TOKEN_IDS)] = ()  # in their place
+    logprob_token_ids: Annotated[tuple[TokenId, ...], Meta(max_length=MAX_LOGPROB_TOKEN_IDS)] = ()  # replaces the top-k
     prompt_logprobs: int | None = None
     detokenize: bool = True
     skip_special_tokens: bool = True
     skip_reading_prefix_cache: bool = False
     repetition_detection: RepetitionDetection | None = None
-    output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE  # of AsyncLLM's outputs; the engine is not told
+    output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE  # of AsyncLLM's outputs; not sent to the engine
 
     def __post_init__(self) -> None:
         for name in ("stop", "bad_words"):
@@ -241,9 +205,23 @@ def _check(params: SamplingParams) -> None:
         raise InvalidRequest("repetition_penalty is 0; it must be above 0 and at most 100", "repetition_penalty")
     if params.max_tokens is not None and params.min_tokens > params.max_tokens:
         raise InvalidRequest(f"min_tokens is {params.min_tokens}, above max_tokens={params.max_tokens}", "min_tokens")
+    _check_lists(params)
+    if not isinstance(params.output_kind, RequestOutputKind):
+        raise InvalidRequest(
+            f"output_kind is {params.output_kind!r:.100}; it must be a RequestOutputKind", "output_kind"
+        )
+    for name, struct in _STRUCTS.items():
+        if not isinstance(value := getattr(params, name), struct | None):
+            raise InvalidRequest(f"{name} is a {type(value).__name__}; it must be a {struct.__name__}", name)
+    if params.structured_outputs is not None or params.grammar is not None:
+        _check_with_grammar(params)
+
+
+def _check_lists(params: SamplingParams) -> None:
+    """Check the length and the entries of every list, and what they contradict."""
     _check_strings("stop", params.stop, MAX_STOP_STRINGS)
     if params.stop and not params.detokenize:
-        raise InvalidRequest("stop is looked for in text, and detokenize is false; leave one of them out", "stop")
+        raise InvalidRequest("stop needs text and detokenize is false; leave one of them out", "stop")
     _check_strings("bad_words", params.bad_words, MAX_BAD_WORDS)
     _check_token_ids("stop_token_ids", params.stop_token_ids, MAX_STOP_TOKEN_IDS)
     _check_token_ids("logprob_token_ids", params.logprob_token_ids, MAX_LOGPROB_TOKEN_IDS)
@@ -264,22 +242,10 @@ def _check(params: SamplingParams) -> None:
             raise InvalidRequest("allowed_token_ids is empty; leave it out or name one token", "allowed_token_ids")
     if params.logit_bias is not None:
         _check_logit_bias(params.logit_bias)
-    if not isinstance(params.output_kind, RequestOutputKind):
-        raise InvalidRequest(
-            f"output_kind is {params.output_kind!r:.100}; it must be a RequestOutputKind", "output_kind"
-        )
-    for processor in params.logits_processors:
-        if not isinstance(processor, LogitsProcessorParams):
-            raise InvalidRequest(f"logits_processors has {processor!r:.100}, which is no name", "logits_processors")
-    for name, struct in _STRUCTS.items():
-        if not isinstance(value := getattr(params, name), struct | None):
-            raise InvalidRequest(f"{name} is a {type(value).__name__}; it must be a {struct.__name__}", name)
-    if params.structured_outputs is not None or params.grammar is not None:
-        _check_with_grammar(params)
 
 
 def _check_with_grammar(params: SamplingParams) -> None:
-    """A grammar says which tokens may come next and when the output ends; what would contradict it is refused."""
+    """Refuse parameters that contradict a grammar, which decides the allowed tokens and the end of the output."""
     for name in ("ignore_eos", "min_tokens", "allowed_token_ids"):
         if getattr(params, name):
             raise InvalidRequest(f"{name} contradicts structured_outputs; leave one of them out", name)
@@ -301,7 +267,7 @@ def _check_token_ids(field: str, ids: Collection[Any], limit: int) -> None:
     # Whole lists at C speed: a list may name a whole vocabulary, and the engine core checks it in its loop.
     if ids and (set(map(type, ids)) != {int} or not 0 <= min(ids) <= max(ids) <= MAX_TOKEN_ID):
         wrong = next(token for token in ids if type(token) is not int or not 0 <= token <= MAX_TOKEN_ID)
-        raise InvalidRequest(f"{field} names {wrong!r:.100}, which is no token id", field)
+        raise InvalidRequest(f"{field} names {wrong!r:.100}, which is not a token id", field)
 
 
 def _check_logit_bias(logit_bias: Any) -> None:

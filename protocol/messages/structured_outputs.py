@@ -1,4 +1,4 @@
-"""What form an output must have: as users ask for it, and as the worker that samples reads it."""
+"""The required form of an output: as a request states it, and as a worker reads it."""
 
 from typing import Annotated, Any, cast
 
@@ -16,12 +16,12 @@ GrammarText = Annotated[str, Meta(max_length=MAX_GRAMMAR_CHARS)]
 
 
 class Grammar(Record, frozen=True):
-    """What one output may be, compiled by the worker and replayed with the row's output after any restart."""
+    """The grammar of one output. The worker compiles it, and replays the row's output through it after a restart."""
 
     source: GrammarText  # JSON of an llguidance grammar: {"grammars": [{"json_schema": …} or {"lark_grammar": …}]}
-    # The output is free up to the first of these tokens, but cannot end; empty: it is bound from its first token.
+    # The output is free up to the first of these tokens, but cannot end; empty: the grammar binds its first token.
     after: TokenIds = ()
-    opens: TokenIds = ()  # it is free only if one of these is its first token; empty: in any case
+    opens: TokenIds = ()  # the output is free only if its first token is one of these; empty: in any case
 
 
 class StructuredOutputsParams(
@@ -40,8 +40,8 @@ class StructuredOutputsParams(
     json_object: bool | None = None
     structural_tag: GrammarText | None = None  # as json
     disable_any_whitespace: bool = False  # in JSON, outside of strings
-    whitespace_pattern: GrammarText | None = None  # a regular expression for it instead
-    disable_additional_properties: bool = False  # of objects whose schema does not allow them by name
+    whitespace_pattern: GrammarText | None = None  # a regular expression for the whitespace
+    disable_additional_properties: bool = False  # of objects whose schema does not allow them explicitly
 
     def __post_init__(self) -> None:
         for name, kinds in (("json", dict | bool), ("structural_tag", dict)):
@@ -78,23 +78,23 @@ def _as_text(name: str, value: Any) -> str:
     try:
         return msgspec.json.encode(value).decode()
     except (TypeError, ValueError, UnicodeError, RecursionError) as error:
-        raise _invalid(f"is no JSON: {error}", name) from None
+        raise _invalid(f"is not JSON: {error}", name) from None
 
 
 def _check_text(name: str, text: Any) -> None:
     if not isinstance(text, str):
-        raise _invalid(f"is a {type(text).__name__}; it must be a text", name)
+        raise _invalid(f"is a {type(text).__name__}; it must be a string", name)
     if not 0 < len(text) <= MAX_GRAMMAR_CHARS:
         raise _invalid(f"has {len(text)} characters; 1 to {MAX_GRAMMAR_CHARS} are allowed", name)
 
 
 def _check_choice(choice: Any) -> None:
     if not isinstance(choice, tuple) or not all(isinstance(text, str) for text in choice):
-        raise _invalid(f"is {choice!r:.100}; it must be a list of texts", "choice")
+        raise _invalid(f"is {choice!r:.100}; it must be a list of strings", "choice")
     if not 0 < len(choice) <= MAX_CHOICES:
         raise _invalid(f"has {len(choice)} entries; 1 to {MAX_CHOICES} are allowed", "choice")
     if not all(choice):
-        raise _invalid("has an empty text; every choice must have a character", "choice")
+        raise _invalid("has an empty string; every choice needs at least one character", "choice")
     if (size := sum(map(len, choice))) > MAX_GRAMMAR_CHARS:
         raise _invalid(f"has {size} characters; at most {MAX_GRAMMAR_CHARS} are allowed", "choice")
 

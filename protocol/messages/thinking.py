@@ -1,4 +1,4 @@
-"""How long an output may reason, in the tokens of one model."""
+"""Limits the reasoning of an output, in tokens of one model."""
 
 from typing import Annotated, Any
 
@@ -14,16 +14,16 @@ _Tag = Annotated[tuple[TokenId, ...], Meta(min_length=1, max_length=MAX_TAG_TOKE
 
 
 class ThinkingBudget(Record, frozen=True):
-    """After `max_tokens` tokens behind `begin` the output goes on with `end`, unless its grammar forbids that.
+    """Forces the tokens of `end` once `max_tokens` tokens have followed `begin`, unless the grammar forbids it.
 
-    A worker finds both in the row's own output, so a row that comes back with its output is where it was. Raises
+    A worker finds both tags in the row's output, so a row restored with its output resumes in the same state. Raises
     InvalidRequest.
     """
 
     max_tokens: Count
     begin: _Tag
     end: _Tag
-    num_prompt_tokens: Count | None = None  # of the budget, that the prompt has used; None: it ends outside reasoning
+    num_prompt_tokens: Count | None = None  # of the budget, used by the prompt; None: the prompt ends outside reasoning
 
     def __post_init__(self) -> None:
         for name in ("max_tokens", "num_prompt_tokens"):

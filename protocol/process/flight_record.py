@@ -1,7 +1,8 @@
-"""What a process did last, where its death cannot take it: two small files of each process in the run directory.
+"""Records what a process did last, so that it can be read after the process has died: two small files in the run
+directory.
 
-    flight/<name>.<pid>.lines    a ring in shared memory: its last log lines, and whatever else it notes
-    flight/<name>.<pid>.stacks   all its threads' stacks, written by the interpreter at SIGUSR2 and at a fault
+    flight/<name>.<pid>.lines    a ring in shared memory: the last log lines and notes of the process
+    flight/<name>.<pid>.stacks   the stacks of all threads, written by the interpreter at SIGUSR2 and at a fault
 
 Neither ever holds a prompt, an output or a token id.
 """
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import IO
 
 FLIGHT_DIR = "flight"
-LOGGER = "paged_serve"  # the parent of all loggers of ours
+LOGGER = "paged_serve"  # the parent of all loggers in paged-serve
 STACKS_SIGNAL = signal.SIGUSR2
 RING_BYTES = 128 << 10
 _HEADER_BYTES = 8  # bytes ever written, little-endian
@@ -28,7 +29,7 @@ class LineRing:
     """The last lines of text, in a file that outlives its writer. One writer; readers may see a torn first line."""
 
     def __init__(self, path: Path):
-        """Raises OSError when there is no room for all of it: a page that the disk cannot give later is a SIGBUS."""
+        """Raises OSError unless the disk has room for the whole file: a page missing later would be a SIGBUS."""
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
             os.posix_fallocate(descriptor, 0, _HEADER_BYTES + RING_BYTES)
@@ -52,7 +53,7 @@ class LineRing:
 
 
 def read_lines(path: Path) -> list[str]:
-    """A ring's whole lines, oldest first; none when there is no such file."""
+    """The complete lines of a ring, oldest first; none when the file does not exist."""
     try:
         data = path.read_bytes()
     except OSError:
@@ -65,7 +66,7 @@ def read_lines(path: Path) -> list[str]:
 
 
 class CopyLog(logging.Handler):
-    """Gives each of our log lines to `add`, too."""
+    """Passes each log line of paged-serve to `add` as well."""
 
     def __init__(self, add: Callable[[str], None]):
         super().__init__()
@@ -87,12 +88,12 @@ class CopyLog(logging.Handler):
 
 
 def flight_path(run_dir: str, name: str, pid: int, kind: str) -> Path:
-    """`name` as the process was started with; `kind` "lines" or "stacks"."""
+    """The path of a process's record: `name` as in `name_process`, `kind` "lines" or "stacks"."""
     return Path(run_dir) / FLIGHT_DIR / f"{name}.{pid}.{kind}"
 
 
 class FlightRecord:
-    """This process's record. The interpreter keeps the number of the stacks' descriptor alone: keep this object."""
+    """This process's record. Keep the object alive: the interpreter knows the stacks file only by its descriptor."""
 
     def __init__(self, ring: LineRing | None = None, stacks: IO[bytes] | None = None):
         self._ring = ring
@@ -104,15 +105,17 @@ class FlightRecord:
 
 
 def record_flight(run_dir: str, name: str) -> FlightRecord:
-    """Begin to record this process; without a record where no file can be made. From here on STACKS_SIGNAL does not
-    end it."""
+    """Start recording this process; without room for the files, log a warning and record nothing.
+
+    From here on STACKS_SIGNAL does not end the process.
+    """
     signal.signal(STACKS_SIGNAL, signal.SIG_IGN)
     try:
         (Path(run_dir) / FLIGHT_DIR).mkdir(mode=0o700, exist_ok=True)
         ring = LineRing(flight_path(run_dir, name, os.getpid(), "lines"))
         stacks = flight_path(run_dir, name, os.getpid(), "stacks").open("wb", buffering=0)
     except OSError as error:
-        log.warning("what this process does is not recorded: %s", error)
+        log.warning("flight record of this process is not recorded: %s", error)
         return FlightRecord()
     os.fchmod(stacks.fileno(), 0o600)
     faulthandler.enable(stacks)

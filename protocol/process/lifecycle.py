@@ -54,9 +54,9 @@ class ChildProcess:
     context: "Context"
     control: DealerChannel[control.FromChild, control.ToChild]
     flight: FlightRecord
-    core_failures: tuple[CoreFailure, ...] = ()  # of the cores before this one
+    core_failures: tuple[CoreFailure, ...] = ()  # of earlier cores
     stop_requested: bool = False
-    report_asked: bool = False  # by SIGUSR1, which is the supervisor's affair
+    report_asked: bool = False  # by SIGUSR1; the supervisor writes the report
     _next_heartbeat: float = 0.0
 
     @classmethod
@@ -117,7 +117,7 @@ class ChildProcess:
         self.stop_requested = True
 
     def ask_for_report(self) -> None:
-        """With the next heartbeat."""
+        """Ask the supervisor for a report, with the next heartbeat."""
         self.report_asked = True
 
     def heartbeat(self, now: float, step: int) -> None:
@@ -134,16 +134,16 @@ class ChildProcess:
         self.control.send(control.Failed(reason[:MAX_LONG_TEXT], refused))
 
     def close(self) -> None:
-        """Close the control link; what was sent last gets 500 ms to leave."""
+        """Close the control link; queued messages have 500 ms to leave."""
         self.control.close(linger_s=FAREWELL_S)
-        # term() blocks while the owner has left a socket open, so it gets a deadline.
+        # term() blocks while any socket is open, so it gets a deadline.
         ending = threading.Thread(target=self.context.term, daemon=True)
         ending.start()
         ending.join(FAREWELL_S + 0.1)
 
 
 def name_process(name: str) -> None:
-    """What `ps -o comm` and `top` show: at most 15 bytes of `name`."""
+    """Set the name that `ps -o comm` and `top` show: the first 15 bytes of `name`."""
     with contextlib.suppress(OSError), open("/proc/self/comm", "w") as file:
         file.write(name)
 

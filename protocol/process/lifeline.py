@@ -1,6 +1,6 @@
-"""Why no process of ours outlives its parent: a pipe that the parent holds, and the kernel's signal when it breaks.
+"""Ends a child process with its parent: the parent holds a pipe open, and the kernel signals the child when it closes.
 
-And what a process does, as the kernel sees it.
+Also reads the state of a process from /proc.
 """
 
 import contextlib
@@ -8,13 +8,13 @@ import fcntl
 import os
 import signal
 
-_write_ends: dict[int, int] = {}  # descriptor -> the pipe's inode, as the number may be another file's by now
+_write_ends: dict[int, int] = {}  # descriptor -> inode of its pipe: the number may have been reused since
 
 
 def lifeline_pipe() -> tuple[int, int]:
-    """(read end for any number of children, by `pass_fds`; write end that the parent keeps open and never uses).
+    """Make the pipe: (read end, for any number of children by `pass_fds`; write end, for the parent to keep open).
 
-    A fork of the parent closes its copy: else the children would live for as long as that process does.
+    A fork of the parent closes its copy of the write end, which would otherwise keep the children alive.
     """
     read_end, write_end = os.pipe()
     _write_ends[write_end] = os.fstat(write_end).st_ino
@@ -35,10 +35,10 @@ os.register_at_fork(after_in_child=_close_write_ends)
 def arm_lifeline(fd: int) -> None:
     """Have the kernel kill this process with SIGKILL once every write end of `fd`'s pipe is closed.
 
-    No thread of ours takes part, so it works while a C function holds the interpreter; and it is the parent's
-    process that counts, not the thread that spawned us (as with PR_SET_PDEATHSIG).
+    The kernel does the work, so a C function that holds the interpreter is killed too. Unlike PR_SET_PDEATHSIG, the
+    signal depends on the parent process, not on the thread that spawned this one.
     """
-    # The signal's owner belongs to the open file, which all children share: open the pipe anew for this process.
+    # The signal's owner is a property of the open file, which all children share: open the pipe again for this process.
     own = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_NONBLOCK)
     os.close(fd)
     fcntl.fcntl(own, fcntl.F_SETOWN, os.getpid())
@@ -47,8 +47,8 @@ def arm_lifeline(fd: int) -> None:
     try:
         os.read(own, 1)
     except BlockingIOError:
-        return  # a writer is there
-    os.kill(os.getpid(), signal.SIGKILL)  # the parent died before we had armed
+        return  # the parent is alive
+    os.kill(os.getpid(), signal.SIGKILL)  # the parent died before the signal was armed
 
 
 def is_stopped(pid: int) -> bool:
@@ -57,12 +57,12 @@ def is_stopped(pid: int) -> bool:
 
 
 def is_halted(pid: int) -> bool:
-    """Whether a signal has stopped the process; a debugger's stop is another one."""
+    """Whether a signal has stopped the process; a stop by a debugger does not count."""
     return _state(f"/proc/{pid}/stat") == "T"
 
 
 def is_at_work(pid: int) -> bool:
-    """Whether a thread of the process computes, waits for a core, or for a disk."""
+    """Whether any thread of the process runs, or waits for a core or a disk."""
     try:
         threads = os.listdir(f"/proc/{pid}/task")
     except OSError:
@@ -71,7 +71,7 @@ def is_at_work(pid: int) -> bool:
 
 
 def _state(path: str) -> str:
-    """The kernel's letter for what a process or thread does; "" when it is gone."""
+    """The state letter of a process or thread, as in proc(5); "" when it is gone."""
     try:
         with open(path) as file:
             return file.read().rpartition(")")[2].split()[0]

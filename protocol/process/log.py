@@ -9,7 +9,7 @@ from typing import Any, TextIO
 import msgspec
 
 _COLOURS = {"DEBUG": "2", "WARNING": "33", "ERROR": "31", "CRITICAL": "1;31"}
-# Whatever a request brought into a message cannot start a line of its own or steer a terminal.
+# Escaped, so that text from a request can neither forge a log line nor control a terminal.
 _CONTROL_CHARACTERS = {code: f"\\x{code:02x}" for code in (*range(32), 127, *range(128, 160))} | {10: "\\n", 9: "\\t"}
 
 
@@ -31,7 +31,7 @@ class _LineFormatter(logging.Formatter):
 
 
 class _JsonFormatter(logging.Formatter):
-    """One JSON object a line; `time` in seconds since 1970, beside what the record has in `fields`."""
+    """One JSON object per line: `time` in seconds since 1970, the message, and the record's extra `fields`."""
 
     def __init__(self, process_name: str):
         super().__init__()

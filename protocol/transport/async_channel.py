@@ -1,4 +1,4 @@
-"""The connecting end of a channel for asyncio: apart, because engine core and workers do without asyncio's 4 MB."""
+"""The connecting end of a channel for asyncio; a separate file saves engine core and workers asyncio's 4 MB."""
 
 import asyncio
 import time
@@ -30,14 +30,16 @@ class AsyncDealerChannel(Dealer[Sends, Receives]):
         self._loop.add_reader(self.socket.fileno(), self._wake)
 
     def _let_go(self) -> None:
-        """In a forked child, whose loop may turn once more when it ends: asking the socket would take its parent's
-        signal away, and so would no longer watching it."""
+        """Stop reacting in a forked child, whose loop may run once more when it ends.
+
+        Reading the socket's events there, or removing its reader, would take the signal away from the parent.
+        """
         self._is_ours = False
 
     def _wake(self) -> None:
         if not self._is_ours:
             return
-        # Asking for the events clears the descriptor, without which the loop would spin on it.
+        # Reading the events clears the descriptor; otherwise the loop would spin on it.
         events = int(self.socket.get(zmq.EVENTS))
         self._was_cut |= not events & zmq.POLLOUT
         if events & zmq.POLLIN and self._waiter is not None and not self._waiter.done():
@@ -50,7 +52,7 @@ class AsyncDealerChannel(Dealer[Sends, Receives]):
         return sent
 
     def takes_messages(self) -> bool:
-        """False also if the other end was gone for a moment since the last call: it may be another one now."""
+        """Also False if the connection was lost since the last call: the other end may be a new process now."""
         takes = super().takes_messages() and not self._was_cut
         self._was_cut = False
         if self._waiter is not None:

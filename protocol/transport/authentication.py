@@ -1,5 +1,6 @@
-"""Which peers may use our sockets, checked by a ZAP handler in each process that binds: on this host those with the
-run's secret (PLAIN), from other hosts those with one of the listed keys (CURVE).
+"""Authenticates the peers of our sockets, by a ZAP handler in each process that binds.
+
+A peer on this host presents the run's secret (PLAIN), one on another host a listed key (CURVE).
 
 libzmq falls back to an unauthenticated protocol of 2009 on a bare socket and then delivers any bytes as messages;
 with a mechanism and a ZAP domain it delivers nothing before the handler has accepted.
@@ -45,7 +46,7 @@ def _check_secret(secret: str) -> None:
 class Authenticator:
     """Answers libzmq's question "may this peer come in?" for every bound socket of one context.
 
-    Start it before the sockets bind: without a handler libzmq refuses all peers. Runs a thread that sleeps but
+    Start it before the sockets bind: without a handler libzmq refuses all peers. Runs a thread that sleeps except
     during handshakes.
     """
 
@@ -88,7 +89,7 @@ class Authenticator:
         return hmac.compare_digest(password, self._secret) and hmac.compare_digest(user, USER)
 
     def close(self) -> None:
-        """End the thread. Peers that are connected stay so; no new one is let in."""
+        """End the thread. Connected peers stay connected; new ones are refused."""
         if self._thread.is_alive() and not self._context.closed:
             with self._context.socket(zmq.REQ) as socket:
                 socket.connect(_ZAP_ENDPOINT)

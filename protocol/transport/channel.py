@@ -1,11 +1,11 @@
-"""Typed channels over ZeroMQ: one tagged union each way, bounded queues, authenticated peers, no surprises.
+"""Typed channels over ZeroMQ: one tagged union each way, bounded queues, authenticated peers.
 
-A channel never delivers what does not decode: such frames are counted and dropped. `send` never blocks; False means
-that nothing was sent, because the peer is gone or its queue is full. The settings, and why:
+A frame that does not decode is counted and dropped, never delivered. `send` never blocks; False means that nothing
+was sent, because the peer is gone or its queue is full. The settings, and why:
 
 * PLAIN (CURVE over TCP) with a ZAP domain: a bare libzmq socket delivers raw garbage as messages.
 * ROUTER_MANDATORY: without it a ROUTER drops silently, for unknown peers and for full queues.
-* No ROUTER_HANDOVER: with it a peer takes over another's identity, and its messages.
+* No ROUTER_HANDOVER: with it a peer could take over the identity and the messages of another.
 * IMMEDIATE on the connecting side: nothing is queued for a peer that is not there.
 * Bounded queues: memory does not grow with a reader that has stopped.
 """
@@ -46,10 +46,10 @@ Receives = TypeVar("Receives", bound=Message)
 Context = zmq.Context["zmq.Socket[bytes]"]
 Socket = zmq.Socket[bytes]
 
-FRAMES_PER_ITERATION = 64  # then a channel lets the rest of its loop run
-SECONDS_PER_ITERATION = 0.002  # also then
+FRAMES_PER_ITERATION = 64  # after so many a channel lets the rest of its loop run
+SECONDS_PER_ITERATION = 0.002  # the same limit in time
 
-Invalid = Callable[[bytes, bytes, Exception], None]  # the peer, its frame, and what is wrong with it
+Invalid = Callable[[bytes, bytes, Exception], None]  # peer, frame, what is wrong with the frame
 
 
 def new_context() -> "Context":
@@ -80,7 +80,7 @@ class _Codec(Generic[Sends, Receives]):
             if frames is not None:
                 return self._decode(frames[-1])
             reason = "more than one payload frame"
-        except Exception as error:  # UnicodeDecodeError and RecursionError come as themselves
+        except Exception as error:  # msgspec lets UnicodeDecodeError and RecursionError through
             reason = f"{type(error).__name__}: {error}"
             if invalid is not None and frames is not None:
                 invalid(frames[0], frames[-1], error)
@@ -101,7 +101,7 @@ def _new_socket(context: "Context", kind: int, max_frame_bytes: int, queue_frame
 
 
 def _probe_peers(socket: "Socket") -> None:
-    """A host that vanished sends nothing; TCP probes it after 10 s, then every 5, and gives up after three."""
+    """Notice a host that vanished: TCP probes a silent peer after 10 s, then every 5 s, and gives up after three."""
     socket.tcp_keepalive, socket.tcp_keepalive_idle = 1, 10
     socket.tcp_keepalive_intvl, socket.tcp_keepalive_cnt = 5, 3
 
@@ -126,7 +126,7 @@ def _connect(
 
 
 def _bind(socket: "Socket", endpoint: str) -> None:
-    """Bind, a socket file open to this user alone. Raises ConfigError, the socket closed."""
+    """Bind; only this user can open a socket file. On failure the socket is closed and ConfigError raised."""
     umask = os.umask(0o077)
     try:
         socket.bind(endpoint)
@@ -142,7 +142,7 @@ def take(socket: "Socket", expected: int) -> list[bytes] | None:
     frames = [socket.recv(zmq.NOBLOCK)]
     while socket.getsockopt(zmq.RCVMORE):  # the attribute of this name costs three times as much
         frame = socket.recv(zmq.NOBLOCK)
-        if len(frames) <= expected:  # the rest of a too long message is thrown away as it comes
+        if len(frames) <= expected:  # surplus frames are dropped as they arrive
             frames.append(frame)
     return frames if len(frames) == expected else None
 
@@ -150,10 +150,10 @@ def take(socket: "Socket", expected: int) -> list[bytes] | None:
 def _take_valid(
     socket: "Socket", codec: _Codec[Sends, Receives], expected: int, invalid: Invalid | None = None
 ) -> tuple[bytes, Receives] | None:
-    """The next valid message and its first frame. None also after many invalid ones, so that a flood ends a turn."""
+    """The next valid message and its first frame, or None: none is there, or a flood of invalid ones ended the turn."""
     ends = math.inf
     for _ in range(FRAMES_PER_ITERATION):
-        if not int(socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:  # half the price of an exception
+        if not int(socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:  # half the cost of an exception
             return None
         try:
             frames = take(socket, expected)
@@ -186,7 +186,7 @@ class RouterChannel(Generic[Sends, Receives]):
         """`receives` is the union of messages that peers send; `queue_frames` bounds each peer's queue, each way.
 
         `invalid` is called with each frame that does not decode, which is dropped all the same.
-        `keys`: for an endpoint of TCP, where peers prove theirs by CURVE; the context's Authenticator must know them.
+        `keys` is for a TCP endpoint, where CURVE authenticates peers; the context's Authenticator must know their keys.
         """
         path = endpoint.removeprefix("ipc://")
         if keys is None and len(os.fsencode(path)) > MAX_PATH_BYTES:
@@ -204,7 +204,7 @@ class RouterChannel(Generic[Sends, Receives]):
             _probe_peers(self.socket)
         _bind(self.socket, endpoint)
         bound: Any = self.socket.getsockopt(zmq.LAST_ENDPOINT)
-        self.endpoint: str = bound.decode().rstrip("\0")  # with the port that a * became
+        self.endpoint: str = bound.decode().rstrip("\0")  # with the port that was bound for a *
 
     @property
     def num_invalid(self) -> int:
@@ -229,7 +229,7 @@ class RouterChannel(Generic[Sends, Receives]):
 
 
 class Dealer(Generic[Sends, Receives]):
-    """What both connecting ends share."""
+    """Base of the connecting ends."""
 
     def __init__(
         self,
@@ -244,7 +244,7 @@ class Dealer(Generic[Sends, Receives]):
     ):
         """`receives` is the union of messages that the bound end sends; `identity` comes from `identity()`.
 
-        `secret` is the run's, or the keys for an endpoint of TCP.
+        `secret` is the run's secret, or the keys for a TCP endpoint.
         """
         self.codec = _Codec[Sends, Receives](receives, max_frame_bytes)
         self.socket = _connect(context, endpoint, secret, identity, max_frame_bytes, queue_frames)
@@ -270,7 +270,7 @@ class DealerChannel(Dealer[Sends, Receives]):
     """A connecting end for a poll loop or for plain blocking code."""
 
     def wait_connected(self, timeout_s: float) -> bool:
-        """Whether `send` can succeed, after waiting at most `timeout_s` for the peer to let us in."""
+        """Whether `send` can succeed, after waiting at most `timeout_s` for the connection."""
         return bool(self.socket.poll(math.ceil(1000 * timeout_s), zmq.POLLOUT))
 
     def receive(self, timeout_s: float | None = 0.0) -> Receives | None:
@@ -284,9 +284,9 @@ class DealerChannel(Dealer[Sends, Receives]):
         return taken[1]
 
     def close(self, linger_s: float = 0.0) -> None:
-        """`linger_s`: how long what was sent last may take to leave; the context's end waits for it.
+        """Close the socket. Queued messages have `linger_s` to leave, and the end of the context waits for them.
 
-        With a peer that has stopped reading, libzmq may lose the last few kilobytes all the same: what must arrive
-        is acknowledged by a message.
+        When the peer has stopped reading, libzmq may still lose the last few kilobytes: the receiver of a message that
+        must arrive acknowledges it.
         """
         self.socket.close(linger=int(1000 * linger_s))

@@ -13,7 +13,7 @@ PUBLIC_SUFFIX = ".key"
 
 @dataclass(frozen=True, slots=True)
 class ServerKeys:
-    """What a bound socket needs: its own secret (Z85), and the 32-byte public keys that may come in."""
+    """Keys of a bound socket: its secret key (Z85), and the 32-byte public keys of the clients it accepts."""
 
     secret: bytes
     allowed: frozenset[bytes]
@@ -21,7 +21,7 @@ class ServerKeys:
 
 @dataclass(frozen=True, slots=True)
 class ClientKeys:
-    """What a connecting socket needs, each as Z85."""
+    """Keys of a connecting socket, each as Z85."""
 
     public: bytes
     secret: bytes
@@ -29,33 +29,33 @@ class ClientKeys:
 
 
 def server_keys(secret_file: str, clients_folder: str) -> ServerKeys:
-    """Raises ConfigError when a file is missing, unreadable, open to other users, or would let no client in."""
+    """Raises ConfigError when a file is missing, unreadable or open to other users, or when no client has a key."""
     if not os.path.isdir(clients_folder):
-        raise ConfigError(f"there is no folder {clients_folder!r} of clients' public keys; name it with --client-keys")
+        raise ConfigError(f"there is no folder {clients_folder!r} of the clients' public keys; set --client-keys")
     files = sorted(Path(clients_folder).glob(f"*{PUBLIC_SUFFIX}"))
     if not files:
         raise ConfigError(
             f"{clients_folder} has no *{PUBLIC_SUFFIX} file, so no client can connect; `paged-serve keygen` makes them"
         )
-    from zmq.utils import z85  # late, like all of zmq.auth here: most servers have no such socket
+    from zmq.utils import z85  # imported late, like all of zmq.auth here: most servers have no TCP socket
 
     _, secret = _load_secret(secret_file, "--client-server-key")
     return ServerKeys(secret, frozenset(z85.decode(_load_public(file)) for file in files))
 
 
 def client_keys(secret_file: str, server_file: str) -> ClientKeys:
-    """Raises ConfigError as above."""
+    """Raises ConfigError when a file is missing, unreadable or open to other users."""
     public, secret = _load_secret(secret_file, "key")
     return ClientKeys(public, secret, _load_public(Path(server_file)))
 
 
 def make_keys(folder: str, name: str) -> tuple[str, str]:
-    """(public file, secret file) of a new certificate. Raises ConfigError when there is one of this name."""
+    """Make a certificate: (public file, secret file). Raises ConfigError when the name is taken."""
     import zmq.auth
 
     for suffix in (PUBLIC_SUFFIX, SECRET_SUFFIX):
         if os.path.exists(path := os.path.join(folder, name + suffix)):
-            raise ConfigError(f"{path} is there already; choose another name or remove it")
+            raise ConfigError(f"{path} already exists; choose another name or remove it")
     umask = os.umask(0o077)
     try:
         os.makedirs(folder, exist_ok=True)

@@ -20,17 +20,17 @@ from ..errors import ConfigError
 CONTROL_SOCKET = "control.sock"
 ENGINE_SOCKET = "engine.sock"
 WORKERS_SOCKET = "workers.sock"
-FRONTEND_SOCKET = "frontend-{}.sock"  # of frontend 0, 1, …, for the others
+FRONTEND_SOCKET = "frontend-{}.sock"  # of frontend 0, 1, …, for the other frontends
 ADMIN_SOCKET = "admin-{}.sock"  # of frontend 0, 1, …
 SECRET_FILE = "secret"
-NEEDED_BYTES = 4 << 20  # what each process notes takes 128 KB
-MAX_PATH_BYTES = 100  # a unix socket's address holds 107, macOS 103
+NEEDED_BYTES = 4 << 20  # the flight record of a process takes 128 KB
+MAX_PATH_BYTES = 100  # a unix socket's address holds 107 bytes, 103 on macOS
 
-_held: dict[str, int] = {}  # run directories that this process has made -> descriptor whose lock marks it as live
+_held: dict[str, int] = {}  # run directories of this process -> descriptor whose lock marks them as live
 
 
 def _let_go_in_fork() -> None:
-    """A lock belongs to all copies of its descriptor: a fork that lives longer would keep it."""
+    """Release the locks: every copy of a descriptor keeps its lock, and a fork may outlive the server."""
     for descriptor in _held.values():
         os.close(descriptor)
     _held.clear()
@@ -47,12 +47,12 @@ def endpoint(run_dir: str, name: str) -> str:
 def make_run_dir() -> str:
     """Create a server's directory with a new secret in it; the caller removes it at the end.
 
-    Raises ConfigError when the temporary directory is no safe or possible place for sockets.
+    Raises ConfigError when the temporary directory is not a safe or usable place for sockets.
     """
     try:
         return _make_run_dir(_checked_parent())
     except OSError as error:
-        raise ConfigError(f"no run directory can be made: {error}. Set TMPDIR to another place") from None
+        raise ConfigError(f"cannot make a run directory: {error}. Set TMPDIR to another place") from None
 
 
 def _make_run_dir(parent: Path) -> str:
@@ -73,13 +73,13 @@ def _make_run_dir(parent: Path) -> str:
 
 
 def find_run_dirs() -> list[str]:
-    """Directories of this user's living servers, newest first. Living: a process listens on the control socket."""
+    """Directories of this user's running servers, newest first: those with a listener on the control socket."""
     living = [path for path in _control_sockets() if _listening(path)]
     return [str(path.parent) for path in sorted(living, key=_made_at, reverse=True)]
 
 
 def has_ended(path: str) -> bool:
-    """Whether the server of this run directory is gone, be it that it was killed and could not remove it."""
+    """Whether the server of this run directory is gone, even if it was killed before it could remove the directory."""
     control = Path(path) / CONTROL_SOCKET
     return not Path(path).is_dir() or (control.exists() and not _listening(control))
 
@@ -94,9 +94,9 @@ def remove_run_dir(path: str) -> None:
 
 
 def remove_dead_run_dirs() -> list[str]:
-    """Clear what servers that were killed left behind: directories with a control socket that no process holds.
+    """Remove the directories of killed servers: those with a control socket and without a process that holds the lock.
 
-    Their lock decides, not whether a process listens: a server that starts beside us binds before it listens.
+    A listener would not be the right test: a server that is just starting binds its socket before it listens.
     """
     dead = [str(path.parent) for path in _control_sockets() if not _is_held(path.parent)]
     for path in dead:
@@ -127,7 +127,7 @@ def _check_room(parent: Path) -> None:
 
 
 def _only_ours(path: Path) -> bool:
-    found = path.lstat()  # not stat: a link of another user must not be followed
+    found = path.lstat()  # not stat, which would follow another user's link
     return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
 
 
@@ -148,7 +148,7 @@ def _listening(path: Path) -> bool:
         probe.setblocking(False)
         try:
             probe.connect(str(path))
-        except BlockingIOError:  # so many wait there already
+        except BlockingIOError:  # the queue of the listener is full
             return True
         except OSError:
             return False

@@ -3,11 +3,10 @@
 import numpy as np
 import torch
 
-from paged_serve.protocol.messages.dry import Dry
 from paged_serve.protocol.messages.message import pack_ids
+from paged_serve.protocol.messages.samplers import Dry, Xtc
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 from paged_serve.protocol.messages.worker import NewRow
-from paged_serve.protocol.messages.xtc import Xtc
 from paged_serve.workers.backends.cuda.sampler import DeviceSampler
 from paged_serve.workers.backends.cuda.sampling_records import raw_records
 from paged_serve.workers.batch.request_rows import RequestRows

@@ -8,9 +8,9 @@ import torch
 
 from paged_serve.protocol.messages.config import ModelConfig
 from paged_serve.protocol.messages.message import pack_ids
+from paged_serve.protocol.messages.samplers import Xtc
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 from paged_serve.protocol.messages.worker import Chunk, SchedulerOutput
-from paged_serve.protocol.messages.xtc import Xtc
 from paged_serve.workers.backends.cuda.backend import CudaBackend
 from paged_serve.workers.backends.cuda.kernel_list import load_kernels
 from paged_serve.workers.backends.cuda.sampler import DeviceSampler

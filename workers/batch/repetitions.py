@@ -10,7 +10,7 @@ from itertools import accumulate, repeat
 import numpy as np
 from numpy.typing import NDArray
 
-from paged_serve.protocol.messages.dry import MAX_MATCH, Dry
+from paged_serve.protocol.messages.samplers import MAX_MATCH, Dry
 
 MAX_PENALTY = 1e6  # finite, so that a token that must come still can
 

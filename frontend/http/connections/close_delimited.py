@@ -1,4 +1,4 @@
-"""Answers to HTTP/1.0, which knows no chunks: a body without a length ends with its connection."""
+"""Answers to HTTP/1.0, which has no chunks: the close of the connection ends a body without a length."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ def close_delimited(application: ASGI, cycle: Any) -> ASGI:
                 if is_unframed:
                     cycle.chunked_encoding = False
             elif is_unframed:
-                cycle.expected_content_length = len(event["body"])  # so that each part is as long as announced
+                cycle.expected_content_length = len(event["body"])  # so that each part has the announced length
             await send(event)
 
         await application(scope, receive, send_as_is)

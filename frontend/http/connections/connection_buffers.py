@@ -1,4 +1,4 @@
-"""Bytes that wait in connections: bodies that have begun to come, and answers that a slow peer has yet to take."""
+"""Counts the bytes that wait in connections: incoming bodies, and answers that a slow peer has yet to read."""
 
 import time
 from collections.abc import Callable
@@ -9,11 +9,11 @@ from ...buffer_budget import BufferBudget
 
 class Connection(Protocol):
     def shed(self) -> None:
-        """Free what is held, by ending what it is for."""
+        """Free the bytes held by ending the request."""
 
 
 class ConnectionBuffers:
-    """A pool of the budget. Of the bytes held those end first that have been held for longest: bytes times seconds."""
+    """A pool of the budget. The connection with the most bytes times seconds held is ended first."""
 
     def __init__(self, budget: BufferBudget, clock: Callable[[], float] = time.monotonic):
         self.num_bytes = 0
@@ -23,7 +23,7 @@ class ConnectionBuffers:
         budget.pools.append(self)
 
     def hold(self, connection: Connection, num_bytes: int) -> bool:
-        """From now on `connection` holds so many bytes, all in all. False, and as before: there is no room."""
+        """Set the total bytes that `connection` holds. False, and no change, when there is no room."""
         before, since = self._held.get(connection, (0, 0.0))
         growth = num_bytes - before
         if growth > 0 and not self._budget.has_room(growth):

@@ -1,27 +1,27 @@
-"""How many connections one frontend holds, and which is closed when there are too many: the one idle for longest."""
+"""Limits the connections of one frontend; above the limit the one idle for longest is closed."""
 
 from typing import Protocol
 
-MAX_REFUSED = 64  # connections that are sent a refusal at the same time; more are closed without one
+MAX_REFUSED = 64  # connections being refused at the same time; further ones are closed without an answer
 
 
 class Connection(Protocol):
     def leave(self) -> None:
-        """Close; nothing is being asked or answered."""
+        """Close the connection, which is idle."""
 
 
 class ConnectionLimit:
-    """Counts connections. `limit` None: as many as come."""
+    """Counts connections. `limit` None: unlimited."""
 
     def __init__(self, limit: int | None = None):
         self.limit = limit
         self.is_closed = False  # no connection is accepted any more
         self.num_held = 0
-        self.num_refused = 0  # of those that wait for their refusal to be read
-        self._idle: dict[Connection, None] = {}  # between two requests; the longest idle first
+        self.num_refused = 0  # connections whose peers have yet to read the refusal
+        self._idle: dict[Connection, None] = {}  # idle connections, the longest idle first
 
     def take(self) -> bool:
-        """A place for a new connection, if need be an idle one's. False: all are busy."""
+        """Take a place for a new connection, if need be by closing an idle one. False when all are busy."""
         if self.limit is not None and self.num_held >= self.limit:
             longest_idle = next(iter(self._idle), None)
             if longest_idle is None:

@@ -1,7 +1,7 @@
-"""Clients that have shut their sending side: still waiting for the answer, or gone? TCP signals both by the same FIN.
+"""Tells whether a client that shut its sending side still waits for the answer: TCP sends the same FIN if it has gone.
 
-A peer that has closed its socket answers new data with a reset, a peer that has only ended its half takes it. So an
-interim response, which every HTTP/1.1 client skips, makes out which it is before the answer is there.
+A peer that has closed its socket answers new data with a reset; a peer that has only shut its sending side accepts it.
+So an interim response, which every HTTP/1.1 client skips, tells them apart before the answer is ready.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ _TCP_CLOSE = 7  # the state after a reset
 
 
 class HalfClosed:
-    """Watches one connection whose peer has ended its half, until `stop`; aborts it when the peer turns out gone."""
+    """Watches one connection whose peer has shut its sending side, until `stop`; aborts it when the peer has gone."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, transport: Any):
         self._loop = loop
@@ -44,7 +44,7 @@ class HalfClosed:
 
 
 def is_reset(link: Any) -> bool:
-    """Whether the peer takes nothing any more. A unix socket reports it at once, a TCP socket once data was sent."""
+    """Whether the peer has closed its socket. A unix socket reports it at once, a TCP socket after data was sent."""
     if link.family == socket.AF_UNIX:
         return _has_hung_up(link)
     return bool(link.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == _TCP_CLOSE)

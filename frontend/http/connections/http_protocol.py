@@ -1,4 +1,4 @@
-"""HTTP/1.1 by uvicorn and httptools, with what they leave open: limits on headers and on the time to send a request."""
+"""HTTP/1.1 by uvicorn and httptools, with limits that they lack: on headers and on the time to send a request."""
 
 from collections.abc import Callable
 from typing import Any
@@ -20,9 +20,9 @@ MAX_HEADER_BYTES = 32 << 10
 MAX_FRAMING_BYTES = 1 << 20  # of a request's chunk lines and trailers: a body may come in chunks of a few bytes
 HEADERS_WITHIN_S = 10.0
 BODY_WITHIN_S = 60.0  # 4 MB at half a megabit a second
-MAX_UNSENT_BYTES = 4 << 10  # of an answer, beside what the kernel holds; with more its maker waits until they are taken
-LINGER_S = 1.0  # a close while the peer still sends would take the refusal away from it
-PageHeaders = Callable[[str], Headers]  # of an answer, for a page of this origin ("" is none)
+MAX_UNSENT_BYTES = 4 << 10  # of an answer, besides the kernel's buffer; above it the writer waits
+LINGER_S = 1.0  # closing while the peer still sends would discard the refusal
+PageHeaders = Callable[[str], Headers]  # origin ("": none) -> headers of an answer to a page of this origin
 
 
 def no_page_headers(_origin: str) -> Headers:
@@ -32,14 +32,14 @@ def no_page_headers(_origin: str) -> Headers:
 class LimitedHttpProtocol(HttpToolsProtocol):
     """One connection. Refuses large headers with 431, slow requests with 408, nonsense with 400; then closes.
 
-    One request at a time: what comes while one is answered is dropped and the connection closes after the answer, so
-    that we go on reading and notice when the peer has gone.
+    One request at a time: data that arrives during an answer is dropped and the connection closes after the answer, so
+    that reading continues and notices when the peer has gone.
     """
 
     _deadline: Any = None
-    _framing_bytes = 0  # of the request that is being read: all of it but its body
+    _framing_bytes = 0  # of the current request, without its body
     _in_head = True  # or between two requests
-    _deaf = False  # what still comes is dropped
+    _deaf = False  # incoming data is dropped
 
     def __init__(
         self,
@@ -53,14 +53,14 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._page_headers = page_headers
         self._connection_limit = connection_limit
         self._buffers = buffers
-        self._body_bytes = self._unsent_bytes = 0  # as the buffers know of them
+        self._body_bytes = self._unsent_bytes = 0  # as counted in the buffers
         self._has_place = self._is_refused = False
         self._half_closed: HalfClosed | None = None
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
         transport.set_write_buffer_limits(MAX_UNSENT_BYTES)
-        if self._connection_limit.is_closed:  # accepted at the last moment: our successor will answer, not we
+        if self._connection_limit.is_closed:  # accepted at the last moment: the successor will answer
             transport.abort()
             return
         self._has_place = self._connection_limit.take()
@@ -87,7 +87,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def eof_received(self) -> bool:  # type: ignore[override]
-        """The peer sends no more; a whole request is answered nevertheless, unless the peer turns out to have gone."""
+        """The peer has shut its sending side; a complete request is still answered, unless the peer has gone."""
         if self._deaf or not self._in_head or not self._is_answering():
             return False
         self._stop_listening()
@@ -97,13 +97,13 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         return True
 
     def leave(self) -> None:
-        """Another connection needs the place."""
+        """Close this idle connection in favour of another."""
         self._expect(None)
         self.transport.close()
 
     @property
     def has_unsent_bytes(self) -> bool:
-        """Whether the peer has yet to take a part of what was answered."""
+        """Whether the peer has yet to read a part of an answer."""
         return bool(self.transport.get_write_buffer_size())
 
     def data_received(self, data: bytes) -> None:
@@ -116,7 +116,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         if self._in_head and self._framing_bytes > MAX_HEADER_BYTES:
             self._refuse_head()
         elif self._framing_bytes > MAX_FRAMING_BYTES:
-            self._refuse(400, f"The body's chunks need more than {MAX_FRAMING_BYTES} bytes beside the body.")
+            self._refuse(400, f"The body's chunks need more than {MAX_FRAMING_BYTES} bytes besides the body.")
         elif self._deadline is None and not self._is_answering():
             self._expect(HEADERS_WITHIN_S)  # line breaks before a request
 
@@ -150,7 +150,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         super()._start_asgi_task(cycle, app if cycle.scope["http_version"] == "1.1" else close_delimited(app, cycle))
 
     def _fault_of_head(self) -> str:
-        """What a program before us may have understood otherwise, so that it and we would see different requests."""
+        """Why a proxy might read the head as a different request (request smuggling); "" when it is unambiguous."""
         values = {name: value.strip().lower() for name, value in self.headers}
         version, coding = self.parser.get_http_version(), values.get(b"transfer-encoding", b"chunked")
         if version not in ("1.0", "1.1"):
@@ -158,13 +158,13 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         if coding != b"chunked" or (version == "1.0" and b"transfer-encoding" in values):
             return "The only Transfer-Encoding here is chunked, in HTTP/1.1."
         has_body = b"transfer-encoding" in values or values.get(b"content-length", b"0") != b"0"
-        if has_body and self.parser.should_upgrade():  # the parser takes what comes for another protocol's
+        if has_body and self.parser.should_upgrade():  # the parser would take the body for another protocol
             return "This server does not change its protocol: ask for HTTP/1.1, without an Upgrade header."
         return fault_of_host(version, self.url, self.headers)
 
     def on_body(self, body: bytes) -> None:
         self._framing_bytes -= len(body)
-        if self._deaf or self.cycle.response_complete:  # then nothing of it is kept
+        if self._deaf or self.cycle.response_complete:  # then the body is not kept
             return
         if self._hold(self._body_bytes + len(body), self._unsent_bytes):
             super().on_body(body)
@@ -172,7 +172,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             self.shed()
 
     def _body_taken(self) -> None:
-        """The application has the whole body, and counts it from now on."""
+        """The application has the whole body and counts its memory from now on."""
         self._hold(0, self._unsent_bytes)
 
     def pause_writing(self) -> None:
@@ -185,12 +185,12 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._hold(self._body_bytes, 0)
 
     def shed(self) -> None:
-        """There is no memory left for what this connection holds."""
+        """Refuse the request or break the answer: there is no memory left for the bytes that this connection holds."""
         if self._unsent_bytes:
             self.transport.abort()
         else:
             headers = retry_after(RETRY_AFTER_S)
-            self._refuse(429, "There is no memory left for this request's body; send it again in a moment.", headers)
+            self._refuse(429, "There is no memory left for this request's body; retry in a moment.", headers)
 
     def _hold(self, body_bytes: int, unsent_bytes: int) -> bool:
         if not self._buffers.hold(self, body_bytes + unsent_bytes):
@@ -204,7 +204,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._expect(None)
         self._in_head, self._framing_bytes = True, 0
         super().on_message_complete()
-        if self.parser.should_upgrade():  # answered as if that had not been asked for, and nothing may come behind
+        if self.parser.should_upgrade():  # the Upgrade is ignored, and no further request may follow
             self._stop_listening()
         if not self._is_answering():
             self._rest()
@@ -219,7 +219,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._refuse(400, msg)
 
     def _rest(self) -> None:
-        """Between two requests: what there was of the last one is let go."""
+        """Become idle between two requests; releases the last one."""
         self.cycle = self.scope = self.headers = None  # type: ignore[assignment]
         self._connection_limit.idle(self)
 
@@ -231,7 +231,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self.cycle.keep_alive = False
 
     def _expect(self, seconds: float | None) -> None:
-        """Give the peer this long for the next part; None: it owes us nothing."""
+        """Give the peer `seconds` for the next part of its request; None: nothing is due."""
         if self._deadline is not None:
             self._deadline.cancel()
         self._deadline = None if seconds is None else self.loop.call_later(seconds, self._too_slow)
@@ -243,7 +243,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._refuse(431, f"The headers have more than {MAX_HEADER_BYTES} bytes.")
 
     def _path(self) -> str:
-        """Of the request that is being read; "" before its head has come."""
+        """The path of the current request; "" before its head has arrived."""
         scope: Any = self.scope
         return "" if scope is None else str(scope.get("path", ""))
 

@@ -1,4 +1,4 @@
-"""The host that a request is for, as RFC 9112 (3.2) has it: one Host header, or the authority of an absolute URI."""
+"""The host of a request by RFC 9112, 3.2: from its only Host header, or from the authority of an absolute URI."""
 
 import re
 
@@ -10,12 +10,12 @@ _HOST = re.compile(rb"[!$&'()*+,;=A-Za-z0-9._~%:\[\]-]*")  # a name or an addres
 
 
 def fault_of_host(version: str, url: bytes, headers: Headers) -> str:
-    """Why the request cannot be understood, or nothing. `version`: of HTTP, as in "1.1"."""
+    """Why the request's host is invalid; "" when it is valid. `version`: of HTTP, as in "1.1"."""
     hosts = [value for name, value in headers if name == b"host"]
     if len(hosts) > 1 or (not hosts and version == "1.1"):
         return f"The request has {len(hosts)} Host headers; in HTTP/1.1 it must have one."
     if any(not _HOST.fullmatch(host) for host in hosts):
-        return "The Host header is no host: give a name or an address, and a port where it is not the usual one."
+        return "The Host header is not a host: give a name or an address, and the port unless it is the default."
     if not url.startswith(b"/") and b"://" in url:
         try:
             target = httptools.parse_url(url)
@@ -27,7 +27,7 @@ def fault_of_host(version: str, url: bytes, headers: Headers) -> str:
 
 
 def replace_host(url: bytes, headers: Headers) -> None:
-    """Put the host of an absolute URI in the place of the Host header, in `headers` itself."""
+    """Replace the Host header in `headers` by the host of an absolute URI."""
     if url.startswith(b"/") or b"://" not in url:
         return
     target = httptools.parse_url(url)

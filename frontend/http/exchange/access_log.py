@@ -1,4 +1,4 @@
-"""A line a request, once it has been answered. The logger's name keeps these lines out of flight records."""
+"""Logs one line per answered request. The logger's name keeps these lines out of flight records."""
 
 import logging
 import time
@@ -7,7 +7,7 @@ from typing import Any
 from .exchange import Exchange
 
 log = logging.getLogger("http.access")
-CLIENT_LEFT = 499  # no answer was begun: nginx's number
+CLIENT_LEFT = 499  # the client left before an answer: nginx's number
 MAX_PATH_CHARS = 200
 PROBES = ("/live", "/health", "/ping", "/ready")  # several a second from some orchestrators
 
@@ -17,7 +17,7 @@ def configure_access_log(enabled: bool) -> None:
 
 
 def log_answered(exchange: Exchange) -> None:
-    """Of probes at debug."""
+    """Log an answered request; probes at debug level."""
     level = logging.DEBUG if exchange.path in PROBES else logging.INFO
     if log.isEnabledFor(level):
         duration_ms = 1000 * (time.monotonic() - exchange.arrival)
@@ -33,7 +33,7 @@ def log_answered(exchange: Exchange) -> None:
 
 
 def log_refused(client: Any, status: int) -> None:
-    """A connection's bytes made no request."""
+    """Log a connection whose bytes were not a request."""
     if log.isEnabledFor(logging.INFO):
         _log(logging.INFO, {"status": status, "client": client_name(client)})
 

@@ -1,6 +1,6 @@
-"""Ids of answers that outlive their connection: when each was begun, and which of several frontends owns it.
+"""Ids of answers that outlive their connection. An id contains the time of the answer's start and its owner frontend.
 
-A prefix names the interface; behind it are 8 hexadecimal digits of the moment, 4 of the owner, and 20 more.
+A prefix names the interface; 8 hexadecimal digits of the time, 4 of the owner, and 20 others follow.
 """
 
 import re
@@ -20,7 +20,7 @@ def answer_id(prefix: str, created: int, digest: str) -> str:
 
 
 def new_answer_id(prefix: str, created: int, index: int, num_frontends: int) -> str:
-    """Of an answer without a key, whose owner among so many frontends is `index`."""
+    """The id of a new answer without a key, owned by frontend `index` of `num_frontends`."""
     owner = index + num_frontends * secrets.randbelow(16**OWNER_DIGITS // num_frontends)
     return answer_id(prefix, created, f"{owner:0{OWNER_DIGITS}x}{secrets.token_hex(REST_DIGITS // 2)}")
 
@@ -30,7 +30,7 @@ def created_of(id_: str) -> int:
 
 
 def owner_of_answer(id_: str, num_frontends: int) -> int | None:
-    """None for what is no answer's id."""
+    """The frontend that owns an answer; None when `id_` is not an answer's id."""
     if not _ANSWER_ID.fullmatch(id_):
         return None
     return int(id_[-OWNER_DIGITS - REST_DIGITS :][:OWNER_DIGITS], 16) % num_frontends

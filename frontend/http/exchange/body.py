@@ -1,4 +1,4 @@
-"""Request bodies: read within a limit, decoded strictly, and refused in words that name the field and its value."""
+"""Reads request bodies up to a limit, and decodes them strictly; errors name the field and its value."""
 
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
@@ -11,14 +11,14 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 
 class Disconnected(HttpError):
-    """The peer closed the connection before its request was whole, so no answer can be sent."""
+    """The peer closed the connection before its request was complete, so no answer can be sent."""
 
     def __init__(self) -> None:
         super().__init__(400, "The connection ended before the body did.")
 
 
 async def read_body(receive: Receive, declared_length: str | None, limit: int = MAX_BODY_BYTES) -> bytes:
-    """The whole body. HttpError 413 as soon as it has more than `limit` bytes, by its own word or by what has come."""
+    """The whole body. Raises HttpError 413 as soon as the declared or the received length exceeds `limit` bytes."""
     if declared_length is not None and declared_length.isdecimal() and int(declared_length) > limit:
         raise _too_long(int(declared_length), limit)
     parts, length = [], 0

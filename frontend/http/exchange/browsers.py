@@ -1,4 +1,4 @@
-"""Which web pages may use the server: the hosts that it answers for, the origins it lets in, and CORS for these."""
+"""Decides which web pages may use the server: by its host names and the allowed origins, with CORS for the latter."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -8,23 +8,23 @@ from paged_serve.protocol.messages.config import ServerConfig
 from ...listen import is_loopback
 from .errors import Headers, HttpError
 
-MAX_AGE_S = 600  # a browser keeps the answer to a preflight for so long
+MAX_AGE_S = 600  # how long a browser caches the answer to a preflight
 MAX_SHOWN_CHARS = 200
-EXPOSED = b"x-request-id, retry-after, retry-after-ms, x-should-retry"  # a page may read these, beside a few of CORS
-_ALWAYS_ALLOWED = "Content-Type"  # a header of every body here
+EXPOSED = b"x-request-id, retry-after, retry-after-ms, x-should-retry"  # what pages may read
+_ALWAYS_ALLOWED = "Content-Type"  # every request with a body has this header
 _DEFAULT_PORTS = (("http://", ":80"), ("https://", ":443"))  # which browsers leave out
 _WORDS = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+(, ?[A-Za-z0-9!#$%&'*+.^_`|~-]+)*")
 
 
 class BrowserPolicy:
-    """By the headers Host and Origin, which a page cannot set itself."""
+    """Checks the headers Host and Origin, which a page cannot set itself."""
 
     def __init__(self, server: ServerConfig):
         self._origins = frozenset(map(_as_browsers_write, server.allowed_origins))
         self._any_origin = "*" in self._origins
         self._methods, self._headers = server.allowed_methods, server.allowed_headers
         self._credentials = server.allow_credentials
-        # A page that has its own name resolve to 127.0.0.1 would otherwise read a key-less local server.
+        # DNS rebinding: a page whose name resolves to 127.0.0.1 could otherwise read a local server without keys.
         local_only = not server.api_keys and not server.uds and is_loopback(server.host)
         self._any_host = "*" in server.allowed_hosts or not (local_only or server.allowed_hosts)
         names = [name.lower().removeprefix("[").removesuffix("]") for name in server.allowed_hosts]
@@ -37,19 +37,19 @@ class BrowserPolicy:
         if host and not self._answers_for(_without_port(host)):
             raise HttpError(
                 403,
-                f"This server does not answer for the host {host[:MAX_SHOWN_CHARS]!r}, only for localhost and for what "
-                "--allowed-hosts names; with an --api-key and without --allowed-hosts it answers for any.",
+                f"This server does not answer for the host {host[:MAX_SHOWN_CHARS]!r}, only for localhost and "
+                "--allowed-hosts; with an --api-key and without --allowed-hosts it answers for any host.",
             )
         is_own = host and origin.lower().partition("://")[2] == host
         if origin and not is_own and not self._lets_in(origin):
             raise HttpError(
                 403,
-                f"Requests from web pages of other origins are refused: {origin[:MAX_SHOWN_CHARS]!r} is none that "
-                "--allowed-origins names.",
+                f"Requests from web pages of other origins are refused: {origin[:MAX_SHOWN_CHARS]!r} is not in "
+                "--allowed-origins.",
             )
 
     def answer_headers(self, origin: str) -> Headers:
-        """For every answer, errors too; `origin` is the request's, "" for none."""
+        """The headers of every answer, errors included; `origin` is the request's, "" for none."""
         if not self._origins:
             return []
         vary = [] if self._any_origin else [(b"vary", b"Origin")]
@@ -60,7 +60,7 @@ class BrowserPolicy:
         return [*headers, (b"access-control-allow-credentials", b"true")] if self._credentials else headers
 
     def preflight(self, method: str, headers: Mapping[str, str]) -> Headers | None:
-        """The answer to a browser that asks what an allowed page may send; None: the request is no such question."""
+        """The headers of the answer to a CORS preflight; None when the request is not a preflight."""
         wanted = headers.get("access-control-request-method", "")
         if method != "OPTIONS" or not wanted or not self._lets_in(headers.get("origin", "")):
             return None
@@ -83,7 +83,7 @@ class BrowserPolicy:
 
 
 def _allowed(words: Sequence[str], asked: str) -> bytes:
-    """For "*" what was asked for: a browser takes a plain * neither for Authorization nor beside credentials."""
+    """The allowed words; for "*" those asked for: browsers refuse * for Authorization and with credentials."""
     if "*" in words:
         return asked.encode("latin-1") if _WORDS.fullmatch(asked) else b""
     return ", ".join(words).encode("latin-1")

@@ -29,7 +29,7 @@ _TYPES = {
 }
 
 
-DO_NOT_RETRY = [(b"x-should-retry", b"false")]  # OpenAI's clients ask again after any 5xx: for a time that is over
+DO_NOT_RETRY = [(b"x-should-retry", b"false")]  # OpenAI's clients retry after any 5xx; this time limit is over
 
 
 class ErrorDetail(msgspec.Struct, frozen=True):
@@ -44,7 +44,7 @@ class ErrorAnswer(msgspec.Struct, frozen=True):
 
 
 class HttpError(Exception):
-    """Ends a request with this status; the message is written for its sender."""
+    """Ends a request with this status; the message is for the client."""
 
     def __init__(self, status: int, message: str, param: str | None = None, headers: Headers | None = None):
         super().__init__(message)
@@ -55,7 +55,7 @@ class HttpError(Exception):
 
 
 def http_error(error: Exception, request_id: str) -> HttpError:
-    """The error that is sent. Texts of unexpected errors stay in the log: they may name files or addresses."""
+    """The error to send. The texts of unexpected errors stay in the log, as they may name files or addresses."""
     match error:
         case HttpError():
             return error
@@ -70,16 +70,14 @@ def http_error(error: Exception, request_id: str) -> HttpError:
             return HttpError(500, message, headers=DO_NOT_RETRY)
         case EngineDead():
             return HttpError(500, f"The engine failed on request {request_id}; sending it again may help.")
-        case RecursionError():  # what is read again deeper in the program may not fit there any more
-            return HttpError(
-                400, "The body is nested too deeply; its lists and objects may hold fewer levels of others."
-            )
+        case RecursionError():  # parsing deeper in the program has less stack left than the first one
+            return HttpError(400, "The body is nested too deeply; use fewer levels of lists and objects.")
         case _:
             return HttpError(500, f"The server failed on request {request_id}; its log says why.")
 
 
 def retry_after(seconds: float) -> Headers:
-    """Whole seconds, never fewer than predicted; milliseconds for clients that read them."""
+    """Headers with the time to wait: seconds, rounded up, and milliseconds for clients that read them."""
     milliseconds = math.ceil(1000 * seconds)
     return [
         (b"retry-after", str(max(1, math.ceil(milliseconds / 1000))).encode()),

@@ -30,12 +30,12 @@ JSON = [(b"content-type", b"application/json")]
 EVENTS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
-    (b"x-accel-buffering", b"no"),  # proxies must not collect a stream
+    (b"x-accel-buffering", b"no"),  # proxies must not buffer a stream
 ]
 
 
-BODY_TAKEN = "paged_serve.body_taken"  # in a scope: to be called when the body is no longer the connection's
-SLICE_BYTES = 64 << 10  # of a body that is sent; the rest waits here until the peer has taken them
+BODY_TAKEN = "paged_serve.body_taken"  # in a scope: called when the connection no longer holds the body
+SLICE_BYTES = 64 << 10  # of a body to send; the next slice waits until the peer has read this one
 
 
 def _nothing() -> None:
@@ -48,7 +48,7 @@ def _own_lease() -> Lease:
 
 @dataclass(slots=True)
 class Exchange:
-    """Reads the body once; answers once."""
+    """Reads the body once and answers once."""
 
     scope: Scope
     receive: Receive
@@ -59,15 +59,15 @@ class Exchange:
     arrival: float = field(default_factory=time.monotonic)
     tenant: Tenant = NO_KEY
     wire_format: WireFormat = OPENAI
-    lease: Lease = field(default_factory=_own_lease)  # for the memory that it takes
+    lease: Lease = field(default_factory=_own_lease)  # for the memory of the request
     status: int = 0  # 0: none has been sent
-    page_headers: Headers = field(default_factory=list)  # of the answer, for the page that asked
+    page_headers: Headers = field(default_factory=list)  # of the answer, for the web page of the request
     _body_taken: Callable[[], None] = field(init=False)
     _peeked: bytes | None = None
 
     def __post_init__(self) -> None:
-        self._body_taken = self.scope.pop(BODY_TAKEN, _nothing)  # else the scope would keep its connection
-        # One that comes twice is the list of both (RFC 9110, 5.3), which is no host, no key and no number.
+        self._body_taken = self.scope.pop(BODY_TAKEN, _nothing)  # otherwise the scope would keep the connection alive
+        # A repeated header becomes a list (RFC 9110, 5.3), which is not a valid host, key or number.
         for raw_name, raw_value in self.scope["headers"]:
             name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
             self.headers[name] = f"{self.headers[name]}, {value}" if name in self.headers else value
@@ -81,11 +81,11 @@ class Exchange:
 
     @property
     def caller(self) -> bytes:
-        """The tenant's name: under it answers are stored, so that no other tenant finds them."""
+        """The tenant's name, under which its answers are stored, so that no other tenant finds them."""
         return self.tenant.name.encode()
 
     def timeout_s(self) -> float | None:
-        """The sender's patience for the first token, from a header. Raises HttpError 400."""
+        """The request's time limit for the first token, from a header. Raises HttpError 400."""
         given = self.headers.get("x-request-timeout")
         if given is None:
             return None
@@ -99,13 +99,13 @@ class Exchange:
         )
 
     async def peek(self) -> bytes:
-        """The body, which `body` will return as well. Raises as it does."""
+        """The body, without consuming it. Raises like `body`."""
         self._peeked = await self.body()
         return self._peeked
 
     async def body(self) -> bytes:
-        """Raises HttpError 413 for a body that is too long, 415 for one that is compressed; Overloaded, 429, when there
-        is no memory for what it becomes."""
+        """The body. Raises HttpError 413 when it is too long and 415 when it is compressed; Overloaded (429) without
+        memory to decode it."""
         if self._peeked is not None:
             body, self._peeked = self._peeked, None
             return body
@@ -127,7 +127,7 @@ class Exchange:
         await self._send_slices(body, more_body=False)
 
     async def send_head(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
-        """The answer to HEAD for a body whose length is not known."""
+        """Answer HEAD for a body of unknown length."""
         await self._start(status, headers)
         await self.send_event({"type": "http.response.body", "body": b"", "more_body": False})
 
@@ -138,9 +138,9 @@ class Exchange:
         await self.send(error.status, self.wire_format.error_body(error, self.request_id), [*JSON, *error.headers])
 
     async def send_events(self, frames: AsyncIterator[bytes], ping_every_s: float = 0.0) -> None:
-        """Server-sent events. The status waits for the first frame, so that a refusal still gets its own; 204: none.
+        """Send server-sent events. The status waits for the first frame, so that a refusal has its own; 204 if none.
 
-        A stream that is silent for `ping_every_s` gets a ping, which readers skip and proxies count as life.
+        A stream that is silent for `ping_every_s` gets a ping, which clients skip, so that proxies keep it open.
         """
         one_at_a_time = asyncio.Lock()
         last = time.monotonic()
@@ -167,7 +167,7 @@ class Exchange:
             if not self.started:
                 raise
             await send(self.wire_format.error_event(http_error(error, self.request_id), self.request_id))
-            error.__traceback__ = None  # as where a request's errors end
+            error.__traceback__ = None  # as in Application
         finally:
             if pinger is not None:
                 pinger.cancel()
@@ -178,7 +178,7 @@ class Exchange:
 
     @contextlib.asynccontextmanager
     async def until_disconnect(self) -> AsyncIterator[None]:
-        """Leaves its block as soon as no client waits for the answer. Enter it when the body has been read."""
+        """Context that is cancelled as soon as no client waits for the answer. Enter it after reading the body."""
         task = asyncio.current_task()
         assert task is not None
         left = False
@@ -201,7 +201,7 @@ class Exchange:
             watcher.cancel()
 
     async def _send_slices(self, body: bytes, *, more_body: bool) -> None:
-        """Each slice waits until the peer has taken the one before."""
+        """Send the body in slices; each waits until the peer has read the one before."""
         for start in range(0, max(1, len(body)), SLICE_BYTES):
             end = start + SLICE_BYTES
             part = body[start:end] if len(body) > SLICE_BYTES else body

@@ -6,10 +6,10 @@ from paged_serve.protocol.messages.config import Config
 
 
 def fingerprint(config: Config, arithmetic: str) -> str:
-    """Of all settings that an answer depends on, and of none that it does not.
+    """A hash of exactly those settings that an answer depends on.
 
-    `arithmetic` is what the workers made of device, dtype, summation and the number of ranks. The model is known by its
-    folder and name: its files are not read.
+    `arithmetic`: device, dtype, summation and number of ranks as the workers resolved them. The model is identified by
+    its folder and name; its files are not read.
     """
     model = config.model
     settings = (

@@ -1,4 +1,4 @@
-"""Prometheus metrics: names and buckets of the field under our own prefix; `compat` repeats them under another."""
+"""Prometheus metrics: the usual names and buckets under the prefix `paged`; `compat` repeats them under another."""
 
 from collections.abc import Callable, Iterable
 
@@ -18,16 +18,16 @@ _FIRST_TOKEN = (
 _INTER_TOKEN = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80)
 _TOKENS = tuple(step * 10**power for power in range(6) for step in (1, 2, 5))
 _SMALL_COUNTS = (1, 2, 5, 10, 20)
-_LABELS = ("model_name", "engine")  # of what every frontend reports alike
-_OWN_LABELS = (*_LABELS, "frontend")  # of what one frontend has counted itself: add them up
+_LABELS = ("model_name", "engine")  # of series that every frontend reports alike
+_OWN_LABELS = (*_LABELS, "frontend")  # of series counted by one frontend: sum them
 
-_OURS_ALONE = (b"paged:iteration_seconds", b"paged:iteration_tokens")  # no other server has a name for these
+_OURS_ALONE = (b"paged:iteration_seconds", b"paged:iteration_tokens")  # other servers have no name for these
 
 # name -> (help, buckets)
 _HISTOGRAMS: dict[str, tuple[str, tuple[float, ...]]] = {
     "time_to_first_token_seconds": ("From the request's arrival to its first token", _FIRST_TOKEN),
     "inter_token_latency_seconds": ("Between two deliveries of one sequence", _INTER_TOKEN),
-    "request_time_per_output_token_seconds": ("Of a finished sequence, its first token left out", _INTER_TOKEN),
+    "request_time_per_output_token_seconds": ("Of a finished sequence, without its first token", _INTER_TOKEN),
     "e2e_request_latency_seconds": ("From the request's arrival to a sequence's end", _LATENCY),
     "request_queue_time_seconds": ("Waiting for a place in the batch", _LATENCY),
     "request_prefill_time_seconds": ("Computing the prompt", _LATENCY),
@@ -35,14 +35,14 @@ _HISTOGRAMS: dict[str, tuple[str, tuple[float, ...]]] = {
     "request_inference_time_seconds": ("Prefill and decode", _LATENCY),
     "request_prompt_tokens": ("Prompt length", _TOKENS),
     "request_generation_tokens": ("Output length", _TOKENS),
-    "request_params_n": ("Sequences asked for", _SMALL_COUNTS),
-    "request_params_max_tokens": ("Output limit asked for", _TOKENS),
+    "request_params_n": ("Sequences requested", _SMALL_COUNTS),
+    "request_params_max_tokens": ("Output limit requested", _TOKENS),
     "request_num_preemptions": ("Preemptions of a finished sequence", (0, *_SMALL_COUNTS)),
 }
 
 
 class Metrics:
-    """All series of one frontend."""
+    """All metrics of one frontend."""
 
     def __init__(self, model_name: str, compat: str = "", index: int = 0):
         self._compat = compat
@@ -64,7 +64,7 @@ class Metrics:
         )
 
     def exposition(self, stats: SchedulerStats | None) -> bytes:
-        """The text that Prometheus scrapes; `stats`: the engine's, None: it is away."""
+        """The text that Prometheus scrapes. `stats`: the engine's figures; None when it is not connected."""
         self._engine_stats.stats = stats
         text = prometheus_client.generate_latest(self._registry)
         if not self._compat:
@@ -90,14 +90,14 @@ class Metrics:
         self._observe["inter_token_latency_seconds"](seconds)
 
     def ended(self, reason: FinishReason, count: int = 1) -> None:
-        """So many sequences, before they were finished."""
+        """Count sequences that ended before they finished."""
         if count:
             self._success.labels(*self._labels, reason.api_name).inc(count)
 
     def finished(
         self, reason: FinishReason, tokens: int, total_s: float, first_token_s: float, times: RequestTimes | None
     ) -> None:
-        """One sequence has ended; the times are as seen by its reader, `times` as seen by the engine."""
+        """Record the end of a sequence; `times` are measured by the engine, the other times by the frontend."""
         self._success.labels(*self._labels, reason.api_name).inc()
         self._observe["request_generation_tokens"](tokens)
         self._observe["e2e_request_latency_seconds"](total_s)
@@ -112,14 +112,14 @@ class Metrics:
 
 
 class _EngineStats(Collector):
-    """Series that are the engine's own figures, `stats`."""
+    """Exports the engine's own figures, `stats`."""
 
     def __init__(self, labels: list[str]):
         self.stats: SchedulerStats | None = None
         self._labels = labels
 
     def describe(self) -> Iterable[Metric]:
-        return []  # nothing to compare names with: the registry is ours alone
+        return []  # no names to check for duplicates: the registry is private
 
     def collect(self) -> Iterable[Metric]:
         stats = self.stats
@@ -128,7 +128,7 @@ class _EngineStats(Collector):
         used = 1 - stats.num_free_blocks / stats.num_blocks if stats.num_blocks else 0.0
         gauges = {
             "num_requests_running": ("Requests that hold blocks", stats.num_running),
-            "num_requests_waiting": ("Requests that wait for a place", stats.num_waiting),
+            "num_requests_waiting": ("Requests that wait for a row", stats.num_waiting),
             "kv_cache_usage_perc": ("KV cache in use, 0 to 1", used),
             "iteration_seconds": ("Duration of the last step", stats.last_step_s),
             "iteration_tokens": ("Tokens of the last step", stats.last_step_tokens),

@@ -1,4 +1,4 @@
-"""Server-sent events: what all chunks of an answer share is encoded once."""
+"""Server-sent events. The part that all chunks of an answer share is encoded once."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -8,7 +8,7 @@ import msgspec
 
 @dataclass(frozen=True, slots=True)
 class AnswerHead:
-    """What all parts of one answer have in common."""
+    """The fields that all parts of an answer share."""
 
     answer_id: str
     model: str
@@ -22,14 +22,14 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Frames:
-    """The frames of one answer."""
+    """Makes the frames of one answer."""
 
     def __init__(self, head: AnswerHead, kind: str):
         shared = _encode({"id": head.answer_id, "object": kind, "created": head.created, "model": head.model})
         self._head = b"data: " + shared[:-1] + b',"choices":['
 
     def chunk(self, choice: msgspec.Struct, **more: Any) -> bytes:
-        """What one choice adds; `more` are further top-level fields."""
+        """The chunk of one choice; `more` are further top-level fields."""
         return self._head + _encode(choice) + b"]" + _tail(more)
 
     def without_choice(self, **more: Any) -> bytes:
@@ -37,7 +37,7 @@ class Frames:
 
 
 def numbered(event: bytes, answer_id: str, number: int) -> bytes:
-    """With the id that a client sends to resume after this event."""
+    """`event` with the id that a client sends to resume after it."""
     return b"id: %s:%d\n%s" % (answer_id.encode(), number, event)
 
 

@@ -1,4 +1,4 @@
-"""What the interface that a client speaks decides of every exchange: how errors look, and what keeps a stream alive."""
+"""The parts of an exchange that depend on the client's interface: the form of errors, and pings in streams."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,16 +9,16 @@ from .sse import DONE, PING
 
 @dataclass(frozen=True, slots=True)
 class WireFormat:
-    """`error_body` makes JSON of (error, request id or ""), which stands in a stream behind `error_head`."""
+    """`error_body`: (error, request id or "") -> JSON; in a stream it follows `error_head`."""
 
     error_body: Callable[[HttpError, str], bytes]
     error_head: bytes
-    stream_end: bytes  # behind a stream's last event
+    stream_end: bytes  # after a stream's last event
     ping: bytes
     request_id_headers: tuple[bytes, ...] = (b"x-request-id",)
 
     def error_event(self, error: HttpError, request_id: str) -> bytes:
-        """The end of a stream that has begun."""
+        """The event that ends a stream with an error."""
         return self.error_head + self.error_body(error, request_id) + b"\n\n" + self.stream_end
 
 

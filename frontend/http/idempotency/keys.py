@@ -1,7 +1,7 @@
-"""Idempotency keys and event ids: which answer a request means, and where in it to go on.
+"""Idempotency keys and event ids: they identify the answer that a request means, and the place to resume in it.
 
-An answer's id is made of the moment it was begun and of a digest of the request. So the id and the request together
-determine every byte of the answer, and a frontend that has seen neither can make it again.
+An answer's id contains the time of its start and a digest of the request. So the id and the request together determine
+every byte of the answer, and a frontend that has seen neither can make it again.
 """
 
 import hashlib
@@ -20,11 +20,11 @@ _EVENT_ID = re.compile(EVENT_ID_PATTERN)
 
 @dataclass(frozen=True, slots=True)
 class KeyedRequest:
-    """A request that carries a key; the same key of another caller is another key."""
+    """A request with an idempotency key; the same key of another caller is a different one."""
 
     caller: bytes
     key: str
-    digest: str  # of everything that the answer depends on but the moment it was begun
+    digest: str  # of everything that the answer depends on, except the time of its start
 
     def answer_id(self, prefix: str, created: int) -> str:
         """`prefix` with its separator; `created` in seconds since 1970."""
@@ -44,7 +44,7 @@ class EventId:
 
 
 def request_digest(fingerprint: str, path: str, key: str, body: bytes) -> str:
-    """`fingerprint` is the model's, so that no answer goes on with one model where another began."""
+    """The digest of a request. It includes the model's `fingerprint`, so that no answer resumes with another model."""
     digest = hashlib.sha256()
     for part in (fingerprint.encode(), path.encode(), key.encode(), body):
         digest.update(b"%d:" % len(part) + part)
@@ -52,7 +52,7 @@ def request_digest(fingerprint: str, path: str, key: str, body: bytes) -> str:
 
 
 def owner_of_key(key: str, num_frontends: int) -> int | None:
-    """Which frontend answers requests with this key; None for what is no key."""
+    """The frontend that answers requests with this key; None for an invalid key."""
     return int(_key_digits(key), 16) % num_frontends if _KEY.fullmatch(key) else None
 
 
@@ -61,7 +61,7 @@ def _key_digits(key: str) -> str:
 
 
 def idempotency_key(headers: Mapping[str, str]) -> str | None:
-    """Raises HttpError 400 for what is no key."""
+    """The request's key, if any. Raises HttpError 400 for an invalid one."""
     key = headers.get("idempotency-key")
     if key is not None and not _KEY.fullmatch(key):
         raise HttpError(400, "Idempotency-Key must have 1 to 255 visible ASCII characters.", "Idempotency-Key")
@@ -69,7 +69,7 @@ def idempotency_key(headers: Mapping[str, str]) -> str | None:
 
 
 def last_event_id(headers: Mapping[str, str]) -> EventId | None:
-    """Raises HttpError 400 for what is no event's id."""
+    """The last event that the client has, if named. Raises HttpError 400 for an invalid id."""
     text = headers.get("last-event-id")
     if text is None:
         return None

@@ -1,10 +1,9 @@
-"""Several frontends, one answer for each Idempotency-Key: a key belongs to one of them, and the others pass it on.
+"""Passes requests with an Idempotency-Key to the frontend that owns the key, so that several give one answer.
 
-Which one is a function of the key alone, and a stream's id contains it too. So it does not matter to which frontend a
-connection leads. A request is passed on whole, as HTTP over the owner's socket in the run directory; its answer comes
-back as it is made. While the owner is being replaced the request waits, and is sent again: a key makes that safe. When
-the owner ends in the midst of an answer the connection to the client breaks, as it would have there, and the client
-comes back behind its last event.
+The owner is a function of the key alone, and the id of a stream contains it. So a client may connect to any frontend.
+A request is passed on whole, as HTTP over the owner's socket in the run directory; its answer is passed back as it is
+made. While the owner is being replaced the request waits and is sent again, which the key makes safe. When the owner
+ends during an answer, the connection to the client breaks as well, and the client resumes after its last event.
 """
 
 import asyncio
@@ -23,19 +22,19 @@ from ..exchange.errors import HttpError
 from ..exchange.exchange import Exchange, Receive, Scope, Send
 from .keys import owner_of_key
 
-PASSED_ON = "paged_serve.passed_on"  # in a scope: by the frontend that was asked, to the key's owner
+PASSED_ON = "paged_serve.passed_on"  # in a scope: passed on to this frontend, the owner of the key
 KEYED_PATHS = ("/v1/completions", "/v1/chat/completions", "/v1/messages", "/v1/responses")
 STREAMS = "/v1/streams/"
 STORED_RESPONSE = re.compile("/v1/responses/([^/]+)(/[a-z_]+)?")
-REPLACED_WITHIN_S = 30.0  # an owner
+REPLACED_WITHIN_S = 30.0  # how long a request waits for a new owner
 CONNECT_EVERY_S = 0.05
-MAX_TIMES_SENT = 2  # a request that ends its frontend must not end one after the other
+MAX_TIMES_SENT = 2  # a request that crashes its frontend must not crash one after another
 READ_BYTES = 64 << 10
 HOP_BY_HOP = frozenset(  # of this connection, not of the request or its answer (RFC 9110, 7.6.1)
     (b"connection", b"keep-alive", b"te", b"trailer", b"transfer-encoding", b"upgrade", b"proxy-connection", b"expect")
 )
-OURS = HOP_BY_HOP | {b"content-length", b"x-request-id"}  # headers of a request that are written anew
-NOT_AGAIN = HOP_BY_HOP | {b"date"}  # headers of an answer that the connection to the client adds itself
+OURS = HOP_BY_HOP | {b"content-length", b"x-request-id"}  # request headers that are replaced
+NOT_AGAIN = HOP_BY_HOP | {b"date"}  # answer headers that the connection to the client adds itself
 
 
 _RETRY_SOON = [(b"retry-after", b"1")]
@@ -45,12 +44,12 @@ class Outcome(enum.Enum):
     """The outcome of one attempt to have the owner answer."""
 
     ANSWERED = enum.auto()
-    AWAY = enum.auto()  # it is being replaced: nothing was sent
+    AWAY = enum.auto()  # the owner is being replaced; nothing was sent
     BROKE_OFF = enum.auto()
 
 
 class Siblings:
-    """What frontend `index` of `count` knows of the others."""
+    """The other frontends, as seen by frontend `index` of `count`."""
 
     def __init__(self, run_dir: str, index: int, count: int):
         self._run_dir = run_dir
@@ -71,9 +70,9 @@ class Siblings:
         return None if owner == self._index else owner
 
     async def pass_on(self, exchange: Exchange, owner: int) -> None:
-        """Have the owner answer. Raises HttpError 503 when there is none in time, or when its answer breaks off."""
+        """Have the owner answer. Raises HttpError 503 when it does not return in time, or its answer breaks off."""
         request = _request(exchange, await exchange.body())
-        exchange.lease.resize(len(request))  # it is not decoded here
+        exchange.lease.resize(len(request))  # the body is not decoded here
         path = f"{self._run_dir}/{FRONTEND_SOCKET.format(owner)}"
         deadline = time.monotonic() + REPLACED_WITHIN_S
         async with exchange.until_disconnect():
@@ -86,7 +85,7 @@ class Siblings:
 
 
 class PassedOn:
-    """The application behind a frontend's own socket: what comes there is not passed on again."""
+    """The application on a frontend's internal socket, whose requests are not passed on again."""
 
     def __init__(self, application: Callable[[Scope, Receive, Send], Awaitable[None]]):
         self._application = application
@@ -97,7 +96,7 @@ class PassedOn:
 
 
 class _Answer:
-    """httptools' callbacks: what of an answer has come."""
+    """httptools' callbacks: collects an answer."""
 
     def __init__(self) -> None:
         self.headers: list[tuple[bytes, bytes]] = []
@@ -117,7 +116,7 @@ class _Answer:
         self.is_whole = True
 
     def take_body(self) -> bytes:
-        """What has come since the last exchange."""
+        """The body received since the last call."""
         body = b"".join(self._body)
         self._body.clear()
         return body
@@ -140,7 +139,7 @@ def _request(exchange: Exchange, body: bytes) -> bytes:
 
 
 async def _send(exchange: Exchange, path: str, request: bytes) -> Outcome:
-    """Send the request to the frontend that listens at `path`, and its answer to the client as it comes."""
+    """Send the request to the frontend that listens at `path`, and pass its answer to the client as it arrives."""
     try:
         reader, writer = await asyncio.open_unix_connection(path, limit=READ_BYTES)
     except OSError:
@@ -155,12 +154,12 @@ async def _send(exchange: Exchange, path: str, request: bytes) -> Outcome:
 
 
 async def _pass_back(exchange: Exchange, reader: asyncio.StreamReader) -> bool:
-    """Whether the whole answer came."""
+    """Pass the answer back; False when it broke off."""
     answer = _Answer()
     parser: Any = httptools.HttpResponseParser(answer)
     while not answer.is_whole and (data := await reader.read(READ_BYTES)):
         parser.feed_data(data)
-        answer.is_whole |= answer.has_head and exchange.scope["method"] == "HEAD"  # its length is that of another body
+        answer.is_whole |= answer.has_head and exchange.scope["method"] == "HEAD"  # it has a length but no body
         if answer.has_head and not exchange.started:
             exchange.status = parser.get_status_code()
             headers = [header for header in answer.headers if header[0] not in NOT_AGAIN]

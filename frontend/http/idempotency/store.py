@@ -1,4 +1,4 @@
-"""All stored answers, within bounds of time and bytes. Each can be computed again, so dropping one loses nothing."""
+"""All stored answers, limited in time and bytes. An answer can be computed again, so dropping one loses nothing."""
 
 import asyncio
 
@@ -9,22 +9,22 @@ from ..exchange.errors import HttpError
 from .keys import EventId, KeyedRequest
 from .stored_answer import StoredAnswer
 
-ENTRY_BYTES = 4096  # an answer beside its events
-MAX_REMEMBERED = 1024  # ids of answers that are no longer kept
+ENTRY_BYTES = 4096  # an answer without its events
+MAX_REMEMBERED = 1024  # ids of answers no longer stored
 REPEAT = "Repeat the POST with its Idempotency-Key and Last-Event-ID: the same events are made again."
 
 
 class AnswerStore:
-    """The answers of one frontend. One without a reader is kept for a grace period, and goes on being computed."""
+    """The answers of one frontend. An answer without a reader is still computed, and stored for a grace period."""
 
     def __init__(self, server: ServerConfig, budget: BufferBudget | None = None):
-        """`budget` bounds all that the frontend holds, these answers among it."""
+        """`budget` limits the memory of the frontend, stored answers included."""
         self._grace_s = server.resume_grace_s
         self._max_answer_bytes = server.resume_bytes_per_answer
         self._max_bytes = server.resume_bytes
         self._by_key: dict[tuple[bytes, str], StoredAnswer] = {}
         self._by_id: dict[tuple[bytes, str], StoredAnswer] = {}
-        self._unread: dict[StoredAnswer, asyncio.TimerHandle] = {}  # in the order in which their readers left
+        self._unread: dict[StoredAnswer, asyncio.TimerHandle] = {}  # ordered by when their readers left
         self._gone: dict[tuple[bytes, str], None] = {}
         self.num_bytes = 0
         self._budget = budget or BufferBudget(server.max_buffered_bytes)
@@ -48,13 +48,13 @@ class AnswerStore:
                 "Idempotency-Key",
             )
         if answer.error is not None:
-            return None  # perhaps it goes better this time
+            return None  # it failed; compute it again
         if after is None:
             return answer if answer.first == 0 else None
         return answer if answer.answer_id == after.answer_id and answer.first <= after.number else None
 
     def of_id(self, caller: bytes, answer_id: str, after: int | None) -> StoredAnswer:
-        """`after` None: whatever it still has. Raises HttpError 404 for an unknown answer, 410 for a dropped one."""
+        """The answer with this id. Raises HttpError 404 if unknown, 410 if it or events after `after` were dropped."""
         answer = self._by_id.get((caller, answer_id))
         if answer is None and (caller, answer_id) in self._gone:
             raise HttpError(410, f"The stream {answer_id} is no longer kept. {REPEAT}")
@@ -65,7 +65,7 @@ class AnswerStore:
         return answer
 
     def begin(self, request: KeyedRequest, answer_id: str, *, streams: bool, first: int) -> StoredAnswer:
-        """A new answer, in the place of an earlier one of the same key."""
+        """A new answer, which replaces an earlier one of the same key."""
         earlier = self._by_key.get((request.caller, request.key))
         if earlier is not None:
             self.remove(earlier, HttpError(409, "Another connection has asked for this answer anew."))
@@ -76,7 +76,7 @@ class AnswerStore:
         return answer
 
     def remove(self, answer: StoredAnswer, error: HttpError | None = None) -> None:
-        """Drop it; one that is not complete is not computed further."""
+        """Drop an answer, and stop computing it."""
         name = answer.request.caller, answer.answer_id
         if self._by_id.get(name) is not answer:
             return
@@ -89,12 +89,12 @@ class AnswerStore:
         answer.give_up(error or HttpError(410, f"The stream {answer.answer_id} is no longer kept. {REPEAT}"))
 
     def shed(self, num_bytes: int) -> None:
-        """Drop answers without a reader, the longest unread first. The Pool's part of a budget."""
+        """Drop answers without a reader, the longest unread first. Implements Pool."""
         enough = self.num_bytes - num_bytes
         while self.num_bytes > enough and self._unread:
             self.remove(next(iter(self._unread)))
 
-    # What an answer reports
+    # Keeper
 
     def grew(self, answer: StoredAnswer, num_bytes: int) -> None:
         if self._by_id.get((answer.request.caller, answer.answer_id)) is answer:

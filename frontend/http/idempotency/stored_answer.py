@@ -1,4 +1,4 @@
-"""One answer that outlives connections: a separate task computes it, and it is stored for a client that comes back."""
+"""One answer that outlives connections: a separate task computes it, and it is stored for a client that returns."""
 
 import asyncio
 import logging
@@ -14,11 +14,11 @@ from .keys import KeyedRequest
 log = logging.getLogger(__name__)
 
 EVENT_OVERHEAD_BYTES = 64  # of a bytes object and its place in the list
-YIELD_EVERY_BATCHES = 64  # a reader that comes back after a while finds thousands of tokens at once
+YIELD_EVERY_BATCHES = 64  # a reader that returns after a while gets thousands of tokens at once
 
 
 class Keeper(Protocol):
-    """Decides how much is stored, and for how long."""
+    """Limits how much is stored, and for how long."""
 
     def grew(self, answer: "StoredAnswer", num_bytes: int) -> None: ...
     def has_room(self, answer: "StoredAnswer") -> bool: ...
@@ -29,11 +29,11 @@ class Keeper(Protocol):
 class StoredAnswer:
     """Events, numbered from 1, for one reader at a time: the latest.
 
-    [1, first] are not here (any more), [first + 1, last] are; the reader has taken those up to `taken`.
+    Events [1, first] are not stored (any more), [first + 1, last] are; the reader has taken events up to `taken`.
     """
 
     def __init__(self, keeper: Keeper, request: KeyedRequest, answer_id: str, *, streams: bool, first: int = 0):
-        """`first`: a client that comes back to a frontend that never had the answer needs only what comes after."""
+        """`first`: the last event that the client has, when it returns to a frontend that never had the answer."""
         self.streams = streams
         self.request = request
         self.answer_id = answer_id
@@ -59,11 +59,11 @@ class StoredAnswer:
         return self.taken >= self.last
 
     def make(self, batches: AsyncGenerator[list[bytes], None], admitted: ExitStack) -> None:
-        """Begin; the caller reads at once. `admitted` is left when the answer is complete or given up."""
+        """Start computing; the caller reads at once. `admitted` is closed when the answer is complete or given up."""
 
         def ended(task: "asyncio.Task[None]") -> None:
             admitted.close()
-            self._task = None  # a cancelled one keeps its frames, and they keep the answer
+            self._task = None  # a cancelled task keeps its frames, which keep the answer
             self.done = True
             self._grown.set()
 
@@ -71,7 +71,7 @@ class StoredAnswer:
         self._task.add_done_callback(ended)
 
     def give_up(self, error: Exception) -> None:
-        """Stop computing it, and end its reader with the reason."""
+        """Stop computing the answer, and end its reader with `error`."""
         if not self.done:
             self.error = error
         if self._task is not None:
@@ -80,7 +80,7 @@ class StoredAnswer:
         self._grown.set()
 
     async def events_after(self, number: int) -> AsyncGenerator[bytes, None]:
-        """Whatever there is at a time, joined. A later reader ends this one with HttpError 409."""
+        """The events after `number`, joined when several are there. A later reader ends this one with HttpError 409."""
         self._reader = reader = object()
         self.taken = number
         self._grown.set()
@@ -109,7 +109,7 @@ class StoredAnswer:
                 self._keeper.reader_left(self)
 
     def drop_taken(self, enough_bytes: int) -> None:
-        """Drop the oldest of the events that the reader has, until `enough_bytes` are free again."""
+        """Drop the oldest events that the reader has taken, until `enough_bytes` are free."""
         count = dropped = 0
         while dropped < enough_bytes and self.first + count < min(self.taken, self.last):
             dropped += len(self._events[count]) + EVENT_OVERHEAD_BYTES
@@ -133,7 +133,7 @@ class StoredAnswer:
                     while not self._keeper.has_room(self):
                         self._room.clear()
                         await self._room.wait()
-        except Exception as error:  # delivered to readers, now or when they reconnect
+        except Exception as error:  # raised to readers, now or when they reconnect
             self.error = error
             if not self.has_reader and not isinstance(error, (HttpError, PagedServeError)):
                 log.error("failed answer=%s: %s", self.answer_id, error, exc_info=error)

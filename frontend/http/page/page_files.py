@@ -1,4 +1,4 @@
-"""The chat page's files. They reveal nothing of this server: a browser without a key gets the page that asks for it."""
+"""Serves the files of the chat page. They hold no secrets: a browser without a key gets the page to enter one."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,7 +21,7 @@ FILES_BY_PATH = {
     "/page/page.css": "page.css",
     **{f"/page/{name}.js": f"{name}.js" for name in _SCRIPTS},
 }
-# Scripts and styles are files of this server, and no string becomes markup: text of a model is never code.
+# Scripts and styles come only from files of this server, and no string becomes markup: model text is never code.
 _POLICY = (
     b"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
     b"frame-ancestors 'none'; base-uri 'none'; form-action 'none'; "
@@ -36,12 +36,12 @@ _HEADERS = [
 
 
 def is_page_file(method: str, path: str) -> bool:
-    """Whether a request is answered without a key."""
+    """Whether the request is for a file of the page, which needs no key."""
     return method in ("GET", "HEAD") and path in FILES_BY_PATH
 
 
 async def send_page_file(service: "Service", exchange: Exchange) -> None:
-    """Raises HttpError 404 for a file that is none of the page's."""
+    """Send a file of the page. Raises HttpError 404 for any other path."""
     name = FILES_BY_PATH.get(exchange.path)
     if name is None:
         raise HttpError(404, f"There is no {exchange.path[:200]} here; the chat page is at /.")

@@ -1,4 +1,4 @@
-"""Where the operator's routes are served: a unix socket in the run directory, and a port of 127.0.0.1 if asked for."""
+"""Serves the operator's routes on a unix socket in the run directory, and on a port of 127.0.0.1 if configured."""
 
 import logging
 from typing import TYPE_CHECKING
@@ -23,9 +23,9 @@ HOST = "127.0.0.1"
 
 
 class AdminServer:
-    """One frontend's; the port is frontend 0's. Raises ConfigError when the port is taken.
+    """The operator's server of one frontend; frontend 0 has the port. Raises ConfigError when the port is taken.
 
-    The socket's directory keeps others away; on the port API keys count as everywhere, and no web page gets through.
+    The directory's mode protects the socket; on the port API keys are needed as usual, and web pages are refused.
     """
 
     def __init__(self, server: ServerConfig, run_dir: str, index: int):
@@ -59,7 +59,7 @@ class AdminServer:
             return
         exchange = Exchange(scope, receive, send)
         try:
-            if scope["client"]:  # it came over TCP
+            if scope["client"]:  # over TCP
                 self._guard.check(exchange.headers)
             if self.router is None:
                 raise HttpError(503, "The server is starting: it loads the model.")

@@ -25,13 +25,16 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_OPEN_PROBES = ("/live", "/health", "/ping")  # which show only that a server is there: a status without a body
+_OPEN_PROBES = ("/live", "/health", "/ping")  # reveal only that a server is there: a status without a body
 _RETRY_SOON = [(b"retry-after", b"1")]
 
 
 class Application:
-    """One frontend's face. `engine_ready`: whether the engine is connected and has spoken lately; `progresses`: whether
-    what it is asked is computed now; `patience_s`: how long a request waits for the routes; `secret`: the run's."""
+    """The application of one frontend.
+
+    `engine_ready`: whether the engine is connected and has sent something lately; `progresses`: whether requests are
+    computed now; `patience_s`: how long a request waits for the routes; `secret`: the run's secret.
+    """
 
     def __init__(
         self,
@@ -57,7 +60,7 @@ class Application:
 
     @property
     def router(self) -> "Router | None":
-        """Set once loaded."""
+        """The router, once the model's text side has loaded."""
         return self._router
 
     @router.setter
@@ -75,22 +78,22 @@ class Application:
         with self._buffers.lease() as exchange.lease:
             try:
                 await self._answer(exchange)
-            except Exception as error:  # the border of one request: whatever went wrong in it stays in it
+            except Exception as error:  # the outermost handler of a request: its error must not reach others
                 await self._answer_error(exchange, error)
-                error.__traceback__ = None  # a kept answer keeps its error, which would keep the frames that hold both
+                error.__traceback__ = None  # a stored answer holds its error, whose frames would hold both
             finally:
-                if PASSED_ON not in scope:  # else the frontend that was asked logs it
+                if PASSED_ON not in scope:  # otherwise the frontend that passed it on logs it
                     log_answered(exchange)
 
     def _without_root_path(self, path: str) -> str:
-        """Some proxies take the prefix away, some do not."""
+        """The path without the root path, which only some proxies strip."""
         rest = path.removeprefix(self._root_path)
         return rest if rest.startswith("/") else path
 
     async def _answer(self, exchange: Exchange) -> None:
         path, browsers = exchange.path, self._guard.browsers
         if (permission := browsers.preflight(exchange.scope["method"], exchange.headers)) is not None:
-            browsers.check(exchange.headers)  # of its host; a preflight cannot carry a key
+            browsers.check(exchange.headers)  # a preflight cannot carry a key
             return await exchange.send(204, b"", permission)
         if is_page_file(exchange.scope["method"], path):  # the page asks for the key
             browsers.check(exchange.headers)
@@ -99,11 +102,11 @@ class Application:
             exchange.lease.tenant = exchange.tenant.name
         if path in PROBES and exchange.scope["method"] not in ("GET", "HEAD"):
             raise HttpError(405, f"{path} takes GET only.", headers=[(b"allow", b"GET, HEAD")])
-        if path and path == self._root_path:  # the links of the page behind it begin where the path ends
+        if path and path == self._root_path:  # the page's relative links need the trailing slash
             return await exchange.send(308, b"", [(b"location", f"{path}/".encode())])
         if path == "/live":
             return await exchange.send(200, b"", [])
-        if path in ("/health", "/ping"):  # SageMaker asks the second
+        if path in ("/health", "/ping"):  # SageMaker uses the second
             return await exchange.send(200 if self._engine_ready() else 503, b"", [])
         if path == "/ready":
             self._check_ready()
@@ -128,7 +131,7 @@ class Application:
         if self.router is None:
             raise HttpError(503, "The server is starting: it loads the model.", headers=_RETRY_SOON)
         if not self._engine_ready():
-            raise HttpError(503, "The engine does not answer at the moment.", headers=_RETRY_SOON)
+            raise HttpError(503, "The engine does not respond at the moment.", headers=_RETRY_SOON)
         if not self._progresses():
             raise HttpError(503, "A process of the engine is being replaced.", headers=_RETRY_SOON)
 

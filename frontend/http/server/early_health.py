@@ -1,4 +1,4 @@
-"""Answers /live while the HTTP server is still being imported; all other requests wait for it, unread."""
+"""Answers /live while the HTTP server is still being imported; all other requests wait for the server, unread."""
 
 import contextlib
 import os
@@ -12,13 +12,13 @@ _ALIVE = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 
 
 class EarlyHealth:
-    """Holds the door, in a thread of its own, from a frontend's first moment until `leave`.
+    """Accepts connections in a thread, from the start of a frontend until `leave`.
 
-    An HTTP server's modules take ten times longer to import than these few, and people ask early.
+    The modules of the HTTP server take ten times longer to import than this one, and probes come early.
     """
 
     def __init__(self, http_fd: int):
-        """`http_fd` is bound and listening; it stays the caller's."""
+        """`http_fd` is bound and listening; the caller keeps it."""
         self._listener = socket.socket(fileno=os.dup(http_fd))
         self._listener.setblocking(False)
         self._waiting: dict[socket.socket, None] = {}
@@ -27,7 +27,7 @@ class EarlyHealth:
         self._thread.start()
 
     def leave(self) -> list[socket.socket]:
-        """End the thread. The connections that came meanwhile and are not answered, nothing of them read."""
+        """End the thread. Returns the connections that are not answered yet, unread."""
         self._ring.close()
         self._thread.join()
         self._bell.close()
@@ -49,7 +49,7 @@ class EarlyHealth:
                         self._attend(key.data)
 
     def _let_in(self, door: selectors.BaseSelector) -> None:
-        with contextlib.suppress(OSError):  # another frontend was quicker, or the peer has gone
+        with contextlib.suppress(OSError):  # another frontend was faster, or the peer has gone
             link, _ = self._listener.accept()
             link.setblocking(False)
             self._waiting[link] = None

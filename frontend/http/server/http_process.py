@@ -46,9 +46,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-SILENT_AFTER_S = 1.2  # the engine speaks every 250 ms
+SILENT_AFTER_S = 1.2  # the engine sends something every 250 ms
 BEAT_S = 0.25
-YOUNG_COLLECTIONS_PER_FULL = 1000  # one takes 0.15 s beside 10,000 connections, and finds next to nothing
+YOUNG_COLLECTIONS_PER_FULL = 1000  # a full one takes 0.15 s with 10,000 connections, and frees next to nothing
 CONNECT_WITHIN_S = 1e9  # the supervisor decides when a start has failed
 
 
@@ -79,7 +79,7 @@ class FrontendProcess:
         self._admission = Admission(scheduler.max_num_seqs + scheduler.max_num_queued_requests, self._engine_stats)
         server = child.config.server
         self._buffers = BufferBudget(server.max_buffered_bytes, len(server.api_keys) > 1)
-        patience_s = REPLACED_WITHIN_S if child.epoch else 0.0  # requests need not know that another was here before
+        patience_s = REPLACED_WITHIN_S if child.epoch else 0.0  # hide the restart from requests
         self._app = Application(
             server,
             self._admission,
@@ -144,7 +144,7 @@ class FrontendProcess:
         return self._client.stats if self._client is not None and self._engine_ready() else None
 
     def _progress_is_made(self) -> bool:
-        """There are workers, and a supervisor to replace them."""
+        """Whether there are workers, and a supervisor to replace them."""
         return self._client is not None and self._client.computes and not is_stopped(os.getppid())
 
     async def _serve(self) -> None:
@@ -153,7 +153,7 @@ class FrontendProcess:
             raise RuntimeError("the HTTP server has stopped by itself")
 
     async def _serve_siblings(self) -> None:
-        """Until the end, also where there are none."""
+        """Serve requests passed on by other frontends; returns only at the end, even without other frontends."""
         if self._app.siblings is None:
             await self._stopped.wait()
             return
@@ -179,14 +179,14 @@ class FrontendProcess:
             text, self._client, self._admission, child.index, child.run_dir, self._buffers
         )
         self._app.router = router
-        gc.freeze()  # what lives now lives for ever; a collection that looks at it holds up all requests
+        gc.freeze()  # objects alive now stay alive, and collecting them would hold up all requests
         gc.set_threshold(*gc.get_threshold()[:2], YOUNG_COLLECTIONS_PER_FULL)
         child.control.send(control.Ready(text.facts() | self._admin.facts()))
         log.info("ready max_model_len=%d", self._client.limits.max_model_len)
         await router.resume_responses(tenants_of(child.config.server, read_secret(child.run_dir)))
 
     async def _beat(self) -> None:
-        """The loop's pulse: heartbeats up, control messages down should the socket's signal have been missed."""
+        """Send heartbeats, and read control messages in case the socket's signal was missed."""
         step = 0
         while not self._child.stop_requested:
             step += 1
@@ -217,9 +217,9 @@ class FrontendProcess:
             self._reported_drained = self._child.control.send(control.Drained())
 
     def _break_connections(self) -> None:
-        """Only this process ends, by a signal. Readers ask again after a break; after an error they may not."""
+        """Break connections when only this process ends: clients retry after a break, but maybe not after an error."""
         for listener in self._server.servers:
-            listener.close()  # connections that come now wait for our successor
+            listener.close()  # new connections wait for the successor
         self._connection_limit.is_closed = True
         for server in (self._server, self._sibling_server):
             connections: Any = server.server_state.connections
@@ -230,7 +230,7 @@ class FrontendProcess:
 def _load_text(
     config: Config,
 ) -> "tuple[TextSide, Callable[[TextSide, AsyncClient, Admission, int, str, BufferBudget], tuple[Router, Router]]]":
-    from ..routes.router import make_routers  # late, and in a thread: /live answers while these modules are read
+    from ..routes.router import make_routers  # imported late, in a thread: /live answers meanwhile
     from ..service import TextSide
 
     text = TextSide.load(config)

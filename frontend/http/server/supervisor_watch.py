@@ -1,4 +1,4 @@
-"""The supervisor is watched by its children: one that a signal has halted is continued."""
+"""Continues a supervisor that a signal has halted."""
 
 import contextlib
 import logging
@@ -9,20 +9,20 @@ from paged_serve.protocol.process.lifeline import is_halted
 
 log = logging.getLogger(__name__)
 
-WAKE_AFTER_S = 1.0  # a shorter halt is not interfered with
+WAKE_AFTER_S = 1.0  # shorter halts are left alone
 
 
 class SupervisorWatch:
-    """To be called several times a second. Times are `time.monotonic` seconds."""
+    """Watches the supervisor; call `look` several times a second. Times are `time.monotonic` seconds."""
 
     def __init__(self, pid: int, wake: bool):
-        """`wake` False: the supervisor `pid` is left as it is."""
+        """`pid`: the supervisor's; `wake` False: never continue it."""
         self._wake = wake
         self._pid = pid
         self._halted_since: float | None = None
 
     def look(self, now: float) -> None:
-        """Continue it if it is time to. A debugger's halt is no signal's, and is left alone."""
+        """Continue the supervisor when it has been halted for long enough; a halt by a debugger is left alone."""
         if not self._wake or not is_halted(self._pid):
             self._halted_since = None
         elif self._halted_since is None:

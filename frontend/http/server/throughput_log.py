@@ -1,4 +1,4 @@
-"""A line every ten seconds while there is work: how many tokens a second, how many requests, how full the cache is."""
+"""Logs a line every ten seconds while there is work: tokens per second, requests, cache usage."""
 
 import logging
 
@@ -10,7 +10,7 @@ EVERY_S = 10.0
 
 
 class ThroughputLog:
-    """To be called several times a second with the engine's newest figures."""
+    """Call `look` several times a second with the engine's latest figures."""
 
     def __init__(self) -> None:
         self._last: SchedulerStats | None = None
@@ -19,7 +19,7 @@ class ThroughputLog:
     def look(self, now: float, stats: SchedulerStats | None) -> None:
         """`now` in `time.monotonic` seconds; `stats` None: the engine is away."""
         last = self._last
-        if stats is None or last is None or stats.step < last.step:  # another core counts from the start
+        if stats is None or last is None or stats.step < last.step:  # a new core counts from zero
             self._last, self._last_at = stats, now
         elif now - self._last_at >= EVERY_S:
             if stats.step > last.step or stats.num_running or stats.num_waiting:

@@ -1,4 +1,4 @@
-"""uvicorn as we run it: by the supervisor's word and not by signals, with our limits on what a connection may do."""
+"""uvicorn, stopped by the supervisor instead of by signals, with limits on connections."""
 
 import asyncio
 import contextlib
@@ -14,7 +14,7 @@ from ..connections.connection_limit import ConnectionLimit
 from ..connections.http_protocol import LimitedHttpProtocol, PageHeaders, no_page_headers
 
 DATE_EVERY_S = 1.0  # the Date header's resolution
-KEEP_ALIVE_S = 65  # above the usual 60 s of proxies, so that they and not we close idle connections
+KEEP_ALIVE_S = 65  # above the usual 60 s of proxies, so that the proxy closes idle connections
 
 
 def uvicorn_config(
@@ -47,7 +47,7 @@ class UvicornServer(uvicorn.Server):
     """Serves until its task is cancelled."""
 
     async def main_loop(self) -> None:
-        """uvicorn looks ten times a second whether it should end; we cancel it instead."""
+        """Sleep until cancelled; uvicorn's loop would check ten times a second whether to end."""
         while not await self.on_tick(0):
             await asyncio.sleep(DATE_EVERY_S)
 
@@ -57,6 +57,6 @@ class UvicornServer(uvicorn.Server):
 
     @property
     def has_unsent_bytes(self) -> bool:
-        """Whether a client has not taken the whole of an answer yet: it would end with this process."""
+        """Whether a client has yet to read a part of its answer, which would be lost with this process."""
         connections: Any = self.server_state.connections
         return any(connection.has_unsent_bytes for connection in connections)

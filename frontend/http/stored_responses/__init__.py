@@ -1,1 +1,1 @@
-"""Responses that outlive their connection and their server: a database, and what is computed without a connection."""
+"""Responses that outlive their connection and their server: a database, and runs without a connection."""

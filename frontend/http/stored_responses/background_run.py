@@ -1,7 +1,7 @@
-"""One response that no connection waits for, and its stream for any number of readers.
+"""Computes one response without a connection, and streams it to any number of readers.
 
-Its events have the same bytes whenever they are made. So it is stored as what it is made of: a process that ends takes
-nothing with it, and the next one makes it again from the beginning, without the events that are stored already.
+The events of a response have the same bytes each time they are made. So the request is stored: when a process ends, the
+next one computes the response again from the beginning and skips the events that are stored already.
 """
 
 import asyncio
@@ -17,28 +17,28 @@ from .database import Items, Row
 
 log = logging.getLogger(__name__)
 
-FLUSH_BYTES = 64 << 10  # of events that wait here
+FLUSH_BYTES = 64 << 10  # events buffered before they are stored
 
 
 class Ended(NamedTuple):
-    """A response at its end, in JSON, with the items of its output."""
+    """A finished response in JSON, with the items of its output."""
 
     response: bytes
     items: Items
 
 
 class Work(Protocol):
-    """What makes the response."""
+    """Generates the response."""
 
     @property
     def ended(self) -> Ended | None:
-        """The whole one, when its events have ended."""
+        """The finished response, once the events have ended."""
 
     def events(self) -> AsyncGenerator[list[bytes], None]:
-        """From the first one. Again after Overloaded, when none had come."""
+        """All events. May be called again after Overloaded if no event had come."""
 
     def given_up(self, error: PagedServeError | None) -> tuple[Ended, list[bytes]]:
-        """What there is, and the events behind those that came; `error` None: it was cancelled."""
+        """The incomplete response, and the events that end its stream; `error` None: it was cancelled."""
 
 
 class Storage(Protocol):
@@ -48,7 +48,7 @@ class Storage(Protocol):
 
 
 class BackgroundRun:
-    """`num_stored`: how many events an earlier process has stored. `admitted` is left at the end."""
+    """`num_stored`: number of events stored by an earlier process. `admitted` is closed at the end."""
 
     def __init__(self, storage: Storage, row: Row, work: Work, admitted: ExitStack, num_stored: int = 0):
         self.row = row
@@ -56,7 +56,7 @@ class BackgroundRun:
         self._storage, self._work, self._admitted = storage, work, admitted
         self._num_stored = num_stored
         self._num_made = 0
-        self._waiting: list[bytes] = []  # events behind the stored ones
+        self._waiting: list[bytes] = []  # events after the stored ones
         self._num_waiting_bytes = 0
         self._grown = asyncio.Event()
         self._is_cancelled = False
@@ -73,7 +73,7 @@ class BackgroundRun:
         return self._task
 
     async def cancel(self) -> None:
-        """End it with what there is; returns when that is stored."""
+        """End the response as far as it has come; returns when it is stored."""
         assert self._task is not None
         if not self._is_cancelled:
             self._is_cancelled = True
@@ -81,7 +81,7 @@ class BackgroundRun:
         await asyncio.wait({self._task})
 
     async def events_after(self, number: int) -> AsyncGenerator[bytes, None]:
-        """Whatever there is at a time, joined, until the response has ended."""
+        """The events after `number` until the response ends; those available at once are joined."""
         while True:
             if number < self._num_stored:
                 events = await self._storage.events(self.row, number)
@@ -106,7 +106,7 @@ class BackgroundRun:
             if not self._is_cancelled:
                 raise  # the process ends
             await self._give_up(None)
-        except EngineDead as error:  # and this process with it: its successor goes on
+        except EngineDead as error:  # this process ends too; its successor continues
             self._error = error
         except PagedServeError as error:
             await self._give_up(error)
@@ -120,7 +120,7 @@ class BackgroundRun:
             except Overloaded as error:
                 if self._num_made:
                     raise
-                await asyncio.sleep(error.retry_after_s)  # accepted is accepted
+                await asyncio.sleep(error.retry_after_s)  # an accepted response is not refused later
             else:
                 break
         assert self._work.ended is not None

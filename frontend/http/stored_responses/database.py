@@ -1,7 +1,7 @@
-"""Responses in an SQLite file, which all frontends of a server share and which outlives them.
+"""Stored responses in an SQLite file, which all frontends of a server share and which outlives them.
 
-In write-ahead mode without a sync at each commit: what was committed outlives every process, and all but the latest of
-it a failure of the machine. A response above the bound costs the caller with the most bytes its oldest one.
+The file is in write-ahead mode without a sync at each commit: commits survive the loss of any process, and all but the
+latest survive a failure of the machine. Above the size limit the caller with the most bytes loses its oldest response.
 """
 
 import fcntl
@@ -18,7 +18,7 @@ from paged_serve.protocol.errors import ConfigError
 
 FILE = "responses.sqlite3"
 VERSION = 1
-ENTRY_BYTES = 1024  # a row beside its texts
+ENTRY_BYTES = 1024  # a row without its texts
 BUSY_S = 10.0
 DAY_S = 86400
 
@@ -74,18 +74,18 @@ _COLUMNS = "caller, id, created, previous, input, response, key, digest, job, ha
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One response. `job`: what it is made of, until it has ended; `key`, `digest`: of a request with a key."""
+    """One response. `job`: the request, until the response has ended; `key`, `digest`: of a request with a key."""
 
     caller: bytes
     id: str
     created: int  # seconds since 1970
     previous: str | None
     input: bytes  # JSON, a list of items
-    response: bytes  # JSON, as it is shown
+    response: bytes  # JSON, as clients see it
     key: str | None = None
     digest: str | None = None
     job: bytes | None = None
-    has_events: int = 0  # 1: its stream is kept, too
+    has_events: int = 0  # 1: its stream is stored too
 
     @property
     def size(self) -> int:
@@ -96,16 +96,16 @@ Items = Sequence[tuple[str, bytes]]  # ids and JSON
 
 
 class Database:
-    """For one thread at a time. Methods raise sqlite3.Error when the file cannot be read or written."""
+    """Used by one thread at a time. Methods raise sqlite3.Error when the file cannot be read or written."""
 
     def __init__(self, folder: str, max_bytes: int, max_days: int):
-        """Raises ConfigError for a folder or file that does not serve."""
+        """Raises ConfigError for an unusable folder or file."""
         self._max_bytes, self._max_age_s = max_bytes, max_days * DAY_S
         path = Path(folder) / FILE
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             path.touch(mode=0o600)
-            # SQLite does not wait where two change a new file's journal mode at once: one of them fails as locked.
+            # SQLite does not wait when two processes change the journal mode of a new file: one fails as locked.
             with _locked(path.parent):
                 self._connection = sqlite3.connect(path, BUSY_S, isolation_level=None, check_same_thread=False)
                 self._connection.executescript("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL;")
@@ -124,7 +124,7 @@ class Database:
         self._connection.close()
 
     def add(self, row: Row, items: Items) -> None:
-        """A new response, or a later form of one; others are dropped where they are too many or too old."""
+        """Add a response or replace an earlier form of it; removes others above the limits of size and age."""
         with self._transaction() as connection:
             connection.execute("DELETE FROM responses WHERE caller = ? AND id = ?", (row.caller, row.id))
             values = (row.caller, row.id, row.created, row.previous, row.input, row.response, row.key, row.digest)
@@ -139,7 +139,7 @@ class Database:
     def finish(
         self, caller: bytes, answer_id: str, response: bytes, items: Items, first: int, events: Sequence[bytes]
     ) -> None:
-        """The end of a job, and its last events as `append_events` takes them; nothing where it has ended already."""
+        """Store the end of a job, and its last events like `append_events`; does nothing when it has ended already."""
         with self._transaction() as connection:
             if (number := self._job(caller, answer_id)) is None:
                 return
@@ -153,13 +153,13 @@ class Database:
             self._shrink(number)
 
     def append_events(self, caller: bytes, answer_id: str, first: int, events: Sequence[bytes]) -> None:
-        """Those behind the first `first`; what is there of them stays."""
+        """Append the events after the first `first`; those stored already stay."""
         with self._transaction():
             if (number := self._job(caller, answer_id)) is not None:
                 self._add_events(number, first, events)
 
     def events(self, caller: bytes, answer_id: str, after: int) -> list[bytes]:
-        """Some of the events behind the first `after`; none: there are no more."""
+        """Some of the events after the first `after`; empty when there are no more."""
         found = self._connection.execute(
             "SELECT first, events FROM events JOIN responses ON events.response = number "
             "WHERE caller = ? AND id = ? AND first <= ? ORDER BY first DESC LIMIT 1",
@@ -193,7 +193,7 @@ class Database:
         return [Row(*values) for values in found]
 
     def delete(self, caller: bytes, answer_id: str) -> bool:
-        """Whether it was there."""
+        """Delete a response; False when it was not there."""
         return (
             self._connection.execute("DELETE FROM responses WHERE caller = ? AND id = ?", (caller, answer_id)).rowcount
             > 0
@@ -203,7 +203,7 @@ class Database:
         return int(self._connection.execute("SELECT coalesce(sum(bytes), 0) FROM held").fetchone()[0])
 
     def _create(self) -> int:
-        """The file's version, which is ours in a new one."""
+        """The format version of the file; creates the tables in a new file."""
         with self._transaction() as connection:
             (version,) = connection.execute("PRAGMA user_version").fetchone()
             if version == 0:
@@ -246,7 +246,7 @@ class Database:
             self._connection.execute("UPDATE responses SET size = size + ? WHERE number = ?", (len(joined), number))
 
     def _shrink(self, spared: int | None) -> None:
-        """Below the bound again, without the one that was just written, nor any that has not ended."""
+        """Remove responses down to the size limit; spares the one just written and those that have not ended."""
         while self.num_bytes() > self._max_bytes:
             oldest = self._connection.execute(
                 "SELECT number FROM responses JOIN held USING (caller) WHERE job IS NULL AND number != ? "
@@ -260,7 +260,7 @@ class Database:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """One process at a time; the lock of one that is killed ends with it."""
+    """Context for one process at a time; a kill of the process releases the lock."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -270,7 +270,7 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _split(joined: bytes) -> list[bytes]:
-    """Server-sent events as they were joined."""
+    """Split joined server-sent events."""
     return [event + b"\n\n" for event in joined.split(b"\n\n")[:-1]]
 
 
@@ -279,7 +279,7 @@ def _size(items: Items) -> int:
 
 
 def _statements(script: str) -> Iterator[str]:
-    """`executescript` would end the transaction."""
+    """The statements of a script, one by one: `executescript` would end the transaction."""
     lines = list[str]()
     for line in script.strip().splitlines():
         lines.append(line)

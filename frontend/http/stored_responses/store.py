@@ -1,4 +1,4 @@
-"""The stored responses as one frontend's event loop uses them."""
+"""The stored responses, for the event loop of one frontend."""
 
 import asyncio
 import hashlib
@@ -21,34 +21,34 @@ _Arguments = ParamSpec("_Arguments")
 
 
 class StoredResponses:
-    """Each caller finds its own responses alone. Methods raise HttpError 503 when the file fails."""
+    """Each caller finds only its own responses. Methods raise HttpError 503 when the file fails."""
 
     def __init__(self, database: Database, index: int = 0, num_frontends: int = 1):
         self._database = database
         self._index, self._num_frontends = index, num_frontends
         self._thread = ThreadPoolExecutor(1, "responses")
         self.runs: dict[tuple[bytes, str], BackgroundRun] = {}  # by caller and id
-        self.resumed = asyncio.Event()  # set when `runs` has what an earlier process has left
+        self.resumed = asyncio.Event()  # set when `runs` has the unfinished responses of an earlier process
 
     @classmethod
     def of(cls, server: ServerConfig, index: int) -> "StoredResponses | None":
-        """None: the server stores none. Raises ConfigError."""
+        """The store of frontend `index`; None when the server stores no responses. Raises ConfigError."""
         if not server.store_responses:
             return None
         database = Database(server.store_responses, server.stored_responses_bytes, server.stored_responses_days)
         return cls(database, index, server.num_frontends)
 
     def caller_of(self, tenant: Tenant) -> bytes:
-        """The same in every run: the name of a tenant is the run's own."""
+        """An id of the caller that is the same in every run, unlike the name of a tenant."""
         digest = tenant.key_digest
         return hmac.digest(self._database.secret, b"caller " + digest, hashlib.sha256) if digest else b""
 
     def new_id(self, created: int) -> str:
-        """Of a response that this frontend owns, as `owner_of_answer` tells."""
+        """The id of a new response that this frontend owns, by `owner_of_answer`."""
         return new_answer_id("resp_", created, self._index, self._num_frontends)
 
     def begin(self, run: BackgroundRun) -> None:
-        """It is found as long as it runs."""
+        """Start a run; `find` returns it until it ends."""
         name = run.row.caller, run.row.id
         self.runs[name] = run
         run.start().add_done_callback(lambda task: self.runs.pop(name, None))
@@ -72,13 +72,13 @@ class StoredResponses:
         return await self._call(Database.events, row.caller, row.id, after)
 
     async def events_after(self, row: Row, number: int) -> AsyncGenerator[bytes, None]:
-        """Of a response that has ended."""
+        """The events of a response that has ended."""
         while events := await self.events(row, number):
             number += len(events)
             yield b"".join(events)
 
     async def find(self, caller: bytes, answer_id: str) -> Row:
-        """Raises HttpError 404 as well. What has not ended has a run only once `resumed` is set."""
+        """Also raises HttpError 404. A response that has not ended has a run only once `resumed` is set."""
         row = await self._call(Database.row, caller, answer_id)
         if row is None:
             raise HttpError(404, f"There is no response {answer_id[:100]!r}: none was stored, or it was deleted.")
@@ -91,7 +91,7 @@ class StoredResponses:
         return await self._call(Database.item, caller, item_id)
 
     async def jobs(self) -> list[Row]:
-        """Those of this frontend that have not ended."""
+        """The responses of this frontend that have not ended."""
         rows = await self._call(Database.jobs)
         return [row for row in rows if owner_of_answer(row.id, self._num_frontends) == self._index]
 

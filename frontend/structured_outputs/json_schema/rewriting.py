@@ -6,7 +6,6 @@ and keyword. Semantics are those of JSON Schema 2020-12; a `format` without a gr
 annotation, as the specification has it, and a warning says so.
 """
 
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +15,8 @@ from .disjoint import comparable, disjoint
 from .finite import arrays_without_repetition, objects_of_size
 from .negation import ANNOTATIONS, negated
 from .patterns import mend_patterns, name_pattern
-from .schema_walk import Schema, children, look_up, pointer, put, resolved
+from .references import leads_back, with_named_targets
+from .schema_walk import Schema, children, pointer, put, resolved
 
 MAX_DEPTH = 64
 MAX_SUBSCHEMAS = 100_000
@@ -46,7 +46,7 @@ class Rewriting:
     """Of one schema: `schema()` is equal in meaning, and `warnings` says what of it is not enforced."""
 
     def __init__(self, root: Schema):
-        self._root = _with_named_targets(root) if isinstance(root, dict) else root
+        self._root = with_named_targets(root) if isinstance(root, dict) else root
         self._num_subschemas = 0
         self.warnings: list[str] = []
 
@@ -224,19 +224,9 @@ class Rewriting:
             raise Unsupported(
                 pointer(where, "$ref"), f"$ref {ref!r:.100} is not within this schema; copy what it names"
             )
-        if self._leads_back(ref):
+        if leads_back(self._root, ref):
             raise Unsupported(pointer(where, "$ref"), f"$ref {ref!r:.100} leads back to itself")
         return []
-
-    def _leads_back(self, ref: str) -> bool:
-        seen: set[str] = set()
-        target: Schema | None = {"$ref": ref}
-        while isinstance(target, dict) and isinstance(following := target.get("$ref"), str):
-            if following in seen:
-                return True
-            seen.add(following)
-            target = look_up(self._root, following)
-        return False
 
 
 MAX_EXACT_BRANCHES = 6
@@ -281,32 +271,3 @@ def _within(around: dict[str, Any], branch: Schema) -> Schema:
         del together["type"]
     together["required"] = [*branch.get("required", ()), *around.get("required", ())]
     return together
-
-
-def _with_named_targets(root: dict[str, Any]) -> dict[str, Any]:
-    """A copy in which every local reference leads to `$defs` or the root: rewriting moves everything else."""
-    targets: dict[str, str] = {}
-
-    def copied(value: Any) -> Any:
-        if isinstance(value, list):
-            return [copied(part) for part in value]
-        if not isinstance(value, dict):
-            return value
-        found = {name: copied(part) for name, part in value.items()}
-        if isinstance(ref := found.get("$ref"), str) and _moves(ref) and look_up(root, ref) is not None:
-            found["$ref"] = f"#/$defs/{targets.setdefault(ref, f'at{len(targets)}')}"
-        return found
-
-    whole: dict[str, Any] = copied(root)
-    named: dict[str, Any] = {}
-    while len(named) < len(targets):
-        for ref, name in list(targets.items()):
-            if name not in named:
-                named[name] = copied(look_up(root, ref))
-    if named:
-        whole["$defs"] = {**whole.get("$defs", {}), **named}
-    return whole
-
-
-def _moves(ref: str) -> bool:
-    return ref.startswith("#/") and not re.fullmatch(r"#/(\$defs|definitions)/[^/]+", ref)

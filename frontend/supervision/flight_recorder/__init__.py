@@ -1,1 +1,1 @@
-"""What all processes did when one was lost, written down and read again. Open recorder.py first."""
+"""Reports on all processes when one is lost, written and read. Open recorder.py first."""

@@ -1,4 +1,4 @@
-"""What the flight recorder leaves for people: one JSON file, read again by `paged-serve doctor`."""
+"""The report of the flight recorder: one JSON file, which `paged-serve doctor` reads."""
 
 import itertools
 import os
@@ -12,7 +12,7 @@ from paged_serve.protocol.errors import ConfigError
 
 FORMAT = 1
 MAX_BUNDLES = 10  # the oldest are removed
-MAX_BUNDLE_BYTES = 8 << 20  # larger ones are not ours
+MAX_BUNDLE_BYTES = 8 << 20  # a larger file is not a bundle
 NO_FOLDER = "none"
 _NAME = re.compile(r"^\d{8}T\d{6}Z-\d+-\d+\.json$")
 
@@ -33,11 +33,11 @@ class ProcessReport(msgspec.Struct, frozen=True):
     pid: int
     epoch: int
     state: str  # as the supervisor sees it: spawned, greeted, ready, drained, dead
-    silence_s: float  # since its loop last spoke
-    end: str  # how it ended, for those that have
+    silence_s: float  # since its last message
+    end: str  # how it ended; "" while it runs
     memory: dict[str, str]  # lines of /proc/PID/status
     threads: tuple[ThreadReport, ...]
-    stacks: str  # the interpreter's, of all threads
+    stacks: str  # of all threads, from the interpreter
     lines: tuple[str, ...]  # the last log lines; a core's steps
 
 
@@ -54,19 +54,19 @@ class Bundle(msgspec.Struct, frozen=True):
 
 
 def dump_folder(configured: str) -> Path | None:
-    """Where bundles lie; None when there shall be none."""
+    """The folder of bundles; None when none are written."""
     if configured == NO_FOLDER:
         return None
     return Path(configured or os.path.expanduser("~/.local/state")) / "paged-serve" / "dumps"
 
 
 def bundles_in(folder: Path) -> list[Path]:
-    """The oldest first."""
+    """All bundles in `folder`, oldest first."""
     return sorted(path for path in folder.glob("*.json") if _NAME.match(path.name)) if folder.is_dir() else []
 
 
 def write_bundle(bundle: Bundle, folder: Path) -> Path:
-    """Readable for this user alone; makes room first. Raises OSError."""
+    """Write a bundle that only this user can read, after removing the oldest beyond the limit. Raises OSError."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     for old in bundles_in(folder)[: 1 - MAX_BUNDLES]:
         old.unlink(missing_ok=True)
@@ -82,7 +82,7 @@ def write_bundle(bundle: Bundle, folder: Path) -> Path:
 
 
 def read_bundle(path: Path) -> Bundle:
-    """Raises ConfigError."""
+    """Raises ConfigError when the file is too large, unreadable, or not a bundle of this format."""
     try:
         if path.stat().st_size > MAX_BUNDLE_BYTES:
             raise ConfigError(f"{path} is larger than any bundle")
@@ -90,7 +90,7 @@ def read_bundle(path: Path) -> Bundle:
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ConfigError(f"{path} is no bundle of the flight recorder: {error}") from error
+        raise ConfigError(f"{path} is not a bundle of the flight recorder: {error}") from error
     if bundle.format != FORMAT:
         raise ConfigError(f"{path} has format {bundle.format}; this version reads {FORMAT}")
     return bundle

@@ -9,7 +9,7 @@ import msgspec
 
 from .bundle import Bundle, ProcessReport, ThreadReport
 
-SILENT_S = 0.6  # loops speak every 250 ms
+SILENT_S = 0.6  # loops send a heartbeat every 250 ms
 LATEST_EVENTS = 12
 LATEST_FRAMES = 6
 _STATES = {
@@ -21,7 +21,7 @@ _STATES = {
 
 
 def diagnosis(bundle: Bundle) -> list[str]:
-    """Lines for people: the reason, each process, the steps, the blocks, what led to it."""
+    """A summary for people: the reason, each process, the steps, the blocks, the events before."""
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(bundle.written_at))
     lines = [f"{when}: {bundle.reason}", f"paged-serve {bundle.version}, {bundle.platform}", "", "Processes"]
     for process in bundle.processes:
@@ -80,7 +80,7 @@ def _frames(process: ProcessReport) -> list[str]:
 
 
 def _steps(bundle: Bundle) -> list[str]:
-    """From the core's lines: what was under way, and how long such things had taken."""
+    """From the core's lines: the steps under way, and how long earlier steps took."""
     sent, answered = _step_lines(bundle, "sent"), _step_lines(bundle, "answered")
     if not sent:
         return ["the core had sent none"]
@@ -106,7 +106,7 @@ def _steps(bundle: Bundle) -> list[str]:
 
 
 def _step_lines(bundle: Bundle, kind: str) -> list[dict[str, float]]:
-    """Numbers by name, of each step of the latest core."""
+    """The figures of each step of the latest core, by name."""
     cores = [process for process in bundle.processes if process.name == "engine-core"]
     lines = [line for line in (cores[-1].lines if cores else ()) if line.startswith(f"step {kind} n=")]
     found = [{name: float(value) for name, value in re.findall(r"(\w+)=([\d.]+)(?= |$)", line)} for line in lines]

@@ -1,4 +1,4 @@
-"""A process as the kernel sees it, also when it is stuck in C and reports nothing itself."""
+"""Describes a process from /proc, even when it is stuck in C code and reports nothing itself."""
 
 from pathlib import Path
 
@@ -9,13 +9,13 @@ MEMORY_FIELDS = ("State", "VmPeak", "VmHWM", "VmRSS", "RssAnon", "VmSwap", "Thre
 
 
 def memory_of(pid: int) -> dict[str, str]:
-    """Some lines of /proc/PID/status; none when it is gone."""
+    """Selected lines of /proc/PID/status; none when the process is gone."""
     fields = dict(line.split(":\t", 1) for line in _read(f"/proc/{pid}/status").splitlines() if ":\t" in line)
     return {name: fields[name].strip() for name in MEMORY_FIELDS if name in fields}
 
 
 def threads_of(pid: int) -> tuple[ThreadReport, ...]:
-    """The main thread first."""
+    """Its threads, the main one first."""
     try:
         ids = sorted(int(path.name) for path in Path(f"/proc/{pid}/task").iterdir())
     except OSError:
@@ -30,12 +30,12 @@ def _thread(path: str) -> ThreadReport:
         name=_read(f"{path}/comm").strip(),
         state="".join(state),
         waits_in="" if waits_in == "0" else waits_in,
-        kernel_stack=_read(f"{path}/stack").strip(),  # for root alone
+        kernel_stack=_read(f"{path}/stack").strip(),  # readable by root only
     )
 
 
 def _read(path: str) -> str:
-    """ "" when it is gone, or not for us."""
+    """The text of a file; "" when it is gone or not readable."""
     try:
         return Path(path).read_text(errors="replace")
     except OSError:

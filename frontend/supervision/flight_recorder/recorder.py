@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 MAX_EVENTS = 512
 MAX_TEXT_BYTES = 3 << 20  # of lines and stacks, over all processes
-QUIET_S = 10.0  # between two bundles that were not asked for
+QUIET_S = 10.0  # between two bundles without SIGUSR1
 STACKS_WITHIN_S = 0.05  # recovery waits for them
 STATE_WITHIN_S = 1.0  # recovery does not wait for it
 
@@ -40,7 +40,7 @@ class _Pending:
 
 
 class FlightRecorder:
-    """`collect` looks at once; `tick` writes when the core has sent its state, or is late. Monotonic seconds."""
+    """`collect` inspects at once; `tick` writes when the core has sent its state or is late. Monotonic seconds."""
 
     def __init__(
         self, config: Config, run_dir: str, processes: ProcessTable, send: Callable[[Child, DescribeState], None]
@@ -59,7 +59,7 @@ class FlightRecorder:
         self.events.append(f"{datetime.now(UTC).astimezone().isoformat('T', 'milliseconds')[:23]} {event}")
 
     def collect(self, reason: str, now: float, *, asked: bool = False) -> None:
-        """Look at every process before any is killed. Skipped for QUIET_S after the last time unless `asked`."""
+        """Inspect every process before any is killed. Skipped within QUIET_S of the last report unless `asked`."""
         self._remove_old_records()
         if self._folder is None or not (asked or now >= self._quiet_until):
             return
@@ -84,7 +84,7 @@ class FlightRecorder:
         self._pending = _Pending(bundle, now + STATE_WITHIN_S)
 
     def receive_core_state(self, state: bytes) -> None:
-        """The core's answer to DescribeState."""
+        """Add the core's answer to DescribeState to the report."""
         if self._pending is not None:
             with contextlib.suppress(msgspec.DecodeError):
                 msgspec.json.decode(state)
@@ -96,7 +96,7 @@ class FlightRecorder:
             self.write()
 
     def write(self) -> None:
-        """What was collected, with what is known of the core's state by now."""
+        """Write the collected report, with the core's state if it has arrived."""
         if self._pending is None or self._folder is None:
             return
         bundle, self._pending = self._pending.bundle, None
@@ -105,16 +105,16 @@ class FlightRecorder:
         except OSError as error:
             log.warning("no flight recorder bundle in %s: %s", self._folder, error)
         else:
-            log.warning("wrote what all processes did: paged-serve doctor %s", path)
+            log.warning("wrote a flight recorder bundle; read it with: paged-serve doctor %s", path)
 
     def _ask_for_stacks(self, children: list[Child]) -> dict[int, int]:
-        """Where each process's new stacks begin in its file, by pid, once they are there or will not come."""
+        """Request stacks and wait for them. Returns pid -> where the new stacks begin in the file of the process."""
         begins: dict[int, int] = {}
         for child in children:
             if child.state not in (
                 ChildState.SPAWNED,
                 ChildState.DEAD,
-            ):  # the signal would end one that is not prepared
+            ):  # the signal would end a process without a handler
                 begins[child.process.pid] = self._stacks_bytes(child)
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(child.process.pid, STACKS_SIGNAL)

@@ -24,13 +24,13 @@ MODULES: dict[Role, str] = {
     "standby": "paged_serve.workers.process.standby",
 }
 
-# As return codes; 0: it was asked to stop, by SIGTERM.
+# Return codes caused by a signal from outside; 0: the child stopped on SIGTERM.
 OUTSIDE = {0, -signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP, -signal.SIGQUIT}
 
 
 class ChildState(enum.Enum):
     SPAWNED = enum.auto()
-    GREETED = enum.auto()  # it has our Welcome and prepares its work
+    GREETED = enum.auto()  # it has its Welcome and is loading
     READY = enum.auto()  # its loop runs; silence now means that it hangs
     DRAINED = enum.auto()
     DEAD = enum.auto()
@@ -56,7 +56,7 @@ TRANSITIONS = {
     (ChildState.GREETED, ChildEvent.DEATH): ChildState.DEAD,
     (ChildState.READY, ChildEvent.DEATH): ChildState.DEAD,
     (ChildState.DRAINED, ChildEvent.DEATH): ChildState.DEAD,
-    (ChildState.DEAD, ChildEvent.READY): ChildState.DEAD,  # its end has overtaken its words
+    (ChildState.DEAD, ChildEvent.READY): ChildState.DEAD,  # its end was noticed before its message
     (ChildState.DEAD, ChildEvent.DRAINED): ChildState.DEAD,
 }
 
@@ -86,16 +86,16 @@ class Child:
     epoch: int
     process: subprocess.Popen[bytes]
     pidfd: int  # readable when the process has ended; -1 after `reap`
-    lifeline_fd: int  # write end: the kernel kills the child when our copy, the only one, closes
+    lifeline_fd: int  # write end: the kernel kills the child when this only copy closes
     last_heard: float
-    started_as: str = ""  # as its files in the run directory are named
+    started_as: str = ""  # the name of its files in the run directory
     state: ChildState = ChildState.SPAWNED
     peer: bytes = b""  # its identity on the control socket, from its Hello on
-    failure: str = ""  # its own last words, or why we judged it lost
-    memory_ran_out: bool = False  # when it was killed
+    failure: str = ""  # reported by the child, or why the supervisor gave it up
+    memory_ran_out: bool = False  # at the time it was killed
     progress: "Progress | None" = None
     facts: dict[str, str] = field(default_factory=dict)
-    turn: int = 0  # of a core that computes, one by one, what the core before it may have died of
+    turn: int = 0  # IsolationTurn of a core that computes candidates one by one
 
     @classmethod
     def spawn(cls, role: Role, index: int, epoch: int, start: "StartInfo", now: float) -> "Child":
@@ -106,7 +106,7 @@ class Child:
             process = subprocess.Popen(
                 start.command(role, index, epoch, inherited),
                 stdin=subprocess.DEVNULL,
-                stdout=2,  # stdout belongs to the person or program that started us
+                stdout=2,  # stdout belongs to the caller of the supervisor
                 pass_fds=inherited,
                 start_new_session=True,
                 env=start.environment,
@@ -126,13 +126,13 @@ class Child:
         self.state = fire(TRANSITIONS, self.state, event, self.name)
 
     def signal(self, number: int) -> None:
-        """To the child and whatever it has started; nothing happens when it has ended."""
+        """Send a signal to the child and its own children; does nothing when it has ended."""
         if self.state is not ChildState.DEAD:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, number)
 
     def reap(self, timeout_s: float | None = None) -> None:
-        """Collect an ended child and give its handles back; its own children end with it."""
+        """Collect a child that has ended and close its handles; its own children end with it."""
         self.signal(signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(timeout_s)
@@ -142,20 +142,20 @@ class Child:
         self.pidfd = self.lifeline_fd = -1
 
     def promote(self, epoch: int) -> None:
-        """A warm standby worker becomes its rank's worker; it must be sent Promote."""
+        """Turn a warm standby worker into the worker of its rank; the caller sends it Promote."""
         self.fire(ChildEvent.PROMOTED)
         self.role, self.epoch = "worker", epoch
 
     def is_stopped(self) -> bool:
-        """Then silence is no long step."""
+        """Whether a signal has stopped it; its silence is then not a long step."""
         return is_stopped(self.process.pid)
 
     def is_at_work(self) -> bool:
-        """Whether a thread of it computes, or would if it had a core or its disk had answered."""
+        """Whether any of its threads computes, or waits for a core or a disk."""
         return is_at_work(self.process.pid)
 
     def ended_from_outside(self) -> bool:
-        """Whether a signal that no fault of its own raises has halted or ended the process, reaped or not."""
+        """Whether a signal from outside, not a fault of the process, has halted or ended it, reaped or not."""
         code = self.process.returncode
         if code is None and self.pidfd >= 0:
             found = os.waitid(os.P_PIDFD, self.pidfd, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -164,7 +164,7 @@ class Child:
         return code in OUTSIDE if code is not None else self.is_stopped()
 
     def obituary(self) -> str:
-        """How it ended and why, in words: its own first, then how the kernel saw it."""
+        """How the child ended and why: its own report if there is one, else its exit status."""
         process = f"{self.name} (pid {self.process.pid})"
         if self.failure:
             return f"{process}: {self.failure}"

@@ -1,25 +1,25 @@
-"""Finds children that are alive and hang: silent for too long. Their own loops send a beat four times a second."""
+"""Finds children that are alive but hang: silent for too long. A child's loop sends a heartbeat every 250 ms."""
 
 from collections.abc import Collection
 
 from .child import Child, ChildState
 
-HANG_S = 5.0  # a ready core or frontend that is silent for so long hangs
-ASLEEP_S = 1.5  # the same if all its threads sleep: nothing of it computes, or waits for a core or a disk
-HALTED_S = 0.5  # the same for any process that a signal has stopped: two heartbeats
-SLEPT_S = 1.5  # a check so late means that this process itself did not run
+HANG_S = 5.0  # a ready core or frontend hangs when it is silent for so long
+ASLEEP_S = 1.5  # the same when all its threads sleep: none computes, or waits for a core or a disk
+HALTED_S = 0.5  # the same for a process stopped by a signal: two heartbeats
+SLEPT_S = 1.5  # a check so late means that the supervisor itself did not run
 
 
 class HangDetector:
-    """Looks at all children once a turn. Times are `time.monotonic` seconds."""
+    """Checks all children once per iteration of the loop. Times are `time.monotonic` seconds."""
 
     def __init__(self, step_timeout_s: float, now: float):
         self._step_timeout_s = step_timeout_s
         self._last_look = now
 
     def judge(self, children: Collection[Child], now: float) -> list[Child]:
-        """Those that hang, each with the reason in `failure`."""
-        if now - self._last_look > SLEPT_S:  # the supervisor itself slept; messages of that time are still unread
+        """The children that hang, each with the reason in `failure`."""
+        if now - self._last_look > SLEPT_S:  # the supervisor itself slept; heartbeats of that time are still unread
             for child in children:
                 child.last_heard = now
         self._last_look = now

@@ -1,4 +1,4 @@
-"""Whether the kernel has ended processes because memory ran out: then SIGKILL may be a request's doing."""
+"""Detects that the kernel killed processes for lack of memory: a SIGKILL may then be the fault of a request."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ LOOK_EVERY_S = 5.0
 
 
 class OutOfMemory:
-    """Of the last `LOOK_EVERY_S` to twice that. The kernel counts for the whole machine, containers included."""
+    """Covers the last `LOOK_EVERY_S` to twice that. The kernel counts for the whole machine, containers included."""
 
     def __init__(self, vmstat: Path = Path("/proc/vmstat"), now: float = 0.0):
         self._vmstat = vmstat
@@ -14,7 +14,7 @@ class OutOfMemory:
         self._next_look = now + LOOK_EVERY_S
 
     def tick(self, now: float) -> None:
-        """What happened long ago is no cause of what happens now. Monotonic seconds."""
+        """Start a new interval when it is time, so that old shortages do not count. `now` in monotonic seconds."""
         if now >= self._next_look:
             self._before, self._seen = self._seen, self._count()
             self._next_look = now + LOOK_EVERY_S
@@ -24,7 +24,7 @@ class OutOfMemory:
         return self._count() > self._before
 
     def struck(self) -> bool:
-        """`is_known`, once for each shortage."""
+        """Whether memory ran out; True only once for each shortage."""
         is_known = self.is_known
         self._before = self._seen = self._count()
         return is_known

@@ -1,4 +1,4 @@
-"""The required processes: running, killed but not yet gone, and to be started once their predecessors are gone."""
+"""The required processes: running, killed but not yet gone, or waiting to start until their predecessor is gone."""
 
 import signal
 from collections.abc import Iterable
@@ -9,8 +9,11 @@ Slot = tuple[Role, int]
 
 
 def by_cause(lost: list[Child]) -> list[Child]:
-    """Causes before consequences: the core first, whose loss ends its workers; then killed processes, as the other
-    ranks fail when one is killed."""
+    """Sort causes before consequences.
+
+    The core comes first, because its loss ends its workers; then killed processes, because the other ranks fail when
+    one is killed.
+    """
     return sorted(lost, key=lambda child: (child.role != "engine-core", (child.process.returncode or 0) >= 0))
 
 
@@ -26,7 +29,7 @@ class ProcessTable:
 
     @property
     def is_complete(self) -> bool:
-        """Every process has been started; none is on its way out."""
+        """Whether every process has been started and none is ending."""
         return not self._missing and not self._doomed
 
     @property
@@ -34,7 +37,7 @@ class ProcessTable:
         return not self._doomed and all(child.state is ChildState.DEAD for child in self.living.values())
 
     def is_current(self, child: Child) -> bool:
-        """It has not been replaced or dismissed yet."""
+        """Whether `child` has not been replaced or dismissed yet."""
         return self.living.get((child.role, child.index)) is child
 
     def of_role(self, *roles: Role) -> list[Child]:
@@ -49,7 +52,7 @@ class ProcessTable:
         return [child.pidfd for child in self.unfinished()]
 
     def of_peer(self, peer: bytes) -> Child | None:
-        """The child that sent it, which may have ended since; None for a sender that is no child of ours."""
+        """The child with this identity, which may have ended since; None for a stranger."""
         return self._by_peer.get(peer)
 
     def introduce(self, child: Child, peer: bytes) -> None:
@@ -60,17 +63,17 @@ class ProcessTable:
         self.living[slot] = Child.spawn(*slot, epoch, self._start, now)
 
     def replace(self, children: Iterable[Child], epoch: int) -> None:
-        """Kill these; `spawn_missing` starts their successors with `epoch`."""
+        """Kill `children`; `spawn_missing` starts their successors with `epoch`."""
         for child in children:
             self.dismiss(child)
             self._missing[child.role, child.index] = epoch
 
     def start_with(self, role: Role, epoch: int) -> None:
-        """Those of `role` that are missing already will be started with this epoch."""
+        """Set the epoch of the processes of `role` that are still to be started."""
         self._missing |= {slot: epoch for slot in self._missing if slot[0] == role}
 
     def dismiss(self, child: Child) -> None:
-        """Kill this one and expect none in its place."""
+        """Kill `child` without a successor."""
         del self.living[child.role, child.index]
         if child.state is ChildState.DEAD:
             self._by_peer.pop(child.peer, None)
@@ -79,9 +82,10 @@ class ProcessTable:
             self._doomed.append(child)
 
     def spawn_missing(self, now: float) -> list[Child]:
-        """Start what is missing in each role that no process still leaves: a device's memory is free only then.
+        """Start the missing processes of each role once all predecessors are gone, which frees the device's memory.
 
-        A warm standby worker becomes the worker that is missing; those are returned, to be sent Promote.
+        A warm standby worker takes the place of a missing worker. Returns the standby workers used: the caller sends
+        them Promote.
         """
         leaving, promoted = {child.role for child in self._doomed}, []
         for slot in [slot for slot in self._missing if slot[0] not in leaving]:
@@ -93,7 +97,7 @@ class ProcessTable:
                 self.living[slot] = standby
                 promoted.append(standby)
                 continue
-            if standby is not None:  # it would only keep a core from the one that is needed now
+            if standby is not None:  # it would only take a core from the process that is needed now
                 self.dismiss(standby)
             self.spawn(slot, epoch, now)
         return promoted
@@ -102,7 +106,7 @@ class ProcessTable:
         self._missing.clear()
 
     def reap(self, readable: Iterable[int]) -> list[Child]:
-        """Collect children whose handles are in `readable`; returns unexpected ends, in the order of `by_cause`."""
+        """Collect children whose handles are in `readable`. Returns unexpected ends, in the order of `by_cause`."""
         ended = [child for child in self.unfinished() if child.pidfd in readable]
         for child in ended:
             child.reap()
@@ -112,6 +116,6 @@ class ProcessTable:
         return by_cause([child for child in ended if self.is_current(child)])
 
     def abandon(self, child: Child) -> None:
-        """Kill it and give its handles back, even when the kernel cannot end it."""
+        """Kill `child` and close its handles, even when the kernel cannot end it."""
         child.reap(timeout_s=1.0)
         self._doomed = [child for child in self._doomed if child.state is not ChildState.DEAD]

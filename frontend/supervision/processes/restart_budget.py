@@ -1,4 +1,4 @@
-"""How often something may be started again before starting again is the problem."""
+"""Limits restarts: a process that keeps dying ends the server instead."""
 
 from collections import deque
 
@@ -13,7 +13,7 @@ class RestartBudget:
         self._first_loss = ""
 
     def spend(self, loss: str, now: float) -> str:
-        """Take one restart for `loss`: ""; or, when the window is full, why nothing is started again."""
+        """Take one restart for `loss`. Returns "", or why the server must end when the window is full."""
         self._first_loss = self._first_loss or loss
         while self._spent and self._spent[0] <= now - self._window_s:
             self._spent.popleft()
@@ -24,6 +24,6 @@ class RestartBudget:
         return f"gave up after {self._limit} restarts in {self._window_s:.0f} s: {losses}"
 
     def forgive(self, count: int) -> None:
-        """The last `count` restarts were worth it."""
+        """Give the last `count` restarts back: their cause has been removed."""
         for _ in range(min(count, len(self._spent))):
             self._spent.pop()

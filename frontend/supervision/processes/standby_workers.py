@@ -1,4 +1,4 @@
-"""Standby workers: one a rank, started when the service is at rest, so that a replacement need not import."""
+"""Keeps one standby worker per rank, started when the service is at rest, so that a replacement need not import."""
 
 import logging
 
@@ -8,24 +8,24 @@ from .restart_budget import RestartBudget
 
 log = logging.getLogger(__name__)
 
-SETTLED_S = 2.0  # after a start or a recovery the cores are for the requests that waited
+SETTLED_S = 2.0  # after a start or a recovery, the requests that waited have the cores first
 
 
 class StandbyWorkers:
-    """Decides when a standby worker is started. Its death costs nothing; after too many no more are started.
+    """Decides when a standby worker is started. Its loss interrupts nothing; after too many losses it starts no more.
 
     Times are `time.monotonic` seconds.
     """
 
     def __init__(self, processes: ProcessTable, num_ranks: int, now: float):
-        """`num_ranks`: how many standby workers to keep, one a rank; 0 for none."""
+        """`num_ranks`: the number of standby workers, one per rank; 0 for none."""
         self._processes = processes
         self._num_ranks = num_ranks
         self._budget = RestartBudget(limit=5, window_s=60.0)
         self._unsettled_at = now
 
     def tick(self, now: float) -> None:
-        """Start one that is missing, unless another is still getting warm: a start takes a core for a second."""
+        """Start a missing standby worker, unless another is still starting: a start takes a core for a second."""
         children = self._processes.of_role("worker", "engine-core")
         if not self._processes.is_complete or any(child.state is not ChildState.READY for child in children):
             self._unsettled_at = now
@@ -40,7 +40,7 @@ class StandbyWorkers:
         self._processes.dismiss(standby)
         self._give_up_if(self._budget.spend(standby.obituary(), now))
         if self._num_ranks:
-            log.warning("lost a standby worker that was not needed yet reason=%s", standby.obituary())
+            log.warning("lost an idle standby worker reason=%s", standby.obituary())
 
     def _start(self, index: int, now: float) -> None:
         try:

@@ -6,7 +6,8 @@ import pytest
 
 from paged_serve.engine_core.requests.stopping import repeats
 from paged_serve.protocol.errors import InvalidRequest
-from paged_serve.protocol.messages.sampling_params import RepetitionDetection, SamplingParams
+from paged_serve.protocol.messages.samplers import RepetitionDetection
+from paged_serve.protocol.messages.sampling_params import SamplingParams
 
 
 def by_definition(output: list[int], detection: RepetitionDetection) -> bool:

@@ -118,7 +118,7 @@ def test_completion_prints_a_script(shell):
         (["org/nowhere"], "from the Hugging Face hub: it cannot be reached, and org/nowhere is not in the local cache"),
         (["--host", "0.0.0.0"], "host 0.0.0.0 is reachable from other machines"),
         (["--port", "x"], "flag --port: port=x"),
-        (["complete", "--url", "ftp://x", "-p", "hello"], "ftp://x is no address"),
+        (["complete", "--url", "ftp://x", "-p", "hello"], "ftp://x is not an address"),
         (
             ["complete", "--url", "http://127.0.0.1:9", "-p", "a"],
             "no answer from http://127.0.0.1:9: Connection",
@@ -156,7 +156,7 @@ class TestModelFolder:
             ("config.json", {}, "has no config.json"),
             ("model.safetensors", {}, r"has no \*.safetensors; only that format is read"),
             ("model.safetensors", {"model.gguf": ""}, r"has no \*.safetensors \(it has .gguf files\)"),
-            ("", {"config.json": "{"}, "is no JSON"),
+            ("", {"config.json": "{"}, "is not JSON"),
             ("", {"config.json": "[]"}, "must hold a JSON object"),
         ],
     )

@@ -145,7 +145,7 @@ def test_a_list_of_words_is_repeated_or_written_in_one(tmp_path, given):
 @pytest.mark.parametrize(
     ("name", "wrong", "reason"),
     [
-        ("allowed-origins", "https://a.example/", "no path behind"),
+        ("allowed-origins", "https://a.example/", "without a path"),
         ("allowed-origins", "a.example", "a scheme and a host"),
         ("allowed-origins", "https://a b", "a scheme and a host"),
         ("allowed-origins", '["https://a.example', "a scheme and a host"),

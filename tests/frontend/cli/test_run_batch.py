@@ -117,7 +117,7 @@ def test_a_later_run_continues_behind_a_torn_line(server, tmp_path):
     assert "3 answered, 0 failed, 3 skipped" in done.stderr
 
 
-def test_lines_that_are_no_requests_get_a_reason_each(server, tmp_path):
+def test_lines_that_are_not_requests_each_get_a_reason(server, tmp_path):
     wrong = [
         line(1, method="GET"),
         line(2, url="/v1/moderations"),
@@ -132,7 +132,7 @@ def test_lines_that_are_no_requests_get_a_reason_each(server, tmp_path):
     assert "method is 'GET'" in reasons["c1"]
     assert "url is '/v1/moderations'" in reasons["c2"]
     assert "stream is true" in reasons["c3"]
-    assert "line 4 is no request" in reasons[None]
+    assert "line 4 is not a request" in reasons[None]
     assert (reasons["c4"], server.prompts) == (None, ["p4"])
 
 

@@ -2,8 +2,7 @@
 
 import pytest
 
-from paged_serve.protocol.messages.dry import Dry
-from paged_serve.protocol.messages.xtc import Xtc
+from paged_serve.protocol.messages.samplers import Dry, Xtc
 
 from ..http_server import Server
 

@@ -155,7 +155,7 @@ def test_scores_of_embeddings_are_cosines(start):
         b = numbers(ids(text))
         norms = math.fsum(x * x for x in a) * math.fsum(x * x for x in b)
         assert scored.outputs.score == math.fsum(x * y for x, y in zip(a, b, strict=True)) / math.sqrt(norms)
-        assert output.prompt_token_ids == ids("1 2") + ids(text)
+        assert scored.prompt_token_ids == ids("1 2") + ids(text)
     both = llm.score(PROMPTS, PROMPTS)
     assert {output.outputs.score for output in both} == {1.0}
 

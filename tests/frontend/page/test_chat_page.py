@@ -157,7 +157,7 @@ def test_a_key_is_asked_for_and_kept_for_the_tab(new_page, short_folder):
         page, url = new_page(), f"http://127.0.0.1:{server.port}/"
         page.open(url)
         page.until("document.getElementById('key-dialog').open")
-        assert "A valid API key is needed" in page.text()
+        assert "A valid API key is required" in page.text()
         for key in ("wrong", "secret"):
             page.until("document.getElementById('key-dialog').open")
             page.fill("#key", key)

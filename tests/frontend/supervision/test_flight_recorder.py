@@ -73,7 +73,7 @@ class TestBundles:
     @pytest.mark.parametrize("content", [b"", b"{}", b"\xff", b"[" * 100_000, b'{"format": 99}'])
     def test_a_file_that_is_not_a_bundle_is_refused_by_name(self, tmp_path, content):
         (tmp_path / "odd.json").write_bytes(content)
-        with pytest.raises(ConfigError, match=r"odd\.json is no bundle"):
+        with pytest.raises(ConfigError, match=r"odd\.json is not a bundle"):
             read_bundle(tmp_path / "odd.json")
 
     def test_a_missing_bundle_and_one_of_another_format_are_refused(self, tmp_path):

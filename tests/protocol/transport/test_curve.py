@@ -106,6 +106,6 @@ def test_an_unusable_key_file_is_refused_by_name(keys, secret, folder, words):
 
 def test_keys_are_never_overwritten(keys):
     before = Path(keys / "server.key_secret").read_text()
-    with pytest.raises(ConfigError, match="is there already"):
+    with pytest.raises(ConfigError, match="already exists"):
         make_keys(str(keys), "server")
     assert Path(keys / "server.key_secret").read_text() == before

@@ -8,13 +8,12 @@ import torch
 from msgspec import structs
 
 from paged_serve.protocol.messages.config import CacheConfig, Config, SchedulerConfig
-from paged_serve.protocol.messages.dry import Dry
 from paged_serve.protocol.messages.engine_core import EngineCoreRequest
 from paged_serve.protocol.messages.message import pack_ids
 from paged_serve.protocol.messages.pooling_params import PoolingParams
+from paged_serve.protocol.messages.samplers import Dry, Xtc
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 from paged_serve.protocol.messages.thinking import ThinkingBudget
-from paged_serve.protocol.messages.xtc import Xtc
 from paged_serve.workers.kernels.cpu import library as cpu
 
 MAX_MODEL_LEN = 1400

@@ -5,8 +5,8 @@ from functools import cache
 import numpy as np
 import pytest
 
+from paged_serve.protocol.messages.samplers import Xtc
 from paged_serve.protocol.messages.sampling_params import SamplingParams
-from paged_serve.protocol.messages.xtc import Xtc
 from paged_serve.workers.kernels.cpu.sampling import draw_tokens, mask_logits, scan_logits, token_logprobs
 from paged_serve.workers.sampling.numpy_passes import NumpyPasses
 from paged_serve.workers.sampling.ordering import best, rank_of, token_of

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from paged_serve.protocol.messages.dry import Dry
+from paged_serve.protocol.messages.samplers import Dry
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 
 MASK = 0xFFFFFFFF

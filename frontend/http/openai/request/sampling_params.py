@@ -3,10 +3,9 @@
 from typing import Any
 
 from paged_serve.protocol.errors import InvalidRequest
-from paged_serve.protocol.messages.dry import Dry
+from paged_serve.protocol.messages.samplers import Dry, Xtc
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 from paged_serve.protocol.messages.structured_outputs import Grammar
-from paged_serve.protocol.messages.xtc import Xtc
 
 from ....text.breakers import with_breakers
 from ....text.off_loop import LONG

@@ -8,7 +8,7 @@ from msgspec import Meta
 from paged_serve.protocol.errors import InvalidRequest
 from paged_serve.protocol.messages.logits_processors import MAX_LOGITS_PROCESSORS, LogitsProcessorParams
 from paged_serve.protocol.messages.message import TokenId
-from paged_serve.protocol.messages.sampling_params import RepetitionDetection
+from paged_serve.protocol.messages.samplers import RepetitionDetection
 from paged_serve.protocol.messages.structured_outputs import StructuredOutputsParams
 
 from ....conversation.messages import (
