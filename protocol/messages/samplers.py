@@ -1,5 +1,5 @@
-"""Parameters of less common samplers: DRY ("don't repeat yourself") and XTC ("exclude top choices") of llama.cpp's server,
-and vLLM's repetition detection, which ends an output. Names, defaults and meaning are theirs."""
+"""Parameters of less common samplers: DRY ("don't repeat yourself") and XTC ("exclude top choices") of llama.cpp's
+server, and vLLM's repetition detection, which ends an output. Names, defaults and meaning are theirs."""
 
 from typing import Annotated, Any
 

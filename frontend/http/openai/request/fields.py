@@ -4,7 +4,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from paged_serve.protocol.messages import repetitions
+from paged_serve.protocol.messages import samplers
 from paged_serve.protocol.messages.message import MAX_TOKEN_ID, TokenId
 from paged_serve.protocol.messages.sampling_params import (
     MAX_ALLOWED_TOKEN_IDS,
@@ -28,20 +28,18 @@ TopK = Annotated[int, Meta(ge=-1, le=MAX_TOKEN_ID, description="0 or -1 is off")
 XtcProbability = Annotated[float, Meta(ge=0, le=1, description="Of a step in which top choices are excluded. 0: off")]
 XtcThreshold = Annotated[float, Meta(ge=0, le=1, description="How likely a token must be to be one of them")]
 DryMultiplier = Annotated[
-    float, Meta(ge=0, le=repetitions.MAX_MULTIPLIER, description="What a token loses that repeats the text. 0: off")
+    float, Meta(ge=0, le=samplers.MAX_MULTIPLIER, description="What a token loses that repeats the text. 0: off")
 ]
 DryBase = Annotated[
-    float, Meta(ge=1, le=repetitions.MAX_BASE, description="How much more with each token of a repetition")
+    float, Meta(ge=1, le=samplers.MAX_BASE, description="How much more with each token of a repetition")
 ]
 DryAllowedLength = Annotated[
-    int, Meta(ge=1, le=repetitions.MAX_MATCH, description="Tokens of a repetition that cost nothing")
+    int, Meta(ge=1, le=samplers.MAX_MATCH, description="Tokens of a repetition that cost nothing")
 ]
-DryPenaltyLastN = Annotated[
-    int, Meta(ge=-1, le=repetitions.MAX_LAST_N, description="Tokens that are looked at; -1: all")
-]
-Breaker = Annotated[str, Meta(min_length=1, max_length=repetitions.MAX_BREAKER_CHARS)]
+DryPenaltyLastN = Annotated[int, Meta(ge=-1, le=samplers.MAX_LAST_N, description="Tokens that are looked at; -1: all")]
+Breaker = Annotated[str, Meta(min_length=1, max_length=samplers.MAX_BREAKER_CHARS)]
 DrySequenceBreakers = Annotated[
-    list[Breaker], Meta(max_length=repetitions.MAX_BREAKERS, description="What no repetition goes across")
+    list[Breaker], Meta(max_length=samplers.MAX_BREAKERS, description="What no repetition goes across")
 ]
 MinP = Annotated[float, Meta(ge=0, le=1)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
