@@ -71,22 +71,25 @@ class KVCache:
 
         Workers run steps in order, so the next step may write to these blocks: what reads them comes before it.
         """
-        for index in self.groups.windows:
-            group = self.groups.math[index]
-            for sequence in sequences:
-                table, start = sequence.block_tables[index], sequence.num_released[index]
-                position = len(table) * self.block_size if sequence.joined_step else sequence.num_scheduled
+        behind: list[int] = []
+        for sequence in sequences:
+            for group, indices in self.groups.alike:
+                length, start = len(sequence.block_tables[indices[0]]), sequence.num_released[indices[0]]
+                position = length * self.block_size if sequence.joined_step else sequence.num_scheduled
                 if (end := group.first_needed(position)) > start:
-                    self.prefix_cache.publish_behind(sequence, index, start, end)
-                    self.pool.release(reversed(table[start:end]))
-                    table[start:end] = [RELEASED] * (end - start)
-                    sequence.num_released[index] = end
+                    self.prefix_cache.publish_behind(sequence, indices, start, end)
+                    for index in indices:
+                        table = sequence.block_tables[index]
+                        behind += reversed(table[start:end])
+                        table[start:end] = [RELEASED] * (end - start)
+                        sequence.num_released[index] = end
+        self.pool.release(behind)
 
     def num_wanted(self, sequences: list[Sequence]) -> list[int]:
         """Blocks that `extend` gives each of them."""
         if not self.groups.windows:
             return [self.num_groups] * len(sequences)
-        return [sum(self._num_wanted(each, index) for index in range(self.num_groups)) for each in sequences]
+        return [self.num_groups if each.joined_step else sum(self._num_wanted(each)) for each in sequences]
 
     def extend(self, sequences: list[Sequence]) -> Extensions:
         """A block in each group for those that decode, and for others what their next chunk may need."""
@@ -96,8 +99,10 @@ class KVCache:
         extended: list[Sequence] = []
         tables: list[int] = []
         blocks: list[int] = []
+        decoding = [sequence for sequence in sequences if sequence.joined_step]
+        others = [(sequence, self._num_wanted(sequence)) for sequence in sequences if not sequence.joined_step]
         for index in range(num_groups):
-            takers = [each for each in sequences for _ in range(self._num_wanted(each, index))]
+            takers = decoding + [sequence for sequence, wanted in others for _ in range(wanted[index])]
             extended += takers
             tables += [sequence.row * num_groups + index for sequence in takers]
             blocks += self._extend(takers, index)
@@ -110,11 +115,13 @@ class KVCache:
             sequence.block_tables[index].append(block)
         return blocks
 
-    def _num_wanted(self, sequence: Sequence, index: int) -> int:
-        if sequence.joined_step:
-            return 1
-        num_blocks = -(-sequence.prefill_len // self.block_size)
-        return self.groups.math[index].end(sequence.num_scheduled, num_blocks) - len(sequence.block_tables[index])
+    def _num_wanted(self, sequence: Sequence) -> list[int]:
+        """Before its next chunk, in each group."""
+        position, num_blocks = sequence.num_scheduled, -(-sequence.prefill_len // self.block_size)
+        return [
+            group.end(position, num_blocks) - len(table)
+            for group, table in zip(self.groups.math, sequence.block_tables, strict=True)
+        ]
 
     def release(self, sequence: Sequence) -> None:
         """Take all blocks back. What was generated can be found again from here on: a chat's next turn does."""

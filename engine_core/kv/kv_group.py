@@ -64,15 +64,17 @@ class KVGroups:
     block_size: int  # tokens
     full: tuple[int, ...]  # which of them
     windows: tuple[int, ...]  # which of them
+    alike: tuple[tuple[BlockMath, tuple[int, ...]], ...]  # for each window, the groups that have it
 
     @classmethod
     def of(cls, groups: Sequence[KVGroup], block_size: int, max_chunk: int) -> "KVGroups":
         """`max_chunk`: the most tokens of a row in one step."""
+        windows = [group.window for group in groups]
+        math = tuple(WindowGroup(window, block_size, max_chunk) if window else FullGroup() for window in windows)
+        full, others = ([i for i, window in enumerate(windows) if bool(window) is kind] for kind in (False, True))
+        alike = {window: tuple(i for i in others if windows[i] == window) for window in windows if window}
         return cls(
-            tuple(WindowGroup(g.window, block_size, max_chunk) if g.window else FullGroup() for g in groups),
-            block_size,
-            tuple(index for index, group in enumerate(groups) if not group.window),
-            tuple(index for index, group in enumerate(groups) if group.window),
+            math, block_size, tuple(full), tuple(others), tuple((math[each[0]], each) for each in alike.values())
         )
 
     def __len__(self) -> int:

@@ -3,7 +3,7 @@
 A prefix can be shared when each group has what the next token reads: all its blocks, or those of the window before it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from paged_serve.protocol.block_hash import chain_blocks
 
@@ -92,14 +92,17 @@ class PrefixCache:
                 self._publish(sequence, index, start, end)
             sequence.num_published = end
 
-    def publish_behind(self, sequence: Sequence, index: int, start: int, end: int) -> None:
-        """Let others find blocks [start, end) of a table, which lie behind its window and are about to be released.
+    def publish_behind(self, sequence: Sequence, indices: Iterable[int], start: int, end: int) -> None:
+        """Let others find blocks [start, end) of these tables, which lie behind the window and are to be released.
 
         The steps that compute them may be in flight still, but their tokens are known and they were sent: workers run
         steps in order, so each reader reads what they have written. What decode steps compute is not named before
         it was applied, so none of it is published here.
         """
-        self._publish(sequence, index, start, min(end, len(sequence.block_hashes)))
+        start, end = max(start, sequence.num_published), min(end, len(sequence.block_hashes))
+        if end > start:
+            for index in indices:
+                self._publish(sequence, index, start, end)
 
     def _publish(self, sequence: Sequence, index: int, start: int, end: int) -> None:
         start = max(start, sequence.num_released[index])

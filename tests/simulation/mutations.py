@@ -67,7 +67,7 @@ MUTATIONS = [
         "break",
         "a shorter prefix has the window of a longer one",
     ),
-    (PREFIX, "min(end, len(sequence.block_hashes)))", "end + 1)", "a block is found before it is planned"),
+    (PREFIX, "min(end, len(sequence.block_hashes))", "end + 1", "a block is found before it is planned"),
     (
         PREFIX,
         "_find_cached(sequence.block_hashes[:limit])",
