@@ -23,7 +23,7 @@ from .emulated import EmulatorLauncher
 from .emulated_device import EmulatedDevice, StreamLauncher
 from .test_ranks import CountedDevice
 
-NUM_ROWS, NUM_BLOCKS, BLOCK_SIZE, MAX_LEN = 4, 60, 16, 96
+NUM_ROWS, NUM_BLOCKS, BLOCK_SIZE, MAX_LEN = 4, 60, 16, 320
 SCHEDULER = SchedulerConfig(max_num_seqs=NUM_ROWS, max_num_batched_tokens=256)  # a planner's steps have no limit
 GROUP = TensorParallelGroup()
 
@@ -36,7 +36,9 @@ def device():
 @pytest.fixture(scope="module")
 def model(device, tmp_path_factory):
     family = {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "use_sliding_window": True}
-    folder = write_tiny_model(tmp_path_factory.mktemp("tiny"), **family, **KINDS["mixed"])
+    folder = write_tiny_model(
+        tmp_path_factory.mktemp("tiny"), max_position_embeddings=MAX_LEN, **family, **KINDS["mixed"]
+    )
     launcher = StreamLauncher(EmulatorLauncher(), device.stream)
     backend = CudaBackend(launcher, "sm_90a", multiprocessors=2, device="cpu")
     return load_model(folder, ModelConfig(device="cpu"), GROUP, lambda done, total: None, backend=backend)

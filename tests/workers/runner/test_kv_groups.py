@@ -19,7 +19,7 @@ from ..invariance.planner import Odds, Planner, Request
 from ..ranks import Ranks, SharedModel
 from ..tiny_model import VOCAB_SIZE, write_tiny_model
 
-NUM_ROWS, BLOCK_SIZE, MAX_LEN = 6, 16, 160
+NUM_ROWS, BLOCK_SIZE, MAX_LEN = 6, 16, 320
 UNDISTURBED = Odds(admit=1, chunk=1, whole_chunk=1, preempt=0, pause=0, share=0)
 KINDS = {
     "mixed": {  # two layers that do not slide, three of which the last has a group of its own

@@ -193,7 +193,7 @@ def test_layers_in_groups_run_in_one_call(make_model, tmp_path):
     answers = []
     for grouped in (False, True):
         model, pool = make_model(tmp_path)
-        groups = KVGroups.of(model.geometry.sliding_windows, 256) if grouped else None
+        groups = KVGroups.of(model.geometry.sliding_windows, 512) if grouped else None
         tables = len(groups.windows) if groups else 1
         runner = new_runner(model, groups=groups)
         starts = [prefill(0, 4, num_groups=tables), join(0), prefill(3, 90, num_groups=tables), join(3)]
