@@ -178,6 +178,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "exaone4-full": {"family": "Exaone4", "sliding_window": None, "layer_types": ["full_attention"] * 3},
     "phi3-partial": {"family": "Phi3", "rope_parameters": {"partial_rotary_factor": 0.75, "rope_theta": 1000.0}},
     "phi3-longrope": {"family": "Phi3", "rope_parameters": LONG_ROPE, "original_max_position_embeddings": 128},
+    "helium": {"family": "Helium", "head_dim": 16, "tie_word_embeddings": True},
+    "seed-oss": {"family": "SeedOss", "head_dim": 24, "attention_out_bias": True, "mlp_bias": True},
     "gpt2": {"family": "GPT2", "n_positions": 512},
     "gpt2-relu-untied": {
         "family": "GPT2",

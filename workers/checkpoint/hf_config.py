@@ -60,6 +60,7 @@ class HFConfig(msgspec.Struct, frozen=True, kw_only=True):
     hidden_act: str = "silu"
     tie_word_embeddings: bool = False
     attention_bias: bool = False
+    attention_out_bias: bool = False  # of the output projection, where it has a switch of its own
     mlp_bias: bool = False
     sliding_window: Annotated[int, Meta(ge=0, le=1 << 30)] | None = None
     use_sliding_window: bool = False
@@ -178,13 +179,13 @@ def _rotary_dim(config: HFConfig, parameters: dict[str, Any], may_be_partial: bo
     partial = parameters.get("partial_rotary_factor") or config.partial_rotary_factor or 1.0
     if partial == 1.0 and config.rotary_dim in (None, head_dim):
         return None
+    spelled = f"partial_rotary_factor={partial}" if config.rotary_dim is None else f"rotary_dim={config.rotary_dim}"
     if not may_be_partial:
-        raise ConfigError(f"partial_rotary_factor={partial} is not supported; only whole heads are rotated")
+        raise ConfigError(f"config.json: {spelled} is not supported for this family; only whole heads are rotated")
     found = config.rotary_dim
     if found is None:
         found = int(head_dim * partial) if isinstance(partial, int | float) and 0 < partial <= 1 else 0
     if not 2 <= found <= head_dim or found % 2:
-        spelled = f"partial_rotary_factor={partial}" if config.rotary_dim is None else f"rotary_dim={found}"
         raise ConfigError(f"config.json: {spelled} is no even number of elements from 2 to a head's {head_dim}")
     return found
 

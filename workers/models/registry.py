@@ -32,7 +32,9 @@ from .families.gpt_bigcode import GPT_BIGCODE
 from .families.gpt_neox import GPT_NEOX
 from .families.gptj import GPTJ
 from .families.granite import GRANITE
+from .families.helium import HELIUM
 from .families.internlm2 import INTERNLM2
+from .families.internlm3 import INTERNLM3
 from .families.llama import LLAMA
 from .families.minicpm import MINICPM
 from .families.mistral import MISTRAL
@@ -45,6 +47,7 @@ from .families.phi3 import PHI3
 from .families.qwen2 import QWEN2
 from .families.qwen3 import QWEN3
 from .families.roberta import ROBERTA
+from .families.seed_oss import SEED_OSS
 from .families.smollm3 import SMOLLM3
 from .families.stablelm import STABLELM
 from .families.starcoder2 import STARCODER2
@@ -82,6 +85,9 @@ FAMILIES = (
     EXAONE4,
     MINICPM,
     INTERNLM2,
+    INTERNLM3,
+    HELIUM,
+    SEED_OSS,
 )
 
 

@@ -54,6 +54,10 @@ def internlm2(config, tensors):
     return config | {"bias": config.pop("attention_bias")}, found
 
 
+def internlm3(config, tensors):
+    return config | {"qkv_bias": config.pop("attention_bias"), "bias": config.pop("mlp_bias")}, tensors
+
+
 def minicpm(config, tensors):
     """Granite divides logits by a number and multiplies what layers add by another."""
     scales = {
@@ -77,6 +81,8 @@ def renamed(name, pairs):
         ("llama-3.1", "ExaoneForCausalLM", exaone),
         ("llama", "InternLM2ForCausalLM", internlm2),
         ("llama-attention-biased", "InternLM2ForCausalLM", internlm2),
+        ("llama", "InternLM3ForCausalLM", internlm3),
+        ("llama-linear-biased", "InternLM3ForCausalLM", internlm3),
         ("granite-heads-of-16", "MiniCPMForCausalLM", minicpm),
     ],
 )

@@ -97,7 +97,7 @@ def test_quantized_rows_are_put_in_order_like_those_of_floats(name, tmp_path):
         assert torch.equal(found, expected)
 
 
-@pytest.mark.parametrize("variant", ["falcon-two-norms", "phi3-partial"])
+@pytest.mark.parametrize("variant", ["falcon-two-norms", "phi"])
 @pytest.mark.parametrize("kind", ["auto", "int8"])
 def test_packed_weights_are_kept_in_our_order(variant, kind, tmp_path, make_pool, caplog):
     if (pool := make_pool()) is None:

@@ -1,0 +1,17 @@
+"""Helium: as Llama, but neighbours in a head are turned together."""
+
+from typing import Any
+
+from ...checkpoint.hf_config import HFConfig
+from .family import Biases, Family
+
+
+def config(fields: dict[str, Any]) -> dict[str, Any]:
+    return {"rms_norm_eps": 1e-8} | fields
+
+
+def biases(config: HFConfig) -> Biases:
+    return Biases(qkv=config.attention_bias, mlp=config.mlp_bias)
+
+
+HELIUM = Family("helium", ("HeliumForCausalLM",), biases=biases, default_head_dim=128, interleaved=True, config=config)
