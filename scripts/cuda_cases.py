@@ -17,7 +17,7 @@ from torch.nn.functional import scaled_dot_product_attention, silu
 from paged_serve.workers.checkpoint.fp8_codes import fp8_codes, fp8_scales
 from paged_serve.workers.kernels.cuda.attention import AttentionWork, attention, plan
 from paged_serve.workers.kernels.cuda.attention_kernels import AttentionShape
-from paged_serve.workers.kernels.cuda.elementwise import gated_activation, rms_norm
+from paged_serve.workers.kernels.cuda.elementwise import activate, rms_norm
 from paged_serve.workers.kernels.cuda.kernel import Launcher
 from paged_serve.workers.kernels.cuda.quantize import quantize_rows
 from paged_serve.workers.kernels.cuda.rotate import rotate_and_cache
@@ -165,7 +165,7 @@ def torch_norm_call(setting: Setting, tokens: int) -> Call:
 
 def gate_call(setting: Setting, tokens: int) -> Call:
     gate_up, out = random(setting, tokens, 2 * GATE), random(setting, tokens, GATE)
-    return lambda: gated_activation(setting.launcher, gate_up, "silu", out)
+    return lambda: activate(setting.launcher, gate_up, out=out)
 
 
 def torch_gate_call(setting: Setting, tokens: int) -> Call:

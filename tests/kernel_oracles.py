@@ -3,23 +3,36 @@
 import torch
 from torch import Tensor
 
-GATES = {
+ACTIVATIONS = {
     "silu": torch.nn.functional.silu,
     "gelu_tanh": lambda x: torch.nn.functional.gelu(x, approximate="tanh"),
     "gelu_erf": torch.nn.functional.gelu,
+    "relu": torch.nn.functional.relu,
 }
 
 
 def gated(gate_up: Tensor, activation: str = "silu") -> Tensor:
     """[rows, 2 * n], gate then up -> [rows, n]."""
     gate, up = gate_up.double().chunk(2, dim=-1)
-    return GATES[activation](gate) * up
+    return ACTIVATIONS[activation](gate) * up
+
+
+def activated(x: Tensor, activation: str) -> Tensor:
+    """[rows, n] -> the same shape."""
+    return ACTIVATIONS[activation](x.double())
 
 
 def normalised(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """`x` [..., size] to unit mean square, times `weight` [size]."""
     wide = x.double()
     return wide / (wide.square().mean(-1, keepdim=True) + eps).sqrt() * weight.double()
+
+
+def centred(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
+    """`x` [..., size] to mean 0 and variance 1, times `weight`, plus `bias` [size], if there is one."""
+    wide = x.double()
+    scaled = normalised(wide - wide.mean(-1, keepdim=True), weight, eps)
+    return scaled if bias is None else scaled + bias.double()
 
 
 def turned(heads: Tensor, angles: Tensor) -> Tensor:

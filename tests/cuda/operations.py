@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from paged_serve.workers.checkpoint.geometry import Activation
 from paged_serve.workers.kernels.cpu import attention as cpu_attention
 from paged_serve.workers.kernels.cpu import elementwise as cpu_elementwise
 from paged_serve.workers.kernels.cpu.library import Pool
@@ -43,11 +44,19 @@ def rms_norm(executor: Any, hidden: Tensor, *rest: Any) -> Tensor:
     return elementwise_calls.rms_norm(executor.pool, hidden, *rest)
 
 
-def gated_activation(executor: Any, gate_up: Tensor, function: elementwise.Activation, *out: Tensor) -> Tensor:
+def layer_norm(executor: Any, hidden: Tensor, *rest: Any) -> Tensor:
     if not isinstance(executor, CpuKernels):
-        return elementwise.gated_activation(executor, gate_up, function, *out)
-    known(gate_up.dtype in CPU_DTYPES and function == "silu", f"{function} of {gate_up.dtype}")
-    return elementwise_calls.silu_mul(executor.pool, gate_up, *out)
+        return elementwise.layer_norm(executor, hidden, *rest)
+    known(hidden.dtype in CPU_DTYPES, f"{hidden.dtype}")
+    return elementwise_calls.layer_norm(executor.pool, hidden, *rest)
+
+
+def activate(executor: Any, x: Tensor, function: elementwise.Activation, is_gated: bool, *out: Tensor) -> Tensor:
+    if not isinstance(executor, CpuKernels):
+        return elementwise.activate(executor, x, function, is_gated, *out)
+    known(x.dtype in CPU_DTYPES, f"{x.dtype}")
+    activation = Activation("gelu" if function == "gelu_erf" else function, is_gated)
+    return cpu_elementwise.activate(executor.pool, x, activation, *out)
 
 
 def rotate_and_cache(

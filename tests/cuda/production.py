@@ -31,9 +31,10 @@ class Limits:
 
 # Blocks that a multiprocessor holds by its registers: 65536 / (threads * registers, rounded up to 8).
 LIMITS = {
+    "activation": Limits(40),  # 256 threads: 6
     "attention_merge": Limits(56),  # 128 threads: 9 blocks
     "attention_plan": Limits(48),  # one block in all
-    "gated_activation": Limits(40),  # 256 threads: 6
+    "layer_norm": Limits(48),  # 1,024 threads: 1; 512: 2
     "paged_attention": Limits(255, TENSOR_CORES),  # and by variant, below
     "quantize_rows": Limits(40),  # 512 threads: 3
     "rms_norm": Limits(40),  # 1,024 threads: 1; 512: 3
