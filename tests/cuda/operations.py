@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from paged_serve.workers.checkpoint.attention_options import AttentionOptions
 from paged_serve.workers.checkpoint.geometry import Activation
 from paged_serve.workers.kernels.cpu import attention as cpu_attention
 from paged_serve.workers.kernels.cpu import elementwise as cpu_elementwise
@@ -75,17 +76,10 @@ def rotate_and_cache(
 
 
 def attention(
-    executor: CpuKernels,
-    query: Tensor,
-    view: CacheView,
-    *,
-    window: int,
-    cap: float,
-    sinks: bool,
+    executor: CpuKernels, query: Tensor, view: CacheView, options: AttentionOptions, *, sinks: bool
 ) -> Tensor:
     """Of csrc/cpu; that of csrc/cuda takes a plan of the step's work as well (attention_case.py)."""
     dtype = view.cache.keys[0].dtype
     known(query.dtype in CPU_DTYPES and dtype == query.dtype, f"{dtype} cache of {query.dtype}")
     known(not sinks, "attention sinks")
-    scale, out = query.shape[2] ** -0.5, torch.full_like(query, torch.nan)
-    return cpu_attention.attention(executor.pool, query, view, 0, scale, window, cap, out=out)
+    return cpu_attention.attention(executor.pool, query, view, 0, options, torch.full_like(query, torch.nan))

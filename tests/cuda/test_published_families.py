@@ -14,6 +14,8 @@ VARIANTS = {  # each norm and activation that only such families have
     "opt": torch.bfloat16,  # relu
     "gpt-bigcode": torch.float16,  # gelu by tanh, one head of keys
     "starcoder2-plain-sliding": torch.bfloat16,  # gelu by erf, no biases
+    "gemma2": torch.float16,  # caps, windows in every other layer
+    "bloom-even": torch.bfloat16,  # ALiBi
 }
 
 

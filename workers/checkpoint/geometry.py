@@ -78,6 +78,9 @@ class Geometry:
     qk_norm: bool
     eos_token_ids: tuple[int, ...]
     dtype: torch.dtype
+    scores_cap: float = 0.0  # of attention: capped at +-this by a tanh; 0: not
+    logits_cap: float = 0.0
+    has_alibi: bool = False  # scores fall with the distance of the key, by a slope a head
     head_multiple: int = 1  # elements; a head in the KV cache is filled up with zeros to a multiple of it
 
     @property

@@ -5,6 +5,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from ..checkpoint.attention_options import AttentionOptions
 from ..kv.cache_view import CacheView
 
 
@@ -25,9 +26,9 @@ class AttentionBackend(Protocol):
         """
         ...
 
-    def attend(self, plan: Any, layer: int, query: Tensor, scale: float, window: int) -> Tensor:
+    def attend(self, plan: Any, layer: int, query: Tensor, options: AttentionOptions) -> Tensor:
         """`query` [tokens, heads, head_dim] over what the cache holds of each token's request, itself included.
 
-        Query head h reads KV head h // (heads / kv_heads). A token sees the last `window` positions, or all when 0.
+        Query head h reads KV head h // (heads / kv_heads).
         """
         ...

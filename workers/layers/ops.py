@@ -36,8 +36,8 @@ class Ops(Protocol):
         """What all layers of one step share; opaque to the caller."""
         ...
 
-    def norm(self, hidden: Tensor, norm: Norm) -> Tensor:
-        """[tokens, hidden] normalised."""
+    def norm(self, hidden: Tensor, norm: Norm, out: Tensor | None = None) -> Tensor:
+        """[tokens, hidden] normalised, in `out` if it is given, which may be `hidden` itself."""
         ...
 
     def add_norm(self, hidden: Tensor, delta: Tensor, norm: Norm, multiplier: float = 1.0) -> Tensor:
@@ -45,6 +45,10 @@ class Ops(Protocol):
 
         `delta` may be the result of `norm`.
         """
+        ...
+
+    def cap(self, logits: Tensor, cap: float) -> Tensor:
+        """`logits` [rows, vocab] float32, whose rows may lie apart, become cap * tanh(logits / cap) in place."""
         ...
 
     def rotate_and_cache(

@@ -7,6 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from ..checkpoint.attention_options import AttentionOptions, alibi_slopes
 from ..checkpoint.matrix_reader import MatrixPart
 from ..checkpoint.safetensors_files import check_names
 from ..checkpoint.weight_forms import (
@@ -38,6 +39,7 @@ class Assembly(WeightReader):
         """Raises ConfigError naming a tensor that is missing, misshapen or unexplained."""
         geometry, names, group = self._geometry, self._names, self._group
         embedding, head = self._vocabulary()
+        embedding_norm = self._norm_if_named(names.embedding_norm, 0)
         positions = self._positions() if geometry.learned_positions else None
         layers = [self._layer(index) for index in range(geometry.num_layers)]
         final_norm = self._norm(names.final_norm, geometry.hidden_size, geometry.multipliers.logits)
@@ -51,6 +53,7 @@ class Assembly(WeightReader):
             tp_size=group.size,
             backend=self._backend,
             embedding=embedding,
+            embedding_norm=embedding_norm,
             positions=positions,
             layers=layers,
             final_norm=final_norm,
@@ -128,7 +131,7 @@ class Assembly(WeightReader):
         gate, up = names.gate.format(index), names.up.format(index)
         qkv = [(query, query_rows, queries), (key, kv_rows, keys), (value, kv_rows, keys)]
         if query == key == value:
-            qkv = stacked(qkv)
+            qkv = by_head(qkv, head_dim) if names.are_grouped else stacked(qkv)
         into = (gate, up) if geometry.activation.is_gated else (up,)
         gate_up = [(name, geometry.intermediate_size, ffn) for name in into]
         if gate == up:
@@ -147,8 +150,15 @@ class Assembly(WeightReader):
             gate_up=self._column_parallel(gate_up, hidden, geometry.mlp_bias),
             down=self._row_parallel(names.down.format(index), hidden, geometry.intermediate_size, geometry.mlp_bias),
             mlp_out_norm=self._norm_if_named(names.mlp_out_norm, index),
-            window=geometry.sliding_windows[index],
+            attention=self._attention_options(index),
         )
+
+    def _attention_options(self, index: int) -> AttentionOptions:
+        geometry, slopes = self._geometry, None
+        if geometry.has_alibi:
+            first, end = self._even_span(geometry.num_heads)
+            slopes = alibi_slopes(geometry.num_heads)[first:end].to(self._device)
+        return AttentionOptions(geometry.scale, geometry.sliding_windows[index], geometry.scores_cap, slopes)
 
     def _column_parallel(self, parts: list[tuple[str, int, Span]], columns: int, bias: bool) -> Linear:
         """Fuses the given spans of several projections, each (name, rows in the file, span), into one."""
@@ -230,6 +240,16 @@ class Assembly(WeightReader):
         if self._geometry.norm == "rms_less_1":
             weight = weight + 1.0
         return RMSNorm(weight * multiplier, self._geometry.norm_eps)
+
+
+def by_head(parts: list[tuple[str, int, Span]], head_dim: int) -> list[tuple[str, int, Span]]:
+    """The parts of one matrix that holds a head of each, then the next head of each."""
+    rows = sum(part_rows for _, part_rows, _ in parts)
+    return [
+        (name, rows, (at, at + head_dim))
+        for index, (name, _, (start, stop)) in enumerate(parts)
+        for at in range(len(parts) * start + index * head_dim, len(parts) * stop, len(parts) * head_dim)
+    ]
 
 
 def stacked(parts: list[tuple[str, int, Span]]) -> list[tuple[str, int, Span]]:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ..batch.input_batch import InputBatch
+from ..checkpoint.attention_options import AttentionOptions
 from ..checkpoint.geometry import Geometry
 from ..kv.cache_view import CacheView
 from ..kv.kv_cache import KVCache
@@ -31,7 +32,7 @@ class DecoderLayer:
     gate_up: Linear  # gate, then up; up alone where there is no gate
     down: Linear
     mlp_out_norm: Norm | None
-    window: int  # positions a token sees; 0: all
+    attention: AttentionOptions
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,6 +43,7 @@ class Model:
     tp_size: int
     backend: Backend
     embedding: VocabularyEmbedding
+    embedding_norm: Norm | None
     positions: Table | None  # learned; None: heads are rotated
     layers: list[DecoderLayer]
     final_norm: Norm
@@ -63,19 +65,21 @@ class Model:
     def forward(self, batch: InputBatch, cache: KVCache) -> Tensor:
         """Hidden states after the last layer, normalised: [tokens, hidden]. Writes the tokens' K and V to `cache`."""
         geometry, ops, attention = self.geometry, self.ops, self.attention
-        scale, residual = geometry.scale, geometry.multipliers.residual
+        residual = geometry.multipliers.residual
         view = CacheView.of(batch, cache)
         plan = attention.plan(view, geometry.heads_of_rank(self.tp_size))
         step = ops.start_step(view)
         norms = [*(layer.attention_norm for layer in self.layers), self.final_norm]
         hidden = self.embedding(batch.token_ids)
+        if self.embedding_norm is not None:
+            ops.norm(hidden, self.embedding_norm, out=hidden)
         if self.positions is None:
             normed = ops.norm(hidden, norms[0])
         else:
             normed = ops.add_norm(hidden, self.positions.rows(batch.positions), norms[0])
         for index, layer in enumerate(self.layers):
             query = ops.rotate_and_cache(step, index, layer.qkv(normed), layer.query_norm, layer.key_norm)
-            mixed = layer.output(attention.attend(plan, index, query, scale, layer.window).flatten(1))
+            mixed = layer.output(attention.attend(plan, index, query, layer.attention).flatten(1))
             if layer.attention_out_norm is not None:
                 mixed = ops.norm(mixed, layer.attention_out_norm)
             normed = ops.add_norm(hidden, mixed, layer.mlp_norm, residual)
@@ -89,4 +93,5 @@ class Model:
     @torch.inference_mode()
     def logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
         """[n, hidden] -> [n, vocab] float32, on every rank; in `out` if it is given, else valid until the next call."""
-        return self.output_head(hidden, out)
+        logits = self.output_head(hidden, out)
+        return self.ops.cap(logits, self.geometry.logits_cap) if self.geometry.logits_cap else logits

@@ -13,8 +13,10 @@ from ..checkpoint.hf_config import (
     read_architectures,
     read_hf_config,
 )
+from .families.bloom import BLOOM
 from .families.family import Family
 from .families.gemma import GEMMA
+from .families.gemma2 import GEMMA2
 from .families.gemma3 import GEMMA3
 from .families.gpt2 import GPT2
 from .families.gpt_bigcode import GPT_BIGCODE
@@ -35,6 +37,7 @@ FAMILIES = (
     QWEN3,
     PHI3,
     GEMMA,
+    GEMMA2,
     GEMMA3,
     GRANITE,
     SMOLLM3,
@@ -42,6 +45,7 @@ FAMILIES = (
     OPT,
     GPT2,
     GPT_BIGCODE,
+    BLOOM,
 )
 
 
@@ -70,7 +74,7 @@ def read_geometry(folder: Path, wanted_dtype: str = "auto") -> tuple[Family, Geo
     if len(windows) != config.num_hidden_layers:
         raise ConfigError(f"layer_types names {len(windows)} layers, but the model has {config.num_hidden_layers}")
     ropes = (RopeScaling("none"),) * len(windows) if has_learned_positions else family.ropes(config)
-    dtype = dtype_of(config, wanted_dtype)
+    dtype, caps = dtype_of(config, wanted_dtype), family.caps(config)
     return family, Geometry(
         family=family.name,
         num_layers=config.num_hidden_layers,
@@ -95,6 +99,9 @@ def read_geometry(folder: Path, wanted_dtype: str = "auto") -> tuple[Family, Geo
         qk_norm=family.qk_norm,
         eos_token_ids=eos_token_ids(folder, config),
         dtype=dtype,
+        scores_cap=caps.scores,
+        logits_cap=caps.logits,
+        has_alibi=family.has_alibi,
     )
 
 

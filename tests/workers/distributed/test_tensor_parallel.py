@@ -115,6 +115,8 @@ def test_ranks_together_have_the_bits_of_one(options, isa, tmp_path):
         "gemma3",
         "granite",
         "smollm3",
+        "gemma2",
+        "bloom-even",
     ],
 )
 def test_biases_norms_and_shared_kv_heads_change_no_bit(variant, size, tmp_path, make_pool):

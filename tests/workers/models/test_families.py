@@ -44,6 +44,8 @@ def test_float32_logits_agree_with_transformers(variant, tmp_path, pools):
         "starcoder2-plain-sliding",
         "granite",
         "smollm3",
+        "gemma2",
+        "bloom",
     ],
 )
 def test_greedy_text_agrees_with_transformers_over_256_tokens(variant, tmp_path, pools):
@@ -55,7 +57,19 @@ def test_greedy_text_agrees_with_transformers_over_256_tokens(variant, tmp_path,
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize(
-    "variant", ["llama-3.1", "mistral-sliding", "qwen2-yarn", "qwen3", "opt-untied-gelu", "gpt2", "gemma3", "granite"]
+    "variant",
+    [
+        "llama-3.1",
+        "mistral-sliding",
+        "qwen2-yarn",
+        "qwen3",
+        "opt-untied-gelu",
+        "gpt2",
+        "gemma3",
+        "granite",
+        "bloom",
+        "gemma2",
+    ],
 )
 def test_half_precision_is_nearer_to_float32_than_transformers_is(variant, dtype, tmp_path, pools):
     """Both round the same weights' products to the same format; we round less often, since norms, rotation, softmax and

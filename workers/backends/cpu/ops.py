@@ -4,7 +4,7 @@ from torch import Tensor
 
 from ...checkpoint.geometry import Activation
 from ...kernels.cpu.buffers import Buffers
-from ...kernels.cpu.elementwise import activate, normalise, rotate_and_cache
+from ...kernels.cpu.elementwise import activate, cap_logits, normalise, rotate_and_cache
 from ...kernels.cpu.library import Pool
 from ...kv.cache_view import CacheView
 from ...layers.norm import Norm, RMSNorm
@@ -20,11 +20,14 @@ class CpuOps:
     def start_step(self, view: CacheView) -> KernelStep:
         return KernelStep(view, tuple(rotary.table(view.longest) for rotary in self._heads.rotaries))
 
-    def norm(self, hidden: Tensor, norm: Norm) -> Tensor:
-        return self._normalise(hidden, None, 1.0, norm)
+    def norm(self, hidden: Tensor, norm: Norm, out: Tensor | None = None) -> Tensor:
+        return self._normalise(hidden, None, 1.0, norm, out)
 
     def add_norm(self, hidden: Tensor, delta: Tensor, norm: Norm, multiplier: float = 1.0) -> Tensor:
         return self._normalise(hidden, delta, multiplier, norm)
+
+    def cap(self, logits: Tensor, cap: float) -> Tensor:
+        return cap_logits(self._pool, logits, cap)
 
     def rotate_and_cache(
         self, step: KernelStep, layer: int, projected: Tensor, query_norm: RMSNorm | None, key_norm: RMSNorm | None
@@ -47,8 +50,11 @@ class CpuOps:
         out = self._buffers.take("activated", len(x), activation.outputs(x.shape[1]), x.dtype)
         return activate(self._pool, x, activation, out)
 
-    def _normalise(self, hidden: Tensor, delta: Tensor | None, multiplier: float, norm: Norm) -> Tensor:
-        out = self._buffers.take("normed", len(hidden), hidden.shape[1], hidden.dtype)
+    def _normalise(
+        self, hidden: Tensor, delta: Tensor | None, multiplier: float, norm: Norm, out: Tensor | None = None
+    ) -> Tensor:
+        if out is None:
+            out = self._buffers.take("normed", len(hidden), hidden.shape[1], hidden.dtype)
         return normalise(
             self._pool,
             hidden,

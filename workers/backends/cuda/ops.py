@@ -4,7 +4,7 @@ from torch import Tensor
 
 from ...checkpoint.geometry import Activation
 from ...kernels.cuda.elementwise import Activation as Function
-from ...kernels.cuda.elementwise import activate, layer_norm, rms_norm
+from ...kernels.cuda.elementwise import activate, cap_logits, layer_norm, rms_norm
 from ...kernels.cuda.kernel import Launcher
 from ...kernels.cuda.rotate import rotate_and_cache
 from ...kv.cache_view import CacheView
@@ -28,11 +28,14 @@ class CudaOps:
     def start_step(self, view: CacheView) -> KernelStep:
         return KernelStep(view, tuple(rotary.table(view.longest) for rotary in self._heads.rotaries))
 
-    def norm(self, hidden: Tensor, norm: Norm) -> Tensor:
-        return self._normalised(hidden, norm, None)
+    def norm(self, hidden: Tensor, norm: Norm, out: Tensor | None = None) -> Tensor:
+        return self._normalised(hidden, norm, None, out)
 
     def add_norm(self, hidden: Tensor, delta: Tensor, norm: Norm, multiplier: float = 1.0) -> Tensor:
         return self._normalised(hidden, norm, delta if multiplier == 1.0 else delta * multiplier)
+
+    def cap(self, logits: Tensor, cap: float) -> Tensor:
+        return cap_logits(self._launcher, logits, cap)
 
     def rotate_and_cache(
         self, step: KernelStep, layer: int, projected: Tensor, query_norm: RMSNorm | None, key_norm: RMSNorm | None
@@ -54,8 +57,9 @@ class CudaOps:
         out = empty_rows(x, activation.outputs(x.shape[1]))
         return activate(self._launcher, x, FUNCTIONS[activation.kind], activation.is_gated, out)
 
-    def _normalised(self, hidden: Tensor, norm: Norm, delta: Tensor | None) -> Tensor:
-        out = empty_rows(hidden, hidden.shape[1])
+    def _normalised(self, hidden: Tensor, norm: Norm, delta: Tensor | None, out: Tensor | None = None) -> Tensor:
+        if out is None:
+            out = empty_rows(hidden, hidden.shape[1])
         if isinstance(norm, RMSNorm):
             return rms_norm(self._launcher, hidden, norm.weight, norm.eps, delta, out)
         return layer_norm(self._launcher, hidden, norm.weight, norm.bias, norm.eps, delta, out)

@@ -10,6 +10,7 @@ from torch import Tensor
 from .kernel import SCALARS, Kernel, Launcher
 
 Activation = Literal["silu", "gelu_tanh", "gelu_erf", "relu"]  # functions of activation.cu
+LOG2_E = 1.4426950408889634
 MAX_NORM_THREADS, MAX_ACTIVATION_THREADS = 1024, 256
 
 
@@ -137,6 +138,28 @@ def activation_kernel(dtype: torch.dtype, size: int, activation: Activation, is_
     return Kernel("activation.cu", "activation", defines, threads)
 
 
+class CapLogitsParams(ctypes.Structure):
+    _fields_ = (
+        *(("x", ctypes.c_void_p), ("stride", ctypes.c_int64), ("columns", ctypes.c_int)),
+        *(("before", ctypes.c_float), ("cap", ctypes.c_float)),
+    )
+
+
+def cap_logits(launcher: Launcher, logits: Tensor, cap: float) -> Tensor:
+    """`logits` [rows, columns] float32, whose rows may lie apart, become cap * tanh(logits / cap) in place."""
+    assert logits.dtype == torch.float32, logits.dtype
+    assert logits.stride(1) == 1, logits.stride()
+    rows, columns = logits.shape
+    kernel, params = cap_kernel(), (logits.data_ptr(), logits.stride(0), columns, -2 * LOG2_E / cap, cap)
+    if rows:
+        launcher.launch(kernel, (rows, -(-columns // kernel.threads), 1), CapLogitsParams(*params))
+    return logits
+
+
+def cap_kernel() -> Kernel:
+    return Kernel("cap_logits.cu", "cap_logits", (), MAX_ACTIVATION_THREADS)
+
+
 def production_kernels() -> list[Kernel]:
     """Norms of common sizes; Llama's and Qwen's gate in both dtypes, Gemma's, and each function without a gate."""
     bf16, fp16 = torch.bfloat16, torch.float16
@@ -149,4 +172,5 @@ def production_kernels() -> list[Kernel]:
         activation_kernel(bf16, 14336, "gelu_tanh", True),
         activation_kernel(bf16, 14336, "gelu_erf", True),
         *(activation_kernel(bf16, 16384, function, False) for function in without_gate),
+        cap_kernel(),
     ]

@@ -16,11 +16,13 @@ from ...checkpoint.hf_config import HFConfig, rope_of
 class WeightNames:
     """Tensor names in a checkpoint; `{}` stands for the layer. The defaults are what most families use.
 
-    Where `query`, `key` and `value` are one name, its outputs are all queries, then all keys, then all values; likewise
-    `gate` and `up`. The bias of a norm is named as its weight.
+    Where `query`, `key` and `value` are one name, its outputs are all queries, then all keys, then all values, or a
+    head's query, key and value, then the next head's, where they `are_grouped`; likewise all of `gate`, then all of
+    `up`. The bias of a norm is named as its weight.
     """
 
     embedding: str = "model.embed_tokens.weight"
+    embedding_norm: str = ""  # of the embedded tokens; "": there is none
     final_norm: str = "model.norm.weight"
     output_head: str = "lm_head.weight"
     attention_norm: str = "model.layers.{}.input_layernorm.weight"
@@ -38,6 +40,7 @@ class WeightNames:
     down: str = "model.layers.{}.mlp.down_proj"
     positions: str = ""  # of learned ones
     first_position: int = 0  # the row of that table that belongs to position 0
+    are_grouped: bool = False  # queries, keys and values of one name
     are_transposed: bool = False  # the projections are stored as [in, out]
     unused: tuple[str, ...] = ("rotary_emb.inv_freq",)  # endings of names that are in some files and not needed
 
@@ -57,6 +60,18 @@ class Biases:
     qkv: bool = False
     output: bool = False
     mlp: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Caps:
+    """What a tanh keeps numbers within; 0: nothing does."""
+
+    scores: float = 0.0  # of attention
+    logits: float = 0.0
+
+
+def no_caps(_: HFConfig) -> Caps:
+    return Caps()
 
 
 def no_biases(_: HFConfig) -> Biases:
@@ -117,4 +132,6 @@ class Family:
     is_gated: bool = True  # the feed-forward
     ropes: Callable[[HFConfig], tuple[RopeScaling, ...]] = rope_everywhere  # per layer
     multipliers: Callable[[HFConfig, torch.dtype], Multipliers] = no_multipliers
+    caps: Callable[[HFConfig], Caps] = no_caps
+    has_alibi: bool = False  # attention's scores fall with the distance of the key
     config: Callable[[dict[str, Any]], dict[str, Any]] = in_common_names  # raises ConfigError for what is not served

@@ -20,9 +20,13 @@ def config(fields: dict[str, Any]) -> dict[str, Any]:
         "Gemma 3", fields, attn_logit_softcapping=None, final_logit_softcapping=None, use_bidirectional_attention=False
     )
     found = {"rope_theta": 1e6, "sliding_window": 4096, "query_pre_attn_scalar": 256, "head_dim": 256} | fields
-    if not isinstance(scalar := found["query_pre_attn_scalar"], int | float) or scalar <= 0:
+    return gemma.config(found) | {"attention_multiplier": scale_of_scores(found)}
+
+
+def scale_of_scores(fields: dict[str, Any]) -> float:
+    if not isinstance(scalar := fields["query_pre_attn_scalar"], int | float) or scalar <= 0:
         raise ConfigError(f"config.json: query_pre_attn_scalar={scalar!r} must be a number above 0")
-    return gemma.config(found) | {"attention_multiplier": scalar**-0.5}
+    return float(scalar**-0.5)
 
 
 def kinds(config: HFConfig) -> list[str]:
