@@ -14,10 +14,11 @@ from torch import Tensor
 from torch.nn.functional import rms_norm as torch_rms_norm
 from torch.nn.functional import scaled_dot_product_attention, silu
 
+from paged_serve.workers.checkpoint.attention_options import AttentionOptions
 from paged_serve.workers.checkpoint.fp8_codes import fp8_codes, fp8_scales
 from paged_serve.workers.kernels.cuda.attention import AttentionWork, attention, plan
 from paged_serve.workers.kernels.cuda.attention_kernels import AttentionShape
-from paged_serve.workers.kernels.cuda.elementwise import gated_activation, rms_norm
+from paged_serve.workers.kernels.cuda.elementwise import activate, rms_norm
 from paged_serve.workers.kernels.cuda.kernel import Launcher
 from paged_serve.workers.kernels.cuda.quantize import quantize_rows
 from paged_serve.workers.kernels.cuda.rotate import rotate_and_cache
@@ -91,10 +92,8 @@ def paged_call(setting: Setting, heads: AttentionShape, batch: int, new: int, le
     work = AttentionWork.allocate(heads, setting.arch, grid, batch, batch * new, slots, setting.device)
     view = reading_view(keys, values, tables, row_starts, kv_lens)
     plan(setting.launcher, work, view)
-    out = torch.empty_like(query)
-    return lambda: attention(
-        setting.launcher, work, query, view, 0, scale=HEAD_DIM**-0.5, prefills=new * heads.group > 64, out=out
-    )
+    out, options, prefills = torch.empty_like(query), AttentionOptions(HEAD_DIM**-0.5), new * heads.group > 64
+    return lambda: attention(setting.launcher, work, query, view, 0, options, prefills=prefills, out=out)
 
 
 def dense_call(setting: Setting, batch: int, new: int, length: int) -> Call:
@@ -165,7 +164,7 @@ def torch_norm_call(setting: Setting, tokens: int) -> Call:
 
 def gate_call(setting: Setting, tokens: int) -> Call:
     gate_up, out = random(setting, tokens, 2 * GATE), random(setting, tokens, GATE)
-    return lambda: gated_activation(setting.launcher, gate_up, "silu", out)
+    return lambda: activate(setting.launcher, gate_up, out=out)
 
 
 def torch_gate_call(setting: Setting, tokens: int) -> Call:

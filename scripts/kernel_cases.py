@@ -14,6 +14,7 @@ import torch
 from cache_views import reading_view, writing_view
 from torch import Tensor
 
+from paged_serve.workers.checkpoint.attention_options import AttentionOptions
 from paged_serve.workers.checkpoint.geometry import Activation
 from paged_serve.workers.checkpoint.packed_weight import PackedWeight, WeightFormat
 from paged_serve.workers.distributed.huge_pages import allocate
@@ -140,7 +141,7 @@ def attention_case(pool: Pool, cache: Tensor, kind: str, rows: int, context: int
     times = -(-rows * context // (NUM_BLOCKS * BLOCK_SIZE))
     tables_in_turn = blocks.repeat(times).view(-1, rows, context // BLOCK_SIZE)
     query = torch.randn(rows * tokens, HEADS, HEAD_DIM).to(dtype)
-    out = torch.empty_like(query)
+    out, options = torch.empty_like(query), AttentionOptions(HEAD_DIM**-0.5)
     starts = torch.arange(0, rows * tokens + 1, tokens, dtype=torch.int32)
     lens = torch.full((rows,), context, dtype=torch.int32)
     views = cycle(reading_view(*cache, tables, starts, lens) for tables in tables_in_turn)
@@ -148,7 +149,7 @@ def attention_case(pool: Pool, cache: Tensor, kind: str, rows: int, context: int
     return Case(
         f"attention {kind}{' fp16' if dtype == torch.float16 else ''}",
         f"{rows} x {context}",
-        lambda: attention(pool, query, next(views), 0, HEAD_DIM**-0.5, out=out),
+        lambda: attention(pool, query, next(views), 0, options, out),
         rows * context * cache[:, 0, :, 0].nbytes,
         4 * HEAD_DIM * HEADS * seen,
         "fp32" if dtype == torch.float16 else "bf16",

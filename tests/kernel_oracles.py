@@ -3,23 +3,38 @@
 import torch
 from torch import Tensor
 
-GATES = {
+from paged_serve.workers.checkpoint.attention_options import AttentionOptions
+
+ACTIVATIONS = {
     "silu": torch.nn.functional.silu,
     "gelu_tanh": lambda x: torch.nn.functional.gelu(x, approximate="tanh"),
     "gelu_erf": torch.nn.functional.gelu,
+    "relu": torch.nn.functional.relu,
 }
 
 
 def gated(gate_up: Tensor, activation: str = "silu") -> Tensor:
     """[rows, 2 * n], gate then up -> [rows, n]."""
     gate, up = gate_up.double().chunk(2, dim=-1)
-    return GATES[activation](gate) * up
+    return ACTIVATIONS[activation](gate) * up
+
+
+def activated(x: Tensor, activation: str) -> Tensor:
+    """[rows, n] -> the same shape."""
+    return ACTIVATIONS[activation](x.double())
 
 
 def normalised(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """`x` [..., size] to unit mean square, times `weight` [size]."""
     wide = x.double()
     return wide / (wide.square().mean(-1, keepdim=True) + eps).sqrt() * weight.double()
+
+
+def centred(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
+    """`x` [..., size] to mean 0 and variance 1, times `weight`, plus `bias` [size], if there is one."""
+    wide = x.double()
+    scaled = normalised(wide - wide.mean(-1, keepdim=True), weight, eps)
+    return scaled if bias is None else scaled + bias.double()
 
 
 def turned(heads: Tensor, angles: Tensor) -> Tensor:
@@ -33,23 +48,24 @@ def attended(
     query: Tensor,
     keys: Tensor,
     values: Tensor,
-    scale: float,
-    window: int = 0,
-    cap: float = 0.0,
+    options: AttentionOptions,
     sinks: Tensor | None = None,
 ) -> Tensor:
     """One request's last tokens, `query` [new, heads, head_dim], over `keys`, `values` [length, kv_heads, head_dim].
 
-    A token sees the positions up to its own, of them the last `window` if that is not 0. `sinks` [heads] join the
-    denominators.
+    `sinks` [heads] join the denominators.
     """
     new, length, group = len(query), len(keys), query.shape[1] // keys.shape[1]
     wide_keys, wide_values = (x.double().repeat_interleave(group, 1) for x in (keys, values))
-    scores = torch.einsum("qhd,khd->hqk", query.double(), wide_keys) * scale
-    if cap:
-        scores = cap * torch.tanh(scores / cap)
-    position, key = torch.arange(length - new, length).unsqueeze(1), torch.arange(length)
-    hidden = (key > position) | ((key <= position - window) if window else False)
+    scores = torch.einsum("qhd,khd->hqk", query.double(), wide_keys) * options.scale
+    if options.cap:
+        scores = options.cap * torch.tanh(scores / options.cap)
+    distance = torch.arange(length) - torch.arange(length - new, length).unsqueeze(1)
+    if options.slopes is not None:
+        scores = scores + options.slopes.double().view(-1, 1, 1) * distance
+    hidden = torch.zeros_like(distance, dtype=torch.bool) if options.is_bidirectional else distance > 0
+    if options.window:
+        hidden |= distance <= -options.window
     scores = scores.masked_fill(hidden, -torch.inf)
     if sinks is not None:
         scores = torch.cat([scores, sinks.double().view(-1, 1, 1).expand(-1, new, 1)], -1)

@@ -121,6 +121,15 @@ struct ActivateParams {
 };
 API void activate(Pool*, const ActivateParams*);
 
+// x = cap * tanh(x / cap), of rows `stride` apart
+struct CapParams {
+  float* x;  // [rows, columns]
+  int64_t stride;
+  int32_t rows, columns;
+  float cap;
+};
+API void cap_logits(Pool*, const CapParams*);
+
 // Takes projected tokens apart: queries and keys are normalised per head, if there are norms, and turned by the angles
 // of their positions; keys and values go to their slots of the paged cache.
 struct RotateParams {
@@ -191,16 +200,17 @@ API void token_logprobs(Pool*, const LogprobParams*);
 struct AttentionParams {
   void* out;                    // [tokens, heads, head_dim], the kernel's type; head h reads KV head h / group
   const void* query;            // the same
-  const void* keys;             // [num_blocks, kv_heads, block_size, cached_dim], see heads.h
-  const void* values;           // the same
+  const void *keys, *values;    // [num_blocks, kv_heads, block_size, cached_dim], see heads.h
   const float *key_scales, *value_scales;  // [num_blocks, kv_heads, block_size], of codes
   const int32_t* block_tables;  // [rows, table_stride]; entries past a row's last block are not read
   const int32_t* row_starts;    // [rows + 1]; row r owns tokens row_starts[r]..row_starts[r + 1]
   const int32_t* kv_lens;       // [rows], this step's tokens included
+  const float* slopes;          // [heads], ALiBi: a score gains slope * (key - position); or null
   int64_t out_stride, query_stride;  // from a token to the next
   int32_t rows, table_stride;
   int32_t kv_heads, group, head_dim, block_size;  // head_dim: at most 1024; block_size: a multiple of 16
   int32_t window;               // positions that a token sees, itself included; 0: all
+  int32_t is_bidirectional;     // a token also sees the keys after its own; window is 0 then
   float scale;                  // of the scores
   float cap;                    // scores become cap * tanh(score / cap); 0: they stay
 };

@@ -188,6 +188,19 @@ void activate(Pool* pool, const ActivateParams* p) {
   });
 }
 
+void cap_logits(Pool* pool, const CapParams* p) {
+  const int pieces = (p->columns + FEWEST_ELEMENTS - 1) / FEWEST_ELEMENTS;
+  const float before = 2 * LOG2E / p->cap;
+  pool->run(p->rows * pieces, 1, [&](int begin, int end) {
+    for (int i = begin; i < end; i++) {
+      const int first = i % pieces * FEWEST_ELEMENTS;
+      float* x = p->x + i / pieces * p->stride + first;
+      each_vector(std::min(FEWEST_ELEMENTS, p->columns - first),
+                  [&](int at, int n) { put(x + at, capped(get(x + at, n) * before, p->cap), n); });
+    }
+  });
+}
+
 void rotate_and_cache(Pool* pool, const RotateParams* p) {
   with_element(p->dtype, [&](auto x) {
     using Element = decltype(x);

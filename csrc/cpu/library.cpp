@@ -67,6 +67,7 @@ int32_t struct_size(const char* name) {
   SIZE_OF(DrawParams)
   SIZE_OF(LogprobParams)
   SIZE_OF(AttentionParams)
+  SIZE_OF(CapParams)
   SIZE_OF(PackPart)
   SIZE_OF(PackParams)
   SIZE_OF(PackInt4Params)

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from paged_serve.workers.checkpoint.attention_options import AttentionOptions, alibi_slopes
 from paged_serve.workers.kernels.cuda.attention import DECODE_ROWS, SPLIT_KEYS, AttentionWork, attention, plan
 from paged_serve.workers.kernels.cuda.attention_kernels import AttentionShape
 
@@ -112,12 +113,19 @@ def sinks_of(heads: AttentionShape) -> Tensor:
     return torch.linspace(-2, 3, heads.num_heads)
 
 
+def options_of(heads: AttentionShape, options: Options, device: str = "cpu", scale: float = 1.0) -> AttentionOptions:
+    """As a layer has them; scores are multiplied by `scale`, too."""
+    slopes = alibi_slopes(heads.num_heads).to(device) if heads.has_alibi else None
+    scale *= heads.head_dim**-0.5
+    return AttentionOptions(scale, options.window, options.cap, slopes, heads.is_bidirectional)
+
+
 def run(launcher: Any, batch: Batch, options: Options = PLAIN, arch: str = "") -> Tensor:
     """[tokens, heads, head_dim]; what was not written is NaN. Kernels are for the launcher's `arch` or another."""
     tensors = batch.keys, batch.values, batch.tables, batch.row_starts, batch.kv_lens
     if isinstance(launcher, operations.CpuKernels):
-        shown = {"window": options.window, "cap": options.cap, "sinks": options.sinks}
-        return operations.attention(launcher, batch.query, reading_view(*tensors), **shown)
+        shown = options_of(batch.heads, options)
+        return operations.attention(launcher, batch.query, reading_view(*tensors), shown, sinks=options.sinks)
     heads, device, arch = batch.heads, device_of(launcher), arch or arch_of(launcher)
     query, view = batch.query.to(device), reading_view(*(tensor.to(device) for tensor in tensors))
     sizes = len(batch.requests), len(batch.query), options.max_slots
@@ -127,8 +135,7 @@ def run(launcher: Any, batch: Batch, options: Options = PLAIN, arch: str = "") -
         launcher,
         work,
         *(query, view, 0),
-        scale=heads.head_dim**-0.5,
-        cap=options.cap,
+        options=options_of(heads, options, device),
         sinks=sinks_of(heads).to(device) if options.sinks else None,
         code_scales=options.scales,
         prefills=any(len(r.query) * heads.group > options.max_decode_rows for r in batch.requests),
@@ -142,10 +149,9 @@ def oracle(batch: Batch, options: Options = PLAIN) -> Tensor:
 
 def _oracle_of(heads: AttentionShape, request: Request, options: Options) -> Tensor:
     key_scale, value_scale = options.scales
-    scale, sinks = heads.head_dim**-0.5 * key_scale, sinks_of(heads) if options.sinks else None
-    return (
-        attended(request.query, request.keys, request.values, scale, options.window, options.cap, sinks) * value_scale
-    )
+    sinks = sinks_of(heads) if options.sinks else None
+    shown = options_of(heads, options, scale=key_scale)
+    return attended(request.query, request.keys, request.values, shown, sinks) * value_scale
 
 
 def assert_right(found: Tensor, batch: Batch, options: Options = PLAIN) -> None:

@@ -23,6 +23,9 @@ def check_attention(launcher: EmulatorLauncher, device: str = "cpu") -> None:
     _agree(launcher, Batch(USUAL, cancelling), PLAIN, ALL_PREFILL)
     chunks = batch(NARROWED, [(2, 126), (17, 50)])
     _agree(launcher, chunks, Options(scales=(0.5, 2.0)), ALL_PREFILL)
+    alibi = replace(USUAL, has_alibi=True)
+    _agree(launcher, batch(alibi, [(1, 64), (21, 500)]), PLAIN, ALL_PREFILL)
+    _agree(launcher, batch(replace(alibi, is_bidirectional=True), [(33, 0), (70, 0)]), Options(cap=5.0), ALL_PREFILL)
     assert launcher.stats.bank_conflicts == 0
 
 

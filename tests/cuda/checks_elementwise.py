@@ -10,9 +10,9 @@ from paged_serve.workers.checkpoint.fp8_codes import fp8_codes, fp8_scales
 from paged_serve.workers.kernels.cuda.quantize import quantize_rows
 from paged_serve.workers.layers.rotary import rotate
 
-from ..kernel_oracles import gated, normalised, turned
+from ..kernel_oracles import activated, centred, gated, normalised, turned
 from ..workers.cache_views import writing_view
-from .operations import CpuKernels, gated_activation, rms_norm, rotate_and_cache
+from .operations import CpuKernels, activate, layer_norm, rms_norm, rotate_and_cache
 from .small_floats import FORMATS, ROUNDING
 
 BF16, FP16, FP8 = torch.bfloat16, torch.float16, torch.float8_e4m3fn
@@ -50,20 +50,40 @@ def check_rms_norm(launcher, dtype, rows, size, device="cpu"):
     assert torch.equal(alone, found[-1:])
 
 
-def check_activation(launcher, dtype, rows, size, activation, device="cpu"):
+def check_layer_norm(launcher, dtype, rows, size, has_bias, device="cpu"):
+    """The last row's mean is far from 0, so the variance has to be that of what is centred."""
     random = torch.Generator().manual_seed(size)
-    gate_up = (3 * torch.randn((rows, 2 * size), generator=random)).to(dtype)
-    gate_up[0, :6] = torch.tensor([0.0, -0.0, 30.0, -30.0, 200.0, -200.0])
-    expected = gated(gate_up, activation)
+    hidden, delta = torch.randn((2, rows, size), generator=random).to(dtype)
+    hidden[0], delta[0] = hidden[0] / 1024, delta[0] / 1024  # so small that eps counts
+    hidden[-1] += 16 * (size > 8)
+    weight, bias = torch.randn((2, size), generator=random)
+    added, bias = hidden + delta, bias if has_bias else None
+    expected = centred(added, weight, bias, EPS)
+    hidden, delta, weight = hidden.to(device), delta.to(device), weight.to(device)
+    bias = bias.to(device) if has_bias else None
     guarded = untouched(dtype, device, rows, size)
-    gated_activation(launcher, gate_up.to(device), activation, guarded[1:-1])
+    layer_norm(launcher, hidden, weight, bias, EPS, delta, guarded[1:-1])
+    found = inner_of(guarded)
+    assert torch.equal(hidden.cpu(), added)
+    torch.testing.assert_close(found.double(), expected, rtol=ROUNDING[dtype] * 1.01, atol=2e-5)
+    alone = layer_norm(launcher, added[-1:].clone().to(device), weight, bias, EPS).cpu()
+    assert torch.equal(alone, found[-1:])
+
+
+def check_activation(launcher, dtype, rows, size, activation, is_gated=True, device="cpu"):
+    random = torch.Generator().manual_seed(size)
+    x = (3 * torch.randn((rows, size * (1 + is_gated)), generator=random)).to(dtype)
+    x[0, :6] = torch.tensor([0.0, -0.0, 30.0, -30.0, 200.0, -200.0])
+    expected = gated(x, activation) if is_gated else activated(x, activation)
+    guarded = untouched(dtype, device, rows, size)
+    activate(launcher, x.to(device), activation, is_gated, guarded[1:-1])
     found = inner_of(guarded)
     # Of 1 + erf(x) near x = -5 a float keeps no more than this, as torch's own GELU does.
-    gate, up = gate_up.double().chunk(2, dim=-1)
+    gate, up = x.double().chunk(2, dim=-1) if is_gated else (x.double(), 1.0)
     absolute = (gate * up).abs() * 2.0**-22 + FORMATS[dtype].values[1]
     off = (found.double() - expected).abs()
     assert (off <= absolute + 1.01 * ROUNDING[dtype] * found.double().abs()).all()
-    alone = gated_activation(launcher, gate_up[-1:].contiguous().to(device), activation).cpu()
+    alone = activate(launcher, x[-1:].contiguous().to(device), activation, is_gated).cpu()
     assert torch.equal(alone, found[-1:])
 
 
@@ -189,8 +209,10 @@ def rounded(x, dtype):
 def check_elementwise(launcher, device="cpu"):
     """All of it in small shapes, for a bug planted anywhere."""
     check_rms_norm(launcher, BF16, 2, 1000, device)
+    check_layer_norm(launcher, BF16, 2, 1000, True, device)
     check_rotation(launcher, BF16, BF16, 80, 5, 2, 16, 5, True, device)
     check_rotation(launcher, BF16, FP8, 256, 31, 2, 16, 3, False, device)
     for activation in ("silu", "gelu_tanh", "gelu_erf"):
-        check_activation(launcher, BF16, 2, 264, activation, device)
+        check_activation(launcher, BF16, 2, 264, activation, True, device)
+    check_activation(launcher, BF16, 2, 264, "relu", False, device)
     check_quantized_rows(launcher, BF16, 4, 4104, device)

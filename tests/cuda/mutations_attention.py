@@ -50,9 +50,9 @@ MUTATIONS = (
     # What is read, and what is seen.
     (TILES, "key >= source.from && key < source.to;", "key >= source.from;", "keys past the end: poisoned blocks"),
     (TILES, "key >= source.from && key < source.to;", "key < source.to;", "keys before every window are read"),
-    (SOFTMAX, "{low, uint32_t(position + 1 - low)}", "{low, uint32_t(position - low)}", "a token does not see itself"),
-    (SOFTMAX, "{low, uint32_t(position + 1 - low)}", "{low, uint32_t(position + 2 - low)}", "a token sees the next"),
-    (SOFTMAX, "max(0, position - window + 1) : 0", "max(0, position - window) : 0", "a window one too long"),
+    (SOFTMAX, "{low, uint32_t(last + 1 - low)}", "{low, uint32_t(last - low)}", "a token does not see itself"),
+    (SOFTMAX, "{low, uint32_t(last + 1 - low)}", "{low, uint32_t(last + 2 - low)}", "a token sees the next"),
+    (SOFTMAX, "max(0, last - window + 1) : 0", "max(0, last - window) : 0", "a window one too long"),
     (
         KERNEL,
         "first_key + WARP_KEYS - 1 <= first &&",
@@ -65,6 +65,11 @@ MUTATIONS = (
         "first_key + t * 8 + item.lane % 4 * 2)",
         "a mask for pairs of keys",
     ),
+    (KERNEL, "float(key + t * 8 + e)", "float(key + t * 8)", "ALiBi by pairs of keys"),
+    (KERNEL, "if (item.p.cap == 0.f) score *=", "score *=", "capped scores scaled again"),
+    (KERNEL, "item.p.slopes[item.head(row)]", "item.p.slopes[0]", "the slope of the first head"),
+    (KERNEL, "IS_BIDIRECTIONAL ? p.kv_lens[work.request] - 1 :", "", "no key after the token's own is seen"),
+    (PLAN, "p.is_bidirectional ? p.kv_lens[index] :", "", "keys after the last row of a tile are not read"),
     (KERNEL, "if (row >= item.work.rows) continue;", "", "rows of others are written"),
     # Fragments.
     (KERNEL, "load_matrices_transposed(b,", "load_matrices(b,", "values that are not transposed"),
@@ -107,14 +112,14 @@ MUTATIONS = (
     (PLAN, "return before + sum - x;", "return before + sum;", "work begins after itself"),
     (
         PLAN,
-        "r.past + first_row / p.group), to",
-        "r.past + (first_row + rows - 1) / p.group), to",
+        "r.past + first_row / p.group);",
+        "r.past + (first_row + rows - 1) / p.group);",
         "the window of the last row",
     ),
     (
         PLAN,
-        "(first_row + rows - 1) / p.group + 1, slot",
-        "(first_row + rows - 1) / p.group, slot",
+        "(first_row + rows - 1) / p.group + 1;",
+        "(first_row + rows - 1) / p.group;",
         "the last key is left out",
     ),
 )

@@ -10,6 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from paged_serve.workers.checkpoint.attention_options import AttentionOptions
+from paged_serve.workers.checkpoint.geometry import Activation
 from paged_serve.workers.kernels.cpu import attention as cpu_attention
 from paged_serve.workers.kernels.cpu import elementwise as cpu_elementwise
 from paged_serve.workers.kernels.cpu.library import Pool
@@ -43,11 +45,19 @@ def rms_norm(executor: Any, hidden: Tensor, *rest: Any) -> Tensor:
     return elementwise_calls.rms_norm(executor.pool, hidden, *rest)
 
 
-def gated_activation(executor: Any, gate_up: Tensor, function: elementwise.Activation, *out: Tensor) -> Tensor:
+def layer_norm(executor: Any, hidden: Tensor, *rest: Any) -> Tensor:
     if not isinstance(executor, CpuKernels):
-        return elementwise.gated_activation(executor, gate_up, function, *out)
-    known(gate_up.dtype in CPU_DTYPES and function == "silu", f"{function} of {gate_up.dtype}")
-    return elementwise_calls.silu_mul(executor.pool, gate_up, *out)
+        return elementwise.layer_norm(executor, hidden, *rest)
+    known(hidden.dtype in CPU_DTYPES, f"{hidden.dtype}")
+    return elementwise_calls.layer_norm(executor.pool, hidden, *rest)
+
+
+def activate(executor: Any, x: Tensor, function: elementwise.Activation, is_gated: bool, *out: Tensor) -> Tensor:
+    if not isinstance(executor, CpuKernels):
+        return elementwise.activate(executor, x, function, is_gated, *out)
+    known(x.dtype in CPU_DTYPES, f"{x.dtype}")
+    activation = Activation("gelu" if function == "gelu_erf" else function, is_gated)
+    return cpu_elementwise.activate(executor.pool, x, activation, *out)
 
 
 def rotate_and_cache(
@@ -66,17 +76,10 @@ def rotate_and_cache(
 
 
 def attention(
-    executor: CpuKernels,
-    query: Tensor,
-    view: CacheView,
-    *,
-    window: int,
-    cap: float,
-    sinks: bool,
+    executor: CpuKernels, query: Tensor, view: CacheView, options: AttentionOptions, *, sinks: bool
 ) -> Tensor:
     """Of csrc/cpu; that of csrc/cuda takes a plan of the step's work as well (attention_case.py)."""
     dtype = view.cache.keys[0].dtype
     known(query.dtype in CPU_DTYPES and dtype == query.dtype, f"{dtype} cache of {query.dtype}")
     known(not sinks, "attention sinks")
-    scale, out = query.shape[2] ** -0.5, torch.full_like(query, torch.nan)
-    return cpu_attention.attention(executor.pool, query, view, 0, scale, window, cap, out=out)
+    return cpu_attention.attention(executor.pool, query, view, 0, options, torch.full_like(query, torch.nan))

@@ -31,9 +31,11 @@ class Limits:
 
 # Blocks that a multiprocessor holds by its registers: 65536 / (threads * registers, rounded up to 8).
 LIMITS = {
+    "activation": Limits(40),  # 256 threads: 6
     "attention_merge": Limits(56),  # 128 threads: 9 blocks
     "attention_plan": Limits(48),  # one block in all
-    "gated_activation": Limits(40),  # 256 threads: 6
+    "cap_logits": Limits(24),  # 256 threads: 8
+    "layer_norm": Limits(48),  # 1,024 threads: 1; 512: 2
     "paged_attention": Limits(255, TENSOR_CORES),  # and by variant, below
     "quantize_rows": Limits(40),  # 512 threads: 3
     "rms_norm": Limits(40),  # 1,024 threads: 1; 512: 3
@@ -52,6 +54,7 @@ LIMITS = {
 
 # Registers decide how fast paged attention is, so each variant has a figure of its own, in the source's comment: KV,
 # HEAD_DIM, then decode / prefill for each architecture.
+OPTION_REGISTERS = 12  # more, of a variant with ALiBi or in both directions
 SLACK_REGISTERS = 4  # for another release of the same NVRTC
 ARCHITECTURES = ("sm_80", "sm_89", "sm_90a", "sm_100")
 ATTENTION_REGISTERS = {
@@ -67,7 +70,14 @@ def registers_allowed(kernel: Kernel, arch: str) -> int:
     limit = LIMITS[kernel.function].registers
     if kernel.function != "paged_attention":
         return limit
-    return min(limit, attention_registers(kernel, arch) + SLACK_REGISTERS)
+    options = OPTION_REGISTERS if has_options(kernel) else 0
+    return min(limit, attention_registers(kernel, arch) + options + SLACK_REGISTERS)
+
+
+def has_options(kernel: Kernel) -> bool:
+    """Whether the variant is one of those that the table leaves out."""
+    defines = dict(kernel.defines)
+    return bool(defines["HAS_ALIBI"] or defines["IS_BIDIRECTIONAL"])
 
 
 def attention_registers(kernel: Kernel, arch: str) -> int:

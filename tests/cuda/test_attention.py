@@ -17,6 +17,7 @@ KINDS = (  # each head dimension, group, block size, dtype and kind of cache at 
     AttentionShape(BFLOAT16, FP8, 8, 1, 128, 16),
     AttentionShape(FLOAT16, FP8, 4, 1, 80, 32),
     AttentionShape(BFLOAT16, BFLOAT16, 2, 2, 256, 32),
+    AttentionShape(BFLOAT16, BFLOAT16, 3, 3, 64, 16, has_alibi=True),
 )
 BATCH = [(1, 40), (3, 62), (1, 530), (70, 10)]  # new tokens, past tokens
 
@@ -33,6 +34,13 @@ def test_every_head_layout_matches_the_oracle(launcher, heads, options):
     cases = batch(heads, BATCH)
     assert_right(run(launcher, cases, options), cases, options)
     assert launcher.stats.bank_conflicts == 0
+
+
+@pytest.mark.cpu_kernels
+@pytest.mark.parametrize("heads", [USUAL, replace(KINDS[5], is_bidirectional=True)])
+def test_bidirectional_tokens_see_all_keys_of_their_request(launcher, heads):
+    cases = batch(replace(heads, is_bidirectional=True), [(1, 0), (16, 0), (63, 0), (65, 0), (530, 0)])
+    assert_right(run(launcher, cases), cases)
 
 
 @pytest.mark.cpu_kernels
@@ -68,7 +76,7 @@ def test_more_requests_than_threads_of_the_plan_match_the_oracle(launcher):
 
 
 def test_prefill_uses_the_decode_shape_where_registers_or_shared_memory_are_short():
-    heads = KINDS[-1]
+    heads = KINDS[4]
     assert prefill_shape(heads, "sm_89").rows == 16
     assert prefill_shape(heads, "sm_90a").rows == 64
     assert paged_kernel(heads, prefill_shape(heads, "sm_89"), "sm_89").shared_bytes <= 99 * 1024

@@ -19,6 +19,7 @@ from .production import (
     SLACK_REGISTERS,
     STRUCTS,
     attention_registers,
+    has_options,
     mirror,
     production_kernels,
     registers_allowed,
@@ -71,7 +72,7 @@ def test_the_register_table_of_attention_matches_this_compiler(arch):
     """So that a change for the better is written down as well."""
     off = {}
     for kernel in KERNELS[arch]:
-        if kernel.function == "paged_attention":
+        if kernel.function == "paged_attention" and not has_options(kernel):
             found, expected = resources(kernel, arch).registers, attention_registers(kernel, arch)
             if abs(found - expected) > SLACK_REGISTERS:
                 off[title(kernel)] = found, expected

@@ -104,6 +104,18 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "query_pre_attn_scalar": 24,
         "layer_types": ["sliding_attention", "full_attention"] * 2 + ["sliding_attention"],
     },
+    "gemma2": {
+        "family": "Gemma2",
+        "num_hidden_layers": 4,
+        "head_dim": 32,
+        "sliding_window": 40,
+        "query_pre_attn_scalar": 24,
+        "attn_logit_softcapping": 3.0,
+        "final_logit_softcapping": 9.0,
+        "tie_word_embeddings": False,
+    },
+    "bloom-even": {"family": "Bloom"},
+    "bloom": {"family": "Bloom", "num_attention_heads": 3, "hidden_size": 96, "tie_word_embeddings": False},
     "granite": {
         "family": "Granite",
         "embedding_multiplier": 12.0,

@@ -14,9 +14,15 @@ def rms_norm(
 
 
 def layer_norm(
-    pool: Pool, hidden: Tensor, weight: Tensor, bias: Tensor | None, eps: float, delta: Tensor | None = None
+    pool: Pool,
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    eps: float,
+    delta: Tensor | None = None,
+    out: Tensor | None = None,
 ) -> Tensor:
-    return normalise(pool, hidden, weight, bias, eps, is_centred=True, delta=delta)
+    return normalise(pool, hidden, weight, bias, eps, is_centred=True, delta=delta, out=out)
 
 
 def silu_mul(pool: Pool, gate_up: Tensor, out: Tensor | None = None) -> Tensor:

@@ -94,6 +94,9 @@ class Geometry:
     is_bidirectional: bool = False  # a token sees those behind it, too
     num_token_types: int = 0
     usual_max_len: int | None = None  # tokens, where shorter than max_position_embeddings; only the option exceeds it
+    scores_cap: float = 0.0  # of attention: capped at +-this by a tanh; 0: not
+    logits_cap: float = 0.0
+    has_alibi: bool = False  # scores fall with the distance of the key, by a slope a head
     head_multiple: int = 1  # elements; a head in the KV cache is filled up with zeros to a multiple of it
 
     @property

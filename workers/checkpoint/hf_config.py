@@ -77,6 +77,8 @@ class HFConfig(msgspec.Struct, frozen=True, kw_only=True):
     embedding_multiplier: float = 1.0
     residual_multiplier: float = 1.0
     attention_multiplier: Annotated[float, Meta(gt=0)] | None = None
+    attn_logit_softcapping: Annotated[float, Meta(gt=0)] | None = None
+    final_logit_softcapping: Annotated[float, Meta(gt=0)] | None = None
     logits_scaling: Annotated[float, Meta(gt=0)] = 1.0  # what logits are divided by
     original_max_position_embeddings: int | None = None
     type_vocab_size: Size = 0  # types of tokens, of encoders

@@ -1,4 +1,4 @@
-"""The nonlinearity of a feed-forward, with a gate or without."""
+"""The nonlinearity of a feed-forward, with a gate or without, and the tanh that caps scores and logits."""
 
 import torch
 from torch import Tensor
@@ -28,6 +28,13 @@ def activated(x: Tensor, activation: Activation) -> Tensor:
         case "relu":
             result = gate.clamp_min(0.0).mul_(up)
     return result.to(x.dtype)
+
+
+def capped(x: Tensor, cap: float) -> Tensor:
+    """`x` float32 becomes cap * tanh(x / cap), in place; written out with exp, for the reason that activated() has."""
+    shrunk = x.abs().mul_(-2.0 / cap).exp_()
+    magnitude = (1.0 - shrunk).div_(shrunk.add_(1.0)).mul_(cap)
+    return x.copy_(torch.copysign(magnitude, x))
 
 
 def _normal_distribution(x: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from ..checkpoint.attention_options import AttentionOptions
 from ..kv.cache_view import CacheView
 
 
@@ -27,11 +28,11 @@ class AttentionBackend(Protocol):
         """
         ...
 
-    def attend(self, plan: Any, layer: int, query: Tensor, scale: float, window: int) -> Tensor:
+    def attend(self, plan: Any, layer: int, query: Tensor, options: AttentionOptions) -> Tensor:
         """`query` [tokens, heads, head_dim] over what the cache holds of each token's request, itself included; `plan`
         is that of the layer's group.
 
-        Query head h reads KV head h // (heads / kv_heads). A token sees the last `window` positions, or all when 0.
-        No block is read that lies wholly behind the window of its request's first token in the step.
+        Query head h reads KV head h // (heads / kv_heads). No block is read that lies wholly behind
+        the window of its request's first token in the step.
         """
         ...

@@ -37,8 +37,8 @@ class Ops(Protocol):
         """What all layers of a KV group share in one step, for each group's view; opaque to the caller."""
         ...
 
-    def norm(self, hidden: Tensor, norm: Norm) -> Tensor:
-        """[tokens, hidden] normalised."""
+    def norm(self, hidden: Tensor, norm: Norm, out: Tensor | None = None) -> Tensor:
+        """[tokens, hidden] normalised, in `out` if it is given, which may be `hidden` itself."""
         ...
 
     def add_norm(self, hidden: Tensor, delta: Tensor, norm: Norm, multiplier: float = 1.0) -> Tensor:
@@ -50,6 +50,10 @@ class Ops(Protocol):
 
     def add(self, hidden: Tensor, delta: Tensor, multiplier: float = 1.0) -> None:
         """Adds `multiplier` times `delta` to `hidden` in place. `delta` may be the result of `norm`."""
+        ...
+
+    def cap(self, logits: Tensor, cap: float) -> Tensor:
+        """`logits` [rows, vocab] float32, whose rows may lie apart, become cap * tanh(logits / cap) in place."""
         ...
 
     def rotate_and_cache(

@@ -7,6 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from ..checkpoint.attention_options import AttentionOptions, alibi_slopes
 from ..checkpoint.matrix_reader import MatrixPart
 from ..checkpoint.safetensors_files import check_names
 from ..checkpoint.weight_forms import (
@@ -43,6 +44,7 @@ class Assembly(WeightReader):
         heads = self._heads()
         attention, ops = self._backend.attention(heads), self._backend.ops(heads)
         embedding, head = self._vocabulary()
+        embedding_norm = self._norm_if_named(names.embedding_norm, 0)
         positions = self._positions() if geometry.learned_positions else None
         layers = [self._layer(index, ops) for index in range(geometry.num_layers)]
         final_norm = self._norm(names.final_norm, geometry.hidden_size, geometry.multipliers.logits)
@@ -54,6 +56,7 @@ class Assembly(WeightReader):
             tp_size=group.size,
             backend=self._backend,
             embedding=embedding,
+            embedding_norm=embedding_norm,
             positions=positions,
             layers=layers,
             final_norm=final_norm,
@@ -144,7 +147,7 @@ class Assembly(WeightReader):
             gate_up=self._column_parallel(gate_up, hidden, geometry.mlp_bias),
             down=self._row_parallel(names.down.format(index), hidden, geometry.intermediate_size, geometry.mlp_bias),
             mlp_out_norm=self._norm_if_named(names.mlp_out_norm, index),
-            window=geometry.sliding_windows[index],
+            attention=self._attention_options(index),
         )
 
     def _query_key_value(self, index: int, ops: Ops) -> Linear:
@@ -162,6 +165,14 @@ class Assembly(WeightReader):
             spans = [(first * geometry.head_dim, last * geometry.head_dim) for first, last in (queries, keys)]
             product = WholeNorms(product, ops, group, norms, spans)
         return product
+
+    def _attention_options(self, index: int) -> AttentionOptions:
+        geometry, slopes = self._geometry, None
+        if geometry.has_alibi:
+            first, end = self._even_span(geometry.num_heads)
+            slopes = alibi_slopes(geometry.num_heads)[first:end].to(self._device)
+        window, both_ways = geometry.sliding_windows[index], geometry.is_bidirectional
+        return AttentionOptions(geometry.scale, window, geometry.scores_cap, slopes, both_ways)
 
     def _column_parallel(self, parts: list[Rows], columns: int, bias: bool) -> Linear:
         """Fuses the given rows of several projections into one."""

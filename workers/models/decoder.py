@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ..batch.input_batch import InputBatch
+from ..checkpoint.attention_options import AttentionOptions
 from ..checkpoint.geometry import Geometry
 from ..kv.cache_view import CacheView
 from ..kv.kv_cache import KVCache
@@ -32,7 +33,7 @@ class DecoderLayer:
     gate_up: Linear  # gate, then up; up alone where there is no gate
     down: Linear
     mlp_out_norm: Norm | None
-    window: int  # positions a token sees; 0: all
+    attention: AttentionOptions
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,6 +44,7 @@ class Model:
     tp_size: int
     backend: Backend
     embedding: VocabularyEmbedding
+    embedding_norm: Norm | None
     positions: Table | None  # learned; None: heads are rotated
     layers: list[DecoderLayer]
     final_norm: Norm
@@ -65,12 +67,14 @@ class Model:
     def forward(self, batch: InputBatch, cache: KVCache) -> Tensor:
         """Hidden states after the last layer, normalised: [tokens, hidden]. Writes the tokens' K and V to `cache`."""
         geometry, ops, attention = self.geometry, self.ops, self.attention
-        scale, residual = geometry.scale, geometry.multipliers.residual
+        residual = geometry.multipliers.residual
         views = [CacheView.of(batch, cache, group) for group in range(len(cache.groups.windows))]
         plans = attention.plan(views, geometry.heads_of_rank(self.tp_size))
         steps = ops.start_step(views)
         norms = [*(layer.attention_norm for layer in self.layers), self.final_norm]
         hidden = self.embedding(batch.token_ids)
+        if self.embedding_norm is not None:
+            ops.norm(hidden, self.embedding_norm, out=hidden)
         if self.positions is None:
             normed = hidden if norms[0] is None else ops.norm(hidden, norms[0])
         else:
@@ -80,7 +84,7 @@ class Model:
             if geometry.is_parallel:
                 beside = normed if layer.mlp_norm is None else ops.norm(hidden, layer.mlp_norm)
                 activated = ops.activate(layer.gate_up(beside), geometry.activation)
-            mixed = layer.output(attention.attend(plans[group], index, query, scale, layer.window).flatten(1))
+            mixed = layer.output(attention.attend(plans[group], index, query, layer.attention).flatten(1))
             if layer.attention_out_norm is not None:
                 mixed = ops.norm(mixed, layer.attention_out_norm)
             if geometry.is_parallel:
@@ -105,4 +109,5 @@ class Model:
     def logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
         """[n, hidden] -> [n, vocab] float32, on every rank; in `out` if it is given, else valid until the next call."""
         assert self.output_head is not None, "it gives vectors, no tokens"
-        return self.output_head(hidden, out)
+        logits = self.output_head(hidden, out)
+        return self.ops.cap(logits, self.geometry.logits_cap) if self.geometry.logits_cap else logits

@@ -18,6 +18,7 @@ from ..checkpoint.hf_config import (
 )
 from ..pooling.spec import max_seq_length
 from .families.bert import BERT
+from .families.bloom import BLOOM
 from .families.cohere import COHERE, COHERE2
 from .families.distilbert import DISTILBERT
 from .families.exaone import EXAONE
@@ -25,6 +26,7 @@ from .families.exaone4 import EXAONE4
 from .families.falcon import FALCON
 from .families.family import Family
 from .families.gemma import GEMMA
+from .families.gemma2 import GEMMA2
 from .families.gemma3 import GEMMA3
 from .families.glm import GLM, GLM4
 from .families.gpt2 import GPT2
@@ -59,6 +61,7 @@ FAMILIES = (
     QWEN3,
     PHI3,
     GEMMA,
+    GEMMA2,
     GEMMA3,
     GRANITE,
     SMOLLM3,
@@ -66,6 +69,7 @@ FAMILIES = (
     OPT,
     GPT2,
     GPT_BIGCODE,
+    BLOOM,
     BERT,
     ROBERTA,
     DISTILBERT,
@@ -141,7 +145,7 @@ def read_geometry(
     if len(windows) != config.num_hidden_layers:
         raise ConfigError(f"layer_types names {len(windows)} layers, but the model has {config.num_hidden_layers}")
     ropes = (RopeScaling("none"),) * len(windows) if has_learned_positions else family.ropes(config)
-    dtype = dtype_of(config, wanted_dtype)
+    dtype, caps = dtype_of(config, wanted_dtype), family.caps(config)
     return family, Geometry(
         family=family.name,
         num_layers=config.num_hidden_layers,
@@ -171,6 +175,9 @@ def read_geometry(
         head_bias=biases.head,
         eos_token_ids=eos_token_ids(folder, config),
         dtype=dtype,
+        scores_cap=caps.scores,
+        logits_cap=caps.logits,
+        has_alibi=family.has_alibi,
         head=head,
         is_bidirectional=family.is_bidirectional,
         usual_max_len=max_seq_length(folder) if head == "none" else None,

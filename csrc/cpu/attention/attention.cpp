@@ -28,7 +28,7 @@ namespace {
 template <class Kv, bool TILED = false> class Attention {
  public:
   Attention(Pool* pool, const AttentionParams& p)
-      : pool_(pool), p_(p), size_(p.head_dim), scale_(p.scale, p.cap), tiles_(p, size_), plan_(p, pool->size()) {}
+      : pool_(pool), p_(p), size_(p.head_dim), scale_(p), tiles_(p, size_), plan_(p, pool->size()) {}
 
   void run() {
     thread_local Arena parts;
@@ -57,6 +57,7 @@ template <class Kv, bool TILED = false> class Attention {
     const Unit& unit = plan_.units[item / p_.kv_heads];
     const int head = item % p_.kv_heads;
     Scratch s(unit.rows, size_);
+    s.slopes = p_.slopes ? p_.slopes + head * p_.group : nullptr;
     std::conditional_t<TILED, TileRegisters<Bf16Tiles>, char> registers;
     if constexpr (TILED) s.registers = &registers;
     TILED ? load_packed_query(unit, head, s) : load_query(unit, head, s);
@@ -131,7 +132,8 @@ template <class Kv, bool TILED = false> class Attention {
   // --- one tile ---
 
   // Keys of the tile that a row sees: [from, to), which may reach beyond the tile on both sides.
-  int sees_to(const Unit& unit, int row, int t) const { return unit.position + row / p_.group + 1 - t * TILE_KEYS; }
+  int last_seen(const Unit& u, int row) const { return p_.is_bidirectional ? u.seen_to : u.position + row / p_.group + 1; }
+  int sees_to(const Unit& unit, int row, int t) const { return last_seen(unit, row) - t * TILE_KEYS; }
   int sees_from(const Unit& unit, int row, int t) const { return p_.window ? sees_to(unit, row, t) - p_.window : 0; }
 
   // Halves of the tile that the rows up to and with `last` have to look at.
@@ -141,10 +143,14 @@ template <class Kv, bool TILED = false> class Attention {
     const int seen = halves(unit, first + count - 1, t);
     for (int m = 0; m < count; m++) {
       const int row = first + m, from = sees_from(unit, row, t), to = sees_to(unit, row, t);
-      const auto weigh_row = from <= 0 && to >= seen * HALF_KEYS ? weigh<Kv, false> : weigh<Kv, true>;
+      const bool sees_all = from <= 0 && to >= seen * HALF_KEYS;
+      const auto weigh_row = scale_.shapes ? sees_all ? weigh<Kv, false, true> : weigh<Kv, true, true>
+                             : sees_all    ? weigh<Kv, false, false> : weigh<Kv, true, false>;
+      Slant slant;
+      if (s.slopes) slant = {LOG2E * s.slopes[row % p_.group], unit.position + row / p_.group - t * TILE_KEYS};
       float *scores = s.scores + m * TILE_KEYS, *totals = s.totals + row * WIDE;
-      s.keep[m] = weigh_row(scores, seen, from, to, scale_, s.range.top[row], totals, s.weights + m * TILE_KEYS,
-                            s.expansion.key_scales, s.expansion.value_scales);
+      s.keep[m] = weigh_row(scores, seen, from, to, scale_, slant, s.range.top[row], totals,
+                            s.weights + m * TILE_KEYS, s.expansion.key_scales, s.expansion.value_scales);
     }
   }
 

@@ -67,7 +67,8 @@ struct Plan {
     for (int done = 0, tokens; done < count; done += tokens) {
       const int position = p.kv_lens[request] - count + done, left = count - done;
       tokens = left * p.group <= DIRECT_ROWS ? left : std::min(left, step - position % step);
-      const int from = p.window ? std::max(0, position - p.window + 1) : 0, to = position + tokens;
+      const int from = p.window ? std::max(0, position - p.window + 1) : 0;
+      const int to = p.is_bidirectional ? p.kv_lens[request] : position + tokens;
       units.push_back({request, start + done, tokens, position, tokens * p.group, from, to, from / RANGE_KEYS,
                        (to - 1) / RANGE_KEYS, -1});
     }

@@ -35,6 +35,7 @@ template <class Kv, bool TILED> struct Scratch {
   Expansion<Element> expansion;  // of codes
   Sums range, all;
   TileRegisters<Bf16Tiles>* registers;  // in tile order
+  const float* slopes;                  // [group], of the KV head's queries; or null
 
   Scratch(int rows, const Sizes<typename Kv::Computed>& size) {
     constexpr int BLOCK = LARGEST_BLOCK<Kv, TILED>;

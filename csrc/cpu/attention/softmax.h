@@ -1,6 +1,6 @@
 // The online softmax of attention: scores of one tile become weights, and older sums learn by how much to shrink.
 //
-// Weights are powers of two: a score is multiplied by scale * log2(e). The highest score of an empty range is LOWEST,
+// Weights are powers of two: a score is multiplied by scale * log2(e), before its cap and its slope if it has any. The highest score of an empty range is LOWEST,
 // and its sums are zeros. Tiles that a row does not see change nothing: their weights are exact zeros, and the
 // factor of older sums is exactly 1.
 #pragma once
@@ -12,21 +12,26 @@ constexpr float LOWEST = -FLT_MAX;
 constexpr int WEIGH_UNROLL = WIDE_VECTORS == 1 ? 2 : 1;  // with 16 registers, what four vectors need does not fit
 
 struct Scale {
-  float before;  // what makes a product the argument of `capped`
+  float before;  // what makes a product the argument of `capped`, or without a cap a power of two
   float cap;     // in powers of two; 0: none
-  float after;   // what makes a product, or a capped score, a power of two
-  Scale(float scale, float cap_)
-      : before(cap_ > 0 ? 2 * LOG2E * scale / cap_ : 1), cap(LOG2E * cap_), after(cap_ > 0 ? 1 : LOG2E * scale) {}
-
- private:
-  static constexpr float LOG2E = 1.44269504088896341f;
+  float after;   // what makes a product, or a shaped score, a power of two
+  bool shapes;   // whether products go through `shaped`
+  explicit Scale(const AttentionParams& p)
+      : before(p.cap > 0 ? 2 * LOG2E * p.scale / p.cap : LOG2E * p.scale), cap(LOG2E * p.cap),
+        after(p.cap > 0 || p.slopes ? 1 : LOG2E * p.scale), shapes(p.cap > 0 || p.slopes) {}
 };
 
-// cap * tanh(x): x is given as 2 * log2(e) * x.
-inline F32 capped(F32 doubled, float cap) {
-  const F32 shrunk = exp2(-abs(doubled));  // e^(-2|x|)
-  const F32 magnitude = splat(cap) * ((splat(1.0f) - shrunk) / (splat(1.0f) + shrunk));
-  return (F32)((I32)magnitude | ((I32)doubled & splat((int32_t)0x80000000)));
+// ALiBi: what a row's scores in one tile gain with each key, in powers of two, and the key for which that is nothing.
+struct Slant {
+  float slope = 0;
+  int level = 0;
+};
+
+// A product as a power of two: scaled and capped, then slanted, with one rounding for slope * distance + score.
+inline F32 shaped(F32 x, I32 key, const Scale& scale, const Slant& slant) {
+  x *= splat(scale.before);
+  if (scale.cap > 0) x = capped(x, scale.cap);
+  return fma(to_float(key - splat(slant.level)), splat(slant.slope), x);
 }
 
 // 2^x for x <= 0: 3e-6 relative beside values of 16 bits, full precision beside float.
@@ -41,11 +46,14 @@ template <class Kv> inline F32 weight_of(F32 x) {
 // A row of scores[TILE_KEYS] becomes weights[TILE_KEYS] of keys [from, to) of the tile, zeros elsewhere; `top` and
 // `totals` [WIDE] go on. Returns what older sums are to be multiplied by. Only the first `halves` of the tile are read
 // and written: the rest is not seen. The scales of codes, by position, are null without codes.
-template <class Kv, bool MASKED>
-inline float weigh(float* scores, int halves, int from, int to, const Scale& scale, float& top, float* totals,
-                   typename Kv::Row* weights, const float* key_scales, const float* value_scales) {
+template <class Kv, bool MASKED, bool SHAPED>
+inline float weigh(float* scores, int halves, int from, int to, const Scale& scale, const Slant& slant, float& top,
+                   float* totals, typename Kv::Row* weights, const float* key_scales, const float* value_scales) {
+  const auto keys = [](int position) {
+    return load_words(KEY_AT.data() + position % HALF_KEYS) + position / HALF_KEYS * HALF_KEYS;
+  };
   const auto seen = [&](int position) {
-    const I32 key = load_words(KEY_AT.data() + position % HALF_KEYS) + position / HALF_KEYS * HALF_KEYS;
+    const I32 key = keys(position);
     return (key >= splat(from)) & (key < splat(to));
   };
   F32 high = splat(LOWEST);
@@ -55,7 +63,7 @@ inline float weigh(float* scores, int halves, int from, int to, const Scale& sca
   for (int position = 0; position < positions; position += LANES) {
     F32 x = load(scores + position);
     if constexpr (IS_CODED<Kv>) store(scores + position, x *= load(key_scales + position));
-    if (scale.cap > 0) store(scores + position, x = capped(x * splat(scale.before), scale.cap));
+    if constexpr (SHAPED) store(scores + position, x = shaped(x, keys(position), scale, slant));
     if constexpr (MASKED) x = seen(position) ? x : splat(LOWEST);
     high = max(high, x);
   }

@@ -127,6 +127,16 @@ inline F32 exp(F32 x) {
   return (F32)((I32)exp2(part * LOG2_E) + (to_int(whole) << 23));
 }
 
+constexpr float LOG2E = 1.44269504088896341f;
+
+// cap * tanh(x), where x is given as 2 * log2(e) * x: tanh(|x|) = (1 - e^(-2|x|)) / (1 + e^(-2|x|)), then the sign. Error
+// below 2e-7 of cap.
+inline F32 capped(F32 doubled, float cap) {
+  const F32 shrunk = exp2(-abs(doubled));
+  const F32 magnitude = splat(cap) * ((splat(1.0f) - shrunk) / (splat(1.0f) + shrunk));
+  return (F32)((I32)magnitude | ((I32)doubled & splat((int32_t)0x80000000)));
+}
+
 // Asks for the cache line at p, into level 1 or 2; an address past the end of an allocation is harmless.
 template <int LEVEL> inline void prefetch(const void* p) {
 #if defined(__x86_64__)  // volatile, since gcc gathers its own prefetches in one place, where they hold each other up

@@ -19,7 +19,7 @@
 // a warp, matrix loads of shared memory bound it at 475 TFLOP/s [E]. No figure of it on a device exists yet.
 //
 // Registers, decode / prefill (NVRTC 13.0; no stack, no spills anywhere). The compile gate holds every variant to this
-// table, and the table to what is compiled. SCALAR is bf16, in the row of fp8 and 64 dims fp16.
+// table, and the table to what is compiled; HAS_ALIBI takes up to 9 more. SCALAR is bf16, in the row of fp8 and 64 dims fp16.
 //
 //   KV    HEAD_DIM   sm_80       sm_89       sm_90a      sm_100       shared KB on sm_90a, blocks a multiprocessor
 //   bf16     64       89 / 168    89 / 168    87 / 168   113 / 204     61 / 52, 2
@@ -32,7 +32,8 @@
 //   fp8     256      189 / 255   187 / 187   189 / 245   212 / 250    103 / 175, 2 / 1
 //
 // -D SCALAR: bf16 or fp16. KV: SCALAR or fp8. HEAD_DIM: a multiple of 16. GROUP: query heads of a KV head. BLOCK_SIZE: 16,
-// 32 or 64. ROW_WARPS, SHARING: the shape. RING: half tiles in shared memory. THREADS, SHARED_BYTES.
+// 32 or 64. HAS_ALIBI, IS_BIDIRECTIONAL: 0 or 1; with the latter a token sees all keys of its request. ROW_WARPS, SHARING: the
+// shape. RING: half tiles in shared memory. THREADS, SHARED_BYTES.
 #include "attention/exchange.cuh"
 #include "attention/tiles.cuh"
 
@@ -44,6 +45,7 @@ struct PagedAttentionParams {
   float* part_sums;         // [slots, kv_heads, HEAD_DIM]
   float2* part_tops;        // [slots, kv_heads] top, total
   const float* sinks;       // [heads], or null
+  const float* slopes;      // [heads], with HAS_ALIBI: a score gains slope * (key - position), in one rounding
   const int* block_tables;  // [requests, table_stride]
   const int* row_starts;    // [requests + 1] first token of each
   const int* kv_lens;       // [requests], the request's new tokens included
@@ -51,9 +53,9 @@ struct PagedAttentionParams {
   const int* num_work;
   int64_t out_stride, query_stride;  // elements from token to token
   int table_stride, window;          // window 0: all
-  float to_log2;                     // times a score, or a capped one: an exponent of 2
+  float to_log2;                     // times a score, or one that was shaped before: an exponent of 2
   float value_scale;
-  float before_cap, cap;  // 2 * log2(e) * scale / cap; 0: no cap
+  float before, cap;  // with a cap 2 * log2(e) * scale / cap; without, and HAS_ALIBI, the scale. cap 0: none
 };
 
 constexpr int QUERY_BYTES = ROWS * STRIDE, SUMS = 2 * WARP_PAIRS, TOTAL_BYTES = SUMS * THREADS * 16;
@@ -76,6 +78,7 @@ struct Item {
   }
   DEVICE int row_of(int half) const { return row_warp * 16 + lane / 4 + half * 8; }  // of the item, for a lane's two rows
   DEVICE int position(int row) const { return past + (work.first_row + row) / GROUP; }
+  DEVICE int last_seen(int row) const { return IS_BIDIRECTIONAL ? p.kv_lens[work.request] - 1 : position(row); }
   DEVICE int head(int row) const { return kv_head * GROUP + (work.first_row + row) % GROUP; }
   DEVICE int64_t at(int row, int64_t stride) const {
     return (first_token + (work.first_row + row) / GROUP) * stride + head(row) * HEAD_DIM;
@@ -122,18 +125,36 @@ DEVICE void score(Scores& scores, const Query& query, const unsigned char* keys,
     }
 }
 
-// `first_key` of this warp's part.
-DEVICE void cap_and_mask(Scores& scores, int first_key, const Item& item) {
+// What ALiBi adds to the scores of this warp's keys from `first_key` on.
+DEVICE void slant(Scores& scores, int first_key, const Item& item) {
+#pragma unroll
+  for (int i = 0; i < 2; i++) {
+    const int row = item.row_of(i), key = first_key + item.lane % 4 * 2 - item.position(row);
+    const float slope = item.p.slopes[item.head(row)];
+#pragma unroll
+    for (int t = 0; t < 2 * MINE; t++)
+#pragma unroll
+      for (int e = 0; e < 2; e++) {
+        float& score = scores[t][2 * i + e];
+        if (item.p.cap == 0.f) score *= item.p.before;
+        score = fmaf(slope, float(key + t * 8 + e), score);
+      }
+  }
+}
+
+// Caps, slants and masks the scores; `first_key` of this warp's part.
+DEVICE void shape_and_mask(Scores& scores, int first_key, const Item& item) {
   if (item.p.cap > 0.f)
 #pragma unroll
     for (int t = 0; t < 2 * MINE; t++)
 #pragma unroll
-      for (int e = 0; e < 4; e++) scores[t][e] = capped(scores[t][e], item.p.before_cap, item.p.cap);
-  const int first = item.position(item.row_warp * 16), last = item.position(item.row_warp * 16 + 15);
+      for (int e = 0; e < 4; e++) scores[t][e] = capped(scores[t][e], item.p.before, item.p.cap);
+  if (HAS_ALIBI) slant(scores, first_key, item);
+  const int first = item.last_seen(item.row_warp * 16), last = item.last_seen(item.row_warp * 16 + 15);
   if (first_key + WARP_KEYS - 1 <= first && sight_of(last, item.p.window).sees(first_key)) return;  // all see all
 #pragma unroll
   for (int i = 0; i < 2; i++) {
-    const Sight sight = sight_of(item.position(item.row_of(i)), item.p.window);
+    const Sight sight = sight_of(item.last_seen(item.row_of(i)), item.p.window);
 #pragma unroll
     for (int t = 0; t < 2 * MINE; t++)
 #pragma unroll
@@ -260,7 +281,7 @@ DEVICE void attend(const Item& item, unsigned char* shared) {
     if (key % SPLIT_KEYS == 0 && key > first_tile) total.close_split(sums, softmax, exchange, to_log2);
     Scores scores = {};
     score(scores, query, keys, item);
-    cap_and_mask(scores, key + item.share * WARP_KEYS, item);
+    shape_and_mask(scores, key + item.share * WARP_KEYS, item);
     Weights weights;
     float keep[2];
     weigh(weights, scores, keep, softmax, exchange, to_log2);

@@ -14,7 +14,7 @@ struct AttentionPlanParams {
   Counts* counts;
   const int* row_starts;  // [requests + 1] first token of each; a request may have none
   const int* kv_lens;     // [requests]
-  int requests, group, window;
+  int requests, group, window, is_bidirectional;
   int decode_rows, decode_tile, prefill_tile, max_slots;
 };
 
@@ -66,7 +66,9 @@ DEVICE Request request_at(const AttentionPlanParams& p, int index) {
 DEVICE void write_work(const AttentionPlanParams& p, const Request& r, int index, int item) {
   const int tile = r.decodes ? item / r.splits : r.tiles - 1 - item, split = r.decodes ? item % r.splits : 0;
   const int first_row = tile * r.tile_rows, rows = min(r.tile_rows, r.rows - first_row);
-  int from = first_seen(p, r.past + first_row / p.group), to = r.past + (first_row + rows - 1) / p.group + 1, slot = -1;
+  int from = first_seen(p, r.past + first_row / p.group);
+  int to = p.is_bidirectional ? p.kv_lens[index] : r.past + (first_row + rows - 1) / p.group + 1;
+  int slot = -1;
   if (r.splits > 1) {
     const int first = (r.first_split + split) * SPLIT_KEYS;
     from = max(from, first), to = min(to, first + SPLIT_KEYS);

@@ -21,9 +21,10 @@ struct Sight {
   uint32_t span;
   DEVICE bool sees(int key) const { return uint32_t(key - low) < span; }
 };
-DEVICE Sight sight_of(int position, int window) {
-  const int low = window > 0 ? max(0, position - window + 1) : 0;
-  return {low, uint32_t(position + 1 - low)};
+// Of a row that sees no key after `last`.
+DEVICE Sight sight_of(int last, int window) {
+  const int low = window > 0 ? max(0, last - window + 1) : 0;
+  return {low, uint32_t(last + 1 - low)};
 }
 
 // How much the sums so far, and those that join them, count.

@@ -211,9 +211,9 @@ def test_an_unsupported_configuration_is_refused_by_name(tmp_path, changes, comp
     ("architecture", "fields"),
     [
         ("MptForCausalLM", {"d_model": 64, "n_layers": 2, "n_heads": 8}),
-        ("BloomForCausalLM", {"n_embed": 64, "n_layer": 2, "n_head": 8}),
+        ("GPTNeoForCausalLM", {"hidden_size": 64, "num_layers": 2, "num_heads": 8}),
         ("Mamba2ForCausalLM", {"state_size": 16, "hidden_size": 64, "hidden_act": "silu"}),
-        ("Gemma2ForCausalLM", PLAIN | {"hidden_act": "gelu_pytorch_tanh", "query_pre_attn_scalar": 64}),
+        ("T5GemmaForCausalLM", PLAIN | {"hidden_act": "gelu_pytorch_tanh", "query_pre_attn_scalar": 64}),
     ],
 )
 def test_another_architecture_is_refused_as_such_whatever_fields_it_has_or_lacks(tmp_path, architecture, fields):

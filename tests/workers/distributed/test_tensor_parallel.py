@@ -119,6 +119,8 @@ def test_ranks_together_have_the_bits_of_one(options, isa, tmp_path):
         "gemma3",
         "granite",
         "smollm3",
+        "gemma2",
+        "bloom-even",
         "falcon-two-norms",
         "olmo2",
         "glm4",

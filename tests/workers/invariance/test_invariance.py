@@ -14,7 +14,7 @@ from torch.nn import functional
 from paged_serve.workers.backends.cpu.backend import CpuBackend
 from paged_serve.workers.backends.torch.backend import SingleRowsBackend, TorchBackend
 from paged_serve.workers.checkpoint.geometry import Activation
-from paged_serve.workers.layers.activation import activated
+from paged_serve.workers.layers.activation import activated, capped
 from paged_serve.workers.layers.norm import RMSNorm
 from paged_serve.workers.layers.rotary import rotate
 
@@ -95,6 +95,7 @@ def test_norm_activation_rotation_and_embedding_keep_a_rows_bits(dtype, size):
     for kind in ("silu", "gelu", "gelu_tanh", "relu"):
         for is_gated in (True, False):
             assert_rows_keep_their_bits(partial(activated, activation=Activation(kind, is_gated)), x)
+    assert_rows_keep_their_bits(lambda rows: capped(rows.clone(), 3.0), x.float())
     angle = torch.randn(320, 1, size, generator=generator)
     both = torch.cat([x.float(), angle.flatten(1)], 1)
     assert_rows_keep_their_bits(
@@ -132,6 +133,9 @@ def test_torchs_own_silu_is_not_invariant():
         ("gpt2", "float16", "kernels"),
         ("gemma3", "bfloat16", "kernels"),
         ("granite", "bfloat16", "torch"),
+        ("gemma2", "bfloat16", "kernels"),
+        ("bloom", "float16", "kernels"),
+        ("bloom", "float32", "torch"),
         ("gpt-neox", "bfloat16", "kernels"),
         *(
             pytest.param((variant, "bfloat16", way), marks=pytest.mark.nightly)

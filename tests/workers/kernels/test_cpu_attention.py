@@ -1,12 +1,13 @@
 """Paged attention of every built instruction set: near its float64 definition, and every token by itself."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from paged_serve.workers.checkpoint.attention_options import AttentionOptions, alibi_slopes
 from paged_serve.workers.kernels.cpu import library as cpu
 from paged_serve.workers.kernels.cpu.attention import attention, cached
 
@@ -28,10 +29,8 @@ class Case:
     kv: list[Tensor]  # of each row, [2, its length, kv_heads, head_dim]
     cache: Tensor  # [2, num_blocks, kv_heads, block_size, cached(head_dim)]
     tables: Tensor  # [rows, max_blocks]
-    scale: float
+    options: AttentionOptions
     scales: tuple[Tensor, Tensor] | None  # of an int8 cache, each [num_blocks, kv_heads, block_size]
-    window: int = 0
-    cap: float = 0.0
 
     @property
     def starts(self) -> list[int]:
@@ -54,19 +53,19 @@ class Case:
             torch.tensor([self.rows[row][0] + b for row, (_, b) in zip(rows, spans, strict=True)]).int(),
             self.scales,
         )
-        return attention(pool, query, view, 0, self.scale, self.window, self.cap)
+        return attention(pool, query, view, 0, self.options)
 
     def exact(self) -> tuple[Tensor, Tensor]:
         """What the definition gives in float64, and the same of absolute values: the size of what is added up."""
         results, sizes = [], []
         for (_, new), (keys, values), start in zip(self.rows, self.kv, self.starts, strict=False):
-            query, options = self.query[start : start + new], (self.scale, self.window, self.cap)
-            results.append(attended(query, keys, values, *options))
-            sizes.append(attended(query, keys, values.abs(), *options))
+            query = self.query[start : start + new]
+            results.append(attended(query, keys, values, self.options))
+            sizes.append(attended(query, keys, values.abs(), self.options))
         return torch.cat(results), torch.cat(sizes)
 
 
-def make_case(rows, dtypes, group=2, kv_heads=2, head_dim=32, block_size=16, seed=0, **options) -> Case:
+def make_case(rows, dtypes, group=2, kv_heads=2, head_dim=32, block_size=16, seed=0, alibi=False, **options) -> Case:
     generator = torch.Generator().manual_seed(seed)
     counts = [-(-(old + new) // block_size) for old, new in rows]
     computed, held = dtypes
@@ -86,7 +85,8 @@ def make_case(rows, dtypes, group=2, kv_heads=2, head_dim=32, block_size=16, see
         cache, both = coded(cache)
         scales = both[0], both[1]
         kv = [codes.double() * factors.unsqueeze(-1).double() for codes, factors in map(coded, kv)]
-    return Case(rows, query, kv, cache, tables, head_dim**-0.5, scales, **options)
+    slopes = alibi_slopes(group * kv_heads) if alibi else None
+    return Case(rows, query, kv, cache, tables, AttentionOptions(head_dim**-0.5, slopes=slopes, **options), scales)
 
 
 def coded(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -154,7 +154,7 @@ def test_keys_before_every_window_may_hold_anything_and_their_blocks_be_nowhere(
     case = make_case([(100, 1), (60, 5), (90, 40)], dtypes, head_dim=64, window=20)
     expected = case.run(cpu_pools[0])
     for (old, _), table in zip(case.rows, case.tables, strict=True):
-        unseen = torch.arange(old + 1 - case.window)
+        unseen = torch.arange(old + 1 - case.options.window)
         for held in case.scales or case.cache:
             held[table[unseen // 16].long(), :, unseen % 16] = torch.nan
     assert torch.equal(case.run(cpu_pools[0]), expected)
@@ -168,8 +168,32 @@ def test_keys_before_every_window_may_hold_anything_and_their_blocks_be_nowhere(
 @pytest.mark.parametrize("cap", [0.5, 5.0, 50.0])
 def test_a_cap_bounds_the_scores(cpu_pools, cap, dtypes):
     case = make_case([(5, 1), (200, 1), (100, 70)], dtypes, group=2, head_dim=64, cap=cap)
-    case.scale *= 8
+    case.options = replace(case.options, scale=8 * case.options.scale)
     assert_near(case.run(cpu_pools[0]), case)
+
+
+ALIBI = [{}, {"window": 90}, {"cap": 4.0}]
+
+
+@pytest.mark.parametrize("dtypes", FLOATS + CODED, ids=str)
+@pytest.mark.parametrize("options", ALIBI, ids=str)
+def test_alibi_lowers_scores_with_the_distance(cpu_pools, options, dtypes):
+    case = make_case([(0, 1), (200, 1), (100, 70), (1100, 3)], dtypes, group=3, head_dim=64, alibi=True, **options)
+    for pool in cpu_pools:
+        assert_near(case.run(pool), case)
+
+
+@pytest.mark.parametrize("dtypes", FLOATS + CODED, ids=str)
+@pytest.mark.parametrize("options", [{}, {"cap": 4.0, "alibi": True}], ids=str)
+def test_bidirectional_tokens_see_all_keys_of_their_row(cpu_pools, options, dtypes):
+    rows = [(0, 1), (0, 6), (0, 64), (0, 65), (0, 150), (0, 300)]
+    case = make_case(rows, dtypes, group=2, head_dim=48, is_bidirectional=True, **options)
+    whole = case.run(cpu_pools[0])
+    assert_near(whole, case)
+    for pool in cpu_pools:
+        assert torch.equal(case.run(pool), whole)
+    for row, found in enumerate(whole.split([new for _, new in rows])):
+        assert torch.equal(case.run_chunk(cpu_pools[1], [row], [(0, rows[row][1])]), found)
 
 
 @pytest.mark.long_in_software
@@ -199,6 +223,7 @@ INVARIANT = [
     {"group": 4, "head_dim": 80, "window": 33},
     {"group": 7, "head_dim": 32, "cap": 3.0},
     {"group": 3, "head_dim": 20},
+    {"group": 3, "head_dim": 16, "alibi": True},
     *(
         pytest.param(options, marks=pytest.mark.nightly)
         for options in (

@@ -6,8 +6,12 @@ import torch
 from paged_serve.workers.backends.torch.attention import TorchOracle
 from paged_serve.workers.backends.torch.attention_tiles import BATCH_WORK, TILE_KEYS, tile_batches
 from paged_serve.workers.backends.torch.single_tokens import SingleTokenAttention
+from paged_serve.workers.checkpoint.attention_options import AttentionOptions, alibi_slopes
 from paged_serve.workers.kv.cache_view import CacheView
 from paged_serve.workers.kv.kv_cache import KVCache
+from paged_serve.workers.layers.activation import capped
+
+from ...kernel_oracles import attended
 
 
 def random_step(rows, block_size, kv_heads, head_dim, seed=0):
@@ -47,24 +51,19 @@ def random_step(rows, block_size, kv_heads, head_dim, seed=0):
     return view, kv
 
 
-def by_definition(query, kv, rows, scale, window):
-    heads, kv_heads = query.shape[1], kv[0].shape[2]
-    results = []
-    for row, (old, new) in enumerate(rows):
-        for position in range(old, old + new):
-            first = max(0, position - window + 1) if window else 0
-            keys, values = kv[row][:, first : position + 1].double().repeat_interleave(heads // kv_heads, 2)
-            scores = torch.einsum("hd,khd->hk", query[len(results)].double(), keys) * scale
-            results.append(torch.einsum("hk,khd->hd", scores.softmax(-1), values))
-    return torch.stack(results)
+OPTIONS = [
+    *({"window": window} for window in (0, 1, 33, 64)),
+    *({"cap": 0.7}, {"alibi": True}, {"alibi": True, "cap": 2.0, "window": 50}),
+]
+LAYOUTS = [(4, 2, 32), (3, 3, 20), (7, 1, 8), (8, 1, 128)]  # heads, KV heads, head_dim
+BACKENDS = [TorchOracle, SingleTokenAttention]
 
 
-@pytest.mark.parametrize("window", [0, 1, 33, 64])
-@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(4, 2, 32), (3, 3, 20), (7, 1, 8), (8, 1, 128)])
-@pytest.mark.parametrize("block_size", [16, 64])
-@pytest.mark.parametrize("backend", [TorchOracle, SingleTokenAttention])
-def test_attention_matches_its_definition(backend, block_size, heads, kv_heads, head_dim, window):
-    rows = [(0, 1), (31, 1), (32, 1), (200, 1), (0, 5), (0, 100), (47, 66), (15, 17), (64, 2)]
+def options_of(heads: int, alibi: bool = False, **others) -> AttentionOptions:
+    return AttentionOptions(0.2, slopes=alibi_slopes(heads) if alibi else None, **others)
+
+
+def check(backend, rows, block_size, heads, kv_heads, head_dim, options):
     view, kv = random_step(rows, block_size, kv_heads, head_dim)
     cache = view.cache
     query = torch.randn(len(view.positions), heads, head_dim, generator=torch.Generator().manual_seed(1))
@@ -73,8 +72,41 @@ def test_attention_matches_its_definition(backend, block_size, heads, kv_heads, 
     [plan] = attention.plan([view], heads)
     blocks, offsets = view.slots // block_size, view.slots % block_size
     cache.keys[0].transpose(1, 2)[blocks, offsets], cache.values[0].transpose(1, 2)[blocks, offsets] = new
-    found = attention.attend(plan, 0, query, 0.2, window)
-    torch.testing.assert_close(found.double(), by_definition(query, kv, rows, 0.2, window), rtol=1e-5, atol=1e-5)
+    found = attention.attend(plan, 0, query, options)
+    queries = query.split([new for _, new in rows])
+    expected = torch.cat([attended(each, *row, options) for each, row in zip(queries, kv, strict=True)])
+    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), LAYOUTS)
+@pytest.mark.parametrize("block_size", [16, 64])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_attention_matches_its_definition(backend, block_size, heads, kv_heads, head_dim, options):
+    rows = [(0, 1), (31, 1), (32, 1), (200, 1), (0, 5), (0, 100), (47, 66), (15, 17), (64, 2)]
+    check(backend, rows, block_size, heads, kv_heads, head_dim, options_of(heads, **options))
+
+
+@pytest.mark.parametrize("options", [{}, {"alibi": True, "cap": 2.0}], ids=str)
+@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), LAYOUTS[:2])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_bidirectional_tokens_see_all_keys_of_their_row(backend, heads, kv_heads, head_dim, options):
+    rows = [(0, 1), (0, 31), (0, 32), (0, 100), (0, 130)]
+    check(backend, rows, 16, heads, kv_heads, head_dim, options_of(heads, is_bidirectional=True, **options))
+
+
+def test_a_cap_keeps_the_sign_and_what_is_small():
+    x = torch.tensor([0.0, 1e-3, -1e-3, 5.0, -5.0, 400.0, -torch.inf, torch.nan])
+    expected = 30.0 * torch.tanh(x.double() / 30.0)
+    torch.testing.assert_close(capped(x.clone(), 30.0).double(), expected, rtol=0, atol=3e-6, equal_nan=True)
+
+
+@pytest.mark.parametrize("heads", [1, 2, 3, 8, 12, 16, 112])
+def test_the_slopes_of_alibi_are_those_of_transformers(heads):
+    from transformers.models.bloom.modeling_bloom import build_alibi_tensor
+
+    expected = build_alibi_tensor(torch.ones(1, 2, dtype=torch.int64), heads, torch.float32)[:, 0, 1]
+    torch.testing.assert_close(alibi_slopes(heads), expected, rtol=1e-6, atol=0)
 
 
 def test_a_window_visits_only_its_own_tiles_and_memory_stays_bounded():

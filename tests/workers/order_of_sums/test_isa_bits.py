@@ -12,11 +12,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from paged_serve.workers.checkpoint.attention_options import AttentionOptions, alibi_slopes
 from paged_serve.workers.checkpoint.geometry import Activation, RopeScaling
 from paged_serve.workers.checkpoint.weight_forms import GroupedWeight, Int8Weight, Weight
 from paged_serve.workers.kernels.cpu import library as cpu
 from paged_serve.workers.kernels.cpu.attention import attention, cached
-from paged_serve.workers.kernels.cpu.elementwise import activate, rotate_and_cache
+from paged_serve.workers.kernels.cpu.elementwise import activate, cap_logits, rotate_and_cache
 from paged_serve.workers.kernels.cpu.gemm import embed_rows, gemm, quantize_rows, sum_parts
 from paged_serve.workers.kernels.cpu.packing import pack
 from paged_serve.workers.kernels.cpu.sampling import draw_tokens, scan_logits, token_logprobs
@@ -185,6 +186,7 @@ CHUNKS = [(0, 2), (0, 65), (3, 126), (50, 33), (1000, 40)]
 HEADS = [  # queries a key, elements, options
     *[(1, 64, {}), (2, 128, {}), (3, 16, {}), (4, 80, {"window": 40})],
     *[(7, 48, {"cap": 5.0}), (8, 256, {"window": 100}), (2, 20, {})],
+    *[(3, 32, {"alibi": True}), (2, 64, {"is_bidirectional": True}), (1, 16, {"alibi": True, "cap": 3.0})],
 ]
 
 
@@ -220,7 +222,19 @@ def test_attention_has_the_same_bits(agree, heads, rows, dtypes, kind):
     starts = torch.tensor([0, *(new for _, new in rows)]).cumsum(0).int()
     both = None if scales is None else (scales[0], scales[1])
     view = reading_view(*cache, tables, starts, torch.tensor(lengths).int(), both)
-    agree(attention, query, view, 0, head_dim**-0.5, **options)
+    slopes = alibi_slopes(group * kv_heads) if "alibi" in options else None
+    others = {name: value for name, value in options.items() if name != "alibi"}
+    agree(attention, query, view, 0, AttentionOptions(head_dim**-0.5, slopes=slopes, **others))
+
+
+def test_capped_logits_have_the_same_bits(agree):
+    logits = numbers("wide", (5, 9001), 3)
+    logits[1] = torch.linspace(-200, 200, 9001)
+
+    def run(pool: cpu.Pool) -> Tensor:
+        return cap_logits(pool, logits.clone()[:, :8999], 30.0).clone()
+
+    agree(run)
 
 
 def summed(pool: cpu.Pool, parts: Tensor, bias: Tensor, dtype: torch.dtype) -> Tensor:

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from paged_serve.workers.checkpoint.attention_options import AttentionOptions
 from paged_serve.workers.kernels.cpu import library as cpu
 from paged_serve.workers.kernels.cpu.attention import attention
 
@@ -27,7 +28,7 @@ def attend(pool, query, keys, values, scale=1.0):
         held.view(-1, keys.shape[1])[: len(rows)] = rows
     lens = torch.tensor([len(keys)], dtype=torch.int32)
     places = torch.arange(blocks, dtype=torch.int32)[None], torch.tensor([0, 1], dtype=torch.int32), lens
-    return attention(pool, query[None], reading_view(cache[0], cache[1], *places), 0, scale)[0]
+    return attention(pool, query[None], reading_view(cache[0], cache[1], *places), 0, AttentionOptions(scale))[0]
 
 
 @pytest.mark.parametrize("heads", [1, 5, 17, 40])

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ...checkpoint.attention_options import AttentionOptions
 from ...kernels.cpu.attention import HEAD_MULTIPLE, attention
 from ...kernels.cpu.buffers import Buffers
 from ...kernels.cpu.library import Pool
@@ -24,7 +25,7 @@ class CpuPagedAttention:
     def plan(self, views: Sequence[CacheView], num_heads: int) -> Sequence[CacheView]:
         return views
 
-    def attend(self, plan: CacheView, layer: int, query: Tensor, scale: float, window: int) -> Tensor:
+    def attend(self, plan: CacheView, layer: int, query: Tensor, options: AttentionOptions) -> Tensor:
         tokens, heads, head_dim = query.shape
         out = self._buffers.take("mixed", tokens, heads * head_dim, query.dtype).view(query.shape)
-        return attention(self._pool, query, plan, layer, scale, window, out=out)
+        return attention(self._pool, query, plan, layer, options, out)

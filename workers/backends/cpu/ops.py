@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ...checkpoint.geometry import Activation
 from ...kernels.cpu.buffers import Buffers
-from ...kernels.cpu.elementwise import activate, normalise, rotate_and_cache
+from ...kernels.cpu.elementwise import activate, cap_logits, normalise, rotate_and_cache
 from ...kernels.cpu.library import Pool
 from ...kv.cache_view import CacheView
 from ...layers.norm import Norm, RMSNorm
@@ -25,8 +25,8 @@ class CpuOps:
         angles = tuple(rotary.table(views[0].longest) for rotary in self._heads.rotaries)
         return [KernelStep(view, angles) for view in views]
 
-    def norm(self, hidden: Tensor, norm: Norm) -> Tensor:
-        return self._normalise(hidden, None, 1.0, norm)
+    def norm(self, hidden: Tensor, norm: Norm, out: Tensor | None = None) -> Tensor:
+        return self._normalise(hidden, None, 1.0, norm, out)
 
     def add_norm(self, hidden: Tensor, delta: Tensor, norm: Norm, multiplier: float = 1.0) -> Tensor:
         return self._normalise(hidden, delta, multiplier, norm)
@@ -35,7 +35,11 @@ class CpuOps:
         """By the kernel of norms, which is cheap beside a product; what it normalises is not read."""
         if (size := hidden.shape[1]) not in self._unread:
             self._unread[size] = RMSNorm(torch.ones(size), 1.0)
-        self._normalise(hidden, delta, multiplier, self._unread[size], "unread")
+        out = self._buffers.take("unread", len(hidden), size, hidden.dtype)
+        self._normalise(hidden, delta, multiplier, self._unread[size], out)
+
+    def cap(self, logits: Tensor, cap: float) -> Tensor:
+        return cap_logits(self._pool, logits, cap)
 
     def rotate_and_cache(
         self, step: KernelStep, layer: int, projected: Tensor, query_norm: RMSNorm | None, key_norm: RMSNorm | None
@@ -59,9 +63,10 @@ class CpuOps:
         return activate(self._pool, x, activation, out)
 
     def _normalise(
-        self, hidden: Tensor, delta: Tensor | None, multiplier: float, norm: Norm, role: str = "normed"
+        self, hidden: Tensor, delta: Tensor | None, multiplier: float, norm: Norm, out: Tensor | None = None
     ) -> Tensor:
-        out = self._buffers.take(role, len(hidden), hidden.shape[1], hidden.dtype)
+        if out is None:
+            out = self._buffers.take("normed", len(hidden), hidden.shape[1], hidden.dtype)
         return normalise(
             self._pool,
             hidden,

@@ -1,11 +1,12 @@
 """The AttentionBackend of our CUDA kernels."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from ...checkpoint.attention_options import AttentionOptions
 from ...kernels.cuda import attention as kernels
 from ...kernels.cuda.attention_kernels import AttentionShape
 from ...kernels.cuda.kernel import Launcher
@@ -17,10 +18,10 @@ MAX_SLOTS = 4096  # rows' sums over a split, of all requests of a step; a reques
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AttentionMetadata:
-    """One step's work, by window, listed on the device when a layer first asks."""
+    """One step's work, by window and direction, listed on the device when a layer first asks."""
 
     view: CacheView
-    by_window: dict[int, kernels.AttentionWork]  # that of all groups: block tables do not matter to it
+    by_sight: dict[tuple[int, bool], kernels.AttentionWork]  # that of all groups: block tables do not matter to it
 
 
 class CudaPagedAttention:
@@ -39,37 +40,38 @@ class CudaPagedAttention:
         self._plans: dict[tuple[AttentionShape, int, int, int], kernels.AttentionWork] = {}
 
     def plan(self, views: Sequence[CacheView], num_heads: int) -> list[AttentionMetadata]:
-        by_window: dict[int, kernels.AttentionWork] = {}
-        return [AttentionMetadata(view, by_window) for view in views]
+        by_sight: dict[tuple[int, bool], kernels.AttentionWork] = {}
+        return [AttentionMetadata(view, by_sight) for view in views]
 
-    def attend(self, plan: AttentionMetadata, layer: int, query: Tensor, scale: float, window: int) -> Tensor:
-        view = plan.view
-        if window not in plan.by_window:
-            plan.by_window[window] = self._listed(view, query, window)
+    def attend(self, plan: AttentionMetadata, layer: int, query: Tensor, options: AttentionOptions) -> Tensor:
+        view, sight = plan.view, (options.window, options.is_bidirectional)
+        if sight not in plan.by_sight:
+            plan.by_sight[sight] = self._listed(view, query, options)
         tokens, heads, head_dim = query.shape
         return kernels.attention(
             self._launcher,
-            plan.by_window[window],
+            plan.by_sight[sight],
             query,
             view,
             layer,
-            scale,
+            options,
             prefills=view.num_decode_rows < len(view.kv_lens),
             out=empty_rows(query.flatten(1), heads * head_dim).view(tokens, heads, head_dim),
         )
 
-    def _listed(self, view: CacheView, query: Tensor, window: int) -> kernels.AttentionWork:
+    def _listed(self, view: CacheView, query: Tensor, options: AttentionOptions) -> kernels.AttentionWork:
         _, num_heads, head_dim = query.shape
         keys = view.cache.keys[0]  # as those of every layer
         _, kv_heads, block_size, _ = keys.shape
         heads = AttentionShape(query.dtype, keys.dtype, num_heads, kv_heads, head_dim, block_size)
+        heads = replace(heads, has_alibi=options.slopes is not None, is_bidirectional=options.is_bidirectional)
         requests, tokens = _rounded_up(len(view.kv_lens)), _rounded_up(len(query))
-        key = heads, requests, tokens, window
+        key = heads, requests, tokens, options.window
         if key not in self._plans:
             parts = next((made for (known, *_), made in self._plans.items() if known == heads), None)
             blocks = max(1, 2 * self._multiprocessors // kv_heads)
             self._plans[key] = kernels.AttentionWork.allocate(
-                heads, self._arch, blocks, requests, tokens, MAX_SLOTS, query.device, window, parts
+                heads, self._arch, blocks, requests, tokens, MAX_SLOTS, query.device, options.window, parts
             )
         listed = self._plans[key]
         kernels.plan(self._launcher, listed, view)

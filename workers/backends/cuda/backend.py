@@ -18,7 +18,7 @@ from ...layers.ops import HeadLayout, Ops
 from .attention import CudaPagedAttention
 from .fixed_rows import FixedRowsLinear
 from .fp8_linear import Fp8Linear, multiplies
-from .ops import GATED, CudaOps
+from .ops import CudaOps
 
 MAX_HEAD_DIM = 256
 WITHOUT_FP8 = ("sm_80", "sm_86", "sm_87", "sm_88")  # of those that the kernels run on
@@ -103,8 +103,6 @@ class TiedFixedRowsTable(TorchTable):
 
 
 def computes(geometry: Geometry) -> bool:
-    """Whether the kernels know models of this dtype, with such heads and such layers."""
-    activation, head_dim = geometry.activation, geometry.head_dim
-    knows_layers = geometry.norm == "rms" and activation.is_gated and activation.kind in GATED
-    knows_heads = head_dim % 16 == 0 and head_dim <= MAX_HEAD_DIM
-    return knows_layers and knows_heads and geometry.dtype in (torch.bfloat16, torch.float16)
+    """Whether the kernels know models of this dtype, with such heads and rows of whole packs."""
+    knows_heads = geometry.head_dim % 16 == 0 and geometry.head_dim <= MAX_HEAD_DIM
+    return knows_heads and geometry.dtype in (torch.bfloat16, torch.float16)

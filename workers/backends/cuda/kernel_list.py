@@ -5,12 +5,12 @@ from collections.abc import Callable
 import torch
 
 from ...kernels.cuda import attention_kernels, sampling
-from ...kernels.cuda.elementwise import gated_activation_kernel, rms_norm_kernel
+from ...kernels.cuda.elementwise import activation_kernel, cap_kernel, layer_norm_kernel, rms_norm_kernel
 from ...kernels.cuda.kernel import Kernel
 from ...kernels.cuda.rotate import rotate_and_cache_kernel
 from ...layers.model import Model
 from .backend import CudaBackend
-from .ops import GATED
+from .ops import FUNCTIONS
 
 
 def load_kernels(model: Model, cached: torch.dtype, block_size: int, on_progress: Callable[[int, int], None]) -> None:
@@ -24,12 +24,16 @@ def kernels_for(model: Model, cached: torch.dtype, block_size: int) -> list[Kern
     backend, geometry, dtype = model.backend, model.geometry, model.dtype
     assert isinstance(backend, CudaBackend), backend
     heads, kv_heads = geometry.heads_of_rank(model.tp_size), geometry.kv_heads_of_rank(model.tp_size)
-    shape = attention_kernels.AttentionShape(dtype, cached, heads, kv_heads, geometry.head_dim, block_size)
+    kind, is_gated = geometry.activation.kind, geometry.activation.is_gated
+    norm_kernel = layer_norm_kernel if geometry.norm == "layer" else rms_norm_kernel
+    sizes = heads, kv_heads, geometry.head_dim, block_size
+    shape = attention_kernels.AttentionShape(dtype, cached, *sizes, has_alibi=geometry.has_alibi)
     wanted = [
-        rms_norm_kernel(dtype, geometry.hidden_size),
-        gated_activation_kernel(dtype, geometry.intermediate_size // model.tp_size, GATED[geometry.activation.kind]),
+        norm_kernel(dtype, geometry.hidden_size),
+        activation_kernel(dtype, geometry.intermediate_size // model.tp_size, FUNCTIONS[kind], is_gated),
         rotate_and_cache_kernel(dtype, cached, geometry.head_dim, heads, kv_heads, block_size),
         *attention_kernels.kernels_of(shape, backend.arch),
+        *([cap_kernel()] if geometry.logits_cap else []),
         *backend.kernels_of_products,
         *sampling.production_kernels(),
     ]

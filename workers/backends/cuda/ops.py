@@ -6,7 +6,7 @@ from torch import Tensor
 
 from ...checkpoint.geometry import Activation
 from ...kernels.cuda.elementwise import Activation as Function
-from ...kernels.cuda.elementwise import gated_activation, rms_norm
+from ...kernels.cuda.elementwise import activate, cap_logits, layer_norm, rms_norm
 from ...kernels.cuda.kernel import Launcher
 from ...kernels.cuda.rotate import rotate_and_cache
 from ...kv.cache_view import CacheView
@@ -14,7 +14,12 @@ from ...layers.norm import Norm, RMSNorm
 from ...layers.ops import HeadLayout, KernelStep
 from .fixed_rows import empty_rows
 
-GATED: dict[str, Function] = {"silu": "silu", "gelu": "gelu_erf", "gelu_tanh": "gelu_tanh"}  # functions of the kernel
+FUNCTIONS: dict[str, Function] = {  # of the kernel, by the activation's kind
+    "silu": "silu",
+    "gelu": "gelu_erf",
+    "gelu_tanh": "gelu_tanh",
+    "relu": "relu",
+}
 
 
 class CudaOps:
@@ -26,15 +31,14 @@ class CudaOps:
         angles = tuple(rotary.table(views[0].longest) for rotary in self._heads.rotaries)
         return [KernelStep(view, angles) for view in views]
 
-    def norm(self, hidden: Tensor, norm: Norm) -> Tensor:
-        assert isinstance(norm, RMSNorm), "`computes` has said no"
-        return rms_norm(self._launcher, hidden, norm.weight, norm.eps, None, empty_rows(hidden, hidden.shape[1]))
+    def norm(self, hidden: Tensor, norm: Norm, out: Tensor | None = None) -> Tensor:
+        return self._normalised(hidden, norm, None, out)
 
     def add_norm(self, hidden: Tensor, delta: Tensor, norm: Norm, multiplier: float = 1.0) -> Tensor:
-        assert isinstance(norm, RMSNorm), "`computes` has said no"
-        if multiplier != 1.0:
-            delta = delta * multiplier
-        return rms_norm(self._launcher, hidden, norm.weight, norm.eps, delta, empty_rows(hidden, hidden.shape[1]))
+        return self._normalised(hidden, norm, delta if multiplier == 1.0 else delta * multiplier)
+
+    def cap(self, logits: Tensor, cap: float) -> Tensor:
+        return cap_logits(self._launcher, logits, cap)
 
     def add(self, hidden: Tensor, delta: Tensor, multiplier: float = 1.0) -> None:
         hidden.add_(delta if multiplier == 1.0 else delta * multiplier)
@@ -56,5 +60,12 @@ class CudaOps:
         )
 
     def activate(self, x: Tensor, activation: Activation) -> Tensor:
-        assert activation.is_gated, "`computes` has said no"
-        return gated_activation(self._launcher, x, GATED[activation.kind], empty_rows(x, x.shape[1] // 2))
+        out = empty_rows(x, activation.outputs(x.shape[1]))
+        return activate(self._launcher, x, FUNCTIONS[activation.kind], activation.is_gated, out)
+
+    def _normalised(self, hidden: Tensor, norm: Norm, delta: Tensor | None, out: Tensor | None = None) -> Tensor:
+        if out is None:
+            out = empty_rows(hidden, hidden.shape[1])
+        if isinstance(norm, RMSNorm):
+            return rms_norm(self._launcher, hidden, norm.weight, norm.eps, delta, out)
+        return layer_norm(self._launcher, hidden, norm.weight, norm.bias, norm.eps, delta, out)

@@ -13,17 +13,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...checkpoint.attention_options import AttentionOptions
 from ...kv.cache_view import CacheView
+from ...layers.activation import capped
 from .attention_tiles import PAGE_KEYS, TILE_KEYS, TileBatch, tile_batches
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepPlan:
-    """Per window which queries meet which tiles."""
+    """Which queries meet which tiles."""
 
     view: CacheView
     group_size: int  # query heads per KV head
-    tiles: dict[int, list[TileBatch]]  # by window, filled when a layer first asks
+    tiles: dict[tuple[int, bool], list[TileBatch]]  # by window and direction, filled when a layer first asks
 
 
 class TorchOracle:
@@ -42,25 +44,31 @@ class TorchOracle:
                 values[started] = 0
         return [StepPlan(view, num_heads // cache.keys[0].shape[1], {}) for view in views]
 
-    def attend(self, plan: StepPlan, layer: int, query: Tensor, scale: float, window: int) -> Tensor:
-        cache = plan.view.cache
-        if window not in plan.tiles:
-            plan.tiles[window] = tile_batches(plan.view, plan.group_size, window)
+    def attend(self, plan: StepPlan, layer: int, query: Tensor, options: AttentionOptions) -> Tensor:
+        cache, sight = plan.view.cache, (options.window, options.is_bidirectional)
+        if sight not in plan.tiles:
+            plan.tiles[sight] = tile_batches(plan.view, plan.group_size, *sight)
         result = torch.zeros_like(query)  # padding has no keys
-        for tiles in plan.tiles[window]:
-            _attend_tiles(tiles, cache.keys[layer], cache.values[layer], query, scale, result)
+        for tiles in plan.tiles[sight]:
+            _attend_tiles(tiles, cache.keys[layer], cache.values[layer], query, options, result)
         return result
 
 
-def _attend_tiles(tiles: TileBatch, keys: Tensor, values: Tensor, query: Tensor, scale: float, result: Tensor) -> None:
+def _attend_tiles(
+    tiles: TileBatch, keys: Tensor, values: Tensor, query: Tensor, options: AttentionOptions, result: Tensor
+) -> None:
     """Writes the tokens of `tiles` into `result` [tokens, heads, head_dim]."""
     kv_heads, head_dim = keys.shape[1], keys.shape[3]
-    queries = _strip_queries(tiles, query, kv_heads).mul_(scale)
+    queries = _strip_queries(tiles, query, kv_heads).mul_(options.scale)
     num_tiles, num_queries = len(tiles.strip_of_tile), tiles.num_queries
     shape = (num_tiles, kv_heads, num_queries)
 
     per_tile = queries[tiles.strip_of_tile].view(num_tiles * kv_heads, num_queries, head_dim)
     weights = torch.bmm(per_tile, _gather(keys, tiles.pages).transpose(1, 2)).view(*shape, TILE_KEYS)
+    if options.cap:
+        capped(weights, options.cap)
+    if options.slopes is not None:
+        weights.add_(_slopes_of_queries(options.slopes, kv_heads, tiles.strip_tokens) * tiles.distances)
     weights.masked_fill_(tiles.hidden, -math.inf)
     largest = _over_tiles(torch.maximum, weights.amax(-1), tiles, -math.inf)
     weights.sub_(largest[tiles.strip_of_tile].unsqueeze(-1)).exp_()
@@ -72,6 +80,11 @@ def _attend_tiles(tiles: TileBatch, keys: Tensor, values: Tensor, query: Tensor,
     by_strip = mixed.view(-1, kv_heads, tiles.strip_tokens, group_size, head_dim)
     by_token = by_strip.transpose(1, 2).reshape(-1, *query.shape[1:])  # [strips * strip_tokens, heads, head_dim]
     result[tiles.tokens.flatten()] = by_token.to(result.dtype)  # padding repeats a strip's last token
+
+
+def _slopes_of_queries(slopes: Tensor, kv_heads: int, strip_tokens: int) -> Tensor:
+    """[kv_heads, num_queries, 1], as the queries of a strip lie."""
+    return slopes.view(kv_heads, -1).repeat(1, strip_tokens).unsqueeze(-1)
 
 
 def _strip_queries(tiles: TileBatch, query: Tensor, kv_heads: int) -> Tensor:

@@ -23,6 +23,7 @@ class Strip:
     first_position: int
     first_tile: int
     last_tile: int  # inclusive
+    last_key: int  # that its row has
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,11 +41,12 @@ class TileBatch:
     num_queries: int  # queries a KV head has in a strip, strip_tokens * group size
     strip_of_tile: Tensor  # [tiles] i64
     pages: Tensor  # [tiles * pages a tile] i64, into the cache seen as pages of PAGE_KEYS
-    hidden: Tensor  # [tiles, 1, num_queries, TILE_KEYS] bool: this query must not see this key
+    distances: Tensor  # [tiles, 1, num_queries, TILE_KEYS] i64: the key's position less the query's
+    hidden: Tensor  # [tiles, 1, num_queries or 1, TILE_KEYS] bool: this query must not see this key
     tiles_at: list[int]
 
 
-def strips_of(view: CacheView, window: int) -> list[Strip]:
+def strips_of(view: CacheView, window: int, is_bidirectional: bool = False) -> list[Strip]:
     """Cuts every row's tokens of this step into strips; a row of padding, which has no keys, into none."""
     strips, starts = [], view.row_starts.tolist()
     for row, kv_len in enumerate(view.kv_lens.tolist()):
@@ -56,15 +58,16 @@ def strips_of(view: CacheView, window: int) -> list[Strip]:
             count = min(step, end - token)
             position = kv_len - (end - token)
             first_seen = max(0, position - window + 1) if window else 0
-            last_seen = position + count - 1
-            strips.append(Strip(row, token, count, position, first_seen // TILE_KEYS, last_seen // TILE_KEYS))
+            last_seen = kv_len - 1 if is_bidirectional else position + count - 1
+            tiles = first_seen // TILE_KEYS, last_seen // TILE_KEYS
+            strips.append(Strip(row, token, count, position, *tiles, kv_len - 1))
     return strips
 
 
-def tile_batches(view: CacheView, group_size: int, window: int) -> list[TileBatch]:
+def tile_batches(view: CacheView, group_size: int, window: int, is_bidirectional: bool = False) -> list[TileBatch]:
     """Every strip of the step, in batches of one padded length."""
     by_length: dict[int, list[Strip]] = {}
-    for strip in strips_of(view, window):
+    for strip in strips_of(view, window, is_bidirectional):
         by_length.setdefault(1 << (strip.num_tokens - 1).bit_length(), []).append(strip)
     batches = []
     for length, strips in sorted(by_length.items()):
@@ -74,17 +77,20 @@ def tile_batches(view: CacheView, group_size: int, window: int) -> list[TileBatc
             while count < len(strips) and tiles * max(length, 16) < BATCH_WORK:
                 tiles += strips[count].last_tile - strips[count].first_tile + 1
                 count += 1
-            batches.append(_tile_batch(view, group_size, window, length, strips[:count]))
+            batches.append(_tile_batch(view, group_size, (window, is_bidirectional), length, strips[:count]))
             strips = strips[count:]
     return batches
 
 
-def _tile_batch(view: CacheView, group_size: int, window: int, length: int, strips: list[Strip]) -> TileBatch:
-    device = view.positions.device
+def _tile_batch(
+    view: CacheView, group_size: int, sight: tuple[int, bool], length: int, strips: list[Strip]
+) -> TileBatch:
+    device, (window, is_bidirectional) = view.positions.device, sight
     most = strips[0].last_tile - strips[0].first_tile + 1
     tiles_at = [sum(s.last_tile - s.first_tile + 1 > place for s in strips) for place in range(most)]
-    rows, first_tokens, counts, positions, first_tiles = torch.tensor(
-        [[s.row, s.first_token, s.num_tokens, s.first_position, s.first_tile] for s in strips], device=device
+    rows, first_tokens, counts, positions, first_tiles, last_keys = torch.tensor(
+        [[s.row, s.first_token, s.num_tokens, s.first_position, s.first_tile, s.last_key] for s in strips],
+        device=device,
     ).unbind(1)
     place = torch.repeat_interleave(torch.arange(most), torch.tensor(tiles_at)).to(device)
     strip_of_tile = torch.cat([torch.arange(count) for count in tiles_at]).to(device)
@@ -95,16 +101,17 @@ def _tile_batch(view: CacheView, group_size: int, window: int, length: int, stri
 
     keys_from = (first_tiles[strip_of_tile] + place) * TILE_KEYS
     key_positions = keys_from.unsqueeze(1) + torch.arange(TILE_KEYS, device=device)  # [tiles, TILE_KEYS]
-    seen_from = query_positions[strip_of_tile].unsqueeze(2)
-    hidden = key_positions.unsqueeze(1) > seen_from
+    distances = key_positions.unsqueeze(1) - query_positions[strip_of_tile].unsqueeze(2)
+    hidden = key_positions.unsqueeze(1) > last_keys[strip_of_tile, None, None] if is_bidirectional else distances > 0
     if window:
-        hidden |= key_positions.unsqueeze(1) <= seen_from - window
+        hidden |= distances <= -window
     return TileBatch(
         tokens=first_tokens.unsqueeze(1) + offsets,
         strip_tokens=length,
         num_queries=length * group_size,
         strip_of_tile=strip_of_tile,
         pages=_pages(view, rows[strip_of_tile], keys_from, first_seen[strip_of_tile]),
+        distances=distances.unsqueeze(1),
         hidden=hidden.unsqueeze(1),
         tiles_at=tiles_at,
     )

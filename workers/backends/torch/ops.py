@@ -9,7 +9,7 @@ from torch import Tensor
 from ...checkpoint.geometry import Activation
 from ...kv.cache_view import CacheView
 from ...kv.kv_cache import KVCache
-from ...layers.activation import activated
+from ...layers.activation import activated, capped
 from ...layers.norm import Norm, RMSNorm
 from ...layers.ops import HeadLayout
 from ...layers.rotary import rotate
@@ -39,8 +39,8 @@ class TorchOps:
         cosines, sines = zip(*(turns[rotary] for rotary in self._heads.rotaries), strict=True)
         return [_step(view, cosines, sines) for view in views]
 
-    def norm(self, hidden: Tensor, norm: Norm) -> Tensor:
-        return norm(hidden)
+    def norm(self, hidden: Tensor, norm: Norm, out: Tensor | None = None) -> Tensor:
+        return norm(hidden) if out is None else out.copy_(norm(hidden))
 
     def add_norm(self, hidden: Tensor, delta: Tensor, norm: Norm, multiplier: float = 1.0) -> Tensor:
         self.add(hidden, delta, multiplier)
@@ -51,6 +51,9 @@ class TorchOps:
             hidden.add_(delta)
         else:
             hidden.copy_(hidden.float() + delta.float() * multiplier)
+
+    def cap(self, logits: Tensor, cap: float) -> Tensor:
+        return capped(logits, cap)
 
     def rotate_and_cache(
         self, step: TorchStep, layer: int, projected: Tensor, query_norm: RMSNorm | None, key_norm: RMSNorm | None

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ...checkpoint.attention_options import AttentionOptions
 from ...kv.cache_view import CacheView
+from ...layers.activation import capped
 
 TILE_KEYS = 64  # tile t holds positions [64 t, 64 t + 64), whatever the block size
 
@@ -25,6 +27,15 @@ class SingleTokenPlan:
     slots: dict[int, list[Tensor]]  # by window, of each row, see _slots; filled when a layer first asks
 
 
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """A token's position, and the first and the last that it sees."""
+
+    position: int
+    seen_from: int
+    seen_to: int
+
+
 class SingleTokenAttention:
     """The AttentionBackend of a CPU without our kernels."""
 
@@ -36,10 +47,10 @@ class SingleTokenAttention:
         rows = list(zip(starts, starts[1:], kv_lens, strict=False))
         return [SingleTokenPlan(view, rows, {}) for view in views]
 
-    def attend(self, plan: SingleTokenPlan, layer: int, query: Tensor, scale: float, window: int) -> Tensor:
+    def attend(self, plan: SingleTokenPlan, layer: int, query: Tensor, options: AttentionOptions) -> Tensor:
         keys, values = plan.view.cache.keys[layer], plan.view.cache.values[layer]
-        kv_heads = keys.shape[1]
-        queries = (query.float() * scale).view(len(query), kv_heads, -1, query.shape[2])
+        kv_heads, window = keys.shape[1], options.window
+        queries = (query.float() * options.scale).view(len(query), kv_heads, -1, query.shape[2])
         result = torch.zeros_like(query)  # padding has no keys
         by_group = result.view(queries.shape)
         if window not in plan.slots:
@@ -49,9 +60,10 @@ class SingleTokenAttention:
                 continue
             row_keys, row_values = _tiles(keys, slots), _tiles(values, slots)
             for token in range(start, end):
-                seen_to = kv_len - (end - token)
-                seen_from = max(0, seen_to - window + 1) if window else 0
-                mixed = _attend_token(queries[token].clone(), row_keys, row_values, seen_from, seen_to)
+                position = kv_len - (end - token)
+                seen_from = max(0, position - window + 1) if window else 0
+                sight = Sight(position, seen_from, kv_len - 1 if options.is_bidirectional else position)
+                mixed = _attend_token(queries[token].clone(), row_keys, row_values, sight, options)
                 by_group[token] = mixed.to(query.dtype)
         return result
 
@@ -75,11 +87,18 @@ def _tiles(cache: Tensor, slots: Tensor) -> Tensor:
     return by_slot.float().view(-1, TILE_KEYS, kv_heads, head_dim).transpose(1, 2).contiguous()
 
 
-def _attend_token(query: Tensor, keys: Tensor, values: Tensor, seen_from: int, seen_to: int) -> Tensor:
-    """`query` [kv_heads, group, head_dim] over positions `seen_from` to `seen_to` inclusive, in the same shape."""
+def _attend_token(query: Tensor, keys: Tensor, values: Tensor, sight: Sight, options: AttentionOptions) -> Tensor:
+    """`query` [kv_heads, group, head_dim] over what it sees, in the same shape."""
+    seen_from, seen_to = sight.seen_from, sight.seen_to
     tiles = range(seen_from // TILE_KEYS, seen_to // TILE_KEYS + 1)
     hidden = [_hidden(tile, seen_from, seen_to) for tile in tiles]
     scores = [torch.bmm(query, keys[tile].transpose(1, 2)) for tile in tiles]
+    for tile, score in zip(tiles, scores, strict=True):
+        if options.cap:
+            capped(score, options.cap)
+        if options.slopes is not None:
+            distances = torch.arange(tile * TILE_KEYS, (tile + 1) * TILE_KEYS) - sight.position
+            score.add_(options.slopes.view(*query.shape[:2], 1) * distances.float())
     for score, mask in zip(scores, hidden, strict=True):
         if mask is not None:
             score.masked_fill_(mask, -math.inf)

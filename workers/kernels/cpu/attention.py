@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from ...checkpoint.attention_options import AttentionOptions
 from ...kv.cache_view import CacheView
 from .library import Pool
 from .parameters import AttentionParams, packer
@@ -29,16 +30,13 @@ def attention(
     query: Tensor,
     view: CacheView,
     layer: int,
-    scale: float,
-    window: int = 0,
-    cap: float = 0.0,
+    options: AttentionOptions,
     out: Tensor | None = None,
 ) -> Tensor:
     """`query` [tokens, heads, head_dim] over a layer's keys and values, whose heads have cached(head_dim) elements.
 
-    A token sees the positions up to its own, of them the last `window` if that is not 0. Scores are multiplied by
-    `scale`, then become cap * tanh(score / cap) unless `cap` is 0. What no token sees may hold anything. Returns
-    [tokens, heads, head_dim] in the query's dtype, which is that of the cache, or of 16 bits where it holds int8 codes.
+    What no token sees may hold anything. Returns [tokens, heads, head_dim] in the query's dtype, which is that of the
+    cache, or of 16 bits where it holds int8 codes.
     """
     keys, values, scales = view.cache.keys[layer], view.cache.values[layer], view.cache.scales_of(layer)
     block_tables, row_starts, kv_lens = view.block_tables, view.row_starts, view.kv_lens
@@ -65,12 +63,19 @@ def attention(
         assert tensor.dtype == torch.float32
         assert tensor.shape == keys.shape[:3]
         assert tensor.is_contiguous()
+    slopes = options.slopes
+    if slopes is not None:
+        assert slopes.dtype == torch.float32, slopes.dtype
+        assert slopes.shape == query.shape[1:2], slopes.shape
+        assert slopes.is_contiguous()
     cache = keys.data_ptr(), values.data_ptr(), *((s.data_ptr() for s in scales) if scales else (0, 0))
     params = PARAMS(
         *(out.data_ptr(), query.data_ptr(), *cache),
         *(block_tables.data_ptr(), row_starts.data_ptr(), kv_lens.data_ptr()),
-        *(out.stride(0), query.stride(0), len(kv_lens), block_tables.stride(0)),
-        *(kv_heads, query.shape[1] // kv_heads, head_dim, block_size, window, scale, cap),
+        *(0 if slopes is None else slopes.data_ptr(), out.stride(0), query.stride(0)),
+        *(len(kv_lens), block_tables.stride(0)),
+        *(kv_heads, query.shape[1] // kv_heads, head_dim, block_size),
+        *(options.window, options.is_bidirectional, options.scale, options.cap),
     )
     pool.functions[KERNEL_OF[query.dtype, keys.dtype]](pool.handle, params)
     return out

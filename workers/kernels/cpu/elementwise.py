@@ -9,9 +9,9 @@ from ...checkpoint.geometry import Activation
 from ...kv.cache_view import CacheView
 from .attention import cached
 from .library import Pool
-from .parameters import DTYPE_CODES, ActivateParams, NormParams, RotateParams, packer
+from .parameters import DTYPE_CODES, ActivateParams, CapParams, NormParams, RotateParams, packer
 
-NORM, ACTIVATE, ROTATE = packer(NormParams), packer(ActivateParams), packer(RotateParams)
+NORM, ACTIVATE, CAP, ROTATE = map(packer, (NormParams, ActivateParams, CapParams, RotateParams))
 KINDS = ("silu", "gelu_tanh", "gelu", "relu")  # ActivateParams.kind
 
 
@@ -53,6 +53,15 @@ def activate(pool: Pool, x: Tensor, activation: Activation, out: Tensor | None =
     fields = ACTIVATE(out.data_ptr(), x.data_ptr(), rows, size, kind, activation.is_gated, DTYPE_CODES[x.dtype])
     pool.functions["activate"](pool.handle, fields)
     return out
+
+
+def cap_logits(pool: Pool, logits: Tensor, cap: float) -> Tensor:
+    """`logits` [rows, columns] float32, whose rows may lie apart, become cap * tanh(logits / cap) in place."""
+    assert logits.dtype == torch.float32, logits.dtype
+    assert logits.stride(1) == 1, logits.stride()
+    fields = CAP(logits.data_ptr(), logits.stride(0), *logits.shape, cap)
+    pool.functions["cap_logits"](pool.handle, fields)
+    return logits
 
 
 def rotate_and_cache(

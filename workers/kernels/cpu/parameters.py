@@ -71,6 +71,13 @@ class ActivateParams(ctypes.Structure):
     )
 
 
+class CapParams(ctypes.Structure):
+    _fields_ = (
+        *(("x", c_void_p), ("stride", c_int64), ("rows", c_int32), ("columns", c_int32)),
+        ("cap", c_float),
+    )
+
+
 class RotateParams(ctypes.Structure):
     _fields_ = (
         *((name, c_void_p) for name in ("query", "projected", "query_norm", "key_norm", "angles")),
@@ -117,12 +124,10 @@ class LogprobParams(ctypes.Structure):
 class AttentionParams(ctypes.Structure):
     _fields_ = (
         *((name, c_void_p) for name in ("out", "query", "keys", "values", "key_scales", "value_scales")),
-        *((name, c_void_p) for name in ("block_tables", "row_starts", "kv_lens")),
+        *((name, c_void_p) for name in ("block_tables", "row_starts", "kv_lens", "slopes")),
         *((name, c_int64) for name in ("out_stride", "query_stride")),
-        *(
-            (name, c_int32)
-            for name in ("rows", "table_stride", "kv_heads", "group", "head_dim", "block_size", "window")
-        ),
+        *((name, c_int32) for name in ("rows", "table_stride", "kv_heads", "group", "head_dim", "block_size")),
+        *((name, c_int32) for name in ("window", "is_bidirectional")),
         *((name, c_float) for name in ("scale", "cap")),
     )
 
@@ -188,6 +193,7 @@ KERNELS: dict[str, type[ctypes.Structure]] = {
     **dict.fromkeys(("embed_bf16", "embed_fp16", "embed_fp32", "embed_int8"), EmbedParams),
     "norm": NormParams,
     "activate": ActivateParams,
+    "cap_logits": CapParams,
     "rotate_and_cache": RotateParams,
     "scan_logits": ScanParams,
     "mask_logits": MaskParams,

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ...checkpoint.attention_options import AttentionOptions
 from ...kv.cache_view import CacheView
 from .attention_kernels import AttentionShape, decode_shape, merge_kernel, paged_kernel, plan_kernel, prefill_shape
 from .kernel import Launcher
@@ -30,16 +31,17 @@ POINTER, INT, INT64, FLOAT = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctyp
 class AttentionPlanParams(ctypes.Structure):
     _fields_ = (
         *_of(POINTER, "decode prefill merges counts row_starts kv_lens"),
-        *_of(INT, "requests group window decode_rows decode_tile prefill_tile max_slots"),
+        *_of(INT, "requests group window is_bidirectional decode_rows decode_tile prefill_tile max_slots"),
     )
 
 
 class PagedAttentionParams(ctypes.Structure):
     _fields_ = (
-        *_of(POINTER, "out query keys values part_sums part_tops sinks block_tables row_starts kv_lens work num_work"),
+        *_of(POINTER, "out query keys values part_sums part_tops sinks slopes"),
+        *_of(POINTER, "block_tables row_starts kv_lens work num_work"),
         *_of(INT64, "out_stride query_stride"),
         *_of(INT, "table_stride window"),
-        *_of(FLOAT, "to_log2 value_scale before_cap cap"),
+        *_of(FLOAT, "to_log2 value_scale before cap"),
     )
 
 
@@ -111,7 +113,7 @@ def plan(launcher: Launcher, plan: AttentionWork, view: CacheView, max_decode_ro
     tiles = decode_shape(heads).rows, prefill_shape(heads, plan.arch).rows
     params = AttentionPlanParams(
         *(tensor.data_ptr() for tensor in (*lists, row_starts, kv_lens)),
-        *(requests, heads.group, plan.window, max_decode_rows, *tiles, len(plan.part_tops)),
+        *(requests, heads.group, plan.window, heads.is_bidirectional, max_decode_rows, *tiles, len(plan.part_tops)),
     )
     launcher.launch(plan_kernel(), (1, 1, 1), params)
 
@@ -122,8 +124,7 @@ def attention(
     query: Tensor,
     view: CacheView,
     layer: int,
-    scale: float,
-    cap: float = 0.0,
+    options: AttentionOptions,
     sinks: Tensor | None = None,
     code_scales: tuple[float, float] = (1.0, 1.0),
     prefills: bool = True,
@@ -131,32 +132,32 @@ def attention(
 ) -> Tensor:
     """`query` [tokens, heads, head_dim] over a layer's keys and values; `view` is that of `plan`.
 
-    A token sees the positions up to its own, of them the last `plan.window` if that is not 0. Scores are multiplied by
-    `scale`, then become cap * tanh(score / cap) unless `cap` is 0; `sinks` [heads] float32 join the denominators. fp8
-    keys count the first of `code_scales` times, values the second. What no token sees may hold anything. `prefills`
-    False promises that no request has more rows than plan() cuts. Returns [tokens, heads, head_dim].
+    `options` are those that `plan` was allocated for; `sinks` [heads] float32 join the denominators. fp8 keys count the
+    first of `code_scales` times, values the second. What no token sees may hold anything. `prefills` False promises
+    that no request has more rows than plan() cuts. Returns [tokens, heads, head_dim].
     """
     keys, values = view.cache.keys[layer], view.cache.values[layer]
     block_tables, row_starts, kv_lens = view.block_tables, view.row_starts, view.kv_lens
     key_scale, value_scale = code_scales
     out = torch.empty(query.shape, dtype=query.dtype, device=query.device) if out is None else out
-    _check(plan, query, keys, values, block_tables, sinks, out)
+    _check(plan, query, keys, values, block_tables, out)
+    _check_options(plan, options, sinks)
     _check_lengths(plan, row_starts, kv_lens)
-    assert scale * key_scale > 0, (scale, key_scale)
-    heads = plan.heads
-    scale *= key_scale
-    to_log2 = LOG2_E if cap else LOG2_E * scale
-    capping = (2 * LOG2_E * scale / cap, cap) if cap else (0.0, 0.0)
-    sinks_at = None if sinks is None else sinks.data_ptr()
+    assert options.scale * key_scale > 0, (options.scale, key_scale)
+    heads, slopes, cap = plan.heads, options.slopes, options.cap
+    scale = options.scale * key_scale
+    before = 2 * LOG2_E * scale / cap if cap else scale
+    to_log2 = LOG2_E if cap or heads.has_alibi else LOG2_E * scale
+    sinks_at, slopes_at = (None if tensor is None else tensor.data_ptr() for tensor in (sinks, slopes))
     parts = plan.part_sums.data_ptr(), plan.part_tops.data_ptr(), sinks_at
     lengths = block_tables.data_ptr(), row_starts.data_ptr(), kv_lens.data_ptr()
     grid = plan.blocks, heads.kv_heads, 1
     shapes = [(decode_shape(heads), plan.decode), (prefill_shape(heads, plan.arch), plan.prefill)]
     for index, (shape, work) in enumerate(shapes[: 1 + prefills]):
         params = PagedAttentionParams(
-            *(out.data_ptr(), query.data_ptr(), keys.data_ptr(), values.data_ptr(), *parts, *lengths),
+            *(out.data_ptr(), query.data_ptr(), keys.data_ptr(), values.data_ptr(), *parts, slopes_at, *lengths),
             *(work.data_ptr(), plan.counts[index].data_ptr(), out.stride(0), query.stride(0)),
-            *(block_tables.stride(0), plan.window, to_log2, value_scale, *capping),
+            *(block_tables.stride(0), plan.window, to_log2, value_scale, before, cap),
         )
         launcher.launch(paged_kernel(heads, shape, plan.arch), grid, params)
     merge = AttentionMergeParams(
@@ -174,15 +175,7 @@ def _check_lengths(plan: AttentionWork, row_starts: Tensor, kv_lens: Tensor) -> 
     assert len(row_starts) == len(kv_lens) + 1 <= len(plan.prefill) + 1
 
 
-def _check(
-    plan: AttentionWork,
-    query: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    block_tables: Tensor,
-    sinks: Tensor | None,
-    out: Tensor,
-) -> None:
+def _check(plan: AttentionWork, query: Tensor, keys: Tensor, values: Tensor, block_tables: Tensor, out: Tensor) -> None:
     heads = plan.heads
     assert query.shape == out.shape
     assert query.shape[1:] == (heads.num_heads, heads.head_dim), query.shape
@@ -197,7 +190,15 @@ def _check(
     assert values.is_contiguous()
     assert block_tables.dtype == torch.int32
     assert block_tables.stride(1) == 1
-    if sinks is not None:
-        assert sinks.dtype == torch.float32
-        assert sinks.shape == (heads.num_heads,)
-        assert sinks.is_contiguous()
+
+
+def _check_options(plan: AttentionWork, options: AttentionOptions, sinks: Tensor | None) -> None:
+    heads = plan.heads
+    assert plan.window == options.window, (plan.window, options.window)
+    assert heads.has_alibi == (options.slopes is not None)
+    assert heads.is_bidirectional == options.is_bidirectional
+    for per_head in (sinks, options.slopes):
+        if per_head is not None:
+            assert per_head.dtype == torch.float32
+            assert per_head.shape == (heads.num_heads,)
+            assert per_head.is_contiguous()

@@ -25,6 +25,8 @@ class AttentionShape:
     kv_heads: int
     head_dim: int  # a multiple of 16, at most 256
     block_size: int  # 16, 32 or 64
+    has_alibi: bool = False
+    is_bidirectional: bool = False
 
     @property
     def group(self) -> int:
@@ -93,6 +95,7 @@ def paged_kernel(heads: AttentionShape, shape: Shape, arch: str) -> Kernel:
     defines = (
         *(("SCALAR", SCALARS[heads.dtype]), ("KV", KV_NAMES[heads.cache_dtype]), ("HEAD_DIM", heads.head_dim)),
         *(("GROUP", heads.group), ("BLOCK_SIZE", heads.block_size)),
+        *(("HAS_ALIBI", int(heads.has_alibi)), ("IS_BIDIRECTIONAL", int(heads.is_bidirectional))),
         *(("ROW_WARPS", shape.row_warps), ("SHARING", shape.sharing), ("RING", ring), ("MIN_BLOCKS", blocks)),
     )
     shared = _fixed_bytes(heads, shape) + ring * _slot_bytes(heads)
@@ -117,9 +120,11 @@ def kernels_of(heads: AttentionShape, arch: str) -> list[Kernel]:
 
 
 def production_kernels(arch: str = "sm_90a") -> list[Kernel]:
-    """Every head dimension, dtype, kind of cache and size of block; not each with each."""
+    """Every head dimension, dtype, kind of cache, size of block and option; not each with each."""
     bf16, fp16, fp8 = torch.bfloat16, torch.float16, torch.float8_e4m3fn
     heads = [AttentionShape(bf16, bf16, 32, 8, dim, 16) for dim in (64, 80, 96, 128, 256)]
     heads += [AttentionShape(bf16, fp8, 32, 4, dim, 32) for dim in (128, 256)]
     heads += [AttentionShape(fp16, fp8, 8, 8, 64, 64)]
+    heads += [AttentionShape(bf16, bf16, 32, 32, dim, 16, has_alibi=True) for dim in (64, 128)]
+    heads += [AttentionShape(bf16, bf16, 12, 12, 64, 16, is_bidirectional=True)]
     return list(dict.fromkeys(kernel for each in heads for kernel in kernels_of(each, arch)))

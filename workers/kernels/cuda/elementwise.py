@@ -1,6 +1,7 @@
-"""What lies between matrix products: root-mean-square normalisation, fused with the addition before it, and gates."""
+"""What lies between matrix products: norms, fused with the addition before them, and activations."""
 
 import ctypes
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -8,7 +9,8 @@ from torch import Tensor
 
 from .kernel import SCALARS, Kernel, Launcher
 
-Activation = Literal["silu", "gelu_tanh", "gelu_erf"]  # functions of activation.cu
+Activation = Literal["silu", "gelu_tanh", "gelu_erf", "relu"]  # functions of activation.cu
+LOG2_E = 1.4426950408889634
 MAX_NORM_THREADS, MAX_ACTIVATION_THREADS = 1024, 256
 
 
@@ -33,12 +35,7 @@ def rms_norm(
     """
     rows, size = hidden.shape
     out = torch.empty_like(hidden) if out is None else out
-    for tensor in (hidden, out, *([] if delta is None else [delta])):
-        assert tensor.dtype == hidden.dtype, tensor.dtype
-        assert tensor.shape == hidden.shape, tensor.shape
-        assert tensor.is_contiguous()
-    assert weight.dtype == torch.float32, weight.dtype
-    assert weight.shape == (size,), weight.shape
+    _check_norm(hidden, (hidden, out, delta), (weight,))
     pointers = out.data_ptr(), hidden.data_ptr(), None if delta is None else delta.data_ptr(), weight.data_ptr()
     if rows:
         launcher.launch(rms_norm_kernel(hidden.dtype, size), (rows, 1, 1), RmsNormParams(*pointers, eps))
@@ -47,48 +44,133 @@ def rms_norm(
 
 def rms_norm_kernel(dtype: torch.dtype, size: int) -> Kernel:
     """One pack of 8 a thread where a block is large enough."""
-    threads = min(-(-size // 256) * 32, MAX_NORM_THREADS)
-    defines = (("SCALAR", SCALARS[dtype]), ("SIZE", size))
-    return Kernel("rms_norm.cu", "rms_norm", defines, threads, shared_bytes=threads // 32 * 4)
+    threads = _norm_threads(size)
+    return Kernel("rms_norm.cu", "rms_norm", _norm_defines(dtype, size), threads, shared_bytes=threads // 32 * 4)
 
 
-class ActivationParams(ctypes.Structure):
-    _fields_ = (("out", ctypes.c_void_p), ("gate_up", ctypes.c_void_p))
+class LayerNormParams(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("out", "hidden", "delta", "weight", "bias")),
+        ("eps", ctypes.c_float),
+    )
 
 
-def gated_activation(
-    launcher: Launcher, gate_up: Tensor, activation: Activation = "silu", out: Tensor | None = None
+def layer_norm(
+    launcher: Launcher,
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    eps: float,
+    delta: Tensor | None = None,
+    out: Tensor | None = None,
 ) -> Tensor:
-    """[rows, 2 * n], gate then up -> activation(gate) * up [rows, n]; bfloat16 or float16, n a multiple of 8."""
-    rows, size = len(gate_up), gate_up.shape[1] // 2
-    out = gate_up.new_empty((rows, size)) if out is None else out
-    assert out.dtype == gate_up.dtype, out.dtype
-    assert gate_up.shape == (rows, 2 * size), gate_up.shape
-    assert out.shape == (rows, size), out.shape
-    for tensor in (gate_up, out):
-        assert tensor.is_contiguous()
-        assert tensor.data_ptr() % 16 == 0
+    """As rms_norm; `hidden` to mean 0 and variance 1, times `weight`, plus `bias` [size] float32, if there is one."""
+    rows, size = hidden.shape
+    out = torch.empty_like(hidden) if out is None else out
+    _check_norm(hidden, (hidden, out, delta), (weight, bias))
+    tensors = out, hidden, delta, weight, bias
+    pointers = (None if tensor is None else tensor.data_ptr() for tensor in tensors)
     if rows:
-        kernel = gated_activation_kernel(gate_up.dtype, size, activation)
-        blocks_of_row = -(-size // (8 * kernel.threads))
-        launcher.launch(kernel, (rows, blocks_of_row, 1), ActivationParams(out.data_ptr(), gate_up.data_ptr()))
+        launcher.launch(layer_norm_kernel(hidden.dtype, size), (rows, 1, 1), LayerNormParams(*pointers, eps))
     return out
 
 
-def gated_activation_kernel(dtype: torch.dtype, size: int, activation: Activation) -> Kernel:
+def layer_norm_kernel(dtype: torch.dtype, size: int) -> Kernel:
+    """One pack of 8 a thread where a block is large enough."""
+    threads = _norm_threads(size)
+    return Kernel(
+        "layer_norm.cu", "layer_norm", _norm_defines(dtype, size), threads, shared_bytes=2 * threads // 32 * 4
+    )
+
+
+def _norm_threads(size: int) -> int:
+    return min(-(-size // 256) * 32, MAX_NORM_THREADS)
+
+
+def _norm_defines(dtype: torch.dtype, size: int) -> tuple[tuple[str, str | int], ...]:
+    return ("SCALAR", SCALARS[dtype]), ("SIZE", size)
+
+
+def _check_norm(hidden: Tensor, rows: Sequence[Tensor | None], vectors: Sequence[Tensor | None]) -> None:
+    """Kernels trust their pointers."""
+    for tensor in rows:
+        if tensor is not None:
+            assert tensor.dtype == hidden.dtype, tensor.dtype
+            assert tensor.shape == hidden.shape, tensor.shape
+            assert tensor.is_contiguous()
+    for vector in vectors:
+        if vector is not None:
+            assert vector.dtype == torch.float32, vector.dtype
+            assert vector.shape == hidden.shape[1:], vector.shape
+
+
+class ActivationParams(ctypes.Structure):
+    _fields_ = (("out", ctypes.c_void_p), ("x", ctypes.c_void_p))
+
+
+def activate(
+    launcher: Launcher, x: Tensor, activation: Activation = "silu", is_gated: bool = True, out: Tensor | None = None
+) -> Tensor:
+    """[rows, n] -> the same shape; gated, [rows, 2 * n], gate then up -> activation(gate) * up [rows, n].
+
+    `x` is bfloat16 or float16, n a multiple of 8.
+    """
+    rows, size = len(x), x.shape[1] // (1 + is_gated)
+    out = x.new_empty((rows, size)) if out is None else out
+    assert out.dtype == x.dtype, out.dtype
+    assert x.shape == (rows, size * (1 + is_gated)), x.shape
+    assert out.shape == (rows, size), out.shape
+    for tensor in (x, out):
+        assert tensor.is_contiguous()
+        assert tensor.data_ptr() % 16 == 0
+    if rows:
+        kernel = activation_kernel(x.dtype, size, activation, is_gated)
+        blocks_of_row = -(-size // (8 * kernel.threads))
+        launcher.launch(kernel, (rows, blocks_of_row, 1), ActivationParams(out.data_ptr(), x.data_ptr()))
+    return out
+
+
+def activation_kernel(dtype: torch.dtype, size: int, activation: Activation, is_gated: bool) -> Kernel:
     """One pack of 8 a thread."""
     assert size % 8 == 0, size
     threads = min(-(-size // 256) * 32, MAX_ACTIVATION_THREADS)
-    defines = ("SCALAR", SCALARS[dtype]), ("SIZE", size), ("ACTIVATION", activation)
-    return Kernel("activation.cu", "gated_activation", defines, threads)
+    defines = ("SCALAR", SCALARS[dtype]), ("SIZE", size), ("ACTIVATION", activation), ("IS_GATED", int(is_gated))
+    return Kernel("activation.cu", "activation", defines, threads)
+
+
+class CapLogitsParams(ctypes.Structure):
+    _fields_ = (
+        *(("x", ctypes.c_void_p), ("stride", ctypes.c_int64), ("columns", ctypes.c_int)),
+        *(("before", ctypes.c_float), ("cap", ctypes.c_float)),
+    )
+
+
+def cap_logits(launcher: Launcher, logits: Tensor, cap: float) -> Tensor:
+    """`logits` [rows, columns] float32, whose rows may lie apart, become cap * tanh(logits / cap) in place."""
+    assert logits.dtype == torch.float32, logits.dtype
+    assert logits.stride(1) == 1, logits.stride()
+    rows, columns = logits.shape
+    kernel, params = cap_kernel(), (logits.data_ptr(), logits.stride(0), columns, -2 * LOG2_E / cap, cap)
+    if rows:
+        launcher.launch(kernel, (rows, -(-columns // kernel.threads), 1), CapLogitsParams(*params))
+    return logits
+
+
+def cap_kernel() -> Kernel:
+    return Kernel("cap_logits.cu", "cap_logits", (), MAX_ACTIVATION_THREADS)
 
 
 def production_kernels() -> list[Kernel]:
-    """Norms of common sizes; Llama's and Qwen's gate in both dtypes, Gemma's, and the exact GELU."""
-    dtypes = torch.bfloat16, torch.float16
+    """Norms of common sizes; Llama's and Qwen's gate in both dtypes, Gemma's, and each function without a gate."""
+    bf16, fp16 = torch.bfloat16, torch.float16
+    without_gate: tuple[Activation, ...] = ("gelu_tanh", "gelu_erf", "relu")
     return [
-        *(rms_norm_kernel(dtype, size) for dtype in dtypes for size in (1024, 4096, 8192)),
-        *(gated_activation_kernel(dtype, 14336, "silu") for dtype in dtypes),
-        gated_activation_kernel(torch.bfloat16, 14336, "gelu_tanh"),
-        gated_activation_kernel(torch.bfloat16, 14336, "gelu_erf"),
+        *(rms_norm_kernel(dtype, size) for dtype in (bf16, fp16) for size in (1024, 4096, 8192)),
+        *(layer_norm_kernel(bf16, size) for size in (768, 4096, 12288)),
+        layer_norm_kernel(fp16, 4096),
+        *(activation_kernel(dtype, 14336, "silu", True) for dtype in (bf16, fp16)),
+        activation_kernel(bf16, 14336, "gelu_tanh", True),
+        activation_kernel(bf16, 14336, "gelu_erf", True),
+        *(activation_kernel(bf16, 16384, function, False) for function in without_gate),
+        cap_kernel(),
     ]

@@ -24,6 +24,7 @@ class WeightNames:
     """
 
     embedding: str = "model.embed_tokens.weight"
+    embedding_norm: str = ""  # of the embedded tokens; "": there is none
     final_norm: str = "model.norm.weight"
     output_head: str = "lm_head.weight"
     attention_norm: str = "model.layers.{}.input_layernorm.weight"
@@ -42,7 +43,6 @@ class WeightNames:
     positions: str = ""  # of learned ones
     first_position: int = 0  # the row of that table that belongs to position 0
     token_types: str = ""  # of encoders: a vector for each type
-    embedding_norm: str = ""  # of encoders
     are_transposed: bool = False  # the projections are stored as [in, out]
     are_grouped: bool = False  # the one matrix of q, k and v has each KV head's queries, its key, its value in turn
     unused: tuple[str, ...] = ("rotary_emb.inv_freq",)  # endings of names that are in some files and not needed
@@ -64,6 +64,18 @@ class Biases:
     output: bool = False
     mlp: bool = False
     head: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Caps:
+    """What a tanh keeps numbers within; 0: nothing does."""
+
+    scores: float = 0.0  # of attention
+    logits: float = 0.0
+
+
+def no_caps(_: HFConfig) -> Caps:
+    return Caps()
 
 
 def no_biases(_: HFConfig) -> Biases:
@@ -149,6 +161,8 @@ class Family:
     ropes: Callable[[HFConfig], tuple[RopeScaling, ...]] = rope_everywhere  # per layer
     interleaved: bool = False  # elements 2 i and 2 i + 1 of a head are turned together
     multipliers: Callable[[HFConfig, torch.dtype], Multipliers] = no_multipliers
+    caps: Callable[[HFConfig], Caps] = no_caps
+    has_alibi: bool = False  # attention's scores fall with the distance of the key
     config: Callable[[dict[str, Any]], dict[str, Any]] = in_common_names  # raises ConfigError for what is not served
     is_bidirectional: bool = False  # an encoder
     label_layers: tuple[tuple[str, LayerActivation], ...] = (("score", "none"),)  # from the pooled token to its scores

@@ -1,0 +1,42 @@
+"""Families that transformers writes, on our CUDA kernels in the emulator: accurate, alone or in any batch and chunk."""
+
+import pytest
+import torch
+
+from paged_serve.workers.backends.cuda.backend import CudaBackend, computes
+from paged_serve.workers.backends.cuda.kernel_list import kernels_for
+
+from ..workers.checkpoints import ours, random_tokens, reference, reference_logits, transformers_model
+from ..workers.paged_loop import PagedLoop
+from .test_kernel_list import RecordingLauncher
+
+VARIANTS = {  # each norm and activation that only such families have
+    "opt": torch.bfloat16,  # relu
+    "gpt-bigcode": torch.float16,  # gelu by tanh, one head of keys
+    "starcoder2-plain-sliding": torch.bfloat16,  # gelu by erf, no biases
+    "gemma2": torch.float16,  # caps, windows in every other layer
+    "bloom-even": torch.bfloat16,  # ALiBi
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_family_is_near_float32_in_any_chunk_and_beside_any_row(tmp_path, variant):
+    """Nearer than transformers, which rounds more often; and the list of kernels is what was launched."""
+    dtype, prompt = VARIANTS[variant], random_tokens(70)
+    exact = reference_logits(reference(variant, tmp_path, dtype), prompt)
+    by_transformers = reference_logits(transformers_model(tmp_path, dtype), prompt)
+    launcher = RecordingLauncher()
+    model = ours(tmp_path, backend=CudaBackend(launcher, "sm_90a", 2, device="cpu"))
+    assert computes(model.geometry)
+    loop = PagedLoop(model)
+    found = loop.prefill(loop.row(prompt))
+    assert (found - exact).norm() < 1.1 * (by_transformers - exact).norm()
+    assert torch.equal(loop.prefill(loop.row(prompt), chunk=37), found)
+    first, second = loop.row(prompt), loop.row(random_tokens(30, seed=1))
+    loop.prefill(second)
+    second.token_ids.append(5)
+    assert torch.equal(loop.step([(second, 1), (first, 70)])[1:], found)
+    listed = kernels_for(model, dtype, loop.block_size)
+    assert set(launcher.launched) <= set(listed)
+    sampler = {kernel for kernel in listed if kernel.function.startswith("sampler")}
+    assert set(listed) - sampler == set(launcher.launched), "a kernel is listed and never launched"

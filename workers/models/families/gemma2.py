@@ -1,0 +1,37 @@
+"""Gemma 2: as Gemma, with norms on both sides, caps of scores and logits, and every other layer's attention sliding."""
+
+from dataclasses import replace
+from typing import Any
+
+from ...checkpoint.hf_config import HFConfig
+from . import gemma, gemma3
+from .family import FULL, SLIDING, Caps, need, positive
+
+DEFAULTS = {"sliding_window": 4096, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}
+
+
+def config(fields: dict[str, Any]) -> dict[str, Any]:
+    need("Gemma 2", fields, use_bidirectional_attention=False)
+    found = {"query_pre_attn_scalar": 256} | DEFAULTS | fields
+    return gemma.config(found) | {"attention_multiplier": positive(found, "query_pre_attn_scalar") ** -0.5}
+
+
+def windows(config: HFConfig) -> tuple[int, ...]:
+    kinds = config.layer_types or [FULL if layer % 2 else SLIDING for layer in range(config.num_hidden_layers)]
+    return tuple((config.sliding_window or 0) if kind == SLIDING else 0 for kind in kinds)
+
+
+def caps(config: HFConfig) -> Caps:
+    return Caps(config.attn_logit_softcapping or 0.0, config.final_logit_softcapping or 0.0)
+
+
+GEMMA2 = replace(
+    gemma.GEMMA,
+    name="gemma2",
+    architectures=("Gemma2ForCausalLM",),
+    weight_names=gemma3.GEMMA3.weight_names,
+    sliding_windows=windows,
+    multipliers=gemma3.multipliers,
+    caps=caps,
+    config=config,
+)
