@@ -12,7 +12,7 @@ from paged_serve.workers.layers.rotary import rotate
 
 from ..kernel_oracles import activated, centred, gated, normalised, turned
 from ..workers.cache_views import writing_view
-from .operations import CpuKernels, activate, layer_norm, rms_norm, rotate_and_cache
+from .operations import CpuKernels, activate, cap_logits, layer_norm, rms_norm, rotate_and_cache
 from .small_floats import FORMATS, ROUNDING
 
 BF16, FP16, FP8 = torch.bfloat16, torch.float16, torch.float8_e4m3fn
@@ -85,6 +85,18 @@ def check_activation(launcher, dtype, rows, size, activation, is_gated=True, dev
     assert (off <= absolute + 1.01 * ROUNDING[dtype] * found.double().abs()).all()
     alone = activate(launcher, x[-1:].contiguous().to(device), activation, is_gated).cpu()
     assert torch.equal(alone, found[-1:])
+
+
+def check_capped_logits(launcher, rows, columns, cap, device="cpu"):
+    wide = 2 * cap * torch.randn((rows, columns + 3), generator=torch.Generator().manual_seed(columns))
+    wide[0, :4] = torch.tensor([0.0, -0.0, torch.inf, -torch.inf])
+    found = wide.clone().to(device)
+    cap_logits(launcher, found[:, :columns], cap)
+    expected = cap * torch.tanh(wide[:, :columns].double() / cap)
+    torch.testing.assert_close(found[:, :columns].cpu().double(), expected, rtol=0, atol=3e-7 * cap)
+    assert torch.equal(found[:, columns:].cpu(), wide[:, columns:]), "memory between rows was written"
+    alone = cap_logits(launcher, wide[-1:, :columns].contiguous().to(device), cap).cpu()
+    assert torch.equal(alone, found[-1:, :columns].cpu())
 
 
 def check_quantized_rows(launcher, dtype, rows, size, device="cpu"):
@@ -215,4 +227,5 @@ def check_elementwise(launcher, device="cpu"):
     for activation in ("silu", "gelu_tanh", "gelu_erf"):
         check_activation(launcher, BF16, 2, 264, activation, True, device)
     check_activation(launcher, BF16, 2, 264, "relu", False, device)
+    check_capped_logits(launcher, 2, 300, 30.0, device)
     check_quantized_rows(launcher, BF16, 4, 4104, device)

@@ -60,6 +60,12 @@ def activate(executor: Any, x: Tensor, function: elementwise.Activation, is_gate
     return cpu_elementwise.activate(executor.pool, x, activation, *out)
 
 
+def cap_logits(executor: Any, logits: Tensor, cap: float) -> Tensor:
+    if not isinstance(executor, CpuKernels):
+        return elementwise.cap_logits(executor, logits, cap)
+    return cpu_elementwise.cap_logits(executor.pool, logits, cap)
+
+
 def rotate_and_cache(
     executor: Any, projected: Tensor, angles: Tensor, view: CacheView, query: Tensor, *rest: Any
 ) -> Tensor:

@@ -67,6 +67,35 @@ def test_gpt2_has_names_of_its_own(tmp_path):
     assert found.tie_word_embeddings
 
 
+def test_bloom_has_names_of_its_own(tmp_path):
+    """As the released files have them."""
+    fields = {"n_embed": 64, "n_inner": None, "n_layer": 3, "num_attention_heads": 8, "layer_norm_epsilon": 1e-5}
+    others = {"vocab_size": 300, "seq_length": 128, "offset_alibi": 100, "skip_bias_add": True, "pretraining_tp": 4}
+    (tmp_path / "config.json").write_text(json.dumps(fields | others | {"architectures": ["BloomForCausalLM"]}))
+    found = read_geometry(tmp_path)[1]
+    assert (found.hidden_size, found.intermediate_size, found.num_layers, found.num_kv_heads) == (64, 256, 3, 8)
+    assert (found.max_position_embeddings, found.norm, found.norm_eps) == (128, "layer", 1e-5)
+    assert found.has_alibi
+    assert {rope.kind for rope in found.ropes} == {"none"}
+    assert found.activation == Activation("gelu_tanh", is_gated=False)
+    with pytest.raises(ConfigError, match="apply_residual_connection_post_layernorm=True is not supported for Bloom"):
+        geometry(tmp_path, architectures=["BloomForCausalLM"], apply_residual_connection_post_layernorm=True)
+
+
+def test_gemma2_caps_scores_and_logits_and_every_other_layer_slides(tmp_path):
+    gemma2 = {"architectures": ["Gemma2ForCausalLM"], "num_hidden_layers": 3, "query_pre_attn_scalar": 144}
+    found = geometry(tmp_path, **gemma2)
+    assert (found.scores_cap, found.logits_cap, found.scale) == (50.0, 30.0, 1 / 12)
+    assert found.sliding_windows == (4096, 0, 4096)
+    assert found.activation == Activation("gelu_tanh")
+    caps = {"attn_logit_softcapping": None, "final_logit_softcapping": 9.0, "sliding_window": 7}
+    found = geometry(tmp_path, **gemma2, **caps)
+    assert (found.scores_cap, found.logits_cap, found.sliding_windows) == (0.0, 9.0, (7, 0, 7))
+    with pytest.raises(ConfigError, match="attn_logit_softcapping"):
+        geometry(tmp_path, **gemma2, attn_logit_softcapping=-1.0)
+    assert geometry(tmp_path, attn_logit_softcapping=5.0).scores_cap == 0.0, "Llama has none, whatever its config says"
+
+
 def test_layers_of_gemma3_slide_and_turn_by_kind(tmp_path):
     long, local = RopeScaling("linear", 1e6, 8.0, 256), RopeScaling("default", 1e4, 1.0, 256)
     linear = {"rope_type": "linear", "factor": 8.0}

@@ -6,7 +6,7 @@ from torch.nn import functional
 
 from paged_serve.workers.checkpoint.geometry import Activation, RopeScaling
 from paged_serve.workers.kernels.cpu.attention import cached
-from paged_serve.workers.kernels.cpu.elementwise import activate, normalise, rotate_and_cache
+from paged_serve.workers.kernels.cpu.elementwise import activate, cap_logits, normalise, rotate_and_cache
 from paged_serve.workers.layers.activation import activated
 from paged_serve.workers.layers.rotary import Rotary
 
@@ -227,3 +227,17 @@ def test_rows_keep_their_bits_among_any_others(cpu_pools, size, dtype):
         return torch.cat([query.flatten(1), keys.view(160, -1)[slots], values.view(160, -1)[slots]], 1)
 
     assert_rows_keep_their_bits(cpu_pools, count, rotated)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(1, 5), (3, 1000), (2, 20011)])
+def test_capped_logits_are_those_of_the_tanh_and_nothing_beside_them_changes(cpu_pools, rows, columns):
+    wide = 100 * torch.randn(rows, columns + 7, generator=torch.Generator().manual_seed(columns))
+    wide[0, :4] = torch.tensor([0.0, -0.0, torch.inf, torch.nan])
+    for pool in cpu_pools:
+        found = wide.clone()
+        cap_logits(pool, found[:, :columns], 30.0)
+        expected = 30 * torch.tanh(wide[:, :columns].double() / 30)
+        torch.testing.assert_close(found[:, :columns].double(), expected, rtol=0, atol=6e-6, equal_nan=True)
+        assert torch.equal(found[:, columns:], wide[:, columns:])
+        alone = wide[-1:].clone()
+        assert torch.equal(cap_logits(pool, alone, 30.0)[:, :columns].nan_to_num(), found[-1:, :columns].nan_to_num())

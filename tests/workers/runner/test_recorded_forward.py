@@ -242,6 +242,13 @@ def test_a_step_that_normalises_or_clips_all_heads_together_is_whole_through_pyt
     assert programs_run(new_runner(model), pool, [prefill(0, 4), join(0), STEADY, STEADY]) == [0, 0, 0, 0]
 
 
+@pytest.mark.parametrize("variant", ["gemma2", "bloom-even"])
+def test_caps_slopes_and_the_norm_of_the_embedding_are_computed_by_kernels(make_model, tmp_path, variant):
+    reference(variant, tmp_path)
+    model, pool = make_model(tmp_path)
+    assert programs_run(new_runner(model), pool, [prefill(0, 4), join(0), STEADY, STEADY]) == [0, 0, 1, 1]
+
+
 def test_a_model_in_which_torch_computes_stays_in_python(make_model, caplog):
     model, pool = make_model()
     runner = new_runner(replace(model, attention=TorchOracle()))
