@@ -27,7 +27,7 @@ def banner(
             *box,
             bottom,
             *slow_lines(facts, colour=colour),
-            "try: " + curl_line(config, config.model.served_model_names[0], url),
+            "try: " + curl_line(config, config.model.served_model_names[0], url, facts),
         ]
     )
 
@@ -70,7 +70,9 @@ def fact_rows(config: Config, facts: Mapping[str, str]) -> list[tuple[str, str]]
 
 
 def _chats(facts: Mapping[str, str]) -> list[tuple[str, str]]:
-    """The formats in which chat outputs are parsed; only HTTP servers have them."""
+    """The formats in which chat outputs are parsed, which only HTTP servers have; of a model of vectors, its tasks."""
+    if not _generates(facts):
+        return [("tasks", facts["tasks"])]
     if "chat template" not in facts:
         return []
     if facts["chat template"] == "none":
@@ -87,14 +89,26 @@ def _path(facts: Mapping[str, str]) -> str:
     return f", {name}{order} on {facts['threads']} thread{'' if facts['threads'] == '1' else 's'}"
 
 
-def curl_line(config: Config, model: str, url: str) -> str:
+def _generates(facts: Mapping[str, str]) -> bool:
+    return "generate" in facts.get("tasks", "generate").split(", ")
+
+
+def _example(model: str, facts: Mapping[str, str]) -> tuple[str, str]:
+    """Path and body of a request for what the model does."""
+    if _generates(facts):
+        return "/v1/completions", f'{{"model": "{model}", "prompt": "The capital of France is", "max_tokens": 16}}'
+    path = "/v1/embeddings" if "embed" in facts["tasks"].split(", ") else "/classify"
+    return path, f'{{"model": "{model}", "input": "The capital of France"}}'
+
+
+def curl_line(config: Config, model: str, url: str, facts: Mapping[str, str]) -> str:
     """A curl command to copy and paste."""
-    address = ["--unix-socket", config.server.uds, "http://localhost/v1/completions"]
+    path, body = _example(model, facts)
+    address = ["--unix-socket", config.server.uds, f"http://localhost{path}"]
     if not config.server.uds:
-        address = [f"{url}/v1/completions"]
+        address = [f"{url}{path}"]
     key = ["-H", "Authorization: Bearer $PAGED_SERVE_API_KEY"] if config.server.api_keys else []
     words = ["curl", *address, "-H", "Content-Type: application/json"]
-    body = f'{{"model": "{model}", "prompt": "The capital of France is", "max_tokens": 16}}'
     quoted = " ".join(shlex.quote(word) for word in words)
     header = f' {key[0]} "{key[1]}"' if key else ""
     return f"{quoted}{header} -d {shlex.quote(body)}"

@@ -191,7 +191,9 @@ class Service:
         run_dir: str = "",
         buffers: BufferBudget | None = None,
     ) -> "Service":
+        """Raises ConfigError when the model's tokenizer does not serve what the model does."""
         config = text.config
+        text.tokenizer.check_tasks(engine.limits.tasks)
         buffers = buffers or BufferBudget(config.server.max_buffered_bytes)
         names = config.model.served_model_names or (Path(config.model.model).name,)
         encoder = PromptEncoder(text.tokenizer, config.server.allow_special_tokens)

@@ -243,6 +243,7 @@ class AsyncLLM:
         try:
             await asyncio.shield(starting)
             self._client = await AsyncClient.connect(engine.run_dir, timeout_s=CONNECT_TIMEOUT_S)
+            self._text.tokenizer.check_tasks(self._client.limits.tasks)
         except BaseException:
             engine.stop()  # a start under way, too
             await asyncio.gather(starting, return_exceptions=True)

@@ -62,6 +62,7 @@ class LLM(PoolingMethods):
         self._engine.start()
         try:
             self._client = Client.connect(self._engine.run_dir, timeout_s=CONNECT_TIMEOUT_S)
+            self._text.tokenizer.check_tasks(self._client.limits.tasks)
         except BaseException:
             self._engine.end()
             raise

@@ -10,6 +10,7 @@ BytesOf = Callable[[str], bytes]  # vocabulary spelling of a token -> the bytes 
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _WORD_START = "▁"
+WORD_PIECE = "WordPiece"  # of encoders
 
 
 def bytes_of_token(decoder: dict[str, Any]) -> BytesOf:
@@ -20,9 +21,11 @@ def bytes_of_token(decoder: dict[str, Any]) -> BytesOf:
         return _byte_level()
     if types <= {"Replace", "ByteFallback", "Fuse", "Strip", "Metaspace"}:
         return _word_pieces("ByteFallback" in types, [part for part in parts if part.get("type") == "Replace"])
+    if types == {WORD_PIECE}:
+        return _words(parts[0].get("prefix", "##"))
     raise ConfigError(
         f"tokenizer.json has the decoder {', '.join(sorted(map(str, types)))}; "
-        "paged-serve supports byte-level and SentencePiece-like tokenizers"
+        "paged-serve supports byte-level, SentencePiece-like and WordPiece tokenizers"
     )
 
 
@@ -39,6 +42,11 @@ def _byte_level() -> BytesOf:
             return token.encode()
 
     return bytes_of
+
+
+def _words(prefix: str) -> BytesOf:
+    """For people: what such a decoder cleans up, and the first word's space, are not a token's own."""
+    return lambda token: (token.removeprefix(prefix) if token.startswith(prefix) else f" {token}").encode()
 
 
 def _word_pieces(byte_fallback: bool, replacements: list[dict[str, Any]]) -> BytesOf:

@@ -3,7 +3,7 @@
 import contextlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +63,7 @@ class Tokenizer:
         config = read_json(path / "tokenizer_config.json")
         decoder = self._tokenizer.decoder
         self._bytes_of = bytes_of_token(json.loads(decoder.__getstate__()) if decoder is not None else {})
+        self._writes_words = isinstance(decoder, tokenizers.decoders.WordPiece)
         self._bytes: dict[int, bytes] = {}
         self._found: dict[str, tuple[int, ...]] = {}
         self.vocab_size: int = self._tokenizer.get_vocab_size(with_added_tokens=True)
@@ -83,6 +84,14 @@ class Tokenizer:
         self.normalizes_special_tokens = self._tokenizer.normalizer is not None and any(
             entry.normalized for entry in added.values() if entry.content in self.special_spellings
         )
+
+    def check_tasks(self, tasks: Collection[str]) -> None:
+        """Raises ConfigError for a model that generates in tokens whose text depends on those beside them."""
+        if self._writes_words and "generate" in tasks:
+            raise ConfigError(
+                "tokenizer.json has the decoder WordPiece, and the model generates; texts are written with byte-level "
+                "and SentencePiece-like tokenizers"
+            )
 
     def added_token_ids(self, *, special: bool) -> dict[str, int]:
         """text -> id, of either the special or the other added tokens."""

@@ -223,9 +223,9 @@ def _create_pool(config: Config, index: int, folder: Path, device: str) -> Pool 
 
 
 def _grammars(config: Config, folder: str, model: Model, cpus: Sequence[int]) -> Grammars | None:
-    """None where there is no tokenizer: requests of tokens alone are served, those with a grammar refused."""
+    """None for a model of vectors, and without a tokenizer: then requests with a grammar are refused."""
     file = Path(config.model.tokenizer or folder) / "tokenizer.json"
-    if not file.is_file():
+    if "generate" not in model.pooling.spec.tasks or not file.is_file():
         return None
     return Grammars(file, model.geometry.vocab_size, model.geometry.eos_token_ids, cpus)
 

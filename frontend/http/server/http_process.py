@@ -181,7 +181,8 @@ class FrontendProcess:
         self._app.router = router
         gc.freeze()  # objects alive now stay alive, and collecting them would hold up all requests
         gc.set_threshold(*gc.get_threshold()[:2], YOUNG_COLLECTIONS_PER_FULL)
-        child.control.send(control.Ready(text.facts() | self._admin.facts()))
+        tasks = {"tasks": ", ".join(self._client.limits.tasks)}
+        child.control.send(control.Ready(text.facts() | tasks | self._admin.facts()))
         log.info("ready max_model_len=%d", self._client.limits.max_model_len)
         await router.resume_responses(tenants_of(child.config.server, read_secret(child.run_dir)))
 

@@ -184,6 +184,15 @@ class TestBanner:
         assert hint.startswith("try: curl http://127.0.0.1:8000/v1/completions ")
         assert "quantization" not in text
 
+    @pytest.mark.parametrize(("tasks", "path"), [("embed, token_embed", "/v1/embeddings"), ("classify", "/classify")])
+    def test_the_banner_of_a_model_of_vectors_names_its_tasks_and_asks_for_one(self, tasks, path):
+        facts = {"tasks": tasks, "chat template": "yes", "tool calls": "none", "reasoning": "none"}
+        *box, hint = self.text_of(facts).splitlines()
+        assert any(line.startswith("│ tasks ") and tasks in line for line in box)
+        assert "chats" not in "".join(box)
+        assert hint.startswith(f"try: curl url{path} ")
+        assert "chats" in self.text_of(facts | {"tasks": f"generate, {tasks}"})
+
     def test_the_banner_names_the_quantization_of_the_weights(self):
         text = banner(self.CONFIG, {"quantization": "28 matrices int8"}, "url", "/tmp/run", is_demo=True)
         assert "│ quantization   28 matrices int8 " in text

@@ -366,6 +366,8 @@ def test_the_openapi_document_has_the_bodies(folder):
         "$ref": "#/components/schemas/EmbeddingRequest"
     }
     assert "dimensions" in document["components"]["schemas"]["EmbeddingRequest"]["properties"]
+    ids = [document["paths"][spec.path]["post"]["operationId"] for spec in POOLING_ROUTES]
+    assert len(ids) == len(set(ids))
 
 
 def test_the_page_names_every_route_and_field_and_its_examples_are_requests():

@@ -245,3 +245,18 @@ def test_tokenizing_a_long_text_lets_other_threads_run(byte_level):
     done.set()
     thread.join()
     assert during >= 10
+
+
+def test_a_tokenizer_of_words_serves_models_that_do_not_generate(tmp_path):
+    words = {"[UNK]": 0, "play": 1, "##ing": 2, "[CLS]": 3}
+    tokenizer = tokenizers.Tokenizer(models.WordPiece(words, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    tokenizer.add_special_tokens(["[CLS]"])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    read = Tokenizer(str(tmp_path))
+    assert read.encode("playing play") == [1, 2, 1]
+    assert [read.token_text(token) for token in (1, 2, 3)] == [" play", "ing", " [CLS]"]
+    read.check_tasks(("embed", "classify"))
+    with pytest.raises(ConfigError, match="the decoder WordPiece, and the model generates"):
+        read.check_tasks(("generate", "embed"))

@@ -33,6 +33,21 @@ async def rerank(service: Service, exchange: Exchange) -> None:
     await create_answer(service, exchange, RERANK)
 
 
+async def score_v1(service: Service, exchange: Exchange) -> None:
+    """The same under another path, as an operation of its own."""
+    await score(service, exchange)
+
+
+async def rerank_v1(service: Service, exchange: Exchange) -> None:
+    """The same as Jina has it."""
+    await rerank(service, exchange)
+
+
+async def rerank_v2(service: Service, exchange: Exchange) -> None:
+    """The same as Cohere has it."""
+    await rerank(service, exchange)
+
+
 async def embed_texts(service: Service, exchange: Exchange) -> None:
     """A vector for each text, in Cohere's terms."""
     await create_answer(service, exchange, COHERE_EMBED)
@@ -91,8 +106,8 @@ POOLING_ROUTES = (
         ("classify",),
     ),
     _pooling("/score", score, "Scores of pairs of texts", _SCORE, (answers.Scores,), _SCORING),
-    _pooling("/v1/score", score, "Scores of pairs of texts", _SCORE, (answers.Scores,), _SCORING),
+    _pooling("/v1/score", score_v1, "Scores of pairs of texts", _SCORE, (answers.Scores,), _SCORING),
     _pooling("/rerank", rerank, _RANK, _RANKING, (answers.Ranking,), _SCORING),
-    _pooling("/v1/rerank", rerank, f"{_RANK}, as Jina has it", _RANKING, (answers.Ranking,), _SCORING),
-    _pooling("/v2/rerank", rerank, f"{_RANK}, as Cohere has it", _RANKING, (answers.Ranking,), _SCORING),
+    _pooling("/v1/rerank", rerank_v1, f"{_RANK}, as Jina has it", _RANKING, (answers.Ranking,), _SCORING),
+    _pooling("/v2/rerank", rerank_v2, f"{_RANK}, as Cohere has it", _RANKING, (answers.Ranking,), _SCORING),
 )
