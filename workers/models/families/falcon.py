@@ -4,7 +4,8 @@ from dataclasses import replace
 from typing import Any
 
 from ...checkpoint.hf_config import HFConfig
-from .family import Biases, Family, WeightNames, need, renamed
+from .family import Family, WeightNames, need, renamed
+from .starcoder2 import biases
 
 FIELDS = {
     "num_kv_heads": "num_key_value_heads",
@@ -19,19 +20,13 @@ FIELDS = {
 
 def config(fields: dict[str, Any]) -> dict[str, Any]:
     need("Falcon", fields, alibi=False)
-    is_new = fields.get("new_decoder_architecture")
-    found = renamed(fields, FIELDS, hidden_act="gelu", rms_norm_eps=1e-5, num_norms=2 if is_new else 1)
-    if not is_new:
-        found["num_norms"] = 1
-        found["num_key_value_heads"] = 1 if fields.get("multi_query", True) else None
+    defaults = {"tie_word_embeddings": True, "max_position_embeddings": 2048, "use_parallel_residual": True}
+    found = renamed(fields, FIELDS, hidden_act="gelu", rms_norm_eps=1e-5, num_norms=2, **defaults)
     if isinstance(size := found.get("hidden_size"), int):
         found.setdefault("intermediate_size", 4 * size)
-    common = {"tie_word_embeddings": True, "max_position_embeddings": 2048, "use_parallel_residual": True}
-    return common | found | ({"use_parallel_residual": True} if is_new else {})
-
-
-def biases(config: HFConfig) -> Biases:
-    return Biases(qkv=config.attention_bias, output=config.attention_bias, mlp=config.attention_bias)
+    if fields.get("new_decoder_architecture"):
+        return found | {"use_parallel_residual": True}
+    return found | {"num_norms": 1, "num_key_value_heads": 1 if fields.get("multi_query", True) else None}
 
 
 LAYER = "transformer.h.{}."
