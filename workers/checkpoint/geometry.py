@@ -1,4 +1,4 @@
-"""A model's shape in our own words, whatever its family: what the decoder, the weights and the KV cache must know."""
+"""The geometry of a model, independent of its family: the facts that decoder, weights and KV cache need."""
 
 import math
 from dataclasses import dataclass
@@ -14,9 +14,9 @@ Positive = Annotated[float, Meta(gt=0)]
 
 @dataclass(frozen=True, slots=True)
 class RopeScaling:
-    """How rotary frequencies are stretched beyond the length a model was first trained on."""
+    """How rotary frequencies are scaled beyond the model's original context length."""
 
-    kind: str  # "default", "linear", "dynamic", "llama3", "yarn"; "none": nothing is turned
+    kind: str  # "default", "linear", "dynamic", "llama3", "yarn"; "none": no rotation
     theta: Annotated[float, Meta(gt=1)] = 10000.0
     factor: Positive = 1.0
     original_max_positions: Annotated[int, Meta(ge=1)] = 1
@@ -43,7 +43,7 @@ class Activation:
 
 @dataclass(frozen=True, slots=True)
 class Multipliers:
-    """What a family scales by constants."""
+    """Constant factors of a family."""
 
     embedding: float = 1.0
     residual: float = 1.0  # what attention and feed-forward add
@@ -53,7 +53,7 @@ class Multipliers:
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """The whole model's shape; what one tensor-parallel rank holds of it is asked by number of ranks."""
+    """The geometry of the whole model; methods with `tp_size` give the share of one tensor-parallel rank."""
 
     family: str
     num_layers: int
@@ -63,7 +63,7 @@ class Geometry:
     head_dim: int
     intermediate_size: int
     vocab_size: int
-    norm: Literal["rms", "rms_less_1", "layer"]  # rms_less_1: the file has each weight less 1
+    norm: Literal["rms", "rms_less_1", "layer"]  # rms_less_1: the file stores each weight minus 1
     norm_eps: float
     activation: Activation
     ropes: tuple[RopeScaling, ...]  # per layer
@@ -78,11 +78,11 @@ class Geometry:
     qk_norm: bool
     eos_token_ids: tuple[int, ...]
     dtype: torch.dtype
-    head_multiple: int = 1  # elements; a head in the KV cache is filled up with zeros to a multiple of it
+    head_multiple: int = 1  # elements; heads in the KV cache are padded with zeros to a multiple of it
 
     @property
     def scale(self) -> float:
-        """Of attention's scores."""
+        """The scale of attention scores."""
         return 1.0 / math.sqrt(self.head_dim) if self.multipliers.scores is None else self.multipliers.scores
 
     def heads_of_rank(self, tp_size: int) -> int:
@@ -110,7 +110,7 @@ class Geometry:
             raise ConfigError(f"tensor_parallel_size={tp_size} {problem}; use one of {fits}")
 
     def _uneven(self, tp_size: int) -> str:
-        """What so many ranks could not share evenly; "" if they can share all."""
+        """The parts that `tp_size` ranks cannot share evenly; "" when they can share all."""
         parts = (("attention heads", self.num_heads), ("intermediate size", self.intermediate_size))
         for name, count in parts:
             if count % tp_size:
